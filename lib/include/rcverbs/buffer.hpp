@@ -1,0 +1,58 @@
+// buffer.hpp — memory made for RDMA: allocated, page-aligned, zeroed and registered.
+//
+// Zeroed, because a peer that may read it must not see what the process kept there before. The same rules of lifetime
+// and threads as for memory_region.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include <rcverbs/memory_region.hpp>
+
+namespace rcverbs {
+
+namespace detail {
+
+/// Gives pages back to the system.
+struct RCVERBS_EXPORT unmap {
+    std::size_t size_bytes = 0;
+    void operator()(std::byte* memory) const noexcept;
+};
+using mapped_memory = std::unique_ptr<std::byte, unmap>;
+
+}  // namespace detail
+
+/// A memory_region that owns its memory.
+class RCVERBS_EXPORT buffer {
+public:
+    /// No memory.
+    buffer() = default;
+    /// Allocates `size_bytes` bytes (1 to the device's region_bytes_max), page-aligned and zero, and registers them.
+    ///
+    /// @throws boost::system::system_error as memory_region does, and ENOMEM if the memory cannot be had.
+    buffer(protection_domain const& domain, std::size_t size_bytes, access rights);
+    /// As above; reports through `ec` instead of throwing.
+    buffer(protection_domain const& domain, std::size_t size_bytes, access rights, error_code& ec) noexcept;
+
+    /// The registered region.
+    memory_region const& region() const noexcept { return region_; }
+    /// The memory.
+    std::span<std::byte> bytes() const noexcept { return region_.bytes(); }
+    /// The size in bytes.
+    std::size_t size() const noexcept { return region_.size(); }
+    /// All of it, as operations take it.
+    local_slice slice() const noexcept { return region_.slice(); }
+    /// `size_bytes` bytes from `offset_bytes` on; throws errc::out_of_range if not all inside.
+    local_slice slice(std::size_t offset_bytes, std::size_t size_bytes) const {
+        return region_.slice(offset_bytes, size_bytes);
+    }
+    /// The region as a peer needs to know it.
+    remote_region remote() const noexcept { return region_.remote(); }
+
+private:
+    // The memory is declared first, so that it is deregistered before it is freed.
+    detail::mapped_memory memory_;
+    memory_region region_;
+};
+
+}  // namespace rcverbs

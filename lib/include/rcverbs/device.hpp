@@ -1,0 +1,48 @@
+// device.hpp — the RDMA devices of this host and their limits.
+//
+// Values that describe; nothing here keeps a device open. Safe from any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <rcverbs/error.hpp>
+#include <rcverbs/export.hpp>
+
+namespace rcverbs {
+
+/// What a device can do at most. Options are clamped to these. Source: ibv_query_device(3), ibv_query_port(3).
+struct device_limits {
+    /// Work requests in one work queue.
+    std::uint32_t queue_depth_max = 0;
+    /// Entries in one completion queue.
+    std::uint32_t completion_queue_depth_max = 0;
+    /// Scatter/gather entries in one work request.
+    std::uint32_t segments_max = 0;
+    /// Reads and atomics that one queue pair may have outstanding as the one who asks.
+    std::uint32_t initiator_depth_max = 0;
+    /// Reads and atomics that one queue pair answers at a time.
+    std::uint32_t responder_resources_max = 0;
+    /// Bytes in one memory region.
+    std::uint64_t region_bytes_max = 0;
+    /// Bytes in one message: a longer read or write is cut into several, a longer send is refused.
+    std::uint64_t message_bytes_max = 0;
+    /// True if fetch-and-add and compare-and-swap work, atomically at least among this device's own operations.
+    bool has_atomics = false;
+};
+
+/// One RDMA device.
+struct device_info {
+    /// The kernel's name for it, such as "mlx5_0" or "rxe0".
+    std::string name;
+    /// Its limits, those of port 1 included.
+    device_limits limits;
+};
+
+/// The devices of this host that libibverbs can open.
+///
+/// @throws boost::system::system_error with the errno of the C call that failed.
+RCVERBS_EXPORT std::vector<device_info> devices();
+
+}  // namespace rcverbs

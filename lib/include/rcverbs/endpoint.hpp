@@ -1,0 +1,49 @@
+// endpoint.hpp — an IP address and a port of the RDMA TCP port space.
+//
+// RDMA connections are addressed like TCP ones, but their ports are a space of their own: the same number may be in use
+// by a TCP socket. Values; no threading rule.
+#pragma once
+
+#include <boost/asio/ip/address.hpp>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <rcverbs/export.hpp>
+
+namespace rcverbs {
+
+/// Where a connection goes to or comes from.
+class RCVERBS_EXPORT endpoint {
+public:
+    /// The IPv4 wildcard address, port 0: "any address, a port of the system's choice".
+    endpoint() = default;
+
+    /// An address and a port (0 to 65535; 0 lets the system choose, when listening).
+    endpoint(boost::asio::ip::address address, std::uint16_t port) noexcept
+        : address_{std::move(address)}, port_{port} {}
+
+    /// An address in text, such as "192.168.0.1", "fd00::1" or "fe80::1%eth0". No name look-up takes place.
+    ///
+    /// @throws boost::system::system_error (EINVAL) if `address` is not an IP address.
+    endpoint(std::string_view address, std::uint16_t port);
+    /// As above, for a string literal.
+    endpoint(char const* address, std::uint16_t port) : endpoint(std::string_view{address}, port) {}
+
+    /// The IP address, with its scope if it is a link-local IPv6 address.
+    boost::asio::ip::address const& address() const noexcept { return address_; }
+    /// The port in host byte order.
+    std::uint16_t port() const noexcept { return port_; }
+
+    /// "192.168.0.1:7471" or "[fd00::1]:7471".
+    std::string to_string() const;
+
+    friend bool operator==(endpoint const&, endpoint const&) = default;
+
+private:
+    boost::asio::ip::address address_;
+    std::uint16_t port_ = 0;
+};
+
+}  // namespace rcverbs

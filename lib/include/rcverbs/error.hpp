@@ -1,0 +1,151 @@
+// error.hpp — what can go wrong, as error codes.
+//
+// Four categories: errc (found by this library), wc_errc (the status of a work completion), cm_errc (an event of the
+// connection manager), and errno values of C calls in boost::system::system_category(). The device's or the kernel's
+// own number is always the code's value. A message says what happened and what to do about it; which step of which
+// connection it was, a `failure` tells (connection::last_failure). Values; no threading rule.
+#pragma once
+
+#include <boost/system/error_code.hpp>
+#include <boost/system/system_error.hpp>
+
+#include <rcverbs/export.hpp>
+
+namespace rcverbs {
+
+using boost::system::error_code;
+
+/// Errors that this library finds itself.
+enum class errc {
+    /// The operation needs an established connection, and this one is not established (yet, or any more).
+    not_connected = 1,
+    /// The connection has been used already: a connection object connects once.
+    already_connected = 2,
+    /// An operation of this kind is outstanding and only one may be.
+    operation_in_progress = 3,
+    /// No room for another operation: as many as the options allow are posted and waiting.
+    queue_full = 4,
+    /// A deadline from the options passed.
+    timed_out = 5,
+    /// A slice or an operation reaches beyond the end of its memory region, or the local and remote sizes differ.
+    out_of_range = 6,
+    /// The remote region was not exposed with the access that the operation needs.
+    access_denied = 7,
+    /// An atomic operation's remote address is not a multiple of 8.
+    misaligned = 8,
+    /// The device has no atomic operations.
+    atomics_unsupported = 9,
+    /// The negotiated depth of reads and atomics is 0: one of the two sides allows none.
+    read_depth_zero = 10,
+    /// A message is longer than the device can send at once, or than the receiver's buffer.
+    message_too_large = 11,
+    /// Private data is longer than the connection manager carries (56 bytes to connect, 196 to accept, 148 to reject).
+    private_data_too_large = 12,
+    /// An option is outside of its range.
+    invalid_option = 13,
+    /// The address does not lead to an RDMA device.
+    no_rdma_device = 14,
+    /// Too many scatter/gather entries for the queue pair.
+    too_many_segments = 15,
+    /// The peer disconnected.
+    peer_disconnected = 20,
+    /// The peer went away before both sides had sent MSG_DONE.
+    peer_closed_early = 21,
+    /// The peer does not speak the rcverbs session protocol.
+    foreign_peer = 22,
+    /// The peer speaks another version of the session protocol.
+    version_mismatch = 23,
+    /// The peer wants another mode than this side.
+    mode_mismatch = 24,
+    /// The peer has as many connections as it allows.
+    peer_busy = 25,
+    /// A message of the session protocol could not be decoded.
+    malformed_message = 26,
+    /// A message of the session protocol came when it was not due.
+    unexpected_message = 27,
+    /// The RDMA device was removed.
+    device_removed = 28,
+    /// The completion queue failed; completions are lost.
+    completion_queue_broken = 29,
+    /// The device did not return the outstanding work in time; its memory stays registered.
+    not_drained = 30,
+};
+
+/// The status of a failed work completion, numbered as in `enum ibv_wc_status`. Source: ibv_poll_cq(3).
+enum class wc_errc {
+    local_length = 1,
+    local_qp_operation = 2,
+    local_eec_operation = 3,
+    local_protection = 4,
+    flushed = 5,
+    memory_window_bind = 6,
+    bad_response = 7,
+    local_access = 8,
+    remote_invalid_request = 9,
+    remote_access = 10,
+    remote_operation = 11,
+    retry_exceeded = 12,
+    rnr_retry_exceeded = 13,
+    local_rdd_violation = 14,
+    remote_invalid_rd_request = 15,
+    remote_aborted = 16,
+    invalid_eec_number = 17,
+    invalid_eec_state = 18,
+    fatal = 19,
+    response_timeout = 20,
+    general = 21,
+    tag_matching = 22,
+    tag_matching_rndv_incomplete = 23,
+};
+
+/// A failure reported by the connection manager: an event numbered as in `enum rdma_cm_event_type`, or, for a rejected
+/// connection, 1000 + the reason of the rejection. Source: rdma_get_cm_event(3); the InfiniBand specification's table
+/// of rejection reasons.
+enum class cm_errc {
+    address_error = 1,
+    route_error = 3,
+    connect_error = 5,
+    unreachable = 6,
+    rejected = 8,
+    disconnected = 10,
+    device_removal = 11,
+    address_change = 14,
+    /// Nobody listens at that address and port.
+    rejected_no_listener = 1008,
+    /// The peer took the remains of an earlier connection for this one.
+    rejected_stale = 1010,
+    /// The listening program refused the connection.
+    rejected_by_peer = 1028,
+};
+
+/// The category of errc.
+RCVERBS_EXPORT boost::system::error_category const& rcverbs_category() noexcept;
+/// The category of wc_errc.
+RCVERBS_EXPORT boost::system::error_category const& work_completion_category() noexcept;
+/// The category of cm_errc.
+RCVERBS_EXPORT boost::system::error_category const& connection_manager_category() noexcept;
+
+/// An errc as an error_code.
+inline error_code make_error_code(errc e) noexcept { return {static_cast<int>(e), rcverbs_category()}; }
+/// A wc_errc as an error_code.
+inline error_code make_error_code(wc_errc e) noexcept {
+    return {static_cast<int>(e), work_completion_category()};
+}
+/// A cm_errc as an error_code.
+inline error_code make_error_code(cm_errc e) noexcept {
+    return {static_cast<int>(e), connection_manager_category()};
+}
+
+/// True if the connection that reported `ec` cannot be used any more and must be made anew.
+///
+/// False for refusals of a single operation, after which the connection goes on.
+RCVERBS_EXPORT bool is_fatal(error_code const& ec) noexcept;
+
+}  // namespace rcverbs
+
+template <>
+struct boost::system::is_error_code_enum<rcverbs::errc> : std::true_type {};
+template <>
+struct boost::system::is_error_code_enum<rcverbs::wc_errc> : std::true_type {};
+template <>
+struct boost::system::is_error_code_enum<rcverbs::cm_errc> : std::true_type {};

@@ -1,0 +1,64 @@
+// failure.hpp — which step of which connection failed, and how.
+//
+// An error_code has no room for addresses and numbers; a failure carries them, and its text is meant for a person.
+// Values; no threading rule.
+#pragma once
+
+#include <string>
+
+#include <rcverbs/endpoint.hpp>
+#include <rcverbs/error.hpp>
+#include <rcverbs/export.hpp>
+
+namespace rcverbs {
+
+/// The steps of a connection's life, in the order in which they come.
+enum class step {
+    /// Opening the connection manager's event channel or an id of it.
+    open,
+    /// Binding to a local address and listening.
+    listen,
+    /// Finding the RDMA device and the neighbour that lead to the peer.
+    resolve_address,
+    /// Finding the path to the peer.
+    resolve_route,
+    /// Making the protection domain, completion queue and queue pair.
+    create_queue_pair,
+    /// Asking the peer and waiting for its answer (active side).
+    connect,
+    /// Answering the peer's request and waiting until it is established (passive side).
+    accept,
+    /// Checking the peer's hello.
+    handshake,
+    /// Exchanging memory keys (MSG_MR).
+    exchange,
+    /// Moving data over the established connection.
+    transfer,
+    /// Finishing: MSG_DONE both ways.
+    finish,
+    /// Disconnecting in order.
+    disconnect,
+    /// Waiting until the device has returned all work.
+    drain,
+};
+
+/// The step's name in text, such as "resolve address".
+RCVERBS_EXPORT char const* to_string(step s) noexcept;
+
+/// The first failure of a connection or acceptor.
+struct RCVERBS_EXPORT failure {
+    /// What the connection was doing.
+    step where = step::open;
+    /// What happened; a default code says that nothing failed.
+    error_code code;
+    /// The peer's address; the local address for a step that has no peer.
+    endpoint address;
+    /// The number that came with it: a connection manager event's status (a negative errno or a rejection's reason)
+    /// or a completion's vendor error; 0 if there was none.
+    int status = 0;
+
+    /// One line: step, address, what happened, status, and what to do about it.
+    std::string message() const;
+};
+
+}  // namespace rcverbs

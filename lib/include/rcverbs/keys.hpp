@@ -1,0 +1,23 @@
+// keys.hpp — the two kinds of memory key.
+//
+// A local key (lkey) names a region towards the own device, a remote key (rkey) towards a peer's. They are different
+// types, so that one cannot be passed for the other. Values; no threading rule.
+#pragma once
+
+#include <cstdint>
+
+namespace rcverbs {
+
+/// Names a memory region in local work requests; never leaves the host.
+struct local_key {
+    std::uint32_t value = 0;
+    friend constexpr bool operator==(local_key, local_key) = default;
+};
+
+/// Names a memory region in a peer's work requests; travels to the peer.
+struct remote_key {
+    std::uint32_t value = 0;
+    friend constexpr bool operator==(remote_key, remote_key) = default;
+};
+
+}  // namespace rcverbs

@@ -1,0 +1,110 @@
+// options.hpp — everything about a connection that can be chosen.
+//
+// Every limit and deadline is a field with its default and range beside it. A value out of range is refused with
+// errc::invalid_option when the connection is made; a value beyond the device's limits is clamped to them, and what
+// took effect is read back with connection::limits(). Values; no threading rule.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include <rcverbs/endpoint.hpp>
+#include <rcverbs/failure.hpp>
+#include <rcverbs/poller.hpp>
+#include <rcverbs/protection_domain.hpp>
+
+namespace rcverbs {
+
+/// Whose thread runs a connection's completions and handlers.
+enum class progress_on {
+    /// A polling thread: connection_options::shared_poller, or one of the connection's own.
+    poller,
+    /// The caller's io_context, without any thread of the library's.
+    context,
+};
+
+/// How a connection is made and what it can hold.
+struct connection_options {
+    // --- reliability, as the queue pair is told -----------------------------------------------------------------
+
+    /// How often the peer's "receiver not ready" is answered by trying again. 0 to 7; 7 means for ever.
+    std::uint8_t rnr_retry_count = 6;
+    /// How often a packet without an answer is sent again. 0 to 6 (7 means for ever on some devices, so it is refused).
+    std::uint8_t retry_count = 6;
+    /// How long to wait for an answer before sending again. 4.096 us to 8800 s, rounded up to 4.096 us x 2^n.
+    /// A vanished peer is noticed after about (retry_count + 1) times this.
+    std::chrono::nanoseconds ack_timeout = std::chrono::milliseconds{134};
+    /// How long a peer that found no receive posted here is told to wait. 10 us to 655.36 ms, rounded up to a value the
+    /// specification knows.
+    std::chrono::nanoseconds min_rnr_timer = std::chrono::microseconds{640};
+
+    // --- queues ----------------------------------------------------------------------------------------------
+
+    /// Sends, reads, writes and atomics that may be posted at a time. 1 to the device's queue_depth_max.
+    std::uint32_t send_queue_depth = 64;
+    /// Receives that may be posted at a time. 1 to the device's queue_depth_max.
+    std::uint32_t receive_queue_depth = 32;
+    /// Operations of either kind that may wait for a place in their queue; one more is refused with errc::queue_full.
+    std::uint32_t waiting_operations_max = 192;
+    /// Reads and atomics that this side may have outstanding. 0 to 255; negotiated with the peer.
+    std::uint8_t initiator_depth = 16;
+    /// Reads and atomics of the peer's that this side answers at a time. 0 to 255; negotiated with the peer.
+    std::uint8_t responder_resources = 16;
+    /// Segments of one send, read or write. 1 to the device's segments_max.
+    std::uint32_t send_segments_max = 1;
+    /// Segments of one receive. 1 to the device's segments_max.
+    std::uint32_t receive_segments_max = 1;
+
+    // --- deadlines -------------------------------------------------------------------------------------------
+
+    /// For finding the device and the neighbour. Above 0.
+    std::chrono::milliseconds resolve_address_deadline{2000};
+    /// For finding the path. Above 0.
+    std::chrono::milliseconds resolve_route_deadline{2000};
+    /// For the peer's answer to connect, and for the end of the handshake on the accepting side. Above 0.
+    std::chrono::milliseconds connect_deadline{5000};
+    /// For the peer's answer to disconnect. Above 0.
+    std::chrono::milliseconds disconnect_deadline{2000};
+    /// For the device to return all posted work once the queue pair is stopped. Above 0.
+    std::chrono::milliseconds drain_deadline{1000};
+
+    // --- progress and placement ------------------------------------------------------------------------------
+
+    /// Whose thread polls.
+    progress_on progress = progress_on::poller;
+    /// How it polls.
+    polling_options polling;
+    /// The poller to share; one of the connection's own if not open. Only with progress_on::poller.
+    poller shared_poller;
+    /// The local address to connect from; chosen by the route if empty.
+    std::optional<boost::asio::ip::address> bind_address;
+    /// True to give the connection a protection domain of its own instead of the one its io_context shares per device.
+    bool private_domain = false;
+
+    /// Called when a step has succeeded (resolve_address, resolve_route, connect, accept), on the connection's
+    /// executor, before the handler of the operation that the step belongs to. Must not throw.
+    std::function<void(step)> on_step;
+};
+
+/// What took effect of the options, after clamping to the device and negotiation with the peer.
+struct connection_limits {
+    /// See connection_options.
+    std::uint32_t send_queue_depth = 0;
+    /// See connection_options.
+    std::uint32_t receive_queue_depth = 0;
+    /// Negotiated; known once established. 0 means that reads and atomics are refused.
+    std::uint32_t initiator_depth = 0;
+    /// Negotiated; known once established.
+    std::uint32_t responder_resources = 0;
+    /// See connection_options.
+    std::uint32_t send_segments_max = 0;
+    /// See connection_options.
+    std::uint32_t receive_segments_max = 0;
+    /// Bytes in one send. A read or write may be longer: it is cut.
+    std::uint64_t message_bytes_max = 0;
+};
+
+}  // namespace rcverbs

@@ -1,0 +1,20 @@
+// received.hpp — what a receive found. Values; no threading rule.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace rcverbs {
+
+/// The outcome of one receive.
+struct received {
+    /// Bytes that arrived: those now in the buffer for a send, those written elsewhere for a write with immediate.
+    std::size_t size_bytes = 0;
+    /// The immediate data in host byte order, if the peer sent any. 0 is a value like any other.
+    std::optional<std::uint32_t> immediate;
+    /// True if the peer's operation was a write with immediate, which leaves the receive's buffer untouched.
+    bool is_write = false;
+};
+
+}  // namespace rcverbs

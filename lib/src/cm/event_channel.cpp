@@ -1,0 +1,132 @@
+#include "cm/event_channel.hpp"
+
+#include <fcntl.h>
+
+#include <boost/asio/io_context.hpp>
+
+#include "verbs/errno_map.hpp"
+
+namespace rcverbs::cm {
+
+boost::asio::execution_context::id event_channel::id;
+
+event_channel::event_channel(boost::asio::execution_context& context)
+    : boost::asio::execution_context::service{context},
+      descriptor_{static_cast<boost::asio::io_context&>(context)} {}  // asio::use_service was given one
+
+event_channel::~event_channel() = default;
+
+void event_channel::shutdown() noexcept {
+    std::lock_guard const lock{mutex_};
+    is_shut_down_ = true;
+    if (descriptor_.is_open()) descriptor_.release();
+}
+
+error_code event_channel::open() {
+    if (channel_ != nullptr) return {};
+    std::unique_ptr<rdma_event_channel, destroy_channel> made{rdma_create_event_channel()};
+    error_code ec = verbs::from_pointer(made.get());
+    if (ec) return ec;
+    int const flags = ::fcntl(made->fd, F_GETFL);
+    ec = verbs::from_minus_one(::fcntl(made->fd, F_SETFL, flags | O_NONBLOCK));
+    if (ec) return ec;
+    descriptor_.assign(made->fd, ec);
+    if (!ec) channel_ = std::move(made);
+    return ec;
+}
+
+std::unique_ptr<cm::id> event_channel::make_id(error_code& ec) {
+    std::lock_guard const lock{mutex_};
+    ec = open();
+    if (ec) return nullptr;
+    rdma_cm_id* raw = nullptr;
+    ec = verbs::from_minus_one(rdma_create_id(channel_.get(), &raw, nullptr, RDMA_PS_TCP));
+    if (ec) return nullptr;
+    return adopt(raw);
+}
+
+// REQUIRES: mutex_ is held.
+std::unique_ptr<cm::id> event_channel::adopt(rdma_cm_id* raw) {
+    auto made = std::make_unique<cm::id>(*this, raw);
+    raw->context = made.get();
+    ++live_ids_;
+    wait();
+    return made;
+}
+
+void event_channel::destroy(cm::id& doomed) noexcept {
+    std::lock_guard const lock{mutex_};
+    static_cast<void>(rdma_destroy_id(doomed.raw_));
+    --live_ids_;
+    // Ends the wait, and with it the io_context's work.
+    if (live_ids_ == 0 && is_waiting_ && !is_shut_down_) {
+        error_code ignored;
+        descriptor_.cancel(ignored);
+    }
+}
+
+void event_channel::set_sink(cm::id& owner, std::weak_ptr<event_sink> sink) {
+    std::lock_guard const lock{mutex_};
+    owner.sink_ = std::move(sink);
+}
+
+std::shared_ptr<verbs::domain> event_channel::shared_domain(ibv_context* device, error_code& ec) {
+    std::lock_guard const lock{domains_mutex_};
+    ec.clear();
+    std::weak_ptr<verbs::domain>& known = domains_[device];
+    if (std::shared_ptr<verbs::domain> alive = known.lock()) return alive;
+    verbs::device borrowed = verbs::device::borrow(device, ec);
+    if (ec) return nullptr;
+    std::shared_ptr<verbs::domain> made = verbs::domain::create(std::move(borrowed), ec);
+    known = made;
+    return made;
+}
+
+// REQUIRES: mutex_ is held.
+void event_channel::wait() {
+    if (is_waiting_ || is_shut_down_ || live_ids_ == 0) return;
+    is_waiting_ = true;
+    descriptor_.async_wait(boost::asio::posix::descriptor_base::wait_read, [this](error_code const&) {
+        // A cancelled wait may have been overtaken by a new id: look, and wait again if there is reason to.
+        on_readable();
+        std::lock_guard const lock{mutex_};
+        is_waiting_ = false;
+        wait();
+    });
+}
+
+void event_channel::on_readable() {
+    event e;
+    std::shared_ptr<event_sink> sink;
+    while (take_event(e, sink)) {
+        if (sink != nullptr) sink->on_event(e);
+        e = {};
+        sink.reset();
+    }
+}
+
+bool event_channel::take_event(event& e, std::shared_ptr<event_sink>& sink) {
+    std::lock_guard const lock{mutex_};
+    if (is_shut_down_) return false;
+    rdma_cm_event* taken = nullptr;
+    if (rdma_get_cm_event(channel_.get(), &taken) != 0) return false;
+    e.type = taken->event;
+    e.status = taken->status;
+    rdma_conn_param const& parameters = taken->param.conn;
+    if (parameters.private_data != nullptr) {
+        auto const* const first = static_cast<std::byte const*>(parameters.private_data);
+        e.private_data.assign(first, first + parameters.private_data_len);
+    }
+    e.initiator_depth = parameters.initiator_depth;
+    e.responder_resources = parameters.responder_resources;
+    bool const is_request = taken->event == RDMA_CM_EVENT_CONNECT_REQUEST;
+    rdma_cm_id* const raw = taken->id;
+    rdma_cm_id* const target = is_request ? taken->listen_id : raw;
+    sink = static_cast<cm::id*>(target->context)->sink_.lock();
+    // Acknowledged here and nowhere else; what the event points to is gone afterwards.
+    static_cast<void>(rdma_ack_cm_event(taken));
+    if (is_request) e.incoming = adopt(raw);
+    return true;
+}
+
+}  // namespace rcverbs::cm

@@ -1,0 +1,69 @@
+// event_channel.hpp — the connection manager's event channel, one for each io_context.
+//
+// A service of the io_context. It waits on the channel's descriptor only while some id is alive, so that
+// io_context::run() returns when the last connection and acceptor are gone. Every event is copied and acknowledged
+// before anybody is told of it; so an id can be destroyed at any time, even by the handler of its own event.
+//
+// One lock guards taking an event (librdmacm moves queue pairs while it does), destroying ids, and destroying queue
+// pairs (lock()): the three must not overlap. It is never held while a sink is called.
+#pragma once
+
+#include <boost/asio/execution_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include <rcverbs/error.hpp>
+
+#include "cm/id.hpp"
+#include "verbs/domain.hpp"
+
+namespace rcverbs::cm {
+
+class event_channel final : public boost::asio::execution_context::service {
+public:
+    static boost::asio::execution_context::id id;
+    using key_type = event_channel;
+
+    explicit event_channel(boost::asio::execution_context& context);
+    ~event_channel() override;
+
+    /// Makes an id for reliable connections; null on failure.
+    std::unique_ptr<cm::id> make_id(error_code& ec);
+
+    /// The protection domain that connections over `device` share; made if there is none at present.
+    std::shared_ptr<verbs::domain> shared_domain(ibv_context* device, error_code& ec);
+
+    /// To be held while a queue pair is destroyed.
+    [[nodiscard]] std::unique_lock<std::mutex> lock() { return std::unique_lock{mutex_}; }
+
+private:
+    friend class cm::id;
+
+    struct destroy_channel {
+        void operator()(rdma_event_channel* c) const noexcept { rdma_destroy_event_channel(c); }
+    };
+
+    void shutdown() noexcept override;
+    error_code open();
+    void wait();
+    void on_readable();
+    bool take_event(event& e, std::shared_ptr<event_sink>& sink);
+    std::unique_ptr<cm::id> adopt(rdma_cm_id* raw);
+    void destroy(cm::id& doomed) noexcept;
+    void set_sink(cm::id& owner, std::weak_ptr<event_sink> sink);
+
+    std::mutex mutex_;
+    std::unique_ptr<rdma_event_channel, destroy_channel> channel_;
+    boost::asio::posix::stream_descriptor descriptor_;
+    std::size_t live_ids_ = 0;
+    bool is_waiting_ = false;
+    bool is_shut_down_ = false;
+
+    std::mutex domains_mutex_;
+    std::map<ibv_context*, std::weak_ptr<verbs::domain>> domains_;
+};
+
+}  // namespace rcverbs::cm

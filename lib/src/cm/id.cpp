@@ -1,0 +1,98 @@
+#include "cm/id.hpp"
+
+#include <netinet/in.h>
+
+#include <boost/asio/ip/tcp.hpp>
+
+#include <cstring>
+
+#include "cm/event_channel.hpp"
+#include "verbs/errno_map.hpp"
+
+namespace rcverbs::cm {
+
+using verbs::from_minus_one;
+
+namespace {
+
+// Asio's TCP endpoint is a sockaddr of the right family and size; the RDMA port space uses the same structures.
+boost::asio::ip::tcp::endpoint to_sockaddr(endpoint const& e) { return {e.address(), e.port()}; }
+
+endpoint from_sockaddr(sockaddr const* address) {
+    boost::asio::ip::tcp::endpoint e;
+    switch (address != nullptr ? address->sa_family : AF_UNSPEC) {
+    case AF_INET: std::memcpy(e.data(), address, sizeof(sockaddr_in)); break;
+    case AF_INET6: std::memcpy(e.data(), address, sizeof(sockaddr_in6)); break;
+    default: return {};
+    }
+    return {e.address(), e.port()};
+}
+
+rdma_conn_param to_c(connection_parameters const& p) noexcept {
+    rdma_conn_param out{};
+    out.private_data = p.private_data.empty() ? nullptr : p.private_data.data();
+    out.private_data_len = static_cast<std::uint8_t>(p.private_data.size());
+    out.initiator_depth = p.initiator_depth;
+    out.responder_resources = p.responder_resources;
+    out.retry_count = p.retry_count;
+    out.rnr_retry_count = p.rnr_retry_count;
+    return out;
+}
+
+}  // namespace
+
+id::~id() { channel_.destroy(*this); }
+
+void id::set_sink(std::weak_ptr<event_sink> sink) { channel_.set_sink(*this, std::move(sink)); }
+
+error_code id::bind(endpoint const& local) {
+    auto address = to_sockaddr(local);
+    return from_minus_one(rdma_bind_addr(raw_, address.data()));
+}
+
+error_code id::listen(int backlog) { return from_minus_one(rdma_listen(raw_, backlog)); }
+
+error_code id::resolve_address(
+    boost::asio::ip::address const* source, endpoint const& peer, std::chrono::milliseconds timeout
+) {
+    auto to = to_sockaddr(peer);
+    boost::asio::ip::tcp::endpoint from;
+    if (source != nullptr) from = {*source, 0};
+    sockaddr* const from_address = source != nullptr ? from.data() : nullptr;
+    return from_minus_one(rdma_resolve_addr(raw_, from_address, to.data(), static_cast<int>(timeout.count())));
+}
+
+error_code id::resolve_route(std::chrono::milliseconds timeout) {
+    return from_minus_one(rdma_resolve_route(raw_, static_cast<int>(timeout.count())));
+}
+
+error_code id::set_ack_timeout(std::uint8_t code) {
+    return from_minus_one(
+        rdma_set_option(raw_, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &code, sizeof code)
+    );
+}
+
+error_code id::connect(connection_parameters const& parameters) {
+    rdma_conn_param c = to_c(parameters);
+    return from_minus_one(rdma_connect(raw_, &c));
+}
+
+error_code id::accept(connection_parameters const& parameters) {
+    rdma_conn_param c = to_c(parameters);
+    return from_minus_one(rdma_accept(raw_, &c));
+}
+
+error_code id::reject(std::span<std::byte const> private_data) {
+    return from_minus_one(rdma_reject(
+        raw_,
+        private_data.empty() ? nullptr : private_data.data(),
+        static_cast<std::uint8_t>(private_data.size())
+    ));
+}
+
+error_code id::disconnect() { return from_minus_one(rdma_disconnect(raw_)); }
+
+endpoint id::local() const { return from_sockaddr(rdma_get_local_addr(raw_)); }
+endpoint id::peer() const { return from_sockaddr(rdma_get_peer_addr(raw_)); }
+
+}  // namespace rcverbs::cm

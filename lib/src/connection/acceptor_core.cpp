@@ -1,0 +1,173 @@
+#include "connection/acceptor_core.hpp"
+
+#include <boost/asio/post.hpp>
+
+namespace rcverbs::detail {
+
+namespace asio = boost::asio;
+
+namespace {
+constexpr std::size_t backlog_max = 4096;
+}
+
+acceptor_core::acceptor_core(asio::io_context& context, acceptor_options options)
+    : context_{context}, registry_{asio::use_service<registry>(context)}, options_{std::move(options)} {}
+
+acceptor_core::~acceptor_core() {
+    if (!is_shut_down_) registry_.remove(this);
+}
+
+error_code acceptor_core::listen(endpoint const& local) {
+    if (options_.backlog == 0 || options_.backlog > backlog_max) return errc::invalid_option;
+    if (error_code const ec = validate(options_.connection)) return ec;
+    registry_.add(shared_from_this());
+    guard const lock{mutex_};
+    error_code ec;
+    id_ = registry_.channel().make_id(ec);
+    if (ec) return ec;
+    id_->set_sink(weak_from_this());
+    ec = id_->bind(local);
+    if (!ec) ec = id_->listen(static_cast<int>(options_.backlog));
+    if (ec) return ec;
+    local_ = id_->local();
+    return ec;
+}
+
+void acceptor_core::start_accept(bool establish, accept_handler handler) {
+    guard lock{mutex_};
+    waiter_type made{std::move(handler), context_.get_executor()};
+    if (waiter_ || is_closed_) {
+        error_code const ec =
+            is_closed_ ? error_code{asio::error::operation_aborted} : make_error_code(errc::operation_in_progress);
+        lock.unlock();
+        return complete(std::move(made), ec, {});
+    }
+    if (made.slot().is_connected()) {
+        made.slot().assign([weak = weak_from_this()](asio::cancellation_type type) {
+            auto const self = weak.lock();
+            if (self != nullptr && type != asio::cancellation_type::none) self->cancel();
+        });
+    }
+    waiter_ = std::move(made);
+    wants_established_ = establish;
+    // Not here: making a queue pair takes its time, and an initiating function must not.
+    asio::post(context_, [self = shared_from_this()] {
+        guard inner{self->mutex_};
+        self->serve(inner);
+    });
+}
+
+void acceptor_core::on_event(cm::event& e) {
+    guard lock{mutex_};
+    if (is_closed_) return;
+    if (e.type == RDMA_CM_EVENT_CONNECT_REQUEST) {
+        // One too many goes down with the event, which refuses it.
+        if (requests_.size() < options_.backlog) requests_.push_back(std::move(e));
+        serve(lock);
+    } else if (e.type == RDMA_CM_EVENT_DEVICE_REMOVAL) {
+        waiter_type waiter = std::move(waiter_);
+        lock.unlock();
+        if (waiter) complete(std::move(waiter), errc::device_removed, {});
+        close();
+    }
+}
+
+// Brings the oldest request and the one who waits for it together.
+void acceptor_core::serve(guard& lock) {
+    if (!waiter_ || requests_.empty() || is_shut_down_) return;
+    waiter_type waiter = std::move(waiter_);
+    bool const establish = wants_established_;
+    cm::event request = std::move(requests_.front());
+    requests_.pop_front();
+    lock.unlock();
+
+    error_code ec;
+    std::shared_ptr<connection_core> core;
+    try {
+        core = connection_core::make_for_request(context_, options_.connection, std::move(request), ec);
+    } catch (std::system_error const& failed) {
+        ec = {failed.code().value(), boost::system::system_category()};  // no thread could be started
+    }
+    connection made{core};
+    if (ec || !establish) return complete(std::move(waiter), ec, std::move(made));
+    connection_core& accepted = *core;
+    auto shared = std::make_shared<std::pair<waiter_type, connection>>(std::move(waiter), std::move(made));
+    accepted.start_accept({}, [shared](error_code failed) {
+        shared->first(failed, std::move(shared->second));
+    });
+}
+
+void acceptor_core::complete(waiter_type waiter, error_code ec, connection made) {
+    auto shared = std::make_shared<std::pair<waiter_type, connection>>(std::move(waiter), std::move(made));
+    asio::post(context_, [shared, ec] { shared->first(ec, std::move(shared->second)); });
+}
+
+void acceptor_core::cancel() {
+    guard lock{mutex_};
+    waiter_type waiter = std::move(waiter_);
+    lock.unlock();
+    if (waiter) complete(std::move(waiter), asio::error::operation_aborted, {});
+}
+
+void acceptor_core::close() noexcept {
+    guard lock{mutex_};
+    if (is_closed_) return;
+    is_closed_ = true;
+    waiter_type waiter = std::move(waiter_);
+    // The requests' ids refuse their peers when they are destroyed; ids may be destroyed without this lock only.
+    std::deque<cm::event> requests = std::move(requests_);
+    std::unique_ptr<cm::id> id = std::move(id_);
+    lock.unlock();
+    if (waiter) complete(std::move(waiter), asio::error::operation_aborted, {});
+}
+
+void acceptor_core::shut_down() noexcept {
+    guard lock{mutex_};
+    is_shut_down_ = true;
+    is_closed_ = true;
+    waiter_type dropped = std::move(waiter_);
+    std::deque<cm::event> requests = std::move(requests_);
+    std::unique_ptr<cm::id> id = std::move(id_);
+    lock.unlock();
+}
+
+endpoint acceptor_core::local() const {
+    guard const lock{mutex_};
+    return local_;
+}
+
+}  // namespace rcverbs::detail
+
+namespace rcverbs {
+
+acceptor::acceptor(boost::asio::io_context& context, endpoint const& local, acceptor_options options)
+    : core_{std::make_shared<detail::acceptor_core>(context, std::move(options))} {
+    if (error_code const ec = core_->listen(local)) {
+        throw boost::system::system_error{ec, failure{step::listen, ec, local, 0}.message()};
+    }
+}
+
+acceptor& acceptor::operator=(acceptor&& other) noexcept {
+    if (this != &other) {
+        close();
+        core_ = std::move(other.core_);
+    }
+    return *this;
+}
+
+acceptor::~acceptor() { close(); }
+
+void acceptor::start_accept(
+    std::shared_ptr<detail::acceptor_core> const& core, bool establish, detail::accept_handler handler
+) {
+    core->start_accept(establish, std::move(handler));
+}
+
+void acceptor::close() noexcept {
+    if (core_ != nullptr) core_->close();
+}
+
+endpoint acceptor::local() const { return core_->local(); }
+acceptor::executor_type acceptor::get_executor() const noexcept { return core_->context().get_executor(); }
+
+}  // namespace rcverbs

@@ -1,0 +1,108 @@
+// calls.hpp — what is to be called once a lock has been released.
+//
+// User code is never called under a lock. Whoever holds one gathers calls here and makes them afterwards.
+#pragma once
+
+#include <boost/asio/any_completion_executor.hpp>
+#include <boost/asio/any_completion_handler.hpp>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/append.hpp>
+#include <boost/asio/associated_cancellation_slot.hpp>
+#include <boost/asio/associated_executor.hpp>
+#include <boost/asio/dispatch.hpp>
+#include <boost/asio/execution/outstanding_work.hpp>
+#include <boost/asio/prefer.hpp>
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <rcverbs/error.hpp>
+#include <rcverbs/failure.hpp>
+
+namespace rcverbs::detail {
+
+/// A handler of a control operation that waits, with its executor's work.
+template <class... Arguments>
+class waiting_handler {
+public:
+    using handler_type = boost::asio::any_completion_handler<void(Arguments...)>;
+
+    waiting_handler() = default;
+    waiting_handler(handler_type handler, boost::asio::any_io_executor const& io)
+        : work_{boost::asio::prefer(
+              boost::asio::get_associated_executor(handler, io),
+              boost::asio::execution::outstanding_work.tracked
+          )} {
+        // Not assigned: in Boost 1.81 the handler's move assignment calls itself for ever.
+        handler_.swap(handler);
+    }
+    waiting_handler(waiting_handler&& other) noexcept : work_{std::exchange(other.work_, {})} {
+        handler_.swap(other.handler_);
+    }
+    waiting_handler& operator=(waiting_handler&& other) noexcept {
+        waiting_handler moved{std::move(other)};
+        handler_.swap(moved.handler_);
+        std::swap(work_, moved.work_);
+        return *this;
+    }
+
+    explicit operator bool() const noexcept { return static_cast<bool>(handler_); }
+    boost::asio::cancellation_slot slot() const noexcept {
+        return boost::asio::get_associated_cancellation_slot(handler_);
+    }
+
+    /// Calls the handler as dispatch does. REQUIRES: there is one.
+    void operator()(Arguments... arguments) {
+        slot().clear();
+        auto const executor = std::exchange(work_, {});
+        handler_type handler;
+        handler.swap(handler_);
+        boost::asio::dispatch(executor, boost::asio::append(std::move(handler), std::move(arguments)...));
+    }
+
+private:
+    handler_type handler_;
+    boost::asio::any_completion_executor work_;
+};
+
+using control_waiter = waiting_handler<error_code>;
+
+/// An ordered list of calls.
+class calls {
+public:
+    calls() = default;
+    calls(calls&&) noexcept = default;
+    calls& operator=(calls&&) noexcept = default;
+
+    bool empty() const noexcept { return list_.empty(); }
+
+    /// Completes a handler, if there is one, and leaves none behind.
+    void complete(control_waiter& waiter, error_code ec) {
+        if (waiter) list_.push_back({std::exchange(waiter, {}), ec, {}});
+    }
+    /// Calls any function.
+    void run(std::function<void()> function) { list_.push_back({{}, {}, std::move(function)}); }
+
+    /// Makes the calls, in order.
+    void make() {
+        for (call& c : std::exchange(list_, {})) {
+            if (c.waiter) {
+                c.waiter(c.code);
+            } else {
+                c.function();
+            }
+        }
+    }
+
+private:
+    struct call {
+        control_waiter waiter;
+        error_code code;
+        std::function<void()> function;
+    };
+    std::vector<call> list_;
+};
+
+}  // namespace rcverbs::detail

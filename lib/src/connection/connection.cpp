@@ -1,0 +1,96 @@
+#include <rcverbs/connection.hpp>
+
+#include "connection/core.hpp"
+#include "connection/quarantine.hpp"
+
+namespace rcverbs {
+
+namespace detail {
+
+error_code start_operation(
+    std::shared_ptr<connection_core> const& core, request const& what, handler_source source
+) {
+    return core->start_operation(what, source);
+}
+
+boost::asio::any_io_executor executor_of(connection_core const& core) noexcept { return core.executor(); }
+
+error_code check(local_slice const& local, remote_region const& remote, access needed) noexcept {
+    if (local.size() != remote.size_bytes()) return errc::out_of_range;
+    if (!allows(remote.rights(), needed)) return errc::access_denied;
+    return {};
+}
+
+error_code check_word(remote_word const& word, local_slice const& result) noexcept {
+    if (result.size() != sizeof(std::uint64_t)) return errc::out_of_range;
+    if (!allows(word.rights, access::remote_atomic)) return errc::access_denied;
+    if (word.address % sizeof(std::uint64_t) != 0) return errc::misaligned;
+    return {};
+}
+
+}  // namespace detail
+
+connection::connection(boost::asio::io_context& context, connection_options options)
+    : core_{detail::connection_core::make(context, std::move(options))} {}
+
+connection& connection::operator=(connection&& other) noexcept {
+    if (this != &other) {
+        if (core_ != nullptr) core_->close();
+        core_ = std::move(other.core_);
+    }
+    return *this;
+}
+
+connection::~connection() {
+    if (core_ != nullptr) core_->close();
+}
+
+void connection::start_resolve(
+    detail::connection_core& core, endpoint const& peer, detail::control_handler handler
+) {
+    core.start_resolve(peer, false, std::move(handler));
+}
+
+void connection::start_establish(
+    detail::connection_core& core, std::span<std::byte const> private_data, detail::control_handler handler
+) {
+    core.start_establish(private_data, std::move(handler));
+}
+
+void connection::start_connect(
+    detail::connection_core& core, endpoint const& peer, detail::control_handler handler
+) {
+    core.start_resolve(peer, true, std::move(handler));
+}
+
+void connection::start_accept(
+    detail::connection_core& core, std::span<std::byte const> private_data, detail::control_handler handler
+) {
+    core.start_accept(private_data, std::move(handler));
+}
+
+void connection::start_disconnect(detail::connection_core& core, detail::control_handler handler) {
+    core.start_disconnect(std::move(handler));
+}
+
+void connection::start_wait(detail::connection_core& core, detail::control_handler handler) {
+    core.start_wait(std::move(handler));
+}
+
+error_code connection::reject(std::span<std::byte const> private_data) { return core_->reject(private_data); }
+void connection::close() noexcept {
+    if (core_ != nullptr) core_->close();
+}
+
+bool connection::is_open() const noexcept { return core_ != nullptr && core_->is_open(); }
+protection_domain connection::domain() const { return core_->domain(); }
+connection_limits connection::limits() const { return core_->limits(); }
+endpoint connection::peer() const { return core_->peer(); }
+endpoint connection::local() const { return core_->local(); }
+std::vector<std::byte> connection::private_data() const { return core_->private_data(); }
+close_reason connection::reason() const { return core_->reason(); }
+failure connection::last_failure() const { return core_->last_failure(); }
+boost::asio::io_context& connection::context() const noexcept { return core_->context(); }
+std::size_t connection::quarantined_count() noexcept { return detail::quarantined_count(); }
+
+}  // namespace rcverbs

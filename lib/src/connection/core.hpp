@@ -1,0 +1,161 @@
+// core.hpp — one connection: ties the connection manager's id, the queue pair, the completions and the machines together.
+//
+// Threads. Its events come from three sides: the event channel and the deadline timer on the io_context, completions on
+// the polling thread, calls from anywhere. One lock guards all state; nothing blocks while it is held, and user code is
+// called only after it was released. The lock order is: core, then event channel.
+//
+// Life. The user's handle, the completion source and handlers under way keep it alive. When the handle goes, or the
+// connection ends for any other reason, teardown_machine leads to finish(): the completion source is stopped on its
+// executor, the queue pair destroyed, what the device kept is answered, then the id goes, and the waiters are told.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <variant>
+
+#include <rcverbs/connection.hpp>
+
+#include "cm/id.hpp"
+#include "connection/calls.hpp"
+#include "connection/data_path.hpp"
+#include "connection/registry.hpp"
+#include "machines/accept_machine.hpp"
+#include "machines/connect_machine.hpp"
+#include "machines/teardown_machine.hpp"
+#include "progress/completion_source.hpp"
+#include "progress/poller_thread.hpp"
+#include "verbs/domain.hpp"
+#include "verbs/queue_pair.hpp"
+
+namespace rcverbs::detail {
+
+/// errc::invalid_option if a field is out of its range.
+error_code validate(connection_options const& options) noexcept;
+
+class connection_core final : public std::enable_shared_from_this<connection_core>,
+                              public registered,
+                              public cm::event_sink,
+                              public progress::completion_sink {
+public:
+    /// An idle connection. Throws errc::invalid_option, or what starting a thread throws.
+    static std::shared_ptr<connection_core> make(boost::asio::io_context& context, connection_options options);
+    /// A connection for a peer's request, with its queue pair made. A failure refuses the request.
+    static std::shared_ptr<connection_core> make_for_request(
+        boost::asio::io_context& context, connection_options options, cm::event request, error_code& ec
+    );
+
+    connection_core(boost::asio::io_context& context, connection_options options);
+    ~connection_core();
+
+    void start_resolve(endpoint const& peer, bool and_connect, control_handler handler);
+    void start_establish(std::span<std::byte const> private_data, control_handler handler);
+    void start_accept(std::span<std::byte const> private_data, control_handler handler);
+    void start_disconnect(control_handler handler);
+    void start_wait(control_handler handler);
+    error_code start_operation(request const& what, handler_source source);
+    error_code reject(std::span<std::byte const> private_data);
+    void close() noexcept;
+
+    /// Notes a failure that a level above found, and closes for that reason.
+    void fail(failure what, close_reason reason);
+
+    boost::asio::any_io_executor const& executor() const noexcept { return executor_; }
+    boost::asio::io_context& context() const noexcept { return context_; }
+    bool is_open() const;
+    protection_domain domain() const;
+    connection_limits limits() const;
+    endpoint peer() const;
+    endpoint local() const;
+    std::vector<std::byte> private_data() const;
+    close_reason reason() const;
+    failure last_failure() const;
+
+private:
+    using connect = machines::connect_machine;
+    using accept = machines::accept_machine;
+    using teardown = machines::teardown_machine;
+    using guard = std::unique_lock<std::mutex>;
+
+    // From the outside.
+    void shut_down() noexcept override;
+    void on_event(cm::event& e) override;
+    void on_completions(std::span<ibv_wc const> batch) override;
+    void on_queue_broken(error_code ec) override;
+    void on_deadline(std::uint64_t armed);
+
+    // With the lock held; what is to be called is added to calls_.
+    void resume(connect::event e, error_code ec = {}, int status = 0);
+    void resume(accept::event e, error_code ec = {}, int status = 0);
+    void resume(teardown::event e);
+    void setup_failed(error_code ec);
+    void perform(step s, error_code ec);
+    void make_queue_pair(error_code& ec);
+    void established(step s);
+    void note(step where, error_code ec, int status, close_reason reason);
+    bool set_waiter(control_waiter& waiter, control_handler& handler, bool is_wait);
+    void cancel_wait();
+    void notify_step(step s);
+    void arm(std::chrono::milliseconds deadline);
+    void disarm() noexcept;
+    void stop();
+    void check_drained();
+    void pump();
+    void begin_finish();
+    void finish();
+    void cancel(operation& op, std::uint32_t use, boost::asio::cancellation_type type);
+    error_code flush_error() const noexcept;
+    error_code refusal(request const& what) const noexcept;
+    error_code end_code() const noexcept;
+    cm::connection_parameters parameters(std::span<std::byte const> private_data) const noexcept;
+    bool is_live() const noexcept { return teardown_.current() == teardown::state::live; }
+
+    // Without the lock.
+    void make_calls(guard& lock);
+    void call_handlers(operation_list done);
+    void post_handlers(operation_list done);
+
+    boost::asio::io_context& context_;
+    registry& registry_;
+    connection_options const options_;
+    std::shared_ptr<progress::poller_thread> poller_;
+    boost::asio::any_io_executor executor_;
+
+    mutable std::mutex mutex_;
+    std::unique_ptr<cm::id> id_;
+    std::shared_ptr<verbs::domain> domain_;
+    std::shared_ptr<progress::completion_source> source_;
+    verbs::queue_pair qp_;
+    data_path data_;
+
+    std::variant<connect, accept> setup_;
+    teardown teardown_;
+    bool is_open_ = false;
+    bool connects_at_once_ = false;
+    bool has_finished_ = false;
+    bool is_shut_down_ = false;
+    std::vector<std::byte> own_private_data_;
+
+    std::optional<boost::asio::steady_timer> timer_;
+    std::uint64_t timer_use_ = 0;
+    // The thread that is inside a round of completions: what it starts is posted at the end of the round.
+    std::thread::id round_thread_;
+
+    control_waiter setup_waiter_;
+    control_waiter disconnect_waiter_;
+    control_waiter end_waiter_;
+    calls calls_;
+
+    connection_limits limits_;
+    endpoint peer_;
+    endpoint local_;
+    std::vector<std::byte> peer_private_data_;
+    close_reason reason_ = close_reason::open;
+    failure failure_;
+};
+
+}  // namespace rcverbs::detail

@@ -1,0 +1,88 @@
+// completion_source.hpp — brings one completion queue's completions to its connection.
+//
+//                     completions found, busy mode, or spinning
+//                    ┌──────────┐
+//        start ──▶ polling ◀────┘        armed, and still empty
+//                    │  ───────────────────────────────────────▶ asleep
+//                    │  ◀─────────────────────────────────────────  │
+//                    │                 the device's event           │
+//                    └───────────── stop ──▶ stopped ◀── stop ──────┘
+//
+// It is a handler that posts itself: each round polls the queue a few times and lets whatever else is in the run queue
+// have its turn. So a polling thread is nothing but an io_context that one thread runs, several queues share a thread
+// by sharing the io_context, and the caller's own io_context does as well as one of ours. Rounds that find nothing for
+// long enough arm the queue, poll once more (what came before the arming gives no event), and sleep on the descriptor.
+//
+// All functions run on its executor, except start() and stop(), which may be called from anywhere.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include <rcverbs/error.hpp>
+#include <rcverbs/poller.hpp>
+
+#include "verbs/completion_queue.hpp"
+
+namespace rcverbs::progress {
+
+/// Who gets the completions.
+class completion_sink {
+public:
+    /// A batch, in the order of the queue. Called on the source's executor, never while another call is under way.
+    virtual void on_completions(std::span<ibv_wc const> batch) = 0;
+    /// The queue is broken; nothing more will come.
+    virtual void on_queue_broken(error_code ec) = 0;
+
+protected:
+    ~completion_sink() = default;
+};
+
+class completion_source : public std::enable_shared_from_this<completion_source> {
+public:
+    completion_source(
+        boost::asio::any_io_executor executor, polling_options options, verbs::completion_queue queue
+    );
+
+    /// Begins to poll, for as long as it is not stopped; keeps `sink` alive until then.
+    void start(std::shared_ptr<completion_sink> sink);
+    /// Stops, lets go of the sink and the descriptor, then calls `then` on the executor. Once.
+    void stop(std::function<void()> then);
+    /// Stops without an executor to run on. REQUIRES: nothing runs the executor any more.
+    void abandon() noexcept;
+
+    verbs::completion_queue& queue() noexcept { return queue_; }
+
+private:
+    // Polls per round: so many that the run queue's own cost, which is a system call as soon as a timer or descriptor is
+    // in it, does not show; so few that a function posted to it waits for microseconds only.
+    static constexpr int polls_per_round = 16;
+    static constexpr std::size_t batch_size = 32;
+
+    struct round_handler;
+    void post_round(std::shared_ptr<completion_source> self);
+    void run_round(std::shared_ptr<completion_source> self);
+    int poll_once();
+    void sleep(std::shared_ptr<completion_source> self);
+    void fail(error_code ec);
+    void let_go() noexcept;
+    bool has_spun_enough();
+
+    boost::asio::any_io_executor executor_;
+    polling_options options_;
+    verbs::completion_queue queue_;
+    std::optional<boost::asio::posix::stream_descriptor> descriptor_;
+    std::shared_ptr<completion_sink> sink_;
+    std::chrono::steady_clock::time_point last_found_;
+    bool is_stopped_ = false;
+    std::array<ibv_wc, batch_size> batch_;
+};
+
+}  // namespace rcverbs::progress

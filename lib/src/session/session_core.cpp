@@ -1,0 +1,255 @@
+#include "session/session_core.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include <tuple>
+
+#include "connection/core.hpp"
+
+namespace rcverbs::detail {
+
+namespace asio = boost::asio;
+
+namespace {
+
+// Failures arrive as values; nothing here throws across a suspension.
+constexpr auto awaiting = asio::as_tuple(asio::use_awaitable);
+
+}  // namespace
+
+// The timer lives on the caller's io_context and not on the polling thread's, which polls faster without one.
+session_core::session_core(connection over, session_options options)
+    : options_{options}, connection_{std::move(over)}, news_{connection_.context()} {}
+
+wire::hello session_core::own_hello() const noexcept {
+    wire::hello h;
+    h.mode = options_.mode;
+    h.message_bytes_max = static_cast<std::uint32_t>(wire::message_bytes_max);
+    h.receives = messages_each_way;
+    return h;
+}
+
+local_slice session_core::receive_slot(std::size_t i) const {
+    return messages_.slice(i * wire::message_bytes_max, wire::message_bytes_max);
+}
+
+local_slice session_core::send_slot(std::size_t i) const { return receive_slot(messages_each_way + i); }
+
+// Makes the message buffers and posts the receives, before the peer can send.
+error_code session_core::prepare() {
+    error_code ec;
+    std::size_t const size = 2 * messages_each_way * wire::message_bytes_max;
+    messages_ = buffer{connection_.domain(), size, access::local_write, ec};
+    if (ec) return fail(step::handshake, ec, close_reason::refused);
+    for (std::size_t i = 0; i < messages_each_way; ++i) post_receive(i);
+    return {};
+}
+
+void session_core::post_receive(std::size_t i) {
+    connection_.async_receive(receive_slot(i), [self = shared_from_this(), i](error_code ec, received what) {
+        self->on_received(i, ec, what);
+    });
+}
+
+asio::awaitable<error_code> session_core::connect(endpoint peer) {
+    side_ = side::active;
+    auto [ec] = co_await connection_.async_resolve(peer, awaiting);
+    if (ec) co_return ec;
+    if (error_code const failed = prepare()) co_return failed;
+    auto const hello = wire::encode(own_hello());
+    auto [refused] = co_await connection_.async_establish(hello, awaiting);
+    error_code foreign;
+    wire::hello const answer = wire::decode_hello(connection_.private_data(), foreign);
+    if (refused) {
+        // A refusal by an rcverbs peer says why; any other is reported as it is.
+        if (refused != cm_errc::rejected_by_peer || foreign) co_return refused;
+        error_code const why = wire::to_error(answer.answer);
+        co_return fail(step::handshake, why ? why : refused, close_reason::refused);
+    }
+    if (foreign) co_return fail(step::handshake, foreign, close_reason::protocol_error);
+    if (error_code const why = wire::to_error(wire::judge(own_hello(), answer))) {
+        co_return fail(step::handshake, why, close_reason::protocol_error);
+    }
+    co_return error_code{};
+}
+
+asio::awaitable<error_code> session_core::accept() {
+    side_ = side::passive;
+    error_code foreign;
+    wire::hello const theirs = wire::decode_hello(connection_.private_data(), foreign);
+    wire::hello ours = own_hello();
+    ours.answer = foreign ? wire::verdict::malformed : wire::judge(ours, theirs);
+    if (ours.answer != wire::verdict::welcome) {
+        static_cast<void>(connection_.reject(wire::encode(ours)));
+        co_return fail(step::handshake, wire::to_error(ours.answer), close_reason::refused);
+    }
+    if (error_code const failed = prepare()) co_return failed;
+    auto const hello = wire::encode(ours);
+    auto [ec] = co_await connection_.async_accept(hello, awaiting);
+    co_return ec;
+}
+
+asio::awaitable<error_code> session_core::send(wire::message message, std::size_t slot, step where) {
+    error_code ec;
+    local_slice const place = send_slot(slot);
+    std::size_t const size = wire::encode(message, place.bytes(), ec);
+    if (ec) co_return ec;
+    local_slice const bytes{place.bytes().first(size), place.key()};
+    auto [failed, sent] = co_await connection_.async_send(bytes, awaiting);
+    // The peer's leaving can show in a send as well as in a receive.
+    if (failed == errc::peer_disconnected || failed == errc::not_connected) {
+        co_return fail(where, inward_end_.value_or(errc::peer_closed_early), close_reason::peer_closed_early);
+    }
+    co_return failed;
+}
+
+asio::awaitable<error_code> session_core::publish(std::vector<named_region> regions) {
+    wire::regions_message message;
+    for (named_region& r : regions) message.regions.push_back({std::move(r.name), r.region});
+    // Encoded once to no purpose but to refuse what does not fit before the machine moves.
+    std::array<std::byte, wire::message_bytes_max> trial;
+    error_code ec;
+    wire::encode(message, trial, ec);
+    if (ec) co_return ec;
+    if (!connection_.is_open()) co_return errc::not_connected;
+    if (exchange_.resume(exchange::event::publish) == exchange::action::illegal) {
+        co_return errc::operation_in_progress;
+    }
+    co_return co_await send(std::move(message), 0, step::exchange);
+}
+
+asio::awaitable<error_code> session_core::send_done() {
+    if (!connection_.is_open()) co_return inward_end_.value_or(errc::not_connected);
+    if (exchange_.resume(exchange::event::finish) == exchange::action::illegal) {
+        co_return errc::operation_in_progress;
+    }
+    error_code const ec = co_await send(wire::done_message{}, 1, step::finish);
+    if (!ec) done_was_delivered_ = true;
+    co_return ec;
+}
+
+asio::awaitable<error_code> session_core::wait_regions() {
+    return wait_for(exchange::progress::published, step::exchange, options_.exchange_deadline);
+}
+
+asio::awaitable<error_code> session_core::exchange_regions(std::vector<named_region> own) {
+    error_code const ec = co_await publish(std::move(own));
+    co_return ec ? ec : co_await wait_regions();
+}
+
+asio::awaitable<error_code> session_core::wait_done() {
+    return wait_for(exchange::progress::done, step::finish, options_.finish_deadline);
+}
+
+asio::awaitable<error_code> session_core::wait_for(
+    exchange::progress wanted, step where, std::chrono::milliseconds deadline
+) {
+    auto const until = std::chrono::steady_clock::now() + deadline;
+    // What came before the peer left counts, even if it is looked at afterwards.
+    bool const is_published = exchange_.inward() == exchange::progress::published || regions_.size() > 0;
+    if (wanted == exchange::progress::published && is_published) co_return error_code{};
+    while (exchange_.inward() < wanted) {
+        if (inward_end_) co_return *inward_end_;
+        news_.expires_at(until);
+        auto [ec] = co_await news_.async_wait(awaiting);
+        // Another waiter may have moved the timer.
+        bool const is_late = !ec && std::chrono::steady_clock::now() >= until;
+        if (is_late) co_return fail(where, errc::timed_out, close_reason::timed_out);
+    }
+    // MSG_DONE without MSG_MR, and one waits for MSG_MR: it will never come.
+    if (wanted != exchange_.inward() && regions_.size() == 0) co_return errc::unexpected_message;
+    co_return error_code{};
+}
+
+void session_core::on_received(std::size_t slot, error_code ec, received what) {
+    if (!ec) {
+        error_code bad;
+        wire::message message = wire::decode(receive_slot(slot).bytes().first(what.size_bytes), bad);
+        if (!bad) bad = take_message(std::move(message));
+        if (bad) inward_end_ = fail(step::exchange, bad, close_reason::protocol_error);
+    } else if (!inward_end_ && exchange_.inward() != exchange::progress::done) {
+        bool const has_left = ec == errc::peer_disconnected;
+        step const where = exchange_.inward() == exchange::progress::opening ? step::exchange : step::finish;
+        inward_end_ = has_left ? fail(where, errc::peer_closed_early, close_reason::peer_closed_early) : ec;
+    }
+    news_.cancel();
+}
+
+error_code session_core::take_message(wire::message message) {
+    auto* const regions = std::get_if<wire::regions_message>(&message);
+    auto const event = regions != nullptr ? exchange::event::regions_received : exchange::event::done_received;
+    if (exchange_.resume(event) == exchange::action::protocol_error) return errc::unexpected_message;
+    if (regions != nullptr) {
+        std::vector<named_region> named;
+        for (wire::region_descriptor& d : regions->regions) named.emplace_back(d.name, d.region);
+        regions_ = peer_regions{std::move(named)};
+    }
+    return {};
+}
+
+asio::awaitable<error_code> session_core::disconnect() {
+    error_code ec;
+    if (side_ == side::passive && exchange_.is_complete()) {
+        // The peer saw our MSG_DONE and disconnects; should it not, we do.
+        asio::steady_timer deadline{connection_.context(), options_.finish_deadline};
+        deadline.async_wait(asio::bind_executor(
+            connection_.get_executor(),
+            [self = shared_from_this()](error_code const& cancelled) {
+                if (!cancelled) {
+                    self->connection_.core()->fail(
+                        {step::disconnect, errc::timed_out, {}, 0}, close_reason::timed_out
+                    );
+                }
+            }
+        ));
+        std::tie(ec) = co_await connection_.async_wait_disconnected(awaiting);
+    } else {
+        std::tie(ec) = co_await connection_.async_disconnect(awaiting);
+    }
+    if (ec) co_return ec;
+    if (exchange_.is_complete() && done_was_delivered_) {
+        std::lock_guard const lock{mutex_};
+        reason_ = close_reason::completed;
+        co_return error_code{};
+    }
+    co_return fail(step::finish, errc::peer_closed_early, close_reason::peer_closed_early);
+}
+
+asio::awaitable<error_code> session_core::finish() {
+    error_code ec = co_await send_done();
+    if (!ec) ec = co_await wait_done();
+    if (!ec) ec = co_await disconnect();
+    co_return ec;
+}
+
+// Notes a failure of the session's own, ends the connection for it, and passes it on.
+error_code session_core::fail(step where, error_code ec, close_reason reason) {
+    failure const found{where, ec, connection_.peer(), 0};
+    {
+        std::lock_guard const lock{mutex_};
+        if (!failure_.code) failure_ = found;
+        if (reason_ == close_reason::open) reason_ = reason;
+    }
+    connection_.core()->fail(found, reason);
+    return ec;
+}
+
+close_reason session_core::reason() const {
+    {
+        std::lock_guard const lock{mutex_};
+        if (reason_ != close_reason::open) return reason_;
+    }
+    return connection_.reason();
+}
+
+failure session_core::last_failure() const {
+    {
+        std::lock_guard const lock{mutex_};
+        if (failure_.code) return failure_;
+    }
+    return connection_.last_failure();
+}
+
+}  // namespace rcverbs::detail

@@ -1,0 +1,42 @@
+#include "verbs/completion_queue.hpp"
+
+#include <fcntl.h>
+
+#include "verbs/errno_map.hpp"
+
+namespace rcverbs::verbs {
+
+completion_queue::completion_queue(ibv_context* device, std::uint32_t depth, error_code& ec) {
+    channel_.reset(ibv_create_comp_channel(device));
+    ec = from_pointer(channel_.get());
+    if (ec) return;
+    int const flags = ::fcntl(channel_->fd, F_GETFL);
+    ec = from_minus_one(::fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK));
+    if (ec) return;
+    queue_.reset(ibv_create_cq(device, static_cast<int>(depth), nullptr, channel_.get(), 0));
+    ec = from_pointer(queue_.get());
+}
+
+error_code completion_queue::arm() noexcept { return from_returned_code(ibv_req_notify_cq(queue_.get(), 0)); }
+
+void completion_queue::take_events() noexcept {
+    unsigned taken = 0;
+    ibv_cq* source = nullptr;
+    void* context = nullptr;
+    while (ibv_get_cq_event(channel_.get(), &source, &context) == 0) ++taken;
+    if (taken > 0) ibv_ack_cq_events(queue_.get(), taken);
+}
+
+error_code completion_queue::destroy() noexcept {
+    if (queue_ == nullptr) return {};
+    error_code const ec = from_returned_code(ibv_destroy_cq(queue_.get()));
+    static_cast<void>(queue_.release());
+    if (ec) {
+        static_cast<void>(channel_.release());
+        return ec;
+    }
+    channel_.reset();
+    return {};
+}
+
+}  // namespace rcverbs::verbs

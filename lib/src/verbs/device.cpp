@@ -1,0 +1,93 @@
+#include "verbs/device.hpp"
+
+#include <algorithm>
+
+#include "verbs/errno_map.hpp"
+
+namespace rcverbs::verbs {
+
+namespace {
+
+// The list is freed as soon as a device is open: an open device survives it. Source: ibv_get_device_list(3), NOTES.
+struct free_list {
+    void operator()(ibv_device** list) const noexcept { ibv_free_device_list(list); }
+};
+using device_list = std::unique_ptr<ibv_device*, free_list>;
+
+device_list list_devices(int& count, error_code& ec) {
+    device_list list{ibv_get_device_list(&count)};
+    ec = from_pointer(list.get());
+    return list;
+}
+
+std::uint32_t positive(int value) noexcept { return value > 0 ? static_cast<std::uint32_t>(value) : 0; }
+
+}  // namespace
+
+device device::borrow(ibv_context* context, error_code& ec) {
+    device d;
+    d.context_ = context;
+    d.query(ec);
+    return d;
+}
+
+device device::open(std::string const& name, error_code& ec) {
+    device d;
+    int count = 0;
+    device_list const list = list_devices(count, ec);
+    if (ec) return d;
+    ibv_device** const end = list.get() + count;
+    ibv_device** const found = std::find_if(list.get(), end, [&](ibv_device* candidate) {
+        return name == ibv_get_device_name(candidate);
+    });
+    if (found == end) {
+        ec = errc::no_rdma_device;
+        return d;
+    }
+    d.owned_.reset(ibv_open_device(*found));
+    ec = from_pointer(d.owned_.get());
+    if (ec) return d;
+    d.context_ = d.owned_.get();
+    d.query(ec);
+    return d;
+}
+
+std::string device::name() const { return ibv_get_device_name(context_->device); }
+
+void device::query(error_code& ec) {
+    ibv_device_attr attributes{};
+    ec = from_returned_code(ibv_query_device(context_, &attributes));
+    if (ec) return;
+    ibv_port_attr port{};
+    ec = from_returned_code(ibv_query_port(context_, 1, &port));
+    if (ec) return;
+    limits_.queue_depth_max = positive(attributes.max_qp_wr);
+    limits_.completion_queue_depth_max = positive(attributes.max_cqe);
+    limits_.segments_max = positive(attributes.max_sge);
+    limits_.initiator_depth_max = std::min(positive(attributes.max_qp_init_rd_atom), 255U);
+    limits_.responder_resources_max = std::min(positive(attributes.max_qp_rd_atom), 255U);
+    limits_.region_bytes_max = attributes.max_mr_size;
+    limits_.message_bytes_max = port.max_msg_sz;
+    limits_.has_atomics = attributes.atomic_cap != IBV_ATOMIC_NONE;
+}
+
+}  // namespace rcverbs::verbs
+
+namespace rcverbs {
+
+std::vector<device_info> devices() {
+    error_code ec;
+    int count = 0;
+    std::vector<device_info> found;
+    verbs::device_list const list = verbs::list_devices(count, ec);
+    if (ec) throw boost::system::system_error{ec, "ibv_get_device_list"};
+    for (int i = 0; i < count; ++i) {
+        std::string name = ibv_get_device_name(list.get()[i]);
+        verbs::device const opened = verbs::device::open(name, ec);
+        // One that cannot be opened (no permission, just unplugged) is not of use and not listed.
+        if (!ec) found.push_back({std::move(name), opened.limits()});
+    }
+    return found;
+}
+
+}  // namespace rcverbs

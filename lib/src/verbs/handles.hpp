@@ -1,0 +1,31 @@
+// handles.hpp — owners of the C objects, the size of a pointer each.
+//
+// Every handle destroys its object once. Parents are kept alive by whoever holds the handle: members are declared
+// parents first, so that children go first.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <memory>
+
+namespace rcverbs::verbs {
+
+/// A deleter that calls a C function and disregards what it returns: a destructor has nobody to tell.
+template <auto Destroy>
+struct destroy_with {
+    template <class T>
+    void operator()(T* object) const noexcept {
+        static_cast<void>(Destroy(object));
+    }
+};
+
+template <class T, auto Destroy>
+using unique_handle = std::unique_ptr<T, destroy_with<Destroy>>;
+
+using device_handle = unique_handle<ibv_context, &ibv_close_device>;
+using domain_handle = unique_handle<ibv_pd, &ibv_dealloc_pd>;
+using region_handle = unique_handle<ibv_mr, &ibv_dereg_mr>;
+using channel_handle = unique_handle<ibv_comp_channel, &ibv_destroy_comp_channel>;
+using cq_handle = unique_handle<ibv_cq, &ibv_destroy_cq>;
+
+}  // namespace rcverbs::verbs

@@ -1,0 +1,91 @@
+#include <rcverbs/memory_region.hpp>
+
+#include "verbs/domain.hpp"
+#include "verbs/errno_map.hpp"
+#include "verbs/handles.hpp"
+
+namespace rcverbs {
+
+namespace {
+
+// REMOTE_WRITE and REMOTE_ATOMIC are refused without LOCAL_WRITE. Source: ibv_reg_mr(3).
+access with_implied(access rights) noexcept {
+    if ((rights & (access::remote_write | access::remote_atomic)) != access::local_read) {
+        return rights | access::local_write;
+    }
+    return rights;
+}
+
+int to_flags(access rights) noexcept {
+    int flags = 0;
+    if (allows(rights, access::local_write)) flags |= IBV_ACCESS_LOCAL_WRITE;
+    if (allows(rights, access::remote_write)) flags |= IBV_ACCESS_REMOTE_WRITE;
+    if (allows(rights, access::remote_read)) flags |= IBV_ACCESS_REMOTE_READ;
+    if (allows(rights, access::remote_atomic)) flags |= IBV_ACCESS_REMOTE_ATOMIC;
+    return flags;
+}
+
+}  // namespace
+
+struct memory_region::registration {
+    // The domain is declared first: it outlives the region.
+    std::shared_ptr<verbs::domain> domain;
+    verbs::region_handle handle;
+};
+
+memory_region::memory_region() noexcept = default;
+memory_region::memory_region(memory_region&&) noexcept = default;
+memory_region& memory_region::operator=(memory_region&&) noexcept = default;
+memory_region::~memory_region() = default;
+
+memory_region::memory_region(
+    protection_domain const& domain, std::span<std::byte> bytes, access rights, error_code& ec
+) noexcept {
+    ec.clear();
+    if (!domain.is_open() || bytes.empty()) {
+        ec = boost::system::errc::make_error_code(boost::system::errc::invalid_argument);
+        return;
+    }
+    rights = with_implied(rights);
+    std::unique_ptr<registration> made{new (std::nothrow) registration};
+    if (made == nullptr) {
+        ec = boost::system::errc::make_error_code(boost::system::errc::not_enough_memory);
+        return;
+    }
+    made->domain = domain.impl();
+    made->handle.reset(ibv_reg_mr(domain.impl()->get(), bytes.data(), bytes.size(), to_flags(rights)));
+    ec = verbs::from_pointer(made->handle.get());
+    if (ec) return;
+    registration_ = std::move(made);
+    bytes_ = bytes;
+    rights_ = rights;
+}
+
+memory_region::memory_region(protection_domain const& domain, std::span<std::byte> bytes, access rights) {
+    error_code ec;
+    *this = memory_region{domain, bytes, rights, ec};
+    if (ec) throw boost::system::system_error{ec, "registering memory"};
+}
+
+local_key memory_region::key() const noexcept {
+    return {registration_ != nullptr ? registration_->handle->lkey : 0};
+}
+
+local_slice memory_region::slice(std::size_t offset_bytes, std::size_t size_bytes) const {
+    if (offset_bytes > size() || size_bytes > size() - offset_bytes) {
+        throw boost::system::system_error{errc::out_of_range, "slice of a memory region"};
+    }
+    return {bytes_.subspan(offset_bytes, size_bytes), key()};
+}
+
+remote_region memory_region::remote() const noexcept {
+    if (registration_ == nullptr) return {};
+    auto const address = reinterpret_cast<std::uintptr_t>(bytes_.data());  // the peer names it by address
+    return {address, bytes_.size(), remote_key{registration_->handle->rkey}, rights_};
+}
+
+ibv_mr* memory_region::native_handle() const noexcept {
+    return registration_ != nullptr ? registration_->handle.get() : nullptr;
+}
+
+}  // namespace rcverbs

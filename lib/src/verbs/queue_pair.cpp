@@ -1,0 +1,84 @@
+#include "verbs/queue_pair.hpp"
+
+#include <rdma/rdma_cma.h>
+
+#include <array>
+
+#include "verbs/errno_map.hpp"
+
+namespace rcverbs::verbs {
+
+queue_pair::queue_pair(
+    rdma_cm_id* id, ibv_pd* domain, ibv_cq* completions, queue_sizes const& sizes, error_code& ec
+) {
+    ibv_qp_init_attr attributes{};
+    attributes.send_cq = completions;
+    attributes.recv_cq = completions;
+    attributes.qp_type = IBV_QPT_RC;
+    attributes.sq_sig_all = 0;
+    attributes.cap.max_send_wr = sizes.send_depth;
+    attributes.cap.max_recv_wr = sizes.receive_depth;
+    attributes.cap.max_send_sge = sizes.send_segments;
+    attributes.cap.max_recv_sge = sizes.receive_segments;
+    ec = from_minus_one(rdma_create_qp(id, domain, &attributes));
+    if (!ec) id_ = id;
+}
+
+error_code queue_pair::post_send(ibv_send_wr* list, ibv_send_wr** bad) noexcept {
+    return from_returned_code(ibv_post_send(id_->qp, list, bad));
+}
+
+error_code queue_pair::post_receive(ibv_recv_wr* list, ibv_recv_wr** bad) noexcept {
+    return from_returned_code(ibv_post_recv(id_->qp, list, bad));
+}
+
+error_code queue_pair::break_off() noexcept {
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_ERR;
+    return from_returned_code(ibv_modify_qp(id_->qp, &attributes, IBV_QP_STATE));
+}
+
+error_code queue_pair::set_min_rnr_timer(std::uint8_t code) noexcept {
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_RTS;
+    attributes.min_rnr_timer = code;
+    return from_returned_code(ibv_modify_qp(id_->qp, &attributes, IBV_QP_STATE | IBV_QP_MIN_RNR_TIMER));
+}
+
+read_depths queue_pair::query_depths(error_code& ec) noexcept {
+    ibv_qp_attr attributes{};
+    ibv_qp_init_attr initial{};
+    int const wanted = IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC;
+    ec = from_returned_code(ibv_query_qp(id_->qp, &attributes, wanted, &initial));
+    return {attributes.max_rd_atomic, attributes.max_dest_rd_atomic};
+}
+
+error_code queue_pair::destroy() noexcept {
+    if (id_ == nullptr) return {};
+    // rdma_destroy_qp returns nothing; the call it wraps does.
+    rdma_cm_id* const id = std::exchange(id_, nullptr);
+    error_code const ec = from_returned_code(ibv_destroy_qp(id->qp));
+    id->qp = nullptr;
+    return ec;
+}
+
+std::uint8_t encode_rnr_timer(std::chrono::nanoseconds delay) noexcept {
+    // Codes 1 to 31 in units of 10 us; code 0 stands for 655.36 ms. Source: InfiniBand specification, table of RNR NAK
+    // timer field encodings; ibv_modify_qp(3).
+    constexpr std::array<std::uint32_t, 31> tens_of_us{
+        1,   2,   3,   4,   6,   8,    12,   16,   24,   32,   48,   64,    96,    128,   192,  256,
+        384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
+    for (std::size_t i = 0; i < tens_of_us.size(); ++i) {
+        if (std::chrono::microseconds{10} * tens_of_us[i] >= delay) return static_cast<std::uint8_t>(i + 1);
+    }
+    return 0;
+}
+
+std::uint8_t encode_ack_timeout(std::chrono::nanoseconds timeout) noexcept {
+    std::uint8_t code = 1;
+    // Source: ibv_modify_qp(3); 5 bits.
+    while (code < 31 && std::chrono::nanoseconds{4096} * (std::int64_t{1} << code) < timeout) ++code;
+    return code;
+}
+
+}  // namespace rcverbs::verbs

@@ -1,0 +1,70 @@
+// queue_pair.hpp — a reliable-connected queue pair, made through a connection manager's id.
+//
+// Posting is safe from one thread at a time per queue; the connection's lock sees to that. The id that it was made with
+// must outlive it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <utility>
+
+#include <rcverbs/error.hpp>
+
+#include "verbs/handles.hpp"
+
+struct rdma_cm_id;
+
+namespace rcverbs::verbs {
+
+/// What a queue pair is asked to hold, and, after it was made, what it holds.
+struct queue_sizes {
+    std::uint32_t send_depth = 0;
+    std::uint32_t receive_depth = 0;
+    std::uint32_t send_segments = 0;
+    std::uint32_t receive_segments = 0;
+};
+
+/// The depths of reads and atomics as the connection manager programmed them.
+struct read_depths {
+    std::uint32_t initiator = 0;
+    std::uint32_t responder = 0;
+};
+
+class queue_pair {
+public:
+    queue_pair() = default;
+    /// Makes a queue pair in `domain` whose both queues complete into `completions`.
+    queue_pair(rdma_cm_id* id, ibv_pd* domain, ibv_cq* completions, queue_sizes const& sizes, error_code& ec);
+    queue_pair(queue_pair&& other) noexcept : id_{std::exchange(other.id_, nullptr)} {}
+    queue_pair& operator=(queue_pair&& other) noexcept {
+        std::swap(id_, other.id_);
+        return *this;
+    }
+    ~queue_pair() { static_cast<void>(destroy()); }
+
+    bool is_open() const noexcept { return id_ != nullptr; }
+
+    /// Posts a list; on failure `bad` is the first one not posted. Source: ibv_post_send(3).
+    error_code post_send(ibv_send_wr* list, ibv_send_wr** bad) noexcept;
+    /// Posts a list of receives. Source: ibv_post_recv(3).
+    error_code post_receive(ibv_recv_wr* list, ibv_recv_wr** bad) noexcept;
+    /// Moves the queue pair to the error state: everything posted is flushed.
+    error_code break_off() noexcept;
+    /// Tells the device how long to ask a peer to wait that finds no receive posted. Source: ibv_modify_qp(3).
+    error_code set_min_rnr_timer(std::uint8_t code) noexcept;
+    /// What the connection manager negotiated.
+    read_depths query_depths(error_code& ec) noexcept;
+    /// Destroys it; once it has succeeded the device touches none of its buffers any more.
+    error_code destroy() noexcept;
+
+private:
+    rdma_cm_id* id_ = nullptr;
+};
+
+/// The specification's code for a "receiver not ready" delay: the least of its 32 values that is not shorter.
+std::uint8_t encode_rnr_timer(std::chrono::nanoseconds delay) noexcept;
+
+/// The specification's code n for an acknowledge timeout of 4.096 us x 2^n: the least that is not shorter, 1 to 31.
+std::uint8_t encode_ack_timeout(std::chrono::nanoseconds timeout) noexcept;
+
+}  // namespace rcverbs::verbs

@@ -1,0 +1,65 @@
+// bytes.hpp — numbers in network byte order, read and written with bounds checked.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace rcverbs::wire {
+
+/// Writes numbers one after another; too_short() tells whether they fitted.
+class writer {
+public:
+    explicit writer(std::span<std::byte> out) noexcept : out_{out} {}
+
+    template <std::unsigned_integral T>
+    void put(T value) noexcept {
+        if (out_.size() - size_ < sizeof(T)) {
+            too_short_ = true;
+            return;
+        }
+        for (std::size_t i = 0; i < sizeof(T); ++i) {
+            out_[size_ + i] = static_cast<std::byte>(value >> (8 * (sizeof(T) - 1 - i)));
+        }
+        size_ += sizeof(T);
+    }
+
+    std::size_t size() const noexcept { return size_; }
+    bool too_short() const noexcept { return too_short_; }
+
+private:
+    std::span<std::byte> out_;
+    std::size_t size_ = 0;
+    bool too_short_ = false;
+};
+
+/// Reads numbers one after another; beyond the end they read as 0, and too_short() tells.
+class reader {
+public:
+    explicit reader(std::span<std::byte const> in) noexcept : in_{in} {}
+
+    template <std::unsigned_integral T>
+    T get() noexcept {
+        if (in_.size() - position_ < sizeof(T)) {
+            too_short_ = true;
+            return 0;
+        }
+        std::uint64_t value = 0;
+        for (std::size_t i = 0; i < sizeof(T); ++i) {
+            value = value << 8 | std::to_integer<std::uint64_t>(in_[position_ + i]);
+        }
+        position_ += sizeof(T);
+        return static_cast<T>(value);
+    }
+
+    std::size_t left() const noexcept { return in_.size() - position_; }
+    bool too_short() const noexcept { return too_short_; }
+
+private:
+    std::span<std::byte const> in_;
+    std::size_t position_ = 0;
+    bool too_short_ = false;
+};
+
+}  // namespace rcverbs::wire

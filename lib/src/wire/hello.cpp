@@ -1,0 +1,53 @@
+#include "wire/hello.hpp"
+
+#include "wire/bytes.hpp"
+
+namespace rcverbs::wire {
+
+namespace {
+constexpr std::uint32_t magic = 0x52435653;  // "RCVS"
+}
+
+std::array<std::byte, hello_bytes> encode(hello const& h) noexcept {
+    std::array<std::byte, hello_bytes> out{};
+    writer w{out};
+    w.put(magic);
+    w.put(h.version);
+    w.put(static_cast<std::uint16_t>(h.answer));
+    w.put(h.mode);
+    w.put(h.message_bytes_max);
+    w.put(h.receives);
+    return out;
+}
+
+hello decode_hello(std::span<std::byte const> in, error_code& ec) noexcept {
+    reader r{in};
+    hello h;
+    auto const found = r.get<std::uint32_t>();
+    h.version = r.get<std::uint16_t>();
+    h.answer = static_cast<verdict>(r.get<std::uint16_t>());
+    h.mode = r.get<std::uint32_t>();
+    h.message_bytes_max = r.get<std::uint32_t>();
+    h.receives = r.get<std::uint16_t>();
+    ec = found != magic || in.size() < hello_bytes ? make_error_code(errc::foreign_peer) : error_code{};
+    return h;
+}
+
+error_code to_error(verdict v) noexcept {
+    switch (v) {
+    case verdict::welcome: return {};
+    case verdict::version_mismatch: return errc::version_mismatch;
+    case verdict::mode_mismatch: return errc::mode_mismatch;
+    case verdict::busy: return errc::peer_busy;
+    case verdict::malformed: return errc::foreign_peer;
+    }
+    return errc::foreign_peer;
+}
+
+verdict judge(hello const& ours, hello const& theirs) noexcept {
+    if (theirs.version != ours.version) return verdict::version_mismatch;
+    if (theirs.mode != ours.mode) return verdict::mode_mismatch;
+    return verdict::welcome;
+}
+
+}  // namespace rcverbs::wire
