@@ -6,7 +6,9 @@
 //
 // Threads. Its handlers run on get_executor() unless they are bound elsewhere. Operations may be started from any
 // thread; two calls on the same connection may overlap, except construction, moves and destruction. The io_context it was
-// made with must be run as long as connections exist: connecting, disconnecting and deadlines happen there.
+// made with must be run as long as connections exist: connecting, disconnecting and deadlines happen there. It does not
+// run out of work, so its run() does not return, before each connection made with it has ended: disconnected, closed, failed
+// or destroyed.
 //
 // Rules for every asynchronous operation below:
 //   * Its handler is called exactly once, never from inside the initiating call.

@@ -135,7 +135,8 @@ public:
 
     /// Tells the peer which regions it may use: sends MSG_MR. At most once, and before MSG_DONE.
     ///
-    /// @param regions  0 to 64 regions, copied at once; they must stay registered until the peer is done.
+    /// @param regions  0 to 64 regions, copied at once; they must stay registered until the peer is done. Inside a
+    ///                 co_await expression pass a variable: g++ 12 does not compile a braced list there.
     /// @param token    Completion token.
     /// @par Completion signature  `void(error_code)`: called when the peer's device has it.
     /// @par Errors                errc::message_too_large (too many regions, or a name too long),

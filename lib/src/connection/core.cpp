@@ -60,6 +60,7 @@ error_code validate(connection_options const& o) noexcept {
 connection_core::connection_core(asio::io_context& context, connection_options options)
     : context_{context},
       registry_{asio::use_service<registry>(context)},
+      work_{context.get_executor()},
       options_{std::move(options)},
       poller_{poller_for(registry_, options_)},
       executor_{executor_for(context, options_, poller_.get())},
@@ -106,6 +107,7 @@ void connection_core::shut_down() noexcept {
         is_shut_down_ = true;
         is_open_ = false;
         timer_.reset();
+        work_.reset();
         std::swap(dropped[0], setup_waiter_);
         std::swap(dropped[1], disconnect_waiter_);
         std::swap(dropped[2], end_waiter_);
@@ -656,6 +658,7 @@ void connection_core::finish() {
     call_handlers(left);
     made.make();
     registry_.remove(this);
+    work_.reset();
 }
 
 // What waiting for the end reports: an end by either side's disconnect is none of its business.

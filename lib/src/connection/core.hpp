@@ -9,6 +9,7 @@
 // executor, the queue pair destroyed, what the device kept is answered, then the id goes, and the waiters are told.
 #pragma once
 
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 
@@ -121,6 +122,8 @@ private:
 
     boost::asio::io_context& context_;
     registry& registry_;
+    // Held until the connection has ended: what it does on its polling thread would not keep io_context::run() going.
+    boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
     connection_options const options_;
     std::shared_ptr<progress::poller_thread> poller_;
     boost::asio::any_io_executor executor_;

@@ -1,0 +1,83 @@
+#include "common/arguments.hpp"
+
+#include <map>
+
+#include "common/message_frame.hpp"
+
+namespace demo {
+
+namespace {
+
+// Numbers that go over the wire in the hello.
+constexpr std::uint32_t write_mode = 1;
+constexpr std::uint32_t read_mode = 2;
+
+}  // namespace
+
+rcverbs::session_options arguments::session() const {
+    rcverbs::session_options s;
+    s.mode = exchange.mode == transfer_mode::write ? write_mode : read_mode;
+    s.exchange_deadline = timeout;
+    s.finish_deadline = timeout;
+    return s;
+}
+
+void arguments::apply_timeout() {
+    connection.resolve_address_deadline = std::min(connection.resolve_address_deadline, timeout);
+    connection.resolve_route_deadline = std::min(connection.resolve_route_deadline, timeout);
+    connection.connect_deadline = timeout;
+    connection.disconnect_deadline = std::min(connection.disconnect_deadline, timeout);
+}
+
+void add_shared(CLI::App& app, arguments& out) {
+    app.add_option("mode", out.exchange.mode, "what each side does to the other's region: write or read")
+        ->required()
+        ->transform(CLI::CheckedTransformer(
+            std::map<std::string, transfer_mode>{{"write", transfer_mode::write}, {"read", transfer_mode::read}}
+        ))
+        ->option_text("write|read REQUIRED");
+    app.add_option("--size", out.exchange.size_bytes, "size of the region in bytes; give both sides the same")
+        ->check(CLI::Range(frame_bytes_min, std::size_t{1} << 30))
+        ->option_text("BYTES [1024]");
+    app.add_option("--timeout", out.timeout, "deadline of each step, such as 500ms, 10s or 2m")
+        ->transform(
+            [](std::string const& text) {
+                std::int64_t count = 0;
+                std::string const units[] = {"ms", "s", "m"};
+                std::int64_t const factors[] = {1, 1000, 60000};
+                std::size_t digits = 0;
+                while (digits < text.size() && digits < 7 && text[digits] >= '0' && text[digits] <= '9') {
+                    count = count * 10 + (text[digits++] - '0');
+                }
+                for (std::size_t i = 0; i < 3; ++i) {
+                    if (count > 0 && text.substr(digits) == units[i]) return std::to_string(count * factors[i]);
+                }
+                throw CLI::ValidationError("--timeout", "a duration above 0 with its unit (500ms, 10s, 2m), not " + text);
+            },
+            ""
+        )
+        ->option_text("DURATION [10s]");
+    app.add_option("--poll", out.connection.polling.mode, "how to wait for completions: busy, adaptive or event")
+        ->transform(CLI::CheckedTransformer(std::map<std::string, rcverbs::poll_mode>{
+            {"busy", rcverbs::poll_mode::busy},
+            {"adaptive", rcverbs::poll_mode::adaptive},
+            {"event", rcverbs::poll_mode::event}}))
+        ->option_text("busy|adaptive|event [adaptive]");
+    app.add_option("--hold-at", out.exchange.hold_at, "stay at this step for ever, to try out what the peer does")
+        ->check(CLI::IsMember({"connected", "regions-sent", "regions-received", "transferred", "done-sent"}))
+        ->option_text("STEP");
+    app.add_flag("--corrupt", out.exchange.corrupt, "damage the outgoing message, to try out the check");
+    app.footer(exit_code_help);
+}
+
+bool parse(CLI::App& app, int argc, char** argv, exit_code& code) {
+    try {
+        app.parse(argc, argv);
+        return true;
+    } catch (CLI::ParseError const& e) {
+        code = app.exit(e) == 0 ? exit_code::done : exit_code::usage;
+        return false;
+    }
+}
+
+}  // namespace demo

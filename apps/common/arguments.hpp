@@ -1,0 +1,34 @@
+// arguments.hpp — the command line that both programs share.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include <rcverbs/session.hpp>
+
+#include "common/exchange.hpp"
+
+namespace demo {
+
+/// What the shared options came to.
+struct arguments {
+    exchange_options exchange;
+    std::chrono::milliseconds timeout{10000};
+    rcverbs::connection_options connection;
+
+    /// The session's options; the mode is its number on the wire.
+    rcverbs::session_options session() const;
+    /// Spreads --timeout over the deadlines. To be called after parsing.
+    void apply_timeout();
+};
+
+/// Adds the shared options.
+void add_shared(CLI::App& app, arguments& out);
+
+/// Parses, and prints help or what was wrong. Returns true to go on, else sets `code` to what to exit with.
+bool parse(CLI::App& app, int argc, char** argv, exit_code& code);
+
+}  // namespace demo

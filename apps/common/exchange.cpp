@@ -1,0 +1,119 @@
+#include "common/exchange.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <tuple>
+#include <vector>
+
+#include "common/message_frame.hpp"
+
+namespace demo {
+
+namespace asio = boost::asio;
+using rcverbs::access;
+using rcverbs::error_code;
+using rcverbs::step;
+
+namespace {
+
+constexpr auto awaiting = asio::as_tuple(asio::use_awaitable);
+
+asio::awaitable<void> hold_if(exchange_options const& options, std::string const& here, rcverbs::session& s) {
+    if (options.hold_at != here) co_return;
+    complain("holding at " + here + ".");
+    asio::steady_timer never{s.next_layer().context(), asio::steady_timer::time_point::max()};
+    co_await never.async_wait(asio::use_awaitable);
+}
+
+exit_code report(rcverbs::session const& s, error_code ec, step where) {
+    rcverbs::failure f = s.last_failure();
+    if (!f.code) f = {where, ec, {}, 0};
+    // The first failure says why; what follows from it (a flushed operation, say) only repeats it.
+    complain(f.message());
+    return exit_code_for(f.code, std::max(f.where, step::handshake));
+}
+
+std::string own_message(exchange_options const& options) {
+    return "message from " + options.side + " side with pid " + std::to_string(::getpid());
+}
+
+}  // namespace
+
+void say(std::string const& line) { std::fputs((line + '\n').c_str(), stdout); }
+
+void complain(std::string const& line) {
+    std::fputs((std::string{program_invocation_short_name} + ": " + line + '\n').c_str(), stderr);
+}
+
+asio::awaitable<exit_code> exchange(rcverbs::session& s, exchange_options const& options) {
+    bool const is_write = options.mode == transfer_mode::write;
+    error_code ec;
+    rcverbs::protection_domain const domain = s.next_layer().domain();
+    // Each region is open for just what this mode needs of it.
+    rcverbs::buffer outbox{domain, options.size_bytes, is_write ? access::local_read : access::remote_read, ec};
+    if (ec) co_return report(s, ec, step::exchange);
+    rcverbs::buffer inbox{domain, options.size_bytes, is_write ? access::remote_write : access::local_write, ec};
+    if (ec) co_return report(s, ec, step::exchange);
+    rcverbs::buffer const& exposed = is_write ? inbox : outbox;
+    write_frame(outbox.bytes(), own_message(options));
+    if (options.corrupt) outbox.bytes().back() ^= std::byte{1};
+
+    co_await hold_if(options, "connected", s);
+    std::vector<rcverbs::named_region> const regions{{"message", exposed}};
+    std::tie(ec) = co_await s.async_publish(regions, awaiting);
+    if (ec) co_return report(s, ec, step::exchange);
+    say("send completed successfully.");
+    co_await hold_if(options, "regions-sent", s);
+
+    auto [failed, peer] = co_await s.async_wait_regions(awaiting);
+    if (failed) co_return report(s, failed, step::exchange);
+    rcverbs::remote_region const* const theirs = peer.find("message");
+    if (theirs == nullptr || theirs->size_bytes() < frame_bytes_min) {
+        complain("the peer exposes no region for a message");
+        co_return exit_code::refused;
+    }
+    say(is_write ? "received MSG_MR. writing message to remote memory..."
+                 : "received MSG_MR. reading message from remote memory...");
+    co_await hold_if(options, "regions-received", s);
+
+    std::size_t const size = std::min<std::size_t>(options.size_bytes, theirs->size_bytes());
+    std::size_t moved = 0;
+    if (is_write) {
+        if (size < outbox.size()) write_frame(outbox.bytes().first(size), own_message(options));
+        std::tie(ec, moved) =
+            co_await s.next_layer().async_write(outbox.slice(0, size), theirs->slice(0, size), awaiting);
+    } else {
+        std::tie(ec, moved) =
+            co_await s.next_layer().async_read(theirs->slice(0, size), inbox.slice(0, size), awaiting);
+    }
+    if (ec) co_return report(s, ec, step::transfer);
+    say("send completed successfully.");
+    co_await hold_if(options, "transferred", s);
+
+    std::tie(ec) = co_await s.async_send_done(awaiting);
+    if (ec) co_return report(s, ec, step::finish);
+    say("send completed successfully.");
+    co_await hold_if(options, "done-sent", s);
+    std::tie(ec) = co_await s.async_wait_done(awaiting);
+    if (ec) co_return report(s, ec, step::finish);
+
+    frame_text const received = read_frame(inbox.bytes());
+    if (received.text) {
+        say("remote buffer: " + *received.text);
+    } else {
+        complain("the data did not verify: " + received.problem);
+    }
+    std::tie(ec) = co_await s.async_disconnect(awaiting);
+    if (ec) co_return report(s, ec, step::disconnect);
+    say(options.farewell);
+    co_return received.text ? exit_code::done : exit_code::not_verified;
+}
+
+}  // namespace demo

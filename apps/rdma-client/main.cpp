@@ -1,0 +1,106 @@
+// rdma-client — connects to rdma-server, exchanges a message with it, and disconnects.
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include <cstdio>
+#include <exception>
+
+#include <rcverbs/rcverbs.hpp>
+
+#include "common/arguments.hpp"
+
+namespace {
+
+namespace asio = boost::asio;
+using demo::exit_code;
+
+struct client_arguments : demo::arguments {
+    std::string host;
+    std::uint16_t port = 0;
+    std::string from;
+    std::uint32_t count = 1;
+};
+
+exit_code run_once(client_arguments const& a, rcverbs::endpoint const& server) {
+    asio::io_context io;
+    rcverbs::connection_options options = a.connection;
+    options.on_step = [](rcverbs::step s) {
+        if (s == rcverbs::step::resolve_address) demo::say("address resolved.");
+        if (s == rcverbs::step::resolve_route) demo::say("route resolved.");
+    };
+    rcverbs::session session{rcverbs::connection{io, options}, a.session()};
+    exit_code code = exit_code::other;
+    auto const work = [&]() -> asio::awaitable<void> {
+        auto [ec] = co_await session.async_connect(server, asio::as_tuple(asio::use_awaitable));
+        if (ec) {
+            rcverbs::failure const f = session.last_failure();
+            demo::complain(f.message());
+            code = demo::exit_code_for(ec, f.where);
+        } else {
+            code = co_await demo::exchange(session, a.exchange);
+        }
+    };
+    asio::co_spawn(session.get_executor(), work, [&](std::exception_ptr failed) {
+        try {
+            if (failed) std::rethrow_exception(failed);
+        } catch (std::exception const& e) {
+            demo::complain(e.what());
+        }
+        session.close();
+    });
+    io.run();
+    return code;
+}
+
+exit_code run(client_arguments& a) {
+    asio::io_context io;
+    boost::system::error_code ec;
+    auto const found = asio::ip::tcp::resolver{io}.resolve(a.host, std::to_string(a.port), ec);
+    if (ec || found.empty()) {
+        demo::complain("unknown host " + a.host + ": " + ec.message());
+        return exit_code::usage;
+    }
+    if (!a.from.empty()) {
+        a.connection.bind_address = asio::ip::make_address(a.from, ec);
+        if (ec) {
+            demo::complain("--from takes an IP address, not " + a.from);
+            return exit_code::usage;
+        }
+    }
+    a.apply_timeout();
+    rcverbs::endpoint const server{found.begin()->endpoint().address(), a.port};
+    for (std::uint32_t i = 0; i < a.count; ++i) {
+        exit_code const code = run_once(a, server);
+        if (code != exit_code::done) return code;
+    }
+    return exit_code::done;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a script reads along
+    client_arguments a;
+    a.exchange.side = "active/client";
+    a.exchange.farewell = "disconnected.";
+    CLI::App app{"Exchanges a message with rdma-server by RDMA write or read."};
+    demo::add_shared(app, a);
+    app.add_option("host", a.host, "the server's address or name")->required()->option_text("HOST REQUIRED");
+    app.add_option("port", a.port, "the server's port")->required()->check(CLI::Range(1, 65535))->option_text("PORT REQUIRED");
+    app.add_option("--from", a.from, "the local address to connect from")->option_text("ADDR");
+    app.add_option("--count", a.count, "how many exchanges to run, one after another")
+        ->check(CLI::Range(1, 1000000))
+        ->option_text("N [1]");
+    exit_code code = exit_code::other;
+    if (!demo::parse(app, argc, argv, code)) return static_cast<int>(code);
+    try {
+        code = run(a);
+    } catch (std::exception const& e) {
+        demo::complain(e.what());
+    }
+    return static_cast<int>(code);
+}
