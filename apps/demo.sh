@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# demo.sh: installs what is missing, builds, and runs rdma-server and rdma-client: write, then read.
+# On this machine's own RDMA device if one is usable, else inside the SoftRoCE virtual machine.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# Runs one server and one client and shows what each says; both must succeed.
+run_mode() {
+    local mode=$1 address=$2 bin=build/release/bin out port='' server client_status=0 server_status=0
+    out=$(mktemp)
+    "$bin/rdma-server" "$mode" --count 1 >"$out" 2>&1 &
+    server=$!
+    for _ in $(seq 100); do
+        port=$(sed -n 's/^listening on port \([0-9]*\)\.$/\1/p' "$out")
+        if [ -n "$port" ] || ! kill -0 "$server" 2>/dev/null; then break; fi
+        sleep 0.05
+    done
+    printf '\n$ rdma-client %s %s %s\n' "$mode" "$address" "$port"
+    "$bin/rdma-client" "$mode" "$address" "$port" || client_status=$?
+    wait "$server" || server_status=$?
+    printf '\n$ rdma-server %s\n' "$mode"
+    cat "$out"
+    rm -f "$out"
+    if [ $client_status != 0 ] || [ $server_status != 0 ]; then
+        echo "demo: rdma-client exited with $client_status, rdma-server with $server_status" >&2
+        return 1
+    fi
+}
+
+if [ "${1:-}" = --on ]; then # inside the machine that has the device
+    run_mode write "$2"
+    run_mode read "$2"
+    exit 0
+fi
+
+if device=$(test/softroce/usable-device); then
+    echo "demo: on this machine's RDMA device ${device% *} (${device#* })"
+else
+    echo "demo: on rxe0 (10.0.0.1) in the SoftRoCE virtual machine; this machine has no usable RDMA device"
+fi
+.ci/install-deps
+cmake --preset release >/dev/null
+cmake --build --preset release --target rdma-server rdma-client
+if [ -n "$device" ]; then
+    apps/demo.sh --on "${device#* }"
+else
+    test/softroce/vm -- apps/demo.sh --on 10.0.0.1
+fi
