@@ -17,7 +17,7 @@
 namespace demo {
 
 namespace asio = boost::asio;
-using rcverbs::access;
+using rcverbs::access_flags;
 using rcverbs::error_code;
 using rcverbs::step;
 
@@ -57,9 +57,9 @@ asio::awaitable<exit_code> exchange(rcverbs::session& s, exchange_options const&
     error_code ec;
     rcverbs::protection_domain const domain = s.next_layer().domain();
     // Each region is open for just what this mode needs of it.
-    rcverbs::buffer outbox{domain, options.size_bytes, is_write ? access::local_read : access::remote_read, ec};
+    rcverbs::buffer outbox{domain, options.size_bytes, is_write ? access_flags::local_read : access_flags::remote_read, ec};
     if (ec) co_return report(s, ec, step::exchange);
-    rcverbs::buffer inbox{domain, options.size_bytes, is_write ? access::remote_write : access::local_write, ec};
+    rcverbs::buffer inbox{domain, options.size_bytes, is_write ? access_flags::remote_write : access_flags::local_write, ec};
     if (ec) co_return report(s, ec, step::exchange);
     rcverbs::buffer const& exposed = is_write ? inbox : outbox;
     write_frame(outbox.bytes(), own_message(options));

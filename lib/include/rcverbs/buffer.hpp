@@ -30,9 +30,9 @@ public:
     /// Allocates `size_bytes` bytes (1 to the device's region_bytes_max), page-aligned and zero, and registers them.
     ///
     /// @throws boost::system::system_error as memory_region does, and ENOMEM if the memory cannot be had.
-    buffer(protection_domain const& domain, std::size_t size_bytes, access rights);
+    buffer(protection_domain const& domain, std::size_t size_bytes, access_flags rights);
     /// As above; reports through `ec` instead of throwing.
-    buffer(protection_domain const& domain, std::size_t size_bytes, access rights, error_code& ec) noexcept;
+    buffer(protection_domain const& domain, std::size_t size_bytes, access_flags rights, error_code& ec) noexcept;
 
     /// The registered region.
     memory_region const& region() const noexcept { return region_; }

@@ -66,7 +66,7 @@ RCVERBS_EXPORT error_code start_operation(
 RCVERBS_EXPORT boost::asio::any_io_executor executor_of(connection_core const& core) noexcept;
 
 /// Which check made before posting an operation failed, if any.
-RCVERBS_EXPORT error_code check(local_slice const& local, remote_region const& remote, access needed) noexcept;
+RCVERBS_EXPORT error_code check(local_slice const& local, remote_region const& remote, access_flags needed) noexcept;
 RCVERBS_EXPORT error_code check_word(remote_word const& word, local_slice const& result) noexcept;
 
 }  // namespace detail
@@ -196,7 +196,7 @@ public:
     auto async_write(local_slice source, remote_region target, Token&& token = Token{}) {
         detail::request what = transfer(detail::operation_kind::write, source, target);
         return data<detail::bytes_result, std::size_t>(
-            detail::check(source, target, access::remote_write), what, std::forward<Token>(token)
+            detail::check(source, target, access_flags::remote_write), what, std::forward<Token>(token)
         );
     }
 
@@ -216,7 +216,7 @@ public:
         what.immediate = immediate;
         error_code const bad = source.size() == 0 && target.size_bytes() == 0
                                    ? error_code{}
-                                   : detail::check(source, target, access::remote_write);
+                                   : detail::check(source, target, access_flags::remote_write);
         return data<detail::bytes_result, std::size_t>(bad, what, std::forward<Token>(token));
     }
 
@@ -232,7 +232,7 @@ public:
     auto async_read(remote_region source, local_slice target, Token&& token = Token{}) {
         detail::request what = transfer(detail::operation_kind::read, target, source);
         return data<detail::bytes_result, std::size_t>(
-            detail::check(target, source, access::remote_read), what, std::forward<Token>(token)
+            detail::check(target, source, access_flags::remote_read), what, std::forward<Token>(token)
         );
     }
 

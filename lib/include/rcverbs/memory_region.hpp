@@ -9,7 +9,7 @@
 #include <memory>
 #include <span>
 
-#include <rcverbs/access.hpp>
+#include <rcverbs/access_flags.hpp>
 #include <rcverbs/error.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/keys.hpp>
@@ -51,12 +51,12 @@ public:
     ///
     /// @param domain  The domain of the connections that will use it.
     /// @param bytes   1 to domain.limits().region_bytes_max bytes.
-    /// @param rights  What the device and peers may do; see access for what is implied.
+    /// @param rights  What the device and peers may do; see access_flags for what is implied.
     /// @throws boost::system::system_error with errno: ENOMEM (the memlock limit, physical memory or the device's
     ///         tables are exhausted), EINVAL (empty or too long), EFAULT (not mapped, or not writable as asked for).
-    memory_region(protection_domain const& domain, std::span<std::byte> bytes, access rights);
+    memory_region(protection_domain const& domain, std::span<std::byte> bytes, access_flags rights);
     /// As above; reports through `ec` instead of throwing, and leaves no region on failure.
-    memory_region(protection_domain const& domain, std::span<std::byte> bytes, access rights, error_code& ec) noexcept;
+    memory_region(protection_domain const& domain, std::span<std::byte> bytes, access_flags rights, error_code& ec) noexcept;
 
     memory_region(memory_region&&) noexcept;
     memory_region& operator=(memory_region&&) noexcept;
@@ -69,7 +69,7 @@ public:
     /// The size in bytes.
     std::size_t size() const noexcept { return bytes_.size(); }
     /// The rights it was registered with, the implied ones included.
-    access rights() const noexcept { return rights_; }
+    access_flags rights() const noexcept { return rights_; }
     /// The key for local use.
     local_key key() const noexcept;
 
@@ -89,7 +89,7 @@ private:
     struct registration;
     std::unique_ptr<registration> registration_;
     std::span<std::byte> bytes_;
-    access rights_ = access::local_read;
+    access_flags rights_ = access_flags::local_read;
 };
 
 }  // namespace rcverbs

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <rcverbs/acceptor.hpp>
-#include <rcverbs/access.hpp>
+#include <rcverbs/access_flags.hpp>
 #include <rcverbs/buffer.hpp>
 #include <rcverbs/close_reason.hpp>
 #include <rcverbs/connection.hpp>

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include <rcverbs/access.hpp>
+#include <rcverbs/access_flags.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/keys.hpp>
 
@@ -19,7 +19,7 @@ struct remote_word {
     /// The key of the region that holds the cell.
     remote_key key;
     /// The rights that the peer granted.
-    access rights = access::remote_atomic;
+    access_flags rights = access_flags::remote_atomic;
 };
 
 /// A range of a peer's registered memory.
@@ -29,7 +29,7 @@ public:
     remote_region() = default;
 
     /// `size_bytes` bytes at the peer's virtual address `address`, named by `key`, usable with `rights`.
-    remote_region(std::uint64_t address, std::uint64_t size_bytes, remote_key key, access rights) noexcept
+    remote_region(std::uint64_t address, std::uint64_t size_bytes, remote_key key, access_flags rights) noexcept
         : address_{address}, size_bytes_{size_bytes}, key_{key}, rights_{rights} {}
 
     /// The peer's virtual address of the first byte.
@@ -39,7 +39,7 @@ public:
     /// The key to use it with.
     remote_key key() const noexcept { return key_; }
     /// What the peer allows.
-    access rights() const noexcept { return rights_; }
+    access_flags rights() const noexcept { return rights_; }
 
     /// The `size_bytes` bytes that start `offset_bytes` into this region.
     ///
@@ -57,7 +57,7 @@ private:
     std::uint64_t address_ = 0;
     std::uint64_t size_bytes_ = 0;
     remote_key key_;
-    access rights_ = access::local_read;
+    access_flags rights_ = access_flags::local_read;
 };
 
 }  // namespace rcverbs

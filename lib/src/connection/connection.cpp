@@ -15,7 +15,7 @@ error_code start_operation(
 
 boost::asio::any_io_executor executor_of(connection_core const& core) noexcept { return core.executor(); }
 
-error_code check(local_slice const& local, remote_region const& remote, access needed) noexcept {
+error_code check(local_slice const& local, remote_region const& remote, access_flags needed) noexcept {
     if (local.size() != remote.size_bytes()) return errc::out_of_range;
     if (!allows(remote.rights(), needed)) return errc::access_denied;
     return {};
@@ -23,7 +23,7 @@ error_code check(local_slice const& local, remote_region const& remote, access n
 
 error_code check_word(remote_word const& word, local_slice const& result) noexcept {
     if (result.size() != sizeof(std::uint64_t)) return errc::out_of_range;
-    if (!allows(word.rights, access::remote_atomic)) return errc::access_denied;
+    if (!allows(word.rights, access_flags::remote_atomic)) return errc::access_denied;
     if (word.address % sizeof(std::uint64_t) != 0) return errc::misaligned;
     return {};
 }

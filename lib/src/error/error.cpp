@@ -75,7 +75,7 @@ char const* text(cm_errc e) noexcept {
     case cm_errc::unreachable: return "the peer is not reachable, or does not answer";
     case cm_errc::rejected: return "rejected";
     case cm_errc::disconnected: return "disconnected while connecting";
-    case cm_errc::device_removal: return "the RDMA device was removed";
+    case cm_errc::device_removal: return "the RDMA device that the address led to was removed";
     case cm_errc::address_change: return "the address of the network interface changed";
     case cm_errc::rejected_no_listener: return "rejected: nobody listens there; start the server, or check address and port";
     case cm_errc::rejected_stale: return "rejected as the remains of an earlier connection; try again";

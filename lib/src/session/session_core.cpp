@@ -41,7 +41,7 @@ local_slice session_core::send_slot(std::size_t i) const { return receive_slot(m
 error_code session_core::prepare() {
     error_code ec;
     std::size_t const size = 2 * messages_each_way * wire::message_bytes_max;
-    messages_ = buffer{connection_.domain(), size, access::local_write, ec};
+    messages_ = buffer{connection_.domain(), size, access_flags::local_write, ec};
     if (ec) return fail(step::handshake, ec, close_reason::refused);
     for (std::size_t i = 0; i < messages_each_way; ++i) post_receive(i);
     return {};

@@ -26,7 +26,7 @@ void detail::unmap::operator()(std::byte* memory) const noexcept {
 }
 
 buffer::buffer(
-    protection_domain const& domain, std::size_t size_bytes, access rights, error_code& ec
+    protection_domain const& domain, std::size_t size_bytes, access_flags rights, error_code& ec
 ) noexcept {
     ec.clear();
     auto memory = map(size_bytes, ec);
@@ -37,7 +37,7 @@ buffer::buffer(
     region_ = std::move(region);
 }
 
-buffer::buffer(protection_domain const& domain, std::size_t size_bytes, access rights) {
+buffer::buffer(protection_domain const& domain, std::size_t size_bytes, access_flags rights) {
     error_code ec;
     *this = buffer{domain, size_bytes, rights, ec};
     if (ec) throw boost::system::system_error{ec, "making a buffer"};

@@ -9,19 +9,19 @@ namespace rcverbs {
 namespace {
 
 // REMOTE_WRITE and REMOTE_ATOMIC are refused without LOCAL_WRITE. Source: ibv_reg_mr(3).
-access with_implied(access rights) noexcept {
-    if ((rights & (access::remote_write | access::remote_atomic)) != access::local_read) {
-        return rights | access::local_write;
+access with_implied(access_flags rights) noexcept {
+    if ((rights & (access_flags::remote_write | access_flags::remote_atomic)) != access_flags::local_read) {
+        return rights | access_flags::local_write;
     }
     return rights;
 }
 
-int to_flags(access rights) noexcept {
+int to_flags(access_flags rights) noexcept {
     int flags = 0;
-    if (allows(rights, access::local_write)) flags |= IBV_ACCESS_LOCAL_WRITE;
-    if (allows(rights, access::remote_write)) flags |= IBV_ACCESS_REMOTE_WRITE;
-    if (allows(rights, access::remote_read)) flags |= IBV_ACCESS_REMOTE_READ;
-    if (allows(rights, access::remote_atomic)) flags |= IBV_ACCESS_REMOTE_ATOMIC;
+    if (allows(rights, access_flags::local_write)) flags |= IBV_ACCESS_LOCAL_WRITE;
+    if (allows(rights, access_flags::remote_write)) flags |= IBV_ACCESS_REMOTE_WRITE;
+    if (allows(rights, access_flags::remote_read)) flags |= IBV_ACCESS_REMOTE_READ;
+    if (allows(rights, access_flags::remote_atomic)) flags |= IBV_ACCESS_REMOTE_ATOMIC;
     return flags;
 }
 
@@ -39,7 +39,7 @@ memory_region& memory_region::operator=(memory_region&&) noexcept = default;
 memory_region::~memory_region() = default;
 
 memory_region::memory_region(
-    protection_domain const& domain, std::span<std::byte> bytes, access rights, error_code& ec
+    protection_domain const& domain, std::span<std::byte> bytes, access_flags rights, error_code& ec
 ) noexcept {
     ec.clear();
     if (!domain.is_open() || bytes.empty()) {
@@ -61,7 +61,7 @@ memory_region::memory_region(
     rights_ = rights;
 }
 
-memory_region::memory_region(protection_domain const& domain, std::span<std::byte> bytes, access rights) {
+memory_region::memory_region(protection_domain const& domain, std::span<std::byte> bytes, access_flags rights) {
     error_code ec;
     *this = memory_region{domain, bytes, rights, ec};
     if (ec) throw boost::system::system_error{ec, "registering memory"};

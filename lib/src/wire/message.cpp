@@ -47,7 +47,7 @@ region_descriptor get_descriptor(reader& r, error_code& ec) {
     }
     // A range that wraps around the address space would make every later bounds check worthless.
     if ((rights & ~known_rights) != 0 || size > UINT64_MAX - address) ec = errc::malformed_message;
-    d.region = remote_region{address, size, key, static_cast<access>(rights)};
+    d.region = remote_region{address, size, key, static_cast<access_flags>(rights)};
     return d;
 }
 

@@ -15,7 +15,7 @@
 //        0     8  address        the sender's virtual address
 //        8     8  size in bytes
 //       16     4  rkey
-//       20     4  rights         bits as in rcverbs::access
+//       20     4  rights         bits as in rcverbs::access_flags
 //       24    24  name           bytes, padded with zeros; all 24 may be used
 //
 // No struct of the host's is ever put on the wire.

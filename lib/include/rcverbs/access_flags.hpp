@@ -1,4 +1,4 @@
-// access.hpp — what may be done with a memory region, and by whom.
+// access_flags.hpp — what may be done with a memory region, and by whom.
 //
 // A region is exposed with exactly the access it needs: a peer that asks for more gets an error on its own connection.
 // Values; no threading rule.
@@ -12,7 +12,7 @@ namespace rcverbs {
 ///
 /// The local side may always read its own region. remote_write and remote_atomic imply local_write, as the
 /// specification demands; the implication is added when the region is registered. Source: ibv_reg_mr(3).
-enum class access : std::uint32_t {
+enum class access_flags : std::uint32_t {
     /// The local device may read the memory: enough for the source of a write or a send.
     local_read = 0,
     /// The local device may write the memory: needed for receives and as the target of a read or an atomic.
@@ -26,16 +26,16 @@ enum class access : std::uint32_t {
 };
 
 /// The union of two sets of rights.
-constexpr access operator|(access a, access b) noexcept {
-    return static_cast<access>(static_cast<std::uint32_t>(a) | static_cast<std::uint32_t>(b));
+constexpr access_flags operator|(access_flags a, access_flags b) noexcept {
+    return static_cast<access_flags>(static_cast<std::uint32_t>(a) | static_cast<std::uint32_t>(b));
 }
 
 /// The intersection of two sets of rights.
-constexpr access operator&(access a, access b) noexcept {
-    return static_cast<access>(static_cast<std::uint32_t>(a) & static_cast<std::uint32_t>(b));
+constexpr access_flags operator&(access_flags a, access_flags b) noexcept {
+    return static_cast<access_flags>(static_cast<std::uint32_t>(a) & static_cast<std::uint32_t>(b));
 }
 
 /// True if `rights` contains all of `wanted`.
-constexpr bool allows(access rights, access wanted) noexcept { return (rights & wanted) == wanted; }
+constexpr bool allows(access_flags rights, access_flags wanted) noexcept { return (rights & wanted) == wanted; }
 
 }  // namespace rcverbs

@@ -1,0 +1,296 @@
+// The life of a connection on a real device: every way in, every way out, and nothing left behind.
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_future.hpp>
+
+#include <thread>
+
+#include "device/fixture.hpp"
+#include "support/child_process.hpp"
+
+using namespace rcverbs;
+using namespace test;
+
+TEST_CASE("connect, accept and disconnect work in every way of driving", "[device]") {
+    asio::io_context io;
+    auto const how = GENERATE(drive::own_poller, drive::shared_poller, drive::context);
+    auto const mode = GENERATE(poll_mode::busy, poll_mode::adaptive, poll_mode::event);
+    connection_options options = driven(io, how);
+    options.polling.mode = mode;
+    run(io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await connect(io, options, options);
+        CHECK(p.client.is_open());
+        CHECK(p.server.is_open());
+        CHECK(p.client.peer() == p.server.local());
+        CHECK(p.client.local() == p.server.peer());
+        co_await (p.client.async_disconnect(asio::use_awaitable) && p.server.async_wait_disconnected(asio::use_awaitable));
+        CHECK_FALSE(p.client.is_open());
+        CHECK_FALSE(p.server.is_open());
+        CHECK(p.client.reason() == close_reason::closed_locally);
+        CHECK(p.server.reason() == close_reason::peer_disconnected);
+    });
+}
+
+TEST_CASE("connecting works over IPv6", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor a{io, {device_address_v6(), 0}};
+        connection c{io};
+        connection s = co_await (a.async_accept(asio::use_awaitable) && c.async_connect(a.local(), asio::use_awaitable));
+        CHECK(c.peer().address().is_v6());
+        CHECK(s.is_open());
+        co_await c.async_disconnect(asio::use_awaitable);
+    });
+}
+
+TEST_CASE("an operation completes in the form that its token asks for", "[device]") {
+    asio::io_context io;
+    acceptor a{io, {device_address(), 0}};
+    std::thread runner{[&] { io.run(); }};
+    connection with_future{io};
+    std::future<connection> accepted = a.async_accept(asio::use_future);
+    with_future.async_connect(a.local(), asio::use_future).get();
+    connection server = accepted.get();
+    CHECK(server.is_open());
+
+    std::promise<error_code> called;
+    auto next = a.async_accept(asio::use_future);
+    connection with_callback{io};
+    with_callback.async_connect(a.local(), [&](error_code ec) { called.set_value(ec); });
+    CHECK_FALSE(called.get_future().get());
+    connection second = next.get();
+
+    auto third_accepted = a.async_accept(asio::use_future);
+    connection with_deferred{io};
+    auto operation = with_deferred.async_connect(a.local());
+    std::move(operation)(asio::use_future).get();
+    connection third = third_accepted.get();
+    for (connection* c : {&with_future, &with_callback, &with_deferred}) c->async_disconnect(asio::use_future).get();
+    a.close();
+    for (connection* c : {&server, &second, &third}) c->close();
+    runner.join();
+}
+
+TEST_CASE("nobody listening, nobody there, no route and loopback each say so", "[device]") {
+    struct expectation {
+        endpoint where;
+        error_code code;
+        step at;
+        std::string hint;
+    };
+    error_code const unreachable{ENETUNREACH, boost::system::system_category()};
+    std::vector<expectation> const cases{
+        {{device_address(), 1}, cm_errc::rejected_no_listener, step::connect, "nobody listens there"},
+        {{"10.0.0.99", 1}, cm_errc::address_error, step::resolve_address, "ping it"},
+        {{"203.0.113.1", 1}, unreachable, step::resolve_address, "unreachable"},
+        {{"127.0.0.1", 1}, errc::no_rdma_device, step::resolve_route, "not the loopback address"},
+    };
+    for (expectation const& e : cases) {
+        asio::io_context io;
+        run(io, [&]() -> asio::awaitable<void> {
+            connection c{io};
+            auto [ec] = co_await c.async_connect(e.where, awaiting);
+            failure const f = c.last_failure();
+            INFO(f.message());
+            CHECK(ec == e.code);
+            CHECK(f.code == e.code);
+            CHECK(f.where == e.at);
+            CHECK(f.message().find(e.where.to_string()) != std::string::npos);
+            CHECK(f.message().find(e.hint) != std::string::npos);
+            CHECK(c.reason() == close_reason::refused);
+        });
+    }
+}
+
+TEST_CASE("private data travels with request, acceptance and refusal", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor a{io, {device_address(), 0}};
+        std::vector<std::byte> const question(56, std::byte{1});
+        std::vector<std::byte> const answer(196, std::byte{2});
+        std::vector<std::byte> const refusal(148, std::byte{3});
+        for (bool const accepts : {true, false}) {
+            connection c{io};
+            co_await c.async_resolve(a.local(), asio::use_awaitable);
+            CHECK(c.domain().is_open());
+            auto const serve = [&]() -> asio::awaitable<connection> {
+                connection s = co_await a.async_get_request(asio::use_awaitable);
+                CHECK(s.private_data() == question);
+                CHECK_FALSE(s.is_open());
+                if (accepts) {
+                    co_await s.async_accept(answer, asio::use_awaitable);
+                } else {
+                    CHECK_FALSE(s.reject(refusal));
+                    CHECK(s.reject(refusal) == errc::not_connected);
+                }
+                co_return s;
+            };
+            auto [s, result] = co_await (serve() && c.async_establish(question, awaiting));
+            CHECK(std::get<0>(result) == (accepts ? error_code{} : error_code{cm_errc::rejected_by_peer}));
+            CHECK(c.private_data() == (accepts ? answer : refusal));
+            c.close();
+            co_await c.async_wait_disconnected(awaiting);
+        }
+    });
+}
+
+TEST_CASE("private data that is too long is refused before anything is sent", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor a{io, {device_address(), 0}};
+        connection c{io};
+        co_await c.async_resolve(a.local(), asio::use_awaitable);
+        auto [ec] = co_await c.async_establish(std::vector<std::byte>(57), awaiting);
+        CHECK(ec == errc::private_data_too_large);
+        auto [s, second] = co_await (a.async_get_request(asio::use_awaitable) && c.async_establish({}, awaiting)) ;
+        static_cast<void>(second);
+        static_cast<void>(s);
+    });
+}
+
+TEST_CASE("a server that never answers is met by the connect deadline", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor silent{io, {device_address(), 0}};
+        connection_options options;
+        options.connect_deadline = 500ms;
+        connection c{io, options};
+        auto const start = std::chrono::steady_clock::now();
+        auto [ec] = co_await c.async_connect(silent.local(), awaiting);
+        auto const took = std::chrono::steady_clock::now() - start;
+        CHECK(ec == errc::timed_out);
+        CHECK(c.last_failure().where == step::connect);
+        CHECK(c.reason() == close_reason::timed_out);
+        CHECK(took >= 500ms);
+        CHECK(took < 500ms * 12 / 10 + 400ms);  // a fifth more, and what finding the way took
+    });
+}
+
+TEST_CASE("connecting can be cancelled", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor silent{io, {device_address(), 0}};
+        connection c{io};
+        asio::steady_timer soon{io, 200ms};
+        auto result = co_await (c.async_connect(silent.local(), awaiting) || soon.async_wait(asio::use_awaitable));
+        CHECK(result.index() == 1);
+        co_await c.async_wait_disconnected(awaiting);
+        CHECK(c.reason() == close_reason::closed_locally);
+        CHECK_FALSE(c.is_open());
+    });
+}
+
+TEST_CASE("an acceptor's wait can be cancelled, closed, and asked for once at a time", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor a{io, {device_address(), 0}};
+        asio::steady_timer soon{io, 50ms};
+        auto result = co_await (a.async_accept(awaiting) || soon.async_wait(asio::use_awaitable));
+        CHECK(result.index() == 1);
+        std::optional<error_code> first;
+        a.async_accept([&](error_code ec, connection) { first = ec; });
+        auto [second, none] = co_await a.async_accept(awaiting);
+        CHECK(second == errc::operation_in_progress);
+        CHECK_FALSE(none.is_valid());
+        a.close();
+        auto [third, nothing] = co_await a.async_accept(awaiting);
+        CHECK(third == asio::error::operation_aborted);
+        static_cast<void>(nothing);
+        CHECK(first == error_code{asio::error::operation_aborted});
+    });
+}
+
+TEST_CASE("two acceptors at one address and port do not go together", "[device]") {
+    asio::io_context io;
+    acceptor first{io, {device_address(), 0}};
+    CHECK_THROWS_WITH((acceptor{io, first.local()}), Catch::Contains(first.local().to_string()));
+}
+
+TEST_CASE("a connection object connects once", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await connect(io);
+        auto [ec] = co_await p.client.async_connect(p.server.local(), awaiting);
+        CHECK(ec == errc::already_connected);
+        CHECK(p.client.is_open());
+        co_await p.client.async_disconnect(asio::use_awaitable);
+        auto [again] = co_await p.client.async_disconnect(awaiting);
+        CHECK_FALSE(again);
+    });
+}
+
+TEST_CASE("both sides may disconnect at the same time", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        for (int i = 0; i < 10; ++i) {
+            test::pair p = co_await connect(io);
+            auto [a, b] = co_await both(p.client.async_disconnect(awaiting), p.server.async_disconnect(awaiting));
+            CHECK_FALSE(std::get<0>(a));
+            CHECK_FALSE(std::get<0>(b));
+        }
+    });
+}
+
+TEST_CASE("an io_context destroyed with connections up leaves nothing behind", "[device]") {
+    auto const how = GENERATE(drive::own_poller, drive::context);
+    auto const resources = [] { return output_of({"rdma", "resource", "show"}); };
+    std::string const before = resources();
+    auto const token = std::make_shared<int>();
+    {
+        asio::io_context io;
+        connection_options const options = driven(io, how);
+        asio::co_spawn(
+            io,
+            [&, token]() -> asio::awaitable<void> {
+                test::pair p = co_await connect(io, options, options);
+                buffer b{p.server.domain(), 4096, access_flags::local_write};
+                p.server.async_receive(b.slice(), [token](error_code, received) {});
+                io.stop();
+                co_await p.server.async_wait_disconnected(asio::use_awaitable);
+            },
+            asio::detached
+        );
+        io.run();
+        CHECK(token.use_count() > 1);
+    }
+    CHECK(token.use_count() == 1);
+    CHECK(resources() == before);
+}
+
+TEST_CASE("thirty connections in one process, connected and ended at once, leave nothing behind", "[device]") {
+    auto const how = GENERATE(drive::own_poller, drive::shared_poller, drive::context);
+    std::string const before = output_of({"rdma", "resource", "show"});
+    {
+        asio::io_context io;
+        connection_options const options = driven(io, how);
+        int served = 0;
+        run(io, [&]() -> asio::awaitable<void> {
+            acceptor_options accepting;
+            accepting.connection = options;
+            acceptor a{io, {device_address(), 0}, accepting};
+            constexpr int count = 30;
+            std::vector<connection> clients;
+            std::vector<connection> servers;
+            for (int i = 0; i < count; ++i) clients.emplace_back(io, options);
+            std::vector<error_code> results(count, errc::not_drained);
+            for (int i = 0; i < count; ++i) {
+                clients[static_cast<std::size_t>(i)].async_connect(
+                    a.local(), asio::bind_executor(io, [&, i](error_code ec) { results[static_cast<std::size_t>(i)] = ec; })
+                );
+            }
+            for (int i = 0; i < count; ++i) {
+                auto [ec, c] = co_await a.async_accept(awaiting);
+                CHECK_FALSE(ec);
+                servers.push_back(std::move(c));
+                ++served;
+            }
+            for (connection& c : clients) c.close();
+            for (connection& c : servers) co_await c.async_wait_disconnected(awaiting);
+            for (error_code const& ec : results) CHECK_FALSE(ec);
+        });
+        CHECK(served == 30);
+    }
+    CHECK(output_of({"rdma", "resource", "show"}) == before);
+}

@@ -1,0 +1,169 @@
+// What is on the wire, byte for byte, and that decoders take any bytes without harm.
+#include <cstring>
+#include <random>
+
+#include "support/catch.hpp"
+#include "wire/hello.hpp"
+#include "wire/message.hpp"
+
+using namespace rcverbs;
+using namespace rcverbs::wire;
+
+namespace {
+
+std::vector<std::byte> bytes(std::initializer_list<int> values) {
+    std::vector<std::byte> out;
+    for (int const v : values) out.push_back(static_cast<std::byte>(v));
+    return out;
+}
+
+std::vector<std::byte> encoded(message const& m) {
+    std::vector<std::byte> out(message_bytes_max);
+    error_code ec;
+    out.resize(encode(m, out, ec));
+    REQUIRE_FALSE(ec);
+    return out;
+}
+
+regions_message sample() {
+    return {{{"blocks", remote_region{0x0102030405060708, 0x1000, remote_key{0xA0B0C0D0}, access_flags::remote_read | access_flags::remote_write}}}};
+}
+
+}  // namespace
+
+TEST_CASE("a hello has the documented bytes", "[wire]") {
+    hello h;
+    h.mode = 0x11223344;
+    h.message_bytes_max = 3088;
+    h.receives = 2;
+    auto const out = encode(h);
+    CHECK(std::vector<std::byte>(out.begin(), out.end()) ==
+          bytes({'R', 'C', 'V', 'S', 0, 1, 0, 0, 0x11, 0x22, 0x33, 0x44, 0, 0, 0x0C, 0x10, 0, 2, 0, 0, 0, 0, 0, 0}));
+}
+
+TEST_CASE("a hello survives the connection manager's padding", "[wire]") {
+    hello h;
+    h.mode = 7;
+    h.answer = verdict::mode_mismatch;
+    auto const out = encode(h);
+    std::vector<std::byte> padded(out.begin(), out.end());
+    padded.resize(196);
+    error_code ec;
+    CHECK(decode_hello(padded, ec) == h);
+    CHECK_FALSE(ec);
+}
+
+TEST_CASE("a hello of another kind, or none, is a foreign peer", "[wire]") {
+    error_code ec;
+    decode_hello(bytes({1, 2, 3}), ec);
+    CHECK(ec == errc::foreign_peer);
+    decode_hello(std::vector<std::byte>(56), ec);
+    CHECK(ec == errc::foreign_peer);
+}
+
+TEST_CASE("a hello is judged by version, then by mode", "[wire]") {
+    hello ours;
+    hello theirs;
+    CHECK(judge(ours, theirs) == verdict::welcome);
+    theirs.mode = 1;
+    CHECK(judge(ours, theirs) == verdict::mode_mismatch);
+    theirs.version = 2;
+    CHECK(judge(ours, theirs) == verdict::version_mismatch);
+    CHECK(to_error(verdict::mode_mismatch) == errc::mode_mismatch);
+    CHECK(to_error(static_cast<verdict>(999)) == errc::foreign_peer);
+}
+
+TEST_CASE("MSG_MR has the documented bytes", "[wire]") {
+    auto expected = bytes({'R', 'C', 'V', 'M', 1, 1, 0, 1, 0, 0, 0, 64, 0, 0, 0, 0,
+                           1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0x10, 0, 0xA0, 0xB0, 0xC0, 0xD0, 0, 0, 0, 6,
+                           'b', 'l', 'o', 'c', 'k', 's'});
+    expected.resize(64);
+    CHECK(encoded(sample()) == expected);
+}
+
+TEST_CASE("MSG_DONE has the documented bytes", "[wire]") {
+    CHECK(encoded(done_message{}) == bytes({'R', 'C', 'V', 'M', 1, 2, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0}));
+}
+
+TEST_CASE("decoding undoes encoding, from no region to as many as there may be", "[wire]") {
+    for (std::size_t const count : {std::size_t{0}, std::size_t{1}, std::size_t{2}, regions_max}) {
+        regions_message m;
+        for (std::size_t i = 0; i < count; ++i) {
+            m.regions.push_back({std::string(i % (region_name_bytes_max + 1), 'x'),
+                                 remote_region{i * 4096, i, remote_key{static_cast<std::uint32_t>(i)}, access_flags::remote_atomic | access_flags::local_write}});
+        }
+        error_code ec;
+        CHECK(std::get<regions_message>(decode(encoded(m), ec)) == m);
+        CHECK_FALSE(ec);
+    }
+}
+
+TEST_CASE("what does not fit into a message is refused", "[wire]") {
+    std::vector<std::byte> out(message_bytes_max);
+    error_code ec;
+    regions_message too_many;
+    too_many.regions.resize(regions_max + 1);
+    CHECK(encode(too_many, out, ec) == 0);
+    CHECK(ec == errc::message_too_large);
+    regions_message long_name;
+    long_name.regions.push_back({std::string(25, 'x'), {}});
+    CHECK(encode(long_name, out, ec) == 0);
+    CHECK(ec == errc::message_too_large);
+    CHECK(encode(sample(), std::span{out}.first(63), ec) == 0);
+    CHECK(ec == errc::message_too_large);
+}
+
+TEST_CASE("every byte of a message that may not differ is checked", "[wire]") {
+    auto const good = encoded(sample());
+    error_code ec;
+    for (std::size_t i = 0; i < 16; ++i) {
+        auto bad = good;
+        bad[i] ^= std::byte{0x40};
+        static_cast<void>(decode(bad, ec));
+        INFO("byte " << i);
+        CHECK(ec == (i == 4 ? errc::version_mismatch : errc::malformed_message));
+    }
+    for (std::size_t size = 0; size < good.size(); ++size) {
+        static_cast<void>(decode(std::span{good}.first(size), ec));
+        CHECK(ec == errc::malformed_message);
+    }
+}
+
+TEST_CASE("a region that wraps around the address space, unknown rights and a dirty name are refused", "[wire]") {
+    error_code ec;
+    static_cast<void>(decode(encoded(regions_message{{{"x", remote_region{UINT64_MAX - 5, 6, remote_key{}, access_flags::remote_read}}}}), ec));
+    CHECK(ec == errc::malformed_message);
+    static_cast<void>(decode(encoded(regions_message{{{"x", remote_region{0, 1, remote_key{}, static_cast<rcverbs::access_flags>(0x10)}}}}), ec));
+    CHECK(ec == errc::malformed_message);
+    auto dirty = encoded(sample());
+    dirty.back() = std::byte{'x'};
+    static_cast<void>(decode(dirty, ec));
+    CHECK(ec == errc::malformed_message);
+}
+
+TEST_CASE("decoders take random and mutated bytes", "[wire]") {
+    std::mt19937_64 random{20240229};
+    auto const good = encoded(sample());
+    std::size_t accepted = 0;
+    for (int i = 0; i < 100000; ++i) {
+        std::vector<std::byte> in;
+        if (i % 2 == 0) {
+            in.resize(random() % 200);
+            for (std::byte& b : in) b = static_cast<std::byte>(random());
+            if (i % 4 == 0 && in.size() >= 6) std::memcpy(in.data(), good.data(), 6);
+        } else {
+            in = good;
+            for (auto n = random() % 4; n > 0; --n) in[random() % in.size()] = static_cast<std::byte>(random());
+            in.resize(random() % (in.size() + 1));
+            if (random() % 2 == 0) in.resize(good.size());
+        }
+        error_code ec;
+        static_cast<void>(decode_hello(in, ec));
+        message const m = decode(in, ec);
+        if (ec) continue;
+        ++accepted;
+        // What is accepted means the same bytes again.
+        REQUIRE(encoded(m) == in);
+    }
+    CHECK(accepted > 100);
+}

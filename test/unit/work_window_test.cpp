@@ -1,0 +1,115 @@
+// The account of a work queue: full means full, slots come back with polled completions only, reads are counted apart.
+#include "machines/work_window.hpp"
+
+#include <deque>
+#include <random>
+#include <vector>
+
+#include "support/catch.hpp"
+
+using rcverbs::machines::work_window;
+
+namespace {
+
+std::vector<int> retire(work_window<int>& w, std::uint64_t sequence) {
+    std::vector<int> freed;
+    w.retire(sequence, [&](int entry, bool) { freed.push_back(entry); });
+    return freed;
+}
+
+}  // namespace
+
+TEST_CASE("an empty window without slots takes nothing", "[work_window]") {
+    work_window<int> w;
+    CHECK_FALSE(w.can_post(false));
+    CHECK_FALSE(w.is_posted(0));
+}
+
+TEST_CASE("a full window takes nothing until a completion covers a slot", "[work_window]") {
+    work_window<int> w{3};
+    for (int i = 0; i < 3; ++i) {
+        REQUIRE(w.can_post(false));
+        CHECK(w.post(i, false) == static_cast<std::uint64_t>(i));
+    }
+    CHECK_FALSE(w.can_post(false));
+
+    CHECK(retire(w, 0) == std::vector<int>{0});
+
+    CHECK(w.can_post(false));
+    CHECK(w.post(3, false) == 3);
+    CHECK_FALSE(w.can_post(false));
+}
+
+TEST_CASE("a completion frees all earlier work that asked for none", "[work_window]") {
+    work_window<int> w{8};
+    for (int i = 0; i < 8; ++i) w.post(i, false);
+    std::vector<bool> last;
+    w.retire(5, [&](int, bool is_last) { last.push_back(is_last); });
+    CHECK(last == std::vector<bool>{false, false, false, false, false, true});
+    CHECK(w.posted() == 2);
+    CHECK_FALSE(w.is_posted(5));
+    CHECK(w.is_posted(6));
+    CHECK_FALSE(w.is_posted(8));
+}
+
+TEST_CASE("reads and atomics never exceed their depth, and other work passes by the account", "[work_window]") {
+    work_window<int> w{8, 2};
+    w.post(0, true);
+    w.post(1, true);
+    CHECK_FALSE(w.can_post(true));
+    CHECK(w.can_post(false));
+    w.post(2, false);
+    retire(w, 0);
+    CHECK(w.can_post(true));
+}
+
+TEST_CASE("a read depth of zero allows no read", "[work_window]") {
+    work_window<int> w{4, 0};
+    CHECK_FALSE(w.can_post(true));
+    w.set_read_depth(1);
+    CHECK(w.can_post(true));
+}
+
+TEST_CASE("what could not be posted is taken back, newest first, reads included", "[work_window]") {
+    work_window<int> w{4, 2};
+    w.post(0, false);
+    w.post(1, true);
+    w.post(2, true);
+    w.unpost(2);
+    CHECK(w.posted() == 1);
+    CHECK(w.reads() == 0);
+    CHECK(w.post(9, true) == 1);
+    CHECK(retire(w, 1) == std::vector<int>{0, 9});
+}
+
+TEST_CASE("random posts and completions keep the account and the order", "[work_window]") {
+    auto const seed = GENERATE(range(1U, 21U));
+    INFO("seed " << seed);
+    std::mt19937 random{seed};
+    std::size_t const size = 1 + random() % 16;
+    std::size_t const depth = 1 + random() % 4;
+    work_window<int> w{size, depth};
+    std::deque<std::pair<int, bool>> model;
+    std::uint64_t posted = 0;
+    std::uint64_t retired = 0;
+    for (int i = 0; i < 5000; ++i) {
+        bool const is_read = random() % 3 == 0;
+        std::size_t reads = 0;
+        for (auto const& m : model) reads += m.second ? 1 : 0;
+        REQUIRE(w.can_post(is_read) == (model.size() < size && (!is_read || reads < depth)));
+        if (w.can_post(is_read) && random() % 2 == 0) {
+            REQUIRE(w.post(i, is_read) == posted);
+            ++posted;
+            model.emplace_back(i, is_read);
+        } else if (!model.empty()) {
+            std::uint64_t const upto = retired + random() % model.size();
+            for (int const freed : retire(w, upto)) {
+                REQUIRE(freed == model.front().first);
+                model.pop_front();
+                ++retired;
+            }
+            REQUIRE(retired == upto + 1);
+        }
+        REQUIRE(w.posted() == model.size());
+    }
+}
