@@ -9,7 +9,7 @@ namespace rcverbs {
 namespace {
 
 // REMOTE_WRITE and REMOTE_ATOMIC are refused without LOCAL_WRITE. Source: ibv_reg_mr(3).
-access with_implied(access_flags rights) noexcept {
+access_flags with_implied(access_flags rights) noexcept {
     if ((rights & (access_flags::remote_write | access_flags::remote_atomic)) != access_flags::local_read) {
         return rights | access_flags::local_write;
     }
