@@ -168,7 +168,8 @@ void connection_core::resume(connect::event e, error_code ec, int status) {
         id_ = registry_.channel().make_id(ec);
         if (ec) return perform(step::open, ec);
         id_->set_sink(weak_from_this());
-        arm(options_.resolve_address_deadline);
+        // The connection manager has the deadline, too, and knows better what is wrong: it goes first.
+        arm(options_.resolve_address_deadline * 9 / 8);
         asio::ip::address const* const from = options_.bind_address ? &*options_.bind_address : nullptr;
         return perform(
             step::resolve_address, id_->resolve_address(from, peer_, options_.resolve_address_deadline)
@@ -176,7 +177,7 @@ void connection_core::resume(connect::event e, error_code ec, int status) {
     }
     case connect::action::resolve_route:
         notify_step(step::resolve_address);
-        arm(options_.resolve_route_deadline);
+        arm(options_.resolve_route_deadline * 9 / 8);
         return perform(step::resolve_route, id_->resolve_route(options_.resolve_route_deadline));
     case connect::action::make_queue_pair:
         notify_step(step::resolve_route);

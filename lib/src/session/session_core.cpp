@@ -247,7 +247,8 @@ close_reason session_core::reason() const {
 failure session_core::last_failure() const {
     {
         std::lock_guard const lock{mutex_};
-        if (failure_.code) return failure_;
+        // That the peer disconnected in the end is as it should be.
+        if (failure_.code || reason_ == close_reason::completed) return failure_;
     }
     return connection_.last_failure();
 }
