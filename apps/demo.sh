@@ -17,6 +17,8 @@ run_mode() {
     done
     printf '\n$ rdma-client %s %s %s\n' "$mode" "$address" "$port"
     "$bin/rdma-client" "$mode" "$address" "$port" || client_status=$?
+    # A server that has served nobody waits on.
+    if [ $client_status != 0 ]; then kill "$server" 2>/dev/null || true; fi
     wait "$server" || server_status=$?
     printf '\n$ rdma-server %s\n' "$mode"
     cat "$out"

@@ -63,7 +63,7 @@ void add_shared(CLI::App& app, arguments& out) {
             {"adaptive", rcverbs::poll_mode::adaptive},
             {"event", rcverbs::poll_mode::event}}))
         ->option_text("busy|adaptive|event [adaptive]");
-    app.add_option("--hold-at", out.exchange.hold_at, "stay at this step for ever, to try out what the peer does")
+    app.add_option("--hold-at", out.exchange.hold_at, "stay at this step until the connection ends, to try out what the peer does")
         ->check(CLI::IsMember({"connected", "regions-sent", "regions-received", "transferred", "done-sent"}))
         ->option_text("STEP");
     app.add_flag("--corrupt", out.exchange.corrupt, "damage the outgoing message, to try out the check");

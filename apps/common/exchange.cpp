@@ -1,7 +1,6 @@
 #include "common/exchange.hpp"
 
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
 #include <unistd.h>
@@ -28,8 +27,7 @@ constexpr auto awaiting = asio::as_tuple(asio::use_awaitable);
 asio::awaitable<void> hold_if(exchange_options const& options, std::string const& here, rcverbs::session& s) {
     if (options.hold_at != here) co_return;
     complain("holding at " + here + ".");
-    asio::steady_timer never{s.next_layer().context(), asio::steady_timer::time_point::max()};
-    co_await never.async_wait(asio::use_awaitable);
+    co_await s.next_layer().async_wait_disconnected(awaiting);
 }
 
 exit_code report(rcverbs::session const& s, error_code ec, step where) {

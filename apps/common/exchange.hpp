@@ -22,7 +22,7 @@ struct exchange_options {
     transfer_mode mode = transfer_mode::write;
     /// The size of each region.
     std::size_t size_bytes = 1024;
-    /// A step at which to stay for ever, for trying out what the other side makes of it; empty for none.
+    /// A step at which to stay until the connection ends, for trying out what the other side makes of it; empty for none.
     std::string hold_at;
     /// True to damage the message that goes out, for trying out the check.
     bool corrupt = false;

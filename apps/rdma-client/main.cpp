@@ -2,8 +2,10 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
 #include <cstdio>
@@ -44,6 +46,8 @@ exit_code run_once(client_arguments const& a, rcverbs::endpoint const& server) {
             code = co_await demo::exchange(session, a.exchange);
         }
     };
+    // The coroutine runs on the polling thread: run() is not to return before it has ended.
+    auto running = asio::make_work_guard(io);
     asio::co_spawn(session.get_executor(), work, [&](std::exception_ptr failed) {
         try {
             if (failed) std::rethrow_exception(failed);
@@ -51,6 +55,7 @@ exit_code run_once(client_arguments const& a, rcverbs::endpoint const& server) {
             demo::complain(e.what());
         }
         session.close();
+        asio::post(io, [&] { running.reset(); });
     });
     io.run();
     return code;

@@ -32,14 +32,12 @@ rcverbs::acceptor listen(asio::io_context& io, server_arguments const& a) {
 }  // namespace
 
 server::server(asio::io_context& io, server_arguments a)
-    : io_{io}, arguments_{std::move(a)}, signals_{io, SIGINT, SIGTERM}, grace_{io} {}
+    : io_{io}, arguments_{std::move(a)}, signals_{io, SIGINT, SIGTERM}, grace_{io}, work_{io.get_executor()} {}
 
 void server::start() {
     acceptor_ = listen(io_, arguments_);
     say("listening on port " + std::to_string(acceptor_.local().port()) + ".");
-    signals_.async_wait([this](error_code const& ec, int) {
-        if (!ec) on_signal();
-    });
+    wait_for_signal();
     asio::co_spawn(io_, accept_clients(), asio::detached);
 }
 
@@ -91,7 +89,19 @@ void server::on_served(std::shared_ptr<rcverbs::session> const& client, exit_cod
     if (is_ending_) end_if_idle();
 }
 
+void server::wait_for_signal() {
+    signals_.async_wait([this](error_code const& ec, int) {
+        if (!ec) on_signal();
+    });
+}
+
 void server::on_signal() {
+    if (is_ending_) {
+        // Told twice: at once, then.
+        for (auto const& client : running_) client->close();
+        return;
+    }
+    wait_for_signal();
     is_ending_ = true;
     acceptor_.close();
     // Failures of clients that came and went were theirs; being told to end is no failure.
@@ -111,6 +121,7 @@ void server::end_if_idle() {
     if (!running_.empty()) return;
     signals_.cancel();
     grace_.cancel();
+    work_.reset();
 }
 
 }  // namespace demo

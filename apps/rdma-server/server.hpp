@@ -4,6 +4,7 @@
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -37,6 +38,7 @@ private:
     boost::asio::awaitable<void> accept_clients();
     boost::asio::awaitable<exit_code> serve(std::shared_ptr<rcverbs::session> client, std::string peer);
     void on_served(std::shared_ptr<rcverbs::session> const& client, exit_code code, bool counts);
+    void wait_for_signal();
     void on_signal();
     void end_if_idle();
 
@@ -45,6 +47,8 @@ private:
     rcverbs::acceptor acceptor_;
     boost::asio::signal_set signals_;
     boost::asio::steady_timer grace_;
+    // The exchanges run on polling threads; run() is not to return before they have reported.
+    boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
     std::list<std::shared_ptr<rcverbs::session>> running_;
     std::uint32_t served_ = 0;
     bool is_ending_ = false;

@@ -53,9 +53,12 @@ public:
 
     /// Accepts one connection: completes when it is established, or when this one attempt failed.
     ///
+    /// A peer that falls silent in the middle holds it up for connect_deadline. A program that must serve others
+    /// meanwhile takes requests with async_get_request() and answers each on its own.
+    ///
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code, connection)`
-    /// @par Cancellation          total: no request is taken.
+    /// @par Cancellation          total while no request has come; afterwards it closes the connection being made.
     /// @par Errors                Those of connection::async_accept: they concern one peer, call again.
     ///                            asio::error::operation_aborted: closed. errc::operation_in_progress.
     template <class Token = boost::asio::deferred_t>

@@ -34,6 +34,14 @@ public:
     /// As above; reports through `ec` instead of throwing.
     buffer(protection_domain const& domain, std::size_t size_bytes, access_flags rights, error_code& ec) noexcept;
 
+    buffer(buffer&&) noexcept = default;
+    /// Gives back what it had: deregisters first, then frees.
+    buffer& operator=(buffer&& other) noexcept {
+        region_ = std::move(other.region_);
+        memory_ = std::move(other.memory_);
+        return *this;
+    }
+
     /// The registered region.
     memory_region const& region() const noexcept { return region_; }
     /// The memory.

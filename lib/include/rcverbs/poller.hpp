@@ -38,6 +38,9 @@ struct polling_options {
 };
 
 /// One polling thread.
+///
+/// An exception that leaves a handler on it ends the program, as in a thread of the program's own: there is nobody who could
+/// catch it. Handlers on the caller's io_context (progress_on::context) throw through its run().
 class RCVERBS_EXPORT poller {
 public:
     /// No poller; is_open() is false.

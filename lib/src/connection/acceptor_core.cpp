@@ -43,11 +43,12 @@ void acceptor_core::start_accept(bool establish, accept_handler handler) {
         return complete(std::move(made), ec, {});
     }
     if (made.slot().is_connected()) {
-        made.slot().assign([weak = weak_from_this()](asio::cancellation_type type) {
+        made.slot().assign([weak = weak_from_this(), serial = serial_ + 1](asio::cancellation_type type) {
             auto const self = weak.lock();
-            if (self != nullptr && type != asio::cancellation_type::none) self->cancel();
+            if (self != nullptr && type != asio::cancellation_type::none) self->cancel(serial);
         });
     }
+    ++serial_;
     waiter_ = std::move(made);
     wants_established_ = establish;
     // Not here: making a queue pair takes its time, and an initiating function must not.
@@ -77,6 +78,7 @@ void acceptor_core::serve(guard& lock) {
     if (!waiter_ || requests_.empty() || is_shut_down_) return;
     waiter_type waiter = std::move(waiter_);
     bool const establish = wants_established_;
+    std::uint64_t const serial = serial_;
     cm::event request = std::move(requests_.front());
     requests_.pop_front();
     lock.unlock();
@@ -85,12 +87,18 @@ void acceptor_core::serve(guard& lock) {
     std::shared_ptr<connection_core> core;
     try {
         core = connection_core::make_for_request(context_, options_.connection, std::move(request), ec);
+    } catch (boost::system::system_error const& failed) {
+        ec = failed.code();
     } catch (std::system_error const& failed) {
         ec = {failed.code().value(), boost::system::system_category()};  // no thread could be started
     }
     connection made{core};
     if (ec || !establish) return complete(std::move(waiter), ec, std::move(made));
     connection_core& accepted = *core;
+    lock.lock();
+    establishing_ = core;
+    establishing_serial_ = serial;
+    lock.unlock();
     auto shared = std::make_shared<std::pair<waiter_type, connection>>(std::move(waiter), std::move(made));
     accepted.start_accept({}, [shared](error_code failed) {
         shared->first(failed, std::move(shared->second));
@@ -102,8 +110,16 @@ void acceptor_core::complete(waiter_type waiter, error_code ec, connection made)
     asio::post(context_, [shared, ec] { shared->first(ec, std::move(shared->second)); });
 }
 
-void acceptor_core::cancel() {
+// A cancellation may come late: only the wait that it belongs to, or the connection that this wait led to, is meant.
+void acceptor_core::cancel(std::uint64_t serial) {
     guard lock{mutex_};
+    if (establishing_serial_ == serial) {
+        std::shared_ptr<connection_core> const core = establishing_.lock();
+        lock.unlock();
+        if (core != nullptr && !core->is_open()) core->close();
+        return;
+    }
+    if (serial_ != serial) return;
     waiter_type waiter = std::move(waiter_);
     lock.unlock();
     if (waiter) complete(std::move(waiter), asio::error::operation_aborted, {});

@@ -40,7 +40,7 @@ private:
     void on_event(cm::event& e) override;
     void serve(guard& lock);
     void complete(waiter_type waiter, error_code ec, connection made);
-    void cancel();
+    void cancel(std::uint64_t serial);
 
     boost::asio::io_context& context_;
     registry& registry_;
@@ -51,6 +51,9 @@ private:
     endpoint local_;
     std::deque<cm::event> requests_;
     waiter_type waiter_;
+    std::uint64_t serial_ = 0;
+    std::weak_ptr<connection_core> establishing_;
+    std::uint64_t establishing_serial_ = 0;
     bool wants_established_ = false;
     bool is_closed_ = false;
     bool is_shut_down_ = false;

@@ -7,12 +7,15 @@
 #include <boost/asio/any_completion_handler.hpp>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/append.hpp>
+#include <boost/asio/associated_allocator.hpp>
 #include <boost/asio/associated_cancellation_slot.hpp>
 #include <boost/asio/associated_executor.hpp>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/execution/outstanding_work.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/prefer.hpp>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -38,13 +41,15 @@ public:
         // Not assigned: in Boost 1.81 the handler's move assignment calls itself for ever.
         handler_.swap(handler);
     }
-    waiting_handler(waiting_handler&& other) noexcept : work_{std::exchange(other.work_, {})} {
+    waiting_handler(waiting_handler&& other) noexcept
+        : serial{other.serial}, work_{std::exchange(other.work_, {})} {
         handler_.swap(other.handler_);
     }
     waiting_handler& operator=(waiting_handler&& other) noexcept {
         waiting_handler moved{std::move(other)};
         handler_.swap(moved.handler_);
         std::swap(work_, moved.work_);
+        serial = moved.serial;
         return *this;
     }
 
@@ -55,14 +60,29 @@ public:
 
     /// Calls the handler as dispatch does. REQUIRES: there is one.
     void operator()(Arguments... arguments) {
-        slot().clear();
         auto const executor = std::exchange(work_, {});
         handler_type handler;
         handler.swap(handler_);
-        boost::asio::dispatch(executor, boost::asio::append(std::move(handler), std::move(arguments)...));
+        boost::asio::dispatch(executor, boost::asio::append(clearing{std::move(handler)}, std::move(arguments)...));
     }
 
+    /// Tells one wait from the next, for cancellations that come late.
+    std::uint64_t serial = 0;
+
 private:
+    // The handler, which lets go of its cancellation slot on its own executor and nowhere else: that is where signals are
+    // emitted.
+    struct clearing {
+        using allocator_type = boost::asio::associated_allocator_t<handler_type>;
+        allocator_type get_allocator() const noexcept { return boost::asio::get_associated_allocator(handler); }
+
+        handler_type handler;
+        void operator()(Arguments... arguments) {
+            boost::asio::get_associated_cancellation_slot(handler).clear();
+            std::move(handler)(std::move(arguments)...);
+        }
+    };
+
     handler_type handler_;
     boost::asio::any_completion_executor work_;
 };
@@ -85,9 +105,24 @@ public:
     /// Calls any function.
     void run(std::function<void()> function) { list_.push_back({{}, {}, std::move(function)}); }
 
-    /// Makes the calls, in order.
-    void make() {
-        for (call& c : std::exchange(list_, {})) {
+    /// Makes the calls, in order. Should one throw, the rest is made by `executor`.
+    void make(boost::asio::any_io_executor const& executor) {
+        struct remainder {
+            calls& all;
+            boost::asio::any_io_executor const& executor;
+            std::size_t made = 0;
+
+            ~remainder() {
+                all.list_.erase(all.list_.begin(), all.list_.begin() + static_cast<std::ptrdiff_t>(made));
+                if (all.empty()) return;
+                boost::asio::post(executor, [rest = std::move(all), executor = executor]() mutable {
+                    rest.make(executor);
+                });
+            }
+        };
+        remainder r{*this, executor};
+        while (r.made < list_.size()) {
+            call c = std::move(list_[r.made++]);
             if (c.waiter) {
                 c.waiter(c.code);
             } else {

@@ -296,9 +296,11 @@ void connection_core::make_queue_pair(error_code& ec) {
     }
     if (ec) return;
     device_limits const& device = domain_->on().limits();
+    // Both queues complete into one.
+    std::uint32_t const depth_max = std::min(device.queue_depth_max, device.completion_queue_depth_max / 2);
     verbs::queue_sizes const sizes{
-        std::min(options_.send_queue_depth, device.queue_depth_max),
-        std::min(options_.receive_queue_depth, device.queue_depth_max),
+        std::min(options_.send_queue_depth, depth_max),
+        std::min(options_.receive_queue_depth, depth_max),
         std::min(options_.send_segments_max, device.segments_max),
         std::min(options_.receive_segments_max, device.segments_max)};
     limits_ = {sizes.send_depth,
@@ -308,13 +310,9 @@ void connection_core::make_queue_pair(error_code& ec) {
                sizes.send_segments,
                sizes.receive_segments,
                device.message_bytes_max};
-    std::uint64_t const completions = std::uint64_t{sizes.send_depth} + sizes.receive_depth;
-    if (completions > device.completion_queue_depth_max) {
-        ec = errc::invalid_option;
-        return;
-    }
+    std::uint32_t const completions = sizes.send_depth + sizes.receive_depth;
     // Everything that can be in the completion queue at a time fits: it cannot overflow.
-    verbs::completion_queue queue{id_->device(), static_cast<std::uint32_t>(completions), ec};
+    verbs::completion_queue queue{id_->device(), completions, ec};
     if (ec) return;
     auto source = std::make_shared<progress::completion_source>(executor_, options_.polling, std::move(queue));
     qp_ = verbs::queue_pair{id_->raw(), domain_->get(), source->queue().get(), sizes, ec};
@@ -334,6 +332,7 @@ cm::connection_parameters connection_core::parameters(std::span<std::byte const>
 }
 
 void connection_core::established(step s) {
+    if (!is_live()) return;  // it has ended before it began
     disarm();
     error_code ec;
     if (s == step::connect) ec = qp_.set_min_rnr_timer(verbs::encode_rnr_timer(options_.min_rnr_timer));
@@ -349,6 +348,7 @@ void connection_core::established(step s) {
     limits_.responder_resources = depths.responder;
     data_.set_read_depth(depths.initiator);
     is_open_ = true;
+    pump();
     notify_step(s);
     calls_.complete(setup_waiter_, {});
 }
@@ -409,15 +409,25 @@ void connection_core::on_event(cm::event& e) {
 // --- data ----------------------------------------------------------------------------------------------------
 
 error_code connection_core::refusal(request const& what) const noexcept {
-    bool const has_queue_pair = qp_.is_open() && is_live();
-    if (!has_queue_pair || (what.kind != operation_kind::receive && !is_open_)) return errc::not_connected;
+    if (!qp_.is_open() || !is_live()) return errc::not_connected;
+    // The peer may have sent, and a handler may want to answer, before the connection manager tells that it is
+    // established: what is started from connect or accept on waits until then.
+    bool const is_answer = setup_is_under_way();
+    if (what.kind != operation_kind::receive && !is_open_ && !is_answer) return errc::not_connected;
     bool const is_message = what.kind == operation_kind::send || what.kind == operation_kind::send_with_immediate ||
                             what.kind == operation_kind::write_with_immediate;
     if (is_message && what.size_bytes > limits_.message_bytes_max) return errc::message_too_large;
     if (!verbs::is_read_or_atomic(what.kind)) return {};
-    if (data_.read_depth() == 0) return errc::read_depth_zero;
+    if (is_open_ && data_.read_depth() == 0) return errc::read_depth_zero;
     if (what.kind != operation_kind::read && !domain_->on().limits().has_atomics) return errc::atomics_unsupported;
     return {};
+}
+
+bool connection_core::setup_is_under_way() const noexcept {
+    if (auto const* const machine = std::get_if<connect>(&setup_)) {
+        return machine->current() == connect::state::connecting;
+    }
+    return std::get<accept>(setup_).current() == accept::state::accepting;
 }
 
 error_code connection_core::start_operation(request const& what, handler_source source) {
@@ -444,7 +454,7 @@ error_code connection_core::start_operation(request const& what, handler_source 
 void connection_core::pump() {
     if (!is_live() || !qp_.is_open()) return;
     operation_list refused;
-    error_code const ec = data_.pump(qp_, refused);
+    error_code const ec = data_.pump(qp_, refused, is_open_);
     if (!refused.empty()) {
         calls_.run([self = shared_from_this(), refused]() { self->post_handlers(refused); });
     }
@@ -458,7 +468,9 @@ void connection_core::on_completions(std::span<ibv_wc const> batch) {
     guard lock{mutex_};
     if (is_shut_down_) return;
     completion_report report = data_.retire(batch, flush_error());
-    if (report.failed && is_live()) {
+    // While it is being made, the connection manager stops the queue pair of a connection that is refused: what is
+    // flushed then says nothing, and the event that says why follows.
+    if (report.failed && is_live() && (is_open_ || report.failed != wc_errc::flushed)) {
         note(step::transfer, report.failed, report.vendor_error, close_reason::transport_error);
         resume(teardown::event::broken);
     }
@@ -476,7 +488,7 @@ void connection_core::on_queue_broken(error_code ec) {
 
 void connection_core::cancel(operation& op, std::uint32_t use, asio::cancellation_type type) {
     guard lock{mutex_};
-    if (op.use != use || !op.is_pending() || type == asio::cancellation_type::none) return;
+    if (op.use != use || op.is_done || is_shut_down_ || type == asio::cancellation_type::none) return;
     if (data_.take_back(op)) {
         op.code = asio::error::operation_aborted;
         operation_list taken;
@@ -525,7 +537,8 @@ void connection_core::call_handlers(operation_list done) {
     round r{*this, done, {}};
     while (operation* const op = done.pop_front()) {
         r.used.push_back(*op);
-        op->complete(executor_, true);
+        // One of the handlers may have destroyed the io_context, and with it the others.
+        if (op->is_pending()) op->complete(executor_, true);
     }
 }
 
@@ -560,6 +573,8 @@ void connection_core::close() noexcept {
     guard lock{mutex_};
     if (is_shut_down_) return;
     note(step::disconnect, {}, 0, close_reason::closed_locally);
+    // An orderly end that is cut short was none.
+    if (!has_finished_) calls_.complete(disconnect_waiter_, asio::error::operation_aborted);
     if (setup_waiter_) {
         if (std::holds_alternative<connect>(setup_)) {
             resume(connect::event::abort, asio::error::operation_aborted);
@@ -649,17 +664,21 @@ void connection_core::finish() {
     source_.reset();
     id_.reset();
     has_finished_ = true;
+    is_open_ = false;
     error_code const code = end_code();
     calls_.complete(setup_waiter_, code ? code : asio::error::operation_aborted);
     calls_.complete(disconnect_waiter_, code);
     calls_.complete(end_waiter_, code);
-    calls made = std::move(calls_);
+    calls made = std::exchange(calls_, {});
     lock.unlock();
-
-    call_handlers(left);
-    made.make();
-    registry_.remove(this);
-    work_.reset();
+    if (!left.empty()) post_handlers(left);
+    // The io_context's work ends when the last handler has been called.
+    asio::post(
+        executor_,
+        [self = shared_from_this(), made = std::move(made), work = std::move(work_)]() mutable {
+            made.make(self->executor_);
+        }
+    );
 }
 
 // What waiting for the end reports: an end by either side's disconnect is none of its business.
@@ -717,22 +736,29 @@ bool connection_core::set_waiter(control_waiter& waiter, control_handler& handle
         calls_.complete(made, errc::operation_in_progress);
         return false;
     }
+    made.serial = ++waiter_serial_;
     if (made.slot().is_connected()) {
-        made.slot().assign([weak = weak_from_this(), is_wait](asio::cancellation_type type) {
+        made.slot().assign([weak = weak_from_this(), &waiter, serial = made.serial, is_wait](asio::cancellation_type type) {
+            bool const is_terminal = (type & asio::cancellation_type::terminal) != asio::cancellation_type::none;
             auto const self = weak.lock();
-            if (self == nullptr || type == asio::cancellation_type::none) return;
-            if (is_wait) return self->cancel_wait();
-            if ((type & asio::cancellation_type::terminal) != asio::cancellation_type::none) self->close();
+            if (self == nullptr || type == asio::cancellation_type::none || !(is_wait || is_terminal)) return;
+            self->cancel(waiter, serial, is_wait);
         });
     }
     waiter = std::move(made);
     return true;
 }
 
-void connection_core::cancel_wait() {
+void connection_core::cancel(control_waiter& waiter, std::uint64_t serial, bool is_wait) {
     guard lock{mutex_};
-    calls_.complete(end_waiter_, asio::error::operation_aborted);
-    make_calls(lock);
+    // After completion a cancellation has no effect.
+    if (!waiter || waiter.serial != serial) return;
+    if (is_wait) {
+        calls_.complete(waiter, asio::error::operation_aborted);
+        return make_calls(lock);
+    }
+    lock.unlock();
+    close();
 }
 
 void connection_core::notify_step(step s) {
@@ -748,7 +774,9 @@ void connection_core::make_calls(guard& lock) {
     }
     calls made = std::exchange(calls_, {});
     lock.unlock();
-    asio::post(executor_, [self = shared_from_this(), made = std::move(made)]() mutable { made.make(); });
+    asio::post(executor_, [self = shared_from_this(), made = std::move(made)]() mutable {
+        made.make(self->executor_);
+    });
 }
 
 // --- observers -----------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ private:
     void established(step s);
     void note(step where, error_code ec, int status, close_reason reason);
     bool set_waiter(control_waiter& waiter, control_handler& handler, bool is_wait);
-    void cancel_wait();
+    void cancel(control_waiter& waiter, std::uint64_t serial, bool is_wait);
     void notify_step(step s);
     void arm(std::chrono::milliseconds deadline);
     void disarm() noexcept;
@@ -110,6 +110,7 @@ private:
     void finish();
     void cancel(operation& op, std::uint32_t use, boost::asio::cancellation_type type);
     error_code flush_error() const noexcept;
+    bool setup_is_under_way() const noexcept;
     error_code refusal(request const& what) const noexcept;
     error_code end_code() const noexcept;
     cm::connection_parameters parameters(std::span<std::byte const> private_data) const noexcept;
@@ -151,6 +152,7 @@ private:
     control_waiter setup_waiter_;
     control_waiter disconnect_waiter_;
     control_waiter end_waiter_;
+    std::uint64_t waiter_serial_ = 0;
     calls calls_;
 
     connection_limits limits_;

@@ -81,6 +81,7 @@ operation* data_path::take_free() noexcept {
     op->posted_bytes = 0;
     op->is_posted = false;
     op->is_cancelled = false;
+    op->is_done = false;
     ++op->use;
     return op;
 }
@@ -89,9 +90,24 @@ void data_path::release(operation_list& used) noexcept { free_.append(used); }
 
 void data_path::start(operation& op) noexcept { queue_of(op).waiting.push_back(op); }
 
-error_code data_path::pump(verbs::queue_pair& qp, operation_list& refused) {
+error_code data_path::pump(verbs::queue_pair& qp, operation_list& refused, bool may_send) {
     pump_receives(qp, refused);
-    return pump_sends(qp, refused);
+    return may_send ? pump_sends(qp, refused) : error_code{};
+}
+
+void data_path::refuse(operation& op, error_code ec, operation_list& refused) {
+    op.code = ec;
+    op.is_done = true;
+    --in_use_;
+    refused.push_back(op);
+}
+
+// Reads that were started before it was known that none are allowed.
+void data_path::refuse_reads(operation_list& refused) {
+    while (!sends_.waiting.empty() && verbs::is_read_or_atomic(sends_.waiting.front()->what.kind) &&
+           sends_.window.read_depth_max() == 0) {
+        refuse(*sends_.waiting.pop_front(), errc::read_depth_zero, refused);
+    }
 }
 
 // Moves as much as there is room for from the waiting operations into a list of linked work requests.
@@ -118,6 +134,7 @@ void data_path::gather(send_list& list) {
 
 error_code data_path::pump_sends(verbs::queue_pair& qp, operation_list& refused) {
     while (!sends_.waiting.empty()) {
+        refuse_reads(refused);
         send_list list;
         gather(list);
         if (list.count == 0) return {};
@@ -146,9 +163,7 @@ error_code data_path::take_back_unposted(
     operation& culprit = *list.pieces[posted].op;
     if (culprit.is_posted) return ec;
     sends_.waiting.pop_front();
-    culprit.code = ec;
-    --in_use_;
-    refused.push_back(culprit);
+    refuse(culprit, ec, refused);
     return {};
 }
 
@@ -162,9 +177,7 @@ void data_path::pump_receives(verbs::queue_pair& qp, operation_list& refused) {
         if (error_code const ec = qp.post_receive(&request.wr, &bad)) {
             receives_.window.unpost(1);
             op.is_posted = false;
-            op.code = ec;
-            --in_use_;
-            refused.push_back(op);
+            refuse(op, ec, refused);
         }
     }
 }
@@ -172,6 +185,7 @@ void data_path::pump_receives(verbs::queue_pair& qp, operation_list& refused) {
 bool data_path::take_back(operation& op) noexcept {
     // One that is cut may wait with its rest while a part is posted.
     if (op.is_posted || !queue_of(op).waiting.remove(op)) return false;
+    op.is_done = true;
     --in_use_;
     return true;
 }
@@ -182,6 +196,7 @@ void data_path::finish(entry const& e, error_code ec, ibv_wc const* completion, 
     if (ec && !op.code) op.code = ec;
     if (!e.is_last_piece) return;
     if (!op.code && completion != nullptr) verbs::read_completion(op.result, op.what, *completion);
+    op.is_done = true;
     --in_use_;
     done.push_back(op);
 }
@@ -217,6 +232,7 @@ operation_list data_path::fail_all(error_code posted_error, error_code waiting_e
         q->window.retire_all([&](entry const& e, bool) { finish(e, posted_error, nullptr, done); });
         while (operation* const op = q->waiting.pop_front()) {
             if (!op->code) op->code = waiting_error;
+            op->is_done = true;
             --in_use_;
             done.push_back(*op);
         }

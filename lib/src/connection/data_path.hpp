@@ -64,9 +64,9 @@ public:
 
     /// Queues an operation that has been filled in; pump() posts it.
     void start(operation& op) noexcept;
-    /// Posts what waits, as far as there is room. What could not be posted at all is put on `refused`, with its error;
+    /// Posts what waits, as far as there is room; sends only if `may_send`. What could not be posted at all is put on `refused`, with its error;
     /// the return value is an error after which the queue pair is of no use.
-    error_code pump(verbs::queue_pair& qp, operation_list& refused);
+    error_code pump(verbs::queue_pair& qp, operation_list& refused, bool may_send);
     /// Takes an operation back that still waits; false if it is posted.
     bool take_back(operation& op) noexcept;
 
@@ -101,6 +101,8 @@ private:
     error_code pump_sends(verbs::queue_pair& qp, operation_list& refused);
     void pump_receives(verbs::queue_pair& qp, operation_list& refused);
     void gather(send_list& list);
+    void refuse_reads(operation_list& refused);
+    void refuse(operation& op, error_code ec, operation_list& refused);
     error_code take_back_unposted(send_list& list, ibv_send_wr const* bad, error_code ec, operation_list& refused);
     void finish(entry const& e, error_code ec, ibv_wc const* completion, operation_list& done);
 

@@ -100,7 +100,11 @@ void completion_source::sleep(std::shared_ptr<completion_source> self) {
     }
     // Made only when it is needed: an io_context without descriptors polls its run queue several times faster.
     if (!descriptor_) {
-        descriptor_.emplace(executor_);
+        try {
+            descriptor_.emplace(executor_);
+        } catch (boost::system::system_error const& e) {
+            return fail(e.code());  // no file descriptors left for the reactor
+        }
         descriptor_->assign(queue_.descriptor(), ec);
         if (ec) return fail(ec);
     }

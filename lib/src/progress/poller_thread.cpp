@@ -14,6 +14,10 @@ boost::asio::execution_context::id thread_owner::id;
 thread_owner::thread_owner(boost::asio::execution_context& context)
     : boost::asio::execution_context::service{context} {}
 
+thread_owner::~thread_owner() {
+    for (std::shared_ptr<run_loop> const& loop : stopped_) loop->destroy_context();
+}
+
 std::shared_ptr<poller_thread> thread_owner::start() {
     join_finished();
     auto loop = std::make_shared<run_loop>();
@@ -26,9 +30,9 @@ std::shared_ptr<poller_thread> thread_owner::start() {
     std::thread thread;
     try {
         thread = std::thread{[loop, this, &home] {
-            loop->context.run();
+            loop->context().run();
             loop->is_finished = true;
-            boost::asio::post(home, [this] { join_finished(); });
+            if (!loop->is_orphaned) boost::asio::post(home, [this] { join_finished(); });
         }};
     } catch (...) {
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -59,15 +63,19 @@ void thread_owner::stop_all() noexcept {
         std::lock_guard const lock{mutex_};
         all.swap(threads_);
     }
-    for (owned_thread& t : all) t.loop->context.stop();
+    for (owned_thread& t : all) {
+        t.loop->release_work();
+        t.loop->context().stop();
+    }
     for (owned_thread& t : all) {
         // The io_context may be destroyed by a handler on one of the threads; that one cannot join itself.
         if (t.thread.get_id() == std::this_thread::get_id()) {
+            t.loop->is_orphaned = true;
             t.thread.detach();
         } else {
             t.thread.join();
+            stopped_.push_back(std::move(t.loop));
         }
-        stopped_.push_back(std::move(t.loop));
     }
 }
 

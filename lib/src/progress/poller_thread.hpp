@@ -17,24 +17,43 @@
 
 namespace rcverbs::progress {
 
-/// What a thread runs. Lives until the thread has ended and nobody holds an executor's owner any more.
-struct run_loop {
+/// What a thread runs.
+class run_loop {
+public:
     // The hint 1 says that one thread runs it; starting work from other threads stays safe.
-    boost::asio::io_context context{1};
+    run_loop() : context_{std::make_unique<boost::asio::io_context>(1)}, work_{context_->get_executor()} {}
+
+    boost::asio::io_context& context() noexcept { return *context_; }
+    /// Lets the thread end once the run queue is empty.
+    void release_work() noexcept {
+        std::lock_guard const lock{mutex_};
+        work_.reset();
+    }
+    /// Destroys what is left in the run queue: it may hold whoever holds this loop. REQUIRES: its thread has ended.
+    void destroy_context() noexcept { context_.reset(); }
+
     std::atomic<bool> is_finished{false};
+    // Set when the owner goes before the thread does.
+    std::atomic<bool> is_orphaned{false};
+
+private:
+    std::unique_ptr<boost::asio::io_context> context_;
+    std::mutex mutex_;
+    boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
 };
 
 /// Keeps the thread going: it ends when the last holder is gone and the run queue is empty.
 class poller_thread {
 public:
-    explicit poller_thread(std::shared_ptr<run_loop> loop)
-        : loop_{std::move(loop)}, work_{loop_->context.get_executor()} {}
+    explicit poller_thread(std::shared_ptr<run_loop> loop) noexcept : loop_{std::move(loop)} {}
+    poller_thread(poller_thread const&) = delete;
+    poller_thread& operator=(poller_thread const&) = delete;
+    ~poller_thread() { loop_->release_work(); }
 
-    boost::asio::io_context& context() noexcept { return loop_->context; }
+    boost::asio::io_context& context() noexcept { return loop_->context(); }
 
 private:
     std::shared_ptr<run_loop> loop_;
-    boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
 };
 
 /// Owns the threads of one io_context.
@@ -44,6 +63,7 @@ public:
     using key_type = thread_owner;
 
     explicit thread_owner(boost::asio::execution_context& context);
+    ~thread_owner() override;
 
     /// Starts a thread with all signals blocked: the host's handlers run on the host's threads.
     std::shared_ptr<poller_thread> start();

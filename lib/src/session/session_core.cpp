@@ -5,6 +5,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include <tuple>
+#include <utility>
 
 #include "connection/core.hpp"
 
@@ -19,9 +20,10 @@ constexpr auto awaiting = asio::as_tuple(asio::use_awaitable);
 
 }  // namespace
 
-// The timer lives on the caller's io_context and not on the polling thread's, which polls faster without one.
+// The timers live on the caller's io_context and not on the polling thread's, which polls faster without one.
 session_core::session_core(connection over, session_options options)
-    : options_{options}, connection_{std::move(over)}, news_{connection_.context()} {}
+    : options_{options}, connection_{std::move(over)},
+      regions_wait_{asio::steady_timer{connection_.context()}}, done_wait_{asio::steady_timer{connection_.context()}} {}
 
 wire::hello session_core::own_hello() const noexcept {
     wire::hello h;
@@ -130,51 +132,65 @@ asio::awaitable<error_code> session_core::send_done() {
     co_return ec;
 }
 
-asio::awaitable<error_code> session_core::wait_regions() {
-    return wait_for(exchange::progress::published, step::exchange, options_.exchange_deadline);
-}
-
 asio::awaitable<error_code> session_core::exchange_regions(std::vector<named_region> own) {
     error_code const ec = co_await publish(std::move(own));
     co_return ec ? ec : co_await wait_regions();
 }
 
-asio::awaitable<error_code> session_core::wait_done() {
-    return wait_for(exchange::progress::done, step::finish, options_.finish_deadline);
+template <class Condition>
+asio::awaitable<error_code> session_core::wait_for(
+    wait& w, Condition has_come, step where, std::chrono::milliseconds deadline
+) {
+    if (std::exchange(w.is_under_way, true)) co_return errc::operation_in_progress;
+    error_code result;
+    w.timer.expires_after(deadline);
+    // What came before the peer left counts, even if it is looked at afterwards.
+    while (!has_come() && !result) {
+        if (inward_end_) {
+            result = *inward_end_;
+        } else if (exchange_.inward() == exchange::progress::done) {
+            result = errc::unexpected_message;  // nothing comes after MSG_DONE
+        } else {
+            auto [cancelled] = co_await w.timer.async_wait(awaiting);
+            if (!cancelled && !has_come()) result = fail(where, errc::timed_out, close_reason::timed_out);
+        }
+    }
+    w.is_under_way = false;
+    co_return result;
 }
 
-asio::awaitable<error_code> session_core::wait_for(
-    exchange::progress wanted, step where, std::chrono::milliseconds deadline
-) {
-    auto const until = std::chrono::steady_clock::now() + deadline;
-    // What came before the peer left counts, even if it is looked at afterwards.
-    bool const is_published = exchange_.inward() == exchange::progress::published || regions_.size() > 0;
-    if (wanted == exchange::progress::published && is_published) co_return error_code{};
-    while (exchange_.inward() < wanted) {
-        if (inward_end_) co_return *inward_end_;
-        news_.expires_at(until);
-        auto [ec] = co_await news_.async_wait(awaiting);
-        // Another waiter may have moved the timer.
-        bool const is_late = !ec && std::chrono::steady_clock::now() >= until;
-        if (is_late) co_return fail(where, errc::timed_out, close_reason::timed_out);
-    }
-    // MSG_DONE without MSG_MR, and one waits for MSG_MR: it will never come.
-    if (wanted != exchange_.inward() && regions_.size() == 0) co_return errc::unexpected_message;
-    co_return error_code{};
+asio::awaitable<error_code> session_core::wait_regions() {
+    return wait_for(
+        regions_wait_, [this] { return has_regions_; }, step::exchange, options_.exchange_deadline
+    );
+}
+
+asio::awaitable<error_code> session_core::wait_done() {
+    return wait_for(
+        done_wait_,
+        [this] { return exchange_.inward() == exchange::progress::done; },
+        step::finish,
+        options_.finish_deadline
+    );
 }
 
 void session_core::on_received(std::size_t slot, error_code ec, received what) {
     if (!ec) {
         error_code bad;
-        wire::message message = wire::decode(receive_slot(slot).bytes().first(what.size_bytes), bad);
-        if (!bad) bad = take_message(std::move(message));
+        if (what.is_write || what.size_bytes > wire::message_bytes_max) {
+            bad = errc::unexpected_message;  // a write with immediate data is no message
+        } else {
+            wire::message message = wire::decode(receive_slot(slot).bytes().first(what.size_bytes), bad);
+            if (!bad) bad = take_message(std::move(message));
+        }
         if (bad) inward_end_ = fail(step::exchange, bad, close_reason::protocol_error);
     } else if (!inward_end_ && exchange_.inward() != exchange::progress::done) {
         bool const has_left = ec == errc::peer_disconnected;
         step const where = exchange_.inward() == exchange::progress::opening ? step::exchange : step::finish;
         inward_end_ = has_left ? fail(where, errc::peer_closed_early, close_reason::peer_closed_early) : ec;
     }
-    news_.cancel();
+    regions_wait_.timer.cancel();
+    done_wait_.timer.cancel();
 }
 
 error_code session_core::take_message(wire::message message) {
@@ -185,6 +201,7 @@ error_code session_core::take_message(wire::message message) {
         std::vector<named_region> named;
         for (wire::region_descriptor& d : regions->regions) named.emplace_back(d.name, d.region);
         regions_ = peer_regions{std::move(named)};
+        has_regions_ = true;
     }
     return {};
 }

@@ -58,7 +58,15 @@ private:
     wire::hello own_hello() const noexcept;
     error_code fail(step where, error_code ec, close_reason reason);
     boost::asio::awaitable<error_code> send(wire::message message, std::size_t slot, step where);
-    boost::asio::awaitable<error_code> wait_for(exchange::progress wanted, step where, std::chrono::milliseconds deadline);
+    // One wait for something of the peer's. Its timer is woken, by cancelling it, whenever something has come in.
+    struct wait {
+        boost::asio::steady_timer timer;
+        bool is_under_way = false;
+    };
+    template <class Condition>
+    boost::asio::awaitable<error_code> wait_for(
+        wait& w, Condition has_come, step where, std::chrono::milliseconds deadline
+    );
 
     session_options const options_;
     connection connection_;
@@ -69,8 +77,9 @@ private:
     bool done_was_delivered_ = false;
     // Set when no message can come any more.
     std::optional<error_code> inward_end_;
-    // Woken, by cancelling it, whenever something has come in; expires at a waiter's deadline.
-    boost::asio::steady_timer news_;
+    bool has_regions_ = false;
+    wait regions_wait_;
+    wait done_wait_;
 
     mutable std::mutex mutex_;  // guards what the observers read
     failure failure_;

@@ -113,6 +113,8 @@ public:
     std::uint32_t use = 0;
     bool is_posted = false;
     bool is_cancelled = false;
+    // On its way to its handler: too late for a cancellation.
+    bool is_done = false;
     operation* next = nullptr;
 
 private:
@@ -128,12 +130,12 @@ private:
 
         // Called with the holder moved out of its place.
         void call(operation& op, boost::asio::any_io_executor const& io, bool inside_io) {
-            boost::asio::get_associated_cancellation_slot(handler).clear();
             executor_type executor = work.get_executor();
             error_code const code = op.code;
             auto const value = Result{}(op.result);
             if constexpr (std::is_same_v<executor_type, boost::asio::any_io_executor>) {
                 if (inside_io && executor == io) {
+                    boost::asio::get_associated_cancellation_slot(handler).clear();
                     std::move(handler)(code, value);
                     return;
                 }
@@ -150,7 +152,11 @@ private:
             Handler handler;
             error_code code;
             std::remove_const_t<Value> value;
-            void operator()() { std::move(handler)(code, value); }
+            void operator()() {
+                // On the handler's executor and nowhere else: that is where signals are emitted.
+                boost::asio::get_associated_cancellation_slot(handler).clear();
+                std::move(handler)(code, value);
+            }
         };
     };
 

@@ -1,0 +1,293 @@
+// rdma-server and rdma-client as a user runs them: separate processes, their output, their exit codes, and what they make
+// of each other's misbehaviour.
+#include <csignal>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "device/fixture.hpp"
+#include "support/child_process.hpp"
+
+using namespace test;
+
+namespace {
+
+constexpr int done = 0;
+constexpr int could_not_connect = 3;
+constexpr int deadline_passed = 4;
+constexpr int peer_gone = 5;
+constexpr int refused = 6;
+constexpr int not_verified = 7;
+
+std::string program(std::string const& name) {
+    return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / name).string();
+}
+
+std::vector<std::string> command(std::string const& name, std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), program(name));
+    return arguments;
+}
+
+struct server {
+    explicit server(std::vector<std::string> arguments) : process{command("rdma-server", std::move(arguments))} {
+        std::string const before = "listening on port ";
+        REQUIRE(process.wait_for_output(".\n"));
+        std::string const& out = process.output();
+        port = out.substr(before.size(), out.find('.') - before.size());
+    }
+
+    child_process client(std::string const& mode, std::vector<std::string> more = {}, std::string host = device_address()) const {
+        std::vector<std::string> arguments{mode, std::move(host), port};
+        arguments.insert(arguments.end(), more.begin(), more.end());
+        return child_process{command("rdma-client", std::move(arguments))};
+    }
+
+    /// One exchange with a client that behaves must work.
+    void must_serve(std::string const& mode) const {
+        child_process c = client(mode);
+        auto const status = c.wait();
+        INFO(c.error());
+        CHECK(status == done);
+    }
+
+    child_process process;
+    std::string port;
+};
+
+/// The sum of a hardware counter over all devices.
+long counter(std::string const& name) {
+    long sum = 0;
+    for (auto const& device : std::filesystem::directory_iterator{"/sys/class/infiniband"}) {
+        long value = 0;
+        std::ifstream{device.path() / "ports/1/hw_counters" / name} >> value;
+        sum += value;
+    }
+    return sum;
+}
+
+std::string resources() { return output_of({"rdma", "resource", "show"}); }
+
+std::string pid_of(child_process const& c) { return std::to_string(c.pid()); }
+
+}  // namespace
+
+TEST_CASE("server and client say line for line what the blog post shows", "[demo]") {
+    auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
+    auto const host = GENERATE(device_address(), device_address_v6());
+    server s{{mode, "--count", "1"}};
+    child_process c = s.client(mode, {}, host);
+    CHECK(c.wait() == done);
+    CHECK(s.process.wait() == done);
+    std::string const doing = mode == "write" ? "writing message to" : "reading message from";
+    CHECK(c.output_lines() ==
+          std::vector<std::string>{
+              "address resolved.",
+              "route resolved.",
+              "send completed successfully.",
+              "received MSG_MR. " + doing + " remote memory...",
+              "send completed successfully.",
+              "send completed successfully.",
+              "remote buffer: message from passive/server side with pid " + pid_of(s.process),
+              "disconnected."});
+    CHECK(s.process.output_lines() ==
+          std::vector<std::string>{
+              "listening on port " + s.port + ".",
+              "received connection request.",
+              "send completed successfully.",
+              "received MSG_MR. " + doing + " remote memory...",
+              "send completed successfully.",
+              "send completed successfully.",
+              "remote buffer: message from active/client side with pid " + pid_of(c),
+              "peer disconnected."});
+    CHECK(c.error().empty());
+    CHECK(s.process.error().empty());
+}
+
+TEST_CASE("a hundred clients one after another get their messages, and nobody is ever not ready", "[demo][long]") {
+    auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
+    std::string const before = resources();
+    long const not_ready = counter("send_rnr_err") + counter("rcvd_rnr_err");
+    {
+        server s{{mode, "--count", "100"}};
+        for (int i = 0; i < 100; ++i) {
+            child_process c = s.client(mode);
+            REQUIRE(c.wait() == done);
+            REQUIRE(c.output().find("remote buffer: message from passive/server side with pid " + pid_of(s.process) + "\n") != std::string::npos);
+            REQUIRE(s.process.wait_for_output("remote buffer: message from active/client side with pid " + pid_of(c) + "\n"));
+        }
+        CHECK(s.process.wait() == done);
+    }
+    CHECK(counter("send_rnr_err") + counter("rcvd_rnr_err") == not_ready);
+    CHECK(resources() == before);
+}
+
+TEST_CASE("thirty clients at once get their messages, and nothing is left behind", "[demo]") {
+    auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
+    std::string const before = resources();
+    {
+        server s{{mode, "--count", "30", "--timeout", "60s"}};
+        std::vector<child_process> clients;
+        for (int i = 0; i < 30; ++i) clients.push_back(s.client(mode, {"--timeout", "60s"}));
+        for (child_process& c : clients) {
+            auto const status = c.wait(120s);
+            INFO(c.error());
+            CHECK(status == done);
+            CHECK(c.output().find("passive/server side with pid " + pid_of(s.process) + "\n") != std::string::npos);
+        }
+        CHECK(s.process.wait(60s) == done);
+        for (child_process& c : clients) CHECK(s.process.output().find("with pid " + pid_of(c) + "\n") != std::string::npos);
+        INFO(s.process.error());
+        CHECK(s.process.error().empty());
+    }
+    CHECK(resources() == before);
+}
+
+TEST_CASE("a large region goes over whole", "[demo]") {
+    server s{{"write", "--count", "1", "--size", "1048577"}};
+    child_process c = s.client("write", {"--size", "1048577"});
+    CHECK(c.wait() == done);
+    CHECK(s.process.wait() == done);
+}
+
+TEST_CASE("a client says why it could not connect, and what to do", "[demo]") {
+    struct expectation {
+        std::string host;
+        std::string port;
+        std::string text;
+    };
+    std::vector<expectation> const cases{
+        {device_address(), "1", "nobody listens there; start the server"},
+        {"10.0.0.99", "1", "ping it"},
+        {"203.0.113.1", "1", "unreachable"},
+        {"127.0.0.1", "1", "not the loopback address"},
+    };
+    for (expectation const& e : cases) {
+        child_process c{command("rdma-client", {"write", e.host, e.port})};
+        CHECK(c.wait() == could_not_connect);
+        INFO(c.error());
+        CHECK(c.error().find(e.text) != std::string::npos);
+        CHECK(c.error().find(e.host + ":" + e.port) != std::string::npos);
+    }
+}
+
+TEST_CASE("a client in another mode is refused with the reason, and the server goes on", "[demo]") {
+    server s{{"write", "--count", "1"}};
+    child_process c = s.client("read");
+    CHECK(c.wait() == refused);
+    CHECK(c.error().find("another mode") != std::string::npos);
+    s.must_serve("write");
+    CHECK(s.process.wait() == done);
+    CHECK(s.process.error().find("another mode") != std::string::npos);
+}
+
+TEST_CASE("a foreign client is refused, and the server goes on", "[demo]") {
+    server s{{"write", "--count", "1"}};
+    child_process rping{{"rping", "-c", "-a", device_address(), "-p", s.port, "-C", "1"}};
+    rping.wait();
+    CHECK(s.process.wait_for_error("does not speak the rcverbs session protocol"));
+    s.must_serve("write");
+    CHECK(s.process.wait() == done);
+}
+
+TEST_CASE("a client killed at any step leaves a server that names it and serves the next", "[demo]") {
+    auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
+    for (std::string const at : {"connected", "regions-sent", "regions-received", "transferred", "done-sent"}) {
+        INFO("killed when " << at);
+        server s{{mode, "--count", "2", "--timeout", "5s"}};
+        child_process c = s.client(mode, {"--hold-at", at});
+        REQUIRE(c.wait_for_error("holding at " + at));
+        c.signal(SIGKILL);
+        c.wait();
+        s.must_serve(mode);
+        CHECK(s.process.wait(20s) == peer_gone);
+        CHECK(s.process.error().find("the peer") != std::string::npos);
+    }
+}
+
+TEST_CASE("a server killed at any step leaves a client that names it", "[demo]") {
+    auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
+    for (std::string const at : {"connected", "regions-sent", "regions-received", "transferred", "done-sent"}) {
+        INFO("killed when " << at);
+        server s{{mode, "--hold-at", at}};
+        child_process c = s.client(mode, {"--timeout", "5s"});
+        REQUIRE(s.process.wait_for_error("holding at " + at));
+        s.process.signal(SIGKILL);
+        auto const status = c.wait(20s);
+        INFO(c.error());
+        CHECK(status == peer_gone);
+    }
+}
+
+TEST_CASE("a peer that falls silent is met by the deadline", "[demo]") {
+    SECTION("a server stopped before it accepts") {
+        server s{{"write"}};
+        s.process.signal(SIGSTOP);
+        child_process c = s.client("write", {"--timeout", "1s"});
+        CHECK(c.wait(20s) == deadline_passed);
+        CHECK(c.error().find("connect") != std::string::npos);
+    }
+    SECTION("a server that holds in the middle") {
+        server s{{"write", "--hold-at", "connected"}};
+        child_process c = s.client("write", {"--timeout", "1s"});
+        CHECK(c.wait(20s) == deadline_passed);
+    }
+    SECTION("a client that holds in the middle") {
+        server s{{"write", "--count", "1", "--timeout", "1s"}};
+        child_process c = s.client("write", {"--hold-at", "regions-sent"});
+        CHECK(s.process.wait(20s) == deadline_passed);
+        CHECK(c.wait(20s) == peer_gone);
+    }
+}
+
+TEST_CASE("clients killed while they connect do the server no harm", "[demo]") {
+    server s{{"write"}};
+    std::mt19937 random{7};
+    for (int i = 0; i < 20; ++i) {
+        child_process c = s.client("write");
+        static_cast<void>(c.wait_for_output("never said", std::chrono::milliseconds{random() % 120}));
+        c.signal(SIGKILL);
+        c.wait();
+    }
+    s.must_serve("write");
+    CHECK_FALSE(s.process.wait(0ms));
+    s.process.signal(SIGTERM);
+    CHECK(s.process.wait(20s) == done);
+}
+
+TEST_CASE("a message that was damaged does not verify", "[demo]") {
+    server s{{"write", "--count", "1"}};
+    child_process c = s.client("write", {"--corrupt"});
+    CHECK(c.wait() == done);
+    CHECK(s.process.wait() == not_verified);
+    CHECK(s.process.error().find("checksum") != std::string::npos);
+}
+
+TEST_CASE("told to end, a server lets running exchanges finish and exits with 0", "[demo]") {
+    auto const signal = GENERATE(SIGTERM, SIGINT);
+    {
+        server idle{{"write"}};
+        idle.process.signal(signal);
+        CHECK(idle.process.wait(20s) == done);
+    }
+    server s{{"read", "--timeout", "20s"}};
+    // Stopped in the middle of its exchange, and set going after the server was told to end.
+    child_process c = s.client("read", {"--timeout", "20s"});
+    REQUIRE(c.wait_for_output("route resolved."));
+    c.signal(SIGSTOP);
+    REQUIRE(s.process.wait_for_output("received connection request."));
+    s.process.signal(signal);
+    c.signal(SIGCONT);
+    CHECK(c.wait(30s) == done);
+    CHECK(s.process.wait(30s) == done);
+}
+
+TEST_CASE("a server told to end cuts off what does not finish in time", "[demo]") {
+    server s{{"write", "--timeout", "1s"}};
+    child_process c = s.client("write", {"--hold-at", "regions-received", "--timeout", "60s"});
+    REQUIRE(c.wait_for_error("holding"));
+    s.process.signal(SIGTERM);
+    auto const status = s.process.wait(20s);
+    CHECK((status == deadline_passed || status == done));
+    CHECK(c.wait(20s) == peer_gone);
+}

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# vm_test.sh CASE: the virtual machine does what its help says. Run natively, by ctest, one case at a time.
+set -uo pipefail
+vm=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/vm
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+
+fail() { echo "FAILED: $*"; cat "$work"/out "$work"/err 2>/dev/null; exit 1; }
+expect_status() {
+    local wanted=$1 got=0
+    shift
+    "$@" >out 2>err || got=$?
+    [ "$got" = "$wanted" ] || fail "status $got instead of $wanted from: $*"
+}
+
+case $1 in
+passes_through)
+    export FROM_OUTSIDE='a "quoted" value'
+    expect_status 7 "$vm" -- bash -c 'echo "said $FROM_OUTSIDE $1"; echo complained >&2; pwd >"$0/pwd"; echo kept >build/vm-out/kept; echo lost >"$0/lost"; exit 7' "$work" 'an argument'
+    [ "$(cat out)" = 'said a "quoted" value an argument' ] || fail "standard output"
+    [ "$(cat err)" = complained ] || fail "standard error"
+    [ "$(cat build/vm-out/kept)" = kept ] || fail "the output folder was not kept"
+    [ ! -e lost ] || fail "the guest wrote to the host"
+    [ -s build/vm-out/kernel.log ] || fail "no kernel log"
+    ;;
+killed) # a killed command is seen
+    expect_status 137 "$vm" -- bash -c 'kill -KILL $$' ;;
+timeout)
+    expect_status 201 "$vm" --timeout 8 -- sleep 1000
+    grep -q 'still running after 8 s' err || fail "no reason given" ;;
+panic) # a machine that dies shows its console
+    expect_status 202 "$vm" -- bash -c 'echo c >/proc/sysrq-trigger; sleep 100'
+    grep -q 'sysrq triggered crash' err || fail "the console is not shown" ;;
+no_boot)
+    expect_status 200 "$vm" --memory 16 --timeout 8 -- true ;;
+usage)
+    expect_status 2 "$vm" --topology three -- true
+    expect_status 2 "$vm" --memory much -- true
+    expect_status 2 "$vm" ;;
+deterministic) # virtual time does not depend on the host's: idle time is skipped
+    start=$SECONDS
+    expect_status 0 "$vm" --deterministic -- sleep 60
+    [ $((SECONDS - start)) -lt 55 ] || fail "sleeping took real time" ;;
+rping)
+    expect_status 0 "$vm" -- bash -c 'rping -s -a 10.0.0.1 -C 3 & for try in $(seq 20); do sleep 0.3; rping -c -a 10.0.0.1 -C 3 -v && exit 0; done; exit 1'
+    grep -q 'rdma-ping-2' out || fail "no ping" ;;
+ib_write_bw)
+    expect_status 0 "$vm" -- bash -c 'ib_write_bw -d rxe0 -x 1 -n 100 -F >/dev/null & for try in $(seq 20); do sleep 0.5; ib_write_bw -d rxe0 -x 1 -n 100 -F 10.0.0.1 && exit 0; done; exit 1'
+    grep -q 65536 out || fail "no result" ;;
+pair) # the two devices talk over a wire, on which a lost packet is lost
+    cat >script <<'SCRIPT'
+packets() { cat /sys/class/net/v0/statistics/tx_packets; }
+# ping ADDRESS SECONDS TRIES: rping does not say when it listens, so a client may come too early.
+ping() {
+    rping -s -a $1 -C 2 >/dev/null & server=$!
+    for try in $(seq $3); do sleep 0.3; timeout $2 rping -c -a $1 -C 2; r=$?; [ $r = 0 ] && break; done
+    kill $server 2>/dev/null; wait $server 2>/dev/null; return $r
+}
+[ $(ls /sys/class/infiniband | wc -l) = 2 ] || exit 11
+before=$(packets)
+ping 10.0.1.1 20 20 || exit 12
+[ $(packets) -gt $((before + 10)) ] || exit 13
+ping fd00:1::1 20 20 || exit 14
+tc qdisc add dev v0 root netem loss 100% || exit 15
+ping 10.0.1.1 3 1 && exit 16
+tc -s qdisc show dev v0 | grep -q 'dropped [1-9]' || exit 17
+tc qdisc del dev v0 root
+ping 10.0.1.1 20 20 || exit 18
+SCRIPT
+    expect_status 0 "$vm" --topology pair -- bash "$work/script" ;;
+*) fail "no case $1" ;;
+esac
+echo "passed"
