@@ -200,7 +200,12 @@ TEST_CASE("a client killed at any step leaves a server that names it and serves 
         c.signal(SIGKILL);
         c.wait();
         s.must_serve(mode);
-        CHECK(s.process.wait(20s) == peer_gone);
+        auto const status = s.process.wait(20s);
+        INFO(s.process.error());
+        // After its MSG_DONE the client owes nothing but a disconnect: whether the server's own got through before the
+        // kill decides.
+        if (at == "done-sent" && status == done) continue;
+        CHECK(status == peer_gone);
         CHECK(s.process.error().find("the peer") != std::string::npos);
     }
 }
@@ -215,6 +220,7 @@ TEST_CASE("a server killed at any step leaves a client that names it", "[demo]")
         s.process.signal(SIGKILL);
         auto const status = c.wait(20s);
         INFO(c.error());
+        if (at == "done-sent" && status == done) continue;  // as above
         CHECK(status == peer_gone);
     }
 }
@@ -274,7 +280,12 @@ TEST_CASE("told to end, a server lets running exchanges finish and exits with 0"
     // Stopped in the middle of its exchange, and set going after the server was told to end.
     child_process c = s.client("read", {"--timeout", "20s"});
     REQUIRE(c.wait_for_output("route resolved."));
-    c.signal(SIGSTOP);
+    // Until the server has heard of it, in small steps.
+    for (int i = 0; i < 1000 && !s.process.wait_for_output("received connection request.", 2ms); ++i) {
+        c.signal(SIGCONT);
+        static_cast<void>(s.process.wait_for_output("received connection request.", 2ms));
+        c.signal(SIGSTOP);
+    }
     REQUIRE(s.process.wait_for_output("received connection request."));
     s.process.signal(signal);
     c.signal(SIGCONT);
