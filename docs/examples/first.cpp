@@ -1,0 +1,29 @@
+#include <boost/asio.hpp>
+#include <rcverbs/rcverbs.hpp>
+
+#include <iostream>
+
+using namespace rcverbs;
+using boost::asio::use_awaitable;
+
+boost::asio::awaitable<void> visit(session& s, endpoint server) {
+    co_await s.async_connect(server, use_awaitable);
+    buffer mine{s.next_layer().domain(), 4096, access_flags::local_write};
+    std::vector<named_region> nothing;  // we expose none of our memory
+    peer_regions theirs = co_await s.async_exchange(nothing, use_awaitable);
+    remote_region page = theirs[0].slice(0, 4096);
+    mine.bytes()[0] = std::byte{42};
+    co_await s.next_layer().async_write(mine.slice(), page, use_awaitable);
+    co_await s.next_layer().async_read(page, mine.slice(), use_awaitable);
+    co_await s.async_finish(use_awaitable);
+}
+
+int main(int argc, char** argv) {
+    boost::asio::io_context io;
+    session s{connection{io}};
+    co_spawn(io, visit(s, {argc > 1 ? argv[1] : "192.168.0.1", 7471}), [&](std::exception_ptr failed) {
+        if (failed) std::cerr << s.last_failure().message() << '\n';
+        s.close();
+    });
+    io.run();
+}
