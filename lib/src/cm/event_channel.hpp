@@ -4,8 +4,9 @@
 // io_context::run() returns when the last connection and acceptor are gone. Every event is copied and acknowledged
 // before anybody is told of it; so an id can be destroyed at any time, even by the handler of its own event.
 //
-// One lock guards taking an event (librdmacm moves queue pairs while it does), destroying ids, and destroying queue
-// pairs (lock()): the three must not overlap. It is never held while a sink is called.
+// One lock guards taking an event (librdmacm writes to ids and moves queue pairs while it does), every call on an id,
+// destroying ids, and making and destroying queue pairs (lock()): they must not overlap. It is never held while a sink is
+// called.
 #pragma once
 
 #include <boost/asio/execution_context.hpp>
@@ -36,7 +37,7 @@ public:
     /// The protection domain that connections over `device` share; made if there is none at present.
     std::shared_ptr<verbs::domain> shared_domain(ibv_context* device, error_code& ec);
 
-    /// To be held while a queue pair is destroyed.
+    /// To be held while a queue pair is made or destroyed.
     [[nodiscard]] std::unique_lock<std::mutex> lock() { return std::unique_lock{mutex_}; }
 
 private:

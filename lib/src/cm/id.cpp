@@ -46,15 +46,20 @@ id::~id() { channel_.destroy(*this); }
 void id::set_sink(std::weak_ptr<event_sink> sink) { channel_.set_sink(*this, std::move(sink)); }
 
 error_code id::bind(endpoint const& local) {
+    auto const lock = channel_.lock();
     auto address = to_sockaddr(local);
     return from_minus_one(rdma_bind_addr(raw_, address.data()));
 }
 
-error_code id::listen(int backlog) { return from_minus_one(rdma_listen(raw_, backlog)); }
+error_code id::listen(int backlog) {
+    auto const lock = channel_.lock();
+    return from_minus_one(rdma_listen(raw_, backlog));
+}
 
 error_code id::resolve_address(
     boost::asio::ip::address const* source, endpoint const& peer, std::chrono::milliseconds timeout
 ) {
+    auto const lock = channel_.lock();
     auto to = to_sockaddr(peer);
     boost::asio::ip::tcp::endpoint from;
     if (source != nullptr) from = {*source, 0};
@@ -63,26 +68,31 @@ error_code id::resolve_address(
 }
 
 error_code id::resolve_route(std::chrono::milliseconds timeout) {
+    auto const lock = channel_.lock();
     return from_minus_one(rdma_resolve_route(raw_, static_cast<int>(timeout.count())));
 }
 
 error_code id::set_ack_timeout(std::uint8_t code) {
+    auto const lock = channel_.lock();
     return from_minus_one(
         rdma_set_option(raw_, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &code, sizeof code)
     );
 }
 
 error_code id::connect(connection_parameters const& parameters) {
+    auto const lock = channel_.lock();
     rdma_conn_param c = to_c(parameters);
     return from_minus_one(rdma_connect(raw_, &c));
 }
 
 error_code id::accept(connection_parameters const& parameters) {
+    auto const lock = channel_.lock();
     rdma_conn_param c = to_c(parameters);
     return from_minus_one(rdma_accept(raw_, &c));
 }
 
 error_code id::reject(std::span<std::byte const> private_data) {
+    auto const lock = channel_.lock();
     return from_minus_one(rdma_reject(
         raw_,
         private_data.empty() ? nullptr : private_data.data(),
@@ -90,9 +100,18 @@ error_code id::reject(std::span<std::byte const> private_data) {
     ));
 }
 
-error_code id::disconnect() { return from_minus_one(rdma_disconnect(raw_)); }
+error_code id::disconnect() {
+    auto const lock = channel_.lock();
+    return from_minus_one(rdma_disconnect(raw_));
+}
 
-endpoint id::local() const { return from_sockaddr(rdma_get_local_addr(raw_)); }
-endpoint id::peer() const { return from_sockaddr(rdma_get_peer_addr(raw_)); }
+endpoint id::local() const {
+    auto const lock = channel_.lock();
+    return from_sockaddr(rdma_get_local_addr(raw_));
+}
+endpoint id::peer() const {
+    auto const lock = channel_.lock();
+    return from_sockaddr(rdma_get_peer_addr(raw_));
+}
 
 }  // namespace rcverbs::cm

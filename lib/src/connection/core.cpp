@@ -315,7 +315,10 @@ void connection_core::make_queue_pair(error_code& ec) {
     verbs::completion_queue queue{id_->device(), completions, ec};
     if (ec) return;
     auto source = std::make_shared<progress::completion_source>(executor_, options_.polling, std::move(queue));
-    qp_ = verbs::queue_pair{id_->raw(), domain_->get(), source->queue().get(), sizes, ec};
+    {
+        auto const channel = registry_.channel().lock();
+        qp_ = verbs::queue_pair{id_->raw(), domain_->get(), source->queue().get(), sizes, ec};
+    }
     if (ec) return;
     ec = id_->set_ack_timeout(verbs::encode_ack_timeout(options_.ack_timeout));
     data_ = data_path{sizes, options_.waiting_operations_max, device.message_bytes_max};
