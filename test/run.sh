@@ -2,7 +2,6 @@
 # run.sh: installs what is missing, builds, runs every test, and prints the counts. Exits 0 only if all passed.
 #
 # Tests that need an RDMA device run on this machine's own if one is usable, else in the SoftRoCE virtual machine.
-# With CI=true warnings are errors.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -70,10 +69,8 @@ fi
 
 step "install what is missing" .ci/install-deps || exit 1
 mkdir -p "$logs"
-werror=OFF
-if [ "${CI:-}" = true ]; then werror=ON; fi
 for preset in release asan tsan; do
-    step "configure $preset" cmake --preset $preset -DRCVERBS_WERROR=$werror >"$logs/configure-$preset.log" 2>&1 ||
+    step "configure $preset" cmake --preset $preset >"$logs/configure-$preset.log" 2>&1 ||
         { cat "$logs/configure-$preset.log"; exit 1; }
     step "build $preset" cmake --build --preset $preset >"$logs/build-$preset.log" 2>&1 ||
         { cat "$logs/build-$preset.log"; exit 1; }
