@@ -11,6 +11,7 @@
 #include <random>
 
 #include "device/fixture.hpp"
+#include "support/allocations.hpp"
 
 using namespace rcverbs;
 using namespace test;
@@ -26,7 +27,8 @@ std::atomic<int> allocations{0};
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define COUNTS_ALLOCATIONS 1
 void* operator new(std::size_t size) {
-    if (counts_allocations) ++allocations;
+    bool const is_ours = test::allocates_for_others == nullptr || !test::allocates_for_others();
+    if (counts_allocations && is_ours) ++allocations;
     if (void* const p = std::malloc(size)) return p;
     throw std::bad_alloc{};
 }

@@ -1,0 +1,689 @@
+// The connection manager: addresses, routes, the three-way handshake, and the end of a connection, with librdmacm's part
+// in it (what it does inside of rdma_get_cm_event). Source: rdma_cm(7), librdmacm's and the kernel's ib_cm's behaviour.
+#include "network.hpp"
+
+#include <net/if.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace rcverbs::fabric::detail {
+
+namespace {
+
+using namespace std::chrono_literals;
+using state = cm_id::state;
+
+// Sizes that a program may fill, and what it gets of each. Source: rdma_connect(3), rdma_accept(3), rdma_reject(3).
+constexpr std::size_t request_data_max = 56;
+constexpr std::size_t reply_data_max = 196;
+constexpr std::size_t rejection_data_max = 148;
+
+// Reasons. Source: InfiniBand specification, volume 1, table "REJ reasons".
+constexpr int no_such_service = 8;
+constexpr int refused_by_program = 28;
+
+// How long the kernel goes on asking a peer that does not answer: some 15 tries of 4 s.
+constexpr nanoseconds handshake_patience = 64s;
+constexpr nanoseconds time_wait = 2s;
+
+std::size_t size_of(sockaddr const* a) noexcept {
+    switch (a->sa_family) {
+    case AF_INET: return sizeof(sockaddr_in);
+    case AF_INET6: return sizeof(sockaddr_in6);
+    default: return 0;
+    }
+}
+
+// The socket interface's structures, in place of each other as it is made for.
+sockaddr_in& v4(address& a) noexcept { return reinterpret_cast<sockaddr_in&>(a.raw); }
+sockaddr_in6& v6(address& a) noexcept { return reinterpret_cast<sockaddr_in6&>(a.raw); }
+sockaddr_in const& v4(address const& a) noexcept { return reinterpret_cast<sockaddr_in const&>(a.raw); }
+sockaddr_in6 const& v6(address const& a) noexcept { return reinterpret_cast<sockaddr_in6 const&>(a.raw); }
+
+address copy(sockaddr const* from) noexcept {
+    address a;
+    std::memcpy(&a.raw, from, size_of(from));
+    return a;
+}
+
+std::uint16_t port_of(address const& a) noexcept {
+    return ntohs(a.family() == AF_INET ? v4(a).sin_port : v6(a).sin6_port);
+}
+
+void give_port(address& a, std::uint16_t port) noexcept {
+    (a.family() == AF_INET ? v4(a).sin_port : v6(a).sin6_port) = htons(port);
+}
+
+bool is_any(address const& a) noexcept {
+    return a.family() == AF_INET ? v4(a).sin_addr.s_addr == INADDR_ANY : IN6_IS_ADDR_UNSPECIFIED(&v6(a).sin6_addr);
+}
+
+bool is_loopback(address const& a) noexcept {
+    return a.family() == AF_INET ? (ntohl(v4(a).sin_addr.s_addr) >> 24) == 127 : IN6_IS_ADDR_LOOPBACK(&v6(a).sin6_addr);
+}
+
+// The first `bytes` bytes of the addresses are the same.
+bool agree(address const& a, address const& b, std::size_t bytes) noexcept {
+    if (a.family() != b.family()) return false;
+    if (a.family() == AF_INET) return std::memcmp(&v4(a).sin_addr, &v4(b).sin_addr, std::min<std::size_t>(bytes, 4)) == 0;
+    return std::memcmp(&v6(a).sin6_addr, &v6(b).sin6_addr, bytes) == 0;
+}
+bool is_same(address const& a, address const& b) noexcept { return agree(a, b, 16); }
+bool is_same_network(address const& a, address const& b) noexcept { return agree(a, b, a.family() == AF_INET ? 3 : 8); }
+
+std::vector<std::byte> bytes_of(void const* data, std::size_t size) {
+    auto const* const first = static_cast<std::byte const*>(data);
+    return first == nullptr ? std::vector<std::byte>{} : std::vector<std::byte>(first, first + size);
+}
+
+terms terms_of(rdma_cm_id const& id, rdma_conn_param const* p) {
+    terms t;
+    t.qp_num = id.qp != nullptr ? id.qp->qp_num : p->qp_num;
+    if (p == nullptr) return t;
+    t.responder_resources = p->responder_resources;
+    t.initiator_depth = p->initiator_depth;
+    t.retry_count = p->retry_count;
+    t.rnr_retry_count = p->rnr_retry_count;
+    t.private_data = bytes_of(p->private_data, p->private_data_len);
+    return t;
+}
+
+void store(sockaddr_storage& to, address const& from) noexcept { to = from.raw; }
+
+}  // namespace
+
+// --- channels and ids ----------------------------------------------------------------------------------------------
+
+int network::create_cm_channel(cm_channel*& out) {
+    auto made = std::make_unique<cm_channel>();
+    made->fd = made->ready.get();
+    out = made.get();
+    cm_channels_.emplace(out, std::move(made));
+    return 0;
+}
+
+int network::destroy_cm_channel(rdma_event_channel* raw) {
+    auto const found = cm_channels_.find(raw);
+    if (found == cm_channels_.end()) return EINVAL;
+    for (cm_event* const e : found->second->events) delete e;
+    cm_channels_.erase(found);
+    return 0;
+}
+
+cm_id* network::find_id(std::uint64_t number) {
+    auto const found = ids_.find(number);
+    return found == ids_.end() ? nullptr : found->second.get();
+}
+
+cm_id* network::id_of(rdma_cm_id* raw) {
+    // Only what this network made may be looked into.
+    auto const found = id_pointers_.find(raw);
+    return found == id_pointers_.end() ? nullptr : found->second;
+}
+
+cm_id& network::make_id(cm_channel& channel, void* context, rdma_port_space space) {
+    auto made = std::make_unique<cm_id>();
+    static_cast<rdma_cm_id&>(*made) = {};
+    made->channel = &channel;
+    made->context = context;
+    made->ps = space;
+    made->qp_type = IBV_QPT_RC;
+    made->number = next_id_++;
+    ++channel.ids;
+    cm_id& id = *made;
+    id_pointers_.emplace(&id, &id);
+    ids_.emplace(id.number, std::move(made));
+    return id;
+}
+
+int network::create_id(rdma_event_channel* channel, void* context, rdma_port_space space, cm_id*& out) {
+    auto const found = cm_channels_.find(channel);
+    if (found == cm_channels_.end() || space != RDMA_PS_TCP) return EINVAL;
+    out = &make_id(*found->second, context, space);
+    return 0;
+}
+
+// What was not taken yet is never delivered; a request that nobody took is refused.
+void network::drop_events(cm_id& id) {
+    auto const found = cm_channels_.find(id.channel);
+    if (found == cm_channels_.end()) return;
+    cm_channel& channel = *found->second;
+    std::vector<std::uint64_t> children;
+    channel.ready.drop(std::erase_if(channel.events, [&](cm_event* e) {
+        if (e->owner != id.number) return false;
+        if (e->child != 0) children.push_back(e->child);
+        delete e;
+        return true;
+    }));
+    for (std::uint64_t const number : children) {
+        if (cm_id* const child = find_id(number)) forget(*child);
+    }
+}
+
+void network::forget(cm_id& id) {
+    say_goodbye(id);
+    drop_events(id);
+    if (auto const channel = cm_channels_.find(id.channel); channel != cm_channels_.end()) --channel->second->ids;
+    id_pointers_.erase(&id);
+    ids_.erase(id.number);
+}
+
+int network::destroy_id(rdma_cm_id* raw, guard& held) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr) return EINVAL;
+    say_goodbye(*id);
+    drop_events(*id);
+    auto const missing = [id] { return id->events_given - id->events_acknowledged; };
+    if (missing() > 0 && is_stepped()) would_block_for_ever("rdma_destroy_id", missing());
+    acknowledged_.wait(held, [&] { return missing() == 0; });
+    forget(*id);
+    return 0;
+}
+
+int network::set_option(rdma_cm_id* raw, int level, int name, void const* value, std::size_t size) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr || level != RDMA_OPTION_ID) return EINVAL;
+    if (name != RDMA_OPTION_ID_ACK_TIMEOUT) return name <= RDMA_OPTION_ID_AFONLY ? 0 : ENOSYS;
+    auto const code = *static_cast<std::uint8_t const*>(value);
+    if (size != 1 || code > 31) return EINVAL;
+    id->ack_timeout = code;
+    return 0;
+}
+
+int network::migrate(rdma_cm_id* raw, rdma_event_channel* to) {
+    cm_id* const id = id_of(raw);
+    auto const target = cm_channels_.find(to);
+    auto const source = id != nullptr ? cm_channels_.find(id->channel) : cm_channels_.end();
+    if (target == cm_channels_.end() || source == cm_channels_.end()) return EINVAL;
+    std::deque<cm_event*>& from = source->second->events;
+    for (auto it = from.begin(); it != from.end();) {
+        if ((*it)->owner != id->number) {
+            ++it;
+            continue;
+        }
+        target->second->events.push_back(*it);
+        target->second->ready.ring();
+        source->second->ready.drop(1);
+        it = from.erase(it);
+    }
+    --source->second->ids;
+    ++target->second->ids;
+    id->channel = to;
+    return 0;
+}
+
+// --- events ----------------------------------------------------------------------------------------------------------
+
+void network::tell(cm_id& id, rdma_cm_event_type type, int status, terms const* with, std::uint64_t child) {
+    if (id.is_abandoned) return;
+    auto event = std::make_unique<cm_event>();
+    static_cast<rdma_cm_event&>(*event) = {};
+    event->event = type;
+    event->status = status;
+    event->owner = id.number;
+    event->child = child;
+    if (with != nullptr) {
+        std::size_t const field = type == RDMA_CM_EVENT_CONNECT_REQUEST    ? request_data_max
+                                  : type == RDMA_CM_EVENT_REJECTED         ? rejection_data_max
+                                  : type == RDMA_CM_EVENT_CONNECT_RESPONSE ? reply_data_max
+                                                                           : 0;
+        std::copy_n(with->private_data.begin(), std::min(field, with->private_data.size()), event->data.begin());
+        rdma_conn_param& p = event->param.conn;
+        // Padded: the length that was sent does not travel.
+        p.private_data_len = static_cast<std::uint8_t>(field);
+        p.private_data = field > 0 ? event->data.data() : nullptr;
+        p.responder_resources = with->initiator_depth;
+        p.initiator_depth = with->responder_resources;
+        p.retry_count = with->retry_count;
+        p.rnr_retry_count = with->rnr_retry_count;
+        p.qp_num = with->qp_num;
+    }
+    cm_event_fate fate;
+    if (cm_decision) fate = cm_decision({type, status, id.on != nullptr ? id.on->options.name : std::string_view{}});
+    if (fate.what == cm_event_fate::kind::lose) return;
+    if (fate.what == cm_event_fate::kind::deliver) return give(std::move(event));
+    at(now() + fate.by, [this, held = std::make_shared<std::unique_ptr<cm_event>>(std::move(event))] {
+        give(std::move(*held));
+    });
+}
+
+void network::give(std::unique_ptr<cm_event> event) {
+    cm_id* const id = find_id(event->owner);
+    if (id == nullptr || id->is_abandoned) return;
+    auto const found = cm_channels_.find(id->channel);
+    if (found == cm_channels_.end()) return;
+    found->second->events.push_back(event.release());
+    found->second->ready.ring();
+}
+
+int network::take_cm_event(rdma_event_channel* raw, rdma_cm_event** out) {
+    auto const found = cm_channels_.find(raw);
+    if (found == cm_channels_.end() || found->second->events.empty()) return EAGAIN;
+    std::unique_ptr<cm_event> event{found->second->events.front()};
+    found->second->events.pop_front();
+    cm_id& owner = *find_id(event->owner);  // ids take their events with them
+    ++owner.events_given;
+    event->id = &owner;
+    if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+        event->listen_id = &owner;
+        event->id = find_id(event->child);
+        event->child = 0;
+        --owner.waiting_requests;
+    } else if (event->event == RDMA_CM_EVENT_CONNECT_RESPONSE && owner.qp != nullptr) {
+        // librdmacm readies the queue pair and answers before the program sees the event.
+        if (owner.at != state::reply_received || to_ready_to_send(owner) != 0) {
+            event->event = RDMA_CM_EVENT_CONNECT_ERROR;
+            event->status = -EINVAL;
+        } else {
+            event->event = RDMA_CM_EVENT_ESTABLISHED;
+            owner.at = state::connected;
+            cm_id* const peer = find_id(owner.peer);
+            message(owner.on, peer != nullptr ? peer->on : nullptr, [this, to = owner.peer] { on_ready(to); });
+        }
+    } else if (event->event == RDMA_CM_EVENT_REJECTED && owner.qp != nullptr) {
+        break_qp(static_cast<queue_pair&>(*owner.qp));
+    }
+    *out = event.get();
+    given_events_.insert(event.release());
+    return 0;
+}
+
+void network::acknowledge(rdma_cm_event* raw) {
+    auto* const event = static_cast<cm_event*>(raw);
+    if (given_events_.erase(event) == 0) return;
+    if (cm_id* const id = find_id(event->owner)) ++id->events_acknowledged;
+    delete event;
+    acknowledged_.notify_all();
+}
+
+// --- addresses and routes --------------------------------------------------------------------------------------------
+
+device* network::device_of(address const& a) {
+    for (std::unique_ptr<device> const& d : devices) {
+        if (d->is_removed) continue;
+        for (address const& own : d->addresses) {
+            if (is_same(own, a)) return d.get();
+        }
+    }
+    return nullptr;
+}
+
+// The device to leave through: the one that was asked for; else another than the target's, so that packets travel.
+device* network::way_to(address const& to, address const* from) {
+    if (from != nullptr) return device_of(*from);
+    device* const target = device_of(to);
+    device* way = nullptr;
+    for (std::unique_ptr<device> const& d : devices) {
+        bool const speaks = std::any_of(d->addresses.begin(), d->addresses.end(), [&](address const& own) {
+            return own.family() == to.family();
+        });
+        if (!speaks || d->is_removed) continue;
+        if (way == nullptr || way == target) way = d.get();
+    }
+    return way;
+}
+
+int network::attach(cm_id& id, device& to) {
+    if (to.borrowed == nullptr) {
+        if (int const error = open_device(to, to.borrowed)) return error;
+    }
+    id.on = &to;
+    id.verbs = &to.borrowed->verbs.context;
+    id.port_num = 1;
+    return 0;
+}
+
+std::uint16_t network::free_port() {
+    address any;
+    any.raw.ss_family = AF_INET6;
+    for (int tries = 0; tries < 28232; ++tries) {
+        std::uint16_t const port = next_port_;
+        next_port_ = next_port_ == 60999 ? std::uint16_t{32768} : static_cast<std::uint16_t>(next_port_ + 1);
+        give_port(any, port);
+        if (!is_port_taken(any)) return port;
+    }
+    return 0;
+}
+
+bool network::is_port_taken(address const& a) {
+    return std::any_of(ids_.begin(), ids_.end(), [&](auto const& entry) {
+        cm_id const& id = *entry.second;
+        if (id.at != state::bound && id.at != state::listening) return false;
+        bool const overlaps = is_any(id.local) || is_any(a) || is_same(id.local, a);
+        return overlaps && port_of(id.local) == port_of(a);
+    });
+}
+
+int network::bind(rdma_cm_id* raw, sockaddr const* to) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr || size_of(to) == 0 || id->at != state::idle) return EINVAL;
+    address wanted = copy(to);
+    if (port_of(wanted) == 0) give_port(wanted, free_port());
+    if (is_port_taken(wanted)) return EADDRINUSE;
+    if (!is_any(wanted) && !is_loopback(wanted)) {
+        device* const on = device_of(wanted);
+        if (on == nullptr) return EADDRNOTAVAIL;
+        if (int const error = attach(*id, *on)) return error;
+    }
+    id->local = wanted;
+    store(id->route.addr.src_storage, wanted);
+    id->at = state::bound;
+    return 0;
+}
+
+int network::listen(rdma_cm_id* raw, int backlog) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr || id->at != state::bound) return EINVAL;
+    id->backlog = backlog > 0 ? backlog : 1024;
+    id->at = state::listening;
+    return 0;
+}
+
+int network::resolve_address(rdma_cm_id* raw, sockaddr const* from, sockaddr const* to, int timeout_ms) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr || size_of(to) == 0 || (from != nullptr && size_of(from) == 0)) return EINVAL;
+    if (id->at != state::idle && id->at != state::bound) return EINVAL;
+    address const target = copy(to);
+    bool const is_known_network = is_loopback(target) || std::any_of(devices.begin(), devices.end(), [&](auto const& d) {
+        return std::any_of(d->addresses.begin(), d->addresses.end(), [&](address const& own) {
+            return is_same_network(own, target);
+        });
+    });
+    if (!is_known_network) return ENETUNREACH;
+    address source;
+    bool const is_bound = from != nullptr && !is_any(copy(from));
+    if (is_bound) source = copy(from);
+    device* const way = way_to(target, is_bound ? &source : nullptr);
+    if (way == nullptr) return is_bound ? EADDRNOTAVAIL : ENODEV;
+    for (address const& own : way->addresses) {
+        if (!is_bound && own.family() == target.family()) source = own;
+    }
+    if (port_of(source) == 0) give_port(source, free_port());
+    id->at = state::resolving_address;
+    id->remote = target;
+    id->local = source;
+    store(id->route.addr.dst_storage, target);
+    bool const has_neighbour = is_loopback(target) || device_of(target) != nullptr;
+    nanoseconds const delay = has_neighbour ? nanoseconds{pick(1000, 20000)} : std::chrono::milliseconds{timeout_ms};
+    at(now() + delay, [this, number = id->number, way, has_neighbour] {
+        cm_id* const still = find_id(number);
+        if (still == nullptr || still->at != state::resolving_address) return;
+        int const error = has_neighbour ? attach(*still, *way) : ETIMEDOUT;
+        still->at = error == 0 ? state::address_resolved : state::idle;
+        if (error == 0) store(still->route.addr.src_storage, still->local);
+        tell(*still, error == 0 ? RDMA_CM_EVENT_ADDR_RESOLVED : RDMA_CM_EVENT_ADDR_ERROR, -error);
+    });
+    return 0;
+}
+
+int network::resolve_route(rdma_cm_id* raw, int) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr || id->at != state::address_resolved) return EINVAL;
+    if (is_loopback(id->remote)) return ENODEV;  // there is no RDMA device behind "lo"
+    id->at = state::resolving_route;
+    at(now() + nanoseconds{pick(500, 5000)}, [this, number = id->number] {
+        cm_id* const still = find_id(number);
+        if (still == nullptr || still->at != state::resolving_route) return;
+        still->at = state::route_resolved;
+        tell(*still, RDMA_CM_EVENT_ROUTE_RESOLVED);
+    });
+    return 0;
+}
+
+int network::create_id_qp(rdma_cm_id* raw, ibv_pd* pd, ibv_qp_init_attr* attributes) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr || id->qp != nullptr || id->verbs == nullptr) return EINVAL;
+    if (pd == nullptr || pd->context != id->verbs) return EINVAL;
+    queue_pair* made = nullptr;
+    if (int const error = create_qp(pd, attributes, made)) return error;
+    made->state = IBV_QPS_INIT;
+    id->qp = made;
+    id->pd = pd;
+    return 0;
+}
+
+// --- the handshake ---------------------------------------------------------------------------------------------------
+
+void network::message(device* from, device* to, std::function<void()> on_arrival) {
+    if (from != nullptr && (!from->is_powered || !from->is_up)) return;
+    nanoseconds const travel{is_stepped() ? pick(2000, 50000) : 0};
+    at(now() + travel, [to, arrived = std::move(on_arrival)] {
+        if (to == nullptr || (to->is_powered && to->is_up)) arrived();
+    });
+}
+
+// An id that is still in the same state when patience ends is told so.
+void network::expect_answer(cm_id& id, state while_in, rdma_cm_event_type otherwise, int status) {
+    at(now() + handshake_patience, [this, number = id.number, while_in, otherwise, status] {
+        cm_id* const still = find_id(number);
+        if (still == nullptr || still->at != while_in) return;
+        still->at = state::closed;
+        tell(*still, otherwise, status);
+    });
+}
+
+int network::connect(rdma_cm_id* raw, rdma_conn_param const* p) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr || id->at != state::route_resolved || (p == nullptr && id->qp == nullptr)) return EINVAL;
+    if (p != nullptr && p->private_data_len > request_data_max) return EINVAL;
+    std::uint32_t const depth_max = id->on->options.read_depth_max;
+    if (p != nullptr && (p->responder_resources > depth_max || p->initiator_depth > depth_max)) return EINVAL;
+    id->own = terms_of(*id, p);
+    id->at = state::request_sent;
+    message(id->on, device_of(id->remote), [this, from = id->number] { on_connect_request(from); });
+    expect_answer(*id, state::request_sent, RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
+    return 0;
+}
+
+void network::on_connect_request(std::uint64_t from) {
+    cm_id* const client = find_id(from);
+    if (client == nullptr || client->at != state::request_sent) return;
+    device* const on = device_of(client->remote);
+    auto const refuse = [&](int reason) {
+        message(on, client->on, [this, from, reason] { on_rejection(from, reason, {}); });
+    };
+    if (reject_with) return refuse(*std::exchange(reject_with, std::nullopt));
+    auto const found = std::find_if(ids_.begin(), ids_.end(), [&](auto const& entry) {
+        cm_id const& id = *entry.second;
+        return id.at == state::listening && !id.is_abandoned && port_of(id.local) == port_of(client->remote) &&
+               (is_any(id.local) || is_same(id.local, client->remote));
+    });
+    if (found == ids_.end() || on == nullptr) return refuse(no_such_service);
+    cm_id& listener = *found->second;
+    if (listener.waiting_requests >= static_cast<std::size_t>(listener.backlog)) return refuse(refused_by_program);
+    ++listener.waiting_requests;
+    cm_id& child = make_id(static_cast<cm_channel&>(*listener.channel), listener.context, listener.ps);
+    if (attach(child, *on) != 0) return forget(child);
+    child.at = state::request_received;
+    child.peer = from;
+    child.theirs = client->own;
+    child.local = client->remote;
+    child.remote = client->local;
+    store(child.route.addr.src_storage, child.local);
+    store(child.route.addr.dst_storage, child.remote);
+    tell(listener, RDMA_CM_EVENT_CONNECT_REQUEST, 0, &child.theirs, child.number);
+}
+
+// The queue pair's terms: what each side asked for, as the kernel works it out.
+int network::to_ready_to_send(cm_id& id) {
+    if (id.qp == nullptr) return 0;
+    bool const is_active = id.at == state::reply_received;
+    cm_id* const peer = find_id(id.peer);
+    auto& qp = static_cast<queue_pair&>(*id.qp);
+    ibv_qp_attr a{};
+    a.qp_state = IBV_QPS_RTR;
+    a.dest_qp_num = id.theirs.qp_num;
+    a.max_dest_rd_atomic = is_active ? id.theirs.initiator_depth : id.own.responder_resources;
+    a.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+    if (a.max_dest_rd_atomic > 0) a.qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+    a.min_rnr_timer = 0;
+    int error = modify_qp(
+        &qp,
+        &a,
+        IBV_QP_STATE | IBV_QP_DEST_QPN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER
+    );
+    if (error != 0) return error;
+    if (peer != nullptr && peer->on != nullptr) {
+        qp.mtu = std::min(id.on->options.path_mtu_bytes, peer->on->options.path_mtu_bytes);
+    }
+    a.qp_state = IBV_QPS_RTS;
+    a.max_rd_atomic = is_active ? id.theirs.responder_resources : id.own.initiator_depth;
+    a.timeout = id.ack_timeout.value_or(19);
+    a.retry_cnt = is_active ? id.own.retry_count : id.theirs.retry_count;
+    a.rnr_retry = id.theirs.rnr_retry_count;
+    return modify_qp(
+        &qp, &a, IBV_QP_STATE | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY
+    );
+}
+
+int network::accept(rdma_cm_id* raw, rdma_conn_param const* p) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr) return EINVAL;
+    if (id->is_abandoned) return 0;
+    if (id->at != state::request_received || (p == nullptr && id->qp == nullptr)) return EINVAL;
+    if (p != nullptr && p->private_data_len > reply_data_max) return EINVAL;
+    std::uint32_t const depth_max = id->on->options.read_depth_max;
+    if (p != nullptr && (p->responder_resources > depth_max || p->initiator_depth > depth_max)) return EINVAL;
+    id->own = terms_of(*id, p);
+    if (int const error = to_ready_to_send(*id)) return error;
+    id->at = state::reply_sent;
+    cm_id* const client = find_id(id->peer);
+    if (client == nullptr) return 0;
+    client->peer = id->number;
+    client->theirs = id->own;
+    message(id->on, client->on, [this, to = id->peer] { on_reply(to); });
+    expect_answer(*id, state::reply_sent, RDMA_CM_EVENT_CONNECT_ERROR, -ETIMEDOUT);
+    return 0;
+}
+
+void network::on_reply(std::uint64_t to) {
+    cm_id* const client = find_id(to);
+    if (client == nullptr || client->at != state::request_sent) return;
+    client->at = state::reply_received;
+    tell(*client, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, &client->theirs);
+}
+
+void network::on_ready(std::uint64_t to) {
+    cm_id* const server = find_id(to);
+    if (server == nullptr || server->at != state::reply_sent) return;
+    server->at = state::connected;
+    tell(*server, RDMA_CM_EVENT_ESTABLISHED);
+}
+
+int network::reject(rdma_cm_id* raw, void const* data, std::size_t size) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr) return EINVAL;
+    if (id->is_abandoned) return 0;
+    if (id->at != state::request_received || size > rejection_data_max) return EINVAL;
+    send_rejection(*id, refused_by_program, bytes_of(data, size));
+    return 0;
+}
+
+void network::send_rejection(cm_id& id, int reason, std::vector<std::byte> data) {
+    id.at = state::closed;
+    std::uint64_t to = id.peer;
+    cm_id const* peer = find_id(to);
+    if (peer == nullptr) {
+        // Not answered yet: the other side knows us, not we it.
+        auto const found = std::find_if(ids_.begin(), ids_.end(), [&](auto const& entry) {
+            return entry.second->peer == id.number;
+        });
+        if (found == ids_.end()) return;
+        peer = found->second.get();
+        to = found->first;
+    }
+    message(id.on, peer->on, [this, to, reason, data = std::move(data)] { on_rejection(to, reason, data); });
+}
+
+void network::on_rejection(std::uint64_t to, int reason, std::vector<std::byte> data) {
+    cm_id* const id = find_id(to);
+    if (id == nullptr) return;
+    bool const is_waiting = id->at == state::request_sent || id->at == state::request_received ||
+                            id->at == state::reply_sent || id->at == state::reply_received;
+    if (!is_waiting) return;
+    id->at = state::closed;
+    terms with;
+    with.private_data = std::move(data);
+    tell(*id, RDMA_CM_EVENT_REJECTED, reason, &with);
+}
+
+// --- the end -----------------------------------------------------------------------------------------------------------
+
+void network::send_disconnect_request(cm_id& id) {
+    cm_id* const peer = find_id(id.peer);
+    device* const to = peer != nullptr ? peer->on : nullptr;
+    id.at = state::disconnect_sent;
+    message(id.on, to, [this, from = id.number, peer_number = id.peer, own = id.on, to] {
+        on_disconnect_request(peer_number, from, own, to);
+    });
+}
+
+void network::send_disconnect_reply(cm_id& id) {
+    cm_id* const peer = find_id(id.peer);
+    id.at = state::closed;
+    message(id.on, peer != nullptr ? peer->on : nullptr, [this, to = id.peer] { on_disconnect_reply(to); });
+    at(now() + time_wait, [this, number = id.number] {
+        if (cm_id* const still = find_id(number)) tell(*still, RDMA_CM_EVENT_TIMEWAIT_EXIT);
+    });
+}
+
+int network::disconnect(rdma_cm_id* raw) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr || id->on == nullptr) return EINVAL;
+    if (id->qp != nullptr) break_qp(static_cast<queue_pair&>(*id->qp));
+    if (id->is_abandoned) return 0;
+    switch (id->at) {
+    case state::connected:
+    case state::reply_sent:
+        send_disconnect_request(*id);
+        expect_answer(*id, state::disconnect_sent, RDMA_CM_EVENT_DISCONNECTED, 0);
+        return 0;
+    case state::disconnect_received: send_disconnect_reply(*id); return 0;
+    case state::disconnect_sent:
+    case state::closed: return 0;
+    default: return EINVAL;
+    }
+}
+
+void network::on_disconnect_request(std::uint64_t to, std::uint64_t from, device* from_device, device* to_device) {
+    cm_id* const id = find_id(to);
+    bool const is_known = id != nullptr && (id->at == state::connected || id->at == state::reply_sent ||
+                                            id->at == state::reply_received || id->at == state::disconnect_sent);
+    if (!is_known) {
+        // The kernel answers for an id that has gone.
+        message(to_device, from_device, [this, from] { on_disconnect_reply(from); });
+        return;
+    }
+    id->at = state::disconnect_received;
+    tell(*id, RDMA_CM_EVENT_DISCONNECTED);
+}
+
+void network::on_disconnect_reply(std::uint64_t to) {
+    cm_id* const id = find_id(to);
+    if (id == nullptr || id->at != state::disconnect_sent) return;
+    id->at = state::closed;
+    tell(*id, RDMA_CM_EVENT_DISCONNECTED);
+    at(now() + time_wait, [this, to] {
+        if (cm_id* const still = find_id(to)) tell(*still, RDMA_CM_EVENT_TIMEWAIT_EXIT);
+    });
+}
+
+// What the kernel sends when an id is destroyed, whatever it was doing.
+void network::say_goodbye(cm_id& id) {
+    if (id.is_abandoned) return;
+    switch (id.at) {
+    case state::request_sent:
+    case state::request_received:
+    case state::reply_sent:
+    case state::reply_received: send_rejection(id, refused_by_program, {}); break;
+    case state::connected: send_disconnect_request(id); break;
+    case state::disconnect_received: send_disconnect_reply(id); break;
+    default: break;
+    }
+    id.at = state::closed;
+}
+
+}  // namespace rcverbs::fabric::detail

@@ -1,0 +1,71 @@
+// entry.hpp — what every C function does first: find the network, fail if that was ordered, take the lock.
+//
+// The families of functions say differently that they failed; each has its own wrapper.
+#pragma once
+
+#include <cerrno>
+#include <utility>
+
+#include "network.hpp"
+
+namespace rcverbs::fabric::detail {
+
+/// Calls `act(network, lock)`, which returns an errno, or returns the errno that was ordered for this call.
+template <class Act>
+int enter(char const* function, Act&& act) {
+    network* const n = network::current();
+    if (n == nullptr) return ENODEV;
+    inside const mark;
+    auto held = n->lock();
+    if (int const error = n->failure_of(function)) return error;
+    return std::forward<Act>(act)(*n, held);
+}
+
+/// For functions that return the code itself.
+template <class Act>
+int returning_code(char const* function, Act&& act) {
+    return enter(function, std::forward<Act>(act));
+}
+
+/// For functions that return -1, and the code in errno.
+template <class Act>
+int returning_minus_one(char const* function, Act&& act) {
+    int const error = enter(function, std::forward<Act>(act));
+    if (error == 0) return 0;
+    errno = error;
+    return -1;
+}
+
+/// For functions that return an object, or null and the code in errno. `act(network, lock, object)`.
+template <class Object, class Act>
+Object* returning_object(char const* function, Act&& act) {
+    Object* made = nullptr;
+    int const error = enter(function, [&](network& n, network::guard& held) { return act(n, held, made); });
+    if (error == 0) return made;
+    errno = error;
+    return nullptr;
+}
+
+/// Waits for a descriptor's unit without the lock, as its flags say, then takes with the lock what it stands for.
+template <class Take>
+int taking(char const* function, doorbell_descriptor& from, Take&& take) {
+    if (int const error = enter(function, [](network&, network::guard&) { return 0; })) {
+        errno = error;
+        return -1;
+    }
+    for (;;) {
+        if (from.take() != 0) return -1;
+        network* const n = network::current();
+        if (n == nullptr) break;
+        inside const mark;
+        auto const held = n->lock();
+        int const error = take(*n);
+        if (error == 0) return 0;
+        // It was taken back between the two steps.
+        if (error != EAGAIN) break;
+    }
+    errno = ENODEV;
+    return -1;
+}
+
+}  // namespace rcverbs::fabric::detail

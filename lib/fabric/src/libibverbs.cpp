@@ -1,0 +1,329 @@
+// libibverbs' functions. Failure conventions: each function's manual page, RETURN VALUE.
+#include "entry.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+// The header wraps some of the functions in macros.
+#undef ibv_get_device_list
+#undef ibv_query_port
+#undef ibv_reg_mr
+#undef ibv_reg_mr_iova
+
+namespace rcverbs::fabric::detail {
+
+namespace {
+
+ibv_mtu mtu_code(std::uint32_t bytes) noexcept {
+    int code = 0;
+    while ((128U << code) < bytes) ++code;
+    return static_cast<ibv_mtu>(code);
+}
+
+void describe_port(device const& on, ibv_port_attr& out) noexcept {
+    out = {};
+    out.state = on.is_up && on.is_powered ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
+    out.max_mtu = IBV_MTU_4096;
+    out.active_mtu = mtu_code(on.options.path_mtu_bytes);
+    out.gid_tbl_len = static_cast<int>(on.addresses.size());
+    out.max_msg_sz = on.options.message_bytes_max;
+    out.pkey_tbl_len = 1;
+    out.active_width = 2;
+    out.active_speed = 32;
+    out.phys_state = 5;
+    out.link_layer = IBV_LINK_LAYER_ETHERNET;
+}
+
+int query_port(ibv_context* in, std::uint8_t port, ibv_port_attr* out, std::size_t size) {
+    return returning_code("ibv_query_port", [&](network&, auto&) {
+        if (port != 1) return EINVAL;
+        ibv_port_attr all;
+        describe_port(*context_of(in)->on, all);
+        std::memcpy(out, &all, std::min(size, sizeof all));
+        return 0;
+    });
+}
+
+int poll_cq(ibv_cq* cq, int count, ibv_wc* into) {
+    auto& queue = static_cast<completion_queue&>(*cq);
+    network* const n = network::current();
+    if (n == nullptr) return -1;
+    if (queue.count == 0 && !queue.is_broken && !n->expects_failures) {
+        n->empty_polls.fetch_add(1, std::memory_order_relaxed);  // a statistic
+        return 0;
+    }
+    inside const mark;
+    auto const held = n->lock();
+    if (n->failure_of("ibv_poll_cq") != 0) return -1;
+    return n->poll(cq, count, into);
+}
+
+int req_notify_cq(ibv_cq* cq, int solicited_only) {
+    return returning_code("ibv_req_notify_cq", [&](network& n, auto&) { return n.arm(cq, solicited_only != 0); });
+}
+
+int post_send(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** bad) {
+    *bad = list;
+    return returning_code("ibv_post_send", [&](network& n, auto&) { return n.post_send(qp, list, bad); });
+}
+
+int post_recv(ibv_qp* qp, ibv_recv_wr* list, ibv_recv_wr** bad) {
+    *bad = list;
+    return returning_code("ibv_post_recv", [&](network& n, auto&) { return n.post_receive(qp, list, bad); });
+}
+
+int post_srq_recv(ibv_srq* srq, ibv_recv_wr* list, ibv_recv_wr** bad) {
+    *bad = list;
+    return returning_code("ibv_post_srq_recv", [&](network& n, auto&) {
+        return n.post_shared_receive(srq, list, bad);
+    });
+}
+
+ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
+    return returning_object<window>("ibv_alloc_mw", [&](network& n, auto&, window*& out) {
+        return n.alloc_mw(pd, type, out);
+    });
+}
+
+int dealloc_mw(ibv_mw* mw) {
+    return returning_code("ibv_dealloc_mw", [&](network& n, auto&) { return n.dealloc_mw(mw); });
+}
+
+}  // namespace
+
+void fill_operations(context& c) noexcept {
+    c.verbs.query_port = query_port;
+    ibv_context_ops& ops = c.verbs.context.ops;
+    ops.poll_cq = poll_cq;
+    ops.req_notify_cq = req_notify_cq;
+    ops.post_send = post_send;
+    ops.post_recv = post_recv;
+    ops.post_srq_recv = post_srq_recv;
+    ops.alloc_mw = alloc_mw;
+    ops.dealloc_mw = dealloc_mw;
+}
+
+}  // namespace rcverbs::fabric::detail
+
+using namespace rcverbs::fabric::detail;
+
+extern "C" {
+
+// --- devices ---------------------------------------------------------------------------------------------------------
+
+ibv_device** ibv_get_device_list(int* count) {
+    if (count != nullptr) *count = 0;
+    network* const n = network::current();
+    if (n == nullptr) return new ibv_device* [1] {};  // as on a machine without devices
+    auto const held = n->lock();
+    if (int const error = n->failure_of("ibv_get_device_list")) {
+        errno = error;
+        return nullptr;
+    }
+    auto** const list = new ibv_device* [n->devices.size() + 1] {};
+    int found = 0;
+    for (auto const& d : n->devices) {
+        if (!d->is_removed) list[found++] = d.get();
+    }
+    if (count != nullptr) *count = found;
+    return list;
+}
+
+void ibv_free_device_list(ibv_device** list) { delete[] list; }
+
+char const* ibv_get_device_name(ibv_device* of) { return of->name; }
+
+__be64 ibv_get_device_guid(ibv_device* of) { return htobe64(static_cast<device*>(of)->guid); }
+
+ibv_context* ibv_open_device(ibv_device* which) {
+    context* const made = returning_object<context>("ibv_open_device", [&](network& n, auto&, context*& out) {
+        return n.open_device(static_cast<device&>(*which), out);
+    });
+    return made != nullptr ? &made->verbs.context : nullptr;
+}
+
+int ibv_close_device(ibv_context* in) {
+    return returning_minus_one("ibv_close_device", [&](network& n, auto&) { return n.close_device(in); });
+}
+
+int ibv_query_device(ibv_context* in, ibv_device_attr* out) {
+    return returning_code("ibv_query_device", [&](network&, auto&) {
+        rcverbs::fabric::device_options const& o = context_of(in)->on->options;
+        *out = {};
+        std::snprintf(out->fw_ver, sizeof out->fw_ver, "fabric");
+        out->max_mr_size = ~std::uint64_t{0};
+        out->page_size_cap = 4096;
+        out->max_qp = 1 << 20;
+        out->max_qp_wr = static_cast<int>(o.queue_depth_max);
+        out->device_cap_flags = IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+        out->max_sge = static_cast<int>(o.segments_max);
+        out->max_sge_rd = static_cast<int>(o.segments_max);
+        out->max_cq = 1 << 20;
+        out->max_cqe = static_cast<int>(o.completion_queue_depth_max);
+        out->max_mr = 1 << 24;
+        out->max_pd = 1 << 20;
+        out->max_qp_rd_atom = static_cast<int>(o.read_depth_max);
+        out->max_qp_init_rd_atom = static_cast<int>(o.read_depth_max);
+        out->atomic_cap = o.has_atomics ? IBV_ATOMIC_HCA : IBV_ATOMIC_NONE;
+        out->max_mw = 1 << 20;
+        out->max_srq = 1 << 16;
+        out->max_srq_wr = static_cast<int>(o.queue_depth_max);
+        out->max_srq_sge = static_cast<int>(o.segments_max);
+        out->max_pkeys = 1;
+        out->phys_port_cnt = 1;
+        return 0;
+    });
+}
+
+int ibv_query_port(ibv_context* in, std::uint8_t port, _compat_ibv_port_attr* out) {
+    // An old structure: a shorter form of the present one.
+    return query_port(in, port, reinterpret_cast<ibv_port_attr*>(out), sizeof(std::uint32_t) * 11);
+}
+
+int ibv_query_gid(ibv_context* in, std::uint8_t port, int index, ibv_gid* out) {
+    return returning_minus_one("ibv_query_gid", [&](network&, auto&) {
+        device const& on = *context_of(in)->on;
+        if (port != 1 || index < 0 || static_cast<std::size_t>(index) >= on.addresses.size()) return EINVAL;
+        sockaddr_storage const& a = on.addresses[static_cast<std::size_t>(index)].raw;
+        *out = {};
+        if (a.ss_family == AF_INET6) {
+            std::memcpy(out->raw, &reinterpret_cast<sockaddr_in6 const&>(a).sin6_addr, sizeof out->raw);
+        } else {
+            out->raw[10] = out->raw[11] = 0xff;  // an IPv4 address, mapped
+            std::memcpy(out->raw + 12, &reinterpret_cast<sockaddr_in const&>(a).sin_addr, 4);
+        }
+        return 0;
+    });
+}
+
+int ibv_get_async_event(ibv_context* in, ibv_async_event* out) {
+    return taking("ibv_get_async_event", context_of(in)->async, [&](network& n) { return n.take_async_event(in, out); });
+}
+
+void ibv_ack_async_event(ibv_async_event* event) {
+    enter("ibv_ack_async_event", [&](network& n, auto&) {
+        n.acknowledge_async(event);
+        return 0;
+    });
+}
+
+int ibv_fork_init() { return 0; }
+
+// --- protection domains and memory -----------------------------------------------------------------------------------
+
+ibv_pd* ibv_alloc_pd(ibv_context* in) {
+    return returning_object<domain>("ibv_alloc_pd", [&](network& n, auto&, domain*& out) { return n.alloc_pd(in, out); });
+}
+
+int ibv_dealloc_pd(ibv_pd* pd) {
+    return returning_code("ibv_dealloc_pd", [&](network& n, auto&) { return n.dealloc_pd(pd); });
+}
+
+ibv_mr* ibv_reg_mr(ibv_pd* pd, void* at, std::size_t size, int access) {
+    return returning_object<region>("ibv_reg_mr", [&](network& n, auto&, region*& out) {
+        return n.reg_mr(pd, at, size, reinterpret_cast<std::uintptr_t>(at), access, out);
+    });
+}
+
+ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* at, std::size_t size, std::uint64_t iova, int access) {
+    return returning_object<region>("ibv_reg_mr", [&](network& n, auto&, region*& out) {
+        return n.reg_mr(pd, at, size, iova, access, out);
+    });
+}
+
+ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* at, std::size_t size, std::uint64_t iova, unsigned access) {
+    return ibv_reg_mr_iova(pd, at, size, iova, static_cast<int>(access));
+}
+
+int ibv_dereg_mr(ibv_mr* mr) {
+    return returning_code("ibv_dereg_mr", [&](network& n, auto&) { return n.dereg_mr(mr); });
+}
+
+// --- completions -------------------------------------------------------------------------------------------------------
+
+ibv_comp_channel* ibv_create_comp_channel(ibv_context* in) {
+    return returning_object<completion_channel>(
+        "ibv_create_comp_channel", [&](network& n, auto&, completion_channel*& out) { return n.create_channel(in, out); }
+    );
+}
+
+int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
+    return returning_code("ibv_destroy_comp_channel", [&](network& n, auto&) { return n.destroy_channel(channel); });
+}
+
+ibv_cq* ibv_create_cq(ibv_context* in, int depth, void* context, ibv_comp_channel* channel, int) {
+    return returning_object<completion_queue>("ibv_create_cq", [&](network& n, auto&, completion_queue*& out) {
+        return n.create_cq(in, depth, context, channel, out);
+    });
+}
+
+int ibv_destroy_cq(ibv_cq* cq) {
+    return returning_code("ibv_destroy_cq", [&](network& n, auto& held) { return n.destroy_cq(cq, held); });
+}
+
+int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** context) {
+    return taking("ibv_get_cq_event", static_cast<completion_channel*>(channel)->ready, [&](network& n) {
+        return n.take_cq_event(channel, cq, context);
+    });
+}
+
+void ibv_ack_cq_events(ibv_cq* cq, unsigned count) {
+    enter("ibv_ack_cq_events", [&](network& n, auto&) {
+        n.acknowledge(cq, count);
+        return 0;
+    });
+}
+
+// --- queue pairs and shared receive queues ---------------------------------------------------------------------------
+
+ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) {
+    return returning_object<queue_pair>("ibv_create_qp", [&](network& n, auto&, queue_pair*& out) {
+        return n.create_qp(pd, attributes, out);
+    });
+}
+
+int ibv_destroy_qp(ibv_qp* qp) {
+    return returning_code("ibv_destroy_qp", [&](network& n, auto& held) { return n.destroy_qp(qp, held); });
+}
+
+int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) {
+    return returning_code("ibv_modify_qp", [&](network& n, auto&) { return n.modify_qp(qp, attributes, mask); });
+}
+
+int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attributes, int, ibv_qp_init_attr* initial) {
+    return returning_code("ibv_query_qp", [&](network& n, auto&) { return n.query_qp(qp, attributes, initial); });
+}
+
+ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes) {
+    return returning_object<shared_receive_queue>(
+        "ibv_create_srq",
+        [&](network& n, auto&, shared_receive_queue*& out) { return n.create_srq(pd, attributes, out); }
+    );
+}
+
+int ibv_modify_srq(ibv_srq* srq, ibv_srq_attr* attributes, int mask) {
+    return returning_code("ibv_modify_srq", [&](network& n, auto&) { return n.modify_srq(srq, attributes, mask); });
+}
+
+int ibv_query_srq(ibv_srq* srq, ibv_srq_attr* attributes) {
+    return returning_code("ibv_query_srq", [&](network& n, auto&) { return n.query_srq(srq, attributes); });
+}
+
+int ibv_destroy_srq(ibv_srq* srq) {
+    return returning_code("ibv_destroy_srq", [&](network& n, auto& held) { return n.destroy_srq(srq, held); });
+}
+
+// --- texts -------------------------------------------------------------------------------------------------------------
+
+char const* ibv_wc_status_str(ibv_wc_status status) {
+    static char const* const texts[] = {
+        "success", "local length error", "local QP operation error", "local EE context operation error",
+        "local protection error", "Work Request Flushed Error", "memory management operation error", "bad response error",
+        "local access error", "remote invalid request error", "remote access error", "remote operation error",
+        "transport retry counter exceeded", "RNR retry counter exceeded", "local RDD violation error",
+        "remote invalid RD request", "aborted error", "invalid EE context number", "invalid EE context state", "fatal error",
+        "response timeout error", "general error", "TM error", "TM software rendezvous"};
+    auto const index = static_cast<std::size_t>(status);
+    return index < std::size(texts) ? texts[index] : "unknown";
+}
+}

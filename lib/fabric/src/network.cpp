@@ -1,0 +1,235 @@
+#include "network.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+
+#include "clock.hpp"
+
+namespace rcverbs::fabric::detail {
+
+namespace {
+
+std::atomic<network*> the_network{nullptr};
+
+std::uint64_t choose_seed(world_options const& options) {
+    if (options.seed) return *options.seed;
+    if (char const* const text = std::getenv("RCVERBS_FABRIC_SEED")) return std::strtoull(text, nullptr, 0);
+    return std::random_device{}();
+}
+
+address parse(std::string const& text) {
+    address a;
+    auto* const v4 = reinterpret_cast<sockaddr_in*>(&a.raw);   // sockaddr_storage is made for this
+    auto* const v6 = reinterpret_cast<sockaddr_in6*>(&a.raw);
+    if (::inet_pton(AF_INET, text.c_str(), &v4->sin_addr) == 1) {
+        v4->sin_family = AF_INET;
+    } else if (::inet_pton(AF_INET6, text.c_str(), &v6->sin6_addr) == 1) {
+        v6->sin6_family = AF_INET6;
+    } else {
+        throw std::invalid_argument{"fabric: not an address: " + text};
+    }
+    return a;
+}
+
+std::vector<device_options> default_devices() {
+    std::vector<device_options> two(2);
+    two[0].name = "fab0";
+    two[0].addresses = {"10.0.0.1", "fd00::1"};
+    two[1].name = "fab1";
+    two[1].addresses = {"10.0.1.1", "fd00:1::1"};
+    return two;
+}
+
+std::unique_ptr<device> make_device(device_options options) {
+    auto made = std::make_unique<device>();
+    static_cast<ibv_device&>(*made) = {};
+    made->node_type = IBV_NODE_CA;
+    made->transport_type = IBV_TRANSPORT_IB;
+    std::snprintf(made->name, sizeof made->name, "%s", options.name.c_str());
+    std::snprintf(made->dev_name, sizeof made->dev_name, "uverbs-%s", options.name.c_str());
+    for (std::string const& text : options.addresses) made->addresses.push_back(parse(text));
+    made->options = std::move(options);
+    return made;
+}
+
+}  // namespace
+
+doorbell_descriptor::doorbell_descriptor() : descriptor_{::eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC)} {
+    if (descriptor_ < 0) throw std::system_error{errno, std::system_category(), "fabric: eventfd"};
+}
+
+doorbell_descriptor::~doorbell_descriptor() { ::close(descriptor_); }
+
+void doorbell_descriptor::ring() noexcept { static_cast<void>(::eventfd_write(descriptor_, 1)); }
+
+int doorbell_descriptor::take() noexcept {
+    eventfd_t one = 0;
+    return ::eventfd_read(descriptor_, &one);
+}
+
+void doorbell_descriptor::drop(std::size_t count) noexcept {
+    if (count == 0) return;
+    // The program decides whether its descriptor blocks.
+    int const flags = ::fcntl(descriptor_, F_GETFL);
+    ::fcntl(descriptor_, F_SETFL, flags | O_NONBLOCK);
+    while (count-- > 0) static_cast<void>(take());
+    ::fcntl(descriptor_, F_SETFL, flags);
+}
+
+context* context_of(ibv_context* raw) noexcept {
+    // The C structure is the last member of the first member.
+    return reinterpret_cast<context*>(verbs_get_ctx(raw));
+}
+
+network* network::current() noexcept { return the_network.load(std::memory_order_acquire); }
+
+network::network(world_options options)
+    : options_{std::move(options)},
+      seed_{choose_seed(options_)},
+      events_{seed_},
+      began_{std::chrono::steady_clock::now()} {
+    if (options_.devices.empty()) options_.devices = default_devices();
+    for (device_options const& d : options_.devices) {
+        devices.push_back(make_device(d));
+        devices.back()->guid = 0x0200'0000'0000'0000U + devices.size();  // locally administered
+    }
+    network* none = nullptr;
+    if (!the_network.compare_exchange_strong(none, this)) throw std::logic_error{"fabric: there is a world already"};
+    if (is_stepped()) {
+        start_virtual_time();
+        return;
+    }
+    // The host's signals are the host's threads' business.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    carrier_ = std::thread{[this] { carry_packets(); }};
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+network::~network() {
+    the_network = nullptr;
+    if (is_stepped()) stop_virtual_time();
+    if (!carrier_.joinable()) return;
+    {
+        guard const held{mutex_};
+        is_ending_ = true;
+    }
+    changed_.notify_all();
+    carrier_.join();
+}
+
+nanoseconds network::now() const {
+    return is_stepped() ? virtual_now_ : std::chrono::steady_clock::now() - began_;
+}
+
+void network::at(nanoseconds when, std::function<void()> action) {
+    events_.at(when, std::move(action));
+    if (!is_stepped()) changed_.notify_all();
+}
+
+bool network::run_due(guard& held) {
+    bool any = false;
+    // Under a real clock others must get the lock now and then.
+    for (int i = 0; !events_.empty() && events_.next() <= now(); ++i) {
+        std::function<void()> const action = events_.take();
+        action();
+        any = true;
+        if (!is_stepped() && i % 16 == 15) {
+            held.unlock();
+            held.lock();
+        }
+    }
+    return any;
+}
+
+void network::pass_time(nanoseconds by) {
+    virtual_now_ += by;
+    advance_virtual_time(by);
+}
+
+bool network::jump(guard& held) {
+    std::optional<nanoseconds> first;
+    if (!events_.empty()) first = std::max(events_.next() - now(), nanoseconds{0});
+    if (std::optional<nanoseconds> const timer = next_timer(); timer && (!first || *timer < *first)) {
+        first = std::max(*timer, nanoseconds{0});
+    }
+    if (!first) return false;
+    pass_time(*first);
+    static_cast<void>(run_due(held));
+    return true;
+}
+
+void network::carry_packets() {
+    inside const mark;
+    guard held{mutex_};
+    while (!is_ending_) {
+        if (run_due(held)) continue;
+        if (events_.empty()) {
+            changed_.wait(held);
+        } else {
+            changed_.wait_for(held, events_.next() - now());
+        }
+    }
+}
+
+device* network::find_device(std::string_view name) {
+    for (std::unique_ptr<device> const& d : devices) {
+        if (d->options.name == name) return d.get();
+    }
+    return nullptr;
+}
+
+object_counts network::counts() const {
+    object_counts c;
+    c.protection_domains = domains_.size();
+    c.memory_regions = regions_.size();
+    c.memory_windows = windows_.size();
+    c.completion_channels = channels_.size();
+    c.completion_queues = queues_.size();
+    c.shared_receive_queues = shared_.size();
+    c.queue_pairs = pairs_.size();
+    c.event_channels = cm_channels_.size();
+    c.cm_ids = ids_.size();
+    return c;
+}
+
+void network::order_failure(std::string function, std::size_t nth, int error) {
+    failures_.push_back({std::move(function), nth, error});
+    expects_failures = true;
+}
+
+int network::failure_of(char const* function) {
+    // Polls come by the million, and are counted only.
+    if (std::string_view{function} != "ibv_poll_cq") called.push_back(function);
+    ++call_counts[function];
+    int error = 0;
+    std::erase_if(failures_, [&](ordered_failure& f) {
+        if (f.function != function || --f.nth > 0) return false;
+        error = f.error;
+        return true;
+    });
+    has_failed = has_failed || error != 0;
+    if (failures_.empty()) expects_failures = false;
+    return error;
+}
+
+// One thread cannot wait for itself: better a loud end than a test that hangs.
+void network::would_block_for_ever(char const* function, std::size_t missing) const {
+    std::fprintf(
+        stderr, "fabric: %s waits for ever: %zu events were taken and not acknowledged (seed %llu)\n", function, missing,
+        static_cast<unsigned long long>(seed_)
+    );
+    std::abort();
+}
+
+}  // namespace rcverbs::fabric::detail

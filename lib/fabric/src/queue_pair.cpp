@@ -1,0 +1,410 @@
+// Devices' contexts, queue pairs, shared receive queues: making, modifying and posting. What posting leads to is the
+// requester's (requester.cpp) and the responder's (responder.cpp) business.
+#include "network.hpp"
+
+#include <cerrno>
+#include <cstring>
+
+namespace rcverbs::fabric::detail {
+
+namespace {
+
+completion_queue& cq_of(ibv_cq* raw) noexcept { return static_cast<completion_queue&>(*raw); }
+shared_receive_queue* shared_of(queue_pair const& qp) noexcept { return static_cast<shared_receive_queue*>(qp.srq); }
+
+bool is_legal(ibv_qp_state from, ibv_qp_state to) noexcept {
+    if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) return true;
+    if (to == IBV_QPS_INIT) return from == IBV_QPS_RESET || from == IBV_QPS_INIT;
+    if (to == IBV_QPS_RTR) return from == IBV_QPS_INIT;
+    return to == IBV_QPS_RTS && (from == IBV_QPS_RTR || from == IBV_QPS_RTS);
+}
+
+std::uint64_t total(std::vector<ibv_sge> const& segments) noexcept {
+    std::uint64_t sum = 0;
+    for (ibv_sge const& s : segments) sum += s.length;
+    return sum;
+}
+
+receive_work make_receive(ibv_recv_wr const& wr, std::uint64_t index) {
+    receive_work work;
+    work.id = wr.wr_id;
+    work.segments.assign(wr.sg_list, wr.sg_list + wr.num_sge);
+    work.index = index;
+    return work;
+}
+
+bool is_known(ibv_wr_opcode opcode) noexcept {
+    switch (opcode) {
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+    case IBV_WR_SEND_WITH_INV:
+    case IBV_WR_RDMA_READ:
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+    case IBV_WR_LOCAL_INV:
+    case IBV_WR_BIND_MW: return true;
+    default: return false;
+    }
+}
+
+bool may_be_inline(ibv_wr_opcode opcode) noexcept {
+    return opcode != IBV_WR_RDMA_READ && opcode != IBV_WR_ATOMIC_CMP_AND_SWP && opcode != IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+}  // namespace
+
+// --- devices -----------------------------------------------------------------------------------------------------
+
+int network::open_device(device& on, context*& out) {
+    if (on.is_removed) return ENODEV;
+    auto made = std::make_unique<context>();
+    made->on = &on;
+    made->verbs.sz = sizeof made->verbs;
+    ibv_context& c = made->verbs.context;
+    c.device = &on;
+    c.async_fd = made->async.get();
+    c.cmd_fd = -1;
+    c.num_comp_vectors = 1;
+    c.abi_compat = __VERBS_ABI_IS_EXTENDED;
+    fill_operations(*made);
+    out = made.get();
+    contexts_.emplace(&c, std::move(made));
+    return 0;
+}
+
+int network::close_device(ibv_context* raw) { return contexts_.erase(raw) == 1 ? 0 : EINVAL; }
+
+// --- queue pairs ---------------------------------------------------------------------------------------------------
+
+int network::create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes, queue_pair*& out) {
+    device_options const& limits = context_of(pd->context)->on->options;
+    ibv_qp_cap const& cap = attributes->cap;
+    bool const fits = cap.max_send_wr <= limits.queue_depth_max && cap.max_recv_wr <= limits.queue_depth_max &&
+                      cap.max_send_sge <= limits.segments_max && cap.max_recv_sge <= limits.segments_max &&
+                      cap.max_inline_data <= limits.inline_bytes_max;
+    bool const is_complete = attributes->qp_type == IBV_QPT_RC && attributes->send_cq != nullptr &&
+                             attributes->recv_cq != nullptr && domains_.contains(pd);
+    if (!fits || !is_complete) return EINVAL;
+    auto made = std::make_unique<queue_pair>();
+    queue_pair& qp = *made;
+    qp.context = pd->context;
+    qp.qp_context = attributes->qp_context;
+    qp.pd = pd;
+    qp.send_cq = attributes->send_cq;
+    qp.recv_cq = attributes->recv_cq;
+    qp.srq = attributes->srq;
+    qp.qp_num = next_qp_++;
+    qp.handle = qp.qp_num;
+    qp.state = IBV_QPS_RESET;
+    qp.qp_type = IBV_QPT_RC;
+    qp.cap = cap;  // exactly: a device may give more, a program may not count on it
+    qp.signals_all = attributes->sq_sig_all != 0;
+    qp.serial = next_serial_++;
+    qp.on = context_of(pd->context)->on;
+    qp.mtu = qp.on->options.path_mtu_bytes;
+    ++cq_of(qp.send_cq).users;
+    ++cq_of(qp.recv_cq).users;
+    ++static_cast<domain*>(pd)->users;
+    if (qp.srq != nullptr) ++shared_of(qp)->users;
+    out = made.get();
+    numbers_[qp.qp_num] = out;
+    pairs_.emplace(out, std::move(made));
+    return 0;
+}
+
+int network::destroy_qp(ibv_qp* raw, guard& held) {
+    auto const found = pairs_.find(raw);
+    if (found == pairs_.end()) return EINVAL;
+    queue_pair& qp = *found->second;
+    drop_async(qp.context, &qp);
+    numbers_.erase(qp.qp_num);
+    auto const missing = [&qp] { return qp.async_given - qp.async_acknowledged; };
+    if (missing() > 0 && is_stepped()) would_block_for_ever("ibv_destroy_qp", missing());
+    acknowledged_.wait(held, [&] { return missing() == 0; });
+    --cq_of(qp.send_cq).users;
+    --cq_of(qp.recv_cq).users;
+    --static_cast<domain*>(qp.pd)->users;
+    if (qp.srq != nullptr) --shared_of(qp)->users;
+    pairs_.erase(raw);
+    return 0;
+}
+
+queue_pair* network::find_qp(std::uint32_t number) {
+    auto const found = numbers_.find(number);
+    return found == numbers_.end() ? nullptr : found->second;
+}
+
+int network::modify_qp(ibv_qp* raw, ibv_qp_attr const* a, int mask) {
+    auto const found = pairs_.find(raw);
+    if (found == pairs_.end()) return EINVAL;
+    queue_pair& qp = *found->second;
+    ibv_qp_state const from = qp.state;
+    ibv_qp_state const to = (mask & IBV_QP_STATE) != 0 ? a->qp_state : from;
+    if (!is_legal(from, to)) return EINVAL;
+    // Connected, only little can be changed any more. Source: ibv_modify_qp(3), table for RC.
+    constexpr int changeable = IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER |
+                               IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE;
+    if (from == IBV_QPS_RTS && to == IBV_QPS_RTS && (mask & ~changeable) != 0) return EINVAL;
+    if (to == IBV_QPS_RTR && (mask & IBV_QP_DEST_QPN) == 0) return EINVAL;
+    if (to == IBV_QPS_ERR) {
+        break_qp(qp);
+        return 0;
+    }
+    if (to == IBV_QPS_RESET) {
+        // Everything is forgotten, uncompleted.
+        qp.sends.clear();
+        qp.receives.clear();
+        qp.receiving.reset();
+        qp.sends_freed = qp.sends_posted;
+        qp.receives_freed = qp.receives_posted;
+        qp.position = 0;
+        qp.offset = 0;
+    }
+    if ((mask & IBV_QP_ACCESS_FLAGS) != 0) qp.access = static_cast<int>(a->qp_access_flags);
+    if ((mask & IBV_QP_DEST_QPN) != 0) qp.remote_qp = a->dest_qp_num;
+    if ((mask & IBV_QP_PATH_MTU) != 0) qp.mtu = 128U << a->path_mtu;  // IBV_MTU_256 is 1
+    if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0) qp.resources = a->max_dest_rd_atomic;
+    if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0) qp.read_depth = a->max_rd_atomic;
+    if ((mask & IBV_QP_MIN_RNR_TIMER) != 0) qp.rnr_timer_code = a->min_rnr_timer;
+    if ((mask & IBV_QP_TIMEOUT) != 0) qp.timeout_code = a->timeout;
+    if ((mask & IBV_QP_RETRY_CNT) != 0) qp.retry_count = qp.retries_left = a->retry_cnt;
+    if ((mask & IBV_QP_RNR_RETRY) != 0) qp.rnr_retry_count = qp.rnr_retries_left = a->rnr_retry;
+    if (to == IBV_QPS_RTR && from != IBV_QPS_RTR) qp.expected = 0;
+    if (to == IBV_QPS_RTS && from == IBV_QPS_RTR) qp.next_number = qp.high_number = qp.acknowledged = 0;
+    qp.state = to;
+    return 0;
+}
+
+int network::query_qp(ibv_qp* raw, ibv_qp_attr* a, ibv_qp_init_attr* initial) {
+    auto const found = pairs_.find(raw);
+    if (found == pairs_.end()) return EINVAL;
+    queue_pair const& qp = *found->second;
+    *a = {};
+    a->qp_state = a->cur_qp_state = qp.state;
+    int code = 0;
+    while ((128U << code) < qp.mtu) ++code;
+    a->path_mtu = static_cast<ibv_mtu>(code);
+    a->dest_qp_num = qp.remote_qp;
+    a->qp_access_flags = static_cast<unsigned>(qp.access);
+    a->cap = qp.cap;
+    a->max_rd_atomic = qp.read_depth;
+    a->max_dest_rd_atomic = qp.resources;
+    a->min_rnr_timer = qp.rnr_timer_code;
+    a->timeout = qp.timeout_code;
+    a->retry_cnt = qp.retry_count;
+    a->rnr_retry = qp.rnr_retry_count;
+    a->port_num = 1;
+    *initial = {};
+    initial->qp_context = qp.qp_context;
+    initial->send_cq = qp.send_cq;
+    initial->recv_cq = qp.recv_cq;
+    initial->srq = qp.srq;
+    initial->cap = qp.cap;
+    initial->qp_type = qp.qp_type;
+    initial->sq_sig_all = qp.signals_all ? 1 : 0;
+    return 0;
+}
+
+// --- posting ---------------------------------------------------------------------------------------------------------
+
+int network::check_send(queue_pair& qp, ibv_send_wr const& wr) {
+    if (qp.state == IBV_QPS_RESET || qp.state == IBV_QPS_INIT || qp.state == IBV_QPS_RTR) return EINVAL;
+    if (!is_known(wr.opcode) || wr.num_sge < 0) return EINVAL;
+    if (static_cast<std::uint32_t>(wr.num_sge) > qp.cap.max_send_sge) return EINVAL;
+    if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
+        std::uint64_t bytes = 0;
+        for (int i = 0; i < wr.num_sge; ++i) bytes += wr.sg_list[i].length;
+        if (!may_be_inline(wr.opcode) || bytes > qp.cap.max_inline_data) return EINVAL;
+    }
+    if (qp.sends_posted - qp.sends_freed >= qp.cap.max_send_wr) return ENOMEM;
+    return 0;
+}
+
+int network::post_send(ibv_qp* raw, ibv_send_wr* list, ibv_send_wr** bad) {
+    auto const found = pairs_.find(raw);
+    if (found == pairs_.end()) return EINVAL;
+    queue_pair& qp = *found->second;
+    ++qp.on->counters.doorbells;
+    int error = 0;
+    for (; list != nullptr; list = list->next) {
+        error = check_send(qp, *list);
+        if (error != 0) break;
+        ++qp.on->counters.send_requests;
+        send_work work;
+        work.wr = *list;
+        work.wr.next = nullptr;
+        work.wr.sg_list = nullptr;
+        if (list->num_sge > 0) work.segments.assign(list->sg_list, list->sg_list + list->num_sge);
+        work.size = total(work.segments);
+        work.index = qp.sends_posted++;
+        if ((list->send_flags & IBV_SEND_INLINE) != 0) {
+            // Copied now: the program may reuse its bytes at once, and they need no key. Source: ibv_post_send(3).
+            work.inline_data.resize(work.size);
+            std::size_t at = 0;
+            for (ibv_sge const& s : work.segments) {
+                if (s.length == 0) continue;
+                std::memcpy(&work.inline_data[at], reinterpret_cast<void const*>(s.addr), s.length);  // an address
+                at += s.length;
+            }
+        }
+        if (work_to_fail > 0 && --work_to_fail == 0) work.forced_status = work_status;
+        qp.sends.push_back(std::move(work));
+    }
+    if (error != 0) *bad = list;
+    doorbell(qp);
+    return error;
+}
+
+int network::post_receive(ibv_qp* raw, ibv_recv_wr* list, ibv_recv_wr** bad) {
+    auto const found = pairs_.find(raw);
+    if (found == pairs_.end()) return EINVAL;
+    queue_pair& qp = *found->second;
+    for (; list != nullptr; list = list->next) {
+        int error = 0;
+        if (qp.state == IBV_QPS_RESET || qp.srq != nullptr) error = EINVAL;
+        if (list->num_sge < 0 || static_cast<std::uint32_t>(list->num_sge) > qp.cap.max_recv_sge) error = EINVAL;
+        if (error == 0 && qp.receives_posted - qp.receives_freed >= qp.cap.max_recv_wr) error = ENOMEM;
+        if (error != 0) {
+            *bad = list;
+            return error;
+        }
+        qp.receives.push_back(make_receive(*list, qp.receives_posted++));
+    }
+    if (qp.state == IBV_QPS_ERR) flush_soon(qp);
+    return 0;
+}
+
+void network::doorbell(queue_pair& qp) {
+    if (qp.state == IBV_QPS_ERR) return flush_soon(qp);
+    at(now() + nanoseconds{pick(0, is_stepped() ? 200 : 0)}, [this, number = qp.qp_num, serial = qp.serial] {
+        queue_pair* const still = find_qp(number);
+        if (still != nullptr && still->serial == serial) transmit(*still);
+    });
+}
+
+// --- the error state -------------------------------------------------------------------------------------------------
+
+void network::break_qp(queue_pair& qp) {
+    if (qp.state == IBV_QPS_ERR || qp.state == IBV_QPS_RESET) return;
+    qp.state = IBV_QPS_ERR;
+    qp.flushed_sends = 0;
+    qp.flushed_receives = 0;
+    flush_soon(qp);
+}
+
+void network::flush_soon(queue_pair& qp) {
+    if (qp.flush_is_due) return;
+    qp.flush_is_due = true;
+    nanoseconds const delay = flush.delay + nanoseconds{pick(0, is_stepped() ? 2000 : 0)};
+    at(now() + delay, [this, number = qp.qp_num, serial = qp.serial] { flush_now(number, serial); });
+}
+
+// What was posted comes back in order, whether it asked for a completion or not.
+void network::flush_now(std::uint32_t number, std::uint64_t serial) {
+    queue_pair* const found = find_qp(number);
+    if (found == nullptr || found->serial != serial) return;
+    queue_pair& qp = *found;
+    qp.flush_is_due = false;
+    if (qp.state != IBV_QPS_ERR) return;
+    std::size_t const most = flush.completions_max.value_or(SIZE_MAX);
+    auto const flushed = [&](std::uint64_t id, std::uint64_t index, bool is_send) {
+        completion c;
+        c.wc = garbage();
+        c.wc.wr_id = id;
+        c.wc.status = IBV_WC_WR_FLUSH_ERR;
+        c.wc.qp_num = qp.qp_num;
+        c.frees_send = is_send;
+        c.frees_receive = !is_send && qp.srq == nullptr;
+        c.shared = is_send ? nullptr : qp.srq;
+        c.index = index;
+        push(cq_of(is_send ? qp.send_cq : qp.recv_cq), std::move(c));
+    };
+    for (; !qp.sends.empty() && qp.flushed_sends < most; ++qp.flushed_sends) {
+        send_work const work = std::move(qp.sends.front());
+        qp.sends.pop_front();
+        flushed(work.wr.wr_id, work.index, true);
+    }
+    qp.position = 0;
+    qp.offset = 0;
+    if (qp.receiving && qp.flushed_receives < most) {
+        receive_work const work = *std::exchange(qp.receiving, std::nullopt);
+        ++qp.flushed_receives;
+        flushed(work.id, work.index, false);
+    }
+    for (; !qp.receives.empty() && qp.flushed_receives < most; ++qp.flushed_receives) {
+        receive_work const work = std::move(qp.receives.front());
+        qp.receives.pop_front();
+        flushed(work.id, work.index, false);
+    }
+    if (qp.srq != nullptr) raise(context_of(qp.context), IBV_EVENT_QP_LAST_WQE_REACHED, &qp);
+}
+
+// --- shared receive queues -----------------------------------------------------------------------------------------
+
+int network::create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes, shared_receive_queue*& out) {
+    device_options const& limits = context_of(pd->context)->on->options;
+    if (attributes->attr.max_wr == 0 || attributes->attr.max_wr > limits.queue_depth_max ||
+        attributes->attr.max_sge > limits.segments_max || !domains_.contains(pd)) {
+        return EINVAL;
+    }
+    auto made = std::make_unique<shared_receive_queue>();
+    made->context = pd->context;
+    made->srq_context = attributes->srq_context;
+    made->pd = pd;
+    made->depth = attributes->attr.max_wr;
+    made->segments_max = attributes->attr.max_sge;
+    ++static_cast<domain*>(pd)->users;
+    out = made.get();
+    shared_.emplace(out, std::move(made));
+    return 0;
+}
+
+int network::modify_srq(ibv_srq* raw, ibv_srq_attr* attributes, int mask) {
+    auto const found = shared_.find(raw);
+    if (found == shared_.end() || (mask & IBV_SRQ_MAX_WR) != 0) return EINVAL;
+    if ((mask & IBV_SRQ_LIMIT) != 0) found->second->limit = attributes->srq_limit;
+    return 0;
+}
+
+int network::query_srq(ibv_srq* raw, ibv_srq_attr* attributes) {
+    auto const found = shared_.find(raw);
+    if (found == shared_.end()) return EINVAL;
+    *attributes = {found->second->depth, found->second->segments_max, found->second->limit};
+    return 0;
+}
+
+int network::destroy_srq(ibv_srq* raw, guard& held) {
+    auto const found = shared_.find(raw);
+    if (found == shared_.end()) return EINVAL;
+    shared_receive_queue& srq = *found->second;
+    if (srq.users > 0) return EBUSY;
+    drop_async(srq.context, &srq);
+    auto const missing = [&srq] { return srq.async_given - srq.async_acknowledged; };
+    if (missing() > 0 && is_stepped()) would_block_for_ever("ibv_destroy_srq", missing());
+    acknowledged_.wait(held, [&] { return missing() == 0; });
+    --static_cast<domain*>(srq.pd)->users;
+    shared_.erase(raw);
+    return 0;
+}
+
+int network::post_shared_receive(ibv_srq* raw, ibv_recv_wr* list, ibv_recv_wr** bad) {
+    auto const found = shared_.find(raw);
+    if (found == shared_.end()) return EINVAL;
+    shared_receive_queue& srq = *found->second;
+    for (; list != nullptr; list = list->next) {
+        int error = 0;
+        if (list->num_sge < 0 || static_cast<std::uint32_t>(list->num_sge) > srq.segments_max) error = EINVAL;
+        if (error == 0 && srq.in_use >= srq.depth) error = ENOMEM;
+        if (error != 0) {
+            *bad = list;
+            return error;
+        }
+        ++srq.in_use;
+        srq.posted.push_back(make_receive(*list, 0));
+    }
+    return 0;
+}
+
+}  // namespace rcverbs::fabric::detail

@@ -1,0 +1,199 @@
+#include <rcverbs/fabric.hpp>
+
+#include <cstdio>
+#include <exception>
+#include <stdexcept>
+#include <string>
+
+#include "network.hpp"
+
+namespace rcverbs::fabric {
+
+namespace {
+
+detail::device& named(detail::network& n, std::string_view name) {
+    detail::device* const found = n.find_device(name);
+    if (found == nullptr) throw std::invalid_argument{"fabric: no device " + std::string{name}};
+    return *found;
+}
+
+// One turn of a stepped world: a handler of the program's, if one is ready; else the next event of the network's.
+bool turn(detail::network& n, boost::asio::io_context& io) {
+    {
+        auto held = n.lock();
+        static_cast<void>(n.run_due(held));
+    }
+    if (io.poll_one() > 0) {
+        auto const held = n.lock();
+        n.pass_time(std::chrono::nanoseconds{n.pick(50, 1500)});  // what a handler takes
+        return true;
+    }
+    if (io.stopped()) return false;
+    auto held = n.lock();
+    return n.run_due(held) || n.jump(held);
+}
+
+}  // namespace
+
+std::size_t object_counts::total() const noexcept {
+    return protection_domains + memory_regions + memory_windows + completion_channels + completion_queues +
+           shared_receive_queues + queue_pairs + event_channels + cm_ids;
+}
+
+world::world(world_options options)
+    : impl_{std::make_unique<detail::network>(std::move(options))}, exceptions_before_{std::uncaught_exceptions()} {}
+
+world::~world() {
+    if (std::uncaught_exceptions() <= exceptions_before_) return;
+    std::fprintf(
+        stderr, "fabric: repeat this run with RCVERBS_FABRIC_SEED=%llu\n", static_cast<unsigned long long>(seed())
+    );
+}
+
+std::uint64_t world::seed() const noexcept { return impl_->seed(); }
+
+// --- time ----------------------------------------------------------------------------------------------------------
+
+std::chrono::nanoseconds world::now() const {
+    auto const held = impl_->lock();
+    return impl_->now();
+}
+
+bool world::run(boost::asio::io_context& io) {
+    io.restart();
+    if (!impl_->is_stepped()) {
+        io.run();
+        return true;
+    }
+    while (turn(*impl_, io)) {}
+    return io.stopped();
+}
+
+bool world::run_until(boost::asio::io_context& io, std::function<bool()> const& done) {
+    io.restart();
+    while (!done()) {
+        if (impl_->is_stepped()) {
+            if (!turn(*impl_, io)) return done();
+        } else if (io.run_one_for(std::chrono::milliseconds{1}) == 0 && io.stopped()) {
+            return done();
+        }
+    }
+    return true;
+}
+
+void world::run_for(boost::asio::io_context& io, std::chrono::nanoseconds duration) {
+    auto const end = now() + duration;
+    if (!impl_->is_stepped()) {
+        io.restart();
+        io.run_for(duration);
+        return;
+    }
+    // An event that marks the end, so that nothing jumps over it.
+    {
+        auto const held = impl_->lock();
+        impl_->at(end, [] {});
+    }
+    static_cast<void>(run_until(io, [&] { return now() >= end; }));
+    while (now() < end && step()) {}
+}
+
+bool world::step() {
+    auto held = impl_->lock();
+    return impl_->run_due(held) || impl_->jump(held);
+}
+
+// --- looking -------------------------------------------------------------------------------------------------------
+
+object_counts world::live() const {
+    auto const held = impl_->lock();
+    return impl_->counts();
+}
+
+device_counters world::counters(std::string_view device) const {
+    auto const held = impl_->lock();
+    return named(*impl_, device).counters;
+}
+
+std::vector<std::string> world::calls() const {
+    auto const held = impl_->lock();
+    return {impl_->called.begin(), impl_->called.end()};
+}
+
+std::size_t world::call_count(std::string_view function) const {
+    auto const held = impl_->lock();
+    auto const found = impl_->call_counts.find(std::string{function});
+    std::size_t const counted = found == impl_->call_counts.end() ? 0 : found->second;
+    return counted + (function == "ibv_poll_cq" ? impl_->empty_polls.load() : 0);
+}
+
+bool world::is_inside() noexcept { return detail::inside::depth > 0; }
+
+// --- faults --------------------------------------------------------------------------------------------------------
+
+void world::fail_call(std::string_view function, std::size_t nth, int error) {
+    auto const held = impl_->lock();
+    impl_->order_failure(std::string{function}, nth, error);
+}
+
+bool world::has_failed_call() const {
+    auto const held = impl_->lock();
+    return impl_->has_failed;
+}
+
+void world::fail_work(std::size_t nth, int status) {
+    auto const held = impl_->lock();
+    impl_->work_to_fail = nth;
+    impl_->work_status = status;
+}
+
+void world::on_packet(std::function<packet_fate(packet_info const&)> decide) {
+    auto const held = impl_->lock();
+    impl_->packet_decision = std::move(decide);
+}
+
+void world::on_cm_event(std::function<cm_event_fate(cm_event_info const&)> decide) {
+    auto const held = impl_->lock();
+    impl_->cm_decision = std::move(decide);
+}
+
+void world::reject_next_request(int reason) {
+    auto const held = impl_->lock();
+    impl_->reject_with = reason;
+}
+
+void world::set_flush(flush_policy policy) {
+    auto const held = impl_->lock();
+    impl_->flush = policy;
+}
+
+void world::kill_program(std::string_view device) {
+    auto const held = impl_->lock();
+    impl_->kill_program(named(*impl_, device));
+}
+
+void world::power_off(std::string_view device) {
+    auto const held = impl_->lock();
+    impl_->power_off(named(*impl_, device));
+}
+
+void world::remove_device(std::string_view device) {
+    auto const held = impl_->lock();
+    impl_->remove(named(*impl_, device));
+}
+
+void world::port_down(std::string_view device) {
+    auto const held = impl_->lock();
+    impl_->set_port(named(*impl_, device), false);
+}
+
+void world::port_up(std::string_view device) {
+    auto const held = impl_->lock();
+    impl_->set_port(named(*impl_, device), true);
+}
+
+void world::overrun(std::string_view device) {
+    auto const held = impl_->lock();
+    impl_->overrun(named(*impl_, device));
+}
+
+}  // namespace rcverbs::fabric

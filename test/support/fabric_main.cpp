@@ -1,0 +1,64 @@
+// The main function of tests that run on the fabric: every test case has a world of its own, with packets carried by a
+// thread, and fails if it leaves an object behind.
+#include <rcverbs/fabric.hpp>
+
+#include <iostream>
+#include <memory>
+
+#include "support/allocations.hpp"
+
+#if __has_include(<catch2/catch_session.hpp>)
+#include <catch2/catch_session.hpp>
+#include <catch2/reporters/catch_reporter_event_listener.hpp>
+#include <catch2/reporters/catch_reporter_registrars.hpp>
+using listener = Catch::EventListenerBase;
+#else
+#define CATCH_CONFIG_RUNNER
+#include <catch2/catch.hpp>
+using listener = Catch::TestEventListenerBase;
+#endif
+
+namespace {
+
+std::unique_ptr<rcverbs::fabric::world> the_world;
+bool has_leaked = false;
+
+class world_for_each_test : public listener {
+public:
+    using listener::listener;
+
+    void testCaseStarting(Catch::TestCaseInfo const& info) override {
+        listener::testCaseStarting(info);
+        rcverbs::fabric::world_options options;
+        options.mode = rcverbs::fabric::scheduling::real;
+        // As the virtual machine's one device.
+        options.devices.resize(1);
+        options.devices[0].name = "fab0";
+        options.devices[0].addresses = {"10.0.0.1", "fd00::1"};
+        options.devices[0].message_bytes_max = 8U << 20;
+        the_world = std::make_unique<rcverbs::fabric::world>(options);
+    }
+
+    void testCaseEnded(Catch::TestCaseStats const& stats) override {
+        auto const left = the_world->live();
+        if (left.total() > 0) {
+            has_leaked = true;
+            std::cout << "left behind: " << left.queue_pairs << " queue pairs, " << left.completion_queues
+                      << " completion queues, " << left.completion_channels << " channels, " << left.memory_regions
+                      << " regions, " << left.protection_domains << " domains, " << left.cm_ids << " ids, "
+                      << left.event_channels << " event channels\n";
+        }
+        the_world.reset();
+        listener::testCaseEnded(stats);
+    }
+};
+
+CATCH_REGISTER_LISTENER(world_for_each_test)
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    test::allocates_for_others = &rcverbs::fabric::world::is_inside;
+    int const result = Catch::Session().run(argc, argv);
+    return result != 0 ? result : has_leaked ? 1 : 0;
+}
