@@ -343,18 +343,20 @@ std::uint16_t network::free_port() {
         std::uint16_t const port = next_port_;
         next_port_ = next_port_ == 60999 ? std::uint16_t{32768} : static_cast<std::uint16_t>(next_port_ + 1);
         give_port(any, port);
-        if (!is_port_taken(any)) return port;
+        if (port_conflict(any) == 0) return port;
     }
     return 0;
 }
 
-bool network::is_port_taken(address const& a) {
-    return std::any_of(ids_.begin(), ids_.end(), [&](auto const& entry) {
-        cm_id const& id = *entry.second;
-        if (id.at != state::bound && id.at != state::listening) return false;
-        bool const overlaps = is_any(id.local) || is_any(a) || is_same(id.local, a);
-        return overlaps && port_of(id.local) == port_of(a);
-    });
+// 0 if nobody has the port; the codes are the kernel's.
+int network::port_conflict(address const& a) {
+    for (auto const& [number, id] : ids_) {
+        if (id->at != state::bound && id->at != state::listening) continue;
+        if (port_of(id->local) != port_of(a)) continue;
+        if (is_any(id->local) || is_any(a)) return EADDRNOTAVAIL;
+        if (is_same(id->local, a)) return EADDRINUSE;
+    }
+    return 0;
 }
 
 int network::bind(rdma_cm_id* raw, sockaddr const* to) {
@@ -362,7 +364,7 @@ int network::bind(rdma_cm_id* raw, sockaddr const* to) {
     if (id == nullptr || size_of(to) == 0 || id->at != state::idle) return EINVAL;
     address wanted = copy(to);
     if (port_of(wanted) == 0) give_port(wanted, free_port());
-    if (is_port_taken(wanted)) return EADDRINUSE;
+    if (int const error = port_conflict(wanted)) return error;
     if (!is_any(wanted) && !is_loopback(wanted)) {
         device* const on = device_of(wanted);
         if (on == nullptr) return EADDRNOTAVAIL;
@@ -435,7 +437,7 @@ int network::resolve_route(rdma_cm_id* raw, int) {
 
 int network::create_id_qp(rdma_cm_id* raw, ibv_pd* pd, ibv_qp_init_attr* attributes) {
     cm_id* const id = id_of(raw);
-    if (id == nullptr || id->qp != nullptr || id->verbs == nullptr) return EINVAL;
+    if (id == nullptr || id->qp != nullptr || id->verbs == nullptr || id->at == state::closed) return EINVAL;
     if (pd == nullptr || pd->context != id->verbs) return EINVAL;
     queue_pair* made = nullptr;
     if (int const error = create_qp(pd, attributes, made)) return error;
@@ -604,7 +606,10 @@ void network::on_rejection(std::uint64_t to, int reason, std::vector<std::byte> 
     bool const is_waiting = id->at == state::request_sent || id->at == state::request_received ||
                             id->at == state::reply_sent || id->at == state::reply_received;
     if (!is_waiting) return;
+    // An id that its program has not accepted hears nothing: the kernel does not know yet whom to tell.
+    bool const is_known = id->at != state::request_received;
     id->at = state::closed;
+    if (!is_known) return;
     terms with;
     with.private_data = std::move(data);
     tell(*id, RDMA_CM_EVENT_REJECTED, reason, &with);

@@ -232,7 +232,7 @@ private:
     int attach(cm_id& id, device& to);
     device* device_of(address const& a);
     device* way_to(address const& to, address const* from);
-    bool is_port_taken(address const& a);
+    int port_conflict(address const& a);
     std::uint16_t free_port();
 
     // failures.cpp

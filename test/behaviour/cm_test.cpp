@@ -1,0 +1,197 @@
+// How the connection manager behaves, in plain C calls: the same on SoftRoCE and on the fabric.
+#include "behaviour/differences.hpp"
+#include "behaviour/ends.hpp"
+
+#include <cerrno>
+
+using namespace test;
+
+namespace {
+
+std::vector<std::byte> pattern(std::size_t size) {
+    std::vector<std::byte> bytes(size);
+    for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i + 1);
+    return bytes;
+}
+
+bool starts_with(std::vector<std::byte> const& all, std::vector<std::byte> const& start) {
+    return all.size() >= start.size() && std::equal(start.begin(), start.end(), all.begin());
+}
+
+}  // namespace
+
+TEST_CASE("private data travels, padded to its field's size", "[behaviour]") {
+    meeting m;
+    m.resolve();
+    m.client.make_queue_pair({});
+    rdma_conn_param p = parameters_of({});
+    std::vector<std::byte> const asked = pattern(57);
+    p.private_data = asked.data();
+    p.private_data_len = 57;
+    CHECK(rdma_connect(m.client.id.get(), &p) == -1);
+    CHECK(errno == EINVAL);
+    p.private_data_len = 56;
+    REQUIRE(rdma_connect(m.client.id.get(), &p) == 0);
+    heard const request = expect(m.listener.channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
+    CHECK(request.private_data == pattern(56));
+
+    end server;
+    server.id.reset(request.id);
+    server.make_queue_pair({});
+    p = parameters_of({});
+    std::vector<std::byte> const answered = pattern(100);
+    p.private_data = answered.data();
+    p.private_data_len = 100;
+    REQUIRE(rdma_accept(server.id.get(), &p) == 0);
+    heard const established = expect(m.client.channel.get(), RDMA_CM_EVENT_ESTABLISHED);
+    CHECK(established.private_data.size() == 196);
+    CHECK(starts_with(established.private_data, answered));
+    expect(m.listener.channel.get(), RDMA_CM_EVENT_ESTABLISHED);
+    // The server's id goes before the channel that it came from.
+    rdma_destroy_qp(server.id.get());
+    server.id.reset();
+}
+
+TEST_CASE("a rejection carries a reason and private data", "[behaviour]") {
+    meeting m;
+    m.resolve();
+    m.client.make_queue_pair({});
+    rdma_conn_param p = parameters_of({});
+    REQUIRE(rdma_connect(m.client.id.get(), &p) == 0);
+    heard const request = expect(m.listener.channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
+    std::vector<std::byte> const why = pattern(20);
+    REQUIRE(rdma_reject(request.id, why.data(), 20) == 0);
+    heard const refused = expect(m.client.channel.get(), RDMA_CM_EVENT_REJECTED);
+    CHECK(refused.status == 28);
+    CHECK(refused.private_data.size() == 148);
+    CHECK(starts_with(refused.private_data, why));
+    CHECK(m.client.state() == IBV_QPS_ERR);  // librdmacm saw to that
+    CHECK(rdma_destroy_id(request.id) == 0);
+}
+
+TEST_CASE("a request that nobody answers for is refused when its id goes", "[behaviour]") {
+    meeting m;
+    m.resolve();
+    m.client.make_queue_pair({});
+    rdma_conn_param p = parameters_of({});
+    REQUIRE(rdma_connect(m.client.id.get(), &p) == 0);
+    heard const request = expect(m.listener.channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
+    CHECK(rdma_destroy_id(request.id) == 0);
+    CHECK(expect(m.client.channel.get(), RDMA_CM_EVENT_REJECTED).status == 28);
+}
+
+TEST_CASE("nobody listening is a rejection with reason 8", "[behaviour]") {
+    meeting m;
+    m.resolve();
+    m.listener.id.reset();
+    m.client.make_queue_pair({});
+    rdma_conn_param p = parameters_of({});
+    REQUIRE(rdma_connect(m.client.id.get(), &p) == 0);
+    CHECK(expect(m.client.channel.get(), RDMA_CM_EVENT_REJECTED).status == 8);
+}
+
+TEST_CASE("addresses that lead nowhere say so, each in its way", "[behaviour]") {
+    meeting m;
+    SECTION("no route") {
+        sockaddr_in to = address_of("203.0.113.1", 1);
+        CHECK(rdma_resolve_addr(m.client.id.get(), nullptr, raw(to), 500) == -1);
+        CHECK(errno == ENETUNREACH);
+    }
+    SECTION("loopback has no RDMA device") {
+        sockaddr_in to = address_of("127.0.0.1", 1);
+        REQUIRE(rdma_resolve_addr(m.client.id.get(), nullptr, raw(to), 500) == 0);
+        expect(m.client.channel.get(), RDMA_CM_EVENT_ADDR_RESOLVED);
+        CHECK(rdma_resolve_route(m.client.id.get(), 500) == -1);
+        CHECK(errno == ENODEV);
+    }
+    SECTION("an address of ours that nobody has") {
+        CHECK(m.client.id->verbs == nullptr);
+        sockaddr_in own = address_of("203.0.113.1");
+        CHECK(rdma_bind_addr(m.client.id.get(), raw(own)) == -1);
+        CHECK((errno == EADDRNOTAVAIL || errno == ENODEV));
+    }
+    SECTION("out of order") {
+        CHECK(rdma_listen(m.listener.id.get(), 1) == -1);
+        CHECK(errno == EINVAL);
+    }
+}
+
+TEST_CASE("a port is one listener's", "[behaviour]") {
+    meeting m;
+    sockaddr_in within = address_of(device_address(), m.port());
+    CHECK(rdma_bind_addr(m.client.id.get(), raw(within)) == -1);
+    CHECK(errno == EADDRNOTAVAIL);
+    sockaddr_in own = address_of(device_address());
+    REQUIRE(rdma_bind_addr(m.client.id.get(), raw(own)) == 0);
+    rdma_cm_id* made = nullptr;
+    REQUIRE(rdma_create_id(m.client.channel.get(), &made, nullptr, RDMA_PS_TCP) == 0);
+    owned_id const other{made};
+    own.sin_port = rdma_get_src_port(m.client.id.get());
+    CHECK(rdma_bind_addr(made, raw(own)) == -1);
+    CHECK(errno == EADDRINUSE);
+}
+
+TEST_CASE("depths are what the accepting side grants", "[behaviour]") {
+    settings asks;
+    asks.initiator_depth = 8;
+    asks.responder_resources = 4;
+    settings grants;
+    grants.initiator_depth = 2;
+    grants.responder_resources = 2;
+    connected c{asks, grants};
+    for (end const* const e : {&c.client, &c.server}) {
+        ibv_qp_attr a{};
+        ibv_qp_init_attr i{};
+        REQUIRE(ibv_query_qp(e->qp(), &a, IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC, &i) == 0);
+        CHECK(int{a.max_rd_atomic} == 2);
+        CHECK(int{a.max_dest_rd_atomic} == 2);
+    }
+}
+
+TEST_CASE("a disconnect breaks the own side at once, tells the peer, and is answered only by it", "[behaviour]") {
+    connected c;
+    REQUIRE(rdma_disconnect(c.client.id.get()) == 0);
+    CHECK(c.client.state() == IBV_QPS_ERR);
+    expect(c.m.listener.channel.get(), RDMA_CM_EVENT_DISCONNECTED);
+    CHECK(c.server.state() == IBV_QPS_RTS);  // that is the program's to change
+    CHECK_FALSE(listen_for(c.client.channel.get(), 100));
+    REQUIRE(rdma_disconnect(c.server.id.get()) == 0);
+    expect(c.client.channel.get(), RDMA_CM_EVENT_DISCONNECTED);
+}
+
+TEST_CASE("an id that goes tells its peer", "[behaviour]") {
+    connected c;
+    rdma_destroy_qp(c.client.id.get());
+    c.client.id.reset();
+    expect(c.m.listener.channel.get(), RDMA_CM_EVENT_DISCONNECTED);
+}
+
+TEST_CASE("both sides may disconnect at once", "[behaviour]") {
+    connected c;
+    REQUIRE(rdma_disconnect(c.client.id.get()) == 0);
+    REQUIRE(rdma_disconnect(c.server.id.get()) == 0);
+    expect(c.client.channel.get(), RDMA_CM_EVENT_DISCONNECTED);
+    expect(c.m.listener.channel.get(), RDMA_CM_EVENT_DISCONNECTED);
+}
+
+TEST_CASE("a client that goes before it is accepted leaves the server with a request that fails", "[behaviour]") {
+    meeting m;
+    m.resolve();
+    m.client.make_queue_pair({});
+    rdma_conn_param p = parameters_of({});
+    REQUIRE(rdma_connect(m.client.id.get(), &p) == 0);
+    heard const request = expect(m.listener.channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
+    rdma_destroy_qp(m.client.id.get());
+    m.client.id.reset();
+    // The new id is not the program's yet, for the kernel: it hears nothing.
+    CHECK_FALSE(listen_for(m.listener.channel.get(), 200));
+    owned_id const late{request.id};
+    owned_pd const pd{ibv_alloc_pd(late->verbs)};
+    owned_cq const cq{ibv_create_cq(late->verbs, 8, nullptr, nullptr, 0)};
+    ibv_qp_init_attr a{};
+    a.send_cq = a.recv_cq = cq.get();
+    a.qp_type = IBV_QPT_RC;
+    a.cap = {1, 1, 1, 1, 0};
+    CHECK(rdma_create_qp(late.get(), pd.get(), &a) == -1);
+    CHECK(errno == EINVAL);
+}

@@ -1,0 +1,2 @@
+#include "behaviour/differences.hpp"
+bool test::is_on_fabric() noexcept { return false; }
