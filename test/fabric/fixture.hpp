@@ -1,0 +1,87 @@
+// fixture.hpp — rcverbs on a stepped world: one thread, a virtual clock, and an order that the seed decides.
+#pragma once
+
+#include <rcverbs/fabric.hpp>
+
+#include <boost/asio/steady_timer.hpp>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "device/fixture.hpp"
+
+namespace test {
+
+using rcverbs::fabric::world;
+
+/// Driven by the world's one thread, sleeping when there is nothing to do.
+inline rcverbs::connection_options stepped() {
+    rcverbs::connection_options o;
+    o.progress = rcverbs::progress_on::context;
+    o.polling.mode = rcverbs::poll_mode::event;
+    return o;
+}
+
+/// Runs a test until nothing is left to do; what is left hanging, or thrown, fails it.
+template <class Test>
+void run(world& w, asio::io_context& io, Test test) {
+    INFO("RCVERBS_FABRIC_SEED=" << w.seed());
+    std::exception_ptr failed;
+    bool has_ended = false;
+    asio::co_spawn(io, std::move(test), [&](std::exception_ptr e) {
+        failed = e;
+        has_ended = true;
+        if (e) io.stop();
+    });
+    bool const is_finished = w.run(io);
+    if (failed) std::rethrow_exception(failed);
+    CHECK(is_finished);
+    REQUIRE(has_ended);
+}
+
+/// Two connected ends, driven by the world.
+inline asio::awaitable<pair> meet(
+    asio::io_context& io, rcverbs::connection_options client = stepped(), rcverbs::connection_options server = stepped()
+) {
+    co_return co_await connect(io, std::move(client), std::move(server));
+}
+
+inline asio::awaitable<void> sleep(asio::io_context& io, std::chrono::nanoseconds time) {
+    asio::steady_timer timer{io, time};
+    co_await timer.async_wait(asio::use_awaitable);
+}
+
+/// Counts operations: how many were started, and how each ended.
+class ledger {
+public:
+    /// A handler to start an operation with; it must be called once.
+    auto entry(std::string name) {
+        std::size_t const index = entries_.size();
+        entries_.push_back({std::move(name), 0, {}});
+        return [this, index](error_code ec, auto&&...) {
+            ++entries_[index].calls;
+            entries_[index].code = ec;
+        };
+    }
+
+    struct line {
+        std::string name;
+        int calls;
+        error_code code;
+    };
+    std::vector<line> const& lines() const { return entries_; }
+
+    /// Each exactly once.
+    bool is_balanced() const {
+        return std::ranges::all_of(entries_, [](line const& l) { return l.calls == 1; });
+    }
+    bool has_failure() const {
+        return std::ranges::any_of(entries_, [](line const& l) { return l.code.failed(); });
+    }
+
+private:
+    std::vector<line> entries_;
+};
+
+}  // namespace test
