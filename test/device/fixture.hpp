@@ -35,7 +35,11 @@ asio::awaitable<std::pair<A, B>> both(asio::awaitable<A> a, asio::awaitable<B> b
     struct box {
         A value;
     };
-    auto const boxed = [](asio::awaitable<A> inner) -> asio::awaitable<box> { co_return box{co_await std::move(inner)}; };
+    // In two steps: g++ 12 destroys what is awaited inside of an aggregate's braces twice.
+    auto const boxed = [](asio::awaitable<A> inner) -> asio::awaitable<box> {
+        A value = co_await std::move(inner);
+        co_return box{std::move(value)};
+    };
     auto [first, second] = co_await (boxed(std::move(a)) && std::move(b));
     co_return std::pair<A, B>{std::move(first.value), std::move(second)};
 }

@@ -52,6 +52,13 @@ inline asio::awaitable<void> sleep(asio::io_context& io, std::chrono::nanosecond
     co_await timer.async_wait(asio::use_awaitable);
 }
 
+/// True if nothing is left but what lives as long as the io_context.
+inline bool is_clean(world const& w) {
+    rcverbs::fabric::object_counts left = w.live();
+    left.event_channels = 0;
+    return left == rcverbs::fabric::object_counts{};
+}
+
 /// Counts operations: how many were started, and how each ended.
 class ledger {
 public:

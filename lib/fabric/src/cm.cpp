@@ -151,13 +151,15 @@ void network::drop_events(cm_id& id) {
     auto const found = cm_channels_.find(id.channel);
     if (found == cm_channels_.end()) return;
     cm_channel& channel = *found->second;
-    std::vector<std::uint64_t> children;
     channel.ready.drop(std::erase_if(channel.events, [&](cm_event* e) {
         if (e->owner != id.number) return false;
-        if (e->child != 0) children.push_back(e->child);
         delete e;
         return true;
     }));
+    std::vector<std::uint64_t> children;
+    for (auto const& [number, other] : ids_) {
+        if (other->listener == id.number) children.push_back(number);
+    }
     for (std::uint64_t const number : children) {
         if (cm_id* const child = find_id(number)) forget(*child);
     }
@@ -270,7 +272,7 @@ int network::take_cm_event(rdma_event_channel* raw, rdma_cm_event** out) {
     if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
         event->listen_id = &owner;
         event->id = find_id(event->child);
-        event->child = 0;
+        static_cast<cm_id*>(event->id)->listener = 0;
         --owner.waiting_requests;
     } else if (event->event == RDMA_CM_EVENT_CONNECT_RESPONSE && owner.qp != nullptr) {
         // librdmacm readies the queue pair and answers before the program sees the event.
@@ -501,6 +503,7 @@ void network::on_connect_request(std::uint64_t from) {
     if (attach(child, *on) != 0) return forget(child);
     child.at = state::request_received;
     child.peer = from;
+    child.listener = listener.number;
     child.theirs = client->own;
     child.local = client->remote;
     child.remote = client->local;

@@ -271,6 +271,7 @@ struct cm_id : rdma_cm_id {
     address local;
     address remote;
     std::uint64_t peer = 0;  // the other side's id
+    std::uint64_t listener = 0;  // whose request this is, until it was taken
     terms own;
     terms theirs;
     std::optional<std::uint8_t> ack_timeout;

@@ -17,21 +17,38 @@ detail::device& named(detail::network& n, std::string_view name) {
     return *found;
 }
 
-// One turn of a stepped world: a handler of the program's, if one is ready; else the next event of the network's.
-bool turn(detail::network& n, boost::asio::io_context& io) {
-    {
-        auto held = n.lock();
-        static_cast<void>(n.run_due(held));
+// Asio looks at its timers every five minutes, whether it has any or not. Who sleeps for longer than this does not count.
+constexpr std::chrono::hours idle_max{24 * 30};
+
+// Turns of a stepped world.
+class turns {
+public:
+    turns(detail::network& n, boost::asio::io_context& io) : network_{n}, io_{io} {}
+
+    /// A handler of the program's, if one is ready; else the next event of the network's, or the next timer. False if io
+    /// has no work left, or if nothing will ever happen.
+    bool next() {
+        {
+            auto held = network_.lock();
+            if (network_.run_due(held)) idle_since_ = network_.now();
+        }
+        if (io_.poll_one() > 0) {
+            auto const held = network_.lock();
+            network_.pass_time(std::chrono::nanoseconds{network_.pick(50, 1500)});  // what a handler takes
+            idle_since_ = network_.now();
+            return true;
+        }
+        if (io_.stopped()) return false;
+        auto held = network_.lock();
+        if (network_.run_due(held)) return true;
+        return network_.now() - idle_since_ < idle_max && network_.jump(held);
     }
-    if (io.poll_one() > 0) {
-        auto const held = n.lock();
-        n.pass_time(std::chrono::nanoseconds{n.pick(50, 1500)});  // what a handler takes
-        return true;
-    }
-    if (io.stopped()) return false;
-    auto held = n.lock();
-    return n.run_due(held) || n.jump(held);
-}
+
+private:
+    detail::network& network_;
+    boost::asio::io_context& io_;
+    std::chrono::nanoseconds idle_since_ = network_.now();
+};
 
 }  // namespace
 
@@ -65,15 +82,17 @@ bool world::run(boost::asio::io_context& io) {
         io.run();
         return true;
     }
-    while (turn(*impl_, io)) {}
+    turns turn{*impl_, io};
+    while (turn.next()) {}
     return io.stopped();
 }
 
 bool world::run_until(boost::asio::io_context& io, std::function<bool()> const& done) {
     io.restart();
+    turns turn{*impl_, io};
     while (!done()) {
         if (impl_->is_stepped()) {
-            if (!turn(*impl_, io)) return done();
+            if (!turn.next()) return done();
         } else if (io.run_one_for(std::chrono::milliseconds{1}) == 0 && io.stopped()) {
             return done();
         }

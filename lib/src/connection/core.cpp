@@ -656,7 +656,9 @@ void connection_core::finish() {
     }
     if (destroyed) {
         // The device may still use the memory, so nothing of it is given back.
-        note(step::drain, errc::not_drained, 0, close_reason::transport_error);
+        // Whatever ended the connection, this is worse: nobody may take it for a good end.
+        reason_ = close_reason::transport_error;
+        failure_ = {step::drain, errc::not_drained, peer_, 0};
         keep_for_ever({source_, domain_});
     } else if (source_ != nullptr) {
         static_cast<void>(source_->queue().destroy());

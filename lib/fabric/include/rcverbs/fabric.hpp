@@ -172,7 +172,7 @@ public:
     std::chrono::nanoseconds now() const;
 
     /// Runs the program's handlers and the network's events, in the order that the seed decides, until `io` has no work
-    /// left. Returns false if it has work left, but nothing will ever happen again. A real world runs `io`, on this thread.
+    /// left. Returns false if it has work left, but nothing will happen in a month. A real world runs `io`, on this thread.
     bool run(boost::asio::io_context& io);
 
     /// The same, until `done()`; false if it never came true.

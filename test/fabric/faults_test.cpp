@@ -1,0 +1,429 @@
+// What can go wrong between and behind two connections, made to happen, and what the program is told.
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/detached.hpp>
+
+#include <cerrno>
+#include <random>
+
+#include "fabric/fixture.hpp"
+
+using namespace rcverbs;
+using namespace test;
+using fabric::cm_event_fate;
+using fabric::cm_event_info;
+using fabric::packet_fate;
+using fabric::packet_info;
+
+namespace {
+
+// enum rdma_cm_event_type
+constexpr int cm_address_resolved = 0;
+constexpr int cm_route_resolved = 2;
+constexpr int cm_connect_request = 4;
+constexpr int cm_connect_response = 5;
+constexpr int cm_established = 9;
+constexpr int cm_disconnected = 10;
+// enum ibv_wc_status
+constexpr int general_error = 21;
+
+/// Both ends' memory, for one write.
+struct memory_pair {
+    buffer ours;
+    buffer theirs;
+
+    explicit memory_pair(test::pair const& p, std::size_t size = 65536)
+        : ours{p.client.domain(), size, access_flags::local_write},
+          theirs{
+              p.server.domain(), size,
+              access_flags::remote_read | access_flags::remote_write | access_flags::remote_atomic
+          } {}
+};
+
+}  // namespace
+
+// --- the network -----------------------------------------------------------------------------------------------------
+
+TEST_CASE("packets that are lost are sent again, and nobody notices", "[fabric]") {
+    world w;
+    asio::io_context io;
+    unsigned const percent = GENERATE(1U, 3U, 5U);
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        memory_pair m{p};
+        w.on_packet([percent, random = std::mt19937_64{w.seed()}](packet_info const&) mutable {
+            return random() % 100 < percent ? packet_fate{packet_fate::kind::drop, {}} : packet_fate{};
+        });
+        for (std::size_t i = 0; i < m.ours.size(); ++i) m.ours.bytes()[i] = static_cast<std::byte>(i * 7 >> 3);
+        co_await p.client.async_write(m.ours.slice(), m.theirs.remote(), asio::use_awaitable);
+        CHECK(std::ranges::equal(m.ours.bytes(), m.theirs.bytes()));
+        std::ranges::fill(m.ours.bytes(), std::byte{0});
+        co_await p.client.async_read(m.theirs.remote(), m.ours.slice(), asio::use_awaitable);
+        CHECK(std::ranges::equal(m.ours.bytes(), m.theirs.bytes()));
+        std::ranges::fill(m.theirs.bytes(), std::byte{0});
+        for (std::uint64_t i = 0; i < 20; ++i) {
+            std::uint64_t const before = co_await p.client.async_fetch_add(
+                m.theirs.remote().word(8), 1, m.ours.slice(0, 8), asio::use_awaitable
+            );
+            CHECK(before == i);
+        }
+        w.on_packet(nullptr);
+        co_await (p.client.async_disconnect(asio::use_awaitable) && p.server.async_wait_disconnected(asio::use_awaitable));
+    });
+    CHECK(w.counters("fab0").packets_sent_again + w.counters("fab1").packets_sent_again > 0);
+}
+
+TEST_CASE("packets that come twice, or late, change nothing", "[fabric]") {
+    world w;
+    asio::io_context io;
+    auto const what = GENERATE(packet_fate::kind::duplicate, packet_fate::kind::delay);
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        memory_pair m{p};
+        unsigned count = 0;
+        w.on_packet([&](packet_info const&) {
+            return ++count % 3 == 0 ? packet_fate{what, 20us} : packet_fate{};
+        });
+        for (std::uint64_t i = 0; i < 50; ++i) {
+            std::uint64_t const before = co_await p.client.async_fetch_add(
+                m.theirs.remote().word(0), 1, m.ours.slice(0, 8), asio::use_awaitable
+            );
+            CHECK(before == i);
+        }
+        for (int i = 0; i < 20; ++i) {
+            std::byte const mark{static_cast<unsigned char>(i)};
+            std::ranges::fill(m.ours.bytes(), mark);
+            co_await p.client.async_write(m.ours.slice(), m.theirs.remote(), asio::use_awaitable);
+            CHECK(m.theirs.bytes()[65535] == mark);
+        }
+        w.on_packet(nullptr);
+        co_await (p.client.async_disconnect(asio::use_awaitable) && p.server.async_wait_disconnected(asio::use_awaitable));
+    });
+}
+
+TEST_CASE("a path that is cut is noticed after the retries that were asked for", "[fabric]") {
+    world w;
+    asio::io_context io;
+    enum class cut { packets, port, power };
+    auto const how = GENERATE(cut::packets, cut::port, cut::power);
+    run(w, io, [&]() -> asio::awaitable<void> {
+        connection_options options = stepped();
+        options.ack_timeout = 16ms;
+        options.retry_count = 3;
+        test::pair p = co_await meet(io, options);
+        memory_pair m{p};
+        if (how == cut::packets) w.on_packet([](packet_info const&) { return packet_fate{packet_fate::kind::drop, {}}; });
+        if (how == cut::port) w.port_down("fab0");
+        if (how == cut::power) w.power_off("fab0");
+        auto const began = w.now();
+        auto [ec, n] = co_await p.client.async_write(m.ours.slice(), m.theirs.remote(), awaiting);
+        CHECK(ec == wc_errc::retry_exceeded);
+        CHECK(n == 0);
+        // Rounded up to a power of two; one first try and three more.
+        CHECK(w.now() - began >= 4 * 16ms);
+        CHECK(w.now() - began <= 4 * 32ms);
+        auto [why] = co_await p.client.async_wait_disconnected(awaiting);
+        CHECK(why == wc_errc::retry_exceeded);
+        CHECK(p.client.reason() == close_reason::transport_error);
+        p.server.close();
+    });
+    CHECK(is_clean(w));
+}
+
+TEST_CASE("a link that comes back in time costs time only", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        memory_pair m{p};
+        m.ours.bytes()[0] = std::byte{42};
+        w.port_down("fab0");
+        auto const mend = [&]() -> asio::awaitable<void> {
+            co_await test::sleep(io, 200ms);
+            w.port_up("fab0");
+        };
+        co_await (p.client.async_write(m.ours.slice(), m.theirs.remote(), asio::use_awaitable) && mend());
+        CHECK(m.theirs.bytes()[0] == std::byte{42});
+        p.client.close();
+        p.server.close();
+    });
+}
+
+// --- work and queues -------------------------------------------------------------------------------------------------
+
+TEST_CASE("a failed request is told with its status, and what follows is flushed", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        memory_pair m{p};
+        ledger book;
+        w.fail_work(3, general_error);
+        for (int i = 0; i < 6; ++i) {
+            p.client.async_write(m.ours.slice(0, 64), m.theirs.remote().slice(0, 64), book.entry(std::to_string(i)));
+        }
+        auto [why] = co_await p.client.async_wait_disconnected(awaiting);
+        CHECK(why == wc_errc::general);
+        CHECK(book.is_balanced());
+        for (std::size_t i = 0; i < 6; ++i) {
+            error_code const ec = book.lines()[i].code;
+            if (i < 2) CHECK_FALSE(ec);
+            if (i == 2) CHECK(ec == wc_errc::general);
+            if (i > 2) CHECK(ec == wc_errc::flushed);
+        }
+        CHECK(p.client.last_failure().code == wc_errc::general);
+        p.server.close();
+    });
+}
+
+TEST_CASE("a device that flushes late is waited for, and one that never does is met by the deadline", "[fabric]") {
+    world w;
+    asio::io_context io;
+    enum class flush { late, partial, absent };
+    auto const how = GENERATE(flush::late, flush::partial, flush::absent);
+    std::size_t const quarantined = connection::quarantined_count();
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        memory_pair m{p};
+        ledger book;
+        for (int i = 0; i < 8; ++i) p.server.async_receive(m.theirs.slice(0, 64), book.entry("receive"));
+        co_await test::sleep(io, 1ms);
+        fabric::flush_policy policy;
+        if (how == flush::late) policy.delay = 500ms;
+        if (how == flush::partial) policy.completions_max = 3;
+        if (how == flush::absent) policy.completions_max = 0;
+        w.set_flush(policy);
+        auto const began = w.now();
+        p.server.close();
+        auto [why] = co_await p.server.async_wait_disconnected(awaiting);
+        static_cast<void>(why);
+        CHECK(book.is_balanced());
+        for (ledger::line const& l : book.lines()) CHECK(l.code);
+        // The default drain_deadline is a second.
+        CHECK(w.now() - began >= (how == flush::late ? 500ms : 1000ms));
+        p.client.close();
+    });
+    // The queue pair could be destroyed, so nothing had to be kept.
+    CHECK(connection::quarantined_count() == quarantined);
+    CHECK(is_clean(w));
+}
+
+TEST_CASE("a queue pair that can be neither flushed nor destroyed is kept, and counted", "[fabric]") {
+    world w;
+    asio::io_context io;
+    std::size_t const quarantined = connection::quarantined_count();
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        memory_pair m{p};
+        ledger book;
+        p.server.async_receive(m.theirs.slice(0, 64), book.entry("receive"));
+        co_await test::sleep(io, 1ms);
+        w.set_flush({0ns, 0});
+        // The other side has nothing to wait for, and is first.
+        w.fail_call("ibv_destroy_qp", 2, EBUSY);
+        p.server.close();
+        auto [why] = co_await p.server.async_wait_disconnected(awaiting);
+        CHECK(why == errc::not_drained);
+        CHECK(book.is_balanced());
+        CHECK(book.lines()[0].code == errc::not_drained);
+        p.client.close();
+    });
+    CHECK(connection::quarantined_count() == quarantined + 1);
+    CHECK(w.live().queue_pairs == 1);
+    CHECK(w.live().completion_queues == 1);
+}
+
+TEST_CASE("an overrun completion queue ends the connections that use it", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        connection_options busy = stepped();
+        busy.polling.mode = poll_mode::busy;
+        test::pair p = co_await meet(io, busy);
+        memory_pair m{p};
+        w.overrun("fab1");
+        auto [ec, n] = co_await p.client.async_write(m.ours.slice(), m.theirs.remote(), awaiting);
+        CHECK(ec);
+        CHECK(n == 0);
+        auto [why] = co_await p.client.async_wait_disconnected(awaiting);
+        CHECK(why == errc::completion_queue_broken);
+        p.server.close();
+    });
+    CHECK(is_clean(w));
+}
+
+// --- the connection manager ------------------------------------------------------------------------------------------
+
+TEST_CASE("an event that is lost is met by its step's deadline", "[fabric]") {
+    world w;
+    asio::io_context io;
+    int const lost = GENERATE(cm_address_resolved, cm_route_resolved, cm_connect_request, cm_connect_response);
+    CAPTURE(lost);
+    run(w, io, [&]() -> asio::awaitable<void> {
+        acceptor_options accepting;
+        accepting.connection = stepped();
+        acceptor a{io, {"10.0.0.1", 0}, accepting};
+        connection client{io, stepped()};
+        w.on_cm_event([&](cm_event_info const& e) {
+            return e.type == lost ? cm_event_fate{cm_event_fate::kind::lose, {}} : cm_event_fate{};
+        });
+        a.async_accept([](error_code, connection) {});
+        auto const began = w.now();
+        auto [ec] = co_await client.async_connect(a.local(), awaiting);
+        CHECK(ec == errc::timed_out);
+        CHECK(w.now() - began >= 2s);
+        CHECK(w.now() - began <= 10s);
+        a.close();
+    });
+    CHECK(is_clean(w));
+}
+
+TEST_CASE("an accepting side whose peer never confirms is met by the deadline", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        acceptor_options accepting;
+        accepting.connection = stepped();
+        acceptor a{io, {"10.0.0.1", 0}, accepting};
+        connection client{io, stepped()};
+        // The connecting side's is made of the response; this is the accepting side's.
+        w.on_cm_event([&](cm_event_info const& e) {
+            return e.type == cm_established ? cm_event_fate{cm_event_fate::kind::lose, {}} : cm_event_fate{};
+        });
+        auto [accepted, connected] = co_await both(a.async_accept(awaiting), client.async_connect(a.local(), awaiting));
+        CHECK(std::get<0>(accepted) == errc::timed_out);
+        static_cast<void>(connected);
+        client.close();
+    });
+    CHECK(is_clean(w));
+}
+
+TEST_CASE("a lost or late goodbye holds nobody up for longer than the deadline", "[fabric]") {
+    world w;
+    asio::io_context io;
+    auto const what = GENERATE(cm_event_fate::kind::lose, cm_event_fate::kind::delay);
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        w.on_cm_event([&](cm_event_info const& e) {
+            return e.type == cm_disconnected ? cm_event_fate{what, 300ms} : cm_event_fate{};
+        });
+        auto const began = w.now();
+        auto [ec] = co_await p.client.async_disconnect(awaiting);
+        if (what == cm_event_fate::kind::lose) {
+            CHECK(ec == errc::timed_out);
+            CHECK(w.now() - began >= 2s);
+        } else {
+            CHECK_FALSE(ec);
+            CHECK(w.now() - began >= 300ms);
+        }
+        CHECK(w.now() - began <= 5s);
+        p.server.close();
+    });
+    CHECK(is_clean(w));
+}
+
+TEST_CASE("a request that the network rejects says why", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        acceptor a{io, {"10.0.0.1", 0}};
+        connection client{io, stepped()};
+        w.reject_next_request(10);
+        auto [ec] = co_await client.async_connect(a.local(), awaiting);
+        CHECK(ec == cm_errc::rejected_stale);
+        CHECK(client.reason() == close_reason::refused);
+    });
+}
+
+// --- peers and devices -----------------------------------------------------------------------------------------------
+
+TEST_CASE("a peer whose program is killed is noticed at once, in the middle of anything", "[fabric]") {
+    world w;
+    asio::io_context io;
+    auto const after = GENERATE(0us, 3us, 10us, 50us, 200us, 1000us);
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        memory_pair m{p};
+        ledger book;
+        for (int i = 0; i < 40; ++i) p.client.async_write(m.ours.slice(), m.theirs.remote(), book.entry("write"));
+        co_await test::sleep(io, after);
+        w.kill_program("fab0");
+        auto const killed = w.now();
+        auto [why] = co_await p.client.async_wait_disconnected(awaiting);
+        static_cast<void>(why);
+        CHECK(w.now() - killed < 100ms);
+        CHECK(p.client.reason() != close_reason::completed);
+        CHECK(p.client.reason() != close_reason::closed_locally);
+        CHECK(book.is_balanced());
+        p.server.close();
+    });
+    CHECK(is_clean(w));
+}
+
+TEST_CASE("a device that is pulled out ends its connections with that reason", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        memory_pair m{p};
+        ledger book;
+        p.client.async_receive(m.ours.slice(), book.entry("receive"));
+        w.remove_device("fab1");
+        auto [why] = co_await p.client.async_wait_disconnected(awaiting);
+        CHECK(why == errc::device_removed);
+        CHECK(book.is_balanced());
+        p.server.close();
+    });
+    CHECK(is_clean(w));
+}
+
+// --- time --------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("the same seed gives the same run, and another seed another", "[fabric]") {
+    auto const trace = [](std::uint64_t seed) {
+        fabric::world_options options;
+        options.seed = seed;
+        world w{options};
+        asio::io_context io;
+        std::vector<std::int64_t> times;
+        run(w, io, [&]() -> asio::awaitable<void> {
+            test::pair p = co_await meet(io);
+            memory_pair m{p};
+            for (int i = 0; i < 20; ++i) {
+                co_await p.client.async_write(m.ours.slice(), m.theirs.remote(), asio::use_awaitable);
+                times.push_back(w.now().count());
+            }
+            p.client.close();
+            p.server.close();
+        });
+        return times;
+    };
+    CHECK(trace(1) == trace(1));
+    CHECK(trace(1) != trace(2));
+}
+
+TEST_CASE("an idle hour takes no time, and timers expire in their order", "[fabric]") {
+    world w;
+    asio::io_context io;
+    std::vector<int> order;
+    auto const wall = std::chrono::system_clock::now();
+    auto const steady = std::chrono::steady_clock::now();
+    asio::steady_timer late{io, 1h};
+    asio::steady_timer soon{io, 1s};
+    late.async_wait([&](error_code) { order.push_back(2); });
+    soon.async_wait([&](error_code) { order.push_back(1); });
+    CHECK(w.run(io));
+    CHECK(order == std::vector{1, 2});
+    CHECK(w.now() >= 1h);
+    CHECK(std::chrono::steady_clock::now() - steady >= 1h);
+    CHECK(std::chrono::system_clock::now() - wall < 1h);
+}
+
+TEST_CASE("a program that waits for what never comes is told apart from one that has ended", "[fabric]") {
+    world w;
+    asio::io_context io;
+    acceptor a{io, {"10.0.0.1", 0}};
+    a.async_accept([](error_code, connection) {});
+    CHECK_FALSE(w.run(io));
+    a.close();
+    CHECK(w.run(io));
+}
