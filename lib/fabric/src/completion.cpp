@@ -138,6 +138,7 @@ void network::push(completion_queue& cq, completion c) {
 void network::overrun(completion_queue& cq) {
     if (cq.is_broken) return;
     cq.is_broken = true;
+    ++context_of(cq.context)->on->counters.overruns;
     raise(context_of(cq.context), IBV_EVENT_CQ_ERR, nullptr, &cq);
     for (auto const& [key, qp] : pairs_) {
         if (qp->send_cq != &cq && qp->recv_cq != &cq) continue;

@@ -252,7 +252,10 @@ int network::post_send(ibv_qp* raw, ibv_send_wr* list, ibv_send_wr** bad) {
         if (work_to_fail > 0 && --work_to_fail == 0) work.forced_status = work_status;
         qp.sends.push_back(std::move(work));
     }
-    if (error != 0) *bad = list;
+    if (error != 0) {
+        *bad = list;
+        ++qp.on->counters.posts_refused;
+    }
     doorbell(qp);
     return error;
 }
@@ -268,6 +271,7 @@ int network::post_receive(ibv_qp* raw, ibv_recv_wr* list, ibv_recv_wr** bad) {
         if (error == 0 && qp.receives_posted - qp.receives_freed >= qp.cap.max_recv_wr) error = ENOMEM;
         if (error != 0) {
             *bad = list;
+            ++qp.on->counters.posts_refused;
             return error;
         }
         qp.receives.push_back(make_receive(*list, qp.receives_posted++));

@@ -177,7 +177,8 @@ nanoseconds network::travel(queue_pair& from) {
             static_cast<std::uint64_t>(options_.latency_max.count())
         )};
     }
-    from.link_free = std::max(from.link_free, arrival);
+    // Later, if only by the least: at the same time they could change places.
+    from.link_free = std::max(from.link_free + nanoseconds{1}, arrival);
     return from.link_free;
 }
 

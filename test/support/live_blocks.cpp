@@ -1,0 +1,28 @@
+#include "support/live_blocks.hpp"
+
+#include <rcverbs/fabric.hpp>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace {
+std::atomic<long> blocks{0};
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+std::optional<long> test::live_blocks() noexcept { return std::nullopt; }
+#else
+std::optional<long> test::live_blocks() noexcept { return blocks.load(); }
+
+void* operator new(std::size_t size) {
+    if (!rcverbs::fabric::world::is_inside()) ++blocks;
+    if (void* const p = std::malloc(size)) return p;
+    throw std::bad_alloc{};
+}
+void operator delete(void* p) noexcept {
+    if (p != nullptr && !rcverbs::fabric::world::is_inside()) --blocks;
+    std::free(p);
+}
+void operator delete(void* p, std::size_t) noexcept { operator delete(p); }
+#endif
