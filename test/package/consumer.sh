@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# consumer.sh BUILD TYPE: installs a build into an empty prefix, and builds and tests a program against that alone.
+set -euo pipefail
+build=$1 type=$2
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+
+cmake --install "$build" --prefix "$place/prefix" >"$place/log" || { cat "$place/log"; exit 1; }
+cmake -S "$here/consumer" -B "$place/build" -G Ninja -DCMAKE_BUILD_TYPE="$type" -DCMAKE_PREFIX_PATH="$place/prefix"
+cmake --build "$place/build"
+ctest --test-dir "$place/build" --output-on-failure --no-tests=error
+# Nothing of the source tree's may be needed.
+if grep -rn "$(cd "$here/../.." && pwd)" "$place/prefix" --include='*.cmake'; then
+    echo "the package names the tree that it was built in"
+    exit 1
+fi
