@@ -2,6 +2,7 @@
 #include "behaviour/differences.hpp"
 #include "behaviour/ends.hpp"
 
+#include <atomic>
 #include <cerrno>
 
 using namespace test;
@@ -194,4 +195,45 @@ TEST_CASE("a client that goes before it is accepted leaves the server with a req
     a.cap = {1, 1, 1, 1, 0};
     CHECK(rdma_create_qp(late.get(), pd.get(), &a) == -1);
     CHECK(errno == EINVAL);
+}
+
+TEST_CASE("after the goodbyes the queue pair's time of waiting ends, and is told", "[behaviour]") {
+    connected c;
+    REQUIRE(rdma_disconnect(c.client.id.get()) == 0);
+    expect(c.m.listener.channel.get(), RDMA_CM_EVENT_DISCONNECTED);
+    REQUIRE(rdma_disconnect(c.server.id.get()) == 0);
+    expect(c.client.channel.get(), RDMA_CM_EVENT_DISCONNECTED);
+    expect(c.client.channel.get(), RDMA_CM_EVENT_TIMEWAIT_EXIT);
+}
+
+TEST_CASE("an id is destroyed only when its events have been acknowledged", "[behaviour]") {
+    meeting m;
+    sockaddr_in to = address_of(device_address(), m.port());
+    REQUIRE(rdma_resolve_addr(m.client.id.get(), nullptr, raw(to), 2000) == 0);
+    rdma_cm_event* e = nullptr;
+    REQUIRE(rdma_get_cm_event(m.client.channel.get(), &e) == 0);
+    std::atomic<bool> is_destroyed{false};
+    std::thread destroyer{[&] {
+        m.client.id.reset();
+        is_destroyed = true;
+    }};
+    std::this_thread::sleep_for(std::chrono::milliseconds{100});
+    CHECK_FALSE(is_destroyed);
+    rdma_ack_cm_event(e);
+    destroyer.join();
+    CHECK(is_destroyed);
+}
+
+TEST_CASE("an id moves to another channel with what is to come", "[behaviour]") {
+    meeting m;
+    m.resolve();
+    m.client.make_queue_pair({});
+    end elsewhere;
+    REQUIRE(rdma_migrate_id(m.client.id.get(), elsewhere.channel.get()) == 0);
+    m.listener.id.reset();
+    rdma_conn_param p = parameters_of({});
+    REQUIRE(rdma_connect(m.client.id.get(), &p) == 0);
+    expect(elsewhere.channel.get(), RDMA_CM_EVENT_REJECTED);
+    rdma_destroy_qp(m.client.id.get());
+    m.client.id.reset();
 }

@@ -26,6 +26,8 @@ struct differences {
     bool survives_overrun;
     // A window opens the whole region that it is bound to.
     bool ignores_bounds_of_windows;
+    // A completion does not say that it came with an invalidation.
+    bool hides_invalidation;
     // What a wrong local key, or a receive that is too short, is called.
     std::set<ibv_wc_status> wrong_local_key;
     std::set<ibv_wc_status> short_receive;
@@ -41,6 +43,7 @@ inline differences const& here() {
         .takes_longer_messages = true,
         .survives_overrun = true,
         .ignores_bounds_of_windows = true,
+        .hides_invalidation = true,
         .wrong_local_key = {IBV_WC_LOC_QP_OP_ERR, IBV_WC_LOC_PROT_ERR},
         .short_receive = {IBV_WC_LOC_QP_OP_ERR, IBV_WC_LOC_LEN_ERR},
         .sent_to_short_receive = {IBV_WC_REM_OP_ERR, IBV_WC_REM_INV_REQ_ERR},
@@ -53,6 +56,7 @@ inline differences const& here() {
         .takes_longer_messages = false,
         .survives_overrun = false,
         .ignores_bounds_of_windows = false,
+        .hides_invalidation = false,
         .wrong_local_key = {IBV_WC_LOC_PROT_ERR},
         .short_receive = {IBV_WC_LOC_LEN_ERR},
         .sent_to_short_receive = {IBV_WC_REM_INV_REQ_ERR},

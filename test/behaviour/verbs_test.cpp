@@ -535,8 +535,22 @@ TEST_CASE("a memory window opens a part of a region until it is invalidated", "[
     be(c.client.await(), 1, {IBV_WC_SUCCESS});
     CHECK(region.words[1] == 42);
 
-    bool const is_withdrawn = GENERATE(true, false);
-    if (is_withdrawn) {
+    enum class closing { by_owner, by_peer, not_at_all };
+    auto const how = GENERATE(closing::by_owner, closing::by_peer, closing::not_at_all);
+    bool const is_withdrawn = how != closing::not_at_all;
+    if (how == closing::by_peer) {
+        REQUIRE(c.server.receive(100, nullptr, 0) == 0);
+        ibv_send_wr send = work(IBV_WR_SEND_WITH_INV, nullptr, 0, 52);
+        send.invalidate_rkey = bind.bind_mw.rkey;
+        REQUIRE(c.client.post(send) == 0);
+        ibv_wc const arrived = c.server.await();
+        be(arrived, 100, {IBV_WC_SUCCESS});
+        if (!here().hides_invalidation) {
+            CHECK((arrived.wc_flags & IBV_WC_WITH_INV) != 0);
+            CHECK(arrived.invalidated_rkey == bind.bind_mw.rkey);
+        }
+        be(c.client.await(), 52, {IBV_WC_SUCCESS});
+    } else if (how == closing::by_owner) {
         ibv_send_wr invalidate = work(IBV_WR_LOCAL_INV, nullptr, 0, 51);
         invalidate.invalidate_rkey = bind.bind_mw.rkey;
         REQUIRE(c.server.post(invalidate) == 0);

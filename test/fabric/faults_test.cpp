@@ -3,9 +3,12 @@
 #include <boost/asio/detached.hpp>
 
 #include <cerrno>
+#include <filesystem>
+#include <iostream>
 #include <random>
 
 #include "fabric/fixture.hpp"
+#include "support/child_process.hpp"
 
 using namespace rcverbs;
 using namespace test;
@@ -378,27 +381,50 @@ TEST_CASE("a device that is pulled out ends its connections with that reason", "
 
 // --- time --------------------------------------------------------------------------------------------------------------
 
-TEST_CASE("the same seed gives the same run, and another seed another", "[fabric]") {
-    auto const trace = [](std::uint64_t seed) {
-        fabric::world_options options;
-        options.seed = seed;
-        world w{options};
-        asio::io_context io;
-        std::vector<std::int64_t> times;
-        run(w, io, [&]() -> asio::awaitable<void> {
-            test::pair p = co_await meet(io);
-            memory_pair m{p};
-            for (int i = 0; i < 20; ++i) {
-                co_await p.client.async_write(m.ours.slice(), m.theirs.remote(), asio::use_awaitable);
-                times.push_back(w.now().count());
-            }
-            p.client.close();
-            p.server.close();
-        });
-        return times;
-    };
-    CHECK(trace(1) == trace(1));
-    CHECK(trace(1) != trace(2));
+namespace {
+
+/// The times at which some writes completed.
+std::vector<std::int64_t> trace(std::uint64_t seed) {
+    fabric::world_options options;
+    options.seed = seed;
+    world w{options};
+    asio::io_context io;
+    std::vector<std::int64_t> times;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        memory_pair m{p};
+        for (int i = 0; i < 20; ++i) {
+            co_await p.client.async_write(m.ours.slice(), m.theirs.remote(), asio::use_awaitable);
+            times.push_back(w.now().count());
+        }
+        w.kill_program("fab0");
+        auto [why] = co_await p.client.async_wait_disconnected(awaiting);
+        static_cast<void>(why);
+        times.push_back(w.now().count());
+        p.server.close();
+    });
+    return times;
+}
+
+std::string text_of(std::vector<std::int64_t> const& times) {
+    std::string text;
+    for (std::int64_t const t : times) text += std::to_string(t) + "\n";
+    return text;
+}
+
+}  // namespace
+
+// Run by the test below, in processes of its own.
+TEST_CASE("trace", "[.]") { std::cout << text_of(trace(1)) << "end\n"; }
+
+TEST_CASE("the same seed gives the same run, in every process, and another seed another", "[fabric]") {
+    std::string const here = text_of(trace(1)) + "end\n";
+    CHECK(here != text_of(trace(2)) + "end\n");
+    for (int i = 0; i < 3; ++i) {
+        child_process other{{std::filesystem::read_symlink("/proc/self/exe"), "trace", "--reporter", "compact"}};
+        REQUIRE(other.wait() == 0);
+        CHECK(other.output().find(here) != std::string::npos);
+    }
 }
 
 TEST_CASE("an idle hour takes no time, and timers expire in their order", "[fabric]") {

@@ -37,6 +37,7 @@ int network::create_cq(
     made->context = in;
     made->cq_context = context;
     made->channel = channel;
+    made->handle = static_cast<std::uint32_t>(next_serial_++);
     made->cqe = depth;  // exactly: a device may give more, a program may not count on it
     if (channel != nullptr) ++channel->refcnt;
     out = made.get();
@@ -140,9 +141,9 @@ void network::overrun(completion_queue& cq) {
     cq.is_broken = true;
     ++context_of(cq.context)->on->counters.overruns;
     raise(context_of(cq.context), IBV_EVENT_CQ_ERR, nullptr, &cq);
-    for (auto const& [key, qp] : pairs_) {
+    for (auto const& [number, qp] : numbers_) {
         if (qp->send_cq != &cq && qp->recv_cq != &cq) continue;
-        raise(context_of(qp->context), IBV_EVENT_QP_FATAL, qp.get());
+        raise(context_of(qp->context), IBV_EVENT_QP_FATAL, qp);
         break_qp(*qp);
     }
 }

@@ -18,7 +18,7 @@ void network::abandon(device& on, bool tells_peers) {
         drop_events(*id);
         id->is_abandoned = true;
     }
-    for (auto const& [key, qp] : pairs_) {
+    for (auto const& [number, qp] : numbers_) {
         if (qp->on == &on) break_qp(*qp);
     }
 }
@@ -36,7 +36,7 @@ void network::remove(device& on) {
         if (id->on == &on) tell(*id, RDMA_CM_EVENT_DEVICE_REMOVAL);
     }
     on.is_removed = true;
-    for (auto const& [key, qp] : pairs_) {
+    for (auto const& [number, qp] : numbers_) {
         if (qp->on == &on) break_qp(*qp);
     }
     raise_port(on, IBV_EVENT_DEVICE_FATAL);
@@ -49,9 +49,11 @@ void network::set_port(device& on, bool is_up) {
 }
 
 void network::overrun(device& on) {
+    std::map<std::uint32_t, completion_queue*> in_order;
     for (auto const& [key, cq] : queues_) {
-        if (context_of(cq->context)->on == &on) overrun(*cq);
+        if (context_of(cq->context)->on == &on) in_order.emplace(cq->handle, cq.get());
     }
+    for (auto const& [handle, cq] : in_order) overrun(*cq);
 }
 
 }  // namespace rcverbs::fabric::detail

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -270,12 +271,13 @@ private:
     table<shared_receive_queue> shared_;
     table<queue_pair> pairs_;
     table<cm_channel> cm_channels_;
-    std::unordered_map<std::uint64_t, std::unique_ptr<cm_id>> ids_;
+    // In the order of their making, wherever the order of a walk can matter: a run must not depend on addresses.
+    std::map<std::uint64_t, std::unique_ptr<cm_id>> ids_;
     std::unordered_map<void const*, cm_id*> id_pointers_;
     std::unordered_map<std::uint32_t, region*> local_keys_;
     std::unordered_map<std::uint32_t, region*> remote_keys_;
     std::unordered_map<std::uint32_t, window*> window_keys_;
-    std::unordered_map<std::uint32_t, queue_pair*> numbers_;
+    std::map<std::uint32_t, queue_pair*> numbers_;
     std::set<cm_event*> given_events_;
     std::uint32_t next_key_ = 0x1000;
     std::uint32_t next_qp_ = 0x11;
