@@ -2,6 +2,7 @@
 # demo.sh: installs what is missing, builds, and runs rdma-server and rdma-client: write, then read.
 # On this machine's own RDMA device if one is usable, else inside the SoftRoCE virtual machine.
 set -euo pipefail
+PATH=$PATH:/usr/sbin:/sbin
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # Runs one server and one client and shows what each says; both must succeed.
@@ -20,7 +21,7 @@ run_mode() {
     # A server that has served nobody waits on.
     if [ $client_status != 0 ]; then kill "$server" 2>/dev/null || true; fi
     wait "$server" || server_status=$?
-    printf '\n$ rdma-server %s\n' "$mode"
+    printf '\n$ rdma-server %s --count 1\n' "$mode"
     cat "$out"
     rm -f "$out"
     if [ $client_status != 0 ] || [ $server_status != 0 ]; then
@@ -36,7 +37,8 @@ if [ "${1:-}" = --on ]; then # inside the machine that has the device
 fi
 
 if device=$(test/softroce/usable-device); then
-    echo "demo: on this machine's RDMA device ${device% *} (${device#* })"
+    read -r device address _ <<<"$device"
+    echo "demo: on this machine's RDMA device $device ($address)"
 else
     echo "demo: on rxe0 (10.0.0.1) in the SoftRoCE virtual machine; this machine has no usable RDMA device"
 fi
@@ -44,7 +46,7 @@ fi
 cmake --preset release >/dev/null
 cmake --build --preset release --target rdma-server rdma-client
 if [ -n "$device" ]; then
-    apps/demo.sh --on "${device#* }"
+    apps/demo.sh --on "$address"
 else
     test/softroce/vm -- apps/demo.sh --on 10.0.0.1
 fi

@@ -39,7 +39,7 @@ void add_shared(CLI::App& app, arguments& out) {
     app.add_option("--size", out.exchange.size_bytes, "size of the region in bytes; give both sides the same")
         ->check(CLI::Range(frame_bytes_min, std::size_t{1} << 30))
         ->option_text("BYTES [1024]");
-    app.add_option("--timeout", out.timeout, "deadline of each step, such as 500ms, 10s or 2m")
+    app.add_option("--timeout", out.timeout, "deadline of each wait for the peer, such as 500ms, 10s or 2m")
         ->transform(
             [](std::string const& text) {
                 std::int64_t count = 0;

@@ -32,7 +32,7 @@ asio::awaitable<void> hold_if(exchange_options const& options, std::string const
 
 exit_code report(rcverbs::session const& s, error_code ec, step where) {
     rcverbs::failure f = s.last_failure();
-    if (!f.code) f = {where, ec, {}, 0};
+    if (!f.code) f = {where, ec, s.next_layer().peer(), 0};
     // The first failure says why; what follows from it (a flushed operation, say) only repeats it.
     complain(f.message());
     return exit_code_for(f.code, std::max(f.where, step::handshake));

@@ -2,7 +2,6 @@
 
 namespace demo {
 
-using rcverbs::cm_errc;
 using rcverbs::errc;
 
 char const* const exit_code_help =
@@ -13,13 +12,12 @@ char const* const exit_code_help =
     "  3  could not connect or listen\n"
     "  4  a deadline passed\n"
     "  5  the peer went away before MSG_DONE\n"
-    "  6  refused by the peer, or the peer broke the protocol\n"
+    "  6  refused by an rcverbs peer, which says why, or the peer broke the protocol\n"
     "  7  the data did not verify\n";
 
 exit_code exit_code_for(rcverbs::error_code const& ec, rcverbs::step where) noexcept {
     if (!ec) return exit_code::done;
     if (ec == errc::timed_out) return exit_code::deadline_passed;
-    if (ec == cm_errc::rejected_by_peer) return exit_code::refused;
     if (ec.category() == rcverbs::rcverbs_category()) {
         switch (static_cast<errc>(ec.value())) {
         case errc::peer_disconnected:

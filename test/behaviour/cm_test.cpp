@@ -94,6 +94,10 @@ TEST_CASE("nobody listening is a rejection with reason 8", "[behaviour]") {
 TEST_CASE("addresses that lead nowhere say so, each in its way", "[behaviour]") {
     meeting m;
     SECTION("no route") {
+        if (std::getenv("RCVERBS_TEST_ADDRESS") != nullptr) {
+            WARN("skipped: the machine's own network may have a route");
+            return;
+        }
         sockaddr_in to = address_of("203.0.113.1", 1);
         CHECK(rdma_resolve_addr(m.client.id.get(), nullptr, raw(to), 500) == -1);
         CHECK(errno == ENETUNREACH);

@@ -44,6 +44,10 @@ TEST_CASE("connect, accept and disconnect work in every way of driving", "[devic
 }
 
 TEST_CASE("connecting works over IPv6", "[device]") {
+    if (device_address_v6().empty()) {
+        WARN("skipped: the device has no IPv6 address");
+        return;
+    }
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         acceptor a{io, {device_address_v6(), 0}};
@@ -77,6 +81,16 @@ TEST_CASE("an operation completes in the form that its token asks for", "[device
     auto operation = with_deferred.async_connect(a.local());
     std::move(operation)(asio::use_future).get();
     connection third = third_accepted.get();
+
+    // The same for what moves data.
+    buffer ours{with_future.domain(), 64, access_flags::local_write};
+    buffer theirs{server.domain(), 64, access_flags::remote_write | access_flags::remote_read};
+    CHECK(with_future.async_write(ours.slice(), theirs.remote(), asio::use_future).get() == 64);
+    CHECK(with_future.async_read(theirs.remote(), ours.slice())(asio::use_future).get() == 64);
+    auto arrived = server.async_receive(theirs.slice(), asio::use_future);
+    CHECK(with_future.async_send(ours.slice(0, 7))(asio::use_future).get() == 7);
+    CHECK(arrived.get().size_bytes == 7);
+    with_future.async_write(ours.slice(), theirs.remote(), asio::detached);
     for (connection* c : {&with_future, &with_callback, &with_deferred}) c->async_disconnect(asio::use_future).get();
     a.close();
     for (connection* c : {&server, &second, &third}) c->close();
@@ -93,11 +107,15 @@ TEST_CASE("nobody listening, nobody there, no route and loopback each say so", "
     error_code const unreachable{ENETUNREACH, boost::system::system_category()};
     std::vector<expectation> const cases{
         {{device_address(), 1}, cm_errc::rejected_no_listener, step::connect, "nobody listens there"},
-        {{"10.0.0.99", 1}, cm_errc::address_error, step::resolve_address, "ping it"},
-        {{"203.0.113.1", 1}, unreachable, step::resolve_address, "unreachable"},
         {{"127.0.0.1", 1}, errc::no_rdma_device, step::resolve_route, "not the loopback address"},
+        {{"10.0.0.99", 1}, cm_errc::address_error, step::resolve_address, "ping it"},
+        {{"203.0.113.1", 1}, unreachable, step::resolve_address, "no route leads there"},
     };
     for (expectation const& e : cases) {
+        if (e.at == step::resolve_address && !has_known_network()) {
+            WARN("skipped: " << e.where.to_string() << " means something in the virtual machine's network only");
+            continue;
+        }
         asio::io_context io;
         run(io, [&]() -> asio::awaitable<void> {
             connection c{io};
@@ -216,7 +234,7 @@ TEST_CASE("an acceptor's wait can be cancelled, closed, and asked for once at a 
 TEST_CASE("two acceptors at one address and port do not go together", "[device]") {
     asio::io_context io;
     acceptor first{io, {device_address(), 0}};
-    CHECK_THROWS_WITH((acceptor{io, first.local()}), Catch::Contains(first.local().to_string()));
+    CHECK_THROWS_WITH((acceptor{io, first.local()}), ContainsSubstring(first.local().to_string()));
 }
 
 TEST_CASE("a connection object connects once", "[device]") {
@@ -303,4 +321,29 @@ TEST_CASE("thirty connections in one process, connected and ended at once, leave
         CHECK(served == 30);
     }
     CHECK(resources() == before);
+}
+
+TEST_CASE("what is asked for is clamped to the device, and can be read back", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        connection_options options;
+        options.send_segments_max = 100'000;
+        options.receive_segments_max = 100'000;
+        options.initiator_depth = 255;
+        options.responder_resources = 255;
+        test::pair p = co_await connect(io, options, options);
+        device_limits const& device = p.client.domain().limits();
+        connection_limits const limits = p.client.limits();
+        CHECK(limits.send_segments_max == device.segments_max);
+        CHECK(limits.receive_segments_max == device.segments_max);
+        CHECK(limits.send_queue_depth == options.send_queue_depth);
+        CHECK(limits.initiator_depth <= device.initiator_depth_max);
+        CHECK(limits.initiator_depth > 0);
+        CHECK(limits.message_bytes_max == device.message_bytes_max);
+        std::string const name = p.client.domain().device_name();
+        auto const all = devices();
+        CHECK(std::ranges::any_of(all, [&](device_info const& d) { return d.name == name; }));
+        p.client.close();
+        p.server.close();
+    });
 }

@@ -49,11 +49,20 @@ inline std::string device_address() {
     char const* const given = std::getenv("RCVERBS_TEST_ADDRESS");
     return given != nullptr ? given : "10.0.0.1";
 }
-/// Its IPv6 address, if it has one.
+/// Its IPv6 address; empty if it has none.
 inline std::string device_address_v6() {
     char const* const given = std::getenv("RCVERBS_TEST_ADDRESS6");
     return given != nullptr ? given : "fd00::1";
 }
+/// True in the virtual machine's network, or one like it: 10.0.0.0/24 with nobody at .99, and no route elsewhere.
+inline bool has_known_network() { return std::getenv("RCVERBS_TEST_ADDRESS") == nullptr; }
+
+/// Deadlines of behaviour hold for the library as it ships; a sanitizer's checks take their time.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int slowness = 10;
+#else
+constexpr int slowness = 1;
+#endif
 
 /// Runs a test to its end. What it throws, and with it a failed REQUIRE, fails the test.
 template <class Test>

@@ -34,6 +34,29 @@ panic) # a machine that dies shows its console
     grep -q 'sysrq triggered crash' err || fail "the console is not shown" ;;
 no_boot)
     expect_status 200 "$vm" --memory 16 --timeout 8 -- true ;;
+login_path) # a user's PATH without sbin will do, from nothing
+    mkdir home
+    expect_status 0 env PATH=/usr/local/bin:/usr/bin:/bin XDG_CACHE_HOME="$work/home" "$vm" -- bash -c 'rdma link show && tc -V'
+    grep -q rxe0 out || fail "no device" ;;
+fault) # what the kernel complains of is reported
+    expect_status 0 "$vm" -- bash -c 'echo "BUG: of a test" >/dev/kmsg'
+    grep -q "reported a fault" err && grep -q 'BUG: of a test' err || fail "not reported" ;;
+resources) # the machine is as large as it was asked to be; its output folder is where it was asked to be
+    export RCVERBS_VM_OUT=$work/elsewhere
+    expect_status 0 "$vm" --cpus 1 --memory 1024 --accel tcg -- bash -c 'nproc; awk "/MemTotal/ { print int(\$2 / 1024) }" /proc/meminfo; echo kept >"$RCVERBS_VM_OUT/kept"'
+    [ "$(sed -n 1p out)" = 1 ] || fail "processors"
+    [ "$(sed -n 2p out)" -le 1024 ] && [ "$(sed -n 2p out)" -gt 700 ] || fail "memory"
+    [ "$(cat elsewhere/kept)" = kept ] || fail "the output folder" ;;
+as_it_comes) # output is passed on while the command runs
+    { "$vm" -- bash -c 'echo early; sleep 5; echo late' & echo $! >pid; wait; } >out 2>err &
+    for try in $(seq 300); do sleep 0.1; grep -q early out && break; done
+    grep -q early out || fail "nothing came"
+    grep -q late out && fail "it came all at once"
+    wait
+    grep -q late out || fail "the rest did not come" ;;
+usable_device) # what a machine with a device of its own is told
+    expect_status 0 "$vm" -- "$(dirname "$vm")/usable-device"
+    [ "$(cat out)" = 'rxe0 10.0.0.1 fd00::1' ] || fail "the device" ;;
 usage)
     expect_status 2 "$vm" --topology three -- true
     expect_status 2 "$vm" --memory much -- true
@@ -66,6 +89,11 @@ tc qdisc add dev v0 root netem loss 100% || exit 15
 ping 10.0.1.1 3 1 && exit 16
 tc -s qdisc show dev v0 | grep -q 'dropped [1-9]' || exit 17
 tc qdisc del dev v0 root
+# nft acts on the packets, too.
+nft 'add table ip t; add chain ip t c { type filter hook input priority 0; }; add rule ip t c udp dport 4791 counter drop' || exit 19
+ping 10.0.1.1 3 1 && exit 20
+nft list table ip t | grep -q 'packets [1-9]' || exit 21
+nft 'delete table ip t'
 ping 10.0.1.1 20 20 || exit 18
 SCRIPT
     expect_status 0 "$vm" --topology pair -- bash "$work/script" ;;

@@ -3,6 +3,12 @@
 
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>
+namespace test {
+using Catch::Matchers::ContainsSubstring;
+}
 #else
 #include <catch2/catch.hpp>
+namespace test {
+inline auto ContainsSubstring(std::string const& text) { return Catch::Contains(text); }
+}
 #endif

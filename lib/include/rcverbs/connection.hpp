@@ -367,6 +367,10 @@ public:
     /// device has let go of its memory. Does not block; may be called again, in any state, from any thread.
     void close() noexcept;
 
+    /// The same, for a protocol on top of the connection that has found something wrong: reason() and last_failure() say
+    /// so from then on, unless the connection had failed before.
+    void close(failure const& why, close_reason reason) noexcept;
+
     // --- observers -------------------------------------------------------------------------------------------
 
     /// True unless default-constructed or moved from.

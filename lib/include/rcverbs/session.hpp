@@ -251,6 +251,7 @@ public:
 
     /// The connection to read and write with. Do not receive on it: the session does.
     connection& next_layer() noexcept;
+    connection const& next_layer() const noexcept;
     /// The connection's executor.
     executor_type get_executor() const noexcept;
     /// Why the session ended; `completed` only after MSG_DONE from both sides.

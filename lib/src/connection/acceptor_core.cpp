@@ -7,8 +7,20 @@ namespace rcverbs::detail {
 namespace asio = boost::asio;
 
 namespace {
+
 constexpr std::size_t backlog_max = 4096;
-}
+
+// A failure in an exception: what() is its message, which says what to do.
+class described final : public boost::system::system_error {
+public:
+    explicit described(failure const& f) : boost::system::system_error{f.code}, text_{f.message()} {}
+    char const* what() const noexcept override { return text_.c_str(); }
+
+private:
+    std::string text_;
+};
+
+}  // namespace
 
 acceptor_core::acceptor_core(asio::io_context& context, acceptor_options options)
     : context_{context}, registry_{asio::use_service<registry>(context)}, options_{std::move(options)} {}
@@ -159,7 +171,7 @@ namespace rcverbs {
 acceptor::acceptor(boost::asio::io_context& context, endpoint const& local, acceptor_options options)
     : core_{std::make_shared<detail::acceptor_core>(context, std::move(options))} {
     if (error_code const ec = core_->listen(local)) {
-        throw boost::system::system_error{ec, failure{step::listen, ec, local, 0}.message()};
+        throw detail::described{failure{step::listen, ec, local, 0}};
     }
 }
 

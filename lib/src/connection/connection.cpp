@@ -78,6 +78,10 @@ void connection::start_wait(detail::connection_core& core, detail::control_handl
 }
 
 error_code connection::reject(std::span<std::byte const> private_data) { return core_->reject(private_data); }
+void connection::close(failure const& why, close_reason reason) noexcept {
+    if (core_ != nullptr) core_->fail(why, reason);
+}
+
 void connection::close() noexcept {
     if (core_ != nullptr) core_->close();
 }

@@ -12,7 +12,7 @@ char const* text(errc e) noexcept {
     case errc::already_connected: return "the connection object has been used; make a new one to connect again";
     case errc::operation_in_progress: return "an operation of this kind is outstanding already";
     case errc::queue_full: return "as many operations as the options allow are posted and waiting; wait for one to complete";
-    case errc::timed_out: return "the deadline passed";
+    case errc::timed_out: return "the deadline passed: the peer did not answer in time; look whether it still runs, or raise the deadline";
     case errc::out_of_range: return "the range reaches beyond its memory region, or local and remote sizes differ";
     case errc::access_denied: return "the peer did not expose the region for this kind of access";
     case errc::misaligned: return "an atomic operation needs an address that is a multiple of 8";
@@ -79,7 +79,7 @@ char const* text(cm_errc e) noexcept {
     case cm_errc::address_change: return "the address of the network interface changed";
     case cm_errc::rejected_no_listener: return "rejected: nobody listens there; start the server, or check address and port";
     case cm_errc::rejected_stale: return "rejected as the remains of an earlier connection; try again";
-    case cm_errc::rejected_by_peer: return "rejected by the listening program";
+    case cm_errc::rejected_by_peer: return "rejected by the listening program, or it ended before it answered";
     }
     return nullptr;
 }

@@ -3,9 +3,9 @@
 //                    accept                    established
 //        requested ───────────▶ accepting ──────────────────▶ established
 //            │                      │
-//            │ reject               │ error, deadline, abort
+//            │ reject, abort        │ error, deadline, abort
 //            ▼                      ▼
-//         refused                 failed  ◀── error, abort (from requested too)
+//         refused                 failed  ◀── error (from requested too)
 //
 //   A request that nobody answers is refused by `abort` (its owner let go of it). In the three final states late events
 //   of the connection manager are `none`; what the user may not ask for any more is `illegal`.

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "connection/calls.hpp"
-#include "connection/core.hpp"
 #include "session/session_core.hpp"
 
 namespace rcverbs {
@@ -145,6 +144,7 @@ void session::close() noexcept {
 }
 
 connection& session::next_layer() noexcept { return core_->over(); }
+connection const& session::next_layer() const noexcept { return core_->over(); }
 session::executor_type session::get_executor() const noexcept { return core_->over().get_executor(); }
 close_reason session::reason() const { return core_->reason(); }
 failure session::last_failure() const { return core_->last_failure(); }

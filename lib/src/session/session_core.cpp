@@ -7,7 +7,6 @@
 #include <tuple>
 #include <utility>
 
-#include "connection/core.hpp"
 
 namespace rcverbs::detail {
 
@@ -215,8 +214,8 @@ asio::awaitable<error_code> session_core::disconnect() {
             connection_.get_executor(),
             [self = shared_from_this()](error_code const& cancelled) {
                 if (!cancelled) {
-                    self->connection_.core()->fail(
-                        {step::disconnect, errc::timed_out, {}, 0}, close_reason::timed_out
+                    self->connection_.close(
+                        {step::disconnect, errc::timed_out, self->connection_.peer(), 0}, close_reason::timed_out
                     );
                 }
             }
@@ -249,7 +248,7 @@ error_code session_core::fail(step where, error_code ec, close_reason reason) {
         if (!failure_.code) failure_ = found;
         if (reason_ == close_reason::open) reason_ = reason;
     }
-    connection_.core()->fail(found, reason);
+    connection_.close(found, reason);
     return ec;
 }
 
