@@ -42,7 +42,7 @@ void write_frame(std::span<std::byte> region, std::string_view text) {
     store(region.data(), magic);
     store(region.data() + 4, static_cast<std::uint32_t>(length));
     store(region.data() + 8, static_cast<std::uint64_t>(region.size()));
-    store(region.data() + 16, static_cast<std::uint64_t>(XXH64(body.data(), body.size(), 0)));
+    store(region.data() + 16, static_cast<std::uint64_t>(XXH64(body.data(), body.size(), length)));
 }
 
 frame_text read_frame(std::span<std::byte const> region) {
@@ -53,7 +53,7 @@ frame_text read_frame(std::span<std::byte const> region) {
     if (total > region.size()) return {{}, "the message is longer than the region; give both sides the same --size"};
     if (total < frame_head_bytes || length > total - frame_head_bytes) return {{}, "the message's lengths are wrong"};
     std::span<std::byte const> const body = region.subspan(frame_head_bytes, total - frame_head_bytes);
-    if (XXH64(body.data(), body.size(), 0) != load<std::uint64_t>(region.data() + 16)) {
+    if (XXH64(body.data(), body.size(), length) != load<std::uint64_t>(region.data() + 16)) {
         return {{}, "the message's checksum is wrong"};
     }
     return {std::string(reinterpret_cast<char const*>(body.data()), length), {}};  // bytes as text

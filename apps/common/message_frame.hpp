@@ -1,7 +1,7 @@
 // message_frame.hpp — the message as it lies in a region: its length and a checksum travel with it.
 //
 // Layout, numbers in network byte order: magic "RCVD" (4), text length (4), frame length (8), checksum of all that
-// follows (8, XXH64), then the text, then a filling up to the frame's length.
+// follows (8, XXH64 with the text length as its seed), then the text, then a filling up to the frame's length.
 #pragma once
 
 #include <cstddef>

@@ -113,3 +113,58 @@ TEST_CASE("random posts and completions keep the account and the order", "[work_
         REQUIRE(w.posted() == model.size());
     }
 }
+
+TEST_CASE("every state of a window takes every event, or refuses it", "[work_window]") {
+    // A window of 3 slots and 1 read: what each state answers, and what each event leaves. Posting what can_post()
+    // refuses, taking back more than is posted and retiring what is not are against the preconditions; can_post() and
+    // is_posted() are how their owner knows.
+    struct row {
+        int plain;  // posted before
+        int reads;
+        bool may_post;
+        bool may_read;
+        bool has_next;        // is_posted(the next sequence)
+        std::size_t drained;  // entries that retire_all() hands over
+    };
+    std::vector<row> const table{
+        {0, 0, true, true, false, 0},   // empty
+        {1, 0, true, true, false, 1},   // partly full
+        {0, 1, true, false, false, 1},  // no more reads
+        {2, 0, true, true, false, 2},
+        {1, 1, true, false, false, 2},
+        {3, 0, false, false, false, 3},  // full
+        {2, 1, false, false, false, 3},
+    };
+    for (row const& r : table) {
+        INFO(r.plain << " posted, " << r.reads << " reads");
+        auto const fresh = [&] {
+            work_window<int> w{3, 1};
+            for (int i = 0; i < r.plain; ++i) w.post(i, false);
+            for (int i = 0; i < r.reads; ++i) w.post(10 + i, true);
+            return w;
+        };
+        auto const count = static_cast<std::size_t>(r.plain + r.reads);
+        CHECK(fresh().can_post(false) == r.may_post);
+        CHECK(fresh().can_post(true) == r.may_read);
+        CHECK(fresh().is_posted(count) == r.has_next);
+        {
+            work_window<int> w = fresh();
+            w.unpost(count);
+            CHECK(w.posted() == 0);
+            CHECK(w.reads() == 0);
+        }
+        for (std::uint64_t upto = 0; upto < count; ++upto) {
+            work_window<int> w = fresh();
+            CHECK(w.is_posted(upto));
+            CHECK(retire(w, upto).size() == upto + 1);
+            CHECK(w.posted() == count - upto - 1);
+            CHECK_FALSE(w.is_posted(upto));
+        }
+        work_window<int> w = fresh();
+        std::size_t drained = 0;
+        w.retire_all([&](int, bool) { ++drained; });
+        CHECK(drained == r.drained);
+        CHECK(w.posted() == 0);
+        CHECK(w.can_post(true));
+    }
+}
