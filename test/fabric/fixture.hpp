@@ -6,6 +6,8 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include <algorithm>
+#include <cstdlib>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -50,6 +52,15 @@ inline asio::awaitable<pair> meet(
 inline asio::awaitable<void> sleep(asio::io_context& io, std::chrono::nanoseconds time) {
     asio::steady_timer timer{io, time};
     co_await timer.async_wait(asio::use_awaitable);
+}
+
+/// Seeds for a test of many runs: other ones each time, or the one in RCVERBS_FABRIC_SEED.
+inline std::vector<std::uint64_t> seeds(std::size_t count) {
+    if (char const* const given = std::getenv("RCVERBS_FABRIC_SEED")) return {std::strtoull(given, nullptr, 0)};
+    std::vector<std::uint64_t> all(count);
+    std::random_device random;
+    for (std::uint64_t& seed : all) seed = random();
+    return all;
 }
 
 /// True if nothing is left but what lives as long as the io_context.

@@ -47,10 +47,9 @@ asio::awaitable<void> live(session& s, ending& e, asio::awaitable<void> meeting,
 }  // namespace
 
 TEST_CASE("whenever a side dies, the other ends in time and does not call it success", "[fabric]") {
-    std::uint64_t const first = std::random_device{}();
     int completed = 0;
     int lost = 0;
-    for (std::uint64_t seed = first; seed < first + 150; ++seed) {
+    for (std::uint64_t const seed : seeds(150)) {
         INFO("RCVERBS_FABRIC_SEED=" << seed);
         fabric::world_options options;
         options.seed = seed;
@@ -115,7 +114,8 @@ TEST_CASE("whenever a side dies, the other ends in time and does not call it suc
         }
         CHECK(w.live() == fabric::object_counts{});
     }
-    // Both happen, or the times above are wrong.
-    CHECK(completed > 0);
-    CHECK(lost > 0);
+    // Both happen, or the times above are wrong. (A single seed was asked for to repeat a run.)
+    bool const is_repeated = std::getenv("RCVERBS_FABRIC_SEED") != nullptr;
+    CHECK((completed > 0 || is_repeated));
+    CHECK((lost > 0 || is_repeated));
 }

@@ -79,12 +79,18 @@ std::vector<std::byte> bytes_of(void const* data, std::size_t size) {
     return first == nullptr ? std::vector<std::byte>{} : std::vector<std::byte>(first, first + size);
 }
 
-terms terms_of(rdma_cm_id const& id, rdma_conn_param const* p) {
+// RDMA_MAX_RESP_RES and RDMA_MAX_INIT_DEPTH stand for what the device can do; so does no parameter at all.
+std::uint8_t depth_of(std::uint8_t asked, device const& on) noexcept {
+    return asked == RDMA_MAX_RESP_RES ? static_cast<std::uint8_t>(on.options.read_depth_max) : asked;
+}
+
+terms terms_of(cm_id const& id, rdma_conn_param const* p) {
     terms t;
     t.qp_num = id.qp != nullptr ? id.qp->qp_num : p->qp_num;
+    std::uint8_t const most = RDMA_MAX_RESP_RES;
+    t.responder_resources = depth_of(p != nullptr ? p->responder_resources : most, *id.on);
+    t.initiator_depth = depth_of(p != nullptr ? p->initiator_depth : most, *id.on);
     if (p == nullptr) return t;
-    t.responder_resources = p->responder_resources;
-    t.initiator_depth = p->initiator_depth;
     t.retry_count = p->retry_count;
     t.rnr_retry_count = p->rnr_retry_count;
     t.private_data = bytes_of(p->private_data, p->private_data_len);
@@ -108,7 +114,6 @@ int network::create_cm_channel(cm_channel*& out) {
 int network::destroy_cm_channel(rdma_event_channel* raw) {
     auto const found = cm_channels_.find(raw);
     if (found == cm_channels_.end()) return EINVAL;
-    for (cm_event* const e : found->second->events) delete e;
     cm_channels_.erase(found);
     return 0;
 }
@@ -132,7 +137,6 @@ cm_id& network::make_id(cm_channel& channel, void* context, rdma_port_space spac
     made->ps = space;
     made->qp_type = IBV_QPT_RC;
     made->number = next_id_++;
-    ++channel.ids;
     cm_id& id = *made;
     id_pointers_.emplace(&id, &id);
     ids_.emplace(id.number, std::move(made));
@@ -151,11 +155,7 @@ void network::drop_events(cm_id& id) {
     auto const found = cm_channels_.find(id.channel);
     if (found == cm_channels_.end()) return;
     cm_channel& channel = *found->second;
-    channel.ready.drop(std::erase_if(channel.events, [&](cm_event* e) {
-        if (e->owner != id.number) return false;
-        delete e;
-        return true;
-    }));
+    channel.ready.drop(std::erase_if(channel.events, [&](auto const& e) { return e->owner == id.number; }));
     std::vector<std::uint64_t> children;
     for (auto const& [number, other] : ids_) {
         if (other->listener == id.number) children.push_back(number);
@@ -168,7 +168,6 @@ void network::drop_events(cm_id& id) {
 void network::forget(cm_id& id) {
     say_goodbye(id);
     drop_events(id);
-    if (auto const channel = cm_channels_.find(id.channel); channel != cm_channels_.end()) --channel->second->ids;
     id_pointers_.erase(&id);
     ids_.erase(id.number);
 }
@@ -179,7 +178,7 @@ int network::destroy_id(rdma_cm_id* raw, guard& held) {
     say_goodbye(*id);
     drop_events(*id);
     auto const missing = [id] { return id->events_given - id->events_acknowledged; };
-    if (missing() > 0 && is_stepped()) would_block_for_ever("rdma_destroy_id", missing());
+    if (missing() > 0 && is_stepped()) would_block_for_ever("rdma_destroy_id");
     acknowledged_.wait(held, [&] { return missing() == 0; });
     forget(*id);
     return 0;
@@ -200,19 +199,17 @@ int network::migrate(rdma_cm_id* raw, rdma_event_channel* to) {
     auto const target = cm_channels_.find(to);
     auto const source = id != nullptr ? cm_channels_.find(id->channel) : cm_channels_.end();
     if (target == cm_channels_.end() || source == cm_channels_.end()) return EINVAL;
-    std::deque<cm_event*>& from = source->second->events;
+    std::deque<std::unique_ptr<cm_event>>& from = source->second->events;
     for (auto it = from.begin(); it != from.end();) {
         if ((*it)->owner != id->number) {
             ++it;
             continue;
         }
-        target->second->events.push_back(*it);
+        target->second->events.push_back(std::move(*it));
         target->second->ready.ring();
         source->second->ready.drop(1);
         it = from.erase(it);
     }
-    --source->second->ids;
-    ++target->second->ids;
     id->channel = to;
     return 0;
 }
@@ -257,14 +254,14 @@ void network::give(std::unique_ptr<cm_event> event) {
     if (id == nullptr || id->is_abandoned) return;
     auto const found = cm_channels_.find(id->channel);
     if (found == cm_channels_.end()) return;
-    found->second->events.push_back(event.release());
+    found->second->events.push_back(std::move(event));
     found->second->ready.ring();
 }
 
 int network::take_cm_event(rdma_event_channel* raw, rdma_cm_event** out) {
     auto const found = cm_channels_.find(raw);
     if (found == cm_channels_.end() || found->second->events.empty()) return EAGAIN;
-    std::unique_ptr<cm_event> event{found->second->events.front()};
+    std::unique_ptr<cm_event> event = std::move(found->second->events.front());
     found->second->events.pop_front();
     cm_id& owner = *find_id(event->owner);  // ids take their events with them
     ++owner.events_given;
@@ -282,22 +279,21 @@ int network::take_cm_event(rdma_event_channel* raw, rdma_cm_event** out) {
         } else {
             event->event = RDMA_CM_EVENT_ESTABLISHED;
             owner.at = state::connected;
-            cm_id* const peer = find_id(owner.peer);
-            message(owner.on, peer != nullptr ? peer->on : nullptr, [this, to = owner.peer] { on_ready(to); });
+            message(*owner.on, far_device(owner), [this, to = owner.peer] { on_ready(to); });
         }
     } else if (event->event == RDMA_CM_EVENT_REJECTED && owner.qp != nullptr) {
         break_qp(static_cast<queue_pair&>(*owner.qp));
     }
     *out = event.get();
-    given_events_.insert(event.release());
+    given_events_.emplace(event.get(), std::move(event));
     return 0;
 }
 
 void network::acknowledge(rdma_cm_event* raw) {
-    auto* const event = static_cast<cm_event*>(raw);
-    if (given_events_.erase(event) == 0) return;
-    if (cm_id* const id = find_id(event->owner)) ++id->events_acknowledged;
-    delete event;
+    auto const found = given_events_.find(static_cast<cm_event*>(raw));
+    if (found == given_events_.end()) return;
+    if (cm_id* const id = find_id(found->second->owner)) ++id->events_acknowledged;
+    given_events_.erase(found);
     acknowledged_.notify_all();
 }
 
@@ -308,6 +304,16 @@ device* network::device_of(address const& a) {
         if (d->is_removed) continue;
         for (address const& own : d->addresses) {
             if (is_same(own, a)) return d.get();
+        }
+    }
+    return nullptr;
+}
+
+// Where the other side is, or was: a device does not have to be there to be written to.
+device* network::far_device(cm_id const& id) {
+    for (std::unique_ptr<device> const& d : devices) {
+        for (address const& own : d->addresses) {
+            if (is_same(own, id.remote)) return d.get();
         }
     }
     return nullptr;
@@ -329,6 +335,7 @@ device* network::way_to(address const& to, address const* from) {
 }
 
 int network::attach(cm_id& id, device& to) {
+    if (to.is_removed) return ENODEV;
     if (to.borrowed == nullptr) {
         if (int const error = open_device(to, to.borrowed)) return error;
     }
@@ -398,15 +405,18 @@ int network::resolve_address(rdma_cm_id* raw, sockaddr const* from, sockaddr con
     });
     if (!is_known_network) return ENETUNREACH;
     address source;
-    bool const is_bound = from != nullptr && !is_any(copy(from));
-    if (is_bound) source = copy(from);
+    if (from != nullptr) source = copy(from);
+    if (from == nullptr && id->at == state::bound) source = id->local;
+    bool const is_bound = source.family() != AF_UNSPEC && !is_any(source);
+    std::uint16_t const port = source.family() != AF_UNSPEC ? port_of(source) : std::uint16_t{0};
     device* const way = way_to(target, is_bound ? &source : nullptr);
     if (way == nullptr) return is_bound ? EADDRNOTAVAIL : ENODEV;
     for (address const& own : way->addresses) {
         if (!is_bound && own.family() == target.family()) source = own;
     }
-    if (port_of(source) == 0) give_port(source, free_port());
+    give_port(source, port != 0 ? port : free_port());
     id->at = state::resolving_address;
+    id->on = way;  // whatever becomes of it becomes of the id
     id->remote = target;
     id->local = source;
     store(id->route.addr.dst_storage, target);
@@ -451,11 +461,13 @@ int network::create_id_qp(rdma_cm_id* raw, ibv_pd* pd, ibv_qp_init_attr* attribu
 
 // --- the handshake ---------------------------------------------------------------------------------------------------
 
-void network::message(device* from, device* to, std::function<void()> on_arrival) {
-    if (from != nullptr && (!from->is_powered || !from->is_up)) return;
+// In the order in which they were sent, or not at all.
+void network::message(device& from, device* to, std::function<void()> on_arrival) {
+    if (!from.is_reachable() || to == nullptr) return;
     nanoseconds const travel{is_stepped() ? pick(2000, 50000) : 0};
-    at(now() + travel, [to, arrived = std::move(on_arrival)] {
-        if (to == nullptr || (to->is_powered && to->is_up)) arrived();
+    from.link_free = std::max(from.link_free + nanoseconds{1}, now() + travel);
+    at(from.link_free, [to, arrived = std::move(on_arrival)] {
+        if (to->is_reachable()) arrived();
     });
 }
 
@@ -473,11 +485,11 @@ int network::connect(rdma_cm_id* raw, rdma_conn_param const* p) {
     cm_id* const id = id_of(raw);
     if (id == nullptr || id->at != state::route_resolved || (p == nullptr && id->qp == nullptr)) return EINVAL;
     if (p != nullptr && p->private_data_len > request_data_max) return EINVAL;
-    std::uint32_t const depth_max = id->on->options.read_depth_max;
-    if (p != nullptr && (p->responder_resources > depth_max || p->initiator_depth > depth_max)) return EINVAL;
     id->own = terms_of(*id, p);
+    std::uint32_t const depth_max = id->on->options.read_depth_max;
+    if (id->own.responder_resources > depth_max || id->own.initiator_depth > depth_max) return EINVAL;
     id->at = state::request_sent;
-    message(id->on, device_of(id->remote), [this, from = id->number] { on_connect_request(from); });
+    message(*id->on, far_device(*id), [this, from = id->number] { on_connect_request(from); });
     expect_answer(*id, state::request_sent, RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
     return 0;
 }
@@ -485,22 +497,23 @@ int network::connect(rdma_cm_id* raw, rdma_conn_param const* p) {
 void network::on_connect_request(std::uint64_t from) {
     cm_id* const client = find_id(from);
     if (client == nullptr || client->at != state::request_sent) return;
-    device* const on = device_of(client->remote);
+    device& on = *far_device(*client);  // it has just arrived there
     auto const refuse = [&](int reason) {
         message(on, client->on, [this, from, reason] { on_rejection(from, reason, {}); });
     };
     if (reject_with) return refuse(*std::exchange(reject_with, std::nullopt));
     auto const found = std::find_if(ids_.begin(), ids_.end(), [&](auto const& entry) {
-        cm_id const& id = *entry.second;
-        return id.at == state::listening && !id.is_abandoned && port_of(id.local) == port_of(client->remote) &&
+        auto const& [number, owned] = entry;
+        cm_id const& id = *owned;
+        return id.at == state::listening && !id.is_abandoned && number >= on.killed_below && port_of(id.local) == port_of(client->remote) &&
                (is_any(id.local) || is_same(id.local, client->remote));
     });
-    if (found == ids_.end() || on == nullptr) return refuse(no_such_service);
+    if (found == ids_.end()) return refuse(no_such_service);
     cm_id& listener = *found->second;
     if (listener.waiting_requests >= static_cast<std::size_t>(listener.backlog)) return refuse(refused_by_program);
     ++listener.waiting_requests;
     cm_id& child = make_id(static_cast<cm_channel&>(*listener.channel), listener.context, listener.ps);
-    if (attach(child, *on) != 0) return forget(child);
+    if (attach(child, on) != 0) return forget(child);
     child.at = state::request_received;
     child.peer = from;
     child.listener = listener.number;
@@ -550,23 +563,22 @@ int network::accept(rdma_cm_id* raw, rdma_conn_param const* p) {
     if (id->is_abandoned) return 0;
     if (id->at != state::request_received || (p == nullptr && id->qp == nullptr)) return EINVAL;
     if (p != nullptr && p->private_data_len > reply_data_max) return EINVAL;
-    std::uint32_t const depth_max = id->on->options.read_depth_max;
-    if (p != nullptr && (p->responder_resources > depth_max || p->initiator_depth > depth_max)) return EINVAL;
     id->own = terms_of(*id, p);
+    std::uint32_t const depth_max = id->on->options.read_depth_max;
+    if (id->own.responder_resources > depth_max || id->own.initiator_depth > depth_max) return EINVAL;
     if (int const error = to_ready_to_send(*id)) return error;
     id->at = state::reply_sent;
-    cm_id* const client = find_id(id->peer);
-    if (client == nullptr) return 0;
-    client->peer = id->number;
-    client->theirs = id->own;
-    message(id->on, client->on, [this, to = id->peer] { on_reply(to); });
     expect_answer(*id, state::reply_sent, RDMA_CM_EVENT_CONNECT_ERROR, -ETIMEDOUT);
+    message(*id->on, far_device(*id), [this, to = id->peer, from = id->number] { on_reply(to, from); });
     return 0;
 }
 
-void network::on_reply(std::uint64_t to) {
+void network::on_reply(std::uint64_t to, std::uint64_t from) {
     cm_id* const client = find_id(to);
-    if (client == nullptr || client->at != state::request_sent) return;
+    cm_id const* const server = find_id(from);
+    if (client == nullptr || client->at != state::request_sent || server == nullptr) return;
+    client->peer = from;
+    client->theirs = server->own;
     client->at = state::reply_received;
     tell(*client, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, &client->theirs);
 }
@@ -590,17 +602,15 @@ int network::reject(rdma_cm_id* raw, void const* data, std::size_t size) {
 void network::send_rejection(cm_id& id, int reason, std::vector<std::byte> data) {
     id.at = state::closed;
     std::uint64_t to = id.peer;
-    cm_id const* peer = find_id(to);
-    if (peer == nullptr) {
+    if (to == 0) {
         // Not answered yet: the other side knows us, not we it.
         auto const found = std::find_if(ids_.begin(), ids_.end(), [&](auto const& entry) {
             return entry.second->peer == id.number;
         });
         if (found == ids_.end()) return;
-        peer = found->second.get();
         to = found->first;
     }
-    message(id.on, peer->on, [this, to, reason, data = std::move(data)] { on_rejection(to, reason, data); });
+    message(*id.on, far_device(id), [this, to, reason, data = std::move(data)] { on_rejection(to, reason, data); });
 }
 
 void network::on_rejection(std::uint64_t to, int reason, std::vector<std::byte> data) {
@@ -621,18 +631,16 @@ void network::on_rejection(std::uint64_t to, int reason, std::vector<std::byte> 
 // --- the end -----------------------------------------------------------------------------------------------------------
 
 void network::send_disconnect_request(cm_id& id) {
-    cm_id* const peer = find_id(id.peer);
-    device* const to = peer != nullptr ? peer->on : nullptr;
     id.at = state::disconnect_sent;
-    message(id.on, to, [this, from = id.number, peer_number = id.peer, own = id.on, to] {
-        on_disconnect_request(peer_number, from, own, to);
+    device* const to = far_device(id);
+    message(*id.on, to, [this, peer = id.peer, from = id.number, own = id.on, to] {
+        on_disconnect_request(peer, from, *own, *to);
     });
 }
 
 void network::send_disconnect_reply(cm_id& id) {
-    cm_id* const peer = find_id(id.peer);
     id.at = state::closed;
-    message(id.on, peer != nullptr ? peer->on : nullptr, [this, to = id.peer] { on_disconnect_reply(to); });
+    message(*id.on, far_device(id), [this, to = id.peer] { on_disconnect_reply(to); });
     at(now() + time_wait, [this, number = id.number] {
         if (cm_id* const still = find_id(number)) tell(*still, RDMA_CM_EVENT_TIMEWAIT_EXIT);
     });
@@ -644,8 +652,8 @@ int network::disconnect(rdma_cm_id* raw) {
     if (id->qp != nullptr) break_qp(static_cast<queue_pair&>(*id->qp));
     if (id->is_abandoned) return 0;
     switch (id->at) {
+    case state::reply_sent: return 0;  // the kernel says nothing before the handshake is over
     case state::connected:
-    case state::reply_sent:
         send_disconnect_request(*id);
         expect_answer(*id, state::disconnect_sent, RDMA_CM_EVENT_DISCONNECTED, 0);
         return 0;
@@ -656,13 +664,15 @@ int network::disconnect(rdma_cm_id* raw) {
     }
 }
 
-void network::on_disconnect_request(std::uint64_t to, std::uint64_t from, device* from_device, device* to_device) {
+void network::on_disconnect_request(
+    std::uint64_t to, std::uint64_t from, device& from_device, device& to_device
+) {
     cm_id* const id = find_id(to);
     bool const is_known = id != nullptr && (id->at == state::connected || id->at == state::reply_sent ||
                                             id->at == state::reply_received || id->at == state::disconnect_sent);
     if (!is_known) {
         // The kernel answers for an id that has gone.
-        message(to_device, from_device, [this, from] { on_disconnect_reply(from); });
+        message(to_device, &from_device, [this, from] { on_disconnect_reply(from); });
         return;
     }
     id->at = state::disconnect_received;

@@ -58,7 +58,7 @@ int network::destroy_cq(ibv_cq* raw, guard& held) {
     auto const missing = [&cq] {
         return cq.events_given - cq.events_acknowledged + cq.async_given - cq.async_acknowledged;
     };
-    if (missing() > 0 && is_stepped()) would_block_for_ever("ibv_destroy_cq", missing());
+    if (missing() > 0 && is_stepped()) would_block_for_ever("ibv_destroy_cq");
     acknowledged_.wait(held, [&] { return missing() == 0; });
     if (cq.channel != nullptr) --cq.channel->refcnt;
     queues_.erase(raw);
@@ -72,7 +72,11 @@ int network::poll(ibv_cq* raw, int count, ibv_wc* into) {
         completion const c = cq.entries.front();
         cq.entries.pop_front();
         into[taken++] = c.wc;
-        if (auto const found = shared_.find(c.shared); found != shared_.end()) --found->second->in_use;
+        if (c.shared != 0) {
+            for (auto const& [key, srq] : shared_) {
+                if (srq->handle == c.shared) --srq->in_use;
+            }
+        }
         queue_pair* const qp = find_qp(c.wc.qp_num);
         if (qp == nullptr) continue;
         // Everything up to this one is covered by it. Source: ibv_post_send(3); the adapters' drivers.

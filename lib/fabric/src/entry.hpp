@@ -21,6 +21,17 @@ int enter(char const* function, Act&& act) {
     return std::forward<Act>(act)(*n, held);
 }
 
+/// For functions that cannot fail: the call is counted, and done.
+template <class Act>
+void always(char const* function, Act&& act) {
+    network* const n = network::current();
+    if (n == nullptr) return;
+    inside const mark;
+    auto held = n->lock();
+    static_cast<void>(n->failure_of(function));
+    std::forward<Act>(act)(*n, held);
+}
+
 /// For functions that return the code itself.
 template <class Act>
 int returning_code(char const* function, Act&& act) {
@@ -54,9 +65,17 @@ int taking(char const* function, doorbell_descriptor& from, Take&& take) {
         return -1;
     }
     for (;;) {
-        if (from.take() != 0) return -1;
         network* const n = network::current();
         if (n == nullptr) break;
+        if (n->is_stepped() && from.blocks()) {
+            // Nobody else is there to make it happen.
+            inside const mark;
+            auto held = n->lock();
+            while (!from.is_rung()) {
+                if (!n->run_due(held) && !n->jump(held)) n->would_block_for_ever(function);
+            }
+        }
+        if (from.take() != 0) return -1;
         inside const mark;
         auto const held = n->lock();
         int const error = take(*n);

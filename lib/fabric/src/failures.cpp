@@ -23,11 +23,16 @@ void network::abandon(device& on, bool tells_peers) {
     }
 }
 
-void network::kill_program(device& on) { abandon(on, true); }
+void network::kill_program(device& on) {
+    abandon(on, true);
+    // Those that listen at every address are on no device.
+    on.killed_below = next_id_;
+}
 
 void network::power_off(device& on) {
     on.is_powered = false;
     abandon(on, false);
+    on.killed_below = next_id_;
 }
 
 void network::remove(device& on) {

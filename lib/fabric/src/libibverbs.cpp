@@ -115,6 +115,7 @@ ibv_device** ibv_get_device_list(int* count) {
     if (count != nullptr) *count = 0;
     network* const n = network::current();
     if (n == nullptr) return new ibv_device* [1] {};  // as on a machine without devices
+    inside const mark;
     auto const held = n->lock();
     if (int const error = n->failure_of("ibv_get_device_list")) {
         errno = error;
@@ -201,10 +202,7 @@ int ibv_get_async_event(ibv_context* in, ibv_async_event* out) {
 }
 
 void ibv_ack_async_event(ibv_async_event* event) {
-    enter("ibv_ack_async_event", [&](network& n, auto&) {
-        n.acknowledge_async(event);
-        return 0;
-    });
+    always("ibv_ack_async_event", [&](network& n, auto&) { n.acknowledge_async(event); });
 }
 
 int ibv_fork_init() { return 0; }
@@ -268,10 +266,7 @@ int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** context) {
 }
 
 void ibv_ack_cq_events(ibv_cq* cq, unsigned count) {
-    enter("ibv_ack_cq_events", [&](network& n, auto&) {
-        n.acknowledge(cq, count);
-        return 0;
-    });
+    always("ibv_ack_cq_events", [&](network& n, auto&) { n.acknowledge(cq, count); });
 }
 
 // --- queue pairs and shared receive queues ---------------------------------------------------------------------------
@@ -314,6 +309,33 @@ int ibv_destroy_srq(ibv_srq* srq) {
 }
 
 // --- texts -------------------------------------------------------------------------------------------------------------
+
+int ibv_query_pkey(ibv_context*, std::uint8_t, int index, __be16* out) {
+    if (index != 0) return -1;
+    *out = 0xffff;
+    return 0;
+}
+
+int ibv_get_pkey_index(ibv_context*, std::uint8_t, __be16 pkey) { return pkey == 0xffff ? 0 : -1; }
+
+char const* ibv_node_type_str(ibv_node_type) { return "InfiniBand channel adapter"; }
+
+char const* ibv_port_state_str(ibv_port_state state) { return state == IBV_PORT_ACTIVE ? "PORT_ACTIVE" : "PORT_DOWN"; }
+
+char const* ibv_event_type_str(ibv_event_type event) {
+    switch (event) {
+    case IBV_EVENT_CQ_ERR: return "CQ error";
+    case IBV_EVENT_QP_FATAL: return "local work queue catastrophic error";
+    case IBV_EVENT_QP_REQ_ERR: return "invalid request local work queue error";
+    case IBV_EVENT_QP_ACCESS_ERR: return "local access violation work queue error";
+    case IBV_EVENT_QP_LAST_WQE_REACHED: return "last WQE reached";
+    case IBV_EVENT_SRQ_LIMIT_REACHED: return "SRQ limit reached";
+    case IBV_EVENT_PORT_ACTIVE: return "port active";
+    case IBV_EVENT_PORT_ERR: return "port error";
+    case IBV_EVENT_DEVICE_FATAL: return "local catastrophic error";
+    default: return "unknown";
+    }
+}
 
 char const* ibv_wc_status_str(ibv_wc_status status) {
     static char const* const texts[] = {

@@ -12,7 +12,7 @@ rdma_event_channel* rdma_create_event_channel() {
 }
 
 void rdma_destroy_event_channel(rdma_event_channel* channel) {
-    enter("rdma_destroy_event_channel", [&](network& n, auto&) { return n.destroy_cm_channel(channel); });
+    always("rdma_destroy_event_channel", [&](network& n, auto&) { n.destroy_cm_channel(channel); });
 }
 
 int rdma_create_id(rdma_event_channel* channel, rdma_cm_id** out, void* context, rdma_port_space space) {
@@ -51,7 +51,7 @@ int rdma_create_qp(rdma_cm_id* id, ibv_pd* pd, ibv_qp_init_attr* attributes) {
 }
 
 void rdma_destroy_qp(rdma_cm_id* id) {
-    enter("rdma_destroy_qp", [&](network& n, auto& held) { return n.destroy_qp(id->qp, held); });
+    always("rdma_destroy_qp", [&](network& n, auto& held) { n.destroy_qp(id->qp, held); });
     id->qp = nullptr;
 }
 
@@ -88,10 +88,8 @@ int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** out) {
 }
 
 int rdma_ack_cm_event(rdma_cm_event* event) {
-    return returning_minus_one("rdma_ack_cm_event", [&](network& n, auto&) {
-        n.acknowledge(event);
-        return 0;
-    });
+    always("rdma_ack_cm_event", [&](network& n, auto&) { n.acknowledge(event); });
+    return 0;
 }
 
 __be16 rdma_get_src_port(rdma_cm_id* id) {

@@ -91,7 +91,7 @@ int network::dealloc_mw(ibv_mw* raw) {
     if (found == windows_.end()) return EINVAL;
     window& w = *found->second;
     if (w.to != nullptr) --w.to->windows;
-    window_keys_.erase(w.rkey);
+    if (w.to != nullptr) window_keys_.erase(w.bound_rkey);
     --static_cast<domain*>(w.pd)->users;
     windows_.erase(found);
     return 0;
@@ -105,7 +105,8 @@ ibv_wc_status network::bind_window(queue_pair& qp, ibv_send_wr const& wr) {
     window& w = *found->second;
     region& r = *parent->second;
     auto const access = static_cast<int>(what.mw_access_flags);
-    bool const is_allowed = (r.access & IBV_ACCESS_MW_BIND) != 0 && w.pd == qp.pd && r.pd == qp.pd && w.to == nullptr &&
+    bool const is_own_key = (wr.bind_mw.rkey ^ w.created_rkey) >> 8 == 0;
+    bool const is_allowed = is_own_key && (r.access & IBV_ACCESS_MW_BIND) != 0 && w.pd == qp.pd && r.pd == qp.pd && w.to == nullptr &&
                             contains(number_of(r.addr), r.length, what.addr, what.length) &&
                             ((access & remote_changes) == 0 || (r.access & IBV_ACCESS_LOCAL_WRITE) != 0);
     if (!is_allowed) return IBV_WC_MW_BIND_ERR;
@@ -114,8 +115,8 @@ ibv_wc_status network::bind_window(queue_pair& qp, ibv_send_wr const& wr) {
     w.size = what.length;
     w.access = access;
     w.qp_num = qp.qp_num;
-    w.rkey = wr.bind_mw.rkey;
-    window_keys_[w.rkey] = &w;
+    w.bound_rkey = wr.bind_mw.rkey;
+    window_keys_[w.bound_rkey] = &w;
     ++r.windows;
     return IBV_WC_SUCCESS;
 }

@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <span>
 #include <thread>
 #include <unordered_map>
@@ -57,6 +56,8 @@ public:
     /// Moves the clock to the next event, be it the network's or a timer's, and runs it; false if there is none.
     bool jump(guard& held);
     void pass_time(nanoseconds by);
+    /// One thread cannot wait for itself: better a loud end than a test that hangs.
+    [[noreturn]] void would_block_for_ever(char const* function) const;
     std::uint64_t pick(std::uint64_t low, std::uint64_t high) { return events_.pick(low, high); }
 
     device* find_device(std::string_view name);
@@ -199,6 +200,7 @@ private:
     bool take_receive(queue_pair& qp);
     void complete_receive(queue_pair& qp, packet const& p, ibv_wc_status status);
     bool may_answer(queue_pair& qp, packet const& p);
+    void count_answer(queue_pair& qp);
     void acknowledge(queue_pair& qp, std::uint64_t number);
     void complain(queue_pair& qp, std::uint64_t number, packet::refusal why);
     void refuse(queue_pair& qp, packet const& p, packet::refusal why);
@@ -206,20 +208,20 @@ private:
     // queue_pair.cpp
     int check_send(queue_pair& qp, ibv_send_wr const& wr);
     void flush_now(std::uint32_t number, std::uint64_t serial);
-    void release_users(queue_pair& qp);
+    void forget_work(queue_pair& qp);
 
     // cm.cpp
     cm_id* find_id(std::uint64_t number);
     cm_id* id_of(rdma_cm_id* raw);
     void tell(cm_id& id, rdma_cm_event_type type, int status = 0, terms const* with = nullptr, std::uint64_t child = 0);
     void give(std::unique_ptr<cm_event> event);
-    void message(device* from, device* to, std::function<void()> on_arrival);
+    void message(device& from, device* to, std::function<void()> on_arrival);
     void expect_answer(cm_id& id, cm_id::state while_in, rdma_cm_event_type otherwise, int status);
     void on_connect_request(std::uint64_t from);
-    void on_reply(std::uint64_t to);
+    void on_reply(std::uint64_t to, std::uint64_t from);
     void on_ready(std::uint64_t to);
     void on_rejection(std::uint64_t to, int reason, std::vector<std::byte> data);
-    void on_disconnect_request(std::uint64_t to, std::uint64_t from, device* from_device, device* to_device);
+    void on_disconnect_request(std::uint64_t to, std::uint64_t from, device& from_device, device& to_device);
     void on_disconnect_reply(std::uint64_t to);
     void send_rejection(cm_id& id, int reason, std::vector<std::byte> data);
     void send_disconnect_request(cm_id& id);
@@ -232,6 +234,7 @@ private:
     int locate(cm_id& id, address const& at);
     int attach(cm_id& id, device& to);
     device* device_of(address const& a);
+    device* far_device(cm_id const& id);
     device* way_to(address const& to, address const* from);
     int port_conflict(address const& a);
     std::uint16_t free_port();
@@ -240,7 +243,6 @@ private:
     void abandon(device& on, bool tells_peers);
 
     void carry_packets();
-    void would_block_for_ever(char const* function, std::size_t missing) const;
 
     world_options options_;
     std::uint64_t seed_;
@@ -262,7 +264,7 @@ private:
 
     template <class T>
     using table = std::unordered_map<void const*, std::unique_ptr<T>>;
-    table<context> contexts_;
+    std::map<std::uint64_t, std::unique_ptr<context>> contexts_;
     table<domain> domains_;
     table<region> regions_;
     table<window> windows_;
@@ -278,7 +280,7 @@ private:
     std::unordered_map<std::uint32_t, region*> remote_keys_;
     std::unordered_map<std::uint32_t, window*> window_keys_;
     std::map<std::uint32_t, queue_pair*> numbers_;
-    std::set<cm_event*> given_events_;
+    std::unordered_map<void const*, std::unique_ptr<cm_event>> given_events_;
     std::uint32_t next_key_ = 0x1000;
     std::uint32_t next_qp_ = 0x11;
     std::uint64_t next_serial_ = 1;

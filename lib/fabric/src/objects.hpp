@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,6 +40,9 @@ public:
     int take() noexcept;
     /// Takes back units that were rung and not taken; never waits.
     void drop(std::size_t count) noexcept;
+    /// True if the program has left the descriptor as it was made.
+    bool blocks() const noexcept;
+    bool is_rung() const noexcept;
 
 private:
     int descriptor_;
@@ -60,6 +64,11 @@ struct device : ibv_device {
     bool is_up = true;
     bool is_powered = true;
     bool is_removed = false;
+    // Listeners with a smaller number were killed: they take no requests that come in here.
+    std::uint64_t killed_below = 0;
+    nanoseconds link_free{0};  // the connection manager's messages stay in order, too
+
+    bool is_reachable() const noexcept { return is_up && is_powered && !is_removed; }
     // librdmacm opens each device once, for all ids of the process.
     context* borrowed = nullptr;
 };
@@ -73,6 +82,7 @@ struct async_event {
 struct context {
     verbs_context verbs{};  // first: the program's pointer leads to its last member
     device* on = nullptr;
+    std::uint64_t number = 0;
     doorbell_descriptor async;
     std::deque<async_event> events;
 };
@@ -88,7 +98,9 @@ struct region : ibv_mr {
 };
 
 struct window : ibv_mw {
+    // What it was made with: a program may try other low bytes of it only, and change the public field as it likes.
     std::uint32_t created_rkey = 0;
+    std::uint32_t bound_rkey = 0;
     // Bound: which region, which part of it, and what may be done there, on which queue pair.
     region* to = nullptr;
     std::uint64_t at = 0;
@@ -110,8 +122,8 @@ struct completion {
     bool frees_send = false;
     bool frees_receive = false;
     std::uint64_t index = 0;
-    // The shared queue that a receive came from.
-    ibv_srq* shared = nullptr;
+    // The number of the shared queue that a receive came from; 0 for none.
+    std::uint32_t shared = 0;
     bool is_solicited = false;
 };
 
@@ -219,7 +231,7 @@ struct queue_pair : ibv_qp {
     bool flush_is_due = false;
     std::size_t flushed_sends = 0;
     std::size_t flushed_receives = 0;
-    bool is_abandoned = false;  // its program was killed, or its device has gone
+    bool has_said_last = false;  // that nothing of the shared queue will come to it any more
     unsigned async_given = 0;
     unsigned async_acknowledged = 0;
 };
@@ -232,8 +244,7 @@ struct cm_event : rdma_cm_event {
 
 struct cm_channel : rdma_event_channel {
     doorbell_descriptor ready;
-    std::deque<cm_event*> events;
-    std::size_t ids = 0;
+    std::deque<std::unique_ptr<cm_event>> events;
 };
 
 /// A side's terms in the handshake.

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace rcverbs::fabric::detail {
 
@@ -69,12 +70,16 @@ int network::open_device(device& on, context*& out) {
     c.num_comp_vectors = 1;
     c.abi_compat = __VERBS_ABI_IS_EXTENDED;
     fill_operations(*made);
+    made->number = next_serial_++;
     out = made.get();
-    contexts_.emplace(&c, std::move(made));
+    contexts_.emplace(out->number, std::move(made));
     return 0;
 }
 
-int network::close_device(ibv_context* raw) { return contexts_.erase(raw) == 1 ? 0 : EINVAL; }
+int network::close_device(ibv_context* raw) {
+    contexts_.erase(context_of(raw)->number);
+    return 0;
+}
 
 // --- queue pairs ---------------------------------------------------------------------------------------------------
 
@@ -121,8 +126,9 @@ int network::destroy_qp(ibv_qp* raw, guard& held) {
     drop_async(qp.context, &qp);
     numbers_.erase(qp.qp_num);
     auto const missing = [&qp] { return qp.async_given - qp.async_acknowledged; };
-    if (missing() > 0 && is_stepped()) would_block_for_ever("ibv_destroy_qp", missing());
+    if (missing() > 0 && is_stepped()) would_block_for_ever("ibv_destroy_qp");
     acknowledged_.wait(held, [&] { return missing() == 0; });
+    forget_work(qp);
     --cq_of(qp.send_cq).users;
     --cq_of(qp.recv_cq).users;
     --static_cast<domain*>(qp.pd)->users;
@@ -153,14 +159,7 @@ int network::modify_qp(ibv_qp* raw, ibv_qp_attr const* a, int mask) {
         return 0;
     }
     if (to == IBV_QPS_RESET) {
-        // Everything is forgotten, uncompleted.
-        qp.sends.clear();
-        qp.receives.clear();
-        qp.receiving.reset();
-        qp.sends_freed = qp.sends_posted;
-        qp.receives_freed = qp.receives_posted;
-        qp.position = 0;
-        qp.offset = 0;
+        forget_work(qp);
     }
     if ((mask & IBV_QP_ACCESS_FLAGS) != 0) qp.access = static_cast<int>(a->qp_access_flags);
     if ((mask & IBV_QP_DEST_QPN) != 0) qp.remote_qp = a->dest_qp_num;
@@ -175,6 +174,27 @@ int network::modify_qp(ibv_qp* raw, ibv_qp_attr const* a, int mask) {
     if (to == IBV_QPS_RTS && from == IBV_QPS_RTR) qp.next_number = qp.high_number = qp.acknowledged = 0;
     qp.state = to;
     return 0;
+}
+
+// Everything is forgotten, uncompleted, and what is under way for it finds it no more.
+void network::forget_work(queue_pair& qp) {
+    if (qp.receiving && qp.srq != nullptr) --shared_of(qp)->in_use;
+    qp.receiving.reset();
+    qp.sends.clear();
+    qp.receives.clear();
+    qp.sends_freed = qp.sends_posted;
+    qp.receives_freed = qp.receives_posted;
+    qp.position = 0;
+    qp.offset = 0;
+    qp.rnr_until = nanoseconds{0};
+    qp.recovering_below = 0;
+    qp.has_timer = false;
+    qp.has_complained = false;
+    qp.atomic_answers.clear();
+    qp.answers_under_way = 0;
+    qp.flush_is_due = false;
+    qp.has_said_last = false;
+    qp.serial = next_serial_++;
 }
 
 int network::query_qp(ibv_qp* raw, ibv_qp_attr* a, ibv_qp_init_attr* initial) {
@@ -264,20 +284,20 @@ int network::post_receive(ibv_qp* raw, ibv_recv_wr* list, ibv_recv_wr** bad) {
     auto const found = pairs_.find(raw);
     if (found == pairs_.end()) return EINVAL;
     queue_pair& qp = *found->second;
+    int error = 0;
     for (; list != nullptr; list = list->next) {
-        int error = 0;
         if (qp.state == IBV_QPS_RESET || qp.srq != nullptr) error = EINVAL;
         if (list->num_sge < 0 || static_cast<std::uint32_t>(list->num_sge) > qp.cap.max_recv_sge) error = EINVAL;
         if (error == 0 && qp.receives_posted - qp.receives_freed >= qp.cap.max_recv_wr) error = ENOMEM;
         if (error != 0) {
             *bad = list;
             ++qp.on->counters.posts_refused;
-            return error;
+            break;
         }
         qp.receives.push_back(make_receive(*list, qp.receives_posted++));
     }
     if (qp.state == IBV_QPS_ERR) flush_soon(qp);
-    return 0;
+    return error;
 }
 
 void network::doorbell(queue_pair& qp) {
@@ -321,7 +341,7 @@ void network::flush_now(std::uint32_t number, std::uint64_t serial) {
         c.wc.qp_num = qp.qp_num;
         c.frees_send = is_send;
         c.frees_receive = !is_send && qp.srq == nullptr;
-        c.shared = is_send ? nullptr : qp.srq;
+        c.shared = is_send || qp.srq == nullptr ? 0 : qp.srq->handle;
         c.index = index;
         push(cq_of(is_send ? qp.send_cq : qp.recv_cq), std::move(c));
     };
@@ -342,7 +362,8 @@ void network::flush_now(std::uint32_t number, std::uint64_t serial) {
         qp.receives.pop_front();
         flushed(work.id, work.index, false);
     }
-    if (qp.srq != nullptr) raise(context_of(qp.context), IBV_EVENT_QP_LAST_WQE_REACHED, &qp);
+    if (qp.srq == nullptr || std::exchange(qp.has_said_last, true)) return;
+    raise(context_of(qp.context), IBV_EVENT_QP_LAST_WQE_REACHED, &qp);
 }
 
 // --- shared receive queues -----------------------------------------------------------------------------------------
@@ -356,6 +377,7 @@ int network::create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes, shared_receiv
     auto made = std::make_unique<shared_receive_queue>();
     made->context = pd->context;
     made->srq_context = attributes->srq_context;
+    made->handle = static_cast<std::uint32_t>(next_serial_++);
     made->pd = pd;
     made->depth = attributes->attr.max_wr;
     made->segments_max = attributes->attr.max_sge;
@@ -386,7 +408,7 @@ int network::destroy_srq(ibv_srq* raw, guard& held) {
     if (srq.users > 0) return EBUSY;
     drop_async(srq.context, &srq);
     auto const missing = [&srq] { return srq.async_given - srq.async_acknowledged; };
-    if (missing() > 0 && is_stepped()) would_block_for_ever("ibv_destroy_srq", missing());
+    if (missing() > 0 && is_stepped()) would_block_for_ever("ibv_destroy_srq");
     acknowledged_.wait(held, [&] { return missing() == 0; });
     --static_cast<domain*>(srq.pd)->users;
     shared_.erase(raw);
@@ -403,6 +425,7 @@ int network::post_shared_receive(ibv_srq* raw, ibv_recv_wr* list, ibv_recv_wr** 
         if (error == 0 && srq.in_use >= srq.depth) error = ENOMEM;
         if (error != 0) {
             *bad = list;
+            ++context_of(srq.context)->on->counters.posts_refused;
             return error;
         }
         ++srq.in_use;

@@ -53,7 +53,9 @@ nanoseconds rnr_delay(std::uint8_t code) noexcept {
 // --- sending -----------------------------------------------------------------------------------------------------
 
 void network::transmit(queue_pair& qp) {
+    bool const was_idle = qp.acknowledged >= qp.next_number;
     while (send_next(qp)) {}
+    if (was_idle) qp.deadline = std::max(now(), qp.rnr_until) + patience(qp);
     if (qp.state == IBV_QPS_RTS && qp.acknowledged < qp.next_number) start_timer(qp);
 }
 
@@ -222,6 +224,8 @@ void network::complete_send(queue_pair& qp, ibv_wc_status status) {
         --qp.position;
     } else {
         qp.offset = 0;
+        // An answer to what was to be sent again: its numbers are used.
+        if (work.has_numbers) qp.next_number = std::max(qp.next_number, work.last + 1);
     }
     bool const is_wanted = qp.signals_all || (work.wr.send_flags & IBV_SEND_SIGNALED) != 0;
     if (status == IBV_WC_SUCCESS && !is_wanted) return;
@@ -253,13 +257,14 @@ void network::progress(queue_pair& qp) {
 
 // Completes what the peer has taken: everything below a number. An answer that should have come by then was lost.
 void network::retire_sends(queue_pair& qp, std::uint64_t taken_below) {
-    if (taken_below > qp.acknowledged) progress(qp);
+    std::uint64_t const before = qp.acknowledged;
     while (!qp.sends.empty() && qp.sends.front().has_numbers) {
         send_work const& work = qp.sends.front();
         if (work.expects_answer() && !work.is_answered) {
             std::uint64_t const missing = work.first + work.answered;
             if (missing >= taken_below) break;
             qp.acknowledged = std::max(qp.acknowledged, missing);
+            if (qp.acknowledged > before) progress(qp);
             if (taken_below > qp.recovering_below) go_back(qp, missing);
             return;
         }
@@ -267,6 +272,7 @@ void network::retire_sends(queue_pair& qp, std::uint64_t taken_below) {
         complete_send(qp, IBV_WC_SUCCESS);
     }
     qp.acknowledged = std::max(qp.acknowledged, taken_below);
+    if (qp.acknowledged > before) progress(qp);
 }
 
 void network::go_back(queue_pair& qp, std::uint64_t number) {
@@ -300,6 +306,7 @@ void network::on_negative(queue_pair& qp, packet const& p) {
         go_back(qp, p.number);
         return transmit(qp);
     case packet::refusal::not_ready: {
+        if (now() < qp.rnr_until) return;  // said twice
         // 7 means for ever. Source: ibv_modify_qp(3).
         if (qp.rnr_retry_count != 7) {
             if (qp.rnr_retries_left == 0) return fail_oldest(qp, IBV_WC_RNR_RETRY_EXC_ERR);

@@ -100,7 +100,7 @@ void network::complete_receive(queue_pair& qp, packet const& p, ibv_wc_status st
     c.wc.status = status;
     c.wc.qp_num = qp.qp_num;
     c.frees_receive = qp.srq == nullptr;
-    c.shared = qp.srq;
+    c.shared = qp.srq != nullptr ? qp.srq->handle : 0;
     c.index = work.index;
     c.is_solicited = p.is_solicited;
     push(static_cast<completion_queue&>(*qp.recv_cq), std::move(c));
@@ -117,7 +117,7 @@ void network::execute_send(queue_pair& qp, packet const& p) {
         complete_receive(qp, p, IBV_WC_LOC_LEN_ERR);
         return refuse(qp, p, packet::refusal::invalid_request);
     }
-    if (!scatter(qp.pd, qp.receiving->segments, p.offset, p.payload)) {
+    if (!scatter(qp.srq != nullptr ? qp.srq->pd : qp.pd, qp.receiving->segments, p.offset, p.payload)) {
         complete_receive(qp, p, IBV_WC_LOC_PROT_ERR);
         return refuse(qp, p, packet::refusal::remote_operation);
     }
@@ -165,7 +165,8 @@ void network::execute_read(queue_pair& qp, packet const& p) {
         from = remote_bytes(qp, p.remote_address, p.message_bytes, p.rkey, IBV_ACCESS_REMOTE_READ);
         if (from == nullptr) return refuse(qp, p, packet::refusal::remote_access);
     }
-    if (p.number == qp.expected) {
+    bool const is_new = p.number == qp.expected;
+    if (is_new) {
         qp.expected = p.number_end;
         qp.has_complained = false;
     }
@@ -180,6 +181,11 @@ void network::execute_read(queue_pair& qp, packet const& p) {
         offset += bytes;
         send_packet(qp, std::move(part));
     }
+    if (is_new) count_answer(qp);
+}
+
+// Until its last packet has arrived.
+void network::count_answer(queue_pair& qp) {
     ++qp.answers_under_way;
     at(qp.link_free, [this, number = qp.qp_num, serial = qp.serial] {
         queue_pair* const still = find_qp(number);
@@ -189,6 +195,7 @@ void network::execute_read(queue_pair& qp, packet const& p) {
 
 void network::execute_atomic(queue_pair& qp, packet const& p) {
     std::uint64_t before = 0;
+    bool const is_new = p.number == qp.expected;
     if (auto const done = qp.atomic_answers.find(p.number); done != qp.atomic_answers.end()) {
         before = done->second;
     } else {
@@ -218,6 +225,7 @@ void network::execute_atomic(queue_pair& qp, packet const& p) {
     auto const* const bytes = reinterpret_cast<std::byte const*>(&before);  // host order, as the device gives it
     answer.payload.assign(bytes, bytes + sizeof before);
     send_packet(qp, std::move(answer));
+    if (is_new) count_answer(qp);
 }
 
 }  // namespace rcverbs::fabric::detail

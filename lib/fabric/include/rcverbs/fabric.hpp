@@ -102,7 +102,8 @@ struct packet_fate {
     std::chrono::nanoseconds by{0};
 };
 
-/// An event of the connection manager, about to be given to a program, for on_cm_event.
+/// An event of the connection manager on its way to a program, for on_cm_event. The connecting side's ESTABLISHED is
+/// still a CONNECT_RESPONSE here: librdmacm makes the one of the other when the program takes it.
 struct cm_event_info {
     /// enum rdma_cm_event_type.
     int type;
@@ -191,9 +192,9 @@ public:
 
     object_counts live() const;
     device_counters counters(std::string_view device) const;
-    /// The names of the C functions called so far, in order; those that only ask (poll_cq) included.
+    /// The names of the C functions called so far, in order, but for ibv_poll_cq, which is called all the time.
     std::vector<std::string> calls() const;
-    /// How often a function was called.
+    /// How often a function was called; ibv_poll_cq, too.
     std::size_t call_count(std::string_view function) const;
 
     /// True while this thread is inside the fabric: a program that counts what it allocates leaves that out.
@@ -202,7 +203,7 @@ public:
     // --- faults ------------------------------------------------------------------------------------------------
 
     /// The n-th call of a C function from now on (1: the next) fails with `error`, an errno. Functions that cannot fail
-    /// do not. The result is what the function's manual page says: null, -1 or the code.
+    /// do what they always do. The result is what the function's manual page says: null, -1 or the code.
     void fail_call(std::string_view function, std::size_t nth, int error);
     /// True if a failure that was ordered has happened.
     bool has_failed_call() const;
