@@ -3,6 +3,7 @@
 #include "behaviour/ends.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 
 using namespace test;
@@ -486,7 +487,7 @@ TEST_CASE("an overrun queue raises an event of the device's", "[behaviour]") {
     if (!here().survives_overrun) CHECK(c.client.state() == IBV_QPS_ERR);
 }
 
-TEST_CASE("several queue pairs share a receive queue, and low water is told once", "[behaviour]") {
+TEST_CASE("a shared receive queue serves its queue pair, and low water is told once", "[behaviour]") {
     settings shared;
     shared.is_shared = true;
     connected c{{}, shared};
@@ -598,4 +599,39 @@ TEST_CASE("connected, the timeout is fixed and the delay for missing receives is
     CHECK(ibv_modify_qp(c.client.qp(), &a, IBV_QP_STATE | IBV_QP_TIMEOUT) == EINVAL);
     a.min_rnr_timer = 3;
     CHECK(ibv_modify_qp(c.client.qp(), &a, IBV_QP_STATE | IBV_QP_MIN_RNR_TIMER) == 0);
+}
+
+TEST_CASE("a queue armed for what matters sleeps through the rest", "[behaviour]") {
+    connected c;
+    memory from{c.client, 8};
+    memory to{c.server, 8};
+    ibv_sge into = to.segment(0, 8);
+    for (std::uint64_t i = 0; i < 2; ++i) REQUIRE(c.server.receive(100 + i, &into, 1) == 0);
+    REQUIRE(ibv_req_notify_cq(c.server.cq.get(), 1) == 0);
+    pollfd readable{c.server.completions->fd, POLLIN, 0};
+    ibv_sge segment = from.segment(0, 8);
+    ibv_send_wr wr = work(IBV_WR_SEND, &segment, 1);
+    REQUIRE(c.client.post(wr) == 0);
+    be(c.server.await(), 100, {IBV_WC_SUCCESS});
+    CHECK(::poll(&readable, 1, 100) == 0);
+    wr.send_flags |= IBV_SEND_SOLICITED;
+    REQUIRE(c.client.post(wr) == 0);
+    CHECK(::poll(&readable, 1, 5000) == 1);
+    ibv_cq* source = nullptr;
+    void* context = nullptr;
+    REQUIRE(ibv_get_cq_event(c.server.completions.get(), &source, &context) == 0);
+    be(c.server.await(), 101, {IBV_WC_SUCCESS});
+
+    // Not before its event is acknowledged can the queue be destroyed.
+    rdma_destroy_qp(c.server.id.get());
+    std::atomic<bool> is_destroyed{false};
+    std::thread destroyer{[&] {
+        c.server.cq.reset();
+        is_destroyed = true;
+    }};
+    std::this_thread::sleep_for(100ms);
+    CHECK_FALSE(is_destroyed);
+    ibv_ack_cq_events(source, 1);
+    destroyer.join();
+    CHECK(is_destroyed);
 }

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "support/allocations.hpp"
+#include "support/fabric_world.hpp"
 
 #if __has_include(<catch2/catch_session.hpp>)
 #include <catch2/catch_session.hpp>
@@ -20,7 +21,7 @@ using listener = Catch::TestEventListenerBase;
 
 namespace {
 
-std::unique_ptr<rcverbs::fabric::world> the_world;
+std::unique_ptr<rcverbs::fabric::world> present;
 bool has_leaked = false;
 
 class world_for_each_test : public listener {
@@ -36,11 +37,11 @@ public:
         options.devices[0].name = "fab0";
         options.devices[0].addresses = {"10.0.0.1", "fd00::1"};
         options.devices[0].message_bytes_max = 8U << 20;
-        the_world = std::make_unique<rcverbs::fabric::world>(options);
+        present = std::make_unique<rcverbs::fabric::world>(options);
     }
 
     void testCaseEnded(Catch::TestCaseStats const& stats) override {
-        auto const left = the_world->live();
+        auto const left = present->live();
         if (left.total() > 0) {
             has_leaked = true;
             std::cout << "left behind: " << left.queue_pairs << " queue pairs, " << left.completion_queues
@@ -48,7 +49,7 @@ public:
                       << " regions, " << left.protection_domains << " domains, " << left.cm_ids << " ids, "
                       << left.event_channels << " event channels\n";
         }
-        the_world.reset();
+        present.reset();
         listener::testCaseEnded(stats);
     }
 };
@@ -56,6 +57,8 @@ public:
 CATCH_REGISTER_LISTENER(world_for_each_test)
 
 }  // namespace
+
+rcverbs::fabric::world& test::the_world() { return *present; }
 
 int main(int argc, char** argv) {
     test::allocates_for_others = &rcverbs::fabric::world::is_inside;
