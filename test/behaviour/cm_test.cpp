@@ -55,11 +55,7 @@ TEST_CASE("private data travels, padded to its field's size", "[behaviour]") {
 
 TEST_CASE("a rejection carries a reason and private data", "[behaviour]") {
     meeting m;
-    m.resolve();
-    m.client.make_queue_pair({});
-    rdma_conn_param p = parameters_of({});
-    REQUIRE(rdma_connect(m.client.id.get(), &p) == 0);
-    heard const request = expect(m.listener.channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
+    heard const request = m.ask();
     std::vector<std::byte> const why = pattern(20);
     REQUIRE(rdma_reject(request.id, why.data(), 20) == 0);
     heard const refused = expect(m.client.channel.get(), RDMA_CM_EVENT_REJECTED);
@@ -72,11 +68,7 @@ TEST_CASE("a rejection carries a reason and private data", "[behaviour]") {
 
 TEST_CASE("a request that nobody answers for is refused when its id goes", "[behaviour]") {
     meeting m;
-    m.resolve();
-    m.client.make_queue_pair({});
-    rdma_conn_param p = parameters_of({});
-    REQUIRE(rdma_connect(m.client.id.get(), &p) == 0);
-    heard const request = expect(m.listener.channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
+    heard const request = m.ask();
     CHECK(rdma_destroy_id(request.id) == 0);
     CHECK(expect(m.client.channel.get(), RDMA_CM_EVENT_REJECTED).status == 28);
 }
@@ -181,11 +173,7 @@ TEST_CASE("both sides may disconnect at once", "[behaviour]") {
 
 TEST_CASE("a client that goes before it is accepted leaves the server with a request that fails", "[behaviour]") {
     meeting m;
-    m.resolve();
-    m.client.make_queue_pair({});
-    rdma_conn_param p = parameters_of({});
-    REQUIRE(rdma_connect(m.client.id.get(), &p) == 0);
-    heard const request = expect(m.listener.channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
+    heard const request = m.ask();
     rdma_destroy_qp(m.client.id.get());
     m.client.id.reset();
     // The new id is not the program's yet, for the kernel: it hears nothing.

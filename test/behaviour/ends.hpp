@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/device_address.hpp"
 
 namespace test {
 
@@ -79,11 +80,6 @@ inline sockaddr_in address_of(std::string const& text, std::uint16_t port = 0) {
     return a;
 }
 inline sockaddr* raw(sockaddr_in& a) { return reinterpret_cast<sockaddr*>(&a); }
-
-inline std::string device_address() {
-    char const* const given = std::getenv("RCVERBS_TEST_ADDRESS");
-    return given != nullptr ? given : "10.0.0.1";
-}
 
 struct settings {
     std::uint32_t send_depth = 16;
@@ -215,6 +211,15 @@ inline ibv_send_wr remote(ibv_wr_opcode opcode, ibv_sge* segments, int count, st
     return wr;
 }
 
+inline rdma_conn_param parameters_of(settings const& s) {
+    rdma_conn_param p{};
+    p.initiator_depth = s.initiator_depth;
+    p.responder_resources = s.responder_resources;
+    p.retry_count = 3;
+    p.rnr_retry_count = s.rnr_retry_count;
+    return p;
+}
+
 /// A listener, and a client on its way up to a resolved route.
 struct meeting {
     end listener;
@@ -240,16 +245,16 @@ struct meeting {
         REQUIRE(rdma_resolve_route(client.id.get(), 2000) == 0);
         expect(client.channel.get(), RDMA_CM_EVENT_ROUTE_RESOLVED);
     }
-};
 
-inline rdma_conn_param parameters_of(settings const& s) {
-    rdma_conn_param p{};
-    p.initiator_depth = s.initiator_depth;
-    p.responder_resources = s.responder_resources;
-    p.retry_count = 3;
-    p.rnr_retry_count = s.rnr_retry_count;
-    return p;
-}
+    /// Resolves, asks for a connection, and hears the request on the listener's channel.
+    heard ask(settings const& s = {}) {
+        resolve();
+        client.make_queue_pair(s);
+        rdma_conn_param p = parameters_of(s);
+        REQUIRE(rdma_connect(client.id.get(), &p) == 0);
+        return expect(listener.channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
+    }
+};
 
 /// Two connected ends. The listener's channel serves the server, too.
 struct connected {
@@ -258,14 +263,9 @@ struct connected {
     end& client = m.client;
 
     explicit connected(settings const& for_client = {}, settings const& for_server = {}) {
-        m.resolve();
-        client.make_queue_pair(for_client);
-        rdma_conn_param p = parameters_of(for_client);
-        REQUIRE(rdma_connect(client.id.get(), &p) == 0);
-        heard const request = expect(m.listener.channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
-        server.id.reset(request.id);
+        server.id.reset(m.ask(for_client).id);
         server.make_queue_pair(for_server);
-        p = parameters_of(for_server);
+        rdma_conn_param p = parameters_of(for_server);
         REQUIRE(rdma_accept(server.id.get(), &p) == 0);
         expect(client.channel.get(), RDMA_CM_EVENT_ESTABLISHED);
         expect(m.listener.channel.get(), RDMA_CM_EVENT_ESTABLISHED);

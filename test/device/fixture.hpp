@@ -18,6 +18,7 @@
 #include <rcverbs/rcverbs.hpp>
 
 #include "support/catch.hpp"
+#include "support/device_address.hpp"
 
 namespace test {
 
@@ -44,12 +45,7 @@ asio::awaitable<std::pair<A, B>> both(asio::awaitable<A> a, asio::awaitable<B> b
     co_return std::pair<A, B>{std::move(first.value), std::move(second)};
 }
 
-/// The address of the device under test; the runner says which.
-inline std::string device_address() {
-    char const* const given = std::getenv("RCVERBS_TEST_ADDRESS");
-    return given != nullptr ? given : "10.0.0.1";
-}
-/// Its IPv6 address; empty if it has none.
+/// The IPv6 address of the device under test; empty if it has none.
 inline std::string device_address_v6() {
     char const* const given = std::getenv("RCVERBS_TEST_ADDRESS6");
     return given != nullptr ? given : "fd00::1";
