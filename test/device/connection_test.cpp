@@ -1,10 +1,13 @@
 // The life of a connection on a real device: every way in, every way out, and nothing left behind.
+#include <boost/asio/bind_allocator.hpp>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_future.hpp>
 
+#include <atomic>
+#include <memory>
 #include <thread>
 
 #include "device/fixture.hpp"
@@ -346,4 +349,64 @@ TEST_CASE("what is asked for is clamped to the device, and can be read back", "[
         p.client.close();
         p.server.close();
     });
+}
+
+namespace {
+
+struct allocation_counts {
+    std::atomic<int> taken{0};
+    std::atomic<int> held{0};
+};
+
+/// Counts what a handler's operation takes, and what of it is given back.
+template <class T>
+struct counting_allocator {
+    using value_type = T;
+
+    allocation_counts* of;
+
+    explicit counting_allocator(allocation_counts& c) noexcept : of{&c} {}
+    template <class U>
+    counting_allocator(counting_allocator<U> const& other) noexcept : of{other.of} {}
+
+    T* allocate(std::size_t n) {
+        ++of->taken;
+        ++of->held;
+        return std::allocator<T>{}.allocate(n);
+    }
+    void deallocate(T* p, std::size_t n) {
+        --of->held;
+        std::allocator<T>{}.deallocate(p, n);
+    }
+    template <class U>
+    bool operator==(counting_allocator<U> const& other) const noexcept {
+        return of == other.of;
+    }
+};
+
+}  // namespace
+
+TEST_CASE("what an operation needs comes from its handler's allocator, and is back before the handler runs", "[device]") {
+    asio::io_context io;
+    allocation_counts counts;
+    counting_allocator<int> const allocator{counts};
+    acceptor_options accepting;
+    accepting.connection = driven(io, drive::context);
+    acceptor a{io, {device_address(), 0}, accepting};
+    connection client{io, driven(io, drive::context)};
+    connection server;
+    int held_inside = -1;
+    a.async_accept([&](error_code, connection c) { server = std::move(c); });
+    client.async_connect(a.local(), asio::bind_allocator(allocator, [&](error_code ec) {
+        held_inside = counts.held;
+        CHECK_FALSE(ec);
+        client.async_disconnect(asio::bind_allocator(allocator, [&](error_code) {
+            server.close();
+            a.close();
+        }));
+    }));
+    io.run();
+    CHECK(counts.taken > 0);
+    CHECK(held_inside == 0);
+    CHECK(counts.held == 0);
 }
