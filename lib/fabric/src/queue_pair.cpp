@@ -260,6 +260,7 @@ int network::post_send(ibv_qp* raw, ibv_send_wr* list, ibv_send_wr** bad) {
         work.size = total(work.segments);
         work.index = qp.sends_posted++;
         if ((list->send_flags & IBV_SEND_INLINE) != 0) {
+            ++qp.on->counters.inline_requests;
             // Copied now: the program may reuse its bytes at once, and they need no key. Source: ibv_post_send(3).
             work.inline_data.resize(work.size);
             std::size_t at = 0;

@@ -57,6 +57,9 @@ struct connection_options {
     std::uint32_t send_segments_max = 1;
     /// Segments of one receive. 1 to the device's segments_max.
     std::uint32_t receive_segments_max = 1;
+    /// Sends and writes of up to so many bytes travel inside their work request, which saves the device a look at memory;
+    /// longer ones do not. 0 for none. Halved until the device makes a queue pair with it.
+    std::uint32_t inline_bytes_max = 64;
 
     // --- deadlines -------------------------------------------------------------------------------------------
 
@@ -103,6 +106,8 @@ struct connection_limits {
     std::uint32_t send_segments_max = 0;
     /// See connection_options.
     std::uint32_t receive_segments_max = 0;
+    /// See connection_options.
+    std::uint32_t inline_bytes_max = 0;
     /// Bytes in one send. A read or write may be longer: it is cut.
     std::uint64_t message_bytes_max = 0;
 };

@@ -298,17 +298,19 @@ void connection_core::make_queue_pair(error_code& ec) {
     device_limits const& device = domain_->on().limits();
     // Both queues complete into one.
     std::uint32_t const depth_max = std::min(device.queue_depth_max, device.completion_queue_depth_max / 2);
-    verbs::queue_sizes const sizes{
+    verbs::queue_sizes sizes{
         std::min(options_.send_queue_depth, depth_max),
         std::min(options_.receive_queue_depth, depth_max),
         std::min(options_.send_segments_max, device.segments_max),
-        std::min(options_.receive_segments_max, device.segments_max)};
+        std::min(options_.receive_segments_max, device.segments_max),
+        options_.inline_bytes_max};
     limits_ = {sizes.send_depth,
                sizes.receive_depth,
                std::min<std::uint32_t>(options_.initiator_depth, device.initiator_depth_max),
                std::min<std::uint32_t>(options_.responder_resources, device.responder_resources_max),
                sizes.send_segments,
                sizes.receive_segments,
+               0,
                device.message_bytes_max};
     std::uint32_t const completions = sizes.send_depth + sizes.receive_depth;
     // Everything that can be in the completion queue at a time fits: it cannot overflow.
@@ -320,6 +322,7 @@ void connection_core::make_queue_pair(error_code& ec) {
         qp_ = verbs::queue_pair{id_->raw(), domain_->get(), source->queue().get(), sizes, ec};
     }
     if (ec) return;
+    limits_.inline_bytes_max = sizes.inline_bytes;
     ec = id_->set_ack_timeout(verbs::encode_ack_timeout(options_.ack_timeout));
     data_ = data_path{sizes, options_.waiting_operations_max, device.message_bytes_max};
     source_ = std::move(source);

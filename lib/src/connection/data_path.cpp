@@ -63,6 +63,7 @@ data_path::data_path(
     : in_use_max_{std::size_t{sizes.send_depth} + sizes.receive_depth + waiting_max},
       // One segment's length is 32 bits, whatever a device says of its messages.
       piece_bytes_max_{std::min<std::uint64_t>(message_bytes_max, std::uint64_t{1} << 31)},
+      inline_bytes_max_{sizes.inline_bytes},
       sends_{machines::work_window<entry>{sizes.send_depth}, {}},
       receives_{machines::work_window<entry>{sizes.receive_depth}, {}} {
     // Those whose handlers are being called are in nobody's account: they may be as many as the queues hold.
@@ -123,6 +124,7 @@ void data_path::gather(send_list& list) {
         std::uint64_t const sequence = sends_.window.post({&op, is_last}, is_read);
         verbs::send_request& request = list.requests[list.count];
         verbs::build(request, op.what, op.posted_bytes, bytes, sequence, true);
+        if (bytes <= inline_bytes_max_) verbs::send_inline(request);
         if (list.count > 0) list.requests[list.count - 1].wr.next = &request.wr;
         list.pieces[list.count] = {&op, bytes};
         ++list.count;

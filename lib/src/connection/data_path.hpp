@@ -112,6 +112,7 @@ private:
     std::size_t in_use_ = 0;
     std::size_t in_use_max_ = 0;
     std::uint64_t piece_bytes_max_ = 0;
+    std::uint32_t inline_bytes_max_ = 0;
     queue sends_;
     queue receives_;
 };

@@ -9,8 +9,18 @@
 namespace rcverbs::verbs {
 
 queue_pair::queue_pair(
-    rdma_cm_id* id, ibv_pd* domain, ibv_cq* completions, queue_sizes const& sizes, error_code& ec
+    rdma_cm_id* id, ibv_pd* domain, ibv_cq* completions, queue_sizes& sizes, error_code& ec
 ) {
+    for (;;) {
+        ec = create(id, domain, completions, sizes);
+        if (!ec) id_ = id;
+        if (ec != boost::system::errc::invalid_argument || sizes.inline_bytes == 0) return;
+        // No device says how much it takes: EINVAL is all there is. Less than 16 bytes are not worth asking for.
+        sizes.inline_bytes = sizes.inline_bytes >= 32 ? sizes.inline_bytes / 2 : 0;
+    }
+}
+
+error_code queue_pair::create(rdma_cm_id* id, ibv_pd* domain, ibv_cq* completions, queue_sizes const& sizes) {
     ibv_qp_init_attr attributes{};
     attributes.send_cq = completions;
     attributes.recv_cq = completions;
@@ -20,8 +30,8 @@ queue_pair::queue_pair(
     attributes.cap.max_recv_wr = sizes.receive_depth;
     attributes.cap.max_send_sge = sizes.send_segments;
     attributes.cap.max_recv_sge = sizes.receive_segments;
-    ec = from_minus_one(rdma_create_qp(id, domain, &attributes));
-    if (!ec) id_ = id;
+    attributes.cap.max_inline_data = sizes.inline_bytes;
+    return from_minus_one(rdma_create_qp(id, domain, &attributes));
 }
 
 error_code queue_pair::post_send(ibv_send_wr* list, ibv_send_wr** bad) noexcept {

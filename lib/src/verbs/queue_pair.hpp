@@ -22,6 +22,7 @@ struct queue_sizes {
     std::uint32_t receive_depth = 0;
     std::uint32_t send_segments = 0;
     std::uint32_t receive_segments = 0;
+    std::uint32_t inline_bytes = 0;
 };
 
 /// The depths of reads and atomics as the connection manager programmed them.
@@ -33,8 +34,9 @@ struct read_depths {
 class queue_pair {
 public:
     queue_pair() = default;
-    /// Makes a queue pair in `domain` whose both queues complete into `completions`.
-    queue_pair(rdma_cm_id* id, ibv_pd* domain, ibv_cq* completions, queue_sizes const& sizes, error_code& ec);
+    /// Makes a queue pair in `domain` whose both queues complete into `completions`. What the device refuses of
+    /// `sizes.inline_bytes`, which it does not tell beforehand, is taken back from it.
+    queue_pair(rdma_cm_id* id, ibv_pd* domain, ibv_cq* completions, queue_sizes& sizes, error_code& ec);
     queue_pair(queue_pair&& other) noexcept : id_{std::exchange(other.id_, nullptr)} {}
     queue_pair& operator=(queue_pair&& other) noexcept {
         std::swap(id_, other.id_);
@@ -58,6 +60,8 @@ public:
     error_code destroy() noexcept;
 
 private:
+    static error_code create(rdma_cm_id* id, ibv_pd* domain, ibv_cq* completions, queue_sizes const& sizes);
+
     rdma_cm_id* id_ = nullptr;
 };
 

@@ -70,6 +70,18 @@ void build(
     }
 }
 
+void send_inline(send_request& request) noexcept {
+    switch (request.wr.opcode) {
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+        if (request.wr.num_sge > 0) request.wr.send_flags |= IBV_SEND_INLINE;
+        break;
+    default: break;
+    }
+}
+
 void build(receive_request& out, detail::request const& what, std::uint64_t sequence) noexcept {
     out.wr = {};
     out.segment = segment_of(what, 0, what.size_bytes);

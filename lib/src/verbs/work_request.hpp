@@ -42,6 +42,10 @@ void build(
     bool signalled
 ) noexcept;
 
+/// Makes the device take the bytes when it is posted, if it is work that sends any. REQUIRES: the queue pair takes so
+/// many.
+void send_inline(send_request& request) noexcept;
+
 /// Fills `out` with a receive.
 void build(receive_request& out, detail::request const& what, std::uint64_t sequence) noexcept;
 

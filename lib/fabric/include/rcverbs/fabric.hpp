@@ -152,6 +152,7 @@ struct device_counters {
     std::uint64_t receiver_not_ready_sent = 0;
     std::uint64_t doorbells = 0;
     std::uint64_t send_requests = 0;
+    std::uint64_t inline_requests = 0;
     /// Calls to post that were refused, in whole or in part: a program that keeps account has none.
     std::uint64_t posts_refused = 0;
     std::uint64_t overruns = 0;
