@@ -58,8 +58,9 @@ struct connection_options {
     /// Segments of one receive. 1 to the device's segments_max.
     std::uint32_t receive_segments_max = 1;
     /// Sends and writes of up to so many bytes travel inside their work request, which saves the device a look at memory;
-    /// longer ones do not. 0 for none. Halved until the device makes a queue pair with it.
-    std::uint32_t inline_bytes_max = 64;
+    /// longer ones do not. 0 for none, which is the default until it is measured what it brings. Halved until the device
+    /// makes a queue pair with it.
+    std::uint32_t inline_bytes_max = 0;
 
     // --- deadlines -------------------------------------------------------------------------------------------
 
