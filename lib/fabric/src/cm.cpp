@@ -177,9 +177,7 @@ int network::destroy_id(rdma_cm_id* raw, guard& held) {
     if (id == nullptr) return EINVAL;
     say_goodbye(*id);
     drop_events(*id);
-    auto const missing = [id] { return id->events_given - id->events_acknowledged; };
-    if (missing() > 0 && is_stepped()) would_block_for_ever("rdma_destroy_id");
-    acknowledged_.wait(held, [&] { return missing() == 0; });
+    wait_acknowledged(held, "rdma_destroy_id", [id] { return id->events_given == id->events_acknowledged; });
     forget(*id);
     return 0;
 }
@@ -299,9 +297,8 @@ void network::acknowledge(rdma_cm_event* raw) {
 
 // --- addresses and routes --------------------------------------------------------------------------------------------
 
-device* network::device_of(address const& a) {
+device* network::device_with(address const& a) {
     for (std::unique_ptr<device> const& d : devices) {
-        if (d->is_removed) continue;
         for (address const& own : d->addresses) {
             if (is_same(own, a)) return d.get();
         }
@@ -309,14 +306,9 @@ device* network::device_of(address const& a) {
     return nullptr;
 }
 
-// Where the other side is, or was: a device does not have to be there to be written to.
-device* network::far_device(cm_id const& id) {
-    for (std::unique_ptr<device> const& d : devices) {
-        for (address const& own : d->addresses) {
-            if (is_same(own, id.remote)) return d.get();
-        }
-    }
-    return nullptr;
+device* network::device_of(address const& a) {
+    device* const found = device_with(a);
+    return found != nullptr && !found->is_removed ? found : nullptr;
 }
 
 // The device to leave through: the one that was asked for; else another than the target's, so that packets travel.

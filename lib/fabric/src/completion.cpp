@@ -55,11 +55,9 @@ int network::destroy_cq(ibv_cq* raw, guard& held) {
         channel->ready.drop(std::erase(channel->events, &cq));
     }
     drop_async(cq.context, &cq);
-    auto const missing = [&cq] {
-        return cq.events_given - cq.events_acknowledged + cq.async_given - cq.async_acknowledged;
-    };
-    if (missing() > 0 && is_stepped()) would_block_for_ever("ibv_destroy_cq");
-    acknowledged_.wait(held, [&] { return missing() == 0; });
+    wait_acknowledged(held, "ibv_destroy_cq", [&cq] {
+        return cq.events_given == cq.events_acknowledged && cq.async_given == cq.async_acknowledged;
+    });
     if (cq.channel != nullptr) --cq.channel->refcnt;
     queues_.erase(raw);
     return 0;

@@ -144,6 +144,13 @@ void network::at(nanoseconds when, std::function<void()> action) {
     if (!is_stepped()) changed_.notify_all();
 }
 
+void network::at(nanoseconds when, queue_pair const& qp, void (network::*action)(queue_pair&)) {
+    at(when, [this, number = qp.qp_num, serial = qp.serial, action] {
+        queue_pair* const still = find_qp(number);
+        if (still != nullptr && still->serial == serial) (this->*action)(*still);
+    });
+}
+
 bool network::run_due(guard& held) {
     inside const mark;
     bool any = false;
@@ -229,6 +236,11 @@ int network::failure_of(char const* function) {
     has_failed = has_failed || error != 0;
     if (failures_.empty()) expects_failures = false;
     return error;
+}
+
+void network::wait_acknowledged(guard& held, char const* function, std::function<bool()> const& is_done) {
+    if (is_stepped() && !is_done()) would_block_for_ever(function);
+    acknowledged_.wait(held, is_done);
 }
 
 void network::would_block_for_ever(char const* function) const {

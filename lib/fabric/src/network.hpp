@@ -51,6 +51,8 @@ public:
     std::uint64_t seed() const noexcept { return seed_; }
     nanoseconds now() const;
     void at(nanoseconds when, std::function<void()> action);
+    /// The same for a queue pair, if it is still there and the same by then.
+    void at(nanoseconds when, queue_pair const& qp, void (network::*action)(queue_pair&));
     /// Runs what is due; true if there was something.
     bool run_due(guard& held);
     /// Moves the clock to the next event, be it the network's or a timer's, and runs it; false if there is none.
@@ -58,6 +60,8 @@ public:
     void pass_time(nanoseconds by);
     /// One thread cannot wait for itself: better a loud end than a test that hangs.
     [[noreturn]] void would_block_for_ever(char const* function) const;
+    /// Waits until every event about an object that is to be destroyed has been acknowledged.
+    void wait_acknowledged(guard& held, char const* function, std::function<bool()> const& is_done);
     std::uint64_t pick(std::uint64_t low, std::uint64_t high) { return events_.pick(low, high); }
 
     device* find_device(std::string_view name);
@@ -180,7 +184,7 @@ private:
     void progress(queue_pair& qp);
     nanoseconds patience(queue_pair const& qp) const;
     void start_timer(queue_pair& qp);
-    void on_timer(std::uint32_t number, std::uint64_t serial);
+    void on_timer(queue_pair& qp);
     void retire_sends(queue_pair& qp, std::uint64_t taken_below);
     void complete_send(queue_pair& qp, ibv_wc_status status);
     void fail_oldest(queue_pair& qp, ibv_wc_status status);
@@ -201,13 +205,14 @@ private:
     void complete_receive(queue_pair& qp, packet const& p, ibv_wc_status status);
     bool may_answer(queue_pair& qp, packet const& p);
     void count_answer(queue_pair& qp);
+    void end_answer(queue_pair& qp) { --qp.answers_under_way; }
     void acknowledge(queue_pair& qp, std::uint64_t number);
     void complain(queue_pair& qp, std::uint64_t number, packet::refusal why);
     void refuse(queue_pair& qp, packet const& p, packet::refusal why);
 
     // queue_pair.cpp
     int check_send(queue_pair& qp, ibv_send_wr const& wr);
-    void flush_now(std::uint32_t number, std::uint64_t serial);
+    void flush_now(queue_pair& qp);
     void forget_work(queue_pair& qp);
 
     // cm.cpp
@@ -231,10 +236,12 @@ private:
     void forget(cm_id& id);
     int to_ready_to_send(cm_id& id);
     cm_id& make_id(cm_channel& channel, void* context, rdma_port_space space);
-    int locate(cm_id& id, address const& at);
     int attach(cm_id& id, device& to);
+    /// The device that has an address, pulled out or not; and only if it is there.
+    device* device_with(address const& a);
     device* device_of(address const& a);
-    device* far_device(cm_id const& id);
+    /// Where the other side is, or was: what is sent to it need not arrive.
+    device* far_device(cm_id const& id) { return device_with(id.remote); }
     device* way_to(address const& to, address const* from);
     int port_conflict(address const& a);
     std::uint16_t free_port();

@@ -125,9 +125,7 @@ int network::destroy_qp(ibv_qp* raw, guard& held) {
     queue_pair& qp = *found->second;
     drop_async(qp.context, &qp);
     numbers_.erase(qp.qp_num);
-    auto const missing = [&qp] { return qp.async_given - qp.async_acknowledged; };
-    if (missing() > 0 && is_stepped()) would_block_for_ever("ibv_destroy_qp");
-    acknowledged_.wait(held, [&] { return missing() == 0; });
+    wait_acknowledged(held, "ibv_destroy_qp", [&qp] { return qp.async_given == qp.async_acknowledged; });
     forget_work(qp);
     --cq_of(qp.send_cq).users;
     --cq_of(qp.recv_cq).users;
@@ -303,10 +301,7 @@ int network::post_receive(ibv_qp* raw, ibv_recv_wr* list, ibv_recv_wr** bad) {
 
 void network::doorbell(queue_pair& qp) {
     if (qp.state == IBV_QPS_ERR) return flush_soon(qp);
-    at(now() + nanoseconds{pick(0, is_stepped() ? 200 : 0)}, [this, number = qp.qp_num, serial = qp.serial] {
-        queue_pair* const still = find_qp(number);
-        if (still != nullptr && still->serial == serial) transmit(*still);
-    });
+    at(now() + nanoseconds{pick(0, is_stepped() ? 200 : 0)}, qp, &network::transmit);
 }
 
 // --- the error state -------------------------------------------------------------------------------------------------
@@ -323,14 +318,11 @@ void network::flush_soon(queue_pair& qp) {
     if (qp.flush_is_due) return;
     qp.flush_is_due = true;
     nanoseconds const delay = flush.delay + nanoseconds{pick(0, is_stepped() ? 2000 : 0)};
-    at(now() + delay, [this, number = qp.qp_num, serial = qp.serial] { flush_now(number, serial); });
+    at(now() + delay, qp, &network::flush_now);
 }
 
 // What was posted comes back in order, whether it asked for a completion or not.
-void network::flush_now(std::uint32_t number, std::uint64_t serial) {
-    queue_pair* const found = find_qp(number);
-    if (found == nullptr || found->serial != serial) return;
-    queue_pair& qp = *found;
+void network::flush_now(queue_pair& qp) {
     qp.flush_is_due = false;
     if (qp.state != IBV_QPS_ERR) return;
     std::size_t const most = flush.completions_max.value_or(SIZE_MAX);
@@ -408,9 +400,7 @@ int network::destroy_srq(ibv_srq* raw, guard& held) {
     shared_receive_queue& srq = *found->second;
     if (srq.users > 0) return EBUSY;
     drop_async(srq.context, &srq);
-    auto const missing = [&srq] { return srq.async_given - srq.async_acknowledged; };
-    if (missing() > 0 && is_stepped()) would_block_for_ever("ibv_destroy_srq");
-    acknowledged_.wait(held, [&] { return missing() == 0; });
+    wait_acknowledged(held, "ibv_destroy_srq", [&srq] { return srq.async_given == srq.async_acknowledged; });
     --static_cast<domain*>(srq.pd)->users;
     shared_.erase(raw);
     return 0;

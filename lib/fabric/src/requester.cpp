@@ -315,11 +315,7 @@ void network::on_negative(queue_pair& qp, packet const& p) {
         qp.rnr_until = now() + rnr_delay(p.rnr_timer_code);
         qp.deadline = qp.rnr_until + patience(qp);
         go_back(qp, p.number);
-        at(qp.rnr_until, [this, number = qp.qp_num, serial = qp.serial] {
-            queue_pair* const still = find_qp(number);
-            if (still != nullptr && still->serial == serial) transmit(*still);
-        });
-        return;
+        return at(qp.rnr_until, qp, &network::transmit);
     }
     default: return fail_oldest(qp, status_of(p.why));
     }
@@ -354,20 +350,16 @@ void network::start_timer(queue_pair& qp) {
     if (qp.has_timer || qp.timeout_code == 0) return;
     qp.has_timer = true;
     qp.deadline = std::max(now(), qp.rnr_until) + patience(qp);
-    at(qp.deadline, [this, number = qp.qp_num, serial = qp.serial] { on_timer(number, serial); });
+    at(qp.deadline, qp, &network::on_timer);
 }
 
-void network::on_timer(std::uint32_t number, std::uint64_t serial) {
-    queue_pair* const found = find_qp(number);
-    if (found == nullptr || found->serial != serial) return;
-    queue_pair& qp = *found;
+void network::on_timer(queue_pair& qp) {
     qp.has_timer = false;
     if (qp.state != IBV_QPS_RTS || qp.acknowledged >= qp.next_number) return;
     if (now() < qp.deadline) {
         // There was progress meanwhile.
         qp.has_timer = true;
-        at(qp.deadline, [this, number, serial] { on_timer(number, serial); });
-        return;
+        return at(qp.deadline, qp, &network::on_timer);
     }
     if (qp.retries_left == 0) return fail_oldest(qp, IBV_WC_RETRY_EXC_ERR);
     --qp.retries_left;

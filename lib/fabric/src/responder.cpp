@@ -187,10 +187,7 @@ void network::execute_read(queue_pair& qp, packet const& p) {
 // Until its last packet has arrived.
 void network::count_answer(queue_pair& qp) {
     ++qp.answers_under_way;
-    at(qp.link_free, [this, number = qp.qp_num, serial = qp.serial] {
-        queue_pair* const still = find_qp(number);
-        if (still != nullptr && still->serial == serial) --still->answers_under_way;
-    });
+    at(qp.link_free, qp, &network::end_answer);
 }
 
 void network::execute_atomic(queue_pair& qp, packet const& p) {
