@@ -8,10 +8,10 @@
 #include <atomic>
 #include <cstring>
 #include <new>
-#include <random>
 
 #include "device/fixture.hpp"
 #include "support/allocations.hpp"
+#include "support/bytes.hpp"
 
 using namespace rcverbs;
 using namespace test;
@@ -35,25 +35,6 @@ void* operator new(std::size_t size) {
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete(void* p, std::size_t) noexcept { std::free(p); }
 #endif
-
-namespace {
-
-void fill(std::span<std::byte> bytes, std::uint32_t seed) {
-    std::mt19937 random{seed};
-    std::uint32_t word = 0;
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
-        if (i % 4 == 0) word = static_cast<std::uint32_t>(random());
-        bytes[i] = static_cast<std::byte>(word >> (8 * (i % 4)));
-    }
-}
-
-bool same(std::span<std::byte const> a, std::span<std::byte const> b) { return std::ranges::equal(a, b); }
-
-bool all_are(std::span<std::byte const> bytes, std::byte value) {
-    return std::ranges::all_of(bytes, [=](std::byte b) { return b == value; });
-}
-
-}  // namespace
 
 TEST_CASE("reads and writes of every size class move exactly their bytes", "[device]") {
     asio::io_context io;
@@ -125,26 +106,25 @@ TEST_CASE("atomics bring back what was there, and refuse what cannot work", "[de
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
-        buffer before{p.client.domain(), 8, access_flags::local_write};
         buffer cells{p.server.domain(), 64, access_flags::remote_atomic};
         remote_word const cell = cells.remote().word(8);
         // Awaited outside of CHECK, which would evaluate it twice.
         std::uint64_t seen = 0;
         for (std::uint64_t i = 0; i < 20; ++i) {
-            seen = co_await p.client.async_fetch_add(cell, 3, before.slice(), asio::use_awaitable);
+            seen = co_await p.client.async_fetch_add(cell, 3, asio::use_awaitable);
             CHECK(seen == 3 * i);
         }
-        seen = co_await p.client.async_compare_swap(cell, 60, 1000, before.slice(), asio::use_awaitable);
+        seen = co_await p.client.async_compare_swap(cell, 60, 1000, asio::use_awaitable);
         CHECK(seen == 60);
-        seen = co_await p.client.async_compare_swap(cell, 60, 2000, before.slice(), asio::use_awaitable);
+        seen = co_await p.client.async_compare_swap(cell, 60, 2000, asio::use_awaitable);
         CHECK(seen == 1000);
-        seen = co_await p.client.async_fetch_add(cell, 0, before.slice(), asio::use_awaitable);
+        seen = co_await p.client.async_fetch_add(cell, 0, asio::use_awaitable);
         CHECK(seen == 1000);
-        auto [crooked, a] = co_await p.client.async_fetch_add(cells.remote().word(9), 1, before.slice(), awaiting);
+        auto [crooked, a] = co_await p.client.async_fetch_add(cells.remote().word(9), 1, awaiting);
         CHECK(crooked == errc::misaligned);
         static_cast<void>(a);
         remote_region const plain{cells.remote().address(), 64, cells.remote().key(), access_flags::remote_write};
-        auto [denied, b] = co_await p.client.async_fetch_add(plain.word(0), 1, before.slice(), awaiting);
+        auto [denied, b] = co_await p.client.async_fetch_add(plain.word(0), 1, awaiting);
         CHECK(denied == errc::access_denied);
         static_cast<void>(b);
         CHECK(p.client.is_open());
@@ -277,7 +257,7 @@ TEST_CASE("without a depth of reads, reading is refused and writing works", "[de
         buffer theirs{p.server.domain(), 8, access_flags::remote_write | access_flags::remote_read | access_flags::remote_atomic};
         auto [read, n] = co_await p.client.async_read(theirs.remote(), ours.slice(), awaiting);
         CHECK(read == errc::read_depth_zero);
-        auto [added, before] = co_await p.client.async_fetch_add(theirs.remote().word(0), 1, ours.slice(), awaiting);
+        auto [added, before] = co_await p.client.async_fetch_add(theirs.remote().word(0), 1, awaiting);
         CHECK(added == errc::read_depth_zero);
         CHECK(n + before == 0);
         {
@@ -376,9 +356,10 @@ TEST_CASE("a cancelled operation is taken back if it waits, and breaks the conne
 TEST_CASE("a peer that posts no receive is met by the configured delay and count", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
-        connection_options client;
-        client.rnr_retry_count = 2;
-        test::pair p = co_await connect(io, client);
+        // Each side's count is for the other.
+        connection_options server;
+        server.rnr_retry_count = 2;
+        test::pair p = co_await connect(io, {}, server);
         buffer from{p.client.domain(), 8, access_flags::local_read};
         auto const start = std::chrono::steady_clock::now();
         auto [ec, n] = co_await p.client.async_send(from.slice(), awaiting);

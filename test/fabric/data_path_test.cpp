@@ -1,5 +1,10 @@
 // How operations become work requests, seen from the device's side.
+#include <infiniband/verbs.h>
+
+#include <cerrno>
+
 #include "fabric/fixture.hpp"
+#include "support/bytes.hpp"
 
 using namespace rcverbs;
 using namespace test;
@@ -33,6 +38,186 @@ TEST_CASE("small sends and writes go inline, others quietly do not", "[fabric]")
         co_await p.client.async_write({}, {}, awaiting);
         co_await p.client.async_read(theirs.remote().slice(0, 1), ours.slice(0, 1), asio::use_awaitable);
         CHECK(inlined() == before);
+        p.client.close();
+        p.server.close();
+    });
+}
+
+TEST_CASE("what is longer than the device's messages goes out in pieces", "[fabric]") {
+    fabric::world_options o;
+    for (auto const& [name, address] : {std::pair{"fab0", "10.0.0.1"}, std::pair{"fab1", "10.0.1.1"}}) {
+        fabric::device_options& d = o.devices.emplace_back();
+        d.name = name;
+        d.addresses = {address};
+        d.message_bytes_max = 4096;  // which this device enforces
+    }
+    world w{o};
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        std::size_t const size = 10 * 4096 + 5;
+        buffer ours{p.client.domain(), size, access_flags::local_write};
+        buffer theirs{p.server.domain(), size, access_flags::remote_write | access_flags::remote_read};
+        fill(ours.bytes(), 1);
+        connection_statistics const before = p.client.statistics();
+        co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
+        connection_statistics const after = p.client.statistics();
+        CHECK(same(ours.bytes(), theirs.bytes()));
+        CHECK(after.sends_posted - before.sends_posted == 11);
+        CHECK(after.sends_signalled - before.sends_signalled == 1);
+        CHECK(after.doorbells - before.doorbells == 1);
+        fill(theirs.bytes(), 2);
+        co_await p.client.async_read(theirs.remote(), ours.slice(), asio::use_awaitable);
+        CHECK(same(ours.bytes(), theirs.bytes()));
+        auto [refused, n] = co_await p.client.async_send(ours.slice(0, 4097), awaiting);
+        CHECK(refused == errc::message_too_large);
+        CHECK(n == 0);
+        p.client.close();
+        p.server.close();
+    });
+}
+
+TEST_CASE("what a full device does not take waits, in order, and is not lost", "[fabric]") {
+    std::size_t const size = GENERATE(1U, 20U);
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        buffer ours{p.client.domain(), 4096, access_flags::local_write};
+        buffer theirs{p.server.domain(), 4096, access_flags::remote_write};
+        fill(ours.bytes(), 1);
+        std::vector<int> completed;
+        auto const note = [&](int i) {
+            return [&, i](error_code ec, std::size_t) { completed.push_back(ec ? -1 : i); };
+        };
+        p.client.async_write(ours.slice(0, 8), theirs.remote().slice(0, 8), note(0));
+        w.fail_call("ibv_post_send", 1, ENOMEM);
+        batch b{p.client};
+        for (std::size_t i = 0; i < size; ++i) b.write(ours.slice(i * 100, 100), theirs.remote().slice(i * 100, 100));
+        b.async_submit(note(1));
+        CHECK(w.has_failed_call());
+        p.client.async_write(ours.slice(0, 8), theirs.remote().slice(2048, 8), note(2));
+        while (completed.size() < 3) co_await sleep(io, 10us);
+        CHECK(completed == std::vector<int>{0, 1, 2});
+        CHECK(same(ours.bytes().first(size * 100), theirs.bytes().first(size * 100)));
+        CHECK(p.client.is_open());
+        CHECK(p.client.statistics().sends_posted == size + 2);
+        p.client.close();
+        p.server.close();
+    });
+}
+
+TEST_CASE("a work request that the device refuses fails its operation, and not the others", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        buffer ours{p.client.domain(), 64, access_flags::local_write};
+        buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        w.fail_call("ibv_post_send", 1, EINVAL);
+        auto [ec, n] = co_await p.client.async_write(ours.slice(), theirs.remote(), awaiting);
+        CHECK(ec == boost::system::errc::invalid_argument);
+        CHECK(n == 0);
+        CHECK(p.client.is_open());
+        co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
+        w.fail_call("ibv_post_recv", 1, ENOMEM);
+        auto [no_room, r] = co_await p.client.async_receive(ours.slice(), awaiting);
+        CHECK(no_room == boost::system::errc::not_enough_memory);
+        CHECK(r.size_bytes == 0);
+        p.client.close();
+        p.server.close();
+    });
+}
+
+TEST_CASE("a send with invalidate takes the key away, and the receiver is told", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        buffer ours{p.client.domain(), 64, access_flags::local_write};
+        buffer theirs{p.server.domain(), 64, access_flags::local_write};
+        // A window of type 2 is bound by a work request, which the library leaves to who wants one.
+        ibv_mr* const region = ibv_reg_mr(
+            p.server.domain().native_handle(), theirs.bytes().data(), 64,
+            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND
+        );
+        REQUIRE(region != nullptr);
+        ibv_mw* const window = ibv_alloc_mw(p.server.domain().native_handle(), IBV_MW_TYPE_2);
+        REQUIRE(window != nullptr);
+        ibv_send_wr bind{};
+        bind.wr_id = ~std::uint64_t{0} >> 1;
+        bind.opcode = IBV_WR_BIND_MW;
+        bind.send_flags = IBV_SEND_SIGNALED;
+        bind.bind_mw.mw = window;
+        bind.bind_mw.rkey = ibv_inc_rkey(window->rkey);
+        bind.bind_mw.bind_info = {region, reinterpret_cast<std::uintptr_t>(theirs.bytes().data()), 64, IBV_ACCESS_REMOTE_WRITE};
+        ibv_send_wr* bad = nullptr;
+        REQUIRE(ibv_post_send(p.server.native_handle(), &bind, &bad) == 0);
+        co_await sleep(io, 1ms);
+
+        remote_region const exposed{
+            reinterpret_cast<std::uintptr_t>(theirs.bytes().data()), 64, remote_key{bind.bind_mw.rkey}, access_flags::remote_write};
+        co_await p.client.async_write(ours.slice(), exposed, asio::use_awaitable);
+        auto [sent, arrived] = co_await both(
+            p.client.async_send_with_invalidate(ours.slice(0, 8), exposed.key(), awaiting), p.server.async_receive(theirs.slice(), awaiting)
+        );
+        CHECK_FALSE(std::get<0>(sent));
+        CHECK(std::get<1>(arrived).size_bytes == 8);
+        CHECK(std::get<1>(arrived).invalidated == exposed.key());
+        CHECK_FALSE(std::get<1>(arrived).immediate);
+        auto [denied, n] = co_await p.client.async_write(ours.slice(), exposed, awaiting);
+        CHECK(denied == wc_errc::remote_access);
+        CHECK(n == 0);
+        co_await p.client.async_wait_disconnected(awaiting);
+        co_await p.server.async_wait_disconnected(awaiting);
+        CHECK(ibv_dealloc_mw(window) == 0);
+        CHECK(ibv_dereg_mr(region) == 0);
+    });
+}
+
+TEST_CASE("the stall timeout is kept to an eighth", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        connection_options options = stepped();
+        options.stall_timeout = 8s;
+        options.ack_timeout = 1000s;
+        test::pair p = co_await meet(io, options);
+        buffer ours{p.client.domain(), 64, access_flags::local_write};
+        buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        co_await sleep(io, 60s);
+        // As long as something moves, nothing has stalled.
+        for (int i = 0; i < 40; ++i) {
+            co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
+            co_await sleep(io, 700ms);
+        }
+        w.on_packet([](fabric::packet_info const&) { return fabric::packet_fate{fabric::packet_fate::kind::drop, 0ns}; });
+        auto const start = w.now();
+        auto [ec, n] = co_await p.client.async_write(ours.slice(), theirs.remote(), awaiting);
+        auto const took = w.now() - start;
+        CHECK(ec == errc::stalled);
+        CHECK(n == 0);
+        CHECK(took >= 7s);
+        CHECK(took <= 9s + 10ms);
+        p.server.close();
+    });
+}
+
+TEST_CASE("without a stall timeout nothing is given up", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        connection_options options = stepped();
+        options.stall_timeout = 0ms;
+        options.ack_timeout = 4000s;
+        test::pair p = co_await meet(io, options);
+        buffer ours{p.client.domain(), 64, access_flags::local_write};
+        buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        w.on_packet([](fabric::packet_info const&) { return fabric::packet_fate{fabric::packet_fate::kind::drop, 0ns}; });
+        bool has_ended = false;
+        p.client.async_write(ours.slice(), theirs.remote(), [&](error_code, std::size_t) { has_ended = true; });
+        co_await sleep(io, 3000s);
+        CHECK_FALSE(has_ended);
         p.client.close();
         p.server.close();
     });

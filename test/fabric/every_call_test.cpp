@@ -76,7 +76,7 @@ asio::awaitable<void> life(world& w, asio::io_context& io, ledger& book, outcome
             };
             co_await note("write", client->async_write(ours.slice(), theirs.remote(), asio::use_awaitable));
             co_await note("read", client->async_read(theirs.remote(), ours.slice(), asio::use_awaitable));
-            co_await note("add", client->async_fetch_add(theirs.remote().word(0), 1, ours.slice(0, 8), asio::use_awaitable));
+            co_await note("add", client->async_fetch_add(theirs.remote().word(0), 1, asio::use_awaitable));
             auto const receive = [&]() -> asio::awaitable<void> {
                 co_await note("receive", server.async_receive(theirs.slice(0, 64), asio::use_awaitable));
             };

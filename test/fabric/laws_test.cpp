@@ -71,7 +71,7 @@ public:
         case 3: return connection_.async_receive(memory_.slice(i * slot_bytes, slot_bytes), std::move(handler));
         default:
             return connection_.async_fetch_add(
-                theirs.word(i * slot_bytes), 1, memory_.slice(i * slot_bytes, 8), std::move(handler)
+                theirs.word(i * slot_bytes), 1, std::move(handler)
             );
         }
     }
@@ -237,7 +237,7 @@ asio::awaitable<void> rush(
             switch (d.below(4)) {
             case 0: p.client.async_write(local, remote, handler); break;
             case 1: p.client.async_read(remote, local, handler); break;
-            case 2: p.client.async_fetch_add(remote.word(0), 1, ours.slice(i * size, 8), handler); break;
+            case 2: p.client.async_fetch_add(remote.word(0), 1, handler); break;
             default:
                 p.client.async_send(local, handler);
                 ++expected;

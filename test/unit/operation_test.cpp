@@ -54,7 +54,7 @@ TEST_CASE("a handler whose executor is the operation's runs at once inside it", 
     int called = 0;
     op.emplace<bytes_result>([&](rcverbs::error_code ec, std::size_t n) { called += !ec && n == 7 ? 1 : 100; }, executor);
     op.result.bytes = 7;
-    op.complete(executor, true);
+    op.complete(executor);
     CHECK(called == 1);
     CHECK_FALSE(op.is_pending());
 }
@@ -66,7 +66,7 @@ TEST_CASE("a handler is dispatched to its own executor", "[operation]") {
     operation op;
     bool called = false;
     op.emplace<bytes_result>(asio::bind_executor(other, [&](rcverbs::error_code, std::size_t) { called = true; }), executor);
-    op.complete(executor, true);
+    op.complete(executor);
     CHECK_FALSE(called);
     io.poll();
     CHECK_FALSE(called);
@@ -82,7 +82,7 @@ TEST_CASE("an operation that waits keeps its handler's executor at work", "[oper
     op.emplace<bytes_result>(asio::bind_executor(other, [](rcverbs::error_code, std::size_t) {}), executor);
     other.poll();
     CHECK_FALSE(other.stopped());
-    op.complete(executor, true);
+    op.complete(executor);
     other.restart();
     CHECK(other.run() == 1);
 }
@@ -103,7 +103,7 @@ TEST_CASE("a handler too large for its place comes from its allocator and is fre
         executor
     );
     CHECK(live == 1);
-    op.complete(executor, true);
+    op.complete(executor);
     CHECK(live_in_handler == 0);
     CHECK(ever == 1);
 }
@@ -138,8 +138,8 @@ TEST_CASE("a handler that cannot be copied will do, and may start the next use o
         executor
     );
     op.result.arrival.immediate = 10;
-    op.complete(executor, true);
+    op.complete(executor);
     CHECK(calls == 15);
-    op.complete(executor, true);
+    op.complete(executor);
     CHECK(calls == 16);
 }

@@ -53,11 +53,9 @@ TEST_CASE("operations are refused before posting where sizes, rights or alignmen
     CHECK_FALSE(detail::check(local, {0, 16, {}, access_flags::remote_write}, access_flags::remote_write));
     CHECK(detail::check(local, {0, 15, {}, access_flags::remote_write}, access_flags::remote_write) == errc::out_of_range);
     CHECK(detail::check(local, {0, 16, {}, access_flags::remote_read}, access_flags::remote_write) == errc::access_denied);
-    local_slice const eight{std::span{memory}.first(8), local_key{1}};
-    CHECK_FALSE(detail::check_word({64, {}}, eight));
-    CHECK(detail::check_word({63, {}}, eight) == errc::misaligned);
-    CHECK(detail::check_word({64, {}, access_flags::remote_read}, eight) == errc::access_denied);
-    CHECK(detail::check_word({64, {}}, local) == errc::out_of_range);
+    CHECK_FALSE(detail::check({64, {}}));
+    CHECK(detail::check({63, {}}) == errc::misaligned);
+    CHECK(detail::check({64, {}, access_flags::remote_read}) == errc::access_denied);
 }
 
 TEST_CASE("every error has a text of its own", "[values]") {
@@ -69,8 +67,8 @@ TEST_CASE("every error has a text of its own", "[values]") {
         texts.insert(ec.message());
         ++count;
     };
-    for (int i = 1; i <= 15; ++i) take(static_cast<errc>(i));
-    for (int i = 20; i <= 30; ++i) take(static_cast<errc>(i));
+    for (int i = 1; i <= 19; ++i) take(static_cast<errc>(i));
+    for (int i = 20; i <= 31; ++i) take(static_cast<errc>(i));
     for (int i = 1; i <= 23; ++i) take(static_cast<wc_errc>(i));
     for (int i : {1, 3, 5, 6, 8, 10, 11, 14, 1008, 1010, 1028}) take(static_cast<cm_errc>(i));
     CHECK(texts.size() == count);

@@ -13,7 +13,7 @@ namespace {
 
 std::vector<int> retire(work_window<int>& w, std::uint64_t sequence) {
     std::vector<int> freed;
-    w.retire(sequence, [&](int entry, bool) { freed.push_back(entry); });
+    w.retire(sequence, [&](int entry, std::uint64_t) { freed.push_back(entry); });
     return freed;
 }
 
@@ -43,9 +43,9 @@ TEST_CASE("a full window takes nothing until a completion covers a slot", "[work
 TEST_CASE("a completion frees all earlier work that asked for none", "[work_window]") {
     work_window<int> w{8};
     for (int i = 0; i < 8; ++i) w.post(i, false);
-    std::vector<bool> last;
-    w.retire(5, [&](int, bool is_last) { last.push_back(is_last); });
-    CHECK(last == std::vector<bool>{false, false, false, false, false, true});
+    std::vector<std::uint64_t> numbers;
+    w.retire(5, [&](int, std::uint64_t number) { numbers.push_back(number); });
+    CHECK(numbers == std::vector<std::uint64_t>{0, 1, 2, 3, 4, 5});
     CHECK(w.posted() == 2);
     CHECK_FALSE(w.is_posted(5));
     CHECK(w.is_posted(6));

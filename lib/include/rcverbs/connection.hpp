@@ -10,13 +10,8 @@
 // run out of work, so its run() does not return, before each connection made with it has ended: disconnected, closed, failed
 // or destroyed.
 //
-// Rules for every asynchronous operation below:
-//   * Its handler is called exactly once, never from inside the initiating call.
-//   * The memory it names belongs to it until the handler runs, whatever happens in between: on failure, cancellation
-//     and close the handler waits until the device has let go of the memory.
-//   * A cancelled operation that waits for its turn is taken back (total). One that is posted cannot be recalled: only
-//     a terminal cancellation is honoured, and it breaks the connection, since that is the one way to end it.
-//   * Operations that were posted when the connection broke complete with the error that describes why: see last_failure.
+// What it does with data, and the rules for that, are in data_operations.hpp. For connecting and ending, too: a handler is
+// called exactly once, never from inside the initiating call.
 #pragma once
 
 #include <boost/asio/any_completion_handler.hpp>
@@ -36,45 +31,27 @@
 #include <vector>
 
 #include <rcverbs/close_reason.hpp>
-#include <rcverbs/detail/operation.hpp>
+#include <rcverbs/data_operations.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/failure.hpp>
 #include <rcverbs/memory_region.hpp>
 #include <rcverbs/options.hpp>
-#include <rcverbs/received.hpp>
-#include <rcverbs/remote_region.hpp>
+#include <rcverbs/statistics.hpp>
+
+struct ibv_qp;
 
 namespace rcverbs {
 
 namespace detail {
 
-class connection_core;
-
 using control_handler = boost::asio::any_completion_handler<void(error_code)>;
-
-/// Puts the caller's handler into the operation it is given; called at most once, under the connection's lock.
-struct handler_source {
-    void* context;
-    void (*place)(void* context, operation& op, boost::asio::any_io_executor const& io);
-    boost::asio::cancellation_slot (*slot)(void* context);
-};
-
-// The doors from the templates below into the compiled library. An operation that is refused takes nothing of `source`.
-RCVERBS_EXPORT error_code start_operation(
-    std::shared_ptr<connection_core> const& core, request const& what, handler_source source
-);
-RCVERBS_EXPORT boost::asio::any_io_executor executor_of(connection_core const& core) noexcept;
-
-/// Which check made before posting an operation failed, if any.
-RCVERBS_EXPORT error_code check(local_slice const& local, remote_region const& remote, access_flags needed) noexcept;
-RCVERBS_EXPORT error_code check_word(remote_word const& word, local_slice const& result) noexcept;
 
 }  // namespace detail
 
 /// A reliable connection to one peer.
 ///
 /// Outstanding operations: one connect or accept, one disconnect, one wait; data operations as many as the options say.
-class RCVERBS_EXPORT connection {
+class RCVERBS_EXPORT connection : public data_operations {
 public:
     using executor_type = boost::asio::any_io_executor;
 
@@ -85,7 +62,8 @@ public:
     /// @throws boost::system::system_error: errc::invalid_option; errno if no thread can be started.
     explicit connection(boost::asio::io_context& context, connection_options options = {});
     /// Takes part in a connection that the library made.
-    explicit connection(std::shared_ptr<detail::connection_core> core) noexcept : core_{std::move(core)} {}
+    explicit connection(std::shared_ptr<detail::connection_core> core) noexcept
+        : data_operations{std::move(core)} {}
 
     connection(connection&&) noexcept = default;
     connection& operator=(connection&& other) noexcept;
@@ -176,156 +154,6 @@ public:
     /// @return errc::private_data_too_large, errc::not_connected (no request to refuse), or errno.
     error_code reject(std::span<std::byte const> private_data = {});
 
-    // --- moving data -----------------------------------------------------------------------------------------
-
-    /// Writes local bytes into memory that the peer has exposed. The peer's CPU is neither involved nor told.
-    ///
-    /// @param source  Bytes to read, 0 or more; longer ones than the device's message limit go out in pieces.
-    /// @param target  Where to write: exactly as many bytes, exposed with remote_write.
-    /// @param token   Completion token.
-    /// @par Completion signature  `void(error_code, std::size_t bytes_written)`
-    /// @par Object lifetimes      The region of `source` must live until the handler runs.
-    /// @par Ordering              Posted, and completed, in the order of the calls.
-    /// @par Cancellation          total while it waits, terminal once posted (breaks the connection).
-    /// @par Errors                errc::out_of_range, errc::access_denied (nothing was posted, the connection goes on);
-    ///                            errc::queue_full; errc::not_connected; wc_errc::remote_access (key or range that the
-    ///                            peer does not grant), wc_errc::retry_exceeded (peer gone), wc_errc::flushed
-    ///                            (an earlier operation failed), asio::error::operation_aborted.
-    /// @par Allocation            None if the handler fits detail::operation::handler_bytes_max.
-    template <class Token = boost::asio::deferred_t>
-    auto async_write(local_slice source, remote_region target, Token&& token = Token{}) {
-        detail::request what = transfer(detail::operation_kind::write, source, target);
-        return data<detail::bytes_result, std::size_t>(
-            detail::check(source, target, access_flags::remote_write), what, std::forward<Token>(token)
-        );
-    }
-
-    /// Writes as async_write() does and tells the peer: its oldest receive completes with `immediate`.
-    ///
-    /// @param source     Bytes to read, 0 to limits().message_bytes_max.
-    /// @param target     Where to write; may be default-constructed if `source` is empty.
-    /// @param immediate  32 bits for the peer, in host byte order.
-    /// @param token      Completion token.
-    /// @par Completion signature  `void(error_code, std::size_t bytes_written)`
-    /// @par Errors                Those of async_write(), errc::message_too_large, and wc_errc::rnr_retry_exceeded.
-    template <class Token = boost::asio::deferred_t>
-    auto async_write_with_immediate(
-        local_slice source, remote_region target, std::uint32_t immediate, Token&& token = Token{}
-    ) {
-        detail::request what = transfer(detail::operation_kind::write_with_immediate, source, target);
-        what.immediate = immediate;
-        error_code const bad = source.size() == 0 && target.size_bytes() == 0
-                                   ? error_code{}
-                                   : detail::check(source, target, access_flags::remote_write);
-        return data<detail::bytes_result, std::size_t>(bad, what, std::forward<Token>(token));
-    }
-
-    /// Reads memory that the peer has exposed into local memory. The peer's CPU is neither involved nor told.
-    ///
-    /// @param source  Where to read: exposed with remote_read.
-    /// @param target  Where the bytes go: exactly as many, in a region with local_write.
-    /// @param token   Completion token.
-    /// @par Completion signature  `void(error_code, std::size_t bytes_read)`
-    /// @par Ordering              Posted in the order of the calls; no more outstanding than limits().initiator_depth.
-    /// @par Errors                Those of async_write(), and errc::read_depth_zero.
-    template <class Token = boost::asio::deferred_t>
-    auto async_read(remote_region source, local_slice target, Token&& token = Token{}) {
-        detail::request what = transfer(detail::operation_kind::read, target, source);
-        return data<detail::bytes_result, std::size_t>(
-            detail::check(target, source, access_flags::remote_read), what, std::forward<Token>(token)
-        );
-    }
-
-    /// Adds to an 8-byte cell of the peer's memory, atomically, and brings back what it held before.
-    ///
-    /// @param target  The cell: 8-byte aligned, exposed with remote_atomic.
-    /// @param add     What to add, modulo 2^64. The cell is in the peer's host byte order.
-    /// @param result  8 local bytes that the device writes the former value to.
-    /// @param token   Completion token.
-    /// @par Completion signature  `void(error_code, std::uint64_t before)`
-    /// @par Errors                Those of async_read(), errc::misaligned, errc::atomics_unsupported.
-    template <class Token = boost::asio::deferred_t>
-    auto async_fetch_add(
-        remote_word target, std::uint64_t add, local_slice result, Token&& token = Token{}
-    ) {
-        detail::request what = atomic(detail::operation_kind::fetch_add, target, result);
-        what.operand = add;
-        return data<detail::word_result, std::uint64_t>(
-            detail::check_word(target, result), what, std::forward<Token>(token)
-        );
-    }
-
-    /// Replaces an 8-byte cell of the peer's memory by `desired` if it holds `expected`, atomically, and brings back
-    /// what it held before: the swap took place if that is `expected`.
-    ///
-    /// @param target    The cell: 8-byte aligned, exposed with remote_atomic.
-    /// @param expected  What to compare with.
-    /// @param desired   What to store.
-    /// @param result    8 local bytes that the device writes the former value to.
-    /// @param token     Completion token.
-    /// @par Completion signature  `void(error_code, std::uint64_t before)`
-    /// @par Errors                Those of async_fetch_add().
-    template <class Token = boost::asio::deferred_t>
-    auto async_compare_swap(
-        remote_word target,
-        std::uint64_t expected,
-        std::uint64_t desired,
-        local_slice result,
-        Token&& token = Token{}
-    ) {
-        detail::request what = atomic(detail::operation_kind::compare_swap, target, result);
-        what.operand = expected;
-        what.swap = desired;
-        return data<detail::word_result, std::uint64_t>(
-            detail::check_word(target, result), what, std::forward<Token>(token)
-        );
-    }
-
-    /// Sends a message: it goes into the buffer of the peer's oldest receive.
-    ///
-    /// @param message  0 to limits().message_bytes_max bytes.
-    /// @param token    Completion token.
-    /// @par Completion signature  `void(error_code, std::size_t bytes_sent)`
-    /// @par Errors                As async_write(), errc::message_too_large, wc_errc::rnr_retry_exceeded (the peer posts
-    ///                            no receives), wc_errc::remote_invalid_request or remote_operation (its buffer is
-    ///                            too small).
-    template <class Token = boost::asio::deferred_t>
-    auto async_send(local_slice message, Token&& token = Token{}) {
-        detail::request what = local_only(detail::operation_kind::send, message);
-        return data<detail::bytes_result, std::size_t>(error_code{}, what, std::forward<Token>(token));
-    }
-
-    /// Sends a message and 32 bits of immediate data.
-    ///
-    /// @param message    0 to limits().message_bytes_max bytes.
-    /// @param immediate  In host byte order.
-    /// @param token      Completion token.
-    /// @par Completion signature  `void(error_code, std::size_t bytes_sent)`
-    /// @par Errors                Those of async_send().
-    template <class Token = boost::asio::deferred_t>
-    auto async_send_with_immediate(local_slice message, std::uint32_t immediate, Token&& token = Token{}) {
-        detail::request what = local_only(detail::operation_kind::send_with_immediate, message);
-        what.immediate = immediate;
-        return data<detail::bytes_result, std::size_t>(error_code{}, what, std::forward<Token>(token));
-    }
-
-    /// Receives a message, or the immediate data of a write.
-    ///
-    /// May be started as soon as the queue pair exists: after async_resolve(), or on a request not yet accepted.
-    ///
-    /// @param into   Where a sent message goes, in a region with local_write; may be empty for immediate data alone.
-    /// @param token  Completion token.
-    /// @par Completion signature  `void(error_code, received)`
-    /// @par Ordering              Receives are filled, and complete, in the order of the calls.
-    /// @par Errors                wc_errc::local_length or local_qp_operation (the message is longer than `into`),
-    ///                            errc::queue_full, errc::not_connected, errc::peer_disconnected, wc_errc::flushed,
-    ///                            asio::error::operation_aborted.
-    template <class Token = boost::asio::deferred_t>
-    auto async_receive(local_slice into, Token&& token = Token{}) {
-        detail::request what = local_only(detail::operation_kind::receive, into);
-        return data<detail::arrival_result, received>(error_code{}, what, std::forward<Token>(token));
-    }
-
     // --- ending ----------------------------------------------------------------------------------------------
 
     /// Disconnects: tells the peer, waits for its answer, and until every posted operation has completed.
@@ -397,8 +225,13 @@ public:
     static std::size_t quarantined_count() noexcept;
     /// The io_context it was made with.
     boost::asio::io_context& context() const noexcept;
-    /// For the library's own use.
-    std::shared_ptr<detail::connection_core> const& core() const noexcept { return core_; }
+    /// What it has done so far; a snapshot.
+    connection_statistics statistics() const;
+    /// The queue pair's number, known as domain() is; 0 before. Source: ibv_create_qp(3).
+    std::uint32_t queue_pair_number() const;
+    /// The verbs object, borrowed: for what this library does not do. Posting to it breaks the accounts. Null before
+    /// domain() is known and after the end.
+    ibv_qp* native_handle() const;
 
 private:
     static void start_resolve(detail::connection_core&, endpoint const&, detail::control_handler);
@@ -421,71 +254,6 @@ private:
             std::move(start)
         );
     }
-
-    static detail::request local_only(detail::operation_kind kind, local_slice const& local) noexcept {
-        detail::request what;
-        what.kind = kind;
-        what.local_data = local.data();
-        what.size_bytes = local.size();
-        what.key = local.key();
-        return what;
-    }
-
-    static detail::request transfer(
-        detail::operation_kind kind, local_slice const& local, remote_region const& remote
-    ) noexcept {
-        detail::request what = local_only(kind, local);
-        what.remote_address = remote.address();
-        what.remote = remote.key();
-        return what;
-    }
-
-    static detail::request atomic(
-        detail::operation_kind kind, remote_word const& word, local_slice const& result
-    ) noexcept {
-        detail::request what = local_only(kind, result);
-        what.remote_address = word.address;
-        what.remote = word.key;
-        return what;
-    }
-
-    template <class Result, class Value, class Token>
-    auto data(error_code bad, detail::request what, Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code, Value)>(
-            [](auto handler,
-               std::shared_ptr<detail::connection_core> const& core,
-               error_code refusal,
-               detail::request const& wanted) {
-                using handler_type = decltype(handler);
-                if (!refusal) {
-                    detail::handler_source const source{
-                        &handler,
-                        [](void* h, detail::operation& op, executor_type const& io) {
-                            op.emplace<Result>(std::move(*static_cast<handler_type*>(h)), io);
-                        },
-                        [](void* h) -> boost::asio::cancellation_slot {
-                            return boost::asio::get_associated_cancellation_slot(
-                                *static_cast<handler_type*>(h)
-                            );
-                        }};
-                    refusal = detail::start_operation(core, wanted, source);
-                    if (!refusal) return;
-                }
-                auto const io = detail::executor_of(*core);
-                auto const executor = boost::asio::get_associated_executor(handler, io);
-                boost::asio::post(
-                    executor,
-                    boost::asio::append(std::move(handler), refusal, Value{})
-                );
-            },
-            token,
-            core_,
-            bad,
-            what
-        );
-    }
-
-    std::shared_ptr<detail::connection_core> core_;
 };
 
 }  // namespace rcverbs

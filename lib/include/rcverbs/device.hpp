@@ -30,6 +30,10 @@ struct device_limits {
     std::uint64_t message_bytes_max = 0;
     /// True if fetch-and-add and compare-and-swap work, atomically at least among this device's own operations.
     bool has_atomics = false;
+    /// True if a send can carry a key for the receiving device to invalidate.
+    bool has_send_with_invalidate = false;
+    /// Receives in one shared receive queue; 0 if there are none.
+    std::uint32_t shared_receive_depth_max = 0;
 };
 
 /// One RDMA device.

@@ -29,7 +29,7 @@ enum class errc {
     timed_out = 5,
     /// A slice or an operation reaches beyond the end of its memory region, or the local and remote sizes differ.
     out_of_range = 6,
-    /// The remote region was not exposed with the access that the operation needs.
+    /// The remote or the local region does not have the rights that the operation needs.
     access_denied = 7,
     /// An atomic operation's remote address is not a multiple of 8.
     misaligned = 8,
@@ -47,6 +47,14 @@ enum class errc {
     no_rdma_device = 14,
     /// Too many scatter/gather entries for the queue pair.
     too_many_segments = 15,
+    /// A slice's memory region has been deregistered.
+    region_gone = 16,
+    /// A slice's memory region belongs to another protection domain than the connection.
+    foreign_domain = 17,
+    /// A `try_` call found no room in the queue: the operation would have to wait for its turn.
+    would_block = 18,
+    /// The device cannot send with invalidate.
+    invalidate_unsupported = 19,
     /// The peer disconnected.
     peer_disconnected = 20,
     /// The peer went away before both sides had sent MSG_DONE.
@@ -69,6 +77,8 @@ enum class errc {
     completion_queue_broken = 29,
     /// The device did not return the outstanding work in time; its memory stays registered.
     not_drained = 30,
+    /// A posted operation stayed unanswered for longer than connection_options::stall_timeout.
+    stalled = 31,
 };
 
 /// The status of a failed work completion, numbered as in `enum ibv_wc_status`. Source: ibv_poll_cq(3).

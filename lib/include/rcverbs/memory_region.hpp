@@ -8,39 +8,19 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <type_traits>
 
 #include <rcverbs/access_flags.hpp>
 #include <rcverbs/error.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/keys.hpp>
+#include <rcverbs/local_slice.hpp>
 #include <rcverbs/protection_domain.hpp>
 #include <rcverbs/remote_region.hpp>
 
 struct ibv_mr;
 
 namespace rcverbs {
-
-/// A range of local registered memory, as operations take it. A value that owns nothing.
-class local_slice {
-public:
-    /// Nothing: the local side of a zero-length operation.
-    local_slice() = default;
-    /// `bytes`, which lie in the region that `key` names.
-    local_slice(std::span<std::byte> bytes, local_key key) noexcept : bytes_{bytes}, key_{key} {}
-
-    /// The first byte.
-    std::byte* data() const noexcept { return bytes_.data(); }
-    /// The size in bytes.
-    std::size_t size() const noexcept { return bytes_.size(); }
-    /// The memory itself.
-    std::span<std::byte> bytes() const noexcept { return bytes_; }
-    /// The key of the region it lies in.
-    local_key key() const noexcept { return key_; }
-
-private:
-    std::span<std::byte> bytes_;
-    local_key key_;
-};
 
 /// Memory of the caller's, registered with a protection domain. Deregisters when destroyed; frees nothing.
 class RCVERBS_EXPORT memory_region {
@@ -58,6 +38,15 @@ public:
     /// As above; reports through `ec` instead of throwing, and leaves no region on failure.
     memory_region(protection_domain const& domain, std::span<std::byte> bytes, access_flags rights, error_code& ec) noexcept;
 
+    /// Registers the elements of an array, a vector or a span, whose bytes travel as they are: a peer of the other byte
+    /// order sees them swapped.
+    ///
+    /// @throws as above.
+    template <class T, std::size_t N>
+        requires std::is_trivially_copyable_v<T> && (!std::is_const_v<T>)
+    memory_region(protection_domain const& domain, std::span<T, N> elements, access_flags rights)
+        : memory_region{domain, std::span<std::byte>{std::as_writable_bytes(elements)}, rights} {}
+
     memory_region(memory_region&&) noexcept;
     memory_region& operator=(memory_region&&) noexcept;
     ~memory_region();
@@ -74,11 +63,20 @@ public:
     local_key key() const noexcept;
 
     /// All of it, as operations take it.
-    local_slice slice() const noexcept { return {bytes_, key()}; }
+    local_slice slice() const noexcept { return {bytes_, key(), mark()}; }
     /// `size_bytes` bytes from `offset_bytes` on.
     ///
     /// @throws boost::system::system_error (errc::out_of_range) if they are not all inside the region.
     local_slice slice(std::size_t offset_bytes, std::size_t size_bytes) const;
+
+    /// The part of it that holds these elements.
+    ///
+    /// @throws boost::system::system_error (errc::out_of_range) if they are not all inside the region.
+    template <class T, std::size_t N>
+        requires std::is_trivially_copyable_v<T> && (!std::is_const_v<T>)
+    local_slice slice(std::span<T, N> elements) const {
+        return slice_of(std::as_writable_bytes(elements));
+    }
 
     /// The region as a peer needs to know it: to be sent to the peer, which may then use it within rights().
     remote_region remote() const noexcept;
@@ -86,6 +84,9 @@ public:
     ibv_mr* native_handle() const noexcept;
 
 private:
+    detail::region_mark mark() const noexcept;
+    local_slice slice_of(std::span<std::byte> part) const;
+
     struct registration;
     std::unique_ptr<registration> registration_;
     std::span<std::byte> bytes_;

@@ -30,7 +30,8 @@ enum class progress_on {
 struct connection_options {
     // --- reliability, as the queue pair is told -----------------------------------------------------------------
 
-    /// How often the peer's "receiver not ready" is answered by trying again. 0 to 7; 7 means for ever.
+    /// How often the peer tries again when it finds no receive posted here, before its send fails: the connection manager
+    /// carries it over, so each side decides for the other. 0 to 7; 7 means for ever. Source: rdma_connect(3).
     std::uint8_t rnr_retry_count = 6;
     /// How often a packet without an answer is sent again. 0 to 6 (7 means for ever on some devices, so it is refused).
     std::uint8_t retry_count = 6;
@@ -53,10 +54,11 @@ struct connection_options {
     std::uint8_t initiator_depth = 16;
     /// Reads and atomics of the peer's that this side answers at a time. 0 to 255; negotiated with the peer.
     std::uint8_t responder_resources = 16;
-    /// Segments of one send, read or write. 1 to the device's segments_max.
-    std::uint32_t send_segments_max = 1;
-    /// Segments of one receive. 1 to the device's segments_max.
-    std::uint32_t receive_segments_max = 1;
+    /// Slices that one send gathers, and that one work request of a read or write does: with more, a read or write takes
+    /// several. 1 to the device's segments_max.
+    std::uint32_t send_segments_max = 4;
+    /// Slices that one receive scatters to. 1 to the device's segments_max.
+    std::uint32_t receive_segments_max = 4;
     /// Sends and writes of up to so many bytes travel inside their work request, which saves the device a look at memory;
     /// longer ones do not. 0 for none, which is the default until it is measured what it brings. Halved until the device
     /// makes a queue pair with it.
@@ -74,6 +76,10 @@ struct connection_options {
     std::chrono::milliseconds disconnect_deadline{2000};
     /// For the device to return all posted work once the queue pair is stopped. Above 0.
     std::chrono::milliseconds drain_deadline{1000};
+    /// How long the oldest posted send, read, write or atomic may stay unanswered before the connection is given up, with
+    /// errc::stalled; noticed up to an eighth later. 0 for no limit. A reliable connection has none of its own for a peer
+    /// that answers "receiver not ready" for ever, and receives may always wait.
+    std::chrono::milliseconds stall_timeout{30'000};
 
     // --- progress and placement ------------------------------------------------------------------------------
 

@@ -3,14 +3,17 @@
 
 #include <rcverbs/acceptor.hpp>
 #include <rcverbs/access_flags.hpp>
+#include <rcverbs/batch.hpp>
 #include <rcverbs/buffer.hpp>
 #include <rcverbs/close_reason.hpp>
 #include <rcverbs/connection.hpp>
+#include <rcverbs/data_operations.hpp>
 #include <rcverbs/device.hpp>
 #include <rcverbs/endpoint.hpp>
 #include <rcverbs/error.hpp>
 #include <rcverbs/failure.hpp>
 #include <rcverbs/keys.hpp>
+#include <rcverbs/local_slice.hpp>
 #include <rcverbs/memory_region.hpp>
 #include <rcverbs/options.hpp>
 #include <rcverbs/poller.hpp>
@@ -18,3 +21,4 @@
 #include <rcverbs/received.hpp>
 #include <rcverbs/remote_region.hpp>
 #include <rcverbs/session.hpp>
+#include <rcverbs/statistics.hpp>

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <optional>
 
+#include <rcverbs/keys.hpp>
+
 namespace rcverbs {
 
 /// The outcome of one receive.
@@ -15,6 +17,10 @@ struct received {
     std::optional<std::uint32_t> immediate;
     /// True if the peer's operation was a write with immediate, which leaves the receive's buffer untouched.
     bool is_write = false;
+    /// The key that the message invalidated on this side, if the peer asked for that and the device reports it.
+    std::optional<remote_key> invalidated;
+    /// The number of the queue pair that the message came to: says whose it is when connections share their receives.
+    std::uint32_t queue_pair_number = 0;
 };
 
 }  // namespace rcverbs

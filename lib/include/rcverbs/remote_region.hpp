@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <type_traits>
 
 #include <rcverbs/access_flags.hpp>
 #include <rcverbs/export.hpp>
@@ -45,6 +47,17 @@ public:
     ///
     /// @throws boost::system::system_error (errc::out_of_range) if they are not all inside it.
     remote_region slice(std::uint64_t offset_bytes, std::uint64_t size_bytes) const;
+
+    /// The `count` elements of type T from the one numbered `first` on, the region being an array of them.
+    ///
+    /// @throws boost::system::system_error (errc::out_of_range) if they are not all inside it.
+    template <class T>
+        requires std::is_trivially_copyable_v<T>
+    remote_region elements(std::uint64_t first, std::uint64_t count) const {
+        // Where the product does not fit, the range does not either.
+        constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / sizeof(T);
+        return first > most || count > most ? slice(size_bytes_, 1) : slice(first * sizeof(T), count * sizeof(T));
+    }
 
     /// The 8-byte cell that starts `offset_bytes` into this region.
     ///

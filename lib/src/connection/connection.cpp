@@ -8,21 +8,20 @@ namespace rcverbs {
 namespace detail {
 
 error_code start_operation(
-    std::shared_ptr<connection_core> const& core, request const& what, handler_source source
+    std::shared_ptr<connection_core> const& core, std::span<request const> what, turn when, handler_source const* source
 ) {
-    return core->start_operation(what, source);
+    return core->start_operation(what, when, source);
 }
 
 boost::asio::any_io_executor executor_of(connection_core const& core) noexcept { return core.executor(); }
 
-error_code check(local_slice const& local, remote_region const& remote, access_flags needed) noexcept {
-    if (local.size() != remote.size_bytes()) return errc::out_of_range;
+error_code check(local_slices const& local, remote_region const& remote, access_flags needed) noexcept {
+    if (local.size_bytes() != remote.size_bytes()) return errc::out_of_range;
     if (!allows(remote.rights(), needed)) return errc::access_denied;
     return {};
 }
 
-error_code check_word(remote_word const& word, local_slice const& result) noexcept {
-    if (result.size() != sizeof(std::uint64_t)) return errc::out_of_range;
+error_code check(remote_word const& word) noexcept {
     if (!allows(word.rights, access_flags::remote_atomic)) return errc::access_denied;
     if (word.address % sizeof(std::uint64_t) != 0) return errc::misaligned;
     return {};
@@ -31,7 +30,7 @@ error_code check_word(remote_word const& word, local_slice const& result) noexce
 }  // namespace detail
 
 connection::connection(boost::asio::io_context& context, connection_options options)
-    : core_{detail::connection_core::make(context, std::move(options))} {}
+    : data_operations{detail::connection_core::make(context, std::move(options))} {}
 
 connection& connection::operator=(connection&& other) noexcept {
     if (this != &other) {
@@ -95,6 +94,9 @@ std::vector<std::byte> connection::private_data() const { return core_->private_
 close_reason connection::reason() const { return core_->reason(); }
 failure connection::last_failure() const { return core_->last_failure(); }
 boost::asio::io_context& connection::context() const noexcept { return core_->context(); }
+connection_statistics connection::statistics() const { return core_->statistics(); }
+std::uint32_t connection::queue_pair_number() const { return core_->queue_pair_number(); }
+ibv_qp* connection::native_handle() const { return core_->native_queue_pair(); }
 std::size_t connection::quarantined_count() noexcept { return detail::quarantined_count(); }
 
 }  // namespace rcverbs

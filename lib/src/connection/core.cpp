@@ -10,6 +10,7 @@
 
 #include "connection/quarantine.hpp"
 #include "verbs/errno_map.hpp"
+#include "verbs/region_record.hpp"
 
 namespace rcverbs::detail {
 
@@ -21,6 +22,9 @@ namespace {
 constexpr std::size_t connect_data_max = 56;
 constexpr std::size_t accept_data_max = 196;
 constexpr std::size_t reject_data_max = 148;
+
+// How many looks at the oldest posted work make up the stall timeout: it is noticed at most one look late.
+constexpr int stall_looks = 8;
 
 bool is_positive(std::chrono::milliseconds d) noexcept { return d > std::chrono::milliseconds{0}; }
 
@@ -44,7 +48,7 @@ error_code validate(connection_options const& o) noexcept {
     using std::chrono::nanoseconds;
     bool const deadlines = is_positive(o.resolve_address_deadline) && is_positive(o.resolve_route_deadline) &&
                            is_positive(o.connect_deadline) && is_positive(o.disconnect_deadline) &&
-                           is_positive(o.drain_deadline);
+                           is_positive(o.drain_deadline) && o.stall_timeout >= std::chrono::milliseconds{0};
     bool const counts = o.rnr_retry_count <= 7 && o.retry_count <= 6 && o.send_queue_depth > 0 &&
                         o.receive_queue_depth > 0 && o.send_segments_max > 0 && o.receive_segments_max > 0;
     bool const times = o.ack_timeout >= nanoseconds{4096} && o.ack_timeout <= std::chrono::seconds{8800} &&
@@ -116,7 +120,7 @@ void connection_core::shut_down() noexcept {
         id = std::move(id_);
         if (qp_.is_open()) {
             auto const channel = registry_.channel().lock();
-            static_cast<void>(qp_.destroy());
+            if (qp_.destroy()) keep_for_ever({source, domain_, atomic_results_});
         }
     }
     if (source != nullptr) {
@@ -324,8 +328,15 @@ void connection_core::make_queue_pair(error_code& ec) {
     if (ec) return;
     limits_.inline_bytes_max = sizes.inline_bytes;
     ec = id_->set_ack_timeout(verbs::encode_ack_timeout(options_.ack_timeout));
-    data_ = data_path{sizes, options_.waiting_operations_max, device.message_bytes_max};
+    if (!ec && device.has_atomics && limits_.initiator_depth > 0) {
+        std::size_t const results = sizes.send_depth * sizeof(std::uint64_t);
+        atomic_results_ = std::make_shared<buffer>(protection_domain{domain_}, results, access_flags::local_write, ec);
+    }
+    data_ = data_path{
+        {sizes, options_.waiting_operations_max, device.message_bytes_max},
+        atomic_results_ != nullptr ? atomic_results_->slice() : local_slice{}};
     source_ = std::move(source);
+    poll_counters_ = source_->counters();
     source_->start(std::shared_ptr<progress::completion_sink>{shared_from_this(), this});
 }
 
@@ -416,16 +427,34 @@ void connection_core::on_event(cm::event& e) {
 
 error_code connection_core::refusal(request const& what) const noexcept {
     if (!qp_.is_open() || !is_live()) return errc::not_connected;
+    bool const is_receive = what.kind == operation_kind::receive;
     // The peer may have sent, and a handler may want to answer, before the connection manager tells that it is
     // established: what is started from connect or accept on waits until then.
-    bool const is_answer = setup_is_under_way();
-    if (what.kind != operation_kind::receive && !is_open_ && !is_answer) return errc::not_connected;
-    bool const is_message = what.kind == operation_kind::send || what.kind == operation_kind::send_with_immediate ||
-                            what.kind == operation_kind::write_with_immediate;
-    if (is_message && what.size_bytes > limits_.message_bytes_max) return errc::message_too_large;
-    if (!verbs::is_read_or_atomic(what.kind)) return {};
-    if (is_open_ && data_.read_depth() == 0) return errc::read_depth_zero;
-    if (what.kind != operation_kind::read && !domain_->on().limits().has_atomics) return errc::atomics_unsupported;
+    if (!is_receive && !is_open_ && !setup_is_under_way()) return errc::not_connected;
+    access_flags const needed =
+        is_receive || verbs::is_read_or_atomic(what.kind) ? access_flags::local_write : access_flags::local_read;
+    for (std::size_t i = 0; i < what.local.count(); ++i) {
+        if (error_code const ec = check(what.local[i], domain_.get(), needed)) return ec;
+    }
+    switch (what.kind) {
+    case operation_kind::receive:
+        return verbs::count_segments(what) > limits_.receive_segments_max ? errc::too_many_segments : error_code{};
+    case operation_kind::send_with_invalidate:
+        if (!domain_->on().limits().has_send_with_invalidate) return errc::invalidate_unsupported;
+        [[fallthrough]];
+    case operation_kind::send:
+    case operation_kind::send_with_immediate:
+        if (what.local.size_bytes() > limits_.message_bytes_max) return errc::message_too_large;
+        return verbs::count_segments(what) > limits_.send_segments_max ? errc::too_many_segments : error_code{};
+    case operation_kind::fetch_add:
+    case operation_kind::compare_swap:
+        if (!domain_->on().limits().has_atomics) return errc::atomics_unsupported;
+        [[fallthrough]];
+    case operation_kind::read:
+        return is_open_ && data_.read_depth() == 0 ? errc::read_depth_zero : error_code{};
+    case operation_kind::write:
+    case operation_kind::write_with_immediate: break;
+    }
     return {};
 }
 
@@ -436,21 +465,30 @@ bool connection_core::setup_is_under_way() const noexcept {
     return std::get<accept>(setup_).current() == accept::state::accepting;
 }
 
-error_code connection_core::start_operation(request const& what, handler_source source) {
+error_code connection_core::start_operation(
+    std::span<request const> what, turn when, handler_source const* source
+) {
     guard lock{mutex_};
-    if (error_code const ec = refusal(what)) return ec;
-    operation* const op = data_.take_free();
-    if (op == nullptr) return errc::queue_full;
-    // Looked at before the handler moves into its place.
-    asio::cancellation_slot slot = source.slot(source.context);
-    source.place(source.context, *op, executor_);
-    op->what = what;
-    data_.start(*op);
-    if (slot.is_connected()) {
-        slot.assign([weak = weak_from_this(), op, use = op->use](asio::cancellation_type type) {
-            if (auto const self = weak.lock()) self->cancel(*op, use, type);
-        });
+    for (request const& one : what) {
+        if (error_code const ec = refusal(one)) return ec;
     }
+    bool const is_receive = what.front().kind == operation_kind::receive;
+    if (when == turn::now && !((is_open_ || is_receive) && data_.has_room_for(what))) return errc::would_block;
+    operation* const op = data_.take_free();
+    if (op == nullptr) return when == turn::now ? errc::would_block : errc::queue_full;
+    op->what = what.front();
+    if (what.size() > 1) op->batch = what;
+    if (source != nullptr) {
+        // Looked at before the handler moves into its place.
+        asio::cancellation_slot slot = source->slot(source->context);
+        source->place(source->context, *op, executor_);
+        if (slot.is_connected()) {
+            slot.assign([weak = weak_from_this(), op, use = op->use](asio::cancellation_type type) {
+                if (auto const self = weak.lock()) self->cancel(*op, use, type);
+            });
+        }
+    }
+    data_.start(*op);
     // Inside a round the doorbell is rung once, at its end.
     if (round_thread_ != std::this_thread::get_id()) pump();
     make_calls(lock);
@@ -466,8 +504,9 @@ void connection_core::pump() {
     }
     if (ec) {
         note(step::transfer, ec, 0, close_reason::transport_error);
-        resume(teardown::event::broken);
+        return resume(teardown::event::broken);
     }
+    if (!is_watching_ && is_open_ && data_.is_sending()) watch_for_stall();
 }
 
 void connection_core::on_completions(std::span<ibv_wc const> batch) {
@@ -481,8 +520,9 @@ void connection_core::on_completions(std::span<ibv_wc const> batch) {
         resume(teardown::event::broken);
     }
     check_drained();
+    round_thread_ = std::this_thread::get_id();
     make_calls(lock);
-    call_handlers(report.done);
+    run_round(report.done);
 }
 
 void connection_core::on_queue_broken(error_code ec) {
@@ -496,7 +536,6 @@ void connection_core::cancel(operation& op, std::uint32_t use, asio::cancellatio
     guard lock{mutex_};
     if (op.use != use || op.is_done || is_shut_down_ || type == asio::cancellation_type::none) return;
     if (data_.take_back(op)) {
-        op.code = asio::error::operation_aborted;
         operation_list taken;
         taken.push_back(op);
         lock.unlock();
@@ -514,13 +553,14 @@ error_code connection_core::flush_error() const noexcept {
     switch (reason_) {
     case close_reason::closed_locally: return asio::error::operation_aborted;
     case close_reason::peer_disconnected: return errc::peer_disconnected;
-    case close_reason::timed_out: return errc::timed_out;
+    case close_reason::timed_out: return failure_.code ? failure_.code : make_error_code(errc::timed_out);
     default: return wc_errc::flushed;
     }
 }
 
-// Calls handlers on the executor. What they start on this thread is gathered and posted as one list afterwards.
-void connection_core::call_handlers(operation_list done) {
+// Calls handlers on the executor. What they start on this thread is gathered and posted as one list afterwards. REQUIRES:
+// round_thread_ is this thread.
+void connection_core::run_round(operation_list done) {
     // In a destructor, because a handler may throw through us: the others must still be called.
     struct round {
         connection_core& core;
@@ -536,20 +576,43 @@ void connection_core::call_handlers(operation_list done) {
             core.make_calls(lock);
         }
     };
-    {
-        guard const lock{mutex_};
-        round_thread_ = std::this_thread::get_id();
-    }
     round r{*this, done, {}};
     while (operation* const op = done.pop_front()) {
         r.used.push_back(*op);
-        // One of the handlers may have destroyed the io_context, and with it the others.
-        if (op->is_pending()) op->complete(executor_, true);
+        // One of the handlers may have destroyed the io_context, and with it the others; and not all work has one.
+        if (op->is_pending()) op->complete(executor_);
     }
 }
 
 void connection_core::post_handlers(operation_list done) {
-    asio::post(executor_, [self = shared_from_this(), done] { self->call_handlers(done); });
+    asio::post(executor_, [self = shared_from_this(), done] {
+        {
+            guard const lock{self->mutex_};
+            self->round_thread_ = std::this_thread::get_id();
+        }
+        self->run_round(done);
+    });
+}
+
+// --- work that is not answered -------------------------------------------------------------------------------
+
+void connection_core::watch_for_stall() {
+    if (options_.stall_timeout == std::chrono::milliseconds{0}) return;
+    is_watching_ = true;
+    looks_ = 0;
+    watched_send_ = data_.oldest_send();
+    arm(std::max(options_.stall_timeout / stall_looks, std::chrono::milliseconds{1}));
+}
+
+// Time is taken by looks and not by each operation's own clock: moving data costs nothing for it, and a process that was
+// stopped for long does not take its own absence for the peer's.
+void connection_core::check_stall() {
+    is_watching_ = data_.is_sending();
+    if (!is_watching_) return;
+    if (watched_send_ != data_.oldest_send()) return watch_for_stall();
+    if (++looks_ < stall_looks) return arm(std::max(options_.stall_timeout / stall_looks, std::chrono::milliseconds{1}));
+    note(step::transfer, errc::stalled, 0, close_reason::timed_out);
+    resume(teardown::event::broken);
 }
 
 // --- the way out ---------------------------------------------------------------------------------------------
@@ -662,7 +725,7 @@ void connection_core::finish() {
         // Whatever ended the connection, this is worse: nobody may take it for a good end.
         reason_ = close_reason::transport_error;
         failure_ = {step::drain, errc::not_drained, peer_, 0};
-        keep_for_ever({source_, domain_});
+        keep_for_ever({source_, domain_, atomic_results_});
     } else if (source_ != nullptr) {
         static_cast<void>(source_->queue().destroy());
     }
@@ -670,6 +733,7 @@ void connection_core::finish() {
     error_code const rest = destroyed ? make_error_code(errc::not_drained) : flush_error();
     operation_list left = data_.fail_all(rest, flush_error());
     source_.reset();
+    atomic_results_.reset();
     id_.reset();
     has_finished_ = true;
     is_open_ = false;
@@ -724,6 +788,8 @@ void connection_core::on_deadline(std::uint64_t armed) {
             failure_ = {step::disconnect, errc::timed_out, peer_, 0};
         }
         resume(teardown::event::deadline);
+    } else if (is_open_) {
+        check_stall();
     } else if (std::holds_alternative<connect>(setup_)) {
         resume(connect::event::deadline, errc::timed_out);
     } else {
@@ -822,6 +888,23 @@ std::vector<std::byte> connection_core::private_data() const {
 close_reason connection_core::reason() const {
     guard const lock{mutex_};
     return reason_;
+}
+
+connection_statistics connection_core::statistics() const {
+    guard const lock{mutex_};
+    connection_statistics now = data_.statistics();
+    if (poll_counters_ != nullptr) poll_counters_->read(now);
+    return now;
+}
+
+std::uint32_t connection_core::queue_pair_number() const {
+    guard const lock{mutex_};
+    return qp_.is_open() ? qp_.get()->qp_num : 0;
+}
+
+ibv_qp* connection_core::native_queue_pair() const {
+    guard const lock{mutex_};
+    return qp_.get();
 }
 
 failure connection_core::last_failure() const {

@@ -19,6 +19,7 @@
 #include <thread>
 #include <variant>
 
+#include <rcverbs/buffer.hpp>
 #include <rcverbs/connection.hpp>
 
 #include "cm/id.hpp"
@@ -58,7 +59,7 @@ public:
     void start_accept(std::span<std::byte const> private_data, control_handler handler);
     void start_disconnect(control_handler handler);
     void start_wait(control_handler handler);
-    error_code start_operation(request const& what, handler_source source);
+    error_code start_operation(std::span<request const> what, turn when, handler_source const* source);
     error_code reject(std::span<std::byte const> private_data);
     void close() noexcept;
 
@@ -75,6 +76,9 @@ public:
     std::vector<std::byte> private_data() const;
     close_reason reason() const;
     failure last_failure() const;
+    connection_statistics statistics() const;
+    std::uint32_t queue_pair_number() const;
+    ibv_qp* native_queue_pair() const;
 
 private:
     using connect = machines::connect_machine;
@@ -106,6 +110,8 @@ private:
     void stop();
     void check_drained();
     void pump();
+    void watch_for_stall();
+    void check_stall();
     void begin_finish();
     void finish();
     void cancel(operation& op, std::uint32_t use, boost::asio::cancellation_type type);
@@ -118,7 +124,7 @@ private:
 
     // Without the lock.
     void make_calls(guard& lock);
-    void call_handlers(operation_list done);
+    void run_round(operation_list done);
     void post_handlers(operation_list done);
 
     boost::asio::io_context& context_;
@@ -135,6 +141,8 @@ private:
     std::shared_ptr<progress::completion_source> source_;
     verbs::queue_pair qp_;
     data_path data_;
+    std::shared_ptr<buffer> atomic_results_;
+    std::shared_ptr<progress::poll_counters const> poll_counters_;
 
     std::variant<connect, accept> setup_;
     teardown teardown_;
@@ -148,6 +156,10 @@ private:
     std::uint64_t timer_use_ = 0;
     // The thread that is inside a round of completions: what it starts is posted at the end of the round.
     std::thread::id round_thread_;
+    // While there is posted work: the oldest, and how many looks it has been that. See check_stall().
+    bool is_watching_ = false;
+    std::uint64_t watched_send_ = 0;
+    int looks_ = 0;
 
     control_waiter setup_waiter_;
     control_waiter disconnect_waiter_;

@@ -14,7 +14,7 @@ char const* text(errc e) noexcept {
     case errc::queue_full: return "as many operations as the options allow are posted and waiting; wait for one to complete";
     case errc::timed_out: return "the deadline passed: the peer did not answer in time; look whether it still runs, or raise the deadline";
     case errc::out_of_range: return "the range reaches beyond its memory region, or local and remote sizes differ";
-    case errc::access_denied: return "the peer did not expose the region for this kind of access";
+    case errc::access_denied: return "the peer did not expose the region for this kind of access, or the local region lacks local_write";
     case errc::misaligned: return "an atomic operation needs an address that is a multiple of 8";
     case errc::atomics_unsupported: return "the device has no atomic operations";
     case errc::read_depth_zero: return "one of the two sides allows no reads and atomics (initiator_depth or responder_resources is 0)";
@@ -23,6 +23,10 @@ char const* text(errc e) noexcept {
     case errc::invalid_option: return "an option is out of its range";
     case errc::no_rdma_device: return "the address does not lead to an RDMA device; use the address of one of its network interfaces (see: rdma link), not the loopback address";
     case errc::too_many_segments: return "more scatter/gather entries than the queue pair was made for";
+    case errc::region_gone: return "the local memory region has been deregistered; keep it until the handler has run";
+    case errc::foreign_domain: return "the local memory region belongs to another protection domain; register it with the connection's domain()";
+    case errc::would_block: return "no room in the queue just now; try again when an operation has completed, or use the async_ call, which waits";
+    case errc::invalidate_unsupported: return "the device cannot send with invalidate";
     case errc::peer_disconnected: return "the peer disconnected, or its process ended";
     case errc::peer_closed_early: return "the peer went away before both sides had said MSG_DONE; what it was to do may be incomplete";
     case errc::foreign_peer: return "the peer does not speak the rcverbs session protocol";
@@ -33,6 +37,7 @@ char const* text(errc e) noexcept {
     case errc::unexpected_message: return "a message of the session protocol came when it was not due";
     case errc::device_removed: return "the RDMA device was removed";
     case errc::completion_queue_broken: return "the completion queue failed and completions are lost";
+    case errc::stalled: return "posted work stayed unanswered for longer than stall_timeout; the peer posts no receives, or is gone";
     case errc::not_drained: return "the device did not return the posted work in time; its memory stays registered";
     }
     return "unknown error";
@@ -137,7 +142,11 @@ bool is_fatal(error_code const& ec) noexcept {
     case errc::read_depth_zero:
     case errc::message_too_large:
     case errc::private_data_too_large:
-    case errc::too_many_segments: return false;
+    case errc::too_many_segments:
+    case errc::region_gone:
+    case errc::foreign_domain:
+    case errc::would_block:
+    case errc::invalidate_unsupported: return false;
     default: return true;
     }
 }

@@ -6,12 +6,15 @@
 //   Full when as many slots are posted as the queue has. A slot comes back only when a polled completion covers it: its
 //   own, or, for work that was posted without asking for a completion, that of any later work of the same queue, since a
 //   reliable connection completes in order. That the peer has acknowledged the work gives nothing back.
-//   Reads and atomics are counted apart, too: no more of them are outstanding than was negotiated.
+//   Reads and atomics are counted apart, too: no more of them are outstanding than was negotiated. And so is signalled
+//   work, for which a completion was asked: where there is none, no completion can be waited for.
 //
 // The send window and the receive window of a connection are one of these each. Decides only; no I/O, no threads. Its
 // size is fixed when it is made.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +29,7 @@ public:
     work_window() = default;
     /// `slot_count` slots; `read_depth_max` reads and atomics at a time.
     explicit work_window(std::size_t slot_count, std::size_t read_depth_max = 0)
-        : slots_(slot_count), read_depth_max_{read_depth_max} {}
+        : slots_(std::bit_ceil(slot_count)), size_{slot_count}, read_depth_max_{read_depth_max} {}
 
     /// The negotiated depth of reads and atomics, known once connected.
     void set_read_depth(std::size_t depth) noexcept { read_depth_max_ = depth; }
@@ -34,16 +37,17 @@ public:
 
     /// True if one more may be posted; `is_read` says whether it is a read or an atomic.
     bool can_post(bool is_read) const noexcept {
-        return posted_ < slots_.size() && (!is_read || reads_ < read_depth_max_);
+        return posted_ < size_ && (!is_read || reads_ < read_depth_max_);
     }
 
     /// Takes a slot; returns its sequence number, which counts posted work from 0. REQUIRES: can_post(is_read).
-    std::uint64_t post(Entry entry, bool is_read) {
+    std::uint64_t post(Entry entry, bool is_read, bool is_signalled = true) {
         assert(can_post(is_read));
         std::uint64_t const sequence = oldest_ + posted_;
-        slots_[sequence % slots_.size()] = {entry, is_read};
+        at(sequence) = {entry, is_read, is_signalled};
         ++posted_;
         if (is_read) ++reads_;
+        if (is_signalled) ++signalled_;
         return sequence;
     }
 
@@ -52,25 +56,27 @@ public:
         assert(count <= posted_);
         for (; count > 0; --count) {
             --posted_;
-            if (slots_[(oldest_ + posted_) % slots_.size()].is_read) --reads_;
+            forget(at(oldest_ + posted_));
         }
     }
 
     /// True if `sequence` is posted; a completion that names anything else is not ours.
     bool is_posted(std::uint64_t sequence) const noexcept { return sequence - oldest_ < posted_; }
 
-    /// Frees the slots up to and including `sequence`, oldest first, and hands each entry to `visit(entry, is_last)`.
+    /// Frees the slots up to and including `sequence`, oldest first, and hands each entry with its own sequence number to
+    /// `visit(entry, number)`.
     /// REQUIRES: is_posted(sequence).
     template <class Visit>
     void retire(std::uint64_t sequence, Visit&& visit) {
         assert(is_posted(sequence));
         for (bool last = false; !last;) {
-            last = oldest_ == sequence;
-            slot const& done = slots_[oldest_ % slots_.size()];
-            if (done.is_read) --reads_;
+            std::uint64_t const number = oldest_;
+            last = number == sequence;
+            slot const& done = at(number);
+            forget(done);
             ++oldest_;
             --posted_;
-            visit(done.entry, last);
+            visit(done.entry, number);
         }
     }
 
@@ -82,19 +88,37 @@ public:
 
     std::size_t posted() const noexcept { return posted_; }
     std::size_t reads() const noexcept { return reads_; }
-    std::size_t size() const noexcept { return slots_.size(); }
+    std::size_t signalled() const noexcept { return signalled_; }
+    /// Slots that are free.
+    std::size_t room() const noexcept { return size_ - posted_; }
+    /// Reads and atomics that may be posted beside those that are.
+    std::size_t read_room() const noexcept { return read_depth_max_ - std::min(reads_, read_depth_max_); }
+    /// The sequence number of the oldest posted work, or of the next to be posted.
+    std::uint64_t oldest() const noexcept { return oldest_; }
+    std::size_t size() const noexcept { return size_; }
 
 private:
     struct slot {
         Entry entry{};
         bool is_read = false;
+        bool is_signalled = true;
     };
 
+    void forget(slot const& s) noexcept {
+        if (s.is_read) --reads_;
+        if (s.is_signalled) --signalled_;
+    }
+
+    // A ring whose length is a power of two, so that finding a slot takes no division.
+    slot& at(std::uint64_t sequence) noexcept { return slots_[sequence & (slots_.size() - 1)]; }
+
     std::vector<slot> slots_;
+    std::size_t size_ = 0;
     std::size_t read_depth_max_ = 0;
     std::uint64_t oldest_ = 0;
     std::size_t posted_ = 0;
     std::size_t reads_ = 0;
+    std::size_t signalled_ = 0;
 };
 
 }  // namespace rcverbs::machines

@@ -66,6 +66,7 @@ int completion_source::poll_once() {
         fail(errc::completion_queue_broken);
         return -1;
     }
+    counters_->count_poll(static_cast<std::size_t>(count));
     // A handler that ends the connection stops the source; the sink must outlast the call.
     if (count > 0) {
         std::shared_ptr<completion_sink> const keep = sink_;
@@ -98,6 +99,7 @@ void completion_source::sleep(std::shared_ptr<completion_source> self) {
         last_found_ = std::chrono::steady_clock::now();
         return post_round(std::move(self));
     }
+    counters_->count_sleep();
     // Made only when it is needed: an io_context without descriptors polls its run queue several times faster.
     if (!descriptor_) {
         try {

@@ -20,6 +20,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -28,6 +29,7 @@
 
 #include <rcverbs/error.hpp>
 #include <rcverbs/poller.hpp>
+#include <rcverbs/statistics.hpp>
 
 #include "verbs/completion_queue.hpp"
 
@@ -45,6 +47,36 @@ protected:
     ~completion_sink() = default;
 };
 
+/// What polling came to. Written by the polling thread alone, so that counting is an addition and no more; read by anyone.
+class poll_counters {
+public:
+    void count_poll(std::size_t found) noexcept {
+        add(polls_, 1);
+        add(found > 0 ? completions_ : empty_polls_, found > 0 ? found : 1);
+    }
+    void count_sleep() noexcept { add(sleeps_, 1); }
+
+    void read(connection_statistics& into) const noexcept {
+        into.polls = polls_.load(std::memory_order_relaxed);
+        into.empty_polls = empty_polls_.load(std::memory_order_relaxed);
+        into.completions = completions_.load(std::memory_order_relaxed);
+        into.sleeps = sleeps_.load(std::memory_order_relaxed);
+    }
+
+private:
+    using counter = std::atomic<std::uint64_t>;
+
+    // Relaxed, since the counters order nothing, and no read-modify-write, since there is one writer.
+    static void add(counter& to, std::uint64_t n) noexcept {
+        to.store(to.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    }
+
+    counter polls_{0};
+    counter empty_polls_{0};
+    counter completions_{0};
+    counter sleeps_{0};
+};
+
 class completion_source : public std::enable_shared_from_this<completion_source> {
 public:
     completion_source(
@@ -59,6 +91,8 @@ public:
     void abandon() noexcept;
 
     verbs::completion_queue& queue() noexcept { return queue_; }
+    /// Lives on when the source is gone.
+    std::shared_ptr<poll_counters const> counters() const noexcept { return counters_; }
 
 private:
     // Polls per round: so many that the run queue's own cost, which is a system call as soon as a timer or descriptor is
@@ -81,6 +115,7 @@ private:
     std::optional<boost::asio::posix::stream_descriptor> descriptor_;
     std::shared_ptr<completion_sink> sink_;
     std::chrono::steady_clock::time_point last_found_;
+    std::shared_ptr<poll_counters> const counters_ = std::make_shared<poll_counters>();
     bool is_stopped_ = false;
     std::array<ibv_wc, batch_size> batch_;
 };

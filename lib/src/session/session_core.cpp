@@ -97,7 +97,7 @@ asio::awaitable<error_code> session_core::send(wire::message message, std::size_
     local_slice const place = send_slot(slot);
     std::size_t const size = wire::encode(message, place.bytes(), ec);
     if (ec) co_return ec;
-    local_slice const bytes{place.bytes().first(size), place.key()};
+    local_slice const bytes = place.first(size);
     auto [failed, sent] = co_await connection_.async_send(bytes, awaiting);
     // The peer's leaving can show in a send as well as in a receive.
     if (failed == errc::peer_disconnected || failed == errc::not_connected) {

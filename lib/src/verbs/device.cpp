@@ -69,6 +69,9 @@ void device::query(error_code& ec) {
     limits_.region_bytes_max = attributes.max_mr_size;
     limits_.message_bytes_max = port.max_msg_sz;
     limits_.has_atomics = attributes.atomic_cap != IBV_ATOMIC_NONE;
+    // Source: ibv_query_device(3); the InfiniBand specification ties the operation to the base memory management extensions.
+    limits_.has_send_with_invalidate = (attributes.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0;
+    limits_.shared_receive_depth_max = attributes.max_srq > 0 ? positive(attributes.max_srq_wr) : 0;
 }
 
 }  // namespace rcverbs::verbs

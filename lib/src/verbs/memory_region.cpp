@@ -3,6 +3,9 @@
 #include "verbs/domain.hpp"
 #include "verbs/errno_map.hpp"
 #include "verbs/handles.hpp"
+#include "verbs/region_record.hpp"
+
+#include <functional>
 
 namespace rcverbs {
 
@@ -28,9 +31,15 @@ int to_flags(access_flags rights) noexcept {
 }  // namespace
 
 struct memory_region::registration {
+    registration() = default;
+    registration(registration const&) = delete;
+    registration& operator=(registration const&) = delete;
+    ~registration() { detail::close_record(mark); }
+
     // The domain is declared first: it outlives the region.
     std::shared_ptr<verbs::domain> domain;
     verbs::region_handle handle;
+    detail::region_mark mark;
 };
 
 memory_region::memory_region() noexcept = default;
@@ -56,6 +65,12 @@ memory_region::memory_region(
     made->handle.reset(ibv_reg_mr(domain.impl()->get(), bytes.data(), bytes.size(), to_flags(rights)));
     ec = verbs::from_pointer(made->handle.get());
     if (ec) return;
+    try {
+        made->mark = detail::open_record(domain.impl().get(), rights);
+    } catch (std::bad_alloc const&) {
+        ec = boost::system::errc::make_error_code(boost::system::errc::not_enough_memory);
+        return;
+    }
     registration_ = std::move(made);
     bytes_ = bytes;
     rights_ = rights;
@@ -75,7 +90,19 @@ local_slice memory_region::slice(std::size_t offset_bytes, std::size_t size_byte
     if (offset_bytes > size() || size_bytes > size() - offset_bytes) {
         throw boost::system::system_error{errc::out_of_range, "slice of a memory region"};
     }
-    return {bytes_.subspan(offset_bytes, size_bytes), key()};
+    return {bytes_.subspan(offset_bytes, size_bytes), key(), mark()};
+}
+
+detail::region_mark memory_region::mark() const noexcept {
+    return registration_ != nullptr ? registration_->mark : detail::region_mark{};
+}
+
+local_slice memory_region::slice_of(std::span<std::byte> part) const {
+    // By std::less, which orders pointers into different objects, too.
+    if (!part.empty() && std::less<>{}(part.data(), bytes_.data())) {
+        throw boost::system::system_error{errc::out_of_range, "slice of a memory region"};
+    }
+    return part.empty() ? local_slice{} : slice(static_cast<std::size_t>(part.data() - bytes_.data()), part.size());
 }
 
 remote_region memory_region::remote() const noexcept {

@@ -34,6 +34,8 @@ error_code queue_pair::create(rdma_cm_id* id, ibv_pd* domain, ibv_cq* completion
     return from_minus_one(rdma_create_qp(id, domain, &attributes));
 }
 
+ibv_qp* queue_pair::get() const noexcept { return id_ != nullptr ? id_->qp : nullptr; }
+
 error_code queue_pair::post_send(ibv_send_wr* list, ibv_send_wr** bad) noexcept {
     return from_returned_code(ibv_post_send(id_->qp, list, bad));
 }

@@ -45,6 +45,8 @@ public:
     ~queue_pair() { static_cast<void>(destroy()); }
 
     bool is_open() const noexcept { return id_ != nullptr; }
+    /// The verbs object, borrowed; null if not open.
+    ibv_qp* get() const noexcept;
 
     /// Posts a list; on failure `bad` is the first one not posted. Source: ibv_post_send(3).
     error_code post_send(ibv_send_wr* list, ibv_send_wr** bad) noexcept;

@@ -9,7 +9,9 @@
 #include <boost/asio/associated_cancellation_slot.hpp>
 #include <boost/asio/associated_executor.hpp>
 #include <boost/asio/dispatch.hpp>
+#include <boost/asio/execution/outstanding_work.hpp>
 #include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/prefer.hpp>
 
 #include <array>
 #include <cstddef>
@@ -23,6 +25,7 @@
 
 #include <rcverbs/error.hpp>
 #include <rcverbs/keys.hpp>
+#include <rcverbs/local_slice.hpp>
 #include <rcverbs/received.hpp>
 
 namespace rcverbs::detail {
@@ -31,6 +34,7 @@ namespace rcverbs::detail {
 enum class operation_kind : std::uint8_t {
     send,
     send_with_immediate,
+    send_with_invalidate,
     write,
     write_with_immediate,
     read,
@@ -46,18 +50,29 @@ struct outcome {
     std::uint64_t word = 0;
 };
 
-/// What to do: filled in by the initiating function, read when the work request is built.
+/// What to do: filled in by the initiating function, read when the work requests are built.
 struct request {
     operation_kind kind = operation_kind::send;
-    bool fence = false;
+    // Starts only when all earlier reads and atomics are complete.
+    bool is_fenced = false;
     std::uint32_t immediate = 0;
-    std::byte* local_data = nullptr;
-    std::size_t size_bytes = 0;
-    local_key key;
-    std::uint64_t remote_address = 0;
+    // What the peer is to lose for send_with_invalidate, the remote region's key else.
     remote_key remote;
+    std::uint64_t remote_address = 0;
+    // Empty for an atomic whose result goes to the connection's own memory.
+    local_slices local;
     std::uint64_t operand = 0;  // fetch_add: what to add; compare_swap: what to compare with
     std::uint64_t swap = 0;
+};
+
+/// How far an operation has been posted: one that is longer than the device's messages, or gathers from more slices than
+/// the device does at once, goes out in pieces.
+struct progress_mark {
+    std::size_t request_index = 0;
+    // Within the request:
+    std::size_t slice_index = 0;
+    std::size_t slice_offset = 0;
+    std::uint64_t size_bytes = 0;
 };
 
 /// One operation and the handler that waits for it.
@@ -90,10 +105,10 @@ public:
         }
     }
 
-    /// Takes the handler out, frees its place, and calls it on its associated executor: at once if that is `io` and
-    /// `inside_io` says that this thread runs it, else as dispatch does. REQUIRES: a handler is in place.
-    void complete(boost::asio::any_io_executor const& io, bool inside_io) {
-        std::exchange(actions_, nullptr)->complete(*this, io, inside_io);
+    /// Takes the handler out, frees its place, and calls it: at once if `io` is its executor, else as dispatch does on the
+    /// executor it has. REQUIRES: a handler is in place; this thread runs `io`.
+    void complete(boost::asio::any_io_executor const& io) {
+        std::exchange(actions_, nullptr)->complete(*this, io);
     }
 
     /// Destroys the handler, if any, without calling it.
@@ -104,11 +119,17 @@ public:
     /// True if a handler is in place.
     bool is_pending() const noexcept { return actions_ != nullptr; }
 
+    /// What is to be done: one request, or the batch.
+    std::span<request const> requests() const noexcept { return batch.empty() ? std::span{&what, 1} : batch; }
+
     request what;
+    std::span<request const> batch;
     error_code code;
     outcome result;
-    // How much of a read or write has been posted: one longer than the device's messages goes out in pieces.
-    std::size_t posted_bytes = 0;
+    progress_mark posted;
+    // Work requests that are still to be posted, and how many of them read.
+    std::size_t pieces_left = 0;
+    std::size_t reads_left = 0;
     // Counts uses, so that a late cancellation does not hit the next use of the same place.
     std::uint32_t use = 0;
     bool is_posted = false;
@@ -118,29 +139,74 @@ public:
     operation* next = nullptr;
 
 private:
+    // Where a handler is at home, and what keeps that place running while it waits. The operation's own executor needs no
+    // keeping: the connection sees to it.
+
+    // At the operation's executor, having none of its own.
+    struct no_home {
+        template <class Handler>
+        no_home(Handler const&, boost::asio::any_io_executor const&) noexcept {}
+        bool is(boost::asio::any_io_executor const&) const noexcept { return true; }
+    };
+
+    // At an executor of any type, which may be the operation's: a coroutine's.
+    struct erased_home {
+        boost::asio::any_io_executor executor;
+        boost::asio::any_io_executor work;
+
+        template <class Handler>
+        erased_home(Handler const& handler, boost::asio::any_io_executor const& io)
+            : executor{boost::asio::get_associated_executor(handler, io)} {
+            if (executor != io) {
+                work = boost::asio::prefer(executor, boost::asio::execution::outstanding_work.tracked);
+            }
+        }
+        bool is(boost::asio::any_io_executor const& io) const noexcept { return executor == io; }
+    };
+
+    template <class Executor>
+    struct own_home {
+        Executor executor;
+        boost::asio::executor_work_guard<Executor> work;
+
+        template <class Handler>
+        own_home(Handler const& handler, boost::asio::any_io_executor const& io)
+            : executor{boost::asio::get_associated_executor(handler, io)}, work{executor} {}
+        bool is(boost::asio::any_io_executor const&) const noexcept { return false; }
+    };
+
+    // Two executors that nobody associates with anything: a handler that takes either has none of its own.
+    struct probe_a {};
+    struct probe_b {};
+    template <class Handler>
+    static constexpr bool has_no_executor =
+        std::is_same_v<boost::asio::associated_executor_t<Handler, probe_a>, probe_a> &&
+        std::is_same_v<boost::asio::associated_executor_t<Handler, probe_b>, probe_b>;
+
+    template <class Handler, class Executor = boost::asio::associated_executor_t<Handler, boost::asio::any_io_executor>>
+    using home_of = std::conditional_t<
+        has_no_executor<Handler>,
+        no_home,
+        std::conditional_t<std::is_same_v<Executor, boost::asio::any_io_executor>, erased_home, own_home<Executor>>>;
+
     template <class Handler, class Result>
     struct holder_for {
-        using executor_type = boost::asio::associated_executor_t<Handler, boost::asio::any_io_executor>;
         Handler handler;
-        boost::asio::executor_work_guard<executor_type> work;
+        [[no_unique_address]] home_of<Handler> at;
 
         template <class H>
-        holder_for(H&& h, boost::asio::any_io_executor const& io)
-            : handler{std::forward<H>(h)}, work{boost::asio::get_associated_executor(handler, io)} {}
+        holder_for(H&& h, boost::asio::any_io_executor const& io) : handler{std::forward<H>(h)}, at{handler, io} {}
 
         // Called with the holder moved out of its place.
-        void call(operation& op, boost::asio::any_io_executor const& io, bool inside_io) {
-            executor_type executor = work.get_executor();
+        void call(operation& op, boost::asio::any_io_executor const& io) {
             error_code const code = op.code;
             auto const value = Result{}(op.result);
-            if constexpr (std::is_same_v<executor_type, boost::asio::any_io_executor>) {
-                if (inside_io && executor == io) {
-                    boost::asio::get_associated_cancellation_slot(handler).clear();
-                    std::move(handler)(code, value);
-                    return;
-                }
+            if (at.is(io)) {
+                boost::asio::get_associated_cancellation_slot(handler).clear();
+                std::move(handler)(code, value);
+            } else if constexpr (!has_no_executor<Handler>) {
+                boost::asio::dispatch(at.executor, bound<decltype(value)>{std::move(handler), code, value});
             }
-            boost::asio::dispatch(executor, bound<decltype(value)>{std::move(handler), code, value});
         }
 
         // The handler with its arguments, keeping its associations.
@@ -161,7 +227,7 @@ private:
     };
 
     struct actions {
-        void (*complete)(operation&, boost::asio::any_io_executor const&, bool);
+        void (*complete)(operation&, boost::asio::any_io_executor const&);
         void (*drop)(operation&) noexcept;
     };
 
@@ -178,11 +244,11 @@ private:
 
     template <class Holder>
     static inline constexpr actions in_place_actions{
-        [](operation& op, boost::asio::any_io_executor const& io, bool inside_io) {
+        [](operation& op, boost::asio::any_io_executor const& io) {
             Holder* place = in_place<Holder>(op);
             Holder local{std::move(*place)};
             place->~Holder();
-            local.call(op, io, inside_io);
+            local.call(op, io);
         },
         [](operation& op) noexcept { in_place<Holder>(op)->~Holder(); }};
 
@@ -198,8 +264,8 @@ private:
 
     template <class Holder>
     static inline constexpr actions allocated_actions{
-        [](operation& op, boost::asio::any_io_executor const& io, bool inside_io) {
-            take_allocated<Holder>(op).call(op, io, inside_io);
+        [](operation& op, boost::asio::any_io_executor const& io) {
+            take_allocated<Holder>(op).call(op, io);
         },
         [](operation& op) noexcept { take_allocated<Holder>(op); }};
 
