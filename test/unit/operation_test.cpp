@@ -125,7 +125,7 @@ TEST_CASE("a dropped handler is destroyed uncalled", "[operation]") {
     CHECK_FALSE(called);
 }
 
-TEST_CASE("a handler that cannot be copied will do, and may start the next use of the place", "[operation]") {
+TEST_CASE("a handler that cannot be copied will do, and its place is free when it has returned", "[operation]") {
     asio::io_context io;
     asio::any_io_executor const executor = io.get_executor();
     operation op;
@@ -133,13 +133,24 @@ TEST_CASE("a handler that cannot be copied will do, and may start the next use o
     op.emplace<arrival_result>(
         [&, only = std::make_unique<int>(5)](rcverbs::error_code, rcverbs::received r) {
             calls += *only + static_cast<int>(r.immediate.value_or(0));
-            op.emplace<bytes_result>([&](rcverbs::error_code, std::size_t) { ++calls; }, executor);
         },
         executor
     );
     op.result.arrival.immediate = 10;
     op.complete(executor);
     CHECK(calls == 15);
+    op.emplace<bytes_result>([&](rcverbs::error_code, std::size_t) { ++calls; }, executor);
     op.complete(executor);
     CHECK(calls == 16);
+}
+
+TEST_CASE("a handler that throws is destroyed all the same", "[operation]") {
+    asio::io_context io;
+    asio::any_io_executor const executor = io.get_executor();
+    operation op;
+    auto const token = std::make_shared<int>(0);
+    op.emplace<bytes_result>([token](rcverbs::error_code, std::size_t) { throw 1; }, executor);
+    CHECK_THROWS_AS(op.complete(executor), int);
+    CHECK(token.use_count() == 1);
+    CHECK_FALSE(op.is_pending());
 }

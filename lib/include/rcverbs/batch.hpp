@@ -31,47 +31,35 @@ public:
 
     /// Adds a write.
     batch& write(local_slices source, remote_region target) {
-        return add(
-            detail::check(source, target, access_flags::remote_write),
-            detail::transfer_request(detail::operation_kind::write, source, target)
-        );
+        return add(detail::transfer_request(detail::operation_kind::write, source, target));
     }
     /// Adds a write that tells the peer.
     batch& write_with_immediate(local_slices source, remote_region target, std::uint32_t immediate) {
-        bool const is_empty = source.size_bytes() == 0 && target.size_bytes() == 0;
-        return add(
-            is_empty ? error_code{} : detail::check(source, target, access_flags::remote_write),
-            detail::transfer_request(detail::operation_kind::write_with_immediate, source, target, immediate)
-        );
+        return add(detail::transfer_request(detail::operation_kind::write_with_immediate, source, target, immediate));
     }
     /// Adds a read.
     batch& read(remote_region source, local_slices target) {
-        return add(
-            detail::check(target, source, access_flags::remote_read),
-            detail::transfer_request(detail::operation_kind::read, target, source)
-        );
+        return add(detail::transfer_request(detail::operation_kind::read, target, source));
     }
     /// Adds a fetch-and-add; the device writes what the cell held to `before`: 8 bytes of a region with local_write.
-    batch& fetch_add(remote_word target, std::uint64_t add_, local_slice before) {
-        return add(
-            check_atomic(target, before),
-            detail::atomic_request(detail::operation_kind::fetch_add, target, add_, 0, before)
-        );
+    batch& fetch_add(remote_word target, std::uint64_t addend, local_slice before) {
+        return add_atomic(detail::operation_kind::fetch_add, target, addend, 0, before);
     }
     /// Adds a compare-and-swap; the device writes what the cell held to `before`: 8 bytes of a region with local_write.
     batch& compare_swap(remote_word target, std::uint64_t expected, std::uint64_t desired, local_slice before) {
-        return add(
-            check_atomic(target, before),
-            detail::atomic_request(detail::operation_kind::compare_swap, target, expected, desired, before)
-        );
+        return add_atomic(detail::operation_kind::compare_swap, target, expected, desired, before);
     }
     /// Adds a send.
     batch& send(local_slices message) {
-        return add({}, detail::local_request(detail::operation_kind::send, message));
+        return add(detail::local_request(detail::operation_kind::send, message));
     }
     /// Adds a send with immediate data.
     batch& send_with_immediate(local_slices message, std::uint32_t immediate) {
-        return add({}, detail::transfer_request(detail::operation_kind::send_with_immediate, message, {}, immediate));
+        return add(detail::message_request(detail::operation_kind::send_with_immediate, message, immediate));
+    }
+    /// Adds a send that takes a key away from the receiver.
+    batch& send_with_invalidate(local_slices message, remote_key key) {
+        return add(detail::invalidation_request(message, key));
     }
     /// Makes the request that was added last start only when all reads and atomics before it are complete. REQUIRES: not
     /// empty.
@@ -83,10 +71,7 @@ public:
     /// How many requests it has.
     std::size_t size() const noexcept { return requests_.size(); }
     /// Empties it, keeping its room.
-    void clear() noexcept {
-        requests_.clear();
-        bad_.clear();
-    }
+    void clear() noexcept { requests_.clear(); }
 
     /// Posts all requests in order and waits for all of them.
     ///
@@ -100,14 +85,10 @@ public:
     template <class Token = boost::asio::deferred_t>
     auto async_submit(Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code, std::size_t)>(
-            [](auto handler, batch* self) {
-                error_code refusal = self->problem();
-                if (!refusal) {
-                    detail::handler_source const source = detail::offer<detail::bytes_result>(std::move(handler));
-                    refusal = detail::start_operation(self->core_, self->requests_, detail::turn::wait, &source);
-                    if (!refusal) return;
-                }
-                detail::post_refusal<std::size_t>(*self->core_, std::move(handler), refusal);
+            [](auto&& handler, batch* self) {
+                detail::handler_source const source = detail::offer<detail::bytes_result>(std::move(handler));
+                errc const refusal = self->start(detail::turn::wait, source);
+                if (refusal != errc{}) detail::post_refusal<std::size_t>(*self->core_, std::move(handler), refusal);
             },
             token,
             this
@@ -119,27 +100,27 @@ public:
     ///         has been started and the handler has not been touched.
     template <class Handler>
     error_code try_submit(Handler&& handler) {
-        if (error_code const bad = problem()) return bad;
-        detail::handler_source const source = detail::offer<detail::bytes_result>(std::forward<Handler>(handler));
-        return detail::start_operation(core_, requests_, detail::turn::now, &source);
+        return detail::to_code(start(detail::turn::now, detail::offer<detail::bytes_result>(std::forward<Handler>(handler))));
     }
 
 private:
-    static error_code check_atomic(remote_word const& word, local_slice const& before) noexcept {
-        if (before.size() != sizeof(std::uint64_t)) return errc::out_of_range;
-        return detail::check(word);
+    errc start(detail::turn when, detail::handler_source source) {
+        return requests_.empty() ? errc::invalid_option : detail::start_operation(core_, requests_, when, source);
     }
-    error_code problem() const noexcept { return requests_.empty() ? error_code{errc::invalid_option} : bad_; }
-
-    batch& add(error_code bad, detail::request const& what) {
-        if (!bad_) bad_ = bad;
+    batch& add(detail::request const& what) {
         requests_.push_back(what);
         return *this;
+    }
+    batch& add_atomic(
+        detail::operation_kind kind, remote_word target, std::uint64_t operand, std::uint64_t swap, local_slice before
+    ) {
+        detail::request what = detail::atomic_request(kind, target, operand, swap, before);
+        if (before.size() != sizeof(std::uint64_t)) what.problem = errc::out_of_range;
+        return add(what);
     }
 
     std::shared_ptr<detail::connection_core> core_;
     std::vector<detail::request> requests_;
-    error_code bad_;
 };
 
 }  // namespace rcverbs

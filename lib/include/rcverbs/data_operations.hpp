@@ -72,7 +72,6 @@ public:
     template <class Token = boost::asio::deferred_t>
     auto async_write(local_slices source, remote_region target, Token&& token = Token{}) {
         return start<detail::bytes_result, std::size_t>(
-            detail::check(source, target, access_flags::remote_write),
             detail::transfer_request(detail::operation_kind::write, source, target),
             std::forward<Token>(token)
         );
@@ -83,7 +82,6 @@ public:
     template <class... Handler>
     error_code try_write(local_slices source, remote_region target, Handler&&... handler) {
         return attempt<detail::bytes_result>(
-            detail::check(source, target, access_flags::remote_write),
             detail::transfer_request(detail::operation_kind::write, source, target),
             std::forward<Handler>(handler)...
         );
@@ -104,7 +102,6 @@ public:
         local_slices source, remote_region target, std::uint32_t immediate, Token&& token = Token{}
     ) {
         return start<detail::bytes_result, std::size_t>(
-            check_notice(source, target),
             detail::transfer_request(detail::operation_kind::write_with_immediate, source, target, immediate),
             std::forward<Token>(token)
         );
@@ -115,7 +112,6 @@ public:
         local_slices source, remote_region target, std::uint32_t immediate, Handler&&... handler
     ) {
         return attempt<detail::bytes_result>(
-            check_notice(source, target),
             detail::transfer_request(detail::operation_kind::write_with_immediate, source, target, immediate),
             std::forward<Handler>(handler)...
         );
@@ -132,7 +128,6 @@ public:
     template <class Token = boost::asio::deferred_t>
     auto async_read(remote_region source, local_slices target, Token&& token = Token{}) {
         return start<detail::bytes_result, std::size_t>(
-            detail::check(target, source, access_flags::remote_read),
             detail::transfer_request(detail::operation_kind::read, target, source),
             std::forward<Token>(token)
         );
@@ -141,7 +136,6 @@ public:
     template <class Handler>
     error_code try_read(remote_region source, local_slices target, Handler&& handler) {
         return attempt<detail::bytes_result>(
-            detail::check(target, source, access_flags::remote_read),
             detail::transfer_request(detail::operation_kind::read, target, source),
             std::forward<Handler>(handler)
         );
@@ -162,7 +156,6 @@ public:
     template <class Token = boost::asio::deferred_t>
     auto async_fetch_add(remote_word target, std::uint64_t add, Token&& token = Token{}) {
         return start<detail::word_result, std::uint64_t>(
-            detail::check(target),
             detail::atomic_request(detail::operation_kind::fetch_add, target, add, 0),
             std::forward<Token>(token)
         );
@@ -171,7 +164,6 @@ public:
     template <class Handler>
     error_code try_fetch_add(remote_word target, std::uint64_t add, Handler&& handler) {
         return attempt<detail::word_result>(
-            detail::check(target),
             detail::atomic_request(detail::operation_kind::fetch_add, target, add, 0),
             std::forward<Handler>(handler)
         );
@@ -191,7 +183,6 @@ public:
         remote_word target, std::uint64_t expected, std::uint64_t desired, Token&& token = Token{}
     ) {
         return start<detail::word_result, std::uint64_t>(
-            detail::check(target),
             detail::atomic_request(detail::operation_kind::compare_swap, target, expected, desired),
             std::forward<Token>(token)
         );
@@ -200,7 +191,6 @@ public:
     template <class Handler>
     error_code try_compare_swap(remote_word target, std::uint64_t expected, std::uint64_t desired, Handler&& handler) {
         return attempt<detail::word_result>(
-            detail::check(target),
             detail::atomic_request(detail::operation_kind::compare_swap, target, expected, desired),
             std::forward<Handler>(handler)
         );
@@ -220,7 +210,6 @@ public:
     template <class Token = boost::asio::deferred_t>
     auto async_send(local_slices message, Token&& token = Token{}) {
         return start<detail::bytes_result, std::size_t>(
-            error_code{},
             detail::local_request(detail::operation_kind::send, message),
             std::forward<Token>(token)
         );
@@ -229,7 +218,6 @@ public:
     template <class... Handler>
     error_code try_send(local_slices message, Handler&&... handler) {
         return attempt<detail::bytes_result>(
-            error_code{},
             detail::local_request(detail::operation_kind::send, message),
             std::forward<Handler>(handler)...
         );
@@ -245,8 +233,7 @@ public:
     template <class Token = boost::asio::deferred_t>
     auto async_send_with_immediate(local_slices message, std::uint32_t immediate, Token&& token = Token{}) {
         return start<detail::bytes_result, std::size_t>(
-            error_code{},
-            detail::transfer_request(detail::operation_kind::send_with_immediate, message, {}, immediate),
+            detail::message_request(detail::operation_kind::send_with_immediate, message, immediate),
             std::forward<Token>(token)
         );
     }
@@ -254,8 +241,7 @@ public:
     template <class... Handler>
     error_code try_send_with_immediate(local_slices message, std::uint32_t immediate, Handler&&... handler) {
         return attempt<detail::bytes_result>(
-            error_code{},
-            detail::transfer_request(detail::operation_kind::send_with_immediate, message, {}, immediate),
+            detail::message_request(detail::operation_kind::send_with_immediate, message, immediate),
             std::forward<Handler>(handler)...
         );
     }
@@ -273,14 +259,14 @@ public:
     template <class Token = boost::asio::deferred_t>
     auto async_send_with_invalidate(local_slices message, remote_key key, Token&& token = Token{}) {
         return start<detail::bytes_result, std::size_t>(
-            error_code{}, invalidation(message, key), std::forward<Token>(token)
+            detail::invalidation_request(message, key), std::forward<Token>(token)
         );
     }
     /// async_send_with_invalidate() without waiting for a turn, with or without a handler; see try_write().
     template <class... Handler>
     error_code try_send_with_invalidate(local_slices message, remote_key key, Handler&&... handler) {
         return attempt<detail::bytes_result>(
-            error_code{}, invalidation(message, key), std::forward<Handler>(handler)...
+            detail::invalidation_request(message, key), std::forward<Handler>(handler)...
         );
     }
 
@@ -300,7 +286,6 @@ public:
     template <class Token = boost::asio::deferred_t>
     auto async_receive(local_slices into, Token&& token = Token{}) {
         return start<detail::arrival_result, received>(
-            error_code{},
             detail::local_request(detail::operation_kind::receive, into),
             std::forward<Token>(token)
         );
@@ -309,7 +294,6 @@ public:
     template <class Handler>
     error_code try_receive(local_slices into, Handler&& handler) {
         return attempt<detail::arrival_result>(
-            error_code{},
             detail::local_request(detail::operation_kind::receive, into),
             std::forward<Handler>(handler)
         );
@@ -327,31 +311,15 @@ protected:
     std::shared_ptr<detail::connection_core> core_;
 
 private:
-    // Nothing to write needs no place to write it to.
-    static error_code check_notice(local_slices const& source, remote_region const& target) noexcept {
-        if (source.size_bytes() == 0 && target.size_bytes() == 0) return {};
-        return detail::check(source, target, access_flags::remote_write);
-    }
-    static detail::request invalidation(local_slices const& message, remote_key key) noexcept {
-        detail::request what = detail::local_request(detail::operation_kind::send_with_invalidate, message);
-        what.remote = key;
-        return what;
-    }
-
     template <class Result, class Value, class Token>
-    auto start(error_code bad, detail::request what, Token&& token) {
+    auto start(detail::request what, Token&& token) {
         what.is_fenced = is_fenced_;
-        return detail::initiate<Result, Value>(core_, bad, what, std::forward<Token>(token));
+        return detail::initiate<Result, Value>(core_, what, std::forward<Token>(token));
     }
-    template <class Result, class Handler>
-    error_code attempt(error_code bad, detail::request what, Handler&& handler) {
+    template <class Result, class... Handler>
+    error_code attempt(detail::request what, Handler&&... handler) {
         what.is_fenced = is_fenced_;
-        return detail::attempt<Result>(core_, bad, what, std::forward<Handler>(handler));
-    }
-    template <class Result>
-    error_code attempt(error_code bad, detail::request what) {
-        what.is_fenced = is_fenced_;
-        return detail::attempt(core_, bad, what);
+        return detail::attempt<Result>(core_, what, std::forward<Handler>(handler)...);
     }
 
     bool is_fenced_ = false;

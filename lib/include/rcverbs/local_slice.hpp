@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include <rcverbs/export.hpp>
 #include <rcverbs/keys.hpp>
@@ -33,28 +34,32 @@ public:
     local_slice() = default;
     /// `bytes`, which lie in the region that `key` names. The way for memory that was registered without this library:
     /// nothing is checked of it.
-    local_slice(std::span<std::byte> bytes, local_key key) noexcept : bytes_{bytes}, key_{key} {}
+    local_slice(std::span<std::byte> bytes, local_key key) noexcept
+        : data_{bytes.data()}, size_bytes_{bytes.size()}, key_{key} {}
     /// For the library's own use: a slice that can be checked.
     local_slice(std::span<std::byte> bytes, local_key key, detail::region_mark mark) noexcept
-        : bytes_{bytes}, mark_{mark}, key_{key} {}
+        : data_{bytes.data()}, size_bytes_{bytes.size()}, record_{mark.record}, generation_{mark.generation}, key_{key} {}
 
     /// The first byte.
-    std::byte* data() const noexcept { return bytes_.data(); }
+    std::byte* data() const noexcept { return data_; }
     /// The size in bytes.
-    std::size_t size() const noexcept { return bytes_.size(); }
+    std::size_t size() const noexcept { return size_bytes_; }
     /// The memory itself.
-    std::span<std::byte> bytes() const noexcept { return bytes_; }
+    std::span<std::byte> bytes() const noexcept { return {data_, size_bytes_}; }
     /// The key of the region it lies in.
     local_key key() const noexcept { return key_; }
     /// For the library's own use.
-    detail::region_mark const& mark() const noexcept { return mark_; }
+    detail::region_mark mark() const noexcept { return {record_, generation_}; }
 
     /// The first `size_bytes` bytes of it. REQUIRES: it has so many.
-    local_slice first(std::size_t size_bytes) const noexcept { return {bytes_.first(size_bytes), key_, mark_}; }
+    local_slice first(std::size_t size_bytes) const noexcept { return {bytes().first(size_bytes), key_, mark()}; }
 
 private:
-    std::span<std::byte> bytes_;
-    detail::region_mark mark_;
+    // Flat, so that it takes no more room than it must: it is copied with every operation.
+    std::byte* data_ = nullptr;
+    std::size_t size_bytes_ = 0;
+    detail::region_record const* record_ = nullptr;
+    std::uint32_t generation_ = 0;
     local_key key_;
 };
 
@@ -66,9 +71,10 @@ public:
     /// Nothing.
     local_slices() = default;
     /// One slice, copied.
-    local_slices(local_slice const& one) noexcept : one_{one}, count_{one.size() > 0 ? 1U : 0U}, size_bytes_{one.size()} {}
+    local_slices(local_slice const& one) noexcept : one_{one}, count_{1}, size_bytes_{one.size()} {}
     /// A list, referred to: an array, a vector or a span of local_slice.
-    local_slices(std::span<local_slice const> list) noexcept : list_{list.data()}, count_{list.size()} {
+    local_slices(std::span<local_slice const> list) noexcept
+        : list_{list.empty() ? nullptr : list.data()}, count_{list.size()} {
         for (local_slice const& slice : list) size_bytes_ += slice.size();
     }
     /// The same.
@@ -78,6 +84,8 @@ public:
 
     /// All bytes together.
     std::size_t size_bytes() const noexcept { return size_bytes_; }
+    /// The first of them; an empty one if there is none.
+    local_slice const& front() const noexcept { return list_ != nullptr ? *list_ : one_; }
     /// How many slices there are.
     std::size_t count() const noexcept { return count_; }
     /// One of them. REQUIRES: index < count().

@@ -7,25 +7,7 @@ namespace rcverbs {
 
 namespace detail {
 
-error_code start_operation(
-    std::shared_ptr<connection_core> const& core, std::span<request const> what, turn when, handler_source const* source
-) {
-    return core->start_operation(what, when, source);
-}
-
 boost::asio::any_io_executor executor_of(connection_core const& core) noexcept { return core.executor(); }
-
-error_code check(local_slices const& local, remote_region const& remote, access_flags needed) noexcept {
-    if (local.size_bytes() != remote.size_bytes()) return errc::out_of_range;
-    if (!allows(remote.rights(), needed)) return errc::access_denied;
-    return {};
-}
-
-error_code check(remote_word const& word) noexcept {
-    if (!allows(word.rights, access_flags::remote_atomic)) return errc::access_denied;
-    if (word.address % sizeof(std::uint64_t) != 0) return errc::misaligned;
-    return {};
-}
 
 }  // namespace detail
 

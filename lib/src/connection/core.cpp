@@ -365,6 +365,13 @@ void connection_core::established(step s) {
     limits_.responder_resources = depths.responder;
     data_.set_read_depth(depths.initiator);
     is_open_ = true;
+    for (auto const kind : {operation_kind::send, operation_kind::send_with_immediate, operation_kind::send_with_invalidate,
+                            operation_kind::write, operation_kind::write_with_immediate, operation_kind::read,
+                            operation_kind::fetch_add, operation_kind::compare_swap}) {
+        request probe;
+        probe.kind = kind;
+        if (refusal(probe) == errc{}) kinds_ |= 1U << static_cast<unsigned>(kind);
+    }
     pump();
     notify_step(s);
     calls_.complete(setup_waiter_, {});
@@ -425,33 +432,35 @@ void connection_core::on_event(cm::event& e) {
 
 // --- data ----------------------------------------------------------------------------------------------------
 
-error_code connection_core::refusal(request const& what) const noexcept {
-    if (!qp_.is_open() || !is_live()) return errc::not_connected;
+errc connection_core::refusal(request const& what) const noexcept {
+    if (what.problem != errc{}) return what.problem;
     bool const is_receive = what.kind == operation_kind::receive;
-    // The peer may have sent, and a handler may want to answer, before the connection manager tells that it is
-    // established: what is started from connect or accept on waits until then.
-    if (!is_receive && !is_open_ && !setup_is_under_way()) return errc::not_connected;
+    if (!is_open_) {
+        if (!qp_.is_open() || !is_live()) return errc::not_connected;
+        // The peer may have sent, and a handler may want to answer, before the connection manager tells that it is
+        // established: what is started from connect or accept on waits until then.
+        if (!is_receive && !setup_is_under_way()) return errc::not_connected;
+    }
     access_flags const needed =
         is_receive || verbs::is_read_or_atomic(what.kind) ? access_flags::local_write : access_flags::local_read;
     for (std::size_t i = 0; i < what.local.count(); ++i) {
-        if (error_code const ec = check(what.local[i], domain_.get(), needed)) return ec;
+        if (errc const problem = check(what.local[i], domain_.get(), needed); problem != errc{}) return problem;
     }
     switch (what.kind) {
     case operation_kind::receive:
-        return verbs::count_segments(what) > limits_.receive_segments_max ? errc::too_many_segments : error_code{};
+        return verbs::count_segments(what) > limits_.receive_segments_max ? errc::too_many_segments : errc{};
     case operation_kind::send_with_invalidate:
         if (!domain_->on().limits().has_send_with_invalidate) return errc::invalidate_unsupported;
         [[fallthrough]];
     case operation_kind::send:
     case operation_kind::send_with_immediate:
         if (what.local.size_bytes() > limits_.message_bytes_max) return errc::message_too_large;
-        return verbs::count_segments(what) > limits_.send_segments_max ? errc::too_many_segments : error_code{};
+        return verbs::count_segments(what) > limits_.send_segments_max ? errc::too_many_segments : errc{};
     case operation_kind::fetch_add:
     case operation_kind::compare_swap:
         if (!domain_->on().limits().has_atomics) return errc::atomics_unsupported;
         [[fallthrough]];
-    case operation_kind::read:
-        return is_open_ && data_.read_depth() == 0 ? errc::read_depth_zero : error_code{};
+    case operation_kind::read: return is_open_ && data_.read_depth() == 0 ? errc::read_depth_zero : errc{};
     case operation_kind::write:
     case operation_kind::write_with_immediate: break;
     }
@@ -465,37 +474,72 @@ bool connection_core::setup_is_under_way() const noexcept {
     return std::get<accept>(setup_).current() == accept::state::accepting;
 }
 
-error_code connection_core::start_operation(
-    std::span<request const> what, turn when, handler_source const* source
+// The same as refusal() for a plain request on an open connection: one slice at most, and no longer than a message.
+inline errc connection_core::plain_refusal(request const& what) const noexcept {
+    if (what.problem != errc{}) return what.problem;
+    if ((kinds_ >> static_cast<unsigned>(what.kind) & 1U) == 0) return refusal(what);
+    access_flags const needed = verbs::is_read_or_atomic(what.kind) ? access_flags::local_write : access_flags::local_read;
+    return check(what.local.front(), domain_.get(), needed);
+}
+
+// Short for what is usual: one request on an open connection that can be posted at once.
+inline errc connection_core::start_operation(
+    std::span<request const> what, turn when, handler_source source
 ) {
     guard lock{mutex_};
+    request const& first = what.front();
+    bool const is_unusual = !is_open_ || what.size() != 1 || source.actions->slot != nullptr;
+    if (is_unusual || !data_.is_plain(first)) return start_specially(lock, what, when, source);
+    if (errc const problem = plain_refusal(first); problem != errc{}) return problem;
+    operation* const op = data_.take_free();
+    if (op == nullptr) return when == turn::now ? errc::would_block : errc::queue_full;
+    source.actions->place(source.handler, *op, executor_);
+    data_.start_plain(*op, first);
+    // Inside a round the doorbell is rung once, at its end.
+    if (round_thread_ != this_thread()) pump();
+    make_calls(lock);
+    return {};
+}
+
+// Flat, because the calls in it would cost as much as what they do.
+[[gnu::flatten]] errc start_operation(
+    std::shared_ptr<connection_core> const& core, std::span<request const> what, turn when, handler_source source
+) {
+    return core->start_operation(what, when, source);
+}
+
+errc connection_core::start_specially(
+    guard& lock, std::span<request const> what, turn when, handler_source source
+) {
     for (request const& one : what) {
-        if (error_code const ec = refusal(one)) return ec;
+        if (errc const problem = refusal(one); problem != errc{}) return problem;
     }
     bool const is_receive = what.front().kind == operation_kind::receive;
     if (when == turn::now && !((is_open_ || is_receive) && data_.has_room_for(what))) return errc::would_block;
     operation* const op = data_.take_free();
     if (op == nullptr) return when == turn::now ? errc::would_block : errc::queue_full;
-    op->what = what.front();
-    if (what.size() > 1) op->batch = what;
-    if (source != nullptr) {
-        // Looked at before the handler moves into its place.
-        asio::cancellation_slot slot = source->slot(source->context);
-        source->place(source->context, *op, executor_);
-        if (slot.is_connected()) {
-            slot.assign([weak = weak_from_this(), op, use = op->use](asio::cancellation_type type) {
-                if (auto const self = weak.lock()) self->cancel(*op, use, type);
-            });
-        }
+    op->batch = what.size() > 1 ? what : std::span<request const>{};
+    // Looked at before the handler moves into its place.
+    asio::cancellation_slot slot;
+    if (source.actions->slot != nullptr) slot = source.actions->slot(source.handler);
+    source.actions->place(source.handler, *op, executor_);
+    if (slot.is_connected()) {
+        slot.assign([weak = weak_from_this(), op, use = op->use](asio::cancellation_type type) {
+            if (auto const self = weak.lock()) self->cancel(*op, use, type);
+        });
     }
-    data_.start(*op);
-    // Inside a round the doorbell is rung once, at its end.
-    if (round_thread_ != std::this_thread::get_id()) pump();
+    if (is_open_ && what.size() == 1 && data_.is_plain(what.front())) {
+        data_.start_plain(*op, what.front());
+    } else {
+        op->what = what.front();
+        data_.start(*op);
+    }
+    if (round_thread_ != this_thread()) pump();
     make_calls(lock);
     return {};
 }
 
-void connection_core::pump() {
+void connection_core::post_waiting() {
     if (!is_live() || !qp_.is_open()) return;
     operation_list refused;
     error_code const ec = data_.pump(qp_, refused, is_open_);
@@ -504,25 +548,36 @@ void connection_core::pump() {
     }
     if (ec) {
         note(step::transfer, ec, 0, close_reason::transport_error);
-        return resume(teardown::event::broken);
-    }
-    if (!is_watching_ && is_open_ && data_.is_sending()) watch_for_stall();
-}
-
-void connection_core::on_completions(std::span<ibv_wc const> batch) {
-    guard lock{mutex_};
-    if (is_shut_down_) return;
-    completion_report report = data_.retire(batch, flush_error());
-    // While it is being made, the connection manager stops the queue pair of a connection that is refused: what is
-    // flushed then says nothing, and the event that says why follows.
-    if (report.failed && is_live() && (is_open_ || report.failed != wc_errc::flushed)) {
-        note(step::transfer, report.failed, report.vendor_error, close_reason::transport_error);
         resume(teardown::event::broken);
     }
-    check_drained();
-    round_thread_ = std::this_thread::get_id();
+}
+
+[[gnu::flatten]] void connection_core::on_completions(std::span<ibv_wc const> batch) {
+    guard lock{mutex_};
+    if (is_shut_down_) return;
+    completion_report report = data_.retire(batch);
+    if (report.failed.failed()) on_failed(report);
+    if (!is_live()) check_drained();
+    round_thread_ = this_thread();
     make_calls(lock);
     run_round(report.done);
+}
+
+void connection_core::on_failed(completion_report const& report) {
+    name_flushed(report.done);
+    // While it is being made, the connection manager stops the queue pair of a connection that is refused: what is
+    // flushed then says nothing, and the event that says why follows.
+    if (!is_live() || (!is_open_ && report.failed == wc_errc::flushed)) return;
+    note(step::transfer, report.failed, report.vendor_error, close_reason::transport_error);
+    resume(teardown::event::broken);
+}
+
+// What was merely flushed says why the connection ended, as far as that is known.
+void connection_core::name_flushed(operation_list const& done) noexcept {
+    error_code const why = flush_error();
+    for (operation* op = done.front(); op != nullptr; op = op->next) {
+        if (op->code == wc_errc::flushed) op->code = why;
+    }
 }
 
 void connection_core::on_queue_broken(error_code ec) {
@@ -564,23 +619,23 @@ void connection_core::run_round(operation_list done) {
     // In a destructor, because a handler may throw through us: the others must still be called.
     struct round {
         connection_core& core;
-        operation_list& left;
-        operation_list used;
+        operation_list done;
+        operation* next;
 
         ~round() {
-            if (!left.empty()) core.post_handlers(left);
+            if (next != nullptr) core.post_handlers(done.split_from(*next));
             guard lock{core.mutex_};
-            core.round_thread_ = {};
-            core.data_.release(used);
+            core.round_thread_ = nullptr;
+            core.data_.release(done);
             core.pump();
             core.make_calls(lock);
         }
     };
-    round r{*this, done, {}};
-    while (operation* const op = done.pop_front()) {
-        r.used.push_back(*op);
+    round r{*this, done, done.front()};
+    while (r.next != nullptr) {
+        operation& op = *std::exchange(r.next, r.next->next);
         // One of the handlers may have destroyed the io_context, and with it the others; and not all work has one.
-        if (op->is_pending()) op->complete(executor_);
+        if (op.is_pending()) op.complete(executor_);
     }
 }
 
@@ -588,7 +643,7 @@ void connection_core::post_handlers(operation_list done) {
     asio::post(executor_, [self = shared_from_this(), done] {
         {
             guard const lock{self->mutex_};
-            self->round_thread_ = std::this_thread::get_id();
+            self->round_thread_ = this_thread();
         }
         self->run_round(done);
     });
@@ -597,8 +652,9 @@ void connection_core::post_handlers(operation_list done) {
 // --- work that is not answered -------------------------------------------------------------------------------
 
 void connection_core::watch_for_stall() {
-    if (options_.stall_timeout == std::chrono::milliseconds{0}) return;
+    if (!is_open_ || !data_.is_sending()) return;
     is_watching_ = true;
+    if (options_.stall_timeout == std::chrono::milliseconds{0}) return;
     looks_ = 0;
     watched_send_ = data_.oldest_send();
     arm(std::max(options_.stall_timeout / stall_looks, std::chrono::milliseconds{1}));
@@ -683,6 +739,7 @@ void connection_core::resume(teardown::event e) {
 
 void connection_core::stop() {
     bool const was_open = std::exchange(is_open_, false);
+    data_.take_back_built();
     bool const waits_for_peer = teardown_.current() == teardown::state::disconnecting;
     if (was_open) static_cast<void>(id_->disconnect());
     // librdmacm's disconnect does this, too, but not where nothing was connected; it does no harm twice.
@@ -732,6 +789,7 @@ void connection_core::finish() {
     // Once its queue pair is destroyed the device has let go of everything, even of what it never returned.
     error_code const rest = destroyed ? make_error_code(errc::not_drained) : flush_error();
     operation_list left = data_.fail_all(rest, flush_error());
+    name_flushed(left);
     source_.reset();
     atomic_results_.reset();
     id_.reset();
@@ -841,11 +899,7 @@ void connection_core::notify_step(step s) {
 
 // Control operations' handlers go by way of the executor: never from inside the initiating call, in order, and after
 // the steps that led to them.
-void connection_core::make_calls(guard& lock) {
-    if (calls_.empty()) {
-        lock.unlock();
-        return;
-    }
+void connection_core::post_calls(guard& lock) {
     calls made = std::exchange(calls_, {});
     lock.unlock();
     asio::post(executor_, [self = shared_from_this(), made = std::move(made)]() mutable {

@@ -14,9 +14,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <thread>
 #include <variant>
 
 #include <rcverbs/buffer.hpp>
@@ -30,6 +28,7 @@
 #include "machines/connect_machine.hpp"
 #include "machines/teardown_machine.hpp"
 #include "progress/completion_source.hpp"
+#include "progress/light_mutex.hpp"
 #include "progress/poller_thread.hpp"
 #include "verbs/domain.hpp"
 #include "verbs/queue_pair.hpp"
@@ -59,7 +58,7 @@ public:
     void start_accept(std::span<std::byte const> private_data, control_handler handler);
     void start_disconnect(control_handler handler);
     void start_wait(control_handler handler);
-    error_code start_operation(std::span<request const> what, turn when, handler_source const* source);
+    errc start_operation(std::span<request const> what, turn when, handler_source source);
     error_code reject(std::span<std::byte const> private_data);
     void close() noexcept;
 
@@ -84,7 +83,11 @@ private:
     using connect = machines::connect_machine;
     using accept = machines::accept_machine;
     using teardown = machines::teardown_machine;
-    using guard = std::unique_lock<std::mutex>;
+    using guard = progress::light_lock;
+
+    [[gnu::noinline]] errc start_specially(
+        guard& lock, std::span<request const> what, turn when, handler_source source
+    );
 
     // From the outside.
     void shut_down() noexcept override;
@@ -108,24 +111,43 @@ private:
     void arm(std::chrono::milliseconds deadline);
     void disarm() noexcept;
     void stop();
-    void check_drained();
-    void pump();
-    void watch_for_stall();
+    [[gnu::noinline]] void check_drained();
+    void pump() {
+        if (data_.has_work() && !(is_open_ && data_.ring(qp_))) post_waiting();
+        if (!is_watching_) watch_for_stall();
+    }
+    [[gnu::noinline]] void post_waiting();
+    [[gnu::noinline]] void on_failed(completion_report const& report);
+    void name_flushed(operation_list const& done) noexcept;
+    [[gnu::noinline]] void watch_for_stall();
     void check_stall();
     void begin_finish();
     void finish();
     void cancel(operation& op, std::uint32_t use, boost::asio::cancellation_type type);
     error_code flush_error() const noexcept;
     bool setup_is_under_way() const noexcept;
-    error_code refusal(request const& what) const noexcept;
+    [[gnu::noinline]] errc refusal(request const& what) const noexcept;
+    errc plain_refusal(request const& what) const noexcept;
     error_code end_code() const noexcept;
     cm::connection_parameters parameters(std::span<std::byte const> private_data) const noexcept;
+    // Names the calling thread, in an instruction or two. (The model is right as long as nobody unloads the library.)
+    static void const* this_thread() noexcept {
+        [[gnu::tls_model("initial-exec")]] static thread_local char name;
+        return &name;
+    }
     bool is_live() const noexcept { return teardown_.current() == teardown::state::live; }
 
     // Without the lock.
-    void make_calls(guard& lock);
+    void make_calls(guard& lock) {
+        if (calls_.empty()) {
+            lock.unlock();
+        } else {
+            post_calls(lock);
+        }
+    }
+    [[gnu::noinline]] void post_calls(guard& lock);
     void run_round(operation_list done);
-    void post_handlers(operation_list done);
+    [[gnu::noinline]] void post_handlers(operation_list done);
 
     boost::asio::io_context& context_;
     registry& registry_;
@@ -135,7 +157,7 @@ private:
     std::shared_ptr<progress::poller_thread> poller_;
     boost::asio::any_io_executor executor_;
 
-    mutable std::mutex mutex_;
+    mutable progress::light_mutex mutex_;
     std::unique_ptr<cm::id> id_;
     std::shared_ptr<verbs::domain> domain_;
     std::shared_ptr<progress::completion_source> source_;
@@ -147,6 +169,8 @@ private:
     std::variant<connect, accept> setup_;
     teardown teardown_;
     bool is_open_ = false;
+    // A bit for each kind of operation that this device and this connection can do, once it is open.
+    std::uint32_t kinds_ = 0;
     bool connects_at_once_ = false;
     bool has_finished_ = false;
     bool is_shut_down_ = false;
@@ -155,8 +179,9 @@ private:
     std::optional<boost::asio::steady_timer> timer_;
     std::uint64_t timer_use_ = 0;
     // The thread that is inside a round of completions: what it starts is posted at the end of the round.
-    std::thread::id round_thread_;
-    // While there is posted work: the oldest, and how many looks it has been that. See check_stall().
+    void const* round_thread_ = nullptr;
+    // While there is posted work: the oldest, and how many looks it has been that. See check_stall(). Always if there is no
+    // limit.
     bool is_watching_ = false;
     std::uint64_t watched_send_ = 0;
     int looks_ = 0;

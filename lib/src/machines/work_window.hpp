@@ -29,7 +29,7 @@ public:
     work_window() = default;
     /// `slot_count` slots; `read_depth_max` reads and atomics at a time.
     explicit work_window(std::size_t slot_count, std::size_t read_depth_max = 0)
-        : slots_(std::bit_ceil(slot_count)), size_{slot_count}, read_depth_max_{read_depth_max} {}
+        : slots_(std::bit_ceil(slot_count)), mask_{slots_.size() - 1}, size_{slot_count}, read_depth_max_{read_depth_max} {}
 
     /// The negotiated depth of reads and atomics, known once connected.
     void set_read_depth(std::size_t depth) noexcept { read_depth_max_ = depth; }
@@ -63,6 +63,18 @@ public:
     /// True if `sequence` is posted; a completion that names anything else is not ours.
     bool is_posted(std::uint64_t sequence) const noexcept { return sequence - oldest_ < posted_; }
 
+    /// What was posted under this number. REQUIRES: is_posted(sequence).
+    Entry const& entry_of(std::uint64_t sequence) const noexcept {
+        assert(is_posted(sequence));
+        return slots_[sequence & mask_].entry;
+    }
+
+    /// True if it is a read or an atomic. REQUIRES: is_posted(sequence).
+    bool is_read(std::uint64_t sequence) const noexcept {
+        assert(is_posted(sequence));
+        return slots_[sequence & mask_].is_read;
+    }
+
     /// Frees the slots up to and including `sequence`, oldest first, and hands each entry with its own sequence number to
     /// `visit(entry, number)`.
     /// REQUIRES: is_posted(sequence).
@@ -80,6 +92,15 @@ public:
         }
     }
 
+    /// Frees the oldest slot and returns its entry. REQUIRES: posted() > 0.
+    Entry retire_oldest() noexcept {
+        slot const& done = at(oldest_);
+        forget(done);
+        ++oldest_;
+        --posted_;
+        return done.entry;
+    }
+
     /// Frees all slots, as if the newest one had completed.
     template <class Visit>
     void retire_all(Visit&& visit) {
@@ -93,6 +114,8 @@ public:
     std::size_t room() const noexcept { return size_ - posted_; }
     /// Reads and atomics that may be posted beside those that are.
     std::size_t read_room() const noexcept { return read_depth_max_ - std::min(reads_, read_depth_max_); }
+    /// The sequence number that the next work to be posted will have.
+    std::uint64_t next() const noexcept { return oldest_ + posted_; }
     /// The sequence number of the oldest posted work, or of the next to be posted.
     std::uint64_t oldest() const noexcept { return oldest_; }
     std::size_t size() const noexcept { return size_; }
@@ -110,9 +133,10 @@ private:
     }
 
     // A ring whose length is a power of two, so that finding a slot takes no division.
-    slot& at(std::uint64_t sequence) noexcept { return slots_[sequence & (slots_.size() - 1)]; }
+    slot& at(std::uint64_t sequence) noexcept { return slots_[sequence & mask_]; }
 
     std::vector<slot> slots_;
+    std::uint64_t mask_ = 0;
     std::size_t size_ = 0;
     std::size_t read_depth_max_ = 0;
     std::uint64_t oldest_ = 0;

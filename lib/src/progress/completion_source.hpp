@@ -97,16 +97,18 @@ public:
 private:
     // Polls per round: so many that the run queue's own cost, which is a system call as soon as a timer or descriptor is
     // in it, does not show; so few that a function posted to it waits for microseconds only.
-    static constexpr int polls_per_round = 16;
+    static constexpr int polls_per_round = 64;
+    static constexpr int empty_poll_weight = 4;
     static constexpr std::size_t batch_size = 32;
 
     struct round_handler;
-    void post_round(std::shared_ptr<completion_source> self);
+    [[gnu::noinline]] void post_round(std::shared_ptr<completion_source> self);
     void run_round(std::shared_ptr<completion_source> self);
     int poll_once();
-    void sleep(std::shared_ptr<completion_source> self);
-    void fail(error_code ec);
+    [[gnu::noinline]] void sleep(std::shared_ptr<completion_source> self);
+    [[gnu::noinline]] void fail(error_code ec);
     void let_go() noexcept;
+    void end_delivery() noexcept;
     bool has_spun_enough();
 
     boost::asio::any_io_executor executor_;
@@ -117,6 +119,7 @@ private:
     std::chrono::steady_clock::time_point last_found_;
     std::shared_ptr<poll_counters> const counters_ = std::make_shared<poll_counters>();
     bool is_stopped_ = false;
+    bool is_delivering_ = false;
     std::array<ibv_wc, batch_size> batch_;
 };
 

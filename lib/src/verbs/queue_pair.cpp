@@ -13,7 +13,10 @@ queue_pair::queue_pair(
 ) {
     for (;;) {
         ec = create(id, domain, completions, sizes);
-        if (!ec) id_ = id;
+        if (!ec) {
+            id_ = id;
+            qp_ = id->qp;
+        }
         if (ec != boost::system::errc::invalid_argument || sizes.inline_bytes == 0) return;
         // No device says how much it takes: EINVAL is all there is. Less than 16 bytes are not worth asking for.
         sizes.inline_bytes = sizes.inline_bytes >= 32 ? sizes.inline_bytes / 2 : 0;
@@ -34,34 +37,24 @@ error_code queue_pair::create(rdma_cm_id* id, ibv_pd* domain, ibv_cq* completion
     return from_minus_one(rdma_create_qp(id, domain, &attributes));
 }
 
-ibv_qp* queue_pair::get() const noexcept { return id_ != nullptr ? id_->qp : nullptr; }
-
-error_code queue_pair::post_send(ibv_send_wr* list, ibv_send_wr** bad) noexcept {
-    return from_returned_code(ibv_post_send(id_->qp, list, bad));
-}
-
-error_code queue_pair::post_receive(ibv_recv_wr* list, ibv_recv_wr** bad) noexcept {
-    return from_returned_code(ibv_post_recv(id_->qp, list, bad));
-}
-
 error_code queue_pair::break_off() noexcept {
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_ERR;
-    return from_returned_code(ibv_modify_qp(id_->qp, &attributes, IBV_QP_STATE));
+    return from_returned_code(ibv_modify_qp(qp_, &attributes, IBV_QP_STATE));
 }
 
 error_code queue_pair::set_min_rnr_timer(std::uint8_t code) noexcept {
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_RTS;
     attributes.min_rnr_timer = code;
-    return from_returned_code(ibv_modify_qp(id_->qp, &attributes, IBV_QP_STATE | IBV_QP_MIN_RNR_TIMER));
+    return from_returned_code(ibv_modify_qp(qp_, &attributes, IBV_QP_STATE | IBV_QP_MIN_RNR_TIMER));
 }
 
 read_depths queue_pair::query_depths(error_code& ec) noexcept {
     ibv_qp_attr attributes{};
     ibv_qp_init_attr initial{};
     int const wanted = IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC;
-    ec = from_returned_code(ibv_query_qp(id_->qp, &attributes, wanted, &initial));
+    ec = from_returned_code(ibv_query_qp(qp_, &attributes, wanted, &initial));
     return {attributes.max_rd_atomic, attributes.max_dest_rd_atomic};
 }
 
@@ -69,7 +62,7 @@ error_code queue_pair::destroy() noexcept {
     if (id_ == nullptr) return {};
     // rdma_destroy_qp returns nothing; the call it wraps does.
     rdma_cm_id* const id = std::exchange(id_, nullptr);
-    error_code const ec = from_returned_code(ibv_destroy_qp(id->qp));
+    error_code const ec = from_returned_code(ibv_destroy_qp(std::exchange(qp_, nullptr)));
     id->qp = nullptr;
     return ec;
 }

@@ -37,21 +37,24 @@ public:
     /// Makes a queue pair in `domain` whose both queues complete into `completions`. What the device refuses of
     /// `sizes.inline_bytes`, which it does not tell beforehand, is taken back from it.
     queue_pair(rdma_cm_id* id, ibv_pd* domain, ibv_cq* completions, queue_sizes& sizes, error_code& ec);
-    queue_pair(queue_pair&& other) noexcept : id_{std::exchange(other.id_, nullptr)} {}
+    queue_pair(queue_pair&& other) noexcept
+        : id_{std::exchange(other.id_, nullptr)}, qp_{std::exchange(other.qp_, nullptr)} {}
     queue_pair& operator=(queue_pair&& other) noexcept {
         std::swap(id_, other.id_);
+        std::swap(qp_, other.qp_);
         return *this;
     }
     ~queue_pair() { static_cast<void>(destroy()); }
 
     bool is_open() const noexcept { return id_ != nullptr; }
     /// The verbs object, borrowed; null if not open.
-    ibv_qp* get() const noexcept;
+    ibv_qp* get() const noexcept { return qp_; }
 
-    /// Posts a list; on failure `bad` is the first one not posted. Source: ibv_post_send(3).
-    error_code post_send(ibv_send_wr* list, ibv_send_wr** bad) noexcept;
+    /// Posts a list; on failure `bad` is the first one not posted, and the code for from_returned_code() to read. Source:
+    /// ibv_post_send(3).
+    int post_send(ibv_send_wr* list, ibv_send_wr** bad) noexcept { return ibv_post_send(qp_, list, bad); }
     /// Posts a list of receives. Source: ibv_post_recv(3).
-    error_code post_receive(ibv_recv_wr* list, ibv_recv_wr** bad) noexcept;
+    int post_receive(ibv_recv_wr* list, ibv_recv_wr** bad) noexcept { return ibv_post_recv(qp_, list, bad); }
     /// Moves the queue pair to the error state: everything posted is flushed.
     error_code break_off() noexcept;
     /// Tells the device how long to ask a peer to wait that finds no receive posted. Source: ibv_modify_qp(3).
@@ -65,6 +68,7 @@ private:
     static error_code create(rdma_cm_id* id, ibv_pd* domain, ibv_cq* completions, queue_sizes const& sizes);
 
     rdma_cm_id* id_ = nullptr;
+    ibv_qp* qp_ = nullptr;
 };
 
 /// The specification's code for a "receiver not ready" delay: the least of its 32 values that is not shorter.

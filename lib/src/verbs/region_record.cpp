@@ -50,13 +50,4 @@ void close_record(region_mark const& mark) noexcept {
     s.free.push_back(record);
 }
 
-error_code check(local_slice const& slice, verbs::domain const* domain, access_flags needed) noexcept {
-    region_mark const& mark = slice.mark();
-    if (mark.record == nullptr) return {};
-    if (mark.record->generation.load(std::memory_order_acquire) != mark.generation) return errc::region_gone;
-    if (mark.record->domain.load(std::memory_order_relaxed) != domain) return errc::foreign_domain;
-    if (!allows(mark.record->rights.load(std::memory_order_relaxed), needed)) return errc::access_denied;
-    return {};
-}
-
 }  // namespace rcverbs::detail

@@ -33,6 +33,12 @@ region_mark open_record(verbs::domain const* domain, access_flags rights);
 void close_record(region_mark const& mark) noexcept;
 
 /// errc::region_gone, errc::foreign_domain or errc::access_denied if the slice is not to be used in `domain` for `needed`.
-error_code check(local_slice const& slice, verbs::domain const* domain, access_flags needed) noexcept;
+inline errc check(local_slice const& slice, verbs::domain const* domain, access_flags needed) noexcept {
+    region_mark const mark = slice.mark();
+    if (mark.record == nullptr) return {};
+    if (mark.record->generation.load(std::memory_order_acquire) != mark.generation) return errc::region_gone;
+    if (mark.record->domain.load(std::memory_order_relaxed) != domain) return errc::foreign_domain;
+    return allows(mark.record->rights.load(std::memory_order_relaxed), needed) ? errc{} : errc::access_denied;
+}
 
 }  // namespace rcverbs::detail

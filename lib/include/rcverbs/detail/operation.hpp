@@ -55,6 +55,8 @@ struct request {
     operation_kind kind = operation_kind::send;
     // Starts only when all earlier reads and atomics are complete.
     bool is_fenced = false;
+    // What was found wrong with it already, or nothing.
+    errc problem = {};
     std::uint32_t immediate = 0;
     // What the peer is to lose for send_with_invalidate, the remote region's key else.
     remote_key remote;
@@ -82,6 +84,12 @@ public:
     /// one is kept in memory of its associated allocator.
     static constexpr std::size_t handler_bytes_max = 192;
 
+    // A slot that nobody associates with anything: a handler that takes it for its own has none.
+    struct no_slot {};
+    template <class Handler>
+    static constexpr bool has_cancellation_slot =
+        !std::is_same_v<boost::asio::associated_cancellation_slot_t<Handler, no_slot>, no_slot>;
+
     operation() = default;
     operation(operation const&) = delete;
     operation& operator=(operation const&) = delete;
@@ -105,8 +113,8 @@ public:
         }
     }
 
-    /// Takes the handler out, frees its place, and calls it: at once if `io` is its executor, else as dispatch does on the
-    /// executor it has. REQUIRES: a handler is in place; this thread runs `io`.
+    /// Calls the handler and leaves none: at once if `io` is its executor, else as dispatch does on the executor it has. The
+    /// place is free when this returns. REQUIRES: a handler is in place; this thread runs `io`.
     void complete(boost::asio::any_io_executor const& io) {
         std::exchange(actions_, nullptr)->complete(*this, io);
     }
@@ -119,19 +127,24 @@ public:
     /// True if a handler is in place.
     bool is_pending() const noexcept { return actions_ != nullptr; }
 
-    /// What is to be done: one request, or the batch.
-    std::span<request const> requests() const noexcept { return batch.empty() ? std::span{&what, 1} : batch; }
+    /// What is to be done: one request, or the batch. Those that make one work request know it.
+    std::span<request const> requests() const noexcept {
+        return is_single || batch.empty() ? std::span{&what, 1} : batch;
+    }
 
+    // Of plain work only the kind: its work request is built at once.
     request what;
     std::span<request const> batch;
+    std::size_t size_bytes = 0;
     error_code code;
     outcome result;
     progress_mark posted;
-    // Work requests that are still to be posted, and how many of them read.
+    // Work requests that are still to be posted, and how many of them read. (`posted` counts for one that is not single.)
     std::size_t pieces_left = 0;
     std::size_t reads_left = 0;
     // Counts uses, so that a late cancellation does not hit the next use of the same place.
     std::uint32_t use = 0;
+    bool is_single = false;
     bool is_posted = false;
     bool is_cancelled = false;
     // On its way to its handler: too late for a cancellation.
@@ -149,19 +162,19 @@ private:
         bool is(boost::asio::any_io_executor const&) const noexcept { return true; }
     };
 
-    // At an executor of any type, which may be the operation's: a coroutine's.
+    // At an executor of any type, which may be the operation's: a coroutine's. That one is not kept, since copies of it cost.
     struct erased_home {
         boost::asio::any_io_executor executor;
         boost::asio::any_io_executor work;
 
         template <class Handler>
-        erased_home(Handler const& handler, boost::asio::any_io_executor const& io)
-            : executor{boost::asio::get_associated_executor(handler, io)} {
-            if (executor != io) {
-                work = boost::asio::prefer(executor, boost::asio::execution::outstanding_work.tracked);
-            }
+        erased_home(Handler const& handler, boost::asio::any_io_executor const& io) {
+            auto&& own = boost::asio::get_associated_executor(handler, io);
+            if (own == io) return;
+            executor = own;
+            work = boost::asio::prefer(executor, boost::asio::execution::outstanding_work.tracked);
         }
-        bool is(boost::asio::any_io_executor const& io) const noexcept { return executor == io; }
+        bool is(boost::asio::any_io_executor const&) const noexcept { return !executor; }
     };
 
     template <class Executor>
@@ -197,15 +210,15 @@ private:
         template <class H>
         holder_for(H&& h, boost::asio::any_io_executor const& io) : handler{std::forward<H>(h)}, at{handler, io} {}
 
-        // Called with the holder moved out of its place.
         void call(operation& op, boost::asio::any_io_executor const& io) {
-            error_code const code = op.code;
-            auto const value = Result{}(op.result);
             if (at.is(io)) {
-                boost::asio::get_associated_cancellation_slot(handler).clear();
-                std::move(handler)(code, value);
+                if constexpr (has_cancellation_slot<Handler>) {
+                    boost::asio::get_associated_cancellation_slot(handler).clear();
+                }
+                std::move(handler)(op.code, Result{}(op.result));
             } else if constexpr (!has_no_executor<Handler>) {
-                boost::asio::dispatch(at.executor, bound<decltype(value)>{std::move(handler), code, value});
+                using value_type = decltype(Result{}(op.result));
+                boost::asio::dispatch(at.executor, bound<value_type>{std::move(handler), op.code, Result{}(op.result)});
             }
         }
 
@@ -245,10 +258,12 @@ private:
     template <class Holder>
     static inline constexpr actions in_place_actions{
         [](operation& op, boost::asio::any_io_executor const& io) {
-            Holder* place = in_place<Holder>(op);
-            Holder local{std::move(*place)};
-            place->~Holder();
-            local.call(op, io);
+            // Called where it is, since moving it would cost more than calling it; gone when it returns, or throws.
+            struct leaving {
+                Holder& holder;
+                ~leaving() { holder.~Holder(); }
+            } const at_the_end{*in_place<Holder>(op)};
+            at_the_end.holder.call(op, io);
         },
         [](operation& op) noexcept { in_place<Holder>(op)->~Holder(); }};
 

@@ -23,31 +23,59 @@ namespace rcverbs::detail {
 
 class connection_core;
 
-/// Puts the caller's handler into the operation it is given; called at most once, under the connection's lock.
+/// What the compiled library does with a handler of a type that it does not know.
+struct handler_actions {
+    /// Puts the handler into the operation; called at most once, under the connection's lock.
+    void (*place)(void* handler, operation& op, boost::asio::any_io_executor const& io);
+    /// Its cancellation slot. Null if it has none.
+    boost::asio::cancellation_slot (*slot)(void* handler);
+
+    /// Nobody's: for work that nobody waits for.
+    static handler_actions const nobody;
+};
+
+inline constexpr handler_actions handler_actions::nobody{
+    [](void*, operation&, boost::asio::any_io_executor const&) {},
+    [](void*) { return boost::asio::cancellation_slot{}; }};
+
+/// A handler, offered to an operation.
 struct handler_source {
-    void* context;
-    void (*place)(void* context, operation& op, boost::asio::any_io_executor const& io);
-    boost::asio::cancellation_slot (*slot)(void* context);
+    void* handler = nullptr;
+    handler_actions const* actions = &handler_actions::nobody;
 };
 
 /// Whether an operation may wait for its turn.
 enum class turn { wait, now };
 
-// The doors into the compiled library. One request is copied, several are referred to until the operation is done. No
-// handler (null) for work that nobody waits for. An operation that is refused takes nothing of `source`.
-RCVERBS_EXPORT error_code start_operation(
-    std::shared_ptr<connection_core> const& core, std::span<request const> what, turn when, handler_source const* source
+// The doors into the compiled library. One request is copied, several are referred to until the operation is done. Returns nothing (0), or why it was refused, and took nothing of `source`.
+RCVERBS_EXPORT errc start_operation(
+    std::shared_ptr<connection_core> const& core, std::span<request const> what, turn when, handler_source source
 );
 RCVERBS_EXPORT boost::asio::any_io_executor executor_of(connection_core const& core) noexcept;
 
-/// Which check made before posting an operation failed, if any.
-RCVERBS_EXPORT error_code check(local_slices const& local, remote_region const& remote, access_flags needed) noexcept;
-RCVERBS_EXPORT error_code check(remote_word const& word) noexcept;
+/// What is wrong with the two sides of a transfer, if anything.
+inline errc check(local_slices const& local, remote_region const& remote, access_flags needed) noexcept {
+    if (local.size_bytes() != remote.size_bytes()) return errc::out_of_range;
+    return allows(remote.rights(), needed) ? errc{} : errc::access_denied;
+}
+
+/// What is wrong with the target of an atomic, if anything.
+inline errc check(remote_word const& word) noexcept {
+    if (!allows(word.rights, access_flags::remote_atomic)) return errc::access_denied;
+    return word.address % sizeof(std::uint64_t) == 0 ? errc{} : errc::misaligned;
+}
 
 inline request local_request(operation_kind kind, local_slices const& local) noexcept {
     request what;
     what.kind = kind;
     what.local = local;
+    return what;
+}
+
+/// A transfer whose two sides are not checked.
+inline request message_request(operation_kind kind, local_slices const& local, std::uint32_t immediate) noexcept {
+    request what = local_request(kind, local);
+    what.immediate = immediate;
     return what;
 }
 
@@ -58,6 +86,12 @@ inline request transfer_request(
     what.remote_address = remote.address();
     what.remote = remote.key();
     what.immediate = immediate;
+    // Nothing to write needs no place to write it to, if it is the peer's attention that is wanted.
+    bool const is_notice = kind == operation_kind::write_with_immediate;
+    if (!is_notice || local.size_bytes() > 0 || remote.size_bytes() > 0) {
+        access_flags const needed = kind == operation_kind::read ? access_flags::remote_read : access_flags::remote_write;
+        what.problem = check(local, remote, needed);
+    }
     return what;
 }
 
@@ -69,60 +103,72 @@ inline request atomic_request(
     what.remote = word.key;
     what.operand = operand;
     what.swap = swap;
+    what.problem = check(word);
     return what;
 }
+
+inline request invalidation_request(local_slices const& message, remote_key key) noexcept {
+    request what = local_request(operation_kind::send_with_invalidate, message);
+    what.remote = key;
+    return what;
+}
+
+template <class Result, class Handler>
+struct actions_for {
+    using handler_type = std::remove_reference_t<Handler>;
+
+    static void place(void* h, operation& op, boost::asio::any_io_executor const& io) {
+        op.emplace<Result>(std::forward<Handler>(*static_cast<handler_type*>(h)), io);
+    }
+    static boost::asio::cancellation_slot slot(void* h) {
+        return boost::asio::get_associated_cancellation_slot(*static_cast<handler_type*>(h));
+    }
+    static constexpr handler_actions all{place, operation::has_cancellation_slot<std::remove_const_t<handler_type>> ? &slot : nullptr};
+};
 
 /// Offers a handler to an operation: it is moved, or copied if it is an lvalue, when the operation is taken on.
 template <class Result, class Handler>
 handler_source offer(Handler&& handler) noexcept {
-    using handler_type = std::remove_reference_t<Handler>;
-    return {
-        const_cast<std::remove_const_t<handler_type>*>(std::addressof(handler)),  // cast back below
-        [](void* h, operation& op, boost::asio::any_io_executor const& io) {
-            op.emplace<Result>(std::forward<Handler>(*static_cast<handler_type*>(h)), io);
-        },
-        [](void* h) -> boost::asio::cancellation_slot {
-            return boost::asio::get_associated_cancellation_slot(*static_cast<handler_type*>(h));
-        }};
+    // Cast back by the actions.
+    void* const address = const_cast<std::remove_cvref_t<Handler>*>(std::addressof(handler));
+    return {address, &actions_for<Result, Handler>::all};
 }
 
 /// Calls a handler with the error of an operation that was not taken on, as if by post.
 template <class Value, class Handler>
-void post_refusal(connection_core const& core, Handler&& handler, error_code why) {
+void post_refusal(connection_core const& core, Handler&& handler, errc why) {
     auto const executor = boost::asio::get_associated_executor(handler, executor_of(core));
-    boost::asio::post(executor, boost::asio::append(std::forward<Handler>(handler), why, Value{}));
+    boost::asio::post(executor, boost::asio::append(std::forward<Handler>(handler), error_code{why}, Value{}));
 }
 
-/// Starts one request for a completion token; `bad` is what is known to be wrong with it already.
+/// Starts one request for a completion token.
 template <class Result, class Value, class Token>
-auto initiate(std::shared_ptr<connection_core> const& core, error_code bad, request const& what, Token&& token) {
+auto initiate(std::shared_ptr<connection_core> const& core, request const& what, Token&& token) {
     return boost::asio::async_initiate<Token, void(error_code, Value)>(
-        [](auto handler, std::shared_ptr<connection_core> const& on, error_code refusal, request const& wanted) {
-            if (!refusal) {
-                handler_source const source = offer<Result>(std::move(handler));
-                refusal = start_operation(on, {&wanted, 1}, turn::wait, &source);
-                if (!refusal) return;
-            }
-            post_refusal<Value>(*on, std::move(handler), refusal);
+        [](auto&& handler, std::shared_ptr<connection_core> const& on, request const& wanted) {
+            handler_source const source = offer<Result>(std::move(handler));
+            errc const refusal = start_operation(on, {&wanted, 1}, turn::wait, source);
+            if (refusal != errc{}) post_refusal<Value>(*on, std::move(handler), refusal);
         },
         token,
         core,
-        bad,
         what
     );
 }
 
+inline error_code to_code(errc e) noexcept { return e == errc{} ? error_code{} : error_code{e}; }
+
 /// Starts one request if it can be posted at once.
 template <class Result, class Handler>
-error_code attempt(std::shared_ptr<connection_core> const& core, error_code bad, request const& what, Handler&& handler) {
-    if (bad) return bad;
+error_code attempt(std::shared_ptr<connection_core> const& core, request const& what, Handler&& handler) {
     handler_source const source = offer<Result>(std::forward<Handler>(handler));
-    return start_operation(core, {&what, 1}, turn::now, &source);
+    return to_code(start_operation(core, {&what, 1}, turn::now, source));
 }
 
 /// The same, with nobody who waits for it.
-inline error_code attempt(std::shared_ptr<connection_core> const& core, error_code bad, request const& what) {
-    return bad ? bad : start_operation(core, {&what, 1}, turn::now, nullptr);
+template <class Result>
+error_code attempt(std::shared_ptr<connection_core> const& core, request const& what) {
+    return to_code(start_operation(core, {&what, 1}, turn::now, {}));
 }
 
 }  // namespace rcverbs::detail

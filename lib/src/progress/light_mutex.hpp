@@ -1,0 +1,66 @@
+// light_mutex.hpp — a lock for what is held briefly and hardly ever contended: an instruction to take it, one to give it back.
+//
+// A connection takes its lock some three times for each operation, nearly always on its own polling thread; the calls
+// behind std::mutex would cost more there than the rest of the account. Who finds it taken sleeps in the kernel. Not
+// recursive, not fair, no priority inheritance. Any thread.
+#pragma once
+
+#include <atomic>
+
+namespace rcverbs::progress {
+
+class light_mutex {
+public:
+    light_mutex() = default;
+    light_mutex(light_mutex const&) = delete;
+    light_mutex& operator=(light_mutex const&) = delete;
+
+    void lock() noexcept {
+        int expected = free;
+        if (!word_.compare_exchange_strong(expected, taken, std::memory_order_acquire, std::memory_order_relaxed)) wait();
+    }
+    bool try_lock() noexcept {
+        int expected = free;
+        return word_.compare_exchange_strong(expected, taken, std::memory_order_acquire, std::memory_order_relaxed);
+    }
+    void unlock() noexcept {
+        if (word_.exchange(free, std::memory_order_release) == awaited) wake();
+    }
+
+private:
+    static constexpr int free = 0;
+    static constexpr int taken = 1;
+    static constexpr int awaited = 2;
+
+    // Whoever has waited takes it as awaited: there may be others, and one wake-up too many does no harm.
+    [[gnu::noinline]] void wait() noexcept {
+        while (word_.exchange(awaited, std::memory_order_acquire) != free) {
+            word_.wait(awaited, std::memory_order_relaxed);
+        }
+    }
+
+    [[gnu::noinline]] void wake() noexcept { word_.notify_one(); }
+
+    std::atomic<int> word_{free};
+};
+
+/// Holds a light_mutex, and may let go of it early. (What std::unique_lock checks and throws would not be inlined.)
+class light_lock {
+public:
+    explicit light_lock(light_mutex& mutex) noexcept : mutex_{&mutex} { mutex.lock(); }
+    light_lock(light_lock const&) = delete;
+    light_lock& operator=(light_lock const&) = delete;
+    ~light_lock() {
+        if (mutex_ != nullptr) mutex_->unlock();
+    }
+    /// REQUIRES: it is held.
+    void unlock() noexcept {
+        mutex_->unlock();
+        mutex_ = nullptr;
+    }
+
+private:
+    light_mutex* mutex_;
+};
+
+}  // namespace rcverbs::progress

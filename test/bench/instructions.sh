@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# instructions.sh PROGRAM — what one signalled 8-byte write costs in user-space instructions, in raw verbs and by each form
+# of the library's, on a device that does nothing. Fails if the library adds more than 300 to a write with a callback, or
+# allocates. Instructions, not time: they are the same on every run of one build.
+set -euo pipefail
+
+program=$1
+more_max=300
+few=1600
+
+# Instructions of a whole run, by valgrind.
+count() {
+    # Its threads take turns, or one that polls would leave no turn to the others.
+    timeout 100 valgrind --fair-sched=yes --tool=callgrind --callgrind-out-file=/dev/null \
+        "$program" count "$1" "$2" "$3" 2>&1 >/dev/null | sed -n 's/^==[0-9]*== Collected : *//p'
+}
+
+for depth in 16 1; do
+    declare -A cost
+    for loop in raw callback deferred coroutine; do
+        short=$(count "$loop" "$few" "$depth")
+        # Threads that wait poll meanwhile: many operations make that small.
+        many=400000
+        if ((depth == 16)) && [[ $loop = raw || $loop = callback ]]; then many=2000000; fi
+        long=$(count "$loop" "$many" "$depth")
+        cost[$loop]=$(((long - short) / (many - few)))
+        printf '%2d in flight: %-10s %5d instructions per operation, %+d to raw verbs\n' \
+            "$depth" "$loop" "${cost[$loop]}" $((cost[$loop] - cost[raw]))
+    done
+    # What is judged is work with some of it in flight; one at a time, each pays for a whole round of the poller.
+    if ((depth == 16)); then more=$((cost[callback] - cost[raw])); fi
+done
+# Without valgrind, and therefore quickly, for the allocations.
+for loop in callback deferred coroutine; do "$program" count "$loop" 160000 16; done
+if ((more > more_max)); then
+    echo "a callback costs $more instructions more than raw verbs, more than $more_max" >&2
+    exit 1
+fi

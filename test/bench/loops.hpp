@@ -1,0 +1,188 @@
+// loops.hpp — the same work in four ways: signalled writes of 8 bytes, `depth` of them in flight, on a null device. Each loop
+// runs on a connection's polling thread.
+#pragma once
+
+#include <rcverbs/fabric.hpp>
+#include <rcverbs/rcverbs.hpp>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/deferred.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/use_future.hpp>
+
+#include <cstdint>
+#include <cstdlib>
+#include <future>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "bench/null_device.hpp"
+
+namespace bench {
+
+namespace asio = boost::asio;
+
+/// Two connected ends on the fabric, the client's device made null.
+class scene {
+public:
+    scene() : client_{io_, options()}, server_{connect()}, work_{io_.get_executor()}, thread_{[this] { io_.run(); }} {
+        ours_ = rcverbs::buffer{client_.domain(), 4096, rcverbs::access_flags::local_write};
+        theirs_ = rcverbs::buffer{server_.domain(), 4096, rcverbs::access_flags::remote_write};
+        source_ = ours_.slice(0, 8);
+        target_ = theirs_.remote().slice(0, 8);
+        queue_ = client_.native_handle();
+        on_poller([this] { device_.emplace(queue_); });
+    }
+    ~scene() {
+        on_poller([this] { device_.reset(); });
+        client_.close();
+        server_.close();
+        work_.reset();
+        thread_.join();
+    }
+
+    /// Runs a function on the polling thread and waits for it.
+    template <class Function>
+    void on_poller(Function f) {
+        asio::post(client_.get_executor(), asio::use_future(std::move(f))).get();
+    }
+
+    // Each of these makes `count` writes; `depth` divides it, and is less than the queue's.
+
+    /// What a careful program in plain C does: as many in flight, one posted for each that completes.
+    void raw(std::uint64_t count, std::uint64_t depth) {
+        on_poller([&] {
+            std::uint64_t posted = 0;
+            while (posted < depth) post_raw(posted++);
+            for (std::uint64_t completed = 0; completed < count;) {
+                ibv_wc done[32];
+                int found = 0;
+                while ((found = ibv_poll_cq(queue_->send_cq, 32, done)) == 0) {}
+                if (found < 0) throw std::runtime_error{"ibv_poll_cq"};
+                for (int i = 0; i < found; ++i, ++completed) {
+                    if (done[i].status != IBV_WC_SUCCESS || done[i].wr_id != completed) throw std::runtime_error{"completion"};
+                    if (posted < count) post_raw(posted++);
+                }
+            }
+        });
+    }
+
+    void callback(std::uint64_t count, std::uint64_t depth) { chain<callback_step>(count, depth); }
+    void deferred(std::uint64_t count, std::uint64_t depth) { chain<deferred_step>(count, depth); }
+
+    void coroutine(std::uint64_t count, std::uint64_t depth) {
+        std::vector<std::future<void>> all;
+        for (std::uint64_t i = 0; i < depth; ++i) {
+            all.push_back(asio::co_spawn(
+                client_.get_executor(),
+                [&]() -> asio::awaitable<void> {
+                    for (std::uint64_t n = 0; n < count / depth; ++n) co_await client_.async_write(source_, target_, asio::use_awaitable);
+                },
+                asio::use_future
+            ));
+        }
+        for (std::future<void>& one : all) one.get();
+    }
+
+    rcverbs::connection& client() noexcept { return client_; }
+
+private:
+    static rcverbs::connection_options options() {
+        rcverbs::connection_options o;
+        // A device that does nothing has no events to wake anybody either.
+        o.polling.mode = rcverbs::poll_mode::busy;
+        o.stall_timeout = std::chrono::milliseconds{0};
+        return o;
+    }
+
+    rcverbs::connection connect() {
+        rcverbs::acceptor acceptor{io_, {"10.0.0.1", 0}};
+        rcverbs::connection server;
+        acceptor.async_accept([&](rcverbs::error_code ec, rcverbs::connection made) {
+            if (!ec) server = std::move(made);
+            acceptor.close();
+        });
+        bool is_connected = false;
+        client_.async_connect(acceptor.local(), [&](rcverbs::error_code ec) { is_connected = !ec; });
+        while (!is_connected || !server.is_valid()) io_.run_one();
+        return server;
+    }
+
+    void post_raw(std::uint64_t id) {
+        ibv_sge segment{reinterpret_cast<std::uintptr_t>(source_.data()), 8, source_.key().value};
+        ibv_send_wr wr{};
+        wr.wr_id = id;
+        wr.sg_list = &segment;
+        wr.num_sge = 1;
+        wr.opcode = IBV_WR_RDMA_WRITE;
+        wr.send_flags = IBV_SEND_SIGNALED;
+        wr.wr.rdma.remote_addr = target_.address();
+        wr.wr.rdma.rkey = target_.key().value;
+        ibv_send_wr* bad = nullptr;
+        if (ibv_post_send(queue_, &wr, &bad) != 0) throw std::runtime_error{"ibv_post_send"};
+    }
+
+    /// What the steps of one run share.
+    struct run_state {
+        scene* on;
+        std::uint64_t to_start;
+        std::uint64_t to_complete;
+        std::promise<void> done;
+    };
+
+    template <class Step>
+    void chain(std::uint64_t count, std::uint64_t depth) {
+        run_state run{this, count, count, {}};
+        asio::post(client_.get_executor(), [&] {
+            for (std::uint64_t i = 0; i < depth; ++i) Step{&run}.start();
+        });
+        run.done.get_future().get();
+    }
+
+    /// A handler that starts the next write.
+    struct callback_step {
+        run_state* run;
+
+        void start() {
+            --run->to_start;
+            run->on->client_.async_write(run->on->source_, run->on->target_, *this);
+        }
+        void operator()(rcverbs::error_code ec, std::size_t) {
+            if (ec) std::abort();
+            if (run->to_start > 0) start();
+            if (--run->to_complete == 0) run->done.set_value();
+        }
+    };
+
+    struct deferred_step {
+        run_state* run;
+
+        void start() {
+            --run->to_start;
+            auto operation = run->on->client_.async_write(run->on->source_, run->on->target_, asio::deferred);
+            std::move(operation)(*this);
+        }
+        void operator()(rcverbs::error_code ec, std::size_t) {
+            if (ec) std::abort();
+            if (run->to_start > 0) start();
+            if (--run->to_complete == 0) run->done.set_value();
+        }
+    };
+
+    rcverbs::fabric::world world_{{.mode = rcverbs::fabric::scheduling::real, .seed = 1, .devices = {}}};
+    asio::io_context io_;
+    rcverbs::connection client_;
+    rcverbs::connection server_;
+    asio::executor_work_guard<asio::io_context::executor_type> work_;
+    rcverbs::buffer ours_;
+    rcverbs::buffer theirs_;
+    rcverbs::local_slice source_;
+    rcverbs::remote_region target_;
+    ibv_qp* queue_ = nullptr;
+    std::optional<null_device> device_;
+    std::thread thread_;
+};
+
+}  // namespace bench
