@@ -11,12 +11,17 @@ namespace {
 // Numbers that go over the wire in the hello.
 constexpr std::uint32_t write_mode = 1;
 constexpr std::uint32_t read_mode = 2;
+constexpr std::uint32_t atomic_mode = 3;
 
 }  // namespace
 
 rcverbs::session_options arguments::session() const {
     rcverbs::session_options s;
-    s.mode = exchange.mode == transfer_mode::write ? write_mode : read_mode;
+    switch (exchange.mode) {
+    case transfer_mode::write: s.mode = write_mode; break;
+    case transfer_mode::read: s.mode = read_mode; break;
+    case transfer_mode::atomic: s.mode = atomic_mode; break;
+    }
     s.exchange_deadline = timeout;
     s.finish_deadline = timeout;
     return s;
@@ -26,16 +31,17 @@ void arguments::apply_timeout() {
     connection.resolve_address_deadline = std::min(connection.resolve_address_deadline, timeout);
     connection.resolve_route_deadline = std::min(connection.resolve_route_deadline, timeout);
     connection.connect_deadline = timeout;
+    counter.patience = timeout;
     connection.disconnect_deadline = std::min(connection.disconnect_deadline, timeout);
 }
 
 void add_shared(CLI::App& app, arguments& out) {
-    app.add_option("mode", out.exchange.mode, "what each side does to the other's region: write or read")
+    app.add_option("mode", out.exchange.mode, "what is done to the other side's memory: each writes or reads a message; clients add to the server's counter")
         ->required()
         ->transform(CLI::CheckedTransformer(
-            std::map<std::string, transfer_mode>{{"write", transfer_mode::write}, {"read", transfer_mode::read}}
+            std::map<std::string, transfer_mode>{{"write", transfer_mode::write}, {"read", transfer_mode::read}, {"atomic", transfer_mode::atomic}}
         ))
-        ->option_text("write|read REQUIRED");
+        ->option_text("write|read|atomic REQUIRED");
     app.add_option("--size", out.exchange.size_bytes, "size of the region in bytes; give both sides the same")
         ->check(CLI::Range(frame_bytes_min, std::size_t{1} << 30))
         ->option_text("BYTES [1024]");
@@ -64,7 +70,7 @@ void add_shared(CLI::App& app, arguments& out) {
             {"event", rcverbs::poll_mode::event}}))
         ->option_text("busy|adaptive|event [adaptive]");
     app.add_option("--hold-at", out.exchange.hold_at, "stay at this step until the connection ends, to try out what the peer does")
-        ->check(CLI::IsMember({"connected", "regions-sent", "regions-received", "transferred", "done-sent"}))
+        ->check(CLI::IsMember({"connected", "regions-sent", "regions-received", "locked", "transferred", "done-sent"}))
         ->option_text("STEP");
     app.add_flag("--corrupt", out.exchange.corrupt, "damage the outgoing message, to try out the check");
     app.footer(exit_code_help);

@@ -9,6 +9,7 @@
 
 #include <rcverbs/session.hpp>
 
+#include "common/counter.hpp"
 #include "common/exchange.hpp"
 
 namespace demo {
@@ -16,6 +17,7 @@ namespace demo {
 /// What the shared options came to.
 struct arguments {
     exchange_options exchange;
+    counter_options counter;
     std::chrono::milliseconds timeout{10000};
     rcverbs::connection_options connection;
 

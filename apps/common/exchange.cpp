@@ -24,6 +24,12 @@ namespace {
 
 constexpr auto awaiting = asio::as_tuple(asio::use_awaitable);
 
+std::string own_message(exchange_options const& options) {
+    return "message from " + options.side + " side with pid " + std::to_string(::getpid());
+}
+
+}  // namespace
+
 asio::awaitable<void> hold_if(exchange_options const& options, std::string const& here, rcverbs::session& s) {
     if (options.hold_at != here) co_return;
     complain("holding at " + here + ".");
@@ -37,12 +43,6 @@ exit_code report(rcverbs::session const& s, error_code ec, step where) {
     complain(f.message());
     return exit_code_for(f.code, std::max(f.where, step::handshake));
 }
-
-std::string own_message(exchange_options const& options) {
-    return "message from " + options.side + " side with pid " + std::to_string(::getpid());
-}
-
-}  // namespace
 
 void say(std::string const& line) { std::fputs((line + '\n').c_str(), stdout); }
 

@@ -16,7 +16,7 @@
 
 namespace demo {
 
-enum class transfer_mode { write, read };
+enum class transfer_mode { write, read, atomic };
 
 struct exchange_options {
     transfer_mode mode = transfer_mode::write;
@@ -34,6 +34,11 @@ struct exchange_options {
 
 /// Runs the exchange over an established session and says what happens on standard output, failures on standard error.
 boost::asio::awaitable<exit_code> exchange(rcverbs::session& s, exchange_options const& options);
+
+/// Stays until the connection ends, if `here` is the step to stay at.
+boost::asio::awaitable<void> hold_if(exchange_options const& options, std::string const& here, rcverbs::session& s);
+/// Prints why a session failed at or after `where`, and says what to exit with.
+exit_code report(rcverbs::session const& s, rcverbs::error_code ec, rcverbs::step where);
 
 /// Prints a line to standard output.
 void say(std::string const& line);

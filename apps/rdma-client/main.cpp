@@ -1,4 +1,4 @@
-// rdma-client — connects to rdma-server, exchanges a message with it, and disconnects.
+// rdma-client — connects to rdma-server, exchanges a message with it or adds to its counter, and disconnects.
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -43,7 +43,9 @@ exit_code run_once(client_arguments const& a, rcverbs::endpoint const& server) {
             demo::complain(f.message());
             code = demo::exit_code_for(ec, f.where);
         } else {
-            code = co_await demo::exchange(session, a.exchange);
+            code = a.exchange.mode == demo::transfer_mode::atomic
+                       ? co_await demo::add_to_counter(session, a.exchange, a.counter)
+                       : co_await demo::exchange(session, a.exchange);
         }
     };
     // The coroutine runs on the polling thread: run() is not to return before it has ended.
@@ -78,6 +80,10 @@ exit_code run(client_arguments& a) {
     }
     a.apply_timeout();
     rcverbs::endpoint const server{found.begin()->endpoint().address(), a.port};
+    if (a.exchange.mode == demo::transfer_mode::atomic) {
+        a.counter.additions = a.count;
+        return run_once(a, server);
+    }
     for (std::uint32_t i = 0; i < a.count; ++i) {
         exit_code const code = run_once(a, server);
         if (code != exit_code::done) return code;
@@ -92,13 +98,17 @@ int main(int argc, char** argv) {
     client_arguments a;
     a.exchange.side = "active/client";
     a.exchange.farewell = "disconnected.";
-    CLI::App app{"Exchanges a message with rdma-server by RDMA write or read."};
+    CLI::App app{"Exchanges a message with rdma-server by RDMA write or read, or adds to its counter by RDMA atomics."};
     demo::add_shared(app, a);
     app.add_option("host", a.host, "the server's address or name")->required()->option_text("HOST REQUIRED");
     app.add_option("port", a.port, "the server's port")->required()->check(CLI::Range(1, 65535))->option_text("PORT REQUIRED");
     app.add_option("--from", a.from, "the local address to connect from")->option_text("ADDR");
-    app.add_option("--count", a.count, "how many exchanges to run, one after another")
+    app.add_option("--count", a.count, "how many exchanges to run, one after another; with atomic: how many additions")
         ->check(CLI::Range(1, 1000000))
+        ->option_text("N [1]");
+    app.add_option("--add", a.counter.addend, "with atomic: what each addition adds")->option_text("N [1]");
+    app.add_option("--updates", a.counter.updates, "with atomic: how often to change the record under the lock")
+        ->check(CLI::Range(0, 1000000))
         ->option_text("N [1]");
     exit_code code = exit_code::other;
     if (!demo::parse(app, argc, argv, code)) return static_cast<int>(code);

@@ -1,4 +1,4 @@
-// rdma-server — waits for rdma-client, exchanges a message with each, and goes on.
+// rdma-server — waits for rdma-client, exchanges a message with each or lets it count, and goes on.
 #include <cstdio>
 #include <exception>
 
@@ -9,7 +9,7 @@ int main(int argc, char** argv) {
     demo::server_arguments a;
     a.exchange.side = "passive/server";
     a.exchange.farewell = "peer disconnected.";
-    CLI::App app{"Exchanges messages with any number of rdma-clients by RDMA write or read."};
+    CLI::App app{"Exchanges messages with any number of rdma-clients by RDMA write or read, or lets them count by RDMA atomics."};
     demo::add_shared(app, a);
     app.add_option("--bind", a.bind, "the local address to listen on; all of them without")->option_text("ADDR");
     app.add_option("--port", a.port, "the port to listen on; 0 picks a free one")

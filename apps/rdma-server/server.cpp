@@ -69,7 +69,9 @@ asio::awaitable<exit_code> server::serve(std::shared_ptr<rcverbs::session> clien
             counts = client->reason() != rcverbs::close_reason::refused;
         } else {
             counts = true;
-            code = co_await exchange(*client, arguments_.exchange);
+            code = arguments_.exchange.mode == transfer_mode::atomic
+                       ? co_await counter_.serve(*client, arguments_.exchange)
+                       : co_await exchange(*client, arguments_.exchange);
         }
     } catch (std::exception const& e) {
         complain(peer + ": " + e.what());
@@ -118,7 +120,9 @@ void server::on_signal() {
 
 void server::end_if_idle() {
     acceptor_.close();
-    if (!running_.empty()) return;
+    if (!running_.empty() || !work_.owns_work()) return;
+    exit_code const verdict = counter_.conclude();
+    if (result_ == exit_code::done) result_ = verdict;
     signals_.cancel();
     grace_.cancel();
     work_.reset();

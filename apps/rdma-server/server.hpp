@@ -50,6 +50,8 @@ private:
     // The exchanges run on polling threads; run() is not to return before they have reported.
     boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
     std::list<std::shared_ptr<rcverbs::session>> running_;
+    // In atomic mode: what all clients share.
+    shared_counter counter_;
     std::uint32_t served_ = 0;
     bool is_ending_ = false;
     exit_code result_ = exit_code::done;

@@ -365,3 +365,58 @@ TEST_CASE("a server told to end cuts off what does not finish in time", "[demo]"
     CHECK((status == deadline_passed || status == done));
     CHECK(c.wait(20s) == peer_gone);
 }
+
+TEST_CASE("eight clients add a thousand times each, and the server counts eight thousand", "[demo]") {
+    server s{{"atomic", "--count", "8", "--timeout", "60s"}};
+    std::vector<child_process> clients;
+    for (int i = 0; i < 8; ++i) clients.push_back(s.client("atomic", {"--count", "1000", "--updates", "10", "--timeout", "60s"}));
+    for (child_process& c : clients) {
+        auto const status = c.wait();
+        INFO(c.output() << c.error());
+        CHECK(status == done);
+        CHECK(c.output().find("added 1 x 1000; the counter was ") != std::string::npos);
+        CHECK(c.output().find("changed the record x 10 under the lock") != std::string::npos);
+    }
+    CHECK(s.process.wait() == done);
+    std::vector<std::string> const lines = s.process.output_lines();
+    REQUIRE(lines.size() > 2);
+    CHECK(lines[lines.size() - 2] == "counter: 8000");
+    CHECK(lines.back() == "record: changed 80 times.");
+}
+
+TEST_CASE("a client says what it saw of the counter, and adds what it is told", "[demo]") {
+    server s{{"atomic", "--count", "2"}};
+    child_process first = s.client("atomic", {"--count", "3", "--add", "5", "--updates", "0"});
+    CHECK(first.wait() == done);
+    CHECK(first.output_lines() ==
+          std::vector<std::string>{
+              "address resolved.",
+              "route resolved.",
+              "received MSG_MR. adding to the remote counter...",
+              "added 5 x 3; the counter was 0 before the first and 10 before the last.",
+              "disconnected."});
+    child_process second = s.client("atomic", {});
+    CHECK(second.wait() == done);
+    CHECK(second.output().find("added 1 x 1; the counter was 15 before the first") != std::string::npos);
+    CHECK(second.output().find("changed the record x 1 under the lock, taken in 1 attempts; it was at 0") != std::string::npos);
+    CHECK(s.process.wait() == done);
+    CHECK(s.process.output().find("counter: 16\n") != std::string::npos);
+}
+
+TEST_CASE("the lock of a client that was killed is given back", "[demo]") {
+    server s{{"atomic"}};
+    child_process holder = s.client("atomic", {"--hold-at", "locked"});
+    REQUIRE(holder.wait_for_error("holding at locked."));
+    // As long as it is held, nobody else gets it.
+    child_process impatient = s.client("atomic", {"--timeout", "300ms"});
+    CHECK(impatient.wait() == deadline_passed);
+    holder.signal(SIGKILL);
+    holder.wait();
+    child_process next = s.client("atomic");
+    auto const status = next.wait();
+    INFO(next.error());
+    CHECK(status == done);
+    s.process.signal(SIGTERM);
+    CHECK(s.process.wait() == done);
+    CHECK(s.process.output().find("record: changed 1 times.") != std::string::npos);
+}
