@@ -77,6 +77,8 @@ enum class errc {
     completion_queue_broken = 29,
     /// The device did not return the outstanding work in time; its memory stays registered.
     not_drained = 30,
+    /// The connection takes its receives from a shared receive queue: start them there.
+    receives_are_shared = 32,
     /// A posted operation stayed unanswered for longer than connection_options::stall_timeout.
     stalled = 31,
 };

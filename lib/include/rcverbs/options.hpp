@@ -15,6 +15,7 @@
 #include <rcverbs/failure.hpp>
 #include <rcverbs/poller.hpp>
 #include <rcverbs/protection_domain.hpp>
+#include <rcverbs/shared_receive_queue.hpp>
 
 namespace rcverbs {
 
@@ -89,6 +90,8 @@ struct connection_options {
     polling_options polling;
     /// The poller to share; one of the connection's own if not open. Only with progress_on::poller.
     poller shared_poller;
+    /// The receives to take from, instead of ones of the connection's own; its own if not valid. Not with private_domain.
+    shared_receive_queue shared_receives;
     /// The local address to connect from; chosen by the route if empty.
     std::optional<boost::asio::ip::address> bind_address;
     /// True to give the connection a protection domain of its own instead of the one its io_context shares per device.

@@ -21,4 +21,5 @@
 #include <rcverbs/received.hpp>
 #include <rcverbs/remote_region.hpp>
 #include <rcverbs/session.hpp>
+#include <rcverbs/shared_receive_queue.hpp>
 #include <rcverbs/statistics.hpp>

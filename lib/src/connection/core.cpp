@@ -7,6 +7,7 @@
 #include <boost/asio/strand.hpp>
 
 #include <algorithm>
+#include <array>
 
 #include "connection/quarantine.hpp"
 #include "verbs/errno_map.hpp"
@@ -55,7 +56,8 @@ error_code validate(connection_options const& o) noexcept {
                        o.min_rnr_timer >= std::chrono::microseconds{10} &&
                        o.min_rnr_timer <= std::chrono::microseconds{655360} &&
                        o.polling.spin >= nanoseconds{0};
-    bool const placement = o.progress == progress_on::poller || !o.shared_poller.is_open();
+    bool const placement = (o.progress == progress_on::poller || !o.shared_poller.is_open()) &&
+                           !(o.private_domain && o.shared_receives.is_valid());
     return deadlines && counts && times && placement ? error_code{} : make_error_code(errc::invalid_option);
 }
 
@@ -106,8 +108,10 @@ void connection_core::shut_down() noexcept {
     calls dropped_calls;
     std::shared_ptr<progress::completion_source> source;
     std::unique_ptr<cm::id> id;
+    std::shared_ptr<shared_receives> shared;
     {
         guard const lock{mutex_};
+        shared = std::move(shared_);
         is_shut_down_ = true;
         is_open_ = false;
         timer_.reset();
@@ -128,6 +132,7 @@ void connection_core::shut_down() noexcept {
         static_cast<void>(source->queue().destroy());
     }
     id.reset();
+    if (shared != nullptr) shared->detach();
     // Last: a handler may hold the last handle of another connection, or of this one.
     data_.for_each([](operation& op) { op.drop(); });
 }
@@ -299,24 +304,32 @@ void connection_core::make_queue_pair(error_code& ec) {
         domain_ = registry_.channel().shared_domain(id_->device(), ec);
     }
     if (ec) return;
+    if (options_.shared_receives.is_valid()) {
+        std::shared_ptr<shared_receives> const& queue = options_.shared_receives.queue();
+        queue->attach(domain_, ec);
+        if (ec) return;
+        shared_ = queue;
+    }
     device_limits const& device = domain_->on().limits();
     // Both queues complete into one.
     std::uint32_t const depth_max = std::min(device.queue_depth_max, device.completion_queue_depth_max / 2);
     verbs::queue_sizes sizes{
         std::min(options_.send_queue_depth, depth_max),
-        std::min(options_.receive_queue_depth, depth_max),
+        shared_ != nullptr ? 0 : std::min(options_.receive_queue_depth, depth_max),
         std::min(options_.send_segments_max, device.segments_max),
         std::min(options_.receive_segments_max, device.segments_max),
-        options_.inline_bytes_max};
+        options_.inline_bytes_max,
+        shared_ != nullptr ? shared_->get() : nullptr};
+    std::uint32_t const receives = shared_ != nullptr ? shared_->depth() : sizes.receive_depth;
     limits_ = {sizes.send_depth,
-               sizes.receive_depth,
+               receives,
                std::min<std::uint32_t>(options_.initiator_depth, device.initiator_depth_max),
                std::min<std::uint32_t>(options_.responder_resources, device.responder_resources_max),
                sizes.send_segments,
                sizes.receive_segments,
                0,
                device.message_bytes_max};
-    std::uint32_t const completions = sizes.send_depth + sizes.receive_depth;
+    std::uint32_t const completions = sizes.send_depth + receives;
     // Everything that can be in the completion queue at a time fits: it cannot overflow.
     verbs::completion_queue queue{id_->device(), completions, ec};
     if (ec) return;
@@ -333,7 +346,7 @@ void connection_core::make_queue_pair(error_code& ec) {
         atomic_results_ = std::make_shared<buffer>(protection_domain{domain_}, results, access_flags::local_write, ec);
     }
     data_ = data_path{
-        {sizes, options_.waiting_operations_max, device.message_bytes_max},
+        {sizes, options_.waiting_operations_max, device.message_bytes_max, shared_.get()},
         atomic_results_ != nullptr ? atomic_results_->slice() : local_slice{}};
     source_ = std::move(source);
     poll_counters_ = source_->counters();
@@ -448,6 +461,7 @@ errc connection_core::refusal(request const& what) const noexcept {
     }
     switch (what.kind) {
     case operation_kind::receive:
+        if (shared_ != nullptr) return errc::receives_are_shared;
         return verbs::count_segments(what) > limits_.receive_segments_max ? errc::too_many_segments : errc{};
     case operation_kind::send_with_invalidate:
         if (!domain_->on().limits().has_send_with_invalidate) return errc::invalidate_unsupported;
@@ -560,7 +574,19 @@ void connection_core::post_waiting() {
     if (!is_live()) check_drained();
     round_thread_ = this_thread();
     make_calls(lock);
+    if (!report.shared.empty()) return run_shared_round(report);
     run_round(report.done);
+}
+
+// One of the two may be ended by a handler's exception: so where there are both, one is posted.
+void connection_core::run_shared_round(completion_report& report) {
+    std::shared_ptr<shared_receives> const queue = shared_;
+    if (!report.done.empty()) {
+        queue->complete(report.shared, {});
+        return run_round(report.done);
+    }
+    run_round({});
+    queue->complete(report.shared, executor_);
 }
 
 void connection_core::on_failed(completion_report const& report) {
@@ -772,6 +798,8 @@ void connection_core::begin_finish() {
 void connection_core::finish() {
     guard lock{mutex_};
     if (is_shut_down_ || has_finished_) return;
+    // What peers have sent is theirs, though this connection ends: devices may forget it with the queue pair.
+    operation_list arrived = take_shared();
     error_code destroyed;
     if (qp_.is_open()) {
         auto const channel = registry_.channel().lock();
@@ -800,7 +828,13 @@ void connection_core::finish() {
     calls_.complete(disconnect_waiter_, code);
     calls_.complete(end_waiter_, code);
     calls made = std::exchange(calls_, {});
+    std::shared_ptr<shared_receives> const shared = std::move(shared_);
     lock.unlock();
+    if (shared != nullptr) {
+        shared->complete(arrived, {});
+        // One that could not be destroyed may still take from it.
+        if (!destroyed) shared->detach();
+    }
     if (!left.empty()) post_handlers(left);
     // The io_context's work ends when the last handler has been called.
     asio::post(
@@ -809,6 +843,19 @@ void connection_core::finish() {
             made.make(self->executor_);
         }
     );
+}
+
+operation_list connection_core::take_shared() noexcept {
+    operation_list arrived;
+    if (shared_ == nullptr || source_ == nullptr) return arrived;
+    std::array<ibv_wc, 16> batch;
+    for (int count = 0; (count = source_->queue().poll(batch)) > 0;) {
+        for (ibv_wc const& wc : std::span{batch}.first(static_cast<std::size_t>(count))) {
+            if (!verbs::is_shared_receive(wc.wr_id)) continue;
+            if (operation* const op = shared_->take(wc)) arrived.push_back(*op);
+        }
+    }
+    return arrived;
 }
 
 // What waiting for the end reports: an end by either side's disconnect is none of its business.

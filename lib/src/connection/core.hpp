@@ -24,6 +24,7 @@
 #include "connection/calls.hpp"
 #include "connection/data_path.hpp"
 #include "connection/registry.hpp"
+#include "connection/shared_receives.hpp"
 #include "machines/accept_machine.hpp"
 #include "machines/connect_machine.hpp"
 #include "machines/teardown_machine.hpp"
@@ -123,6 +124,7 @@ private:
     void check_stall();
     void begin_finish();
     void finish();
+    operation_list take_shared() noexcept;
     void cancel(operation& op, std::uint32_t use, boost::asio::cancellation_type type);
     error_code flush_error() const noexcept;
     bool setup_is_under_way() const noexcept;
@@ -147,6 +149,7 @@ private:
     }
     [[gnu::noinline]] void post_calls(guard& lock);
     void run_round(operation_list done);
+    [[gnu::noinline]] void run_shared_round(completion_report& report);
     [[gnu::noinline]] void post_handlers(operation_list done);
 
     boost::asio::io_context& context_;
@@ -164,6 +167,7 @@ private:
     verbs::queue_pair qp_;
     data_path data_;
     std::shared_ptr<buffer> atomic_results_;
+    std::shared_ptr<shared_receives> shared_;
     std::shared_ptr<progress::poll_counters const> poll_counters_;
 
     std::variant<connect, accept> setup_;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "connection/shared_receives.hpp"
 #include "verbs/errno_map.hpp"
 
 namespace rcverbs::detail {
@@ -32,6 +33,7 @@ operation_list operation_list::split_from(operation& op) noexcept {
 
 data_path::data_path(data_path_sizes const& sizes, local_slice atomic_results)
     : in_use_max_{std::size_t{sizes.queues.send_depth} + sizes.queues.receive_depth + sizes.waiting_max},
+      shared_{sizes.shared},
       // One segment's length is 32 bits, whatever a device says of its messages.
       limits_{std::min<std::uint64_t>(sizes.message_bytes_max, std::uint64_t{1} << 31), sizes.queues.send_segments},
       receive_segments_max_{sizes.queues.receive_segments},
@@ -340,25 +342,32 @@ void data_path::succeed_specially(operation& op, std::uint64_t sequence, ibv_wc 
 void data_path::retire_specially(ibv_wc const& wc, completion_report& report) noexcept {
     queue& q = verbs::is_receive(wc.wr_id) ? receives_ : sends_;
     std::uint64_t const sequence = verbs::sequence_of(wc.wr_id);
+    if (verbs::is_shared_receive(wc.wr_id)) {
+        operation* const op = shared_ != nullptr ? shared_->take(wc) : nullptr;
+        if (op == nullptr) return;
+        counts_.bytes_received += op->result.arrival.size_bytes;
+        report.shared.push_back(*op);
+        if (wc.status != IBV_WC_SUCCESS) note_failure(report, wc);
+        return;
+    }
     if (!q.window.is_posted(sequence)) return;
-    if (wc.status != IBV_WC_SUCCESS) note_failure(report, q, sequence, wc);
+    if (wc.status != IBV_WC_SUCCESS) {
+        // The operation that a failed completion names has its code; what came before it has been carried out.
+        operation& op = *q.window.entry_of(sequence).op;
+        bool const is_called_off = wc.status == IBV_WC_WR_FLUSH_ERR && op.is_cancelled;
+        error_code const ec{static_cast<int>(wc.status), work_completion_category()};
+        if (!op.code) op.code = is_called_off ? error_code{boost::asio::error::operation_aborted} : ec;
+        note_failure(report, wc);
+    }
     q.window.retire(sequence, [&](entry const& e, std::uint64_t number) {
         if (e.is_last_piece) take_in(*e.op, number, wc, report);
     });
 }
 
-// The operation that a failed completion names has its code; what came before it has been carried out.
-void data_path::note_failure(
-    completion_report& report, queue const& q, std::uint64_t sequence, ibv_wc const& wc
-) noexcept {
-    error_code const ec{static_cast<int>(wc.status), work_completion_category()};
-    bool const is_flush = wc.status == IBV_WC_WR_FLUSH_ERR;
-    operation& op = *q.window.entry_of(sequence).op;
-    if (!op.code) op.code = is_flush && op.is_cancelled ? error_code{boost::asio::error::operation_aborted} : ec;
-    if (!report.failed || (report.failed == wc_errc::flushed && !is_flush)) {
-        report.failed = ec;
-        report.vendor_error = static_cast<int>(wc.vendor_err);
-    }
+void data_path::note_failure(completion_report& report, ibv_wc const& wc) noexcept {
+    if (report.failed && (report.failed != wc_errc::flushed || wc.status == IBV_WC_WR_FLUSH_ERR)) return;
+    report.failed = {static_cast<int>(wc.status), work_completion_category()};
+    report.vendor_error = static_cast<int>(wc.vendor_err);
 }
 
 operation_list data_path::fail_all(error_code posted_error, error_code waiting_error) {

@@ -79,13 +79,19 @@ struct completion_report {
     error_code failed;
     /// With it: the device's vendor error.
     int vendor_error = 0;
+    /// Receives of the shared queue, which are completed by it.
+    operation_list shared;
 };
+
+class shared_receives;
 
 /// What a connection's queues hold and how they are used.
 struct data_path_sizes {
     verbs::queue_sizes queues;
     std::size_t waiting_max = 0;
     std::uint64_t message_bytes_max = 0;
+    // Null if the receives are the connection's own.
+    shared_receives* shared = nullptr;
 };
 
 class data_path {
@@ -218,7 +224,7 @@ private:
     void take_back_from(std::size_t first) noexcept;
     static void rebuild_request(request& what, ibv_send_wr const& wr) noexcept;
     [[gnu::noinline]] void retire_specially(ibv_wc const& wc, completion_report& report) noexcept;
-    void note_failure(completion_report& report, queue const& q, std::uint64_t sequence, ibv_wc const& wc) noexcept;
+    void note_failure(completion_report& report, ibv_wc const& wc) noexcept;
     void fail(operation& op, error_code ec) noexcept;
     void succeed_specially(operation& op, std::uint64_t sequence, ibv_wc const& completion) noexcept;
 
@@ -292,6 +298,7 @@ private:
     operation_list free_;
     std::size_t in_use_ = 0;
     std::size_t in_use_max_ = 0;
+    shared_receives* shared_ = nullptr;
     verbs::piece_limits limits_;
     std::size_t receive_segments_max_ = 0;
     std::uint32_t inline_bytes_max_ = 0;

@@ -37,6 +37,7 @@ char const* text(errc e) noexcept {
     case errc::unexpected_message: return "a message of the session protocol came when it was not due";
     case errc::device_removed: return "the RDMA device was removed";
     case errc::completion_queue_broken: return "the completion queue failed and completions are lost";
+    case errc::receives_are_shared: return "the connection's receives are shared; start them on its shared_receive_queue";
     case errc::stalled: return "posted work stayed unanswered for longer than stall_timeout; the peer posts no receives, or is gone";
     case errc::not_drained: return "the device did not return the posted work in time; its memory stays registered";
     }
@@ -146,6 +147,7 @@ bool is_fatal(error_code const& ec) noexcept {
     case errc::region_gone:
     case errc::foreign_domain:
     case errc::would_block:
+    case errc::receives_are_shared:
     case errc::invalidate_unsupported: return false;
     default: return true;
     }

@@ -26,6 +26,7 @@ using device_handle = unique_handle<ibv_context, &ibv_close_device>;
 using domain_handle = unique_handle<ibv_pd, &ibv_dealloc_pd>;
 using region_handle = unique_handle<ibv_mr, &ibv_dereg_mr>;
 using channel_handle = unique_handle<ibv_comp_channel, &ibv_destroy_comp_channel>;
+using shared_queue_handle = unique_handle<ibv_srq, &ibv_destroy_srq>;
 using cq_handle = unique_handle<ibv_cq, &ibv_destroy_cq>;
 
 }  // namespace rcverbs::verbs

@@ -27,6 +27,7 @@ error_code queue_pair::create(rdma_cm_id* id, ibv_pd* domain, ibv_cq* completion
     ibv_qp_init_attr attributes{};
     attributes.send_cq = completions;
     attributes.recv_cq = completions;
+    attributes.srq = sizes.shared_receives;
     attributes.qp_type = IBV_QPT_RC;
     attributes.sq_sig_all = 0;
     attributes.cap.max_send_wr = sizes.send_depth;

@@ -23,6 +23,8 @@ struct queue_sizes {
     std::uint32_t send_segments = 0;
     std::uint32_t receive_segments = 0;
     std::uint32_t inline_bytes = 0;
+    // Where it takes its receives from, if not from a queue of its own. Must outlive it.
+    ibv_srq* shared_receives = nullptr;
 };
 
 /// The depths of reads and atomics as the connection manager programmed them.

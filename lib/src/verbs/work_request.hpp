@@ -25,10 +25,14 @@ struct piece_limits {
 
 /// A work request's id: the place in its queue, and which queue. Only the id may be read from a failed completion.
 constexpr std::uint64_t receive_bit = std::uint64_t{1} << 63;
+constexpr std::uint64_t shared_bit = std::uint64_t{1} << 62;
 constexpr std::uint64_t send_id(std::uint64_t sequence) noexcept { return sequence; }
 constexpr std::uint64_t receive_id(std::uint64_t sequence) noexcept { return sequence | receive_bit; }
 constexpr bool is_receive(std::uint64_t id) noexcept { return (id & receive_bit) != 0; }
-constexpr std::uint64_t sequence_of(std::uint64_t id) noexcept { return id & ~receive_bit; }
+constexpr std::uint64_t sequence_of(std::uint64_t id) noexcept { return id & ~(receive_bit | shared_bit); }
+/// That of a shared receive queue: the number of its slot.
+constexpr std::uint64_t shared_receive_id(std::uint64_t slot) noexcept { return slot | receive_bit | shared_bit; }
+constexpr bool is_shared_receive(std::uint64_t id) noexcept { return (id & shared_bit) != 0; }
 
 /// True for fetch-and-add and compare-and-swap.
 constexpr bool is_atomic(detail::operation_kind kind) noexcept {

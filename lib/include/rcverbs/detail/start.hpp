@@ -135,9 +135,9 @@ handler_source offer(Handler&& handler) noexcept {
 }
 
 /// Calls a handler with the error of an operation that was not taken on, as if by post.
-template <class Value, class Handler>
-void post_refusal(connection_core const& core, Handler&& handler, errc why) {
-    auto const executor = boost::asio::get_associated_executor(handler, executor_of(core));
+template <class Value, class Owner, class Handler>
+void post_refusal(Owner const& owner, Handler&& handler, errc why) {
+    auto const executor = boost::asio::get_associated_executor(handler, executor_of(owner));
     boost::asio::post(executor, boost::asio::append(std::forward<Handler>(handler), error_code{why}, Value{}));
 }
 

@@ -1,0 +1,300 @@
+#include "connection/shared_receives.hpp"
+
+#include <boost/asio/error.hpp>
+#include <boost/asio/post.hpp>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "connection/quarantine.hpp"
+#include "verbs/errno_map.hpp"
+#include "verbs/region_record.hpp"
+
+namespace rcverbs::detail {
+
+namespace asio = boost::asio;
+
+shared_receives::shared_receives(asio::io_context& context, shared_receive_options options)
+    : registry_{asio::use_service<registry>(context)}, options_{std::move(options)} {
+    if (!options_.executor) options_.executor = context.get_executor();
+}
+
+shared_receives::~shared_receives() {
+    if (!is_shut_down_) registry_.remove(this);
+}
+
+std::shared_ptr<shared_receives> shared_receives::make(asio::io_context& context, shared_receive_options options) {
+    if (options.depth == 0 || options.segments_max == 0) {
+        throw boost::system::system_error{errc::invalid_option, "shared receive queue"};
+    }
+    auto made = std::make_shared<shared_receives>(context, std::move(options));
+    made->registry_.add(made);
+    return made;
+}
+
+void shared_receives::attach(std::shared_ptr<verbs::domain> const& domain, error_code& ec) {
+    guard const lock{mutex_};
+    ec.clear();
+    if (is_closed_ || is_shut_down_) {
+        ec = errc::not_connected;
+    } else if (queue_ != nullptr) {
+        if (domain != domain_) ec = errc::foreign_domain;
+    } else {
+        device_limits const& device = domain->on().limits();
+        std::uint32_t const depth_max = std::min(device.shared_receive_depth_max, device.completion_queue_depth_max / 2);
+        if (depth_max == 0) {
+            ec = boost::system::errc::make_error_code(boost::system::errc::operation_not_supported);
+            return;
+        }
+        depth_ = std::min(options_.depth, depth_max);
+        segments_max_ = std::min(options_.segments_max, device.segments_max);
+        ibv_srq_init_attr attributes{};
+        attributes.attr.max_wr = depth_;
+        attributes.attr.max_sge = static_cast<std::uint32_t>(segments_max_);
+        queue_.reset(ibv_create_srq(domain->get(), &attributes));
+        ec = verbs::from_pointer(queue_.get());
+        if (ec) return;
+        domain_ = domain;
+        slots_.assign(depth_, nullptr);
+        free_slots_.reserve(depth_);
+        for (std::uint32_t i = depth_; i-- > 0;) free_slots_.push_back(i);
+        // Those whose handlers are being called may be as many as are posted.
+        operation_count_ = std::size_t{2} * depth_ + options_.waiting_max;
+        operations_ = std::make_unique<operation[]>(operation_count_);
+        for (std::size_t i = 0; i < operation_count_; ++i) free_.push_back(operations_[i]);
+    }
+    if (!ec) ++users_;
+}
+
+void shared_receives::detach() noexcept {
+    guard lock{mutex_};
+    if (--users_ > 0) return;
+    if (is_shut_down_) {
+        lock.unlock();
+        return drop_all();
+    }
+    if (is_closed_) release_all(lock);
+}
+
+errc shared_receives::start(request const& what, turn when, handler_source source) {
+    guard lock{mutex_};
+    if (queue_ == nullptr || is_closed_ || is_shut_down_) return errc::not_connected;
+    for (std::size_t i = 0; i < what.local.count(); ++i) {
+        errc const problem = check(what.local[i], domain_.get(), access_flags::local_write);
+        if (problem != errc{}) return problem;
+    }
+    if (verbs::count_segments(what) > segments_max_) return errc::too_many_segments;
+    if (when == turn::now && (free_slots_.empty() || !waiting_.empty())) return errc::would_block;
+    operation* const op = in_use_ < depth_ + options_.waiting_max ? free_.pop_front() : nullptr;
+    if (op == nullptr) return errc::queue_full;
+    ++in_use_;
+    op->code.clear();
+    op->is_posted = false;
+    op->is_done = false;
+    ++op->use;
+    op->what = what;
+    asio::cancellation_slot slot;
+    if (source.actions->slot != nullptr) slot = source.actions->slot(source.handler);
+    // No executor is the operation's own here: one that a handler has is kept at work and used.
+    source.actions->place(source.handler, *op, {});
+    if (slot.is_connected()) {
+        slot.assign([weak = weak_from_this(), op, use = op->use](asio::cancellation_type type) {
+            auto const self = weak.lock();
+            if (self != nullptr && type != asio::cancellation_type::none) self->cancel(*op, use);
+        });
+    }
+    waiting_.push_back(*op);
+    operation_list refused;
+    post_waiting(refused);
+    lock.unlock();
+    if (!refused.empty()) post_handlers(refused);
+    return {};
+}
+
+// Posts what waits, as far as there are slots. What the device refuses fails.
+void shared_receives::post_waiting(operation_list& refused) {
+    while (!waiting_.empty() && !free_slots_.empty()) {
+        operation& op = *waiting_.pop_front();
+        std::uint32_t const number = free_slots_.back();
+        ibv_recv_wr wr{};
+        std::array<ibv_sge, 32> few;
+        std::vector<ibv_sge> many(segments_max_ > few.size() ? segments_max_ : 0);
+        verbs::build(wr, many.empty() ? few.data() : many.data(), op.what);
+        wr.wr_id = verbs::shared_receive_id(number);
+        ibv_recv_wr* bad = nullptr;
+        if (error_code const ec = verbs::from_returned_code(ibv_post_srq_recv(queue_.get(), &wr, &bad))) {
+            op.code = ec;
+            op.result = {};
+            op.is_done = true;
+            --in_use_;
+            refused.push_back(op);
+            continue;
+        }
+        free_slots_.pop_back();
+        slots_[number] = &op;
+        op.is_posted = true;
+    }
+}
+
+operation* shared_receives::take(ibv_wc const& completion) noexcept {
+    guard const lock{mutex_};
+    std::uint64_t const number = verbs::sequence_of(completion.wr_id);
+    if (number >= slots_.size() || slots_[number] == nullptr) return nullptr;
+    operation* const op = std::exchange(slots_[number], nullptr);
+    free_slots_.push_back(static_cast<std::uint32_t>(number));
+    op->is_done = true;
+    op->result = {};
+    if (completion.status == IBV_WC_SUCCESS) {
+        op->result.arrival = verbs::read_arrival(completion);
+    } else {
+        op->code = {static_cast<int>(completion.status), work_completion_category()};
+        op->result.arrival.queue_pair_number = completion.qp_num;
+    }
+    --in_use_;
+    return op;
+}
+
+void shared_receives::complete(operation_list taken, asio::any_io_executor const& running) {
+    operation_list refused;
+    {
+        guard const lock{mutex_};
+        if (queue_ != nullptr && !is_closed_) post_waiting(refused);
+    }
+    if (!refused.empty()) post_handlers(refused);
+    if (running == options_.executor) {
+        call_handlers(taken);
+    } else {
+        post_handlers(taken);
+    }
+}
+
+void shared_receives::call_handlers(operation_list done) {
+    // In a destructor, because a handler may throw through us: the others must still be called.
+    struct round {
+        shared_receives& queue;
+        operation_list done;
+        operation* next;
+
+        ~round() {
+            if (next != nullptr) queue.post_handlers(done.split_from(*next));
+            guard const lock{queue.mutex_};
+            queue.free_.append(done);
+        }
+    };
+    round r{*this, done, done.front()};
+    while (r.next != nullptr) {
+        operation& op = *std::exchange(r.next, r.next->next);
+        if (op.is_pending()) op.complete({});
+    }
+}
+
+void shared_receives::post_handlers(operation_list done) {
+    asio::post(options_.executor, [self = shared_from_this(), done] { self->call_handlers(done); });
+}
+
+void shared_receives::cancel(operation& op, std::uint32_t use) {
+    guard lock{mutex_};
+    if (op.use != use || op.is_done || is_shut_down_ || !waiting_.remove(op)) return;
+    op.code = asio::error::operation_aborted;
+    op.result = {};
+    op.is_done = true;
+    --in_use_;
+    lock.unlock();
+    operation_list taken;
+    taken.push_back(op);
+    post_handlers(taken);
+}
+
+void shared_receives::close() noexcept {
+    guard lock{mutex_};
+    if (std::exchange(is_closed_, true) || is_shut_down_) return;
+    if (users_ == 0) return release_all(lock);
+    operation_list aborted = std::exchange(waiting_, {});
+    for (operation* op = aborted.front(); op != nullptr; op = op->next) {
+        op->code = asio::error::operation_aborted;
+        op->result = {};
+        op->is_done = true;
+        --in_use_;
+    }
+    lock.unlock();
+    if (!aborted.empty()) post_handlers(aborted);
+}
+
+// No queue pair takes from it any more: once it is destroyed the memory is the callers' again.
+void shared_receives::release_all(guard& lock) {
+    bool const is_kept = queue_ != nullptr && verbs::from_returned_code(ibv_destroy_srq(queue_.release()));
+    operation_list left = std::exchange(waiting_, {});
+    for (operation* const op : slots_) {
+        if (op != nullptr) left.push_back(*op);
+    }
+    slots_.clear();
+    free_slots_.clear();
+    for (operation* op = left.front(); op != nullptr; op = op->next) {
+        op->code = is_kept ? make_error_code(errc::not_drained) : error_code{asio::error::operation_aborted};
+        op->result = {};
+        op->is_done = true;
+        --in_use_;
+    }
+    // A queue that cannot be destroyed keeps its domain for ever.
+    if (is_kept) keep_for_ever({nullptr, domain_, nullptr});
+    lock.unlock();
+    if (!left.empty()) post_handlers(left);
+}
+
+void shared_receives::shut_down() noexcept {
+    {
+        guard const lock{mutex_};
+        is_shut_down_ = true;
+        // The last of the connections, which are shut down in any order, leaves nothing behind.
+        if (users_ > 0) return;
+    }
+    drop_all();
+}
+
+void shared_receives::drop_all() noexcept {
+    queue_.reset();
+    domain_.reset();
+    for (std::size_t i = 0; i < operation_count_; ++i) operations_[i].drop();
+}
+
+protection_domain shared_receives::domain() const {
+    guard const lock{mutex_};
+    return protection_domain{domain_};
+}
+
+std::uint32_t shared_receives::credits() const {
+    guard const lock{mutex_};
+    return static_cast<std::uint32_t>(slots_.size() - free_slots_.size());
+}
+
+errc start_receive(
+    std::shared_ptr<shared_receives> const& queue, request const& what, turn when, handler_source source
+) {
+    return queue->start(what, when, source);
+}
+
+asio::any_io_executor executor_of(shared_receives const& queue) noexcept { return queue.executor(); }
+
+}  // namespace rcverbs::detail
+
+namespace rcverbs {
+
+// What the copies share: with the last of them the queue is closed, though connections may still hold it.
+struct shared_receive_queue::handle {
+    std::shared_ptr<detail::shared_receives> queue;
+    ~handle() { queue->close(); }
+};
+
+shared_receive_queue::shared_receive_queue(boost::asio::io_context& context, shared_receive_options options)
+    : handle_{new handle{detail::shared_receives::make(context, std::move(options))}} {}
+
+void shared_receive_queue::close() noexcept {
+    if (handle_ != nullptr) handle_->queue->close();
+}
+
+protection_domain shared_receive_queue::domain() const { return handle_->queue->domain(); }
+std::uint32_t shared_receive_queue::credits() const { return handle_->queue->credits(); }
+std::shared_ptr<detail::shared_receives> const& shared_receive_queue::queue() const noexcept { return handle_->queue; }
+
+}  // namespace rcverbs
