@@ -37,8 +37,13 @@ struct stage {
     // A second pair's acceptor and a connection that has not begun.
     acceptor open_acceptor;
     connection fresh;
+    // A connection that takes its receives from a shared queue, and a window for a peer to take away.
+    shared_receive_queue shared;
+    test::pair sharing;
+    buffer place;
+    test::window window;
 
-    stage(world& world, asio::io_context& context, test::pair pair)
+    stage(world& world, asio::io_context& context, test::pair pair, shared_receive_queue queue, test::pair sharing_pair)
         : w{world},
           io{context},
           ends{std::move(pair)},
@@ -46,7 +51,11 @@ struct stage {
           theirs{ends.server.domain(), 4096, all_remote},
           several{ends.client},
           open_acceptor{context, {"10.0.0.1", 0}, options()},
-          fresh{context, stepped()} {
+          fresh{context, stepped()},
+          shared{std::move(queue)},
+          sharing{std::move(sharing_pair)},
+          place{shared.domain(), 64, access_flags::local_write},
+          window{ends.server, theirs.bytes().first(64)} {
         several.write(ours.slice(0, 8), theirs.remote().slice(0, 8)).write(ours.slice(8, 8), theirs.remote().slice(8, 8));
     }
 
@@ -69,11 +78,20 @@ asio::awaitable<std::shared_ptr<stage>> set(world& w, asio::io_context& io) {
     options.receive_queue_depth = 4;
     options.waiting_operations_max = 4;
     test::pair p = co_await meet(io, options, options);
-    co_return std::make_shared<stage>(w, io, std::move(p));
+    shared_receive_options few;
+    few.depth = 4;
+    few.waiting_max = 4;
+    shared_receive_queue queue{io, few};
+    connection_options server = stepped();
+    server.shared_receives = queue;
+    test::pair sharing = co_await meet(io, stepped(), server);
+    auto made = std::make_shared<stage>(w, io, std::move(p), std::move(queue), std::move(sharing));
+    co_await sleep(io, 1ms);  // for the window to be bound
+    co_return made;
 }
 
 /// How a handler may be called off while it waits for what does not come.
-enum class honours { total, terminal };
+enum class honours { total, terminal, none };
 
 // Each operation: a way to start it, what makes it complete without error, and its traits. `prepare` is called before.
 #define RCVERBS_OPERATION(name_, value_, honours_, error_, limit_, start_, prepare_)                       \
@@ -113,6 +131,12 @@ RCVERBS_OPERATION(send_operation, std::size_t, terminal, errc::queue_full, data_
 RCVERBS_OPERATION(send_with_immediate_operation, std::size_t, terminal, errc::queue_full, data_limit,
     ends.client.async_send_with_immediate(s.ours.slice(0, 64), 0, std::forward<Token>(token)),
     s.ends.server.async_receive(s.theirs.slice(0, 64), ignore));
+RCVERBS_OPERATION(send_with_invalidate_operation, std::size_t, terminal, errc::queue_full, data_limit,
+    ends.client.async_send_with_invalidate(s.ours.slice(0, 64), s.window.remote().key(), std::forward<Token>(token)),
+    s.ends.server.async_receive(s.theirs.slice(64, 64), ignore));
+RCVERBS_OPERATION(shared_receive_operation, received, none, errc::queue_full, 8,
+    shared.async_receive(s.place.slice(), std::forward<Token>(token)),
+    s.sharing.client.async_send({}, ignore));
 RCVERBS_OPERATION(receive_operation, received, terminal, errc::queue_full, data_limit,
     ends.client.async_receive(s.ours.slice(0, 64), std::forward<Token>(token)),
     s.ends.server.async_send(s.theirs.slice(0, 64), ignore));
@@ -127,6 +151,9 @@ RCVERBS_OPERATION(disconnect_operation, nothing, terminal, errc::operation_in_pr
     ends.client.async_disconnect(std::forward<Token>(token)), );
 RCVERBS_OPERATION(wait_operation, nothing, total, errc::operation_in_progress, 1,
     ends.client.async_wait_disconnected(std::forward<Token>(token)), s.ends.server.close());
+RCVERBS_OPERATION(get_request_operation, connection, total, errc::operation_in_progress, 1,
+    open_acceptor.async_get_request(std::forward<Token>(token)),
+    s.fresh.async_connect(s.open_acceptor.local(), ignore));
 RCVERBS_OPERATION(accept_operation, connection, total, errc::operation_in_progress, 1,
     open_acceptor.async_accept(std::forward<Token>(token)),
     s.fresh.async_connect(s.open_acceptor.local(), ignore));
@@ -136,7 +163,8 @@ RCVERBS_OPERATION(accept_operation, connection, total, errc::operation_in_progre
 #define RCVERBS_ALL_OPERATIONS                                                                              \
     write_operation, write_with_immediate_operation, read_operation, fetch_add_operation, compare_swap_operation, \
         send_operation, send_with_immediate_operation, receive_operation, batch_operation, connect_operation,     \
-        resolve_operation, disconnect_operation, wait_operation, accept_operation
+        resolve_operation, disconnect_operation, wait_operation, accept_operation, get_request_operation,         \
+        send_with_invalidate_operation, shared_receive_operation
 
 /// Runs `act` on a stage, and tears the stage down.
 template <class Act>
@@ -152,6 +180,12 @@ void on_stage(Act act) {
         s->ends.server.close();
         s->fresh.close();
         s->open_acceptor.close();
+        s->sharing.client.close();
+        s->sharing.server.close();
+        s->shared.close();
+        for (connection* const c : {&s->ends.client, &s->ends.server, &s->sharing.client, &s->sharing.server}) {
+            if (c->is_valid()) co_await c->async_wait_disconnected(awaiting);
+        }
         s.reset();
     });
     CHECK(w.live().queue_pairs == 0);
@@ -290,6 +324,13 @@ TEMPLATE_TEST_CASE("an operation honours the cancellations it documents, and no 
             co_await sleep(s.io, 1ms);
             CHECK_FALSE(ended);
             signal.emit(asio::cancellation_type::terminal);
+        } else if (TestType::cancels == honours::none) {
+            signal.emit(asio::cancellation_type::total);
+            signal.emit(asio::cancellation_type::terminal);
+            co_await sleep(s.io, 1ms);
+            CHECK_FALSE(ended);
+            s.shared.close();
+            s.sharing.server.close();
         } else {
             signal.emit(asio::cancellation_type::total);
         }
@@ -325,6 +366,8 @@ TEMPLATE_TEST_CASE("an operation whose object is destroyed completes as aborted"
         { connection const gone = std::move(s.ends.client); }
         { connection const gone = std::move(s.fresh); }
         { acceptor const gone = std::move(s.open_acceptor); }
+        s.shared.close();
+        { connection const gone = std::move(s.sharing.server); }
         co_await until(s, [&] { return ended.has_value(); });
         // Waiting for the end is waiting for just this.
         CHECK((*ended == asio::error::operation_aborted || (std::is_same_v<TestType, wait_operation> && !*ended)));
@@ -364,6 +407,8 @@ TEMPLATE_TEST_CASE("one operation more than there may be fails, and harms none o
         s.ends.client.close();
         s.fresh.close();
         s.open_acceptor.close();
+        s.shared.close();
+        s.sharing.server.close();
         co_await until(s, [&] { return ended.size() == static_cast<std::size_t>(TestType::limit) + 1; });
     });
 }

@@ -1,6 +1,4 @@
 // How operations become work requests, seen from the device's side.
-#include <infiniband/verbs.h>
-
 #include <cerrno>
 
 #include "fabric/fixture.hpp"
@@ -136,27 +134,9 @@ TEST_CASE("a send with invalidate takes the key away, and the receiver is told",
         test::pair p = co_await meet(io);
         buffer ours{p.client.domain(), 64, access_flags::local_write};
         buffer theirs{p.server.domain(), 64, access_flags::local_write};
-        // A window of type 2 is bound by a work request, which the library leaves to who wants one.
-        ibv_mr* const region = ibv_reg_mr(
-            p.server.domain().native_handle(), theirs.bytes().data(), 64,
-            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND
-        );
-        REQUIRE(region != nullptr);
-        ibv_mw* const window = ibv_alloc_mw(p.server.domain().native_handle(), IBV_MW_TYPE_2);
-        REQUIRE(window != nullptr);
-        ibv_send_wr bind{};
-        bind.wr_id = ~std::uint64_t{0} >> 1;
-        bind.opcode = IBV_WR_BIND_MW;
-        bind.send_flags = IBV_SEND_SIGNALED;
-        bind.bind_mw.mw = window;
-        bind.bind_mw.rkey = ibv_inc_rkey(window->rkey);
-        bind.bind_mw.bind_info = {region, reinterpret_cast<std::uintptr_t>(theirs.bytes().data()), 64, IBV_ACCESS_REMOTE_WRITE};
-        ibv_send_wr* bad = nullptr;
-        REQUIRE(ibv_post_send(p.server.native_handle(), &bind, &bad) == 0);
+        window const open{p.server, theirs.bytes()};
         co_await sleep(io, 1ms);
-
-        remote_region const exposed{
-            reinterpret_cast<std::uintptr_t>(theirs.bytes().data()), 64, remote_key{bind.bind_mw.rkey}, access_flags::remote_write};
+        remote_region const exposed = open.remote();
         co_await p.client.async_write(ours.slice(), exposed, asio::use_awaitable);
         auto [sent, arrived] = co_await both(
             p.client.async_send_with_invalidate(ours.slice(0, 8), exposed.key(), awaiting), p.server.async_receive(theirs.slice(), awaiting)
@@ -170,8 +150,6 @@ TEST_CASE("a send with invalidate takes the key away, and the receiver is told",
         CHECK(n == 0);
         co_await p.client.async_wait_disconnected(awaiting);
         co_await p.server.async_wait_disconnected(awaiting);
-        CHECK(ibv_dealloc_mw(window) == 0);
-        CHECK(ibv_dereg_mr(region) == 0);
     });
 }
 
@@ -218,6 +196,40 @@ TEST_CASE("without a stall timeout nothing is given up", "[fabric]") {
         p.client.async_write(ours.slice(), theirs.remote(), [&](error_code, std::size_t) { has_ended = true; });
         co_await sleep(io, 3000s);
         CHECK_FALSE(has_ended);
+        p.client.close();
+        p.server.close();
+    });
+}
+
+TEST_CASE("a device without atomics has no memory for them, and they are refused without harm", "[fabric]") {
+    fabric::world_options o;
+    for (auto const& [name, address] : {std::pair{"fab0", "10.0.0.1"}, std::pair{"fab1", "10.0.1.1"}}) {
+        fabric::device_options& d = o.devices.emplace_back();
+        d.name = name;
+        d.addresses = {address};
+        d.has_atomics = false;
+    }
+    world w{o};
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        CHECK(w.live().memory_regions == 0);
+        CHECK_FALSE(p.client.domain().limits().has_atomics);
+        buffer ours{p.client.domain(), 8, access_flags::local_write};
+        buffer theirs{p.server.domain(), 8, access_flags::remote_write};
+        // As if the peer had exposed it.
+        remote_word const word{theirs.remote().address(), theirs.remote().key()};
+        auto [added, n] = co_await p.client.async_fetch_add(word, 1, awaiting);
+        CHECK(added == errc::atomics_unsupported);
+        auto [swapped, m] = co_await p.client.async_compare_swap(word, 0, 1, awaiting);
+        CHECK(swapped == errc::atomics_unsupported);
+        batch b{p.client};
+        b.write(ours.slice(), theirs.remote()).fetch_add(word, 1, ours.slice());
+        auto [mixed, k] = co_await b.async_submit(awaiting);
+        CHECK(mixed == errc::atomics_unsupported);
+        CHECK(n + m + k == 0);
+        CHECK(p.client.statistics().sends_posted == 0);
+        co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
         p.client.close();
         p.server.close();
     });

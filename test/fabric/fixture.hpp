@@ -3,6 +3,8 @@
 
 #include <rcverbs/fabric.hpp>
 
+#include <infiniband/verbs.h>
+
 #include <boost/asio/steady_timer.hpp>
 
 #include <algorithm>
@@ -69,6 +71,41 @@ inline bool is_clean(world const& w) {
     left.event_channels = 0;
     return left == rcverbs::fabric::object_counts{};
 }
+
+/// A memory window of type 2 over a buffer of `owner`'s, which its peer may write to and invalidate. Windows are bound by a work
+/// request, which the library leaves to who wants one.
+class window {
+public:
+    window(rcverbs::connection const& owner, std::span<std::byte> bytes) {
+        ibv_pd* const domain = owner.domain().native_handle();
+        region_ = ibv_reg_mr(domain, bytes.data(), bytes.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+        window_ = ibv_alloc_mw(domain, IBV_MW_TYPE_2);
+        REQUIRE(region_ != nullptr);
+        REQUIRE(window_ != nullptr);
+        auto const address = reinterpret_cast<std::uintptr_t>(bytes.data());
+        ibv_send_wr bind{};
+        bind.wr_id = ~std::uint64_t{0} >> 2;  // not one of the library's: its completion is nobody's
+        bind.opcode = IBV_WR_BIND_MW;
+        bind.send_flags = IBV_SEND_SIGNALED;
+        bind.bind_mw = {window_, ibv_inc_rkey(window_->rkey), {region_, address, bytes.size(), IBV_ACCESS_REMOTE_WRITE}};
+        ibv_send_wr* bad = nullptr;
+        REQUIRE(ibv_post_send(owner.native_handle(), &bind, &bad) == 0);
+        remote_ = {address, bytes.size(), rcverbs::remote_key{bind.bind_mw.rkey}, rcverbs::access_flags::remote_write};
+    }
+    window(window const&) = delete;
+    window& operator=(window const&) = delete;
+    ~window() {
+        if (window_ != nullptr) ibv_dealloc_mw(window_);
+        if (region_ != nullptr) ibv_dereg_mr(region_);
+    }
+
+    rcverbs::remote_region const& remote() const noexcept { return remote_; }
+
+private:
+    ibv_mr* region_ = nullptr;
+    ibv_mw* window_ = nullptr;
+    rcverbs::remote_region remote_;
+};
 
 /// Counts operations: how many were started, and how each ended.
 class ledger {

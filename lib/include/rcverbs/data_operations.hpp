@@ -49,7 +49,7 @@ class data_operations {
 public:
     /// The same connection's operations, each of which starts only when all reads and atomics before it are complete: as
     /// `c.fenced().async_write(…)`. Needed where a write or send depends on what a read brings; the other orders a reliable
-    /// connection keeps by itself. Source: ibv_post_send(3), IBV_SEND_FENCE.
+    /// connection keeps by itself: docs/reference/ordering.md. Source: ibv_post_send(3), IBV_SEND_FENCE.
     data_operations fenced() const { return data_operations{core_, true}; }
 
     // --- reading and writing the peer's memory -----------------------------------------------------------------
