@@ -283,8 +283,11 @@ TEST_CASE("a batch with something wrong in it posts nothing", "[device]") {
         auto [longer, n2] = co_await b.async_submit(awaiting);
         CHECK(longer == errc::out_of_range);
         b.clear();
-        b.write(ours.slice(0, 8), theirs.remote().slice(0, 8)).send(std::vector<local_slice>(100, ours.slice(0, 1)));
-        CHECK(n0 + n1 + n2 == 0);
+        std::vector<local_slice> const many(p.client.limits().send_segments_max + 1, ours.slice(0, 1));
+        b.write(ours.slice(0, 8), theirs.remote().slice(0, 8)).send(many);
+        auto [wide, n3] = co_await b.async_submit(awaiting);
+        CHECK(wide == errc::too_many_segments);
+        CHECK(n0 + n1 + n2 + n3 == 0);
         CHECK(p.client.statistics().sends_posted == before.sends_posted);
         CHECK(all_are(theirs.bytes(), std::byte{0}));
         CHECK(p.client.is_open());

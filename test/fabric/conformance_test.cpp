@@ -166,9 +166,8 @@ RCVERBS_OPERATION(accept_operation, connection, total, errc::operation_in_progre
         resolve_operation, disconnect_operation, wait_operation, accept_operation, get_request_operation,         \
         send_with_invalidate_operation, shared_receive_operation
 
-/// Runs `act` on a stage, and tears the stage down.
-template <class Act>
-void on_stage(Act act) {
+/// Runs `act` on a stage, and tears the stage down. (Of erased type, or it would be compiled two hundred times.)
+void on_stage(std::function<asio::awaitable<void>(stage&)> act) {
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {

@@ -198,6 +198,7 @@ TEST_CASE("without a stall timeout nothing is given up", "[fabric]") {
         CHECK_FALSE(has_ended);
         p.client.close();
         p.server.close();
+        while (!has_ended) co_await sleep(io, 1ms);
     });
 }
 

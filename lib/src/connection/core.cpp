@@ -116,6 +116,8 @@ void connection_core::shut_down() noexcept {
         is_open_ = false;
         timer_.reset();
         work_.reset();
+        // A strand is its io_context's and must not be left to the time when that is gone.
+        if (options_.progress == progress_on::context) executor_ = {};
         std::swap(dropped[0], setup_waiter_);
         std::swap(dropped[1], disconnect_waiter_);
         std::swap(dropped[2], end_waiter_);

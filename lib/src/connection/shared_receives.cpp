@@ -255,6 +255,7 @@ void shared_receives::shut_down() noexcept {
 void shared_receives::drop_all() noexcept {
     queue_.reset();
     domain_.reset();
+    options_.executor = {};
     for (std::size_t i = 0; i < operation_count_; ++i) operations_[i].drop();
 }
 
