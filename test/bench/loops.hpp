@@ -69,8 +69,8 @@ public:
         });
     }
 
-    void callback(std::uint64_t count, std::uint64_t depth) { chain<callback_step>(count, depth); }
-    void deferred(std::uint64_t count, std::uint64_t depth) { chain<deferred_step>(count, depth); }
+    void callback(std::uint64_t count, std::uint64_t depth) { chain<step<false>>(count, depth); }
+    void deferred(std::uint64_t count, std::uint64_t depth) { chain<step<true>>(count, depth); }
 
     void coroutine(std::uint64_t count, std::uint64_t depth) {
         std::vector<std::future<void>> all;
@@ -141,28 +141,20 @@ private:
         run.done.get_future().get();
     }
 
-    /// A handler that starts the next write.
-    struct callback_step {
+    /// A handler that starts the next write, by a plain callback or by way of a deferred operation.
+    template <bool IsDeferred>
+    struct step {
         run_state* run;
 
         void start() {
             --run->to_start;
-            run->on->client_.async_write(run->on->source_, run->on->target_, *this);
-        }
-        void operator()(rcverbs::error_code ec, std::size_t) {
-            if (ec) std::abort();
-            if (run->to_start > 0) start();
-            if (--run->to_complete == 0) run->done.set_value();
-        }
-    };
-
-    struct deferred_step {
-        run_state* run;
-
-        void start() {
-            --run->to_start;
-            auto operation = run->on->client_.async_write(run->on->source_, run->on->target_, asio::deferred);
-            std::move(operation)(*this);
+            scene& on = *run->on;
+            if constexpr (IsDeferred) {
+                auto operation = on.client_.async_write(on.source_, on.target_, asio::deferred);
+                std::move(operation)(*this);
+            } else {
+                on.client_.async_write(on.source_, on.target_, *this);
+            }
         }
         void operator()(rcverbs::error_code ec, std::size_t) {
             if (ec) std::abort();

@@ -18,6 +18,7 @@
 #include <optional>
 
 #include "fabric/fixture.hpp"
+#include "support/counting_allocator.hpp"
 
 using namespace rcverbs;
 using namespace test;
@@ -210,29 +211,6 @@ struct counting_executor {
     bool operator==(counting_executor const&) const noexcept = default;
 };
 
-/// An allocator that counts what is alive.
-template <class T>
-struct counting_allocator {
-    using value_type = T;
-    std::shared_ptr<int> live;
-
-    counting_allocator() : live{std::make_shared<int>(0)} {}
-    template <class U>
-    counting_allocator(counting_allocator<U> const& o) : live{o.live} {}
-    T* allocate(std::size_t n) {
-        ++*live;
-        return std::allocator<T>{}.allocate(n);
-    }
-    void deallocate(T* p, std::size_t n) {
-        --*live;
-        std::allocator<T>{}.deallocate(p, n);
-    }
-    template <class U>
-    bool operator==(counting_allocator<U> const& o) const {
-        return live == o.live;
-    }
-};
-
 }  // namespace
 
 TEMPLATE_TEST_CASE("an operation calls its handler once, and not from inside the call that starts it", "[fabric]", RCVERBS_ALL_OPERATIONS) {
@@ -261,15 +239,17 @@ TEMPLATE_TEST_CASE("an operation completes on its handler's executor, or else on
 
 TEMPLATE_TEST_CASE("an operation allocates with its handler's allocator, if at all, and frees before the call", "[fabric]", RCVERBS_ALL_OPERATIONS) {
     on_stage([](stage& s) -> asio::awaitable<void> {
-        counting_allocator<char> allocator;
+        int live = 0;
+        int ever = 0;
+        counting_allocator<char> const allocator{&live, &ever};
         int live_in_call = -1;
         std::array<char, 400> large{};  // fits into no place that is made in advance
         TestType::prepare(s);
-        TestType::start(s, asio::bind_allocator(allocator, [&, large](error_code, auto&&...) { live_in_call = *allocator.live + large[0]; }));
-        CHECK(*allocator.live > 0);
+        TestType::start(s, asio::bind_allocator(allocator, [&, large](error_code, auto&&...) { live_in_call = live + large[0]; }));
+        CHECK(live > 0);
         co_await until(s, [&] { return live_in_call >= 0; });
         CHECK(live_in_call == 0);
-        CHECK(*allocator.live == 0);
+        CHECK(live == 0);
     });
 }
 

@@ -42,14 +42,8 @@ TEST_CASE("small sends and writes go inline, others quietly do not", "[fabric]")
 }
 
 TEST_CASE("what is longer than the device's messages goes out in pieces", "[fabric]") {
-    fabric::world_options o;
-    for (auto const& [name, address] : {std::pair{"fab0", "10.0.0.1"}, std::pair{"fab1", "10.0.1.1"}}) {
-        fabric::device_options& d = o.devices.emplace_back();
-        d.name = name;
-        d.addresses = {address};
-        d.message_bytes_max = 4096;  // which this device enforces
-    }
-    world w{o};
+    // These devices enforce their limit.
+    world w{two_devices([](fabric::device_options& d) { d.message_bytes_max = 4096; })};
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await meet(io);
@@ -203,14 +197,7 @@ TEST_CASE("without a stall timeout nothing is given up", "[fabric]") {
 }
 
 TEST_CASE("a device without atomics has no memory for them, and they are refused without harm", "[fabric]") {
-    fabric::world_options o;
-    for (auto const& [name, address] : {std::pair{"fab0", "10.0.0.1"}, std::pair{"fab1", "10.0.1.1"}}) {
-        fabric::device_options& d = o.devices.emplace_back();
-        d.name = name;
-        d.addresses = {address};
-        d.has_atomics = false;
-    }
-    world w{o};
+    world w{two_devices([](fabric::device_options& d) { d.has_atomics = false; })};
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await meet(io);

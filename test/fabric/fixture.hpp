@@ -56,6 +56,19 @@ inline asio::awaitable<void> sleep(asio::io_context& io, std::chrono::nanosecond
     co_await timer.async_wait(asio::use_awaitable);
 }
 
+/// The default's two devices, changed.
+template <class Change>
+rcverbs::fabric::world_options two_devices(Change change) {
+    rcverbs::fabric::world_options o;
+    for (auto const& [name, address] : {std::pair{"fab0", "10.0.0.1"}, std::pair{"fab1", "10.0.1.1"}}) {
+        rcverbs::fabric::device_options& d = o.devices.emplace_back();
+        d.name = name;
+        d.addresses = {address};
+        change(d);
+    }
+    return o;
+}
+
 /// Seeds for a test of many runs: other ones each time, or the one in RCVERBS_FABRIC_SEED.
 inline std::vector<std::uint64_t> seeds(std::size_t count) {
     if (char const* const given = std::getenv("RCVERBS_FABRIC_SEED")) return {std::strtoull(given, nullptr, 0)};

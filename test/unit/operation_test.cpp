@@ -12,40 +12,13 @@
 #include <new>
 
 #include "support/catch.hpp"
+#include "support/counting_allocator.hpp"
 
 namespace asio = boost::asio;
 using rcverbs::detail::arrival_result;
 using rcverbs::detail::bytes_result;
 using rcverbs::detail::operation;
-
-namespace {
-
-// Counts what an operation's allocator gives and takes.
-template <class T>
-struct counting_allocator {
-    using value_type = T;
-    int* live;
-    int* ever;
-
-    counting_allocator(int* l, int* e) : live{l}, ever{e} {}
-    template <class U>
-    counting_allocator(counting_allocator<U> const& o) : live{o.live}, ever{o.ever} {}
-    T* allocate(std::size_t n) {
-        ++*live;
-        ++*ever;
-        return std::allocator<T>{}.allocate(n);
-    }
-    void deallocate(T* p, std::size_t n) {
-        --*live;
-        std::allocator<T>{}.deallocate(p, n);
-    }
-    template <class U>
-    bool operator==(counting_allocator<U> const& o) const {
-        return live == o.live;
-    }
-};
-
-}  // namespace
+using test::counting_allocator;
 
 TEST_CASE("a handler whose executor is the operation's runs at once inside it", "[operation]") {
     asio::io_context io;

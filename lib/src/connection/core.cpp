@@ -456,8 +456,7 @@ errc connection_core::refusal(request const& what) const noexcept {
         // established: what is started from connect or accept on waits until then.
         if (!is_receive && !setup_is_under_way()) return errc::not_connected;
     }
-    access_flags const needed =
-        is_receive || verbs::is_read_or_atomic(what.kind) ? access_flags::local_write : access_flags::local_read;
+    access_flags const needed = verbs::local_rights(what.kind);
     for (std::size_t i = 0; i < what.local.count(); ++i) {
         if (errc const problem = check(what.local[i], domain_.get(), needed); problem != errc{}) return problem;
     }
@@ -494,8 +493,7 @@ bool connection_core::setup_is_under_way() const noexcept {
 inline errc connection_core::plain_refusal(request const& what) const noexcept {
     if (what.problem != errc{}) return what.problem;
     if ((kinds_ >> static_cast<unsigned>(what.kind) & 1U) == 0) return refusal(what);
-    access_flags const needed = verbs::is_read_or_atomic(what.kind) ? access_flags::local_write : access_flags::local_read;
-    return check(what.local.front(), domain_.get(), needed);
+    return check(what.local.front(), domain_.get(), verbs::local_rights(what.kind));
 }
 
 // Short for what is usual: one request on an open connection that can be posted at once.
@@ -535,15 +533,7 @@ errc connection_core::start_specially(
     operation* const op = data_.take_free();
     if (op == nullptr) return when == turn::now ? errc::would_block : errc::queue_full;
     op->batch = what.size() > 1 ? what : std::span<request const>{};
-    // Looked at before the handler moves into its place.
-    asio::cancellation_slot slot;
-    if (source.actions->slot != nullptr) slot = source.actions->slot(source.handler);
-    source.actions->place(source.handler, *op, executor_);
-    if (slot.is_connected()) {
-        slot.assign([weak = weak_from_this(), op, use = op->use](asio::cancellation_type type) {
-            if (auto const self = weak.lock()) self->cancel(*op, use, type);
-        });
-    }
+    place_handler(source, *op, executor_, weak_from_this());
     if (is_open_ && what.size() == 1 && data_.is_plain(what.front())) {
         data_.start_plain(*op, what.front());
     } else {
@@ -644,27 +634,14 @@ error_code connection_core::flush_error() const noexcept {
 // Calls handlers on the executor. What they start on this thread is gathered and posted as one list afterwards. REQUIRES:
 // round_thread_ is this thread.
 void connection_core::run_round(operation_list done) {
-    // In a destructor, because a handler may throw through us: the others must still be called.
-    struct round {
-        connection_core& core;
-        operation_list done;
-        operation* next;
-
-        ~round() {
-            if (next != nullptr) core.post_handlers(done.split_from(*next));
-            guard lock{core.mutex_};
-            core.round_thread_ = nullptr;
-            core.data_.release(done);
-            core.pump();
-            core.make_calls(lock);
-        }
-    };
-    round r{*this, done, done.front()};
-    while (r.next != nullptr) {
-        operation& op = *std::exchange(r.next, r.next->next);
-        // One of the handlers may have destroyed the io_context, and with it the others; and not all work has one.
-        if (op.is_pending()) op.complete(executor_);
-    }
+    call_handlers(done, executor_, [this](operation_list& called, operation_list const& left) {
+        if (!left.empty()) post_handlers(left);
+        guard lock{mutex_};
+        round_thread_ = nullptr;
+        data_.release(called);
+        pump();
+        make_calls(lock);
+    });
 }
 
 void connection_core::post_handlers(operation_list done) {
@@ -685,8 +662,10 @@ void connection_core::watch_for_stall() {
     if (options_.stall_timeout == std::chrono::milliseconds{0}) return;
     looks_ = 0;
     watched_send_ = data_.oldest_send();
-    arm(std::max(options_.stall_timeout / stall_looks, std::chrono::milliseconds{1}));
+    arm_look();
 }
+
+void connection_core::arm_look() { arm(std::max(options_.stall_timeout / stall_looks, std::chrono::milliseconds{1})); }
 
 // Time is taken by looks and not by each operation's own clock: moving data costs nothing for it, and a process that was
 // stopped for long does not take its own absence for the peer's.
@@ -694,7 +673,7 @@ void connection_core::check_stall() {
     is_watching_ = data_.is_sending();
     if (!is_watching_) return;
     if (watched_send_ != data_.oldest_send()) return watch_for_stall();
-    if (++looks_ < stall_looks) return arm(std::max(options_.stall_timeout / stall_looks, std::chrono::milliseconds{1}));
+    if (++looks_ < stall_looks) return arm_look();
     note(step::transfer, errc::stalled, 0, close_reason::timed_out);
     resume(teardown::event::broken);
 }

@@ -63,6 +63,9 @@ public:
     error_code reject(std::span<std::byte const> private_data);
     void close() noexcept;
 
+    /// Calls an operation off, if it still is in that use.
+    void cancel(operation& op, std::uint32_t use, boost::asio::cancellation_type type);
+
     /// Notes a failure that a level above found, and closes for that reason.
     void fail(failure what, close_reason reason);
 
@@ -121,11 +124,11 @@ private:
     [[gnu::noinline]] void on_failed(completion_report const& report);
     void name_flushed(operation_list const& done) noexcept;
     [[gnu::noinline]] void watch_for_stall();
+    void arm_look();
     void check_stall();
     void begin_finish();
     void finish();
     operation_list take_shared() noexcept;
-    void cancel(operation& op, std::uint32_t use, boost::asio::cancellation_type type);
     error_code flush_error() const noexcept;
     bool setup_is_under_way() const noexcept;
     [[gnu::noinline]] errc refusal(request const& what) const noexcept;

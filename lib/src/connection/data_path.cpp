@@ -11,26 +11,6 @@
 
 namespace rcverbs::detail {
 
-bool operation_list::remove(operation& op) noexcept {
-    operation* before = nullptr;
-    operation* at = first_;
-    while (at != nullptr && at != &op) {
-        before = at;
-        at = at->next;
-    }
-    if (at == nullptr) return false;
-    (before != nullptr ? before->next : first_) = op.next;
-    if (last_ == &op) last_ = before;
-    op.next = nullptr;
-    return true;
-}
-
-operation_list operation_list::split_from(operation& op) noexcept {
-    operation_list before;
-    while (first_ != &op) before.push_back(*pop_front());
-    return std::exchange(*this, before);
-}
-
 data_path::data_path(data_path_sizes const& sizes, local_slice atomic_results)
     : in_use_max_{std::size_t{sizes.queues.send_depth} + sizes.queues.receive_depth + sizes.waiting_max},
       shared_{sizes.shared},
@@ -355,7 +335,7 @@ void data_path::retire_specially(ibv_wc const& wc, completion_report& report) no
         // The operation that a failed completion names has its code; what came before it has been carried out.
         operation& op = *q.window.entry_of(sequence).op;
         bool const is_called_off = wc.status == IBV_WC_WR_FLUSH_ERR && op.is_cancelled;
-        error_code const ec{static_cast<int>(wc.status), work_completion_category()};
+        error_code const ec = verbs::from_status(wc.status);
         if (!op.code) op.code = is_called_off ? error_code{boost::asio::error::operation_aborted} : ec;
         note_failure(report, wc);
     }
@@ -366,7 +346,7 @@ void data_path::retire_specially(ibv_wc const& wc, completion_report& report) no
 
 void data_path::note_failure(completion_report& report, ibv_wc const& wc) noexcept {
     if (report.failed && (report.failed != wc_errc::flushed || wc.status == IBV_WC_WR_FLUSH_ERR)) return;
-    report.failed = {static_cast<int>(wc.status), work_completion_category()};
+    report.failed = verbs::from_status(wc.status);
     report.vendor_error = static_cast<int>(wc.vendor_err);
 }
 

@@ -25,51 +25,13 @@
 #include <rcverbs/local_slice.hpp>
 #include <rcverbs/statistics.hpp>
 
+#include "connection/operation_list.hpp"
 #include "machines/signal_policy.hpp"
 #include "machines/work_window.hpp"
 #include "verbs/queue_pair.hpp"
 #include "verbs/work_request.hpp"
 
 namespace rcverbs::detail {
-
-/// A first-in-first-out list of operations, linked through them.
-class operation_list {
-public:
-    bool empty() const noexcept { return first_ == nullptr; }
-    operation* front() const noexcept { return first_; }
-    void push_back(operation& op) noexcept {
-        op.next = nullptr;
-        (last_ != nullptr ? last_->next : first_) = &op;
-        last_ = &op;
-    }
-    void push_front(operation& op) noexcept {
-        op.next = first_;
-        first_ = &op;
-        if (last_ == nullptr) last_ = &op;
-    }
-    operation* pop_front() noexcept {
-        operation* const op = first_;
-        if (op == nullptr) return nullptr;
-        first_ = op->next;
-        if (first_ == nullptr) last_ = nullptr;
-        return op;
-    }
-    /// Takes one out of the middle; false if it is not on the list.
-    bool remove(operation& op) noexcept;
-    /// Appends another list's operations and leaves it empty.
-    void append(operation_list& other) noexcept {
-        if (other.first_ == nullptr) return;
-        (last_ != nullptr ? last_->next : first_) = other.first_;
-        last_ = other.last_;
-        other = {};
-    }
-    /// Takes this one and all behind it away.
-    operation_list split_from(operation& op) noexcept;
-
-private:
-    operation* first_ = nullptr;
-    operation* last_ = nullptr;
-};
 
 /// What one round of completions came to.
 struct completion_report {
@@ -107,11 +69,7 @@ public:
         operation* const op = free_.pop_front();
         if (op == nullptr) return nullptr;
         ++in_use_;
-        if (op->code.failed()) op->code.clear();
-        op->is_posted = false;
-        op->is_cancelled = false;
-        op->is_done = false;
-        ++op->use;
+        op->begin_use();
         return op;
     }
     /// Puts operations back whose handlers have been called.

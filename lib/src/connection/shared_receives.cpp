@@ -4,7 +4,6 @@
 #include <boost/asio/post.hpp>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "connection/quarantine.hpp"
@@ -58,6 +57,7 @@ void shared_receives::attach(std::shared_ptr<verbs::domain> const& domain, error
         domain_ = domain;
         slots_.assign(depth_, nullptr);
         free_slots_.reserve(depth_);
+        segments_.resize(segments_max_);
         for (std::uint32_t i = depth_; i-- > 0;) free_slots_.push_back(i);
         // Those whose handlers are being called may be as many as are posted.
         operation_count_ = std::size_t{2} * depth_ + options_.waiting_max;
@@ -89,21 +89,10 @@ errc shared_receives::start(request const& what, turn when, handler_source sourc
     operation* const op = in_use_ < depth_ + options_.waiting_max ? free_.pop_front() : nullptr;
     if (op == nullptr) return errc::queue_full;
     ++in_use_;
-    op->code.clear();
-    op->is_posted = false;
-    op->is_done = false;
-    ++op->use;
+    op->begin_use();
     op->what = what;
-    asio::cancellation_slot slot;
-    if (source.actions->slot != nullptr) slot = source.actions->slot(source.handler);
     // No executor is the operation's own here: one that a handler has is kept at work and used.
-    source.actions->place(source.handler, *op, {});
-    if (slot.is_connected()) {
-        slot.assign([weak = weak_from_this(), op, use = op->use](asio::cancellation_type type) {
-            auto const self = weak.lock();
-            if (self != nullptr && type != asio::cancellation_type::none) self->cancel(*op, use);
-        });
-    }
+    place_handler(source, *op, {}, weak_from_this());
     waiting_.push_back(*op);
     operation_list refused;
     post_waiting(refused);
@@ -118,16 +107,11 @@ void shared_receives::post_waiting(operation_list& refused) {
         operation& op = *waiting_.pop_front();
         std::uint32_t const number = free_slots_.back();
         ibv_recv_wr wr{};
-        std::array<ibv_sge, 32> few;
-        std::vector<ibv_sge> many(segments_max_ > few.size() ? segments_max_ : 0);
-        verbs::build(wr, many.empty() ? few.data() : many.data(), op.what);
+        verbs::build(wr, segments_.data(), op.what);
         wr.wr_id = verbs::shared_receive_id(number);
         ibv_recv_wr* bad = nullptr;
         if (error_code const ec = verbs::from_returned_code(ibv_post_srq_recv(queue_.get(), &wr, &bad))) {
-            op.code = ec;
-            op.result = {};
-            op.is_done = true;
-            --in_use_;
+            end(op, ec);
             refused.push_back(op);
             continue;
         }
@@ -143,15 +127,13 @@ operation* shared_receives::take(ibv_wc const& completion) noexcept {
     if (number >= slots_.size() || slots_[number] == nullptr) return nullptr;
     operation* const op = std::exchange(slots_[number], nullptr);
     free_slots_.push_back(static_cast<std::uint32_t>(number));
-    op->is_done = true;
-    op->result = {};
-    if (completion.status == IBV_WC_SUCCESS) {
+    bool const is_well = completion.status == IBV_WC_SUCCESS;
+    end(*op, is_well ? error_code{} : verbs::from_status(completion.status));
+    if (is_well) {
         op->result.arrival = verbs::read_arrival(completion);
     } else {
-        op->code = {static_cast<int>(completion.status), work_completion_category()};
         op->result.arrival.queue_pair_number = completion.qp_num;
     }
-    --in_use_;
     return op;
 }
 
@@ -170,36 +152,33 @@ void shared_receives::complete(operation_list taken, asio::any_io_executor const
 }
 
 void shared_receives::call_handlers(operation_list done) {
-    // In a destructor, because a handler may throw through us: the others must still be called.
-    struct round {
-        shared_receives& queue;
-        operation_list done;
-        operation* next;
-
-        ~round() {
-            if (next != nullptr) queue.post_handlers(done.split_from(*next));
-            guard const lock{queue.mutex_};
-            queue.free_.append(done);
-        }
-    };
-    round r{*this, done, done.front()};
-    while (r.next != nullptr) {
-        operation& op = *std::exchange(r.next, r.next->next);
-        if (op.is_pending()) op.complete({});
-    }
+    detail::call_handlers(done, {}, [this](operation_list& called, operation_list const& left) {
+        if (!left.empty()) post_handlers(left);
+        guard const lock{mutex_};
+        free_.append(called);
+    });
 }
 
 void shared_receives::post_handlers(operation_list done) {
     asio::post(options_.executor, [self = shared_from_this(), done] { self->call_handlers(done); });
 }
 
-void shared_receives::cancel(operation& op, std::uint32_t use) {
-    guard lock{mutex_};
-    if (op.use != use || op.is_done || is_shut_down_ || !waiting_.remove(op)) return;
-    op.code = asio::error::operation_aborted;
+void shared_receives::end(operation& op, error_code ec) noexcept {
+    op.code = ec;
     op.result = {};
     op.is_done = true;
     --in_use_;
+}
+
+void shared_receives::end_all(operation_list const& list, error_code ec) noexcept {
+    for (operation* op = list.front(); op != nullptr; op = op->next) end(*op, ec);
+}
+
+void shared_receives::cancel(operation& op, std::uint32_t use, asio::cancellation_type type) {
+    guard lock{mutex_};
+    if (op.use != use || op.is_done || is_shut_down_ || type == asio::cancellation_type::none) return;
+    if (!waiting_.remove(op)) return;
+    end(op, asio::error::operation_aborted);
     lock.unlock();
     operation_list taken;
     taken.push_back(op);
@@ -211,12 +190,7 @@ void shared_receives::close() noexcept {
     if (std::exchange(is_closed_, true) || is_shut_down_) return;
     if (users_ == 0) return release_all(lock);
     operation_list aborted = std::exchange(waiting_, {});
-    for (operation* op = aborted.front(); op != nullptr; op = op->next) {
-        op->code = asio::error::operation_aborted;
-        op->result = {};
-        op->is_done = true;
-        --in_use_;
-    }
+    end_all(aborted, asio::error::operation_aborted);
     lock.unlock();
     if (!aborted.empty()) post_handlers(aborted);
 }
@@ -230,12 +204,7 @@ void shared_receives::release_all(guard& lock) {
     }
     slots_.clear();
     free_slots_.clear();
-    for (operation* op = left.front(); op != nullptr; op = op->next) {
-        op->code = is_kept ? make_error_code(errc::not_drained) : error_code{asio::error::operation_aborted};
-        op->result = {};
-        op->is_done = true;
-        --in_use_;
-    }
+    end_all(left, is_kept ? make_error_code(errc::not_drained) : error_code{asio::error::operation_aborted});
     // A queue that cannot be destroyed keeps its domain for ever.
     if (is_kept) keep_for_ever({nullptr, domain_, nullptr});
     lock.unlock();

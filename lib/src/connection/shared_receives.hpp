@@ -32,6 +32,8 @@ public:
 
     errc start(request const& what, turn when, handler_source source);
     void close() noexcept;
+    /// Takes an operation back that waits, if it still is in that use. One that is posted stays.
+    void cancel(operation& op, std::uint32_t use, boost::asio::cancellation_type type);
 
     /// A connection of this domain is about to make its queue pair: makes the queue, if there is none yet.
     void attach(std::shared_ptr<verbs::domain> const& domain, error_code& ec);
@@ -51,7 +53,8 @@ private:
 
     void shut_down() noexcept override;
     void post_waiting(operation_list& refused);
-    void cancel(operation& op, std::uint32_t use);
+    void end(operation& op, error_code ec) noexcept;
+    void end_all(operation_list const& list, error_code ec) noexcept;
     void release_all(guard& lock);
     void drop_all() noexcept;
     void post_handlers(operation_list done);
@@ -74,6 +77,8 @@ private:
     operation_list free_;
     operation_list waiting_;
     std::size_t in_use_ = 0;
+    // Of the work request that is being posted.
+    std::vector<ibv_sge> segments_;
     // By number; null where a slot is free.
     std::vector<operation*> slots_;
     std::vector<std::uint32_t> free_slots_;

@@ -16,8 +16,7 @@ public:
     light_mutex& operator=(light_mutex const&) = delete;
 
     void lock() noexcept {
-        int expected = free;
-        if (!word_.compare_exchange_strong(expected, taken, std::memory_order_acquire, std::memory_order_relaxed)) wait();
+        if (!try_lock()) wait();
     }
     bool try_lock() noexcept {
         int expected = free;

@@ -13,6 +13,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <rcverbs/access_flags.hpp>
 #include <rcverbs/detail/operation.hpp>
 
 namespace rcverbs::verbs {
@@ -41,6 +42,12 @@ constexpr bool is_atomic(detail::operation_kind kind) noexcept {
 /// True for what counts against the negotiated depth of reads and atomics.
 constexpr bool is_read_or_atomic(detail::operation_kind kind) noexcept {
     return kind == detail::operation_kind::read || is_atomic(kind);
+}
+
+/// What an operation's own memory must allow.
+constexpr access_flags local_rights(detail::operation_kind kind) noexcept {
+    bool const is_filled = kind == detail::operation_kind::receive || is_read_or_atomic(kind);
+    return is_filled ? access_flags::local_write : access_flags::local_read;
 }
 
 // --- what the builders below are made of ---

@@ -124,6 +124,15 @@ public:
         if (actions_ != nullptr) std::exchange(actions_, nullptr)->drop(*this);
     }
 
+    /// Makes a free operation ready for its next use.
+    void begin_use() noexcept {
+        if (code.failed()) code.clear();
+        is_posted = false;
+        is_cancelled = false;
+        is_done = false;
+        ++use;
+    }
+
     /// True if a handler is in place.
     bool is_pending() const noexcept { return actions_ != nullptr; }
 
@@ -164,28 +173,27 @@ private:
 
     // At an executor of any type, which may be the operation's: a coroutine's. That one is not kept, since copies of it cost.
     struct erased_home {
-        boost::asio::any_io_executor executor;
         boost::asio::any_io_executor work;
 
         template <class Handler>
         erased_home(Handler const& handler, boost::asio::any_io_executor const& io) {
             auto&& own = boost::asio::get_associated_executor(handler, io);
             if (own == io) return;
-            executor = own;
-            work = boost::asio::prefer(executor, boost::asio::execution::outstanding_work.tracked);
+            work = boost::asio::prefer(own, boost::asio::execution::outstanding_work.tracked);
         }
-        bool is(boost::asio::any_io_executor const&) const noexcept { return !executor; }
+        bool is(boost::asio::any_io_executor const&) const noexcept { return !work; }
+        boost::asio::any_io_executor const& executor() const noexcept { return work; }
     };
 
     template <class Executor>
     struct own_home {
-        Executor executor;
         boost::asio::executor_work_guard<Executor> work;
 
         template <class Handler>
         own_home(Handler const& handler, boost::asio::any_io_executor const& io)
-            : executor{boost::asio::get_associated_executor(handler, io)}, work{executor} {}
+            : work{boost::asio::get_associated_executor(handler, io)} {}
         bool is(boost::asio::any_io_executor const&) const noexcept { return false; }
+        Executor executor() const noexcept { return work.get_executor(); }
     };
 
     // Two executors that nobody associates with anything: a handler that takes either has none of its own.
@@ -218,7 +226,7 @@ private:
                 std::move(handler)(op.code, Result{}(op.result));
             } else if constexpr (!has_no_executor<Handler>) {
                 using value_type = decltype(Result{}(op.result));
-                boost::asio::dispatch(at.executor, bound<value_type>{std::move(handler), op.code, Result{}(op.result)});
+                boost::asio::dispatch(at.executor(), bound<value_type>{std::move(handler), op.code, Result{}(op.result)});
             }
         }
 

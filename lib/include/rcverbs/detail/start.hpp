@@ -47,7 +47,8 @@ struct handler_source {
 /// Whether an operation may wait for its turn.
 enum class turn { wait, now };
 
-// The doors into the compiled library. One request is copied, several are referred to until the operation is done. Returns nothing (0), or why it was refused, and took nothing of `source`.
+// The doors into the compiled library. One request is copied, several are referred to until the operation is done. Returns
+// nothing (0), or why it was refused; then nothing of `source` was taken.
 RCVERBS_EXPORT errc start_operation(
     std::shared_ptr<connection_core> const& core, std::span<request const> what, turn when, handler_source source
 );

@@ -1,0 +1,92 @@
+// operation_list.hpp — operations in a row, and what is done with them by whoever keeps them: their handlers are put in place
+// and called in one way, for a connection's own queues and for shared ones.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+
+#include <memory>
+#include <utility>
+
+#include <rcverbs/detail/operation.hpp>
+#include <rcverbs/detail/start.hpp>
+
+namespace rcverbs::detail {
+
+/// A first-in-first-out list of operations, linked through them.
+class operation_list {
+public:
+    bool empty() const noexcept { return first_ == nullptr; }
+    operation* front() const noexcept { return first_; }
+    void push_back(operation& op) noexcept {
+        op.next = nullptr;
+        (last_ != nullptr ? last_->next : first_) = &op;
+        last_ = &op;
+    }
+    void push_front(operation& op) noexcept {
+        op.next = first_;
+        first_ = &op;
+        if (last_ == nullptr) last_ = &op;
+    }
+    operation* pop_front() noexcept {
+        operation* const op = first_;
+        if (op == nullptr) return nullptr;
+        first_ = op->next;
+        if (first_ == nullptr) last_ = nullptr;
+        return op;
+    }
+    /// Takes one out of the middle; false if it is not on the list.
+    bool remove(operation& op) noexcept;
+    /// Appends another list's operations and leaves it empty.
+    void append(operation_list& other) noexcept {
+        if (other.first_ == nullptr) return;
+        (last_ != nullptr ? last_->next : first_) = other.first_;
+        last_ = other.last_;
+        other = {};
+    }
+    /// Takes this one and all behind it away.
+    operation_list split_from(operation& op) noexcept;
+
+private:
+    operation* first_ = nullptr;
+    operation* last_ = nullptr;
+};
+
+/// Puts a handler into its place, with its cancellation: `owner->cancel(op, use, type)`, as long as there is an owner.
+template <class Owner>
+void place_handler(
+    handler_source source, operation& op, boost::asio::any_io_executor const& io, std::weak_ptr<Owner> owner
+) {
+    // Looked at before the handler moves.
+    boost::asio::cancellation_slot slot;
+    if (source.actions->slot != nullptr) slot = source.actions->slot(source.handler);
+    source.actions->place(source.handler, op, io);
+    if (!slot.is_connected()) return;
+    slot.assign([owner = std::move(owner), &op, use = op.use](boost::asio::cancellation_type type) {
+        if (auto const self = owner.lock()) self->cancel(op, use, type);
+    });
+}
+
+/// Calls the handlers of operations that are done, and then `end(called, left)`: also if a handler throws through here, and then
+/// some are left to be called elsewhere. Not all work has a handler, and one of them may destroy the others.
+template <class End>
+void call_handlers(operation_list done, boost::asio::any_io_executor const& io, End const& end) {
+    struct calling {
+        operation_list done;
+        operation* next;
+        End const& end;
+
+        ~calling() {
+            operation_list left;
+            if (next != nullptr) left = done.split_from(*next);
+            end(done, left);
+        }
+    };
+    calling c{done, done.front(), end};
+    while (c.next != nullptr) {
+        operation& op = *std::exchange(c.next, c.next->next);
+        if (op.is_pending()) op.complete(io);
+    }
+}
+
+}  // namespace rcverbs::detail
