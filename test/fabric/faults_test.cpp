@@ -144,7 +144,10 @@ TEST_CASE("a link that comes back in time costs time only", "[fabric]") {
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
-        test::pair p = co_await meet(io);
+        // Its own server would give up at once: this is about retries.
+        connection_options patient = stepped();
+        patient.ends_on_port_down = false;
+        test::pair p = co_await meet(io, patient, patient);
         memory_pair m{p};
         m.ours.bytes()[0] = std::byte{42};
         w.port_down("fab0");

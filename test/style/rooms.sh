@@ -2,8 +2,8 @@
 # rooms.sh: no room of the library includes one that stands above it, nor machines and wire any C header of RDMA's.
 cd "$(dirname "${BASH_SOURCE[0]}")/../../lib/src"
 declare -A may=(
-    [error]='' [wire]='' [machines]='wire' [verbs]='' [progress]='verbs' [cm]='verbs'
-    [connection]='verbs wire machines progress cm' [session]='connection machines wire'
+    [error]='' [wire]='' [machines]='wire' [verbs]='error' [progress]='verbs' [cm]='verbs'
+    [connection]='error verbs wire machines progress cm' [session]='connection machines wire'
 )
 status=0
 for room in *; do

@@ -76,7 +76,7 @@ TEST_CASE("the accept machine follows its table in every state and event", "[mac
     c const fails{a::report_failure, s::failed};
     c const refuses{a::reject, s::refused};
     // Columns: accept, reject, established, error, deadline, abort.
-    check_row<m>({}, s::requested, {{a::accept, s::accepting}, refuses, {a::illegal, s::requested}, fails, {a::illegal, s::requested}, refuses});
+    check_row<m>({}, s::requested, {{a::accept, s::accepting}, refuses, {a::illegal, s::requested}, fails, fails, refuses});
     check_row<m>({e::accept}, s::accepting, {{a::illegal, s::accepting}, {a::illegal, s::accepting}, {a::report_established, s::established}, fails, fails, fails});
     std::vector<std::pair<s, std::vector<e>>> const finals{
         {s::established, {e::accept, e::established}}, {s::refused, {e::reject}}, {s::failed, {e::error}}};

@@ -89,7 +89,7 @@ TEST_CASE("a failure names step, address, cause, remedy and number", "[values]")
     failure const f{step::connect, cm_errc::rejected_no_listener, {"10.0.0.1", 7471}, 8};
     CHECK(f.message() ==
           "connect 10.0.0.1:7471: rejected: nobody listens there; start the server, or check address and port "
-          "[rcverbs.connection_manager 1008, status 8]");
+          "[rcverbs.connection_manager 1008 RDMA_CM_EVENT_REJECTED, reason: invalid service id, status 8]");
 }
 
 TEST_CASE("every family of C calls says its errno", "[values]") {

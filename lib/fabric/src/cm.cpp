@@ -99,6 +99,11 @@ terms terms_of(cm_id const& id, rdma_conn_param const* p) {
 
 void store(sockaddr_storage& to, address const& from) noexcept { to = from.raw; }
 
+void store_source(cm_id& id) noexcept {
+    store(id.route.addr.src_storage, id.local);
+    id.route.addr.addr.ibaddr.sgid = gid_of(id.local);
+}
+
 }  // namespace
 
 // --- channels and ids ----------------------------------------------------------------------------------------------
@@ -419,7 +424,7 @@ int network::resolve_address(rdma_cm_id* raw, sockaddr const* from, sockaddr con
         if (still == nullptr || still->at != state::resolving_address) return;
         int const error = has_neighbour ? attach(*still, *way) : ETIMEDOUT;
         still->at = error == 0 ? state::address_resolved : state::idle;
-        if (error == 0) store(still->route.addr.src_storage, still->local);
+        if (error == 0) store_source(*still);
         tell(*still, error == 0 ? RDMA_CM_EVENT_ADDR_RESOLVED : RDMA_CM_EVENT_ADDR_ERROR, -error);
     });
     return 0;
@@ -512,7 +517,7 @@ void network::on_connect_request(std::uint64_t from) {
     child.theirs = client->own;
     child.local = client->remote;
     child.remote = client->local;
-    store(child.route.addr.src_storage, child.local);
+    store_source(child);
     store(child.route.addr.dst_storage, child.remote);
     tell(listener, RDMA_CM_EVENT_CONNECT_REQUEST, 0, &child.theirs, child.number);
 }
@@ -536,6 +541,12 @@ int network::to_ready_to_send(cm_id& id) {
         IBV_QP_STATE | IBV_QP_DEST_QPN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER
     );
     if (error != 0) return error;
+    for (std::size_t i = 0; i < id.on->addresses.size(); ++i) {
+        ibv_gid const gid = gid_of(id.on->addresses[i]);
+        if (std::memcmp(gid.raw, id.route.addr.addr.ibaddr.sgid.raw, sizeof gid.raw) == 0) {
+            qp.gid_index = static_cast<std::uint8_t>(i);
+        }
+    }
     if (peer != nullptr && peer->on != nullptr) {
         qp.mtu = std::min(id.on->options.path_mtu_bytes, peer->on->options.path_mtu_bytes);
     }

@@ -53,6 +53,19 @@ void network::set_port(device& on, bool is_up) {
     raise_port(on, is_up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
 }
 
+void network::lose_addresses(device& on) {
+    on.has_lost_addresses = true;
+    raise_port(on, IBV_EVENT_GID_CHANGE);
+}
+
+void network::fail_queue_pairs(device& on) {
+    for (auto const& [number, qp] : numbers_) {
+        if (qp->on != &on) continue;
+        raise(context_of(qp->context), IBV_EVENT_QP_FATAL, qp);
+        break_qp(*qp);
+    }
+}
+
 void network::overrun(device& on) {
     std::map<std::uint32_t, completion_queue*> in_order;
     for (auto const& [key, cq] : queues_) {

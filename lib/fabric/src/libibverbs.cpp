@@ -91,6 +91,17 @@ int dealloc_mw(ibv_mw* mw) {
 
 }  // namespace
 
+ibv_gid gid_of(address const& a) noexcept {
+    ibv_gid gid{};
+    if (a.family() == AF_INET6) {
+        std::memcpy(gid.raw, &reinterpret_cast<sockaddr_in6 const&>(a.raw).sin6_addr, sizeof gid.raw);
+    } else {
+        gid.raw[10] = gid.raw[11] = 0xff;
+        std::memcpy(gid.raw + 12, &reinterpret_cast<sockaddr_in const&>(a.raw).sin_addr, 4);
+    }
+    return gid;
+}
+
 void fill_operations(context& c) noexcept {
     c.verbs.query_port = query_port;
     ibv_context_ops& ops = c.verbs.context.ops;
@@ -185,14 +196,7 @@ int ibv_query_gid(ibv_context* in, std::uint8_t port, int index, ibv_gid* out) {
     return returning_minus_one("ibv_query_gid", [&](network&, auto&) {
         device const& on = *context_of(in)->on;
         if (port != 1 || index < 0 || static_cast<std::size_t>(index) >= on.addresses.size()) return EINVAL;
-        sockaddr_storage const& a = on.addresses[static_cast<std::size_t>(index)].raw;
-        *out = {};
-        if (a.ss_family == AF_INET6) {
-            std::memcpy(out->raw, &reinterpret_cast<sockaddr_in6 const&>(a).sin6_addr, sizeof out->raw);
-        } else {
-            out->raw[10] = out->raw[11] = 0xff;  // an IPv4 address, mapped
-            std::memcpy(out->raw + 12, &reinterpret_cast<sockaddr_in const&>(a).sin_addr, 4);
-        }
+        *out = on.has_lost_addresses ? ibv_gid{} : gid_of(on.addresses[static_cast<std::size_t>(index)]);
         return 0;
     });
 }

@@ -172,6 +172,8 @@ public:
     void power_off(device& on);
     void remove(device& on);
     void set_port(device& on, bool is_up);
+    void lose_addresses(device& on);
+    void fail_queue_pairs(device& on);
     void overrun(device& on);
 
 private:

@@ -53,6 +53,9 @@ struct address {
     sa_family_t family() const noexcept { return raw.ss_family; }
 };
 
+/// As a port's table has it: an IPv4 address is mapped.
+ibv_gid gid_of(address const& a) noexcept;
+
 struct context;
 
 struct device : ibv_device {
@@ -63,6 +66,7 @@ struct device : ibv_device {
     bool is_up = true;
     bool is_powered = true;
     bool is_removed = false;
+    bool has_lost_addresses = false;
     // Listeners with a smaller number were killed: they take no requests that come in here.
     std::uint64_t killed_below = 0;
     nanoseconds link_free{0};  // the connection manager's messages stay in order, too
@@ -189,6 +193,7 @@ struct queue_pair : ibv_qp {
     device* on = nullptr;
     std::uint32_t mtu = 1024;
     int access = 0;
+    std::uint8_t gid_index = 0;        // of its own address
     std::uint8_t read_depth = 0;       // as initiator
     std::uint8_t resources = 0;        // as responder
     std::uint8_t timeout_code = 19;

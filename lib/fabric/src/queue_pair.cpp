@@ -214,6 +214,7 @@ int network::query_qp(ibv_qp* raw, ibv_qp_attr* a, ibv_qp_init_attr* initial) {
     a->retry_cnt = qp.retry_count;
     a->rnr_retry = qp.rnr_retry_count;
     a->port_num = 1;
+    a->ah_attr.grh.sgid_index = qp.gid_index;
     *initial = {};
     initial->qp_context = qp.qp_context;
     initial->send_cq = qp.send_cq;

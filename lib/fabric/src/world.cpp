@@ -210,6 +210,16 @@ void world::port_up(std::string_view device) {
     impl_->set_port(named(*impl_, device), true);
 }
 
+void world::lose_addresses(std::string_view device) {
+    auto const held = impl_->lock();
+    impl_->lose_addresses(named(*impl_, device));
+}
+
+void world::fail_queue_pairs(std::string_view device) {
+    auto const held = impl_->lock();
+    impl_->fail_queue_pairs(named(*impl_, device));
+}
+
 void world::overrun(std::string_view device) {
     auto const held = impl_->lock();
     impl_->overrun(named(*impl_, device));

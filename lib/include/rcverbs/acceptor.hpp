@@ -10,7 +10,9 @@
 #include <boost/asio/io_context.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include <rcverbs/connection.hpp>
 
@@ -25,8 +27,26 @@ using accept_handler = boost::asio::any_completion_handler<void(error_code, conn
 struct acceptor_options {
     /// The connections' own options.
     connection_options connection;
-    /// Requests that may wait to be taken, in the kernel and here. 1 to 4096.
+    /// Requests that may wait to be taken, in the kernel and here; one more is refused. 1 to 4096.
     std::size_t backlog = 128;
+    /// Connections of this acceptor's that may be alive at a time, the requests that wait included; one more is refused. Each
+    /// counts until its queue pair is gone. 0 for no limit.
+    std::size_t connections_max = 4096;
+    /// The same for each peer's address. 0 for no limit.
+    std::size_t connections_per_address_max = 0;
+    /// What a peer that is refused for these limits gets as private data: at most 148 bytes. A server of sessions gives
+    /// session::busy_answer(), and the peer's session then says errc::peer_busy.
+    std::vector<std::byte> busy_answer;
+};
+
+/// What an acceptor has done so far; a snapshot.
+struct acceptor_statistics {
+    /// Requests that reached it.
+    std::uint64_t requests = 0;
+    /// Those of them that it refused for backlog, connections_max or connections_per_address_max.
+    std::uint64_t refused_busy = 0;
+    /// Its connections that are alive at this moment, and requests that wait.
+    std::size_t connections = 0;
 };
 
 /// Accepts connections at one local endpoint.
@@ -84,6 +104,8 @@ public:
 
     /// Where it listens, with the port that was picked.
     endpoint local() const;
+    /// What it has done so far.
+    acceptor_statistics statistics() const;
     /// The io_context's executor.
     executor_type get_executor() const noexcept;
 

@@ -25,6 +25,8 @@ enum class close_reason {
     refused,
     /// The peer broke the session protocol.
     protocol_error,
+    /// The RDMA device was removed or failed, its port went down, or its address is gone.
+    device_gone,
 };
 
 /// The reason in text, such as "peer closed early".

@@ -191,6 +191,24 @@ public:
         );
     }
 
+    // --- what the peer may do --------------------------------------------------------------------------------
+
+    /// Says what the peer may do to memory of this side over this connection from now on, whatever its keys allow: any of
+    /// remote_read, remote_write and remote_atomic, or local_read for nothing. A connection begins with all of it (reads and
+    /// atomics only if responder_resources is above 0). What it asks for without the right fails at the peer with
+    /// wc_errc::remote_access or remote_invalid_request, and breaks the connection.
+    ///
+    /// Without remote_write the peer's keepalives fail, too: see stop_keepalive().
+    ///
+    /// @return errc::not_connected, or errno. Source: ibv_modify_qp(3), IBV_QP_ACCESS_FLAGS.
+    error_code set_remote_access(access_flags rights);
+
+    /// Asks the peer for no more signs of life, whatever keepalive_interval says: for a protocol whose peer is about to take
+    /// the right to write away from this side.
+    void stop_keepalive() noexcept;
+
+    // --- ending at once --------------------------------------------------------------------------------------
+
     /// Ends the connection at once: no new work, everything outstanding completes with operation_aborted as soon as the
     /// device has let go of its memory. Does not block; may be called again, in any state, from any thread.
     void close() noexcept;

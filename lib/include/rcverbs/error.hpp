@@ -71,7 +71,7 @@ enum class errc {
     malformed_message = 26,
     /// A message of the session protocol came when it was not due.
     unexpected_message = 27,
-    /// The RDMA device was removed.
+    /// The RDMA device was removed, or has failed for good.
     device_removed = 28,
     /// The completion queue failed; completions are lost.
     completion_queue_broken = 29,
@@ -81,6 +81,18 @@ enum class errc {
     receives_are_shared = 32,
     /// A posted operation stayed unanswered for longer than connection_options::stall_timeout.
     stalled = 31,
+    /// Nothing happened on the connection for longer than connection_options::idle_timeout.
+    idle = 33,
+    /// The device reports that the queue pair, or the shared receive queue that it takes from, failed.
+    queue_pair_failed = 34,
+    /// The peer asked for memory that it was not given, or sent what the queue pair does not take.
+    peer_violation = 35,
+    /// The port of the RDMA device went down.
+    port_down = 36,
+    /// The address that the connection was made with is not the port's any more.
+    address_gone = 37,
+    /// The device, or the network it is on, does not go by addresses of this family.
+    address_family_unsupported = 38,
 };
 
 /// The status of a failed work completion, numbered as in `enum ibv_wc_status`. Source: ibv_poll_cq(3).

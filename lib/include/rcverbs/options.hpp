@@ -12,6 +12,7 @@
 #include <optional>
 
 #include <rcverbs/endpoint.hpp>
+#include <rcverbs/export.hpp>
 #include <rcverbs/failure.hpp>
 #include <rcverbs/poller.hpp>
 #include <rcverbs/protection_domain.hpp>
@@ -71,7 +72,8 @@ struct connection_options {
     std::chrono::milliseconds resolve_address_deadline{2000};
     /// For finding the path. Above 0.
     std::chrono::milliseconds resolve_route_deadline{2000};
-    /// For the peer's answer to connect, and for the end of the handshake on the accepting side. Above 0.
+    /// For the peer's answer to connect. On the accepting side: for the program's answer to a request it has taken, and then
+    /// for the end of the handshake. Above 0.
     std::chrono::milliseconds connect_deadline{5000};
     /// For the peer's answer to disconnect. Above 0.
     std::chrono::milliseconds disconnect_deadline{2000};
@@ -81,6 +83,15 @@ struct connection_options {
     /// errc::stalled; noticed up to an eighth later. 0 for no limit. A reliable connection has none of its own for a peer
     /// that answers "receiver not ready" for ever, and receives may always wait.
     std::chrono::milliseconds stall_timeout{30'000};
+    /// How long nothing may be heard of the peer before it is asked for a sign of life: by a write of no bytes, which its
+    /// device answers and its program does not see. If it does not answer, the connection fails after ack_timeout and
+    /// retry_count, as with any work. Noticed up to an eighth later; 0 for never, and then the end of a peer that loses its
+    /// power shows only when something is sent to it. The peer's queue pair must allow writes, as the connection manager
+    /// sees to by default.
+    std::chrono::milliseconds keepalive_interval{0};
+    /// How long the connection may go without an operation of this side's, receives included, that completes, before it is
+    /// closed with errc::idle; noticed up to an eighth later. What the peer reads and writes is not seen. 0 for no limit.
+    std::chrono::milliseconds idle_timeout{0};
 
     // --- progress and placement ------------------------------------------------------------------------------
 
@@ -94,8 +105,16 @@ struct connection_options {
     shared_receive_queue shared_receives;
     /// The local address to connect from; chosen by the route if empty.
     std::optional<boost::asio::ip::address> bind_address;
-    /// True to give the connection a protection domain of its own instead of the one its io_context shares per device.
+    /// True to give the connection a protection domain of its own instead of the one its io_context shares per device: a key
+    /// of another connection's memory opens nothing here. Costs what registering memory for each connection costs.
     bool private_domain = false;
+    /// The protection domain to use, instead of either; neither if not open. The connection fails with errc::foreign_domain
+    /// if it is of another device than the address leads to.
+    protection_domain domain;
+
+    /// True to give the connection up as soon as its port is down, with errc::port_down. False to leave that to ack_timeout and
+    /// retry_count: then it may outlive a short interruption.
+    bool ends_on_port_down = true;
 
     /// Called when a step has succeeded (resolve_address, resolve_route, connect, accept), on the connection's
     /// executor, before the handler of the operation that the step belongs to. Must not throw.
@@ -121,5 +140,30 @@ struct connection_limits {
     /// Bytes in one send. A read or write may be longer: it is cut.
     std::uint64_t message_bytes_max = 0;
 };
+
+/// How long it takes at worst until a connection with certain options has noticed that its peer or the path to it is gone,
+/// though nothing tells so: no power, a pulled cable. A peer whose process ends is noticed at once.
+struct detection_time {
+    /// While work is outstanding.
+    std::chrono::nanoseconds busy;
+    /// While none is. nanoseconds::max(): never, for want of keepalive_interval and idle_timeout.
+    std::chrono::nanoseconds idle;
+};
+
+/// By the specification: a queue pair waits for an answer for up to four times the ack timeout, retry_count + 1 times; devices
+/// of which anything is known to us take a quarter of that. Takes into account the rounding of ack_timeout.
+RCVERBS_EXPORT detection_time worst_case_detection(connection_options const& options) noexcept;
+
+/// The shortest and the longest time that detect_within() takes.
+inline constexpr std::chrono::milliseconds detect_within_min{10};
+/// As above.
+inline constexpr std::chrono::milliseconds detect_within_max{std::chrono::hours{1}};
+
+/// Sets ack_timeout and keepalive_interval so that worst_case_detection() is at most `within`, busy or idle. retry_count stays
+/// as it is: more retries make each wait shorter. What is much shorter than the time that the path takes to answer, at its
+/// worst, fails connections that are well.
+///
+/// @throws boost::system::system_error: errc::invalid_option if `within` is not in the range above.
+RCVERBS_EXPORT void detect_within(connection_options& options, std::chrono::milliseconds within);
 
 }  // namespace rcverbs

@@ -189,7 +189,8 @@ public:
         );
     }
 
-    /// Tells the peer that this side is done with its regions: sends MSG_DONE, once.
+    /// Tells the peer that this side is done with its regions: sends MSG_DONE, once. From then on it may not touch them: the
+    /// peer takes its right to do so away.
     ///
     /// Everything written before on the same connection is in the peer's memory when MSG_DONE arrives.
     ///
@@ -245,6 +246,9 @@ public:
             std::forward<Token>(token)
         );
     }
+
+    /// What an acceptor of sessions answers to a peer for whom it has no room: for acceptor_options::busy_answer.
+    static std::vector<std::byte> busy_answer();
 
     /// Ends at once: as connection::close().
     void close() noexcept;

@@ -32,6 +32,8 @@ struct connection_statistics {
     std::uint64_t sends_inline = 0;
     /// Work requests on the receive queue.
     std::uint64_t receives_posted = 0;
+    /// Writes of nothing that asked a silent peer for a sign of life; they count as operations, too.
+    std::uint64_t keepalives_sent = 0;
     /// Lists handed to the send queue: sends_posted / doorbells is how well operations are gathered.
     std::uint64_t doorbells = 0;
     /// Operations that had to wait because the queue was full.

@@ -20,6 +20,9 @@ void event_channel::shutdown() noexcept {
     std::lock_guard const lock{mutex_};
     is_shut_down_ = true;
     if (descriptor_.is_open()) descriptor_.release();
+    for (auto& [device, d] : devices_) {
+        if (d.descriptor.is_open()) d.descriptor.release();
+    }
 }
 
 error_code event_channel::open() {
@@ -59,9 +62,11 @@ void event_channel::destroy(cm::id& doomed) noexcept {
     static_cast<void>(rdma_destroy_id(doomed.raw_));
     --live_ids_;
     // Ends the wait, and with it the io_context's work.
-    if (live_ids_ == 0 && is_waiting_ && !is_shut_down_) {
-        error_code ignored;
-        descriptor_.cancel(ignored);
+    if (live_ids_ > 0 || is_shut_down_) return;
+    error_code ignored;
+    if (is_waiting_) descriptor_.cancel(ignored);
+    for (auto& [device, d] : devices_) {
+        if (d.is_waiting) d.descriptor.cancel(ignored);
     }
 }
 
@@ -82,8 +87,40 @@ std::shared_ptr<verbs::domain> event_channel::shared_domain(ibv_context* device,
     return made;
 }
 
+void event_channel::watch(ibv_context* device, std::weak_ptr<device_event_sink> sink, error_code& ec) {
+    std::lock_guard const lock{mutex_};
+    auto found = devices_.find(device);
+    if (found == devices_.end()) {
+        std::shared_ptr<device_watch> watch = device_watch::of(device, ec);
+        if (ec) return;
+        auto& io = static_cast<boost::asio::io_context&>(context());  // asio::use_service was given one
+        found = devices_.try_emplace(device, io, std::move(watch)).first;
+        found->second.descriptor.assign(device->async_fd, ec);
+        if (ec) {
+            devices_.erase(found);
+            return;
+        }
+    }
+    found->second.watch->add(std::move(sink));
+    wait(found->second);
+}
+
+// REQUIRES: mutex_ is held.
+void event_channel::wait(watched_device& d) {
+    if (d.is_waiting || is_shut_down_ || live_ids_ == 0) return;
+    d.is_waiting = true;
+    d.descriptor.async_wait(boost::asio::posix::descriptor_base::wait_read, [this, &d](error_code const&) {
+        // As for the channel: look even if the wait was cancelled.
+        bool const goes_on = d.watch->tell();
+        std::lock_guard const lock{mutex_};
+        d.is_waiting = false;
+        if (goes_on) wait(d);
+    });
+}
+
 // REQUIRES: mutex_ is held.
 void event_channel::wait() {
+    for (auto& [device, d] : devices_) wait(d);
     if (is_waiting_ || is_shut_down_ || live_ids_ == 0) return;
     is_waiting_ = true;
     descriptor_.async_wait(boost::asio::posix::descriptor_base::wait_read, [this](error_code const&) {

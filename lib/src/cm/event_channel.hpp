@@ -18,6 +18,7 @@
 
 #include <rcverbs/error.hpp>
 
+#include "cm/device_watch.hpp"
 #include "cm/id.hpp"
 #include "verbs/domain.hpp"
 
@@ -37,6 +38,9 @@ public:
     /// The protection domain that connections over `device` share; made if there is none at present.
     std::shared_ptr<verbs::domain> shared_domain(ibv_context* device, error_code& ec);
 
+    /// Tells `sink` what befalls `device`, from now on and for as long as any id is alive.
+    void watch(ibv_context* device, std::weak_ptr<device_event_sink> sink, error_code& ec);
+
     /// To be held while a queue pair is made or destroyed.
     [[nodiscard]] std::unique_lock<std::mutex> lock() { return std::unique_lock{mutex_}; }
 
@@ -49,7 +53,17 @@ private:
 
     void shutdown() noexcept override;
     error_code open();
+    struct watched_device {
+        watched_device(boost::asio::io_context& io, std::shared_ptr<device_watch> of)
+            : watch{std::move(of)}, descriptor{io} {}
+
+        std::shared_ptr<device_watch> watch;
+        boost::asio::posix::stream_descriptor descriptor;
+        bool is_waiting = false;
+    };
+
     void wait();
+    void wait(watched_device& d);
     void on_readable();
     bool take_event(event& e, std::shared_ptr<event_sink>& sink);
     std::unique_ptr<cm::id> adopt(rdma_cm_id* raw);
@@ -59,6 +73,8 @@ private:
     std::mutex mutex_;
     std::unique_ptr<rdma_event_channel, destroy_channel> channel_;
     boost::asio::posix::stream_descriptor descriptor_;
+    // By their contexts, which librdmacm keeps until the end of the process.
+    std::map<ibv_context*, watched_device> devices_;
     std::size_t live_ids_ = 0;
     bool is_waiting_ = false;
     bool is_shut_down_ = false;

@@ -79,6 +79,10 @@ public:
     endpoint peer() const;
     /// The device that the address led to, opened by librdmacm; null before address resolution.
     ibv_context* device() const noexcept { return raw_->verbs; }
+    /// The device's port that it led to.
+    std::uint32_t port() const noexcept { return raw_->port_num; }
+    /// The address that this side goes by on the network, a GID; null before address resolution.
+    std::uint8_t const* source_gid() const noexcept { return raw_->route.addr.addr.ibaddr.sgid.raw; }
     rdma_cm_id* raw() const noexcept { return raw_; }
 
 private:

@@ -2,6 +2,8 @@
 
 #include <boost/asio/post.hpp>
 
+#include "error/described.hpp"
+
 namespace rcverbs::detail {
 
 namespace asio = boost::asio;
@@ -10,20 +12,11 @@ namespace {
 
 constexpr std::size_t backlog_max = 4096;
 
-// A failure in an exception: what() is its message, which says what to do.
-class described final : public boost::system::system_error {
-public:
-    explicit described(failure const& f) : boost::system::system_error{f.code}, text_{f.message()} {}
-    char const* what() const noexcept override { return text_.c_str(); }
-
-private:
-    std::string text_;
-};
-
 }  // namespace
 
 acceptor_core::acceptor_core(asio::io_context& context, acceptor_options options)
-    : context_{context}, registry_{asio::use_service<registry>(context)}, options_{std::move(options)} {}
+    : context_{context}, registry_{asio::use_service<registry>(context)}, options_{std::move(options)},
+      admission_{std::make_shared<admission>(admission::limits{options_.connections_max, options_.connections_per_address_max})} {}
 
 acceptor_core::~acceptor_core() {
     if (!is_shut_down_) registry_.remove(this);
@@ -31,6 +24,7 @@ acceptor_core::~acceptor_core() {
 
 error_code acceptor_core::listen(endpoint const& local) {
     if (options_.backlog == 0 || options_.backlog > backlog_max) return errc::invalid_option;
+    if (options_.busy_answer.size() > reject_data_max) return errc::private_data_too_large;
     if (error_code const ec = validate(options_.connection)) return ec;
     registry_.add(shared_from_this());
     guard const lock{mutex_};
@@ -74,8 +68,15 @@ void acceptor_core::on_event(cm::event& e) {
     guard lock{mutex_};
     if (is_closed_) return;
     if (e.type == RDMA_CM_EVENT_CONNECT_REQUEST) {
-        // One too many goes down with the event, which refuses it.
-        if (requests_.size() < options_.backlog) requests_.push_back(std::move(e));
+        ++requests_seen_;
+        std::shared_ptr<admission::place> place;
+        if (requests_.size() < options_.backlog) place = admission_->admit(e.incoming->peer().address());
+        if (place == nullptr) {
+            ++refused_busy_;
+            lock.unlock();
+            return refuse(e);
+        }
+        requests_.push_back({std::move(e), std::move(place)});
         serve(lock);
     } else if (e.type == RDMA_CM_EVENT_DEVICE_REMOVAL) {
         waiter_type waiter = std::move(waiter_);
@@ -85,20 +86,27 @@ void acceptor_core::on_event(cm::event& e) {
     }
 }
 
+void acceptor_core::refuse(cm::event& request) {
+    static_cast<void>(request.incoming->reject(options_.busy_answer));
+    request.incoming.reset();
+}
+
 // Brings the oldest request and the one who waits for it together.
 void acceptor_core::serve(guard& lock) {
     if (!waiter_ || requests_.empty() || is_shut_down_) return;
     waiter_type waiter = std::move(waiter_);
     bool const establish = wants_established_;
     std::uint64_t const serial = serial_;
-    cm::event request = std::move(requests_.front());
+    waiting_request taken = std::move(requests_.front());
     requests_.pop_front();
     lock.unlock();
 
     error_code ec;
     std::shared_ptr<connection_core> core;
     try {
-        core = connection_core::make_for_request(context_, options_.connection, std::move(request), ec);
+        core = connection_core::make_for_request(
+            context_, options_.connection, std::move(taken.request), std::move(taken.place), ec
+        );
     } catch (boost::system::system_error const& failed) {
         ec = failed.code();
     } catch (std::system_error const& failed) {
@@ -143,7 +151,7 @@ void acceptor_core::close() noexcept {
     is_closed_ = true;
     waiter_type waiter = std::move(waiter_);
     // The requests' ids refuse their peers when they are destroyed; ids may be destroyed without this lock only.
-    std::deque<cm::event> requests = std::move(requests_);
+    std::deque<waiting_request> requests = std::move(requests_);
     std::unique_ptr<cm::id> id = std::move(id_);
     lock.unlock();
     if (waiter) complete(std::move(waiter), asio::error::operation_aborted, {});
@@ -154,7 +162,7 @@ void acceptor_core::shut_down() noexcept {
     is_shut_down_ = true;
     is_closed_ = true;
     waiter_type dropped = std::move(waiter_);
-    std::deque<cm::event> requests = std::move(requests_);
+    std::deque<waiting_request> requests = std::move(requests_);
     std::unique_ptr<cm::id> id = std::move(id_);
     lock.unlock();
 }
@@ -164,6 +172,11 @@ endpoint acceptor_core::local() const {
     return local_;
 }
 
+acceptor_statistics acceptor_core::statistics() const {
+    guard const lock{mutex_};
+    return {requests_seen_, refused_busy_, admission_->count()};
+}
+
 }  // namespace rcverbs::detail
 
 namespace rcverbs {
@@ -171,7 +184,7 @@ namespace rcverbs {
 acceptor::acceptor(boost::asio::io_context& context, endpoint const& local, acceptor_options options)
     : core_{std::make_shared<detail::acceptor_core>(context, std::move(options))} {
     if (error_code const ec = core_->listen(local)) {
-        throw detail::described{failure{step::listen, ec, local, 0}};
+        throw detail::described{ec, failure{step::listen, ec, local, 0}.message()};
     }
 }
 
@@ -196,6 +209,7 @@ void acceptor::close() noexcept {
 }
 
 endpoint acceptor::local() const { return core_->local(); }
+acceptor_statistics acceptor::statistics() const { return core_->statistics(); }
 acceptor::executor_type acceptor::get_executor() const noexcept { return core_->context().get_executor(); }
 
 }  // namespace rcverbs

@@ -12,6 +12,7 @@
 
 #include <rcverbs/acceptor.hpp>
 
+#include "connection/admission.hpp"
 #include "connection/calls.hpp"
 #include "connection/core.hpp"
 #include "connection/registry.hpp"
@@ -30,6 +31,7 @@ public:
     void close() noexcept;
 
     endpoint local() const;
+    acceptor_statistics statistics() const;
     boost::asio::io_context& context() const noexcept { return context_; }
 
 private:
@@ -38,6 +40,7 @@ private:
 
     void shut_down() noexcept override;
     void on_event(cm::event& e) override;
+    void refuse(cm::event& request);
     void serve(guard& lock);
     void complete(waiter_type waiter, error_code ec, connection made);
     void cancel(std::uint64_t serial);
@@ -49,7 +52,14 @@ private:
     mutable std::mutex mutex_;
     std::unique_ptr<cm::id> id_;
     endpoint local_;
-    std::deque<cm::event> requests_;
+    struct waiting_request {
+        cm::event request;
+        std::shared_ptr<admission::place> place;
+    };
+    std::deque<waiting_request> requests_;
+    std::shared_ptr<admission> const admission_;
+    std::uint64_t requests_seen_ = 0;
+    std::uint64_t refused_busy_ = 0;
     waiter_type waiter_;
     std::uint64_t serial_ = 0;
     std::weak_ptr<connection_core> establishing_;

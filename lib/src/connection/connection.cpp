@@ -58,6 +58,8 @@ void connection::start_wait(detail::connection_core& core, detail::control_handl
     core.start_wait(std::move(handler));
 }
 
+error_code connection::set_remote_access(access_flags rights) { return core_->set_remote_access(rights); }
+void connection::stop_keepalive() noexcept { core_->stop_keepalive(); }
 error_code connection::reject(std::span<std::byte const> private_data) { return core_->reject(private_data); }
 void connection::close(failure const& why, close_reason reason) noexcept {
     if (core_ != nullptr) core_->fail(why, reason);

@@ -21,12 +21,14 @@
 #include <rcverbs/connection.hpp>
 
 #include "cm/id.hpp"
+#include "connection/admission.hpp"
 #include "connection/calls.hpp"
 #include "connection/data_path.hpp"
 #include "connection/registry.hpp"
 #include "connection/shared_receives.hpp"
 #include "machines/accept_machine.hpp"
 #include "machines/connect_machine.hpp"
+#include "machines/liveness.hpp"
 #include "machines/teardown_machine.hpp"
 #include "progress/completion_source.hpp"
 #include "progress/light_mutex.hpp"
@@ -36,19 +38,26 @@
 
 namespace rcverbs::detail {
 
+// The connection manager's fields. Source: rdma_connect(3), rdma_accept(3), rdma_reject(3); measured.
+inline constexpr std::size_t connect_data_max = 56;
+inline constexpr std::size_t accept_data_max = 196;
+inline constexpr std::size_t reject_data_max = 148;
+
 /// errc::invalid_option if a field is out of its range.
 error_code validate(connection_options const& options) noexcept;
 
 class connection_core final : public std::enable_shared_from_this<connection_core>,
                               public registered,
                               public cm::event_sink,
+                              public cm::device_event_sink,
                               public progress::completion_sink {
 public:
     /// An idle connection. Throws errc::invalid_option, or what starting a thread throws.
     static std::shared_ptr<connection_core> make(boost::asio::io_context& context, connection_options options);
     /// A connection for a peer's request, with its queue pair made. A failure refuses the request.
     static std::shared_ptr<connection_core> make_for_request(
-        boost::asio::io_context& context, connection_options options, cm::event request, error_code& ec
+        boost::asio::io_context& context, connection_options options, cm::event request,
+        std::shared_ptr<admission::place> place, error_code& ec
     );
 
     connection_core(boost::asio::io_context& context, connection_options options);
@@ -59,6 +68,8 @@ public:
     void start_accept(std::span<std::byte const> private_data, control_handler handler);
     void start_disconnect(control_handler handler);
     void start_wait(control_handler handler);
+    error_code set_remote_access(access_flags rights);
+    void stop_keepalive() noexcept;
     errc start_operation(std::span<request const> what, turn when, handler_source source);
     error_code reject(std::span<std::byte const> private_data);
     void close() noexcept;
@@ -96,6 +107,7 @@ private:
     // From the outside.
     void shut_down() noexcept override;
     void on_event(cm::event& e) override;
+    void on_device_event(cm::device_event const& e) override;
     void on_completions(std::span<ibv_wc const> batch) override;
     void on_queue_broken(error_code ec) override;
     void on_deadline(std::uint64_t armed);
@@ -105,6 +117,8 @@ private:
     void resume(accept::event e, error_code ec = {}, int status = 0);
     void resume(teardown::event e);
     void setup_failed(error_code ec);
+    void fail_setup(error_code ec, int status = 0);
+    void break_down(errc why, int status, close_reason reason);
     void perform(step s, error_code ec);
     void make_queue_pair(error_code& ec);
     void established(step s);
@@ -118,14 +132,16 @@ private:
     [[gnu::noinline]] void check_drained();
     void pump() {
         if (data_.has_work() && !(is_open_ && data_.ring(qp_))) post_waiting();
-        if (!is_watching_) watch_for_stall();
+        if (!is_watching_) watch();
     }
     [[gnu::noinline]] void post_waiting();
     [[gnu::noinline]] void on_failed(completion_report const& report);
     void name_flushed(operation_list const& done) noexcept;
-    [[gnu::noinline]] void watch_for_stall();
-    void arm_look();
-    void check_stall();
+    [[gnu::noinline]] void watch();
+    void look();
+    machines::liveness::view view() const noexcept;
+    void give_up(errc why);
+    void send_keepalive();
     void begin_finish();
     void finish();
     operation_list take_shared() noexcept;
@@ -165,6 +181,8 @@ private:
 
     mutable progress::light_mutex mutex_;
     std::unique_ptr<cm::id> id_;
+    // An acceptor's, given back when the queue pair is gone.
+    std::shared_ptr<admission::place> place_;
     std::shared_ptr<verbs::domain> domain_;
     std::shared_ptr<progress::completion_source> source_;
     verbs::queue_pair qp_;
@@ -187,11 +205,10 @@ private:
     std::uint64_t timer_use_ = 0;
     // The thread that is inside a round of completions: what it starts is posted at the end of the round.
     void const* round_thread_ = nullptr;
-    // While there is posted work: the oldest, and how many looks it has been that. See check_stall(). Always if there is no
-    // limit.
+    // Looked at from time to time: while there is posted work, or always, as the options want it.
+    machines::liveness liveness_;
     bool is_watching_ = false;
-    std::uint64_t watched_send_ = 0;
-    int looks_ = 0;
+    std::uint64_t keepalives_sent_ = 0;
 
     control_waiter setup_waiter_;
     control_waiter disconnect_waiter_;

@@ -132,6 +132,8 @@ public:
     bool is_sending() const noexcept { return sends_.window.posted() > 0; }
     /// The number of the oldest work on the send queue: while it stays the same, nothing moves.
     std::uint64_t oldest_send() const noexcept { return sends_.window.oldest(); }
+    /// How many operations have come to an end, well or not.
+    std::uint64_t completed() const noexcept { return counts_.operations_completed + counts_.operations_failed; }
     /// The counters, except for those of the completion queue.
     connection_statistics statistics() const noexcept;
     /// Every operation there is, for shutdown.

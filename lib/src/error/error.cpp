@@ -35,9 +35,15 @@ char const* text(errc e) noexcept {
     case errc::peer_busy: return "the peer has as many connections as it allows; try again later";
     case errc::malformed_message: return "a message of the session protocol could not be decoded";
     case errc::unexpected_message: return "a message of the session protocol came when it was not due";
-    case errc::device_removed: return "the RDMA device was removed";
+    case errc::device_removed: return "the RDMA device was removed, or has failed for good";
     case errc::completion_queue_broken: return "the completion queue failed and completions are lost";
     case errc::receives_are_shared: return "the connection's receives are shared; start them on its shared_receive_queue";
+    case errc::idle: return "nothing happened on the connection for longer than idle_timeout";
+    case errc::queue_pair_failed: return "the device reports that the queue pair failed; the failure's status is the number of its event";
+    case errc::peer_violation: return "the peer asked for memory that it was not given, or sent what is not taken here; look at its keys, ranges and message sizes";
+    case errc::port_down: return "the port of the RDMA device is down; look at its cable and at: ip link, rdma link";
+    case errc::address_gone: return "the network interface has lost the address that the connection was made with; connect again";
+    case errc::address_family_unsupported: return "the device does not go by addresses of that family; on Ethernet (RoCE, iWARP) use the IP address of its network interface";
     case errc::stalled: return "posted work stayed unanswered for longer than stall_timeout; the peer posts no receives, or is gone";
     case errc::not_drained: return "the device did not return the posted work in time; its memory stays registered";
     }

@@ -5,6 +5,10 @@
 #include <sys/resource.h>
 
 #include <cerrno>
+#include <fstream>
+
+#include "error/described.hpp"
+#include "error/symbols.hpp"
 
 namespace rcverbs {
 
@@ -38,6 +42,7 @@ char const* to_string(close_reason reason) noexcept {
     case close_reason::timed_out: return "timed out";
     case close_reason::refused: return "refused";
     case close_reason::protocol_error: return "protocol error";
+    case close_reason::device_gone: return "device gone";
     }
     return "unknown reason";
 }
@@ -46,8 +51,19 @@ namespace {
 
 std::string memlock_limit() {
     rlimit limit{};
-    if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "unlimited";
+    if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "as much as it likes";
     return std::to_string(limit.rlim_cur / 1024) + " KiB";
+}
+
+// The kernel counts registered memory as pinned. Source: proc(5), VmPin.
+std::string pinned_memory() {
+    std::ifstream status{"/proc/self/status"};
+    for (std::string line; std::getline(status, line);) {
+        if (!line.starts_with("VmPin:")) continue;
+        std::size_t const at = line.find_first_of("0123456789");
+        if (at != std::string::npos) return line.substr(at, line.find(' ', at) - at) + " KiB";
+    }
+    return "an unknown amount";
 }
 
 // What helps against an errno at a step; empty if nothing is known. The codes of ours and of the completions and events
@@ -64,7 +80,9 @@ std::string remedy(step where, int number) {
     case EADDRINUSE: return "another program listens there; choose another port";
     case EADDRNOTAVAIL: return "that address is not of an RDMA network interface, or another program listens at its port";
     case ENOMEM:
-        return "registered memory is locked: this process may lock " + memlock_limit() + "; raise it with ulimit -l";
+        return "registered memory is locked: this process may lock " + memlock_limit() + " (RLIMIT_MEMLOCK) and has locked " +
+               pinned_memory() + "; raise it with ulimit -l, or the device or the machine is out of memory";
+    case ETIMEDOUT: return "no answer from a host at that address; is it up, and on the RDMA network? try: ping";
     case EINVAL:
         return where == step::create_queue_pair ? "the device cannot make a queue pair that large; ask for less depth" : "";
     case EMFILE: return "too many open files; raise the limit with ulimit -n";
@@ -73,6 +91,16 @@ std::string remedy(step where, int number) {
 }
 
 }  // namespace
+
+std::string detail::memory_remedy(error_code const& ec) {
+    return ec == boost::system::errc::not_enough_memory ? remedy(step::transfer, ENOMEM) : "";
+}
+
+void detail::throw_registration_failure(error_code const& ec, std::size_t size_bytes) {
+    std::string text = "registering " + std::to_string(size_bytes / 1024) + " KiB of memory: " + ec.message();
+    if (std::string const help = memory_remedy(ec); !help.empty()) text += " (" + help + ')';
+    throw described{ec, text + " [" + symbol_of(ec) + ' ' + std::to_string(ec.value()) + ']'};
+}
 
 std::string failure::message() const {
     std::string text = to_string(where);
@@ -88,7 +116,8 @@ std::string failure::message() const {
     text += code.category().name();
     text += ' ';
     text += std::to_string(code.value());
-    if (status != 0) text += ", status " + std::to_string(status);
+    if (std::string const symbol = detail::symbol_of(code); !symbol.empty()) text += ' ' + symbol;
+    if (std::string const more = detail::describe_status(code, status); !more.empty()) text += ", " + more;
     text += ']';
     return text;
 }

@@ -9,9 +9,9 @@ accept_machine::action accept_machine::resume(event e) noexcept {
         case event::accept: state_ = state::accepting; return action::accept;
         case event::reject:
         case event::abort: state_ = state::refused; return action::reject;
-        case event::error: state_ = state::failed; return action::report_failure;
-        case event::established:
-        case event::deadline: return action::illegal;
+        case event::error:
+        case event::deadline: state_ = state::failed; return action::report_failure;
+        case event::established: return action::illegal;
         }
         break;
     case state::accepting:

@@ -5,7 +5,7 @@
 //            │                      │
 //            │ reject, abort        │ error, deadline, abort
 //            ▼                      ▼
-//         refused                 failed  ◀── error (from requested too)
+//         refused                 failed  ◀── error, deadline (from requested too)
 //
 //   A request that nobody answers is refused by `abort` (its owner let go of it). In the three final states late events
 //   of the connection manager are `none`; what the user may not ask for any more is `illegal`.
@@ -26,7 +26,7 @@ public:
         reject,       // the user refuses it
         established,  // the peer has learnt of our acceptance
         error,        // a call failed, or the connection manager reported an error or the peer's leaving
-        deadline,     // the peer was silent for too long
+        deadline,     // the peer was silent for too long, or the user was
         abort,        // the user closed
     };
 

@@ -139,6 +139,13 @@ void session::start_finish(core_ptr const& core, detail::control_handler handler
     run_control(core, std::move(handler), [core] { return core->finish(); });
 }
 
+std::vector<std::byte> session::busy_answer() {
+    wire::hello h;
+    h.answer = wire::verdict::busy;
+    auto const bytes = wire::encode(h);
+    return {bytes.begin(), bytes.end()};
+}
+
 void session::close() noexcept {
     if (core_ != nullptr) core_->over().close();
 }

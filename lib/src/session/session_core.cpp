@@ -126,6 +126,8 @@ asio::awaitable<error_code> session_core::send_done() {
     if (exchange_.resume(exchange::event::finish) == exchange::action::illegal) {
         co_return errc::operation_in_progress;
     }
+    // The peer is to take the right away that a keepalive needs; what comes next has a deadline of its own.
+    connection_.stop_keepalive();
     error_code const ec = co_await send(wire::done_message{}, 1, step::finish);
     if (!ec) done_was_delivered_ = true;
     co_return ec;
@@ -201,6 +203,9 @@ error_code session_core::take_message(wire::message message) {
         for (wire::region_descriptor& d : regions->regions) named.emplace_back(d.name, d.region);
         regions_ = peer_regions{std::move(named)};
         has_regions_ = true;
+    } else {
+        // It said that it will not touch our memory again. A connection that ends just now has no rights to take away.
+        static_cast<void>(connection_.set_remote_access(access_flags::local_read));
     }
     return {};
 }

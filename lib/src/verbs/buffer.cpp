@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include "error/described.hpp"
 #include "verbs/errno_map.hpp"
 
 namespace rcverbs {
@@ -40,7 +41,7 @@ buffer::buffer(
 buffer::buffer(protection_domain const& domain, std::size_t size_bytes, access_flags rights) {
     error_code ec;
     *this = buffer{domain, size_bytes, rights, ec};
-    if (ec) throw boost::system::system_error{ec, "making a buffer"};
+    if (ec) detail::throw_registration_failure(ec, size_bytes);
 }
 
 }  // namespace rcverbs

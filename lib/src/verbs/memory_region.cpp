@@ -1,9 +1,11 @@
 #include <rcverbs/memory_region.hpp>
 
+#include "error/described.hpp"
 #include "verbs/domain.hpp"
 #include "verbs/errno_map.hpp"
 #include "verbs/handles.hpp"
 #include "verbs/region_record.hpp"
+#include "verbs/rights.hpp"
 
 #include <functional>
 
@@ -17,15 +19,6 @@ access_flags with_implied(access_flags rights) noexcept {
         return rights | access_flags::local_write;
     }
     return rights;
-}
-
-int to_flags(access_flags rights) noexcept {
-    int flags = 0;
-    if (allows(rights, access_flags::local_write)) flags |= IBV_ACCESS_LOCAL_WRITE;
-    if (allows(rights, access_flags::remote_write)) flags |= IBV_ACCESS_REMOTE_WRITE;
-    if (allows(rights, access_flags::remote_read)) flags |= IBV_ACCESS_REMOTE_READ;
-    if (allows(rights, access_flags::remote_atomic)) flags |= IBV_ACCESS_REMOTE_ATOMIC;
-    return flags;
 }
 
 }  // namespace
@@ -62,7 +55,7 @@ memory_region::memory_region(
         return;
     }
     made->domain = domain.impl();
-    made->handle.reset(ibv_reg_mr(domain.impl()->get(), bytes.data(), bytes.size(), to_flags(rights)));
+    made->handle.reset(ibv_reg_mr(domain.impl()->get(), bytes.data(), bytes.size(), verbs::to_ibv_access(rights)));
     ec = verbs::from_pointer(made->handle.get());
     if (ec) return;
     try {
@@ -79,7 +72,7 @@ memory_region::memory_region(
 memory_region::memory_region(protection_domain const& domain, std::span<std::byte> bytes, access_flags rights) {
     error_code ec;
     *this = memory_region{domain, bytes, rights, ec};
-    if (ec) throw boost::system::system_error{ec, "registering memory"};
+    if (ec) detail::throw_registration_failure(ec, bytes.size());
 }
 
 local_key memory_region::key() const noexcept {

@@ -3,6 +3,7 @@
 #include <rdma/rdma_cma.h>
 
 #include <array>
+#include <cstring>
 
 #include "verbs/errno_map.hpp"
 
@@ -51,6 +52,24 @@ error_code queue_pair::set_min_rnr_timer(std::uint8_t code) noexcept {
     return from_returned_code(ibv_modify_qp(qp_, &attributes, IBV_QP_STATE | IBV_QP_MIN_RNR_TIMER));
 }
 
+error_code queue_pair::set_remote_access(int ibv_access) noexcept {
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_RTS;
+    attributes.qp_access_flags = static_cast<unsigned>(ibv_access);
+    return from_returned_code(ibv_modify_qp(qp_, &attributes, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS));
+}
+
+bool queue_pair::goes_by(std::uint8_t const* gid) noexcept {
+    ibv_qp_attr attributes{};
+    ibv_qp_init_attr initial{};
+    // What cannot be found out is no reason to give a connection up.
+    if (from_returned_code(ibv_query_qp(qp_, &attributes, IBV_QP_AV | IBV_QP_PORT, &initial))) return true;
+    ibv_gid now{};
+    int const index = attributes.ah_attr.grh.sgid_index;
+    if (ibv_query_gid(qp_->context, attributes.port_num, index, &now) != 0) return false;
+    return std::memcmp(now.raw, gid, sizeof now.raw) == 0;
+}
+
 read_depths queue_pair::query_depths(error_code& ec) noexcept {
     ibv_qp_attr attributes{};
     ibv_qp_init_attr initial{};
@@ -80,10 +99,20 @@ std::uint8_t encode_rnr_timer(std::chrono::nanoseconds delay) noexcept {
     return 0;
 }
 
+std::chrono::nanoseconds decode_ack_timeout(std::uint8_t code) noexcept {
+    return std::chrono::nanoseconds{4096} * (std::int64_t{1} << code);
+}
+
 std::uint8_t encode_ack_timeout(std::chrono::nanoseconds timeout) noexcept {
     std::uint8_t code = 1;
     // Source: ibv_modify_qp(3); 5 bits.
-    while (code < 31 && std::chrono::nanoseconds{4096} * (std::int64_t{1} << code) < timeout) ++code;
+    while (code < 31 && decode_ack_timeout(code) < timeout) ++code;
+    return code;
+}
+
+std::uint8_t ack_timeout_within(std::chrono::nanoseconds timeout) noexcept {
+    std::uint8_t code = 31;
+    while (code > 1 && decode_ack_timeout(code) > timeout) --code;
     return code;
 }
 

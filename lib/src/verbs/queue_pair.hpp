@@ -61,6 +61,10 @@ public:
     error_code break_off() noexcept;
     /// Tells the device how long to ask a peer to wait that finds no receive posted. Source: ibv_modify_qp(3).
     error_code set_min_rnr_timer(std::uint8_t code) noexcept;
+    /// Says what the peer may do to memory of this side, whatever its keys allow. Source: ibv_modify_qp(3).
+    error_code set_remote_access(int ibv_access) noexcept;
+    /// True if its port still has the address that it was connected with.
+    bool goes_by(std::uint8_t const* gid) noexcept;
     /// What the connection manager negotiated.
     read_depths query_depths(error_code& ec) noexcept;
     /// Destroys it; once it has succeeded the device touches none of its buffers any more.
@@ -78,5 +82,11 @@ std::uint8_t encode_rnr_timer(std::chrono::nanoseconds delay) noexcept;
 
 /// The specification's code n for an acknowledge timeout of 4.096 us x 2^n: the least that is not shorter, 1 to 31.
 std::uint8_t encode_ack_timeout(std::chrono::nanoseconds timeout) noexcept;
+
+/// The same, the greatest that is not longer.
+std::uint8_t ack_timeout_within(std::chrono::nanoseconds timeout) noexcept;
+
+/// What a code from 1 to 31 stands for.
+std::chrono::nanoseconds decode_ack_timeout(std::uint8_t code) noexcept;
 
 }  // namespace rcverbs::verbs

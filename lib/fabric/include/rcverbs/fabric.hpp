@@ -234,6 +234,10 @@ public:
     /// The link is down: nothing passes, the device's users get an event; and up again.
     void port_down(std::string_view device);
     void port_up(std::string_view device);
+    /// The addresses of the device's port are taken away; its users get an event. What is connected by them goes on.
+    void lose_addresses(std::string_view device);
+    /// The device finds its queue pairs broken, without a completion that says so; their users get an event.
+    void fail_queue_pairs(std::string_view device);
     /// All completion queues of the device behave as after an overrun.
     void overrun(std::string_view device);
 
