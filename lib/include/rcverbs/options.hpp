@@ -80,7 +80,7 @@ struct connection_options {
     /// For the device to return all posted work once the queue pair is stopped. Above 0.
     std::chrono::milliseconds drain_deadline{1000};
     /// How long the oldest posted send, read, write or atomic may stay unanswered before the connection is given up, with
-    /// errc::stalled; noticed up to an eighth later. 0 for no limit. A reliable connection has none of its own for a peer
+    /// errc::stalled; noticed about an eighth later at most. 0 for no limit. A reliable connection has none of its own for a peer
     /// that answers "receiver not ready" for ever, and receives may always wait.
     std::chrono::milliseconds stall_timeout{30'000};
     /// How long nothing may be heard of the peer before it is asked for a sign of life: by a write of no bytes, which its
@@ -90,7 +90,7 @@ struct connection_options {
     /// sees to by default.
     std::chrono::milliseconds keepalive_interval{0};
     /// How long the connection may go without an operation of this side's, receives included, that completes, before it is
-    /// closed with errc::idle; noticed up to an eighth later. What the peer reads and writes is not seen. 0 for no limit.
+    /// closed with errc::idle; noticed about an eighth later at most. What the peer reads and writes is not seen. 0 for no limit.
     std::chrono::milliseconds idle_timeout{0};
 
     // --- progress and placement ------------------------------------------------------------------------------

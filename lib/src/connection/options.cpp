@@ -40,12 +40,13 @@ error_code detail::validate(connection_options const& o) noexcept {
 }
 
 detection_time worst_case_detection(connection_options const& o) noexcept {
-    nanoseconds const look = machines::liveness::look_period({o.stall_timeout, o.keepalive_interval, o.idle_timeout});
+    milliseconds const period = machines::liveness::look_period({o.stall_timeout, o.keepalive_interval, o.idle_timeout});
+    auto const latest = [period](milliseconds limit) -> nanoseconds { return machines::liveness::latest(limit, period); };
     nanoseconds busy = retrying(o.ack_timeout, o.retry_count);
-    if (is_positive(o.stall_timeout)) busy = std::min<nanoseconds>(busy, o.stall_timeout + look);
+    if (is_positive(o.stall_timeout)) busy = std::min(busy, latest(o.stall_timeout));
     nanoseconds idle = nanoseconds::max();
-    if (is_positive(o.keepalive_interval)) idle = o.keepalive_interval + look + busy;
-    if (is_positive(o.idle_timeout)) idle = std::min<nanoseconds>(idle, o.idle_timeout + look);
+    if (is_positive(o.keepalive_interval)) idle = latest(o.keepalive_interval) + busy;
+    if (is_positive(o.idle_timeout)) idle = std::min(idle, latest(o.idle_timeout));
     return {busy, idle};
 }
 

@@ -24,6 +24,11 @@ milliseconds liveness::look_period(limits const& l) noexcept {
     return std::max(shortest / looks_per_limit, milliseconds{1});
 }
 
+milliseconds liveness::latest(milliseconds limit, milliseconds period) noexcept {
+    // What happens right after a look is seen by the next one, and only then begins to count.
+    return (in_looks(limit, period) + 1) * period;
+}
+
 liveness::liveness(limits const& l) noexcept
     : period_{look_period(l)},
       stall_{in_looks(l.stall, period_)},

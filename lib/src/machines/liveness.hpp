@@ -50,6 +50,8 @@ public:
     /// How long after a look the next one is due: an eighth of the shortest limit, and no less than a millisecond.
     std::chrono::milliseconds period() const noexcept { return period_; }
     static std::chrono::milliseconds look_period(limits const& l) noexcept;
+    /// When a limit that is looked at in that period is noticed at the latest.
+    static std::chrono::milliseconds latest(std::chrono::milliseconds limit, std::chrono::milliseconds period) noexcept;
 
     /// Begins to count, from what is seen now.
     void begin(view const& now) noexcept;

@@ -1,0 +1,221 @@
+// What a connection notices by itself, and how soon: devices that fail, peers that are silent, programs that let it lie.
+#include <boost/asio/detached.hpp>
+
+#include <thread>
+
+#include "fabric/fixture.hpp"
+
+using namespace rcverbs;
+using namespace test;
+
+TEST_CASE("what befalls a device ends its connections at once, for that reason", "[fabric]") {
+    struct row {
+        char const* what;
+        void (*happens)(world&);
+        errc code;
+        close_reason reason;
+        char const* event;
+    };
+    auto const r = GENERATE(
+        row{"port down", [](world& w) { w.port_down("fab0"); }, errc::port_down, close_reason::device_gone, "IBV_EVENT_PORT_ERR"},
+        row{"addresses lost", [](world& w) { w.lose_addresses("fab0"); }, errc::address_gone, close_reason::device_gone, "IBV_EVENT_GID_CHANGE"},
+        row{"queue pair failed", [](world& w) { w.fail_queue_pairs("fab0"); }, errc::queue_pair_failed, close_reason::transport_error, "IBV_EVENT_QP_FATAL"},
+        row{"completion queue failed", [](world& w) { w.overrun("fab0"); }, errc::completion_queue_broken, close_reason::transport_error, ""},
+        row{"removed", [](world& w) { w.remove_device("fab0"); }, errc::device_removed, close_reason::device_gone, ""}
+    );
+    bool const is_sleeping = GENERATE(true, false);
+    INFO(r.what << (is_sleeping ? ", nothing posted" : ", a receive posted"));
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);  // the server is on fab0
+        buffer memory{p.server.domain(), 64, access_flags::local_write};
+        error_code received;
+        bool has_received = false;
+        if (!is_sleeping) {
+            p.server.async_receive(memory.slice(), [&](error_code ec, auto) {
+                received = ec;
+                has_received = true;
+            });
+        }
+        co_await test::sleep(io, 10ms);
+        auto const began = w.now();
+        r.happens(w);
+        auto [why] = co_await p.server.async_wait_disconnected(awaiting);
+        CHECK(w.now() - began < 2s);  // the drain deadline and a bit, for queues that lost what was in them
+        CHECK(why == r.code);
+        CHECK(p.server.reason() == r.reason);
+        CHECK(p.server.last_failure().message().find(r.event) != std::string::npos);
+        CHECK(has_received == !is_sleeping);
+        if (!is_sleeping && r.reason == close_reason::device_gone) CHECK(received == r.code);
+        p.client.close();
+    });
+    CHECK(is_clean(w));
+}
+
+TEST_CASE("events of other queue pairs, other ports' addresses, and other devices concern nobody else", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        // A second pair on the same devices breaks by an event about its own queue pair.
+        test::pair other = co_await meet(io);
+        buffer ours{other.client.domain(), 64, access_flags::local_write};
+        buffer closed{other.server.domain(), 64, access_flags::local_write};
+        remote_region const lie{closed.remote().address(), 64, closed.remote().key(), access_flags::remote_write};
+        auto [ec, n] = co_await other.client.async_write(ours.slice(), lie, awaiting);
+        CHECK(ec == wc_errc::remote_access);
+        auto [why] = co_await other.server.async_wait_disconnected(awaiting);
+        CHECK(why == errc::peer_violation);
+        CHECK(other.server.last_failure().message().find("IBV_EVENT_QP_ACCESS_ERR") != std::string::npos);
+        CHECK(p.client.is_open());
+        CHECK(p.server.is_open());
+        p.client.close();
+        p.server.close();
+    });
+}
+
+TEST_CASE("one watcher of a device tells the connections of every io_context", "[fabric]") {
+    // A real world: two threads, each with its own.
+    fabric::world_options o;
+    o.mode = fabric::scheduling::real;
+    world w{o};
+    asio::io_context first;
+    asio::io_context second;
+    connection_options options;
+    acceptor_options accepting;
+    error_code ends[2];
+    acceptor a{first, {"10.0.0.1", 0}, accepting};
+    acceptor b{second, {"10.0.0.1", 0}, accepting};
+    auto const life = [&](asio::io_context& io, acceptor& at, error_code& end) -> asio::awaitable<void> {
+        connection c{io, options};
+        connection s = co_await (at.async_accept(asio::use_awaitable) && c.async_connect(at.local(), asio::use_awaitable));
+        auto [why] = co_await s.async_wait_disconnected(awaiting);
+        end = why;
+    };
+    asio::co_spawn(first, life(first, a, ends[0]), asio::detached);
+    asio::co_spawn(second, life(second, b, ends[1]), asio::detached);
+    std::thread one{[&] { first.run_for(20s); }};
+    std::thread two{[&] { second.run_for(20s); }};
+    while (a.statistics().connections == 0 || b.statistics().connections == 0) std::this_thread::yield();
+    std::this_thread::sleep_for(100ms);
+    w.port_down("fab0");
+    one.join();
+    two.join();
+    CHECK(ends[0] == errc::port_down);
+    CHECK(ends[1] == errc::port_down);
+}
+
+TEST_CASE("an idle connection notices by keepalive that its peer has no power, in the time that was promised", "[fabric]") {
+    world w;
+    asio::io_context io;
+    bool const asks = GENERATE(true, false);
+    run(w, io, [&]() -> asio::awaitable<void> {
+        connection_options options = stepped();
+        detect_within(options, 500ms);
+        if (!asks) options.keepalive_interval = 0ms;
+        test::pair p = co_await meet(io, options);
+        co_await test::sleep(io, 2s);
+        CHECK(p.client.is_open());
+        auto const sent = static_cast<std::int64_t>(p.client.statistics().keepalives_sent);
+        if (asks) {
+            CHECK(sent >= 2s / (options.keepalive_interval * 9 / 8) - 1);
+            CHECK(sent <= 2s / options.keepalive_interval + 1);
+        } else {
+            CHECK(sent == 0);
+        }
+        // The peer's program sees nothing of them.
+        CHECK(p.server.statistics().completions == 0);
+        w.power_off("fab0");
+        auto const began = w.now();
+        if (asks) {
+            auto [why] = co_await p.client.async_wait_disconnected(awaiting);
+            CHECK(why == wc_errc::retry_exceeded);
+            CHECK(w.now() - began <= worst_case_detection(options).idle);
+            CHECK(p.client.reason() == close_reason::transport_error);
+        } else {
+            co_await test::sleep(io, 1h);
+            CHECK(p.client.is_open());
+            p.client.close();
+        }
+        p.server.close();
+    });
+}
+
+TEST_CASE("keepalives keep out of the way of work, and of a full queue", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        connection_options options = stepped();
+        options.keepalive_interval = 8ms;
+        options.send_queue_depth = 1;
+        options.waiting_operations_max = 1;
+        test::pair p = co_await meet(io, options);
+        buffer ours{p.client.domain(), 4096, access_flags::local_write};
+        buffer theirs{p.server.domain(), 4096, access_flags::remote_write | access_flags::remote_read};
+        for (int i = 0; i < 40; ++i) {
+            std::ranges::fill(ours.bytes(), static_cast<std::byte>(i));
+            co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
+            CHECK(theirs.bytes()[4095] == static_cast<std::byte>(i));
+            co_await test::sleep(io, std::chrono::milliseconds{i % 20});
+        }
+        CHECK(p.client.statistics().keepalives_sent > 0);
+        CHECK(p.client.statistics().operations_failed == 0);
+        co_await (p.client.async_disconnect(asio::use_awaitable) && p.server.async_wait_disconnected(asio::use_awaitable));
+    });
+}
+
+TEST_CASE("a session with keepalive finishes in order, however long the other side takes to say that it is done", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        connection_options options = stepped();
+        options.keepalive_interval = 80ms;
+        acceptor_options accepting;
+        accepting.connection = options;
+        acceptor a{io, {"10.0.0.1", 0}, accepting};
+        session client{connection{io, options}};
+        auto const serve = [&]() -> asio::awaitable<session> {
+            session s{co_await a.async_get_request(asio::use_awaitable)};
+            co_await s.async_accept(asio::use_awaitable);
+            co_return s;
+        };
+        session server = co_await (serve() && client.async_connect(a.local(), asio::use_awaitable));
+        co_await client.async_send_done(asio::use_awaitable);
+        co_await test::sleep(io, 5s);
+        CHECK(client.next_layer().is_open());
+        co_await server.async_send_done(asio::use_awaitable);
+        auto const leave = [](session& s) -> asio::awaitable<void> {
+            co_await s.async_wait_done(asio::use_awaitable);
+            co_await s.async_disconnect(asio::use_awaitable);
+        };
+        co_await (leave(client) && leave(server));
+        CHECK(client.reason() == close_reason::completed);
+        CHECK(server.reason() == close_reason::completed);
+    });
+}
+
+TEST_CASE("a connection that nobody uses is closed for that, and one that is used is not", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        connection_options options = stepped();
+        options.idle_timeout = 400ms;
+        options.keepalive_interval = 50ms;
+        test::pair p = co_await meet(io, options);
+        buffer ours{p.client.domain(), 64, access_flags::local_write};
+        buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        for (int i = 0; i < 10; ++i) {
+            co_await test::sleep(io, 300ms);
+            co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
+        }
+        CHECK(p.client.is_open());
+        auto const began = w.now();
+        auto [why] = co_await p.client.async_wait_disconnected(awaiting);
+        CHECK(why == errc::idle);
+        CHECK(p.client.reason() == close_reason::timed_out);
+        CHECK(w.now() - began >= 400ms - 50ms / 8);
+        CHECK(w.now() - began <= worst_case_detection(options).idle + 1ms);
+        p.server.close();
+    });
+}
