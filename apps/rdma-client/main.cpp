@@ -25,6 +25,8 @@ struct client_arguments : demo::arguments {
     std::uint16_t port = 0;
     std::string from;
     std::uint32_t count = 1;
+    // With --reconnect: how often to try before giving up; 0 without it.
+    std::uint32_t attempts = 0;
 };
 
 exit_code run_once(client_arguments const& a, rcverbs::endpoint const& server) {
@@ -63,6 +65,67 @@ exit_code run_once(client_arguments const& a, rcverbs::endpoint const& server) {
     return code;
 }
 
+// Connects again whenever the server has gone, and takes up with the exchange that was broken off.
+class persistent_client {
+public:
+    persistent_client(client_arguments const& a, rcverbs::endpoint const& server)
+        : arguments_{a}, to_server_{io_, server, terms(a)} {}
+
+    exit_code run() {
+        asio::co_spawn(io_, exchange_all(), [this](std::exception_ptr failed) {
+            try {
+                if (failed) std::rethrow_exception(failed);
+            } catch (std::exception const& e) {
+                demo::complain(e.what());
+                code_ = exit_code::other;
+            }
+        });
+        io_.run();
+        return code_;
+    }
+
+private:
+    static rcverbs::connector_options terms(client_arguments const& a) {
+        rcverbs::connector_options o;
+        o.connection = a.connection;
+        // On this thread: a connection at a time needs no other.
+        o.connection.progress = rcverbs::progress_on::context;
+        o.session = a.session();
+        o.backoff.delay_max = std::chrono::seconds{2};
+        o.backoff.attempts_max = a.attempts;
+        return o;
+    }
+
+    static bool is_worth_another(exit_code code) {
+        return code == exit_code::peer_gone || code == exit_code::deadline_passed;
+    }
+
+    asio::awaitable<void> exchange_all() {
+        for (std::uint32_t done = 0; done < arguments_.count;) {
+            auto [ec, session] = co_await to_server_.async_connect(asio::as_tuple(asio::use_awaitable));
+            if (ec) {
+                rcverbs::failure const f = to_server_.last_failure();
+                demo::complain(f.code ? f.message() : ec.message());
+                code_ = demo::exit_code_for(ec, f.where);
+                co_return;
+            }
+            code_ = co_await demo::exchange(session, arguments_.exchange);
+            if (code_ == exit_code::done) {
+                ++done;
+            } else if (is_worth_another(code_)) {
+                demo::complain("connecting again");
+            } else {
+                co_return;
+            }
+        }
+    }
+
+    asio::io_context io_;
+    client_arguments const& arguments_;
+    rcverbs::connector to_server_;
+    exit_code code_ = exit_code::other;
+};
+
 exit_code run(client_arguments& a) {
     asio::io_context io;
     boost::system::error_code ec;
@@ -84,6 +147,7 @@ exit_code run(client_arguments& a) {
         a.counter.additions = a.count;
         return run_once(a, server);
     }
+    if (a.attempts > 0) return persistent_client{a, server}.run();
     for (std::uint32_t i = 0; i < a.count; ++i) {
         exit_code const code = run_once(a, server);
         if (code != exit_code::done) return code;
@@ -106,6 +170,9 @@ int main(int argc, char** argv) {
     app.add_option("--count", a.count, "how many exchanges to run, one after another; with atomic: how many additions")
         ->check(CLI::Range(1, 1000000))
         ->option_text("N [1]");
+    app.add_option("--reconnect", a.attempts, "with write and read: when the server has gone, try so often to connect again, with growing pauses, and repeat the exchange that was broken off")
+        ->check(CLI::Range(1, 1000000))
+        ->option_text("ATTEMPTS");
     app.add_option("--add", a.counter.addend, "with atomic: what each addition adds")->option_text("N [1]");
     app.add_option("--updates", a.counter.updates, "with atomic: how often to change the record under the lock")
         ->check(CLI::Range(0, 1000000))

@@ -18,6 +18,12 @@ int main(int argc, char** argv) {
     app.add_option("--count", a.count, "end after so many clients; 0 for never")
         ->check(CLI::Range(0, 1000000))
         ->option_text("N [0]");
+    app.add_option("--max-clients", a.clients_max, "how many clients to serve at a time; one more is refused. 0 for no limit")
+        ->check(CLI::Range(0, 1000000))
+        ->option_text("N [1024]");
+    app.add_option("--max-per-address", a.clients_per_address_max, "the same for clients of one address")
+        ->check(CLI::Range(0, 1000000))
+        ->option_text("N [0]");
     demo::exit_code code = demo::exit_code::other;
     if (!demo::parse(app, argc, argv, code)) return static_cast<int>(code);
     boost::system::error_code bad;

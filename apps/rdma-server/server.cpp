@@ -20,6 +20,9 @@ constexpr auto awaiting = asio::as_tuple(asio::use_awaitable);
 rcverbs::acceptor listen(asio::io_context& io, server_arguments const& a) {
     rcverbs::acceptor_options options;
     options.connection = a.connection;
+    options.connections_max = a.clients_max;
+    options.connections_per_address_max = a.clients_per_address_max;
+    options.busy_answer = rcverbs::session::busy_answer();
     if (!a.bind.empty()) return rcverbs::acceptor{io, {a.bind, a.port}, options};
     try {
         // The IPv6 wildcard serves IPv4 clients, too, where there is IPv6.

@@ -23,6 +23,9 @@ struct server_arguments : arguments {
     std::uint16_t port = 0;
     /// End after so many clients; 0 for never.
     std::uint32_t count = 0;
+    /// Clients at a time, in all and of one address; one more is told that the server is busy. 0 for no limit.
+    std::size_t clients_max = 1024;
+    std::size_t clients_per_address_max = 0;
 };
 
 class server {

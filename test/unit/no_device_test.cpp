@@ -187,3 +187,29 @@ TEST_CASE("threads of ended connections are joined while the program goes on", "
     }
     CHECK(threads() <= 3);  // this one, and what a sanitizer keeps
 }
+
+TEST_CASE("what waits on a polling thread may hold what lives on the program's io_context, and is destroyed before that", "[no_device]") {
+    bool was_destroyed = false;
+    {
+        asio::io_context io;
+        // Made first, and so destroyed last: after the timers' service.
+        poller threads{io};
+        auto const end = [&](asio::steady_timer* t) {
+            was_destroyed = true;
+            delete t;
+        };
+        std::shared_ptr<asio::steady_timer> timer{new asio::steady_timer{io, std::chrono::hours{1}}, end};
+        std::promise<void> is_busy;
+        asio::post(threads.get_executor(), [&] {
+            is_busy.set_value();
+            // Until the io_context is destroyed, and with it the thread stopped.
+            while (!static_cast<asio::io_context&>(asio::query(threads.get_executor(), asio::execution::context)).stopped()) {
+                std::this_thread::yield();
+            }
+        });
+        is_busy.get_future().wait();
+        // Queued behind it, and never called.
+        asio::post(threads.get_executor(), [t = std::move(timer)] { t->cancel(); });
+    }
+    CHECK(was_destroyed);
+}

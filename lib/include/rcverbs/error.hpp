@@ -165,6 +165,10 @@ inline error_code make_error_code(cm_errc e) noexcept {
 /// False for refusals of a single operation, after which the connection goes on.
 RCVERBS_EXPORT bool is_fatal(error_code const& ec) noexcept;
 
+/// True if what failed with `ec` may well succeed when it is tried again later, on a new connection: the peer, its host or the
+/// path was not there, or was busy. False if the two sides do not fit, or a request was wrong.
+RCVERBS_EXPORT bool is_transient(error_code const& ec) noexcept;
+
 }  // namespace rcverbs
 
 template <>

@@ -7,6 +7,7 @@
 #include <rcverbs/buffer.hpp>
 #include <rcverbs/close_reason.hpp>
 #include <rcverbs/connection.hpp>
+#include <rcverbs/connector.hpp>
 #include <rcverbs/data_operations.hpp>
 #include <rcverbs/device.hpp>
 #include <rcverbs/endpoint.hpp>
@@ -14,6 +15,7 @@
 #include <rcverbs/failure.hpp>
 #include <rcverbs/keys.hpp>
 #include <rcverbs/local_slice.hpp>
+#include <rcverbs/loop_descriptor.hpp>
 #include <rcverbs/memory_region.hpp>
 #include <rcverbs/options.hpp>
 #include <rcverbs/poller.hpp>

@@ -4,6 +4,7 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include "progress/descriptor_set.hpp"
 #include "verbs/errno_map.hpp"
 
 namespace rcverbs::cm {
@@ -34,6 +35,7 @@ error_code event_channel::open() {
     ec = verbs::from_minus_one(::fcntl(made->fd, F_SETFL, flags | O_NONBLOCK));
     if (ec) return ec;
     descriptor_.assign(made->fd, ec);
+    if (!ec) ec = boost::asio::use_service<progress::descriptor_set>(context()).add(made->fd);
     if (!ec) channel_ = std::move(made);
     return ec;
 }
@@ -96,6 +98,7 @@ void event_channel::watch(ibv_context* device, std::weak_ptr<device_event_sink> 
         auto& io = static_cast<boost::asio::io_context&>(context());  // asio::use_service was given one
         found = devices_.try_emplace(device, io, std::move(watch)).first;
         found->second.descriptor.assign(device->async_fd, ec);
+        if (!ec) ec = boost::asio::use_service<progress::descriptor_set>(context()).add(device->async_fd);
         if (ec) {
             devices_.erase(found);
             return;

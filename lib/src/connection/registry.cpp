@@ -21,7 +21,8 @@ boost::asio::io_context& with_timers(boost::asio::execution_context& context) {
 registry::registry(boost::asio::execution_context& context)
     : boost::asio::execution_context::service{context},
       threads_{boost::asio::use_service<progress::thread_owner>(with_timers(context))},
-      channel_{boost::asio::use_service<cm::event_channel>(context)} {}
+      channel_{boost::asio::use_service<cm::event_channel>(context)},
+      descriptors_{boost::asio::use_service<progress::descriptor_set>(context)} {}
 
 void registry::add(std::shared_ptr<registered> const& member) {
     std::lock_guard const lock{mutex_};
@@ -39,12 +40,13 @@ void registry::shutdown() noexcept {
         std::shared_ptr<registered> member;
         {
             std::lock_guard const lock{mutex_};
-            if (members_.empty()) return;
+            if (members_.empty()) break;
             member = members_.begin()->second.lock();
             members_.erase(members_.begin());
         }
         if (member != nullptr) member->shut_down();
     }
+    threads_.drop_handlers();
 }
 
 }  // namespace rcverbs::detail

@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "cm/event_channel.hpp"
+#include "progress/descriptor_set.hpp"
 #include "progress/poller_thread.hpp"
 
 namespace rcverbs::detail {
@@ -38,12 +39,14 @@ public:
 
     cm::event_channel& channel() noexcept { return channel_; }
     progress::thread_owner& threads() noexcept { return threads_; }
+    progress::descriptor_set& descriptors() noexcept { return descriptors_; }
 
 private:
     void shutdown() noexcept override;
 
     progress::thread_owner& threads_;
     cm::event_channel& channel_;
+    progress::descriptor_set& descriptors_;
     std::mutex mutex_;
     std::map<registered const*, std::weak_ptr<registered>> members_;
 };

@@ -217,6 +217,8 @@ void connection_core::make_queue_pair(error_code& ec) {
     // Everything that can be in the completion queue at a time fits: it cannot overflow.
     verbs::completion_queue queue{id_->device(), completions, ec};
     if (ec) return;
+    if (options_.progress == progress_on::context) ec = registry_.descriptors().add(queue.descriptor());
+    if (ec) return;
     auto source = std::make_shared<progress::completion_source>(executor_, options_.polling, std::move(queue));
     {
         auto const channel = registry_.channel().lock();

@@ -136,6 +136,31 @@ boost::system::error_category const& connection_manager_category() noexcept {
     return category;
 }
 
+bool is_transient(error_code const& ec) noexcept {
+    if (!ec) return false;
+    if (ec.category() == connection_manager_category() || ec.category() == work_completion_category()) return true;
+    if (ec.category() == rcverbs_category()) {
+        switch (static_cast<errc>(ec.value())) {
+        case errc::timed_out:
+        case errc::peer_disconnected:
+        case errc::peer_closed_early:
+        case errc::peer_busy:
+        case errc::device_removed:
+        case errc::completion_queue_broken:
+        case errc::queue_pair_failed:
+        case errc::port_down:
+        case errc::address_gone:
+        case errc::stalled:
+        case errc::idle: return true;
+        default: return false;
+        }
+    }
+    namespace e = boost::system::errc;
+    return ec == e::timed_out || ec == e::network_unreachable || ec == e::host_unreachable || ec == e::network_down ||
+           ec == e::connection_refused || ec == e::connection_reset || ec == e::resource_unavailable_try_again ||
+           ec == e::not_enough_memory || ec == e::too_many_files_open || ec == e::address_not_available;
+}
+
 bool is_fatal(error_code const& ec) noexcept {
     if (!ec) return false;
     if (ec.category() != rcverbs_category()) return true;

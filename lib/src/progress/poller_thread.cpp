@@ -57,6 +57,10 @@ void thread_owner::join_finished() noexcept {
     for (owned_thread& t : finished) t.thread.join();
 }
 
+void thread_owner::drop_handlers() noexcept {
+    for (std::shared_ptr<run_loop> const& loop : stopped_) loop->drop_handlers();
+}
+
 void thread_owner::stop_all() noexcept {
     std::vector<owned_thread> all;
     {

@@ -21,7 +21,7 @@ namespace rcverbs::progress {
 class run_loop {
 public:
     // The hint 1 says that one thread runs it; starting work from other threads stays safe.
-    run_loop() : context_{std::make_unique<boost::asio::io_context>(1)}, work_{context_->get_executor()} {}
+    run_loop() : context_{std::make_unique<emptiable_context>(1)}, work_{context_->get_executor()} {}
 
     boost::asio::io_context& context() noexcept { return *context_; }
     /// Lets the thread end once the run queue is empty.
@@ -29,7 +29,10 @@ public:
         std::lock_guard const lock{mutex_};
         work_.reset();
     }
-    /// Destroys what is left in the run queue: it may hold whoever holds this loop. REQUIRES: its thread has ended.
+    /// Destroys what is left in the run queue, uncalled, as an io_context's end does: while everything that handlers may hold is
+    /// still there. Executors stay good. REQUIRES: its thread has ended.
+    void drop_handlers() noexcept { context_->shutdown(); }
+    /// The end of it. REQUIRES: its thread has ended.
     void destroy_context() noexcept { context_.reset(); }
 
     std::atomic<bool> is_finished{false};
@@ -37,7 +40,13 @@ public:
     std::atomic<bool> is_orphaned{false};
 
 private:
-    std::unique_ptr<boost::asio::io_context> context_;
+    // What Asio does in two steps, here in two steps, too.
+    struct emptiable_context : boost::asio::io_context {
+        using boost::asio::io_context::io_context;
+        using boost::asio::io_context::shutdown;
+    };
+
+    std::unique_ptr<emptiable_context> context_;
     std::mutex mutex_;
     boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
 };
@@ -70,6 +79,9 @@ public:
 
     /// Ends and joins all threads; their run loops stay until this object is destroyed. For shutdown.
     void stop_all() noexcept;
+    /// Destroys the handlers that wait on threads which have been stopped. For shutdown: they may hold objects of other
+    /// services, which are destroyed before this one.
+    void drop_handlers() noexcept;
 
 private:
     struct owned_thread {
@@ -77,7 +89,10 @@ private:
         std::shared_ptr<run_loop> loop;
     };
 
-    void shutdown() noexcept override { stop_all(); }
+    void shutdown() noexcept override {
+        stop_all();
+        drop_handlers();
+    }
     void join_finished() noexcept;
 
     std::mutex mutex_;

@@ -78,6 +78,8 @@ void device::query(error_code& ec) {
 
 namespace rcverbs {
 
+error_code prepare_for_fork() noexcept { return verbs::from_returned_code(ibv_fork_init()); }
+
 std::vector<device_info> devices() {
     error_code ec;
     int count = 0;

@@ -1,0 +1,15 @@
+#include "machines/backoff.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace rcverbs::machines {
+
+std::optional<std::chrono::milliseconds> backoff::next(double chance) noexcept {
+    if (++failed_ == terms_.attempts_max) return std::nullopt;
+    double const shifted = delay_ * (1.0 + terms_.jitter * (2.0 * chance - 1.0));
+    delay_ = std::min(delay_ * terms_.factor, static_cast<double>(terms_.max.count()));
+    return std::chrono::milliseconds{std::llround(shifted)};
+}
+
+}  // namespace rcverbs::machines

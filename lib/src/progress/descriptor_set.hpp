@@ -1,0 +1,40 @@
+// descriptor_set.hpp — what an io_context's connections wait for, gathered for a loop that is not Asio's.
+//
+// A service of the io_context. Until somebody opens it, it gathers nothing. A descriptor leaves the set when it is closed.
+#pragma once
+
+#include <boost/asio/execution_context.hpp>
+
+#include <chrono>
+
+#include <rcverbs/error.hpp>
+
+namespace rcverbs::progress {
+
+class descriptor_set final : public boost::asio::execution_context::service {
+public:
+    static boost::asio::execution_context::id id;
+    using key_type = descriptor_set;
+
+    explicit descriptor_set(boost::asio::execution_context& context) : boost::asio::execution_context::service{context} {}
+    ~descriptor_set() override;
+
+    error_code open(std::chrono::milliseconds tick) noexcept;
+    /// Readable when any of them is, and once in a tick.
+    int descriptor() const noexcept { return all_; }
+    error_code add(int descriptor) noexcept;
+    /// A tick that has passed is no news any more.
+    void take_tick() noexcept;
+    /// The next tick comes at once.
+    void hurry() noexcept;
+
+private:
+    void shutdown() noexcept override {}
+    error_code set_timer(std::chrono::milliseconds first) noexcept;
+
+    std::chrono::milliseconds tick_{0};
+    int all_ = -1;
+    int timer_ = -1;
+};
+
+}  // namespace rcverbs::progress
