@@ -420,3 +420,83 @@ TEST_CASE("the lock of a client that was killed is given back", "[demo]") {
     CHECK(s.process.wait() == done);
     CHECK(s.process.output().find("record: changed 1 times.") != std::string::npos);
 }
+
+TEST_CASE("a server that is full tells one client too many that it is busy, and serves the next", "[demo]") {
+    auto const option = GENERATE(std::string{"--max-clients"}, std::string{"--max-per-address"});
+    server s{{"write", option, "2"}};
+    child_process first = s.client("write", {"--hold-at", "connected"});
+    child_process second = s.client("write", {"--hold-at", "connected"});
+    REQUIRE(first.wait_for_error("holding"));
+    REQUIRE(second.wait_for_error("holding"));
+    child_process third = s.client("write");
+    CHECK(third.wait() == refused);
+    CHECK(third.error().find("as many connections as it allows") != std::string::npos);
+    first.signal(SIGKILL);
+    first.wait();
+    REQUIRE(s.process.wait_for_error("peer went away"));
+    s.must_serve("write");
+}
+
+TEST_CASE("fifty silent clients are dropped at the deadline, and nothing of them is left in the server", "[demo]") {
+    server s{{"write", "--timeout", "3s"}};
+    s.must_serve("write");
+    std::string const before = settled_resources();
+    {
+        std::vector<std::unique_ptr<child_process>> silent;
+        for (int i = 0; i < 50; ++i) {
+            silent.push_back(std::make_unique<child_process>(s.client("write", {"--hold-at", "connected", "--timeout", "60s"})));
+            if (i % 10 == 9) REQUIRE(silent.back()->wait_for_error("holding"));
+        }
+        for (auto const& c : silent) {
+            auto const status = c->wait(60s * slowness);
+            REQUIRE(status.has_value());
+        }
+    }
+    CHECK(settled_resources() == before);
+    s.must_serve("write");
+}
+
+TEST_CASE("a client that reconnects goes on across a server that was killed and started again", "[demo]") {
+    auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
+    std::optional<server> s;
+    s.emplace(std::vector<std::string>{mode});
+    std::string const port = s->port;
+    child_process c = s->client(mode, {"--count", "12", "--reconnect", "50", "--timeout", "5s"});
+    auto const exchanges = [&] {
+        auto const lines = c.output_lines();
+        return std::ranges::count(lines, std::string{"disconnected."});
+    };
+    for (int i = 0; i < 2000 && exchanges() < 3; ++i) static_cast<void>(c.wait(10ms));
+    REQUIRE(exchanges() >= 3);
+    s->process.signal(SIGKILL);
+    s->process.wait();
+    s.reset();
+    s.emplace(std::vector<std::string>{mode, "--port", port});
+    auto const status = c.wait(60s * slowness);
+    INFO(c.error());
+    CHECK(status == done);
+    CHECK(exchanges() == 12);
+}
+
+TEST_CASE("a client that reconnects gives up after as many attempts as it was told", "[demo]") {
+    server s{{"write", "--count", "1"}};
+    child_process c = s.client("write", {"--count", "2", "--reconnect", "3"});
+    CHECK(c.wait() == could_not_connect);
+    CHECK(s.process.wait() == done);
+}
+
+TEST_CASE("told to end with three clients at work, a server sees them through and exits with 0", "[demo]") {
+    server s{{"write"}};
+    std::vector<std::unique_ptr<child_process>> clients;
+    for (int i = 0; i < 3; ++i) {
+        clients.push_back(std::make_unique<child_process>(s.client("write", {"--hold-at", "connected"})));
+        REQUIRE(clients.back()->wait_for_error("holding"));
+    }
+    s.process.signal(SIGTERM);
+    // It waits for them; they are told to end.
+    for (auto const& c : clients) {
+        c->signal(SIGKILL);
+        c->wait();
+    }
+    CHECK(s.process.wait() == done);
+}

@@ -14,7 +14,8 @@ TEST_CASE("every example runs and shows what it says", "[examples]") {
     row const r = GENERATE(
         row{"atomic_counter", "the counter was 50, then 1000"}, row{"batch", "21 work requests, 1 doorbell, 1 completion"},
         row{"callback", "1000 writes, one after the other"}, row{"coroutine", "read 8 bytes back"},
-        row{"errors", "remote access error"}, row{"future", "wrote 4096 bytes"}, row{"own_context", "one thread"},
+        row{"errors", "remote access error"}, row{"fork", "parent and child: 1 MiB each"},
+        row{"future", "wrote 4096 bytes"}, row{"own_loop", "on 1 thread"}, row{"own_context", "one thread"},
         row{"shared_poller", "8 connections on one polling thread"}, row{"timeout_and_cancel", "stalled: "},
         row{"two_threads", "1000 writes from two threads"}
     );
@@ -26,4 +27,22 @@ TEST_CASE("every example runs and shows what it says", "[examples]") {
     CHECK(status == 0);
     CHECK(p.output().find(r.says) != std::string::npos);
     CHECK(p.error().empty());
+}
+
+TEST_CASE("eight processes on one device each meet every other", "[examples]") {
+    constexpr int count = 8;
+    std::filesystem::path const here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+    std::vector<std::unique_ptr<child_process>> all;
+    // The ones that connect first find nobody yet.
+    for (int rank = count - 1; rank >= 0; --rank) {
+        all.push_back(std::make_unique<child_process>(std::vector<std::string>{
+            here / "example-all_to_all", device_address(), std::to_string(rank), std::to_string(count), "18500"}));
+    }
+    for (int i = 0; i < count; ++i) {
+        child_process& p = *all[static_cast<std::size_t>(i)];
+        auto const status = p.wait(60s * slowness);
+        INFO(p.output() << p.error());
+        CHECK(status == 0);
+        CHECK(p.output() == "rank " + std::to_string(count - 1 - i) + " met 7 others\n");
+    }
 }

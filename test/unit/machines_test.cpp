@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "machines/accept_machine.hpp"
+#include "machines/backoff.hpp"
 #include "machines/connect_machine.hpp"
 #include "machines/exchange_machine.hpp"
 #include "machines/teardown_machine.hpp"
@@ -144,4 +145,20 @@ TEST_CASE("the exchange machine follows its table in every state and event", "[m
             CHECK(machine.outward() == out);
         }
     }
+}
+
+TEST_CASE("pauses grow by their factor up to the longest, shifted by chance, as often as there are attempts", "[machines]") {
+    using namespace std::chrono_literals;
+    backoff plain{{100ms, 1000ms, 2.0, 0.25, 0}};
+    for (auto const expected : {100ms, 200ms, 400ms, 800ms, 1000ms, 1000ms}) CHECK(plain.next(0.5) == expected);
+    backoff low{{100ms, 1000ms, 2.0, 0.25, 0}};
+    for (auto const expected : {75ms, 150ms, 300ms}) CHECK(low.next(0.0) == expected);
+    backoff high{{100ms, 1000ms, 3.0, 0.5, 0}};
+    for (auto const expected : {150ms, 450ms, 1350ms, 1500ms}) CHECK(high.next(1.0) == expected);
+    backoff three{{100ms, 1000ms, 2.0, 0.0, 3}};
+    CHECK(three.next(0.5) == 100ms);
+    CHECK(three.next(0.5) == 200ms);
+    CHECK(three.next(0.5) == std::nullopt);
+    backoff once{{100ms, 1000ms, 2.0, 0.0, 1}};
+    CHECK(once.next(0.5) == std::nullopt);
 }

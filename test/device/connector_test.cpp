@@ -1,0 +1,152 @@
+// Connecting again: what comes back, what does not, and when a connector gives up.
+#include <boost/asio/steady_timer.hpp>
+
+#include <optional>
+
+#include "device/fixture.hpp"
+
+using namespace rcverbs;
+using namespace test;
+
+namespace {
+
+connector_options hasty() {
+    connector_options o;
+    o.connection.progress = progress_on::context;
+    o.backoff.delay_first = 20ms;
+    o.backoff.delay_max = 100ms;
+    return o;
+}
+
+/// Serves one session: exposes memory, and ends when the client is gone.
+asio::awaitable<session> take(acceptor& a, session_options options = {}) {
+    session s{co_await a.async_get_request(asio::use_awaitable), options};
+    co_await s.async_accept(asio::use_awaitable);
+    co_return s;
+}
+
+}  // namespace
+
+TEST_CASE("a connector waits for a server that is not there yet", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        std::optional<acceptor> a;
+        a.emplace(io, endpoint{device_address(), 0});
+        endpoint const at = a->local();
+        a.reset();
+        connector to_server{io, at, hasty()};
+        auto const appear = [&]() -> asio::awaitable<session> {
+            asio::steady_timer timer{io, 150ms};
+            co_await timer.async_wait(asio::use_awaitable);
+            CHECK(to_server.last_failure().code == cm_errc::rejected_no_listener);
+            a.emplace(io, at);
+            co_return co_await take(*a);
+        };
+        auto [server, client] = co_await (appear() && to_server.async_connect(asio::use_awaitable));
+        CHECK(client.next_layer().is_open());
+        CHECK(to_server.attempts() >= 3);
+        client.close();
+        server.close();
+    });
+}
+
+TEST_CASE("across a server that dies and comes back memory stays registered, keys are new, and what was lost has failed", "[device]") {
+    asio::io_context io;
+    bool const is_private = GENERATE(false, true);
+    run(io, [&]() -> asio::awaitable<void> {
+        connector_options options = hasty();
+        options.connection.private_domain = is_private;
+        acceptor a{io, {device_address(), 0}};
+        connector to_server{io, a.local(), options};
+        std::optional<buffer> ours;
+        ibv_pd* domain = nullptr;
+        for (int round = 0; round < 3; ++round) {
+            auto [server, client] = co_await (take(a) && to_server.async_connect(asio::use_awaitable));
+            // Registered once, and good for every session.
+            if (!ours) {
+                ours.emplace(client.next_layer().domain(), 4096, access_flags::local_write);
+                domain = to_server.domain().native_handle();
+            }
+            CHECK(client.next_layer().domain().native_handle() == domain);
+            buffer theirs{server.next_layer().domain(), 4096, access_flags::remote_write};
+            std::vector<named_region> const exposed{{"r" + std::to_string(round), theirs}};
+            std::vector<named_region> const nothing;
+            auto [seen, none] = co_await (
+                client.async_exchange(nothing, asio::use_awaitable) && server.async_exchange(exposed, asio::use_awaitable)
+            );
+            REQUIRE(seen.find("r" + std::to_string(round)) != nullptr);
+            std::ranges::fill(ours->bytes(), static_cast<std::byte>(round + 1));
+            co_await client.next_layer().async_write(ours->slice(), seen[0], asio::use_awaitable);
+            CHECK(theirs.bytes()[4095] == static_cast<std::byte>(round + 1));
+            // The server goes while something is under way: a receive nobody will serve. It fails, and comes back as nothing else.
+            auto const dies = [&]() -> asio::awaitable<void> {
+                server.close();
+                co_return;
+            };
+            auto [ec] = co_await (dies() && client.async_wait_done(awaiting));
+            CHECK(ec == errc::peer_closed_early);
+            co_await client.next_layer().async_wait_disconnected(awaiting);
+            auto [late, n] = co_await client.next_layer().async_write(ours->slice(), seen[0], awaiting);
+            CHECK(late == errc::not_connected);
+            co_await server.next_layer().async_wait_disconnected(awaiting);
+        }
+    });
+}
+
+TEST_CASE("a connector gives up where trying again is of no use, and after as many attempts as it may", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor a{io, {device_address(), 0}};
+        session_options other;
+        other.mode = 7;
+        connector wrong_mode{io, a.local(), hasty()};
+        auto const refuse = [&]() -> asio::awaitable<void> {
+            session s{co_await a.async_get_request(asio::use_awaitable), other};
+            co_await s.async_accept(awaiting);
+        };
+        auto result = co_await (refuse() && wrong_mode.async_connect(awaiting));
+        CHECK(std::get<0>(result) == errc::mode_mismatch);
+        CHECK(wrong_mode.attempts() == 1);
+
+        connector_options three = hasty();
+        three.backoff.attempts_max = 3;
+        endpoint const nobody{device_address(), 1};
+        connector nowhere{io, nobody, three};
+        auto [ec, none] = co_await nowhere.async_connect(awaiting);
+        CHECK(ec == cm_errc::rejected_no_listener);
+        CHECK(nowhere.attempts() == 3);
+    });
+}
+
+TEST_CASE("a connector can be cancelled, is asked once at a time, and checks its options", "[device]") {
+    asio::io_context io;
+    bool const by_destruction = GENERATE(false, true);
+    run(io, [&]() -> asio::awaitable<void> {
+        std::optional<connector> nowhere;
+        nowhere.emplace(io, endpoint{device_address(), 1}, hasty());
+        error_code first;
+        bool has_ended = false;
+        nowhere->async_connect([&](error_code ec, session) {
+            first = ec;
+            has_ended = true;
+        });
+        auto [second, none] = co_await nowhere->async_connect(awaiting);
+        CHECK(second == errc::operation_in_progress);
+        asio::steady_timer timer{io, 100ms};
+        co_await timer.async_wait(asio::use_awaitable);
+        CHECK_FALSE(has_ended);
+        if (by_destruction) {
+            nowhere.reset();
+        } else {
+            nowhere->cancel();
+        }
+        while (!has_ended) co_await asio::post(io, asio::use_awaitable);
+        CHECK(first == asio::error::operation_aborted);
+    });
+    connector_options bad;
+    bad.backoff.jitter = 1.5;
+    CHECK_THROWS_AS((connector{io, {device_address(), 1}, bad}), boost::system::system_error);
+    bad = {};
+    bad.backoff.delay_max = 1ms;
+    CHECK_THROWS_AS((connector{io, {device_address(), 1}, bad}), boost::system::system_error);
+}
