@@ -44,7 +44,7 @@ TEST_CASE("a connector waits for a server that is not there yet", "[device]") {
         };
         auto [server, client] = co_await (appear() && to_server.async_connect(asio::use_awaitable));
         CHECK(client.next_layer().is_open());
-        CHECK(to_server.attempts() >= 3);
+        CHECK(to_server.attempts() >= 2);
         client.close();
         server.close();
     });

@@ -210,6 +210,7 @@ void ibv_ack_async_event(ibv_async_event* event) {
 }
 
 int ibv_fork_init() { return 0; }
+enum ibv_fork_status ibv_is_fork_initialized() { return IBV_FORK_UNNEEDED; }
 
 // --- protection domains and memory -----------------------------------------------------------------------------------
 

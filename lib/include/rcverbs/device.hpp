@@ -50,11 +50,12 @@ struct device_info {
 RCVERBS_EXPORT std::vector<device_info> devices();
 
 /// Makes registered memory safe for fork(), on kernels that do not see to it themselves: to be called once, before anything of
-/// this library or of verbs is used, by a program whose process forks. A child may use the memory, of which it has a copy, but
-/// nothing of this library: no connection, no io_context that one lives on, and it leaves by exec or _exit.
+/// this library or of verbs is used, by a program whose process forks. A child uses nothing of this library: no connection, no
+/// io_context that one lives on, and it leaves by exec or _exit.
 ///
-/// Kernels from 5.12 on copy pinned pages when a process forks, and need no preparation; on others every registration costs
-/// more from then on. Source: ibv_fork_init(3), ibv_is_fork_initialized(3).
+/// Kernels from 5.12 on copy pinned pages when a process forks: they need no preparation, and the child has its copy of
+/// registered memory. On others the child has no such memory at all, and every registration costs more from then on. Source:
+/// ibv_fork_init(3), ibv_is_fork_initialized(3).
 ///
 /// @return errno: EINVAL if verbs have been used already, ENOSYS if the kernel cannot do it.
 RCVERBS_EXPORT error_code prepare_for_fork() noexcept;

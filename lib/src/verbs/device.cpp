@@ -78,7 +78,11 @@ void device::query(error_code& ec) {
 
 namespace rcverbs {
 
-error_code prepare_for_fork() noexcept { return verbs::from_returned_code(ibv_fork_init()); }
+error_code prepare_for_fork() noexcept {
+    // Where the kernel copies pinned pages, ibv_fork_init would still take them away from children.
+    if (ibv_is_fork_initialized() == IBV_FORK_UNNEEDED) return {};
+    return verbs::from_returned_code(ibv_fork_init());
+}
 
 std::vector<device_info> devices() {
     error_code ec;
