@@ -2,40 +2,18 @@
 //
 // Runs in the virtual machine with --topology pair: 10.0.0.1 on link v0, 10.0.1.1 on v1.
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 
-#include "device/fixture.hpp"
+#include <boost/asio/detached.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "hosts/fixture.hpp"
 #include "support/child_process.hpp"
 
 using namespace rcverbs;
 using namespace test;
 
 namespace {
-
-void must(std::string const& command) {
-    INFO(command);
-    REQUIRE(std::system(command.c_str()) == 0);
-}
-
-/// What netem does to the packets that leave through the servers' link, as long as this lives.
-class disturbance {
-public:
-    explicit disturbance(std::string const& what) { must("tc qdisc add dev v1 root netem " + what); }
-    ~disturbance() { static_cast<void>(std::system("tc qdisc del dev v1 root")); }
-    disturbance(disturbance const&) = delete;
-    disturbance& operator=(disturbance const&) = delete;
-};
-
-asio::awaitable<test::pair> meet(asio::io_context& io, connection_options const& options) {
-    acceptor_options accepting;
-    accepting.connection = options;
-    acceptor a{io, {"10.0.1.1", 0}, accepting};
-    connection client{io, options};
-    connection server =
-        co_await (a.async_accept(asio::use_awaitable) && client.async_connect(a.local(), asio::use_awaitable));
-    co_return test::pair{std::move(client), std::move(server)};
-}
 
 connection_options hasty() {
     connection_options o;
@@ -49,7 +27,7 @@ connection_options hasty() {
 TEST_CASE("a black hole is noticed as fast as the options say", "[hosts]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
-        test::pair p = co_await meet(io, hasty());
+        test::pair p = co_await meet_across(io, hasty());
         buffer ours{p.client.domain(), 4096, access_flags::local_write};
         buffer theirs{p.server.domain(), 4096, access_flags::remote_write};
         disturbance const hole{"loss 100%"};
@@ -80,18 +58,22 @@ TEST_CASE("connecting into a black hole ends with the deadline", "[hosts]") {
     });
 }
 
-TEST_CASE("a path that loses packets carries everything all the same", "[hosts]") {
+TEST_CASE("a path that loses, doubles, delays and reorders packets carries everything all the same", "[hosts]") {
+    auto const what = GENERATE(
+        std::string{"loss 2%"}, std::string{"duplicate 10%"}, std::string{"delay 2ms 1ms"}, std::string{"delay 3ms reorder 30% 50%"}
+    );
+    INFO(what);
     asio::io_context io;
     connection_options options;
     options.ack_timeout = 17ms;
     options.retry_count = 6;
     run(io, [&]() -> asio::awaitable<void> {
-        test::pair p = co_await meet(io, options);
-        constexpr std::size_t size = 65536;
+        test::pair p = co_await meet_across(io, options);
+        constexpr std::size_t size = 32768;
         buffer ours{p.client.domain(), size, access_flags::local_write};
         buffer theirs{p.server.domain(), size, access_flags::remote_write | access_flags::remote_read};
-        disturbance const lossy{"loss 1%"};
-        for (int round = 0; round < 10; ++round) {
+        disturbance const wire{what, both_ways};
+        for (int round = 0; round < 8; ++round) {
             for (std::size_t i = 0; i < size; ++i) ours.bytes()[i] = static_cast<std::byte>(i * 13 + static_cast<std::size_t>(round));
             std::vector<std::byte> const sent{ours.bytes().begin(), ours.bytes().end()};
             co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
@@ -99,10 +81,139 @@ TEST_CASE("a path that loses packets carries everything all the same", "[hosts]"
             std::ranges::fill(ours.bytes(), std::byte{0});
             co_await p.client.async_read(theirs.remote(), ours.slice(), asio::use_awaitable);
             CHECK(std::ranges::equal(ours.bytes(), sent));
+            // Messages, too, once each and in order.
+            p.server.async_receive(theirs.slice(0, 4), [&, round](error_code ec, received r) {
+                CHECK_FALSE(ec);
+                CHECK(r.immediate == static_cast<std::uint32_t>(round));
+            });
+            co_await p.client.async_send_with_immediate(ours.slice(0, 4), static_cast<std::uint32_t>(round), asio::use_awaitable);
         }
         p.client.close();
         p.server.close();
+        co_await p.server.async_wait_disconnected(awaiting);
     });
+}
+
+TEST_CASE("when nothing passes any more both idle ends notice within the time that was promised", "[hosts]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        connection_options options;
+        detect_within(options, 1s);
+        test::pair p = co_await meet_across(io, options);
+        // As long as packets pass, both live.
+        asio::steady_timer timer{io, 1500ms};
+        co_await timer.async_wait(asio::use_awaitable);
+        REQUIRE(p.client.is_open());
+        REQUIRE(p.server.is_open());
+        disturbance const hole{"loss 100%", both_ways};
+        auto const began = std::chrono::steady_clock::now();
+        auto const ended = [&](connection& c) -> asio::awaitable<std::chrono::steady_clock::duration> {
+            auto [why] = co_await c.async_wait_disconnected(awaiting);
+            CHECK(why == wc_errc::retry_exceeded);
+            CHECK(c.reason() == close_reason::transport_error);
+            co_return std::chrono::steady_clock::now() - began;
+        };
+        auto const [client, server] = co_await (ended(p.client) && ended(p.server));
+        // The promise, and the time that the end takes.
+        auto const promised = worst_case_detection(options).idle + options.drain_deadline;
+        CHECK(client <= promised * slowness);
+        CHECK(server <= promised * slowness);
+    });
+}
+
+TEST_CASE("one server serves clients that come in over two devices", "[hosts]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor a{io, {"0.0.0.0", 0}};
+        std::vector<test::pair> all;
+        for (char const* const address : {"10.0.0.1", "10.0.1.1"}) {
+            connection client{io};
+            connection server = co_await (
+                a.async_accept(asio::use_awaitable) &&
+                client.async_connect({address, a.local().port()}, asio::use_awaitable)
+            );
+            CHECK(server.local().address().to_string() == address);
+            all.push_back({std::move(client), std::move(server)});
+        }
+        // A domain for each device, and none that serves both.
+        CHECK(all[0].server.domain().native_handle() != all[1].server.domain().native_handle());
+        CHECK(all[0].server.domain().native_handle() == all[1].client.domain().native_handle());
+        for (test::pair& p : all) {
+            buffer ours{p.client.domain(), 4096, access_flags::local_write};
+            buffer theirs{p.server.domain(), 4096, access_flags::remote_write};
+            std::ranges::fill(ours.bytes(), std::byte{7});
+            co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
+            CHECK(theirs.bytes()[4095] == std::byte{7});
+        }
+        // One device's end is not the other's.
+        buffer wrong{all[0].client.domain(), 64, access_flags::local_write};
+        buffer theirs{all[1].server.domain(), 64, access_flags::remote_write};
+        auto [ec, n] = co_await all[1].client.async_write(wrong.slice(), theirs.remote(), awaiting);
+        CHECK(ec == errc::foreign_domain);
+        for (test::pair& p : all) p.client.close();
+        for (test::pair& p : all) co_await p.server.async_wait_disconnected(awaiting);
+    });
+}
+
+TEST_CASE("a storm of three hundred clients, thirty at a time, is served to the last", "[hosts]") {
+    constexpr int storm = 300;
+    constexpr int at_a_time = 30;
+    asio::io_context io;
+    std::size_t const quarantined = connection::quarantined_count();
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor_options accepting;
+        accepting.connection.progress = progress_on::context;
+        acceptor a{io, {"10.0.1.1", 0}, accepting};
+        int served = 0;
+        int done = 0;
+        auto const serve_one = [&](session s) -> asio::awaitable<void> {
+            co_await s.async_accept(asio::use_awaitable);
+            buffer theirs{s.next_layer().domain(), 64, access_flags::remote_write};
+            std::vector<named_region> const exposed{{"cell", theirs}};
+            co_await s.async_exchange(exposed, asio::use_awaitable);
+            co_await s.async_finish(asio::use_awaitable);
+            CHECK(theirs.bytes()[63] == std::byte{42});
+            ++served;
+        };
+        auto const serve_all = [&]() -> asio::awaitable<void> {
+            for (int i = 0; i < storm; ++i) {
+                session s{co_await a.async_get_request(asio::use_awaitable)};
+                asio::co_spawn(io, serve_one(std::move(s)), asio::detached);
+            }
+        };
+        auto const client = [&]() -> asio::awaitable<void> {
+            for (int i = 0; i < storm / at_a_time; ++i) {
+                session s{connection{io, accepting.connection}};
+                co_await s.async_connect(a.local(), asio::use_awaitable);
+                std::vector<named_region> const nothing;
+                peer_regions const there = co_await s.async_exchange(nothing, asio::use_awaitable);
+                buffer ours{s.next_layer().domain(), 64, access_flags::local_read};
+                std::ranges::fill(ours.bytes(), std::byte{42});
+                co_await s.next_layer().async_write(ours.slice(), there[0], asio::use_awaitable);
+                co_await s.async_finish(asio::use_awaitable);
+                CHECK(s.reason() == close_reason::completed);
+                ++done;
+            }
+        };
+        asio::co_spawn(io, serve_all(), asio::detached);
+        for (int i = 0; i < at_a_time; ++i) {
+            asio::co_spawn(io, client(), [&](std::exception_ptr failed) {
+                if (failed) std::rethrow_exception(failed);
+            });
+        }
+        asio::steady_timer timer{io};
+        while (done < storm || served < storm) {
+            timer.expires_after(50ms);
+            co_await timer.async_wait(asio::use_awaitable);
+        }
+        CHECK(a.statistics().requests == storm);
+        CHECK(a.statistics().refused_busy == 0);
+        while (a.statistics().connections > 0) {
+            timer.expires_after(50ms);
+            co_await timer.async_wait(asio::use_awaitable);
+        }
+    });
+    CHECK(connection::quarantined_count() == quarantined);
 }
 
 TEST_CASE("a client whose server falls into a black hole ends with its code", "[hosts]") {
@@ -116,20 +227,4 @@ TEST_CASE("a client whose server falls into a black hole ends with its code", "[
     disturbance const hole{"loss 100%"};
     CHECK(client.wait(20s) == 4);  // a deadline passed
     CHECK(client.error().find("deadline") != std::string::npos);
-}
-
-TEST_CASE("a link that goes down breaks what is posted", "[hosts]") {
-    asio::io_context io;
-    run(io, [&]() -> asio::awaitable<void> {
-        test::pair p = co_await meet(io, hasty());
-        buffer ours{p.client.domain(), 4096, access_flags::local_write};
-        buffer theirs{p.server.domain(), 4096, access_flags::remote_write};
-        must("ip link set v1 down");
-        auto [ec, n] = co_await p.client.async_write(ours.slice(), theirs.remote(), awaiting);
-        must("ip link set v1 up");
-        CHECK(ec.category() == work_completion_category());
-        CHECK(n == 0);
-        p.client.close();
-        p.server.close();
-    });
 }

@@ -142,6 +142,7 @@ bool is_transient(error_code const& ec) noexcept {
     if (ec.category() == rcverbs_category()) {
         switch (static_cast<errc>(ec.value())) {
         case errc::timed_out:
+        case errc::no_rdma_device:  // a device that is being reset has no addresses for a while
         case errc::peer_disconnected:
         case errc::peer_closed_early:
         case errc::peer_busy:

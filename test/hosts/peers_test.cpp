@@ -1,0 +1,192 @@
+// Peers that are killed, or stopped and set going again: at each step of an exchange, and in the middle of a stream of writes; and
+// the cable between them.
+#include <csignal>
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include <boost/asio/steady_timer.hpp>
+
+#include "hosts/fixture.hpp"
+#include "support/child_process.hpp"
+
+using namespace rcverbs;
+using namespace test;
+
+namespace {
+
+std::filesystem::path beside(char const* name) {
+    return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+}
+
+std::string port_said(child_process& p, std::string const& before) {
+    REQUIRE(p.wait_for_output(".\n"));
+    return p.output().substr(before.size(), p.output().find('.') - before.size());
+}
+
+asio::awaitable<void> pause(asio::io_context& io, std::chrono::milliseconds time) {
+    asio::steady_timer timer{io, time};
+    co_await timer.async_wait(asio::use_awaitable);
+}
+
+/// The number that the stream has brought last. The peer's device writes it while we look.
+std::uint64_t brought(buffer const& in) {
+    return std::atomic_ref{*reinterpret_cast<std::uint64_t*>(in.bytes().data())}.load();
+}
+
+struct stream {
+    session s;
+    buffer in;
+};
+
+asio::awaitable<stream> accept_stream(acceptor& a) {
+    session s{co_await a.async_get_request(asio::use_awaitable)};
+    co_await s.async_accept(asio::use_awaitable);
+    buffer in{s.next_layer().domain(), 4096, access_flags::remote_write};
+    std::vector<named_region> const exposed{{"stream", in}};
+    co_await s.async_exchange(exposed, asio::use_awaitable);
+    co_return stream{std::move(s), std::move(in)};
+}
+
+}  // namespace
+
+TEST_CASE("a client that is stopped at any step holds nobody up, and is named when it is killed", "[hosts]") {
+    auto const step = GENERATE(as<std::string>{}, "connected", "regions-sent", "regions-received", "transferred", "done-sent");
+    INFO(step);
+    child_process server{{beside("rdma-server"), "write", "--bind", "10.0.1.1", "--timeout", "60s"}};
+    std::string const port = port_said(server, "listening on port ");
+    child_process held{{beside("rdma-client"), "write", "10.0.1.1", port, "--hold-at", step, "--timeout", "60s"}};
+    REQUIRE(held.wait_for_error("holding"));
+    held.signal(SIGSTOP);
+    child_process other{{beside("rdma-client"), "write", "10.0.1.1", port, "--timeout", "60s"}};
+    CHECK(other.wait(60s) == 0);
+    held.signal(SIGKILL);
+    held.wait();
+    REQUIRE(server.wait_for_error("peer"));
+    child_process next{{beside("rdma-client"), "write", "10.0.1.1", port, "--timeout", "60s"}};
+    CHECK(next.wait(60s) == 0);
+    server.signal(SIGTERM);
+    CHECK(server.wait(60s) == 0);
+}
+
+TEST_CASE("a client that is stopped and set going again, wherever it was, finishes", "[hosts]") {
+    auto const after = GENERATE(as<std::string>{}, "address resolved.", "route resolved.", "send completed", "received MSG_MR.");
+    INFO(after);
+    child_process server{{beside("rdma-server"), "write", "--bind", "10.0.1.1", "--timeout", "60s", "--count", "1"}};
+    std::string const port = port_said(server, "listening on port ");
+    child_process client{{beside("rdma-client"), "write", "10.0.1.1", port, "--timeout", "60s"}};
+    REQUIRE(client.wait_for_output(after));
+    client.signal(SIGSTOP);
+    std::this_thread::sleep_for(500ms);
+    client.signal(SIGCONT);
+    CHECK(client.wait(60s) == 0);
+    CHECK(server.wait(60s) == 0);
+}
+
+TEST_CASE("a server that is stopped for a while in the middle is waited for, one that stays so meets the deadline", "[hosts]") {
+    bool const comes_back = GENERATE(true, false);
+    auto const step = GENERATE(as<std::string>{}, "connected", "regions-sent", "transferred");
+    INFO(step << (comes_back ? ", comes back" : ", stays away"));
+    child_process server{{beside("rdma-server"), "write", "--bind", "10.0.1.1", "--timeout", "60s"}};
+    std::string const port = port_said(server, "listening on port ");
+    // The other side's progress is what this client waits for: it is stopped before it can make any.
+    child_process client{{beside("rdma-client"), "write", "10.0.1.1", port, "--timeout", comes_back ? "60s" : "1s"}};
+    REQUIRE(client.wait_for_output(step == "connected" ? "route resolved." : "send completed successfully."));
+    server.signal(SIGSTOP);
+    if (comes_back) {
+        static_cast<void>(client.wait(500ms));
+        server.signal(SIGCONT);
+        CHECK(client.wait(60s) == 0);
+    } else {
+        auto const status = client.wait(60s);
+        // It may have got through before the stop hit, with all that the server had to do done.
+        CHECK((status == 4 || status == 0));
+        if (status == 4) CHECK(client.error().find("deadline") != std::string::npos);
+        server.signal(SIGCONT);
+    }
+    server.signal(SIGTERM);
+    CHECK(server.wait(60s) == 0);
+}
+
+TEST_CASE("a stream of writes goes on after its writer was stopped, and its end is named when the writer is killed", "[hosts]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor a{io, {"10.0.1.1", 0}};
+        child_process writer{{beside("stream_peer"), "10.0.1.1", std::to_string(a.local().port())}};
+        stream in = co_await accept_stream(a);
+        while (brought(in.in) < 20) co_await pause(io, 5ms);
+        writer.signal(SIGSTOP);
+        co_await pause(io, 100ms);
+        std::uint64_t const stopped_at = brought(in.in);
+        co_await pause(io, 500ms);
+        CHECK(brought(in.in) == stopped_at);
+        CHECK(in.s.next_layer().is_open());
+        writer.signal(SIGCONT);
+        while (brought(in.in) < stopped_at + 20) co_await pause(io, 5ms);
+        writer.signal(SIGKILL);
+        auto const began = std::chrono::steady_clock::now();
+        auto [ec] = co_await in.s.async_wait_done(awaiting);
+        CHECK(ec == errc::peer_closed_early);
+        CHECK(in.s.reason() == close_reason::peer_closed_early);
+        CHECK(std::chrono::steady_clock::now() - began < 5s * slowness);
+        writer.wait();
+        // It was written whole, or it was not.
+        co_await in.s.next_layer().async_wait_disconnected(awaiting);
+        std::uint64_t const last = brought(in.in);
+        co_await pause(io, 100ms);
+        CHECK(brought(in.in) == last);
+    });
+}
+
+TEST_CASE("writes go on while the program they are for is stopped, and end when it is killed", "[hosts]") {
+    child_process target{{beside("stream_peer"), "serve", "10.0.1.1"}};
+    std::string const port = port_said(target, "port ");
+    child_process writer{{beside("stream_peer"), "10.0.1.1", port}};
+    REQUIRE(writer.wait_for_output("streaming"));
+    // One-sided: nobody's program is needed for it.
+    target.signal(SIGSTOP);
+    CHECK_FALSE(writer.wait(1s).has_value());
+    target.signal(SIGCONT);
+    target.signal(SIGKILL);
+    target.wait();
+    CHECK(writer.wait(20s * slowness) == 0);
+    INFO(writer.output());
+    CHECK((writer.output().find("peer") != std::string::npos || writer.output().find("transport") != std::string::npos));
+}
+
+TEST_CASE("a port that goes down ends idle connections on both sides of the cable at once, and says so", "[hosts]") {
+    child_process server{{beside("rdma-server"), "write", "--bind", "10.0.1.1", "--timeout", "60s"}};
+    std::string const port = port_said(server, "listening on port ");
+    child_process client{{beside("rdma-client"), "write", "10.0.1.1", port, "--hold-at", "connected", "--timeout", "60s"}};
+    REQUIRE(client.wait_for_error("holding"));
+    {
+        broken_link const cut;
+        // No queue pair had anything to send: without the device's event it would be the deadline of a minute.
+        CHECK(server.wait_for_error("errc::port_down, IBV_EVENT_PORT_ERR", 20s));
+        CHECK(client.wait_for_error("errc::port_down, IBV_EVENT_PORT_ERR", 20s));
+        server.signal(SIGKILL);
+        server.wait();
+        CHECK(client.wait(20s).has_value());
+    }
+    // The path is good again.
+    child_process again{{beside("rdma-server"), "write", "--bind", "10.0.1.1", "--count", "1"}};
+    std::string const new_port = port_said(again, "listening on port ");
+    child_process next{{beside("rdma-client"), "write", "10.0.1.1", new_port, "--reconnect", "20"}};
+    CHECK(next.wait(60s) == 0);
+}
+
+TEST_CASE("who leaves a port that is down to retries has the transport's reason for what was posted", "[hosts]") {
+    child_process target{{beside("stream_peer"), "serve", "10.0.1.1", "patient"}};
+    std::string const port = port_said(target, "port ");
+    child_process writer{{beside("stream_peer"), "10.0.1.1", port, "patient"}};
+    REQUIRE(writer.wait_for_output("streaming"));
+    broken_link const cut;
+    CHECK(writer.wait(30s * slowness) == 0);
+    INFO(writer.output());
+    CHECK(writer.output().find("transport error: ") != std::string::npos);
+    CHECK(writer.output().find("IBV_WC_") != std::string::npos);
+    target.signal(SIGKILL);
+    target.wait();
+}

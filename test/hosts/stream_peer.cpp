@@ -1,0 +1,72 @@
+// stream_peer ADDRESS PORT: connects a session, and writes growing numbers into the region "stream" of the other side, one after the
+// other, until the connection ends; then says why and exits with 0 if it was the other side that went.
+// stream_peer serve ADDRESS: says its port, serves one session, exposes such a region, and waits for the end.
+// "patient" behind either leaves a port that goes down to retries.
+#include <boost/asio.hpp>
+
+#include <cstring>
+#include <iostream>
+
+#include <rcverbs/rcverbs.hpp>
+
+namespace {
+
+namespace asio = boost::asio;
+using namespace rcverbs;
+constexpr auto awaiting = asio::as_tuple(asio::use_awaitable);
+
+asio::awaitable<void> write_on(asio::io_context& io, endpoint to, connection_options options) {
+    session s{connection{io, std::move(options)}};
+    co_await s.async_connect(to, asio::use_awaitable);
+    std::vector<named_region> const nothing;
+    peer_regions const there = co_await s.async_exchange(nothing, asio::use_awaitable);
+    buffer out{s.next_layer().domain(), 4096, access_flags::local_read};
+    std::cout << "streaming" << std::endl;
+    for (std::uint64_t i = 1;; ++i) {
+        std::memcpy(out.bytes().data(), &i, sizeof i);
+        std::memcpy(out.bytes().data() + 4088, &i, sizeof i);
+        auto [ec, n] = co_await s.next_layer().async_write(out.slice(), there[0], awaiting);
+        if (ec) {
+            std::cout << to_string(s.reason()) << ": " << s.last_failure().message() << std::endl;
+            co_return;
+        }
+    }
+}
+
+asio::awaitable<void> serve(asio::io_context& io, std::string address, connection_options options) {
+    acceptor_options accepting;
+    accepting.connection = std::move(options);
+    acceptor a{io, {address, 0}, accepting};
+    std::cout << "port " << a.local().port() << '.' << std::endl;
+    session s{co_await a.async_get_request(asio::use_awaitable)};
+    co_await s.async_accept(asio::use_awaitable);
+    buffer in{s.next_layer().domain(), 4096, access_flags::remote_write};
+    std::vector<named_region> const exposed{{"stream", in}};
+    co_await s.async_exchange(exposed, asio::use_awaitable);
+    co_await s.next_layer().async_wait_disconnected(awaiting);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc < 3) return 2;
+    connection_options options;
+    options.ends_on_port_down = argc == 3;
+    options.ack_timeout = std::chrono::milliseconds{67};
+    options.retry_count = 3;
+    asio::io_context io;
+    std::exception_ptr failed;
+    auto const ended = [&](std::exception_ptr e) { failed = e; };
+    if (std::string{argv[1]} == "serve") {
+        asio::co_spawn(io, serve(io, argv[2], options), ended);
+    } else {
+        asio::co_spawn(io, write_on(io, {argv[1], static_cast<std::uint16_t>(std::stoul(argv[2]))}, options), ended);
+    }
+    io.run();
+    try {
+        if (failed) std::rethrow_exception(failed);
+    } catch (std::exception const& e) {
+        std::cerr << e.what() << '\n';
+        return 1;
+    }
+}
