@@ -80,11 +80,16 @@ for preset in release asan tsan; do
     tail -n 1 "$logs/build-$preset.log"
 done
 
+step "configure fuzz" cmake --preset fuzz >"$logs/configure-fuzz.log" 2>&1 || { cat "$logs/configure-fuzz.log"; exit 1; }
+step "build fuzz" cmake --build --preset fuzz >"$logs/build-fuzz.log" 2>&1 || { cat "$logs/build-fuzz.log"; exit 1; }
+tail -n 1 "$logs/build-fuzz.log"
+
 # A report of a sanitizer's ends the test that it is about.
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 for preset in release asan tsan; do
     tests "unit $preset" ctest --test-dir build/$preset -LE 'device|hosts|vm' --output-on-failure --no-tests=error -j 2
 done
+tests "fuzz" ctest --test-dir build/fuzz -L fuzz --output-on-failure --no-tests=error -j 2
 tests "virtual machine" ctest --test-dir build/release -L vm --output-on-failure --no-tests=error
 tests "device release" on_device ctest --test-dir build/release -L device --output-on-failure --no-tests=error
 for preset in asan tsan; do

@@ -1,0 +1,7 @@
+// One target for libFuzzer: the one that FUZZ_TARGET names.
+#include "fuzz/targets.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
+    fuzz::FUZZ_TARGET({reinterpret_cast<std::byte const*>(data), size});  // characters are bytes
+    return 0;
+}

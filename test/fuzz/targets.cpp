@@ -1,0 +1,111 @@
+#include "fuzz/targets.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <string_view>
+
+#include <rcverbs/endpoint.hpp>
+
+#include "machines/exchange_machine.hpp"
+#include "wire/hello.hpp"
+#include "wire/message.hpp"
+
+namespace fuzz {
+
+using namespace rcverbs;
+
+namespace {
+
+void must(bool is_so) {
+    if (!is_so) std::abort();
+}
+
+}  // namespace
+
+void hello(bytes in) {
+    error_code ec;
+    wire::hello const theirs = wire::decode_hello(in, ec);
+    must(!ec || ec == errc::foreign_peer);
+    wire::hello ours;
+    ours.mode = 1;
+    wire::verdict const v = wire::judge(ours, theirs);
+    if (v == wire::verdict::welcome) must(theirs.version == ours.version && theirs.mode == ours.mode);
+    // Every verdict that can come in stands for something.
+    if (theirs.answer != wire::verdict::welcome) must(static_cast<bool>(wire::to_error(theirs.answer)));
+    if (!ec) {
+        auto const again = wire::encode(theirs);
+        // But for what is to be zero, and is not looked at.
+        must(std::ranges::equal(std::span{again}.first(18), in.first(18)));
+    }
+}
+
+void message(bytes in) {
+    error_code ec;
+    wire::message const m = wire::decode(in, ec);
+    must(!ec || ec == errc::malformed_message || ec == errc::version_mismatch);
+    if (ec) return;
+    if (auto const* const regions = std::get_if<wire::regions_message>(&m)) {
+        must(regions->regions.size() <= wire::regions_max);
+        for (wire::region_descriptor const& d : regions->regions) {
+            must(d.name.size() <= wire::region_name_bytes_max);
+            must(d.region.address() + d.region.size_bytes() >= d.region.address());
+            // Every check of a range that follows holds.
+            if (d.region.size_bytes() > 0) must(d.region.slice(d.region.size_bytes() - 1, 1).size_bytes() == 1);
+        }
+    }
+    std::array<std::byte, wire::message_bytes_max> out;
+    std::size_t const size = wire::encode(m, out, ec);
+    must(!ec && std::ranges::equal(std::span{out}.first(size), in));
+}
+
+// Each step: a byte that says what happens; for a message of the peer's, a byte for its length and the message.
+void exchange(bytes in) {
+    using machine = machines::exchange_machine;
+    machine m;
+    int said_regions = 0;
+    int said_done = 0;
+    int heard_regions = 0;
+    int heard_done = 0;
+    while (!in.empty()) {
+        auto const what = std::to_integer<unsigned>(in.front()) % 3;
+        in = in.subspan(1);
+        machine::action then{};
+        if (what == 0) {
+            then = m.resume(machine::event::publish);
+        } else if (what == 1) {
+            then = m.resume(machine::event::finish);
+        } else {
+            std::size_t const size = in.empty() ? 0 : std::min<std::size_t>(std::to_integer<std::size_t>(in.front()), in.size() - 1);
+            bytes const said = in.empty() ? in : in.subspan(1, size);
+            in = in.empty() ? in : in.subspan(1 + size);
+            error_code ec;
+            wire::message const heard = wire::decode(said, ec);
+            if (ec) return;  // the session ends
+            bool const is_regions = std::holds_alternative<wire::regions_message>(heard);
+            then = m.resume(is_regions ? machine::event::regions_received : machine::event::done_received);
+            if (then == machine::action::protocol_error) return;
+        }
+        said_regions += then == machine::action::send_regions ? 1 : 0;
+        said_done += then == machine::action::send_done ? 1 : 0;
+        heard_regions += then == machine::action::deliver_regions ? 1 : 0;
+        heard_done += then == machine::action::deliver_done ? 1 : 0;
+        must(said_regions <= 1 && said_done <= 1 && heard_regions <= 1 && heard_done <= 1);
+        if (then == machine::action::deliver_regions) must(heard_done == 0);
+        if (then == machine::action::send_regions) must(said_done == 0);
+        must(m.is_complete() == (said_done == 1 && heard_done == 1));
+    }
+}
+
+void endpoint(bytes in) {
+    std::string_view const text{reinterpret_cast<char const*>(in.data()), in.size()};  // bytes are characters
+    try {
+        rcverbs::endpoint const e{text, 7471};
+        // Another endpoint with the same text is the same one.
+        must(rcverbs::endpoint{e.address().to_string(), 7471} == e);
+        must(!e.to_string().empty());
+    } catch (boost::system::system_error const&) {
+    }
+}
+
+}  // namespace fuzz
