@@ -1,9 +1,13 @@
 // Public values: endpoints, slices, errors and their texts, options and the specification's encodings.
 #include <rcverbs/rcverbs.hpp>
 
+#include <cerrno>
+#include <fstream>
+#include <iterator>
 #include <set>
 
 #include "connection/core.hpp"
+#include "error/symbols.hpp"
 #include "support/catch.hpp"
 #include "verbs/errno_map.hpp"
 
@@ -145,4 +149,80 @@ TEST_CASE("options out of range are refused", "[values]") {
         o.progress = progress_on::context;
         o.shared_poller = poller{io};
     }));
+}
+
+TEST_CASE("the table of errors has every error, with its number, and says of each whether it is fatal", "[values]") {
+    std::ifstream in{RCVERBS_DOCS "/reference/errors.md"};
+    REQUIRE(in);
+    std::string const table{std::istreambuf_iterator<char>{in}, {}};
+    int found = 0;
+    auto const check = [&](error_code const& ec, std::string const& name) {
+        std::string const row = "\n| `" + name + "` | " + std::to_string(ec.value()) + " | ";
+        INFO(row);
+        std::size_t const at = table.find(row);
+        REQUIRE(at != std::string::npos);
+        std::string const line = table.substr(at + 1, table.find('\n', at + 1) - at - 1);
+        CHECK((line.find("| yes |") != std::string::npos) == is_fatal(ec));
+        CHECK((line.find("| no |") != std::string::npos) == !is_fatal(ec));
+        ++found;
+    };
+    for (int value = 1; value < 100; ++value) {
+        error_code const ours{value, rcverbs_category()};
+        if (ours.message() != "unknown error") {
+            std::string const symbol = rcverbs::detail::symbol_of(ours);
+            REQUIRE(symbol.starts_with("errc::"));
+            check(ours, symbol.substr(6));
+        }
+        error_code const status{value, work_completion_category()};
+        if (status.message() != "unknown completion status") {
+            CHECK(rcverbs::detail::symbol_of(status).starts_with("IBV_WC_"));
+            // By its number: the names are ours.
+            std::string const number = "` | " + std::to_string(value) + " | " + rcverbs::detail::symbol_of(status).substr(7) + " | ";
+            INFO(number);
+            CHECK(table.find(number) != std::string::npos);
+            ++found;
+        }
+    }
+    CHECK(found == 38 + 23);
+    for (auto const& [code, name] : {std::pair{cm_errc::address_error, "address_error"}, {cm_errc::route_error, "route_error"},
+                                    {cm_errc::connect_error, "connect_error"}, {cm_errc::unreachable, "unreachable"},
+                                    {cm_errc::rejected, "rejected"}, {cm_errc::disconnected, "disconnected"},
+                                    {cm_errc::device_removal, "device_removal"}, {cm_errc::address_change, "address_change"},
+                                    {cm_errc::rejected_no_listener, "rejected_no_listener"},
+                                    {cm_errc::rejected_stale, "rejected_stale"}, {cm_errc::rejected_by_peer, "rejected_by_peer"}}) {
+        check(code, name);
+    }
+}
+
+TEST_CASE("a failure names events, statuses and errno values", "[values]") {
+    endpoint const there{"10.0.0.1", 7471};
+    auto const ends_with = [](failure const& f, std::string const& tail) {
+        INFO(f.message());
+        return f.message().ends_with(tail);
+    };
+    CHECK(ends_with({step::resolve_address, cm_errc::address_error, there, -110}, "[rcverbs.connection_manager 1 RDMA_CM_EVENT_ADDR_ERROR, status -110 ETIMEDOUT]"));
+    CHECK(ends_with({step::transfer, errc::port_down, there, 10}, "[rcverbs 36 errc::port_down, IBV_EVENT_PORT_ERR (10)]"));
+    CHECK(ends_with({step::transfer, wc_errc::retry_exceeded, there, 129}, "[rcverbs.work_completion 12 IBV_WC_RETRY_EXC_ERR, vendor error 129]"));
+    error_code const unknown{1099, connection_manager_category()};
+    CHECK(ends_with({step::connect, unknown, there, 99}, "[rcverbs.connection_manager 1099 RDMA_CM_EVENT_REJECTED, reason: 99, status 99]"));
+    error_code const no_memory{ENOMEM, boost::system::system_category()};
+    std::string const text = failure{step::create_queue_pair, no_memory, there, 0}.message();
+    INFO(text);
+    CHECK(text.find("RLIMIT_MEMLOCK") != std::string::npos);
+    CHECK(text.find("has locked 0 KiB") != std::string::npos);
+    CHECK(text.ends_with("[system 12 ENOMEM]"));
+}
+
+TEST_CASE("what may help is tried again, and what cannot is not", "[values]") {
+    for (error_code const ec : {error_code{errc::timed_out}, error_code{errc::peer_busy}, error_code{errc::port_down},
+                                error_code{cm_errc::rejected_no_listener}, error_code{wc_errc::retry_exceeded},
+                                error_code{ENETUNREACH, boost::system::system_category()}}) {
+        INFO(ec.message());
+        CHECK(is_transient(ec));
+    }
+    for (error_code const ec : {error_code{}, error_code{errc::mode_mismatch}, error_code{errc::foreign_peer}, error_code{errc::version_mismatch},
+                                error_code{errc::invalid_option}, error_code{errc::foreign_domain}, error_code{EACCES, boost::system::system_category()}}) {
+        INFO(ec.message());
+        CHECK_FALSE(is_transient(ec));
+    }
 }

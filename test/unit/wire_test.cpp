@@ -3,6 +3,8 @@
 #include <random>
 
 #include "support/catch.hpp"
+#include <rcverbs/queue_pair_address.hpp>
+
 #include "wire/hello.hpp"
 #include "wire/message.hpp"
 
@@ -166,4 +168,38 @@ TEST_CASE("decoders take random and mutated bytes", "[wire]") {
         REQUIRE(encoded(m) == in);
     }
     CHECK(accepted > 100);
+}
+
+TEST_CASE("a queue pair's address has the bytes that are documented, and random bytes are none", "[wire]") {
+    queue_pair_address a;
+    a.queue_pair_number = 0x123456;
+    a.first_packet = 0xABCDEF;
+    for (std::size_t i = 0; i < 16; ++i) a.gid[i] = static_cast<std::uint8_t>(i + 1);
+    a.lid = 0x0203;
+    a.mtu = 3;
+    a.initiator_depth = 16;
+    a.responder_resources = 8;
+    a.rnr_retry_count = 6;
+    auto const bytes = a.encode();
+    unsigned char const golden[40] = {'R', 'C', 'V', 'Q', 0,  1,  0,  0,  0,  0x12, 0x34, 0x56, 0, 0xAB, 0xCD, 0xEF, 1, 2, 3, 4,
+                                      5,   6,   7,   8,   9,  10, 11, 12, 13, 14,   15,   16,   2, 3,    3,    16,   8, 6, 0, 0};
+    CHECK(std::memcmp(bytes.data(), golden, sizeof golden) == 0);
+    error_code ec;
+    CHECK(queue_pair_address::decode(bytes, ec) == a);
+    CHECK_FALSE(ec);
+    for (std::size_t size = 0; size < 40; ++size) {
+        static_cast<void>(queue_pair_address::decode(std::span{bytes}.first(size), ec));
+        CHECK(ec);
+    }
+    auto const with = [&](std::size_t at, unsigned char value) {
+        auto changed = bytes;
+        changed[at] = std::byte{value};
+        static_cast<void>(queue_pair_address::decode(changed, ec));
+        return ec;
+    };
+    CHECK(with(0, 'X') == errc::foreign_peer);
+    CHECK(with(5, 2) == errc::version_mismatch);
+    CHECK(with(8, 1) == errc::malformed_message);   // more than 24 bits
+    CHECK(with(34, 6) == errc::malformed_message);  // no such MTU
+    CHECK(with(37, 8) == errc::malformed_message);
 }

@@ -331,11 +331,13 @@ device* network::way_to(address const& to, address const* from) {
     return way;
 }
 
+int network::borrow(device& from) {
+    if (from.is_removed) return ENODEV;
+    return from.borrowed != nullptr ? 0 : open_device(from, from.borrowed);
+}
+
 int network::attach(cm_id& id, device& to) {
-    if (to.is_removed) return ENODEV;
-    if (to.borrowed == nullptr) {
-        if (int const error = open_device(to, to.borrowed)) return error;
-    }
+    if (int const error = borrow(to)) return error;
     id.on = &to;
     id.verbs = &to.borrowed->verbs.context;
     id.port_num = 1;
@@ -392,6 +394,7 @@ int network::listen(rdma_cm_id* raw, int backlog) {
 
 int network::resolve_address(rdma_cm_id* raw, sockaddr const* from, sockaddr const* to, int timeout_ms) {
     cm_id* const id = id_of(raw);
+    if (to != nullptr && to->sa_family == AF_IB) return ENODEV;  // as Ethernet's devices say
     if (id == nullptr || size_of(to) == 0 || (from != nullptr && size_of(from) == 0)) return EINVAL;
     if (id->at != state::idle && id->at != state::bound) return EINVAL;
     address const target = copy(to);

@@ -163,6 +163,8 @@ public:
     int disconnect(rdma_cm_id* raw);
     int set_option(rdma_cm_id* raw, int level, int name, void const* value, std::size_t size);
     int migrate(rdma_cm_id* raw, rdma_event_channel* to);
+    /// Opens a device once, for all ids.
+    int borrow(device& from);
     int create_id_qp(rdma_cm_id* raw, ibv_pd* pd, ibv_qp_init_attr* attributes);
     int take_cm_event(rdma_event_channel* raw, rdma_cm_event** out);
     void acknowledge(rdma_cm_event* raw);

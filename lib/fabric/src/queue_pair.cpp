@@ -161,6 +161,7 @@ int network::modify_qp(ibv_qp* raw, ibv_qp_attr const* a, int mask) {
     }
     if ((mask & IBV_QP_ACCESS_FLAGS) != 0) qp.access = static_cast<int>(a->qp_access_flags);
     if ((mask & IBV_QP_DEST_QPN) != 0) qp.remote_qp = a->dest_qp_num;
+    if ((mask & IBV_QP_AV) != 0) qp.gid_index = a->ah_attr.grh.sgid_index;
     if ((mask & IBV_QP_PATH_MTU) != 0) qp.mtu = 128U << a->path_mtu;  // IBV_MTU_256 is 1
     if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0) qp.resources = a->max_dest_rd_atomic;
     if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0) qp.read_depth = a->max_rd_atomic;

@@ -31,11 +31,6 @@ void rdma_freeaddrinfo(rdma_addrinfo*) {}
 int rdma_get_request(rdma_cm_id*, rdma_cm_id**) { return unsupported_errno(); }
 int rdma_establish(rdma_cm_id*) { return unsupported_errno(); }
 int rdma_notify(rdma_cm_id*, ibv_event_type) { return unsupported_errno(); }
-ibv_context** rdma_get_devices(int* count) {
-    if (count != nullptr) *count = 0;
-    return unsupported_object<ibv_context*>();
-}
-void rdma_free_devices(ibv_context**) {}
 int rdma_create_qp_ex(rdma_cm_id*, ibv_qp_init_attr_ex*) { return unsupported_errno(); }
 int rdma_create_srq(rdma_cm_id*, ibv_pd*, ibv_srq_init_attr*) { return unsupported_errno(); }
 int rdma_create_srq_ex(rdma_cm_id*, ibv_srq_init_attr_ex*) { return unsupported_errno(); }

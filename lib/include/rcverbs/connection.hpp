@@ -26,7 +26,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,6 +38,7 @@
 #include <rcverbs/failure.hpp>
 #include <rcverbs/memory_region.hpp>
 #include <rcverbs/options.hpp>
+#include <rcverbs/queue_pair_address.hpp>
 #include <rcverbs/statistics.hpp>
 
 struct ibv_qp;
@@ -190,6 +193,29 @@ public:
             std::forward<Token>(token)
         );
     }
+
+    // --- connecting without the connection manager -----------------------------------------------------------
+
+    /// Makes the queue pair on a device, for a peer whose address comes by another way than the connection manager's.
+    ///
+    /// Afterwards domain() is known and receives can be posted. Takes system calls, and asks nobody else.
+    ///
+    /// @param device     Its name, such as "rxe0" or "mlx5_0".
+    /// @param gid_index  Which of its addresses to go by; see: rdma link, ibv_devinfo -v. Empty for the first that is an IPv4 address
+    ///                   (RoCE v2), else the first.
+    /// @param ec         errc::no_rdma_device, errc::already_connected, errc::invalid_option (no such address), errno.
+    /// @return What the peer has to be told.
+    queue_pair_address prepare(std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec);
+
+    /// Connects to the peer's queue pair. Each side does that, in any order: what is sent before the other has done it is sent again, until
+    /// ack_timeout and retry_count are used up. Takes system calls.
+    ///
+    /// Without the connection manager nobody tells when the peer leaves: what is posted then fails, and keepalive_interval notices
+    /// when nothing is. async_disconnect() ends this side alone.
+    ///
+    /// @param peer  What its prepare() returned.
+    /// @return errc::not_connected (not prepared), errno.
+    error_code establish(queue_pair_address const& peer);
 
     // --- what the peer may do --------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@
 
 #include <boost/asio/ip/address.hpp>
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -31,12 +32,22 @@ public:
     /// As above, for a string literal.
     endpoint(char const* address, std::uint16_t port) : endpoint(std::string_view{address}, port) {}
 
+    /// A port of an InfiniBand device by its GID, where hosts go by no IP addresses (AF_IB). Devices on Ethernet do not take it:
+    /// connecting then fails with errc::address_family_unsupported.
+    static endpoint infiniband(std::array<std::uint8_t, 16> const& gid, std::uint16_t port) noexcept {
+        endpoint e{boost::asio::ip::address_v6{gid}, port};
+        e.is_infiniband_ = true;
+        return e;
+    }
+    /// True if address() is a GID.
+    bool is_infiniband() const noexcept { return is_infiniband_; }
+
     /// The IP address, with its scope if it is a link-local IPv6 address.
     boost::asio::ip::address const& address() const noexcept { return address_; }
     /// The port in host byte order.
     std::uint16_t port() const noexcept { return port_; }
 
-    /// "192.168.0.1:7471" or "[fd00::1]:7471".
+    /// "192.168.0.1:7471", "[fd00::1]:7471" or "ib[fe80::1]:7471".
     std::string to_string() const;
 
     friend bool operator==(endpoint const&, endpoint const&) = default;
@@ -44,6 +55,7 @@ public:
 private:
     boost::asio::ip::address address_;
     std::uint16_t port_ = 0;
+    bool is_infiniband_ = false;
 };
 
 }  // namespace rcverbs

@@ -20,6 +20,7 @@
 #include <rcverbs/options.hpp>
 #include <rcverbs/poller.hpp>
 #include <rcverbs/protection_domain.hpp>
+#include <rcverbs/queue_pair_address.hpp>
 #include <rcverbs/received.hpp>
 #include <rcverbs/remote_region.hpp>
 #include <rcverbs/session.hpp>

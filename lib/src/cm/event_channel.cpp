@@ -89,6 +89,21 @@ std::shared_ptr<verbs::domain> event_channel::shared_domain(ibv_context* device,
     return made;
 }
 
+ibv_context* event_channel::find_device(std::string const& name, error_code& ec) {
+    int count = 0;
+    // The devices stay open when the list is freed. Source: rdma_get_devices(3).
+    ibv_context** const list = rdma_get_devices(&count);
+    ec = verbs::from_pointer(list);
+    if (ec) return nullptr;
+    ibv_context* found = nullptr;
+    for (int i = 0; i < count; ++i) {
+        if (name == ibv_get_device_name(list[i]->device)) found = list[i];
+    }
+    rdma_free_devices(list);
+    if (found == nullptr) ec = errc::no_rdma_device;
+    return found;
+}
+
 void event_channel::watch(ibv_context* device, std::weak_ptr<device_event_sink> sink, error_code& ec) {
     std::lock_guard const lock{mutex_};
     auto found = devices_.find(device);

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include <rcverbs/error.hpp>
 
@@ -37,6 +38,9 @@ public:
 
     /// The protection domain that connections over `device` share; made if there is none at present.
     std::shared_ptr<verbs::domain> shared_domain(ibv_context* device, error_code& ec);
+
+    /// The device of that name, as librdmacm has it open. errc::no_rdma_device.
+    ibv_context* find_device(std::string const& name, error_code& ec);
 
     /// Tells `sink` what befalls `device`, from now on and for as long as any id is alive.
     void watch(ibv_context* device, std::weak_ptr<device_event_sink> sink, error_code& ec);

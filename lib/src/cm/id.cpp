@@ -1,5 +1,7 @@
 #include "cm/id.hpp"
 
+#include <endian.h>
+#include <infiniband/ib.h>
 #include <netinet/in.h>
 
 #include <boost/asio/ip/tcp.hpp>
@@ -15,8 +17,37 @@ using verbs::from_minus_one;
 
 namespace {
 
-// Asio's TCP endpoint is a sockaddr of the right family and size; the RDMA port space uses the same structures.
-boost::asio::ip::tcp::endpoint to_sockaddr(endpoint const& e) { return {e.address(), e.port()}; }
+// As the kernel has it. Source: rdma_cma.h, infiniband/ib.h.
+class socket_address {
+public:
+    explicit socket_address(endpoint const& e) {
+        if (!e.is_infiniband()) {
+            // Asio's TCP endpoint is a sockaddr of the right family and size; the RDMA port space uses the same structures.
+            ip_ = {e.address(), e.port()};
+            return;
+        }
+        ib_.sib_family = AF_IB;
+        ib_.sib_pkey = 0xffff;
+        auto const gid = e.address().to_v6().to_bytes();
+        std::memcpy(&ib_.sib_addr, gid.data(), gid.size());
+        ib_.sib_sid = htobe64(std::uint64_t{RDMA_PS_TCP} << 16 | e.port());
+        ib_.sib_sid_mask = ~std::uint64_t{0};
+    }
+    sockaddr* get() noexcept {
+        return ib_.sib_family == AF_IB ? reinterpret_cast<sockaddr*>(&ib_) : ip_.data();  // as all sockaddrs
+    }
+
+private:
+    boost::asio::ip::tcp::endpoint ip_;
+    sockaddr_ib ib_{};
+};
+
+// The kernel's words for a device that does not go by such addresses.
+error_code name_family(endpoint const& e, error_code ec) noexcept {
+    using namespace boost::system::errc;
+    bool const is_unknown = ec == no_such_device || ec == invalid_argument || ec == address_family_not_supported;
+    return e.is_infiniband() && is_unknown ? make_error_code(errc::address_family_unsupported) : ec;
+}
 
 endpoint from_sockaddr(sockaddr const* address) {
     boost::asio::ip::tcp::endpoint e;
@@ -47,8 +78,8 @@ void id::set_sink(std::weak_ptr<event_sink> sink) { channel_.set_sink(*this, std
 
 error_code id::bind(endpoint const& local) {
     auto const lock = channel_.lock();
-    auto address = to_sockaddr(local);
-    return from_minus_one(rdma_bind_addr(raw_, address.data()));
+    socket_address address{local};
+    return name_family(local, from_minus_one(rdma_bind_addr(raw_, address.get())));
 }
 
 error_code id::listen(int backlog) {
@@ -60,11 +91,12 @@ error_code id::resolve_address(
     boost::asio::ip::address const* source, endpoint const& peer, std::chrono::milliseconds timeout
 ) {
     auto const lock = channel_.lock();
-    auto to = to_sockaddr(peer);
+    socket_address to{peer};
     boost::asio::ip::tcp::endpoint from;
     if (source != nullptr) from = {*source, 0};
     sockaddr* const from_address = source != nullptr ? from.data() : nullptr;
-    return from_minus_one(rdma_resolve_addr(raw_, from_address, to.data(), static_cast<int>(timeout.count())));
+    int const result = rdma_resolve_addr(raw_, from_address, to.get(), static_cast<int>(timeout.count()));
+    return name_family(peer, from_minus_one(result));
 }
 
 error_code id::resolve_route(std::chrono::milliseconds timeout) {

@@ -58,6 +58,10 @@ void connection::start_wait(detail::connection_core& core, detail::control_handl
     core.start_wait(std::move(handler));
 }
 
+queue_pair_address connection::prepare(std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec) {
+    return core_->prepare(device, gid_index, ec);
+}
+error_code connection::establish(queue_pair_address const& peer) { return core_->establish(peer); }
 error_code connection::set_remote_access(access_flags rights) { return core_->set_remote_access(rights); }
 void connection::stop_keepalive() noexcept { core_->stop_keepalive(); }
 error_code connection::reject(std::span<std::byte const> private_data) { return core_->reject(private_data); }

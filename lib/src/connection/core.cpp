@@ -67,7 +67,10 @@ std::shared_ptr<connection_core> connection_core::make_for_request(
     core->id_ = std::move(request.incoming);
     core->id_->set_sink(core);
     core->peer_private_data_ = std::move(request.private_data);
-    core->make_queue_pair(ec);
+    core->local_ = core->id_->local();
+    core->peer_ = core->id_->peer();
+    core->port_ = core->id_->port();
+    core->make_queue_pair(core->id_->device(), ec);
     // The peer's request bounds what is worth asking for: more would be refused or wasted.
     core->limits_.initiator_depth = std::min<std::uint32_t>(core->limits_.initiator_depth, request.initiator_depth);
     core->limits_.responder_resources =

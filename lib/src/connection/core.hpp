@@ -68,6 +68,8 @@ public:
     void start_accept(std::span<std::byte const> private_data, control_handler handler);
     void start_disconnect(control_handler handler);
     void start_wait(control_handler handler);
+    queue_pair_address prepare(std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec);
+    error_code establish(queue_pair_address const& peer);
     error_code set_remote_access(access_flags rights);
     void stop_keepalive() noexcept;
     errc start_operation(std::span<request const> what, turn when, handler_source source);
@@ -120,7 +122,7 @@ private:
     void fail_setup(error_code ec, int status = 0);
     void break_down(errc why, int status, close_reason reason);
     void perform(step s, error_code ec);
-    void make_queue_pair(error_code& ec);
+    void make_queue_pair(ibv_context* device, error_code& ec);
     void established(step s);
     void note(step where, error_code ec, int status, close_reason reason);
     bool set_waiter(control_waiter& waiter, control_handler& handler, bool is_wait);
@@ -197,6 +199,11 @@ private:
     // A bit for each kind of operation that this device and this connection can do, once it is open.
     std::uint32_t kinds_ = 0;
     bool connects_at_once_ = false;
+    // Connected without the connection manager: its id is there for nothing but to keep the event channel at work.
+    bool is_out_of_band_ = false;
+    queue_pair_address own_address_;
+    verbs::port_address port_address_;
+    std::uint32_t port_ = 1;
     bool has_finished_ = false;
     bool is_shut_down_ = false;
     std::vector<std::byte> own_private_data_;

@@ -71,7 +71,8 @@ void connection_core::start_disconnect(control_handler handler) {
         return make_calls(lock);
     }
     note(step::disconnect, {}, 0, close_reason::closed_locally);
-    resume(teardown::event::disconnect);
+    // There is nobody to answer where there is no connection manager.
+    resume(is_out_of_band_ ? teardown::event::close : teardown::event::disconnect);
     make_calls(lock);
 }
 
@@ -129,7 +130,7 @@ void connection_core::stop() {
     bool const was_open = std::exchange(is_open_, false);
     data_.take_back_built();
     bool const waits_for_peer = teardown_.current() == teardown::state::disconnecting;
-    if (was_open) static_cast<void>(id_->disconnect());
+    if (was_open && !is_out_of_band_) static_cast<void>(id_->disconnect());
     // librdmacm's disconnect does this, too, but not where nothing was connected; it does no harm twice.
     if (qp_.is_open()) static_cast<void>(qp_.break_off());
     arm(waits_for_peer ? options_.disconnect_deadline : options_.drain_deadline);

@@ -1,5 +1,6 @@
 // The ways in: what the setup machines decide becomes calls of the connection manager, and its events become theirs.
 #include <algorithm>
+#include <random>
 
 #include "connection/core.hpp"
 
@@ -61,7 +62,10 @@ void connection_core::resume(connect::event e, error_code ec, int status) {
     case connect::action::make_queue_pair:
         notify_step(step::resolve_route);
         disarm();
-        make_queue_pair(ec);
+        local_ = id_->local();
+        peer_ = id_->peer();
+        port_ = id_->port();
+        make_queue_pair(id_->device(), ec);
         perform(step::create_queue_pair, ec);
         if (!ec) resume(connect::event::queue_pair_made);
         return;
@@ -175,17 +179,15 @@ void connection_core::setup_failed(error_code ec) {
     resume(teardown::event::close);
 }
 
-void connection_core::make_queue_pair(error_code& ec) {
-    local_ = id_->local();
-    peer_ = id_->peer();
+void connection_core::make_queue_pair(ibv_context* on, error_code& ec) {
     if (options_.domain.is_open()) {
         domain_ = options_.domain.impl();
-        if (domain_->on().context() != id_->device()) ec = errc::foreign_domain;
+        if (domain_->on().context() != on) ec = errc::foreign_domain;
     } else if (options_.private_domain) {
-        verbs::device device = verbs::device::borrow(id_->device(), ec);
+        verbs::device device = verbs::device::borrow(on, ec);
         if (!ec) domain_ = verbs::domain::create(std::move(device), ec);
     } else {
-        domain_ = registry_.channel().shared_domain(id_->device(), ec);
+        domain_ = registry_.channel().shared_domain(on, ec);
     }
     if (ec) return;
     if (options_.shared_receives.is_valid()) {
@@ -215,18 +217,18 @@ void connection_core::make_queue_pair(error_code& ec) {
                device.message_bytes_max};
     std::uint32_t const completions = sizes.send_depth + receives;
     // Everything that can be in the completion queue at a time fits: it cannot overflow.
-    verbs::completion_queue queue{id_->device(), completions, ec};
+    verbs::completion_queue queue{on, completions, ec};
     if (ec) return;
     if (options_.progress == progress_on::context) ec = registry_.descriptors().add(queue.descriptor());
     if (ec) return;
     auto source = std::make_shared<progress::completion_source>(executor_, options_.polling, std::move(queue));
     {
         auto const channel = registry_.channel().lock();
-        qp_ = verbs::queue_pair{id_->raw(), domain_->get(), source->queue().get(), sizes, ec};
+        qp_ = verbs::queue_pair{is_out_of_band_ ? nullptr : id_->raw(), domain_->get(), source->queue().get(), sizes, ec};
     }
     if (ec) return;
     limits_.inline_bytes_max = sizes.inline_bytes;
-    ec = id_->set_ack_timeout(verbs::encode_ack_timeout(options_.ack_timeout));
+    if (!is_out_of_band_) ec = id_->set_ack_timeout(verbs::encode_ack_timeout(options_.ack_timeout));
     if (!ec && device.has_atomics && limits_.initiator_depth > 0) {
         std::size_t const results = sizes.send_depth * sizeof(std::uint64_t);
         atomic_results_ = std::make_shared<buffer>(protection_domain{domain_}, results, access_flags::local_write, ec);
@@ -234,10 +236,72 @@ void connection_core::make_queue_pair(error_code& ec) {
     data_ = data_path{
         {sizes, options_.waiting_operations_max, device.message_bytes_max, shared_.get()},
         atomic_results_ != nullptr ? atomic_results_->slice() : local_slice{}};
-    if (!ec) registry_.channel().watch(id_->device(), std::shared_ptr<cm::device_event_sink>{shared_from_this(), this}, ec);
+    if (!ec) registry_.channel().watch(on, std::shared_ptr<cm::device_event_sink>{shared_from_this(), this}, ec);
     source_ = std::move(source);
     poll_counters_ = source_->counters();
     source_->start(std::shared_ptr<progress::completion_sink>{shared_from_this(), this});
+}
+
+// --- without the connection manager --------------------------------------------------------------------------
+
+queue_pair_address connection_core::prepare(
+    std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec
+) {
+    guard lock{mutex_};
+    auto* const machine = std::get_if<connect>(&setup_);
+    if (machine == nullptr || machine->current() != connect::state::idle || !is_live()) {
+        ec = errc::already_connected;
+        return {};
+    }
+    // The way of the connecting side, in one go: there is nobody to be asked.
+    for (auto const e : {connect::event::resolve, connect::event::address_resolved, connect::event::route_resolved}) {
+        static_cast<void>(machine->resume(e));
+    }
+    is_out_of_band_ = true;
+    ibv_context* const on = registry_.channel().find_device(device, ec);
+    if (!ec) port_address_ = verbs::find_address(on, gid_index, ec);
+    if (!ec) id_ = registry_.channel().make_id(ec);
+    if (!ec) make_queue_pair(on, ec);
+    if (!ec) ec = qp_.initialise(static_cast<std::uint8_t>(port_));
+    if (ec) {
+        perform(step::create_queue_pair, ec);
+    } else {
+        static_cast<void>(machine->resume(connect::event::queue_pair_made));
+        own_address_ = {
+            qp_.get()->qp_num,
+            std::random_device{}() & 0xFFFFFFU,
+            port_address_.gid,
+            port_address_.lid,
+            port_address_.mtu,
+            static_cast<std::uint8_t>(limits_.initiator_depth),
+            static_cast<std::uint8_t>(limits_.responder_resources),
+            options_.rnr_retry_count};
+        pump();
+    }
+    queue_pair_address const own = own_address_;
+    make_calls(lock);
+    return own;
+}
+
+error_code connection_core::establish(queue_pair_address const& peer) {
+    guard lock{mutex_};
+    auto* const machine = std::get_if<connect>(&setup_);
+    bool const is_due = machine != nullptr && machine->current() == connect::state::ready && is_live();
+    if (!is_due || !is_out_of_band_) return errc::not_connected;
+    static_cast<void>(machine->resume(connect::event::connect));
+    error_code const ec = qp_.connect(
+        own_address_, peer,
+        {static_cast<std::uint8_t>(port_), port_address_.gid_index, static_cast<std::uint8_t>(limits_.initiator_depth),
+         static_cast<std::uint8_t>(limits_.responder_resources), verbs::encode_ack_timeout(options_.ack_timeout),
+         options_.retry_count, verbs::encode_rnr_timer(options_.min_rnr_timer)}
+    );
+    if (ec) {
+        perform(step::connect, ec);
+    } else {
+        resume(connect::event::established);
+    }
+    make_calls(lock);
+    return ec;
 }
 
 cm::connection_parameters connection_core::parameters(std::span<std::byte const> private_data) const noexcept {
@@ -301,7 +365,11 @@ void connection_core::on_event(cm::event& e) {
         setup_error({1000 + e.status, connection_manager_category()});
         break;
     case RDMA_CM_EVENT_ADDR_ERROR:
-        setup_error(e.status == -ENODEV ? make_error_code(errc::no_rdma_device) : code);
+        setup_error(
+            e.status != -ENODEV        ? code
+            : peer_.is_infiniband()    ? make_error_code(errc::address_family_unsupported)
+                                       : make_error_code(errc::no_rdma_device)
+        );
         break;
     case RDMA_CM_EVENT_ROUTE_ERROR:
     case RDMA_CM_EVENT_CONNECT_ERROR:
@@ -345,13 +413,13 @@ void connection_core::on_device_event(cm::device_event const& e) {
         }
         break;
     case kind::port_down:
-        if (options_.ends_on_port_down && e.number == id_->port()) {
+        if (options_.ends_on_port_down && e.number == port_) {
             break_down(errc::port_down, e.type, close_reason::device_gone);
         }
         break;
     case kind::addresses_changed:
         // The event says no more than that some address came or went.
-        if (e.number == id_->port() && qp_.is_open() && !qp_.goes_by(id_->source_gid())) {
+        if (e.number == port_ && qp_.is_open() && !qp_.goes_by(is_out_of_band_ ? port_address_.gid.data() : id_->source_gid())) {
             break_down(errc::address_gone, e.type, close_reason::device_gone);
         }
         break;

@@ -10,6 +10,7 @@ endpoint::endpoint(std::string_view address, std::uint16_t port)
 
 std::string endpoint::to_string() const {
     std::string const host = address_.to_string();
+    if (is_infiniband_) return "ib[" + host + "]:" + std::to_string(port_);
     return (address_.is_v6() ? '[' + host + ']' : host) + ':' + std::to_string(port_);
 }
 

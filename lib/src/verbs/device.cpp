@@ -24,6 +24,32 @@ std::uint32_t positive(int value) noexcept { return value > 0 ? static_cast<std:
 
 }  // namespace
 
+port_address find_address(ibv_context* context, std::optional<std::uint8_t> index, error_code& ec) {
+    port_address found;
+    ibv_port_attr port{};
+    ec = from_returned_code(ibv_query_port(context, 1, &port));
+    if (ec) return found;
+    found.lid = port.lid;
+    found.mtu = static_cast<std::uint8_t>(port.active_mtu);
+    int best = 0;
+    int const count = std::min(port.gid_tbl_len, 256);
+    for (int i = index ? *index : 0; i < (index ? std::min(count, *index + 1) : count); ++i) {
+        ibv_gid_entry entry{};
+        bool const is_typed = ibv_query_gid_ex(context, 1, static_cast<std::uint32_t>(i), &entry, 0) == 0;
+        if (!is_typed && ibv_query_gid(context, 1, i, &entry.gid) != 0) continue;
+        auto const& raw = entry.gid.raw;
+        if (std::all_of(std::begin(raw), std::end(raw), [](std::uint8_t b) { return b == 0; })) continue;
+        bool const is_ipv4 = std::all_of(raw, raw + 10, [](std::uint8_t b) { return b == 0; }) && raw[10] == 0xff && raw[11] == 0xff;
+        int const worth = 1 + (is_ipv4 ? 1 : 0) + (is_ipv4 && is_typed && entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? 1 : 0);
+        if (worth <= best) continue;
+        best = worth;
+        std::copy(std::begin(raw), std::end(raw), found.gid.begin());
+        found.gid_index = static_cast<std::uint8_t>(i);
+    }
+    if (best == 0) ec = errc::invalid_option;
+    return found;
+}
+
 device device::borrow(ibv_context* context, error_code& ec) {
     device d;
     d.context_ = context;

@@ -4,6 +4,9 @@
 // name is owned.
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include <rcverbs/device.hpp>
@@ -14,6 +17,18 @@
 namespace rcverbs::verbs {
 
 /// An open device and what it can do.
+/// A port's address by index, and what a queue pair needs to know of it.
+struct port_address {
+    std::array<std::uint8_t, 16> gid{};
+    std::uint8_t gid_index = 0;
+    std::uint16_t lid = 0;
+    std::uint8_t mtu = 0;
+};
+
+/// Looks an address of port 1 up: the one of that index, or the first that is an IPv4 address of RoCE v2, of any kind, or at all.
+/// errc::invalid_option if there is none.
+port_address find_address(ibv_context* context, std::optional<std::uint8_t> index, error_code& ec);
+
 class device {
 public:
     /// Takes a context that somebody else opened and will close.

@@ -2,6 +2,7 @@
 
 #include <rdma/rdma_cma.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -13,18 +14,17 @@ queue_pair::queue_pair(
     rdma_cm_id* id, ibv_pd* domain, ibv_cq* completions, queue_sizes& sizes, error_code& ec
 ) {
     for (;;) {
-        ec = create(id, domain, completions, sizes);
-        if (!ec) {
-            id_ = id;
-            qp_ = id->qp;
-        }
+        ec = create(id, domain, completions, sizes, qp_);
+        if (!ec) id_ = id;
         if (ec != boost::system::errc::invalid_argument || sizes.inline_bytes == 0) return;
         // No device says how much it takes: EINVAL is all there is. Less than 16 bytes are not worth asking for.
         sizes.inline_bytes = sizes.inline_bytes >= 32 ? sizes.inline_bytes / 2 : 0;
     }
 }
 
-error_code queue_pair::create(rdma_cm_id* id, ibv_pd* domain, ibv_cq* completions, queue_sizes const& sizes) {
+error_code queue_pair::create(
+    rdma_cm_id* id, ibv_pd* domain, ibv_cq* completions, queue_sizes const& sizes, ibv_qp*& made
+) {
     ibv_qp_init_attr attributes{};
     attributes.send_cq = completions;
     attributes.recv_cq = completions;
@@ -36,7 +36,58 @@ error_code queue_pair::create(rdma_cm_id* id, ibv_pd* domain, ibv_cq* completion
     attributes.cap.max_send_sge = sizes.send_segments;
     attributes.cap.max_recv_sge = sizes.receive_segments;
     attributes.cap.max_inline_data = sizes.inline_bytes;
-    return from_minus_one(rdma_create_qp(id, domain, &attributes));
+    if (id == nullptr) {
+        made = ibv_create_qp(domain, &attributes);
+        return from_pointer(made);
+    }
+    error_code const ec = from_minus_one(rdma_create_qp(id, domain, &attributes));
+    if (!ec) made = id->qp;
+    return ec;
+}
+
+error_code queue_pair::initialise(std::uint8_t port) noexcept {
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_INIT;
+    attributes.pkey_index = 0;
+    attributes.port_num = port;
+    attributes.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+    return from_returned_code(
+        ibv_modify_qp(qp_, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
+    );
+}
+
+error_code queue_pair::connect(
+    queue_pair_address const& own, queue_pair_address const& peer, path_terms const& terms
+) noexcept {
+    ibv_qp_attr a{};
+    a.qp_state = IBV_QPS_RTR;
+    a.path_mtu = static_cast<ibv_mtu>(std::min(own.mtu, peer.mtu));
+    a.dest_qp_num = peer.queue_pair_number;
+    a.rq_psn = peer.first_packet;
+    a.max_dest_rd_atomic = std::min(terms.responder_resources, peer.initiator_depth);
+    a.min_rnr_timer = terms.min_rnr_timer_code;
+    a.ah_attr.is_global = 1;
+    std::memcpy(a.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
+    a.ah_attr.grh.sgid_index = terms.gid_index;
+    a.ah_attr.grh.hop_limit = 64;  // beyond this network, too
+    a.ah_attr.dlid = peer.lid;
+    a.ah_attr.port_num = terms.port;
+    error_code const ec = from_returned_code(ibv_modify_qp(
+        qp_, &a,
+        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+            IBV_QP_MIN_RNR_TIMER
+    ));
+    if (ec) return ec;
+    a.qp_state = IBV_QPS_RTS;
+    a.timeout = terms.ack_timeout_code;
+    a.retry_cnt = terms.retry_count;
+    a.rnr_retry = peer.rnr_retry_count;
+    a.sq_psn = own.first_packet;
+    a.max_rd_atomic = std::min(terms.initiator_depth, peer.responder_resources);
+    return from_returned_code(ibv_modify_qp(
+        qp_, &a,
+        IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC
+    ));
 }
 
 error_code queue_pair::break_off() noexcept {
@@ -79,11 +130,11 @@ read_depths queue_pair::query_depths(error_code& ec) noexcept {
 }
 
 error_code queue_pair::destroy() noexcept {
-    if (id_ == nullptr) return {};
+    if (qp_ == nullptr) return {};
     // rdma_destroy_qp returns nothing; the call it wraps does.
     rdma_cm_id* const id = std::exchange(id_, nullptr);
     error_code const ec = from_returned_code(ibv_destroy_qp(std::exchange(qp_, nullptr)));
-    id->qp = nullptr;
+    if (id != nullptr) id->qp = nullptr;
     return ec;
 }
 

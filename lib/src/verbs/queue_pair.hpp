@@ -1,4 +1,4 @@
-// queue_pair.hpp — a reliable-connected queue pair, made through a connection manager's id.
+// queue_pair.hpp — a reliable-connected queue pair, made through a connection manager's id, or without one.
 //
 // Posting is safe from one thread at a time per queue; the connection's lock sees to that. The id that it was made with
 // must outlive it.
@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <rcverbs/error.hpp>
+#include <rcverbs/queue_pair_address.hpp>
 
 #include "verbs/handles.hpp"
 
@@ -33,10 +34,21 @@ struct read_depths {
     std::uint32_t responder = 0;
 };
 
+/// How a queue pair without the connection manager is to reach its peer.
+struct path_terms {
+    std::uint8_t port = 1;
+    std::uint8_t gid_index = 0;
+    std::uint8_t initiator_depth = 0;
+    std::uint8_t responder_resources = 0;
+    std::uint8_t ack_timeout_code = 0;
+    std::uint8_t retry_count = 0;
+    std::uint8_t min_rnr_timer_code = 0;
+};
+
 class queue_pair {
 public:
     queue_pair() = default;
-    /// Makes a queue pair in `domain` whose both queues complete into `completions`. What the device refuses of
+    /// Makes a queue pair in `domain` whose both queues complete into `completions`; through `id`, or without one if it is null. What the device refuses of
     /// `sizes.inline_bytes`, which it does not tell beforehand, is taken back from it.
     queue_pair(rdma_cm_id* id, ibv_pd* domain, ibv_cq* completions, queue_sizes& sizes, error_code& ec);
     queue_pair(queue_pair&& other) noexcept
@@ -48,10 +60,14 @@ public:
     }
     ~queue_pair() { static_cast<void>(destroy()); }
 
-    bool is_open() const noexcept { return id_ != nullptr; }
+    bool is_open() const noexcept { return qp_ != nullptr; }
     /// The verbs object, borrowed; null if not open.
     ibv_qp* get() const noexcept { return qp_; }
 
+    /// Without an id: makes it ready for receives to be posted. Source: ibv_modify_qp(3).
+    error_code initialise(std::uint8_t port) noexcept;
+    /// Without an id: connects it. REQUIRES: initialised.
+    error_code connect(queue_pair_address const& own, queue_pair_address const& peer, path_terms const& terms) noexcept;
     /// Posts a list; on failure `bad` is the first one not posted, and the code for from_returned_code() to read. Source:
     /// ibv_post_send(3).
     int post_send(ibv_send_wr* list, ibv_send_wr** bad) noexcept { return ibv_post_send(qp_, list, bad); }
@@ -71,7 +87,9 @@ public:
     error_code destroy() noexcept;
 
 private:
-    static error_code create(rdma_cm_id* id, ibv_pd* domain, ibv_cq* completions, queue_sizes const& sizes);
+    static error_code create(
+        rdma_cm_id* id, ibv_pd* domain, ibv_cq* completions, queue_sizes const& sizes, ibv_qp*& made
+    );
 
     rdma_cm_id* id_ = nullptr;
     ibv_qp* qp_ = nullptr;

@@ -1,0 +1,128 @@
+// Connecting without the connection manager, and by addresses that a device does not go by.
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+
+#include <array>
+
+#include "device/fixture.hpp"
+
+using namespace rcverbs;
+using namespace test;
+
+namespace {
+
+/// A device's name.
+std::string some_device() {
+    auto const all = devices();
+    REQUIRE_FALSE(all.empty());
+    return all.front().name;
+}
+
+/// Tells one's own address and hears the other's, over a TCP socket.
+asio::awaitable<queue_pair_address> swap(asio::ip::tcp::socket& s, queue_pair_address const& own) {
+    auto const out = own.encode();
+    co_await asio::async_write(s, asio::buffer(out), asio::use_awaitable);
+    std::array<std::byte, queue_pair_address::encoded_bytes> in;
+    co_await asio::async_read(s, asio::buffer(in), asio::use_awaitable);
+    error_code ec;
+    queue_pair_address const theirs = queue_pair_address::decode(in, ec);
+    CHECK_FALSE(ec);
+    co_return theirs;
+}
+
+asio::awaitable<void> meet(connection& c, asio::ip::tcp::socket& s, std::string device) {
+    error_code ec;
+    queue_pair_address const own = c.prepare(device, {}, ec);
+    INFO(ec.message());
+    REQUIRE_FALSE(ec);
+    CHECK(own.queue_pair_number == c.queue_pair_number());
+    queue_pair_address const theirs = co_await swap(s, own);
+    error_code const failed = c.establish(theirs);
+    INFO(failed.message());
+    REQUIRE_FALSE(failed);
+    CHECK(c.is_open());
+}
+
+}  // namespace
+
+TEST_CASE("two sides that exchange their addresses over a TCP socket are connected", "[device]") {
+    asio::io_context io;
+    auto const how = GENERATE(drive::own_poller, drive::context);
+    run(io, [&]() -> asio::awaitable<void> {
+        std::string const device = some_device();
+        asio::ip::tcp::acceptor listening{io, {asio::ip::address_v4::loopback(), 0}};
+        asio::ip::tcp::socket a{io};
+        co_await a.async_connect(listening.local_endpoint(), asio::use_awaitable);
+        asio::ip::tcp::socket b = co_await listening.async_accept(asio::use_awaitable);
+        connection_options options = driven(io, how);
+        options.initiator_depth = 4;
+        connection left{io, options};
+        connection right{io, driven(io, how)};
+        co_await (meet(left, a, device) && meet(right, b, device));
+        CHECK(left.limits().initiator_depth == 4);
+        CHECK(right.limits().responder_resources >= 4);
+
+        buffer ours{left.domain(), 4096, access_flags::local_write};
+        buffer theirs{right.domain(), 4096, access_flags::remote_write | access_flags::remote_read | access_flags::remote_atomic};
+        std::ranges::fill(ours.bytes(), std::byte{42});
+        co_await left.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
+        CHECK(theirs.bytes()[4095] == std::byte{42});
+        std::uint64_t const before = co_await left.async_fetch_add(theirs.remote().word(0), 1, asio::use_awaitable);
+        CHECK(before == 0x2a2a2a2a2a2a2a2a);
+        auto const [r, sent] = co_await (
+            right.async_receive(theirs.slice(0, 64), asio::use_awaitable) &&
+            left.async_send_with_immediate(ours.slice(0, 5), 9, asio::use_awaitable)
+        );
+        CHECK(r.size_bytes == 5);
+        CHECK(sent == 5);
+        // Each ends for itself.
+        co_await left.async_disconnect(asio::use_awaitable);
+        CHECK(left.reason() == close_reason::closed_locally);
+        CHECK(right.is_open());
+        right.close();
+        auto [end] = co_await right.async_wait_disconnected(awaiting);
+        CHECK_FALSE(end);
+    });
+}
+
+TEST_CASE("what cannot be prepared or established says so", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        error_code ec;
+        connection lost{io};
+        CHECK(lost.establish({}) == errc::not_connected);
+        static_cast<void>(lost.prepare("no such device", {}, ec));
+        CHECK(ec == errc::no_rdma_device);
+        static_cast<void>(lost.prepare(some_device(), {}, ec));
+        CHECK(ec == errc::already_connected);
+        connection wrong{io};
+        static_cast<void>(wrong.prepare(some_device(), std::uint8_t{255}, ec));
+        CHECK(ec == errc::invalid_option);
+        // A peer that is not there shows when something is sent to it.
+        connection_options hasty;
+        hasty.ack_timeout = 4ms;
+        hasty.retry_count = 2;
+        connection lonely{io, hasty};
+        queue_pair_address const own = lonely.prepare(some_device(), {}, ec);
+        CHECK_FALSE(ec);
+        queue_pair_address nobody = own;
+        nobody.queue_pair_number = 0xFFFFF0;
+        CHECK_FALSE(lonely.establish(nobody));
+        auto [failed, n] = co_await lonely.async_send({}, awaiting);
+        CHECK(failed == wc_errc::retry_exceeded);
+    });
+}
+
+TEST_CASE("an InfiniBand address on a device that does not go by such is refused by name", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        endpoint const there = endpoint::infiniband({0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, 0, 1}, 7471);
+        CHECK(there.to_string() == "ib[fe80::200:ff:fe00:1]:7471");
+        connection c{io};
+        auto [ec] = co_await c.async_connect(there, awaiting);
+        CHECK(ec == errc::address_family_unsupported);
+        CHECK(c.last_failure().where == step::resolve_address);
+        CHECK(c.last_failure().message().find("use the IP address of its network interface") != std::string::npos);
+    });
+}
