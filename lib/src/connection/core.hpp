@@ -119,6 +119,7 @@ private:
     void resume(accept::event e, error_code ec = {}, int status = 0);
     void resume(teardown::event e);
     void setup_failed(error_code ec);
+    errc no_device() const noexcept;
     void fail_setup(error_code ec, int status = 0);
     void break_down(errc why, int status, close_reason reason);
     void perform(step s, error_code ec);

@@ -152,11 +152,16 @@ void connection_core::perform(step s, error_code ec) {
     // These two are how the kernel says that the way to that address has no RDMA device on it.
     if ((s == step::resolve_address || s == step::resolve_route) &&
         ec == boost::system::errc::no_such_device) {
-        note(s, errc::no_rdma_device, -ec.value(), close_reason::refused);
-        ec = errc::no_rdma_device;
+        note(s, no_device(), -ec.value(), close_reason::refused);
+        ec = no_device();
     }
     note(s, ec, 0, close_reason::refused);
     fail_setup(ec);
+}
+
+// What it means that there is no device that leads to the peer.
+errc connection_core::no_device() const noexcept {
+    return peer_.is_infiniband() ? errc::address_family_unsupported : errc::no_rdma_device;
 }
 
 void connection_core::fail_setup(error_code ec, int status) {
@@ -365,11 +370,7 @@ void connection_core::on_event(cm::event& e) {
         setup_error({1000 + e.status, connection_manager_category()});
         break;
     case RDMA_CM_EVENT_ADDR_ERROR:
-        setup_error(
-            e.status != -ENODEV        ? code
-            : peer_.is_infiniband()    ? make_error_code(errc::address_family_unsupported)
-                                       : make_error_code(errc::no_rdma_device)
-        );
+        setup_error(e.status == -ENODEV ? make_error_code(no_device()) : code);
         break;
     case RDMA_CM_EVENT_ROUTE_ERROR:
     case RDMA_CM_EVENT_CONNECT_ERROR:
