@@ -293,19 +293,19 @@ TEST_CASE("a peer that falls silent is met by the deadline", "[demo]") {
         server s{{"write"}};
         s.process.signal(SIGSTOP);
         child_process c = s.client("write", {"--timeout", "1s"});
-        CHECK(c.wait(20s) == deadline_passed);
+        CHECK(c.wait(20s * slowness) == deadline_passed);
         CHECK(c.error().find("connect") != std::string::npos);
     }
     SECTION("a server that holds in the middle") {
         server s{{"write", "--hold-at", "connected"}};
         child_process c = s.client("write", {"--timeout", "1s"});
-        CHECK(c.wait(20s) == deadline_passed);
+        CHECK(c.wait(20s * slowness) == deadline_passed);
     }
     SECTION("a client that holds in the middle") {
         server s{{"write", "--count", "1", "--timeout", "1s"}};
         child_process c = s.client("write", {"--hold-at", "regions-sent"});
-        CHECK(s.process.wait(20s) == deadline_passed);
-        CHECK(c.wait(20s) == peer_gone);
+        CHECK(s.process.wait(20s * slowness) == deadline_passed);
+        CHECK(c.wait(20s * slowness) == peer_gone);
     }
 }
 
