@@ -2,13 +2,16 @@
 // wait for a turn; the accounts behind them; and what is refused before anything is posted.
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_future.hpp>
 
 #include <array>
 #include <cstring>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "device/fixture.hpp"
@@ -669,5 +672,47 @@ TEST_CASE("a wrong key or range at the peer is an error of this connection alone
         std::size_t const moved = co_await bystander.client.async_write(ours.slice(), right, asio::use_awaitable);
         CHECK(moved == 100);
         co_await bystander.client.async_disconnect(asio::use_awaitable);
+    });
+}
+
+TEST_CASE("an operation started by itself is posted before the call returns", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await connect(io);
+        buffer ours{p.client.domain(), 64, access_flags::local_write};
+        buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        for (std::uint64_t i = 1; i <= 5; ++i) {
+            auto written = p.client.async_write(ours.slice(), theirs.remote(), asio::use_future);
+            CHECK(p.client.statistics().sends_posted == i);
+            CHECK(p.client.statistics().doorbells == i);
+            written.get();
+        }
+        co_await p.client.async_disconnect(asio::use_awaitable);
+    });
+}
+
+TEST_CASE("a handler runs on its connection's polling thread, and one that blocks holds up no other connection", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        test::pair slow = co_await connect(io);
+        test::pair quick = co_await connect(io);
+        buffer a{slow.client.domain(), 64, access_flags::local_write};
+        buffer b{slow.server.domain(), 64, access_flags::remote_write};
+        std::promise<std::thread::id> polling;
+        asio::post(slow.client.get_executor(), [&] { polling.set_value(std::this_thread::get_id()); });
+        std::promise<std::thread::id> entered;
+        std::promise<void> leave;
+        slow.client.async_write(a.slice(), b.remote(), [&](error_code, std::size_t) {
+            entered.set_value(std::this_thread::get_id());
+            leave.get_future().wait();
+        });
+        // No hop: from the completion to the handler it is the same thread.
+        CHECK(entered.get_future().get() == polling.get_future().get());
+        buffer c{quick.client.domain(), 64, access_flags::local_write};
+        buffer d{quick.server.domain(), 64, access_flags::remote_write};
+        for (int i = 0; i < 100; ++i) co_await quick.client.async_write(c.slice(), d.remote(), asio::use_awaitable);
+        CHECK(quick.client.statistics().operations_completed == 100);
+        leave.set_value();
+        co_await (slow.client.async_disconnect(asio::use_awaitable) && quick.client.async_disconnect(asio::use_awaitable));
     });
 }

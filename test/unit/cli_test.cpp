@@ -1,6 +1,7 @@
 // The programs' command lines: what is wrong is said, with exit code 2, before any device is touched.
 #include <filesystem>
 
+#include "common/exit_code.hpp"
 #include "support/catch.hpp"
 #include "support/child_process.hpp"
 
@@ -61,5 +62,42 @@ TEST_CASE("help exits with 0 and documents the exit codes", "[cli]") {
         CHECK(o.status == 0);
         CHECK(o.output.find("7  the data did not verify") != std::string::npos);
         CHECK(o.output.find("write|read") != std::string::npos);
+    }
+}
+
+TEST_CASE("every error leads to the exit code that the help promises", "[cli]") {
+    using demo::exit_code;
+    using rcverbs::cm_errc;
+    using rcverbs::errc;
+    using rcverbs::step;
+    using rcverbs::wc_errc;
+    struct row {
+        rcverbs::error_code ec;
+        step where;
+        exit_code code;
+    };
+    rcverbs::error_code const no_memory{ENOMEM, boost::system::system_category()};
+    for (row const& r : std::vector<row>{
+             {{}, step::transfer, exit_code::done},
+             {cm_errc::rejected_no_listener, step::connect, exit_code::could_not_connect},
+             {cm_errc::address_error, step::resolve_address, exit_code::could_not_connect},
+             {errc::no_rdma_device, step::resolve_address, exit_code::could_not_connect},
+             {errc::timed_out, step::connect, exit_code::deadline_passed},
+             {errc::stalled, step::transfer, exit_code::deadline_passed},
+             {errc::idle, step::transfer, exit_code::deadline_passed},
+             {errc::peer_disconnected, step::exchange, exit_code::peer_gone},
+             {errc::peer_closed_early, step::finish, exit_code::peer_gone},
+             {errc::port_down, step::transfer, exit_code::peer_gone},
+             {errc::device_removed, step::transfer, exit_code::peer_gone},
+             {wc_errc::retry_exceeded, step::transfer, exit_code::peer_gone},
+             {errc::mode_mismatch, step::handshake, exit_code::refused},
+             {errc::peer_busy, step::handshake, exit_code::refused},
+             {errc::malformed_message, step::exchange, exit_code::refused},
+             {errc::peer_violation, step::transfer, exit_code::refused},
+             {no_memory, step::exchange, exit_code::other},
+             {no_memory, step::create_queue_pair, exit_code::could_not_connect},
+         }) {
+        INFO(r.ec.message() << " at " << to_string(r.where));
+        CHECK(demo::exit_code_for(r.ec, r.where) == r.code);
     }
 }

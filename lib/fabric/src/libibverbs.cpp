@@ -167,7 +167,8 @@ int ibv_query_device(ibv_context* in, ibv_device_attr* out) {
         out->page_size_cap = 4096;
         out->max_qp = 1 << 20;
         out->max_qp_wr = static_cast<int>(o.queue_depth_max);
-        out->device_cap_flags = IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_MEM_MGT_EXTENSIONS;
+        out->device_cap_flags = IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+        if (o.has_send_with_invalidate) out->device_cap_flags |= IBV_DEVICE_MEM_MGT_EXTENSIONS;
         out->max_sge = static_cast<int>(o.segments_max);
         out->max_sge_rd = static_cast<int>(o.segments_max);
         out->max_cq = 1 << 20;

@@ -65,6 +65,8 @@ struct device_options {
     /// How many bytes a packet carries: 256, 512, 1024, 2048 or 4096.
     std::uint32_t path_mtu_bytes = 1024;
     bool has_atomics = true;
+    /// Whether it sends with invalidate: the base memory management extensions.
+    bool has_send_with_invalidate = true;
 };
 
 /// What the world is made of.
