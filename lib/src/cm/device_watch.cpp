@@ -56,6 +56,7 @@ std::shared_ptr<device_watch> device_watch::of(ibv_context* device, error_code& 
     known_watches& all = all_watches();
     std::lock_guard const lock{all.mutex};
     ec.clear();
+    std::erase_if(all.by_device, [](auto const& k) { return k.second.expired(); });
     std::weak_ptr<device_watch>& known = all.by_device[device];
     if (auto alive = known.lock()) return alive;
     int const flags = ::fcntl(device->async_fd, F_GETFL);

@@ -21,7 +21,7 @@ char const* text(errc e) noexcept {
     case errc::message_too_large: return "the message is longer than the device or the peer's buffer takes";
     case errc::private_data_too_large: return "private data is limited to 56 bytes to connect, 196 to accept, 148 to reject";
     case errc::invalid_option: return "an option is out of its range";
-    case errc::no_rdma_device: return "the address does not lead to an RDMA device; use the address of one of its network interfaces (see: rdma link), not the loopback address";
+    case errc::no_rdma_device: return "the address does not lead to an RDMA device; use the address of one of its network interfaces (see: rdma link), which needs one (ip addr add), not the loopback address";
     case errc::too_many_segments: return "more scatter/gather entries than the queue pair was made for";
     case errc::region_gone: return "the local memory region has been deregistered; keep it until the handler has run";
     case errc::foreign_domain: return "the local memory region belongs to another protection domain; register it with the connection's domain()";
@@ -63,7 +63,7 @@ char const* text(wc_errc e) noexcept {
     case wc_errc::remote_invalid_request: return "remote invalid request: the peer's device refused the message (too long for its receive, or not enabled)";
     case wc_errc::remote_access: return "remote access error: the peer grants no such access to that range under that key, or has gone";
     case wc_errc::remote_operation: return "remote operation error: the peer's device could not complete the operation";
-    case wc_errc::retry_exceeded: return "transport retries exceeded: the peer does not answer; its process or host is gone, or the path is broken";
+    case wc_errc::retry_exceeded: return "transport retries exceeded: the peer does not answer; its process or host is gone, or the path is broken or drops large packets (compare the MTUs)";
     case wc_errc::rnr_retry_exceeded: return "receiver-not-ready retries exceeded: the peer posts no receives";
     case wc_errc::local_rdd_violation: return "local RDD violation";
     case wc_errc::remote_invalid_rd_request: return "remote invalid RD request";
@@ -96,6 +96,18 @@ char const* text(cm_errc e) noexcept {
     return nullptr;
 }
 
+// Source: InfiniBand specification, table of rejection reasons.
+std::string rejection(int reason) {
+    switch (reason) {
+    case 3: return "rejected: the peer's device is out of resources";
+    case 4: return "rejected: the peer's side timed out";
+    case 12: return "rejected: the peer's device does not know this side's address; look at: rdma link, ip addr, on both sides";
+    case 26: return "rejected: the path MTU does not fit; give the network interfaces of both sides the same (ip link set mtu)";
+    case 27: return "rejected: the peer's device answers fewer reads at a time; ask for less initiator_depth";
+    default: return "rejected with reason " + std::to_string(reason);
+    }
+}
+
 class rcverbs_errors final : public boost::system::error_category {
 public:
     char const* name() const noexcept override { return "rcverbs"; }
@@ -114,7 +126,7 @@ public:
     std::string message(int value) const override {
         char const* const known = text(static_cast<cm_errc>(value));
         if (known != nullptr) return known;
-        if (value >= 1000) return "rejected with reason " + std::to_string(value - 1000);
+        if (value >= 1000) return rejection(value - 1000);
         return "connection manager event " + std::to_string(value);
     }
 };

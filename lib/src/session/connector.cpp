@@ -7,6 +7,7 @@
 #include <boost/asio/strand.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include <atomic>
 #include <mutex>
 #include <random>
 
@@ -57,7 +58,7 @@ private:
     std::mt19937_64 random_{std::random_device{}()};
     session session_;  // the one being made
     waiter_type waiter_;
-    bool is_connecting_ = false;
+    std::atomic<bool> is_connecting_{false};
     bool is_cancelled_ = false;
 
     mutable std::mutex mutex_;
@@ -74,9 +75,9 @@ void connector_core::start(session_handler handler) {
             if (self != nullptr && type != asio::cancellation_type::none) self->cancel();
         });
     }
-    asio::post(strand_, [self = shared_from_this(), waiter] {
-        if (self->is_connecting_) return (*waiter)(errc::operation_in_progress, session{});
-        self->is_connecting_ = true;
+    bool const is_first = !is_connecting_.exchange(true);
+    asio::post(strand_, [self = shared_from_this(), waiter, is_first] {
+        if (!is_first) return (*waiter)(errc::operation_in_progress, session{});
         self->is_cancelled_ = false;
         asio::co_spawn(self->strand_, self->connect(), [self, waiter](std::exception_ptr failed, error_code ec) {
             // Memory is all that can run out in there.
@@ -135,6 +136,7 @@ asio::awaitable<error_code> connector_core::connect() {
 }
 
 void connector_core::cancel() noexcept {
+    if (!is_connecting_) return;
     asio::post(strand_, [self = shared_from_this()] {
         if (!self->is_connecting_) return;
         self->is_cancelled_ = true;
