@@ -219,3 +219,24 @@ TEST_CASE("a connection that nobody uses is closed for that, and one that is use
         p.server.close();
     });
 }
+
+TEST_CASE("what the peer's device answered decides why a connection ended, though the peer's leaving is heard of first", "[fabric]") {
+    for (std::uint64_t const seed : seeds(60)) {
+        INFO("RCVERBS_FABRIC_SEED=" << seed);
+        fabric::world_options o;
+        o.seed = seed;
+        world w{o};
+        asio::io_context io;
+        run(w, io, [&]() -> asio::awaitable<void> {
+            test::pair p = co_await meet(io);
+            buffer ours{p.client.domain(), 64, access_flags::local_write};
+            buffer closed{p.server.domain(), 64, access_flags::local_write};
+            remote_region const lie{closed.remote().address(), 64, closed.remote().key(), access_flags::remote_write};
+            // Nobody waits for it, and it asks for no completion: but it fails, and the offended peer leaves.
+            CHECK_FALSE(p.client.try_write(ours.slice(), lie));
+            auto [why] = co_await p.client.async_wait_disconnected(awaiting);
+            CHECK(why == wc_errc::remote_access);
+            CHECK(p.client.reason() == close_reason::transport_error);
+        });
+    }
+}

@@ -200,12 +200,11 @@ TEST_CASE("what waits on a polling thread may hold what lives on the program's i
         };
         std::shared_ptr<asio::steady_timer> timer{new asio::steady_timer{io, std::chrono::hours{1}}, end};
         std::promise<void> is_busy;
-        asio::post(threads.get_executor(), [&] {
+        auto& loop = static_cast<asio::io_context&>(asio::query(threads.get_executor(), asio::execution::context));
+        asio::post(loop, [&is_busy, &loop] {
             is_busy.set_value();
             // Until the io_context is destroyed, and with it the thread stopped.
-            while (!static_cast<asio::io_context&>(asio::query(threads.get_executor(), asio::execution::context)).stopped()) {
-                std::this_thread::yield();
-            }
+            while (!loop.stopped()) std::this_thread::yield();
         });
         is_busy.get_future().wait();
         // Queued behind it, and never called.

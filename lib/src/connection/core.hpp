@@ -147,7 +147,7 @@ private:
     void send_keepalive();
     void begin_finish();
     void finish();
-    operation_list take_shared() noexcept;
+    operation_list take_rest(operation_list& arrived) noexcept;
     error_code flush_error() const noexcept;
     bool setup_is_under_way() const noexcept;
     [[gnu::noinline]] errc refusal(request const& what) const noexcept;

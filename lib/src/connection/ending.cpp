@@ -7,7 +7,6 @@
 
 #include "connection/core.hpp"
 #include "connection/quarantine.hpp"
-#include "verbs/work_request.hpp"
 
 namespace rcverbs::detail {
 
@@ -162,7 +161,8 @@ void connection_core::finish() {
     guard lock{mutex_};
     if (is_shut_down_ || has_finished_) return;
     // What peers have sent is theirs, though this connection ends: devices may forget it with the queue pair.
-    operation_list arrived = take_shared();
+    operation_list arrived;
+    operation_list left = take_rest(arrived);
     error_code destroyed;
     if (qp_.is_open()) {
         auto const channel = registry_.channel().lock();
@@ -179,7 +179,8 @@ void connection_core::finish() {
     }
     // Once its queue pair is destroyed the device has let go of everything, even of what it never returned.
     error_code const rest = destroyed ? make_error_code(errc::not_drained) : flush_error();
-    operation_list left = data_.fail_all(rest, flush_error());
+    operation_list unheard = data_.fail_all(rest, flush_error());
+    left.append(unheard);
     name_flushed(left);
     source_.reset();
     atomic_results_.reset();
@@ -209,17 +210,18 @@ void connection_core::finish() {
     );
 }
 
-operation_list connection_core::take_shared() noexcept {
-    operation_list arrived;
-    if (shared_ == nullptr || source_ == nullptr) return arrived;
+// What the device has said, and nobody has heard yet: also of work that had asked for no completion, and failed.
+operation_list connection_core::take_rest(operation_list& arrived) noexcept {
+    operation_list done;
+    if (source_ == nullptr) return done;
     std::array<ibv_wc, 16> batch;
     for (int count = 0; (count = source_->queue().poll(batch)) > 0;) {
-        for (ibv_wc const& wc : std::span{batch}.first(static_cast<std::size_t>(count))) {
-            if (!verbs::is_shared_receive(wc.wr_id)) continue;
-            if (operation* const op = shared_->take(wc)) arrived.push_back(*op);
-        }
+        completion_report report = data_.retire(std::span{batch}.first(static_cast<std::size_t>(count)));
+        if (report.failed.failed()) on_failed(report);
+        done.append(report.done);
+        arrived.append(report.shared);
     }
-    return arrived;
+    return done;
 }
 
 // What waiting for the end reports: an end by either side's disconnect is none of its business.
