@@ -18,13 +18,6 @@ connector_options hasty() {
     return o;
 }
 
-/// Serves one session: exposes memory, and ends when the client is gone.
-asio::awaitable<session> take(acceptor& a, session_options options = {}) {
-    session s{co_await a.async_get_request(asio::use_awaitable), options};
-    co_await s.async_accept(asio::use_awaitable);
-    co_return s;
-}
-
 }  // namespace
 
 TEST_CASE("a connector waits for a server that is not there yet", "[device]") {
@@ -40,7 +33,7 @@ TEST_CASE("a connector waits for a server that is not there yet", "[device]") {
             co_await timer.async_wait(asio::use_awaitable);
             CHECK(to_server.last_failure().code == cm_errc::rejected_no_listener);
             a.emplace(io, at);
-            co_return co_await take(*a);
+            co_return co_await accept_session(*a);
         };
         auto [server, client] = co_await (appear() && to_server.async_connect(asio::use_awaitable));
         CHECK(client.next_layer().is_open());
@@ -61,7 +54,7 @@ TEST_CASE("across a server that dies and comes back memory stays registered, key
         std::optional<buffer> ours;
         ibv_pd* domain = nullptr;
         for (int round = 0; round < 3; ++round) {
-            auto [server, client] = co_await (take(a) && to_server.async_connect(asio::use_awaitable));
+            auto [server, client] = co_await (accept_session(a) && to_server.async_connect(asio::use_awaitable));
             // Registered once, and good for every session.
             if (!ours) {
                 ours.emplace(client.next_layer().domain(), 4096, access_flags::local_write);

@@ -91,6 +91,13 @@ inline asio::awaitable<pair> connect(
     co_return pair{std::move(active), std::move(passive)};
 }
 
+/// Takes one request and accepts it as a session.
+inline asio::awaitable<rcverbs::session> accept_session(rcverbs::acceptor& a, rcverbs::session_options options = {}) {
+    rcverbs::session s{co_await a.async_get_request(asio::use_awaitable), options};
+    co_await s.async_accept(asio::use_awaitable);
+    co_return s;
+}
+
 /// The three ways to drive a connection.
 enum class drive { own_poller, shared_poller, context };
 

@@ -45,12 +45,6 @@ struct rogue {
     auto send(std::size_t size) { return c.async_send(out.slice(0, size), asio::use_awaitable); }
 };
 
-asio::awaitable<session> serve(acceptor& a, session_options options = {}) {
-    session s{co_await a.async_get_request(asio::use_awaitable), options};
-    co_await s.async_accept(asio::use_awaitable);
-    co_return s;
-}
-
 }  // namespace
 
 TEST_CASE("a stolen key opens a server's memory to other clients, unless each has a domain of its own", "[device]") {
@@ -90,7 +84,7 @@ TEST_CASE("a peer that has said that it is done can touch nothing any more", "[d
     run(io, [&]() -> asio::awaitable<void> {
         acceptor a{io, {device_address(), 0}};
         rogue peer{io};
-        session s = co_await (serve(a) && peer.connect(a.local()));
+        session s = co_await (accept_session(a) && peer.connect(a.local()));
         buffer memory{
             s.next_layer().domain(), 64, access_flags::remote_read | access_flags::remote_write | access_flags::remote_atomic
         };
@@ -160,9 +154,9 @@ TEST_CASE("a server that is full says so, and has room again when one has gone",
         accepting.busy_answer = session::busy_answer();
         acceptor a{io, {device_address(), 0}, accepting};
         session c1{connection{io}};
-        session s1 = co_await (serve(a) && c1.async_connect(a.local(), asio::use_awaitable));
+        session s1 = co_await (accept_session(a) && c1.async_connect(a.local(), asio::use_awaitable));
         session c2{connection{io}};
-        session s2 = co_await (serve(a) && c2.async_connect(a.local(), asio::use_awaitable));
+        session s2 = co_await (accept_session(a) && c2.async_connect(a.local(), asio::use_awaitable));
         session c3{connection{io}};
         auto [ec] = co_await c3.async_connect(a.local(), awaiting);
         CHECK(ec == errc::peer_busy);
@@ -179,7 +173,7 @@ TEST_CASE("a server that is full says so, and has room again when one has gone",
         co_await s1.next_layer().async_wait_disconnected(awaiting);
         CHECK(a.statistics().connections == 1);
         session c4{connection{io}};
-        session s4 = co_await (serve(a) && c4.async_connect(a.local(), asio::use_awaitable));
+        session s4 = co_await (accept_session(a) && c4.async_connect(a.local(), asio::use_awaitable));
         CHECK(s4.next_layer().is_open());
         for (session* s : {&c1, &c2, &c4, &s2, &s4}) {
             s->close();
@@ -223,7 +217,7 @@ TEST_CASE("silent peers are dropped at the deadline, and nothing of them is left
         int dropped = 0;
         for (int i = 0; i < count; ++i) {
             silent.push_back(std::make_unique<rogue>(io));
-            session s = co_await (serve(a, options) && silent.back()->connect(a.local()));
+            session s = co_await (accept_session(a, options) && silent.back()->connect(a.local()));
             asio::co_spawn(
                 io,
                 [](session held, int& ended) -> asio::awaitable<void> {
@@ -273,11 +267,11 @@ TEST_CASE("a message that breaks the protocol ends its own connection and no oth
     run(io, [&]() -> asio::awaitable<void> {
         acceptor a{io, {device_address(), 0}};
         session good{connection{io}};
-        session to_good = co_await (serve(a) && good.async_connect(a.local(), asio::use_awaitable));
+        session to_good = co_await (accept_session(a) && good.async_connect(a.local(), asio::use_awaitable));
         for (row const& r : rows) {
             INFO(r.what);
             rogue bad{io};
-            session s = co_await (serve(a) && bad.connect(a.local()));
+            session s = co_await (accept_session(a) && bad.connect(a.local()));
             co_await r.sends(bad);
             auto [ec] = co_await s.next_layer().async_wait_disconnected(awaiting);
             CHECK(ec == r.code);
@@ -286,7 +280,7 @@ TEST_CASE("a message that breaks the protocol ends its own connection and no oth
         }
         // A message that is longer than any receive breaks the connection by the device's own check.
         rogue big{io};
-        session s = co_await (serve(a) && big.connect(a.local()));
+        session s = co_await (accept_session(a) && big.connect(a.local()));
         auto [failed, n] = co_await big.c.async_send(big.out.slice(), awaiting);
         CHECK(failed.category() == work_completion_category());
         co_await s.next_layer().async_wait_disconnected(awaiting);

@@ -19,28 +19,13 @@
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/io_context.hpp>
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 
+#include <rcverbs/backoff_options.hpp>
 #include <rcverbs/session.hpp>
 
 namespace rcverbs {
-
-/// How long to wait between attempts: each time longer by `factor`, up to `delay_max`, and a little more or less, so that the
-/// clients of a server that comes back do not come all at once.
-struct backoff_options {
-    /// After the first attempt that failed. Above 0.
-    std::chrono::milliseconds delay_first{100};
-    /// The longest. Not below delay_first.
-    std::chrono::milliseconds delay_max{10'000};
-    /// 1.0 to 100.0.
-    double factor = 2.0;
-    /// How far a delay may be off, as a part of it: 0.0 to 1.0.
-    double jitter = 0.25;
-    /// Attempts of one async_connect(); 0 for no limit.
-    std::uint32_t attempts_max = 0;
-};
 
 /// How a connector makes sessions.
 struct connector_options {

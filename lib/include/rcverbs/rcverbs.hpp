@@ -3,6 +3,7 @@
 
 #include <rcverbs/acceptor.hpp>
 #include <rcverbs/access_flags.hpp>
+#include <rcverbs/backoff_options.hpp>
 #include <rcverbs/batch.hpp>
 #include <rcverbs/buffer.hpp>
 #include <rcverbs/close_reason.hpp>

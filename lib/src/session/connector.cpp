@@ -122,8 +122,7 @@ asio::awaitable<error_code> connector_core::attempt() {
 }
 
 asio::awaitable<error_code> connector_core::connect() {
-    backoff_options const& b = options_.backoff;
-    machines::backoff waits{{b.delay_first, b.delay_max, b.factor, b.jitter, b.attempts_max}};
+    machines::backoff waits{options_.backoff};
     for (;;) {
         error_code const ec = co_await attempt();
         if (!is_transient(ec)) co_return ec;
