@@ -574,7 +574,8 @@ TEST_CASE("work that stays unanswered ends the connection when the stall timeout
         CHECK(ec == errc::stalled);
         CHECK(n == 0);
         CHECK(took >= 350ms);
-        CHECK(took < 480ms * slowness);
+        // An eighth more, and what nine timers in a row may be late on a busy machine.
+        CHECK(took < 700ms * slowness);
         CHECK(p.client.reason() == close_reason::timed_out);
         CHECK(p.client.last_failure().code == errc::stalled);
         co_await p.server.async_wait_disconnected(awaiting);
