@@ -114,8 +114,8 @@ TEST_CASE("when nothing passes any more both idle ends notice within the time th
             co_return std::chrono::steady_clock::now() - began;
         };
         auto const [client, server] = co_await (ended(p.client) && ended(p.server));
-        // The promise, and the time that the end takes.
-        auto const promised = worst_case_detection(options).idle + options.drain_deadline;
+        // The promise, the time that the end takes, and what timers may be late on a busy machine.
+        auto const promised = worst_case_detection(options).idle + options.drain_deadline + 1s;
         CHECK(client <= promised * slowness);
         CHECK(server <= promised * slowness);
     });
