@@ -447,7 +447,7 @@ TEST_CASE("fifty silent clients are dropped at the deadline, and nothing of them
         std::vector<std::unique_ptr<child_process>> silent;
         for (int i = 0; i < count; ++i) {
             silent.push_back(std::make_unique<child_process>(s.client("write", {"--hold-at", "connected", "--timeout", "60s"})));
-            if (i % 10 == 9) REQUIRE(silent.back()->wait_for_error("holding"));
+            if (i % 10 == 9) REQUIRE(silent.back()->wait_for_error("holding", 60s));
         }
         for (auto const& c : silent) {
             auto const status = c->wait(60s * slowness);
