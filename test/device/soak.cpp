@@ -110,6 +110,7 @@ public:
         // The first ones warm up what a process keeps.
         co_await herd(2s);
         co_await settle();
+        threads_ = entries("/proc/self/task");
         std::size_t const descriptors = entries("/proc/self/fd");
         std::string const resources = test::output_of({"rdma", "resource", "show"});
         co_await herd(duration);
@@ -244,11 +245,14 @@ private:
 
     asio::awaitable<void> settle() {
         asio::steady_timer timer{io_};
+        std::size_t last = 0;
         for (int quiet = 0; quiet < 5;) {
             co_await reap();
             for (pid_t const pid : stopped_) ::kill(pid, SIGCONT);
             stopped_.clear();
-            quiet = clients_.empty() && serving_ == 0 && entries("/proc/self/task") == threads_ ? quiet + 1 : 0;
+            std::size_t const threads = entries("/proc/self/task");
+            quiet = clients_.empty() && serving_ == 0 && threads == last ? quiet + 1 : 0;
+            last = threads;
             timer.expires_after(100ms);
             co_await timer.async_wait(asio::use_awaitable);
         }
@@ -263,8 +267,8 @@ private:
     std::vector<pid_t> stopped_;
     counts counts_;
     int serving_ = 0;
-    // Before there are connections: this one, and a sanitizer's.
-    std::size_t const threads_ = entries("/proc/self/task");
+    // Without connections: this one, and a sanitizer's, which comes with the first other.
+    std::size_t threads_ = 0;
     bool is_clean_ = false;
 };
 
