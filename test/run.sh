@@ -94,7 +94,7 @@ tests "virtual machine" ctest --test-dir build/release -L vm --output-on-failure
 tests "device release" on_device ctest --test-dir build/release -L device --output-on-failure --no-tests=error
 for preset in asan tsan; do
     # The long ones repeat what the short ones do, a hundred times; how verbs behave is the device's affair, and none of our code.
-    tests "device $preset" on_device ctest --test-dir build/$preset -L device -LE long -E '^behaviour: ' --output-on-failure --no-tests=error
+    tests "device $preset" on_device ctest --test-dir build/$preset -L device -LE long -E '^behaviour:' --output-on-failure --no-tests=error
 done
 # Two devices and a wire between them are the virtual machine's, whatever this machine has.
 for preset in release tsan; do
