@@ -144,10 +144,13 @@ void network::overrun(completion_queue& cq) {
     ++context_of(cq.context)->on->counters.overruns;
     raise(context_of(cq.context), IBV_EVENT_CQ_ERR, nullptr, &cq);
     for (auto const& [number, qp] : numbers_) {
-        if (qp->send_cq != &cq && qp->recv_cq != &cq) continue;
-        raise(context_of(qp->context), IBV_EVENT_QP_FATAL, qp);
-        break_qp(*qp);
+        if (qp->send_cq == &cq || qp->recv_cq == &cq) fail_qp(*qp);
     }
+}
+
+void network::fail_qp(queue_pair& qp) {
+    raise(context_of(qp.context), IBV_EVENT_QP_FATAL, &qp);
+    break_qp(qp);
 }
 
 void network::raise(context* in, ibv_event_type type, ibv_qp* qp, ibv_cq* cq, ibv_srq* srq) {

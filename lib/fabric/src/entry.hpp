@@ -57,6 +57,22 @@ Object* returning_object(char const* function, Act&& act) {
     return nullptr;
 }
 
+/// For functions that return a list of devices, ended by null: what `select(network, device)` makes of each that is there.
+template <class Object, class Select>
+Object** returning_list(char const* function, int* count, Select&& select) {
+    int found = 0;
+    Object** const list = returning_object<Object*>(function, [&](network& n, network::guard&, Object**& out) {
+        out = new Object* [n.devices.size() + 1] {};
+        for (auto const& d : n.devices) {
+            if (d->is_removed) continue;
+            if (Object* const one = select(n, *d)) out[found++] = one;
+        }
+        return 0;
+    });
+    if (count != nullptr) *count = found;
+    return list;
+}
+
 /// Waits for a descriptor's unit without the lock, as its flags say, then takes with the lock what it stands for.
 template <class Take>
 int taking(char const* function, doorbell_descriptor& from, Take&& take) {

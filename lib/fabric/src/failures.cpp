@@ -60,9 +60,7 @@ void network::lose_addresses(device& on) {
 
 void network::fail_queue_pairs(device& on) {
     for (auto const& [number, qp] : numbers_) {
-        if (qp->on != &on) continue;
-        raise(context_of(qp->context), IBV_EVENT_QP_FATAL, qp);
-        break_qp(*qp);
+        if (qp->on == &on) fail_qp(*qp);
     }
 }
 

@@ -123,22 +123,11 @@ extern "C" {
 // --- devices ---------------------------------------------------------------------------------------------------------
 
 ibv_device** ibv_get_device_list(int* count) {
-    if (count != nullptr) *count = 0;
-    network* const n = network::current();
-    if (n == nullptr) return new ibv_device* [1] {};  // as on a machine without devices
-    inside const mark;
-    auto const held = n->lock();
-    if (int const error = n->failure_of("ibv_get_device_list")) {
-        errno = error;
-        return nullptr;
+    if (network::current() == nullptr) {  // as on a machine without devices
+        if (count != nullptr) *count = 0;
+        return new ibv_device* [1] {};
     }
-    auto** const list = new ibv_device* [n->devices.size() + 1] {};
-    int found = 0;
-    for (auto const& d : n->devices) {
-        if (!d->is_removed) list[found++] = d.get();
-    }
-    if (count != nullptr) *count = found;
-    return list;
+    return returning_list<ibv_device>("ibv_get_device_list", count, [](network&, device& d) { return &d; });
 }
 
 void ibv_free_device_list(ibv_device** list) { delete[] list; }

@@ -122,25 +122,9 @@ char const* rdma_event_str(rdma_cm_event_type event) {
 }
 
 ibv_context** rdma_get_devices(int* count) {
-    if (count != nullptr) *count = 0;
-    network* const n = network::current();
-    if (n == nullptr) {
-        errno = ENODEV;
-        return nullptr;
-    }
-    inside const mark;
-    auto const held = n->lock();
-    if (int const error = n->failure_of("rdma_get_devices")) {
-        errno = error;
-        return nullptr;
-    }
-    auto** const list = new ibv_context* [n->devices.size() + 1] {};
-    int found = 0;
-    for (auto const& d : n->devices) {
-        if (n->borrow(*d) == 0) list[found++] = &d->borrowed->verbs.context;
-    }
-    if (count != nullptr) *count = found;
-    return list;
+    return returning_list<ibv_context>("rdma_get_devices", count, [](network& n, device& d) {
+        return n.borrow(d) == 0 ? &d.borrowed->verbs.context : nullptr;
+    });
 }
 
 void rdma_free_devices(ibv_context** list) { delete[] list; }

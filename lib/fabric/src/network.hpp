@@ -113,6 +113,8 @@ public:
     void acknowledge(ibv_cq* raw, unsigned count);
     void push(completion_queue& cq, completion c);
     void overrun(completion_queue& cq);
+    /// Breaks a queue pair, as the device's own fault.
+    void fail_qp(queue_pair& qp);
     /// Fills what is undefined with what a program must not rely on.
     ibv_wc garbage();
 

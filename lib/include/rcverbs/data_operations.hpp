@@ -76,7 +76,8 @@ public:
             std::forward<Token>(token)
         );
     }
-    /// async_write() without waiting for a turn, with or without a handler.
+    /// async_write() without waiting for a turn, with or without a handler. One that fails without a handler ends the
+    /// connection for that reason; what is cut off because the peer left is told to handlers alone, so have one for the last.
     ///
     /// @return errc::would_block, or an error of async_write()'s that is known before anything is posted.
     template <class... Handler>

@@ -1,7 +1,5 @@
 #include "cm/device_watch.hpp"
 
-#include <fcntl.h>
-
 #include <map>
 
 #include "verbs/errno_map.hpp"
@@ -59,8 +57,7 @@ std::shared_ptr<device_watch> device_watch::of(ibv_context* device, error_code& 
     std::erase_if(all.by_device, [](auto const& k) { return k.second.expired(); });
     std::weak_ptr<device_watch>& known = all.by_device[device];
     if (auto alive = known.lock()) return alive;
-    int const flags = ::fcntl(device->async_fd, F_GETFL);
-    ec = verbs::from_minus_one(::fcntl(device->async_fd, F_SETFL, flags | O_NONBLOCK));
+    ec = verbs::set_non_blocking(device->async_fd);
     if (ec) return nullptr;
     auto made = std::make_shared<device_watch>(device);
     known = made;

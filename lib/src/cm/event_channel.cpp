@@ -1,10 +1,7 @@
 #include "cm/event_channel.hpp"
 
-#include <fcntl.h>
-
 #include <boost/asio/io_context.hpp>
 
-#include "progress/descriptor_set.hpp"
 #include "verbs/errno_map.hpp"
 
 namespace rcverbs::cm {
@@ -13,6 +10,7 @@ boost::asio::execution_context::id event_channel::id;
 
 event_channel::event_channel(boost::asio::execution_context& context)
     : boost::asio::execution_context::service{context},
+      descriptors_{boost::asio::use_service<progress::descriptor_set>(context)},
       descriptor_{static_cast<boost::asio::io_context&>(context)} {}  // asio::use_service was given one
 
 event_channel::~event_channel() = default;
@@ -31,11 +29,10 @@ error_code event_channel::open() {
     std::unique_ptr<rdma_event_channel, destroy_channel> made{rdma_create_event_channel()};
     error_code ec = verbs::from_pointer(made.get());
     if (ec) return ec;
-    int const flags = ::fcntl(made->fd, F_GETFL);
-    ec = verbs::from_minus_one(::fcntl(made->fd, F_SETFL, flags | O_NONBLOCK));
-    if (ec) return ec;
-    descriptor_.assign(made->fd, ec);
-    if (!ec) ec = boost::asio::use_service<progress::descriptor_set>(context()).add(made->fd);
+    ec = verbs::set_non_blocking(made->fd);
+    // Assigned last: what is assigned must be released again, or would be closed twice.
+    if (!ec) ec = descriptors_.add(made->fd);
+    if (!ec) descriptor_.assign(made->fd, ec);
     if (!ec) channel_ = std::move(made);
     return ec;
 }
@@ -112,8 +109,9 @@ void event_channel::watch(ibv_context* device, std::weak_ptr<device_event_sink> 
         if (ec) return;
         auto& io = static_cast<boost::asio::io_context&>(context());  // asio::use_service was given one
         found = devices_.try_emplace(device, io, std::move(watch)).first;
-        found->second.descriptor.assign(device->async_fd, ec);
-        if (!ec) ec = boost::asio::use_service<progress::descriptor_set>(context()).add(device->async_fd);
+        watched_device& made = found->second;
+        ec = descriptors_.add(made.watch->descriptor());
+        if (!ec) made.descriptor.assign(made.watch->descriptor(), ec);
         if (ec) {
             devices_.erase(found);
             return;

@@ -21,6 +21,7 @@
 
 #include "cm/device_watch.hpp"
 #include "cm/id.hpp"
+#include "progress/descriptor_set.hpp"
 #include "verbs/domain.hpp"
 
 namespace rcverbs::cm {
@@ -74,6 +75,7 @@ private:
     void destroy(cm::id& doomed) noexcept;
     void set_sink(cm::id& owner, std::weak_ptr<event_sink> sink);
 
+    progress::descriptor_set& descriptors_;
     std::mutex mutex_;
     std::unique_ptr<rdma_event_channel, destroy_channel> channel_;
     boost::asio::posix::stream_descriptor descriptor_;

@@ -92,9 +92,8 @@ error_code id::resolve_address(
 ) {
     auto const lock = channel_.lock();
     socket_address to{peer};
-    boost::asio::ip::tcp::endpoint from;
-    if (source != nullptr) from = {*source, 0};
-    sockaddr* const from_address = source != nullptr ? from.data() : nullptr;
+    socket_address from{source != nullptr ? endpoint{*source, 0} : endpoint{}};
+    sockaddr* const from_address = source != nullptr ? from.get() : nullptr;
     int const result = rdma_resolve_addr(raw_, from_address, to.get(), static_cast<int>(timeout.count()));
     return name_family(peer, from_minus_one(result));
 }

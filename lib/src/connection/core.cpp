@@ -1,7 +1,6 @@
 // A connection's making, its data, its waiters and what it tells. The ways in are in setup.cpp, the way out in ending.cpp.
 #include "connection/core.hpp"
 
-#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/strand.hpp>
 
@@ -67,10 +66,7 @@ std::shared_ptr<connection_core> connection_core::make_for_request(
     core->id_ = std::move(request.incoming);
     core->id_->set_sink(core);
     core->peer_private_data_ = std::move(request.private_data);
-    core->local_ = core->id_->local();
-    core->peer_ = core->id_->peer();
-    core->port_ = core->id_->port();
-    core->make_queue_pair(core->id_->device(), ec);
+    core->make_id_queue_pair(ec);
     // The peer's request bounds what is worth asking for: more would be refused or wasted.
     core->limits_.initiator_depth = std::min<std::uint32_t>(core->limits_.initiator_depth, request.initiator_depth);
     core->limits_.responder_resources =

@@ -123,6 +123,7 @@ private:
     void fail_setup(error_code ec, int status = 0);
     void break_down(errc why, int status, close_reason reason);
     void perform(step s, error_code ec);
+    void make_id_queue_pair(error_code& ec);
     void make_queue_pair(ibv_context* device, error_code& ec);
     void established(step s);
     void note(step where, error_code ec, int status, close_reason reason);

@@ -2,7 +2,6 @@
 // memory back only when the device has let go of it.
 #include <boost/asio/post.hpp>
 
-#include <algorithm>
 #include <array>
 
 #include "connection/core.hpp"

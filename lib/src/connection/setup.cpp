@@ -62,10 +62,7 @@ void connection_core::resume(connect::event e, error_code ec, int status) {
     case connect::action::make_queue_pair:
         notify_step(step::resolve_route);
         disarm();
-        local_ = id_->local();
-        peer_ = id_->peer();
-        port_ = id_->port();
-        make_queue_pair(id_->device(), ec);
+        make_id_queue_pair(ec);
         perform(step::create_queue_pair, ec);
         if (!ec) resume(connect::event::queue_pair_made);
         return;
@@ -182,6 +179,14 @@ void connection_core::break_down(errc why, int status, close_reason reason) {
 void connection_core::setup_failed(error_code ec) {
     calls_.complete(setup_waiter_, ec);
     resume(teardown::event::close);
+}
+
+// On the device that the connection manager has found.
+void connection_core::make_id_queue_pair(error_code& ec) {
+    local_ = id_->local();
+    peer_ = id_->peer();
+    port_ = id_->port();
+    make_queue_pair(id_->device(), ec);
 }
 
 void connection_core::make_queue_pair(ibv_context* on, error_code& ec) {

@@ -1,7 +1,5 @@
 #include "verbs/completion_queue.hpp"
 
-#include <fcntl.h>
-
 #include "verbs/errno_map.hpp"
 
 namespace rcverbs::verbs {
@@ -10,8 +8,7 @@ completion_queue::completion_queue(ibv_context* device, std::uint32_t depth, err
     channel_.reset(ibv_create_comp_channel(device));
     ec = from_pointer(channel_.get());
     if (ec) return;
-    int const flags = ::fcntl(channel_->fd, F_GETFL);
-    ec = from_minus_one(::fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK));
+    ec = set_non_blocking(channel_->fd);
     if (ec) return;
     queue_.reset(ibv_create_cq(device, static_cast<int>(depth), nullptr, channel_.get(), 0));
     ec = from_pointer(queue_.get());

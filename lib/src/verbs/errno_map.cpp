@@ -1,5 +1,7 @@
 #include "verbs/errno_map.hpp"
 
+#include <fcntl.h>
+
 #include <cerrno>
 
 namespace rcverbs::verbs {
@@ -25,6 +27,11 @@ error_code from_returned_code(int returned) noexcept {
 
 error_code from_minus_one(int returned) noexcept {
     return returned >= 0 ? error_code{} : from_number(errno);
+}
+
+error_code set_non_blocking(int descriptor) noexcept {
+    int const flags = ::fcntl(descriptor, F_GETFL);
+    return from_minus_one(::fcntl(descriptor, F_SETFL, flags | O_NONBLOCK));
 }
 
 error_code from_event_status(int status) noexcept {

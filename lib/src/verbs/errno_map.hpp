@@ -18,6 +18,9 @@ error_code from_returned_code(int returned) noexcept;
 /// For calls that return -1 with the code in errno: the rdma_* functions, and the system's own.
 error_code from_minus_one(int returned) noexcept;
 
+/// Makes reading from a descriptor return instead of waiting. Source: fcntl(2).
+error_code set_non_blocking(int descriptor) noexcept;
+
 /// The status of a work completion, an ibv_wc_status: the code is the status. Source: ibv_poll_cq(3).
 inline error_code from_status(int status) noexcept { return {status, work_completion_category()}; }
 
