@@ -92,10 +92,9 @@ done
 tests "fuzz" ctest --test-dir build/fuzz -L fuzz --output-on-failure --no-tests=error -j 2
 tests "virtual machine" ctest --test-dir build/release -L vm --output-on-failure --no-tests=error
 tests "device release" on_device ctest --test-dir build/release -L device --output-on-failure --no-tests=error
-for preset in asan tsan; do
-    # The long ones repeat what the short ones do, a hundred times; how verbs behave is the device's affair, and none of our code.
-    tests "device $preset" on_device ctest --test-dir build/$preset -L device -LE long -E '^behaviour:' --output-on-failure --no-tests=error
-done
+# The long ones repeat what the short ones do, a hundred times; the programs are no less threaded than the tests beside them.
+tests "device asan" on_device ctest --test-dir build/asan -L device -LE long --output-on-failure --no-tests=error
+tests "device tsan" on_device ctest --test-dir build/tsan -L device -LE 'long|programs' --output-on-failure --no-tests=error
 # Two devices and a wire between them are the virtual machine's, whatever this machine has.
 for preset in release tsan; do
     tests "hosts $preset" test/softroce/vm --topology pair --memory 4096 -- \

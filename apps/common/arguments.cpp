@@ -35,19 +35,12 @@ void arguments::apply_timeout() {
     connection.disconnect_deadline = std::min(connection.disconnect_deadline, timeout);
 }
 
-void add_shared(CLI::App& app, arguments& out) {
-    app.add_option("mode", out.exchange.mode, "what is done to the other side's memory: each writes or reads a message; clients add to the server's counter")
-        ->required()
-        ->transform(CLI::CheckedTransformer(
-            std::map<std::string, transfer_mode>{{"write", transfer_mode::write}, {"read", transfer_mode::read}, {"atomic", transfer_mode::atomic}}
-        ))
-        ->option_text("write|read|atomic REQUIRED");
-    app.add_option("--size", out.exchange.size_bytes, "size of the region in bytes; give both sides the same")
-        ->check(CLI::Range(frame_bytes_min, std::size_t{1} << 30))
-        ->option_text("BYTES [1024]");
-    app.add_option("--timeout", out.timeout, "deadline of each wait for the peer, such as 500ms, 10s or 2m")
+CLI::Option* add_duration(
+    CLI::App& app, std::string const& name, std::chrono::milliseconds& out, std::string const& what, std::string const& usual
+) {
+    return app.add_option(name, out, what)
         ->transform(
-            [](std::string const& text) {
+            [name](std::string const& text) {
                 std::int64_t count = 0;
                 std::string const units[] = {"ms", "s", "m"};
                 std::int64_t const factors[] = {1, 1000, 60000};
@@ -58,17 +51,34 @@ void add_shared(CLI::App& app, arguments& out) {
                 for (std::size_t i = 0; i < 3; ++i) {
                     if (count > 0 && text.substr(digits) == units[i]) return std::to_string(count * factors[i]);
                 }
-                throw CLI::ValidationError("--timeout", "a duration above 0 with its unit (500ms, 10s, 2m), not " + text);
+                throw CLI::ValidationError(name, "a duration above 0 with its unit (500ms, 10s, 2m), not " + text);
             },
             ""
         )
-        ->option_text("DURATION [10s]");
-    app.add_option("--poll", out.connection.polling.mode, "how to wait for completions: busy, adaptive or event")
+        ->option_text("DURATION [" + usual + "]");
+}
+
+CLI::Option* add_poll(CLI::App& app, rcverbs::poll_mode& out) {
+    return app.add_option("--poll", out, "how to wait for completions: busy, adaptive or event")
         ->transform(CLI::CheckedTransformer(std::map<std::string, rcverbs::poll_mode>{
             {"busy", rcverbs::poll_mode::busy},
             {"adaptive", rcverbs::poll_mode::adaptive},
             {"event", rcverbs::poll_mode::event}}))
         ->option_text("busy|adaptive|event [adaptive]");
+}
+
+void add_shared(CLI::App& app, arguments& out) {
+    app.add_option("mode", out.exchange.mode, "what is done to the other side's memory: each writes or reads a message; clients add to the server's counter")
+        ->required()
+        ->transform(CLI::CheckedTransformer(
+            std::map<std::string, transfer_mode>{{"write", transfer_mode::write}, {"read", transfer_mode::read}, {"atomic", transfer_mode::atomic}}
+        ))
+        ->option_text("write|read|atomic REQUIRED");
+    app.add_option("--size", out.exchange.size_bytes, "size of the region in bytes; give both sides the same")
+        ->check(CLI::Range(frame_bytes_min, std::size_t{1} << 30))
+        ->option_text("BYTES [1024]");
+    add_duration(app, "--timeout", out.timeout, "deadline of each wait for the peer, such as 500ms, 10s or 2m", "10s");
+    add_poll(app, out.connection.polling.mode);
     app.add_option("--hold-at", out.exchange.hold_at, "stay at this step until the connection ends, to try out what the peer does")
         ->check(CLI::IsMember({"connected", "regions-sent", "regions-received", "locked", "transferred", "done-sent"}))
         ->option_text("STEP");

@@ -1,4 +1,4 @@
-// arguments.hpp — the command line that both programs share.
+// arguments.hpp — what the programs' command lines share.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -27,7 +27,13 @@ struct arguments {
     void apply_timeout();
 };
 
-/// Adds the shared options.
+/// Adds an option that takes a duration with its unit; `usual` is shown as the default.
+CLI::Option* add_duration(
+    CLI::App& app, std::string const& name, std::chrono::milliseconds& out, std::string const& what, std::string const& usual
+);
+/// Adds --poll.
+CLI::Option* add_poll(CLI::App& app, rcverbs::poll_mode& out);
+/// Adds the options that rdma-server and rdma-client share.
 void add_shared(CLI::App& app, arguments& out);
 
 /// Parses, and prints help or what was wrong. Returns true to go on, else sets `code` to what to exit with.

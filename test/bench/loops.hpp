@@ -5,6 +5,7 @@
 #include <rcverbs/fabric.hpp>
 #include <rcverbs/rcverbs.hpp>
 
+#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -100,12 +101,15 @@ private:
     rcverbs::connection connect() {
         rcverbs::acceptor acceptor{io_, {"10.0.0.1", 0}};
         rcverbs::connection server;
-        acceptor.async_accept([&](rcverbs::error_code ec, rcverbs::connection made) {
+        // On this thread, which waits for them: the default is the connections' own.
+        acceptor.async_accept(asio::bind_executor(io_, [&](rcverbs::error_code ec, rcverbs::connection made) {
             if (!ec) server = std::move(made);
             acceptor.close();
-        });
+        }));
         bool is_connected = false;
-        client_.async_connect(acceptor.local(), [&](rcverbs::error_code ec) { is_connected = !ec; });
+        client_.async_connect(
+            acceptor.local(), asio::bind_executor(io_, [&](rcverbs::error_code ec) { is_connected = !ec; })
+        );
         while (!is_connected || !server.is_valid()) io_.run_one();
         return server;
     }

@@ -145,7 +145,7 @@ TEST_CASE("a hundred clients one after another get their messages, and nobody is
     CHECK(s.process.wait() == done);
 }
 
-TEST_CASE("thirty clients at once get their messages, and nothing is left behind", "[demo]") {
+TEST_CASE("thirty clients at once get their messages, and nothing is left behind", "[demo][long]") {
     auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
     server s{{mode, "--timeout", "60s"}};
     s.must_serve(mode);
@@ -239,7 +239,7 @@ TEST_CASE("a foreign client is refused, and the server goes on", "[demo]") {
     CHECK(s.process.wait() == done);
 }
 
-TEST_CASE("a client killed at any step leaves a server that names it and serves the next", "[demo]") {
+TEST_CASE("a client killed at any step leaves a server that names it and serves the next", "[demo][long]") {
     auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
     for (std::string const at : {"connected", "regions-sent", "regions-received", "transferred", "done-sent"}) {
         INFO("killed when " << at);
@@ -270,7 +270,7 @@ TEST_CASE("a server killed before it answers leaves a client that could not conn
     CHECK(c.error().find("ended before it answered") != std::string::npos);
 }
 
-TEST_CASE("a server killed at any step leaves a client that names it at once", "[demo]") {
+TEST_CASE("a server killed at any step leaves a client that names it at once", "[demo][long]") {
     auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
     for (std::string const at : {"connected", "regions-sent", "regions-received", "transferred", "done-sent"}) {
         INFO("killed when " << at);

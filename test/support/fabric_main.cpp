@@ -7,14 +7,14 @@
 
 #include "support/allocations.hpp"
 #include "support/fabric_world.hpp"
+#include "support/run_tests.hpp"
 
 #if __has_include(<catch2/catch_session.hpp>)
-#include <catch2/catch_session.hpp>
 #include <catch2/reporters/catch_reporter_event_listener.hpp>
 #include <catch2/reporters/catch_reporter_registrars.hpp>
 using listener = Catch::EventListenerBase;
 #else
-#define CATCH_CONFIG_RUNNER
+#define CATCH_CONFIG_EXTERNAL_INTERFACES
 #include <catch2/catch.hpp>
 using listener = Catch::TestEventListenerBase;
 #endif
@@ -62,6 +62,6 @@ rcverbs::fabric::world& test::the_world() { return *present; }
 
 int main(int argc, char** argv) {
     test::allocates_for_others = &rcverbs::fabric::world::is_inside;
-    int const result = Catch::Session().run(argc, argv);
+    int const result = test::run_tests(argc, argv);
     return result != 0 ? result : has_leaked ? 1 : 0;
 }

@@ -47,6 +47,22 @@ TEST_CASE("wrong command lines are usage errors with their reason", "[cli]") {
         {{"rdma-server", "write", "--poll", "sometimes"}, "--poll"},
         {{"rdma-server", "write", "--hold-at", "nowhere"}, "--hold-at"},
         {{"rdma-server", "write", "--what"}, "--what"},
+        {{"rdma-bench"}, "subcommand"},
+        {{"rdma-bench", "client", "10.0.0.1"}, "port"},
+        {{"rdma-bench", "client", "10.0.0.1", "1", "erase"}, "erase"},
+        {{"rdma-bench", "client", "no.such.host.invalid", "1", "write"}, "unknown host no.such.host.invalid"},
+        {{"rdma-bench", "client", "10.0.0.1", "1", "write", "--from", "nowhere"}, "--from"},
+        {{"rdma-bench", "loopback", "write", "--sizes", "0"}, "--sizes"},
+        {{"rdma-bench", "loopback", "write", "--depth", "0"}, "--depth"},
+        {{"rdma-bench", "loopback", "write", "--batch", "200"}, "batch"},
+        {{"rdma-bench", "loopback", "write", "--latency", "--depth", "2"}, "latency"},
+        {{"rdma-bench", "loopback", "fetch-add", "--sizes", "16"}, "8 bytes"},
+        {{"rdma-bench", "loopback", "send", "--registration", "per-operation"}, "write and read"},
+        {{"rdma-bench", "loopback", "write", "--corrupt"}, "verified"},
+        {{"rdma-bench", "loopback", "write", "--histogram", "x"}, "--latency"},
+        {{"rdma-bench", "loopback", "write", "--address", "nowhere"}, "--address"},
+        {{"rdma-bench", "server", "--bind", "nowhere"}, "--bind"},
+        {{"rdma-bench", "server", "--port", "65536"}, "--port"},
     };
     for (expectation const& e : cases) {
         outcome const o = run(e.arguments);
@@ -57,8 +73,11 @@ TEST_CASE("wrong command lines are usage errors with their reason", "[cli]") {
 }
 
 TEST_CASE("help exits with 0 and documents the exit codes", "[cli]") {
-    for (std::string const program : {"rdma-client", "rdma-server"}) {
-        outcome const o = run({program, "--help"});
+    for (std::vector<std::string> const& command :
+         {std::vector<std::string>{"rdma-bench", "client"}, {"rdma-bench", "loopback"}, {"rdma-client"}, {"rdma-server"}}) {
+        std::vector<std::string> asking = command;
+        asking.emplace_back("--help");
+        outcome const o = run(asking);
         CHECK(o.status == 0);
         CHECK(o.output.find("7  the data did not verify") != std::string::npos);
         CHECK(o.output.find("write|read") != std::string::npos);

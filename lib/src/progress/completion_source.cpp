@@ -46,11 +46,10 @@ void completion_source::post_round(std::shared_ptr<completion_source> self) {
 // Flat, because it is what a polling thread does all day.
 [[gnu::flatten]] void completion_source::run_round(std::shared_ptr<completion_source> self) {
     bool found = false;
-    // One that finds something counts for a part of one that does not.
-    for (int left = polls_per_round; left > 0 && !is_stopped_;) {
+    for (int left = completions_per_round; left > 0 && !is_stopped_;) {
         int const count = poll_once();
         if (count < 0) return;
-        left -= count > 0 ? 1 : empty_poll_weight;
+        left -= count > 0 ? count : empty_poll_weight;
         found |= count > 0;
     }
     if (is_stopped_) return;

@@ -95,10 +95,11 @@ public:
     std::shared_ptr<poll_counters const> counters() const noexcept { return counters_; }
 
 private:
-    // Polls per round: so many that the run queue's own cost, which is a system call as soon as a timer or descriptor is
-    // in it, does not show; so few that a function posted to it waits for microseconds only.
-    static constexpr int polls_per_round = 64;
-    static constexpr int empty_poll_weight = 4;
+    // What a round is: so many completions that the run queue's own cost, which is a system call as soon as a timer or
+    // descriptor is in it, does not show; so few that what else is posted there waits for microseconds only. A poll that
+    // finds nothing counts for some.
+    static constexpr int completions_per_round = 128;
+    static constexpr int empty_poll_weight = 8;
     static constexpr std::size_t batch_size = 32;
 
     struct round_handler;

@@ -1,0 +1,87 @@
+#include "rdma-bench/control.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include <cstring>
+
+namespace rdma_bench {
+
+namespace asio = boost::asio;
+using asio::use_awaitable;
+using rcverbs::access_flags;
+using rcverbs::errc;
+
+rcverbs::connection_options control_options() {
+    rcverbs::connection_options o;
+    o.progress = rcverbs::progress_on::context;
+    o.polling.mode = rcverbs::poll_mode::event;
+    // Its peer may be busy with what is measured, and for long.
+    o.stall_timeout = std::chrono::milliseconds{0};
+    return o;
+}
+
+control::control(asio::io_context& io, rcverbs::connection c, std::chrono::milliseconds patience)
+    : state_{std::make_shared<state>(io, std::move(c))}, patience_{patience} {}
+
+control::~control() { close(); }
+
+asio::awaitable<void> control::connect(rcverbs::endpoint server) {
+    co_await connection().async_resolve(server, use_awaitable);
+    prepare();
+    co_await connection().async_establish({}, use_awaitable);
+}
+
+asio::awaitable<void> control::accept() {
+    prepare();
+    co_await connection().async_accept({}, use_awaitable);
+}
+
+void control::prepare() {
+    state_->outgoing = rcverbs::buffer{connection().domain(), text_bytes_max, access_flags::local_read};
+    state_->incoming = rcverbs::buffer{connection().domain(), receives * text_bytes_max, access_flags::local_write};
+    for (std::size_t i = 0; i < receives; ++i) post_receive(state_, i);
+}
+
+void control::post_receive(std::shared_ptr<state> const& s, std::size_t index) {
+    rcverbs::local_slice const into = s->incoming.slice(index * text_bytes_max, text_bytes_max);
+    s->connection.async_receive(into, [s, index](rcverbs::error_code ec, rcverbs::received message) {
+        s->arrived.cancel();
+        if (ec) {
+            s->failed = ec;
+            return;
+        }
+        std::span<std::byte> const text = s->incoming.bytes().subspan(index * text_bytes_max, message.size_bytes);
+        s->texts.emplace_back(reinterpret_cast<char const*>(text.data()), text.size());  // bytes are chars
+        post_receive(s, index);
+    });
+}
+
+asio::awaitable<void> control::send(nlohmann::json const& what) {
+    std::string const text = what.dump();
+    if (text.size() > text_bytes_max) throw boost::system::system_error{make_error_code(errc::message_too_large)};
+    std::memcpy(state_->outgoing.bytes().data(), text.data(), text.size());
+    co_await connection().async_send(state_->outgoing.slice(0, text.size()), use_awaitable);
+}
+
+asio::awaitable<nlohmann::json> control::receive(bool is_patient) {
+    while (state_->texts.empty()) {
+        if (state_->failed) throw boost::system::system_error{state_->failed};
+        if (is_patient) {
+            state_->arrived.expires_at(asio::steady_timer::time_point::max());
+        } else {
+            state_->arrived.expires_after(patience_);
+        }
+        auto [ec] = co_await state_->arrived.async_wait(asio::as_tuple(use_awaitable));
+        if (!ec) throw boost::system::system_error{make_error_code(errc::timed_out)};
+    }
+    std::string const text = std::move(state_->texts.front());
+    state_->texts.pop_front();
+    co_return nlohmann::json::parse(text);
+}
+
+asio::awaitable<void> control::disconnect() {
+    co_await connection().async_disconnect(asio::as_tuple(use_awaitable));
+}
+
+}  // namespace rdma_bench

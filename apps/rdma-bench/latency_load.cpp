@@ -1,0 +1,177 @@
+#include "rdma-bench/latency_load.hpp"
+
+#include <boost/asio/post.hpp>
+
+#include <atomic>
+#include <utility>
+
+namespace rdma_bench {
+
+using rcverbs::error_code;
+using rcverbs::errc;
+
+namespace {
+
+// Asks for no completion where that is possible; if the queue is full of such, waits for its turn.
+template <class Try, class Wait>
+error_code start_unheard(Try attempt, Wait wait) {
+    error_code const ec = attempt();
+    if (ec != errc::would_block) return ec;
+    wait();
+    return {};
+}
+
+}  // namespace
+
+// --- reads and atomics -------------------------------------------------------------------------------------------
+
+void chain_load::start() {
+    if (left_ == 0) return finish();
+    started_ = clock::now();
+    step();
+}
+
+void chain_load::step() {
+    rcverbs::connection& c = on().connection();
+    std::uint64_t const n = next_++;
+    auto const word = [this, n](error_code ec, std::uint64_t before) {
+        if (!ec && verifies() && before != n) count_damaged();
+        on_done(ec);
+    };
+    --left_;
+    switch (on().terms().what) {
+    case operation::read: return c.async_read(target(n), incoming(n), [this](error_code ec, std::size_t) { on_done(ec); });
+    case operation::fetch_add: return c.async_fetch_add(cell(), 1, word);
+    default: return c.async_compare_swap(cell(), n, n + 1, word);
+    }
+}
+
+void chain_load::on_done(error_code const& ec) {
+    if (ec) {
+        fail(ec);
+    } else {
+        // From one completion to the next: what a program gets done one after another.
+        clock::time_point const now = clock::now();
+        record(now - std::exchange(started_, now));
+        count(1);
+    }
+    if (left_ == 0) return finish();
+    step();
+}
+
+// --- messages ----------------------------------------------------------------------------------------------------
+
+void message_ping_load::on_begin() {
+    next_ = 0;
+    on().listen(this);
+}
+
+void message_ping_load::start() {
+    // The server answers what comes.
+    if (left_ == 0 || on().which() == side::server) return finish();
+    --left_;
+    started_ = clock::now();
+    send();
+}
+
+void message_ping_load::send() {
+    rcverbs::connection& c = on().connection();
+    std::uint64_t const n = next_++;
+    auto const immediate = static_cast<std::uint32_t>(n);
+    auto const failed = [this](error_code ec, std::size_t) {
+        if (ec) fail(ec);
+    };
+    bool const is_send = on().terms().what == operation::send;
+    error_code const ec = start_unheard(
+        [&] {
+            return is_send ? c.try_send(outgoing(n)) : c.try_write_with_immediate(outgoing(n), target(n), immediate);
+        },
+        [&] {
+            is_send ? c.async_send(outgoing(n), failed) : c.async_write_with_immediate(outgoing(n), target(n), immediate, failed);
+        }
+    );
+    if (ec) fail(ec);
+}
+
+void message_ping_load::on_message(std::uint64_t number, rcverbs::received const&) {
+    if (verifies() && !holds_message(number)) count_damaged();
+    if (on().which() == side::server) {
+        count(1);
+        return send();
+    }
+    clock::time_point const now = clock::now();
+    record((now - std::exchange(started_, now)) / 2);
+    count(1);
+    if (left_ == 0) return finish();
+    --left_;
+    send();
+}
+
+// --- writes ------------------------------------------------------------------------------------------------------
+
+void memory_ping_load::on_begin() {
+    next_ = 0;
+    is_stopped_ = false;
+    // The first write says 1.
+    *incoming(0).bytes().rbegin() = std::byte{0};
+    if (on().which() == side::server) look();
+}
+
+void memory_ping_load::start() {
+    if (left_ == 0 || on().which() == side::server) return finish();
+    --left_;
+    started_ = clock::now();
+    write();
+    look_again();
+}
+
+// The last byte that arrives says which write it is; devices write a message's bytes in order.
+void memory_ping_load::write() {
+    rcverbs::connection& c = on().connection();
+    rcverbs::local_slice const& source = outgoing(0);
+    source.data()[source.size() - 1] = static_cast<std::byte>(++next_ & 0xff);
+    error_code const ec = start_unheard(
+        [&] { return c.try_write(source, target(0)); },
+        [&] {
+            c.async_write(source, target(0), [this](error_code failed, std::size_t) {
+                if (failed) fail(failed);
+            });
+        }
+    );
+    if (ec) fail(ec);
+}
+
+// For a while; then completions have their turn.
+void memory_ping_load::look() {
+    bool const is_client = on().which() == side::client;
+    rcverbs::local_slice const& memory = incoming(0);
+    // The device writes it: it is read anew each time, and before what was written ahead of it.
+    auto const* const last = reinterpret_cast<unsigned char const volatile*>(memory.data() + memory.size() - 1);
+    for (int i = 0; i < 2000 && !is_stopped_ && !on().has_failed(); ++i) {
+        auto const wanted = static_cast<unsigned char>((is_client ? next_ : next_ + 1) & 0xff);
+        if (*last != wanted) continue;
+        std::atomic_thread_fence(std::memory_order_acquire);
+        if (verifies() && !holds(memory.bytes().first(memory.size() - 1), round_seed(), 0)) count_damaged();
+        count(1);
+        if (!is_client) {
+            write();
+            continue;
+        }
+        clock::time_point const now = clock::now();
+        record((now - std::exchange(started_, now)) / 2);
+        if (left_ == 0) return finish();
+        --left_;
+        write();
+    }
+    look_again();
+}
+
+void memory_ping_load::look_again() {
+    if (on().has_failed() || is_stopped_) {
+        if (on().which() == side::client) finish();
+        return;
+    }
+    boost::asio::post(on().connection().get_executor(), [this] { look(); });
+}
+
+}  // namespace rdma_bench

@@ -1,0 +1,124 @@
+#include "rdma-bench/load.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "rdma-bench/latency_load.hpp"
+#include "rdma-bench/stream_load.hpp"
+
+namespace rdma_bench {
+
+void load::begin(round const& r) {
+    round_ = r;
+    left_ = 0;
+    damaged_ = 0;
+    operations_.store(0, std::memory_order_relaxed);
+    if (latencies_ != nullptr) latencies_->clear();
+    plan const& p = lane_.terms();
+    if (p.what != operation::connect) {
+        make_slots();
+        std::span<std::byte> const in = lane_.incoming().bytes();
+        if (p.verifies || is_atomic(p.what)) std::fill(in.begin(), in.end(), std::byte{});
+        if (p.verifies) {
+            for (std::size_t i = 0; i < lane_.shape().slots; ++i) fill(outgoing(i).bytes(), r.seed, i);
+            if (p.corrupts) outgoing(0).data()[r.size_bytes / 2] ^= std::byte{1};
+        }
+    }
+    on_begin();
+}
+
+void load::run(std::uint64_t count, std::function<void()> done) {
+    left_ = count;
+    done_ = std::move(done);
+    if (latencies_ != nullptr) latencies_->clear();
+    if (lane_.has_failed()) return finish();
+    start();
+}
+
+void load::stop() {
+    left_ = 0;
+    on_stop();
+}
+
+void load::finish() {
+    ended_ = clock::now();
+    if (auto const done = std::exchange(done_, nullptr)) done();
+}
+
+void load::make_slots() {
+    layout const& shape = lane_.shape();
+    bool const is_sent = lane_.terms().what == operation::send;
+    slots_.clear();
+    for (std::size_t i = 0; i < shape.slots; ++i) {
+        std::size_t const at = i * shape.stride_bytes;
+        slot s;
+        s.out = lane_.outgoing().slice(at, round_.size_bytes);
+        // What is sent arrives where the receives say.
+        if (!is_sent) s.in = lane_.incoming().slice(at, round_.size_bytes);
+        if (!is_sent) s.peer = lane_.peer().slice(at, round_.size_bytes);
+        slots_.push_back(s);
+    }
+    if (is_atomic(lane_.terms().what)) cell_ = lane_.peer().word(0);
+}
+
+bool load::holds_message(std::uint64_t n) const {
+    return holds(lane_.slot_of(n, round_.size_bytes), round_.seed, n % lane_.shape().slots);
+}
+
+void load::check_memory(std::uint64_t operations_of_peer) {
+    // What goes to and fro was looked at when it came.
+    bool const is_ping = lane_.terms().what == operation::write && lane_.terms().how == measure::latency;
+    if (!verifies() || is_ping) return;
+    // What was read is in this side's memory by its own operations; what was written, by the peer's.
+    bool const is_read = lane_.terms().what == operation::read;
+    std::uint64_t const made = is_read ? operations() : operations_of_peer;
+    switch (lane_.terms().what) {
+    case operation::write:
+    case operation::read:
+        for (std::uint64_t i = 0; i < std::min<std::uint64_t>(made, lane_.shape().slots); ++i) {
+            if (!holds(incoming(i).bytes(), round_.seed, i)) count_damaged();
+        }
+        break;
+    case operation::fetch_add:
+    case operation::compare_swap: {
+        std::uint64_t cell = 0;
+        std::memcpy(&cell, incoming(0).data(), sizeof cell);
+        if (cell != made) count_damaged();
+        break;
+    }
+    case operation::send:
+    case operation::write_imm:
+    case operation::connect: break;
+    }
+}
+
+namespace {
+
+// Nothing to do but being there.
+class passive_load final : public load {
+public:
+    using load::load;
+
+private:
+    void start() override { finish(); }
+};
+
+}  // namespace
+
+std::unique_ptr<load> make_load(lane& on) {
+    plan const& p = on.terms();
+    if (p.what == operation::connect) return std::make_unique<passive_load>(on);
+    bool const is_client = on.which() == side::client;
+    if (p.how == measure::bandwidth) {
+        bool const sends = is_client || p.is_bidirectional;
+        if (sends) return std::make_unique<stream_load>(on);
+        if (is_received(p.what)) return std::make_unique<sink_load>(on);
+        return std::make_unique<passive_load>(on);
+    }
+    if (p.what == operation::write) return std::make_unique<memory_ping_load>(on);
+    if (is_received(p.what)) return std::make_unique<message_ping_load>(on);
+    if (is_client) return std::make_unique<chain_load>(on);
+    return std::make_unique<passive_load>(on);
+}
+
+}  // namespace rdma_bench

@@ -1,0 +1,62 @@
+#include "rdma-bench/machine.hpp"
+
+#include <boost/system/system_error.hpp>
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+
+#include <fstream>
+
+namespace rdma_bench {
+
+namespace {
+
+// The value, in KiB, that stands behind a name in one of /proc's files.
+std::uint64_t kibibytes(char const* path, std::string const& name) {
+    std::ifstream in{path};
+    std::string line;
+    while (std::getline(in, line)) {
+        if (line.rfind(name + ":", 0) == 0) return std::strtoull(line.c_str() + name.size() + 1, nullptr, 10);
+    }
+    return 0;
+}
+
+double seconds(timeval const& t) noexcept { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6; }
+
+}  // namespace
+
+double cpu_seconds() noexcept {
+    rusage used{};
+    ::getrusage(RUSAGE_SELF, &used);
+    return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+std::uint64_t resident_bytes() { return kibibytes("/proc/self/status", "VmRSS") << 10; }
+std::uint64_t available_bytes() { return kibibytes("/proc/meminfo", "MemAvailable") << 10; }
+
+std::string kernel() {
+    utsname u{};
+    ::uname(&u);
+    return std::string{u.sysname} + " " + u.release + " " + u.machine;
+}
+
+unsigned processors() noexcept {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    return ::sched_getaffinity(0, sizeof set, &set) == 0 ? static_cast<unsigned>(CPU_COUNT(&set)) : 1;
+}
+
+void pin_this_thread(int processor) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (processor >= 0 && processor < CPU_SETSIZE) CPU_SET(static_cast<unsigned>(processor), &set);
+    if (int const error = ::pthread_setaffinity_np(::pthread_self(), sizeof set, &set); error != 0) {
+        throw boost::system::system_error{
+            error, boost::system::system_category(), "processor " + std::to_string(processor)
+        };
+    }
+}
+
+}  // namespace rdma_bench

@@ -1,0 +1,200 @@
+// rdma-bench — measures what RDMA operations cost, from one machine to another or within one.
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+
+#include <ifaddrs.h>
+
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include "common/arguments.hpp"
+#include "rdma-bench/arguments.hpp"
+#include "rdma-bench/client.hpp"
+#include "rdma-bench/output.hpp"
+#include "rdma-bench/report.hpp"
+#include "rdma-bench/server.hpp"
+
+namespace {
+
+namespace asio = boost::asio;
+using demo::exit_code;
+using namespace rdma_bench;
+
+exit_code code_for(std::exception_ptr failed, rcverbs::failure const& known) {
+    try {
+        std::rethrow_exception(failed);
+    } catch (lane_failed const& e) {
+        demo::complain(e.what());
+        exit_code const code = demo::exit_code_for(e.code(), rcverbs::step::transfer);
+        return code == exit_code::done ? exit_code::other : code;
+    } catch (plan_refused const& e) {
+        demo::complain(std::string{"the server refused: "} + e.what());
+        return exit_code::refused;
+    } catch (boost::system::system_error const& e) {
+        demo::complain(known.code ? known.message() : e.what());
+        return demo::exit_code_for(known.code ? known.code : e.code(), known.code ? known.where : rcverbs::step::transfer);
+    } catch (std::exception const& e) {
+        demo::complain(e.what());
+        return exit_code::other;
+    }
+}
+
+void write_files(arguments const& a, record const& r) {
+    if (!a.json_file.empty()) write_file(a.json_file, to_json_record(r).dump(2) + "\n");
+    if (!a.histogram_file.empty()) write_file(a.histogram_file, histogram_text(r));
+    if (!a.report_file.empty()) write_file(a.report_file, report_html(r));
+}
+
+exit_code run_client(arguments const& a, rcverbs::endpoint const& server, std::string const& server_name) {
+    asio::io_context io;
+    record kept{a.wanted, server_name, {}, {}};
+    console shows{kept};
+    std::optional<asio::ip::address> from;
+    if (!a.from.empty()) from = asio::ip::make_address(a.from);
+    client measuring{io, {server, from}, a.wanted, a.bounds, shows};
+    std::puts(describe(a.wanted).c_str());
+    if (a.wanted.what != operation::connect) std::puts(table_head(a.wanted).c_str());
+    exit_code code = exit_code::done;
+    asio::co_spawn(io, measuring.run(), [&](std::exception_ptr failed) {
+        if (failed) code = code_for(failed, measuring.failure());
+        measuring.end();
+    });
+    io.run();
+    kept.opened = measuring.opened();
+    if (code == exit_code::done && (a.wanted.what == operation::connect || a.wanted.connections > 1)) {
+        std::puts(describe(kept.opened).c_str());
+    }
+    write_files(a, kept);
+    for (result const& r : kept.rounds) {
+        if (std::uint64_t const damaged = r.client.damaged + r.server.damaged; damaged > 0) {
+            demo::complain(std::to_string(damaged) + " times something else arrived than was sent, with " + size_text(r.size_bytes) + " bytes");
+            code = exit_code::not_verified;
+        }
+    }
+    return code;
+}
+
+exit_code run_client(arguments const& a) {
+    asio::io_context io;
+    boost::system::error_code ec;
+    auto const found = asio::ip::tcp::resolver{io}.resolve(a.host, std::to_string(a.port), ec);
+    if (ec || found.empty()) {
+        demo::complain("unknown host " + a.host + ": " + ec.message());
+        return exit_code::usage;
+    }
+    rcverbs::endpoint const server{found.begin()->endpoint().address(), a.port};
+    return run_client(a, server, server.to_string());
+}
+
+exit_code run_server(arguments const& a) {
+    asio::io_context io;
+    std::optional<server> serving;
+    try {
+        if (!a.bind.empty()) {
+            serving.emplace(io, rcverbs::endpoint{a.bind, a.port}, a.bounds);
+        } else {
+            try {
+                // The IPv6 wildcard serves IPv4 clients, too, where there is IPv6.
+                serving.emplace(io, rcverbs::endpoint{"::", a.port}, a.bounds);
+            } catch (boost::system::system_error const&) {
+                serving.emplace(io, rcverbs::endpoint{"0.0.0.0", a.port}, a.bounds);
+            }
+        }
+    } catch (boost::system::system_error const& e) {
+        demo::complain(std::string{"cannot listen: "} + e.what());
+        return exit_code::could_not_connect;
+    }
+    demo::say("listening on port " + std::to_string(serving->local().port()) + ".");
+    asio::signal_set signals{io, SIGINT, SIGTERM};
+    signals.async_wait([&](rcverbs::error_code ec, int) {
+        if (!ec) serving->stop();
+    });
+    asio::co_spawn(io, serving->run(a.count), [&](std::exception_ptr failed) {
+        if (failed) static_cast<void>(code_for(failed, {}));
+        signals.cancel();
+    });
+    io.run();
+    return exit_code::done;
+}
+
+// The first address of this machine's that an RDMA device answers to.
+std::optional<rcverbs::endpoint> rdma_address(asio::io_context& io) {
+    ifaddrs* all = nullptr;
+    if (::getifaddrs(&all) != 0) return std::nullopt;
+    std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> const keep{all, ::freeifaddrs};
+    for (ifaddrs const* i = all; i != nullptr; i = i->ifa_next) {
+        if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET) continue;
+        auto const& in = *reinterpret_cast<sockaddr_in const*>(i->ifa_addr);  // what its family says it is
+        asio::ip::address_v4 const address{ntohl(in.sin_addr.s_addr)};
+        if (address.is_loopback()) continue;
+        try {
+            rcverbs::endpoint const here{address, 0};
+            rcverbs::acceptor const tried{io, here};
+            return here;
+        } catch (boost::system::system_error const&) {
+            continue;  // no RDMA device
+        }
+    }
+    return std::nullopt;
+}
+
+exit_code run_loopback(arguments const& a) {
+    asio::io_context io;
+    std::optional<rcverbs::endpoint> here;
+    if (a.address.empty()) {
+        here = rdma_address(io);
+    } else {
+        here = rcverbs::endpoint{asio::ip::make_address(a.address), 0};
+    }
+    if (!here) {
+        demo::complain("none of this machine's addresses is an RDMA device's: see rdma link");
+        return exit_code::could_not_connect;
+    }
+    server serving{io, *here, a.bounds};
+    rcverbs::endpoint const at = serving.local();
+    asio::co_spawn(io, serving.run(), asio::detached);
+    std::thread other{[&io] { io.run(); }};
+    exit_code code = exit_code::other;
+    try {
+        code = run_client(a, at, at.to_string() + ", the same program");
+    } catch (std::exception const& e) {
+        demo::complain(e.what());
+    }
+    asio::post(io, [&serving] { serving.stop(); });
+    other.join();
+    return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a script reads along
+    arguments a;
+    CLI::App app{"Measures RDMA operations over reliable connections: how many, how much, how fast, at what cost."};
+    describe(app, a);
+    try {
+        app.parse(argc, argv);
+        complete(app, a);
+    } catch (CLI::ParseError const& e) {
+        return static_cast<int>(app.exit(e) == 0 ? exit_code::done : exit_code::usage);
+    }
+    exit_code code = exit_code::other;
+    try {
+        switch (a.what) {
+        case command::server: code = run_server(a); break;
+        case command::client: code = run_client(a); break;
+        case command::loopback: code = run_loopback(a); break;
+        }
+    } catch (std::exception const& e) {
+        demo::complain(e.what());
+    }
+    return static_cast<int>(code);
+}

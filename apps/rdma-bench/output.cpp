@@ -1,0 +1,222 @@
+#include "rdma-bench/output.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+#include "rdma-bench/machine.hpp"
+
+namespace rdma_bench {
+
+namespace {
+
+double us(std::chrono::nanoseconds d) { return static_cast<double>(d.count()) / 1000; }
+
+// printf's formats are what columns need.
+template <class... Arguments>
+std::string format(char const* how, Arguments... arguments) {
+    char line[256];
+    int const length = std::snprintf(line, sizeof line, how, arguments...);
+    return {line, std::min(static_cast<std::size_t>(length), sizeof line - 1)};
+}
+
+nlohmann::json latency_json(histogram const& h) {
+    return {
+        {"count", h.total()},
+        {"min", us(h.min())},
+        {"median", us(h.quantile(0.5))},
+        {"p99", us(h.quantile(0.99))},
+        {"p99_9", us(h.quantile(0.999))},
+        {"max", us(h.max())},
+        {"mean", h.mean_ns() / 1000},
+        {"relative_error", histogram::relative_error},
+    };
+}
+
+}  // namespace
+
+std::string size_text(std::uint64_t bytes) {
+    if (bytes >= (1U << 20) && bytes % (1U << 20) == 0) return std::to_string(bytes >> 20) + "M";
+    if (bytes >= 1024 && bytes % 1024 == 0) return std::to_string(bytes >> 10) + "K";
+    return std::to_string(bytes);
+}
+
+std::string describe(plan const& p) {
+    std::ostringstream out;
+    out << name(p.what) << ", " << name(p.how) << (p.is_bidirectional ? ", both directions" : "") << ": " << p.connections
+        << (p.connections == 1 ? " connection" : " connections");
+    if (p.own_threads) {
+        out << ", a polling thread each";
+    } else if (p.threads == 0) {
+        out << ", no polling thread";
+    } else {
+        out << ", " << p.threads << (p.threads == 1 ? " polling thread" : " polling threads");
+    }
+    out << ", poll " << name(p.polling.mode) << ", depth " << p.depth << ", batch " << p.batch << ", inline " << p.inline_bytes
+        << ", " << name(p.pages) << " pages, alignment " << p.alignment_bytes << (p.verifies ? ", verified" : "");
+    if (p.registers == registration::per_operation) out << ", registered per operation";
+    return out.str();
+}
+
+std::string table_head(plan const& p) {
+    if (p.how == measure::latency) {
+        return "    bytes  operations  min[us]  median[us]   99%[us]  99.9%[us]   max[us]  CPU[us/op]  server CPU[us/op]";
+    }
+    return "    bytes  operations         MB/s     Gbit/s     Mops/s  CPU[us/op]  server CPU[us/op]  doorbells/op  completions/op";
+}
+
+std::string table_row(plan const& p, result const& r) {
+    auto const bytes = static_cast<unsigned long long>(r.size_bytes);
+    auto const operations = static_cast<unsigned long long>(r.client.operations);
+    if (p.how == measure::latency) {
+        histogram const& h = r.latencies;
+        return format(
+            "%9llu %11llu %8.2f %11.2f %9.2f %10.2f %9.2f %11.3f %18.3f",
+            bytes,
+            operations,
+            us(h.min()),
+            us(h.quantile(0.5)),
+            us(h.quantile(0.99)),
+            us(h.quantile(0.999)),
+            us(h.max()),
+            r.cpu_us(),
+            r.server_cpu_us()
+        );
+    }
+    double const count = std::max(1.0, static_cast<double>(r.client.operations));
+    return format(
+        "%9llu %11llu %12.2f %10.3f %10.5f %11.3f %18.3f %13.3f %15.3f",
+        bytes,
+        operations,
+        r.megabytes_per_second(),
+        r.gigabits_per_second(),
+        r.operations_per_second() / 1e6,
+        r.cpu_us(),
+        r.server_cpu_us(),
+        static_cast<double>(r.client.doorbells) / count,
+        static_cast<double>(r.client.completions) / count
+    );
+}
+
+std::string describe(opening const& o) {
+    auto const each = static_cast<double>(o.connections);
+    std::string text = format(
+        "%llu connections in %.3f s: %.0f per second; memory per connection: %.1f KiB in this program, %.1f KiB on this machine",
+        static_cast<unsigned long long>(o.connections),
+        o.seconds,
+        o.seconds > 0 ? each / o.seconds : 0,
+        o.process_bytes / 1024,
+        o.system_bytes / 1024
+    );
+    if (o.idle_seconds > 0) {
+        text += format(
+            "\nidle for %.2f s: %.3f %% of a processor, the server's program %.3f %%",
+            o.idle_seconds,
+            100 * o.idle_cpu_seconds / o.idle_seconds,
+            100 * o.server_idle_cpu_seconds / o.idle_seconds
+        );
+    }
+    return text;
+}
+
+nlohmann::json to_json_record(record const& r) {
+    nlohmann::json rounds = nlohmann::json::array();
+    for (result const& one : r.rounds) {
+        nlohmann::json row = {
+            {"size_bytes", one.size_bytes},
+            {"operations", one.client.operations},
+            {"seconds", one.client.seconds},
+            {"MB_per_s", one.megabytes_per_second()},
+            {"Gbit_per_s", one.gigabits_per_second()},
+            {"Mops_per_s", one.operations_per_second() / 1e6},
+            {"cpu_us_per_operation", one.cpu_us()},
+            {"server_cpu_us_per_operation", one.server_cpu_us()},
+            {"damaged", one.client.damaged + one.server.damaged},
+            {"client", one.client},
+            {"server", one.server},
+        };
+        if (one.latencies.total() > 0) row["latency_us"] = latency_json(one.latencies);
+        rounds.push_back(std::move(row));
+    }
+    nlohmann::json opened = {
+        {"connections", r.opened.connections},
+        {"seconds", r.opened.seconds},
+        {"process_bytes_per_connection", r.opened.process_bytes},
+        {"system_bytes_per_connection", r.opened.system_bytes},
+    };
+    if (r.opened.idle_seconds > 0) {
+        opened["idle_seconds"] = r.opened.idle_seconds;
+        opened["idle_cpu_seconds"] = r.opened.idle_cpu_seconds;
+        opened["server_idle_cpu_seconds"] = r.opened.server_idle_cpu_seconds;
+    }
+    return {
+        {"program", "rdma-bench"},
+        {"format", 1},
+        {"machine", {{"kernel", kernel()}, {"processors", processors()}}},
+        {"server", r.server},
+        {"plan", r.wanted},
+        {"opening", opened},
+        {"rounds", rounds},
+    };
+}
+
+void write_file(std::string const& path, std::string const& text) {
+    std::ofstream out{path, std::ios::binary};
+    out << text;
+    out.close();
+    if (!out) throw std::runtime_error{"cannot write " + path};
+}
+
+std::string histogram_text(record const& r) {
+    std::ostringstream out;
+    for (result const& one : r.rounds) {
+        if (one.latencies.total() == 0) continue;
+        out << "#[" << name(r.wanted.what) << " of " << one.size_bytes << " bytes, microseconds]\n";
+        one.latencies.write_percentiles(out);
+    }
+    return out.str();
+}
+
+// --- console -----------------------------------------------------------------------------------------------------
+
+console::console(record& keeps) : record_{keeps}, is_terminal_{::isatty(STDERR_FILENO) == 1} {}
+
+void console::clear_line() {
+    if (has_line_) std::fputs("\r\033[K", stderr);
+    has_line_ = false;
+}
+
+void console::on_progress(std::uint64_t size_bytes, std::uint64_t done, std::uint64_t all, double seconds) {
+    if (!is_terminal_ || seconds <= 0) return;
+    double const rate = static_cast<double>(done) / seconds;
+    double const left = all > 0 ? (rate > 0 ? static_cast<double>(all - done) / rate : 0)
+                                : std::max(0.0, std::chrono::duration<double>(record_.wanted.duration).count() - seconds);
+    clear_line();
+    std::fputs(
+        format(
+            "%s bytes: %.0f operations/s, %.1f MB/s, %llu done, %.0f s to go",
+            size_text(size_bytes).c_str(),
+            rate,
+            rate * static_cast<double>(size_bytes) / (1 << 20),
+            static_cast<unsigned long long>(done),
+            left
+        ).c_str(),
+        stderr
+    );
+    std::fflush(stderr);
+    has_line_ = true;
+}
+
+void console::on_result(result const& r) {
+    clear_line();
+    std::puts(table_row(record_.wanted, r).c_str());
+    record_.rounds.push_back(r);
+}
+
+}  // namespace rdma_bench

@@ -1,0 +1,57 @@
+// output.hpp — what users see of a measurement: a table, a progress line, and files.
+//
+// Units are perftest's: MB/s of 2^20 bytes, Gbit/s of 10^9, Mops/s of 10^6, latency in microseconds; for what goes to and fro,
+// half of the round trip.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "rdma-bench/client.hpp"
+
+namespace rdma_bench {
+
+/// All of one invocation.
+struct record {
+    plan wanted;
+    std::string server;
+    std::vector<result> rounds;
+    opening opened;
+};
+
+/// A line for people: what is measured, and how.
+std::string describe(plan const& p);
+/// The table's head and one row.
+std::string table_head(plan const& p);
+std::string table_row(plan const& p, result const& r);
+/// What opening connections took, in words.
+std::string describe(opening const& o);
+
+/// "65536", "64K", "8M".
+std::string size_text(std::uint64_t bytes);
+
+nlohmann::json to_json_record(record const& r);
+/// Throws std::runtime_error if the file cannot be written.
+void write_file(std::string const& path, std::string const& text);
+/// All rounds' latencies, one percentile distribution after another.
+std::string histogram_text(record const& r);
+
+/// Prints results as they come, and a progress line on standard error if that is a terminal.
+class console final : public observer {
+public:
+    explicit console(record& keeps);
+    void on_progress(std::uint64_t size_bytes, std::uint64_t done, std::uint64_t all, double seconds) override;
+    void on_result(result const& r) override;
+
+private:
+    void clear_line();
+
+    record& record_;
+    bool const is_terminal_;
+    bool has_line_ = false;
+};
+
+}  // namespace rdma_bench

@@ -1,0 +1,118 @@
+#include "rdma-bench/plan.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+
+namespace rdma_bench {
+
+namespace {
+
+constexpr std::array operation_names{"write", "read", "send", "write-imm", "fetch-add", "compare-swap", "connect"};
+constexpr std::array measure_names{"bandwidth", "latency"};
+constexpr std::array page_names{"small", "huge"};
+constexpr std::array registration_names{"once", "per-operation"};
+constexpr std::array poll_names{"busy", "adaptive", "event"};
+static_assert(static_cast<int>(rcverbs::poll_mode::event) == 2);
+
+template <class Enum, std::size_t N>
+Enum value_of(std::array<char const*, N> const& names, std::string const& name) {
+    for (std::size_t i = 0; i < N; ++i) {
+        if (name == names[i]) return static_cast<Enum>(i);
+    }
+    throw std::invalid_argument{"unknown word: " + name.substr(0, 40)};
+}
+
+}  // namespace
+
+char const* name(operation o) noexcept { return operation_names[static_cast<std::size_t>(o)]; }
+char const* name(measure m) noexcept { return measure_names[static_cast<std::size_t>(m)]; }
+char const* name(page_kind p) noexcept { return page_names[static_cast<std::size_t>(p)]; }
+char const* name(registration r) noexcept { return registration_names[static_cast<std::size_t>(r)]; }
+char const* name(rcverbs::poll_mode m) noexcept { return poll_names[static_cast<std::size_t>(m)]; }
+
+std::uint64_t plan::size_bytes() const noexcept {
+    return sizes_bytes.empty() ? 0 : *std::max_element(sizes_bytes.begin(), sizes_bytes.end());
+}
+
+std::string plan::problem() const {
+    bool const is_power = alignment_bytes != 0 && (alignment_bytes & (alignment_bytes - 1)) == 0;
+    if (sizes_bytes.empty() || sizes_bytes.size() > 64) return "1 to 64 sizes, please";
+    for (std::uint64_t const size : sizes_bytes) {
+        if (size == 0 || size > size_bytes_max) return "sizes are 1 byte to 1 GiB";
+        if (is_atomic(what) && size != 8) return "atomics are of 8 bytes";
+    }
+    if (depth == 0 || depth > depth_max) return "the depth is 1 to " + std::to_string(depth_max);
+    if (how == measure::latency && (depth != 1 || batch != 1)) return "latency is of one operation at a time";
+    if (batch == 0 || batch > depth) return "a batch is of 1 to as many operations as the depth";
+    if (receives == 0 || receives > depth_max) return "receives are 1 to " + std::to_string(depth_max);
+    if (connections == 0 || connections > connections_max) return "connections are 1 to " + std::to_string(connections_max);
+    if (threads > 1024) return "at most 1024 threads";
+    if (!is_power || alignment_bytes > (std::uint64_t{1} << 30)) return "the alignment is a power of two, up to 1 GiB";
+    if (is_atomic(what) && alignment_bytes < 8) return "atomics need memory that is aligned to 8";
+    if (duration.count() <= 0 || duration > std::chrono::hours{24}) return "the duration is above 0 and up to a day";
+    if (is_bidirectional && how == measure::latency) return "latency is measured in one direction";
+    if (registers == registration::per_operation && (what != operation::write && what != operation::read)) {
+        return "memory is registered per operation with write and read";
+    }
+    if (registers == registration::per_operation && batch != 1) return "memory is registered per operation with a batch of 1";
+    if (corrupts && !verifies) return "what is damaged shows only when it is verified";
+    if (what == operation::connect && (is_bidirectional || verifies || how == measure::latency)) {
+        return "connect opens connections and does nothing with them";
+    }
+    return {};
+}
+
+void to_json(nlohmann::json& out, plan const& p) {
+    out = {
+        {"test", name(p.what)},
+        {"measure", name(p.how)},
+        {"sizes_bytes", p.sizes_bytes},
+        {"depth", p.depth},
+        {"batch", p.batch},
+        {"receives", p.receives},
+        {"inline_bytes", p.inline_bytes},
+        {"poll", name(p.polling.mode)},
+        {"spin_us", std::chrono::duration_cast<std::chrono::microseconds>(p.polling.spin).count()},
+        {"connections", p.connections},
+        {"threads", p.threads},
+        {"own_threads", p.own_threads},
+        {"warm_up", p.warm_up},
+        {"iterations", p.iterations},
+        {"duration_ms", p.duration.count()},
+        {"bidirectional", p.is_bidirectional},
+        {"verify", p.verifies},
+        {"corrupt", p.corrupts},
+        {"pages", name(p.pages)},
+        {"alignment_bytes", p.alignment_bytes},
+        {"registration", name(p.registers)},
+    };
+}
+
+void from_json(nlohmann::json const& in, plan& p) {
+    p.what = value_of<operation>(operation_names, in.at("test"));
+    p.how = value_of<measure>(measure_names, in.at("measure"));
+    in.at("sizes_bytes").get_to(p.sizes_bytes);
+    in.at("depth").get_to(p.depth);
+    in.at("batch").get_to(p.batch);
+    in.at("receives").get_to(p.receives);
+    in.at("inline_bytes").get_to(p.inline_bytes);
+    p.polling.mode = value_of<rcverbs::poll_mode>(poll_names, in.at("poll"));
+    p.polling.spin = std::chrono::microseconds{in.at("spin_us").get<std::int64_t>()};
+    in.at("connections").get_to(p.connections);
+    in.at("threads").get_to(p.threads);
+    in.at("own_threads").get_to(p.own_threads);
+    in.at("warm_up").get_to(p.warm_up);
+    in.at("iterations").get_to(p.iterations);
+    p.duration = std::chrono::milliseconds{in.at("duration_ms").get<std::int64_t>()};
+    in.at("bidirectional").get_to(p.is_bidirectional);
+    in.at("verify").get_to(p.verifies);
+    in.at("corrupt").get_to(p.corrupts);
+    p.pages = value_of<page_kind>(page_names, in.at("pages"));
+    in.at("alignment_bytes").get_to(p.alignment_bytes);
+    p.registers = value_of<registration>(registration_names, in.at("registration"));
+}
+
+}  // namespace rdma_bench

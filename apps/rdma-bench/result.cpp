@@ -1,0 +1,62 @@
+#include "rdma-bench/result.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace rdma_bench {
+
+void side_result::add(rcverbs::connection_statistics const& s, int sign) noexcept {
+    auto const n = static_cast<std::uint64_t>(static_cast<std::int64_t>(sign));  // modulo 2^64, taking away is adding
+    sends_posted += n * s.sends_posted;
+    doorbells += n * s.doorbells;
+    completions += n * s.completions;
+    polls += n * s.polls;
+    empty_polls += n * s.empty_polls;
+    sleeps += n * s.sleeps;
+}
+
+void to_json(nlohmann::json& out, side_result const& r) {
+    out = {
+        {"operations", r.operations},     {"seconds", r.seconds},         {"cpu_seconds", r.cpu_seconds},
+        {"damaged", r.damaged},           {"sends_posted", r.sends_posted}, {"doorbells", r.doorbells},
+        {"completions", r.completions},   {"polls", r.polls},             {"empty_polls", r.empty_polls},
+        {"sleeps", r.sleeps},
+    };
+}
+
+void from_json(nlohmann::json const& in, side_result& r) {
+    in.at("operations").get_to(r.operations);
+    in.at("seconds").get_to(r.seconds);
+    in.at("cpu_seconds").get_to(r.cpu_seconds);
+    in.at("damaged").get_to(r.damaged);
+    in.at("sends_posted").get_to(r.sends_posted);
+    in.at("doorbells").get_to(r.doorbells);
+    in.at("completions").get_to(r.completions);
+    in.at("polls").get_to(r.polls);
+    in.at("empty_polls").get_to(r.empty_polls);
+    in.at("sleeps").get_to(r.sleeps);
+}
+
+double result::operations_per_second() const noexcept {
+    double rate = client.seconds > 0 ? static_cast<double>(client.operations) / client.seconds : 0;
+    if (is_bidirectional && server.seconds > 0) rate += static_cast<double>(server.operations) / server.seconds;
+    return rate;
+}
+
+// perftest's unit: its MB has 2^20 bytes.
+double result::megabytes_per_second() const noexcept {
+    return operations_per_second() * static_cast<double>(size_bytes) / (1 << 20);
+}
+
+double result::gigabits_per_second() const noexcept {
+    return operations_per_second() * static_cast<double>(size_bytes) * 8 / 1e9;
+}
+
+double result::cpu_us() const noexcept {
+    return client.operations > 0 ? client.cpu_seconds * 1e6 / static_cast<double>(client.operations) : 0;
+}
+
+double result::server_cpu_us() const noexcept {
+    return client.operations > 0 ? server.cpu_seconds * 1e6 / static_cast<double>(client.operations) : 0;
+}
+
+}  // namespace rdma_bench

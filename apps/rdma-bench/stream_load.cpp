@@ -1,0 +1,168 @@
+#include "rdma-bench/stream_load.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+namespace rdma_bench {
+
+using rcverbs::access_flags;
+using rcverbs::error_code;
+
+namespace {
+
+bool is_message_right(std::uint64_t number, rcverbs::received const& message, operation what, std::uint64_t size_bytes) {
+    if (what == operation::send) return message.size_bytes == size_bytes;
+    return message.immediate == static_cast<std::uint32_t>(number);
+}
+
+}  // namespace
+
+// --- the receiving side ----------------------------------------------------------------------------------------
+
+void sink_load::on_message(std::uint64_t number, rcverbs::received const& message) {
+    if (verifies() && !(is_message_right(number, message, on().terms().what, size_bytes()) && holds_message(number))) count_damaged();
+    count(1);
+}
+
+// --- the sending side --------------------------------------------------------------------------------------------
+
+stream_load::stream_load(lane& on) : load{on} {
+    plan const& p = on.terms();
+    if (p.batch > 1) {
+        for (std::uint32_t i = 0; i < p.depth / p.batch; ++i) lists_.push_back({rcverbs::batch{on.connection(), p.batch}});
+    }
+}
+
+void stream_load::on_begin() {
+    next_ = 0;
+    for (list& l : lists_) l.is_filled = false;
+    if (is_received(on().terms().what)) on().listen(this);
+}
+
+// Of the other direction, where both sides send.
+void stream_load::on_message(std::uint64_t number, rcverbs::received const& message) {
+    if (verifies() && !(is_message_right(number, message, on().terms().what, size_bytes()) && holds_message(number))) count_damaged();
+}
+
+void stream_load::fill() {
+    plan const& p = on().terms();
+    while (left_ > 0 && in_flight_ + p.batch <= p.depth) {
+        if (p.registers == registration::per_operation) {
+            start_registered();
+        } else if (p.batch > 1) {
+            start_batch();
+        } else {
+            start_one();
+        }
+    }
+    if (in_flight_ == 0 && left_ == 0) finish();
+}
+
+void stream_load::start_one() {
+    rcverbs::connection& c = on().connection();
+    std::uint64_t const n = next_++;
+    auto const done = [this](error_code ec, std::size_t) { on_done(ec, 1); };
+    auto const word = [this, n](error_code ec, std::uint64_t before) { on_word(ec, n, before); };
+    ++in_flight_;
+    --left_;
+    switch (on().terms().what) {
+    case operation::write: return c.async_write(outgoing(n), target(n), done);
+    case operation::read: return c.async_read(target(n), incoming(n), done);
+    case operation::send: return c.async_send(outgoing(n), done);
+    case operation::write_imm:
+        return c.async_write_with_immediate(outgoing(n), target(n), static_cast<std::uint32_t>(n), done);
+    case operation::fetch_add: return c.async_fetch_add(cell(), 1, word);
+    case operation::compare_swap: return c.async_compare_swap(cell(), n, n + 1, word);
+    case operation::connect: break;
+    }
+}
+
+void stream_load::add(rcverbs::batch& to, std::uint64_t n) {
+    switch (on().terms().what) {
+    case operation::write: to.write(outgoing(n), target(n)); break;
+    case operation::read: to.read(target(n), incoming(n)); break;
+    case operation::send: to.send(outgoing(n)); break;
+    case operation::write_imm: to.write_with_immediate(outgoing(n), target(n), static_cast<std::uint32_t>(n)); break;
+    case operation::fetch_add: to.fetch_add(cell(), 1, outgoing(n)); break;
+    case operation::compare_swap: to.compare_swap(cell(), n, n + 1, outgoing(n)); break;
+    case operation::connect: break;
+    }
+}
+
+void stream_load::start_batch() {
+    plan const& p = on().terms();
+    // In turn, and completed in order: so the one whose turn it is has completed.
+    list& l = lists_[next_ / p.batch % lists_.size()];
+    std::uint64_t const count = std::min<std::uint64_t>(left_, p.batch);
+    bool const is_same = l.is_filled && l.requests.size() == count && l.first % on().shape().slots == next_ % on().shape().slots;
+    if (!is_same || p.what == operation::write_imm || p.what == operation::compare_swap) {
+        l.requests.clear();
+        for (std::uint64_t i = 0; i < count; ++i) add(l.requests, next_ + i);
+        l.is_filled = true;
+    }
+    l.first = next_;
+    next_ += count;
+    in_flight_ += p.batch;
+    left_ -= count;
+    l.requests.async_submit([this, first = l.first, count](error_code ec, std::size_t) {
+        if (!ec) check_batch(first, count);
+        in_flight_ -= on().terms().batch - count;
+        on_done(ec, count);
+    });
+}
+
+// Registers memory before each operation and gives it back after: what a program pays that does not reuse its registrations.
+void stream_load::start_registered() {
+    rcverbs::connection& c = on().connection();
+    std::uint64_t const n = next_++;
+    bool const is_read = on().terms().what == operation::read;
+    std::span<std::byte> const bytes = (is_read ? incoming(n) : outgoing(n)).bytes();
+    error_code ec;
+    auto region = std::make_unique<rcverbs::memory_region>(
+        c.domain(),
+        bytes,
+        is_read ? access_flags::local_write : access_flags::local_read,
+        ec
+    );
+    if (ec) return fail(ec);
+    rcverbs::local_slice const slice = region->slice();
+    auto done = [this, region = std::move(region)](error_code failed, std::size_t) mutable {
+        region.reset();
+        on_done(failed, 1);
+    };
+    ++in_flight_;
+    --left_;
+    if (is_read) {
+        c.async_read(target(n), slice, std::move(done));
+    } else {
+        c.async_write(slice, target(n), std::move(done));
+    }
+}
+
+void stream_load::on_done(error_code const& ec, std::uint64_t n) {
+    in_flight_ -= n;
+    if (ec) {
+        fail(ec);
+    } else {
+        count(n);
+    }
+    fill();
+}
+
+void stream_load::on_word(error_code const& ec, std::uint64_t n, std::uint64_t before) {
+    if (!ec && verifies() && before != n) count_damaged();
+    on_done(ec, 1);
+}
+
+// What atomics brought back. As many as are in flight have slots of their own.
+void stream_load::check_batch(std::uint64_t first, std::uint64_t n) {
+    if (!verifies() || !is_atomic(on().terms().what)) return;
+    for (std::uint64_t i = first; i < first + n; ++i) {
+        std::uint64_t before = 0;
+        std::memcpy(&before, outgoing(i).data(), sizeof before);
+        if (before != i) count_damaged();
+    }
+}
+
+}  // namespace rdma_bench

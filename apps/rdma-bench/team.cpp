@@ -1,0 +1,233 @@
+#include "rdma-bench/team.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include <algorithm>
+
+#include "rdma-bench/machine.hpp"
+
+namespace rdma_bench {
+
+namespace asio = boost::asio;
+using asio::use_awaitable;
+using clock = std::chrono::steady_clock;
+
+namespace {
+
+// Counts arrivals on the io_context's thread.
+struct gate {
+    gate(asio::io_context& io, std::size_t count) : left{count}, timer{io} {}
+    void arrive() {
+        if (--left == 0) timer.cancel();
+    }
+    std::size_t left;
+    asio::steady_timer timer;
+};
+
+constexpr std::chrono::milliseconds look_interval{100};
+
+}  // namespace
+
+team::team(asio::io_context& io, plan const& p, side s, limits l)
+    : io_{io}, plan_{p}, side_{s}, limits_{std::move(l)}, work_{io.get_executor()} {
+    if (!p.own_threads) {
+        for (std::uint32_t i = 0; i < std::min(p.threads, p.connections); ++i) pollers_.emplace_back(io);
+    }
+    // Lanes are never moved: handlers point to them.
+    members_.reserve(p.connections);
+}
+
+team::~team() = default;
+
+rcverbs::connection_options team::options(std::size_t index) const {
+    rcverbs::connection_options o;
+    bool const works = side_ == side::client || plan_.server_works();
+    o.polling = plan_.polling;
+    // Who only lends memory does not take a processor for it.
+    if (!works) o.polling.mode = rcverbs::poll_mode::event;
+    if (!pollers_.empty()) {
+        o.shared_poller = pollers_[index % pollers_.size()];
+    } else if (!plan_.own_threads) {
+        o.progress = rcverbs::progress_on::context;
+    }
+    // A list that is longer than half of the queue would ask for more completions than one.
+    o.send_queue_depth = std::max({plan_.depth, 2 * plan_.batch, 2U});
+    o.receive_queue_depth = is_received(plan_.what) ? static_cast<std::uint32_t>(layout{plan_}.receives) : 1;
+    o.waiting_operations_max = 64;
+    // A receiver that falls behind is what is measured, and no failure.
+    o.rnr_retry_count = 7;
+    auto const reads = static_cast<std::uint8_t>(std::min(plan_.depth, 255U));
+    o.initiator_depth = reads;
+    o.responder_resources = reads;
+    o.inline_bytes_max = plan_.inline_bytes;
+    o.connect_deadline = limits_.patience;
+    o.resolve_address_deadline = limits_.patience;
+    o.resolve_route_deadline = limits_.patience;
+    if (plan_.what == operation::connect) {
+        o.send_queue_depth = plan_.depth;
+        o.initiator_depth = o.responder_resources = 1;
+    }
+    return o;
+}
+
+lane& team::add(rcverbs::connection c) {
+    member& m = members_.emplace_back();
+    m.on = std::make_unique<lane>(std::move(c), plan_, side_);
+    m.work = make_load(*m.on);
+    return *m.on;
+}
+
+void team::throw_if_failed() const {
+    for (member const& m : members_) {
+        if (m.on->has_failed()) throw lane_failed{m.on->code(), m.on->problem()};
+    }
+}
+
+asio::awaitable<void> team::each(function f, std::chrono::milliseconds time) {
+    auto const all = std::make_shared<gate>(io_, members_.size());
+    for (member& m : members_) {
+        asio::post(m.on->connection().get_executor(), [this, &m, f, all] {
+            f(m, [this, all] { asio::post(io_, [all] { all->arrive(); }); });
+        });
+    }
+    clock::time_point const began = clock::now();
+    clock::time_point moved = began;
+    std::uint64_t seen = operations();
+    bool has_time = time.count() > 0;
+    while (all->left > 0) {
+        clock::time_point until = clock::now() + look_interval;
+        if (has_time) until = std::min(until, began + time);
+        all->timer.expires_at(until);
+        co_await all->timer.async_wait(asio::as_tuple(use_awaitable));
+        clock::time_point const now = clock::now();
+        if (has_time && now >= began + time) {
+            has_time = false;
+            for (member& m : members_) {
+                asio::post(m.on->connection().get_executor(), [&m] { m.work->stop(); });
+            }
+        }
+        if (std::uint64_t const count = operations(); count != seen) {
+            seen = count;
+            moved = now;
+        }
+        if (now - moved > limits_.patience) {
+            throw_if_failed();
+            throw lane_failed{make_error_code(rcverbs::errc::stalled), "nothing has been completed for a while: see --timeout"};
+        }
+    }
+    throw_if_failed();
+}
+
+asio::awaitable<void> team::pin() {
+    if (limits_.processors.empty()) co_return;
+    std::size_t next = 0;
+    std::vector<int> where;
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+        next = plan_.own_threads ? i : i % threads();
+        where.push_back(limits_.processors[next % limits_.processors.size()]);
+    }
+    co_await each([&](member& m, std::function<void()> const& done) {
+        try {
+            pin_this_thread(where[static_cast<std::size_t>(&m - members_.data())]);
+        } catch (boost::system::system_error const& e) {
+            m.on->fail(e.code());
+        }
+        done();
+    });
+}
+
+asio::awaitable<void> team::begin(round r) {
+    co_await each([r](member& m, std::function<void()> const& done) {
+        m.work->begin(r);
+        done();
+    });
+}
+
+asio::awaitable<void> team::run(std::uint64_t count, std::chrono::milliseconds time) {
+    started_ = clock::now();
+    co_await each([count](member& m, std::function<void()> done) { m.work->run(count, std::move(done)); }, time);
+}
+
+asio::awaitable<void> team::stop() {
+    co_await each([](member& m, std::function<void()> const& done) {
+        m.work->stop();
+        done();
+    });
+}
+
+asio::awaitable<void> team::await_operations(std::uint64_t count) {
+    asio::steady_timer timer{io_};
+    for (clock::time_point const began = clock::now(); operations() < count;) {
+        throw_if_failed();
+        if (clock::now() - began > limits_.patience) {
+            throw lane_failed{make_error_code(rcverbs::errc::timed_out), "messages are missing"};
+        }
+        timer.expires_after(std::chrono::milliseconds{1});
+        co_await timer.async_wait(use_awaitable);
+    }
+}
+
+void team::mark() {
+    marked_ = {};
+    for (member& m : members_) marked_.add(m.on->connection().statistics(), -1);
+    marked_operations_ = operations();
+    marked_.cpu_seconds = cpu_seconds();
+}
+
+side_result team::measured() const {
+    side_result r = marked_;
+    clock::time_point last = started_;
+    for (member const& m : members_) {
+        r.add(m.on->connection().statistics(), 1);
+        r.damaged += m.work->damaged();
+        last = std::max(last, m.work->ended());
+    }
+    r.operations = operations() - marked_operations_;
+    r.seconds = std::chrono::duration<double>(last - started_).count();
+    r.cpu_seconds = cpu_seconds() - marked_.cpu_seconds;
+    return r;
+}
+
+asio::awaitable<void> team::check_memory(std::vector<std::uint64_t> operations_of_peer) {
+    co_await each([&](member& m, std::function<void()> const& done) {
+        auto const index = static_cast<std::size_t>(&m - members_.data());
+        m.work->check_memory(index < operations_of_peer.size() ? operations_of_peer[index] : 0);
+        done();
+    });
+}
+
+asio::awaitable<void> team::close() {
+    for (member& m : members_) {
+        if (m.on->connection().is_valid()) m.on->connection().close();
+    }
+    for (member& m : members_) {
+        if (!m.on->connection().is_valid()) continue;
+        co_await m.on->connection().async_wait_disconnected(asio::as_tuple(asio::bind_executor(io_, use_awaitable)));
+    }
+    members_.clear();
+}
+
+std::uint64_t team::operations() const noexcept {
+    std::uint64_t sum = 0;
+    for (member const& m : members_) sum += m.work->operations();
+    return sum;
+}
+
+std::vector<std::uint64_t> team::operations_of_each() const {
+    std::vector<std::uint64_t> all;
+    for (member const& m : members_) all.push_back(m.work->operations());
+    return all;
+}
+
+histogram team::latencies() const {
+    histogram all;
+    for (member const& m : members_) {
+        if (m.work->latencies() != nullptr) all.add(*m.work->latencies());
+    }
+    return all;
+}
+
+}  // namespace rdma_bench

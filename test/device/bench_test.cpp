@@ -1,0 +1,179 @@
+// rdma-bench as a user runs it: every test verifies, its figures agree with each other, and what goes wrong is said.
+#include <boost/property_tree/json_parser.hpp>
+#include <boost/property_tree/ptree.hpp>
+
+#include <csignal>
+#include <filesystem>
+#include <sstream>
+#include <thread>
+
+#include "device/fixture.hpp"
+#include "support/child_process.hpp"
+
+using namespace test;
+
+namespace {
+
+std::string const program = (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "rdma-bench").string();
+
+struct outcome {
+    std::optional<int> status;
+    std::string output;
+    std::string error;
+    boost::property_tree::ptree json;
+};
+
+outcome finish(child_process& p, std::filesystem::path const& json) {
+    outcome o{p.wait(120s), p.output(), p.error(), {}};
+    if (std::filesystem::exists(json)) {
+        read_json(json.string(), o.json);
+        std::filesystem::remove(json);
+    }
+    return o;
+}
+
+std::filesystem::path json_file() {
+    return std::filesystem::temp_directory_path() / ("bench-" + std::to_string(::getpid()) + ".json");
+}
+
+outcome loopback(std::vector<std::string> arguments) {
+    std::vector<std::string> all{program, "loopback", "--address", device_address(), "--json", json_file().string()};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    child_process p{std::move(all)};
+    return finish(p, json_file());
+}
+
+boost::property_tree::ptree const& first_round(outcome const& o) { return o.json.get_child("rounds").front().second; }
+
+}  // namespace
+
+TEST_CASE("every test of rdma-bench verifies what it moved", "[bench]") {
+    for (std::string const test : {"write", "read", "send", "write-imm", "fetch-add", "compare-swap"}) {
+        for (std::vector<std::string> more : {
+                 std::vector<std::string>{"--iterations", "300"},
+                 {"--iterations", "300", "--batch", "16"},
+                 {"--iterations", "50", "--latency"},
+                 {"--iterations", "100", "--bidirectional"},
+                 {"--iterations", "100", "--connections", "3", "--threads", "2"},
+                 {"--iterations", "50", "--connections", "2", "--threads", "0", "--warm-up", "0"},
+             }) {
+            bool const is_atomic = test == "fetch-add" || test == "compare-swap";
+            more.insert(more.begin(), {test, "--verify", "--poll", "adaptive"});
+            if (!is_atomic) more.insert(more.end(), {"--sizes", "8,5000"});
+            std::string line;
+            for (std::string const& word : more) line += word + " ";
+            outcome const o = loopback(more);
+            INFO(line << "\n" << o.output << o.error);
+            REQUIRE(o.status == 0);
+            REQUIRE(o.json.get_child("rounds").size() == (is_atomic ? 1 : 2));
+            for (auto const& [name, round] : o.json.get_child("rounds")) {
+                auto const operations = round.get<double>("operations");
+                auto const seconds = round.get<double>("seconds");
+                CHECK(round.get<int>("damaged") == 0);
+                CHECK(operations == std::stod(more[5]) * o.json.get<double>("plan.connections"));
+                if (!o.json.get<bool>("plan.bidirectional")) {
+                    CHECK(round.get<double>("MB_per_s") == Approx(operations / seconds * round.get<double>("size_bytes") / (1 << 20)));
+                }
+                if (o.json.get<std::string>("plan.measure") == "latency") {
+                    CHECK(round.get<double>("latency_us.count") == operations);
+                    CHECK(round.get<double>("latency_us.min") > 0);
+                    CHECK(round.get<double>("latency_us.median") <= round.get<double>("latency_us.p99"));
+                    CHECK(round.get<double>("latency_us.p99") <= round.get<double>("latency_us.max"));
+                    // Nothing but that goes on: it cannot take longer than the whole.
+                    CHECK(round.get<double>("latency_us.mean") * operations <= seconds * 1e6);
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("a damaged byte is found by every test that moves bytes", "[bench]") {
+    for (std::string const test : {"write", "read", "send", "write-imm"}) {
+        for (std::string const batch : {"1", "8"}) {
+            outcome const o = loopback({test, "--sizes", "100", "--iterations", "64", "--batch", batch, "--verify", "--corrupt"});
+            INFO(test << o.output << o.error);
+            CHECK(o.status == 7);
+            CHECK(o.error.find("something else arrived") != std::string::npos);
+            CHECK(first_round(o).get<int>("damaged") > 0);
+        }
+    }
+}
+
+TEST_CASE("batches ring one doorbell and take one completion for each list", "[bench]") {
+    outcome const o = loopback({"write", "--sizes", "8", "--iterations", "1024", "--depth", "64", "--batch", "32"});
+    INFO(o.output << o.error);
+    REQUIRE(o.status == 0);
+    CHECK(first_round(o).get<int>("client.sends_posted") == 1024);
+    CHECK(first_round(o).get<int>("client.completions") == 1024 / 32);
+    CHECK(first_round(o).get<int>("client.doorbells") <= 1024 / 32);
+}
+
+TEST_CASE("a duration ends a measurement, and a file of each kind is written", "[bench]") {
+    std::filesystem::path const folder = std::filesystem::temp_directory_path() / ("bench-files-" + std::to_string(::getpid()));
+    std::filesystem::create_directory(folder);
+    outcome const o = loopback(
+        {"send", "--latency", "--duration", "200ms", "--sizes", "8,4K", "--histogram", (folder / "h").string(), "--report",
+         (folder / "r.html").string()}
+    );
+    INFO(o.output << o.error);
+    CHECK(o.status == 0);
+    CHECK(o.error.empty());  // no progress line: it is no terminal
+    CHECK(first_round(o).get<double>("seconds") >= 0.2);
+    CHECK(std::filesystem::file_size(folder / "h") > 100);
+    CHECK(std::filesystem::file_size(folder / "r.html") > 2000);
+    std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("many connections are opened and held", "[bench]") {
+    outcome const o = loopback({"connect", "--connections", "100", "--threads", "1", "--poll", "event", "--duration", "300ms"});
+    INFO(o.output << o.error);
+    REQUIRE(o.status == 0);
+    CHECK(o.json.get<int>("opening.connections") == 100);
+    CHECK(o.json.get<double>("opening.seconds") > 0);
+    CHECK(o.json.get<double>("opening.idle_seconds") >= 0.3);
+}
+
+TEST_CASE("a server serves one client after another, refuses nonsense, and ends when told", "[bench]") {
+    child_process server{{program, "server", "--port", "0"}};
+    REQUIRE(server.wait_for_output(".\n"));
+    std::string const before = "listening on port ";
+    std::string const port = server.output().substr(before.size(), server.output().find('.') - before.size());
+    auto const measure = [&](std::vector<std::string> more) {
+        more.insert(more.begin(), {program, "client", device_address(), port, "write", "--sizes", "8"});
+        child_process p{std::move(more)};
+        auto const status = p.wait(60s);
+        INFO(p.output() << p.error());
+        return status;
+    };
+    CHECK(measure({"--iterations", "100"}) == 0);
+    // One that is killed in the middle is no harm to the next.
+    {
+        child_process killed{{program, "client", device_address(), port, "send", "--duration", "30s"}};
+        std::this_thread::sleep_for(1s);
+        killed.signal(SIGKILL);
+        killed.wait();
+    }
+    CHECK(measure({"--iterations", "100", "--bidirectional"}) == 0);
+    {
+        child_process demo{{(std::filesystem::path{program}.parent_path() / "rdma-client").string(), "write", device_address(), port}};
+        CHECK(demo.wait(60s) != 0);
+    }
+    CHECK(measure({"--iterations", "100"}) == 0);
+    server.signal(SIGTERM);
+    CHECK(server.wait() == 0);
+}
+
+TEST_CASE("a client whose server vanishes says so", "[bench]") {
+    child_process server{{program, "server", "--port", "0"}};
+    REQUIRE(server.wait_for_output(".\n"));
+    std::string const before = "listening on port ";
+    std::string const port = server.output().substr(before.size(), server.output().find('.') - before.size());
+    child_process client{{program, "client", device_address(), port, "write", "--sizes", "8", "--duration", "30s"}};
+    std::this_thread::sleep_for(1s);
+    server.signal(SIGKILL);
+    CHECK(client.wait() == 5);
+    CHECK_FALSE(client.error().empty());
+
+    child_process nobody{{program, "client", device_address(), port, "write"}};
+    CHECK(nobody.wait() == 3);
+}

@@ -1,0 +1,301 @@
+// What rdma-bench counts and shows: its histogram, its plan as it travels, its sizes, its contents, its page.
+#include <boost/property_tree/ptree.hpp>
+#include <boost/property_tree/xml_parser.hpp>
+
+#include <algorithm>
+#include <random>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "rdma-bench/arguments.hpp"
+#include "rdma-bench/histogram.hpp"
+#include "rdma-bench/lane.hpp"
+#include "rdma-bench/memory.hpp"
+#include "rdma-bench/output.hpp"
+#include "rdma-bench/report.hpp"
+#include "support/catch.hpp"
+
+using namespace rdma_bench;
+using std::chrono::nanoseconds;
+
+TEST_CASE("a histogram's quantiles are the recorded values, at most its stated error above", "[bench]") {
+    std::mt19937_64 random{7};
+    std::vector<std::int64_t> values;
+    histogram h;
+    for (int i = 0; i < 20'000; ++i) {
+        // All magnitudes alike: what is right for microseconds only would show.
+        auto const value = static_cast<std::int64_t>(std::pow(2.0, std::uniform_real_distribution{0.0, 38.0}(random)));
+        values.push_back(value);
+        h.record(nanoseconds{value});
+    }
+    std::sort(values.begin(), values.end());
+    CHECK(h.total() == values.size());
+    CHECK(h.min().count() == values.front());
+    CHECK(h.max().count() == values.back());
+    for (double const share : {0.0001, 0.01, 0.25, 0.5, 0.9, 0.99, 0.999, 1.0}) {
+        auto const rank = static_cast<std::size_t>(std::ceil(share * static_cast<double>(values.size()))) - 1;
+        auto const exact = static_cast<double>(values[rank]);
+        auto const told = static_cast<double>(h.quantile(share).count());
+        INFO(share << ": " << exact << " and " << told);
+        CHECK(told >= exact);
+        CHECK(told <= exact * (1 + histogram::relative_error));
+    }
+    double sum = 0;
+    for (std::int64_t const v : values) sum += static_cast<double>(v);
+    CHECK(h.mean_ns() == Approx(sum / static_cast<double>(values.size())));
+}
+
+TEST_CASE("a histogram counts what is out of its range at its ends", "[bench]") {
+    histogram h;
+    CHECK(h.quantile(0.5) == nanoseconds{0});
+    CHECK(h.min() == nanoseconds{0});
+    h.record(nanoseconds{-5});
+    h.record(nanoseconds{0});
+    h.record(std::chrono::hours{10});
+    CHECK(h.total() == 3);
+    CHECK(h.quantile(0.5) == nanoseconds{0});
+    CHECK(h.quantile(1) == h.max());
+    std::uint64_t counted = 0;
+    std::uint64_t last = 0;
+    for (histogram::bin const& b : h.bins()) {
+        CHECK(b.low_ns <= b.high_ns);
+        CHECK(b.low_ns >= last);
+        last = b.high_ns;
+        counted += b.count;
+    }
+    CHECK(counted == 3);
+}
+
+TEST_CASE("histograms that are added up tell the same as one that recorded all", "[bench]") {
+    histogram a;
+    histogram b;
+    histogram all;
+    for (int i = 1; i < 5000; ++i) {
+        (i % 3 == 0 ? a : b).record(nanoseconds{i * i});
+        all.record(nanoseconds{i * i});
+    }
+    a.add(b);
+    CHECK(a.total() == all.total());
+    for (double const share : {0.1, 0.5, 0.99}) CHECK(a.quantile(share) == all.quantile(share));
+    CHECK(a.min() == all.min());
+    CHECK(a.max() == all.max());
+    a.clear();
+    CHECK(a.total() == 0);
+}
+
+TEST_CASE("a percentile distribution ends with all of it", "[bench]") {
+    histogram h;
+    for (int i = 1; i <= 100; ++i) h.record(std::chrono::microseconds{i});
+    std::ostringstream out;
+    h.write_percentiles(out);
+    std::istringstream in{out.str()};
+    std::string line;
+    std::getline(in, line);
+    CHECK(line.find("Percentile") != std::string::npos);
+    std::getline(in, line);
+    std::string last;
+    while (std::getline(in, line) && line.front() != '#') {
+        CHECK(std::stod(line.substr(13)) > (last.empty() ? 0 : std::stod(last.substr(13))));
+        last = line;
+    }
+    double value = 0;
+    double share = 0;
+    std::uint64_t count = 0;
+    std::istringstream{last} >> value >> share >> count;
+    CHECK(share == 1.0);
+    CHECK(count == 100);
+    CHECK(value == Approx(100).epsilon(0.01));
+}
+
+TEST_CASE("sizes are one, a list, or powers of two", "[bench]") {
+    using sizes = std::vector<std::uint64_t>;
+    CHECK(parse_sizes("8") == sizes{8});
+    CHECK(parse_sizes("8,4K,1M") == sizes{8, 4096, 1 << 20});
+    CHECK(parse_sizes("2..16") == sizes{2, 4, 8, 16});
+    CHECK(parse_sizes("2..8M").size() == 23);
+    for (char const* const wrong : {"", "x", "0", "8,", "16..2", "2G", "-1", "8K8", "99999999999"}) {
+        INFO(wrong);
+        CHECK_THROWS_AS(parse_sizes(wrong), CLI::ValidationError);
+    }
+}
+
+TEST_CASE("a plan travels as JSON, and one that cannot be carried out says why", "[bench]") {
+    plan p;
+    p.what = operation::compare_swap;
+    p.sizes_bytes = {8};
+    p.depth = 7;
+    p.batch = 3;
+    p.polling = {rcverbs::poll_mode::event, std::chrono::microseconds{3}};
+    p.connections = 9;
+    p.threads = 2;
+    p.own_threads = false;
+    p.iterations = 11;
+    p.is_bidirectional = true;
+    p.verifies = true;
+    p.pages = page_kind::huge;
+    p.alignment_bytes = 64;
+    nlohmann::json const travelled = nlohmann::json::parse(nlohmann::json(p).dump());
+    nlohmann::json const again = travelled.get<plan>();
+    CHECK(again == travelled);
+    CHECK(p.problem().empty());
+
+    auto const refused = [](auto change) {
+        plan q;
+        change(q);
+        return !q.problem().empty();
+    };
+    CHECK_FALSE(refused([](plan&) {}));
+    CHECK(refused([](plan& q) { q.sizes_bytes.clear(); }));
+    CHECK(refused([](plan& q) { q.sizes_bytes = {0}; }));
+    CHECK(refused([](plan& q) { q.sizes_bytes = {std::uint64_t{1} << 31}; }));
+    CHECK(refused([](plan& q) { q.depth = 0; }));
+    CHECK(refused([](plan& q) { q.depth = depth_max + 1; }));
+    CHECK(refused([](plan& q) { q.batch = q.depth + 1; }));
+    CHECK(refused([](plan& q) { q.connections = connections_max + 1; }));
+    CHECK(refused([](plan& q) { q.alignment_bytes = 3; }));
+    CHECK(refused([](plan& q) { q.what = operation::fetch_add; }));
+    CHECK(refused([](plan& q) { q.how = measure::latency; }));
+    CHECK(refused([](plan& q) { q.duration = std::chrono::milliseconds{-1}; }));
+    CHECK(refused([](plan& q) { q.corrupts = true; }));
+    CHECK(refused([](plan& q) {
+        q.registers = registration::per_operation;
+        q.what = operation::send;
+    }));
+
+    nlohmann::json damaged = travelled;
+    damaged["test"] = "erase";
+    CHECK_THROWS(damaged.get<plan>());
+    damaged = travelled;
+    damaged.erase("depth");
+    CHECK_THROWS(damaged.get<plan>());
+    damaged = travelled;
+    damaged["sizes_bytes"] = "many";
+    CHECK_THROWS(damaged.get<plan>());
+}
+
+TEST_CASE("contents follow from the seed and the slot, and a changed bit shows", "[bench]") {
+    for (std::size_t const size : {1U, 7U, 8U, 9U, 4096U}) {
+        std::vector<std::byte> slot(size);
+        fill(slot, 5, 3);
+        CHECK(holds(slot, 5, 3));
+        CHECK_FALSE(holds(slot, 6, 3));
+        CHECK_FALSE(holds(slot, 5, 4));
+        for (std::size_t const at : {std::size_t{0}, size / 2, size - 1}) {
+            slot[at] ^= std::byte{0x10};
+            CHECK_FALSE(holds(slot, 5, 3));
+            slot[at] ^= std::byte{0x10};
+        }
+    }
+}
+
+TEST_CASE("pages are as aligned as asked, and no better", "[bench]") {
+    for (std::uint64_t alignment = 1; alignment <= (1 << 22); alignment *= 2) {
+        pages const p{100'000, page_kind::small, alignment};
+        auto const address = reinterpret_cast<std::uintptr_t>(p.bytes().data());
+        CHECK(address % alignment == 0);
+        CHECK(address % (2 * alignment) != 0);
+        CHECK(p.bytes().size() == 100'000);
+        p.bytes().front() = p.bytes().back() = std::byte{1};
+    }
+}
+
+TEST_CASE("a greeting survives its way, and what is none is none", "[bench]") {
+    using rcverbs::access_flags;
+    rcverbs::remote_region const region{
+        0x123456789abcdef0, 4096, rcverbs::remote_key{0xfedcba98}, access_flags::remote_write | access_flags::remote_read
+    };
+    auto greeting = encode_greeting(region);
+    CHECK(decode_greeting(greeting) == region);
+    CHECK_FALSE(decode_greeting(std::span{greeting}.first(greeting_bytes - 1)));
+    greeting[0] ^= std::byte{1};
+    CHECK_FALSE(decode_greeting(greeting));
+}
+
+TEST_CASE("memory is divided within its bounds", "[bench]") {
+    plan p;
+    p.sizes_bytes = {8, 100'000};
+    p.depth = 128;
+    CHECK(layout{p}.stride_bytes >= 100'000);
+    CHECK(layout{p}.slots >= 1);
+    CHECK(layout{p}.slots * layout{p}.stride_bytes <= (1 << 20));
+    p.connections = 1000;
+    CHECK(layout{p}.slots * layout{p}.stride_bytes * 1000 <= (std::size_t{256} << 20));
+    p.sizes_bytes = {size_bytes_max};
+    CHECK(layout{p}.slots == 1);
+    p.sizes_bytes = {8};
+    p.what = operation::fetch_add;
+    p.depth = 1000;
+    CHECK(layout{p}.slots == 1000);
+}
+
+namespace {
+
+record sample(measure how) {
+    record r;
+    r.wanted.how = how;
+    r.server = "a <server> & more";
+    for (std::uint64_t size = 2; size <= (8U << 20); size *= 2) {
+        result one;
+        one.size_bytes = size;
+        one.client.operations = 1000;
+        one.client.seconds = 1e-6 * static_cast<double>(size + 100);
+        for (int i = 0; i < 1000; ++i) one.latencies.record(nanoseconds{1000 + i * static_cast<int>(size % 999)});
+        r.rounds.push_back(one);
+    }
+    return r;
+}
+
+std::size_t count_of(boost::property_tree::ptree const& tree, std::string const& name) {
+    std::size_t count = 0;
+    for (auto const& [key, child] : tree) count += (key == name ? 1 : 0) + count_of(child, name);
+    return count;
+}
+
+}  // namespace
+
+TEST_CASE("a report is one well-formed page that asks the network for nothing", "[bench]") {
+    for (measure const how : {measure::bandwidth, measure::latency}) {
+        record const r = sample(how);
+        std::string const page = report_html(r);
+        std::istringstream in{page};
+        boost::property_tree::ptree tree;
+        REQUIRE_NOTHROW(read_xml(in, tree));
+        CHECK(count_of(tree, "svg") == 2);
+        CHECK(count_of(tree, "circle") >= r.rounds.size());
+        CHECK(page.find("<script") == std::string::npos);
+        CHECK(page.find("src=") == std::string::npos);
+        CHECK(page.find("href=") == std::string::npos);
+        CHECK(page.find("nan") == std::string::npos);
+        CHECK(page.find("inf") == std::string::npos);
+        CHECK(page.find("&lt;server&gt; &amp; more") != std::string::npos);
+    }
+    record nothing;
+    nothing.wanted.what = operation::connect;
+    CHECK(count_of([&] {
+              std::istringstream in{report_html(nothing)};
+              boost::property_tree::ptree tree;
+              read_xml(in, tree);
+              return tree;
+          }(), "svg") == 0);
+}
+
+TEST_CASE("figures follow from operations, bytes and seconds in perftest's units", "[bench]") {
+    result r;
+    r.size_bytes = 1 << 20;
+    r.client.operations = 200;
+    r.client.seconds = 2;
+    r.client.cpu_seconds = 0.001;
+    CHECK(r.operations_per_second() == Approx(100));
+    CHECK(r.megabytes_per_second() == Approx(100));
+    CHECK(r.gigabits_per_second() == Approx(0.8388608));
+    CHECK(r.cpu_us() == Approx(5));
+    r.is_bidirectional = true;
+    r.server.operations = 100;
+    r.server.seconds = 1;
+    CHECK(r.operations_per_second() == Approx(200));
+    CHECK(table_row(plan{}, r).size() == table_head(plan{}).size());
+    plan latency;
+    latency.how = measure::latency;
+    CHECK(table_row(latency, r).size() == table_head(latency).size());
+}
