@@ -195,7 +195,8 @@ errc connection_core::start_specially(
     guard& lock, std::span<request const> what, turn when, handler_source source
 ) {
     for (request const& one : what) {
-        if (errc const problem = refusal(one); problem != errc{}) return problem;
+        errc const problem = is_open_ && data_.is_single(one) ? plain_refusal(one) : refusal(one);
+        if (problem != errc{}) return problem;
     }
     bool const is_receive = what.front().kind == operation_kind::receive;
     if (when == turn::now && !((is_open_ || is_receive) && data_.has_room_for(what))) return errc::would_block;

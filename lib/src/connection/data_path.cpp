@@ -124,7 +124,15 @@ void data_path::gather_sends() {
         --op->pieces_left;
         if (is_read) --op->reads_left;
         send_marks_[built_] = op->posted;
-        bool const is_last = cut_next(*op, built_);
+        bool is_last = false;
+        if (is_single(what)) {
+            // One of a batch's, which is nearly always made of such.
+            op->posted = {op->posted.request_index + 1, 0, 0, 0};
+            is_last = op->posted.request_index == op->batch.size();
+            verbs::build_single(send_list_[built_], send_segments_[built_ * limits_.segments_max], what);
+        } else {
+            is_last = cut_next(*op, built_);
+        }
         append(*op, is_read, is_last, send_list_[built_]);
         if (is_last) sends_.waiting.pop_front();
     }

@@ -81,6 +81,10 @@ public:
     bool has_room_for(std::span<request const> what) const noexcept;
     /// Takes on an operation that has been filled in; pump() posts it.
     void start(operation& op) noexcept;
+    /// True if the request makes one work request, of one slice at most.
+    bool is_single(request const& what) const noexcept {
+        return what.local.count() <= 1 && what.local.size_bytes() <= limits_.bytes_max;
+    }
     /// True if start_plain() will do: the request makes one work request, of one slice at most, and there is room for it.
     bool is_plain(request const& what) const noexcept {
         return is_single(what) && sends_.waiting.empty() && what.kind != operation_kind::receive &&
@@ -157,9 +161,6 @@ private:
     };
     queue& queue_of(operation const& op) noexcept {
         return op.what.kind == operation_kind::receive ? receives_ : sends_;
-    }
-    bool is_single(request const& what) const noexcept {
-        return what.local.count() <= 1 && what.local.size_bytes() <= limits_.bytes_max;
     }
     cost cost_of(std::span<request const> what) const noexcept;
     bool has_room_for(queue const& q, cost const& c) const noexcept {

@@ -231,7 +231,8 @@ void connection_core::make_queue_pair(ibv_context* on, error_code& ec) {
     if (ec) return;
     if (options_.progress == progress_on::context) ec = registry_.descriptors().add(queue.descriptor());
     if (ec) return;
-    auto source = std::make_shared<progress::completion_source>(executor_, options_.polling, std::move(queue));
+    auto const others = options_.shared_poller.is_open() ? progress::company::shared : progress::company::alone;
+    auto source = std::make_shared<progress::completion_source>(executor_, options_.polling, others, std::move(queue));
     {
         auto const channel = registry_.channel().lock();
         qp_ = verbs::queue_pair{is_out_of_band_ ? nullptr : id_->raw(), domain_->get(), source->queue().get(), sizes, ec};

@@ -16,9 +16,12 @@ struct completion_source::round_handler {
 };
 
 completion_source::completion_source(
-    boost::asio::any_io_executor executor, polling_options options, verbs::completion_queue queue
+    boost::asio::any_io_executor executor, polling_options options, company others, verbs::completion_queue queue
 )
-    : executor_{std::move(executor)}, options_{options}, queue_{std::move(queue)} {}
+    : empty_poll_weight_{others == company::shared ? completions_per_round : 8},
+      executor_{std::move(executor)},
+      options_{options},
+      queue_{std::move(queue)} {}
 
 void completion_source::start(std::shared_ptr<completion_sink> sink) {
     boost::asio::post(executor_, [self = shared_from_this(), sink = std::move(sink)]() mutable {
@@ -49,7 +52,7 @@ void completion_source::post_round(std::shared_ptr<completion_source> self) {
     for (int left = completions_per_round; left > 0 && !is_stopped_;) {
         int const count = poll_once();
         if (count < 0) return;
-        left -= count > 0 ? count : empty_poll_weight;
+        left -= count > 0 ? count : empty_poll_weight_;
         found |= count > 0;
     }
     if (is_stopped_) return;

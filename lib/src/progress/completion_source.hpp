@@ -77,10 +77,13 @@ private:
     counter sleeps_{0};
 };
 
+/// Whether others poll on the same thread.
+enum class company { alone, shared };
+
 class completion_source : public std::enable_shared_from_this<completion_source> {
 public:
     completion_source(
-        boost::asio::any_io_executor executor, polling_options options, verbs::completion_queue queue
+        boost::asio::any_io_executor executor, polling_options options, company others, verbs::completion_queue queue
     );
 
     /// Begins to poll, for as long as it is not stopped; keeps `sink` alive until then.
@@ -97,9 +100,9 @@ public:
 private:
     // What a round is: so many completions that the run queue's own cost, which is a system call as soon as a timer or
     // descriptor is in it, does not show; so few that what else is posted there waits for microseconds only. A poll that
-    // finds nothing counts for some.
+    // finds nothing counts for some; among others that may have something, it ends the round.
     static constexpr int completions_per_round = 128;
-    static constexpr int empty_poll_weight = 8;
+    int const empty_poll_weight_;
     static constexpr std::size_t batch_size = 32;
 
     struct round_handler;
