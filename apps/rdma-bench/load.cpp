@@ -31,6 +31,7 @@ void load::run(std::uint64_t count, std::function<void()> done) {
     left_ = count;
     done_ = std::move(done);
     if (latencies_ != nullptr) latencies_->clear();
+    began_ = clock::now();
     if (lane_.has_failed()) return finish();
     start();
 }

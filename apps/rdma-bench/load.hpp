@@ -48,7 +48,8 @@ public:
     std::uint64_t damaged() const noexcept { return damaged_; }
     /// How long each operation took since the last run(); null where the plan is not for latency.
     histogram const* latencies() const noexcept { return latencies_.get(); }
-    /// When the last run() was done.
+    /// When the last run() began, and was done.
+    std::chrono::steady_clock::time_point began() const noexcept { return began_; }
     std::chrono::steady_clock::time_point ended() const noexcept { return ended_; }
     /// Looks at memory that the peer writes or this side reads, after the round.
     void check_memory(std::uint64_t operations_of_peer);
@@ -107,6 +108,7 @@ private:
     std::atomic<std::uint64_t> operations_{0};
     std::uint64_t damaged_ = 0;
     std::unique_ptr<histogram> latencies_;
+    clock::time_point began_;
     clock::time_point ended_;
 };
 

@@ -144,7 +144,7 @@ void draw_curve(std::ostream& out, curve const& c, axis const& x, axis const& y,
             << escape(at.label) << "</title></circle>\n";
     }
     double const line = top + 16 + 16 * static_cast<double>(index);
-    out << "<text x=\"" << left + 14 << "\" y=\"" << line << "\" fill=\"" << colour << "\">" << escape(c.name) << "</text>\n";
+    out << "<text x=\"" << left + 14 << "\" y=\"" << line << "\" style=\"fill:" << colour << "\">" << escape(c.name) << "</text>\n";
 }
 
 // Throughput over size: one figure of every round.

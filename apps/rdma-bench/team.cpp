@@ -147,7 +147,6 @@ asio::awaitable<void> team::begin(round r) {
 }
 
 asio::awaitable<void> team::run(std::uint64_t count, std::chrono::milliseconds time) {
-    started_ = clock::now();
     co_await each([count](member& m, std::function<void()> done) { m.work->run(count, std::move(done)); }, time);
 }
 
@@ -179,14 +178,16 @@ void team::mark() {
 
 side_result team::measured() const {
     side_result r = marked_;
-    clock::time_point last = started_;
+    clock::time_point first = clock::time_point::max();
+    clock::time_point last = clock::time_point::min();
     for (member const& m : members_) {
         r.add(m.on->connection().statistics(), 1);
         r.damaged += m.work->damaged();
+        first = std::min(first, m.work->began());
         last = std::max(last, m.work->ended());
     }
     r.operations = operations() - marked_operations_;
-    r.seconds = std::chrono::duration<double>(last - started_).count();
+    if (last > first) r.seconds = std::chrono::duration<double>(last - first).count();
     r.cpu_seconds = cpu_seconds() - marked_.cpu_seconds;
     return r;
 }

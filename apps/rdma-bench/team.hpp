@@ -96,7 +96,6 @@ private:
     boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
     side_result marked_;
     std::uint64_t marked_operations_ = 0;
-    std::chrono::steady_clock::time_point started_;
 };
 
 }  // namespace rdma_bench

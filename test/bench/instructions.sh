@@ -7,23 +7,24 @@ set -euo pipefail
 program=$1
 more_max=300
 few=1600
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
-# Instructions of a whole run, by valgrind.
+# Instructions of so many operations, by valgrind: the program has what came before forgotten, and the sum written at their end.
 count() {
+    local sums=$work/callgrind
+    rm -f "$sums"*
     # Its threads take turns, or one that polls would leave no turn to the others.
-    timeout 100 valgrind --fair-sched=yes --tool=callgrind --callgrind-out-file=/dev/null \
-        "$program" count "$1" "$2" "$3" 2>&1 >/dev/null | sed -n 's/^==[0-9]*== Collected : *//p'
+    timeout 100 valgrind --fair-sched=yes --tool=callgrind --callgrind-out-file="$sums" \
+        "$program" count "$1" "$2" "$3" >"$work/out" 2>&1 || { cat "$work/out" >&2; exit 1; }
+    sed -n 's/^totals: //p' "$sums.1"
 }
 
+many=400000
 for depth in 16 1; do
     declare -A cost
     for loop in raw callback deferred coroutine; do
-        short=$(count "$loop" "$few" "$depth")
-        # Threads that wait poll meanwhile: many operations make that small.
-        many=400000
-        if ((depth == 16)) && [[ $loop = raw || $loop = callback ]]; then many=2000000; fi
-        long=$(count "$loop" "$many" "$depth")
-        cost[$loop]=$(((long - short) / (many - few)))
+        cost[$loop]=$(($(count "$loop" "$many" "$depth") / many))
         printf '%2d in flight: %-10s %5d instructions per operation, %+d to raw verbs\n' \
             "$depth" "$loop" "${cost[$loop]}" $((cost[$loop] - cost[raw]))
     done

@@ -4,6 +4,8 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/strand.hpp>
 
+#include <algorithm>
+
 #include "connection/quarantine.hpp"
 #include "verbs/errno_map.hpp"
 #include "verbs/region_record.hpp"
@@ -172,12 +174,18 @@ inline errc connection_core::start_operation(
     guard lock{mutex_};
     request const& first = what.front();
     bool const is_unusual = !is_open_ || what.size() != 1 || source.actions->slot != nullptr;
-    if (is_unusual || !data_.is_plain(first)) return start_specially(lock, what, when, source);
+    if (is_unusual || !(data_.is_plain(first) || data_.is_plain_receive(first))) {
+        return start_specially(lock, what, when, source);
+    }
     if (errc const problem = plain_refusal(first); problem != errc{}) return problem;
     operation* const op = data_.take_free();
     if (op == nullptr) return when == turn::now ? errc::would_block : errc::queue_full;
     source.actions->place(source.handler, *op, executor_);
-    data_.start_plain(*op, first);
+    if (first.kind == operation_kind::receive) {
+        data_.start_plain_receive(*op, first);
+    } else {
+        data_.start_plain(*op, first);
+    }
     // Inside a round the doorbell is rung once, at its end.
     if (round_thread_ != this_thread()) pump();
     make_calls(lock);
@@ -228,16 +236,23 @@ void connection_core::post_waiting() {
     }
 }
 
-[[gnu::flatten]] void connection_core::on_completions(std::span<ibv_wc const> batch) {
+[[gnu::flatten]] std::size_t connection_core::on_completions(std::span<ibv_wc const> batch) {
     guard lock{mutex_};
-    if (is_shut_down_) return;
+    if (is_shut_down_) return batch.size();
+    std::uint64_t const oldest = data_.oldest_send();
     completion_report report = data_.retire(batch);
+    // A completion may stand for a list; but receives, and completions of nobody's, have none in this account.
+    std::size_t const work = std::max<std::size_t>(batch.size(), data_.oldest_send() - oldest);
     if (report.failed.failed()) on_failed(report);
     if (!is_live()) check_drained();
     round_thread_ = this_thread();
     make_calls(lock);
-    if (!report.shared.empty()) return run_shared_round(report);
-    run_round(report.done);
+    if (!report.shared.empty()) {
+        run_shared_round(report);
+    } else {
+        run_round(report.done);
+    }
+    return work;
 }
 
 // One of the two may be ended by a handler's exception: so where there are both, one is posted.

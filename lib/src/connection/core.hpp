@@ -110,7 +110,7 @@ private:
     void shut_down() noexcept override;
     void on_event(cm::event& e) override;
     void on_device_event(cm::device_event const& e) override;
-    void on_completions(std::span<ibv_wc const> batch) override;
+    std::size_t on_completions(std::span<ibv_wc const> batch) override;
     void on_queue_broken(error_code ec) override;
     void on_deadline(std::uint64_t armed);
 

@@ -97,6 +97,20 @@ public:
         op.what.kind = what.kind;
         append_single(op, what, verbs::is_read_or_atomic(what.kind));
     }
+    /// True if start_plain_receive() will do: a receive of one slice at most, for which, behind those that wait, there is room.
+    bool is_plain_receive(request const& what) const noexcept {
+        return what.kind == operation_kind::receive && is_single(what) &&
+               receives_.wanted.pieces < receives_.window.room();
+    }
+    /// The same as start(), for a receive. REQUIRES: is_plain_receive(what); a handler is in place.
+    void start_plain_receive(operation& op, request const& what) noexcept {
+        op.is_single = true;
+        op.what = what;
+        op.pieces_left = 1;
+        op.reads_left = 0;
+        ++receives_.wanted.pieces;
+        receives_.waiting.push_back(op);
+    }
     /// Rings for what is built, if that is all there is to do; false if it is not, or if the device refuses: pump() then.
     bool ring(verbs::queue_pair& qp) noexcept {
         if (built_ == 0 || !sends_.waiting.empty() || !receives_.waiting.empty()) return false;
@@ -119,6 +133,9 @@ public:
             if (wc.status == IBV_WC_SUCCESS && wc.wr_id == sends_.window.oldest() && sends_.window.posted() > 0) {
                 entry const e = sends_.window.retire_oldest();
                 if (e.is_last_piece) take_in(*e.op, wc.wr_id, wc, report);
+            } else if (wc.status == IBV_WC_SUCCESS && wc.wr_id == verbs::receive_id(receives_.window.oldest()) &&
+                       receives_.window.posted() > 0) {
+                take_in(*receives_.window.retire_oldest().op, wc.wr_id, wc, report);
             } else {
                 retire_specially(wc, report);
             }

@@ -18,7 +18,7 @@ struct completion_source::round_handler {
 completion_source::completion_source(
     boost::asio::any_io_executor executor, polling_options options, company others, verbs::completion_queue queue
 )
-    : empty_poll_weight_{others == company::shared ? completions_per_round : 8},
+    : empty_polls_max_{others == company::shared ? 1 : 16},
       executor_{std::move(executor)},
       options_{options},
       queue_{std::move(queue)} {}
@@ -49,11 +49,13 @@ void completion_source::post_round(std::shared_ptr<completion_source> self) {
 // Flat, because it is what a polling thread does all day.
 [[gnu::flatten]] void completion_source::run_round(std::shared_ptr<completion_source> self) {
     bool found = false;
-    for (int left = completions_per_round; left > 0 && !is_stopped_;) {
-        int const count = poll_once();
-        if (count < 0) return;
-        left -= count > 0 ? count : empty_poll_weight_;
-        found |= count > 0;
+    int empty_polls = 0;
+    for (int left = work_per_round; left > 0 && empty_polls < empty_polls_max_ && !is_stopped_;) {
+        int const work = poll_once();
+        if (work < 0) return;
+        left -= work;
+        found |= work > 0;
+        empty_polls = work > 0 ? 0 : empty_polls + 1;
     }
     if (is_stopped_) return;
     if (found) last_found_ = std::chrono::steady_clock::now();
@@ -64,7 +66,7 @@ void completion_source::post_round(std::shared_ptr<completion_source> self) {
     }
 }
 
-// Polls once and delivers; returns how many there were, or -1 after a failure.
+// Polls once and delivers; returns how much work has been completed, or -1 after a failure.
 int completion_source::poll_once() {
     int const count = queue_.poll(batch_);
     if (count < 0) {
@@ -72,11 +74,12 @@ int completion_source::poll_once() {
         return -1;
     }
     counters_->count_poll(static_cast<std::size_t>(count));
+    int work = 0;
     // A handler that ends the connection stops the source; the sink outlasts the call.
     if (count > 0) {
         is_delivering_ = true;
         try {
-            sink_->on_completions({batch_.data(), static_cast<std::size_t>(count)});
+            work = static_cast<int>(sink_->on_completions({batch_.data(), static_cast<std::size_t>(count)}));
             end_delivery();
         } catch (...) {
             end_delivery();
@@ -85,7 +88,7 @@ int completion_source::poll_once() {
             throw;
         }
     }
-    return count;
+    return work;
 }
 
 bool completion_source::has_spun_enough() {
@@ -100,9 +103,9 @@ bool completion_source::has_spun_enough() {
 void completion_source::sleep(std::shared_ptr<completion_source> self) {
     error_code ec = queue_.arm();
     if (ec) return fail(ec);
-    int const count = poll_once();
-    if (count < 0 || is_stopped_) return;
-    if (count > 0) {
+    int const work = poll_once();
+    if (work < 0 || is_stopped_) return;
+    if (work > 0) {
         last_found_ = std::chrono::steady_clock::now();
         return post_round(std::move(self));
     }

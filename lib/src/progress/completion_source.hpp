@@ -39,7 +39,8 @@ namespace rcverbs::progress {
 class completion_sink {
 public:
     /// A batch, in the order of the queue. Called on the source's executor, never while another call is under way.
-    virtual void on_completions(std::span<ibv_wc const> batch) = 0;
+    /// Returns how many work requests have come back: at least one for each.
+    virtual std::size_t on_completions(std::span<ibv_wc const> batch) = 0;
     /// The queue is broken; nothing more will come.
     virtual void on_queue_broken(error_code ec) = 0;
 
@@ -98,11 +99,12 @@ public:
     std::shared_ptr<poll_counters const> counters() const noexcept { return counters_; }
 
 private:
-    // What a round is: so many completions that the run queue's own cost, which is a system call as soon as a timer or
-    // descriptor is in it, does not show; so few that what else is posted there waits for microseconds only. A poll that
-    // finds nothing counts for some; among others that may have something, it ends the round.
-    static constexpr int completions_per_round = 128;
-    int const empty_poll_weight_;
+    // A round ends when so much work has been completed, or when so many polls, one after another, found nothing. So much
+    // that the run queue's own cost, which is a system call as soon as a timer or descriptor is in it, does not show, not even
+    // in one operation of a hundred; so little that what else is posted there has its turn soon. Among others that may have
+    // something, one poll that finds nothing is enough.
+    static constexpr int work_per_round = 192;
+    int const empty_polls_max_;
     static constexpr std::size_t batch_size = 32;
 
     struct round_handler;

@@ -35,19 +35,26 @@ constexpr std::uint64_t sequence_of(std::uint64_t id) noexcept { return id & ~(r
 constexpr std::uint64_t shared_receive_id(std::uint64_t slot) noexcept { return slot | receive_bit | shared_bit; }
 constexpr bool is_shared_receive(std::uint64_t id) noexcept { return (id & shared_bit) != 0; }
 
+// The order of operation_kind: what the local memory is only read for, reads, atomics, receives. One comparison for each.
+static_assert(
+    detail::operation_kind::write_with_immediate < detail::operation_kind::read &&
+    detail::operation_kind::read < detail::operation_kind::fetch_add &&
+    detail::operation_kind::fetch_add < detail::operation_kind::compare_swap &&
+    detail::operation_kind::compare_swap < detail::operation_kind::receive
+);
+
 /// True for fetch-and-add and compare-and-swap.
 constexpr bool is_atomic(detail::operation_kind kind) noexcept {
-    return kind == detail::operation_kind::fetch_add || kind == detail::operation_kind::compare_swap;
+    return kind >= detail::operation_kind::fetch_add && kind <= detail::operation_kind::compare_swap;
 }
 /// True for what counts against the negotiated depth of reads and atomics.
 constexpr bool is_read_or_atomic(detail::operation_kind kind) noexcept {
-    return kind == detail::operation_kind::read || is_atomic(kind);
+    return kind >= detail::operation_kind::read && kind <= detail::operation_kind::compare_swap;
 }
 
 /// What an operation's own memory must allow.
 constexpr access_flags local_rights(detail::operation_kind kind) noexcept {
-    bool const is_filled = kind == detail::operation_kind::receive || is_read_or_atomic(kind);
-    return is_filled ? access_flags::local_write : access_flags::local_read;
+    return kind >= detail::operation_kind::read ? access_flags::local_write : access_flags::local_read;
 }
 
 // --- what the builders below are made of ---
