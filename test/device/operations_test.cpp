@@ -4,14 +4,17 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_future.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
 #include <optional>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "device/fixture.hpp"
@@ -267,6 +270,59 @@ TEST_CASE("a batch longer than the queue goes out in parts, in order, and comple
         CHECK(same(ours.bytes().first(199 * 16 + 64), theirs.bytes().first(199 * 16 + 64)));
         CHECK(calls == 1);
         co_await p.client.async_disconnect(asio::use_awaitable);
+    });
+}
+
+TEST_CASE("what else is posted to a polling thread has its turn however much comes back", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        constexpr std::size_t list_length = 16;
+        constexpr std::size_t lists = 8;
+        constexpr std::size_t lists_to_do = 4000 / slowness;
+        connection_options options;
+        options.send_queue_depth = list_length * lists;
+        options.polling.mode = poll_mode::busy;
+        test::pair p = co_await connect(io, options);
+        buffer ours{p.client.domain(), 64, access_flags::local_write};
+        buffer theirs{p.server.domain(), 64, all_remote};
+        // All of it happens on the polling thread, but for the waiting.
+        std::vector<batch> all;
+        std::size_t to_start = lists_to_do;
+        std::size_t done = 0;
+        std::size_t waited_max = 0;
+        bool has_failed = false;
+        std::promise<void> ended;
+        std::function<void(std::size_t)> submit = [&](std::size_t i) {
+            --to_start;
+            all[i].async_submit([&, i](error_code ec, std::size_t) {
+                if (ec) to_start = 0;
+                if (++done == lists_to_do || (ec && !std::exchange(has_failed, true))) ended.set_value();
+                if (to_start > 0) submit(i);
+            });
+        };
+        std::function<void()> take_turn = [&] {
+            asio::post(p.client.get_executor(), [&, posted = done] {
+                waited_max = std::max(waited_max, done - posted);
+                if (done < lists_to_do) take_turn();
+            });
+        };
+        for (std::size_t i = 0; i < lists; ++i) {
+            batch& b = all.emplace_back(p.client, list_length);
+            for (std::size_t k = 0; k < list_length; ++k) b.write(ours.slice(0, 8), theirs.remote().slice(8, 8));
+        }
+        asio::post(p.client.get_executor(), [&] {
+            for (std::size_t i = 0; i < lists; ++i) submit(i);
+            take_turn();
+        });
+        ended.get_future().wait();
+        // Whatever of it is still posted.
+        co_await asio::post(p.client.get_executor(), asio::use_awaitable);
+        co_await asio::post(io, asio::use_awaitable);
+        // A round is 192 work requests and what the last look brought, and each turn waits for one.
+        CHECK(waited_max <= 192 / list_length + 2 * lists);
+        CHECK_FALSE(has_failed);
+        p.client.close();
+        p.server.close();
     });
 }
 
