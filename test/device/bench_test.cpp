@@ -124,6 +124,20 @@ TEST_CASE("a duration ends a measurement, and a file of each kind is written", "
     std::filesystem::remove_all(folder);
 }
 
+TEST_CASE("threads are pinned and memory is made as asked, or it is said why not", "[bench]") {
+    for (std::vector<std::string> more :
+         {std::vector<std::string>{"--cpus", "0"}, {"--alignment", "1"}, {"--registration", "per-operation"}, {"--inline", "64"}}) {
+        more.insert(more.begin(), {"write", "--sizes", "24", "--iterations", "64", "--verify"});
+        outcome const o = loopback(more);
+        INFO(more[6] << o.output << o.error);
+        CHECK(o.status == 0);
+        CHECK(first_round(o).get<int>("operations") == 64);
+    }
+    outcome const nowhere = loopback({"write", "--iterations", "8", "--cpus", "5000"});
+    CHECK(nowhere.status == 1);
+    CHECK_FALSE(nowhere.error.empty());
+}
+
 TEST_CASE("many connections are opened and held", "[bench]") {
     outcome const o = loopback({"connect", "--connections", "100", "--threads", "1", "--poll", "event", "--duration", "300ms"});
     INFO(o.output << o.error);
