@@ -48,6 +48,14 @@ unsigned processors() noexcept {
     return ::sched_getaffinity(0, sizeof set, &set) == 0 ? static_cast<unsigned>(CPU_COUNT(&set)) : 1;
 }
 
+void raise_file_limit() noexcept {
+    rlimit files{};
+    if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+    files.rlim_cur = files.rlim_max;
+    // What cannot be had shows when it is used up.
+    static_cast<void>(::setrlimit(RLIMIT_NOFILE, &files));
+}
+
 void pin_this_thread(int processor) {
     cpu_set_t set;
     CPU_ZERO(&set);

@@ -14,6 +14,8 @@ std::uint64_t available_bytes();
 /// The kernel's name and release, and the processors that may be used.
 std::string kernel();
 unsigned processors() noexcept;
+/// Lets the program have as many open files as it may: each connection has one.
+void raise_file_limit() noexcept;
 /// Pins the calling thread to one processor. Throws boost::system::system_error.
 void pin_this_thread(int processor);
 

@@ -18,6 +18,7 @@
 #include "common/arguments.hpp"
 #include "rdma-bench/arguments.hpp"
 #include "rdma-bench/client.hpp"
+#include "rdma-bench/machine.hpp"
 #include "rdma-bench/output.hpp"
 #include "rdma-bench/report.hpp"
 #include "rdma-bench/server.hpp"
@@ -186,6 +187,7 @@ int main(int argc, char** argv) {
     } catch (CLI::ParseError const& e) {
         return static_cast<int>(app.exit(e) == 0 ? exit_code::done : exit_code::usage);
     }
+    raise_file_limit();
     exit_code code = exit_code::other;
     try {
         switch (a.what) {

@@ -69,7 +69,8 @@ rcverbs::connection_options team::options(std::size_t index) const {
     o.resolve_address_deadline = limits_.patience;
     o.resolve_route_deadline = limits_.patience;
     if (plan_.what == operation::connect) {
-        o.send_queue_depth = plan_.depth;
+        // Small, as of a program with many connections; the depth is how many are made at a time.
+        o.send_queue_depth = o.waiting_operations_max = 16;
         o.initiator_depth = o.responder_resources = 1;
     }
     return o;
