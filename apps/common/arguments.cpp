@@ -1,5 +1,8 @@
 #include "common/arguments.hpp"
 
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+
 #include <map>
 
 #include "common/message_frame.hpp"
@@ -84,6 +87,15 @@ void add_shared(CLI::App& app, arguments& out) {
         ->option_text("STEP");
     app.add_flag("--corrupt", out.exchange.corrupt, "damage the outgoing message, to try out the check");
     app.footer(exit_code_help);
+}
+
+std::optional<rcverbs::endpoint> resolve(std::string const& host, std::uint16_t port) {
+    boost::asio::io_context io;
+    boost::system::error_code ec;
+    auto const found = boost::asio::ip::tcp::resolver{io}.resolve(host, std::to_string(port), ec);
+    if (!ec && !found.empty()) return rcverbs::endpoint{found.begin()->endpoint().address(), port};
+    complain("unknown host " + host + ": " + ec.message());
+    return std::nullopt;
 }
 
 bool parse(CLI::App& app, int argc, char** argv, exit_code& code) {

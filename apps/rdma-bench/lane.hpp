@@ -1,7 +1,7 @@
 // lane.hpp — one connection that is measured, with the memory that its operations use on this side and the peer's.
 //
 // Everything but making and connecting it happens on the connection's executor, so a lane needs no lock; what others may read
-// meanwhile is atomic. It must outlive its connection's last handler: close it, and wait for async_wait_closed.
+// meanwhile is atomic. It must outlive its connection's last handler: close it, and wait for async_wait_disconnected.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -12,7 +12,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include <rcverbs/rcverbs.hpp>
 

@@ -96,8 +96,8 @@ void message_ping_load::send() {
     if (ec) fail(ec);
 }
 
-void message_ping_load::on_message(std::uint64_t number, rcverbs::received const&) {
-    if (verifies() && !holds_message(number)) count_damaged();
+void message_ping_load::on_message(std::uint64_t number, rcverbs::received const& message) {
+    check_message(number, message);
     if (on().which() == side::server) {
         count(1);
         return send();

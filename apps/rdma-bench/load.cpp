@@ -62,8 +62,12 @@ void load::make_slots() {
     if (is_atomic(lane_.terms().what)) cell_ = lane_.peer().word(0);
 }
 
-bool load::holds_message(std::uint64_t n) const {
-    return holds(lane_.slot_of(n, round_.size_bytes), round_.seed, n % lane_.shape().slots);
+void load::check_message(std::uint64_t number, rcverbs::received const& message) {
+    if (!verifies()) return;
+    bool const is_sent = lane_.terms().what == operation::send;
+    bool const is_next = is_sent ? message.size_bytes == round_.size_bytes : message.immediate == static_cast<std::uint32_t>(number);
+    bool const is_whole = holds(lane_.slot_of(number, round_.size_bytes), round_.seed, number % lane_.shape().slots);
+    if (!is_next || !is_whole) count_damaged();
 }
 
 void load::check_memory(std::uint64_t operations_of_peer) {

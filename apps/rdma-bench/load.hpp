@@ -73,7 +73,8 @@ protected:
     rcverbs::local_slice const& incoming(std::uint64_t n) const noexcept { return slots_[n % slots_.size()].in; }
     rcverbs::remote_region const& target(std::uint64_t n) const noexcept { return slots_[n % slots_.size()].peer; }
     rcverbs::remote_word cell() const noexcept { return cell_; }
-    bool holds_message(std::uint64_t n) const;
+    /// Whether a message is the one whose turn it is, with the contents that it should have.
+    void check_message(std::uint64_t number, rcverbs::received const& message);
 
     // One more is complete. Relaxed: a count that is read while it changes is for a progress line only.
     void count(std::uint64_t n) noexcept {

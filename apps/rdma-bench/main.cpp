@@ -2,7 +2,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ip/address.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 
@@ -11,6 +11,8 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include <nlohmann/json.hpp>
@@ -84,31 +86,17 @@ exit_code run_client(arguments const& a, rcverbs::endpoint const& server, std::s
 }
 
 exit_code run_client(arguments const& a) {
-    asio::io_context io;
-    boost::system::error_code ec;
-    auto const found = asio::ip::tcp::resolver{io}.resolve(a.host, std::to_string(a.port), ec);
-    if (ec || found.empty()) {
-        demo::complain("unknown host " + a.host + ": " + ec.message());
-        return exit_code::usage;
-    }
-    rcverbs::endpoint const server{found.begin()->endpoint().address(), a.port};
-    return run_client(a, server, server.to_string());
+    auto const server = demo::resolve(a.host, a.port);
+    return server ? run_client(a, *server, server->to_string()) : exit_code::usage;
 }
 
 exit_code run_server(arguments const& a) {
     asio::io_context io;
-    std::optional<server> serving;
+    std::unique_ptr<server> serving;
     try {
-        if (!a.bind.empty()) {
-            serving.emplace(io, rcverbs::endpoint{a.bind, a.port}, a.bounds);
-        } else {
-            try {
-                // The IPv6 wildcard serves IPv4 clients, too, where there is IPv6.
-                serving.emplace(io, rcverbs::endpoint{"::", a.port}, a.bounds);
-            } catch (boost::system::system_error const&) {
-                serving.emplace(io, rcverbs::endpoint{"0.0.0.0", a.port}, a.bounds);
-            }
-        }
+        serving = demo::listen_at(a.bind, a.port, [&](rcverbs::endpoint const& here) {
+            return std::make_unique<server>(io, here, a.bounds);
+        });
     } catch (boost::system::system_error const& e) {
         demo::complain(std::string{"cannot listen: "} + e.what());
         return exit_code::could_not_connect;

@@ -5,9 +5,6 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
-#include <algorithm>
-#include <optional>
-
 #include "common/exchange.hpp"
 
 namespace rdma_bench {
@@ -16,7 +13,6 @@ namespace asio = boost::asio;
 using asio::use_awaitable;
 using demo::complain;
 using nlohmann::json;
-using rcverbs::error_code;
 
 namespace {
 

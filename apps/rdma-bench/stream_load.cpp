@@ -9,19 +9,10 @@ namespace rdma_bench {
 using rcverbs::access_flags;
 using rcverbs::error_code;
 
-namespace {
-
-bool is_message_right(std::uint64_t number, rcverbs::received const& message, operation what, std::uint64_t size_bytes) {
-    if (what == operation::send) return message.size_bytes == size_bytes;
-    return message.immediate == static_cast<std::uint32_t>(number);
-}
-
-}  // namespace
-
 // --- the receiving side ----------------------------------------------------------------------------------------
 
 void sink_load::on_message(std::uint64_t number, rcverbs::received const& message) {
-    if (verifies() && !(is_message_right(number, message, on().terms().what, size_bytes()) && holds_message(number))) count_damaged();
+    check_message(number, message);
     count(1);
 }
 
@@ -42,7 +33,7 @@ void stream_load::on_begin() {
 
 // Of the other direction, where both sides send.
 void stream_load::on_message(std::uint64_t number, rcverbs::received const& message) {
-    if (verifies() && !(is_message_right(number, message, on().terms().what, size_bytes()) && holds_message(number))) count_damaged();
+    check_message(number, message);
 }
 
 void stream_load::fill() {

@@ -48,7 +48,6 @@ public:
     rcverbs::connection_options options(std::size_t index) const;
     /// Takes on a lane that is not connected yet, and returns it.
     lane& add(rcverbs::connection c);
-    std::size_t size() const noexcept { return members_.size(); }
 
     /// Pins the threads. Once, when all lanes are connected.
     boost::asio::awaitable<void> pin();

@@ -4,7 +4,6 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
@@ -127,13 +126,9 @@ private:
 };
 
 exit_code run(client_arguments& a) {
-    asio::io_context io;
+    auto const server = demo::resolve(a.host, a.port);
+    if (!server) return exit_code::usage;
     boost::system::error_code ec;
-    auto const found = asio::ip::tcp::resolver{io}.resolve(a.host, std::to_string(a.port), ec);
-    if (ec || found.empty()) {
-        demo::complain("unknown host " + a.host + ": " + ec.message());
-        return exit_code::usage;
-    }
     if (!a.from.empty()) {
         a.connection.bind_address = asio::ip::make_address(a.from, ec);
         if (ec) {
@@ -142,14 +137,13 @@ exit_code run(client_arguments& a) {
         }
     }
     a.apply_timeout();
-    rcverbs::endpoint const server{found.begin()->endpoint().address(), a.port};
     if (a.exchange.mode == demo::transfer_mode::atomic) {
         a.counter.additions = a.count;
-        return run_once(a, server);
+        return run_once(a, *server);
     }
-    if (a.attempts > 0) return persistent_client{a, server}.run();
+    if (a.attempts > 0) return persistent_client{a, *server}.run();
     for (std::uint32_t i = 0; i < a.count; ++i) {
-        exit_code const code = run_once(a, server);
+        exit_code const code = run_once(a, *server);
         if (code != exit_code::done) return code;
     }
     return exit_code::done;

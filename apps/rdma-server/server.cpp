@@ -23,13 +23,7 @@ rcverbs::acceptor listen(asio::io_context& io, server_arguments const& a) {
     options.connections_max = a.clients_max;
     options.connections_per_address_max = a.clients_per_address_max;
     options.busy_answer = rcverbs::session::busy_answer();
-    if (!a.bind.empty()) return rcverbs::acceptor{io, {a.bind, a.port}, options};
-    try {
-        // The IPv6 wildcard serves IPv4 clients, too, where there is IPv6.
-        return rcverbs::acceptor{io, {"::", a.port}, options};
-    } catch (boost::system::system_error const&) {
-        return rcverbs::acceptor{io, {"0.0.0.0", a.port}, options};
-    }
+    return listen_at(a.bind, a.port, [&](rcverbs::endpoint const& here) { return rcverbs::acceptor{io, here, options}; });
 }
 
 }  // namespace

@@ -63,12 +63,7 @@ void data_path::start(operation& op) noexcept {
     if (!has_room_for(q, c)) {
         ++(q.wanted.pieces + c.pieces > q.window.room() ? counts_.slot_waits : counts_.read_depth_waits);
     }
-    op.pieces_left = c.pieces;
-    op.reads_left = c.reads;
-    op.posted = {};
-    q.wanted.pieces += c.pieces;
-    q.wanted.reads += c.reads;
-    q.waiting.push_back(op);
+    wait_in(q, op, c);
 }
 
 error_code data_path::pump(verbs::queue_pair& qp, operation_list& refused, bool may_send) {
@@ -99,9 +94,14 @@ void data_path::refuse_reads(operation_list& refused) {
 bool data_path::cut_next(operation& op, std::size_t index) {
     std::span<request const> const requests = op.requests();
     request const& what = requests[op.posted.request_index];
-    bool const ends_request = verbs::build(
-        send_list_[index], &send_segments_[index * limits_.segments_max], what, op.posted, limits_
-    );
+    ibv_sge* const segments = &send_segments_[index * limits_.segments_max];
+    bool ends_request = true;
+    if (is_single(what)) {
+        // One of a batch's, which is nearly always made of such.
+        verbs::build_single(send_list_[index], *segments, what);
+    } else {
+        ends_request = verbs::build(send_list_[index], segments, what, op.posted, limits_);
+    }
     if (ends_request) op.posted = {op.posted.request_index + 1, 0, 0, 0};
     return op.posted.request_index == requests.size();
 }
@@ -124,15 +124,7 @@ void data_path::gather_sends() {
         --op->pieces_left;
         if (is_read) --op->reads_left;
         send_marks_[built_] = op->posted;
-        bool is_last = false;
-        if (is_single(what)) {
-            // One of a batch's, which is nearly always made of such.
-            op->posted = {op->posted.request_index + 1, 0, 0, 0};
-            is_last = op->posted.request_index == op->batch.size();
-            verbs::build_single(send_list_[built_], send_segments_[built_ * limits_.segments_max], what);
-        } else {
-            is_last = cut_next(*op, built_);
-        }
+        bool const is_last = cut_next(*op, built_);
         append(*op, is_read, is_last, send_list_[built_]);
         if (is_last) sends_.waiting.pop_front();
     }

@@ -99,17 +99,13 @@ public:
     }
     /// True if start_plain_receive() will do: a receive of one slice at most, for which, behind those that wait, there is room.
     bool is_plain_receive(request const& what) const noexcept {
-        return what.kind == operation_kind::receive && is_single(what) &&
-               receives_.wanted.pieces < receives_.window.room();
+        return what.kind == operation_kind::receive && is_single(what) && has_room_for(receives_, {1, 0});
     }
     /// The same as start(), for a receive. REQUIRES: is_plain_receive(what); a handler is in place.
     void start_plain_receive(operation& op, request const& what) noexcept {
         op.is_single = true;
         op.what = what;
-        op.pieces_left = 1;
-        op.reads_left = 0;
-        ++receives_.wanted.pieces;
-        receives_.waiting.push_back(op);
+        wait_in(receives_, op, {1, 0});
     }
     /// Rings for what is built, if that is all there is to do; false if it is not, or if the device refuses: pump() then.
     bool ring(verbs::queue_pair& qp) noexcept {
@@ -180,6 +176,14 @@ private:
         return op.what.kind == operation_kind::receive ? receives_ : sends_;
     }
     cost cost_of(std::span<request const> what) const noexcept;
+    static void wait_in(queue& q, operation& op, cost const& c) noexcept {
+        op.pieces_left = c.pieces;
+        op.reads_left = c.reads;
+        op.posted = {};
+        q.wanted.pieces += c.pieces;
+        q.wanted.reads += c.reads;
+        q.waiting.push_back(op);
+    }
     bool has_room_for(queue const& q, cost const& c) const noexcept {
         return q.wanted.pieces + c.pieces <= q.window.room() &&
                (c.reads == 0 || q.wanted.reads + c.reads <= q.window.read_room());
