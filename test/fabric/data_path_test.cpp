@@ -176,6 +176,39 @@ TEST_CASE("the stall timeout is kept to an eighth", "[fabric]") {
     });
 }
 
+TEST_CASE("a SoftRoCE device that forgot what was posted is reminded, however full its queue is", "[fabric]") {
+    // Source: docs/decisions/0007-softroce-forgets.md.
+    bool const is_softroce = GENERATE(true, false);
+    world w{two_devices([&](fabric::device_options& d) { d.is_softroce = is_softroce; })};
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        connection_options shallow = stepped();
+        shallow.stall_timeout = 8s;
+        shallow.send_queue_depth = 4;
+        test::pair p = co_await meet(io, shallow);
+        std::size_t const size = std::size_t{256} * 1024;
+        buffer ours{p.client.domain(), size, access_flags::local_read};
+        buffer theirs{p.server.domain(), size, access_flags::remote_write};
+        std::vector<error_code> ends;
+        for (int i = 0; i < 4; ++i) p.client.async_write(ours.slice(), theirs.remote(), [&](error_code ec, std::size_t) { ends.push_back(ec); });
+        // Some of it is on its way.
+        co_await sleep(io, 20us);
+        w.stop_send_queues("fab1");
+        auto const start = w.now();
+        while (ends.size() < 4) co_await sleep(io, 1ms);
+        if (is_softroce) {
+            CHECK(ends == std::vector<error_code>(4));
+            CHECK(w.now() - start <= 2s + 100ms);
+            CHECK(w.counters("fab1").posts_refused > 0);
+            p.client.close();
+        } else {
+            CHECK(ends.back() == errc::stalled);
+            CHECK(w.counters("fab1").posts_refused == 0);
+        }
+        p.server.close();
+    });
+}
+
 TEST_CASE("without a stall timeout nothing is given up", "[fabric]") {
     world w;
     asio::io_context io;

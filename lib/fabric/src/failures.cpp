@@ -64,6 +64,12 @@ void network::fail_queue_pairs(device& on) {
     }
 }
 
+void network::stop_send_queues(device& on) {
+    for (auto const& [number, qp] : numbers_) {
+        if (qp->on == &on) qp->is_asleep = true;
+    }
+}
+
 void network::overrun(device& on) {
     std::map<std::uint32_t, completion_queue*> in_order;
     for (auto const& [key, cq] : queues_) {

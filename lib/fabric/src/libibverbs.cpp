@@ -152,6 +152,8 @@ int ibv_query_device(ibv_context* in, ibv_device_attr* out) {
         rcverbs::fabric::device_options const& o = context_of(in)->on->options;
         *out = {};
         std::snprintf(out->fw_ver, sizeof out->fw_ver, "fabric");
+        // Source: RXE_VENDOR_ID in drivers/infiniband/sw/rxe/rxe_param.h.
+        out->vendor_id = o.is_softroce ? 0xFFFFFF : 0;
         out->max_mr_size = ~std::uint64_t{0};
         out->page_size_cap = 4096;
         out->max_qp = 1 << 20;

@@ -178,6 +178,7 @@ public:
     void set_port(device& on, bool is_up);
     void lose_addresses(device& on);
     void fail_queue_pairs(device& on);
+    void stop_send_queues(device& on);
     void overrun(device& on);
 
 private:

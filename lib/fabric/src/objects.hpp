@@ -216,6 +216,7 @@ struct queue_pair : ibv_qp {
     nanoseconds rnr_until{0};
     nanoseconds deadline{0};
     bool has_timer = false;
+    bool is_asleep = false;  // until the doorbell
     std::uint64_t recovering_below = 0;  // one gap is mended once: what was sent up to here may show it again
     nanoseconds link_free{0};  // packets do not overtake each other
 

@@ -302,6 +302,7 @@ int network::post_receive(ibv_qp* raw, ibv_recv_wr* list, ibv_recv_wr** bad) {
 }
 
 void network::doorbell(queue_pair& qp) {
+    qp.is_asleep = false;
     if (qp.state == IBV_QPS_ERR) return flush_soon(qp);
     at(now() + nanoseconds{pick(0, is_stepped() ? 200 : 0)}, qp, &network::transmit);
 }

@@ -53,6 +53,7 @@ nanoseconds rnr_delay(std::uint8_t code) noexcept {
 // --- sending -----------------------------------------------------------------------------------------------------
 
 void network::transmit(queue_pair& qp) {
+    if (qp.is_asleep) return;
     bool const was_idle = qp.acknowledged >= qp.next_number;
     while (send_next(qp)) {}
     if (was_idle) qp.deadline = std::max(now(), qp.rnr_until) + patience(qp);
@@ -355,7 +356,7 @@ void network::start_timer(queue_pair& qp) {
 
 void network::on_timer(queue_pair& qp) {
     qp.has_timer = false;
-    if (qp.state != IBV_QPS_RTS || qp.acknowledged >= qp.next_number) return;
+    if (qp.is_asleep || qp.state != IBV_QPS_RTS || qp.acknowledged >= qp.next_number) return;
     if (now() < qp.deadline) {
         // There was progress meanwhile.
         qp.has_timer = true;

@@ -215,6 +215,11 @@ void world::lose_addresses(std::string_view device) {
     impl_->lose_addresses(named(*impl_, device));
 }
 
+void world::stop_send_queues(std::string_view device) {
+    auto const held = impl_->lock();
+    impl_->stop_send_queues(named(*impl_, device));
+}
+
 void world::fail_queue_pairs(std::string_view device) {
     auto const held = impl_->lock();
     impl_->fail_queue_pairs(named(*impl_, device));

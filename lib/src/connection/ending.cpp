@@ -32,6 +32,9 @@ void connection_core::look() {
     case machines::liveness::action::stalled: return give_up(errc::stalled);
     case machines::liveness::action::idle: return give_up(errc::idle);
     case machines::liveness::action::send_keepalive: send_keepalive(); break;
+    case machines::liveness::action::ring_again:
+        if (domain_->on().forgets_posted_work()) qp_.ring_again();
+        break;
     case machines::liveness::action::none: break;
     }
     if (is_live()) arm(liveness_.period());

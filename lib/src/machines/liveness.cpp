@@ -49,7 +49,8 @@ liveness::action liveness::look(view const& now) noexcept {
     if (now.is_sending) {
         // The queue pair asks the peer for an answer itself.
         stalled_for_ = is_same ? stalled_for_ + 1 : 0;
-        return stall_ > 0 && stalled_for_ >= stall_ ? action::stalled : action::none;
+        if (!is_same) return action::none;
+        return stall_ > 0 && stalled_for_ >= stall_ ? action::stalled : action::ring_again;
     }
     stalled_for_ = 0;
     if (std::uint64_t const traffic = now.completed - keepalives_; traffic != traffic_) {

@@ -37,8 +37,9 @@ public:
     enum class action : std::uint8_t {
         none,
         send_keepalive,
-        stalled,  // give the connection up
-        idle,     // likewise
+        ring_again,  // the oldest posted work is the same as at the last look
+        stalled,     // give the connection up
+        idle,        // likewise
     };
 
     explicit liveness(limits const& l) noexcept;

@@ -87,6 +87,8 @@ void device::query(error_code& ec) {
     ibv_port_attr port{};
     ec = from_returned_code(ibv_query_port(context_, 1, &port));
     if (ec) return;
+    // Source: RXE_VENDOR_ID in drivers/infiniband/sw/rxe/rxe_param.h.
+    forgets_posted_work_ = attributes.vendor_id == 0xFFFFFF;
     limits_.queue_depth_max = positive(attributes.max_qp_wr);
     limits_.completion_queue_depth_max = positive(attributes.max_cqe);
     limits_.segments_max = positive(attributes.max_sge);

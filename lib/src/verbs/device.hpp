@@ -39,6 +39,10 @@ public:
     ibv_context* context() const noexcept { return context_; }
     device_limits const& limits() const noexcept { return limits_; }
     std::string name() const;
+    /// True for SoftRoCE. Before Linux 6.10 its requester may go to sleep between two looks at the same counter: it then sends
+    /// nothing more of what is posted, no timer runs, and no completion ever comes, until something is posted.
+    /// Source: rxe_requester() and rxe_completer() in drivers/infiniband/sw/rxe, `wait_psn`.
+    bool forgets_posted_work() const noexcept { return forgets_posted_work_; }
 
 private:
     void query(error_code& ec);
@@ -46,6 +50,7 @@ private:
     device_handle owned_;
     ibv_context* context_ = nullptr;
     device_limits limits_;
+    bool forgets_posted_work_ = false;
 };
 
 }  // namespace rcverbs::verbs

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 
 #include "verbs/errno_map.hpp"
 
@@ -94,6 +95,17 @@ error_code queue_pair::break_off() noexcept {
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_ERR;
     return from_returned_code(ibv_modify_qp(qp_, &attributes, IBV_QP_STATE));
+}
+
+void queue_pair::ring_again() noexcept {
+    ibv_sge more_than_fits{0, std::numeric_limits<std::int32_t>::max(), 0};
+    ibv_send_wr refused{};
+    refused.opcode = IBV_WR_RDMA_WRITE;
+    refused.send_flags = IBV_SEND_INLINE;
+    refused.sg_list = &more_than_fits;
+    refused.num_sge = 1;
+    ibv_send_wr* bad = nullptr;
+    static_cast<void>(post_send(&refused, &bad));
 }
 
 error_code queue_pair::set_min_rnr_timer(std::uint8_t code) noexcept {

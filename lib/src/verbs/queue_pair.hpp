@@ -71,6 +71,9 @@ public:
     /// Posts a list; on failure `bad` is the first one not posted, and the code for from_returned_code() to read. Source:
     /// ibv_post_send(3).
     int post_send(ibv_send_wr* list, ibv_send_wr** bad) noexcept { return ibv_post_send(qp_, list, bad); }
+    /// Has the device look at its send queue again, and posts nothing: the request is longer inline than any may be, so that it is
+    /// refused before it takes a place; the doorbell of SoftRoCE's provider rings all the same.
+    void ring_again() noexcept;
     /// Posts a list of receives. Source: ibv_post_recv(3).
     int post_receive(ibv_recv_wr* list, ibv_recv_wr** bad) noexcept { return ibv_post_recv(qp_, list, bad); }
     /// Moves the queue pair to the error state: everything posted is flushed.

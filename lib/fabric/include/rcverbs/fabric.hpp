@@ -67,6 +67,8 @@ struct device_options {
     bool has_atomics = true;
     /// Whether it sends with invalidate: the base memory management extensions.
     bool has_send_with_invalidate = true;
+    /// Whether it gives itself out as SoftRoCE.
+    bool is_softroce = false;
 };
 
 /// What the world is made of.
@@ -240,6 +242,9 @@ public:
     void lose_addresses(std::string_view device);
     /// The device finds its queue pairs broken, without a completion that says so; their users get an event.
     void fail_queue_pairs(std::string_view device);
+    /// The send queues of the device go to sleep, as SoftRoCE's may: nothing more of what is posted is sent and no timer runs,
+    /// until the program posts to that queue again; something that is refused will do.
+    void stop_send_queues(std::string_view device);
     /// All completion queues of the device behave as after an overrun.
     void overrun(std::string_view device);
 
