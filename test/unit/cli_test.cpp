@@ -47,6 +47,8 @@ TEST_CASE("wrong command lines are usage errors with their reason", "[cli]") {
         {{"rdma-server", "write", "--poll", "sometimes"}, "--poll"},
         {{"rdma-server", "write", "--hold-at", "nowhere"}, "--hold-at"},
         {{"rdma-server", "write", "--what"}, "--what"},
+        {{"rdma-doctor", "--what"}, "--what"},
+        {{"rdma-doctor", "--timeout", "0s"}, "500ms"},
         {{"rdma-bench"}, "subcommand"},
         {{"rdma-bench", "client", "10.0.0.1"}, "port"},
         {{"rdma-bench", "client", "10.0.0.1", "1", "erase"}, "erase"},
@@ -119,4 +121,14 @@ TEST_CASE("every error leads to the exit code that the help promises", "[cli]") 
         INFO(r.ec.message() << " at " << to_string(r.where));
         CHECK(demo::exit_code_for(r.ec, r.where) == r.code);
     }
+}
+
+TEST_CASE("the doctor fails where no RDMA connection worked, and says why", "[cli]") {
+    // An address for documentation, which no machine has.
+    outcome const o = run({"rdma-doctor", "--address", "198.51.100.7", "--timeout", "500ms"});
+    CHECK(o.status == 1);
+    CHECK_THAT(o.output, Catch::Contains("self-test at 198.51.100.7: nothing succeeded; then: ") && Catch::EndsWith("RDMA does not work on this machine.\n"));
+    outcome const unknown = run({"rdma-doctor", "--json", "--address", "nowhere"});
+    CHECK(unknown.status == 1);
+    CHECK_THAT(unknown.output, Catch::Contains("nowhere is no IP address"));
 }

@@ -1,0 +1,200 @@
+#include "rdma-doctor/machine.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <infiniband/verbs.h>
+#include <net/if.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+
+#include <rcverbs/error.hpp>
+
+namespace rdma_doctor {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// The first line of a file, or nothing: what a device does not have cannot be read.
+std::string line_of(fs::path const& file) {
+    std::ifstream in{file};
+    std::string line;
+    std::getline(in, line);
+    return line;
+}
+
+// The names in a folder, in order; of numbers, by their value.
+std::vector<std::string> names_in(fs::path const& folder) {
+    std::vector<std::string> names;
+    std::error_code ec;
+    for (auto const& entry : fs::directory_iterator{folder, ec}) names.push_back(entry.path().filename());
+    std::ranges::sort(names, [](std::string const& a, std::string const& b) {
+        return a.size() != b.size() && !a.empty() && a.find_first_not_of("0123456789") == std::string::npos ? a.size() < b.size() : a < b;
+    });
+    return names;
+}
+
+unsigned number(std::string const& text) { return static_cast<unsigned>(std::strtoul(text.c_str(), nullptr, 10)); }
+
+// "4: ACTIVE" to "ACTIVE".
+std::string behind_colon(std::string const& text) {
+    std::size_t const at = text.find(": ");
+    return at == std::string::npos ? text : text.substr(at + 2);
+}
+
+// The kernel writes every address in eight full groups. None if it is all zeros: a place that is not taken.
+std::optional<std::string> address_text(std::string const& full) {
+    in6_addr bytes{};
+    if (::inet_pton(AF_INET6, full.c_str(), &bytes) != 1) return std::nullopt;
+    if (IN6_IS_ADDR_UNSPECIFIED(&bytes)) return std::nullopt;
+    char text[INET6_ADDRSTRLEN] = {};
+    if (IN6_IS_ADDR_V4MAPPED(&bytes)) {
+        ::inet_ntop(AF_INET, &bytes.s6_addr[12], text, sizeof text);
+    } else {
+        ::inet_ntop(AF_INET6, &bytes, text, sizeof text);
+    }
+    return text;
+}
+
+port look_at_port(fs::path const& folder) {
+    port p;
+    p.number = number(folder.filename());
+    p.state = behind_colon(line_of(folder / "state"));
+    p.link_layer = line_of(folder / "link_layer");
+    p.rate = line_of(folder / "rate");
+    for (std::string const& index : names_in(folder / "gids")) {
+        auto const address = address_text(line_of(folder / "gids" / index));
+        if (!address) continue;
+        fs::path const about = folder / "gid_attrs";
+        p.gids.push_back({number(index), *address, line_of(about / "types" / index), line_of(about / "ndevs" / index)});
+    }
+    return p;
+}
+
+device_file look_at_file(fs::path const& root, std::string const& path) {
+    fs::path const file = root / path.substr(1);
+    std::error_code ec;
+    return {path, fs::exists(file, ec), ::access(file.c_str(), R_OK | W_OK) == 0};
+}
+
+// The verbs file of a device: the one that names it.
+std::string verbs_file(fs::path const& root, std::string const& device) {
+    fs::path const folder = root / "sys/class/infiniband_verbs";
+    for (std::string const& name : names_in(folder)) {
+        if (line_of(folder / name / "ibdev") == device) return "/dev/infiniband/" + name;
+    }
+    return "/dev/infiniband/uverbs0";
+}
+
+bool has_module_file(fs::path const& root, std::string const& release, std::string const& name) {
+    for (char const* const list : {"modules.dep", "modules.builtin"}) {
+        std::ifstream in{root / "lib/modules" / release / list};
+        for (std::string line; std::getline(in, line);) {
+            if (line.substr(0, line.find(':')).find("/" + name + ".ko") != std::string::npos) return true;
+        }
+    }
+    return false;
+}
+
+module look_at_module(fs::path const& root, std::string const& release, std::string const& name) {
+    std::error_code ec;
+    if (fs::exists(root / "sys/module" / name, ec)) return {name, module::state::loaded};
+    return {name, has_module_file(root, release, name) ? module::state::not_loaded : module::state::not_there};
+}
+
+void add_addresses(machine& m) {
+    ifaddrs* list = nullptr;
+    if (::getifaddrs(&list) != 0) return;
+    std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> const owner{list, ::freeifaddrs};
+    for (int const family : {AF_INET, AF_INET6}) {
+        for (ifaddrs const* a = list; a != nullptr; a = a->ifa_next) {
+            if (a->ifa_addr == nullptr || a->ifa_addr->sa_family != family) continue;
+            auto const at = std::ranges::find(m.netdevs, a->ifa_name, &netdev::name);
+            if (at == m.netdevs.end()) continue;
+            char text[INET6_ADDRSTRLEN] = {};
+            if (family == AF_INET) {
+                ::inet_ntop(family, &reinterpret_cast<sockaddr_in const*>(a->ifa_addr)->sin_addr, text, sizeof text);
+            } else {
+                in6_addr const& address = reinterpret_cast<sockaddr_in6 const*>(a->ifa_addr)->sin6_addr;
+                if (IN6_IS_ADDR_LINKLOCAL(&address)) continue;
+                ::inet_ntop(family, &address, text, sizeof text);
+            }
+            at->addresses.emplace_back(text);
+        }
+    }
+}
+
+void ask_verbs(machine& m) {
+    try {
+        for (rcverbs::device_info const& d : rcverbs::devices()) {
+            auto const at = std::ranges::find(m.devices, d.name, &rdma_device::name);
+            if (at != m.devices.end()) at->limits = d.limits;
+        }
+    } catch (boost::system::system_error const&) {
+        return;  // the limits are missing then, and that is what is said
+    }
+    int count = 0;
+    std::unique_ptr<ibv_device*, decltype(&::ibv_free_device_list)> const list{::ibv_get_device_list(&count), ::ibv_free_device_list};
+    for (int i = 0; list != nullptr && i < count; ++i) {
+        auto const at = std::ranges::find(m.devices, ::ibv_get_device_name(list.get()[i]), &rdma_device::name);
+        if (at == m.devices.end()) continue;
+        std::unique_ptr<ibv_context, decltype(&::ibv_close_device)> const device{::ibv_open_device(list.get()[i]), ::ibv_close_device};
+        if (device == nullptr) continue;
+        for (port& p : at->ports) {
+            ibv_port_attr about{};
+            // 1 to 5 stand for 256 to 4096. Source: enum ibv_mtu.
+            if (::ibv_query_port(device.get(), static_cast<std::uint8_t>(p.number), &about) == 0) p.mtu = 128U << about.active_mtu;
+        }
+    }
+}
+
+}  // namespace
+
+machine look_at(fs::path const& root, std::string const& release) {
+    machine m;
+    m.release = release;
+    std::error_code ec;
+    m.is_container = fs::exists(root / ".dockerenv", ec) || fs::exists(root / "run/.containerenv", ec);
+    for (char const* const name : {"ib_uverbs", "rdma_ucm", "rdma_rxe"}) m.modules.push_back(look_at_module(root, release, name));
+    m.connection_manager = look_at_file(root, "/dev/infiniband/rdma_cm");
+    fs::path const devices = root / "sys/class/infiniband";
+    for (std::string const& name : names_in(devices)) {
+        rdma_device d;
+        d.name = name;
+        d.file = look_at_file(root, verbs_file(root, name));
+        for (std::string const& p : names_in(devices / name / "ports")) d.ports.push_back(look_at_port(devices / name / "ports" / p));
+        m.devices.push_back(std::move(d));
+    }
+    fs::path const netdevs = root / "sys/class/net";
+    for (std::string const& name : names_in(netdevs)) {
+        // Source: /usr/include/linux/if_arp.h and if.h.
+        constexpr unsigned ethernet = 1;
+        constexpr unsigned loopback = 772;
+        unsigned const type = number(line_of(netdevs / name / "type"));
+        if (type == loopback || !fs::is_directory(netdevs / name, ec)) continue;
+        auto const flags = std::strtoul(line_of(netdevs / name / "flags").c_str(), nullptr, 16);
+        m.netdevs.push_back({name, (flags & IFF_UP) != 0, type == ethernet, {}});
+    }
+    return m;
+}
+
+machine look_at_this_machine() {
+    utsname u{};
+    ::uname(&u);
+    machine m = look_at("/", u.release);
+    m.kernel = std::string{u.sysname} + " " + u.release + " " + u.machine;
+    m.is_root = ::geteuid() == 0;
+    rlimit lock{};
+    if (::getrlimit(RLIMIT_MEMLOCK, &lock) == 0) m.memory_lock_bytes = lock.rlim_cur == RLIM_INFINITY ? unlimited : lock.rlim_cur;
+    add_addresses(m);
+    ask_verbs(m);
+    return m;
+}
+
+}  // namespace rdma_doctor

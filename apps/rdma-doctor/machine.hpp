@@ -1,0 +1,92 @@
+// machine.hpp — what a machine has that RDMA needs, as its kernel's files and its verbs say.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <rcverbs/device.hpp>
+
+namespace rdma_doctor {
+
+/// One address of a port. Source: /sys/class/infiniband/*/ports/*/gids and gid_attrs.
+struct gid {
+    unsigned index = 0;
+    /// As text; IPv4 where it stands for an IPv4 address.
+    std::string address;
+    /// "RoCE v2", "IB/RoCE v1".
+    std::string kind;
+    std::string netdev;
+};
+
+struct port {
+    unsigned number = 0;
+    /// "ACTIVE", "DOWN", …
+    std::string state;
+    /// "Ethernet", "InfiniBand".
+    std::string link_layer;
+    std::string rate;
+    /// Bytes; 0 if the device could not be asked.
+    unsigned mtu = 0;
+    std::vector<gid> gids;
+};
+
+/// A file that a program must be able to open for reading and writing.
+struct device_file {
+    std::string path;
+    bool is_there = false;
+    bool may_be_opened = false;
+};
+
+struct rdma_device {
+    std::string name;
+    device_file file;
+    std::vector<port> ports;
+    /// None if libibverbs cannot open it.
+    std::optional<rcverbs::device_limits> limits;
+};
+
+struct module {
+    enum class state { loaded, not_loaded, not_there };
+
+    std::string name;
+    state is = state::not_there;
+};
+
+/// A network interface other than the loopback one.
+struct netdev {
+    std::string name;
+    bool is_up = false;
+    bool is_ethernet = false;
+    /// IPv4 first; without link-local ones.
+    std::vector<std::string> addresses;
+};
+
+/// No limit on locked memory.
+constexpr std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max();
+
+struct machine {
+    std::string kernel;
+    /// Its release alone, as in /lib/modules.
+    std::string release;
+    bool is_container = false;
+    bool is_root = false;
+    /// Bytes that this process may lock; root may lock more.
+    std::uint64_t memory_lock_bytes = 0;
+    std::vector<module> modules;
+    device_file connection_manager;
+    std::vector<rdma_device> devices;
+    std::vector<netdev> netdevs;
+};
+
+/// What the files below `root` say ("/" for this machine), and nothing else: no addresses of network interfaces, limits of
+/// processes, nor verbs.
+machine look_at(std::filesystem::path const& root, std::string const& release);
+
+/// This machine: the same, and the rest.
+machine look_at_this_machine();
+
+}  // namespace rdma_doctor

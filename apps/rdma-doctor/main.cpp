@@ -1,0 +1,49 @@
+// rdma-doctor — says what this machine has for RDMA, tries a connection, and what is missing with the command that mends it.
+#include <cstdio>
+#include <exception>
+
+#include "common/arguments.hpp"
+#include "rdma-doctor/output.hpp"
+
+namespace {
+
+using demo::exit_code;
+
+struct doctor_arguments {
+    bool wants_json = false;
+    std::string address;
+    std::chrono::milliseconds timeout{5000};
+};
+
+rdma_doctor::examination examine(doctor_arguments const& a) {
+    rdma_doctor::examination e;
+    e.seen = rdma_doctor::look_at_this_machine();
+    e.found = rdma_doctor::findings(e.seen);
+    auto const addresses = a.address.empty() ? rdma_doctor::addresses_to_try(e.seen) : std::vector{a.address};
+    for (std::string const& address : addresses) {
+        e.tests.push_back(rdma_doctor::test_address(address, a.timeout));
+        if (e.works()) break;
+    }
+    return e;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    doctor_arguments a;
+    CLI::App app{"Says what this machine has for RDMA, connects to itself, and names for all that is missing the command that mends it."};
+    app.add_flag("--json", a.wants_json, "say it in JSON");
+    app.add_option("--address", a.address, "the IP address to try; else those of the devices, until one works")->option_text("ADDR");
+    demo::add_duration(app, "--timeout", a.timeout, "how long a step of the self-test may take", "5s");
+    app.footer("Exit code: 0 if an RDMA connection worked, 1 if none did, 2 for wrong usage.");
+    exit_code code = exit_code::other;
+    if (!demo::parse(app, argc, argv, code)) return static_cast<int>(code);
+    try {
+        rdma_doctor::examination const e = examine(a);
+        std::fputs((a.wants_json ? json(e) : text(e)).c_str(), stdout);
+        return static_cast<int>(e.works() ? exit_code::done : exit_code::other);
+    } catch (std::exception const& e) {
+        std::fprintf(stderr, "rdma-doctor: %s\n", e.what());
+    }
+    return static_cast<int>(exit_code::other);
+}

@@ -1,0 +1,148 @@
+#include "rdma-doctor/output.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <sstream>
+
+namespace rdma_doctor {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+char const* name(module::state s) {
+    switch (s) {
+    case module::state::loaded: return "loaded";
+    case module::state::not_loaded: return "not loaded";
+    case module::state::not_there: return "not there";
+    }
+    return "";
+}
+
+char const* state(device_file const& f) {
+    if (f.may_be_opened) return "may be opened";
+    return f.is_there ? "may not be opened by this user" : "is not there";
+}
+
+std::string joined(std::vector<std::string> const& words) {
+    std::string out;
+    for (std::string const& w : words) out += (out.empty() ? "" : ", ") + w;
+    return out;
+}
+
+std::string locked_memory(machine const& m) {
+    if (m.is_root) return "without limit (root)";
+    return m.memory_lock_bytes == unlimited ? "without limit" : std::to_string(m.memory_lock_bytes / 1024) + " KiB";
+}
+
+void write_device(std::ostream& out, rdma_device const& d) {
+    out << "\ndevice " << d.name << "\n  file     " << d.file.path << ' ' << state(d.file) << '\n';
+    if (d.limits) {
+        rcverbs::device_limits const& l = *d.limits;
+        out << "  limits   queues of " << l.queue_depth_max << " requests, " << l.segments_max << " segments each; completion queues of "
+            << l.completion_queue_depth_max << "; " << l.initiator_depth_max << " reads and atomics at a time; messages of "
+            << l.message_bytes_max << " bytes; " << (l.has_atomics ? "atomics" : "no atomics") << '\n';
+    }
+    for (port const& p : d.ports) {
+        out << "  port " << p.number << "   " << p.state << ", " << p.link_layer << ", " << p.rate;
+        if (p.mtu > 0) out << ", MTU " << p.mtu;
+        out << '\n';
+        for (ranked_gid const& r : ranked(p)) {
+            out << "    " << r.address.address << " (gid " << r.address.index << (r.address.netdev.empty() ? "" : ", " + r.address.netdev)
+                << ")\n      " << r.reason << '\n';
+        }
+    }
+}
+
+ordered_json to_json(device_file const& f) { return {{"path", f.path}, {"exists", f.is_there}, {"may_be_opened", f.may_be_opened}}; }
+
+ordered_json to_json(rcverbs::device_limits const& l) {
+    return {
+        {"queue_depth_max", l.queue_depth_max},
+        {"completion_queue_depth_max", l.completion_queue_depth_max},
+        {"segments_max", l.segments_max},
+        {"initiator_depth_max", l.initiator_depth_max},
+        {"responder_resources_max", l.responder_resources_max},
+        {"region_bytes_max", l.region_bytes_max},
+        {"message_bytes_max", l.message_bytes_max},
+        {"has_atomics", l.has_atomics},
+        {"has_send_with_invalidate", l.has_send_with_invalidate},
+        {"shared_receive_depth_max", l.shared_receive_depth_max},
+    };
+}
+
+ordered_json to_json(port const& p) {
+    ordered_json gids = ordered_json::array();
+    for (ranked_gid const& r : ranked(p)) {
+        gids.push_back(
+            {{"index", r.address.index},
+             {"address", r.address.address},
+             {"kind", r.address.kind},
+             {"netdev", r.address.netdev},
+             {"reason", r.reason}}
+        );
+    }
+    return {{"number", p.number}, {"state", p.state}, {"link_layer", p.link_layer}, {"rate", p.rate}, {"mtu", p.mtu}, {"gids", gids}};
+}
+
+ordered_json to_json(rdma_device const& d) {
+    ordered_json out{{"name", d.name}, {"file", to_json(d.file)}};
+    out["limits"] = d.limits ? to_json(*d.limits) : ordered_json{};
+    out["ports"] = ordered_json::array();
+    for (port const& p : d.ports) out["ports"].push_back(to_json(p));
+    return out;
+}
+
+}  // namespace
+
+std::string text(examination const& e) {
+    machine const& m = e.seen;
+    std::ostringstream out;
+    out << "kernel     " << m.kernel << (m.is_container ? ", in a container" : "") << "\nmodules    ";
+    for (module const& one : m.modules) out << (&one == m.modules.data() ? "" : ", ") << one.name << ' ' << name(one.is);
+    out << "\nfile       " << m.connection_manager.path << ' ' << state(m.connection_manager) << "\nmemory     may be registered "
+        << locked_memory(m) << "\ninterfaces ";
+    for (netdev const& n : m.netdevs) {
+        out << (&n == m.netdevs.data() ? "" : ", ") << n.name << (n.is_up ? " up" : " down")
+            << (n.addresses.empty() ? "" : " " + n.addresses.front());
+    }
+    out << '\n';
+    for (rdma_device const& d : m.devices) write_device(out, d);
+    out << '\n';
+    for (self_test_result const& t : e.tests) {
+        out << "self-test at " << t.address << ": " << (t.done.empty() ? "nothing" : joined(t.done)) << " succeeded";
+        if (!t.left_out.empty()) out << "; the device has no " << joined(t.left_out);
+        if (!t.works()) out << "; then: " << t.failure;
+        out << '\n';
+    }
+    for (finding const& f : e.found) {
+        out << (f.prevents ? "missing: " : "remark: ") << f.what << '\n';
+        if (!f.command.empty()) out << "    " << f.command << '\n';
+    }
+    out << (e.works() ? "RDMA works on this machine.\n" : "RDMA does not work on this machine.\n");
+    return out.str();
+}
+
+std::string json(examination const& e) {
+    machine const& m = e.seen;
+    ordered_json out{{"works", e.works()}, {"kernel", m.kernel}, {"is_container", m.is_container}, {"is_root", m.is_root}};
+    out["memory_lock_bytes"] = m.memory_lock_bytes == unlimited ? ordered_json{} : ordered_json(m.memory_lock_bytes);
+    for (module const& one : m.modules) out["modules"][one.name] = name(one.is);
+    out["connection_manager"] = to_json(m.connection_manager);
+    out["devices"] = ordered_json::array();
+    for (rdma_device const& d : m.devices) out["devices"].push_back(to_json(d));
+    out["netdevs"] = ordered_json::array();
+    for (netdev const& n : m.netdevs) {
+        out["netdevs"].push_back({{"name", n.name}, {"is_up", n.is_up}, {"is_ethernet", n.is_ethernet}, {"addresses", n.addresses}});
+    }
+    out["self_tests"] = ordered_json::array();
+    for (self_test_result const& t : e.tests) {
+        out["self_tests"].push_back({{"address", t.address}, {"done", t.done}, {"left_out", t.left_out}, {"failure", t.failure}});
+    }
+    out["findings"] = ordered_json::array();
+    for (finding const& f : e.found) out["findings"].push_back({{"prevents", f.prevents}, {"what", f.what}, {"command", f.command}});
+    return out.dump(2) + "\n";
+}
+
+}  // namespace rdma_doctor

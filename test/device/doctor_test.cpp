@@ -1,0 +1,46 @@
+// rdma-doctor where RDMA works: it says so, and leaves nothing behind.
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+
+#include "device/fixture.hpp"
+#include "support/child_process.hpp"
+
+using namespace test;
+
+namespace {
+
+std::string const program = (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "rdma-doctor").string();
+
+}  // namespace
+
+TEST_CASE("the doctor says that RDMA works, by a connection of its own", "[demo]") {
+    child_process p{{program}};
+    CHECK(p.wait() == 0);
+    INFO(p.output() << p.error());
+    CHECK_THAT(p.output(), Catch::EndsWith("RDMA works on this machine.\n"));
+    CHECK_THAT(p.output(), Catch::Contains("connect, write, read"));
+}
+
+TEST_CASE("the doctor's JSON has the device that was used, and its addresses by rank", "[demo]") {
+    child_process p{{program, "--json", "--address", device_address()}};
+    CHECK(p.wait() == 0);
+    INFO(p.output() << p.error());
+    auto const said = nlohmann::json::parse(p.output());
+    CHECK(said["works"] == true);
+    REQUIRE_FALSE(said["devices"].empty());
+    CHECK_FALSE(said["devices"][0]["limits"].is_null());
+    CHECK(said["devices"][0]["file"]["may_be_opened"] == true);
+    CHECK(said["devices"][0]["ports"][0]["mtu"] >= 256);
+    REQUIRE(said["self_tests"].size() == 1);
+    CHECK(said["self_tests"][0]["address"] == device_address());
+    CHECK(said["self_tests"][0]["failure"] == "");
+}
+
+TEST_CASE("an address without RDMA has the doctor fail, with the reason", "[demo]") {
+    child_process p{{program, "--address", "127.0.0.1", "--timeout", "2s"}};
+    CHECK(p.wait() == 1);
+    INFO(p.output() << p.error());
+    CHECK_THAT(p.output(), Catch::Contains("self-test at 127.0.0.1: nothing succeeded; then: "));
+    CHECK_THAT(p.output(), Catch::EndsWith("RDMA does not work on this machine.\n"));
+}

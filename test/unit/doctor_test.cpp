@@ -1,0 +1,219 @@
+// What rdma-doctor reads of the kernel's files, and what it concludes: from a tree of such files and from made-up machines.
+#include <nlohmann/json.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "rdma-doctor/findings.hpp"
+#include "rdma-doctor/machine.hpp"
+#include "rdma-doctor/output.hpp"
+#include "support/catch.hpp"
+
+using namespace rdma_doctor;
+namespace fs = std::filesystem;
+
+namespace {
+
+// A folder with files in it, gone at the end.
+class tree {
+public:
+    tree() : root_{fs::temp_directory_path() / ("doctor-" + std::to_string(::getpid()))} { fs::create_directories(root_); }
+    ~tree() { fs::remove_all(root_); }
+    tree(tree const&) = delete;
+    tree& operator=(tree const&) = delete;
+
+    void write(std::string const& file, std::string const& content) {
+        fs::create_directories((root_ / file).parent_path());
+        std::ofstream{root_ / file} << content << '\n';
+    }
+    fs::path const& root() const { return root_; }
+
+private:
+    fs::path root_;
+};
+
+gid v4{1, "10.0.0.1", "RoCE v2", "eth0"};
+
+// Where RDMA works.
+machine healthy() {
+    machine m;
+    m.kernel = "Linux 6.1.0 x86_64";
+    m.release = "6.1.0";
+    m.memory_lock_bytes = unlimited;
+    m.modules = {{"ib_uverbs", module::state::loaded}, {"rdma_ucm", module::state::loaded}, {"rdma_rxe", module::state::loaded}};
+    m.connection_manager = {"/dev/infiniband/rdma_cm", true, true};
+    m.netdevs = {{"eth0", true, true, {"10.0.0.1", "fd00::1"}}};
+    rdma_device d;
+    d.name = "rxe0";
+    d.file = {"/dev/infiniband/uverbs0", true, true};
+    d.limits.emplace();
+    d.ports = {{1, "ACTIVE", "Ethernet", "2.5 Gb/sec (1X SDR)", 4096, {v4}}};
+    m.devices = {d};
+    return m;
+}
+
+std::string commands(machine const& m) {
+    std::string all;
+    for (finding const& f : findings(m)) all += (f.prevents ? "! " : "") + f.what + " -> " + f.command + "\n";
+    return all;
+}
+
+}  // namespace
+
+TEST_CASE("the doctor reads devices, ports and addresses of the kernel's files", "[doctor]") {
+    tree t;
+    std::string const port = "sys/class/infiniband/mlx5_1/ports/1/";
+    t.write(port + "state", "4: ACTIVE");
+    t.write(port + "link_layer", "Ethernet");
+    t.write(port + "rate", "100 Gb/sec (4X EDR)");
+    t.write(port + "gids/0", "fe80:0000:0000:0000:5054:00ff:fe12:3456");
+    t.write(port + "gids/1", "0000:0000:0000:0000:0000:ffff:c0a8:010b");
+    t.write(port + "gids/2", "0000:0000:0000:0000:0000:0000:0000:0000");
+    t.write(port + "gids/10", "fd00:0000:0000:0000:0000:0000:0000:0001");
+    for (char const* const index : {"0", "1", "10"}) {
+        t.write(port + "gid_attrs/types/" + index, index == std::string{"0"} ? "IB/RoCE v1" : "RoCE v2");
+        t.write(port + "gid_attrs/ndevs/" + index, "eth4");
+    }
+    t.write("sys/class/infiniband_verbs/uverbs7/ibdev", "mlx5_1");
+    t.write("dev/infiniband/uverbs7", "");
+    t.write("sys/class/net/eth4/type", "1");
+    t.write("sys/class/net/eth4/flags", "0x1003");
+    t.write("sys/class/net/ib0/type", "32");
+    t.write("sys/class/net/ib0/flags", "0x1002");
+    t.write("sys/class/net/lo/type", "772");
+    t.write("sys/module/ib_uverbs/refcnt", "1");
+    t.write("lib/modules/6.1.0/modules.dep", "kernel/drivers/infiniband/core/rdma_ucm.ko: kernel/a.ko\nkernel/x.ko: kernel/rdma_rxe.ko");
+    t.write("run/.containerenv", "");
+
+    machine const m = look_at(t.root(), "6.1.0");
+    CHECK(m.is_container);
+    REQUIRE(m.modules.size() == 3);
+    CHECK(m.modules[0].is == module::state::loaded);
+    CHECK(m.modules[1].is == module::state::not_loaded);
+    // Somebody else's dependency is not the module.
+    CHECK(m.modules[2].is == module::state::not_there);
+    CHECK_FALSE(m.connection_manager.is_there);
+    REQUIRE(m.devices.size() == 1);
+    CHECK(m.devices[0].file.path == "/dev/infiniband/uverbs7");
+    CHECK(m.devices[0].file.is_there);
+    REQUIRE(m.devices[0].ports.size() == 1);
+    rdma_doctor::port const& p = m.devices[0].ports[0];
+    CHECK(p.number == 1);
+    CHECK(p.state == "ACTIVE");
+    CHECK(p.link_layer == "Ethernet");
+    REQUIRE(p.gids.size() == 3);
+    CHECK(p.gids[0].address == "fe80::5054:ff:fe12:3456");
+    CHECK(p.gids[1].address == "192.168.1.11");
+    CHECK(p.gids[2].index == 10);
+    CHECK(p.gids[2].address == "fd00::1");
+    REQUIRE(m.netdevs.size() == 2);
+    CHECK(m.netdevs[0].name == "eth4");
+    CHECK(m.netdevs[0].is_up);
+    CHECK(m.netdevs[0].is_ethernet);
+    CHECK_FALSE(m.netdevs[1].is_up);
+    CHECK_FALSE(m.netdevs[1].is_ethernet);
+
+    auto const best = ranked(p);
+    REQUIRE(best.size() == 3);
+    CHECK(best[0].address.address == "192.168.1.11");
+    CHECK(best[1].address.address == "fd00::1");
+    CHECK(best[2].address.kind == "IB/RoCE v1");
+    for (ranked_gid const& r : best) CHECK_FALSE(r.reason.empty());
+}
+
+TEST_CASE("the doctor finds nothing on a machine where all is there", "[doctor]") {
+    CHECK(commands(healthy()).empty());
+    CHECK(addresses_to_try(healthy()) == std::vector<std::string>{"10.0.0.1", "fd00::1"});
+}
+
+TEST_CASE("for each thing that is missing the doctor names the command that mends it", "[doctor]") {
+    using Catch::Contains;
+    machine m = healthy();
+    SECTION("no device, SoftRoCE not loaded") {
+        m.devices.clear();
+        m.modules[2].is = module::state::not_loaded;
+        CHECK_THAT(commands(m), Contains("-> modprobe rdma_rxe\n"));
+        CHECK_THAT(commands(m), Contains("-> rdma link add rxe0 type rxe netdev eth0\n"));
+        CHECK(addresses_to_try(m).empty());
+    }
+    SECTION("no device, and a kernel without SoftRoCE") {
+        m.devices.clear();
+        m.modules[2].is = module::state::not_there;
+        CHECK_THAT(commands(m), Contains("! the kernel 6.1.0 has no module rdma_rxe") && Contains("linux-modules-extra-6.1.0") && Contains("test/softroce/vm"));
+    }
+    SECTION("no device, nor anything to carry one") {
+        m.devices.clear();
+        m.netdevs = {{"ib0", true, false, {"10.0.0.1"}}};
+        CHECK_THAT(commands(m), Contains("ip link add v0 type veth peer name v0peer"));
+    }
+    SECTION("the best carrier is one that is up and has an address") {
+        m.devices.clear();
+        m.netdevs = {{"eth0", false, true, {}}, {"eth1", true, true, {}}, {"eth2", true, true, {"10.1.0.1"}}, {"eth3", false, true, {"10.2.0.1"}}};
+        CHECK_THAT(commands(m), Contains("netdev eth2\n"));
+    }
+    SECTION("no connection manager") {
+        m.connection_manager.is_there = m.connection_manager.may_be_opened = false;
+        m.modules[1].is = module::state::not_loaded;
+        CHECK_THAT(commands(m), Contains("-> modprobe rdma_ucm\n"));
+    }
+    SECTION("a container without the devices") {
+        m.is_container = true;
+        m.devices.clear();
+        m.connection_manager.is_there = m.connection_manager.may_be_opened = false;
+        CHECK_THAT(commands(m), Contains("--device=/dev/infiniband") && Contains("on the host: rdma link add"));
+    }
+    SECTION("no right to a file") {
+        m.devices[0].file.may_be_opened = false;
+        CHECK_THAT(commands(m), Contains("-> chmod a+rw /dev/infiniband/uverbs0\n"));
+        CHECK(addresses_to_try(m).empty());
+    }
+    SECTION("no provider library") {
+        m.devices[0].limits.reset();
+        CHECK_THAT(commands(m), Contains("-> apt-get install ibverbs-providers\n"));
+    }
+    SECTION("a port that is down") {
+        m.devices[0].ports[0].state = "DOWN";
+        CHECK_THAT(commands(m), Contains("! port 1 of rxe0 is DOWN") && Contains("-> ip link set eth0 up\n"));
+        CHECK(addresses_to_try(m).empty());
+    }
+    SECTION("a port without an address") {
+        m.netdevs[0].addresses.clear();
+        CHECK_THAT(commands(m), Contains("! eth0") && Contains("-> ip addr add 192.168.77.1/24 dev eth0\n"));
+    }
+    SECTION("a second port that is down is a remark") {
+        m.devices[0].ports.push_back({2, "DOWN", "Ethernet", "", 0, {}});
+        CHECK_THAT(commands(m), Catch::StartsWith("port 2 of rxe0 is DOWN"));
+    }
+    SECTION("little memory to lock is a remark, and none to root") {
+        m.memory_lock_bytes = std::uint64_t{8} << 20;
+        CHECK_THAT(commands(m), Catch::StartsWith("only 8192 KiB") && Contains("memlock unlimited"));
+        m.is_container = true;
+        CHECK_THAT(commands(m), Contains("--ulimit memlock=-1"));
+        m.is_root = true;
+        CHECK(commands(m).empty());
+    }
+}
+
+TEST_CASE("the doctor's verdict is that of the last self-test, in text and in JSON", "[doctor]") {
+    examination e;
+    e.seen = healthy();
+    CHECK_FALSE(e.works());
+    e.tests = {{"10.0.0.1", {"connect"}, {}, "write: it broke"}};
+    e.found = {{true, "something", "mend it"}};
+    CHECK_FALSE(e.works());
+    CHECK_THAT(text(e), Catch::Contains("then: write: it broke") && Catch::Contains("missing: something\n    mend it\n") && Catch::EndsWith("RDMA does not work on this machine.\n"));
+    CHECK(nlohmann::json::parse(json(e))["works"] == false);
+    e.tests.push_back({"fd00::1", {"connect", "write", "read"}, {"fetch-and-add"}, ""});
+    e.found.clear();
+    CHECK(e.works());
+    CHECK_THAT(text(e), Catch::Contains("the device has no fetch-and-add") && Catch::EndsWith("RDMA works on this machine.\n"));
+    auto const j = nlohmann::json::parse(json(e));
+    CHECK(j["works"] == true);
+    CHECK(j["memory_lock_bytes"].is_null());
+    CHECK(j["devices"][0]["ports"][0]["gids"][0]["address"] == "10.0.0.1");
+    CHECK(j["self_tests"][1]["done"][2] == "read");
+    CHECK(j["findings"].empty());
+}
