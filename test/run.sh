@@ -87,9 +87,10 @@ tail -n 1 "$logs/build-fuzz.log"
 # A report of a sanitizer's ends the test that it is about.
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 for preset in release asan tsan; do
-    tests "unit $preset" ctest --test-dir build/$preset -LE 'device|hosts|vm' --output-on-failure --no-tests=error -j 2
+    tests "unit $preset" ctest --test-dir build/$preset -LE 'device|hosts|vm|distribution' --output-on-failure --no-tests=error -j 2
 done
 tests "fuzz" ctest --test-dir build/fuzz -L fuzz --output-on-failure --no-tests=error -j 2
+tests "packages" ctest --test-dir build/release -L distribution --output-on-failure --no-tests=error
 tests "virtual machine" ctest --test-dir build/release -L vm --output-on-failure --no-tests=error
 tests "device release" on_device ctest --test-dir build/release -L device --output-on-failure --no-tests=error
 # The long ones repeat what the short ones do, a hundred times; the programs are no less threaded than the tests beside them.

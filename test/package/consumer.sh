@@ -10,8 +10,12 @@ cmake --install "$build" --prefix "$place/prefix" >"$place/log" || { cat "$place
 cmake -S "$here/consumer" -B "$place/build" -G Ninja -DCMAKE_BUILD_TYPE="$type" -DCMAKE_PREFIX_PATH="$place/prefix"
 cmake --build "$place/build"
 ctest --test-dir "$place/build" --output-on-failure --no-tests=error
+# The same without CMake.
+pc=$(dirname "$(find "$place/prefix" -name rcverbs.pc)")
+# shellcheck disable=SC2046 # flags
+g++ -std=c++20 "$here/../../docs/examples/first.cpp" -o "$place/first" $(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs rcverbs)
 # Nothing of the source tree's may be needed.
-if grep -rn "$(cd "$here/../.." && pwd)" "$place/prefix" --include='*.cmake'; then
+if grep -rn "$(cd "$here/../.." && pwd)" "$place/prefix" --include='*.cmake' --include='*.pc'; then
     echo "the package names the tree that it was built in"
     exit 1
 fi

@@ -1,0 +1,49 @@
+# packages.cmake — what `cpack` makes of a build: three Debian packages, and one archive with all of it.
+# The packages have a shared library: build with the preset `package`.
+set(CPACK_GENERATOR DEB TGZ)
+set(CPACK_PACKAGE_NAME rcverbs)
+set(CPACK_PACKAGE_VENDOR rcverbs)
+set(CPACK_PACKAGE_CONTACT "The rcverbs authors <rcverbs@users.noreply.github.com>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_COMPONENTS_ALL runtime development tools)
+set(CPACK_ARCHIVE_COMPONENT_INSTALL OFF)
+
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+# The tools' own library is found in the build.
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/lib)
+set(rcverbs_same "librcverbs${PROJECT_VERSION_MAJOR} (= ${PROJECT_VERSION})")
+
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME librcverbs${PROJECT_VERSION_MAJOR})
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
+set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "${PROJECT_DESCRIPTION}: the shared library")
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS ibverbs-providers)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_BINARY_DIR}/triggers)
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/triggers "activate-noawait ldconfig\n")
+
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME librcverbs-dev)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "${PROJECT_DESCRIPTION}: headers, CMake and pkg-config files, and devices in memory for tests")
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
+    "${rcverbs_same}, libibverbs-dev, librdmacm-dev, libboost1.81-dev | libboost-dev (>= 1.81), pkg-config | pkgconf"
+)
+
+set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME rcverbs-tools)
+set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION utils)
+set(CPACK_COMPONENT_TOOLS_DESCRIPTION "${PROJECT_DESCRIPTION}: rdma-server, rdma-client, rdma-bench, rdma-doctor")
+set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS "${rcverbs_same}")
+set(CPACK_DEBIAN_TOOLS_PACKAGE_RECOMMENDS "ibverbs-providers, iproute2")
+
+# Debian wants the licence in each.
+foreach(package_of runtime.librcverbs${PROJECT_VERSION_MAJOR} development.librcverbs-dev tools.rcverbs-tools)
+    string(REPLACE "." ";" package_of "${package_of}")
+    list(GET package_of 0 component)
+    list(GET package_of 1 package)
+    install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package} RENAME copyright COMPONENT ${component})
+endforeach()
+
+include(CPack)

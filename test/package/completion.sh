@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# completion.sh PROGRAMS: what bash offers while a command line of the programs is typed.
+set -euo pipefail
+PATH=$1:$PATH
+# shellcheck source=/dev/null
+source "$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/apps/completion.bash"
+wrong=0
+
+# expect "WORDS SO FAR" "OFFERED": the last word is the one that is being typed; it may be empty.
+expect() {
+    # shellcheck disable=SC2206 # split at the blanks
+    COMP_WORDS=($1)
+    [ "${1: -1}" != ' ' ] || COMP_WORDS+=('')
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    COMPREPLY=()
+    _rcverbs_complete "${COMP_WORDS[0]}" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+    if [ "${COMPREPLY[*]-}" != "$2" ]; then
+        echo "\"$1\": offered \"${COMPREPLY[*]-}\", not \"$2\""
+        wrong=1
+    fi
+}
+expect 'rdma-server ' 'write read atomic'
+expect 'rdma-client w' 'write'
+expect 'rdma-client --po' '--poll'
+expect 'rdma-client write --poll ' 'busy adaptive event'
+expect 'rdma-client write --poll a' 'adaptive'
+expect 'rdma-bench ' 'server client loopback'
+expect 'rdma-bench l' 'loopback'
+expect 'rdma-bench loopback w' 'write write-imm'
+expect 'rdma-bench loopback --lat' '--latency'
+expect 'rdma-bench server --c' '--count --cpus'
+expect 'rdma-doctor --' '--help --json --address --timeout'
+exit $wrong

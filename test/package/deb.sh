@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# deb.sh: builds the Debian packages and the archive, and has a newcomer use them in a fresh installation: a program is built
+# against them by CMake and by pkg-config and run, the programs and their manual pages are there, and all of it goes again.
+set -euo pipefail
+source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+if [ "$(id -u)" != 0 ]; then
+    echo "skipped: a fresh installation needs root"
+    exit 0
+fi
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+fail() {
+    echo "deb.sh: $*" >&2
+    exit 1
+}
+quietly() { "$@" >"$place/log" 2>&1 || { tail -n 40 "$place/log"; fail "did not succeed: $*"; }; }
+
+cd "$source"
+quietly cmake --preset package
+quietly cmake --build --preset package
+rm -rf build/package/packages
+quietly cpack --config build/package/CPackConfig.cmake -B build/package/packages
+cd build/package/packages
+ls -- *.deb *.tar.gz
+
+# What is in which package.
+contents() { dpkg-deb -c "$1" | awk '{ print $6 }'; }
+has() { contents "$1" | grep -E "$2" >/dev/null || fail "$1 has no $2"; }
+has_not() { ! contents "$1" | grep -E "$2" >/dev/null || fail "$1 has $2"; }
+library=$(ls librcverbs0_*.deb) development=$(ls librcverbs-dev_*.deb) tools=$(ls rcverbs-tools_*.deb)
+has "$library" '/librcverbs\.so\.0$'
+has_not "$library" 'include/|\.so$|\.a$|bin/'
+has "$development" '/librcverbs\.so$'
+has "$development" 'include/rcverbs/rcverbs\.hpp$'
+has "$development" 'pkgconfig/rcverbs\.pc$'
+has "$development" 'cmake/rcverbs/rcverbs-config\.cmake$'
+has_not "$development" 'bin/|\.so\.0'
+for program in rdma-bench rdma-client rdma-doctor rdma-server; do
+    has "$tools" "bin/$program\$"
+    has "$tools" "man1/$program\.1$"
+    has "$tools" "completions/$program\$"
+done
+has "$tools" 'man7/rcverbs\.7$'
+for package in "$library" "$development" "$tools"; do has "$package" '/copyright$'; done
+dpkg-deb -f "$library" Depends | grep libibverbs1 >/dev/null || fail "the library's package does not depend on libibverbs1"
+tar -tzf rcverbs-*.tar.gz | grep 'include/rcverbs/rcverbs\.hpp$' >/dev/null || fail "the archive has no headers"
+
+# Nothing but the library's own names is offered, and its name says which versions go together.
+mkdir "$place/library"
+dpkg-deb -x "$library" "$place/library"
+so=$(ls "$place"/library/usr/lib/*/librcverbs.so.0)
+readelf -d "$so" | grep 'SONAME.*\[librcverbs\.so\.0\]' >/dev/null || fail "wrong SONAME"
+# Vague linkage: templates and inline functions of the standard library and of Boost that are instantiated here.
+foreign=$(nm -DC --defined-only "$so" | awk '$2 != "V" && $2 != "W" && $2 != "u"' | grep -v ' rcverbs::' | grep -vE ' (typeinfo|typeinfo name|vtable|guard variable) for rcverbs::' || true)
+[ -z "$foreign" ] || fail "exported besides the library's own: $foreign"
+
+# A fresh installation.
+root=$place/root
+"$source/test/package/root.sh" "$root"
+inside() { chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive "$@"; }
+mkdir "$root/packages"
+cp -- *.deb "$root/packages"
+cp -r "$source/test/package/consumer" "$source/docs/examples" "$root/root/"
+sed -i 's,\.\./\.\./\.\./docs/examples,../examples,' "$root/root/consumer/CMakeLists.txt"
+quietly inside apt-get update
+quietly inside sh -c 'apt-get install -y --no-install-recommends /packages/*.deb g++ cmake ninja-build'
+
+quietly inside cmake -S /root/consumer -B /root/by-cmake -G Ninja
+quietly inside cmake --build /root/by-cmake
+quietly inside ctest --test-dir /root/by-cmake --output-on-failure --no-tests=error
+# No flag of ours gets into somebody else's commands.
+leaked=$(grep -ohE -- ' -(W[a-z]|f[a-z]|O[0-9s]|g[0-9]?|std=c\+\+[0-9]+)[^ ]*' "$root"/root/by-cmake/build.ninja | sort -u | grep -vE -- '^ -std=(c|gnu)\+\+20$' | grep -v -- '-Wl,' || true)
+[ -z "$leaked" ] || fail "flags leak: $leaked"
+
+flags=$(inside pkg-config --cflags --libs rcverbs)
+case $flags in *-W* | *-O* | *" -f"* | *-std*) fail "pkg-config leaks flags: $flags" ;; esac
+quietly inside sh -c "cd /root && g++ -std=c++20 examples/first.cpp -o by-pkg-config $flags"
+inside ldd /root/by-pkg-config | grep 'librcverbs\.so\.0 => /' >/dev/null || fail "the program does not find its library"
+
+for program in rdma-bench rdma-client rdma-doctor rdma-server; do quietly inside "$program" --help; done
+status=0
+inside rdma-doctor --address 198.51.100.7 --timeout 500ms >"$place/doctor" || status=$?
+if [ $status != 1 ] || ! grep -q 'RDMA does not work' "$place/doctor"; then cat "$place/doctor"; fail "rdma-doctor: $status"; fi
+
+quietly inside apt-get purge -y librcverbs0 librcverbs-dev rcverbs-tools
+left=$(inside find / -xdev -path /packages -prune -o -path /root -prune -o -name '*rcverbs*' -print 2>/dev/null | grep -v '^/proc' || true)
+[ -z "$left" ] || fail "left behind: $left"
+echo "packages: as they should be"
