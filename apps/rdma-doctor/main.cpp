@@ -11,6 +11,7 @@ using demo::exit_code;
 
 struct doctor_arguments {
     bool wants_json = false;
+    bool is_quiet = false;
     std::string address;
     std::chrono::milliseconds timeout{5000};
 };
@@ -33,6 +34,7 @@ int main(int argc, char** argv) {
     doctor_arguments a;
     CLI::App app{"Says what this machine has for RDMA, connects to itself, and names for all that is missing the command that mends it."};
     app.add_flag("--json", a.wants_json, "say it in JSON");
+    app.add_flag("-q,--quiet", a.is_quiet, "print only the address at which a connection worked")->excludes("--json");
     app.add_option("--address", a.address, "the IP address to try; else those of the devices, until one works")->option_text("ADDR");
     demo::add_duration(app, "--timeout", a.timeout, "how long a step of the self-test may take", "5s");
     app.footer("Exit code: 0 if an RDMA connection worked, 1 if none did, 2 for wrong usage.");
@@ -40,7 +42,11 @@ int main(int argc, char** argv) {
     if (!demo::parse(app, argc, argv, code)) return static_cast<int>(code);
     try {
         rdma_doctor::examination const e = examine(a);
-        std::fputs((a.wants_json ? json(e) : text(e)).c_str(), stdout);
+        if (a.is_quiet) {
+            if (e.works()) std::printf("%s\n", e.tests.back().address.c_str());
+        } else {
+            std::fputs((a.wants_json ? json(e) : text(e)).c_str(), stdout);
+        }
         return static_cast<int>(e.works() ? exit_code::done : exit_code::other);
     } catch (std::exception const& e) {
         std::fprintf(stderr, "rdma-doctor: %s\n", e.what());

@@ -37,6 +37,12 @@ TEST_CASE("the doctor's JSON has the device that was used, and its addresses by 
     CHECK(said["self_tests"][0]["failure"] == "");
 }
 
+TEST_CASE("the doctor prints nothing but the address for scripts that ask for it", "[demo]") {
+    child_process p{{program, "--quiet", "--address", device_address()}};
+    CHECK(p.wait() == 0);
+    CHECK(p.output() == device_address() + "\n");
+}
+
 TEST_CASE("an address without RDMA has the doctor fail, with the reason", "[demo]") {
     child_process p{{program, "--address", "127.0.0.1", "--timeout", "2s"}};
     CHECK(p.wait() == 1);

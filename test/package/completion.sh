@@ -29,5 +29,5 @@ expect 'rdma-bench l' 'loopback'
 expect 'rdma-bench loopback w' 'write write-imm'
 expect 'rdma-bench loopback --lat' '--latency'
 expect 'rdma-bench server --c' '--count --cpus'
-expect 'rdma-doctor --' '--help --json --address --timeout'
+expect 'rdma-doctor --' '--help --json --quiet --address --timeout'
 exit $wrong

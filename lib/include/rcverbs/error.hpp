@@ -171,9 +171,11 @@ RCVERBS_EXPORT bool is_transient(error_code const& ec) noexcept;
 
 }  // namespace rcverbs
 
+/// @cond
 template <>
 struct boost::system::is_error_code_enum<rcverbs::errc> : std::true_type {};
 template <>
 struct boost::system::is_error_code_enum<rcverbs::wc_errc> : std::true_type {};
 template <>
 struct boost::system::is_error_code_enum<rcverbs::cm_errc> : std::true_type {};
+/// @endcond

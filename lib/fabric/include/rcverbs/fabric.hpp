@@ -163,6 +163,7 @@ struct device_counters {
     std::uint64_t completions = 0;
 };
 
+/// A network of RDMA devices in memory: with its devices, its clock and its faults. Threads: see the head of this file.
 class world {
 public:
     /// Throws std::logic_error if there is one already, std::invalid_argument for an address that is none.

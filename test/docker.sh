@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# docker.sh [--full]: what docker/ promises, from nothing: a Docker engine of its own, a base image made by debootstrap, the images,
+# the programs in a container, and the harness in one without privileges. Everything is gone afterwards.
+#
+# --full runs every device test in the harness; without it those of two test cases and the programs'.
+set -euo pipefail
+PATH=$PATH:/usr/sbin:/sbin
+source=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+full=${1:-}
+skip() {
+    echo "skipped: $*"
+    exit 0
+}
+fail() {
+    echo "docker.sh: $*" >&2
+    exit 1
+}
+quietly() { "$@" >"$place/log" 2>&1 || { tail -n 60 "$place/log"; fail "did not succeed: $*"; }; }
+
+[ "$(id -u)" = 0 ] || skip "a Docker engine of one's own needs root"
+command -v dockerd >/dev/null || skip "there is no Docker engine"
+
+place=$(mktemp -d)
+engine=''
+cleanup() {
+    if [ -n "$engine" ]; then
+        kill "$engine" 2>/dev/null || true
+        wait "$engine" 2>/dev/null || true
+    fi
+    # What the engine has left mounted.
+    awk -v under="$place/" 'index($2, under) == 1 { print $2 }' /proc/mounts | sort -r | xargs -r -n 1 umount -l
+    rm -rf "$place"
+}
+trap cleanup EXIT
+
+export DOCKER_HOST=unix://$place/sock DOCKER_CONFIG=$place/config DOCKER_BUILDKIT=0
+dockerd --iptables=false --ip6tables=false --bridge=none --data-root "$place/data" --exec-root "$place/exec" \
+    --pidfile "$place/pid" -H "$DOCKER_HOST" >"$place/engine.log" 2>&1 &
+engine=$!
+for _ in $(seq 100); do
+    if docker info >/dev/null 2>&1 || ! kill -0 $engine 2>/dev/null; then break; fi
+    sleep 0.3
+done
+docker info >/dev/null 2>&1 || skip "a Docker engine does not start here: $(grep -E 'level=(error|fatal)|failed' "$place/engine.log" | tail -n 1)"
+
+# The files say what they mean.
+compose() { if docker compose version >/dev/null 2>&1; then docker compose "$@"; else docker-compose "$@"; fi; }
+cd "$source"
+quietly compose -f docker/compose.yaml config
+compose -f docker/compose.yaml config | grep 'target: runtime' >/dev/null || fail "compose.yaml has no target runtime"
+
+# The base that the Dockerfile names, which cannot be pulled everywhere.
+"$source/test/package/root.sh" "$place/root" bookworm
+tar -C "$place/root" -c . | docker import - debian:bookworm-slim >/dev/null
+rm -rf "$place/root"
+start=$SECONDS
+build() { quietly docker build --network=host -f docker/Dockerfile "$@" .; }
+build --target build -t rcverbs-build
+build --target runtime -t rcverbs-runtime
+echo "docker: images build and runtime made in $((SECONDS - start)) s"
+
+# Only what runs: the programs find their libraries, and there is no compiler.
+run() { docker run --rm --network=host "$@"; }
+for program in rdma-server rdma-client rdma-bench rdma-doctor; do quietly run rcverbs-runtime $program --help; done
+if run rcverbs-runtime sh -c 'command -v g++ cmake git'; then fail "the run-time image has tools to build"; fi
+if test/softroce/usable-device >/dev/null; then
+    status=0
+    compose -f docker/compose.yaml up --abort-on-container-exit --exit-code-from client || status=$?
+    [ $status = 0 ] || fail "compose up exited with $status"
+    echo "docker: rdma-server and rdma-client in two containers on this machine's RDMA device"
+else
+    # The container says what it lacks.
+    status=0
+    run rcverbs-runtime rdma-doctor >"$place/doctor" || status=$?
+    if [ $status != 1 ] || ! grep -q -- '--device=/dev/infiniband' "$place/doctor"; then cat "$place/doctor"; fail "rdma-doctor: $status"; fi
+    echo "docker: compose up was not run: this machine has no RDMA device"
+fi
+
+start=$SECONDS
+if [ "$full" = --full ]; then
+    build --target harness -t rcverbs-harness
+    chosen=()
+else
+    build --target harness --build-arg TESTS="device_tests soak rdma-bench rdma-client rdma-doctor rdma-server" -t rcverbs-harness
+    chosen=(-R 'doctor|messages and immediate data arrive in order')
+fi
+echo "docker: image harness made in $((SECONDS - start)) s"
+start=$SECONDS
+# Without network, privileges or devices.
+docker run --rm --network=none rcverbs-harness "${chosen[@]}" >"$place/harness" 2>&1 || { tail -n 60 "$place/harness"; fail "the harness failed"; }
+grep -q 'remote buffer: message from passive/server side' "$place/harness" || fail "the harness has run no demo"
+grep -E 'tests passed, 0 tests failed out of [1-9]' "$place/harness" || { tail -n 40 "$place/harness"; fail "the harness has run no tests"; }
+echo "docker: harness run in $((SECONDS - start)) s"

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""check.py PROGRAMS: the documents hold.
+
+* Links lead to files and headings that exist.
+* A block of C++ is part of a program that is compiled, one of CMake of the project that the package test builds.
+* A block of shell commands calls programs that exist, with options that they have. (docs/start.md's are run: start.sh.)
+* Names of errors that are mentioned are in the headers.
+
+PROGRAMS is the folder of the built programs.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+root = pathlib.Path(__file__).resolve().parents[2]
+programs = pathlib.Path(sys.argv[1])
+pages = [*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("docker/*.md")]
+wrong = []
+
+
+def unindented(text):
+    """Without indentation and empty lines: an excerpt may be indented otherwise."""
+    return "\n".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+compiled = {
+    "cpp": [unindented(f.read_text()) for folder in ("docs/examples", "apps/examples") for f in (root / folder).glob("*pp")],
+    "cmake": [unindented(f.read_text()) for f in (root / "test/package/consumer").glob("CMakeLists.txt")],
+}
+
+
+def anchor(heading):
+    """As GitHub makes them."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def headings(page):
+    return {anchor(h) for h in re.findall(r"^#+ (.*)$", page.read_text(), re.M)}
+
+
+def check_links(page, text):
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.S | re.M)
+    for target in re.findall(r"\[[^\]]*\]\(([^)\s]+)\)", prose):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, part = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists():
+            wrong.append(f"{page}: no such file: {target}")
+        elif part and part not in headings(file):
+            wrong.append(f"{page}: no such heading: {target}")
+
+
+def options_of(program, words):
+    help_ = [program] + [w for w in words[:1] if w in ("server", "client", "loopback")] + ["--help"]
+    said = subprocess.run(help_, capture_output=True, text=True).stdout
+    return set(re.findall(r"(--[a-z][a-z-]*)", said))
+
+
+def check_command(page, line):
+    words = re.sub(r"[\"'();&|$]", " ", line).split()
+    known = {"cmake", "ctest", "cpack", "sh", "docker", "wait", "sudo", "doxygen", "apt-get"}
+    first = words[0]
+    if first not in known and not (root / first).exists() and not (programs / pathlib.Path(first).name).exists():
+        wrong.append(f"{page}: no such command: {line}")
+    for i, word in enumerate(words):
+        program = programs / pathlib.Path(word).name
+        if not pathlib.Path(word).name.startswith("rdma-") or not program.exists():
+            continue
+        following = []
+        for other in words[i + 1 :]:
+            if pathlib.Path(other).name.startswith("rdma-"):
+                break
+            following.append(other)
+        for option in following:
+            if option.startswith("--") and option.split("=")[0] not in options_of(str(program), following):
+                wrong.append(f"{page}: {word} has no {option}")
+
+
+def check_blocks(page, text):
+    for kind, block in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.S | re.M):
+        if kind in compiled:
+            if not any(unindented(block) in source for source in compiled[kind]):
+                wrong.append(f"{page}: is compiled nowhere:\n{block}")
+        elif kind == "sh":
+            for line in block.splitlines():
+                check_command(page, line)
+        else:
+            wrong.append(f"{page}: a block of {kind}, which nobody checks")
+
+
+def check_names(page, text):
+    every = "\n".join(f.read_text() for f in (root / "lib/include/rcverbs").glob("*.hpp"))
+    for kind, name in re.findall(r"`(errc|wc_errc|cm_errc|close_reason|poll_mode|progress_on|access_flags)::(\w+)`", text):
+        if not re.search(rf"^\s+{name}\b", every, re.M):
+            wrong.append(f"{page}: there is no {kind}::{name}")
+
+
+for page in pages:
+    text = page.read_text()
+    check_links(page, text)
+    check_blocks(page, text)
+    check_names(page, text)
+print("\n".join(wrong) if wrong else f"{len(pages)} documents hold")
+sys.exit(1 if wrong else 0)

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# start.sh: docs/start.md to the letter, as far as it is for the virtual machine: each such command succeeds, and the two terminals'
+# commands do in the machine, one in the background.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+mapfile -t lines < <(awk '/^```sh$/ { inside = 1; next } /^```$/ { inside = 0 } inside' docs/start.md)
+run=0
+for line in "${lines[@]}"; do
+    case $line in
+    'test/softroce/vm -- '*)
+        echo "\$ $line"
+        bash -c "$line"
+        run=$((run + 1))
+        ;;
+    build/release/bin/rdma-server*) server=$line ;;
+    build/release/bin/rdma-client*) client=$line ;;
+    esac
+done
+[ $run -ge 3 ] || { echo "docs/start.md has only $run commands for the virtual machine"; exit 1; }
+echo "\$ $server"
+echo "\$ $client"
+test/softroce/vm -- bash -c "$server --count 1 & for i in 1 2 3 4 5 6 7 8; do sleep 0.3; $client && break; done; wait"
