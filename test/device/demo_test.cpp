@@ -371,7 +371,7 @@ TEST_CASE("eight clients add a thousand times each, and the server counts eight 
     std::vector<child_process> clients;
     for (int i = 0; i < 8; ++i) clients.push_back(s.client("atomic", {"--count", "1000", "--updates", "10", "--timeout", "60s"}));
     for (child_process& c : clients) {
-        auto const status = c.wait();
+        auto const status = c.wait(60s * slowness);
         INFO(c.output() << c.error());
         CHECK(status == done);
         CHECK(c.output().find("added 1 x 1000; the counter was ") != std::string::npos);

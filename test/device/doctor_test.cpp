@@ -18,8 +18,8 @@ TEST_CASE("the doctor says that RDMA works, by a connection of its own", "[demo]
     child_process p{{program}};
     CHECK(p.wait() == 0);
     INFO(p.output() << p.error());
-    CHECK_THAT(p.output(), Catch::EndsWith("RDMA works on this machine.\n"));
-    CHECK_THAT(p.output(), Catch::Contains("connect, write, read"));
+    CHECK_THAT(p.output(), EndsWith("RDMA works on this machine.\n"));
+    CHECK_THAT(p.output(), ContainsSubstring("connect, write, read"));
 }
 
 TEST_CASE("the doctor's JSON has the device that was used, and its addresses by rank", "[demo]") {
@@ -47,6 +47,6 @@ TEST_CASE("an address without RDMA has the doctor fail, with the reason", "[demo
     child_process p{{program, "--address", "127.0.0.1", "--timeout", "2s"}};
     CHECK(p.wait() == 1);
     INFO(p.output() << p.error());
-    CHECK_THAT(p.output(), Catch::Contains("self-test at 127.0.0.1: nothing succeeded; then: "));
-    CHECK_THAT(p.output(), Catch::EndsWith("RDMA does not work on this machine.\n"));
+    CHECK_THAT(p.output(), ContainsSubstring("self-test at 127.0.0.1: nothing succeeded; then: "));
+    CHECK_THAT(p.output(), EndsWith("RDMA does not work on this machine.\n"));
 }

@@ -1,14 +1,18 @@
-// catch.hpp — Catch2, version 2 or 3, whichever the system has.
+// catch.hpp — Catch2, version 2 or 3, whichever the system has: its matchers of text by their names in version 3.
 #pragma once
 
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>
 namespace test {
 using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::EndsWith;
+using Catch::Matchers::StartsWith;
 }
 #else
 #include <catch2/catch.hpp>
 namespace test {
 inline auto ContainsSubstring(std::string const& text) { return Catch::Contains(text); }
+using Catch::EndsWith;
+using Catch::StartsWith;
 }
 #endif

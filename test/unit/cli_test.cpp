@@ -127,8 +127,8 @@ TEST_CASE("the doctor fails where no RDMA connection worked, and says why", "[cl
     // An address for documentation, which no machine has.
     outcome const o = run({"rdma-doctor", "--address", "198.51.100.7", "--timeout", "500ms"});
     CHECK(o.status == 1);
-    CHECK_THAT(o.output, Catch::Contains("self-test at 198.51.100.7: nothing succeeded; then: ") && Catch::EndsWith("RDMA does not work on this machine.\n"));
+    CHECK_THAT(o.output, ContainsSubstring("self-test at 198.51.100.7: nothing succeeded; then: ") && EndsWith("RDMA does not work on this machine.\n"));
     outcome const unknown = run({"rdma-doctor", "--json", "--address", "nowhere"});
     CHECK(unknown.status == 1);
-    CHECK_THAT(unknown.output, Catch::Contains("nowhere is no IP address"));
+    CHECK_THAT(unknown.output, ContainsSubstring("nowhere is no IP address"));
 }

@@ -14,6 +14,9 @@
 
 using namespace rdma_doctor;
 namespace fs = std::filesystem;
+using test::ContainsSubstring;
+using test::EndsWith;
+using test::StartsWith;
 
 namespace {
 
@@ -130,68 +133,67 @@ TEST_CASE("the doctor finds nothing on a machine where all is there", "[doctor]"
 }
 
 TEST_CASE("for each thing that is missing the doctor names the command that mends it", "[doctor]") {
-    using Catch::Contains;
     machine m = healthy();
     SECTION("no device, SoftRoCE not loaded") {
         m.devices.clear();
         m.modules[2].is = module::state::not_loaded;
-        CHECK_THAT(commands(m), Contains("-> modprobe rdma_rxe\n"));
-        CHECK_THAT(commands(m), Contains("-> rdma link add rxe0 type rxe netdev eth0\n"));
+        CHECK_THAT(commands(m), ContainsSubstring("-> modprobe rdma_rxe\n"));
+        CHECK_THAT(commands(m), ContainsSubstring("-> rdma link add rxe0 type rxe netdev eth0\n"));
         CHECK(addresses_to_try(m).empty());
     }
     SECTION("no device, and a kernel without SoftRoCE") {
         m.devices.clear();
         m.modules[2].is = module::state::not_there;
-        CHECK_THAT(commands(m), Contains("! the kernel 6.1.0 has no module rdma_rxe") && Contains("linux-modules-extra-6.1.0") && Contains("test/softroce/vm"));
+        CHECK_THAT(commands(m), ContainsSubstring("! the kernel 6.1.0 has no module rdma_rxe") && ContainsSubstring("linux-modules-extra-6.1.0") && ContainsSubstring("test/softroce/vm"));
     }
     SECTION("no device, nor anything to carry one") {
         m.devices.clear();
         m.netdevs = {{"ib0", true, false, {"10.0.0.1"}}};
-        CHECK_THAT(commands(m), Contains("ip link add v0 type veth peer name v0peer"));
+        CHECK_THAT(commands(m), ContainsSubstring("ip link add v0 type veth peer name v0peer"));
     }
     SECTION("the best carrier is one that is up and has an address") {
         m.devices.clear();
         m.netdevs = {{"eth0", false, true, {}}, {"eth1", true, true, {}}, {"eth2", true, true, {"10.1.0.1"}}, {"eth3", false, true, {"10.2.0.1"}}};
-        CHECK_THAT(commands(m), Contains("netdev eth2\n"));
+        CHECK_THAT(commands(m), ContainsSubstring("netdev eth2\n"));
     }
     SECTION("no connection manager") {
         m.connection_manager.is_there = m.connection_manager.may_be_opened = false;
         m.modules[1].is = module::state::not_loaded;
-        CHECK_THAT(commands(m), Contains("-> modprobe rdma_ucm\n"));
+        CHECK_THAT(commands(m), ContainsSubstring("-> modprobe rdma_ucm\n"));
     }
     SECTION("a container without the devices") {
         m.is_container = true;
         m.devices.clear();
         m.connection_manager.is_there = m.connection_manager.may_be_opened = false;
-        CHECK_THAT(commands(m), Contains("--device=/dev/infiniband") && Contains("on the host: rdma link add"));
+        CHECK_THAT(commands(m), ContainsSubstring("--device=/dev/infiniband") && ContainsSubstring("on the host: rdma link add"));
     }
     SECTION("no right to a file") {
         m.devices[0].file.may_be_opened = false;
-        CHECK_THAT(commands(m), Contains("-> chmod a+rw /dev/infiniband/uverbs0\n"));
+        CHECK_THAT(commands(m), ContainsSubstring("-> chmod a+rw /dev/infiniband/uverbs0\n"));
         CHECK(addresses_to_try(m).empty());
     }
     SECTION("no provider library") {
         m.devices[0].limits.reset();
-        CHECK_THAT(commands(m), Contains("-> apt-get install ibverbs-providers\n"));
+        CHECK_THAT(commands(m), ContainsSubstring("-> apt-get install ibverbs-providers\n"));
     }
     SECTION("a port that is down") {
         m.devices[0].ports[0].state = "DOWN";
-        CHECK_THAT(commands(m), Contains("! port 1 of rxe0 is DOWN") && Contains("-> ip link set eth0 up\n"));
+        CHECK_THAT(commands(m), ContainsSubstring("! port 1 of rxe0 is DOWN") && ContainsSubstring("-> ip link set eth0 up\n"));
         CHECK(addresses_to_try(m).empty());
     }
     SECTION("a port without an address") {
         m.netdevs[0].addresses.clear();
-        CHECK_THAT(commands(m), Contains("! eth0") && Contains("-> ip addr add 192.168.77.1/24 dev eth0\n"));
+        CHECK_THAT(commands(m), ContainsSubstring("! eth0") && ContainsSubstring("-> ip addr add 192.168.77.1/24 dev eth0\n"));
     }
     SECTION("a second port that is down is a remark") {
         m.devices[0].ports.push_back({2, "DOWN", "Ethernet", "", 0, {}});
-        CHECK_THAT(commands(m), Catch::StartsWith("port 2 of rxe0 is DOWN"));
+        CHECK_THAT(commands(m), StartsWith("port 2 of rxe0 is DOWN"));
     }
     SECTION("little memory to lock is a remark, and none to root") {
         m.memory_lock_bytes = std::uint64_t{8} << 20;
-        CHECK_THAT(commands(m), Catch::StartsWith("only 8192 KiB") && Contains("memlock unlimited"));
+        CHECK_THAT(commands(m), StartsWith("only 8192 KiB") && ContainsSubstring("memlock unlimited"));
         m.is_container = true;
-        CHECK_THAT(commands(m), Contains("--ulimit memlock=-1"));
+        CHECK_THAT(commands(m), ContainsSubstring("--ulimit memlock=-1"));
         m.is_root = true;
         CHECK(commands(m).empty());
     }
@@ -204,12 +206,12 @@ TEST_CASE("the doctor's verdict is that of the last self-test, in text and in JS
     e.tests = {{"10.0.0.1", {"connect"}, {}, "write: it broke"}};
     e.found = {{true, "something", "mend it"}};
     CHECK_FALSE(e.works());
-    CHECK_THAT(text(e), Catch::Contains("then: write: it broke") && Catch::Contains("missing: something\n    mend it\n") && Catch::EndsWith("RDMA does not work on this machine.\n"));
+    CHECK_THAT(text(e), ContainsSubstring("then: write: it broke") && ContainsSubstring("missing: something\n    mend it\n") && EndsWith("RDMA does not work on this machine.\n"));
     CHECK(nlohmann::json::parse(json(e))["works"] == false);
     e.tests.push_back({"fd00::1", {"connect", "write", "read"}, {"fetch-and-add"}, ""});
     e.found.clear();
     CHECK(e.works());
-    CHECK_THAT(text(e), Catch::Contains("the device has no fetch-and-add") && Catch::EndsWith("RDMA works on this machine.\n"));
+    CHECK_THAT(text(e), ContainsSubstring("the device has no fetch-and-add") && EndsWith("RDMA works on this machine.\n"));
     auto const j = nlohmann::json::parse(json(e));
     CHECK(j["works"] == true);
     CHECK(j["memory_lock_bytes"].is_null());
