@@ -93,8 +93,11 @@ tests "fuzz" ctest --test-dir build/fuzz -L fuzz --output-on-failure --no-tests=
 tests "packages" ctest --test-dir build/release -L distribution --output-on-failure --no-tests=error
 tests "virtual machine" ctest --test-dir build/release -L vm --output-on-failure --no-tests=error
 tests "device release" on_device ctest --test-dir build/release -L device --output-on-failure --no-tests=error
-# The long ones repeat what the short ones do, a hundred times; the programs are no less threaded than the tests beside them.
-tests "device asan" on_device ctest --test-dir build/asan -L device -LE long --output-on-failure --no-tests=error
+# The long ones repeat what the short ones do, a hundred times. Of the programs, which take seconds to start with a sanitizer, those
+# tests that go the longest way; they are no less threaded than the tests beside them.
+tests "device asan" on_device ctest --test-dir build/asan -L device -LE 'long|programs' --output-on-failure --no-tests=error
+tests "programs asan" on_device ctest --test-dir build/asan -L programs --output-on-failure --no-tests=error \
+    -R 'server and client say line for line|clients killed while they connect|a thousand times each|a damaged byte is found|the doctor says'
 tests "device tsan" on_device ctest --test-dir build/tsan -L device -LE 'long|programs' --output-on-failure --no-tests=error
 # Two devices and a wire between them are the virtual machine's, whatever this machine has.
 for preset in release tsan; do

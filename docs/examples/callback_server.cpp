@@ -26,7 +26,7 @@ private:
         if (ec) return complain();
         session_.async_finish([self](error_code finished) {
             if (finished) return self->complain();
-            std::cout << "the client left " << std::to_integer<int>(self->page_.bytes()[0]) << '\n';
+            std::cout << "the client left " << std::to_integer<int>(self->page_.bytes()[0]) << std::endl;
         });
     }
 

@@ -335,7 +335,7 @@ TEST_CASE("what is asked for is clamped to the device, and can be read back", "[
         options.initiator_depth = 255;
         options.responder_resources = 255;
         test::pair p = co_await connect(io, options, options);
-        device_limits const& device = p.client.domain().limits();
+        device_limits const device = p.client.domain().limits();
         connection_limits const limits = p.client.limits();
         CHECK(limits.send_segments_max == device.segments_max);
         CHECK(limits.receive_segments_max == device.segments_max);

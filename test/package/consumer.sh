@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # consumer.sh BUILD TYPE: installs a build into an empty prefix, and builds and tests a program against that alone.
 set -euo pipefail
-build=$1 type=$2
+build=$1 type=${2:-Release}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT

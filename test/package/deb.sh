@@ -63,11 +63,17 @@ cp -- *.deb "$root/packages"
 cp -r "$source/test/package/consumer" "$source/docs/examples" "$root/root/"
 sed -i 's,\.\./\.\./\.\./docs/examples,../examples,' "$root/root/consumer/CMakeLists.txt"
 quietly inside apt-get update
-quietly inside sh -c 'apt-get install -y --no-install-recommends /packages/*.deb g++ cmake ninja-build'
+quietly inside sh -c 'apt-get install -y --no-install-recommends /packages/*.deb ibverbs-providers g++ cmake ninja-build'
 
 quietly inside cmake -S /root/consumer -B /root/by-cmake -G Ninja
 quietly inside cmake --build /root/by-cmake
 quietly inside ctest --test-dir /root/by-cmake --output-on-failure --no-tests=error
+# A coroutine client and a callback server of a project that knows the packages alone, on an RDMA device.
+quietly "$source/test/softroce/vm" -- bash -c "
+    mount --rbind /dev $root/dev && mount --rbind /sys $root/sys || exit 1
+    chroot $root /root/by-cmake/consumer_server >/tmp/said & server=\$!
+    for i in 1 2 3 4 5 6 7 8 9; do sleep 0.3; chroot $root /root/by-cmake/consumer 10.0.0.1; grep 'the client left 42' /tmp/said && exit 0; done
+    exit 1"
 # No flag of ours gets into somebody else's commands.
 leaked=$(grep -ohE -- ' -(W[a-z]|f[a-z]|O[0-9s]|g[0-9]?|std=c\+\+[0-9]+)[^ ]*' "$root"/root/by-cmake/build.ninja | sort -u | grep -vE -- '^ -std=(c|gnu)\+\+20$' | grep -v -- '-Wl,' || true)
 [ -z "$leaked" ] || fail "flags leak: $leaked"

@@ -3,6 +3,7 @@
 
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>
+using Catch::Approx;  // as in version 2
 namespace test {
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::EndsWith;
