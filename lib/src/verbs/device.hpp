@@ -39,7 +39,7 @@ public:
     ibv_context* context() const noexcept { return context_; }
     device_limits const& limits() const noexcept { return limits_; }
     std::string name() const;
-    /// True for SoftRoCE. Before Linux 6.10 its requester may go to sleep between two looks at the same counter: it then sends
+    /// True for SoftRoCE. In Linux 6.1, if not in later ones, its requester may go to sleep between two looks at the same counter: it then sends
     /// nothing more of what is posted, no timer runs, and no completion ever comes, until something is posted.
     /// Source: rxe_requester() and rxe_completer() in drivers/infiniband/sw/rxe, `wait_psn`.
     bool forgets_posted_work() const noexcept { return forgets_posted_work_; }
