@@ -268,10 +268,10 @@ void connection_core::run_shared_round(completion_report& report) {
 
 void connection_core::on_failed(completion_report const& report) {
     name_flushed(report.done);
-    // Its answer to what we asked for came first: the peer took offence, and left for that reason.
-    bool const is_answer = report.failed == wc_errc::remote_access || report.failed == wc_errc::remote_operation ||
-                           report.failed == wc_errc::remote_invalid_request;
-    if (!is_live() && reason_ == close_reason::peer_disconnected && is_answer) {
+    // What is no consequence of the peer's leaving came before it, though it is heard of afterwards: the peer left for that reason.
+    bool const is_cause = report.failed != wc_errc::flushed && report.failed != wc_errc::retry_exceeded &&
+                          report.failed != wc_errc::rnr_retry_exceeded;
+    if (!is_live() && reason_ == close_reason::peer_disconnected && is_cause) {
         reason_ = close_reason::transport_error;
         failure_ = {step::transfer, report.failed, peer_, report.vendor_error};
     }
