@@ -80,9 +80,9 @@ void add_shared(CLI::App& app, arguments& out) {
     app.add_option("--size", out.exchange.size_bytes, "size of the region in bytes; give both sides the same")
         ->check(CLI::Range(frame_bytes_min, std::size_t{1} << 30))
         ->option_text("BYTES [1024]");
-    add_duration(app, "--timeout", out.timeout, "deadline of each wait for the peer, such as 500ms, 10s or 2m", "10s");
+    add_duration(app, "--timeout", out.timeout, "deadline of each wait for the peer, such as 500ms, 10s or 2m; 2s at most to resolve and to disconnect", "10s");
     add_poll(app, out.connection.polling.mode);
-    app.add_option("--hold-at", out.exchange.hold_at, "stay at this step until the connection ends, to try out what the peer does")
+    app.add_option("--hold-at", out.exchange.hold_at, "stay at this step until the connection ends, to try out what the peer does: connected, regions-sent, regions-received, locked, transferred or done-sent")
         ->check(CLI::IsMember({"connected", "regions-sent", "regions-received", "locked", "transferred", "done-sent"}))
         ->option_text("STEP");
     app.add_flag("--corrupt", out.exchange.corrupt, "damage the outgoing message, to try out the check");
@@ -90,6 +90,11 @@ void add_shared(CLI::App& app, arguments& out) {
 }
 
 std::optional<rcverbs::endpoint> resolve(std::string const& host, std::uint16_t port) {
+    // To a resolver, nothing is this machine.
+    if (host.empty()) {
+        complain("no host given");
+        return std::nullopt;
+    }
     boost::asio::io_context io;
     boost::system::error_code ec;
     auto const found = boost::asio::ip::tcp::resolver{io}.resolve(host, std::to_string(port), ec);

@@ -37,7 +37,7 @@ CLI::Option* add_poll(CLI::App& app, rcverbs::poll_mode& out);
 /// Adds the options that rdma-server and rdma-client share.
 void add_shared(CLI::App& app, arguments& out);
 
-/// The first address that a host's name stands for, with a port; none if it is unknown, which has been said then.
+/// The first address that a host's name stands for, with a port; none if it is unknown or empty, which has been said then.
 std::optional<rcverbs::endpoint> resolve(std::string const& host, std::uint16_t port);
 
 /// Listens at an address, or, if that is empty, at all of them: `make` is given the endpoint, and called again for IPv4 alone

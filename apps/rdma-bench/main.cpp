@@ -87,7 +87,7 @@ exit_code run_client(arguments const& a, rcverbs::endpoint const& server, std::s
 
 exit_code run_client(arguments const& a) {
     auto const server = demo::resolve(a.host, a.port);
-    return server ? run_client(a, *server, server->to_string()) : exit_code::usage;
+    return server ? run_client(a, *server, server->to_string()) : exit_code::could_not_connect;
 }
 
 exit_code run_server(arguments const& a) {

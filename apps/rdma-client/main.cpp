@@ -28,6 +28,11 @@ struct client_arguments : demo::arguments {
     std::uint32_t attempts = 0;
 };
 
+asio::awaitable<exit_code> work_with(rcverbs::session& session, client_arguments const& a) {
+    return a.exchange.mode == demo::transfer_mode::atomic ? demo::add_to_counter(session, a.exchange, a.counter)
+                                                          : demo::exchange(session, a.exchange);
+}
+
 exit_code run_once(client_arguments const& a, rcverbs::endpoint const& server) {
     asio::io_context io;
     rcverbs::connection_options options = a.connection;
@@ -44,9 +49,7 @@ exit_code run_once(client_arguments const& a, rcverbs::endpoint const& server) {
             demo::complain(f.message());
             code = demo::exit_code_for(ec, f.where);
         } else {
-            code = a.exchange.mode == demo::transfer_mode::atomic
-                       ? co_await demo::add_to_counter(session, a.exchange, a.counter)
-                       : co_await demo::exchange(session, a.exchange);
+            code = co_await work_with(session, a);
         }
     };
     // The coroutine runs on the polling thread: run() is not to return before it has ended.
@@ -95,12 +98,15 @@ private:
         return o;
     }
 
-    static bool is_worth_another(exit_code code) {
+    bool is_worth_another(exit_code code) const {
+        // Additions that were broken off may have been made.
+        if (arguments_.exchange.mode == demo::transfer_mode::atomic) return false;
         return code == exit_code::peer_gone || code == exit_code::deadline_passed;
     }
 
     asio::awaitable<void> exchange_all() {
-        for (std::uint32_t done = 0; done < arguments_.count;) {
+        std::uint32_t const count = arguments_.exchange.mode == demo::transfer_mode::atomic ? 1 : arguments_.count;
+        for (std::uint32_t done = 0; done < count;) {
             auto [ec, session] = co_await to_server_.async_connect(asio::as_tuple(asio::use_awaitable));
             if (ec) {
                 rcverbs::failure const f = to_server_.last_failure();
@@ -108,7 +114,7 @@ private:
                 code_ = demo::exit_code_for(ec, f.where);
                 co_return;
             }
-            code_ = co_await demo::exchange(session, arguments_.exchange);
+            code_ = co_await work_with(session, arguments_);
             if (code_ == exit_code::done) {
                 ++done;
             } else if (is_worth_another(code_)) {
@@ -127,7 +133,7 @@ private:
 
 exit_code run(client_arguments& a) {
     auto const server = demo::resolve(a.host, a.port);
-    if (!server) return exit_code::usage;
+    if (!server) return exit_code::could_not_connect;
     boost::system::error_code ec;
     if (!a.from.empty()) {
         a.connection.bind_address = asio::ip::make_address(a.from, ec);
@@ -137,11 +143,9 @@ exit_code run(client_arguments& a) {
         }
     }
     a.apply_timeout();
-    if (a.exchange.mode == demo::transfer_mode::atomic) {
-        a.counter.additions = a.count;
-        return run_once(a, *server);
-    }
+    a.counter.additions = a.count;
     if (a.attempts > 0) return persistent_client{a, *server}.run();
+    if (a.exchange.mode == demo::transfer_mode::atomic) return run_once(a, *server);
     for (std::uint32_t i = 0; i < a.count; ++i) {
         exit_code const code = run_once(a, *server);
         if (code != exit_code::done) return code;
@@ -164,7 +168,7 @@ int main(int argc, char** argv) {
     app.add_option("--count", a.count, "how many exchanges to run, one after another; with atomic: how many additions")
         ->check(CLI::Range(1, 1000000))
         ->option_text("N [1]");
-    app.add_option("--reconnect", a.attempts, "with write and read: when the server has gone, try so often to connect again, with growing pauses, and repeat the exchange that was broken off")
+    app.add_option("--reconnect", a.attempts, "when the server is not there, or has gone, try so often to connect, with growing pauses, and repeat the exchange that was broken off; with atomic only until there is a connection")
         ->check(CLI::Range(1, 1000000))
         ->option_text("ATTEMPTS");
     app.add_option("--add", a.counter.addend, "with atomic: what each addition adds")->option_text("N [1]");

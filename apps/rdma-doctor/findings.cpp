@@ -1,6 +1,10 @@
 #include "rdma-doctor/findings.hpp"
 
 #include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <system_error>
+#include <tuple>
 
 namespace rdma_doctor {
 
@@ -30,10 +34,19 @@ module::state state_of(machine const& m, std::string_view name) {
     return at == m.modules.end() ? module::state::not_there : at->is;
 }
 
-// What could carry SoftRoCE: an Ethernet interface, best one that is up and has an address.
+// As a shell takes it for one word, whatever is in a name.
+std::string quoted(std::string const& name) {
+    auto const is_plain = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.' || c == '@'; };
+    if (std::ranges::all_of(name, is_plain)) return name;
+    std::string out = "'";
+    for (char const c : name) out += c == '\'' ? "'\\''" : std::string{c};
+    return out + "'";
+}
+
+// What could carry SoftRoCE: an Ethernet interface, best one with a link, then that of the default route, then an adapter.
 netdev const* carrier(machine const& m) {
     netdev const* best = nullptr;
-    auto const worth = [](netdev const& n) { return (n.is_up ? 2 : 0) + (n.addresses.empty() ? 0 : 1); };
+    auto const worth = [](netdev const& n) { return std::tuple{n.is_up && n.has_link, n.has_default_route, n.is_hardware, n.is_up, !n.addresses.empty()}; };
     for (netdev const& n : m.netdevs) {
         if (n.is_ethernet && (best == nullptr || worth(n) > worth(*best))) best = &n;
     }
@@ -41,58 +54,88 @@ netdev const* carrier(machine const& m) {
 }
 
 finding missing_module(machine const& m, std::string const& name, std::string const& what_for) {
-    if (m.is_container) {
-        return {true, "the host has not loaded the module " + name + ", " + what_for, "on the host: modprobe " + name};
-    }
+    if (m.is_container) return {true, "the host has not loaded the module " + name + ", " + what_for + "; there:", "modprobe " + name};
     if (state_of(m, name) == module::state::not_loaded) return {true, "the module " + name + ", " + what_for + ", is not loaded", "modprobe " + name};
-    return {
-        true, "the kernel " + m.release + " has no module " + name + ", " + what_for,
-        "apt-get install linux-image-amd64 (Debian) or linux-modules-extra-" + m.release + " (Ubuntu), and start that kernel; or run programs in "
-        "the virtual machine: test/softroce/vm"
+    finding f{
+        true, "the kernel " + m.release + " has no module " + name + ", " + what_for + ": start one that has, or run programs in the virtual machine (test/softroce/vm)",
+        {}
     };
+    if (m.distribution == "ubuntu") f.command = "apt-get install linux-modules-extra-" + m.release;
+    if (m.distribution == "debian") f.command = "apt-get install linux-image-amd64";
+    return f;
 }
 
 void look_for_device(machine const& m, std::vector<finding>& out) {
     if (!m.devices.empty()) return;
     if (state_of(m, "rdma_rxe") != module::state::loaded) out.push_back(missing_module(m, "rdma_rxe", "SoftRoCE"));
     netdev const* const on = carrier(m);
-    std::string const where = m.is_container ? "on the host: " : "";
     std::string const what = "there is no RDMA device: no adapter, and no SoftRoCE device";
     if (m.is_container) {
-        out.push_back({true, what, "on the host: rdma link add rxe0 type rxe netdev NETDEV"});
+        out.push_back({true, what + "; on the host:", "docker/host-softroce up"});
     } else if (on == nullptr) {
         out.push_back({true, what + ", nor an Ethernet interface that could carry one", "ip link add v0 type veth peer name v0peer"});
     } else {
-        out.push_back({true, what + "; " + on->name + " could carry one", "rdma link add rxe0 type rxe netdev " + on->name});
+        out.push_back({true, what + "; " + on->name + " could carry one", "rdma link add rxe0 type rxe netdev " + quoted(on->name)});
     }
 }
+
+constexpr char const* run_with_devices = "docker run --device=/dev/infiniband --network=host --cap-add=IPC_LOCK --ulimit memlock=-1 IMAGE";
 
 void look_at_file(machine const& m, device_file const& f, std::string const& module, std::vector<finding>& out) {
     if (f.may_be_opened) return;
     if (!f.is_there && m.is_container) {
-        out.push_back({true, f.path + " is not in this container", "docker run --device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1 …"});
+        out.push_back({true, f.path + " is not in this container", run_with_devices});
     } else if (!f.is_there) {
         if (state_of(m, module) != module::state::loaded) {
             out.push_back(missing_module(m, module, "which makes " + f.path));
         } else {
             out.push_back({true, f.path + " is not there although " + module + " is loaded", "udevadm trigger --subsystem-match=infiniband_verbs --subsystem-match=misc"});
         }
-    } else {
+    } else if (f.error == EACCES) {
         out.push_back({true, "this user may not open " + f.path, "chmod a+rw " + f.path});
+    } else if (f.error == EPERM && m.is_container) {
+        out.push_back({true, "this container may not open " + f.path + ", though it sees it", run_with_devices});
+    } else {
+        out.push_back({true, f.path + " cannot be opened: " + std::generic_category().message(f.error), {}});
     }
+}
+
+// The network interfaces that a port is reached by. A GID names its own; where none does, as on InfiniBand, it is the adapter's.
+std::vector<std::string> interfaces(rdma_device const& d, port const& p) {
+    std::vector<std::string> out;
+    for (ranked_gid const& r : ranked(p)) {
+        std::string const& name = r.address.netdev;
+        if (!name.empty() && std::ranges::find(out, name) == out.end()) out.push_back(name);
+    }
+    return out.empty() ? d.netdevs : out;
 }
 
 void look_at_port(machine const& m, rdma_device const& d, port const& p, std::vector<finding>& out) {
     std::string const name = "port " + std::to_string(p.number) + " of " + d.name;
-    auto const on = std::ranges::find_if(p.gids, [](gid const& g) { return !g.netdev.empty(); });
-    std::string const interface = on == p.gids.end() ? "NETDEV" : on->netdev;
-    if (!is_active(p)) {
-        out.push_back({true, name + " is " + p.state + ", not ACTIVE", "ip link set " + interface + " up"});
-        return;
-    }
+    auto const names = interfaces(d, p);
+    std::string const interface = names.empty() ? "" : names.front();
     auto const at = std::ranges::find(m.netdevs, interface, &netdev::name);
-    if (at != m.netdevs.end() && at->addresses.empty()) {
-        out.push_back({true, interface + ", the interface of " + name + ", has no IP address, by which rdmacm would find it", "ip addr add 192.168.77.1/24 dev " + interface});
+    if (!is_active(p)) {
+        std::string const what = name + " is " + p.state + ", not ACTIVE";
+        if (p.link_layer == "InfiniBand") {
+            bool const has_link = p.state == "INIT" || p.state == "ARMED";
+            out.push_back({true, what + (has_link ? ": no subnet manager has set it up" : ": it has no link, or nobody at its other end"), has_link ? "systemctl start opensm" : ""});
+        } else if (at == m.netdevs.end()) {
+            out.push_back({true, what, {}});
+        } else if (at->is_up) {
+            out.push_back({true, what + ": " + interface + " is up, but has no link (a cable, or the other end)", {}});
+        } else {
+            out.push_back({true, what, "ip link set " + quoted(interface) + " up"});
+        }
+    } else if (interface.empty()) {
+        out.push_back({true, name + " has no network interface, by whose IP address rdmacm would find it" + (p.link_layer == "InfiniBand" ? " (IPoIB)" : ""), p.link_layer == "InfiniBand" ? "modprobe ib_ipoib" : ""});
+    } else if (at == m.netdevs.end()) {
+        out.push_back({
+            true, interface + ", the interface of " + name + ", is in another network namespace, and with it the IP address by which rdmacm would find it",
+            m.is_container ? run_with_devices : ""
+        });
+    } else if (at->addresses.empty()) {
+        out.push_back({true, interface + ", the interface of " + name + ", has no IP address, by which rdmacm would find it", "ip addr add 192.168.77.1/24 dev " + quoted(interface)});
     }
 }
 
@@ -131,8 +174,8 @@ std::vector<std::string> addresses_to_try(machine const& m) {
         if (!d.file.may_be_opened) continue;
         for (port const& p : d.ports) {
             if (!is_active(p)) continue;
-            for (ranked_gid const& r : ranked(p)) {
-                auto const at = std::ranges::find(m.netdevs, r.address.netdev, &netdev::name);
+            for (std::string const& interface : interfaces(d, p)) {
+                auto const at = std::ranges::find(m.netdevs, interface, &netdev::name);
                 if (at != m.netdevs.end()) std::ranges::for_each(at->addresses, add);
             }
         }
@@ -151,11 +194,13 @@ std::vector<finding> findings(machine const& m) {
         }
     }
     look_at_ports(m, out);
-    if (!m.is_root && m.memory_lock_bytes < enough_locked) {
-        std::string const kib = std::to_string(m.memory_lock_bytes / 1024);
-        std::string const command = m.is_container ? "docker run --ulimit memlock=-1 …"
-                                                   : "echo '* - memlock unlimited' >/etc/security/limits.d/rdma.conf, and log in again";
-        out.push_back({false, "only " + kib + " KiB of memory may be registered by this user (ulimit -l)", command});
+    if (!m.may_lock_all && m.memory_lock_bytes < enough_locked) {
+        std::string const what = "only " + std::to_string(m.memory_lock_bytes / 1024) + " KiB of memory may be registered by this user (ulimit -l)";
+        if (m.is_container) {
+            out.push_back({false, what, "docker run --ulimit memlock=-1 IMAGE"});
+        } else {
+            out.push_back({false, what + "; more after the next login with", "echo '* - memlock unlimited' >/etc/security/limits.d/rdma.conf"});
+        }
     }
     return out;
 }

@@ -18,10 +18,11 @@ struct ranked_gid {
 /// A port's addresses, the best first.
 std::vector<ranked_gid> ranked(port const& p);
 
-/// The IP addresses by which the devices can be reached, the best first: those of their active ports' network interfaces.
+/// The IP addresses by which the devices can be reached, the best first: those of their active ports' network interfaces, on
+/// InfiniBand of the adapter's.
 std::vector<std::string> addresses_to_try(machine const& m);
 
-/// Something that is missing or not good, and the command that mends it, if one does.
+/// Something that is missing or not good, and the command that mends it, if one does, as a shell takes it.
 struct finding {
     /// True if there can be no connection as long as it is so.
     bool prevents = true;

@@ -1,6 +1,7 @@
 #include "rdma-doctor/machine.hpp"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <infiniband/verbs.h>
 #include <net/if.h>
@@ -10,8 +11,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <sstream>
+#include <tuple>
 
 #include <rcverbs/error.hpp>
 
@@ -29,15 +34,27 @@ std::string line_of(fs::path const& file) {
     return line;
 }
 
-// The names in a folder, in order; of numbers, by their value.
+// The names in a folder, in order; numbers first, by their value.
 std::vector<std::string> names_in(fs::path const& folder) {
     std::vector<std::string> names;
     std::error_code ec;
     for (auto const& entry : fs::directory_iterator{folder, ec}) names.push_back(entry.path().filename());
-    std::ranges::sort(names, [](std::string const& a, std::string const& b) {
-        return a.size() != b.size() && !a.empty() && a.find_first_not_of("0123456789") == std::string::npos ? a.size() < b.size() : a < b;
+    std::ranges::sort(names, {}, [](std::string const& name) {
+        bool const is_word = name.find_first_not_of("0123456789") != std::string::npos;
+        return std::tuple{is_word, is_word ? 0 : name.size(), name};
     });
     return names;
+}
+
+// The value of a line "KEY=VALUE" or "KEY:  VALUE".
+std::string value_of(fs::path const& file, std::string const& key) {
+    std::ifstream in{file};
+    for (std::string line; std::getline(in, line);) {
+        if (!line.starts_with(key)) continue;
+        std::size_t const at = line.find_first_not_of("=: \t\"", key.size());
+        return at == std::string::npos ? "" : line.substr(at, line.find_last_not_of('"') + 1 - at);
+    }
+    return {};
 }
 
 unsigned number(std::string const& text) { return static_cast<unsigned>(std::strtoul(text.c_str(), nullptr, 10)); }
@@ -77,10 +94,12 @@ port look_at_port(fs::path const& folder) {
     return p;
 }
 
+// By opening it: what a container's rules for devices forbid shows in nothing else.
 device_file look_at_file(fs::path const& root, std::string const& path) {
-    fs::path const file = root / path.substr(1);
-    std::error_code ec;
-    return {path, fs::exists(file, ec), ::access(file.c_str(), R_OK | W_OK) == 0};
+    int const file = ::open((root / path.substr(1)).c_str(), O_RDWR | O_CLOEXEC);
+    if (file < 0) return {path, errno != ENOENT && errno != ENOTDIR, false, errno};
+    ::close(file);
+    return {path, true, true, 0};
 }
 
 // The verbs file of a device: the one that names it.
@@ -108,6 +127,24 @@ module look_at_module(fs::path const& root, std::string const& release, std::str
     return {name, has_module_file(root, release, name) ? module::state::not_loaded : module::state::not_there};
 }
 
+// The interfaces that lead to everywhere, by IPv4. Source: proc(5), /proc/net/route.
+std::vector<std::string> default_routes(fs::path const& root) {
+    std::vector<std::string> out;
+    std::ifstream in{root / "proc/net/route"};
+    for (std::string line; std::getline(in, line);) {
+        std::istringstream words{line};
+        std::string name, to;
+        if (words >> name >> to && to == "00000000") out.push_back(name);
+    }
+    return out;
+}
+
+// Source: capabilities(7); bit 14 is CAP_IPC_LOCK.
+bool may_lock_all() {
+    std::string const effective = value_of("/proc/self/status", "CapEff:");
+    return (std::strtoull(effective.c_str(), nullptr, 16) >> 14 & 1) != 0;
+}
+
 void add_addresses(machine& m) {
     ifaddrs* list = nullptr;
     if (::getifaddrs(&list) != 0) return;
@@ -115,7 +152,9 @@ void add_addresses(machine& m) {
     for (int const family : {AF_INET, AF_INET6}) {
         for (ifaddrs const* a = list; a != nullptr; a = a->ifa_next) {
             if (a->ifa_addr == nullptr || a->ifa_addr->sa_family != family) continue;
-            auto const at = std::ranges::find(m.netdevs, a->ifa_name, &netdev::name);
+            // A label ("eth0:1") is an address's, not an interface's.
+            std::string_view const labelled = a->ifa_name;
+            auto const at = std::ranges::find(m.netdevs, labelled.substr(0, labelled.find(':')), &netdev::name);
             if (at == m.netdevs.end()) continue;
             char text[INET6_ADDRSTRLEN] = {};
             if (family == AF_INET) {
@@ -160,7 +199,11 @@ machine look_at(fs::path const& root, std::string const& release) {
     machine m;
     m.release = release;
     std::error_code ec;
-    m.is_container = fs::exists(root / ".dockerenv", ec) || fs::exists(root / "run/.containerenv", ec);
+    // Docker's, Podman's, and what others agreed on.
+    for (char const* const sign : {".dockerenv", "run/.containerenv", "run/systemd/container"}) {
+        m.is_container = m.is_container || fs::exists(root / sign, ec);
+    }
+    m.distribution = value_of(root / "etc/os-release", "ID=");
     for (char const* const name : {"ib_uverbs", "rdma_ucm", "rdma_rxe"}) m.modules.push_back(look_at_module(root, release, name));
     m.connection_manager = look_at_file(root, "/dev/infiniband/rdma_cm");
     fs::path const devices = root / "sys/class/infiniband";
@@ -168,18 +211,26 @@ machine look_at(fs::path const& root, std::string const& release) {
         rdma_device d;
         d.name = name;
         d.file = look_at_file(root, verbs_file(root, name));
+        d.netdevs = names_in(devices / name / "device/net");
         for (std::string const& p : names_in(devices / name / "ports")) d.ports.push_back(look_at_port(devices / name / "ports" / p));
         m.devices.push_back(std::move(d));
     }
     fs::path const netdevs = root / "sys/class/net";
+    std::vector<std::string> const routed = default_routes(root);
     for (std::string const& name : names_in(netdevs)) {
         // Source: /usr/include/linux/if_arp.h and if.h.
         constexpr unsigned ethernet = 1;
         constexpr unsigned loopback = 772;
-        unsigned const type = number(line_of(netdevs / name / "type"));
-        if (type == loopback || !fs::is_directory(netdevs / name, ec)) continue;
-        auto const flags = std::strtoul(line_of(netdevs / name / "flags").c_str(), nullptr, 16);
-        m.netdevs.push_back({name, (flags & IFF_UP) != 0, type == ethernet, {}});
+        fs::path const folder = netdevs / name;
+        unsigned const type = number(line_of(folder / "type"));
+        if (type == loopback || !fs::is_directory(folder, ec)) continue;
+        netdev& n = m.netdevs.emplace_back();
+        n.name = name;
+        n.is_up = (std::strtoul(line_of(folder / "flags").c_str(), nullptr, 16) & IFF_UP) != 0;
+        n.has_link = line_of(folder / "carrier") == "1";
+        n.is_ethernet = type == ethernet;
+        n.is_hardware = fs::exists(folder / "device", ec);
+        n.has_default_route = std::ranges::find(routed, name) != routed.end();
     }
     return m;
 }
@@ -189,7 +240,9 @@ machine look_at_this_machine() {
     ::uname(&u);
     machine m = look_at("/", u.release);
     m.kernel = std::string{u.sysname} + " " + u.release + " " + u.machine;
-    m.is_root = ::geteuid() == 0;
+    // Kubernetes leaves no file to tell it by.
+    m.is_container = m.is_container || std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
+    m.may_lock_all = may_lock_all();
     rlimit lock{};
     if (::getrlimit(RLIMIT_MEMLOCK, &lock) == 0) m.memory_lock_bytes = lock.rlim_cur == RLIM_INFINITY ? unlimited : lock.rlim_cur;
     add_addresses(m);

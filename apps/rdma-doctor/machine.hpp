@@ -39,12 +39,16 @@ struct device_file {
     std::string path;
     bool is_there = false;
     bool may_be_opened = false;
+    /// Why not, as errno, if it is there.
+    int error = 0;
 };
 
 struct rdma_device {
     std::string name;
     device_file file;
     std::vector<port> ports;
+    /// The network interfaces of the same adapter: how InfiniBand is reached by IP.
+    std::vector<std::string> netdevs;
     /// None if libibverbs cannot open it.
     std::optional<rcverbs::device_limits> limits;
 };
@@ -59,8 +63,13 @@ struct module {
 /// A network interface other than the loopback one.
 struct netdev {
     std::string name;
+    /// Switched on; whether there is a link is another thing.
     bool is_up = false;
+    bool has_link = false;
     bool is_ethernet = false;
+    /// An adapter's, not one that the kernel made up: a bridge, a veth.
+    bool is_hardware = false;
+    bool has_default_route = false;
     /// IPv4 first; without link-local ones.
     std::vector<std::string> addresses;
 };
@@ -72,9 +81,12 @@ struct machine {
     std::string kernel;
     /// Its release alone, as in /lib/modules.
     std::string release;
+    /// The distribution's ID in os-release: "debian", "ubuntu".
+    std::string distribution;
     bool is_container = false;
-    bool is_root = false;
-    /// Bytes that this process may lock; root may lock more.
+    /// The capability by which memory is locked without limit. Root has it, but not in every container.
+    bool may_lock_all = false;
+    /// Bytes that this process may lock without it.
     std::uint64_t memory_lock_bytes = 0;
     std::vector<module> modules;
     device_file connection_manager;

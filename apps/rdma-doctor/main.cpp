@@ -1,4 +1,6 @@
 // rdma-doctor — says what this machine has for RDMA, tries a connection, and what is missing with the command that mends it.
+#include <boost/asio/ip/address.hpp>
+
 #include <cstdio>
 #include <exception>
 
@@ -35,7 +37,13 @@ int main(int argc, char** argv) {
     CLI::App app{"Says what this machine has for RDMA, connects to itself, and names for all that is missing the command that mends it."};
     app.add_flag("--json", a.wants_json, "say it in JSON");
     app.add_flag("-q,--quiet", a.is_quiet, "print only the address at which a connection worked")->excludes("--json");
-    app.add_option("--address", a.address, "the IP address to try; else those of the devices, until one works")->option_text("ADDR");
+    app.add_option("--address", a.address, "the IP address to try; else those of the devices, until one works")
+        ->check([](std::string const& given) {
+            boost::system::error_code ec;
+            boost::asio::ip::make_address(given, ec);
+            return ec ? given + " is no IP address" : std::string{};
+        })
+        ->option_text("ADDR");
     demo::add_duration(app, "--timeout", a.timeout, "how long a step of the self-test may take", "5s");
     app.footer("Exit code: 0 if an RDMA connection worked, 1 if none did, 2 for wrong usage.");
     exit_code code = exit_code::other;

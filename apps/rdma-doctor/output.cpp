@@ -32,7 +32,7 @@ std::string joined(std::vector<std::string> const& words) {
 }
 
 std::string locked_memory(machine const& m) {
-    if (m.is_root) return "without limit (root)";
+    if (m.may_lock_all) return "without limit (CAP_IPC_LOCK)";
     return m.memory_lock_bytes == unlimited ? "without limit" : std::to_string(m.memory_lock_bytes / 1024) + " KiB";
 }
 
@@ -104,7 +104,7 @@ std::string text(examination const& e) {
     out << "\nfile       " << m.connection_manager.path << ' ' << state(m.connection_manager) << "\nmemory     may be registered "
         << locked_memory(m) << "\ninterfaces ";
     for (netdev const& n : m.netdevs) {
-        out << (&n == m.netdevs.data() ? "" : ", ") << n.name << (n.is_up ? " up" : " down")
+        out << (&n == m.netdevs.data() ? "" : ", ") << n.name << (!n.is_up ? " down" : n.has_link ? " up" : " up without link")
             << (n.addresses.empty() ? "" : " " + n.addresses.front());
     }
     out << '\n';
@@ -121,12 +121,15 @@ std::string text(examination const& e) {
         if (!f.command.empty()) out << "    " << f.command << '\n';
     }
     out << (e.works() ? "RDMA works on this machine.\n" : "RDMA does not work on this machine.\n");
-    return out.str();
+    std::string all = out.str();
+    // A name may hold what a terminal takes for commands.
+    std::ranges::replace_if(all, [](unsigned char c) { return c != '\n' && (c < 0x20 || c == 0x7f); }, '?');
+    return all;
 }
 
 std::string json(examination const& e) {
     machine const& m = e.seen;
-    ordered_json out{{"works", e.works()}, {"kernel", m.kernel}, {"is_container", m.is_container}, {"is_root", m.is_root}};
+    ordered_json out{{"works", e.works()}, {"kernel", m.kernel}, {"is_container", m.is_container}, {"may_lock_all", m.may_lock_all}};
     out["memory_lock_bytes"] = m.memory_lock_bytes == unlimited ? ordered_json{} : ordered_json(m.memory_lock_bytes);
     for (module const& one : m.modules) out["modules"][one.name] = name(one.is);
     out["connection_manager"] = to_json(m.connection_manager);
@@ -134,7 +137,7 @@ std::string json(examination const& e) {
     for (rdma_device const& d : m.devices) out["devices"].push_back(to_json(d));
     out["netdevs"] = ordered_json::array();
     for (netdev const& n : m.netdevs) {
-        out["netdevs"].push_back({{"name", n.name}, {"is_up", n.is_up}, {"is_ethernet", n.is_ethernet}, {"addresses", n.addresses}});
+        out["netdevs"].push_back({{"name", n.name}, {"is_up", n.is_up}, {"has_link", n.has_link}, {"is_ethernet", n.is_ethernet}, {"addresses", n.addresses}});
     }
     out["self_tests"] = ordered_json::array();
     for (self_test_result const& t : e.tests) {
@@ -142,7 +145,8 @@ std::string json(examination const& e) {
     }
     out["findings"] = ordered_json::array();
     for (finding const& f : e.found) out["findings"].push_back({{"prevents", f.prevents}, {"what", f.what}, {"command", f.command}});
-    return out.dump(2) + "\n";
+    // Nor does the kernel care whether a name is UTF-8.
+    return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace rdma_doctor

@@ -25,9 +25,12 @@ public:
     self_test(std::string const& address, std::chrono::milliseconds deadline) {
         result_.address = address;
         options_.progress = rcverbs::progress_on::context;
+        options_.resolve_address_deadline = deadline;
+        options_.resolve_route_deadline = deadline;
         options_.connect_deadline = deadline;
         options_.stall_timeout = deadline;
         options_.disconnect_deadline = deadline;
+        options_.drain_deadline = deadline;
     }
 
     self_test_result run() {
@@ -48,10 +51,7 @@ private:
         using namespace asio::experimental::awaitable_operators;
         rcverbs::acceptor_options listening;
         listening.connection = options_;
-        boost::system::error_code ec;
-        asio::ip::address const address = asio::ip::make_address(result_.address, ec);
-        if (ec) throw std::runtime_error{result_.address + " is no IP address"};
-        rcverbs::acceptor acceptor{io, {address.to_string(), 0}, listening};
+        rcverbs::acceptor acceptor{io, {asio::ip::make_address(result_.address), 0}, listening};
         rcverbs::connection client{io, options_};
         rcverbs::connection server;
         try {

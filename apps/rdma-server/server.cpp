@@ -44,7 +44,12 @@ asio::awaitable<void> server::accept_clients() {
         if (ec == asio::error::operation_aborted) co_return;
         if (ec) {
             complain(request.is_valid() ? request.last_failure().message() : ec.message());
-            continue;
+            if (acceptor_.is_open()) continue;
+            // Its device has gone: there will be no more clients.
+            is_ending_ = true;
+            result_ = exit_code::peer_gone;
+            end_if_idle();
+            co_return;
         }
         say("received connection request.");
         std::string const peer = request.peer().to_string();

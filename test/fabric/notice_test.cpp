@@ -242,3 +242,23 @@ TEST_CASE("what the peer's device answered decides why a connection ended, thoug
         });
     }
 }
+
+TEST_CASE("an acceptor whose device is removed says so, once, and is closed", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        acceptor a{io, {"10.0.0.1", 0}};
+        CHECK(a.is_open());
+        auto [waited, slept] = co_await both(a.async_accept(awaiting), [&]() -> asio::awaitable<int> {
+            co_await test::sleep(io, 1ms);
+            w.remove_device("fab0");
+            co_return 0;
+        }());
+        static_cast<void>(slept);
+        CHECK(std::get<0>(waited) == errc::device_removed);
+        CHECK_FALSE(a.is_open());
+        auto [ec, none] = co_await a.async_accept(awaiting);
+        CHECK(ec == asio::error::operation_aborted);
+        CHECK_FALSE(acceptor{}.is_open());
+    });
+}

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 
@@ -40,18 +41,28 @@ private:
 
 gid v4{1, "10.0.0.1", "RoCE v2", "eth0"};
 
+// Up, with a link.
+netdev ethernet(std::string name, std::vector<std::string> addresses) {
+    netdev n;
+    n.name = std::move(name);
+    n.is_up = n.has_link = n.is_ethernet = n.is_hardware = true;
+    n.addresses = std::move(addresses);
+    return n;
+}
+
 // Where RDMA works.
 machine healthy() {
     machine m;
     m.kernel = "Linux 6.1.0 x86_64";
     m.release = "6.1.0";
+    m.distribution = "debian";
     m.memory_lock_bytes = unlimited;
     m.modules = {{"ib_uverbs", module::state::loaded}, {"rdma_ucm", module::state::loaded}, {"rdma_rxe", module::state::loaded}};
-    m.connection_manager = {"/dev/infiniband/rdma_cm", true, true};
-    m.netdevs = {{"eth0", true, true, {"10.0.0.1", "fd00::1"}}};
+    m.connection_manager = {"/dev/infiniband/rdma_cm", true, true, 0};
+    m.netdevs = {ethernet("eth0", {"10.0.0.1", "fd00::1"})};
     rdma_device d;
     d.name = "rxe0";
-    d.file = {"/dev/infiniband/uverbs0", true, true};
+    d.file = {"/dev/infiniband/uverbs0", true, true, 0};
     d.limits.emplace();
     d.ports = {{1, "ACTIVE", "Ethernet", "2.5 Gb/sec (1X SDR)", 4096, {v4}}};
     m.devices = {d};
@@ -84,6 +95,11 @@ TEST_CASE("the doctor reads devices, ports and addresses of the kernel's files",
     t.write("dev/infiniband/uverbs7", "");
     t.write("sys/class/net/eth4/type", "1");
     t.write("sys/class/net/eth4/flags", "0x1003");
+    t.write("sys/class/net/eth4/carrier", "1");
+    t.write("sys/class/net/eth4/device/vendor", "0x15b3");
+    t.write("sys/class/infiniband/mlx5_1/device/net/eth4/mtu", "1500");
+    t.write("proc/net/route", "Iface\tDestination\tGateway\nib0\t0001A8C0\t00000000\neth4\t00000000\t0101A8C0");
+    t.write("etc/os-release", "PRETTY_NAME=\"Some Linux\"\nID=\"ubuntu\"");
     t.write("sys/class/net/ib0/type", "32");
     t.write("sys/class/net/ib0/flags", "0x1002");
     t.write("sys/class/net/lo/type", "772");
@@ -93,6 +109,7 @@ TEST_CASE("the doctor reads devices, ports and addresses of the kernel's files",
 
     machine const m = look_at(t.root(), "6.1.0");
     CHECK(m.is_container);
+    CHECK(m.distribution == "ubuntu");
     REQUIRE(m.modules.size() == 3);
     CHECK(m.modules[0].is == module::state::loaded);
     CHECK(m.modules[1].is == module::state::not_loaded);
@@ -102,6 +119,8 @@ TEST_CASE("the doctor reads devices, ports and addresses of the kernel's files",
     REQUIRE(m.devices.size() == 1);
     CHECK(m.devices[0].file.path == "/dev/infiniband/uverbs7");
     CHECK(m.devices[0].file.is_there);
+    CHECK(m.devices[0].file.may_be_opened);
+    CHECK(m.devices[0].netdevs == std::vector<std::string>{"eth4"});
     REQUIRE(m.devices[0].ports.size() == 1);
     rdma_doctor::port const& p = m.devices[0].ports[0];
     CHECK(p.number == 1);
@@ -115,8 +134,14 @@ TEST_CASE("the doctor reads devices, ports and addresses of the kernel's files",
     REQUIRE(m.netdevs.size() == 2);
     CHECK(m.netdevs[0].name == "eth4");
     CHECK(m.netdevs[0].is_up);
+    CHECK(m.netdevs[0].has_link);
     CHECK(m.netdevs[0].is_ethernet);
+    CHECK(m.netdevs[0].is_hardware);
+    CHECK(m.netdevs[0].has_default_route);
     CHECK_FALSE(m.netdevs[1].is_up);
+    CHECK_FALSE(m.netdevs[1].has_link);
+    CHECK_FALSE(m.netdevs[1].is_hardware);
+    CHECK_FALSE(m.netdevs[1].has_default_route);
     CHECK_FALSE(m.netdevs[1].is_ethernet);
 
     auto const best = ranked(p);
@@ -144,17 +169,39 @@ TEST_CASE("for each thing that is missing the doctor names the command that mend
     SECTION("no device, and a kernel without SoftRoCE") {
         m.devices.clear();
         m.modules[2].is = module::state::not_there;
-        CHECK_THAT(commands(m), ContainsSubstring("! the kernel 6.1.0 has no module rdma_rxe") && ContainsSubstring("linux-modules-extra-6.1.0") && ContainsSubstring("test/softroce/vm"));
+        CHECK_THAT(commands(m), ContainsSubstring("! the kernel 6.1.0 has no module rdma_rxe") && ContainsSubstring("-> apt-get install linux-image-amd64\n") && ContainsSubstring("test/softroce/vm"));
+        m.distribution = "ubuntu";
+        CHECK_THAT(commands(m), ContainsSubstring("-> apt-get install linux-modules-extra-6.1.0\n"));
+        m.distribution = "other";
+        CHECK_THAT(commands(m), ContainsSubstring("(test/softroce/vm) -> \n"));
     }
     SECTION("no device, nor anything to carry one") {
         m.devices.clear();
-        m.netdevs = {{"ib0", true, false, {"10.0.0.1"}}};
+        m.netdevs[0].is_ethernet = false;
         CHECK_THAT(commands(m), ContainsSubstring("ip link add v0 type veth peer name v0peer"));
     }
-    SECTION("the best carrier is one that is up and has an address") {
+    SECTION("the best carrier has a link, leads to everywhere, and is an adapter's") {
         m.devices.clear();
-        m.netdevs = {{"eth0", false, true, {}}, {"eth1", true, true, {}}, {"eth2", true, true, {"10.1.0.1"}}, {"eth3", false, true, {"10.2.0.1"}}};
+        netdev docker = ethernet("docker0", {"172.17.0.1"});
+        docker.is_hardware = docker.has_link = false;
+        netdev veth = ethernet("a", {"10.2.0.1"});
+        veth.is_hardware = false;
+        netdev off = ethernet("eth0", {"10.3.0.1"});
+        off.is_up = off.has_link = false;
+        m.netdevs = {veth, docker, off, ethernet("eth1", {}), ethernet("eth2", {"10.1.0.1"})};
         CHECK_THAT(commands(m), ContainsSubstring("netdev eth2\n"));
+        m.netdevs[0].has_default_route = true;
+        CHECK_THAT(commands(m), ContainsSubstring("netdev a\n"));
+    }
+    SECTION("a name is one word to a shell, and nothing to a terminal") {
+        m.devices.clear();
+        m.netdevs = {ethernet("a;b'c", {})};
+        CHECK_THAT(commands(m), ContainsSubstring("netdev 'a;b'\\''c'\n"));
+        examination e;
+        e.seen = m;
+        e.seen.netdevs[0].name = "e\x1b[2J\xff";
+        CHECK_THAT(text(e), ContainsSubstring("e?[2J"));
+        CHECK(nlohmann::json::parse(json(e))["works"] == false);
     }
     SECTION("no connection manager") {
         m.connection_manager.is_there = m.connection_manager.may_be_opened = false;
@@ -165,10 +212,27 @@ TEST_CASE("for each thing that is missing the doctor names the command that mend
         m.is_container = true;
         m.devices.clear();
         m.connection_manager.is_there = m.connection_manager.may_be_opened = false;
-        CHECK_THAT(commands(m), ContainsSubstring("--device=/dev/infiniband") && ContainsSubstring("on the host: rdma link add"));
+        CHECK_THAT(commands(m), ContainsSubstring("--device=/dev/infiniband --network=host") && ContainsSubstring("on the host: -> docker/host-softroce up\n"));
+    }
+    SECTION("a container that sees the devices and may not open them") {
+        m.is_container = true;
+        m.devices[0].file.may_be_opened = false;
+        m.devices[0].file.error = EPERM;
+        CHECK_THAT(commands(m), ContainsSubstring("! this container may not open /dev/infiniband/uverbs0") && ContainsSubstring("-> docker run --device=/dev/infiniband"));
+    }
+    SECTION("a container with a network of its own") {
+        m.is_container = true;
+        m.netdevs[0].name = "veth7";
+        CHECK_THAT(commands(m), ContainsSubstring("! eth0, the interface of port 1 of rxe0, is in another network namespace") && ContainsSubstring("--network=host"));
+    }
+    SECTION("a file that cannot be opened for another reason") {
+        m.devices[0].file.may_be_opened = false;
+        m.devices[0].file.error = EIO;
+        CHECK_THAT(commands(m), ContainsSubstring("! /dev/infiniband/uverbs0 cannot be opened: Input/output error"));
     }
     SECTION("no right to a file") {
         m.devices[0].file.may_be_opened = false;
+        m.devices[0].file.error = EACCES;
         CHECK_THAT(commands(m), ContainsSubstring("-> chmod a+rw /dev/infiniband/uverbs0\n"));
         CHECK(addresses_to_try(m).empty());
     }
@@ -178,8 +242,26 @@ TEST_CASE("for each thing that is missing the doctor names the command that mend
     }
     SECTION("a port that is down") {
         m.devices[0].ports[0].state = "DOWN";
+        CHECK_THAT(commands(m), ContainsSubstring("! port 1 of rxe0 is DOWN") && ContainsSubstring("up, but has no link") && !ContainsSubstring("ip link set"));
+        m.netdevs[0].is_up = false;
         CHECK_THAT(commands(m), ContainsSubstring("! port 1 of rxe0 is DOWN") && ContainsSubstring("-> ip link set eth0 up\n"));
         CHECK(addresses_to_try(m).empty());
+    }
+    SECTION("InfiniBand is reached by the adapter's own interface, if it has one") {
+        port& p = m.devices[0].ports[0];
+        p.link_layer = "InfiniBand";
+        p.gids = {{0, "fe80::2:c903:1:2", "IB/RoCE v1", ""}};
+        CHECK_THAT(commands(m), ContainsSubstring("! port 1 of rxe0 has no network interface") && ContainsSubstring("-> modprobe ib_ipoib\n"));
+        netdev ib = ethernet("ib0", {"10.9.0.1"});
+        ib.is_ethernet = false;
+        m.netdevs.push_back(ib);
+        m.devices[0].netdevs = {"ib0"};
+        CHECK(commands(m).empty());
+        CHECK(addresses_to_try(m) == std::vector<std::string>{"10.9.0.1"});
+        p.state = "INIT";
+        CHECK_THAT(commands(m), ContainsSubstring("no subnet manager") && ContainsSubstring("-> systemctl start opensm\n"));
+        p.state = "DOWN";
+        CHECK_THAT(commands(m), ContainsSubstring("no link") && !ContainsSubstring("ip link"));
     }
     SECTION("a port without an address") {
         m.netdevs[0].addresses.clear();
@@ -189,12 +271,12 @@ TEST_CASE("for each thing that is missing the doctor names the command that mend
         m.devices[0].ports.push_back({2, "DOWN", "Ethernet", "", 0, {}});
         CHECK_THAT(commands(m), StartsWith("port 2 of rxe0 is DOWN"));
     }
-    SECTION("little memory to lock is a remark, and none to root") {
+    SECTION("little memory to lock is a remark, and none to who has the capability") {
         m.memory_lock_bytes = std::uint64_t{8} << 20;
-        CHECK_THAT(commands(m), StartsWith("only 8192 KiB") && ContainsSubstring("memlock unlimited"));
+        CHECK_THAT(commands(m), StartsWith("only 8192 KiB") && EndsWith("-> echo '* - memlock unlimited' >/etc/security/limits.d/rdma.conf\n"));
         m.is_container = true;
         CHECK_THAT(commands(m), ContainsSubstring("--ulimit memlock=-1"));
-        m.is_root = true;
+        m.may_lock_all = true;
         CHECK(commands(m).empty());
     }
 }

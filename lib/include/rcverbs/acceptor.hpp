@@ -63,7 +63,8 @@ public:
     /// @param context  Runs it; must outlive it.
     /// @param local    The address to bind to ("0.0.0.0" and "::" bind all devices) and the port; port 0 picks a free one.
     /// @param options  Its connections' options.
-    /// @throws boost::system::system_error: errc::invalid_option, errno (EADDRINUSE, EADDRNOTAVAIL, ENODEV …).
+    /// @throws boost::system::system_error: errc::invalid_option, errc::private_data_too_large (busy_answer), errno (EADDRINUSE,
+    ///         EADDRNOTAVAIL, ENODEV …).
     acceptor(boost::asio::io_context& context, endpoint const& local, acceptor_options options = {});
 
     acceptor(acceptor&&) noexcept = default;
@@ -80,7 +81,8 @@ public:
     /// @par Completion signature  `void(error_code, connection)`
     /// @par Cancellation          total while no request has come; afterwards it closes the connection being made.
     /// @par Errors                Those of connection::async_accept: they concern one peer, call again.
-    ///                            asio::error::operation_aborted: closed. errc::operation_in_progress.
+    ///                            asio::error::operation_aborted: closed. errc::device_removed: the device that it listens on
+    ///                            is gone, and the acceptor closed (is_open() tells). errc::operation_in_progress.
     template <class Token = boost::asio::deferred_t>
     auto async_accept(Token&& token = Token{}) {
         return initiate(true, std::forward<Token>(token));
@@ -92,7 +94,8 @@ public:
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code, connection)`
     /// @par Cancellation          total: no request is taken.
-    /// @par Errors                asio::error::operation_aborted: closed. errc::operation_in_progress. errno if one
+    /// @par Errors                asio::error::operation_aborted: closed. errc::device_removed: the device that it listens on
+    ///                            is gone, and the acceptor closed (is_open() tells). errc::operation_in_progress. errno if one
     ///                            peer's queue pair could not be made: that peer is refused, call again.
     template <class Token = boost::asio::deferred_t>
     auto async_get_request(Token&& token = Token{}) {
@@ -102,6 +105,8 @@ public:
     /// Stops listening; requests that wait are refused. Connections already delivered go on. Does not block; idempotent.
     void close() noexcept;
 
+    /// True as long as it listens: until it is closed, or its device is removed.
+    bool is_open() const;
     /// Where it listens, with the port that was picked.
     endpoint local() const;
     /// What it has done so far.

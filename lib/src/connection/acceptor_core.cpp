@@ -79,10 +79,8 @@ void acceptor_core::on_event(cm::event& e) {
         requests_.push_back({std::move(e), std::move(place)});
         serve(lock);
     } else if (e.type == RDMA_CM_EVENT_DEVICE_REMOVAL) {
-        waiter_type waiter = std::move(waiter_);
         lock.unlock();
-        if (waiter) complete(std::move(waiter), errc::device_removed, {});
-        close();
+        end(errc::device_removed);
     }
 }
 
@@ -145,7 +143,7 @@ void acceptor_core::cancel(std::uint64_t serial) {
     if (waiter) complete(std::move(waiter), asio::error::operation_aborted, {});
 }
 
-void acceptor_core::close() noexcept {
+void acceptor_core::end(error_code why) noexcept {
     guard lock{mutex_};
     if (is_closed_) return;
     is_closed_ = true;
@@ -154,7 +152,7 @@ void acceptor_core::close() noexcept {
     std::deque<waiting_request> requests = std::move(requests_);
     std::unique_ptr<cm::id> id = std::move(id_);
     lock.unlock();
-    if (waiter) complete(std::move(waiter), asio::error::operation_aborted, {});
+    if (waiter) complete(std::move(waiter), why, {});
 }
 
 void acceptor_core::shut_down() noexcept {
@@ -165,6 +163,11 @@ void acceptor_core::shut_down() noexcept {
     std::deque<waiting_request> requests = std::move(requests_);
     std::unique_ptr<cm::id> id = std::move(id_);
     lock.unlock();
+}
+
+bool acceptor_core::is_open() const {
+    guard const lock{mutex_};
+    return !is_closed_;
 }
 
 endpoint acceptor_core::local() const {
@@ -208,6 +211,7 @@ void acceptor::close() noexcept {
     if (core_ != nullptr) core_->close();
 }
 
+bool acceptor::is_open() const { return core_ != nullptr && core_->is_open(); }
 endpoint acceptor::local() const { return core_->local(); }
 acceptor_statistics acceptor::statistics() const { return core_->statistics(); }
 acceptor::executor_type acceptor::get_executor() const noexcept { return core_->context().get_executor(); }

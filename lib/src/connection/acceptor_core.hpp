@@ -28,8 +28,9 @@ public:
 
     error_code listen(endpoint const& local);
     void start_accept(bool establish, accept_handler handler);
-    void close() noexcept;
+    void close() noexcept { end(boost::asio::error::operation_aborted); }
 
+    bool is_open() const;
     endpoint local() const;
     acceptor_statistics statistics() const;
     boost::asio::io_context& context() const noexcept { return context_; }
@@ -40,6 +41,7 @@ private:
 
     void shut_down() noexcept override;
     void on_event(cm::event& e) override;
+    void end(error_code why) noexcept;
     void refuse(cm::event& request);
     void serve(guard& lock);
     void complete(waiter_type waiter, error_code ec, connection made);
