@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # docker.sh [--full]: what docker/ promises, from nothing: a Docker engine of its own, a base image made by debootstrap, the images,
 # two containers that meet on an RDMA device (in the SoftRoCE virtual machine, where this machine has none), and the harness in a
-# container without privileges. Everything is gone afterwards.
+# container without privileges. Everything is gone afterwards; but the Debian packages and the archive that the image `build` made go
+# into the folder $RCVERBS_PACKAGES, if that is set.
 #
 # --full runs every device test in the harness; without it only those that are built soon: clients that come, work and are killed.
 set -euo pipefail
@@ -61,6 +62,12 @@ build() { quietly docker build --network=host -f docker/Dockerfile "$@" .; }
 build --target build -t rcverbs-build
 build --target runtime -t rcverbs-runtime
 echo "docker: images build and runtime made in $((SECONDS - start)) s"
+
+if [ -n "${RCVERBS_PACKAGES:-}" ]; then
+    rm -rf "$RCVERBS_PACKAGES"
+    mkdir -p "$RCVERBS_PACKAGES"
+    docker run --rm --network=none rcverbs-build sh -c 'cd build/package/packages && tar -c *.deb *.tar.gz' | tar -C "$RCVERBS_PACKAGES" -x
+fi
 
 # Only what runs: the programs find their libraries, and there is no compiler.
 run() { docker run --rm --network=host "$@"; }

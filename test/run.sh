@@ -90,7 +90,8 @@ for preset in release asan tsan; do
     tests "unit $preset" ctest --test-dir build/$preset -LE 'device|hosts|vm|distribution' --output-on-failure --no-tests=error -j 2
 done
 tests "fuzz" ctest --test-dir build/fuzz -L fuzz --output-on-failure --no-tests=error -j 2
-tests "packages" ctest --test-dir build/release -L distribution --output-on-failure --no-tests=error
+# The packages are compiled once: by the image, if there is a Docker engine.
+tests "packages" env RCVERBS_PACKAGES="$PWD/build/packages" ctest --test-dir build/release -L distribution --output-on-failure --no-tests=error
 tests "virtual machine" ctest --test-dir build/release -L vm --output-on-failure --no-tests=error
 tests "device release" on_device ctest --test-dir build/release -L device --output-on-failure --no-tests=error
 # The long ones repeat what the short ones do, a hundred times. Of the programs, which take seconds to start with a sanitizer, those

@@ -18,7 +18,12 @@ struct client {
 private:
     void on_accepted(error_code ec, std::shared_ptr<client> self) {
         if (ec) return complain();
-        page_ = buffer{session_.next_layer().domain(), 4096, access_flags::remote_read | access_flags::remote_write};
+        // With an error code: an exception from a handler would end the program, and one client must not do that.
+        page_ = buffer{session_.next_layer().domain(), 4096, access_flags::remote_read | access_flags::remote_write, ec};
+        if (ec) {
+            std::cerr << "no memory for a client: " << ec.message() << '\n';
+            return session_.close();
+        }
         session_.async_publish({{"page", page_}}, [self](error_code sent) { self->on_published(sent, self); });
     }
 

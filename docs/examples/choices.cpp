@@ -103,7 +103,6 @@ acceptor_options guarded() {
     o.connections_per_address_max = 10;
     o.busy_answer = session::busy_answer();   // who is refused hears errc::peer_busy
     o.connection.private_domain = true;       // a key opens nothing on another client's connection
-    o.connection.idle_timeout = 5min;
     o.connection.keepalive_interval = 10s;
     return o;
 }

@@ -60,7 +60,7 @@ def options_of(program, words):
 
 def check_command(page, line):
     words = re.sub(r"[\"'();&|$]", " ", line).split()
-    known = {"cmake", "ctest", "cpack", "sh", "docker", "wait", "sudo", "doxygen", "apt-get"}
+    known = {"cp", "mkdir", "cmake", "ctest", "cpack", "sh", "docker", "wait", "sudo", "doxygen", "apt-get"}
     first = words[0]
     if first not in known and not (root / first).exists() and not (programs / pathlib.Path(first).name).exists():
         wrong.append(f"{page}: no such command: {line}")

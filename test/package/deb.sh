@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# deb.sh: builds the Debian packages and the archive, and has a newcomer use them in a fresh installation: a program is built
-# against them by CMake and by pkg-config and run, the programs and their manual pages are there, and all of it goes again.
+# deb.sh: builds the Debian packages and the archive (or takes those in $RCVERBS_PACKAGES, if there are any), and has a newcomer use
+# them in a fresh installation: a program is built against them by CMake and by pkg-config and run, the programs and their manual pages
+# are there, and all of it goes again.
 set -euo pipefail
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 if [ "$(id -u)" != 0 ]; then
@@ -16,11 +17,16 @@ fail() {
 quietly() { "$@" >"$place/log" 2>&1 || { tail -n 40 "$place/log"; fail "did not succeed: $*"; }; }
 
 cd "$source"
-quietly cmake --preset package
-quietly cmake --build --preset package
-rm -rf build/package/packages
-quietly cpack --config build/package/CPackConfig.cmake -B build/package/packages
-cd build/package/packages
+if [ -n "$(ls "${RCVERBS_PACKAGES:-/nowhere}"/*.deb 2>/dev/null)" ]; then
+    echo "packages: those in $RCVERBS_PACKAGES"
+else
+    RCVERBS_PACKAGES=build/package/packages
+    quietly cmake --preset package
+    quietly cmake --build --preset package
+    rm -rf "$RCVERBS_PACKAGES"
+    quietly cpack --config build/package/CPackConfig.cmake -B "$RCVERBS_PACKAGES"
+fi
+cd "$RCVERBS_PACKAGES"
 ls -- *.deb *.tar.gz
 
 # What is in which package.
@@ -60,8 +66,8 @@ root=$place/root
 inside() { chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive "$@"; }
 mkdir "$root/packages"
 cp -- *.deb "$root/packages"
-cp -r "$source/test/package/consumer" "$source/docs/examples" "$root/root/"
-sed -i 's,\.\./\.\./\.\./docs/examples,../examples,' "$root/root/consumer/CMakeLists.txt"
+cp -r "$source/test/package/consumer" "$root/root/"
+cp "$source"/docs/examples/*.cpp "$root/root/consumer"
 quietly inside apt-get update
 quietly inside sh -c 'apt-get install -y --no-install-recommends /packages/*.deb ibverbs-providers g++ cmake ninja-build'
 
@@ -71,8 +77,8 @@ quietly inside ctest --test-dir /root/by-cmake --output-on-failure --no-tests=er
 # A coroutine client and a callback server of a project that knows the packages alone, on an RDMA device.
 quietly "$source/test/softroce/vm" -- bash -c "
     mount --rbind /dev $root/dev && mount --rbind /sys $root/sys || exit 1
-    chroot $root /root/by-cmake/consumer_server >/tmp/said & server=\$!
-    for i in 1 2 3 4 5 6 7 8 9; do sleep 0.3; chroot $root /root/by-cmake/consumer 10.0.0.1; grep 'the client left 42' /tmp/said && exit 0; done
+    chroot $root /root/by-cmake/callback_server >/tmp/said & server=\$!
+    for i in 1 2 3 4 5 6 7 8 9; do sleep 0.3; chroot $root /root/by-cmake/first 10.0.0.1; grep 'the client left 42' /tmp/said && exit 0; done
     exit 1"
 # No flag of ours gets into somebody else's commands.
 leaked=$(grep -ohE -- ' -(W[a-z]|f[a-z]|O[0-9s]|g[0-9]?|std=c\+\+[0-9]+)[^ ]*' "$root"/root/by-cmake/build.ninja | sort -u | grep -vE -- '^ -std=(c|gnu)\+\+20$' | grep -v -- '-Wl,' || true)
@@ -80,7 +86,7 @@ leaked=$(grep -ohE -- ' -(W[a-z]|f[a-z]|O[0-9s]|g[0-9]?|std=c\+\+[0-9]+)[^ ]*' "
 
 flags=$(inside pkg-config --cflags --libs rcverbs)
 case $flags in *-W* | *-O* | *" -f"* | *-std*) fail "pkg-config leaks flags: $flags" ;; esac
-quietly inside sh -c "cd /root && g++ -std=c++20 examples/first.cpp -o by-pkg-config $flags"
+quietly inside sh -c "cd /root && g++ -std=c++20 consumer/first.cpp -o by-pkg-config $flags"
 inside ldd /root/by-pkg-config | grep 'librcverbs\.so\.0 => /' >/dev/null || fail "the program does not find its library"
 
 for program in rdma-bench rdma-client rdma-doctor rdma-server; do quietly inside "$program" --help; done

@@ -221,7 +221,7 @@ TEST_CASE("what may help is tried again, and what cannot is not", "[values]") {
         CHECK(is_transient(ec));
     }
     for (error_code const ec : {error_code{}, error_code{errc::mode_mismatch}, error_code{errc::foreign_peer}, error_code{errc::version_mismatch},
-                                error_code{errc::invalid_option}, error_code{errc::foreign_domain}, error_code{EACCES, boost::system::system_category()}}) {
+                                error_code{errc::invalid_option}, error_code{errc::foreign_domain}, error_code{wc_errc::remote_access}, error_code{EACCES, boost::system::system_category()}}) {
         INFO(ec.message());
         CHECK_FALSE(is_transient(ec));
     }

@@ -464,7 +464,8 @@ int network::create_id_qp(rdma_cm_id* raw, ibv_pd* pd, ibv_qp_init_attr* attribu
 // In the order in which they were sent, or not at all.
 void network::message(device& from, device* to, std::function<void()> on_arrival) {
     if (!from.is_reachable() || to == nullptr) return;
-    nanoseconds const travel{is_stepped() ? pick(2000, 50000) : 0};
+    // Through two kernels: it does not overtake what the devices have sent before.
+    nanoseconds const travel = is_stepped() ? options_.latency_max + nanoseconds{pick(500, 45000)} : nanoseconds{0};
     from.link_free = std::max(from.link_free + nanoseconds{1}, now() + travel);
     at(from.link_free, [to, arrived = std::move(on_arrival)] {
         if (to->is_reachable()) arrived();

@@ -154,7 +154,7 @@ public:
     /// Refuses the request that acceptor::async_get_request() delivered. The connection is of no use afterwards.
     ///
     /// @param private_data  At most 148 bytes that tell the peer why.
-    /// @return errc::private_data_too_large, errc::not_connected (no request to refuse), or errno.
+    /// @return errc::private_data_too_large, errc::not_connected (no request to refuse). A peer that has gone meanwhile is no error.
     error_code reject(std::span<std::byte const> private_data = {});
 
     // --- ending ----------------------------------------------------------------------------------------------

@@ -68,7 +68,8 @@ public:
     ///                            (nothing was posted, the connection goes on); errc::queue_full; errc::not_connected;
     ///                            wc_errc::remote_access (key or range that the peer does not grant),
     ///                            wc_errc::retry_exceeded (peer gone), wc_errc::flushed (an earlier operation failed),
-    ///                            errc::stalled, asio::error::operation_aborted.
+    ///                            errc::stalled, asio::error::operation_aborted, and of what ended the connection meanwhile:
+    ///                            errc::peer_disconnected, idle, port_down, address_gone, device_removed.
     template <class Token = boost::asio::deferred_t>
     auto async_write(local_slices source, remote_region target, Token&& token = Token{}) {
         return start<detail::bytes_result, std::size_t>(

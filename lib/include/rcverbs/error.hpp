@@ -75,7 +75,7 @@ enum class errc {
     device_removed = 28,
     /// The completion queue failed; completions are lost.
     completion_queue_broken = 29,
-    /// The device did not return the outstanding work in time; its memory stays registered.
+    /// The queue pair could be neither drained nor destroyed: the device may still use the memory of what was outstanding.
     not_drained = 30,
     /// The connection takes its receives from a shared receive queue: start them there.
     receives_are_shared = 32,
@@ -162,11 +162,12 @@ inline error_code make_error_code(cm_errc e) noexcept {
 
 /// True if the connection that reported `ec` cannot be used any more and must be made anew.
 ///
-/// False for refusals of a single operation, after which the connection goes on.
+/// False for refusals of a single operation, after which the connection goes on. Of operation_aborted, which an operation that was
+/// cancelled while it waited reports, too, and of errno it cannot tell: there is_open() can.
 RCVERBS_EXPORT bool is_fatal(error_code const& ec) noexcept;
 
 /// True if what failed with `ec` may well succeed when it is tried again later, on a new connection: the peer, its host or the
-/// path was not there, or was busy. False if the two sides do not fit, or a request was wrong.
+/// path was not there, or was busy. False if the two sides do not fit, or a request was wrong, as far as the code tells.
 RCVERBS_EXPORT bool is_transient(error_code const& ec) noexcept;
 
 }  // namespace rcverbs

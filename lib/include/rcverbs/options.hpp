@@ -35,7 +35,8 @@ struct connection_options {
     /// How often the peer tries again when it finds no receive posted here, before its send fails: the connection manager
     /// carries it over, so each side decides for the other. 0 to 7; 7 means for ever. Source: rdma_connect(3).
     std::uint8_t rnr_retry_count = 6;
-    /// How often a packet without an answer is sent again. 0 to 6 (7 means for ever on some devices, so it is refused).
+    /// How often a packet without an answer is sent again. 0 to 6 (7 means for ever on some devices, so it is refused). Without effect
+    /// on the accepting side: the connecting side's holds for both. Source: rdma_accept(3).
     std::uint8_t retry_count = 6;
     /// How long to wait for an answer before sending again. 4.096 us to 8800 s, rounded up to 4.096 us x 2^n.
     /// A vanished peer is noticed after about (retry_count + 1) times this.
@@ -62,8 +63,8 @@ struct connection_options {
     /// Slices that one receive scatters to. 1 to the device's segments_max.
     std::uint32_t receive_segments_max = 4;
     /// Sends and writes of up to so many bytes travel inside their work request, which saves the device a look at memory;
-    /// longer ones do not. 0 for none, which is the default until it is measured what it brings. Halved until the device
-    /// makes a queue pair with it.
+    /// longer ones do not. 0 for none, since it brings 1 to 3 % at 8 bytes (docs/benchmarks/method.md), and devices take room for
+    /// it from every request. Halved until the device makes a queue pair with it.
     std::uint32_t inline_bytes_max = 0;
 
     // --- deadlines -------------------------------------------------------------------------------------------
@@ -108,7 +109,7 @@ struct connection_options {
     /// True to give the connection a protection domain of its own instead of the one its io_context shares per device: a key
     /// of another connection's memory opens nothing here. Costs what registering memory for each connection costs.
     bool private_domain = false;
-    /// The protection domain to use, instead of either; neither if not open. The connection fails with errc::foreign_domain
+    /// The protection domain to use, instead of either; neither if not open. Not with private_domain. The connection fails with errc::foreign_domain
     /// if it is of another device than the address leads to.
     protection_domain domain;
 
@@ -151,7 +152,8 @@ struct detection_time {
 };
 
 /// By the specification: a queue pair waits for an answer for up to four times the ack timeout, retry_count + 1 times; devices
-/// of which anything is known to us take a quarter of that. Takes into account the rounding of ack_timeout.
+/// of which anything is known to us take a quarter of that. Takes into account the rounding of ack_timeout. Of an acceptor's
+/// options it holds if the clients have the same retry_count.
 RCVERBS_EXPORT detection_time worst_case_detection(connection_options const& options) noexcept;
 
 /// The shortest and the longest time that detect_within() takes.

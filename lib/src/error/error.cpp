@@ -150,7 +150,19 @@ boost::system::error_category const& connection_manager_category() noexcept {
 
 bool is_transient(error_code const& ec) noexcept {
     if (!ec) return false;
-    if (ec.category() == connection_manager_category() || ec.category() == work_completion_category()) return true;
+    if (ec.category() == connection_manager_category()) return true;
+    if (ec.category() == work_completion_category()) {
+        switch (static_cast<wc_errc>(ec.value())) {
+        case wc_errc::flushed:
+        case wc_errc::retry_exceeded:
+        case wc_errc::rnr_retry_exceeded:
+        case wc_errc::remote_aborted:
+        case wc_errc::fatal:
+        case wc_errc::response_timeout:
+        case wc_errc::general: return true;
+        default: return false;  // the same request would fail again
+        }
+    }
     if (ec.category() == rcverbs_category()) {
         switch (static_cast<errc>(ec.value())) {
         case errc::timed_out:
