@@ -24,7 +24,7 @@ TEST_CASE("a write moves its bytes to the place it names and touches nothing els
     memory from{c.client, 64};
     memory to{c.server, 64, all_access};
     std::fill_n(from.bytes(), 64, std::byte{7});
-    std::size_t const offset = GENERATE(0, 1, 16, 40);
+    auto const offset = GENERATE(as<std::size_t>{}, 0, 1, 16, 40);
     ibv_sge segment = from.segment(0, 24);
     ibv_send_wr wr = remote(IBV_WR_RDMA_WRITE, &segment, 1, to.at(offset), to.mr->rkey);
     REQUIRE(c.client.post(wr) == 0);
@@ -576,7 +576,7 @@ TEST_CASE("a memory window opens a part of a region until it is invalidated", "[
 TEST_CASE("what others stand on cannot be destroyed, and rights that contradict are refused", "[behaviour]") {
     connected c;
     std::uint64_t word = 0;
-    owned_mr const mr{ibv_reg_mr(c.client.pd.get(), &word, sizeof word, IBV_ACCESS_LOCAL_WRITE)};
+    owned_mr const mr{ibv_reg_mr(c.client.pd.get(), &word, sizeof word, int{IBV_ACCESS_LOCAL_WRITE})};
     REQUIRE(mr);
     CHECK(ibv_dealloc_pd(c.client.pd.get()) == EBUSY);
     CHECK(ibv_destroy_cq(c.client.cq.get()) == EBUSY);

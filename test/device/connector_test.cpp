@@ -75,8 +75,8 @@ TEST_CASE("across a server that dies and comes back memory stays registered, key
             co_await client.next_layer().async_write(ours->slice(), seen[0], asio::use_awaitable);
             CHECK(theirs.bytes()[4095] == static_cast<std::byte>(round + 1));
             // The server goes while something is under way: a receive nobody will serve. It fails, and comes back as nothing else.
-            auto const dies = [&]() -> asio::awaitable<void> {
-                server.close();
+            auto const dies = [&dying = server]() -> asio::awaitable<void> {
+                dying.close();
                 co_return;
             };
             auto [ec] = co_await (dies() && client.async_wait_done(awaiting));

@@ -74,7 +74,7 @@ TEST_CASE("a shared queue's receives are of its own domain, and of no queue that
     for (int round = 0; round < 2; ++round) {
         owned_pd const pd{ibv_alloc_pd(c.server.id->verbs)};
         std::uint64_t into = 0;
-        owned_mr const mr{ibv_reg_mr(pd.get(), &into, sizeof into, IBV_ACCESS_LOCAL_WRITE)};
+        owned_mr const mr{ibv_reg_mr(pd.get(), &into, sizeof into, int{IBV_ACCESS_LOCAL_WRITE})};
         ibv_srq_init_attr shared{};
         shared.attr = {2, 1, 0};
         owned_srq const srq{ibv_create_srq(pd.get(), &shared)};

@@ -23,5 +23,5 @@ git -C "$source" archive HEAD | tar -C "$root/root/rcverbs" -x
 inside /root/rcverbs/.ci/install-deps
 inside cmake -S /root/rcverbs -B /root/build -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DCMAKE_CXX_COMPILER="$compiler" \
     -DRCVERBS_WERROR=ON
-inside cmake --build /root/build
+inside cmake --build /root/build -- -k 0
 inside ctest --test-dir /root/build -LE 'device|hosts|vm|distribution|docs' --output-on-failure --no-tests=error -j 2

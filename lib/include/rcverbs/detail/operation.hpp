@@ -269,7 +269,7 @@ private:
             // Called where it is, since moving it would cost more than calling it; gone when it returns, or throws.
             struct leaving {
                 Holder& holder;
-                ~leaving() { holder.~Holder(); }
+                ~leaving() { std::destroy_at(&holder); }
             } const at_the_end{*in_place<Holder>(op)};
             at_the_end.holder.call(op, io);
         },
