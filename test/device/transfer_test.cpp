@@ -47,22 +47,25 @@ TEST_CASE("reads and writes of every size class move exactly their bytes", "[dev
         buffer theirs{p.server.domain(), largest + 2, access_flags::remote_write | access_flags::remote_read};
         for (std::size_t const size : {std::size_t{0}, std::size_t{1}, std::size_t{7}, std::size_t{4096}, std::size_t{1024 * 1024}, largest}) {
             INFO("size " << size);
-            fill(ours.bytes(), static_cast<std::uint32_t>(size) + 1);
-            std::ranges::fill(theirs.bytes(), std::byte{0});
+            // With a byte before and one behind.
+            auto const here = ours.bytes().first(size + 2);
+            auto const there = theirs.bytes().first(size + 2);
+            fill(here, static_cast<std::uint32_t>(size) + 1);
+            std::memset(there.data(), 0, there.size());
             remote_region const target = theirs.remote().slice(1, size);
             std::size_t const written = co_await p.client.async_write(ours.slice(1, size), target, asio::use_awaitable);
             CHECK(written == size);
-            CHECK(same(theirs.bytes().subspan(1, size), ours.bytes().subspan(1, size)));
-            CHECK(theirs.bytes()[0] == std::byte{0});
-            CHECK(theirs.bytes()[size + 1] == std::byte{0});
+            CHECK(same(there.subspan(1, size), here.subspan(1, size)));
+            CHECK(there.front() == std::byte{0});
+            CHECK(there.back() == std::byte{0});
 
-            fill(theirs.bytes(), static_cast<std::uint32_t>(size) + 2);
-            std::ranges::fill(ours.bytes(), std::byte{0});
+            fill(there, static_cast<std::uint32_t>(size) + 2);
+            std::memset(here.data(), 0, here.size());
             std::size_t const read = co_await p.client.async_read(target, ours.slice(1, size), asio::use_awaitable);
             CHECK(read == size);
-            CHECK(same(theirs.bytes().subspan(1, size), ours.bytes().subspan(1, size)));
-            CHECK(ours.bytes()[0] == std::byte{0});
-            CHECK(ours.bytes()[size + 1] == std::byte{0});
+            CHECK(same(there.subspan(1, size), here.subspan(1, size)));
+            CHECK(here.front() == std::byte{0});
+            CHECK(here.back() == std::byte{0});
         }
         co_await p.client.async_disconnect(asio::use_awaitable);
     });
@@ -315,7 +318,7 @@ TEST_CASE("closing completes every operation once, and no buffer changes afterwa
             while (completed < round * 3) co_await asio::post(io, asio::use_awaitable);
             p.client.close();
             while (completed < 30) co_await asio::post(io, asio::use_awaitable);
-            std::ranges::fill(ours.bytes(), std::byte{0x55});
+            std::memset(ours.bytes().data(), 0x55, ours.bytes().size());
             co_await p.client.async_wait_disconnected(awaiting);
             co_await p.server.async_wait_disconnected(awaiting);
             CHECK(all_are(ours.bytes(), std::byte{0x55}));
