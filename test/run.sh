@@ -92,7 +92,7 @@ done
 tests "fuzz" ctest --test-dir build/fuzz -L fuzz --output-on-failure --no-tests=error -j 2
 # The packages are compiled once: by the image, if there is a Docker engine.
 tests "packages" env RCVERBS_PACKAGES="$PWD/build/packages" ctest --test-dir build/release -L distribution --output-on-failure --no-tests=error
-tests "virtual machine" ctest --test-dir build/release -L vm --output-on-failure --no-tests=error -j 2
+tests "virtual machine" ctest --test-dir build/release -L vm --output-on-failure --no-tests=error
 tests "device release" on_device ctest --test-dir build/release -L device --output-on-failure --no-tests=error
 # The long ones repeat what the short ones do, a hundred times. Of the programs, which take seconds to start with a sanitizer, those
 # tests that go the longest way; they are no less threaded than the tests beside them.
