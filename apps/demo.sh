@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# demo.sh: installs what is missing, builds, and runs rdma-server and rdma-client: write, then read.
-# On this machine's own RDMA device if one is usable, else inside the SoftRoCE virtual machine.
+# demo.sh: installs missing packages, builds, and runs rdma-server and rdma-client: write, then read. Uses this machine's RDMA device if one
+# is usable, else the SoftRoCE virtual machine. RCVERBS_PRESET: the build's preset.
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# Runs one server and one client and shows what each says; both must succeed.
+preset=${RCVERBS_PRESET:-release}
+
+# Runs one server and one client and shows their output; both must succeed.
 run_mode() {
-    local mode=$1 address=$2 bin=build/release/bin out port='' server client_status=0 server_status=0
+    local mode=$1 address=$2 bin=build/$preset/bin out port='' server client_status=0 server_status=0
     out=$(mktemp)
     "$bin/rdma-server" "$mode" --count 1 >"$out" 2>&1 &
     server=$!
@@ -18,7 +20,7 @@ run_mode() {
     done
     printf '\n$ rdma-client %s %s %s\n' "$mode" "$address" "$port"
     "$bin/rdma-client" "$mode" "$address" "$port" || client_status=$?
-    # A server that has served nobody waits on.
+    # Without a client the server would wait for ever.
     if [ $client_status != 0 ]; then kill "$server" 2>/dev/null || true; fi
     wait "$server" || server_status=$?
     printf '\n$ rdma-server %s --count 1\n' "$mode"
@@ -30,7 +32,7 @@ run_mode() {
     fi
 }
 
-if [ "${1:-}" = --on ]; then # inside the machine that has the device
+if [ "${1:-}" = --on ]; then # inside the machine with the device
     run_mode write "$2"
     run_mode read "$2"
     exit 0
@@ -42,9 +44,9 @@ if device=$(test/softroce/usable-device); then
 else
     echo "demo: on rxe0 (10.0.0.1) in the SoftRoCE virtual machine; this machine has no usable RDMA device"
 fi
-.ci/install-deps
-cmake --preset release >/dev/null
-cmake --build --preset release --target rdma-server rdma-client
+.ci/install-deps build test
+cmake --preset "$preset" >/dev/null
+cmake --build --preset "$preset" --target rdma-server rdma-client
 if [ -n "$device" ]; then
     apps/demo.sh --on "$address"
 else

@@ -14,11 +14,11 @@ set(CPACK_ARCHIVE_COMPONENT_INSTALL OFF)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-# The tools' own library is found in the build.
-set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/lib)
-set(rcverbs_same "librcverbs${PROJECT_VERSION_MAJOR} (= ${PROJECT_VERSION})")
+# The tools' own libraries are found in the build.
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/lib ${PROJECT_BINARY_DIR}/lib/nvme)
+set(rcverbs_same "librcverbs${rcverbs_soversion} (= ${PROJECT_VERSION})")
 
-set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME librcverbs${PROJECT_VERSION_MAJOR})
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME librcverbs${rcverbs_soversion})
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
 set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "${PROJECT_DESCRIPTION}: the shared library")
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS ibverbs-providers)
@@ -34,13 +34,13 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
 
 set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME rcverbs-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION utils)
-set(CPACK_COMPONENT_TOOLS_DESCRIPTION "${PROJECT_DESCRIPTION}: rdma-server, rdma-client, rdma-bench, rdma-doctor")
+set(CPACK_COMPONENT_TOOLS_DESCRIPTION "${PROJECT_DESCRIPTION}: rdma-server, rdma-client, rdma-bench, rdma-doctor, rdma-nvme")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS "${rcverbs_same}")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_RECOMMENDS "ibverbs-providers, iproute2")
 
 # Debian wants the licence in each.
-foreach(package_of runtime.librcverbs${PROJECT_VERSION_MAJOR} development.librcverbs-dev tools.rcverbs-tools)
-    string(REPLACE "." ";" package_of "${package_of}")
+foreach(package_of runtime:librcverbs${rcverbs_soversion} development:librcverbs-dev tools:rcverbs-tools)
+    string(REPLACE ":" ";" package_of "${package_of}")
     list(GET package_of 0 component)
     list(GET package_of 1 package)
     install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package} RENAME copyright COMPONENT ${component})

@@ -1,119 +1,300 @@
 #!/usr/bin/env bash
-# run.sh: installs what is missing, builds, runs every test, and prints the counts. Exits 0 only if all passed.
-#
-# Tests that need an RDMA device run on this machine's own if one is usable, else in the SoftRoCE virtual machine.
+# run.sh: installs missing packages, builds, runs the tests, and prints the counts. Exits 0 only if all passed. See --help.
 set -uo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-logs=build/test-logs
-passed=0 failed=0 skipped=0 broken=()
+# Each step: its name, whether only --all runs it, and a description. docs/internals/testing.md lists the defects that each step finds.
+steps='
+build-release     default  compile the programs, the device tests and the examples, optimised
+build-asan        default  compile the library and the tests without a device with the address and undefined-behaviour sanitizers
+device            default  the device tests, the programs and hostile peers on an RDMA device or in the SoftRoCE virtual machine
+hosts             default  two devices with a packet path between them: loss, delay, cut links, killed peers
+unit-asan         default  every test that needs no device, with the sanitizers
+checks            default  documents, style, instruction counts, and a program outside that uses the installed library
+tidy              all      clang-tidy finds no bug in the library
+headers           all      each public header compiles by itself
+site              all      the documents as a site: no broken link, no page wider than a narrow window
+build-tsan        all      compile all tests with the thread sanitizer
+build-asan-device all      compile the device tests with the address and undefined-behaviour sanitizers
+unit-release      all      every test that needs no device, optimised
+unit-tsan         all      the same with the thread sanitizer
+device-long       all      the device tests that repeat what the others do, a hundred times
+device-asan       all      the device tests with the address and undefined-behaviour sanitizers
+programs-asan     all      the longest ways of the programs, with the same
+device-tsan       all      the device tests with the thread sanitizer
+hosts-tsan        all      two devices, with the thread sanitizer
+fuzz              all      arbitrary bytes for everything that a peer or a person may say (clang, libFuzzer)
+packages          all      Debian packages in a fresh installation, Docker images and compose file
+nvme              all      the Linux kernel as the initiator of rdma-nvme: disks, file systems, killed targets, cut links
+virtual-machine   all      the SoftRoCE virtual machine itself, perftest beside rdma-bench, docs/start.md to the letter
+'
 
-# step NAME COMMAND…: runs a command that must succeed; its time is printed.
+usage() {
+    cat <<'TEXT'
+Usage: test/run.sh [--all] [--only STEP]... [--list] [--help]
+
+Installs what is missing, builds, and runs the tests: without --all every behaviour once, and the address and undefined-behaviour
+sanitizers over everything that needs no device. Tests that need an RDMA device run on this machine's own if one is usable, else in
+the SoftRoCE virtual machine.
+
+  --all         everything that there is: also the thread sanitizer, sanitizers on the device, packages, Docker, fuzzing
+  --only STEP   this step, and the builds that it needs; may be given more than once
+  --list        the steps
+  --help        this text
+
+Logs are kept in build/test-logs. ccache is used if it is installed. Exit status: 0 if every test passed, 1 if not, 2 for wrong usage.
+TEXT
+}
+
+all=no only=''
+while [ $# -gt 0 ]; do
+    case $1 in
+    --all) all=yes; shift ;;
+    --only)
+        [ $# -ge 2 ] && grep -q "^$2 " <<<"$steps" || { echo "run.sh: --only takes a step of --list" >&2; exit 2; }
+        only+=" $2 "
+        shift 2
+        ;;
+    --list) awk 'NF { name = $1; when = $2; $1 = $2 = ""; printf "%-18s%s%s\n", name, $0, when == "all" ? " (--all)" : "" }' <<<"$steps"; exit 0 ;;
+    --help) usage; exit 0 ;;
+    *) echo "run.sh: unknown option $1; see --help" >&2; exit 2 ;;
+    esac
+done
+
+is_wanted() {
+    if [ -n "$only" ]; then
+        [[ $only == *" $1 "* ]]
+    else
+        [ $all = yes ] || grep -qE "^$1 +default " <<<"$steps"
+    fi
+}
+
+logs=build/test-logs
+mkdir -p "$logs"
+results=$logs/results
+: >"$results"
+began=$SECONDS
+
+# --- one step --------------------------------------------------------------------------------------------------------------------------
+
+# Filters the output of a running ctest: prints failed tests with their output.
+failures() {
+    awk '
+        /^ *[0-9]+\/[0-9]+ Test +#/ { is_shown = /\*\*\*/ && !/\*\*\*Skipped/ }
+        /^ *Start +[0-9]+:/ { is_shown = 0; next }
+        /\*\*\*Skipped/ { print; fflush(); next }
+        /^[0-9]+% tests passed/ { is_shown = 0 }
+        is_shown || /warning: *$|^ *skipped: / { print substr($0, 1, 300); fflush() }
+    '
+}
+
+# step NAME COMMAND…: runs a command that must succeed; shows its output if it fails.
 step() {
-    local name=$1 start=$SECONDS
+    local name=$1 start=$SECONDS status=0
     shift
-    echo "== $name"
-    if ! "$@"; then
-        broken+=("$name")
-        echo "== $name FAILED"
+    "$@" >"$logs/$name.log" 2>&1 || status=$?
+    if [ $status != 0 ]; then
+        tail -n 60 "$logs/$name.log"
+        echo "$name broken $((SECONDS - start))" >>"$results"
+        echo "== $name: FAILED after $((SECONDS - start)) s; see $logs/$name.log"
         return 1
     fi
+    echo "$name built $((SECONDS - start))" >>"$results"
     echo "== $name: $((SECONDS - start)) s"
 }
 
-# count LOG: adds a ctest run's closing line to the totals; a run without one did not come to its end.
-count() {
-    local line bad all left_out
-    line=$(grep -aE '^[0-9]+% tests passed, [0-9]+ tests failed out of [0-9]+' "$1" | tail -n 1)
-    [ -n "$line" ] || return 1
-    bad=$(sed -E 's/.*passed, ([0-9]+) tests failed.*/\1/' <<<"$line")
-    all=$(sed -E 's/.*out of ([0-9]+).*/\1/' <<<"$line")
-    # A test that could not do its work for want of something says so and why; it is not counted as passed.
-    left_out=$(grep -acE '\*\*\*Skipped' "$1")
-    grep -aE '\*\*\*Skipped|warning: *$|^ *skipped: ' "$1" || true
-    passed=$((passed + all - bad - left_out))
-    failed=$((failed + bad))
-    skipped=$((skipped + left_out))
-}
-
-# tests NAME COMMAND…: runs ctest, natively or inside the virtual machine, and counts.
+# tests NAME COMMAND…: runs a command that ends with ctest's closing line, once or more often, natively or inside the virtual machine.
+# Without that line, the run counts as aborted.
 tests() {
-    local name=$1 log start=$SECONDS status=0
+    local name=$1 start=$SECONDS status=0 bad=0 count=0 left_out=0
     shift
-    log=$logs/${name// /-}.log
-    echo "== $name"
-    "$@" >"$log" 2>&1 || status=$?
-    if ! count "$log" || { [ $status != 0 ] && ! grep -qa 'tests failed out of' "$log"; }; then broken+=("$name"); fi
-    if [ $status != 0 ]; then
-        cat "$log"
-        [ ${#broken[@]} != 0 ] || [ $failed != 0 ] || broken+=("$name")
+    "$@" 2>&1 | tee "$logs/$name.log" | failures
+    status=${PIPESTATUS[0]}
+    # From each closing line: the number of failed tests and of all tests.
+    read -r bad count < <(
+        sed -nE 's/^[0-9]+% tests passed, ([0-9]+) tests failed out of ([0-9]+).*/\1 \2/p' "$logs/$name.log" |
+            awk '{ bad += $1; count += $2 } END { print bad + 0, count + 0 }'
+    )
+    if [ "$count" = 0 ] || { [ "$status" != 0 ] && [ "$bad" = 0 ]; }; then
+        tail -n 60 "$logs/$name.log"
+        echo "$name broken $((SECONDS - start))" >>"$results"
+        echo "== $name: did not run to the end; see $logs/$name.log"
+        return 1
     fi
-    grep -aE 'tests passed, [0-9]+ tests failed out of' "$log" | tail -n 1
-    echo "== $name: $((SECONDS - start)) s"
+    # A skipped test prints its reason; it does not count as passed.
+    left_out=$(grep -acE '\*\*\*Skipped' "$logs/$name.log")
+    echo "$name tests $((SECONDS - start)) $((count - bad - left_out)) $bad $left_out" >>"$results"
+    echo "== $name: $((count - bad - left_out)) passed, $bad failed, $left_out skipped, $((SECONDS - start)) s"
+}
+
+# --- what the steps do -----------------------------------------------------------------------------------------------------------------
+
+if command -v ccache >/dev/null; then
+    # ccache does not track the contents of precompiled headers, and makes them unnecessary.
+    launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DRCVERBS_PRECOMPILE=OFF)
+else
+    launcher=()
+fi
+
+# lld links a program in a quarter of the time.
+if command -v ld.lld >/dev/null; then linker=(-DCMAKE_EXE_LINKER_FLAGS=-fuse-ld=lld -DCMAKE_SHARED_LINKER_FLAGS=-fuse-ld=lld); else linker=(); fi
+
+# Low priority beside the virtual machine: a guest without enough processor time misses its deadlines.
+gently='nice -n 15'
+
+# build PRESET TARGET…: configures and builds.
+build() {
+    local preset=$1
+    shift
+    cmake --preset "$preset" "${launcher[@]}" "${linker[@]}" && $gently cmake --build --preset "$preset" --target "$@"
+}
+
+# A sanitizer's report ends the test that caused it.
+export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+
+run_ctest() {
+    local tree=$1
+    shift
+    $gently ctest --test-dir "build/$tree" --output-on-failure --no-tests=error "$@"
 }
 
 on_device() {
     if [ -n "$device" ]; then
-        # What only the virtual machine's network has is not looked for here: see test/device/fixture.hpp.
+        # Tests that need the virtual machine's network skip themselves: see test/device/fixture.hpp.
         RCVERBS_TEST_ADDRESS=$address RCVERBS_TEST_ADDRESS6=${address6#-} "$@"
     else
-        test/softroce/vm --memory 4096 -- "$@"
+        RCVERBS_VM_OUT=$PWD/$logs/vm-device test/softroce/vm --memory 4096 -- "$@"
     fi
 }
+
+# Always in the virtual machine, which has two devices and a wire between them.
+on_hosts() { RCVERBS_VM_OUT=$PWD/$logs/vm-hosts test/softroce/vm --topology pair --memory 4096 -- "$@"; }
+
+# Runs test cases in separate processes, without ctest; test/support/apart.hpp has the reason.
+device_tests() { on_device test/device/apart.sh "$@"; }
+hosts_tests() { on_hosts "build/$1/bin/hosts_tests" --apart; }
+
+build_fuzz_and_run() {
+    cmake --preset fuzz && cmake --build --preset fuzz && run_ctest fuzz -L fuzz -j 2
+}
+
+# Always in the virtual machine, whose kernel is the initiator.
+nvme_tests() {
+    RCVERBS_VM_OUT=$PWD/$logs/vm-nvme test/softroce/vm --memory 2048 -- test/nvme/initiator.sh build/release/bin
+    RCVERBS_VM_OUT=$PWD/$logs/vm-nvme test/softroce/vm --topology pair --memory 2048 -- test/nvme/initiator.sh build/release/bin
+}
+
+# The programs take seconds to start with a sanitizer, so only the tests that cover most of them run; they use the same threads as the other
+# tests.
+sanitized_programs='*server and client say line for line*,*clients killed while they connect*,*a thousand times each*,*a damaged byte is found*,*the doctor says*'
+
+# --all and a single step need all targets; in the default run, the tests without a device are compiled only once, with sanitizers.
+release_targets() {
+    if [ $all = yes ] || [[ $only == *' unit-release '* ]]; then echo all; else echo release_tests; fi
+}
+
+run() {
+    local name=$1
+    is_wanted "$name" || return 0
+    case $name in
+    build-release) step "$name" build release "$(release_targets)" ;;
+    build-asan) step "$name" build asan tests_without_device ;;
+    tidy) tests "$name" run_ctest release -L tidy ;;
+    site) tests "$name" run_ctest release -L site ;;
+    headers) step "$name" build release all_verify_interface_header_sets ;;
+    build-tsan) step "$name" build tsan tests_without_device tests_with_device ;;
+    build-asan-device) step "$name" build asan tests_with_device ;;
+    unit-asan) tests "$name" run_ctest asan -L '^unit' -j 2 ;;
+    unit-release) tests "$name" run_ctest release -L '^unit' -LE package -j 2 ;;
+    unit-tsan) tests "$name" run_ctest tsan -L '^unit' -j 2 ;;
+    checks) tests "$name" run_ctest release -L 'docs|style|bench|unit-package' -j 2 ;;
+    device) tests "$name" device_tests release cases behaviour programs hostile scripts ;;
+    device-long) tests "$name" device_tests release long scripts-long ;;
+    device-asan) tests "$name" device_tests asan cases scripts ;;
+    programs-asan) tests "$name" device_tests asan "only=$sanitized_programs" ;;
+    device-tsan) tests "$name" device_tests tsan cases scripts ;;
+    hosts) tests "$name" hosts_tests release ;;
+    hosts-tsan) tests "$name" hosts_tests tsan ;;
+    fuzz) tests "$name" build_fuzz_and_run ;;
+    # The Docker image compiles the packages, if there is a Docker engine, so that they are compiled only once.
+    packages) tests "$name" env RCVERBS_PACKAGES="$PWD/build/packages" ctest --test-dir build/release -L distribution --output-on-failure --no-tests=error ;;
+    nvme) tests "$name" nvme_tests ;;
+    virtual-machine) tests "$name" ctest --test-dir build/release -L vm --output-on-failure --no-tests=error ;;
+    esac
+}
+
+# Adds the build that a single step needs.
+need() {
+    local name=$1
+    [[ $only == *" $name "* ]] || only+=" $name "
+}
+for name in $only; do
+    case $name in
+    unit-asan) need build-asan ;;
+    device-asan | programs-asan) need build-asan-device ;;
+    unit-tsan | device-tsan | hosts-tsan) need build-tsan ;;
+    headers | tidy | site | unit-release | checks | device | device-long | hosts | packages | nvme | virtual-machine) need build-release ;;
+    esac
+done
+
+# --- all of it -------------------------------------------------------------------------------------------------------------------------
 
 if device=$(test/softroce/usable-device); then
     read -r device address address6 <<<"$device"
     echo "tests: device tests run on this machine's RDMA device $device ($address)"
 else
-    device=''
+    device='' address='' address6=''
     echo "tests: device tests run in the SoftRoCE virtual machine; this machine has no usable RDMA device"
 fi
+echo "tests: logs are kept in $PWD/$logs"
 
-step "install what is missing" .ci/install-deps || exit 1
-mkdir -p "$logs"
-for preset in release asan tsan; do
-    step "configure $preset" cmake --preset $preset >"$logs/configure-$preset.log" 2>&1 ||
-        { cat "$logs/configure-$preset.log"; exit 1; }
-    step "build $preset" cmake --build --preset $preset >"$logs/build-$preset.log" 2>&1 ||
-        { cat "$logs/build-$preset.log"; exit 1; }
-    tail -n 1 "$logs/build-$preset.log"
-done
+step install .ci/install-deps || exit 1
+# The compiler works while the virtual machine waits, so two chains of steps run in parallel.
+run build-release || exit 1
+{
+    run device
+    run hosts
+    run device-long
+    run virtual-machine
+    run nvme
+} &
+run build-asan && run unit-asan
+run checks
+run headers
+run tidy
+run site
+run build-tsan && run unit-tsan
+run unit-release
+run build-asan-device
+wait
+{
+    run device-tsan
+    run hosts-tsan
+    run device-asan
+    run programs-asan
+} &
+run fuzz
+run packages
+wait
 
-step "configure fuzz" cmake --preset fuzz >"$logs/configure-fuzz.log" 2>&1 || { cat "$logs/configure-fuzz.log"; exit 1; }
-step "build fuzz" cmake --build --preset fuzz >"$logs/build-fuzz.log" 2>&1 || { cat "$logs/build-fuzz.log"; exit 1; }
-tail -n 1 "$logs/build-fuzz.log"
-
-# A report of a sanitizer's ends the test that it is about.
-export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
-for preset in release asan tsan; do
-    tests "unit $preset" ctest --test-dir build/$preset -LE 'device|hosts|vm|distribution' --output-on-failure --no-tests=error -j 2
-done
-tests "fuzz" ctest --test-dir build/fuzz -L fuzz --output-on-failure --no-tests=error -j 2
-# The packages are compiled once: by the image, if there is a Docker engine.
-tests "packages" env RCVERBS_PACKAGES="$PWD/build/packages" ctest --test-dir build/release -L distribution --output-on-failure --no-tests=error
-tests "virtual machine" ctest --test-dir build/release -L vm --output-on-failure --no-tests=error
-tests "device release" on_device ctest --test-dir build/release -L device --output-on-failure --no-tests=error
-# The long ones repeat what the short ones do, a hundred times. Of the programs, which take seconds to start with a sanitizer, those
-# tests that go the longest way; they are no less threaded than the tests beside them.
-tests "device asan" on_device ctest --test-dir build/asan -L device -LE 'long|programs' --output-on-failure --no-tests=error
-tests "programs asan" on_device ctest --test-dir build/asan -L programs --output-on-failure --no-tests=error \
-    -R 'server and client say line for line|clients killed while they connect|a thousand times each|a damaged byte is found|the doctor says'
-tests "device tsan" on_device ctest --test-dir build/tsan -L device -LE 'long|programs' --output-on-failure --no-tests=error
-# Two devices and a wire between them are the virtual machine's, whatever this machine has.
-for preset in release tsan; do
-    tests "hosts $preset" test/softroce/vm --topology pair --memory 4096 -- \
-        ctest --test-dir build/$preset -L hosts --output-on-failure --no-tests=error
-done
+# --- the end ---------------------------------------------------------------------------------------------------------------------------
 
 echo
-if [ ${#broken[@]} != 0 ]; then
-    printf 'did not run to the end: %s\n' "${broken[@]}"
-    failed=$((failed + ${#broken[@]}))
-fi
-echo "$passed passed, $failed failed, $skipped skipped"
-# The sum of ctest's closing lines, in ctest's words: what reads those reads this.
-all=$((passed + failed + skipped))
-printf '\n%d%% tests passed, %d tests failed out of %d\n\nTotal Test time (real) = %d.00 sec\n' \
-    $((all > 0 ? (all - failed) * 100 / all : 0)) "$failed" "$all" "$SECONDS"
-[ $failed = 0 ] && [ $all -gt 0 ]
+echo "step                 seconds   passed   failed  skipped"
+awk '{ printf "%-18s %9d %8s %8s %8s\n", $1, $3, $2 == "tests" ? $4 : "-", $2 == "tests" ? $5 : $2 == "broken" ? "broken" : "-", $2 == "tests" ? $6 : "-" }' "$results"
+echo
+echo "the slowest tests:"
+cat "$logs"/*.log | grep -ahoE '[0-9]+/[0-9]+ Test +#[0-9]+: .* +[0-9.]+ sec' |
+    sed -E 's/^[0-9]+\/[0-9]+ Test +#[0-9]+: (.*[^.]) ?\.+ *\**(Passed|Failed|Timeout|Skipped|Exception[^ ]*) +([0-9.]+) sec/\3 s  \1/' | sort -rn | head -n 10
+echo
+awk -v seconds="$((SECONDS - began))" '
+    $2 == "tests" { has_tests = 1; passed += $4; failed += $5; skipped += $6 }
+    $2 == "broken" { print "did not run to the end: " $1; ++failed }
+    END {
+        all = passed + failed + skipped
+        print passed + 0 " passed, " failed + 0 " failed, " skipped + 0 " skipped"
+        # The sum of the closing lines of ctest, in the same format for programs that parse it.
+        printf "\n%d%% tests passed, %d tests failed out of %d\n\nTotal Test time (real) = %d.00 sec\n", (all > 0 ? (all - failed) * 100 / all : 0), failed, all, seconds
+        exit (failed > 0 || (has_tests && all == 0))
+    }' "$results"

@@ -1,5 +1,7 @@
 #include "common/arguments.hpp"
 
+#include <CLI/CLI.hpp>
+
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 
@@ -11,7 +13,7 @@ namespace demo {
 
 namespace {
 
-// Numbers that go over the wire in the hello.
+// The hello's mode numbers on the wire.
 constexpr std::uint32_t write_mode = 1;
 constexpr std::uint32_t read_mode = 2;
 constexpr std::uint32_t atomic_mode = 3;
@@ -31,15 +33,26 @@ rcverbs::session_options arguments::session() const {
 }
 
 void arguments::apply_timeout() {
-    connection.resolve_address_deadline = std::min(connection.resolve_address_deadline, timeout);
-    connection.resolve_route_deadline = std::min(connection.resolve_route_deadline, timeout);
-    connection.connect_deadline = timeout;
+    // Steps that do not wait for the peer's program: the usual deadline, but at most --timeout and
+    // at least a fifth of it.
+    auto const share = [this](std::chrono::milliseconds usual) {
+        return std::max(std::min(usual, timeout), timeout / 5);
+    };
+    connection.deadlines.resolve_address = share(connection.deadlines.resolve_address);
+    connection.deadlines.resolve_route = share(connection.deadlines.resolve_route);
+    connection.deadlines.connect = timeout;
     counter.patience = timeout;
-    connection.disconnect_deadline = std::min(connection.disconnect_deadline, timeout);
+    // Without receives posted at the peer, a send stalls: --timeout limits that, too.
+    connection.liveness.stall_timeout = std::min(connection.liveness.stall_timeout, timeout);
+    connection.deadlines.disconnect = share(connection.deadlines.disconnect);
 }
 
 CLI::Option* add_duration(
-    CLI::App& app, std::string const& name, std::chrono::milliseconds& out, std::string const& what, std::string const& usual
+    CLI::App& app,
+    std::string const& name,
+    std::chrono::milliseconds& out,
+    std::string const& what,
+    std::string const& usual
 ) {
     return app.add_option(name, out, what)
         ->transform(
@@ -48,17 +61,37 @@ CLI::Option* add_duration(
                 std::string const units[] = {"ms", "s", "m"};
                 std::int64_t const factors[] = {1, 1000, 60000};
                 std::size_t digits = 0;
-                while (digits < text.size() && digits < 7 && text[digits] >= '0' && text[digits] <= '9') {
+                while (digits < text.size() && digits < 7 && text[digits] >= '0' &&
+                       text[digits] <= '9') {
                     count = count * 10 + (text[digits++] - '0');
                 }
                 for (std::size_t i = 0; i < 3; ++i) {
-                    if (count > 0 && text.substr(digits) == units[i]) return std::to_string(count * factors[i]);
+                    if (count > 0 && text.substr(digits) == units[i])
+                        return std::to_string(count * factors[i]);
                 }
-                throw CLI::ValidationError(name, "a duration above 0 with its unit (500ms, 10s, 2m), not " + text);
+                throw CLI::ValidationError(
+                    name, "a duration above 0 with its unit (500ms, 10s, 2m), not " + text
+                );
             },
             ""
         )
         ->option_text("DURATION [" + usual + "]");
+}
+
+CLI::Option* add_address(
+    CLI::App& app,
+    std::string const& name,
+    std::string& out,
+    std::string const& what,
+    std::string const& usual
+) {
+    return app.add_option(name, out, what)
+        ->check([](std::string const& given) {
+            boost::system::error_code ec;
+            if (!given.empty()) boost::asio::ip::make_address(given, ec);
+            return ec ? given + " is not an IP address" : std::string{};
+        })
+        ->option_text(usual.empty() ? "ADDR" : "ADDR [" + usual + "]");
 }
 
 CLI::Option* add_poll(CLI::App& app, rcverbs::poll_mode& out) {
@@ -71,35 +104,61 @@ CLI::Option* add_poll(CLI::App& app, rcverbs::poll_mode& out) {
 }
 
 void add_shared(CLI::App& app, arguments& out) {
-    app.add_option("mode", out.exchange.mode, "what is done to the other side's memory: each writes or reads a message; clients add to the server's counter")
+    app.add_option(
+           "mode",
+           out.exchange.mode,
+           "the operation: each side writes or reads a message in the other's memory, or clients "
+           "add to the server's counter"
+    )
         ->required()
-        ->transform(CLI::CheckedTransformer(
-            std::map<std::string, transfer_mode>{{"write", transfer_mode::write}, {"read", transfer_mode::read}, {"atomic", transfer_mode::atomic}}
-        ))
+        ->transform(CLI::CheckedTransformer(std::map<std::string, transfer_mode>{
+            {"write", transfer_mode::write},
+            {"read", transfer_mode::read},
+            {"atomic", transfer_mode::atomic}}))
         ->option_text("write|read|atomic REQUIRED");
-    app.add_option("--size", out.exchange.size_bytes, "size of the region in bytes; give both sides the same")
+    app.add_option(
+           "--size",
+           out.exchange.size_bytes,
+           "size of the memory region in bytes; the same on both sides"
+    )
         ->check(CLI::Range(frame_bytes_min, std::size_t{1} << 30))
         ->option_text("BYTES [1024]");
-    add_duration(app, "--timeout", out.timeout, "deadline of each wait for the peer, such as 500ms, 10s or 2m; 2s at most to resolve and to disconnect", "10s");
+    add_duration(
+        app,
+        "--timeout",
+        out.timeout,
+        "deadline of each wait for the peer, such as 500ms, 10s or 2m; to resolve and to "
+        "disconnect 2s, or a fifth of it if that is more",
+        "10s"
+    );
     add_poll(app, out.connection.polling.mode);
-    app.add_option("--hold-at", out.exchange.hold_at, "stay at this step until the connection ends, to try out what the peer does: connected, regions-sent, regions-received, locked, transferred or done-sent")
-        ->check(CLI::IsMember({"connected", "regions-sent", "regions-received", "locked", "transferred", "done-sent"}))
+    app.add_option(
+           "--hold-at",
+           out.exchange.hold_at,
+           "stop at this step until the connection ends, to test the peer: connected, "
+           "regions-sent, regions-received, locked, transferred or done-sent"
+    )
+        ->check(CLI::IsMember(
+            {"connected", "regions-sent", "regions-received", "locked", "transferred", "done-sent"}
+        ))
         ->option_text("STEP");
-    app.add_flag("--corrupt", out.exchange.corrupt, "damage the outgoing message, to try out the check");
+    app.add_flag(
+        "--corrupt", out.exchange.corrupt, "damage the outgoing message, to test the checksum"
+    );
     app.footer(exit_code_help);
 }
 
 std::optional<rcverbs::endpoint> resolve(std::string const& host, std::uint16_t port) {
-    // To a resolver, nothing is this machine.
+    // getaddrinfo resolves an empty name to this machine.
     if (host.empty()) {
-        complain("no host given");
+        print_error("no host given");
         return std::nullopt;
     }
     boost::asio::io_context io;
     boost::system::error_code ec;
     auto const found = boost::asio::ip::tcp::resolver{io}.resolve(host, std::to_string(port), ec);
     if (!ec && !found.empty()) return rcverbs::endpoint{found.begin()->endpoint().address(), port};
-    complain("unknown host " + host + ": " + ec.message());
+    print_error("unknown host " + host + ": " + ec.message());
     return std::nullopt;
 }
 

@@ -1,7 +1,5 @@
-// arguments.hpp — what the programs' command lines share.
+// arguments.hpp — command-line options that rdma-server, rdma-client and rdma-bench share.
 #pragma once
-
-#include <CLI/CLI.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -12,48 +10,70 @@
 
 #include "common/counter.hpp"
 #include "common/exchange.hpp"
+#include "common/exit_code.hpp"
+
+// CLI11 takes seconds to compile: only files that define options include it.
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace demo {
 
-/// What the shared options came to.
+/// The values of the shared options.
 struct arguments {
     exchange_options exchange;
     counter_options counter;
     std::chrono::milliseconds timeout{10000};
     rcverbs::connection_options connection;
 
-    /// The session's options; the mode is its number on the wire.
+    /// The session's options; the mode is the number sent on the wire.
     rcverbs::session_options session() const;
-    /// Spreads --timeout over the deadlines. To be called after parsing.
+    /// Derives the deadlines from --timeout. To be called after parsing.
     void apply_timeout();
 };
 
-/// Adds an option that takes a duration with its unit; `usual` is shown as the default.
+/// Adds an option that takes a duration with a unit; `usual` is shown as the default.
 CLI::Option* add_duration(
-    CLI::App& app, std::string const& name, std::chrono::milliseconds& out, std::string const& what, std::string const& usual
+    CLI::App& app,
+    std::string const& name,
+    std::chrono::milliseconds& out,
+    std::string const& what,
+    std::string const& usual
+);
+/// Adds an option that takes an IP address; empty for none. `usual`, if not empty, is shown as the
+/// default.
+CLI::Option* add_address(
+    CLI::App& app,
+    std::string const& name,
+    std::string& out,
+    std::string const& what,
+    std::string const& usual = ""
 );
 /// Adds --poll.
 CLI::Option* add_poll(CLI::App& app, rcverbs::poll_mode& out);
 /// Adds the options that rdma-server and rdma-client share.
 void add_shared(CLI::App& app, arguments& out);
 
-/// The first address that a host's name stands for, with a port; none if it is unknown or empty, which has been said then.
+/// The first address that a host name resolves to, with the port; none, after printing an error, if
+/// it is unknown or empty.
 std::optional<rcverbs::endpoint> resolve(std::string const& host, std::uint16_t port);
 
-/// Listens at an address, or, if that is empty, at all of them: `make` is given the endpoint, and called again for IPv4 alone
-/// where there is no IPv6. Throws what it throws.
+/// Listens at an address or, if that is empty, at the wildcard address. `make` receives the
+/// endpoint; it is called again with the IPv4 wildcard where there is no IPv6. Throws what `make`
+/// throws.
 template <class Make>
 auto listen_at(std::string const& address, std::uint16_t port, Make make) {
     if (!address.empty()) return make(rcverbs::endpoint{address, port});
     try {
-        // The IPv6 wildcard serves IPv4 clients, too, where there is IPv6.
+        // Where IPv6 is available, the IPv6 wildcard accepts IPv4 clients, too.
         return make(rcverbs::endpoint{"::", port});
     } catch (boost::system::system_error const&) {
         return make(rcverbs::endpoint{"0.0.0.0", port});
     }
 }
 
-/// Parses, and prints help or what was wrong. Returns true to go on, else sets `code` to what to exit with.
+/// Parses, and prints help or the error. Returns true to go on, else sets `code` to the exit code.
 bool parse(CLI::App& app, int argc, char** argv, exit_code& code);
 
 }  // namespace demo

@@ -1,8 +1,11 @@
-// counter.hpp — the `atomic` mode: a counter, a lock and a record that the server exposes to all its clients.
+// counter.hpp — the `atomic` mode: a counter, a lock and a record that the server exposes to all
+// clients.
 //
-// Clients add to the counter with fetch-and-add, and take the lock with compare-and-swap to read, change and write back the
-// record, whose eight words are always the same as long as the lock does its work. The server gives each client a ticket,
-// which is what the lock holds while that client has it: so the lock of a client that died can be given back.
+// Clients add to the counter with fetch-and-add. They take the lock with compare-and-swap to read,
+// change and write back the record; its eight words stay equal as long as the lock works. The
+// server gives each client a ticket, a random number that the lock holds while the client owns it.
+// The server frees the lock when its value is not the ticket of a connected client. A client that
+// sends no MSG_DONE is disconnected at its deadline, so no client can hold the lock for ever.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -11,6 +14,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <mutex>
+#include <random>
+#include <set>
 #include <span>
 #include <string>
 
@@ -21,47 +27,57 @@
 namespace demo {
 
 struct counter_options {
-    /// What each addition adds.
+    /// The addend of each fetch-and-add.
     std::uint64_t addend = 1;
-    /// How many additions.
+    /// The number of additions.
     std::uint32_t additions = 1;
-    /// How often to change the record under the lock.
+    /// The number of changes to the record under the lock.
     std::uint32_t updates = 1;
-    /// How long to try to get the lock.
+    /// The deadline for taking the lock.
     std::chrono::milliseconds patience{10000};
 };
 
-/// The client's part, over an established session.
+/// The client's side, over an established session.
 boost::asio::awaitable<exit_code> add_to_counter(
     rcverbs::session& s, exchange_options const& options, counter_options const& counter
 );
 
-/// The server's part: what is exposed, to one client or many at a time. Safe from any thread.
+/// The server's side: the exposed memory, shared by any number of clients. Safe from any thread.
 class shared_counter {
 public:
     /// Serves one client over an established session.
     boost::asio::awaitable<exit_code> serve(rcverbs::session& s, exchange_options const& options);
-    /// Says `counter: N`, as it is now.
+    /// Frees the lock if its value is no connected client's ticket. To be called periodically.
+    void tend();
+    /// Prints `counter: N`, its present value.
     void say_counter() const;
-    /// Says the counter and how often the record was changed, once no client is left; not_verified if two clients changed
-    /// it at a time.
+    /// Prints the counter and the number of changes to the record; call it once no client is left.
+    /// Returns not_verified if two clients changed the record at the same time.
     exit_code conclude() const;
 
 private:
     static constexpr std::size_t record_words = 8;
 
-    // The device changes these behind the compiler's back: read with std::atomic_ref only.
+    // The device writes these words, unseen by the compiler: read them with std::atomic_ref only.
     struct cells {
         std::uint64_t counter;
         std::uint64_t lock;
     };
-    boost::asio::awaitable<exit_code> serve(rcverbs::session& s, exchange_options const& options, std::uint64_t ticket);
-    void give_back(std::uint64_t ticket) noexcept;
+    boost::asio::awaitable<exit_code> serve(
+        rcverbs::session& s, exchange_options const& options, std::uint64_t ticket
+    );
+    std::uint64_t enter();
+    void leave(std::uint64_t ticket);
+    void free_foreign_lock() noexcept;
 
-    // A cache line each, so that a device's atomics and writes do not meet the neighbour's.
+    // On separate cache lines, so that atomics and writes do not share one.
     alignas(64) mutable cells cells_{};
     alignas(64) mutable std::array<std::uint64_t, record_words> record_{};
-    std::atomic<std::uint64_t> tickets_{0};
+
+    std::mutex mutex_;
+    std::set<std::uint64_t> tickets_;  // of the connected clients
+    std::mt19937_64 random_{std::random_device{}()};
+    bool was_used_ = false;
 };
 
 }  // namespace demo

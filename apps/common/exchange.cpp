@@ -1,8 +1,5 @@
 #include "common/exchange.hpp"
 
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/use_awaitable.hpp>
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +8,9 @@
 #include <tuple>
 #include <vector>
 
+#include "common/awaiting.hpp"
 #include "common/message_frame.hpp"
+#include "common/printable.hpp"
 
 namespace demo {
 
@@ -22,42 +21,66 @@ using rcverbs::step;
 
 namespace {
 
-constexpr auto awaiting = asio::as_tuple(asio::use_awaitable);
-
 std::string own_message(exchange_options const& options) {
     return "message from " + options.side + " side with pid " + std::to_string(::getpid());
 }
 
 }  // namespace
 
-asio::awaitable<void> hold_if(exchange_options const& options, std::string const& here, rcverbs::session& s) {
+asio::awaitable<void> hold_if(
+    exchange_options const& options, std::string const& here, rcverbs::session& s
+) {
     if (options.hold_at != here) co_return;
-    complain("holding at " + here + ".");
+    print_error("holding at " + here + ".");
     co_await s.next_layer().async_wait_disconnected(awaiting);
 }
 
-exit_code report(rcverbs::session const& s, error_code ec, step where) {
+exit_code report(rcverbs::session const& s, error_code ec, step where, bool key_has_worked) {
     rcverbs::failure f = s.last_failure();
-    if (!f.code) f = {where, ec, s.next_layer().peer(), 0};
-    // The first failure says why; what follows from it (a flushed operation, say) only repeats it.
-    complain(f.message());
+    if (!f.code) f = {where, ec, s.next_layer().remote_endpoint(), 0};
+    // The first failure is the cause; later errors (flushed operations, for example) follow from
+    // it. A close by this program is no failure to report.
+    if (s.reason() != rcverbs::close_reason::closed_locally) print_error(f.message());
+    if (key_has_worked && f.code == rcverbs::wc_errc::remote_access) return exit_code::peer_gone;
     return exit_code_for(f.code, std::max(f.where, step::handshake));
 }
 
-void say(std::string const& line) { std::fputs((line + '\n').c_str(), stdout); }
+exit_code report_start_failure(std::exception const& e) {
+    auto const* const known = dynamic_cast<boost::system::system_error const*>(&e);
+    bool const is_out_of_descriptors =
+        known != nullptr && known->code() == boost::system::errc::too_many_files_open;
+    std::string const text = e.what();
+    bool const has_remedy = text.find("ulimit -n") != std::string::npos;
+    print_error(
+        is_out_of_descriptors && !has_remedy ? text + " (raise the limit with ulimit -n)" : text
+    );
+    return is_out_of_descriptors ? exit_code::could_not_connect : exit_code::other;
+}
 
-void complain(std::string const& line) {
-    std::fputs((std::string{program_invocation_short_name} + ": " + line + '\n').c_str(), stderr);
+void print(std::string const& line) { std::fputs((one_line(line) + '\n').c_str(), stdout); }
+
+void print_error(std::string const& line) {
+    std::fputs(
+        (std::string{program_invocation_short_name} + ": " + one_line(line) + '\n').c_str(), stderr
+    );
 }
 
 asio::awaitable<exit_code> exchange(rcverbs::session& s, exchange_options const& options) {
     bool const is_write = options.mode == transfer_mode::write;
     error_code ec;
     rcverbs::protection_domain const domain = s.next_layer().domain();
-    // Each region is open for just what this mode needs of it.
-    rcverbs::buffer outbox{domain, options.size_bytes, is_write ? access_flags::local_read : access_flags::remote_read, ec};
+    // Each region grants only the rights that this mode needs.
+    rcverbs::buffer outbox{
+        domain,
+        options.size_bytes,
+        is_write ? access_flags::local_read : access_flags::remote_read,
+        ec};
     if (ec) co_return report(s, ec, step::exchange);
-    rcverbs::buffer inbox{domain, options.size_bytes, is_write ? access_flags::remote_write : access_flags::local_write, ec};
+    rcverbs::buffer inbox{
+        domain,
+        options.size_bytes,
+        is_write ? access_flags::remote_write : access_flags::local_write,
+        ec};
     if (ec) co_return report(s, ec, step::exchange);
     rcverbs::buffer const& exposed = is_write ? inbox : outbox;
     write_frame(outbox.bytes(), own_message(options));
@@ -67,50 +90,54 @@ asio::awaitable<exit_code> exchange(rcverbs::session& s, exchange_options const&
     std::vector<rcverbs::named_region> const regions{{"message", exposed}};
     std::tie(ec) = co_await s.async_publish(regions, awaiting);
     if (ec) co_return report(s, ec, step::exchange);
-    say("send completed successfully.");
+    print("send completed successfully.");
     co_await hold_if(options, "regions-sent", s);
 
     auto [failed, peer] = co_await s.async_wait_regions(awaiting);
     if (failed) co_return report(s, failed, step::exchange);
     rcverbs::remote_region const* const theirs = peer.find("message");
-    if (theirs == nullptr || theirs->size_bytes() < frame_bytes_min) {
-        complain("the peer exposes no region for a message");
+    if (theirs == nullptr || theirs->size() < frame_bytes_min) {
+        print_error("the peer exposes no region for a message");
         co_return exit_code::refused;
     }
-    say(is_write ? "received MSG_MR. writing message to remote memory..."
-                 : "received MSG_MR. reading message from remote memory...");
+    print(
+        is_write ? "received MSG_MR. writing message to remote memory..."
+                 : "received MSG_MR. reading message from remote memory..."
+    );
     co_await hold_if(options, "regions-received", s);
 
-    std::size_t const size = std::min<std::size_t>(options.size_bytes, theirs->size_bytes());
+    std::size_t const size = std::min<std::size_t>(options.size_bytes, theirs->size());
     std::size_t moved = 0;
     if (is_write) {
         if (size < outbox.size()) write_frame(outbox.bytes().first(size), own_message(options));
-        std::tie(ec, moved) =
-            co_await s.next_layer().async_write(outbox.slice(0, size), theirs->slice(0, size), awaiting);
+        std::tie(ec, moved) = co_await s.next_layer().async_write(
+            outbox.slice(0, size), theirs->slice(0, size), awaiting
+        );
     } else {
-        std::tie(ec, moved) =
-            co_await s.next_layer().async_read(theirs->slice(0, size), inbox.slice(0, size), awaiting);
+        std::tie(ec, moved) = co_await s.next_layer().async_read(
+            theirs->slice(0, size), inbox.slice(0, size), awaiting
+        );
     }
     if (ec) co_return report(s, ec, step::transfer);
-    say("send completed successfully.");
+    print("send completed successfully.");
     co_await hold_if(options, "transferred", s);
 
     std::tie(ec) = co_await s.async_send_done(awaiting);
     if (ec) co_return report(s, ec, step::finish);
-    say("send completed successfully.");
+    print("send completed successfully.");
     co_await hold_if(options, "done-sent", s);
     std::tie(ec) = co_await s.async_wait_done(awaiting);
     if (ec) co_return report(s, ec, step::finish);
 
     frame_text const received = read_frame(inbox.bytes());
     if (received.text) {
-        say("remote buffer: " + *received.text);
+        print("remote buffer: " + printable(*received.text));
     } else {
-        complain("the data did not verify: " + received.problem);
+        print_error("the data did not verify: " + received.problem);
     }
     std::tie(ec) = co_await s.async_disconnect(awaiting);
     if (ec) co_return report(s, ec, step::disconnect);
-    say(options.farewell);
+    print(options.farewell);
     co_return received.text ? exit_code::done : exit_code::not_verified;
 }
 

@@ -1,4 +1,4 @@
-// exit_code.hpp — what the programs' exit codes mean, and which one an error leads to.
+// exit_code.hpp — the programs' exit codes, and the mapping from errors to them.
 #pragma once
 
 #include <rcverbs/failure.hpp>
@@ -16,10 +16,10 @@ enum class exit_code : int {
     not_verified = 7,
 };
 
-/// The table for --help.
+/// The exit code table that --help prints.
 extern char const* const exit_code_help;
 
-/// The code for an error that was met at or after `where`.
+/// The exit code for an error that occurred at or after `where`.
 exit_code exit_code_for(rcverbs::error_code const& ec, rcverbs::step where) noexcept;
 
 }  // namespace demo

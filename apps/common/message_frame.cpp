@@ -33,7 +33,8 @@ void write_frame(std::span<std::byte> region, std::string_view text) {
     std::span<std::byte> const body = region.subspan(frame_head_bytes);
     std::size_t const length = std::min(text.size(), body.size());
     std::memcpy(body.data(), text.data(), length);
-    // A filling that differs from byte to byte and from text to text, so that no stretch of it can be mistaken.
+    // The padding differs from byte to byte and from text to text, so that misplaced or missing
+    // bytes change the checksum.
     std::uint64_t state = XXH64(text.data(), length, 0);
     for (std::byte& b : body.subspan(length)) {
         state = state * 6364136223846793005ULL + 1442695040888963407ULL;  // Knuth's MMIX generator
@@ -50,9 +51,12 @@ frame_text read_frame(std::span<std::byte const> region) {
     std::size_t const length = load<std::uint32_t>(region.data() + 4);
     std::uint64_t const total = load<std::uint64_t>(region.data() + 8);
     if (load<std::uint32_t>(region.data()) != magic) return {{}, "no message arrived"};
-    if (total > region.size()) return {{}, "the message is longer than the region; give both sides the same --size"};
-    if (total < frame_head_bytes || length > total - frame_head_bytes) return {{}, "the message's lengths are wrong"};
-    std::span<std::byte const> const body = region.subspan(frame_head_bytes, total - frame_head_bytes);
+    if (total > region.size())
+        return {{}, "the message is longer than the region; use the same --size on both sides"};
+    if (total < frame_head_bytes || length > total - frame_head_bytes)
+        return {{}, "the message's lengths are wrong"};
+    std::span<std::byte const> const body =
+        region.subspan(frame_head_bytes, total - frame_head_bytes);
     if (XXH64(body.data(), body.size(), length) != load<std::uint64_t>(region.data() + 16)) {
         return {{}, "the message's checksum is wrong"};
     }

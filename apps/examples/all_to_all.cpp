@@ -1,8 +1,8 @@
-// all_to_all ADDRESS RANK COUNT PORT: one of COUNT processes, each of which has a session with every other. Each exposes a row of
-// cells, one for each rank, and writes its own rank into its cell of everybody's row.
+// all_to_all ADDRESS RANK COUNT PORT: one of COUNT processes, each of which has a message channel to every other. Each sends its mark
+// and where its row of cells is, one cell for each rank, and writes the mark into its cell of every other process's row.
 //
-// Of two processes the one of the higher rank connects, so that no pair meets twice; it tries again until the other one listens, so
-// that they can be started in any order. Listening and connecting share one io_context, and nobody waits for anybody in between.
+// Of two processes the one of the higher rank connects, so that each pair has one channel. It retries until the other one listens,
+// so the processes can be started in any order. Listening and connecting share one io_context and do not block each other.
 #include <map>
 
 #include "examples/both_ends.hpp"
@@ -17,62 +17,58 @@ struct member {
     std::uint32_t rank;
     std::uint32_t count;
     std::uint16_t base_port;
-    std::map<std::uint32_t, std::uint64_t> seen;  // by rank: what they wrote
+    std::map<std::uint32_t, std::uint64_t> seen;  // the value that each peer wrote, by rank
 };
 
-rcverbs::connection_options terms() {
-    rcverbs::connection_options o;
-    o.progress = rcverbs::progress_on::context;  // one thread for all of them
-    return o;
-}
+using rcverbs::message_channel;
 
-/// What both sides of a pair do, once they have met.
-asio::awaitable<void> meet(member& m, rcverbs::session& s) {
-    rcverbs::connection& c = s.next_layer();
-    rcverbs::buffer row{c.domain(), m.count * sizeof(std::uint64_t), rcverbs::access_flags::remote_write};
-    rcverbs::buffer own{c.domain(), sizeof(std::uint64_t), rcverbs::access_flags::local_read};
+/// The exchange of a pair, run on both sides.
+asio::awaitable<void> meet(member& m, message_channel& c) {
+    rcverbs::connection& over = c.next_layer();
+    rcverbs::buffer row{over.domain(), m.count * sizeof(std::uint64_t), rcverbs::access_flags::remote_write};
+    rcverbs::buffer own{over.domain(), sizeof(std::uint64_t), rcverbs::access_flags::local_read};
     std::uint64_t const mark = m.rank + 1;
     std::memcpy(own.bytes().data(), &mark, sizeof mark);
-    std::vector<rcverbs::named_region> const exposed{{"row", row}};
-    rcverbs::peer_regions const theirs = co_await s.async_exchange(exposed, use_awaitable);
-    rcverbs::remote_region const* const cell = theirs.find("row");
-    expect(cell != nullptr, "the other side has a row");
-    co_await c.async_write(own.slice(), cell->slice(m.rank * sizeof mark, sizeof mark), use_awaitable);
-    co_await s.async_finish(use_awaitable);
-    for (std::uint32_t r = 0; r < m.count; ++r) {
-        std::uint64_t value = 0;
-        std::memcpy(&value, &row.bytes()[r * sizeof value], sizeof value);
-        if (value != 0) m.seen[r] = value;
-    }
+    auto const place = row.remote().encode();
+    co_await c.async_send(place, mark, use_awaitable);
+    rcverbs::message const theirs = co_await c.async_receive(use_awaitable);
+    auto const there = rcverbs::remote_region::decode(theirs.bytes());
+    co_await over.async_write(own.slice(), there.slice(m.rank * sizeof mark, sizeof mark), use_awaitable);
+    // The peer finishes when it has written as well.
+    co_await c.async_finish(use_awaitable);
+    std::uint64_t value = 0;
+    std::memcpy(&value, &row.bytes()[(theirs.tag() - 1) * sizeof value], sizeof value);
+    expect(value == theirs.tag(), "the peer has written its mark");
+    m.seen[static_cast<std::uint32_t>(theirs.tag() - 1)] = value;
 }
 
-asio::awaitable<void> serve(member& m, rcverbs::session s) {
-    co_await s.async_accept(use_awaitable);
-    co_await meet(m, s);
+asio::awaitable<void> serve(member& m, message_channel c) {
+    co_await c.async_accept(use_awaitable);
+    co_await meet(m, c);
 }
 
 asio::awaitable<void> call(member& m, std::uint32_t rank) {
-    rcverbs::connector_options options;
-    options.connection = terms();
+    rcverbs::connector_options<message_channel> options;
+    options.connection = message_channel::needed();
     options.backoff.delay_max = std::chrono::milliseconds{1000};
     options.backoff.attempts_max = 100;
-    rcverbs::connector to{m.io, {m.address, static_cast<std::uint16_t>(m.base_port + rank)}, options};
-    rcverbs::session s = co_await to.async_connect(use_awaitable);
-    co_await meet(m, s);
+    rcverbs::endpoint const peer{m.address, static_cast<std::uint16_t>(m.base_port + rank)};
+    rcverbs::basic_connector<message_channel> to{m.io, peer, options};
+    message_channel c = co_await to.async_connect(use_awaitable);
+    co_await meet(m, c);
 }
 
 asio::awaitable<void> work(member& m) {
-    rcverbs::acceptor_options options;
-    options.connection = terms();
-    rcverbs::acceptor acceptor{m.io, {m.address, static_cast<std::uint16_t>(m.base_port + m.rank)}, options};
+    rcverbs::acceptor acceptor{m.io, {m.address, static_cast<std::uint16_t>(m.base_port + m.rank)}};
     std::exception_ptr failed;
     auto const ended = [&](std::exception_ptr e) {
         if (e) failed = e;
     };
     for (std::uint32_t r = 0; r < m.rank; ++r) asio::co_spawn(m.io, call(m, r), ended);
     for (std::uint32_t r = m.rank + 1; r < m.count; ++r) {
-        rcverbs::session s{co_await acceptor.async_get_request(use_awaitable)};
-        asio::co_spawn(m.io, serve(m, std::move(s)), ended);
+        rcverbs::connection_request asked = co_await acceptor.async_get_request(use_awaitable);
+        message_channel c{rcverbs::connection{m.io, std::move(asked), message_channel::needed()}};
+        asio::co_spawn(m.io, serve(m, std::move(c)), ended);
     }
     asio::steady_timer timer{m.io};
     while (m.seen.size() + 1 < m.count && !failed) {

@@ -1,8 +1,8 @@
-// both_ends.hpp — what the examples leave out of their way: both ends of a connection in one program, so that one command
-// shows them, and a memory that the other end exposes.
+// both_ends.hpp — code that the examples share: both ends of a connection in one program, started by one command.
 #pragma once
 
 #include <boost/asio.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <rcverbs/rcverbs.hpp>
 
 #include <cstdlib>
@@ -27,29 +27,26 @@ struct both_ends {
     rcverbs::connection server;
 };
 
+using place = rcverbs::runs_on<asio::any_io_executor>;
+
 /// Connects a client to a server of the same program.
-inline asio::awaitable<both_ends> connect(
-    asio::io_context& io, std::string address, rcverbs::connection_options options = {}
-) {
+inline asio::awaitable<both_ends> connect(place where, std::string address, rcverbs::connection_options options = {}) {
+    using namespace asio::experimental::awaitable_operators;
     rcverbs::acceptor_options listening;
     listening.connection = options;
-    rcverbs::acceptor acceptor{io, {address, 0}, listening};
-    rcverbs::connection client{io, options};
-    rcverbs::connection server;
-    acceptor.async_accept([&](rcverbs::error_code ec, rcverbs::connection made) {
-        if (!ec) server = std::move(made);
-    });
-    co_await client.async_connect(acceptor.local(), use_awaitable);
-    while (!server.is_valid()) co_await asio::post(io, use_awaitable);
+    rcverbs::acceptor acceptor{where, {address, 0}, listening};
+    rcverbs::connection client{where, options};
+    rcverbs::connection server =
+        co_await (acceptor.async_accept(use_awaitable) && client.async_connect(acceptor.local_endpoint(), use_awaitable));
     co_return both_ends{std::move(client), std::move(server)};
 }
 
-/// What an example expects to be so.
+/// Throws unless the condition holds.
 inline void expect(bool is_so, char const* what) {
     if (!is_so) throw std::runtime_error{std::string{"not so: "} + what};
 }
 
-/// Runs an example's coroutine to its end; 0, or 1 after an exception.
+/// Runs an example's coroutine to its end. Returns 0, or 1 after an exception.
 inline int run(asio::io_context& io, asio::awaitable<void> work) {
     int result = 0;
     asio::co_spawn(io, std::move(work), [&](std::exception_ptr failed) {

@@ -7,7 +7,7 @@ asio::awaitable<void> work(asio::io_context& io, std::string address) {
     auto [client, server] = co_await connect(io, address);
     rcverbs::buffer mine{client.domain(), 4096, rcverbs::access_flags::local_write};
     rcverbs::buffer exposed{server.domain(), 4096, rcverbs::access_flags::remote_read | rcverbs::access_flags::remote_write};
-    rcverbs::remote_region const theirs = exposed.remote();  // would travel to the client in a message
+    rcverbs::remote_region const theirs = exposed.remote();  // a real server would send it to the client in a message
 
     mine.bytes()[0] = std::byte{42};
     co_await client.async_write(mine.slice(0, 1), theirs.slice(100, 1), use_awaitable);

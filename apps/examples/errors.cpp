@@ -1,5 +1,5 @@
-// errors: what a program is told. An error found before posting harms nothing; one from the device ends the connection, whose
-// last_failure() says where it was, with whom, why, and what to do about it.
+// errors: the errors that a program receives. An error found before posting has no effect on the connection. An error from the
+// device ends the connection; its last_failure() names the step, the peer, the cause and a remedy.
 #include "examples/both_ends.hpp"
 
 using namespace example;
@@ -7,7 +7,7 @@ using namespace example;
 constexpr auto as_values = asio::as_tuple(use_awaitable);
 
 asio::awaitable<void> work(asio::io_context& io, std::string address) {
-    // Nobody listens there.
+    // Port 1 has no listener.
     rcverbs::connection lonely{io};
     auto const [refused] = co_await lonely.async_connect({address, 1}, as_values);
     expect(refused == rcverbs::cm_errc::rejected_no_listener, "nobody listens on port 1");
@@ -21,7 +21,7 @@ asio::awaitable<void> work(asio::io_context& io, std::string address) {
     expect(n == 0 && client.is_open(), "nothing was posted, the connection goes on");
     std::cout << denied.message() << '\n';
 
-    // A wrong description of the peer's memory gets as far as the peer's device.
+    // The library cannot detect a wrong remote_region; the peer's device rejects the access.
     rcverbs::remote_region const wrong{
         exposed.remote().address(), 64, exposed.remote().key(), rcverbs::access_flags::remote_write};
     auto const [broken, m] = co_await client.async_write(mine.slice(), wrong, as_values);

@@ -1,5 +1,5 @@
-// fork: a program whose process forks while memory is registered. The child has a copy of the memory and may use it, but nothing of
-// the library's; what the device does, it does to the parent's memory.
+// fork: a program whose process forks while memory is registered. The child has its own copy of the memory and may use it, but must
+// not use any object of the library; the device accesses the parent's memory only.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ asio::awaitable<void> work(asio::io_context& io, std::string address) {
 
     pid_t const child = ::fork();
     if (child == 0) {
-        // Writing takes the pages apart: whose were they?
+        // The write triggers copy-on-write: parent and child must end up with separate pages.
         std::ranges::fill(theirs.bytes(), std::byte{2});
         std::ranges::fill(mine.bytes(), std::byte{2});
         ::_exit(theirs.bytes()[0] == std::byte{2} ? 0 : 1);
@@ -38,7 +38,7 @@ asio::awaitable<void> work(asio::io_context& io, std::string address) {
 }
 
 int main(int argc, char** argv) {
-    // Before anything else.
+    // Must precede every other call of the library.
     if (rcverbs::error_code const ec = rcverbs::prepare_for_fork()) {
         std::cerr << "prepare_for_fork: " << ec.message() << '\n';
         return 1;

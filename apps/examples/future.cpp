@@ -1,4 +1,4 @@
-// future: blocking calls from a thread that has nothing to do with Asio, by way of futures. The io_context runs elsewhere.
+// future: blocking calls, by way of futures, from a thread that does not use Asio. Another thread runs the io_context.
 #include "examples/both_ends.hpp"
 
 #include <boost/asio/use_future.hpp>
@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
         rcverbs::acceptor acceptor{io, {address, 0}};
         rcverbs::connection client{io};
         auto accepted = acceptor.async_accept(asio::use_future);
-        client.async_connect(acceptor.local(), asio::use_future).get();
+        client.async_connect(acceptor.local_endpoint(), asio::use_future).get();
         rcverbs::connection server = accepted.get();
 
         rcverbs::buffer mine{client.domain(), 4096, rcverbs::access_flags::local_write};

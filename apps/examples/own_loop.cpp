@@ -1,4 +1,4 @@
-// own_loop: a program with an epoll loop of its own drives everything on its one thread, and there is no other.
+// own_loop: a program drives everything from its own epoll loop on its one thread; the library starts no thread.
 #include <sys/epoll.h>
 
 #include <filesystem>
@@ -10,7 +10,6 @@ using namespace example;
 
 asio::awaitable<void> work(asio::io_context& io, std::string address, bool& is_done) {
     rcverbs::connection_options options;
-    options.progress = rcverbs::progress_on::context;
     options.polling.mode = rcverbs::poll_mode::event;
     auto [client, server] = co_await connect(io, address, options);
     rcverbs::buffer mine{client.domain(), 4096, rcverbs::access_flags::local_write};
@@ -36,7 +35,7 @@ int main(int argc, char** argv) {
     asio::co_spawn(io, work(io, device_address(argc, argv), is_done), [&](std::exception_ptr failed) { has_failed = failed != nullptr; });
     int rounds = 0;
     std::size_t threads = 0;
-    // The program's own descriptors would be in here, too. This one ends when nothing is left to do.
+    // The program's own descriptors would be in the epoll set, too. This loop ends when no work is left.
     while (!io.stopped() && !has_failed) {
         epoll_event ready;
         if (::epoll_wait(loop, &ready, 1, 1000) > 0) rdma.dispatch();

@@ -1,16 +1,17 @@
-// shared_poller: many connections, one polling thread. Without it each connection has a thread of its own.
+// shared_poller: many connections on one polling thread of the library.
 #include "examples/both_ends.hpp"
 
 #include <vector>
 
 using namespace example;
 
-asio::awaitable<void> work(asio::io_context& io, std::string address) {
+asio::awaitable<void> work(std::string address) {
     rcverbs::connection_options options;
-    options.shared_poller = rcverbs::poller{io};
+    rcverbs::poller const thread;
     std::vector<both_ends> pairs;
-    for (int i = 0; i < 8; ++i) pairs.push_back(co_await connect(io, address, options));
-    // Connections over one device share a protection domain: one region serves all of them.
+    // One protection domain for all connections: memory registered once is valid on all connections of the device.
+    options.placement.domain = rcverbs::domain_sharing::shared;
+    for (int i = 0; i < 8; ++i) pairs.push_back(co_await connect(thread, address, options));
     rcverbs::buffer mine{pairs[0].client.domain(), 8 * 64, rcverbs::access_flags::local_read};
     rcverbs::buffer exposed{pairs[0].server.domain(), 8 * 64, rcverbs::access_flags::remote_write};
     for (std::size_t i = 0; i < pairs.size(); ++i) {
@@ -23,5 +24,5 @@ asio::awaitable<void> work(asio::io_context& io, std::string address) {
 
 int main(int argc, char** argv) {
     asio::io_context io;
-    return run(io, work(io, device_address(argc, argv)));
+    return run(io, work(device_address(argc, argv)));
 }

@@ -1,5 +1,7 @@
 #include "rdma-bench/arguments.hpp"
 
+#include <CLI/CLI.hpp>
+
 #include <boost/asio/ip/address.hpp>
 
 #include <map>
@@ -31,68 +33,130 @@ std::uint64_t parse_size(std::string const& text) {
 void add_measuring(CLI::App& app, arguments& out) {
     plan& p = out.wanted;
     std::map<std::string, operation> const operations{
-        {"write", operation::write},         {"read", operation::read},
-        {"send", operation::send},           {"write-imm", operation::write_imm},
-        {"fetch-add", operation::fetch_add}, {"compare-swap", operation::compare_swap},
+        {"write", operation::write},
+        {"read", operation::read},
+        {"send", operation::send},
+        {"write-imm", operation::write_imm},
+        {"fetch-add", operation::fetch_add},
+        {"compare-swap", operation::compare_swap},
         {"connect", operation::connect},
     };
-    app.add_option("test", p.what, "what to do; connect opens connections, holds them idle for --duration, and closes them")
+    app.add_option(
+           "test",
+           p.what,
+           "what to do; connect opens connections, holds them idle for --duration, and closes them"
+    )
         ->required()
         ->transform(CLI::CheckedTransformer(operations))
         ->option_text("write|read|send|write-imm|fetch-add|compare-swap|connect REQUIRED");
     app.add_flag_callback(
-        "--latency,-l", [&p] { p.how = measure::latency; }, "one operation at a time, each timed; else as many as --depth"
+        "--latency,-l",
+        [&p] { p.how = measure::latency; },
+        "measure latency: one operation at a time, each timed; without it, --depth operations"
     );
     app.add_option_function<std::string>(
-           "--sizes,-s", [&p](std::string const& text) { p.sizes_bytes = parse_sizes(text); },
-           "bytes of an operation: one size (4K), a list (8,4K,1M), or powers of two from one to another (2..8M)"
-    )->option_text("SIZES [64K; with --latency 8; atomics 8]");
-    app.add_option("--depth,-d", p.depth, "operations in flight on each connection; with connect: connections made at a time")
+           "--sizes,-s",
+           [&p](std::string const& text) { p.sizes_bytes = parse_sizes(text); },
+           "bytes of an operation: one size (4K), a list (8,4K,1M), or powers of two from one to "
+           "another (2..8M)"
+    )
+        ->option_text("SIZES [64K; with --latency 8; atomics 8]");
+    app.add_option(
+           "--depth,-d",
+           p.depth,
+           "operations in flight on each connection; with connect: connections made at a time"
+    )
         ->check(CLI::Range(1U, depth_max))
         ->option_text("N [128; with --latency 1; with connect 16]");
-    app.add_option("--batch,-b", p.batch, "operations in one list: one doorbell and one completion for all of them")
+    app.add_option(
+           "--batch,-b", p.batch, "operations in one batch, with one doorbell and one completion"
+    )
         ->check(CLI::Range(1U, depth_max))
         ->option_text("N [1]");
-    app.add_option("--receives", p.receives, "receives that are kept posted on each connection")
+    app.add_option("--receives", p.receives, "receives kept posted on each connection")
         ->check(CLI::Range(1U, depth_max))
         ->option_text("N [512]");
-    app.add_option("--inline", p.inline_bytes, "send up to so many bytes inside the work request")->option_text("BYTES [0]");
+    app.add_option("--inline", p.inline_bytes, "the largest size in bytes that is sent inline")
+        ->option_text("BYTES [0]");
     demo::add_poll(app, p.polling.mode);
-    app.add_option("--connections,-c", p.connections, "how many connections do it, each as much")
+    app.add_option(
+           "--connections,-c", p.connections, "the number of connections, with the same load each"
+    )
         ->check(CLI::Range(1U, connections_max))
         ->option_text("N [1]");
     app.add_option_function<std::uint32_t>(
-           "--threads,-t", [&p](std::uint32_t n) { p.threads = n, p.own_threads = false; },
-           "polling threads that the connections share on each side; 0: none, the program's own thread does it"
-    )->check(CLI::Range(0, 1024))->option_text("N [one for each connection]");
+           "--threads,-t",
+           [&p](std::uint32_t n) { p.threads = n, p.own_threads = false; },
+           "polling threads that the connections share on each side; 0: none, the program's own "
+           "thread does it"
+    )
+        ->check(CLI::Range(0, 1024))
+        ->option_text("N [one for each connection]");
     app.add_flag_callback(
-        "--shared-poller", [&p] { p.threads = 1, p.own_threads = false; }, "one polling thread for all connections: --threads 1"
+        "--shared-poller",
+        [&p] { p.threads = 1, p.own_threads = false; },
+        "one polling thread for all connections: --threads 1"
     );
-    app.add_option("--iterations,-n", p.iterations, "operations of each connection, instead of --duration")->option_text("N");
-    demo::add_duration(app, "--duration,-D", p.duration, "how long to measure each size", "2s");
-    app.add_option("--warm-up", p.warm_up, "operations of each connection before it is measured")->option_text("N [100]");
-    app.add_flag("--bidirectional", p.is_bidirectional, "the server does the same at the same time; the rates are added up");
-    app.add_flag("--verify", p.verifies, "look at what arrives: contents follow from a seed, messages come in order, atomics add up");
-    app.add_flag("--corrupt", p.corrupts, "damage a byte of what goes out, to try out --verify");
-    app.add_option("--pages", p.pages, "the pages of the memory: small, or huge ones of 2 MiB")
-        ->transform(CLI::CheckedTransformer(std::map<std::string, page_kind>{{"small", page_kind::small}, {"huge", page_kind::huge}}))
+    app.add_option(
+           "--iterations,-n", p.iterations, "operations of each connection, instead of --duration"
+    )
+        ->option_text("N");
+    demo::add_duration(app, "--duration,-D", p.duration, "the time to measure each size", "2s");
+    app.add_option("--warm-up", p.warm_up, "operations of each connection before the measurement")
+        ->option_text("N [100]");
+    app.add_flag(
+        "--bidirectional",
+        p.is_bidirectional,
+        "the server does the same at the same time; the result is the sum of both"
+    );
+    app.add_flag(
+        "--verify",
+        p.verifies,
+        "check what arrives: contents from a seed, order of messages, sums of atomics"
+    );
+    app.add_flag("--corrupt", p.corrupts, "damage a byte of the outgoing data, to test --verify");
+    app.add_option("--pages", p.pages, "the page size of the memory: small, or huge (2 MiB)")
+        ->transform(CLI::CheckedTransformer(std::map<std::string, page_kind>{
+            {"small", page_kind::small}, {"huge", page_kind::huge}}))
         ->option_text("small|huge [small]");
-    app.add_option("--alignment", p.alignment_bytes, "of the memory's address: a multiple of this, and of nothing more")
+    app.add_option(
+           "--alignment",
+           p.alignment_bytes,
+           "the alignment of the memory in bytes: a multiple of this, and not of its double"
+    )
         ->option_text("BYTES [4096]");
-    app.add_option("--registration", p.registers, "register memory once, or for each operation (write and read)")
-        ->transform(CLI::CheckedTransformer(
-            std::map<std::string, registration>{{"once", registration::once}, {"per-operation", registration::per_operation}}
-        ))
+    app.add_option(
+           "--registration",
+           p.registers,
+           "register memory once, or for each operation (write and read)"
+    )
+        ->transform(CLI::CheckedTransformer(std::map<std::string, registration>{
+            {"once", registration::once}, {"per-operation", registration::per_operation}}))
         ->option_text("once|per-operation [once]");
     app.add_option("--json", out.json_file, "write all results to a file")->option_text("FILE");
-    app.add_option("--histogram", out.histogram_file, "with --latency: write the percentiles' distribution, as HdrHistogram's plotters read it")
+    app.add_option(
+           "--histogram",
+           out.histogram_file,
+           "with --latency: write the distribution of percentiles in the format of HdrHistogram"
+    )
         ->option_text("FILE");
-    app.add_option("--report", out.report_file, "write a page with plots to a file, to be opened in a browser")->option_text("FILE.html");
+    app.add_option("--report", out.report_file, "write an HTML page with plots to a file")
+        ->option_text("FILE.html");
 }
 
 void add_limits(CLI::App& app, limits& out) {
-    demo::add_duration(app, "--timeout", out.patience, "how long nothing may happen before it is given up", "10s");
-    app.add_option("--cpus", out.processors, "processors to pin the polling threads to, in turn: 0,1")->delimiter(',')->option_text("LIST");
+    demo::add_duration(
+        app,
+        "--timeout",
+        out.patience,
+        "the time without progress after which the measurement ends with an error",
+        "10s"
+    );
+    app.add_option(
+           "--cpus", out.processors, "processors to pin the polling threads to, in turn: 0,1"
+    )
+        ->delimiter(',')
+        ->option_text("LIST");
     app.footer(std::string{demo::exit_code_help});
 }
 
@@ -104,7 +168,10 @@ std::vector<std::uint64_t> parse_sizes(std::string const& text) {
         std::uint64_t const first = parse_size(text.substr(0, dots));
         std::uint64_t const last = parse_size(text.substr(dots + 2));
         for (std::uint64_t size = first; size <= last; size *= 2) all.push_back(size);
-        if (all.empty()) throw CLI::ValidationError("--sizes", "from the smaller to the greater, not " + text);
+        if (all.empty())
+            throw CLI::ValidationError(
+                "--sizes", "from the smaller to the larger size, not " + text
+            );
         return all;
     }
     for (std::size_t at = 0; at <= text.size();) {
@@ -115,38 +182,54 @@ std::vector<std::uint64_t> parse_sizes(std::string const& text) {
     return all;
 }
 
+namespace {
+
+/// Defines the options; parsing fills `out`.
 void describe(CLI::App& app, arguments& out) {
     app.require_subcommand(1);
-    CLI::App* const server = app.add_subcommand("server", "Lends memory and receives to clients, one after another.");
+    CLI::App* const server = app.add_subcommand(
+        "server", "Serves clients, one after another, with memory and receives."
+    );
     out.port = port_default;
     std::string const port_text = "PORT [" + std::to_string(port_default) + "]";
-    server->add_option("--port", out.port, "the port to listen on; 0 picks a free one")->check(CLI::Range(0, 65535))->option_text(port_text);
-    server->add_option("--bind", out.bind, "the local address to listen on")->option_text("ADDR [all]");
-    server->add_option("--count", out.count, "end after so many clients; 0 for never")->option_text("N [0]");
+    server->add_option("--port", out.port, "the port to listen on; 0 picks a free one")
+        ->check(CLI::Range(0, 65535))
+        ->option_text(port_text);
+    demo::add_address(*server, "--bind", out.bind, "the local address to listen on", "all");
+    server->add_option("--count", out.count, "end after this many clients; 0 for never")
+        ->option_text("N [0]");
     server->callback([&out] { out.what = command::server; });
     add_limits(*server, out.bounds);
 
     CLI::App* const client = app.add_subcommand("client", "Measures against a server.");
-    client->add_option("host", out.host, "the server's address or name")->required()->option_text("HOST REQUIRED");
-    client->add_option("port", out.port, "the server's port")->required()->check(CLI::Range(1, 65535))->option_text("PORT REQUIRED");
-    client->add_option("--from", out.from, "the local address to connect from")->option_text("ADDR");
+    client->add_option("host", out.host, "the server's address or name")
+        ->required()
+        ->option_text("HOST REQUIRED");
+    client->add_option("port", out.port, "the server's port")
+        ->required()
+        ->check(CLI::Range(1, 65535))
+        ->option_text("PORT REQUIRED");
+    demo::add_address(*client, "--from", out.from, "the local address to connect from");
     client->callback([&out] { out.what = command::client; });
     add_measuring(*client, out);
     add_limits(*client, out.bounds);
 
-    CLI::App* const loopback = app.add_subcommand("loopback", "Measures between two connections of this program.");
-    loopback->add_option("--address", out.address, "of the RDMA device's network interface")->option_text("ADDR [the first that has one]");
+    CLI::App* const loopback =
+        app.add_subcommand("loopback", "Measures between two connections of this program.");
+    demo::add_address(
+        *loopback,
+        "--address",
+        out.address,
+        "of the RDMA device's network interface",
+        "the first that has one"
+    );
     loopback->callback([&out] { out.what = command::loopback; });
     add_measuring(*loopback, out);
     add_limits(*loopback, out.bounds);
 }
 
+/// Fills in the defaults that depend on the test.
 void complete(CLI::App& app, arguments& out) {
-    for (auto const& [name, text] : {std::pair{"--bind", out.bind}, {"--from", out.from}, {"--address", out.address}}) {
-        boost::system::error_code ec;
-        if (!text.empty()) static_cast<void>(boost::asio::ip::make_address(text, ec));
-        if (ec) throw CLI::ValidationError(name, "an IP address, not " + text);
-    }
     if (out.what == command::server) return;
     CLI::App const* const used = app.get_subcommands().front();
     plan& p = out.wanted;
@@ -161,8 +244,27 @@ void complete(CLI::App& app, arguments& out) {
         p.sizes_bytes = {8};
         if (!has_depth) p.depth = 16;
     }
-    if (std::string const problem = p.problem(); !problem.empty()) throw CLI::ValidationError(problem);
-    if (!out.histogram_file.empty() && p.how != measure::latency) throw CLI::ValidationError("--histogram is of latencies: --latency");
+    if (std::string const problem = p.problem(); !problem.empty())
+        throw CLI::ValidationError(problem);
+    if (!out.histogram_file.empty() && p.how != measure::latency)
+        throw CLI::ValidationError("--histogram needs --latency");
+}
+
+}  // namespace
+
+bool parse(int argc, char** argv, arguments& out, demo::exit_code& code) {
+    CLI::App app{
+        "Measures RDMA operations over reliable connections: rate, throughput, latency and CPU "
+        "time."};
+    describe(app, out);
+    try {
+        app.parse(argc, argv);
+        complete(app, out);
+        return true;
+    } catch (CLI::ParseError const& e) {
+        code = app.exit(e) == 0 ? demo::exit_code::done : demo::exit_code::usage;
+        return false;
+    }
 }
 
 }  // namespace rdma_bench

@@ -1,12 +1,11 @@
 // arguments.hpp — rdma-bench's command line.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <string>
 
+#include "common/exit_code.hpp"
 #include "rdma-bench/plan.hpp"
-#include "rdma-bench/team.hpp"
+#include "rdma-bench/connection_group.hpp"
 
 namespace rdma_bench {
 
@@ -27,12 +26,11 @@ struct arguments {
     std::string report_file;
 };
 
-/// Describes the command line; parsing it fills `out`.
-void describe(CLI::App& app, arguments& out);
-/// What follows from what was given: defaults that depend on the test. Throws CLI::ValidationError on what does not go together.
-void complete(CLI::App& app, arguments& out);
+/// Reads the command line, and prints help or the error. Returns true to go on, else sets `code` to
+/// the exit code.
+bool parse(int argc, char** argv, arguments& out, demo::exit_code& code);
 
-/// "8", "4K,1M" or "2..8M" (powers of two). Throws CLI::ValidationError.
+/// "8", "4K,1M" or "2..8M" (powers of two). Throws CLI::ValidationError, a std::runtime_error.
 std::vector<std::uint64_t> parse_sizes(std::string const& text);
 
 }  // namespace rdma_bench

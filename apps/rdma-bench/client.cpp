@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <random>
 
+#include "common/printable.hpp"
 #include "rdma-bench/machine.hpp"
 
 namespace rdma_bench {
@@ -19,13 +20,13 @@ using clock = std::chrono::steady_clock;
 
 namespace {
 
-json plain_order(char const* what) { return {{"order", what}}; }
+json plain_order(order_kind what) { return make_order({what, {}, {}}); }
 
-// Connections that are being made at a time; with the test "connect" the depth says.
+// The most connections to open at a time; the test "connect" uses the plan's depth instead.
 constexpr std::size_t connecting_max = 16;
 
 rcverbs::connection_options with_source(rcverbs::connection_options o, destination const& to) {
-    o.bind_address = to.from;
+    o.placement.bind_address = to.from;
     return o;
 }
 
@@ -37,47 +38,76 @@ client::client(asio::io_context& io, destination to, plan const& p, limits l, ob
       plan_{p},
       limits_{std::move(l)},
       observer_{watching},
-      control_{io, rcverbs::connection{io, with_source(control_options(), to_)}, limits_.patience} {}
+      heartbeat_{io},
+      control_{io, rcverbs::connection{io, with_source(control_options(), to_)}, limits_.patience} {
+}
 
 asio::awaitable<json> client::order(json what) {
     co_await control_.send(what);
     json answer = co_await control_.receive();
-    if (answer.contains("refused")) throw plan_refused{answer["refused"].get<std::string>()};
+    if (auto const why = answer.find("refused"); why != answer.end()) {
+        throw plan_refused{
+            why->is_string() ? demo::printable(why->get<std::string>()) : "no reason given"};
+    }
     co_return answer;
 }
 
 asio::awaitable<void> client::run() {
-    co_await control_.connect(to_.server);
-    team lanes{io_, plan_, side::client, limits_};
+    try {
+        co_await control_.connect(to_.server);
+    } catch (boost::system::system_error const& e) {
+        bool const is_busy = e.code() == rcverbs::cm_errc::rejected_by_peer &&
+                             is_busy_mark(control_.connection().private_data());
+        if (is_busy) throw plan_refused{"it serves another client. Try again later"};
+        throw;
+    }
+    connection_group group{io_, plan_, side::client, limits_};
     std::exception_ptr failed;
     try {
-        co_await carry_out(lanes);
-        co_await control_.send(plain_order("bye"));
+        co_await carry_out(group);
     } catch (...) {
         failed = std::current_exception();
     }
-    co_await lanes.close();
+    heartbeat_.cancel();
+    co_await group.close();
     if (failed) std::rethrow_exception(failed);
+    try {
+        co_await order(plain_order(order_kind::bye));
+    } catch (std::exception const&) {
+        // All results are complete.
+    }
     co_await control_.disconnect();
 }
 
-asio::awaitable<void> client::carry_out(team& lanes) {
-    // Made outside of the expression that awaits: g++ 12 does not compile a braced list there.
-    json hello{{"version", protocol_version}, {"plan", plan_}};
-    json const ready = co_await order(std::move(hello));
-    co_await open(lanes, ready.at("ports").get<std::vector<std::uint16_t>>());
-    co_await lanes.pin();
-    co_await order(plain_order("pin"));
-    if (plan_.what == operation::connect) co_return co_await hold(lanes);
+// Keepalive on the control connection: operations without the server's CPU cause no traffic that
+// the server's program can detect.
+void client::start_heartbeat(std::chrono::milliseconds interval) {
+    heartbeat_.expires_after(interval);
+    heartbeat_.async_wait([this, interval](rcverbs::error_code ec) {
+        if (ec) return;
+        control_.send_alive();
+        start_heartbeat(interval);
+    });
+}
+
+asio::awaitable<void> client::carry_out(connection_group& group) {
+    json const hello = make_hello(plan_);
+    json const answer = co_await order(hello);
+    readiness const ready = parse_ready(answer);
+    start_heartbeat(std::max(ready.patience / 4, std::chrono::milliseconds{1}));
+    co_await open(group, ready.port);
+    co_await group.pin();
+    co_await order(plain_order(order_kind::pin));
+    if (plan_.what == operation::connect) co_return co_await hold(group);
     std::mt19937_64 seeds{std::random_device{}()};
     for (std::uint64_t const size : plan_.sizes_bytes) {
         round const next{size, seeds()};
-        co_await measure(lanes, next);
+        co_await measure(group, next);
     }
 }
 
-// A few at a time, so that no side's queue of requests overflows.
-asio::awaitable<void> client::open(team& lanes, std::vector<std::uint16_t> ports) {
+// A few at a time, so that neither side's backlog of requests overflows.
+asio::awaitable<void> client::open(connection_group& group, std::uint16_t port) {
     std::uint64_t const resident = resident_bytes();
     std::uint64_t const available = available_bytes();
     std::size_t const count = plan_.connections;
@@ -88,8 +118,9 @@ asio::awaitable<void> client::open(team& lanes, std::vector<std::uint16_t> ports
     std::size_t const at_a_time = plan_.what == operation::connect ? plan_.depth : connecting_max;
     for (std::size_t next = 0; (next < count && !failed) || under_way > 0;) {
         while (next < count && under_way < at_a_time && !failed) {
-            lane& l = lanes.add(rcverbs::connection{io_, with_source(lanes.options(next), to_)});
-            rcverbs::endpoint const where{to_.server.address(), ports.at(next % ports.size())};
+            bench_connection& l = group.add(rcverbs::connection{
+                group.place(next), with_source(group.options(), to_)});
+            rcverbs::endpoint const where{to_.server.address(), port};
             ++next;
             ++under_way;
             asio::co_spawn(io_, l.connect(where), [&](std::exception_ptr e) {
@@ -111,31 +142,30 @@ asio::awaitable<void> client::open(team& lanes, std::vector<std::uint16_t> ports
     opened_.system_bytes = per_connection(available_bytes(), available);
 }
 
-// Nothing is done with them: what that costs.
-asio::awaitable<void> client::hold(team& lanes) {
-    co_await order(plain_order("measure"));
-    lanes.mark();
+// Measures the cost of idle connections.
+asio::awaitable<void> client::hold(connection_group& group) {
+    co_await order(plain_order(order_kind::measure));
+    group.mark();
     double const cpu = cpu_seconds();
     clock::time_point const began = clock::now();
     asio::steady_timer timer{io_, plan_.duration};
     co_await timer.async_wait(use_awaitable);
     opened_.idle_cpu_seconds = cpu_seconds() - cpu;
     opened_.idle_seconds = std::chrono::duration<double>(clock::now() - began).count();
-    json end{{"order", "end"}, {"operations", json::array()}};
-    json const answer = co_await order(std::move(end));
-    opened_.server_idle_cpu_seconds = answer.at("result").get<side_result>().cpu_seconds;
+    json const answer = co_await order(plain_order(order_kind::end));
+    opened_.server_idle_cpu_seconds = parse_result(answer).cpu_seconds;
 }
 
-asio::awaitable<void> client::measure(team& lanes, round r) {
-    json begin{{"order", "begin"}, {"size_bytes", r.size_bytes}, {"seed", r.seed}};
-    co_await order(std::move(begin));
-    co_await lanes.begin(r);
-    if (plan_.warm_up > 0) co_await lanes.run(plan_.warm_up);
-    co_await order(plain_order("measure"));
-    if (plan_.is_bidirectional) co_await order(plain_order("run"));
+asio::awaitable<void> client::measure(connection_group& group, round r) {
+    json const begin = make_order({order_kind::begin, r, {}});
+    co_await order(begin);
+    co_await group.begin(r);
+    if (plan_.warm_up > 0) co_await group.run(plan_.warm_up);
+    co_await order(plain_order(order_kind::measure));
+    if (plan_.is_bidirectional) co_await order(plain_order(order_kind::run));
 
     clock::time_point const began = clock::now();
-    std::uint64_t const before = lanes.operations();
+    std::uint64_t const before = group.operations();
     std::uint64_t const all = plan_.iterations * plan_.connections;
     bool is_over = false;
     asio::steady_timer tick{io_};
@@ -144,23 +174,24 @@ asio::awaitable<void> client::measure(team& lanes, round r) {
         tick.async_wait([&](rcverbs::error_code ec) {
             if (ec || is_over) return;
             double const seconds = std::chrono::duration<double>(clock::now() - began).count();
-            observer_.on_progress(r.size_bytes, lanes.operations() - before, all, seconds);
+            observer_.on_progress(r.size_bytes, group.operations() - before, all, seconds);
             show();
         });
     };
     show();
-    lanes.mark();
+    group.mark();
     std::exception_ptr failed;
     try {
         if (plan_.iterations > 0) {
-            co_await lanes.run(plan_.iterations);
+            co_await group.run(plan_.iterations);
         } else {
-            co_await lanes.run(until_stopped, plan_.duration);
+            co_await group.run(until_stopped, plan_.duration);
         }
     } catch (...) {
         failed = std::current_exception();
     }
-    // Its handler refers to this coroutine: it has its say, that it was cancelled, before this goes on.
+    // tick's handler refers to locals of this coroutine: it must run, with operation_aborted,
+    // before this coroutine goes on.
     is_over = true;
     tick.cancel();
     co_await asio::post(io_, use_awaitable);
@@ -169,13 +200,13 @@ asio::awaitable<void> client::measure(team& lanes, round r) {
     result out;
     out.size_bytes = r.size_bytes;
     out.is_bidirectional = plan_.is_bidirectional;
-    out.client = lanes.measured();
-    out.latencies = lanes.latencies();
-    json end{{"order", "end"}, {"operations", lanes.operations_of_each()}};
-    json const answer = co_await order(std::move(end));
-    answer.at("result").get_to(out.server);
-    if (plan_.verifies) co_await lanes.check_memory(answer.at("operations").get<std::vector<std::uint64_t>>());
-    out.client.damaged = lanes.measured().damaged;
+    out.client = group.measured();
+    out.latencies = group.latencies();
+    json const end = make_order({order_kind::end, {}, group.operations_of_each()});
+    json const answer = co_await order(end);
+    out.server = parse_result(answer);
+    if (plan_.verifies) co_await group.check_memory(parse_operations(answer, plan_));
+    out.client.damaged = group.measured().damaged;
     observer_.on_result(out);
 }
 

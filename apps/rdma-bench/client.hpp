@@ -1,4 +1,5 @@
-// client.hpp — the side that measures: opens the lanes, runs the rounds, tells the server what to do.
+// client.hpp — the measuring side: opens the connections, runs the rounds, and sends orders to the
+// server.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -11,58 +12,66 @@
 
 #include "rdma-bench/control.hpp"
 #include "rdma-bench/result.hpp"
-#include "rdma-bench/team.hpp"
+#include "rdma-bench/connection_group.hpp"
 
 namespace rdma_bench {
 
-/// Where to connect to.
+/// The server's address and the local address to connect from.
 struct destination {
     rcverbs::endpoint server;
     std::optional<boost::asio::ip::address> from;
 };
 
-/// The server does not want to: why.
+/// The server refused the plan; what() has the reason.
 class plan_refused : public std::runtime_error {
 public:
     using std::runtime_error::runtime_error;
 };
 
-/// Told of what goes on while it is measured.
+/// Receives progress and results of a measurement.
 class observer {
 public:
     virtual ~observer() = default;
-    /// So many operations of one round are complete; of how many, or 0 if that is decided by time.
-    virtual void on_progress(std::uint64_t size_bytes, std::uint64_t done, std::uint64_t all, double seconds) = 0;
+    /// `done` operations of one round are complete, of `all`; `all` is 0 if the round is limited by
+    /// time.
+    virtual void on_progress(
+        std::uint64_t size_bytes, std::uint64_t done, std::uint64_t all, double seconds
+    ) = 0;
     /// A round is over.
     virtual void on_result(result const& r) = 0;
 };
 
 class client {
 public:
-    client(boost::asio::io_context& io, destination to, plan const& p, limits l, observer& watching);
+    client(
+        boost::asio::io_context& io, destination to, plan const& p, limits l, observer& watching
+    );
 
-    /// Carries out the plan. Throws what went wrong: boost::system::system_error, lane_failed, plan_refused.
+    /// Carries out the plan. Throws boost::system::system_error, bench_connection_failed or
+    /// plan_refused.
     boost::asio::awaitable<void> run();
 
-    /// What opening the connections took; known after run().
+    /// The cost of opening the connections; valid after run().
     opening const& opened() const noexcept { return opened_; }
-    /// Lets go of the server: the io_context's run() returns afterwards.
+    /// Closes the control connection; the io_context's run() returns afterwards.
     void end() noexcept { control_.close(); }
-    /// The first failure of the control connection, if it was that.
+    /// The first failure of the control connection, if it has one.
     rcverbs::failure failure() { return control_.connection().last_failure(); }
 
 private:
-    boost::asio::awaitable<void> carry_out(team& lanes);
-    boost::asio::awaitable<void> open(team& lanes, std::vector<std::uint16_t> ports);
-    boost::asio::awaitable<void> measure(team& lanes, round r);
-    boost::asio::awaitable<void> hold(team& lanes);
+    boost::asio::awaitable<void> carry_out(connection_group& group);
+    boost::asio::awaitable<void> open(connection_group& group, std::uint16_t port);
+    boost::asio::awaitable<void> measure(connection_group& group, round r);
+    boost::asio::awaitable<void> hold(connection_group& group);
     boost::asio::awaitable<nlohmann::json> order(nlohmann::json what);
+    void start_heartbeat(std::chrono::milliseconds interval);
 
     boost::asio::io_context& io_;
     destination const to_;
     plan const& plan_;
     limits const limits_;
     observer& observer_;
+    boost::asio::steady_timer heartbeat_;
     control control_;
     opening opened_;
 };

@@ -14,15 +14,15 @@ using rcverbs::errc;
 
 rcverbs::connection_options control_options() {
     rcverbs::connection_options o;
-    o.progress = rcverbs::progress_on::context;
     o.polling.mode = rcverbs::poll_mode::event;
-    // Its peer may be busy with what is measured, and for long.
-    o.stall_timeout = std::chrono::milliseconds{0};
+    // No stall timeout: during a measurement the peer may not post receives for a long time.
+    o.liveness.stall_timeout = std::chrono::milliseconds{0};
     return o;
 }
 
 control::control(asio::io_context& io, rcverbs::connection c, std::chrono::milliseconds patience)
-    : state_{std::make_shared<state>(io, std::move(c))}, patience_{patience} {}
+    : state_{std::make_shared<state>(io, std::move(c))},
+      patience_{patience} {}
 
 control::~control() { close(); }
 
@@ -38,46 +38,76 @@ asio::awaitable<void> control::accept() {
 }
 
 void control::prepare() {
-    state_->outgoing = rcverbs::buffer{connection().domain(), text_bytes_max, access_flags::local_read};
-    state_->incoming = rcverbs::buffer{connection().domain(), receives * text_bytes_max, access_flags::local_write};
+    state_->outgoing =
+        rcverbs::buffer{connection().domain(), text_bytes_max, access_flags::local_read};
+    state_->incoming = rcverbs::buffer{
+        connection().domain(), receives * text_bytes_max, access_flags::local_write};
+    state_->alive =
+        rcverbs::buffer{connection().domain(), alive_text.size(), access_flags::local_read};
+    std::memcpy(state_->alive.bytes().data(), alive_text.data(), alive_text.size());
     for (std::size_t i = 0; i < receives; ++i) post_receive(state_, i);
 }
 
 void control::post_receive(std::shared_ptr<state> const& s, std::size_t index) {
     rcverbs::local_slice const into = s->incoming.slice(index * text_bytes_max, text_bytes_max);
-    s->connection.async_receive(into, [s, index](rcverbs::error_code ec, rcverbs::received message) {
-        s->arrived.cancel();
-        if (ec) {
-            s->failed = ec;
-            return;
+    s->connection.async_receive(
+        into,
+        [s, index](rcverbs::error_code ec, rcverbs::receive_result message) {
+            s->arrived.cancel();
+            if (ec) {
+                s->failed = ec;
+                return;
+            }
+            std::span<std::byte> const text =
+                s->incoming.bytes().subspan(index * text_bytes_max, message.size_bytes);
+            std::string_view const read{
+                reinterpret_cast<char const*>(text.data()), text.size()};  // bytes are chars
+            s->last_heard = std::chrono::steady_clock::now();
+            if (read != alive_text) s->texts.emplace_back(read);
+            if (s->texts.size() > texts_max) {
+                s->failed = make_error_code(errc::unexpected_message);
+                return s->connection.close();
+            }
+            post_receive(s, index);
         }
-        std::span<std::byte> const text = s->incoming.bytes().subspan(index * text_bytes_max, message.size_bytes);
-        s->texts.emplace_back(reinterpret_cast<char const*>(text.data()), text.size());  // bytes are chars
-        post_receive(s, index);
-    });
+    );
 }
 
 asio::awaitable<void> control::send(nlohmann::json const& what) {
     std::string const text = what.dump();
-    if (text.size() > text_bytes_max) throw boost::system::system_error{make_error_code(errc::message_too_large)};
+    if (text.size() > text_bytes_max)
+        throw boost::system::system_error{make_error_code(errc::message_too_large)};
     std::memcpy(state_->outgoing.bytes().data(), text.data(), text.size());
     co_await connection().async_send(state_->outgoing.slice(0, text.size()), use_awaitable);
 }
 
-asio::awaitable<nlohmann::json> control::receive(bool is_patient) {
+asio::awaitable<nlohmann::json> control::receive() {
+    state_->last_heard = std::chrono::steady_clock::now();
     while (state_->texts.empty()) {
         if (state_->failed) throw boost::system::system_error{state_->failed};
-        if (is_patient) {
-            state_->arrived.expires_at(asio::steady_timer::time_point::max());
-        } else {
-            state_->arrived.expires_after(patience_);
-        }
-        auto [ec] = co_await state_->arrived.async_wait(asio::as_tuple(use_awaitable));
-        if (!ec) throw boost::system::system_error{make_error_code(errc::timed_out)};
+        auto const until = state_->last_heard + patience_;
+        if (std::chrono::steady_clock::now() >= until)
+            throw boost::system::system_error{make_error_code(errc::timed_out)};
+        state_->arrived.expires_at(until);
+        co_await state_->arrived.async_wait(asio::as_tuple(use_awaitable));
     }
     std::string const text = std::move(state_->texts.front());
     state_->texts.pop_front();
-    co_return nlohmann::json::parse(text);
+    co_return parse_text(text);
+}
+
+void control::send_alive() {
+    if (!connection().is_open()) return;
+    connection().async_send(state_->alive.slice(), [s = state_](rcverbs::error_code, std::size_t) {
+    });
+}
+
+asio::awaitable<void> control::await_end() {
+    asio::steady_timer timer{connection().get_executor(), patience_};
+    timer.async_wait([s = state_](rcverbs::error_code ec) {
+        if (!ec) s->connection.close();
+    });
+    co_await connection().async_wait_disconnected(asio::as_tuple(use_awaitable));
 }
 
 asio::awaitable<void> control::disconnect() {

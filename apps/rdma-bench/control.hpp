@@ -1,6 +1,7 @@
-// control.hpp — the connection on which client and server agree what to do: JSON texts, in turn, as sends.
+// control.hpp — the control connection between client and server: alternating JSON texts, as sends.
 //
-// On the io_context's own thread, without one of its own: nothing of it runs while something is measured.
+// Runs on the io_context's thread, without a polling thread, so that it does not disturb a
+// measurement.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -17,31 +18,34 @@
 
 #include <rcverbs/rcverbs.hpp>
 
+#include "rdma-bench/protocol.hpp"
+
 namespace rdma_bench {
 
-/// Where a server listens if nothing else is said.
+/// The server's default port.
 inline constexpr std::uint16_t port_default = 7472;
-/// Both sides' programs must speak the same.
-inline constexpr int protocol_version = 1;
-
-/// Options for control connections and the acceptor of them.
+/// Options of control connections and of their acceptor.
 rcverbs::connection_options control_options();
 
 class control {
 public:
-    /// For a connection that is not connected yet.
+    /// Takes a connection that is not connected yet.
     control(boost::asio::io_context& io, rcverbs::connection c, std::chrono::milliseconds patience);
     ~control();
 
-    // Each throws boost::system::system_error; receive() nlohmann::json::exception, too.
+    // These throw boost::system::system_error; receive() also protocol_error.
     boost::asio::awaitable<void> connect(rcverbs::endpoint server);
     boost::asio::awaitable<void> accept();
     /// Sends a text of up to 256 KiB.
     boost::asio::awaitable<void> send(nlohmann::json const& what);
-    /// The next text of the peer's, within the time; without end if `is_patient`.
-    boost::asio::awaitable<nlohmann::json> receive(bool is_patient = false);
-    /// Ends in order.
+    /// The peer's next text. Throws errc::timed_out if nothing arrives within `patience`.
+    boost::asio::awaitable<nlohmann::json> receive();
+    /// Sends the keepalive text. Does nothing if it is not connected.
+    void send_alive();
+    /// Disconnects in order.
     boost::asio::awaitable<void> disconnect();
+    /// Waits for the peer to disconnect, and closes if it does not.
+    boost::asio::awaitable<void> await_end();
     void close() noexcept { state_->connection.close(); }
 
     rcverbs::connection& connection() noexcept { return state_->connection; }
@@ -49,15 +53,21 @@ public:
 private:
     static constexpr std::size_t text_bytes_max = std::size_t{256} << 10;
     static constexpr std::size_t receives = 4;
+    // Client and server alternate, so more unread texts break the protocol.
+    static constexpr std::size_t texts_max = 4;
 
-    // Shared with the handlers, which may outlive the rest.
+    // Shared with the handlers, which may outlive this object.
     struct state {
-        state(boost::asio::io_context& io, rcverbs::connection c) : connection{std::move(c)}, arrived{io} {}
+        state(boost::asio::io_context& io, rcverbs::connection c)
+            : connection{std::move(c)},
+              arrived{io} {}
         rcverbs::buffer outgoing;
         rcverbs::buffer incoming;
+        rcverbs::buffer alive;
         rcverbs::connection connection;
         boost::asio::steady_timer arrived;
         std::deque<std::string> texts;
+        std::chrono::steady_clock::time_point last_heard = std::chrono::steady_clock::now();
         rcverbs::error_code failed;
     };
 

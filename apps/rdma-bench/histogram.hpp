@@ -1,8 +1,9 @@
-// histogram.hpp — how often each duration was met, in fixed memory.
+// histogram.hpp — a histogram of durations in fixed memory.
 //
-// Log-linear: 512 equally wide classes for each power of two of nanoseconds, so a value that is read back is at most 1/512
-// (0.2 %) above the one that was recorded; below 512 ns they are exact. From 1 ns to 2^40 ns (18 minutes); what is longer counts
-// as that. The shape is HdrHistogram's. Not for two threads at a time.
+// Log-linear: 512 equally wide classes for each power of two of nanoseconds, so a value read back
+// is at most 1/512 (0.2 %) above the recorded one; below 512 ns values are exact. The range is 1 ns
+// to 2^40 ns (18 minutes); longer durations count as 2^40 ns. The shape is HdrHistogram's. Not
+// thread-safe.
 #pragma once
 
 #include <bit>
@@ -15,12 +16,12 @@ namespace rdma_bench {
 
 class histogram {
 public:
-    /// The greatest amount by which a value read back exceeds the one recorded, as a share of that.
+    /// The greatest relative amount by which a value read back exceeds the recorded one.
     static constexpr double relative_error = 1.0 / 512;
 
     histogram() : counts_(class_index(value_max) + 1) {}
 
-    /// Counts one.
+    /// Records one duration.
     void record(std::chrono::nanoseconds value) noexcept {
         std::uint64_t const ns = value.count() < 0 ? 0 : static_cast<std::uint64_t>(value.count());
         ++counts_[class_index(ns < value_max ? ns : value_max)];
@@ -29,30 +30,35 @@ public:
         if (ns < min_ns_) min_ns_ = ns;
         if (ns > max_ns_) max_ns_ = ns;
     }
-    /// Adds another's counts.
+    /// Adds the other histogram's counts.
     void add(histogram const& other) noexcept;
-    /// As it was made.
+    /// Removes all counts.
     void clear() noexcept { *this = histogram{}; }
 
-    /// How many were recorded.
+    /// The number of recorded durations.
     std::uint64_t total() const noexcept { return total_; }
-    /// The value that `share` of all (0 to 1) do not exceed; 0 of none. Exact for 0 and 1.
+    /// The smallest value that `share` (0 to 1) of all recorded ones do not exceed; 0 if there are
+    /// none. Exact for 0 and 1.
     std::chrono::nanoseconds quantile(double share) const noexcept;
-    std::chrono::nanoseconds min() const noexcept { return std::chrono::nanoseconds{total_ > 0 ? min_ns_ : 0}; }
+    std::chrono::nanoseconds min() const noexcept {
+        return std::chrono::nanoseconds{total_ > 0 ? min_ns_ : 0};
+    }
     std::chrono::nanoseconds max() const noexcept { return std::chrono::nanoseconds{max_ns_}; }
-    /// The mean, exact.
-    double mean_ns() const noexcept { return total_ > 0 ? static_cast<double>(sum_ns_) / static_cast<double>(total_) : 0; }
+    /// The exact mean.
+    double mean_ns() const noexcept {
+        return total_ > 0 ? static_cast<double>(sum_ns_) / static_cast<double>(total_) : 0;
+    }
 
-    /// One class that something was counted in.
+    /// One class with at least one count.
     struct bin {
         std::uint64_t low_ns;
         std::uint64_t high_ns;
         std::uint64_t count;
     };
-    /// All such, in ascending order.
+    /// All non-empty classes, in ascending order.
     std::vector<bin> bins() const;
 
-    /// Writes it as HdrHistogram's percentile distribution, in microseconds, which its plotters read.
+    /// Writes HdrHistogram's percentile distribution, in microseconds, for its plotters.
     void write_percentiles(std::ostream& out) const;
 
 private:

@@ -7,17 +7,18 @@
 
 namespace rdma_bench {
 
-using rcverbs::error_code;
 using rcverbs::errc;
+using rcverbs::error_code;
 
 namespace {
 
-// Writes between two looks at the completion queue: fewer than half of the queue.
+// Writes between two polls of the completion queue: fewer than half of the queue.
 constexpr std::uint64_t polled_every = 32;
 
-// Asks for no completion where that is possible; if the queue is full of such, waits for its turn.
+// Starts an operation unsignaled; if the send queue is full, starts it with a handler, which waits
+// for a free slot.
 template <class Try, class Wait>
-error_code start_unheard(Try attempt, Wait wait) {
+error_code start_unnotified(Try attempt, Wait wait) {
     error_code const ec = attempt();
     if (ec != errc::would_block) return ec;
     wait();
@@ -26,7 +27,7 @@ error_code start_unheard(Try attempt, Wait wait) {
 
 }  // namespace
 
-// --- reads and atomics -------------------------------------------------------------------------------------------
+// --- reads and atomics ---------------------------------------------------------------------------
 
 void chain_load::start() {
     if (left_ == 0) return finish();
@@ -43,7 +44,10 @@ void chain_load::step() {
     };
     --left_;
     switch (on().terms().what) {
-    case operation::read: return c.async_read(target(n), incoming(n), [this](error_code ec, std::size_t) { on_done(ec); });
+    case operation::read:
+        return c.async_read(target(n), incoming(n), [this](error_code ec, std::size_t) {
+            on_done(ec);
+        });
     case operation::fetch_add: return c.async_fetch_add(cell(), 1, word);
     default: return c.async_compare_swap(cell(), n, n + 1, word);
     }
@@ -53,7 +57,7 @@ void chain_load::on_done(error_code const& ec) {
     if (ec) {
         fail(ec);
     } else {
-        // From one completion to the next: what a program gets done one after another.
+        // From one completion to the next, as a sequential program would measure it.
         clock::time_point const now = clock::now();
         record(now - std::exchange(started_, now));
         count(1);
@@ -62,7 +66,7 @@ void chain_load::on_done(error_code const& ec) {
     step();
 }
 
-// --- messages ----------------------------------------------------------------------------------------------------
+// --- messages ------------------------------------------------------------------------------------
 
 void message_ping_load::on_begin() {
     next_ = 0;
@@ -70,7 +74,7 @@ void message_ping_load::on_begin() {
 }
 
 void message_ping_load::start() {
-    // The server answers what comes.
+    // The server only answers.
     if (left_ == 0 || on().which() == side::server) return finish();
     --left_;
     started_ = clock::now();
@@ -85,18 +89,20 @@ void message_ping_load::send() {
         if (ec) fail(ec);
     };
     bool const is_send = on().terms().what == operation::send;
-    error_code const ec = start_unheard(
+    error_code const ec = start_unnotified(
         [&] {
-            return is_send ? c.try_send(outgoing(n)) : c.try_write_with_immediate(outgoing(n), target(n), immediate);
+            return is_send ? c.try_send(outgoing(n))
+                           : c.try_write_with_immediate(outgoing(n), target(n), immediate);
         },
         [&] {
-            is_send ? c.async_send(outgoing(n), failed) : c.async_write_with_immediate(outgoing(n), target(n), immediate, failed);
+            is_send ? c.async_send(outgoing(n), failed)
+                    : c.async_write_with_immediate(outgoing(n), target(n), immediate, failed);
         }
     );
     if (ec) fail(ec);
 }
 
-void message_ping_load::on_message(std::uint64_t number, rcverbs::received const& message) {
+void message_ping_load::on_message(std::uint64_t number, rcverbs::receive_result const& message) {
     check_message(number, message);
     if (on().which() == side::server) {
         count(1);
@@ -110,14 +116,14 @@ void message_ping_load::on_message(std::uint64_t number, rcverbs::received const
     send();
 }
 
-// --- writes ------------------------------------------------------------------------------------------------------
+// --- writes --------------------------------------------------------------------------------------
 
 void memory_ping_load::on_begin() {
     next_ = 0;
     is_stopped_ = false;
-    // The first write says 1.
+    // The number of the first write is 1, so 0 marks memory without a write.
     *incoming(0).bytes().rbegin() = std::byte{0};
-    if (on().which() == side::server) look();
+    if (on().which() == side::server) poll_memory();
 }
 
 void memory_ping_load::start() {
@@ -125,15 +131,15 @@ void memory_ping_load::start() {
     --left_;
     started_ = clock::now();
     write();
-    look_again();
+    poll_again();
 }
 
-// The last byte that arrives says which write it is; devices write a message's bytes in order.
+// The last byte has the write's number; devices write a message's bytes in order.
 void memory_ping_load::write() {
     rcverbs::connection& c = on().connection();
     rcverbs::local_slice const& source = outgoing(0);
     source.data()[source.size() - 1] = static_cast<std::byte>(++next_ & 0xff);
-    error_code const ec = start_unheard(
+    error_code const ec = start_unnotified(
         [&] { return c.try_write(source, target(0)); },
         [&] {
             c.async_write(source, target(0), [this](error_code failed, std::size_t) {
@@ -144,17 +150,19 @@ void memory_ping_load::write() {
     if (ec) fail(ec);
 }
 
-// For a while; then completions have their turn.
-void memory_ping_load::look() {
+// Polls the memory for a limited number of iterations; then completions are polled.
+void memory_ping_load::poll_memory() {
     bool const is_client = on().which() == side::client;
     rcverbs::local_slice const& memory = incoming(0);
-    // The device writes it: it is read anew each time, and before what was written ahead of it.
-    auto const* const last = reinterpret_cast<unsigned char const volatile*>(memory.data() + memory.size() - 1);
+    // Volatile: the device writes it. The fence below keeps the reads of the other bytes behind it.
+    auto const* const last =
+        reinterpret_cast<unsigned char const volatile*>(memory.data() + memory.size() - 1);
     for (int i = 0; i < 2000 && !is_stopped_ && !on().has_failed(); ++i) {
         auto const wanted = static_cast<unsigned char>((is_client ? next_ : next_ + 1) & 0xff);
         if (*last != wanted) continue;
         std::atomic_thread_fence(std::memory_order_acquire);
-        if (verifies() && !holds(memory.bytes().first(memory.size() - 1), round_seed(), 0)) count_damaged();
+        if (verifies() && !holds(memory.bytes().first(memory.size() - 1), round_seed(), 0))
+            count_damaged();
         count(1);
         if (!is_client) {
             write();
@@ -166,18 +174,18 @@ void memory_ping_load::look() {
         if (left_ == 0) return finish();
         --left_;
         write();
-        // Completions are taken while the answer is under way, before the queue is full of them.
+        // Returns to poll completions while the answer is in flight, before the queue is full.
         if (next_ % polled_every == 0) break;
     }
-    look_again();
+    poll_again();
 }
 
-void memory_ping_load::look_again() {
+void memory_ping_load::poll_again() {
     if (on().has_failed() || is_stopped_) {
         if (on().which() == side::client) finish();
         return;
     }
-    boost::asio::post(on().connection().get_executor(), [this] { look(); });
+    boost::asio::post(on().connection().get_executor(), [this] { poll_memory(); });
 }
 
 }  // namespace rdma_bench

@@ -1,12 +1,12 @@
-// latency_load.hpp — one operation after another, each timed: reads and atomics till their completion, messages and writes till
-// the peer's answer has come.
+// latency_load.hpp — times single operations: reads and atomics until their completion, messages
+// and writes until the peer's answer arrives.
 #pragma once
 
 #include "rdma-bench/load.hpp"
 
 namespace rdma_bench {
 
-/// Reads, or atomics: the next starts when the last is complete. Records the whole of it.
+/// Reads or atomics: each starts when the previous one completes. Records the full duration.
 class chain_load final : public load {
 public:
     using load::load;
@@ -21,7 +21,7 @@ private:
     clock::time_point started_;
 };
 
-/// Messages to and fro. The client records half of each round trip; the server answers.
+/// A ping-pong of messages. The client records half of each round trip; the server answers.
 class message_ping_load final : public load, private message_sink {
 public:
     using load::load;
@@ -29,7 +29,7 @@ public:
 private:
     void on_begin() override;
     void start() override;
-    void on_message(std::uint64_t number, rcverbs::received const& message) override;
+    void on_message(std::uint64_t number, rcverbs::receive_result const& message) override;
     void on_failure() override { finish(); }
     void send();
 
@@ -37,8 +37,9 @@ private:
     clock::time_point started_;
 };
 
-/// Writes to and fro, noticed by looking at memory: no completion and no event tells of them. The client records half of each
-/// round trip. Takes a processor on each side, whatever the plan says of polling.
+/// A ping-pong of writes, detected by polling the memory: neither completions nor events report
+/// them. The client records half of each round trip. Occupies one processor on each side, whatever
+/// polling mode the plan has.
 class memory_ping_load final : public load {
 public:
     using load::load;
@@ -48,8 +49,8 @@ private:
     void start() override;
     void on_stop() override { is_stopped_ = true; }
     void write();
-    void look();
-    void look_again();
+    void poll_memory();
+    void poll_again();
 
     std::uint64_t next_ = 0;
     clock::time_point started_;

@@ -12,15 +12,17 @@ void load::begin(round const& r) {
     round_ = r;
     left_ = 0;
     damaged_ = 0;
+    if (operations() > 0) has_worked_before_ = true;
     operations_.store(0, std::memory_order_relaxed);
     if (latencies_ != nullptr) latencies_->clear();
-    plan const& p = lane_.terms();
+    plan const& p = on_.terms();
     if (p.what != operation::connect) {
         make_slots();
-        std::span<std::byte> const in = lane_.incoming().bytes();
+        std::span<std::byte> const in = on_.incoming().bytes();
         if (p.verifies || is_atomic(p.what)) std::fill(in.begin(), in.end(), std::byte{});
         if (p.verifies) {
-            for (std::size_t i = 0; i < lane_.shape().slots; ++i) fill(outgoing(i).bytes(), r.seed, i);
+            for (std::size_t i = 0; i < on_.shape().slots; ++i)
+                fill(outgoing(i).bytes(), r.seed, i);
             if (p.corrupts) outgoing(0).data()[r.size_bytes / 2] ^= std::byte{1};
         }
     }
@@ -32,7 +34,7 @@ void load::run(std::uint64_t count, std::function<void()> done) {
     done_ = std::move(done);
     if (latencies_ != nullptr) latencies_->clear();
     began_ = clock::now();
-    if (lane_.has_failed()) return finish();
+    if (on_.has_failed()) return finish();
     start();
 }
 
@@ -47,40 +49,44 @@ void load::finish() {
 }
 
 void load::make_slots() {
-    layout const& shape = lane_.shape();
-    bool const is_sent = lane_.terms().what == operation::send;
-    slots_.clear();
+    layout const& shape = on_.shape();
+    bool const is_sent = on_.terms().what == operation::send;
+    std::vector<slot> made;
     for (std::size_t i = 0; i < shape.slots; ++i) {
         std::size_t const at = i * shape.stride_bytes;
         slot s;
-        s.out = lane_.outgoing().slice(at, round_.size_bytes);
-        // What is sent arrives where the receives say.
-        if (!is_sent) s.in = lane_.incoming().slice(at, round_.size_bytes);
-        if (!is_sent) s.peer = lane_.peer().slice(at, round_.size_bytes);
-        slots_.push_back(s);
+        s.out = on_.outgoing().slice(at, round_.size_bytes);
+        // The receiver's posted receives decide where a send arrives.
+        if (!is_sent) s.in = on_.incoming().slice(at, round_.size_bytes);
+        if (!is_sent) s.peer = on_.peer().slice(at, round_.size_bytes);
+        made.push_back(s);
     }
-    if (is_atomic(lane_.terms().what)) cell_ = lane_.peer().word(0);
+    slots_ = std::move(made);
+    if (is_atomic(on_.terms().what)) cell_ = on_.peer().word(0);
 }
 
-void load::check_message(std::uint64_t number, rcverbs::received const& message) {
+void load::check_message(std::uint64_t number, rcverbs::receive_result const& message) {
     if (!verifies()) return;
-    bool const is_sent = lane_.terms().what == operation::send;
-    bool const is_next = is_sent ? message.size_bytes == round_.size_bytes : message.immediate == static_cast<std::uint32_t>(number);
-    bool const is_whole = holds(lane_.slot_of(number, round_.size_bytes), round_.seed, number % lane_.shape().slots);
+    bool const is_sent = on_.terms().what == operation::send;
+    bool const is_next = is_sent ? message.size_bytes == round_.size_bytes
+                                 : message.immediate == static_cast<std::uint32_t>(number);
+    bool const is_whole =
+        holds(on_.slot_of(number, round_.size_bytes), round_.seed, number % on_.shape().slots);
     if (!is_next || !is_whole) count_damaged();
 }
 
 void load::check_memory(std::uint64_t operations_of_peer) {
-    // What goes to and fro was looked at when it came.
-    bool const is_ping = lane_.terms().what == operation::write && lane_.terms().how == measure::latency;
+    // A write ping-pong verifies each write on arrival.
+    bool const is_ping =
+        on_.terms().what == operation::write && on_.terms().how == measure::latency;
     if (!verifies() || is_ping) return;
-    // What was read is in this side's memory by its own operations; what was written, by the peer's.
-    bool const is_read = lane_.terms().what == operation::read;
+    // Reads fill this side's memory by its own operations, writes by the peer's.
+    bool const is_read = on_.terms().what == operation::read;
     std::uint64_t const made = is_read ? operations() : operations_of_peer;
-    switch (lane_.terms().what) {
+    switch (on_.terms().what) {
     case operation::write:
     case operation::read:
-        for (std::uint64_t i = 0; i < std::min<std::uint64_t>(made, lane_.shape().slots); ++i) {
+        for (std::uint64_t i = 0; i < std::min<std::uint64_t>(made, on_.shape().slots); ++i) {
             if (!holds(incoming(i).bytes(), round_.seed, i)) count_damaged();
         }
         break;
@@ -99,7 +105,7 @@ void load::check_memory(std::uint64_t operations_of_peer) {
 
 namespace {
 
-// Nothing to do but being there.
+// The passive side: no work per operation.
 class passive_load final : public load {
 public:
     using load::load;
@@ -110,7 +116,7 @@ private:
 
 }  // namespace
 
-std::unique_ptr<load> make_load(lane& on) {
+std::unique_ptr<load> make_load(bench_connection& on) {
     plan const& p = on.terms();
     if (p.what == operation::connect) return std::make_unique<passive_load>(on);
     bool const is_client = on.which() == side::client;

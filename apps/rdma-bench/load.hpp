@@ -1,8 +1,8 @@
-// load.hpp — the work of one lane: what it does over and over, and what it counts.
+// load.hpp — the work of one connection: runs operations and counts them.
 //
-// Made by make_load() for one side of a plan. Used in rounds: begin() sets the size, run() carries out operations (of the warm-up
-// first, then of the measurement), stop() ends what has no end of its own. All of that on the lane's executor; counts may be
-// read by anyone.
+// Made by make_load() for one side of a plan. Used in rounds: begin() sets the size; run() executes
+// operations, first of the warm-up, then of the measurement; stop() ends a run without a count. All
+// of these run on the connection's executor; any thread may read the counts.
 #pragma once
 
 #include <atomic>
@@ -13,45 +13,45 @@
 #include <vector>
 
 #include "rdma-bench/histogram.hpp"
-#include "rdma-bench/lane.hpp"
+#include "rdma-bench/bench_connection.hpp"
 
 namespace rdma_bench {
 
-/// One size's share of a plan.
-struct round {
-    std::uint64_t size_bytes;
-    /// Where contents follow from; another one each round.
-    std::uint64_t seed;
-};
-
-/// run()'s count for going on until stop().
+/// The count for run() to continue until stop().
 inline constexpr std::uint64_t until_stopped = ~std::uint64_t{0};
 
 class load {
 public:
-    explicit load(lane& on)
-        : lane_{on}, latencies_{on.terms().how == measure::latency ? std::make_unique<histogram>() : nullptr} {}
+    explicit load(bench_connection& on)
+        : on_{on},
+          latencies_{on.terms().how == measure::latency ? std::make_unique<histogram>() : nullptr} {
+    }
     load(load const&) = delete;
     load& operator=(load const&) = delete;
     virtual ~load() = default;
 
-    /// A new round: fills or empties memory, sets counts to 0.
+    /// Starts a new round: fills or clears the memory, sets counts to 0.
     void begin(round const& r);
-    /// Carries out `count` operations and calls `done` when all are complete, or the lane has failed.
+    /// Executes `count` operations and calls `done` when all are complete, or when the connection
+    /// has failed.
     void run(std::uint64_t count, std::function<void()> done);
-    /// Starts no more; run()'s `done` follows.
+    /// Starts no more operations; run() then calls `done`.
     void stop();
 
-    /// Operations that are complete in this round.
-    std::uint64_t operations() const noexcept { return operations_.load(std::memory_order_relaxed); }
-    /// Messages and operations whose contents were not what they should be.
+    /// Operations completed in this round.
+    std::uint64_t operations() const noexcept {
+        return operations_.load(std::memory_order_relaxed);
+    }
+    /// True if any operation has completed, in this round or an earlier one.
+    bool has_worked() const noexcept { return has_worked_before_ || operations() > 0; }
+    /// Messages and operations whose contents failed verification.
     std::uint64_t damaged() const noexcept { return damaged_; }
-    /// How long each operation took since the last run(); null where the plan is not for latency.
+    /// The duration of each operation since the last run(); null unless the plan measures latency.
     histogram const* latencies() const noexcept { return latencies_.get(); }
-    /// When the last run() began, and was done.
+    /// The start and the end of the last run().
     std::chrono::steady_clock::time_point began() const noexcept { return began_; }
     std::chrono::steady_clock::time_point ended() const noexcept { return ended_; }
-    /// Looks at memory that the peer writes or this side reads, after the round.
+    /// After the round, verifies the memory that the peer has written or this side has read.
     void check_memory(std::uint64_t operations_of_peer);
 
 protected:
@@ -64,26 +64,35 @@ protected:
     /// Called by stop().
     virtual void on_stop() {}
 
-    lane& on() noexcept { return lane_; }
+    bench_connection& on() noexcept { return on_; }
     std::uint64_t size_bytes() const noexcept { return round_.size_bytes; }
     std::uint64_t round_seed() const noexcept { return round_.seed; }
-    bool verifies() const noexcept { return lane_.terms().verifies; }
+    bool verifies() const noexcept { return on_.terms().verifies; }
 
-    rcverbs::local_slice const& outgoing(std::uint64_t n) const noexcept { return slots_[n % slots_.size()].out; }
-    rcverbs::local_slice const& incoming(std::uint64_t n) const noexcept { return slots_[n % slots_.size()].in; }
-    rcverbs::remote_region const& target(std::uint64_t n) const noexcept { return slots_[n % slots_.size()].peer; }
-    rcverbs::remote_word cell() const noexcept { return cell_; }
-    /// Whether a message is the one whose turn it is, with the contents that it should have.
-    void check_message(std::uint64_t number, rcverbs::received const& message);
+    rcverbs::local_slice const& outgoing(std::uint64_t n) const noexcept {
+        return slots_[n % slots_.size()].out;
+    }
+    rcverbs::local_slice const& incoming(std::uint64_t n) const noexcept {
+        return slots_[n % slots_.size()].in;
+    }
+    rcverbs::remote_region const& target(std::uint64_t n) const noexcept {
+        return slots_[n % slots_.size()].peer;
+    }
+    rcverbs::remote_atomic cell() const noexcept { return cell_; }
+    /// Checks that a message is the next one and has the expected contents.
+    void check_message(std::uint64_t number, rcverbs::receive_result const& message);
 
-    // One more is complete. Relaxed: a count that is read while it changes is for a progress line only.
+    // Counts completed operations. Relaxed: while the count changes it is read only for a progress
+    // line.
     void count(std::uint64_t n) noexcept {
-        operations_.store(operations_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+        operations_.store(
+            operations_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed
+        );
     }
     void count_damaged() noexcept { ++damaged_; }
     void record(clock::duration d) noexcept { latencies_->record(d); }
     void fail(rcverbs::error_code const& ec) {
-        lane_.fail(ec);
+        on_.fail(ec);
         left_ = 0;
     }
     void finish();
@@ -92,7 +101,8 @@ protected:
     std::uint64_t left_ = 0;
 
 private:
-    // One operation's memory. Made once a round: to check a slice's bounds costs as much as a part of posting it.
+    // One operation's memory. Made once per round: the bounds check of a slice costs as much as a
+    // part of posting it.
     struct slot {
         rcverbs::local_slice out;
         rcverbs::local_slice in;
@@ -101,19 +111,20 @@ private:
 
     void make_slots();
 
-    lane& lane_;
+    bench_connection& on_;
     round round_{};
     std::vector<slot> slots_;
-    rcverbs::remote_word cell_;
+    rcverbs::remote_atomic cell_;
     std::function<void()> done_;
     std::atomic<std::uint64_t> operations_{0};
+    std::atomic<bool> has_worked_before_{false};  // in an earlier round
     std::uint64_t damaged_ = 0;
     std::unique_ptr<histogram> latencies_;
     clock::time_point began_;
     clock::time_point ended_;
 };
 
-/// What this lane's side does of its plan; a load that does nothing where it has nothing to do.
-std::unique_ptr<load> make_load(lane& on);
+/// This side's load for its plan; a load that does nothing if this side is passive.
+std::unique_ptr<load> make_load(bench_connection& on);
 
 }  // namespace rdma_bench

@@ -13,17 +13,20 @@ namespace rdma_bench {
 
 namespace {
 
-// The value, in KiB, that stands behind a name in one of /proc's files.
+// The value in KiB that follows a name in one of the files of /proc.
 std::uint64_t kibibytes(char const* path, std::string const& name) {
     std::ifstream in{path};
     std::string line;
     while (std::getline(in, line)) {
-        if (line.rfind(name + ":", 0) == 0) return std::strtoull(line.c_str() + name.size() + 1, nullptr, 10);
+        if (line.rfind(name + ":", 0) == 0)
+            return std::strtoull(line.c_str() + name.size() + 1, nullptr, 10);
     }
     return 0;
 }
 
-double seconds(timeval const& t) noexcept { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6; }
+double seconds(timeval const& t) noexcept {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+}
 
 }  // namespace
 
@@ -45,14 +48,15 @@ std::string kernel() {
 unsigned processors() noexcept {
     cpu_set_t set;
     CPU_ZERO(&set);
-    return ::sched_getaffinity(0, sizeof set, &set) == 0 ? static_cast<unsigned>(CPU_COUNT(&set)) : 1;
+    return ::sched_getaffinity(0, sizeof set, &set) == 0 ? static_cast<unsigned>(CPU_COUNT(&set))
+                                                         : 1;
 }
 
 void raise_file_limit() noexcept {
     rlimit files{};
     if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return;
     files.rlim_cur = files.rlim_max;
-    // What cannot be had shows when it is used up.
+    // A failure shows later, when descriptors run out.
     static_cast<void>(::setrlimit(RLIMIT_NOFILE, &files));
 }
 
@@ -60,10 +64,10 @@ void pin_this_thread(int processor) {
     cpu_set_t set;
     CPU_ZERO(&set);
     if (processor >= 0 && processor < CPU_SETSIZE) CPU_SET(static_cast<unsigned>(processor), &set);
-    if (int const error = ::pthread_setaffinity_np(::pthread_self(), sizeof set, &set); error != 0) {
+    if (int const error = ::pthread_setaffinity_np(::pthread_self(), sizeof set, &set);
+        error != 0) {
         throw boost::system::system_error{
-            error, boost::system::system_category(), "processor " + std::to_string(processor)
-        };
+            error, boost::system::system_category(), "processor " + std::to_string(processor)};
     }
 }
 

@@ -1,4 +1,4 @@
-// machine.hpp — what the operating system says of this program and this machine. Linux.
+// machine.hpp — figures and limits of this process and this machine. Linux.
 #pragma once
 
 #include <cstdint>
@@ -6,15 +6,15 @@
 
 namespace rdma_bench {
 
-/// Processor time that the program has used, user and system.
+/// Processor time of the process, user and system.
 double cpu_seconds() noexcept;
-/// Memory that the program has in use, and that the machine could still give. 0 if it is not said.
+/// Resident memory of the process, and available memory of the machine. 0 if unknown.
 std::uint64_t resident_bytes();
 std::uint64_t available_bytes();
-/// The kernel's name and release, and the processors that may be used.
+/// The kernel's name and release, and the number of usable processors.
 std::string kernel();
 unsigned processors() noexcept;
-/// Lets the program have as many open files as it may: each connection has one.
+/// Raises the soft limit on open files to the hard limit: each connection has a descriptor.
 void raise_file_limit() noexcept;
 /// Pins the calling thread to one processor. Throws boost::system::system_error.
 void pin_this_thread(int processor);

@@ -1,4 +1,4 @@
-// rdma-bench — measures what RDMA operations cost, from one machine to another or within one.
+// rdma-bench — measures RDMA operations between two machines or within one.
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
@@ -34,18 +34,23 @@ using namespace rdma_bench;
 exit_code code_for(std::exception_ptr failed, rcverbs::failure const& known) {
     try {
         std::rethrow_exception(failed);
-    } catch (lane_failed const& e) {
-        demo::complain(e.what());
+    } catch (bench_connection_failed const& e) {
+        demo::print_error(e.what());
         exit_code const code = demo::exit_code_for(e.code(), rcverbs::step::transfer);
         return code == exit_code::done ? exit_code::other : code;
     } catch (plan_refused const& e) {
-        demo::complain(std::string{"the server refused: "} + e.what());
+        demo::print_error(std::string{"the server refused: "} + e.what());
+        return exit_code::refused;
+    } catch (protocol_error const& e) {
+        demo::print_error(e.what());
         return exit_code::refused;
     } catch (boost::system::system_error const& e) {
-        demo::complain(known.code ? known.message() : e.what());
-        return demo::exit_code_for(known.code ? known.code : e.code(), known.code ? known.where : rcverbs::step::transfer);
+        demo::print_error(known.code ? known.message() : e.what());
+        return demo::exit_code_for(
+            known.code ? known.code : e.code(), known.code ? known.where : rcverbs::step::transfer
+        );
     } catch (std::exception const& e) {
-        demo::complain(e.what());
+        demo::print_error(e.what());
         return exit_code::other;
     }
 }
@@ -56,7 +61,9 @@ void write_files(arguments const& a, record const& r) {
     if (!a.report_file.empty()) write_file(a.report_file, report_html(r));
 }
 
-exit_code run_client(arguments const& a, rcverbs::endpoint const& server, std::string const& server_name) {
+exit_code run_client(
+    arguments const& a, rcverbs::endpoint const& server, std::string const& server_name
+) {
     asio::io_context io;
     record kept{a.wanted, server_name, {}, {}};
     console shows{kept};
@@ -72,13 +79,18 @@ exit_code run_client(arguments const& a, rcverbs::endpoint const& server, std::s
     });
     io.run();
     kept.opened = measuring.opened();
-    if (code == exit_code::done && (a.wanted.what == operation::connect || a.wanted.connections > 1)) {
+    if (code == exit_code::done &&
+        (a.wanted.what == operation::connect || a.wanted.connections > 1)) {
         std::puts(describe(kept.opened).c_str());
     }
     write_files(a, kept);
     for (result const& r : kept.rounds) {
         if (std::uint64_t const damaged = r.client.damaged + r.server.damaged; damaged > 0) {
-            demo::complain(std::to_string(damaged) + " times something else arrived than was sent, with " + size_text(r.size_bytes) + " bytes");
+            demo::print_error(
+                std::to_string(damaged) +
+                " times the received data differed from the sent data, with " +
+                size_text(r.size_bytes) + " bytes"
+            );
             code = exit_code::not_verified;
         }
     }
@@ -98,10 +110,10 @@ exit_code run_server(arguments const& a) {
             return std::make_unique<server>(io, here, a.bounds);
         });
     } catch (boost::system::system_error const& e) {
-        demo::complain(std::string{"cannot listen: "} + e.what());
+        demo::print_error(std::string{"cannot listen: "} + e.what());
         return exit_code::could_not_connect;
     }
-    demo::say("listening on port " + std::to_string(serving->local().port()) + ".");
+    demo::print("listening on port " + std::to_string(serving->local_endpoint().port()) + ".");
     asio::signal_set signals{io, SIGINT, SIGTERM};
     signals.async_wait([&](rcverbs::error_code ec, int) {
         if (!ec) serving->stop();
@@ -114,14 +126,15 @@ exit_code run_server(arguments const& a) {
     return exit_code::done;
 }
 
-// The first address of this machine's that an RDMA device answers to.
+// The first local address that belongs to an RDMA device.
 std::optional<rcverbs::endpoint> rdma_address(asio::io_context& io) {
     ifaddrs* all = nullptr;
     if (::getifaddrs(&all) != 0) return std::nullopt;
     std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> const keep{all, ::freeifaddrs};
     for (ifaddrs const* i = all; i != nullptr; i = i->ifa_next) {
         if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET) continue;
-        auto const& in = *reinterpret_cast<sockaddr_in const*>(i->ifa_addr);  // what its family says it is
+        auto const& in =
+            *reinterpret_cast<sockaddr_in const*>(i->ifa_addr);  // sa_family is AF_INET
         asio::ip::address_v4 const address{ntohl(in.sin_addr.s_addr)};
         if (address.is_loopback()) continue;
         try {
@@ -129,7 +142,7 @@ std::optional<rcverbs::endpoint> rdma_address(asio::io_context& io) {
             rcverbs::acceptor const tried{io, here};
             return here;
         } catch (boost::system::system_error const&) {
-            continue;  // no RDMA device
+            continue;  // not the address of an RDMA device
         }
     }
     return std::nullopt;
@@ -144,18 +157,18 @@ exit_code run_loopback(arguments const& a) {
         here = rcverbs::endpoint{asio::ip::make_address(a.address), 0};
     }
     if (!here) {
-        demo::complain("none of this machine's addresses is an RDMA device's: see rdma link");
+        demo::print_error("none of this machine's addresses is an RDMA device's: see rdma link");
         return exit_code::could_not_connect;
     }
     server serving{io, *here, a.bounds};
-    rcverbs::endpoint const at = serving.local();
+    rcverbs::endpoint const at = serving.local_endpoint();
     asio::co_spawn(io, serving.run(), asio::detached);
     std::thread other{[&io] { io.run(); }};
     exit_code code = exit_code::other;
     try {
         code = run_client(a, at, at.to_string() + ", the same program");
     } catch (std::exception const& e) {
-        demo::complain(e.what());
+        demo::print_error(e.what());
     }
     asio::post(io, [&serving] { serving.stop(); });
     other.join();
@@ -165,18 +178,11 @@ exit_code run_loopback(arguments const& a) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a script reads along
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);  // line-buffered: a script reads it line by line
     arguments a;
-    CLI::App app{"Measures RDMA operations over reliable connections: how many, how much, how fast, at what cost."};
-    describe(app, a);
-    try {
-        app.parse(argc, argv);
-        complete(app, a);
-    } catch (CLI::ParseError const& e) {
-        return static_cast<int>(app.exit(e) == 0 ? exit_code::done : exit_code::usage);
-    }
-    raise_file_limit();
     exit_code code = exit_code::other;
+    if (!parse(argc, argv, a, code)) return static_cast<int>(code);
+    raise_file_limit();
     try {
         switch (a.what) {
         case command::server: code = run_server(a); break;
@@ -184,7 +190,7 @@ int main(int argc, char** argv) {
         case command::loopback: code = run_loopback(a); break;
         }
     } catch (std::exception const& e) {
-        demo::complain(e.what());
+        demo::print_error(e.what());
     }
     return static_cast<int>(code);
 }

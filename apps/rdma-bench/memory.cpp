@@ -28,7 +28,9 @@ constexpr std::uint64_t mix(std::uint64_t x) noexcept {
 
 // Calls f(offset, word, bytes of it) for each word of a slot; stops when it returns false.
 template <class Function>
-bool each_word(std::size_t size, std::uint64_t seed, std::uint64_t slot_index, Function f) noexcept {
+bool each_word(
+    std::size_t size, std::uint64_t seed, std::uint64_t slot_index, Function f
+) noexcept {
     std::uint64_t const start = mix(seed ^ mix(slot_index));
     for (std::size_t at = 0; at < size; at += sizeof(std::uint64_t)) {
         if (!f(at, mix(start + at), std::min(sizeof(std::uint64_t), size - at))) return false;
@@ -39,7 +41,7 @@ bool each_word(std::size_t size, std::uint64_t seed, std::uint64_t slot_index, F
 }  // namespace
 
 pages::pages(std::size_t size_bytes, page_kind kind, std::uint64_t alignment_bytes) {
-    // Twice the alignment: room for a start that is a multiple of it, and of nothing more.
+    // Twice the alignment leaves room for a start that is a multiple of it, but not of twice it.
     std::size_t const page = kind == page_kind::huge ? huge_page_bytes : small_page_bytes;
     mapped_bytes_ = round_up(size_bytes + 2 * alignment_bytes, page);
     int const flags = MAP_PRIVATE | MAP_ANONYMOUS | (kind == page_kind::huge ? MAP_HUGETLB : 0);
@@ -48,11 +50,12 @@ pages::pages(std::size_t size_bytes, page_kind kind, std::uint64_t alignment_byt
         throw boost::system::system_error{
             errno,
             boost::system::system_category(),
-            kind == page_kind::huge ? "huge pages of 2 MiB (see: sysctl vm.nr_hugepages)" : "memory"
-        };
+            kind == page_kind::huge ? "huge pages of 2 MiB (see: sysctl vm.nr_hugepages)"
+                                    : "memory"};
     }
     mapped_ = static_cast<std::byte*>(mapped);
-    auto const base = reinterpret_cast<std::uintptr_t>(mapped_);  // an address is asked for its alignment
+    auto const base =
+        reinterpret_cast<std::uintptr_t>(mapped_);  // an integer, to compute its alignment
     std::uintptr_t start = round_up(base, alignment_bytes);
     if (start % (2 * alignment_bytes) == 0) start += alignment_bytes;
     bytes_ = {mapped_ + (start - base), size_bytes};
@@ -75,16 +78,26 @@ pages::~pages() {
 }
 
 void fill(std::span<std::byte> slot, std::uint64_t seed, std::uint64_t slot_index) noexcept {
-    each_word(slot.size(), seed, slot_index, [&](std::size_t at, std::uint64_t word, std::size_t bytes) {
-        std::memcpy(slot.data() + at, &word, bytes);
-        return true;
-    });
+    each_word(
+        slot.size(),
+        seed,
+        slot_index,
+        [&](std::size_t at, std::uint64_t word, std::size_t bytes) {
+            std::memcpy(slot.data() + at, &word, bytes);
+            return true;
+        }
+    );
 }
 
 bool holds(std::span<std::byte const> slot, std::uint64_t seed, std::uint64_t slot_index) noexcept {
-    return each_word(slot.size(), seed, slot_index, [&](std::size_t at, std::uint64_t word, std::size_t bytes) {
-        return std::memcmp(slot.data() + at, &word, bytes) == 0;
-    });
+    return each_word(
+        slot.size(),
+        seed,
+        slot_index,
+        [&](std::size_t at, std::uint64_t word, std::size_t bytes) {
+            return std::memcmp(slot.data() + at, &word, bytes) == 0;
+        }
+    );
 }
 
 }  // namespace rdma_bench

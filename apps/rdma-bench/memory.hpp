@@ -1,7 +1,4 @@
-// memory.hpp — the memory that operations read and write: its pages, its alignment, and what it holds.
-//
-// Memory is divided into slots, one after another; operation n uses slot n modulo their number, on either side. What a slot
-// holds follows from a seed, so that the receiver can tell whether it got what was sent. Values; no threading rule.
+// memory.hpp — the memory that operations read and write: its pages, alignment and contents.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +9,12 @@
 
 namespace rdma_bench {
 
-/// Zeroed pages of their own.
+/// A mapping of zeroed pages.
 class pages {
 public:
     pages() = default;
-    /// `size_bytes` bytes, aligned as asked and no better. Throws boost::system::system_error if they cannot be had.
+    /// `size_bytes` bytes at an address that is a multiple of `alignment_bytes` but not of twice
+    /// that. Throws boost::system::system_error if the pages cannot be mapped.
     pages(std::size_t size_bytes, page_kind kind, std::uint64_t alignment_bytes);
     pages(pages&& other) noexcept;
     pages& operator=(pages&& other) noexcept;
@@ -30,9 +28,9 @@ private:
     std::span<std::byte> bytes_;
 };
 
-/// Fills a slot with what follows from the seed and the slot's number.
+/// Fills a slot with the contents that follow from the seed and the slot's index.
 void fill(std::span<std::byte> slot, std::uint64_t seed, std::uint64_t slot_index) noexcept;
-/// True if it holds that.
+/// True if the slot has these contents.
 bool holds(std::span<std::byte const> slot, std::uint64_t seed, std::uint64_t slot_index) noexcept;
 
 }  // namespace rdma_bench

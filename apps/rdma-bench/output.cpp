@@ -18,7 +18,7 @@ namespace {
 
 double us(std::chrono::nanoseconds d) { return static_cast<double>(d.count()) / 1000; }
 
-// printf's formats are what columns need.
+// printf's formats align columns.
 template <class... Arguments>
 std::string format(char const* how, Arguments... arguments) {
     char line[256];
@@ -49,8 +49,8 @@ std::string size_text(std::uint64_t bytes) {
 
 std::string describe(plan const& p) {
     std::ostringstream out;
-    out << name(p.what) << ", " << name(p.how) << (p.is_bidirectional ? ", both directions" : "") << ": " << p.connections
-        << (p.connections == 1 ? " connection" : " connections");
+    out << name(p.what) << ", " << name(p.how) << (p.is_bidirectional ? ", both directions" : "")
+        << ": " << p.connections << (p.connections == 1 ? " connection" : " connections");
     if (p.own_threads) {
         out << ", a polling thread each";
     } else if (p.threads == 0) {
@@ -58,17 +58,20 @@ std::string describe(plan const& p) {
     } else {
         out << ", " << p.threads << (p.threads == 1 ? " polling thread" : " polling threads");
     }
-    out << ", poll " << name(p.polling.mode) << ", depth " << p.depth << ", batch " << p.batch << ", inline " << p.inline_bytes
-        << ", " << name(p.pages) << " pages, alignment " << p.alignment_bytes << (p.verifies ? ", verified" : "");
+    out << ", poll " << name(p.polling.mode) << ", depth " << p.depth << ", batch " << p.batch
+        << ", inline " << p.inline_bytes << ", " << name(p.pages) << " pages, alignment "
+        << p.alignment_bytes << (p.verifies ? ", verified" : "");
     if (p.registers == registration::per_operation) out << ", registered per operation";
     return out.str();
 }
 
 std::string table_head(plan const& p) {
     if (p.how == measure::latency) {
-        return "    bytes  operations  min[us]  median[us]   99%[us]  99.9%[us]   max[us]  CPU[us/op]  server CPU[us/op]";
+        return "    bytes  operations  min[us]  median[us]   99%[us]  99.9%[us]   max[us]  "
+               "CPU[us/op]  server CPU[us/op]";
     }
-    return "    bytes  operations         MB/s     Gbit/s     Mops/s  CPU[us/op]  server CPU[us/op]  doorbells/op  completions/op";
+    return "    bytes  operations         MB/s     Gbit/s     Mops/s  CPU[us/op]  server "
+           "CPU[us/op]  doorbells/op  completions/op";
 }
 
 std::string table_row(plan const& p, result const& r) {
@@ -107,7 +110,8 @@ std::string table_row(plan const& p, result const& r) {
 std::string describe(opening const& o) {
     auto const each = static_cast<double>(o.connections);
     std::string text = format(
-        "%llu connections in %.3f s: %.0f per second; memory per connection: %.1f KiB in this program, %.1f KiB on this machine",
+        "%llu connections in %.3f s: %.0f per second; memory per connection: %.1f KiB in this "
+        "program, %.1f KiB on this machine",
         static_cast<unsigned long long>(o.connections),
         o.seconds,
         o.seconds > 0 ? each / o.seconds : 0,
@@ -183,7 +187,7 @@ std::string histogram_text(record const& r) {
     return out.str();
 }
 
-// --- console -----------------------------------------------------------------------------------------------------
+// --- console -------------------------------------------------------------------------------------
 
 console::console(record& keeps) : record_{keeps}, is_terminal_{::isatty(STDERR_FILENO) == 1} {}
 
@@ -192,11 +196,16 @@ void console::clear_line() {
     has_line_ = false;
 }
 
-void console::on_progress(std::uint64_t size_bytes, std::uint64_t done, std::uint64_t all, double seconds) {
+void console::on_progress(
+    std::uint64_t size_bytes, std::uint64_t done, std::uint64_t all, double seconds
+) {
     if (!is_terminal_ || seconds <= 0) return;
     double const rate = static_cast<double>(done) / seconds;
-    double const left = all > 0 ? (rate > 0 ? static_cast<double>(all - done) / rate : 0)
-                                : std::max(0.0, std::chrono::duration<double>(record_.wanted.duration).count() - seconds);
+    double const left =
+        all > 0 ? (rate > 0 ? static_cast<double>(all - done) / rate : 0)
+                : std::max(
+                      0.0, std::chrono::duration<double>(record_.wanted.duration).count() - seconds
+                  );
     clear_line();
     std::fputs(
         format(
@@ -206,7 +215,8 @@ void console::on_progress(std::uint64_t size_bytes, std::uint64_t done, std::uin
             rate * static_cast<double>(size_bytes) / (1 << 20),
             static_cast<unsigned long long>(done),
             left
-        ).c_str(),
+        )
+            .c_str(),
         stderr
     );
     std::fflush(stderr);

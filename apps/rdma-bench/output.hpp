@@ -1,7 +1,7 @@
-// output.hpp — what users see of a measurement: a table, a progress line, and files.
+// output.hpp — the output of a measurement: a table, a progress line, and files.
 //
-// Units are perftest's: MB/s of 2^20 bytes, Gbit/s of 10^9, Mops/s of 10^6, latency in microseconds; for what goes to and fro,
-// half of the round trip.
+// Units are perftest's: MB/s of 2^20 bytes, Gbit/s of 10^9, Mops/s of 10^6. Latencies are in
+// microseconds; those of a ping-pong are half of the round trip.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -14,7 +14,7 @@
 
 namespace rdma_bench {
 
-/// All of one invocation.
+/// All results of one invocation.
 struct record {
     plan wanted;
     std::string server;
@@ -22,12 +22,12 @@ struct record {
     opening opened;
 };
 
-/// A line for people: what is measured, and how.
+/// One line that describes the measurement.
 std::string describe(plan const& p);
-/// The table's head and one row.
+/// The table's header and one row.
 std::string table_head(plan const& p);
 std::string table_row(plan const& p, result const& r);
-/// What opening connections took, in words.
+/// The cost of opening connections, as text.
 std::string describe(opening const& o);
 
 /// "65536", "64K", "8M".
@@ -36,14 +36,16 @@ std::string size_text(std::uint64_t bytes);
 nlohmann::json to_json_record(record const& r);
 /// Throws std::runtime_error if the file cannot be written.
 void write_file(std::string const& path, std::string const& text);
-/// All rounds' latencies, one percentile distribution after another.
+/// The latencies of all rounds, one percentile distribution after another.
 std::string histogram_text(record const& r);
 
-/// Prints results as they come, and a progress line on standard error if that is a terminal.
+/// Prints results as they arrive, and a progress line on standard error if that is a terminal.
 class console final : public observer {
 public:
     explicit console(record& keeps);
-    void on_progress(std::uint64_t size_bytes, std::uint64_t done, std::uint64_t all, double seconds) override;
+    void on_progress(
+        std::uint64_t size_bytes, std::uint64_t done, std::uint64_t all, double seconds
+    ) override;
     void on_result(result const& r) override;
 
 private:

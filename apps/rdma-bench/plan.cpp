@@ -10,7 +10,8 @@ namespace rdma_bench {
 
 namespace {
 
-constexpr std::array operation_names{"write", "read", "send", "write-imm", "fetch-add", "compare-swap", "connect"};
+constexpr std::array operation_names{
+    "write", "read", "send", "write-imm", "fetch-add", "compare-swap", "connect"};
 constexpr std::array measure_names{"bandwidth", "latency"};
 constexpr std::array page_names{"small", "huge"};
 constexpr std::array registration_names{"once", "per-operation"};
@@ -30,7 +31,9 @@ Enum value_of(std::array<char const*, N> const& names, std::string const& name) 
 char const* name(operation o) noexcept { return operation_names[static_cast<std::size_t>(o)]; }
 char const* name(measure m) noexcept { return measure_names[static_cast<std::size_t>(m)]; }
 char const* name(page_kind p) noexcept { return page_names[static_cast<std::size_t>(p)]; }
-char const* name(registration r) noexcept { return registration_names[static_cast<std::size_t>(r)]; }
+char const* name(registration r) noexcept {
+    return registration_names[static_cast<std::size_t>(r)];
+}
 char const* name(rcverbs::poll_mode m) noexcept { return poll_names[static_cast<std::size_t>(m)]; }
 
 std::uint64_t plan::size_bytes() const noexcept {
@@ -39,26 +42,37 @@ std::uint64_t plan::size_bytes() const noexcept {
 
 std::string plan::problem() const {
     bool const is_power = alignment_bytes != 0 && (alignment_bytes & (alignment_bytes - 1)) == 0;
-    if (sizes_bytes.empty() || sizes_bytes.size() > 64) return "1 to 64 sizes, please";
+    if (sizes_bytes.empty() || sizes_bytes.size() > 64) return "there must be 1 to 64 sizes";
     for (std::uint64_t const size : sizes_bytes) {
         if (size == 0 || size > size_bytes_max) return "sizes are 1 byte to 1 GiB";
-        if (is_atomic(what) && size != 8) return "atomics are of 8 bytes";
+        if (is_atomic(what) && size != 8) return "atomics have a size of 8 bytes";
     }
     if (depth == 0 || depth > depth_max) return "the depth is 1 to " + std::to_string(depth_max);
-    if (how == measure::latency && (depth != 1 || batch != 1)) return "latency is of one operation at a time";
-    if (batch == 0 || batch > depth) return "a batch is of 1 to as many operations as the depth";
-    if (receives == 0 || receives > depth_max) return "receives are 1 to " + std::to_string(depth_max);
-    if (connections == 0 || connections > connections_max) return "connections are 1 to " + std::to_string(connections_max);
+    if (how == measure::latency && (depth != 1 || batch != 1))
+        return "latency is measured with one operation at a time";
+    if (batch == 0 || batch > depth) return "a batch has 1 operation up to the depth";
+    if (receives == 0 || receives > depth_max)
+        return "receives are 1 to " + std::to_string(depth_max);
+    if (connections == 0 || connections > connections_max)
+        return "connections are 1 to " + std::to_string(connections_max);
     if (threads > 1024) return "at most 1024 threads";
-    if (!is_power || alignment_bytes > (std::uint64_t{1} << 30)) return "the alignment is a power of two, up to 1 GiB";
+    if (!is_power || alignment_bytes > (std::uint64_t{1} << 30))
+        return "the alignment is a power of two, up to 1 GiB";
     if (is_atomic(what) && alignment_bytes < 8) return "atomics need memory that is aligned to 8";
-    if (duration.count() <= 0 || duration > std::chrono::hours{24}) return "the duration is above 0 and up to a day";
+    if (polling.spin.count() < 0 || polling.spin > std::chrono::seconds{10})
+        return "the time to poll is 0 to 10 s";
+    if (inline_bytes > inline_bytes_max)
+        return "at most " + std::to_string(inline_bytes_max) + " bytes inline";
+    if (duration.count() <= 0 || duration > std::chrono::hours{24})
+        return "the duration is above 0 and up to a day";
     if (is_bidirectional && how == measure::latency) return "latency is measured in one direction";
-    if (registers == registration::per_operation && (what != operation::write && what != operation::read)) {
+    if (registers == registration::per_operation &&
+        (what != operation::write && what != operation::read)) {
         return "memory is registered per operation with write and read";
     }
-    if (registers == registration::per_operation && batch != 1) return "memory is registered per operation with a batch of 1";
-    if (corrupts && !verifies) return "what is damaged shows only when it is verified";
+    if (registers == registration::per_operation && batch != 1)
+        return "memory is registered per operation with a batch of 1";
+    if (corrupts && !verifies) return "--corrupt needs --verify";
     if (what == operation::connect && (is_bidirectional || verifies || how == measure::latency)) {
         return "connect opens connections and does nothing with them";
     }
@@ -100,7 +114,10 @@ void from_json(nlohmann::json const& in, plan& p) {
     in.at("receives").get_to(p.receives);
     in.at("inline_bytes").get_to(p.inline_bytes);
     p.polling.mode = value_of<rcverbs::poll_mode>(poll_names, in.at("poll"));
-    p.polling.spin = std::chrono::microseconds{in.at("spin_us").get<std::int64_t>()};
+    // Bounded before the conversion, which could overflow.
+    auto const spin_us = in.at("spin_us").get<std::int64_t>();
+    p.polling.spin =
+        std::chrono::microseconds{std::clamp<std::int64_t>(spin_us, -1, 1'000'000'000)};
     in.at("connections").get_to(p.connections);
     in.at("threads").get_to(p.threads);
     in.at("own_threads").get_to(p.own_threads);

@@ -18,8 +18,9 @@ constexpr double left = 84;
 constexpr double right = 20;
 constexpr double top = 40;
 constexpr double bottom = 56;
-// Distinct for those who do not tell all colours apart. Source: Okabe and Ito, "Color universal design".
-constexpr std::array colours{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"};
+// Distinguishable with colour blindness. Source: Okabe and Ito, "Color universal design".
+constexpr std::array colours{
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"};
 
 std::string escape(std::string const& text) {
     std::string out;
@@ -37,7 +38,15 @@ std::string escape(std::string const& text) {
 
 std::string number(double v) {
     char text[32];
-    std::snprintf(text, sizeof text, v != 0 && std::fabs(v) < 0.01 ? "%.2g" : v < 10 ? "%.2f" : v < 1000 ? "%.1f" : "%.0f", v);
+    std::snprintf(
+        text,
+        sizeof text,
+        v != 0 && std::fabs(v) < 0.01 ? "%.2g"
+        : v < 10                      ? "%.2f"
+        : v < 1000                    ? "%.1f"
+                                      : "%.0f",
+        v
+    );
     return text;
 }
 
@@ -47,7 +56,7 @@ std::string short_number(double v) {
     return text;
 }
 
-// One axis: where a value lies, and where it is marked.
+// One axis: its scale and its marks.
 class axis {
 public:
     struct mark {
@@ -60,10 +69,15 @@ public:
         a.low_ = std::floor(std::log(low) / std::log(base) + 1e-9);
         a.high_ = std::max(a.low_ + 1, std::ceil(std::log(high) / std::log(base) - 1e-9));
         a.base_ = base;
-        int const step = std::max(1, static_cast<int>((a.high_ - a.low_) / 12) + (base == 2 && a.high_ - a.low_ > 12 ? 1 : 0));
+        int const step = std::max(
+            1,
+            static_cast<int>((a.high_ - a.low_) / 12) + (base == 2 && a.high_ - a.low_ > 12 ? 1 : 0)
+        );
         for (double e = a.low_; e <= a.high_; e += step) {
             double const v = std::pow(base, e);
-            a.marks_.push_back({v, base == 2 ? size_text(static_cast<std::uint64_t>(v)) : short_number(v)});
+            a.marks_.push_back(
+                {v, base == 2 ? size_text(static_cast<std::uint64_t>(v)) : short_number(v)}
+            );
         }
         return a;
     }
@@ -71,7 +85,10 @@ public:
         axis a;
         double const rough = high > 0 ? high / 5 : 1;
         double const power = std::pow(10, std::floor(std::log10(rough)));
-        double const step = power * (rough / power > 5 ? 10 : rough / power > 2 ? 5 : rough / power > 1 ? 2 : 1);
+        double const step = power * (rough / power > 5   ? 10
+                                     : rough / power > 2 ? 5
+                                     : rough / power > 1 ? 2
+                                                         : 1);
         for (double v = 0;; v += step) {
             a.marks_.push_back({v, short_number(v)});
             a.high_ = v;
@@ -98,7 +115,7 @@ struct extent {
     double high;
 };
 
-extent extent_of(plot const& p, double curve::point::* coordinate) {
+extent extent_of(plot const& p, double curve::point::*coordinate) {
     extent e{0, 0};
     bool is_first = true;
     for (curve const& c : p.curves) {
@@ -114,51 +131,64 @@ extent extent_of(plot const& p, double curve::point::* coordinate) {
 void draw_axes(std::ostream& out, plot const& p, axis const& x, axis const& y) {
     for (axis::mark const& m : y.marks()) {
         double const at = top + (height - top - bottom) * (1 - y.share(m.value));
-        out << "<line class=\"grid\" x1=\"" << left << "\" x2=\"" << width - right << "\" y1=\"" << at << "\" y2=\"" << at << "\"/>"
-            << "<text x=\"" << left - 8 << "\" y=\"" << at + 4 << "\" text-anchor=\"end\">" << m.text << "</text>\n";
+        out << "<line class=\"grid\" x1=\"" << left << "\" x2=\"" << width - right << "\" y1=\""
+            << at << "\" y2=\"" << at << "\"/>"
+            << "<text x=\"" << left - 8 << "\" y=\"" << at + 4 << "\" text-anchor=\"end\">"
+            << m.text << "</text>\n";
     }
     for (axis::mark const& m : x.marks()) {
         double const at = left + (width - left - right) * x.share(m.value);
-        out << "<line class=\"grid\" x1=\"" << at << "\" x2=\"" << at << "\" y1=\"" << top << "\" y2=\"" << height - bottom << "\"/>"
-            << "<text x=\"" << at << "\" y=\"" << height - bottom + 18 << "\" text-anchor=\"middle\">" << m.text << "</text>\n";
+        out << "<line class=\"grid\" x1=\"" << at << "\" x2=\"" << at << "\" y1=\"" << top
+            << "\" y2=\"" << height - bottom << "\"/>"
+            << "<text x=\"" << at << "\" y=\"" << height - bottom + 18
+            << "\" text-anchor=\"middle\">" << m.text << "</text>\n";
     }
     out << "<text class=\"title\" x=\"" << left << "\" y=\"20\">" << escape(p.title) << "</text>"
-        << "<text x=\"" << (left + width - right) / 2 << "\" y=\"" << height - 12 << "\" text-anchor=\"middle\">" << escape(p.x_title)
-        << "</text>"
-        << "<text transform=\"translate(18 " << height / 2 << ") rotate(-90)\" text-anchor=\"middle\">" << escape(p.y_title)
-        << "</text>\n";
+        << "<text x=\"" << (left + width - right) / 2 << "\" y=\"" << height - 12
+        << "\" text-anchor=\"middle\">" << escape(p.x_title) << "</text>"
+        << "<text transform=\"translate(18 " << height / 2
+        << ") rotate(-90)\" text-anchor=\"middle\">" << escape(p.y_title) << "</text>\n";
 }
 
-void draw_curve(std::ostream& out, curve const& c, axis const& x, axis const& y, std::size_t index) {
+void draw_curve(
+    std::ostream& out, curve const& c, axis const& x, axis const& y, std::size_t index
+) {
     char const* const colour = colours[index % colours.size()];
     auto const place = [&](curve::point const& at) {
         return std::pair{
-            left + (width - left - right) * x.share(at.x), top + (height - top - bottom) * (1 - y.share(at.y))
-        };
+            left + (width - left - right) * x.share(at.x),
+            top + (height - top - bottom) * (1 - y.share(at.y))};
     };
     out << "<polyline fill=\"none\" stroke=\"" << colour << "\" stroke-width=\"2\" points=\"";
-    for (curve::point const& at : c.points) out << place(at).first << ',' << place(at).second << ' ';
+    for (curve::point const& at : c.points)
+        out << place(at).first << ',' << place(at).second << ' ';
     out << "\"/>\n";
     for (curve::point const& at : c.points) {
-        out << "<circle cx=\"" << place(at).first << "\" cy=\"" << place(at).second << "\" r=\"3\" fill=\"" << colour << "\"><title>"
-            << escape(at.label) << "</title></circle>\n";
+        out << "<circle cx=\"" << place(at).first << "\" cy=\"" << place(at).second
+            << "\" r=\"3\" fill=\"" << colour << "\"><title>" << escape(at.label)
+            << "</title></circle>\n";
     }
     double const line = top + 16 + 16 * static_cast<double>(index);
-    out << "<text x=\"" << left + 14 << "\" y=\"" << line << "\" style=\"fill:" << colour << "\">" << escape(c.name) << "</text>\n";
+    out << "<text x=\"" << left + 14 << "\" y=\"" << line << "\" style=\"fill:" << colour << "\">"
+        << escape(c.name) << "</text>\n";
 }
 
-// Throughput over size: one figure of every round.
+// A curve over size: one figure of each round.
 template <class Figure>
 curve over_size(record const& r, std::string const& curve_name, char const* unit, Figure figure) {
     curve c{curve_name, {}};
     for (result const& one : r.rounds) {
         double const v = figure(one);
-        c.points.push_back({static_cast<double>(one.size_bytes), v, size_text(one.size_bytes) + ": " + number(v) + " " + unit});
+        c.points.push_back(
+            {static_cast<double>(one.size_bytes),
+             v,
+             size_text(one.size_bytes) + ": " + number(v) + " " + unit}
+        );
     }
     return c;
 }
 
-// What share of operations took longer than so much, for one round.
+// The share of operations that took at least so long, for one round.
 curve tail_of(result const& one) {
     curve c{size_text(one.size_bytes) + " bytes", {}};
     std::uint64_t seen = 0;
@@ -166,7 +196,9 @@ curve tail_of(result const& one) {
     for (histogram::bin const& b : one.latencies.bins()) {
         double const longer = std::max((total - static_cast<double>(seen)) / total, 0.5 / total);
         double const at_us = static_cast<double>(std::max<std::uint64_t>(b.low_ns, 1)) / 1000;
-        c.points.push_back({at_us, longer, number(at_us) + " us or more: " + number(100 * longer) + " %"});
+        c.points.push_back(
+            {at_us, longer, number(at_us) + " us or more: " + number(100 * longer) + " %"}
+        );
         seen += b.count;
     }
     return c;
@@ -176,30 +208,71 @@ std::vector<plot> plots_of(record const& r) {
     std::vector<plot> all;
     if (r.rounds.empty()) return all;
     if (r.wanted.how == measure::bandwidth) {
-        all.push_back({"Throughput over size", "bytes of an operation", "MB/s (2^20 bytes)", true, false,
-                       {over_size(r, name(r.wanted.what), "MB/s", [](result const& o) { return o.megabytes_per_second(); })}});
-        all.push_back({"Operations over size", "bytes of an operation", "operations per second", true, false,
-                       {over_size(r, name(r.wanted.what), "per second", [](result const& o) { return o.operations_per_second(); })}});
+        all.push_back(
+            {"Throughput over size",
+             "bytes of an operation",
+             "MB/s (2^20 bytes)",
+             true,
+             false,
+             {over_size(
+                 r,
+                 name(r.wanted.what),
+                 "MB/s",
+                 [](result const& o) { return o.megabytes_per_second(); }
+             )}}
+        );
+        all.push_back(
+            {"Operations over size",
+             "bytes of an operation",
+             "operations per second",
+             true,
+             false,
+             {over_size(
+                 r,
+                 name(r.wanted.what),
+                 "per second",
+                 [](result const& o) { return o.operations_per_second(); }
+             )}}
+        );
         return all;
     }
     auto const quantile = [](double share) {
-        return [share](result const& o) { return static_cast<double>(o.latencies.quantile(share).count()) / 1000; };
+        return [share](result const& o) {
+            return static_cast<double>(o.latencies.quantile(share).count()) / 1000;
+        };
     };
-    all.push_back({"Latency over size", "bytes of an operation", "microseconds", true, true,
-                   {over_size(r, "median", "us", quantile(0.5)), over_size(r, "99 %", "us", quantile(0.99)),
-                    over_size(r, "99.9 %", "us", quantile(0.999))}});
-    plot tails{"Latency distribution", "microseconds", "share of operations that took longer", false, true, {}};
-    // More than a few lie on each other: the smallest, the largest, and some between.
+    all.push_back(
+        {"Latency over size",
+         "bytes of an operation",
+         "microseconds",
+         true,
+         true,
+         {over_size(r, "median", "us", quantile(0.5)),
+          over_size(r, "99 %", "us", quantile(0.99)),
+          over_size(r, "99.9 %", "us", quantile(0.999))}}
+    );
+    plot tails{
+        "Latency distribution",
+        "microseconds",
+        "share of operations that took longer",
+        false,
+        true,
+        {}};
+    // Too many curves would overlap: the smallest, the largest, and some between.
     std::size_t const step = (r.rounds.size() + colours.size() - 1) / colours.size();
-    for (std::size_t i = 0; i < r.rounds.size(); i += step) tails.curves.push_back(tail_of(r.rounds[i]));
+    for (std::size_t i = 0; i < r.rounds.size(); i += step)
+        tails.curves.push_back(tail_of(r.rounds[i]));
     all.push_back(std::move(tails));
     return all;
 }
 
 constexpr char const* style =
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:820px;margin:2em auto;padding:0 1em;color:#222;background:#fff}"
-    "pre{overflow-x:auto;background:#f6f6f6;padding:.8em;font-size:12px}svg{width:100%;height:auto;margin:1em 0}"
-    "svg text{font:12px system-ui,sans-serif;fill:#444}svg .title{font-size:15px;font-weight:600;fill:#222}"
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:820px;margin:2em auto;padding:0 "
+    "1em;color:#222;background:#fff}"
+    "pre{overflow-x:auto;background:#f6f6f6;padding:.8em;font-size:12px}svg{width:100%;height:auto;"
+    "margin:1em 0}"
+    "svg text{font:12px system-ui,sans-serif;fill:#444}svg "
+    ".title{font-size:15px;font-weight:600;fill:#222}"
     "svg .grid{stroke:#ddd;stroke-width:1}";
 
 }  // namespace
@@ -207,10 +280,14 @@ constexpr char const* style =
 std::string to_svg(plot const& p) {
     extent const xs = extent_of(p, &curve::point::x);
     extent const ys = extent_of(p, &curve::point::y);
-    axis const x = axis::of_powers(std::max(xs.low, 1e-3), std::max(xs.high, 1e-3), p.is_x_bytes ? 2 : 10);
-    axis const y = p.is_y_logarithmic ? axis::of_powers(std::max(ys.low, 1e-9), std::max(ys.high, 1e-9), 10) : axis::from_zero(ys.high);
+    axis const x =
+        axis::of_powers(std::max(xs.low, 1e-3), std::max(xs.high, 1e-3), p.is_x_bytes ? 2 : 10);
+    axis const y = p.is_y_logarithmic
+                       ? axis::of_powers(std::max(ys.low, 1e-9), std::max(ys.high, 1e-9), 10)
+                       : axis::from_zero(ys.high);
     std::ostringstream out;
-    out << "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " << width << ' ' << height << "\" role=\"img\">\n";
+    out << "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " << width << ' ' << height
+        << "\" role=\"img\">\n";
     draw_axes(out, p, x, y);
     for (std::size_t i = 0; i < p.curves.size(); ++i) draw_curve(out, p.curves[i], x, y, i);
     out << "</svg>\n";
@@ -220,10 +297,13 @@ std::string to_svg(plot const& p) {
 std::string report_html(record const& r) {
     std::ostringstream out;
     out << "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-        << "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>rdma-bench: " << name(r.wanted.what)
-        << "</title>\n<style>" << style << "</style>\n</head>\n<body>\n<h1>rdma-bench: " << name(r.wanted.what) << ", "
-        << name(r.wanted.how) << "</h1>\n<p>" << escape(describe(r.wanted)) << "</p>\n<p>Client: " << escape(kernel()) << ", "
-        << processors() << " processors. Server: " << escape(r.server) << ".</p>\n";
+        << "<meta name=\"viewport\" content=\"width=device-width, "
+           "initial-scale=1\"/>\n<title>rdma-bench: "
+        << name(r.wanted.what) << "</title>\n<style>" << style
+        << "</style>\n</head>\n<body>\n<h1>rdma-bench: " << name(r.wanted.what) << ", "
+        << name(r.wanted.how) << "</h1>\n<p>" << escape(describe(r.wanted))
+        << "</p>\n<p>Client: " << escape(kernel()) << ", " << processors()
+        << " processors. Server: " << escape(r.server) << ".</p>\n";
     for (plot const& p : plots_of(r)) out << to_svg(p);
     out << "<pre>";
     if (!r.rounds.empty()) out << table_head(r.wanted) << '\n';
@@ -231,7 +311,8 @@ std::string report_html(record const& r) {
     out << "\n" << escape(describe(r.opened)) << "</pre>\n";
     if (r.wanted.how == measure::latency) {
         out << "<p>Latencies are counted in a log-linear histogram whose values are at most "
-            << number(100 * histogram::relative_error) << " % too high. What goes to and fro is half of the round trip.</p>\n";
+            << number(100 * histogram::relative_error)
+            << " % too high. What goes to and fro is half of the round trip.</p>\n";
     }
     out << "</body>\n</html>\n";
     return out.str();

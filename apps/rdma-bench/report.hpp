@@ -1,5 +1,4 @@
-// report.hpp — one page of HTML that holds all it shows: tables and plots, as a browser draws them without a network and without
-// a program of the page's own.
+// report.hpp — a self-contained HTML page with tables and plots: no network, no scripts.
 #pragma once
 
 #include <string>
@@ -14,19 +13,19 @@ struct curve {
     struct point {
         double x;
         double y;
-        /// What is said of it when it is pointed at.
+        /// The tooltip.
         std::string label;
     };
     std::string name;
     std::vector<point> points;
 };
 
-/// A plot. x grows by powers; y begins at 0 or grows by powers.
+/// A plot. x is logarithmic; y is linear from 0, or logarithmic.
 struct plot {
     std::string title;
     std::string x_title;
     std::string y_title;
-    /// Whether x is of bytes (powers of two) or not (powers of ten).
+    /// True if x is in bytes (powers of two), false for powers of ten.
     bool is_x_bytes = false;
     bool is_y_logarithmic = false;
     std::vector<curve> curves;

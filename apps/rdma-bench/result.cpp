@@ -5,7 +5,8 @@
 namespace rdma_bench {
 
 void side_result::add(rcverbs::connection_statistics const& s, int sign) noexcept {
-    auto const n = static_cast<std::uint64_t>(static_cast<std::int64_t>(sign));  // modulo 2^64, taking away is adding
+    auto const n = static_cast<std::uint64_t>(static_cast<std::int64_t>(sign)
+    );  // modulo 2^64, taking away is adding
     sends_posted += n * s.sends_posted;
     doorbells += n * s.doorbells;
     completions += n * s.completions;
@@ -16,9 +17,15 @@ void side_result::add(rcverbs::connection_statistics const& s, int sign) noexcep
 
 void to_json(nlohmann::json& out, side_result const& r) {
     out = {
-        {"operations", r.operations},     {"seconds", r.seconds},         {"cpu_seconds", r.cpu_seconds},
-        {"damaged", r.damaged},           {"sends_posted", r.sends_posted}, {"doorbells", r.doorbells},
-        {"completions", r.completions},   {"polls", r.polls},             {"empty_polls", r.empty_polls},
+        {"operations", r.operations},
+        {"seconds", r.seconds},
+        {"cpu_seconds", r.cpu_seconds},
+        {"damaged", r.damaged},
+        {"sends_posted", r.sends_posted},
+        {"doorbells", r.doorbells},
+        {"completions", r.completions},
+        {"polls", r.polls},
+        {"empty_polls", r.empty_polls},
         {"sleeps", r.sleeps},
     };
 }
@@ -38,7 +45,8 @@ void from_json(nlohmann::json const& in, side_result& r) {
 
 double result::operations_per_second() const noexcept {
     double rate = client.seconds > 0 ? static_cast<double>(client.operations) / client.seconds : 0;
-    if (is_bidirectional && server.seconds > 0) rate += static_cast<double>(server.operations) / server.seconds;
+    if (is_bidirectional && server.seconds > 0)
+        rate += static_cast<double>(server.operations) / server.seconds;
     return rate;
 }
 
@@ -52,11 +60,13 @@ double result::gigabits_per_second() const noexcept {
 }
 
 double result::cpu_us() const noexcept {
-    return client.operations > 0 ? client.cpu_seconds * 1e6 / static_cast<double>(client.operations) : 0;
+    return client.operations > 0 ? client.cpu_seconds * 1e6 / static_cast<double>(client.operations)
+                                 : 0;
 }
 
 double result::server_cpu_us() const noexcept {
-    return client.operations > 0 ? server.cpu_seconds * 1e6 / static_cast<double>(client.operations) : 0;
+    return client.operations > 0 ? server.cpu_seconds * 1e6 / static_cast<double>(client.operations)
+                                 : 0;
 }
 
 }  // namespace rdma_bench

@@ -1,4 +1,4 @@
-// result.hpp — what was measured, and what follows from it. Values.
+// result.hpp — the results of measurements, and figures derived from them. Values.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,17 +12,17 @@
 
 namespace rdma_bench {
 
-/// One side's part of a round's measurement.
+/// One side's measurement of a round.
 struct side_result {
-    /// Operations that this side started and completed, or received.
+    /// Operations that this side completed as initiator, or received.
     std::uint64_t operations = 0;
-    /// From the first one's start to the last one's end.
+    /// From the start of the first operation to the end of the last.
     double seconds = 0;
-    /// Processor time of the whole program, user and system.
+    /// Processor time of the whole process, user and system.
     double cpu_seconds = 0;
-    /// What was not as it should be.
+    /// Operations whose contents failed verification.
     std::uint64_t damaged = 0;
-    /// All lanes' counters, added up: see rcverbs::connection_statistics.
+    /// The sum of all connections' counters: see rcverbs::connection_statistics.
     std::uint64_t sends_posted = 0;
     std::uint64_t doorbells = 0;
     std::uint64_t completions = 0;
@@ -30,7 +30,7 @@ struct side_result {
     std::uint64_t empty_polls = 0;
     std::uint64_t sleeps = 0;
 
-    /// Adds a connection's counters, or with -1 takes them away.
+    /// Adds a connection's counters, or subtracts them if `sign` is -1.
     void add(rcverbs::connection_statistics const& s, int sign) noexcept;
 };
 
@@ -45,24 +45,25 @@ struct result {
     histogram latencies;
     bool is_bidirectional = false;
 
-    /// Per second, of both directions together.
+    /// Per second, both directions together.
     double operations_per_second() const noexcept;
     double megabytes_per_second() const noexcept;
     double gigabits_per_second() const noexcept;
-    /// Of the client's program, for one operation, in microseconds.
+    /// Of the client's process, per operation, in microseconds.
     double cpu_us() const noexcept;
     double server_cpu_us() const noexcept;
 };
 
-/// What opening and holding connections took.
+/// The cost of opening and holding connections.
 struct opening {
     std::uint64_t connections = 0;
-    /// From the first one's start to the last one's end.
+    /// From the start of the first connect to the end of the last.
     double seconds = 0;
-    /// For each connection: of the client's program, and of the whole machine (both sides of it, where they share one).
+    /// Per connection: memory of the client's process, and of the whole machine (both sides, if
+    /// they share it).
     double process_bytes = 0;
     double system_bytes = 0;
-    /// While they were held and nothing was done: how long, and both sides' processor time.
+    /// While the connections were idle: the duration, and both sides' processor time.
     double idle_seconds = 0;
     double idle_cpu_seconds = 0;
     double server_idle_cpu_seconds = 0;

@@ -3,6 +3,7 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
 #include "common/exchange.hpp"
@@ -11,22 +12,26 @@ namespace rdma_bench {
 
 namespace asio = boost::asio;
 using asio::use_awaitable;
-using demo::complain;
+using demo::print_error;
 using nlohmann::json;
 
 namespace {
 
 constexpr auto awaiting = asio::as_tuple(use_awaitable);
+constexpr std::size_t control_connections_max = 32;
 
 rcverbs::acceptor_options control_acceptor() {
     rcverbs::acceptor_options o;
     o.connection = control_options();
+    // One client is served. The other connections, each with its own text buffers, wait to be
+    // rejected.
+    o.connections_max = control_connections_max;
+    o.busy_private_data = busy_mark();
     return o;
 }
 
-rcverbs::acceptor_options lane_acceptor(team const& lanes, plan const& p, std::size_t thread) {
+rcverbs::acceptor_options data_acceptor(plan const& p) {
     rcverbs::acceptor_options o;
-    o.connection = lanes.options(thread);
     o.backlog = 4096;
     o.connections_max = p.connections;
     return o;
@@ -35,7 +40,9 @@ rcverbs::acceptor_options lane_acceptor(team const& lanes, plan const& p, std::s
 }  // namespace
 
 server::server(asio::io_context& io, rcverbs::endpoint const& where, limits l)
-    : io_{io}, limits_{std::move(l)}, acceptor_{io, where, control_acceptor()} {}
+    : io_{io},
+      limits_{std::move(l)},
+      acceptor_{io, where, control_acceptor()} {}
 
 void server::stop() {
     is_stopped_ = true;
@@ -44,117 +51,150 @@ void server::stop() {
 }
 
 asio::awaitable<void> server::run(std::uint64_t count) {
-    for (std::uint64_t served = 0; !is_stopped_ && (count == 0 || served < count); ++served) {
+    count_ = count;
+    while (!is_stopped_) {
         auto [ec, request] = co_await acceptor_.async_get_request(awaiting);
         if (ec == asio::error::operation_aborted) break;
         if (ec) {
-            complain(ec.message());
-            continue;
+            print_error(ec.message());
+            if (!acceptor_.is_open()) break;
+        } else if (client_ != nullptr) {
+            static_cast<void>(request.reject(busy_mark()));
+        } else {
+            start_serving(std::move(request));
         }
-        client_ = std::make_shared<control>(io_, std::move(request), limits_.patience);
-        std::string const peer = client_->connection().peer().to_string();
-        try {
-            co_await serve(client_);
-        } catch (std::exception const& e) {
-            if (!is_stopped_) complain(peer + ": " + e.what());
-        }
-        client_->close();
-        client_.reset();
     }
     acceptor_.close();
 }
 
+void server::start_serving(rcverbs::connection_request request) {
+    try {
+        client_ = std::make_shared<control>(
+            io_, rcverbs::connection{io_, std::move(request), control_options()}, limits_.patience
+        );
+    } catch (boost::system::system_error const& e) {
+        return print_error(e.what());
+    }
+    asio::co_spawn(io_, serve(client_), asio::detached);
+}
+
 asio::awaitable<void> server::serve(std::shared_ptr<control> client) {
-    co_await client->accept();
-    json const hello = co_await client->receive();
+    std::string const peer = client->connection().remote_endpoint().to_string();
+    try {
+        co_await talk(*client);
+    } catch (std::exception const& e) {
+        if (!is_stopped_) print_error(peer + ": " + e.what());
+    }
+    // Clears client_ before it answers `bye`: the same client may connect again as soon as it has
+    // the answer.
+    if (client_ == client) client_.reset();
+    if (count_ != 0 && ++served_ >= count_) acceptor_.close();
+    try {
+        json const answer{{"done", "bye"}};
+        if (client->connection().is_open()) co_await client->send(answer);
+        co_await client->await_end();
+    } catch (std::exception const&) {
+        // The client has disconnected already.
+    }
+}
+
+asio::awaitable<void> server::talk(control& client) {
+    co_await client.accept();
+    json const hello = co_await client.receive();
     std::string refusal;
     plan wanted;
     try {
-        if (hello.at("version") != protocol_version) throw std::invalid_argument{"this server speaks another version"};
-        wanted = hello.at("plan").get<plan>();
-        refusal = wanted.problem();
-    } catch (std::exception const& e) {
+        wanted = parse_hello(hello);
+    } catch (protocol_error const& e) {
         refusal = e.what();
     }
-    if (!refusal.empty()) {
-        // Made outside of the expression that awaits: g++ 12 does not compile a braced list there.
-        json const answer{{"refused", refusal}};
-        co_await client->send(answer);
-        co_await client->connection().async_wait_disconnected(awaiting);
-        co_return;
-    }
-    co_await carry_out(wanted, *client);
+    if (refusal.empty()) co_return co_await carry_out(wanted, client);
+    // Built outside of the co_await expression: g++ 12 does not compile a braced list there.
+    json const answer{{"refused", refusal}};
+    co_await client.send(answer);
 }
 
-asio::awaitable<void> server::accept_lanes(rcverbs::acceptor& at, team& lanes, std::size_t count) {
+asio::awaitable<void> server::accept_connections(
+    rcverbs::acceptor& at, connection_group& group, std::size_t count
+) {
     for (std::size_t i = 0; i < count; ++i) {
         auto [ec, request] = co_await at.async_get_request(awaiting);
         if (ec) co_return;
-        lane& next = lanes.add(std::move(request));
-        // Not one after another: a peer that is slow to answer holds up nobody else.
+        bench_connection& next =
+            group.add(rcverbs::connection{group.place(i), std::move(request), group.options()});
+        // Concurrently, so that a slow peer does not delay the others.
         asio::co_spawn(io_, next.accept(), asio::detached);
     }
 }
 
 asio::awaitable<void> server::carry_out(plan const& p, control& client) {
-    team lanes{io_, p, side::server, limits_};
+    connection_group group{io_, p, side::server, limits_};
     std::exception_ptr failed;
-    std::vector<rcverbs::acceptor> acceptors;
+    std::optional<rcverbs::acceptor> acceptor;
     try {
-        rcverbs::endpoint const here{client.connection().local().address(), 0};
-        json ports = json::array();
-        // Reserved: what is accepted refers to them.
-        acceptors.reserve(lanes.threads());
-        for (std::size_t i = 0; i < lanes.threads(); ++i) {
-            acceptors.emplace_back(io_, here, lane_acceptor(lanes, p, i));
-            ports.push_back(acceptors.back().local().port());
-            std::size_t const count = p.connections / lanes.threads() + (i < p.connections % lanes.threads() ? 1 : 0);
-            asio::co_spawn(io_, accept_lanes(acceptors.back(), lanes, count), asio::detached);
-        }
-        json const ready{{"ports", ports}};
-        co_await client.send(ready);
-        for (;;) {
-            json const order = co_await client.receive(true);
-            std::string const what = order.at("order");
-            if (what == "bye") break;
-            json answer{{"done", what}};
-            if (what == "pin") {
-                co_await lanes.pin();
-            } else if (what == "begin") {
-                round const next{order.at("size_bytes").get<std::uint64_t>(), order.at("seed").get<std::uint64_t>()};
-                co_await lanes.begin(next);
-            } else if (what == "measure") {
-                lanes.mark();
-            } else if (what == "run") {
-                // Its own direction goes on while the client's does; what it comes to is told at the end.
-                co_await client.send(answer);
-                co_await lanes.run(
-                    p.iterations > 0 ? p.iterations : until_stopped,
-                    p.iterations > 0 ? std::chrono::milliseconds{0} : p.duration
-                );
-                continue;
-            } else if (what == "end") {
-                // Of connections that rest, what they took until now.
-                if (p.what == operation::connect) answer["result"] = lanes.measured();
-                auto const counts = order.at("operations").get<std::vector<std::uint64_t>>();
-                std::uint64_t sum = 0;
-                for (std::uint64_t const c : counts) sum += c;
-                if (is_received(p.what) && !p.is_bidirectional) co_await lanes.await_operations(sum);
-                co_await lanes.stop();
-                if (p.verifies) co_await lanes.check_memory(counts);
-                if (p.what != operation::connect) answer["result"] = lanes.measured();
-                answer["operations"] = lanes.operations_of_each();
-            } else {
-                throw std::invalid_argument{"the client sent an unknown order"};
-            }
-            co_await client.send(answer);
-        }
+        rcverbs::endpoint const here{client.connection().local_endpoint().address(), 0};
+        readiness ready{0, limits_.patience};
+        acceptor.emplace(io_, here, data_acceptor(p));
+        ready.port = acceptor->local_endpoint().port();
+        asio::co_spawn(io_, accept_connections(*acceptor, group, p.connections), asio::detached);
+        json const answer = make_ready(ready);
+        co_await client.send(answer);
+        co_await obey(p, group, client);
     } catch (...) {
         failed = std::current_exception();
     }
-    acceptors.clear();
-    co_await lanes.close();
+    acceptor.reset();
+    // Handlers that deliver a new connection to the group may still be queued; run them while the
+    // group exists.
+    co_await asio::post(io_, use_awaitable);
+    co_await group.close();
     if (failed) std::rethrow_exception(failed);
+}
+
+// Returns when the client sends `bye`; serve() answers it after all connections are closed.
+asio::awaitable<void> server::obey(plan const& p, connection_group& group, control& client) {
+    for (;;) {
+        json const text = co_await client.receive();
+        order const o = parse_order(text, p);
+        if (o.kind == order_kind::bye) co_return;
+        json answer{{"done", text.at("order")}};
+        if (o.kind == order_kind::run) {
+            // Answered at once: the server's direction runs at the same time as the client's. Its
+            // result is in the answer to `end`.
+            co_await client.send(answer);
+            co_await group.run(
+                p.iterations > 0 ? p.iterations : until_stopped,
+                p.iterations > 0 ? std::chrono::milliseconds{0} : p.duration
+            );
+            continue;
+        }
+        co_await measure(p, group, o, answer);
+        co_await client.send(answer);
+    }
+}
+
+asio::awaitable<void> server::measure(
+    plan const& p, connection_group& group, order const& o, json& answer
+) {
+    switch (o.kind) {
+    case order_kind::pin: co_await group.pin(); break;
+    case order_kind::begin: co_await group.begin(o.next); break;
+    case order_kind::measure: group.mark(); break;
+    case order_kind::end: {
+        // The processor time of idle connections ends here, before stop().
+        if (p.what == operation::connect) answer["result"] = group.measured();
+        std::uint64_t sum = 0;
+        for (std::uint64_t const c : o.operations) sum += c;
+        if (is_received(p.what) && !p.is_bidirectional) co_await group.await_operations(sum);
+        co_await group.stop();
+        if (p.verifies) co_await group.check_memory(o.operations);
+        if (p.what != operation::connect) answer["result"] = group.measured();
+        answer["operations"] = group.operations_of_each();
+        break;
+    }
+    case order_kind::run:
+    case order_kind::bye: break;  // see obey()
+    }
 }
 
 }  // namespace rdma_bench

@@ -9,19 +9,20 @@ namespace rdma_bench {
 using rcverbs::access_flags;
 using rcverbs::error_code;
 
-// --- the receiving side ----------------------------------------------------------------------------------------
+// --- the receiving side --------------------------------------------------------------------------
 
-void sink_load::on_message(std::uint64_t number, rcverbs::received const& message) {
+void sink_load::on_message(std::uint64_t number, rcverbs::receive_result const& message) {
     check_message(number, message);
     count(1);
 }
 
-// --- the sending side --------------------------------------------------------------------------------------------
+// --- the sending side ----------------------------------------------------------------------------
 
-stream_load::stream_load(lane& on) : load{on} {
+stream_load::stream_load(bench_connection& on) : load{on} {
     plan const& p = on.terms();
     if (p.batch > 1) {
-        for (std::uint32_t i = 0; i < p.depth / p.batch; ++i) lists_.push_back({rcverbs::batch{on.connection(), p.batch}});
+        for (std::uint32_t i = 0; i < p.depth / p.batch; ++i)
+            lists_.push_back({rcverbs::batch{on.connection(), p.batch}});
     }
 }
 
@@ -31,8 +32,8 @@ void stream_load::on_begin() {
     if (is_received(on().terms().what)) on().listen(this);
 }
 
-// Of the other direction, where both sides send.
-void stream_load::on_message(std::uint64_t number, rcverbs::received const& message) {
+// Messages of the other direction, if both sides send.
+void stream_load::on_message(std::uint64_t number, rcverbs::receive_result const& message) {
     check_message(number, message);
 }
 
@@ -62,7 +63,9 @@ void stream_load::start_one() {
     case operation::read: return c.async_read(target(n), incoming(n), done);
     case operation::send: return c.async_send(outgoing(n), done);
     case operation::write_imm:
-        return c.async_write_with_immediate(outgoing(n), target(n), static_cast<std::uint32_t>(n), done);
+        return c.async_write_with_immediate(
+            outgoing(n), target(n), static_cast<std::uint32_t>(n), done
+        );
     case operation::fetch_add: return c.async_fetch_add(cell(), 1, word);
     case operation::compare_swap: return c.async_compare_swap(cell(), n, n + 1, word);
     case operation::connect: break;
@@ -74,7 +77,9 @@ void stream_load::add(rcverbs::batch& to, std::uint64_t n) {
     case operation::write: to.write(outgoing(n), target(n)); break;
     case operation::read: to.read(target(n), incoming(n)); break;
     case operation::send: to.send(outgoing(n)); break;
-    case operation::write_imm: to.write_with_immediate(outgoing(n), target(n), static_cast<std::uint32_t>(n)); break;
+    case operation::write_imm:
+        to.write_with_immediate(outgoing(n), target(n), static_cast<std::uint32_t>(n));
+        break;
     case operation::fetch_add: to.fetch_add(cell(), 1, outgoing(n)); break;
     case operation::compare_swap: to.compare_swap(cell(), n, n + 1, outgoing(n)); break;
     case operation::connect: break;
@@ -83,10 +88,11 @@ void stream_load::add(rcverbs::batch& to, std::uint64_t n) {
 
 void stream_load::start_batch() {
     plan const& p = on().terms();
-    // In turn, and completed in order: so the one whose turn it is has completed.
+    // Lists are submitted in turn and complete in order, so this one has completed.
     list& l = lists_[next_ / p.batch % lists_.size()];
     std::uint64_t const count = std::min<std::uint64_t>(left_, p.batch);
-    bool const is_same = l.is_filled && l.requests.size() == count && l.first % on().shape().slots == next_ % on().shape().slots;
+    bool const is_same = l.is_filled && l.requests.size() == count &&
+                         l.first % on().shape().slots == next_ % on().shape().slots;
     if (!is_same || p.what == operation::write_imm || p.what == operation::compare_swap) {
         l.requests.clear();
         for (std::uint64_t i = 0; i < count; ++i) add(l.requests, next_ + i);
@@ -103,7 +109,8 @@ void stream_load::start_batch() {
     });
 }
 
-// Registers memory before each operation and gives it back after: what a program pays that does not reuse its registrations.
+// Registers memory before each operation and deregisters it afterwards: the cost in a program that
+// does not reuse its registrations.
 void stream_load::start_registered() {
     rcverbs::connection& c = on().connection();
     std::uint64_t const n = next_++;
@@ -111,10 +118,7 @@ void stream_load::start_registered() {
     std::span<std::byte> const bytes = (is_read ? incoming(n) : outgoing(n)).bytes();
     error_code ec;
     auto region = std::make_unique<rcverbs::memory_region>(
-        c.domain(),
-        bytes,
-        is_read ? access_flags::local_write : access_flags::local_read,
-        ec
+        c.domain(), bytes, is_read ? access_flags::local_write : access_flags::local_read, ec
     );
     if (ec) return fail(ec);
     rcverbs::local_slice const slice = region->slice();
@@ -146,7 +150,7 @@ void stream_load::on_word(error_code const& ec, std::uint64_t n, std::uint64_t b
     on_done(ec, 1);
 }
 
-// What atomics brought back. As many as are in flight have slots of their own.
+// Verifies the results of atomics. Each atomic in flight has its own slot.
 void stream_load::check_batch(std::uint64_t first, std::uint64_t n) {
     if (!verifies() || !is_atomic(on().terms().what)) return;
     for (std::uint64_t i = first; i < first + n; ++i) {

@@ -1,4 +1,4 @@
-// stream_load.hpp — as many operations in flight as the plan's depth says; and the other side of that.
+// stream_load.hpp — keeps the plan's depth of operations in flight; and the receiving side.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace rdma_bench {
 
-/// Looks at the messages that come, and counts them.
+/// Verifies and counts incoming messages.
 class sink_load : public load, private message_sink {
 public:
     using load::load;
@@ -15,18 +15,18 @@ public:
 private:
     void on_begin() override { on().listen(this); }
     void start() override { finish(); }
-    void on_message(std::uint64_t number, rcverbs::received const& message) override;
+    void on_message(std::uint64_t number, rcverbs::receive_result const& message) override;
 };
 
-/// Keeps operations in flight: one call for each, or batches.
+/// Keeps operations in flight, posted one at a time or in batches.
 class stream_load final : public load, private message_sink {
 public:
-    explicit stream_load(lane& on);
+    explicit stream_load(bench_connection& on);
 
 private:
     void on_begin() override;
     void start() override { fill(); }
-    void on_message(std::uint64_t number, rcverbs::received const& message) override;
+    void on_message(std::uint64_t number, rcverbs::receive_result const& message) override;
 
     void fill();
     void start_one();
@@ -37,7 +37,7 @@ private:
     void on_word(rcverbs::error_code const& ec, std::uint64_t n, std::uint64_t before);
     void check_batch(std::uint64_t first, std::uint64_t count);
 
-    // A list that is submitted again and again; filled anew where its requests are not the same each time.
+    // A list that is submitted repeatedly; filled again if its requests change.
     struct list {
         rcverbs::batch requests;
         std::uint64_t first = 0;

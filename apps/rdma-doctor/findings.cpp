@@ -15,6 +15,7 @@ constexpr std::uint64_t enough_locked = std::uint64_t{64} << 20;
 bool is_ipv4(gid const& g) { return g.address.find(':') == std::string::npos; }
 bool is_link_local(gid const& g) { return g.address.starts_with("fe80:"); }
 bool is_active(port const& p) { return p.state == "ACTIVE"; }
+bool is_infiniband(port const& p) { return p.link_layer == "InfiniBand"; }
 
 struct place {
     int rank;
@@ -22,11 +23,17 @@ struct place {
 };
 
 place place_of(port const& p, gid const& g) {
-    if (p.link_layer == "InfiniBand") return {3, "InfiniBand, for programs that exchange it themselves; rdmacm goes by the IP address of the interface"};
-    if (g.kind != "RoCE v2") return {4, "RoCE v1: does not cross routers, and newer adapters leave it out"};
-    if (is_ipv4(g)) return {0, "RoCE v2 over IPv4: crosses routers, and is what programs take by default"};
-    if (is_link_local(g)) return {2, "RoCE v2, link-local: this network only, and addresses need the interface (%)"};
-    return {1, "RoCE v2 over IPv6: crosses routers"};
+    if (is_infiniband(p))
+        return {
+            3,
+            "InfiniBand, for programs that exchange it themselves; rdmacm uses the IP address of "
+            "the interface"};
+    if (g.kind != "RoCE v2")
+        return {4, "RoCE v1: not routable, and not supported by newer adapters"};
+    if (is_ipv4(g)) return {0, "RoCE v2 over IPv4: routable, and the default of programs"};
+    if (is_link_local(g))
+        return {2, "RoCE v2, link-local: this network only; addresses need the interface (%)"};
+    return {1, "RoCE v2 over IPv6: routable"};
 }
 
 module::state state_of(machine const& m, std::string_view name) {
@@ -34,19 +41,29 @@ module::state state_of(machine const& m, std::string_view name) {
     return at == m.modules.end() ? module::state::not_there : at->is;
 }
 
-// As a shell takes it for one word, whatever is in a name.
+// Quoted as one word for a shell, whatever characters the name has.
 std::string quoted(std::string const& name) {
-    auto const is_plain = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.' || c == '@'; };
+    auto const is_plain = [](unsigned char c) {
+        return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.' || c == '@';
+    };
     if (std::ranges::all_of(name, is_plain)) return name;
     std::string out = "'";
     for (char const c : name) out += c == '\'' ? "'\\''" : std::string{c};
     return out + "'";
 }
 
-// What could carry SoftRoCE: an Ethernet interface, best one with a link, then that of the default route, then an adapter.
+// The interface best suited to carry SoftRoCE: an Ethernet interface, preferably with a link, then
+// the one of the default route, then a hardware adapter.
 netdev const* carrier(machine const& m) {
     netdev const* best = nullptr;
-    auto const worth = [](netdev const& n) { return std::tuple{n.is_up && n.has_link, n.has_default_route, n.is_hardware, n.is_up, !n.addresses.empty()}; };
+    auto const worth = [](netdev const& n) {
+        return std::tuple{
+            n.is_up && n.has_link,
+            n.has_default_route,
+            n.is_hardware,
+            n.is_up,
+            !n.addresses.empty()};
+    };
     for (netdev const& n : m.netdevs) {
         if (n.is_ethernet && (best == nullptr || worth(n) > worth(*best))) best = &n;
     }
@@ -54,12 +71,20 @@ netdev const* carrier(machine const& m) {
 }
 
 finding missing_module(machine const& m, std::string const& name, std::string const& what_for) {
-    if (m.is_container) return {true, "the host has not loaded the module " + name + ", " + what_for + "; there:", "modprobe " + name};
-    if (state_of(m, name) == module::state::not_loaded) return {true, "the module " + name + ", " + what_for + ", is not loaded", "modprobe " + name};
+    if (m.is_container)
+        return {
+            true,
+            "the host has not loaded the module " + name + ", " + what_for + "; there:",
+            "modprobe " + name};
+    if (state_of(m, name) == module::state::not_loaded)
+        return {
+            true, "the module " + name + ", " + what_for + ", is not loaded", "modprobe " + name};
     finding f{
-        true, "the kernel " + m.release + " has no module " + name + ", " + what_for + ": start one that has, or run programs in the virtual machine (test/softroce/vm)",
-        {}
-    };
+        true,
+        "the kernel " + m.release + " has no module " + name + ", " + what_for +
+            ": boot a kernel that has it, or run programs in the virtual machine "
+            "(test/softroce/vm)",
+        {}};
     if (m.distribution == "ubuntu") f.command = "apt-get install linux-modules-extra-" + m.release;
     if (m.distribution == "debian") f.command = "apt-get install linux-image-amd64";
     return f;
@@ -67,21 +92,34 @@ finding missing_module(machine const& m, std::string const& name, std::string co
 
 void look_for_device(machine const& m, std::vector<finding>& out) {
     if (!m.devices.empty()) return;
-    if (state_of(m, "rdma_rxe") != module::state::loaded) out.push_back(missing_module(m, "rdma_rxe", "SoftRoCE"));
+    if (state_of(m, "rdma_rxe") != module::state::loaded)
+        out.push_back(missing_module(m, "rdma_rxe", "SoftRoCE"));
     netdev const* const on = carrier(m);
     std::string const what = "there is no RDMA device: no adapter, and no SoftRoCE device";
     if (m.is_container) {
         out.push_back({true, what + "; on the host:", "docker/host-softroce up"});
     } else if (on == nullptr) {
-        out.push_back({true, what + ", nor an Ethernet interface that could carry one", "ip link add v0 type veth peer name v0peer"});
+        out.push_back(
+            {true,
+             what + ", nor an Ethernet interface that could carry one",
+             "ip link add v0 type veth peer name v0peer"}
+        );
     } else {
-        out.push_back({true, what + "; " + on->name + " could carry one", "rdma link add rxe0 type rxe netdev " + quoted(on->name)});
+        out.push_back(
+            {true,
+             what + "; " + on->name + " could carry one",
+             "rdma link add rxe0 type rxe netdev " + quoted(on->name)}
+        );
     }
 }
 
-constexpr char const* run_with_devices = "docker run --device=/dev/infiniband --network=host --cap-add=IPC_LOCK --ulimit memlock=-1 IMAGE";
+constexpr char const* run_with_devices =
+    "docker run --device=/dev/infiniband --network=host --cap-add=IPC_LOCK --ulimit memlock=-1 "
+    "IMAGE";
 
-void look_at_file(machine const& m, device_file const& f, std::string const& module, std::vector<finding>& out) {
+void look_at_file(
+    machine const& m, device_file const& f, std::string const& module, std::vector<finding>& out
+) {
     if (f.may_be_opened) return;
     if (!f.is_there && m.is_container) {
         out.push_back({true, f.path + " is not in this container", run_with_devices});
@@ -89,18 +127,29 @@ void look_at_file(machine const& m, device_file const& f, std::string const& mod
         if (state_of(m, module) != module::state::loaded) {
             out.push_back(missing_module(m, module, "which makes " + f.path));
         } else {
-            out.push_back({true, f.path + " is not there although " + module + " is loaded", "udevadm trigger --subsystem-match=infiniband_verbs --subsystem-match=misc"});
+            out.push_back(
+                {true,
+                 f.path + " is not there although " + module + " is loaded",
+                 "udevadm trigger --subsystem-match=infiniband_verbs --subsystem-match=misc"}
+            );
         }
     } else if (f.error == EACCES) {
         out.push_back({true, "this user may not open " + f.path, "chmod a+rw " + f.path});
     } else if (f.error == EPERM && m.is_container) {
-        out.push_back({true, "this container may not open " + f.path + ", though it sees it", run_with_devices});
+        out.push_back(
+            {true,
+             "this container may not open " + f.path + ", though it sees it",
+             run_with_devices}
+        );
     } else {
-        out.push_back({true, f.path + " cannot be opened: " + std::generic_category().message(f.error), {}});
+        out.push_back(
+            {true, f.path + " cannot be opened: " + std::generic_category().message(f.error), {}}
+        );
     }
 }
 
-// The network interfaces that a port is reached by. A GID names its own; where none does, as on InfiniBand, it is the adapter's.
+// The network interfaces by which a port is reached. A GID names its interface; where none does, as
+// on InfiniBand, the interfaces are the adapter's.
 std::vector<std::string> interfaces(rdma_device const& d, port const& p) {
     std::vector<std::string> out;
     for (ranked_gid const& r : ranked(p)) {
@@ -110,36 +159,62 @@ std::vector<std::string> interfaces(rdma_device const& d, port const& p) {
     return out.empty() ? d.netdevs : out;
 }
 
-void look_at_port(machine const& m, rdma_device const& d, port const& p, std::vector<finding>& out) {
+// Why a port is not active. `on`: its network interface, if it is visible here.
+finding inactive(port const& p, std::string const& name, netdev const* on) {
+    std::string const what = name + " is " + p.state + ", not ACTIVE";
+    if (is_infiniband(p)) {
+        bool const has_link = p.state == "INIT" || p.state == "ARMED";
+        if (has_link)
+            return {true, what + ": no subnet manager has set it up", "systemctl start opensm"};
+        return {true, what + ": it has no link, or nobody at its other end", {}};
+    }
+    if (on == nullptr) return {true, what, {}};
+    if (on->is_up)
+        return {
+            true,
+            what + ": " + on->name + " is up, but has no link (a cable, or the other end)",
+            {}};
+    return {true, what, "ip link set " + quoted(on->name) + " up"};
+}
+
+void look_at_port(
+    machine const& m, rdma_device const& d, port const& p, std::vector<finding>& out
+) {
     std::string const name = "port " + std::to_string(p.number) + " of " + d.name;
     auto const names = interfaces(d, p);
     std::string const interface = names.empty() ? "" : names.front();
     auto const at = std::ranges::find(m.netdevs, interface, &netdev::name);
     if (!is_active(p)) {
-        std::string const what = name + " is " + p.state + ", not ACTIVE";
-        if (p.link_layer == "InfiniBand") {
-            bool const has_link = p.state == "INIT" || p.state == "ARMED";
-            out.push_back({true, what + (has_link ? ": no subnet manager has set it up" : ": it has no link, or nobody at its other end"), has_link ? "systemctl start opensm" : ""});
-        } else if (at == m.netdevs.end()) {
-            out.push_back({true, what, {}});
-        } else if (at->is_up) {
-            out.push_back({true, what + ": " + interface + " is up, but has no link (a cable, or the other end)", {}});
-        } else {
-            out.push_back({true, what, "ip link set " + quoted(interface) + " up"});
-        }
+        out.push_back(inactive(p, name, at == m.netdevs.end() ? nullptr : &*at));
+    } else if (interface.empty() && is_infiniband(p)) {
+        out.push_back(
+            {true,
+             name + " has no network interface, by whose IP address rdmacm would find it (IPoIB)",
+             "modprobe ib_ipoib"}
+        );
     } else if (interface.empty()) {
-        out.push_back({true, name + " has no network interface, by whose IP address rdmacm would find it" + (p.link_layer == "InfiniBand" ? " (IPoIB)" : ""), p.link_layer == "InfiniBand" ? "modprobe ib_ipoib" : ""});
+        out.push_back(
+            {true, name + " has no network interface, by whose IP address rdmacm would find it", {}}
+        );
     } else if (at == m.netdevs.end()) {
-        out.push_back({
-            true, interface + ", the interface of " + name + ", is in another network namespace, and with it the IP address by which rdmacm would find it",
-            m.is_container ? run_with_devices : ""
-        });
+        out.push_back(
+            {true,
+             interface + ", the interface of " + name +
+                 ", is in another network namespace, and with it the IP address by which rdmacm "
+                 "would find it",
+             m.is_container ? run_with_devices : ""}
+        );
     } else if (at->addresses.empty()) {
-        out.push_back({true, interface + ", the interface of " + name + ", has no IP address, by which rdmacm would find it", "ip addr add 192.168.77.1/24 dev " + quoted(interface)});
+        out.push_back(
+            {true,
+             interface + ", the interface of " + name +
+                 ", has no IP address, by which rdmacm would find it",
+             "ip addr add 192.168.77.1/24 dev " + quoted(interface)}
+        );
     }
 }
 
-// One good port is enough: what others lack is a remark then.
+// If one port works, defects of other ports are remarks.
 void look_at_ports(machine const& m, std::vector<finding>& out) {
     std::vector<finding> about;
     for (rdma_device const& d : m.devices) {
@@ -190,16 +265,25 @@ std::vector<finding> findings(machine const& m) {
     for (rdma_device const& d : m.devices) {
         look_at_file(m, d.file, "ib_uverbs", out);
         if (d.file.may_be_opened && !d.limits) {
-            out.push_back({true, "libibverbs cannot open " + d.name + ": its provider library is missing", "apt-get install ibverbs-providers"});
+            out.push_back(
+                {true,
+                 "libibverbs cannot open " + d.name + ": its provider library is missing",
+                 "apt-get install ibverbs-providers"}
+            );
         }
     }
     look_at_ports(m, out);
     if (!m.may_lock_all && m.memory_lock_bytes < enough_locked) {
-        std::string const what = "only " + std::to_string(m.memory_lock_bytes / 1024) + " KiB of memory may be registered by this user (ulimit -l)";
+        std::string const what = "only " + std::to_string(m.memory_lock_bytes / 1024) +
+                                 " KiB of memory may be registered by this user (ulimit -l)";
         if (m.is_container) {
             out.push_back({false, what, "docker run --ulimit memlock=-1 IMAGE"});
         } else {
-            out.push_back({false, what + "; more after the next login with", "echo '* - memlock unlimited' >/etc/security/limits.d/rdma.conf"});
+            out.push_back(
+                {false,
+                 what + "; more after the next login with",
+                 "echo '* - memlock unlimited' >/etc/security/limits.d/rdma.conf"}
+            );
         }
     }
     return out;

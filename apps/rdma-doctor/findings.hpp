@@ -1,4 +1,4 @@
-// findings.hpp — what follows from what a machine has: which addresses serve best, and what is missing. Decides only.
+// findings.hpp — ranks a machine's RDMA addresses and finds what is missing. Has no side effects.
 #pragma once
 
 #include <string>
@@ -9,22 +9,22 @@
 
 namespace rdma_doctor {
 
-/// An address of a port, and why it has its place.
+/// An address of a port, and the reason for its rank.
 struct ranked_gid {
     gid address;
     std::string_view reason;
 };
 
-/// A port's addresses, the best first.
+/// A port's addresses, best first.
 std::vector<ranked_gid> ranked(port const& p);
 
-/// The IP addresses by which the devices can be reached, the best first: those of their active ports' network interfaces, on
-/// InfiniBand of the adapter's.
+/// The IP addresses by which the devices can be reached, best first: those of their active ports'
+/// network interfaces; on InfiniBand, of the adapter's interfaces.
 std::vector<std::string> addresses_to_try(machine const& m);
 
-/// Something that is missing or not good, and the command that mends it, if one does, as a shell takes it.
+/// A defect, and the shell command that fixes it, if there is one.
 struct finding {
-    /// True if there can be no connection as long as it is so.
+    /// True if no connection is possible until it is fixed.
     bool prevents = true;
     std::string what;
     std::string command;

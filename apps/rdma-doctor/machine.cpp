@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The first line of a file, or nothing: what a device does not have cannot be read.
+// The first line of a file; empty if it cannot be read, as attributes that a device lacks.
 std::string line_of(fs::path const& file) {
     std::ifstream in{file};
     std::string line;
@@ -34,11 +34,12 @@ std::string line_of(fs::path const& file) {
     return line;
 }
 
-// The names in a folder, in order; numbers first, by their value.
+// The names in a folder, sorted; numbers first, by value.
 std::vector<std::string> names_in(fs::path const& folder) {
     std::vector<std::string> names;
     std::error_code ec;
-    for (auto const& entry : fs::directory_iterator{folder, ec}) names.push_back(entry.path().filename());
+    for (auto const& entry : fs::directory_iterator{folder, ec})
+        names.push_back(entry.path().filename());
     std::ranges::sort(names, {}, [](std::string const& name) {
         bool const is_word = name.find_first_not_of("0123456789") != std::string::npos;
         return std::tuple{is_word, is_word ? 0 : name.size(), name};
@@ -57,7 +58,9 @@ std::string value_of(fs::path const& file, std::string const& key) {
     return {};
 }
 
-unsigned number(std::string const& text) { return static_cast<unsigned>(std::strtoul(text.c_str(), nullptr, 10)); }
+unsigned number(std::string const& text) {
+    return static_cast<unsigned>(std::strtoul(text.c_str(), nullptr, 10));
+}
 
 // "4: ACTIVE" to "ACTIVE".
 std::string behind_colon(std::string const& text) {
@@ -65,7 +68,8 @@ std::string behind_colon(std::string const& text) {
     return at == std::string::npos ? text : text.substr(at + 2);
 }
 
-// The kernel writes every address in eight full groups. None if it is all zeros: a place that is not taken.
+// The kernel prints every address as eight full groups. None if the address is all zeros: an empty
+// entry.
 std::optional<std::string> address_text(std::string const& full) {
     in6_addr bytes{};
     if (::inet_pton(AF_INET6, full.c_str(), &bytes) != 1) return std::nullopt;
@@ -89,12 +93,17 @@ port look_at_port(fs::path const& folder) {
         auto const address = address_text(line_of(folder / "gids" / index));
         if (!address) continue;
         fs::path const about = folder / "gid_attrs";
-        p.gids.push_back({number(index), *address, line_of(about / "types" / index), line_of(about / "ndevs" / index)});
+        p.gids.push_back(
+            {number(index),
+             *address,
+             line_of(about / "types" / index),
+             line_of(about / "ndevs" / index)}
+        );
     }
     return p;
 }
 
-// By opening it: what a container's rules for devices forbid shows in nothing else.
+// Opens the file: a container's device rules show only when it is opened.
 device_file look_at_file(fs::path const& root, std::string const& path) {
     int const file = ::open((root / path.substr(1)).c_str(), O_RDWR | O_CLOEXEC);
     if (file < 0) return {path, errno != ENOENT && errno != ENOTDIR, false, errno};
@@ -102,7 +111,7 @@ device_file look_at_file(fs::path const& root, std::string const& path) {
     return {path, true, true, 0};
 }
 
-// The verbs file of a device: the one that names it.
+// The uverbs file of a device: the one whose ibdev attribute names it.
 std::string verbs_file(fs::path const& root, std::string const& device) {
     fs::path const folder = root / "sys/class/infiniband_verbs";
     for (std::string const& name : names_in(folder)) {
@@ -115,7 +124,8 @@ bool has_module_file(fs::path const& root, std::string const& release, std::stri
     for (char const* const list : {"modules.dep", "modules.builtin"}) {
         std::ifstream in{root / "lib/modules" / release / list};
         for (std::string line; std::getline(in, line);) {
-            if (line.substr(0, line.find(':')).find("/" + name + ".ko") != std::string::npos) return true;
+            if (line.substr(0, line.find(':')).find("/" + name + ".ko") != std::string::npos)
+                return true;
         }
     }
     return false;
@@ -124,10 +134,13 @@ bool has_module_file(fs::path const& root, std::string const& release, std::stri
 module look_at_module(fs::path const& root, std::string const& release, std::string const& name) {
     std::error_code ec;
     if (fs::exists(root / "sys/module" / name, ec)) return {name, module::state::loaded};
-    return {name, has_module_file(root, release, name) ? module::state::not_loaded : module::state::not_there};
+    return {
+        name,
+        has_module_file(root, release, name) ? module::state::not_loaded
+                                             : module::state::not_there};
 }
 
-// The interfaces that lead to everywhere, by IPv4. Source: proc(5), /proc/net/route.
+// The interfaces of the IPv4 default routes. Source: proc(5), /proc/net/route.
 std::vector<std::string> default_routes(fs::path const& root) {
     std::vector<std::string> out;
     std::ifstream in{root / "proc/net/route"};
@@ -152,15 +165,22 @@ void add_addresses(machine& m) {
     for (int const family : {AF_INET, AF_INET6}) {
         for (ifaddrs const* a = list; a != nullptr; a = a->ifa_next) {
             if (a->ifa_addr == nullptr || a->ifa_addr->sa_family != family) continue;
-            // A label ("eth0:1") is an address's, not an interface's.
+            // A label ("eth0:1") belongs to an address, not to an interface.
             std::string_view const labelled = a->ifa_name;
-            auto const at = std::ranges::find(m.netdevs, labelled.substr(0, labelled.find(':')), &netdev::name);
+            auto const at =
+                std::ranges::find(m.netdevs, labelled.substr(0, labelled.find(':')), &netdev::name);
             if (at == m.netdevs.end()) continue;
             char text[INET6_ADDRSTRLEN] = {};
             if (family == AF_INET) {
-                ::inet_ntop(family, &reinterpret_cast<sockaddr_in const*>(a->ifa_addr)->sin_addr, text, sizeof text);
+                ::inet_ntop(
+                    family,
+                    &reinterpret_cast<sockaddr_in const*>(a->ifa_addr)->sin_addr,
+                    text,
+                    sizeof text
+                );
             } else {
-                in6_addr const& address = reinterpret_cast<sockaddr_in6 const*>(a->ifa_addr)->sin6_addr;
+                in6_addr const& address =
+                    reinterpret_cast<sockaddr_in6 const*>(a->ifa_addr)->sin6_addr;
                 if (IN6_IS_ADDR_LINKLOCAL(&address)) continue;
                 ::inet_ntop(family, &address, text, sizeof text);
             }
@@ -176,19 +196,23 @@ void ask_verbs(machine& m) {
             if (at != m.devices.end()) at->limits = d.limits;
         }
     } catch (boost::system::system_error const&) {
-        return;  // the limits are missing then, and that is what is said
+        return;  // the limits stay empty
     }
     int count = 0;
-    std::unique_ptr<ibv_device*, decltype(&::ibv_free_device_list)> const list{::ibv_get_device_list(&count), ::ibv_free_device_list};
+    std::unique_ptr<ibv_device*, decltype(&::ibv_free_device_list)> const list{
+        ::ibv_get_device_list(&count), ::ibv_free_device_list};
     for (int i = 0; list != nullptr && i < count; ++i) {
-        auto const at = std::ranges::find(m.devices, ::ibv_get_device_name(list.get()[i]), &rdma_device::name);
+        auto const at =
+            std::ranges::find(m.devices, ::ibv_get_device_name(list.get()[i]), &rdma_device::name);
         if (at == m.devices.end()) continue;
-        std::unique_ptr<ibv_context, decltype(&::ibv_close_device)> const device{::ibv_open_device(list.get()[i]), ::ibv_close_device};
+        std::unique_ptr<ibv_context, decltype(&::ibv_close_device)> const device{
+            ::ibv_open_device(list.get()[i]), ::ibv_close_device};
         if (device == nullptr) continue;
         for (port& p : at->ports) {
             ibv_port_attr about{};
-            // 1 to 5 stand for 256 to 4096. Source: enum ibv_mtu.
-            if (::ibv_query_port(device.get(), static_cast<std::uint8_t>(p.number), &about) == 0) p.mtu = 128U << about.active_mtu;
+            // The values 1 to 5 stand for 256 to 4096. Source: enum ibv_mtu.
+            if (::ibv_query_port(device.get(), static_cast<std::uint8_t>(p.number), &about) == 0)
+                p.mtu = 128U << about.active_mtu;
         }
     }
 }
@@ -199,12 +223,13 @@ machine look_at(fs::path const& root, std::string const& release) {
     machine m;
     m.release = release;
     std::error_code ec;
-    // Docker's, Podman's, and what others agreed on.
+    // Marker files of Docker, of Podman, and of systemd's container interface.
     for (char const* const sign : {".dockerenv", "run/.containerenv", "run/systemd/container"}) {
         m.is_container = m.is_container || fs::exists(root / sign, ec);
     }
     m.distribution = value_of(root / "etc/os-release", "ID=");
-    for (char const* const name : {"ib_uverbs", "rdma_ucm", "rdma_rxe"}) m.modules.push_back(look_at_module(root, release, name));
+    for (char const* const name : {"ib_uverbs", "rdma_ucm", "rdma_rxe"})
+        m.modules.push_back(look_at_module(root, release, name));
     m.connection_manager = look_at_file(root, "/dev/infiniband/rdma_cm");
     fs::path const devices = root / "sys/class/infiniband";
     for (std::string const& name : names_in(devices)) {
@@ -212,7 +237,8 @@ machine look_at(fs::path const& root, std::string const& release) {
         d.name = name;
         d.file = look_at_file(root, verbs_file(root, name));
         d.netdevs = names_in(devices / name / "device/net");
-        for (std::string const& p : names_in(devices / name / "ports")) d.ports.push_back(look_at_port(devices / name / "ports" / p));
+        for (std::string const& p : names_in(devices / name / "ports"))
+            d.ports.push_back(look_at_port(devices / name / "ports" / p));
         m.devices.push_back(std::move(d));
     }
     fs::path const netdevs = root / "sys/class/net";
@@ -240,11 +266,12 @@ machine look_at_this_machine() {
     ::uname(&u);
     machine m = look_at("/", u.release);
     m.kernel = std::string{u.sysname} + " " + u.release + " " + u.machine;
-    // Kubernetes leaves no file to tell it by.
+    // Kubernetes leaves no marker file.
     m.is_container = m.is_container || std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
     m.may_lock_all = may_lock_all();
     rlimit lock{};
-    if (::getrlimit(RLIMIT_MEMLOCK, &lock) == 0) m.memory_lock_bytes = lock.rlim_cur == RLIM_INFINITY ? unlimited : lock.rlim_cur;
+    if (::getrlimit(RLIMIT_MEMLOCK, &lock) == 0)
+        m.memory_lock_bytes = lock.rlim_cur == RLIM_INFINITY ? unlimited : lock.rlim_cur;
     add_addresses(m);
     ask_verbs(m);
     return m;

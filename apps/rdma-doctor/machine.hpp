@@ -1,4 +1,5 @@
-// machine.hpp — what a machine has that RDMA needs, as its kernel's files and its verbs say.
+// machine.hpp — the state of a machine that matters for RDMA, read from kernel files and from
+// verbs.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace rdma_doctor {
 /// One address of a port. Source: /sys/class/infiniband/*/ports/*/gids and gid_attrs.
 struct gid {
     unsigned index = 0;
-    /// As text; IPv4 where it stands for an IPv4 address.
+    /// As text; an IPv4-mapped address as IPv4.
     std::string address;
     /// "RoCE v2", "IB/RoCE v1".
     std::string kind;
@@ -29,17 +30,17 @@ struct port {
     /// "Ethernet", "InfiniBand".
     std::string link_layer;
     std::string rate;
-    /// Bytes; 0 if the device could not be asked.
+    /// Bytes; 0 if the device could not be queried.
     unsigned mtu = 0;
     std::vector<gid> gids;
 };
 
-/// A file that a program must be able to open for reading and writing.
+/// A device file that a program must be able to open for reading and writing.
 struct device_file {
     std::string path;
     bool is_there = false;
     bool may_be_opened = false;
-    /// Why not, as errno, if it is there.
+    /// The errno of opening it, if the file exists.
     int error = 0;
 };
 
@@ -47,7 +48,7 @@ struct rdma_device {
     std::string name;
     device_file file;
     std::vector<port> ports;
-    /// The network interfaces of the same adapter: how InfiniBand is reached by IP.
+    /// The network interfaces of the same adapter, by which InfiniBand is reached over IP.
     std::vector<std::string> netdevs;
     /// None if libibverbs cannot open it.
     std::optional<rcverbs::device_limits> limits;
@@ -63,14 +64,14 @@ struct module {
 /// A network interface other than the loopback one.
 struct netdev {
     std::string name;
-    /// Switched on; whether there is a link is another thing.
+    /// Administratively up; has_link says whether there is a link.
     bool is_up = false;
     bool has_link = false;
     bool is_ethernet = false;
-    /// An adapter's, not one that the kernel made up: a bridge, a veth.
+    /// True for an adapter, false for an interface that exists in software only (a bridge, a veth).
     bool is_hardware = false;
     bool has_default_route = false;
-    /// IPv4 first; without link-local ones.
+    /// IPv4 first, without link-local addresses.
     std::vector<std::string> addresses;
 };
 
@@ -79,14 +80,15 @@ constexpr std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max();
 
 struct machine {
     std::string kernel;
-    /// Its release alone, as in /lib/modules.
+    /// The release alone, as in /lib/modules.
     std::string release;
     /// The distribution's ID in os-release: "debian", "ubuntu".
     std::string distribution;
     bool is_container = false;
-    /// The capability by which memory is locked without limit. Root has it, but not in every container.
+    /// True with CAP_IPC_LOCK, which lifts the limit on locked memory. Root has it, but not in
+    /// every container.
     bool may_lock_all = false;
-    /// Bytes that this process may lock without it.
+    /// The limit on locked memory without that capability, in bytes.
     std::uint64_t memory_lock_bytes = 0;
     std::vector<module> modules;
     device_file connection_manager;
@@ -94,11 +96,11 @@ struct machine {
     std::vector<netdev> netdevs;
 };
 
-/// What the files below `root` say ("/" for this machine), and nothing else: no addresses of network interfaces, limits of
-/// processes, nor verbs.
+/// Reads the files below `root` ("/" for this machine), and nothing else: no interface addresses,
+/// no process limits, no verbs.
 machine look_at(std::filesystem::path const& root, std::string const& release);
 
-/// This machine: the same, and the rest.
+/// This machine: the files, and everything else.
 machine look_at_this_machine();
 
 }  // namespace rdma_doctor

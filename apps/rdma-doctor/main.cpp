@@ -1,5 +1,6 @@
-// rdma-doctor — says what this machine has for RDMA, tries a connection, and what is missing with the command that mends it.
-#include <boost/asio/ip/address.hpp>
+// rdma-doctor — shows this machine's RDMA configuration, tries a connection, and lists what is
+// missing with the command that fixes it.
+#include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <exception>
@@ -22,7 +23,8 @@ rdma_doctor::examination examine(doctor_arguments const& a) {
     rdma_doctor::examination e;
     e.seen = rdma_doctor::look_at_this_machine();
     e.found = rdma_doctor::findings(e.seen);
-    auto const addresses = a.address.empty() ? rdma_doctor::addresses_to_try(e.seen) : std::vector{a.address};
+    auto const addresses =
+        a.address.empty() ? rdma_doctor::addresses_to_try(e.seen) : std::vector{a.address};
     for (std::string const& address : addresses) {
         e.tests.push_back(rdma_doctor::test_address(address, a.timeout));
         if (e.works()) break;
@@ -34,17 +36,21 @@ rdma_doctor::examination examine(doctor_arguments const& a) {
 
 int main(int argc, char** argv) {
     doctor_arguments a;
-    CLI::App app{"Says what this machine has for RDMA, connects to itself, and names for all that is missing the command that mends it."};
-    app.add_flag("--json", a.wants_json, "say it in JSON");
-    app.add_flag("-q,--quiet", a.is_quiet, "print only the address at which a connection worked")->excludes("--json");
-    app.add_option("--address", a.address, "the IP address to try; else those of the devices, until one works")
-        ->check([](std::string const& given) {
-            boost::system::error_code ec;
-            boost::asio::ip::make_address(given, ec);
-            return ec ? given + " is no IP address" : std::string{};
-        })
-        ->option_text("ADDR");
-    demo::add_duration(app, "--timeout", a.timeout, "how long a step of the self-test may take", "5s");
+    CLI::App app{
+        "Examines this machine's RDMA devices, connects to itself, and prints for each problem the "
+        "command that repairs it."};
+    app.add_flag("--json", a.wants_json, "print JSON");
+    app.add_flag("-q,--quiet", a.is_quiet, "print only the address at which a connection worked")
+        ->excludes("--json");
+    demo::add_address(
+        app,
+        "--address",
+        a.address,
+        "the IP address to try; without it, those of the devices, until one works"
+    );
+    demo::add_duration(
+        app, "--timeout", a.timeout, "the deadline of each step of the self-test", "5s"
+    );
     app.footer("Exit code: 0 if an RDMA connection worked, 1 if none did, 2 for wrong usage.");
     exit_code code = exit_code::other;
     if (!demo::parse(app, argc, argv, code)) return static_cast<int>(code);

@@ -33,29 +33,35 @@ std::string joined(std::vector<std::string> const& words) {
 
 std::string locked_memory(machine const& m) {
     if (m.may_lock_all) return "without limit (CAP_IPC_LOCK)";
-    return m.memory_lock_bytes == unlimited ? "without limit" : std::to_string(m.memory_lock_bytes / 1024) + " KiB";
+    return m.memory_lock_bytes == unlimited ? "without limit"
+                                            : std::to_string(m.memory_lock_bytes / 1024) + " KiB";
 }
 
 void write_device(std::ostream& out, rdma_device const& d) {
     out << "\ndevice " << d.name << "\n  file     " << d.file.path << ' ' << state(d.file) << '\n';
     if (d.limits) {
         rcverbs::device_limits const& l = *d.limits;
-        out << "  limits   queues of " << l.queue_depth_max << " requests, " << l.segments_max << " segments each; completion queues of "
-            << l.completion_queue_depth_max << "; " << l.initiator_depth_max << " reads and atomics at a time; messages of "
-            << l.message_bytes_max << " bytes; " << (l.has_atomics ? "atomics" : "no atomics") << '\n';
+        out << "  limits   queues of " << l.queue_depth_max << " requests, " << l.segments_max
+            << " segments each; completion queues of " << l.completion_queue_depth_max << "; "
+            << l.initiator_depth_max << " reads and atomics at a time; messages of "
+            << l.message_bytes_max << " bytes; " << (l.has_atomics ? "atomics" : "no atomics")
+            << '\n';
     }
     for (port const& p : d.ports) {
         out << "  port " << p.number << "   " << p.state << ", " << p.link_layer << ", " << p.rate;
         if (p.mtu > 0) out << ", MTU " << p.mtu;
         out << '\n';
         for (ranked_gid const& r : ranked(p)) {
-            out << "    " << r.address.address << " (gid " << r.address.index << (r.address.netdev.empty() ? "" : ", " + r.address.netdev)
-                << ")\n      " << r.reason << '\n';
+            out << "    " << r.address.address << " (gid " << r.address.index
+                << (r.address.netdev.empty() ? "" : ", " + r.address.netdev) << ")\n      "
+                << r.reason << '\n';
         }
     }
 }
 
-ordered_json to_json(device_file const& f) { return {{"path", f.path}, {"exists", f.is_there}, {"may_be_opened", f.may_be_opened}}; }
+ordered_json to_json(device_file const& f) {
+    return {{"path", f.path}, {"exists", f.is_there}, {"may_be_opened", f.may_be_opened}};
+}
 
 ordered_json to_json(rcverbs::device_limits const& l) {
     return {
@@ -83,7 +89,13 @@ ordered_json to_json(port const& p) {
              {"reason", r.reason}}
         );
     }
-    return {{"number", p.number}, {"state", p.state}, {"link_layer", p.link_layer}, {"rate", p.rate}, {"mtu", p.mtu}, {"gids", gids}};
+    return {
+        {"number", p.number},
+        {"state", p.state},
+        {"link_layer", p.link_layer},
+        {"rate", p.rate},
+        {"mtu", p.mtu},
+        {"gids", gids}};
 }
 
 ordered_json to_json(rdma_device const& d) {
@@ -99,19 +111,25 @@ ordered_json to_json(rdma_device const& d) {
 std::string text(examination const& e) {
     machine const& m = e.seen;
     std::ostringstream out;
-    out << "kernel     " << m.kernel << (m.is_container ? ", in a container" : "") << "\nmodules    ";
-    for (module const& one : m.modules) out << (&one == m.modules.data() ? "" : ", ") << one.name << ' ' << name(one.is);
-    out << "\nfile       " << m.connection_manager.path << ' ' << state(m.connection_manager) << "\nmemory     may be registered "
-        << locked_memory(m) << "\ninterfaces ";
+    out << "kernel     " << m.kernel << (m.is_container ? ", in a container" : "")
+        << "\nmodules    ";
+    for (module const& one : m.modules)
+        out << (&one == m.modules.data() ? "" : ", ") << one.name << ' ' << name(one.is);
+    out << "\nfile       " << m.connection_manager.path << ' ' << state(m.connection_manager)
+        << "\nmemory     may be registered " << locked_memory(m) << "\ninterfaces ";
     for (netdev const& n : m.netdevs) {
-        out << (&n == m.netdevs.data() ? "" : ", ") << n.name << (!n.is_up ? " down" : n.has_link ? " up" : " up without link")
+        out << (&n == m.netdevs.data() ? "" : ", ") << n.name
+            << (!n.is_up     ? " down"
+                : n.has_link ? " up"
+                             : " up without link")
             << (n.addresses.empty() ? "" : " " + n.addresses.front());
     }
     out << '\n';
     for (rdma_device const& d : m.devices) write_device(out, d);
     out << '\n';
     for (self_test_result const& t : e.tests) {
-        out << "self-test at " << t.address << ": " << (t.done.empty() ? "nothing" : joined(t.done)) << " succeeded";
+        out << "self-test at " << t.address << ": " << (t.done.empty() ? "nothing" : joined(t.done))
+            << " succeeded";
         if (!t.left_out.empty()) out << "; the device has no " << joined(t.left_out);
         if (!t.works()) out << "; then: " << t.failure;
         out << '\n';
@@ -122,30 +140,51 @@ std::string text(examination const& e) {
     }
     out << (e.works() ? "RDMA works on this machine.\n" : "RDMA does not work on this machine.\n");
     std::string all = out.str();
-    // A name may hold what a terminal takes for commands.
-    std::ranges::replace_if(all, [](unsigned char c) { return c != '\n' && (c < 0x20 || c == 0x7f); }, '?');
+    // A name may contain terminal control sequences.
+    std::ranges::replace_if(
+        all, [](unsigned char c) { return c != '\n' && (c < 0x20 || c == 0x7f); }, '?'
+    );
     return all;
 }
 
 std::string json(examination const& e) {
     machine const& m = e.seen;
-    ordered_json out{{"works", e.works()}, {"kernel", m.kernel}, {"is_container", m.is_container}, {"may_lock_all", m.may_lock_all}};
-    out["memory_lock_bytes"] = m.memory_lock_bytes == unlimited ? ordered_json{} : ordered_json(m.memory_lock_bytes);
+    ordered_json out{
+        {"works", e.works()},
+        {"kernel", m.kernel},
+        {"is_container", m.is_container},
+        {"may_lock_all", m.may_lock_all}};
+    out["memory_lock_bytes"] =
+        m.memory_lock_bytes == unlimited ? ordered_json{} : ordered_json(m.memory_lock_bytes);
     for (module const& one : m.modules) out["modules"][one.name] = name(one.is);
     out["connection_manager"] = to_json(m.connection_manager);
     out["devices"] = ordered_json::array();
     for (rdma_device const& d : m.devices) out["devices"].push_back(to_json(d));
     out["netdevs"] = ordered_json::array();
     for (netdev const& n : m.netdevs) {
-        out["netdevs"].push_back({{"name", n.name}, {"is_up", n.is_up}, {"has_link", n.has_link}, {"is_ethernet", n.is_ethernet}, {"addresses", n.addresses}});
+        out["netdevs"].push_back(
+            {{"name", n.name},
+             {"is_up", n.is_up},
+             {"has_link", n.has_link},
+             {"is_ethernet", n.is_ethernet},
+             {"addresses", n.addresses}}
+        );
     }
     out["self_tests"] = ordered_json::array();
     for (self_test_result const& t : e.tests) {
-        out["self_tests"].push_back({{"address", t.address}, {"done", t.done}, {"left_out", t.left_out}, {"failure", t.failure}});
+        out["self_tests"].push_back(
+            {{"address", t.address},
+             {"done", t.done},
+             {"left_out", t.left_out},
+             {"failure", t.failure}}
+        );
     }
     out["findings"] = ordered_json::array();
-    for (finding const& f : e.found) out["findings"].push_back({{"prevents", f.prevents}, {"what", f.what}, {"command", f.command}});
-    // Nor does the kernel care whether a name is UTF-8.
+    for (finding const& f : e.found)
+        out["findings"].push_back(
+            {{"prevents", f.prevents}, {"what", f.what}, {"command", f.command}}
+        );
+    // Names need not be valid UTF-8: the kernel does not check them.
     return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -1,4 +1,4 @@
-// output.hpp — what the doctor says, for people and for programs.
+// output.hpp — the doctor's output: text and JSON.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace rdma_doctor {
 
-/// All that was found out.
+/// The results of an examination.
 struct examination {
     machine seen;
     std::vector<finding> found;
-    /// One for each address that was tried; the last one is the verdict.
+    /// One for each address that was tried; the last one decides works().
     std::vector<self_test_result> tests;
 
     /// True if an RDMA connection worked.
@@ -22,7 +22,7 @@ struct examination {
 };
 
 std::string text(examination const& e);
-/// One object; its members are the fields of what it shows.
+/// One JSON object; its members are the fields of `e`.
 std::string json(examination const& e);
 
 }  // namespace rdma_doctor

@@ -24,13 +24,12 @@ class self_test {
 public:
     self_test(std::string const& address, std::chrono::milliseconds deadline) {
         result_.address = address;
-        options_.progress = rcverbs::progress_on::context;
-        options_.resolve_address_deadline = deadline;
-        options_.resolve_route_deadline = deadline;
-        options_.connect_deadline = deadline;
-        options_.stall_timeout = deadline;
-        options_.disconnect_deadline = deadline;
-        options_.drain_deadline = deadline;
+        options_.deadlines.resolve_address = deadline;
+        options_.deadlines.resolve_route = deadline;
+        options_.deadlines.connect = deadline;
+        options_.liveness.stall_timeout = deadline;
+        options_.deadlines.disconnect = deadline;
+        options_.deadlines.drain = deadline;
     }
 
     self_test_result run() {
@@ -55,7 +54,10 @@ private:
         rcverbs::connection client{io, options_};
         rcverbs::connection server;
         try {
-            server = co_await (acceptor.async_accept(use_awaitable) && client.async_connect(acceptor.local(), use_awaitable));
+            server = co_await (
+                acceptor.async_accept(use_awaitable) &&
+                client.async_connect(acceptor.local_endpoint(), use_awaitable)
+            );
             result_.done.push_back("connect");
             co_await move_data(client, server);
             co_await client.async_disconnect(use_awaitable);
@@ -73,14 +75,17 @@ private:
         access_flags open_to = access_flags::remote_write | access_flags::remote_read;
         if (has_atomics) open_to = open_to | access_flags::remote_atomic;
         rcverbs::buffer theirs{server.domain(), moved_bytes, open_to};
-        for (std::size_t i = 0; i < moved_bytes; ++i) ours.bytes()[i] = static_cast<std::byte>(i * 37 % 251);
+        for (std::size_t i = 0; i < moved_bytes; ++i)
+            ours.bytes()[i] = static_cast<std::byte>(i * 37 % 251);
         co_await client.async_write(ours.slice(), theirs.remote(), use_awaitable);
-        if (!std::ranges::equal(ours.bytes(), theirs.bytes())) throw std::runtime_error{"a write arrived with wrong bytes"};
+        if (!std::ranges::equal(ours.bytes(), theirs.bytes()))
+            throw std::runtime_error{"a write arrived with wrong bytes"};
         result_.done.push_back("write");
 
         std::ranges::fill(ours.bytes(), std::byte{0});
         co_await client.async_read(theirs.remote(), ours.slice(), use_awaitable);
-        if (!std::ranges::equal(ours.bytes(), theirs.bytes())) throw std::runtime_error{"a read brought wrong bytes"};
+        if (!std::ranges::equal(ours.bytes(), theirs.bytes()))
+            throw std::runtime_error{"a read brought wrong bytes"};
         result_.done.push_back("read");
 
         if (!has_atomics) {
@@ -89,9 +94,11 @@ private:
         }
         std::uint64_t counter = 40;
         std::memcpy(theirs.bytes().data(), &counter, sizeof counter);
-        std::uint64_t const before = co_await client.async_fetch_add(theirs.remote().word(0), 2, use_awaitable);
+        std::uint64_t const before =
+            co_await client.async_fetch_add(theirs.remote().word(0), 2, use_awaitable);
         std::memcpy(&counter, theirs.bytes().data(), sizeof counter);
-        if (before != 40 || counter != 42) throw std::runtime_error{"a fetch-and-add came to a wrong sum"};
+        if (before != 40 || counter != 42)
+            throw std::runtime_error{"a fetch-and-add came to a wrong sum"};
         result_.done.push_back("fetch-and-add");
     }
 
@@ -102,6 +109,8 @@ private:
 
 }  // namespace
 
-self_test_result test_address(std::string const& address, std::chrono::milliseconds deadline) { return self_test{address, deadline}.run(); }
+self_test_result test_address(std::string const& address, std::chrono::milliseconds deadline) {
+    return self_test{address, deadline}.run();
+}
 
 }  // namespace rdma_doctor

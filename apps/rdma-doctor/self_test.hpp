@@ -1,4 +1,5 @@
-// self_test.hpp — does RDMA work here? A connection of this program to itself, and one operation of each kind over it.
+// self_test.hpp — tests RDMA by connecting this program to itself and running each kind of
+// operation once.
 #pragma once
 
 #include <chrono>
@@ -9,17 +10,19 @@ namespace rdma_doctor {
 
 struct self_test_result {
     std::string address;
-    /// What succeeded, in order: "connect", "write", "read", "fetch-and-add", "disconnect".
+    /// The steps that succeeded, in order: "connect", "write", "read", "fetch-and-add",
+    /// "disconnect".
     std::vector<std::string> done;
-    /// What the device cannot do, and was not asked for.
+    /// The steps skipped because the device does not support them.
     std::vector<std::string> left_out;
-    /// Empty if all of it succeeded.
+    /// The failure; empty if all steps succeeded.
     std::string failure;
 
     bool works() const noexcept { return failure.empty(); }
 };
 
-/// Connects to `address`, an IP address of this machine, and from it. Each step has `deadline`. Never throws for what fails.
+/// Connects to and from `address`, an IP address of this machine. `deadline` applies to each step.
+/// Failures are returned, never thrown.
 self_test_result test_address(std::string const& address, std::chrono::milliseconds deadline);
 
 }  // namespace rdma_doctor

@@ -1,12 +1,13 @@
 #include "rdma-server/server.hpp"
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/use_awaitable.hpp>
 
 #include <csignal>
+#include <utility>
+
+#include "common/awaiting.hpp"
 
 namespace demo {
 
@@ -15,78 +16,156 @@ using rcverbs::error_code;
 
 namespace {
 
-constexpr auto awaiting = asio::as_tuple(asio::use_awaitable);
+constexpr std::chrono::milliseconds counter_tick{100};
 
-rcverbs::acceptor listen(asio::io_context& io, server_arguments const& a) {
+rcverbs::acceptor listen(
+    asio::io_context& io,
+    server_arguments const& a,
+    std::function<void(rcverbs::endpoint const&, rcverbs::refusal)> on_refused
+) {
     rcverbs::acceptor_options options;
     options.connection = a.connection;
+    options.descriptors_per_connection = 1 + rcverbs::descriptors_per_own_thread;
     options.connections_max = a.clients_max;
+    // The two regions and the session's messages.
+    options.locked_bytes_per_connection =
+        2 * a.exchange.size_bytes + rcverbs::session::locked_bytes;
     options.connections_per_address_max = a.clients_per_address_max;
-    options.busy_answer = rcverbs::session::busy_answer();
-    return listen_at(a.bind, a.port, [&](rcverbs::endpoint const& here) { return rcverbs::acceptor{io, here, options}; });
+    options.busy_private_data = rcverbs::session::busy_private_data();
+    options.on_refused = std::move(on_refused);
+    return listen_at(a.bind, a.port, [&](rcverbs::endpoint const& here) {
+        return rcverbs::acceptor{io, here, options};
+    });
 }
 
 }  // namespace
 
 server::server(asio::io_context& io, server_arguments a)
-    : io_{io}, arguments_{std::move(a)}, signals_{io, SIGINT, SIGTERM}, grace_{io}, work_{io.get_executor()} {}
+    : io_{io},
+      arguments_{std::move(a)},
+      signals_{io, SIGINT, SIGTERM},
+      grace_{io},
+      counter_tick_{io},
+      has_room_{io} {}
 
 void server::start() {
-    acceptor_ = listen(io_, arguments_);
-    say("listening on port " + std::to_string(acceptor_.local().port()) + ".");
+    acceptor_ =
+        listen(io_, arguments_, [this](rcverbs::endpoint const& peer, rcverbs::refusal why) {
+            on_refused(peer, why);
+        });
+    print("listening on port " + std::to_string(acceptor_.local_endpoint().port()) + ".");
     wait_for_signal();
+    if (arguments_.exchange.mode == transfer_mode::atomic) watch_counter();
     asio::co_spawn(io_, accept_clients(), asio::detached);
+}
+
+// Prints only the first refusal, so that a flood of clients does not flood the output.
+void server::on_refused(rcverbs::endpoint const& peer, rcverbs::refusal why) {
+    if (std::exchange(has_told_of_refusals_, true)) return;
+    std::string text = "busy: refused " + peer.to_string() + ", ";
+    switch (why) {
+    case rcverbs::refusal::backlog: text += "too many clients wait to be accepted"; break;
+    case rcverbs::refusal::connections:
+        text += std::to_string(acceptor_.connections_max()) + " clients are the limit";
+        text +=
+            arguments_.clients_max
+                ? " (--max-clients)"
+                : " that open files and locked memory allow (ulimit -n, ulimit -l, --max-clients)";
+        break;
+    case rcverbs::refusal::connections_per_address:
+        text += "too many clients of its address (--max-per-address)";
+        break;
+    case rcverbs::refusal::violation: text += "a client of its address broke the protocol"; break;
+    }
+    print_error(text + "; further refusals are not reported");
 }
 
 asio::awaitable<void> server::accept_clients() {
     for (;;) {
+        // Takes at most --count clients; a client that was refused does not count towards it.
+        while (arguments_.count != 0 && served_ + running_.size() >= arguments_.count) {
+            if (is_ending_) co_return;
+            has_room_.expires_at(asio::steady_timer::time_point::max());
+            co_await has_room_.async_wait(awaiting);
+        }
         auto [ec, request] = co_await acceptor_.async_get_request(awaiting);
         if (ec == asio::error::operation_aborted) co_return;
         if (ec) {
-            complain(request.is_valid() ? request.last_failure().message() : ec.message());
-            if (acceptor_.is_open()) continue;
-            // Its device has gone: there will be no more clients.
+            print_error(
+                rcverbs::failure{rcverbs::step::accept, ec, acceptor_.local_endpoint(), 0}.message()
+            );
+            // The listener's device was removed, so no more clients can arrive.
             is_ending_ = true;
             result_ = exit_code::peer_gone;
             end_if_idle();
             co_return;
         }
-        say("received connection request.");
-        std::string const peer = request.peer().to_string();
-        auto client = std::make_shared<rcverbs::session>(std::move(request), arguments_.session());
-        running_.push_back(client);
-        asio::co_spawn(client->get_executor(), serve(client, peer), asio::detached);
+        print("received connection request.");
+        start_serving(std::move(request));
     }
 }
 
-asio::awaitable<exit_code> server::serve(std::shared_ptr<rcverbs::session> client, std::string peer) {
-    exit_code code = exit_code::other;
-    bool counts = false;
+// The exchange runs on a polling thread of the client's connection; its outcome is posted back to
+// io_.
+void server::start_serving(rcverbs::connection_request request) {
+    rcverbs::endpoint const peer = request.remote_endpoint();
+    std::shared_ptr<rcverbs::session> client;
+    try {
+        client = std::make_shared<rcverbs::session>(
+            rcverbs::connection{rcverbs::own_thread, std::move(request), arguments_.connection},
+            arguments_.session()
+        );
+    } catch (boost::system::system_error const& e) {
+        return print_error(rcverbs::failure{rcverbs::step::accept, e.code(), peer, 0}.message());
+    } catch (std::system_error const& e) {
+        // The polling thread could not be started.
+        error_code const ec{e.code().value(), boost::system::system_category()};
+        return print_error(rcverbs::failure{rcverbs::step::accept, ec, peer, 0}.message());
+    }
+    running_.push_back(client);
+    asio::co_spawn(
+        client->get_executor(),
+        serve(client, peer.to_string()),
+        asio::bind_executor(
+            io_, [this, client](std::exception_ptr const&, outcome o) { on_served(client, o); }
+        )
+    );
+}
+
+asio::awaitable<server::outcome> server::serve(
+    std::shared_ptr<rcverbs::session> client, std::string peer
+) {
+    auto [code, counts, exchanges] = outcome{};
     try {
         auto [ec] = co_await client->async_accept(awaiting);
         if (ec) {
-            complain(client->last_failure().message());
+            if (client->reason() != rcverbs::close_reason::closed_locally)
+                print_error(client->last_failure().message());
             code = exit_code_for(ec, client->last_failure().where);
-            // One that was refused was no client of ours.
             counts = client->reason() != rcverbs::close_reason::refused;
         } else {
-            counts = true;
+            counts = exchanges = true;
             code = arguments_.exchange.mode == transfer_mode::atomic
                        ? co_await counter_.serve(*client, arguments_.exchange)
                        : co_await exchange(*client, arguments_.exchange);
         }
     } catch (std::exception const& e) {
-        complain(peer + ": " + e.what());
+        print_error(peer + ": " + e.what());
     }
-    asio::post(io_, [this, client, code, counts] { on_served(client, code, counts); });
-    co_return code;
+    co_return outcome{code, counts, exchanges};
 }
 
-void server::on_served(std::shared_ptr<rcverbs::session> const& client, exit_code code, bool counts) {
+void server::on_served(std::shared_ptr<rcverbs::session> const& client, outcome const& o) {
+    auto const [code, counts, exchanges] = o;
     running_.remove(client);
+    has_room_.cancel();
     client->close();
     if (counts) {
         ++served_;
+        // An exchange that was cut off counts as incomplete, even if both sides had sent MSG_DONE
+        // and only the disconnect was missing.
+        if (exchanges && is_told_to_end_ && (has_cut_off_ || code != exit_code::done))
+            ++incomplete_;
         if (result_ == exit_code::done && !is_ending_) result_ = code;
     }
     if (arguments_.count != 0 && served_ >= arguments_.count) is_ending_ = true;
@@ -99,35 +178,54 @@ void server::wait_for_signal() {
     });
 }
 
+// SIGINT and SIGTERM act alike: exchanges under way may finish within --timeout; a second signal
+// closes them at once. If any exchange does not finish, for any reason, the exit code is
+// deadline_passed.
 void server::on_signal() {
-    if (is_ending_) {
-        // Told twice: at once, then.
-        for (auto const& client : running_) client->close();
-        return;
-    }
+    if (std::exchange(is_told_to_end_, true)) return cut_off();
     wait_for_signal();
     is_ending_ = true;
     acceptor_.close();
-    // Failures of clients that came and went were theirs; being told to end is no failure.
+    // Failures of earlier clients do not decide the exit code after a signal.
     result_ = exit_code::done;
     grace_.expires_after(arguments_.timeout);
     grace_.async_wait([this](error_code const& ec) {
-        if (ec) return;
-        complain(std::to_string(running_.size()) + " exchanges did not finish in time");
-        result_ = exit_code::deadline_passed;
-        for (auto const& client : running_) client->close();
+        if (!ec) cut_off();
     });
     end_if_idle();
 }
 
+void server::cut_off() {
+    has_cut_off_ = true;
+    for (auto const& client : running_) client->close();
+}
+
+// Polls the lock, so that a client that wrote an invalid value into it cannot lock out the others.
+void server::watch_counter() {
+    counter_tick_.expires_after(counter_tick);
+    counter_tick_.async_wait([this](error_code const& ec) {
+        if (ec) return;
+        counter_.tend();
+        watch_counter();
+    });
+}
+
 void server::end_if_idle() {
     acceptor_.close();
-    if (!running_.empty() || !work_.owns_work()) return;
+    if (!running_.empty() || std::exchange(has_ended_, true)) return;
     exit_code const verdict = counter_.conclude();
+    if (incomplete_ > 0) {
+        print_error(
+            "ended before " + std::to_string(incomplete_) +
+            (incomplete_ == 1 ? " exchange was" : " exchanges were") + " complete"
+        );
+        result_ = exit_code::deadline_passed;
+    }
     if (result_ == exit_code::done) result_ = verdict;
     signals_.cancel();
     grace_.cancel();
-    work_.reset();
+    counter_tick_.cancel();
+    has_room_.cancel();
 }
 
 }  // namespace demo

@@ -1,16 +1,17 @@
-// server.hpp — serves any number of clients at once, each on a connection of its own.
+// server.hpp — serves any number of clients at once, each on its own connection.
 //
-// Runs on one thread's io_context; the exchanges run on their connections' polling threads and report back.
+// The server runs on one thread's io_context. The exchanges run on their connections' polling
+// threads and post their outcomes back.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include <list>
 #include <memory>
+#include <optional>
 
 #include <rcverbs/rcverbs.hpp>
 
@@ -21,10 +22,12 @@ namespace demo {
 struct server_arguments : arguments {
     std::string bind;
     std::uint16_t port = 0;
-    /// End after so many clients; 0 for never.
+    /// Ends after this many clients; 0: never.
     std::uint32_t count = 0;
-    /// Clients at a time, in all and of one address; one more is told that the server is busy. 0 for no limit.
-    std::size_t clients_max = 1024;
+    /// The most clients at a time, in total and for one address; a further client is rejected as
+    /// busy. 0: no limit. Empty: as many as this process has descriptors and lockable memory for,
+    /// at most 1024.
+    std::optional<std::size_t> clients_max;
     std::size_t clients_per_address_max = 0;
 };
 
@@ -32,17 +35,32 @@ class server {
 public:
     server(boost::asio::io_context& io, server_arguments a);
 
-    /// Listens and serves until it has served enough or is told to end. Throws if it cannot listen.
+    /// Listens and serves until it has served `count` clients or receives a signal. Throws if it
+    /// cannot listen.
     void start();
-    /// What to exit with, once io.run() has returned: the first failure's code.
+    /// The exit code, valid once io.run() has returned: that of the first failure.
     exit_code result() const noexcept { return result_; }
 
 private:
+    // The outcome of one client. `counts` is false if the client was refused; `exchanges` is false
+    // if its exchange never began, so that there is nothing to cut off.
+    struct outcome {
+        exit_code code = exit_code::other;
+        bool counts = false;
+        bool exchanges = false;
+    };
+
     boost::asio::awaitable<void> accept_clients();
-    boost::asio::awaitable<exit_code> serve(std::shared_ptr<rcverbs::session> client, std::string peer);
-    void on_served(std::shared_ptr<rcverbs::session> const& client, exit_code code, bool counts);
+    void start_serving(rcverbs::connection_request request);
+    boost::asio::awaitable<outcome> serve(
+        std::shared_ptr<rcverbs::session> client, std::string peer
+    );
+    void on_served(std::shared_ptr<rcverbs::session> const& client, outcome const& o);
+    void on_refused(rcverbs::endpoint const& peer, rcverbs::refusal why);
     void wait_for_signal();
     void on_signal();
+    void cut_off();
+    void watch_counter();
     void end_if_idle();
 
     boost::asio::io_context& io_;
@@ -50,13 +68,19 @@ private:
     rcverbs::acceptor acceptor_;
     boost::asio::signal_set signals_;
     boost::asio::steady_timer grace_;
-    // The exchanges run on polling threads; run() is not to return before they have reported.
-    boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
     std::list<std::shared_ptr<rcverbs::session>> running_;
-    // In atomic mode: what all clients share.
+    // Shared by all clients in atomic mode.
     shared_counter counter_;
+    boost::asio::steady_timer counter_tick_;
+    boost::asio::steady_timer has_room_;  // cancelled when a client has been served
     std::uint32_t served_ = 0;
     bool is_ending_ = false;
+    bool has_ended_ = false;
+    bool is_told_to_end_ = false;  // by a signal
+    bool has_cut_off_ = false;
+    // Exchanges that were under way at the signal and did not finish.
+    std::uint32_t incomplete_ = 0;
+    bool has_told_of_refusals_ = false;
     exit_code result_ = exit_code::done;
 };
 

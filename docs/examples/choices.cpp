@@ -1,4 +1,4 @@
-// What the guides choose, one function each. Compiled, so that it is right; called by nobody.
+// The guides' excerpts, one function each. They are compiled as a check, and never called.
 #include <boost/asio.hpp>
 #include <rcverbs/rcverbs.hpp>
 
@@ -16,23 +16,39 @@ using boost::asio::use_awaitable;
 connection_options for_latency() {
     connection_options o;
     o.polling.mode = poll_mode::busy;  // one processor for this connection alone
-    o.inline_bytes_max = 128;          // small writes and sends travel in their work request
+    o.queue_pair.inline_bytes_max = 128;  // small writes and sends travel in their work request
     return o;
 }
 
 connection_options for_throughput() {
     connection_options o;
-    o.send_queue_depth = 128;
-    o.initiator_depth = 16;             // reads in flight
+    o.queue_pair.send_queue_depth = 128;
+    o.queue_pair.initiator_depth = 16;  // reads in flight
     o.polling.mode = poll_mode::event;  // the device is busy anyway
     return o;
 }
 
-connection_options for_many_connections(boost::asio::io_context& io) {
+connection for_many_connections(poller const& thread) {
     connection_options o;
-    o.shared_poller = poller{io};  // one thread for all that are made with these options
-    o.send_queue_depth = 16;
-    return o;
+    o.queue_pair.send_queue_depth = 16;
+    return connection{thread, o};  // as many as you like, on one thread of the library's
+}
+
+connection on_socket_of_adapter() {
+    connection_options o;
+    o.placement.completion_vector = 2;  // the interrupt that wakes the thread
+    o.placement.traffic_class = std::uint8_t{26 << 2};  // DSCP 26
+    return connection{poller{{.cpus = {2, 3}}}, o};  // the thread's processors
+}
+
+awaitable<void> tell_peer(connection&, remote_region) { co_return; }
+
+awaitable<void> expose_for_one_request(connection& c) {
+    buffer pages{c.domain(), std::size_t{1} << 20, access_flags::local_write | access_flags::bind_windows};
+    window w{c};
+    remote_region const page = co_await w.async_bind(pages.slice(0, 4096), access_flags::remote_read, use_awaitable);
+    co_await tell_peer(c, page);  // it reads, and answers
+    co_await w.async_invalidate(use_awaitable);  // from here on the page is ours alone
 }
 
 awaitable<void> write_many(connection& c, std::vector<local_slice> const& from, std::vector<remote_region> const& to) {
@@ -41,8 +57,9 @@ awaitable<void> write_many(connection& c, std::vector<local_slice> const& from, 
     co_await b.async_submit(use_awaitable);  // one doorbell, one completion
 }
 
-awaitable<void> on_the_polling_thread(boost::asio::io_context& io, connection& c, buffer const& mine, remote_region theirs) {
-    // Spawned here, the coroutine goes on where the completion was found: no hop to another thread.
+awaitable<void> on_the_polling_thread(connection& c, buffer const& mine, remote_region theirs) {
+    // `c` was made with own_thread. Spawned on its executor, the coroutine runs on the thread that polls completions; the caller
+    // resumes on its own executor when it has ended.
     co_await boost::asio::co_spawn(
         c.get_executor(),
         [&]() -> awaitable<void> {
@@ -50,10 +67,17 @@ awaitable<void> on_the_polling_thread(boost::asio::io_context& io, connection& c
         },
         use_awaitable
     );
-    co_await boost::asio::post(io, use_awaitable);  // and back
 }
 
 // --- memory -----------------------------------------------------------------------------------------------------------
+
+void register_before_listening(boost::asio::io_context& io) {
+    protection_domain const domain = open_domain(io, {"192.168.0.1", 0});  // or by name: open_domain(io, "rxe0")
+    buffer blocks{domain, std::size_t{1} << 30, access_flags::remote_read};
+    acceptor_options options;
+    options.connection.placement.domain = domain;
+    acceptor a{io, {"192.168.0.1", 7471}, options};
+}
 
 void register_memory(connection& c) {
     // The library's: page-aligned, zeroed, freed when it is deregistered.
@@ -85,7 +109,7 @@ public:
         free_.pop_back();
         return slot;
     }
-    // Only when the operation's handler has run: until then the device may touch it.
+    // Call this only after the operation's handler has run: until then the device may access the slot.
     void give_back(std::size_t slot) { free_.push_back(slot); }
     local_slice slice(std::size_t slot) const { return memory_.slice(slot * slot_bytes_, slot_bytes_); }
 
@@ -101,15 +125,15 @@ acceptor_options guarded() {
     acceptor_options o;
     o.connections_max = 200;
     o.connections_per_address_max = 10;
-    o.busy_answer = session::busy_answer();   // who is refused hears errc::peer_busy
-    o.connection.private_domain = true;       // a key opens nothing on another client's connection
-    o.connection.keepalive_interval = 10s;
+    o.busy_private_data = session::busy_private_data();   // rejected clients get errc::peer_busy
+    o.violation_delay = 1s;                   // an address that sends wrong keys waits, twice as long each time
+    o.connection.liveness.keepalive_interval = 10s;
     return o;
 }
 
 void end_of_lease(connection& c) {
     // From now on this peer can neither read nor write, whatever keys it has.
-    c.set_remote_access(access_flags::local_read);
+    if (c.set_remote_access(access_flags::local_read)) c.close();
 }
 
 // --- errors -----------------------------------------------------------------------------------------------------------
@@ -121,8 +145,68 @@ awaitable<void> careful_write(connection& c, buffer const& mine, remote_region t
         std::cerr << "not posted, nothing happened: " << ec.message() << '\n';
         co_return;
     }
-    // The connection is gone. The write may have been done, in part or not at all.
+    // The connection has ended. The write may have been executed completely, in part or not at all.
     std::cerr << c.last_failure().message() << '\n';
+}
+
+// --- messages ---------------------------------------------------------------------------------------------------------
+
+void use(std::uint64_t, std::span<std::byte const>) {}
+
+awaitable<void> ask(boost::asio::io_context& io, endpoint server) {
+    message_channel c{connection{io, message_channel::needed()}};
+    co_await c.async_connect(server, use_awaitable);
+    std::string const question = "how are you?";
+    co_await c.async_send(std::as_bytes(std::span{question}), 1, use_awaitable);
+    message const answer = co_await c.async_receive(use_awaitable);
+    use(answer.tag(), answer.bytes());
+    co_await c.async_finish(use_awaitable);
+}
+
+awaitable<void> echo(connection accepted) {
+    message_channel c{std::move(accepted)};
+    co_await c.async_accept(use_awaitable);
+    for (;;) {
+        auto [ec, m] = co_await c.async_receive(boost::asio::as_tuple(use_awaitable));
+        if (ec) break;  // boost::asio::error::eof: the peer has finished
+        if (!m.is_large()) co_await c.async_send(m.slice(), m.tag(), use_awaitable);
+    }
+    co_await c.async_finish(use_awaitable);
+}
+
+awaitable<void> store(message_channel& c, message m, buffer& into) {
+    if (!m.is_large() || m.size() > into.size()) co_return;  // a large message that is dropped is declined
+    local_slice const place = into.slice(0, static_cast<std::size_t>(m.size()));
+    co_await c.async_fetch(std::move(m), place, use_awaitable);
+}
+
+// --- requests ---------------------------------------------------------------------------------------------------------
+
+constexpr std::uint32_t get = 1;
+constexpr std::uint32_t found = 0;
+constexpr std::uint32_t absent = 1;
+
+std::string text_of(std::span<std::byte const> bytes) { return {reinterpret_cast<char const*>(bytes.data()), bytes.size()}; }
+
+awaitable<std::string> look_up(request_channel& c, std::string const& key) {
+    request_options soon;
+    soon.deadline = std::chrono::milliseconds{200};
+    auto [ec, r] = co_await c.async_request(get, std::as_bytes(std::span{key}), soon, boost::asio::as_tuple(use_awaitable));
+    if (ec == errc::timed_out) co_return "too late";
+    if (ec) throw boost::system::system_error{ec};
+    co_return r.status() == found ? text_of(r.bytes()) : "";
+}
+
+awaitable<void> serve(request_channel& c, std::map<std::string, std::string> const& values) {
+    for (;;) {
+        auto [ec, r] = co_await c.async_next(boost::asio::as_tuple(use_awaitable));
+        if (ec) break;  // boost::asio::error::eof: the peer asks no more
+        auto const value = values.find(text_of(r.bytes()));
+        bool const is_there = value != values.end();
+        std::string const answer = is_there ? value->second : "";
+        co_await r.async_answer(is_there ? found : absent, std::as_bytes(std::span{answer}), use_awaitable);
+    }
+    co_await c.async_finish(use_awaitable);
 }
 
 int main() {}

@@ -1,5 +1,5 @@
-// first.cpp by hand: librdmacm and libibverbs alone. Without deadlines, and with the first failure ending the program.
-// Compiled, so that the guide which shows it is right.
+// first.cpp by hand, with librdmacm and libibverbs alone. It has no deadlines, and the first failure ends the program. Compiled, so
+// that the guide that shows it stays correct.
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
-// What the server sends first: where its page is. Both ends must lay it out alike.
+// The server's first message: its page's address, key and size. Both ends must use the same layout.
 struct page_message {
     std::uint64_t address;
     std::uint32_t key;

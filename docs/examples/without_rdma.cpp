@@ -8,14 +8,12 @@ using namespace boost::asio;
 using namespace boost::asio::experimental::awaitable_operators;
 
 awaitable<void> test(io_context& io, fabric::world& world, bool& passed) {
-    acceptor_options options;
-    options.connection.progress = progress_on::context;  // no threads: the world decides what runs when
-    acceptor a{io, {"10.0.0.1", 0}, options};
-    connection client{io, options.connection};
-    connection server = co_await (a.async_accept(use_awaitable) && client.async_connect(a.local(), use_awaitable));
+    acceptor a{io, {"10.0.0.1", 0}};
+    connection client{io};
+    connection server = co_await (a.async_accept(use_awaitable) && client.async_connect(a.local_endpoint(), use_awaitable));
     rcverbs::buffer theirs{server.domain(), 4096, access_flags::remote_write};
     rcverbs::buffer ours{client.domain(), 4096, access_flags::local_write};
-    world.power_off("fab0");  // the server's machine: from now on nobody answers
+    world.power_off("fab0");  // the server's machine no longer answers
     auto [ec, n] = co_await client.async_write(ours.slice(), theirs.remote(), as_tuple(use_awaitable));
     passed = ec == wc_errc::retry_exceeded && client.reason() == close_reason::transport_error;
     server.close();

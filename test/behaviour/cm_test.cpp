@@ -1,5 +1,6 @@
-// How the connection manager behaves, in plain C calls: the same on SoftRoCE and on the fabric.
-#include "behaviour/differences.hpp"
+// The behaviour of the connection manager, in plain C calls: the same on SoftRoCE and on the
+// fabric.
+#include "behaviour/provider_quirks.hpp"
 #include "behaviour/ends.hpp"
 
 #include <atomic>
@@ -48,7 +49,7 @@ TEST_CASE("private data travels, padded to its field's size", "[behaviour]") {
     CHECK(established.private_data.size() == 196);
     CHECK(starts_with(established.private_data, answered));
     expect(m.listener.channel.get(), RDMA_CM_EVENT_ESTABLISHED);
-    // The server's id goes before the channel that it came from.
+    // The server's id must be destroyed before its event channel.
     rdma_destroy_qp(server.id.get());
     server.id.reset();
 }
@@ -62,11 +63,11 @@ TEST_CASE("a rejection carries a reason and private data", "[behaviour]") {
     CHECK(refused.status == 28);
     CHECK(refused.private_data.size() == 148);
     CHECK(starts_with(refused.private_data, why));
-    CHECK(m.client.state() == IBV_QPS_ERR);  // librdmacm saw to that
+    CHECK(m.client.state() == IBV_QPS_ERR);  // librdmacm moves it to the error state
     CHECK(rdma_destroy_id(request.id) == 0);
 }
 
-TEST_CASE("a request that nobody answers for is refused when its id goes", "[behaviour]") {
+TEST_CASE("destroying the id of an unanswered request rejects the request", "[behaviour]") {
     meeting m;
     heard const request = m.ask();
     CHECK(rdma_destroy_id(request.id) == 0);
@@ -83,7 +84,11 @@ TEST_CASE("nobody listening is a rejection with reason 8", "[behaviour]") {
     CHECK(expect(m.client.channel.get(), RDMA_CM_EVENT_REJECTED).status == 8);
 }
 
-TEST_CASE("addresses that lead nowhere say so, each in its way", "[behaviour]") {
+TEST_CASE(
+    "no route, loopback, a foreign local address and a listen out of order each fail with their "
+    "errno",
+    "[behaviour]"
+) {
     meeting m;
     SECTION("no route") {
         if (std::getenv("RCVERBS_TEST_ADDRESS") != nullptr) {
@@ -139,24 +144,30 @@ TEST_CASE("depths are what the accepting side grants", "[behaviour]") {
     for (end const* const e : {&c.client, &c.server}) {
         ibv_qp_attr a{};
         ibv_qp_init_attr i{};
-        REQUIRE(ibv_query_qp(e->qp(), &a, IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC, &i) == 0);
+        REQUIRE(
+            ibv_query_qp(e->qp(), &a, IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC, &i) == 0
+        );
         CHECK(int{a.max_rd_atomic} == 2);
         CHECK(int{a.max_dest_rd_atomic} == 2);
     }
 }
 
-TEST_CASE("a disconnect breaks the own side at once, tells the peer, and is answered only by it", "[behaviour]") {
+TEST_CASE(
+    "rdma_disconnect moves the own queue pair to the error state, and only the peer's program "
+    "answers it",
+    "[behaviour]"
+) {
     connected c;
     REQUIRE(rdma_disconnect(c.client.id.get()) == 0);
     CHECK(c.client.state() == IBV_QPS_ERR);
     expect(c.m.listener.channel.get(), RDMA_CM_EVENT_DISCONNECTED);
-    CHECK(c.server.state() == IBV_QPS_RTS);  // that is the program's to change
+    CHECK(c.server.state() == IBV_QPS_RTS);  // only the program changes its state
     CHECK_FALSE(listen_for(c.client.channel.get(), 100));
     REQUIRE(rdma_disconnect(c.server.id.get()) == 0);
     expect(c.client.channel.get(), RDMA_CM_EVENT_DISCONNECTED);
 }
 
-TEST_CASE("an id that goes tells its peer", "[behaviour]") {
+TEST_CASE("destroying an id disconnects its peer", "[behaviour]") {
     connected c;
     rdma_destroy_qp(c.client.id.get());
     c.client.id.reset();
@@ -171,12 +182,15 @@ TEST_CASE("both sides may disconnect at once", "[behaviour]") {
     expect(c.m.listener.channel.get(), RDMA_CM_EVENT_DISCONNECTED);
 }
 
-TEST_CASE("a client that goes before it is accepted leaves the server with a request that fails", "[behaviour]") {
+TEST_CASE(
+    "a client that goes before it is accepted leaves the server with a request that fails",
+    "[behaviour]"
+) {
     meeting m;
     heard const request = m.ask();
     rdma_destroy_qp(m.client.id.get());
     m.client.id.reset();
-    // The new id is not the program's yet, for the kernel: it hears nothing.
+    // The kernel reports no event for an id that the program has not accepted yet.
     CHECK_FALSE(listen_for(m.listener.channel.get(), 200));
     owned_id const late{request.id};
     owned_pd const pd{ibv_alloc_pd(late->verbs)};
@@ -189,7 +203,7 @@ TEST_CASE("a client that goes before it is accepted leaves the server with a req
     CHECK(errno == EINVAL);
 }
 
-TEST_CASE("after the goodbyes the queue pair's time of waiting ends, and is told", "[behaviour]") {
+TEST_CASE("after both sides have disconnected, TIMEWAIT_EXIT is reported", "[behaviour]") {
     connected c;
     REQUIRE(rdma_disconnect(c.client.id.get()) == 0);
     expect(c.m.listener.channel.get(), RDMA_CM_EVENT_DISCONNECTED);
@@ -216,7 +230,7 @@ TEST_CASE("an id is destroyed only when its events have been acknowledged", "[be
     CHECK(is_destroyed);
 }
 
-TEST_CASE("an id moves to another channel with what is to come", "[behaviour]") {
+TEST_CASE("rdma_migrate_id moves an id and its later events to another channel", "[behaviour]") {
     meeting m;
     m.resolve();
     m.client.make_queue_pair({});

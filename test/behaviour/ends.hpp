@@ -1,4 +1,4 @@
-// ends.hpp — two connected ends in plain C calls: nothing of rcverbs.
+// ends.hpp — two connected ends in plain C calls, without rcverbs.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -42,7 +42,7 @@ using owned_comp_channel = owned<ibv_comp_channel, &ibv_destroy_comp_channel>;
 using owned_mr = owned<ibv_mr, &ibv_dereg_mr>;
 using owned_srq = owned<ibv_srq, &ibv_destroy_srq>;
 
-/// An event, copied and acknowledged.
+/// A connection manager event, copied and acknowledged.
 struct heard {
     int type = -1;
     int status = 0;
@@ -51,7 +51,7 @@ struct heard {
     rdma_conn_param parameters{};
 };
 
-/// Waits for an event; none after a while.
+/// Waits for an event; none after the timeout.
 inline std::optional<heard> listen_for(rdma_event_channel* channel, int patience_ms = 10000) {
     pollfd p{channel->fd, POLLIN, 0};
     if (::poll(&p, 1, patience_ms) != 1) return std::nullopt;
@@ -93,7 +93,7 @@ struct settings {
     bool is_shared = false;  // receives come from a shared queue
 };
 
-/// One side: its objects in the order in which they may be destroyed.
+/// One side: its objects in an order that allows destruction.
 struct end {
     owned_channel channel;
     owned_id id;
@@ -115,7 +115,9 @@ struct end {
         pd.reset(ibv_alloc_pd(id->verbs));
         REQUIRE(pd);
         completions.reset(ibv_create_comp_channel(id->verbs));
-        cq.reset(ibv_create_cq(id->verbs, static_cast<int>(s.completion_depth), nullptr, completions.get(), 0));
+        cq.reset(ibv_create_cq(
+            id->verbs, static_cast<int>(s.completion_depth), nullptr, completions.get(), 0
+        ));
         REQUIRE(cq);
         if (s.is_shared) {
             ibv_srq_init_attr shared{};
@@ -141,7 +143,7 @@ struct end {
         return a.qp_state;
     }
 
-    /// The next completion; none after a while.
+    /// The next completion; none after the timeout.
     std::optional<ibv_wc> poll(std::chrono::milliseconds patience = std::chrono::seconds{10}) {
         auto const until = std::chrono::steady_clock::now() + patience;
         ibv_wc wc{};
@@ -174,27 +176,32 @@ struct end {
     }
 };
 
-/// Registered memory, zeroed. The alignment is that of the words that atomics work on.
+/// Registered memory, zeroed, and aligned for atomics.
 struct memory {
     std::vector<std::uint64_t> words;
     owned_mr mr;
 
     memory(end& e, std::size_t size, int access = IBV_ACCESS_LOCAL_WRITE)
-        : words((size + 7) / 8), mr{ibv_reg_mr(e.pd.get(), words.data(), size, access)} {
+        : words((size + 7) / 8),
+          mr{ibv_reg_mr(e.pd.get(), words.data(), size, access)} {
         REQUIRE(mr);
     }
 
     std::byte* bytes() { return reinterpret_cast<std::byte*>(words.data()); }
-    std::uint64_t at(std::size_t offset = 0) { return reinterpret_cast<std::uintptr_t>(words.data()) + offset; }
+    std::uint64_t at(std::size_t offset = 0) {
+        return reinterpret_cast<std::uintptr_t>(words.data()) + offset;
+    }
     ibv_sge segment(std::size_t offset, std::size_t size) {
         return {at(offset), static_cast<std::uint32_t>(size), mr->lkey};
     }
 };
 
-constexpr int all_access =
-    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+constexpr int all_access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ |
+                           IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
-inline ibv_send_wr work(ibv_wr_opcode opcode, ibv_sge* segments, int count, std::uint64_t wr_id = 1) {
+inline ibv_send_wr work(
+    ibv_wr_opcode opcode, ibv_sge* segments, int count, std::uint64_t wr_id = 1
+) {
     ibv_send_wr wr{};
     wr.wr_id = wr_id;
     wr.opcode = opcode;
@@ -204,7 +211,9 @@ inline ibv_send_wr work(ibv_wr_opcode opcode, ibv_sge* segments, int count, std:
     return wr;
 }
 
-inline ibv_send_wr remote(ibv_wr_opcode opcode, ibv_sge* segments, int count, std::uint64_t at, std::uint32_t rkey) {
+inline ibv_send_wr remote(
+    ibv_wr_opcode opcode, ibv_sge* segments, int count, std::uint64_t at, std::uint32_t rkey
+) {
     ibv_send_wr wr = work(opcode, segments, count);
     wr.wr.rdma.remote_addr = at;
     wr.wr.rdma.rkey = rkey;
@@ -220,7 +229,7 @@ inline rdma_conn_param parameters_of(settings const& s) {
     return p;
 }
 
-/// A listener, and a client on its way up to a resolved route.
+/// A listener, and a client whose route is resolved.
 struct meeting {
     end listener;
     end client;
@@ -246,7 +255,7 @@ struct meeting {
         expect(client.channel.get(), RDMA_CM_EVENT_ROUTE_RESOLVED);
     }
 
-    /// Resolves, asks for a connection, and hears the request on the listener's channel.
+    /// Resolves, requests a connection, and waits for the request on the listener's channel.
     heard ask(settings const& s = {}) {
         resolve();
         client.make_queue_pair(s);
@@ -256,7 +265,7 @@ struct meeting {
     }
 };
 
-/// Two connected ends. The listener's channel serves the server, too.
+/// Two connected ends. The server uses the listener's event channel.
 struct connected {
     meeting m;
     end server;

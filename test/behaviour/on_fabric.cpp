@@ -1,2 +1,2 @@
-#include "behaviour/differences.hpp"
+#include "behaviour/provider_quirks.hpp"
 bool test::is_on_fabric() noexcept { return true; }

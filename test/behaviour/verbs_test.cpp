@@ -1,5 +1,6 @@
-// How reliable connections behave, in plain C calls: the same on SoftRoCE and on the fabric, but for differences.hpp.
-#include "behaviour/differences.hpp"
+// The behaviour of reliable connections, in plain C calls: the same on SoftRoCE and on the fabric,
+// except for provider_quirks.hpp.
+#include "behaviour/provider_quirks.hpp"
 #include "behaviour/ends.hpp"
 
 #include <algorithm>
@@ -58,7 +59,10 @@ TEST_CASE("long messages are whole, in both directions", "[behaviour]") {
     CHECK(std::equal(ours.bytes(), ours.bytes() + size, theirs.bytes()));
 }
 
-TEST_CASE("what the peer does not grant breaks the queue pair and flushes the rest in order", "[behaviour]") {
+TEST_CASE(
+    "a remote access error moves the queue pair to the error state and flushes the rest in order",
+    "[behaviour]"
+) {
     connected c;
     memory from{c.client, 64};
     memory to{c.server, 64, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ};
@@ -77,14 +81,16 @@ TEST_CASE("what the peer does not grant breaks the queue pair and flushes the re
     second.next = &third;
     second.wr_id = 2;
     third.wr_id = 3;
-    third.send_flags = 0;  // flushed, it completes all the same
+    third.send_flags = 0;  // a flushed work request completes even if it is unsignaled
     REQUIRE(c.client.post(first) == 0);
     be(c.client.await(), 1, {IBV_WC_REM_ACCESS_ERR});
     be(c.client.await(), 2, {IBV_WC_WR_FLUSH_ERR});
     be(c.client.await(), 3, {IBV_WC_WR_FLUSH_ERR});
     CHECK(c.client.state() == IBV_QPS_ERR);
-    CHECK(std::all_of(writable.bytes(), writable.bytes() + 64, [](std::byte b) { return b == std::byte{0}; }));
-    // Later work is taken, and flushed.
+    CHECK(std::all_of(writable.bytes(), writable.bytes() + 64, [](std::byte b) {
+        return b == std::byte{0};
+    }));
+    // Later work can be posted, and is flushed.
     ibv_send_wr late = remote(IBV_WR_RDMA_WRITE, &segment, 1, writable.at(), writable.mr->rkey);
     late.wr_id = 4;
     REQUIRE(c.client.post(late) == 0);
@@ -98,13 +104,18 @@ TEST_CASE("a key of another protection domain opens nothing", "[behaviour]") {
     std::vector<std::uint64_t> words(8);
     owned_mr const elsewhere{ibv_reg_mr(other.get(), words.data(), 64, all_access)};
     ibv_sge segment = from.segment(0, 8);
-    ibv_send_wr wr =
-        remote(IBV_WR_RDMA_WRITE, &segment, 1, reinterpret_cast<std::uintptr_t>(words.data()), elsewhere->rkey);
+    ibv_send_wr wr = remote(
+        IBV_WR_RDMA_WRITE,
+        &segment,
+        1,
+        reinterpret_cast<std::uintptr_t>(words.data()),
+        elsewhere->rkey
+    );
     REQUIRE(c.client.post(wr) == 0);
     be(c.client.await(), 1, {IBV_WC_REM_ACCESS_ERR});
 }
 
-TEST_CASE("a wrong local key is found when the work is done", "[behaviour]") {
+TEST_CASE("a wrong lkey fails the completion, not the post", "[behaviour]") {
     connected c;
     memory from{c.client, 64};
     memory to{c.server, 64, all_access};
@@ -143,7 +154,10 @@ TEST_CASE("sends meet receives in order, with their immediate data", "[behaviour
     }
 }
 
-TEST_CASE("a write with immediate takes a receive, even one without room, and a write without does not", "[behaviour]") {
+TEST_CASE(
+    "a write with immediate takes a receive, even one without room, and a write without does not",
+    "[behaviour]"
+) {
     connected c;
     memory from{c.client, 8};
     memory to{c.server, 8, all_access};
@@ -179,9 +193,9 @@ TEST_CASE("a message longer than its receive breaks both sides", "[behaviour]") 
     CHECK(c.server.state() == IBV_QPS_ERR);
 }
 
-TEST_CASE("without a receive the sender tries as often as it was told", "[behaviour]") {
+TEST_CASE("a send without a posted receive fails after rnr_retry_count retries", "[behaviour]") {
     settings never;
-    never.rnr_retry_count = 0;  // the accepting side's word binds the connecting one
+    never.rnr_retry_count = 0;  // the accepting side's value applies to the connecting side
     connected c{{}, never};
     memory from{c.client, 8};
     ibv_sge segment = from.segment(0, 8);
@@ -190,7 +204,7 @@ TEST_CASE("without a receive the sender tries as often as it was told", "[behavi
     be(c.client.await(), 1, {IBV_WC_RNR_RETRY_EXC_ERR});
 }
 
-TEST_CASE("a receive that comes late is waited for", "[behaviour]") {
+TEST_CASE("a send is retried after RNR until a receive is posted", "[behaviour]") {
     connected c;
     ibv_qp_attr a{};
     a.qp_state = IBV_QPS_RTS;
@@ -210,7 +224,7 @@ TEST_CASE("a receive that comes late is waited for", "[behaviour]") {
     CHECK(to.words[0] == 42);
 }
 
-TEST_CASE("atomics bring back what was there", "[behaviour]") {
+TEST_CASE("atomics return the previous value", "[behaviour]") {
     connected c;
     memory result{c.client, 8};
     memory word{c.server, 8, all_access};
@@ -239,7 +253,8 @@ TEST_CASE("atomics of the wrong size, place or right are refused", "[behaviour]"
     connected c;
     memory result{c.client, 8};
     memory word{c.server, 16, all_access};
-    memory closed{c.server, 16, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE};
+    memory closed{
+        c.server, 16, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE};
     enum class wrong { place, size, right };
     auto const what = GENERATE(wrong::place, wrong::size, wrong::right);
     ibv_sge segment = result.segment(0, what == wrong::size ? 4 : 8);
@@ -269,7 +284,8 @@ TEST_CASE("a read without a negotiated depth never works", "[behaviour]") {
     ibv_sge segment = into.segment(0, 8);
     ibv_send_wr wr = remote(IBV_WR_RDMA_READ, &segment, 1, from.at(), from.mr->rkey);
     REQUIRE(c.client.post(wr) == 0);
-    std::optional<ibv_wc> const wc = c.client.poll(here().forgets_reads_without_depth ? 300ms : 10s);
+    std::optional<ibv_wc> const wc =
+        c.client.poll(here().forgets_reads_without_depth ? 300ms : 10s);
     CHECK(wc.has_value() == !here().forgets_reads_without_depth);
     if (wc) CHECK(wc->status == IBV_WC_LOC_QP_OP_ERR);
 }
@@ -315,12 +331,14 @@ TEST_CASE("bytes are gathered and scattered", "[behaviour]") {
     memory from{c.client, 64};
     memory to{c.server, 64, all_access};
     for (std::size_t i = 0; i < 64; ++i) from.bytes()[i] = static_cast<std::byte>(i);
-    ibv_sge pieces[] = {from.segment(40, 3), from.segment(0, 5), from.segment(63, 1), from.segment(8, 0)};
+    ibv_sge pieces[] = {
+        from.segment(40, 3), from.segment(0, 5), from.segment(63, 1), from.segment(8, 0)};
     ibv_send_wr wr = remote(IBV_WR_RDMA_WRITE, pieces, 4, to.at(1), to.mr->rkey);
     REQUIRE(c.client.post(wr) == 0);
     be(c.client.await(), 1, {IBV_WC_SUCCESS});
     std::vector<int> const expected{0, 40, 41, 42, 0, 1, 2, 3, 4, 63, 0};
-    for (std::size_t i = 0; i < expected.size(); ++i) CHECK(static_cast<int>(to.bytes()[i]) == expected[i]);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+        CHECK(static_cast<int>(to.bytes()[i]) == expected[i]);
     ibv_sge places[] = {to.segment(50, 2), to.segment(30, 7)};
     REQUIRE(c.server.receive(100, places, 2) == 0);
     wr = work(IBV_WR_SEND, pieces, 4);
@@ -338,7 +356,7 @@ TEST_CASE("more segments than asked for are refused when posted", "[behaviour]")
     one.segments = 1;
     connected c{one, one};
     memory from{c.client, 64};
-    std::vector<ibv_sge> many(40, from.segment(0, 1));  // more than any rounding gives
+    std::vector<ibv_sge> many(40, from.segment(0, 1));  // more than any device rounds up to
     ibv_send_wr wr = work(IBV_WR_SEND, many.data(), 40);
     ibv_send_wr* bad = nullptr;
     CHECK(c.client.post(wr, &bad) == EINVAL);
@@ -364,12 +382,18 @@ TEST_CASE("inline bytes are the program's again at once, and need no key", "[beh
     CHECK(c.client.post(wr) == EINVAL);
 }
 
-TEST_CASE("a list longer than the queue is taken in part, and says where it stopped", "[behaviour]") {
+TEST_CASE(
+    "a list longer than the queue is posted in part, and bad_wr points to the first request left "
+    "out",
+    "[behaviour]"
+) {
     connected c;
     memory from{c.client, 8};
     memory to{c.server, 8, all_access};
     ibv_sge segment = from.segment(0, 8);
-    std::vector<ibv_send_wr> list(200, remote(IBV_WR_RDMA_WRITE, &segment, 1, to.at(), to.mr->rkey));
+    std::vector<ibv_send_wr> list(
+        200, remote(IBV_WR_RDMA_WRITE, &segment, 1, to.at(), to.mr->rkey)
+    );
     for (std::size_t i = 0; i < list.size(); ++i) {
         list[i].wr_id = i;
         list[i].send_flags = 0;
@@ -391,7 +415,9 @@ TEST_CASE("a list longer than the queue is taken in part, and says where it stop
     CHECK(bad_receive - receives.data() >= 16);
 }
 
-TEST_CASE("work that was never polled fills the queue", "[behaviour]") {
+TEST_CASE(
+    "unsignaled work fills the send queue until a signaled request completes", "[behaviour]"
+) {
     connected c;
     memory from{c.client, 8};
     memory to{c.server, 8, all_access};
@@ -408,12 +434,13 @@ TEST_CASE("work that was never polled fills the queue", "[behaviour]") {
         return;
     }
     CHECK(posted == 16);
-    // Not even time helps; one polled completion would cover all, but none was asked for.
+    // Waiting does not help: polling one completion would free all slots, but no request is
+    // signaled.
     std::this_thread::sleep_for(5ms);
     CHECK(c.client.post(wr) == ENOMEM);
 }
 
-TEST_CASE("one completion gives back everything up to it", "[behaviour]") {
+TEST_CASE("a completion frees the slots of all earlier unsignaled work", "[behaviour]") {
     connected c;
     memory from{c.client, 8};
     memory to{c.server, 8, all_access};
@@ -442,7 +469,10 @@ TEST_CASE("the longest message is the device's", "[behaviour]") {
     be(c.client.await(), 1, {here().takes_longer_messages ? IBV_WC_SUCCESS : IBV_WC_LOC_LEN_ERR});
 }
 
-TEST_CASE("an armed queue tells once, and what was there before gives nothing", "[behaviour]") {
+TEST_CASE(
+    "an armed completion queue raises one event, and none for completions that it already had",
+    "[behaviour]"
+) {
     connected c;
     memory from{c.client, 8};
     memory to{c.server, 8, all_access};
@@ -487,7 +517,10 @@ TEST_CASE("an overrun queue raises an event of the device's", "[behaviour]") {
     if (!here().survives_overrun) CHECK(c.client.state() == IBV_QPS_ERR);
 }
 
-TEST_CASE("a shared receive queue serves its queue pair, and low water is told once", "[behaviour]") {
+TEST_CASE(
+    "a shared receive queue serves its queue pair, and raises an event below its limit",
+    "[behaviour]"
+) {
     settings shared;
     shared.is_shared = true;
     connected c{{}, shared};
@@ -557,13 +590,13 @@ TEST_CASE("a memory window opens a part of a region until it is invalidated", "[
         REQUIRE(c.server.post(invalidate) == 0);
         be(c.server.await(), 51, {IBV_WC_SUCCESS});
     } else {
-        wr.wr.rdma.remote_addr = region.at(0);  // beside it
+        wr.wr.rdma.remote_addr = region.at(0);  // outside of the window
     }
     REQUIRE(c.client.post(wr) == 0);
     bool const is_let_in = !is_withdrawn && here().ignores_bounds_of_windows;
     be(c.client.await(), 1, {is_let_in ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR});
     if (is_let_in) {
-        // A window that is bound holds up SoftRoCE's destroying of the queue pair, for 50 s.
+        // While a window is bound, SoftRoCE blocks the destruction of the queue pair for 50 s.
         ibv_send_wr invalidate = work(IBV_WR_LOCAL_INV, nullptr, 0, 53);
         invalidate.invalidate_rkey = bind.bind_mw.rkey;
         REQUIRE(c.server.post(invalidate) == 0);
@@ -573,10 +606,13 @@ TEST_CASE("a memory window opens a part of a region until it is invalidated", "[
     CHECK(ibv_dealloc_mw(window) == 0);
 }
 
-TEST_CASE("what others stand on cannot be destroyed, and rights that contradict are refused", "[behaviour]") {
+TEST_CASE(
+    "objects in use cannot be destroyed, and contradictory access flags are refused", "[behaviour]"
+) {
     connected c;
     std::uint64_t word = 0;
-    owned_mr const mr{ibv_reg_mr(c.client.pd.get(), &word, sizeof word, int{IBV_ACCESS_LOCAL_WRITE})};
+    owned_mr const mr{
+        ibv_reg_mr(c.client.pd.get(), &word, sizeof word, int{IBV_ACCESS_LOCAL_WRITE})};
     REQUIRE(mr);
     CHECK(ibv_dealloc_pd(c.client.pd.get()) == EBUSY);
     CHECK(ibv_destroy_cq(c.client.cq.get()) == EBUSY);
@@ -587,7 +623,7 @@ TEST_CASE("what others stand on cannot be destroyed, and rights that contradict 
     CHECK(errno == EINVAL);
 }
 
-TEST_CASE("the error state gives everything back, receives too", "[behaviour]") {
+TEST_CASE("the error state flushes posted receives", "[behaviour]") {
     connected c;
     memory to{c.server, 64};
     ibv_sge into = to.segment(0, 8);
@@ -598,7 +634,7 @@ TEST_CASE("the error state gives everything back, receives too", "[behaviour]") 
     for (std::uint64_t i = 0; i < 5; ++i) be(c.server.await(), 100 + i, {IBV_WC_WR_FLUSH_ERR});
 }
 
-TEST_CASE("connected, the timeout is fixed and the delay for missing receives is not", "[behaviour]") {
+TEST_CASE("in RTS the ACK timeout cannot be modified, and min_rnr_timer can", "[behaviour]") {
     connected c;
     ibv_qp_attr a{};
     a.qp_state = IBV_QPS_RTS;
@@ -608,7 +644,9 @@ TEST_CASE("connected, the timeout is fixed and the delay for missing receives is
     CHECK(ibv_modify_qp(c.client.qp(), &a, IBV_QP_STATE | IBV_QP_MIN_RNR_TIMER) == 0);
 }
 
-TEST_CASE("a queue armed for what matters sleeps through the rest", "[behaviour]") {
+TEST_CASE(
+    "a completion queue armed for solicited completions raises no event for others", "[behaviour]"
+) {
     connected c;
     memory from{c.client, 8};
     memory to{c.server, 8};
@@ -629,7 +667,7 @@ TEST_CASE("a queue armed for what matters sleeps through the rest", "[behaviour]
     REQUIRE(ibv_get_cq_event(c.server.completions.get(), &source, &context) == 0);
     be(c.server.await(), 101, {IBV_WC_SUCCESS});
 
-    // Not before its event is acknowledged can the queue be destroyed.
+    // Destroying the completion queue blocks until its event is acknowledged.
     rdma_destroy_qp(c.server.id.get());
     std::atomic<bool> is_destroyed{false};
     std::thread destroyer{[&] {

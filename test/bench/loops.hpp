@@ -1,5 +1,5 @@
-// loops.hpp — the same work in four ways: signalled writes of 8 bytes, `depth` of them in flight, on a null device. Each loop
-// runs on a connection's polling thread.
+// loops.hpp — the same work written in four ways: signaled writes of 8 bytes, `depth` of them in
+// flight, on a null device. Each loop runs on a connection's polling thread.
 #pragma once
 
 #include <rcverbs/fabric.hpp>
@@ -25,10 +25,15 @@ namespace bench {
 
 namespace asio = boost::asio;
 
-/// Two connected ends on the fabric, the client's device made null.
+/// Two connected ends on the fabric; the client's device is a null device.
+template <class Executor = asio::any_io_executor>
 class scene {
 public:
-    scene() : client_{io_, options()}, server_{connect()}, work_{io_.get_executor()}, thread_{[this] { io_.run(); }} {
+    scene()
+        : client_{rcverbs::own_thread, options()},
+          server_{connect()},
+          work_{io_.get_executor()},
+          thread_{[this] { io_.run(); }} {
         ours_ = rcverbs::buffer{client_.domain(), 4096, rcverbs::access_flags::local_write};
         theirs_ = rcverbs::buffer{server_.domain(), 4096, rcverbs::access_flags::remote_write};
         source_ = ours_.slice(0, 8);
@@ -50,9 +55,10 @@ public:
         asio::post(client_.get_executor(), asio::use_future(std::move(f))).get();
     }
 
-    // Each of these makes `count` writes; `depth` divides it, and is less than the queue's.
+    // Each of these makes `count` writes. `depth` divides `count`, and is smaller than the queue
+    // depth.
 
-    /// What a careful program in plain C does: as many in flight, one posted for each that completes.
+    /// The loop in plain C: keeps `depth` writes in flight, and posts one for each that completes.
     void raw(std::uint64_t count, std::uint64_t depth) {
         on_poller([&] {
             std::uint64_t posted = 0;
@@ -63,7 +69,8 @@ public:
                 while ((found = ibv_poll_cq(queue_->send_cq, 32, done)) == 0) {}
                 if (found < 0) throw std::runtime_error{"ibv_poll_cq"};
                 for (int i = 0; i < found; ++i, ++completed) {
-                    if (done[i].status != IBV_WC_SUCCESS || done[i].wr_id != completed) throw std::runtime_error{"completion"};
+                    if (done[i].status != IBV_WC_SUCCESS || done[i].wr_id != completed)
+                        throw std::runtime_error{"completion"};
                     if (posted < count) post_raw(posted++);
                 }
             }
@@ -74,41 +81,42 @@ public:
     void deferred(std::uint64_t count, std::uint64_t depth) { chain<step<true>>(count, depth); }
 
     void coroutine(std::uint64_t count, std::uint64_t depth) {
-        std::vector<std::future<void>> all;
-        for (std::uint64_t i = 0; i < depth; ++i) {
-            all.push_back(asio::co_spawn(
-                client_.get_executor(),
-                [&]() -> asio::awaitable<void> {
-                    for (std::uint64_t n = 0; n < count / depth; ++n) co_await client_.async_write(source_, target_, asio::use_awaitable);
-                },
-                asio::use_future
-            ));
-        }
-        for (std::future<void>& one : all) one.get();
+        coroutines(count, depth, [this] {
+            return client_.async_write(source_, target_, asio::use_awaitable_t<Executor>{});
+        });
     }
-
-    rcverbs::connection& client() noexcept { return client_; }
+    /// Awaits the operation itself, without a coroutine frame of its own.
+    void awaited(std::uint64_t count, std::uint64_t depth) {
+        coroutines(count, depth, [this] {
+            return client_.async_write(source_, target_, asio::deferred);
+        });
+    }
 
 private:
     static rcverbs::connection_options options() {
         rcverbs::connection_options o;
-        // A device that does nothing has no events to wake anybody either.
+        // The null device generates no events, so the thread must not sleep.
         o.polling.mode = rcverbs::poll_mode::busy;
-        o.stall_timeout = std::chrono::milliseconds{0};
+        o.liveness.stall_timeout = std::chrono::milliseconds{0};
         return o;
     }
 
     rcverbs::connection connect() {
         rcverbs::acceptor acceptor{io_, {"10.0.0.1", 0}};
         rcverbs::connection server;
-        // On this thread, which waits for them: the default is the connections' own.
-        acceptor.async_accept(asio::bind_executor(io_, [&](rcverbs::error_code ec, rcverbs::connection made) {
-            if (!ec) server = std::move(made);
-            acceptor.close();
-        }));
+        // Handlers run on this thread, which waits for them; by default they would run on the
+        // connection's executor.
+        acceptor.async_accept(asio::bind_executor(
+            io_,
+            [&](rcverbs::error_code ec, rcverbs::connection made) {
+                if (!ec) server = std::move(made);
+                acceptor.close();
+            }
+        ));
         bool is_connected = false;
         client_.async_connect(
-            acceptor.local(), asio::bind_executor(io_, [&](rcverbs::error_code ec) { is_connected = !ec; })
+            acceptor.local_endpoint(),
+            asio::bind_executor(io_, [&](rcverbs::error_code ec) { is_connected = !ec; })
         );
         while (!is_connected || !server.is_valid()) io_.run_one();
         return server;
@@ -128,7 +136,22 @@ private:
         if (ibv_post_send(queue_, &wr, &bad) != 0) throw std::runtime_error{"ibv_post_send"};
     }
 
-    /// What the steps of one run share.
+    template <class Write>
+    void coroutines(std::uint64_t count, std::uint64_t depth, Write write) {
+        std::vector<std::future<void>> all;
+        for (std::uint64_t i = 0; i < depth; ++i) {
+            all.push_back(asio::co_spawn(
+                client_.get_executor(),
+                [&]() -> asio::awaitable<void, Executor> {
+                    for (std::uint64_t n = 0; n < count / depth; ++n) co_await write();
+                },
+                asio::use_future
+            ));
+        }
+        for (std::future<void>& one : all) one.get();
+    }
+
+    /// Shared by the steps of one run.
     struct run_state {
         scene* on;
         std::uint64_t to_start;
@@ -145,7 +168,7 @@ private:
         run.done.get_future().get();
     }
 
-    /// A handler that starts the next write, by a plain callback or by way of a deferred operation.
+    /// A handler that starts the next write, with a plain callback or with a deferred operation.
     template <bool IsDeferred>
     struct step {
         run_state* run;
@@ -167,9 +190,10 @@ private:
         }
     };
 
-    rcverbs::fabric::world world_{{.mode = rcverbs::fabric::scheduling::real, .seed = 1, .devices = {}}};
+    rcverbs::fabric::world world_{
+        {.mode = rcverbs::fabric::scheduling::real, .seed = 1, .devices = {}}};
     asio::io_context io_;
-    rcverbs::connection client_;
+    rcverbs::basic_connection<Executor> client_;
     rcverbs::connection server_;
     asio::executor_work_guard<asio::io_context::executor_type> work_;
     rcverbs::buffer ours_;

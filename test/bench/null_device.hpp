@@ -1,7 +1,7 @@
-// null_device.hpp — a device that takes work and completes it at once without doing it: what is left is the cost of the
-// library, and of a loop in raw verbs, on the same device.
+// null_device.hpp — a device that completes work at once without executing it: the remaining cost
+// is that of the library, or of a loop in raw verbs, on the same device.
 //
-// It is the fabric's, whose calls for posting and polling are replaced for a while. One thread at a time.
+// Replaces the post and poll calls of the fabric's device for a while. One thread at a time.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -13,8 +13,11 @@ namespace bench {
 
 class null_device {
 public:
-    /// Takes over the device of this queue pair.
-    explicit null_device(ibv_qp* qp) : context_{qp->context}, post_send_{context_->ops.post_send}, poll_cq_{context_->ops.poll_cq} {
+    /// Replaces the calls of this queue pair's device.
+    explicit null_device(ibv_qp* qp)
+        : context_{qp->context},
+          post_send_{context_->ops.post_send},
+          poll_cq_{context_->ops.poll_cq} {
         the_one = this;
         context_->ops.poll_cq = poll;
         context_->ops.post_send = post;
@@ -32,7 +35,8 @@ private:
 
     static int post(ibv_qp*, ibv_send_wr* wr, ibv_send_wr**) {
         for (; wr != nullptr; wr = wr->next) {
-            if ((wr->send_flags & IBV_SEND_SIGNALED) != 0) the_one->ids_[the_one->tail_++ % size] = wr->wr_id;
+            if ((wr->send_flags & IBV_SEND_SIGNALED) != 0)
+                the_one->ids_[the_one->tail_++ % size] = wr->wr_id;
         }
         return 0;
     }

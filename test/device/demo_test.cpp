@@ -1,61 +1,19 @@
-// rdma-server and rdma-client as a user runs them: separate processes, their output, their exit codes, and what they make
-// of each other's misbehaviour.
+// rdma-server and rdma-client as a user runs them: separate processes, their output and exit codes,
+// and their reaction to a misbehaving peer.
 #include <csignal>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <random>
 #include <thread>
 
-#include "device/fixture.hpp"
-#include "support/child_process.hpp"
+#include "device/programs.hpp"
 
 using namespace test;
 
 namespace {
-
-constexpr int done = 0;
-constexpr int could_not_connect = 3;
-constexpr int deadline_passed = 4;
-constexpr int peer_gone = 5;
-constexpr int refused = 6;
-constexpr int not_verified = 7;
-
-std::string program(std::string const& name) {
-    return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / name).string();
-}
-
-std::vector<std::string> command(std::string const& name, std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), program(name));
-    return arguments;
-}
-
-struct server {
-    explicit server(std::vector<std::string> arguments) : process{command("rdma-server", std::move(arguments))} {
-        std::string const before = "listening on port ";
-        REQUIRE(process.wait_for_output(".\n"));
-        std::string const& out = process.output();
-        port = out.substr(before.size(), out.find('.') - before.size());
-    }
-
-    child_process client(std::string const& mode, std::vector<std::string> more = {}, std::string host = device_address()) const {
-        std::vector<std::string> arguments{mode, std::move(host), port};
-        arguments.insert(arguments.end(), more.begin(), more.end());
-        return child_process{command("rdma-client", std::move(arguments))};
-    }
-
-    /// One exchange with a client that behaves must work.
-    void must_serve(std::string const& mode) const {
-        child_process c = client(mode);
-        auto const status = c.wait();
-        INFO(c.error());
-        CHECK(status == done);
-    }
-
-    child_process process;
-    std::string port;
-};
 
 /// The sum of a hardware counter over all devices.
 long counter(std::string const& name) {
@@ -70,7 +28,7 @@ long counter(std::string const& name) {
 
 std::string resources() { return output_of({"rdma", "resource", "show"}); }
 
-/// The same, once it has been the same for a while: what ends takes its time.
+/// The same, after it has been stable for a while: resources are freed asynchronously.
 std::string settled_resources() {
     std::string last = resources();
     for (int same = 0; same < 5;) {
@@ -80,6 +38,15 @@ std::string settled_resources() {
         last = next;
     }
     return last;
+}
+
+/// The kernel revokes a killed process's keys before it disconnects: a peer that uses a key for the
+/// first time in between cannot distinguish it from an invalid key, and reports that.
+void check_names_killed_peer(std::optional<int> status, std::string const& error) {
+    bool const found_only_keys_gone =
+        status == refused && error.find("grants no such access") != std::string::npos;
+    CHECK((status == peer_gone || found_only_keys_gone));
+    CHECK(error.find("the peer") != std::string::npos);
 }
 
 std::string pid_of(child_process const& c) { return std::to_string(c.pid()); }
@@ -98,34 +65,41 @@ TEST_CASE("server and client say line for line what the blog post shows", "[demo
     CHECK(c.wait() == done);
     CHECK(s.process.wait() == done);
     std::string const doing = mode == "write" ? "writing message to" : "reading message from";
-    CHECK(c.output_lines() ==
-          std::vector<std::string>{
-              "address resolved.",
-              "route resolved.",
-              "send completed successfully.",
-              "received MSG_MR. " + doing + " remote memory...",
-              "send completed successfully.",
-              "send completed successfully.",
-              "remote buffer: message from passive/server side with pid " + pid_of(s.process),
-              "disconnected."});
-    CHECK(s.process.output_lines() ==
-          std::vector<std::string>{
-              "listening on port " + s.port + ".",
-              "received connection request.",
-              "send completed successfully.",
-              "received MSG_MR. " + doing + " remote memory...",
-              "send completed successfully.",
-              "send completed successfully.",
-              "remote buffer: message from active/client side with pid " + pid_of(c),
-              "peer disconnected."});
+    CHECK(
+        c.output_lines() ==
+        std::vector<std::string>{
+            "address resolved.",
+            "route resolved.",
+            "send completed successfully.",
+            "received MSG_MR. " + doing + " remote memory...",
+            "send completed successfully.",
+            "send completed successfully.",
+            "remote buffer: message from passive/server side with pid " + pid_of(s.process),
+            "disconnected."}
+    );
+    CHECK(
+        s.process.output_lines() ==
+        std::vector<std::string>{
+            "listening on port " + s.port + ".",
+            "received connection request.",
+            "send completed successfully.",
+            "received MSG_MR. " + doing + " remote memory...",
+            "send completed successfully.",
+            "send completed successfully.",
+            "remote buffer: message from active/client side with pid " + pid_of(c),
+            "peer disconnected."}
+    );
     CHECK(c.error().empty());
     CHECK(s.process.error().empty());
 }
 
-TEST_CASE("a hundred clients one after another get their messages, and nobody is ever not ready", "[demo][long]") {
+TEST_CASE(
+    "a hundred clients one after another get their messages, and nobody is ever not ready",
+    "[demo][long]"
+) {
     auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
     server s{{mode}};
-    // The first one warms up: what a server keeps, it has from then on.
+    // Warm-up: resources that a server keeps are allocated now.
     s.must_serve(mode);
     std::string const before = settled_resources();
     long const not_ready = counter("send_rnr_err") + counter("rcvd_rnr_err");
@@ -133,12 +107,19 @@ TEST_CASE("a hundred clients one after another get their messages, and nobody is
         for (int i = 0; i < 100; ++i) {
             child_process c = s.client(mode);
             REQUIRE(c.wait() == done);
-            REQUIRE(c.output().find("remote buffer: message from passive/server side with pid " + pid_of(s.process) + "\n") != std::string::npos);
-            REQUIRE(s.process.wait_for_output("remote buffer: message from active/client side with pid " + pid_of(c) + "\n"));
+            REQUIRE(
+                c.output().find(
+                    "remote buffer: message from passive/server side with pid " +
+                    pid_of(s.process) + "\n"
+                ) != std::string::npos
+            );
+            REQUIRE(s.process.wait_for_output(
+                "remote buffer: message from active/client side with pid " + pid_of(c) + "\n"
+            ));
         }
     }
     CHECK(counter("send_rnr_err") + counter("rcvd_rnr_err") == not_ready);
-    // While the server lives: what it forgot to give back would show.
+    // Checked while the server runs, to find resources that it did not free.
     CHECK(settled_resources() == before);
     CHECK_FALSE(s.process.wait(0ms));
     s.process.signal(SIGTERM);
@@ -157,9 +138,13 @@ TEST_CASE("thirty clients at once get their messages, and nothing is left behind
             auto const status = c.wait(120s);
             INFO(c.error());
             CHECK(status == done);
-            CHECK(c.output().find("passive/server side with pid " + pid_of(s.process) + "\n") != std::string::npos);
+            CHECK(
+                c.output().find("passive/server side with pid " + pid_of(s.process) + "\n") !=
+                std::string::npos
+            );
         }
-        for (child_process& c : clients) CHECK(s.process.wait_for_output("with pid " + pid_of(c) + "\n"));
+        for (child_process& c : clients)
+            CHECK(s.process.wait_for_output("with pid " + pid_of(c) + "\n"));
     }
     CHECK(settled_resources() == before);
     CHECK_FALSE(s.process.wait(0ms));
@@ -180,7 +165,8 @@ TEST_CASE("the programs do as their options say", "[demo]") {
     }
     server s{{"read", "--bind", device_address(), "--port", port, "--count", "2", "--poll", poll}};
     CHECK(s.port == port);
-    child_process c = s.client("read", {"--from", device_address(), "--count", "2", "--poll", poll});
+    child_process c =
+        s.client("read", {"--from", device_address(), "--count", "2", "--poll", poll});
     CHECK(c.wait() == done);
     INFO(c.error());
     auto const lines = c.output_lines();
@@ -202,10 +188,10 @@ TEST_CASE("a client says why it could not connect, and what to do", "[demo]") {
         std::string text;
     };
     std::vector<expectation> const cases{
-        {device_address(), "1", "nobody listens there; start the server"},
+        {device_address(), "1", "no program listens there. Start the server"},
         {"127.0.0.1", "1", "not the loopback address"},
         {"10.0.0.99", "1", "ping it"},
-        {"203.0.113.1", "1", "no route leads there; check the address"},
+        {"203.0.113.1", "1", "No route leads there: check the address"},
     };
     for (expectation const& e : cases) {
         if (e.host != device_address() && e.host != "127.0.0.1" && !has_known_network()) {
@@ -239,9 +225,12 @@ TEST_CASE("a foreign client is refused, and the server goes on", "[demo]") {
     CHECK(s.process.wait() == done);
 }
 
-TEST_CASE("a client killed at any step leaves a server that names it and serves the next", "[demo][long]") {
+TEST_CASE(
+    "a client killed at any step leaves a server that names it and serves the next", "[demo][long]"
+) {
     auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
-    for (std::string const at : {"connected", "regions-sent", "regions-received", "transferred", "done-sent"}) {
+    for (std::string const at :
+         {"connected", "regions-sent", "regions-received", "transferred", "done-sent"}) {
         INFO("killed when " << at);
         server s{{mode, "--count", "2", "--timeout", "5s"}};
         child_process c = s.client(mode, {"--hold-at", at});
@@ -251,11 +240,10 @@ TEST_CASE("a client killed at any step leaves a server that names it and serves 
         s.must_serve(mode);
         auto const status = s.process.wait(20s);
         INFO(s.process.error());
-        // After its MSG_DONE the client owes nothing but a disconnect: whether the server's own got through before the
-        // kill decides.
+        // After its MSG_DONE the client only has to disconnect: the result depends on whether the
+        // server's MSG_DONE arrived before the kill.
         if (at == "done-sent" && status == done) continue;
-        CHECK(status == peer_gone);
-        CHECK(s.process.error().find("the peer") != std::string::npos);
+        check_names_killed_peer(status, s.process.error());
     }
 }
 
@@ -264,7 +252,8 @@ TEST_CASE("a server killed before it answers leaves a client that could not conn
     s.process.signal(SIGSTOP);
     child_process c = s.client("write");
     REQUIRE(c.wait_for_output("route resolved."));
-    static_cast<void>(c.wait_for_output("never said", 300ms));  // the request is on its way, or there
+    static_cast<void>(c.wait_for_output("never said", 300ms)
+    );  // the request is in flight or has arrived
     s.process.signal(SIGKILL);
     CHECK(c.wait(20s) == could_not_connect);
     CHECK(c.error().find("ended before it answered") != std::string::npos);
@@ -272,7 +261,8 @@ TEST_CASE("a server killed before it answers leaves a client that could not conn
 
 TEST_CASE("a server killed at any step leaves a client that names it at once", "[demo][long]") {
     auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
-    for (std::string const at : {"connected", "regions-sent", "regions-received", "transferred", "done-sent"}) {
+    for (std::string const at :
+         {"connected", "regions-sent", "regions-received", "transferred", "done-sent"}) {
         INFO("killed when " << at);
         server s{{mode, "--hold-at", at}};
         child_process c = s.client(mode, {"--timeout", "5s"});
@@ -283,8 +273,7 @@ TEST_CASE("a server killed at any step leaves a client that names it at once", "
         INFO(c.error());
         CHECK(std::chrono::steady_clock::now() - killed < 1s * slowness);
         if (at == "done-sent" && status == done) continue;  // as above
-        CHECK(status == peer_gone);
-        CHECK(c.error().find("the peer") != std::string::npos);
+        check_names_killed_peer(status, c.error());
     }
 }
 
@@ -314,7 +303,8 @@ TEST_CASE("clients killed while they connect do the server no harm", "[demo]") {
     std::mt19937 random{7};
     for (int i = 0; i < 20; ++i) {
         child_process c = s.client("write");
-        static_cast<void>(c.wait_for_output("never said", std::chrono::milliseconds{random() % 120}));
+        static_cast<void>(c.wait_for_output("never said", std::chrono::milliseconds{random() % 120})
+        );
         c.signal(SIGKILL);
         c.wait();
     }
@@ -332,44 +322,15 @@ TEST_CASE("a message that was damaged does not verify", "[demo]") {
     CHECK(s.process.error().find("checksum") != std::string::npos);
 }
 
-TEST_CASE("told to end, a server lets running exchanges finish and exits with 0", "[demo]") {
-    auto const signal = GENERATE(SIGTERM, SIGINT);
-    {
-        server idle{{"write"}};
-        idle.process.signal(signal);
-        CHECK(idle.process.wait(20s) == done);
-    }
-    server s{{"read", "--timeout", "20s"}};
-    // Stopped in the middle of its exchange, and set going after the server was told to end.
-    child_process c = s.client("read", {"--timeout", "20s"});
-    REQUIRE(c.wait_for_output("route resolved."));
-    // Until the server has heard of it, in small steps.
-    for (int i = 0; i < 1000 && !s.process.wait_for_output("received connection request.", 2ms); ++i) {
-        c.signal(SIGCONT);
-        static_cast<void>(s.process.wait_for_output("received connection request.", 2ms));
-        c.signal(SIGSTOP);
-    }
-    REQUIRE(s.process.wait_for_output("received connection request."));
-    s.process.signal(signal);
-    c.signal(SIGCONT);
-    CHECK(c.wait(30s) == done);
-    CHECK(s.process.wait(30s) == done);
-}
-
-TEST_CASE("a server told to end cuts off what does not finish in time", "[demo]") {
-    server s{{"write", "--timeout", "1s"}};
-    child_process c = s.client("write", {"--hold-at", "regions-received", "--timeout", "60s"});
-    REQUIRE(c.wait_for_error("holding"));
-    s.process.signal(SIGTERM);
-    auto const status = s.process.wait(20s);
-    CHECK((status == deadline_passed || status == done));
-    CHECK(c.wait(20s) == peer_gone);
-}
-
-TEST_CASE("eight clients add a thousand times each, and the server counts eight thousand", "[demo]") {
+TEST_CASE(
+    "eight clients add a thousand times each, and the server counts eight thousand", "[demo]"
+) {
     server s{{"atomic", "--count", "8", "--timeout", "60s"}};
     std::vector<child_process> clients;
-    for (int i = 0; i < 8; ++i) clients.push_back(s.client("atomic", {"--count", "1000", "--updates", "10", "--timeout", "60s"}));
+    for (int i = 0; i < 8; ++i)
+        clients.push_back(
+            s.client("atomic", {"--count", "1000", "--updates", "10", "--timeout", "60s"})
+        );
     for (child_process& c : clients) {
         auto const status = c.wait(60s * slowness);
         INFO(c.output() << c.error());
@@ -388,17 +349,26 @@ TEST_CASE("a client says what it saw of the counter, and adds what it is told", 
     server s{{"atomic", "--count", "2"}};
     child_process first = s.client("atomic", {"--count", "3", "--add", "5", "--updates", "0"});
     CHECK(first.wait() == done);
-    CHECK(first.output_lines() ==
-          std::vector<std::string>{
-              "address resolved.",
-              "route resolved.",
-              "received MSG_MR. adding to the remote counter...",
-              "added 5 x 3; the counter was 0 before the first and 10 before the last.",
-              "disconnected."});
+    CHECK(
+        first.output_lines() ==
+        std::vector<std::string>{
+            "address resolved.",
+            "route resolved.",
+            "received MSG_MR. adding to the remote counter...",
+            "added 5 x 3; the counter was 0 before the first and 10 before the last.",
+            "disconnected."}
+    );
     child_process second = s.client("atomic", {});
     CHECK(second.wait() == done);
-    CHECK(second.output().find("added 1 x 1; the counter was 15 before the first") != std::string::npos);
-    CHECK(second.output().find("changed the record x 1 under the lock, taken in 1 attempts; it was at 0") != std::string::npos);
+    CHECK(
+        second.output().find("added 1 x 1; the counter was 15 before the first") !=
+        std::string::npos
+    );
+    CHECK(
+        second.output().find(
+            "changed the record x 1 under the lock, taken in 1 attempts; it was at 0"
+        ) != std::string::npos
+    );
     CHECK(s.process.wait() == done);
     CHECK(s.process.output().find("counter: 16\n") != std::string::npos);
 }
@@ -407,7 +377,7 @@ TEST_CASE("the lock of a client that was killed is given back", "[demo]") {
     server s{{"atomic"}};
     child_process holder = s.client("atomic", {"--hold-at", "locked"});
     REQUIRE(holder.wait_for_error("holding at locked."));
-    // As long as it is held, nobody else gets it.
+    // While it is held, no other client gets it.
     child_process impatient = s.client("atomic", {"--timeout", "300ms"});
     CHECK(impatient.wait() == deadline_passed);
     holder.signal(SIGKILL);
@@ -421,7 +391,9 @@ TEST_CASE("the lock of a client that was killed is given back", "[demo]") {
     CHECK(s.process.output().find("record: changed 1 times.") != std::string::npos);
 }
 
-TEST_CASE("a server that is full tells one client too many that it is busy, and serves the next", "[demo]") {
+TEST_CASE(
+    "a server that is full tells one client too many that it is busy, and serves the next", "[demo]"
+) {
     auto const option = GENERATE(std::string{"--max-clients"}, std::string{"--max-per-address"});
     server s{{"write", option, "2"}};
     child_process first = s.client("write", {"--hold-at", "connected"});
@@ -433,12 +405,15 @@ TEST_CASE("a server that is full tells one client too many that it is busy, and 
     CHECK(third.error().find("as many connections as it allows") != std::string::npos);
     first.signal(SIGKILL);
     first.wait();
-    REQUIRE(s.process.wait_for_error("peer went away"));
+    REQUIRE(s.process.wait_for_error("peer left before"));
     s.must_serve("write");
 }
 
-TEST_CASE("fifty silent clients are dropped at the deadline, and nothing of them is left in the server", "[demo]") {
-    // A process with a sanitizer is a big one.
+TEST_CASE(
+    "fifty silent clients are dropped at the deadline, and nothing of them is left in the server",
+    "[demo]"
+) {
+    // A process with a sanitizer needs much memory.
     constexpr int count = slowness > 1 ? 10 : 50;
     server s{{"write", "--timeout", "3s"}};
     s.must_serve("write");
@@ -446,7 +421,9 @@ TEST_CASE("fifty silent clients are dropped at the deadline, and nothing of them
     {
         std::vector<std::unique_ptr<child_process>> silent;
         for (int i = 0; i < count; ++i) {
-            silent.push_back(std::make_unique<child_process>(s.client("write", {"--hold-at", "connected", "--timeout", "60s"})));
+            silent.push_back(std::make_unique<child_process>(
+                s.client("write", {"--hold-at", "connected", "--timeout", "60s"})
+            ));
             if (i % 10 == 9) REQUIRE(silent.back()->wait_for_error("holding", 60s));
         }
         for (auto const& c : silent) {
@@ -458,7 +435,9 @@ TEST_CASE("fifty silent clients are dropped at the deadline, and nothing of them
     s.must_serve("write");
 }
 
-TEST_CASE("a client that reconnects goes on across a server that was killed and started again", "[demo]") {
+TEST_CASE(
+    "a client that reconnects goes on across a server that was killed and started again", "[demo]"
+) {
     auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
     std::optional<server> s;
     s.emplace(std::vector<std::string>{mode});
@@ -484,21 +463,5 @@ TEST_CASE("a client that reconnects gives up after as many attempts as it was to
     server s{{"write", "--count", "1"}};
     child_process c = s.client("write", {"--count", "2", "--reconnect", "3"});
     CHECK(c.wait() == could_not_connect);
-    CHECK(s.process.wait() == done);
-}
-
-TEST_CASE("told to end with three clients at work, a server sees them through and exits with 0", "[demo]") {
-    server s{{"write"}};
-    std::vector<std::unique_ptr<child_process>> clients;
-    for (int i = 0; i < 3; ++i) {
-        clients.push_back(std::make_unique<child_process>(s.client("write", {"--hold-at", "connected"})));
-        REQUIRE(clients.back()->wait_for_error("holding"));
-    }
-    s.process.signal(SIGTERM);
-    // It waits for them; they are told to end.
-    for (auto const& c : clients) {
-        c->signal(SIGKILL);
-        c->wait();
-    }
     CHECK(s.process.wait() == done);
 }

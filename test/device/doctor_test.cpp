@@ -1,4 +1,4 @@
-// rdma-doctor where RDMA works: it says so, and leaves nothing behind.
+// rdma-doctor on a machine where RDMA works: it reports so, and leaves no resources.
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
@@ -10,7 +10,8 @@ using namespace test;
 
 namespace {
 
-std::string const program = (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "rdma-doctor").string();
+std::string const program =
+    (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "rdma-doctor").string();
 
 }  // namespace
 

@@ -1,6 +1,7 @@
-// fixture.hpp — two connected ends in one process, and the device's own counters as a second opinion.
+// fixture.hpp — two connected ends in one process, and the device's own counters for comparison.
 //
-// Tests are coroutines on an io_context that the test's thread runs, so that assertions stay on that thread.
+// Tests are coroutines on an io_context that the test's thread runs, so that assertions stay on
+// that thread.
 #pragma once
 
 #include <boost/asio/as_tuple.hpp>
@@ -12,6 +13,8 @@
 
 #include <cstdlib>
 #include <exception>
+#include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -30,13 +33,14 @@ using rcverbs::error_code;
 
 constexpr auto awaiting = asio::as_tuple(asio::use_awaitable);
 
-/// Awaits two outcomes, whatever they are. (The operator && would flatten the left one, which is a tuple.)
+/// Awaits two results of any type. (operator&& would flatten the left one, which is a tuple.)
 template <class A, class B>
 asio::awaitable<std::pair<A, B>> both(asio::awaitable<A> a, asio::awaitable<B> b) {
     struct box {
         A value;
     };
-    // In two steps: g++ 12 destroys what is awaited inside of an aggregate's braces twice.
+    // In two steps: g++ 12 destroys a temporary twice if it is awaited inside an aggregate's
+    // braces.
     auto const boxed = [](asio::awaitable<A> inner) -> asio::awaitable<box> {
         A value = co_await std::move(inner);
         co_return box{std::move(value)};
@@ -50,62 +54,85 @@ inline std::string device_address_v6() {
     char const* const given = std::getenv("RCVERBS_TEST_ADDRESS6");
     return given != nullptr ? given : "fd00::1";
 }
-/// True in the virtual machine's network, or one like it: 10.0.0.0/24 with nobody at .99, and no route elsewhere.
+/// True in the virtual machine's network, or one like it: 10.0.0.0/24 without a host at .99, and
+/// without other routes.
 inline bool has_known_network() { return std::getenv("RCVERBS_TEST_ADDRESS") == nullptr; }
 
-/// Deadlines of behaviour hold for the library as it ships; a sanitizer's checks take their time.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+/// Timing checks apply to the library as it ships; a sanitizer slows it down.
+#if defined(RCVERBS_ADDRESS_SANITIZER) || defined(RCVERBS_THREAD_SANITIZER)
 constexpr int slowness = 10;
 #else
 constexpr int slowness = 1;
 #endif
 
-/// Runs a test to its end. What it throws, and with it a failed REQUIRE, fails the test.
-template <class Test>
-void run(asio::io_context& io, Test test) {
-    std::exception_ptr failed;
-    asio::co_spawn(io, std::move(test), [&](std::exception_ptr e) {
-        failed = e;
-        if (e) io.stop();
-    });
-    io.run();
-    if (failed) std::rethrow_exception(failed);
-}
+using test_body = std::function<asio::awaitable<void>()>;
+
+/// Runs a test to its end. An exception, including that of a failed REQUIRE, fails the test.
+void run(asio::io_context& io, test_body test);
 
 struct pair {
     rcverbs::connection client;
     rcverbs::connection server;
 };
 
-/// Connects two connections.
-inline asio::awaitable<pair> connect(
-    asio::io_context& io, rcverbs::connection_options client = {}, rcverbs::connection_options server = {}
-) {
-    rcverbs::acceptor_options options;
-    options.connection = std::move(server);
-    rcverbs::acceptor acceptor{io, {device_address(), 0}, options};
-    rcverbs::connection active{io, std::move(client)};
-    rcverbs::connection passive = co_await (
-        acceptor.async_accept(asio::use_awaitable) && active.async_connect(acceptor.local(), asio::use_awaitable)
-    );
-    co_return pair{std::move(active), std::move(passive)};
-}
-
-/// Takes one request and accepts it as a session.
-inline asio::awaitable<rcverbs::session> accept_session(rcverbs::acceptor& a, rcverbs::session_options options = {}) {
-    rcverbs::session s{co_await a.async_get_request(asio::use_awaitable), options};
-    co_await s.async_accept(asio::use_awaitable);
-    co_return s;
-}
-
-/// The three ways to drive a connection.
-enum class drive { own_poller, shared_poller, context };
-
-inline rcverbs::connection_options driven(asio::io_context& io, drive how) {
+/// Options of accepted connections that share a protection domain.
+inline rcverbs::connection_options sharing() {
     rcverbs::connection_options o;
-    if (how == drive::context) o.progress = rcverbs::progress_on::context;
-    if (how == drive::shared_poller) o.shared_poller = rcverbs::poller{io};
+    o.placement.domain = rcverbs::domain_sharing::shared;
     return o;
 }
+
+/// The executor or poller that runs a connection.
+using home = rcverbs::runs_on<asio::any_io_executor>;
+
+/// Connects two connections, each with its own executor.
+asio::awaitable<pair> connect(
+    home client_at,
+    home server_at,
+    rcverbs::connection_options client = {},
+    rcverbs::connection_options server = {}
+);
+/// Both with the same executor.
+inline asio::awaitable<pair> connect(
+    home at, rcverbs::connection_options client = {}, rcverbs::connection_options server = {}
+) {
+    return connect(at, at, std::move(client), std::move(server));
+}
+/// Disconnects the client, and waits until both ends have ended.
+asio::awaitable<void> disconnect(pair& p);
+
+/// Takes one request and accepts it as a connection on the acceptor's executor.
+asio::awaitable<rcverbs::connection> requested(
+    rcverbs::acceptor& a, rcverbs::connection_options options = {}
+);
+
+/// Takes one request and accepts it as a session, by default on the acceptor's executor.
+asio::awaitable<rcverbs::session> accept_session(
+    rcverbs::acceptor& a,
+    rcverbs::session_options options = {},
+    std::optional<home> at = std::nullopt,
+    rcverbs::connection_options connection = {}
+);
+
+/// The ways to run a connection.
+enum class drive { own_thread, poller, context };
+
+/// Executors of one kind; `poller` returns the same one each time.
+class places {
+public:
+    places(asio::io_context& io, drive how) : io_{io}, how_{how} {}
+
+    home operator()() {
+        if (how_ == drive::context) return io_;
+        if (how_ == drive::own_thread) return rcverbs::own_thread;
+        if (!shared_) shared_ = rcverbs::poller{};
+        return *shared_;
+    }
+
+private:
+    asio::io_context& io_;
+    drive const how_;
+    std::optional<home> shared_;
+};
 
 }  // namespace test

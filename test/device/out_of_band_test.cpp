@@ -1,4 +1,4 @@
-// Connecting without the connection manager, and by addresses that a device does not go by.
+// Connecting without the connection manager, and through addresses that are not a device's.
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
@@ -19,7 +19,7 @@ std::string some_device() {
     return all.front().name;
 }
 
-/// Tells one's own address and hears the other's, over a TCP socket.
+/// Sends this side's address and receives the peer's, over a TCP socket.
 asio::awaitable<queue_pair_address> swap(asio::ip::tcp::socket& s, queue_pair_address const& own) {
     auto const out = own.encode();
     co_await asio::async_write(s, asio::buffer(out), asio::use_awaitable);
@@ -48,27 +48,32 @@ asio::awaitable<void> meet(connection& c, asio::ip::tcp::socket& s, std::string 
 
 TEST_CASE("two sides that exchange their addresses over a TCP socket are connected", "[device]") {
     asio::io_context io;
-    auto const how = GENERATE(drive::own_poller, drive::context);
+    auto const how = GENERATE(drive::own_thread, drive::context);
+    places at{io, how};
     run(io, [&]() -> asio::awaitable<void> {
         std::string const device = some_device();
         asio::ip::tcp::acceptor listening{io, {asio::ip::address_v4::loopback(), 0}};
         asio::ip::tcp::socket a{io};
         co_await a.async_connect(listening.local_endpoint(), asio::use_awaitable);
         asio::ip::tcp::socket b = co_await listening.async_accept(asio::use_awaitable);
-        connection_options options = driven(io, how);
-        options.initiator_depth = 4;
-        connection left{io, options};
-        connection right{io, driven(io, how)};
+        connection_options options;
+        options.queue_pair.initiator_depth = 4;
+        connection left{at(), options};
+        connection right{at()};
         co_await (meet(left, a, device) && meet(right, b, device));
         CHECK(left.limits().initiator_depth == 4);
         CHECK(right.limits().responder_resources >= 4);
 
         buffer ours{left.domain(), 4096, access_flags::local_write};
-        buffer theirs{right.domain(), 4096, access_flags::remote_write | access_flags::remote_read | access_flags::remote_atomic};
+        buffer theirs{
+            right.domain(),
+            4096,
+            access_flags::remote_write | access_flags::remote_read | access_flags::remote_atomic};
         std::ranges::fill(ours.bytes(), std::byte{42});
         co_await left.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
         CHECK(theirs.bytes()[4095] == std::byte{42});
-        std::uint64_t const before = co_await left.async_fetch_add(theirs.remote().word(0), 1, asio::use_awaitable);
+        std::uint64_t const before =
+            co_await left.async_fetch_add(theirs.remote().word(0), 1, asio::use_awaitable);
         CHECK(before == 0x2a2a2a2a2a2a2a2a);
         auto const [r, sent] = co_await (
             right.async_receive(theirs.slice(0, 64), asio::use_awaitable) &&
@@ -76,7 +81,7 @@ TEST_CASE("two sides that exchange their addresses over a TCP socket are connect
         );
         CHECK(r.size_bytes == 5);
         CHECK(sent == 5);
-        // Each ends for itself.
+        // Each side disconnects on its own.
         co_await left.async_disconnect(asio::use_awaitable);
         CHECK(left.reason() == close_reason::closed_locally);
         CHECK(right.is_open());
@@ -99,10 +104,10 @@ TEST_CASE("what cannot be prepared or established says so", "[device]") {
         connection wrong{io};
         static_cast<void>(wrong.prepare(some_device(), std::uint8_t{255}, ec));
         CHECK(ec == errc::invalid_option);
-        // A peer that is not there shows when something is sent to it.
+        // A missing peer is detected when something is sent to it.
         connection_options hasty;
-        hasty.ack_timeout = 4ms;
-        hasty.retry_count = 2;
+        hasty.queue_pair.ack_timeout = 4ms;
+        hasty.queue_pair.retry_count = 2;
         connection lonely{io, hasty};
         queue_pair_address const own = lonely.prepare(some_device(), {}, ec);
         CHECK_FALSE(ec);
@@ -114,15 +119,22 @@ TEST_CASE("what cannot be prepared or established says so", "[device]") {
     });
 }
 
-TEST_CASE("an InfiniBand address on a device that does not go by such is refused by name", "[device]") {
+TEST_CASE(
+    "an InfiniBand address on a device that does not go by such is refused by name", "[device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
-        endpoint const there = endpoint::infiniband({0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, 0, 1}, 7471);
+        endpoint const there = endpoint::infiniband(
+            {0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, 0, 1}, 7471
+        );
         CHECK(there.to_string() == "ib[fe80::200:ff:fe00:1]:7471");
         connection c{io};
         auto [ec] = co_await c.async_connect(there, awaiting);
         CHECK(ec == errc::address_family_unsupported);
         CHECK(c.last_failure().where <= step::resolve_route);
-        CHECK(c.last_failure().message().find("use the IP address of its network interface") != std::string::npos);
+        CHECK(
+            c.last_failure().message().find("use the IP address of its network interface") !=
+            std::string::npos
+        );
     });
 }

@@ -1,4 +1,5 @@
-// What protects a server from its clients, and its clients from each other: room, deadlines, keys and rights.
+// The protection of a server from its clients, and of clients from each other: limits, deadlines,
+// keys and access rights.
 #include <boost/asio/detached.hpp>
 #include <boost/asio/steady_timer.hpp>
 
@@ -12,15 +13,16 @@ using namespace test;
 
 namespace {
 
-/// A session's hello, as docs/reference/wire-format.md has it.
+/// A session's hello, as documented in docs/reference/wire-format.md.
 std::array<std::byte, 24> hello(std::uint8_t version = 1) {
-    unsigned char const bytes[24] = {'R', 'C', 'V', 'S', 0, version, 0, 0, 0, 0, 0, 0, 0, 0, 0x0c, 0x10, 0, 2};
+    unsigned char const bytes[24] = {
+        'R', 'C', 'V', 'S', 0, version, 0, 0, 0, 0, 0, 0, 0, 0, 0x0c, 0x10, 0, 2};
     std::array<std::byte, 24> out;
     std::memcpy(out.data(), bytes, sizeof bytes);
     return out;
 }
 
-/// A peer that speaks the session protocol by hand, and so can break it.
+/// A peer that runs the session protocol by hand, and so can violate it.
 struct rogue {
     connection c;
     buffer out;
@@ -42,7 +44,7 @@ struct rogue {
     void put_done() { put({'R', 'C', 'V', 'M', 1, 2, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0}); }
     /// MSG_MR without regions.
     void put_regions() { put({'R', 'C', 'V', 'M', 1, 1, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0}); }
-    /// However it ends: the peer may have gone before the completion is seen.
+    /// Ignores the result: the peer may have disconnected before the completion is polled.
     asio::awaitable<void> send(std::size_t size) {
         co_await c.async_send(out.slice(0, size), awaiting);
     }
@@ -50,18 +52,29 @@ struct rogue {
 
 }  // namespace
 
-TEST_CASE("a stolen key opens a server's memory to other clients, unless each has a domain of its own", "[device]") {
+TEST_CASE(
+    "a stolen key opens a server's memory to other clients, unless each has a domain of its own",
+    "[device]"
+) {
     asio::io_context io;
     bool const is_isolated = GENERATE(false, true);
     run(io, [&]() -> asio::awaitable<void> {
         acceptor_options accepting;
-        accepting.connection.private_domain = is_isolated;
+        accepting.connection.placement.domain =
+            is_isolated ? domain_sharing::isolated : domain_sharing::shared;
         acceptor a{io, {device_address(), 0}, accepting};
         connection owner{io};
-        connection to_owner = co_await (a.async_accept(asio::use_awaitable) && owner.async_connect(a.local(), asio::use_awaitable));
+        connection to_owner = co_await (
+            a.async_accept(asio::use_awaitable) &&
+            owner.async_connect(a.local_endpoint(), asio::use_awaitable)
+        );
         connection thief{io};
-        connection to_thief = co_await (a.async_accept(asio::use_awaitable) && thief.async_connect(a.local(), asio::use_awaitable));
-        buffer secret{to_owner.domain(), 64, access_flags::remote_read | access_flags::remote_write};
+        connection to_thief = co_await (
+            a.async_accept(asio::use_awaitable) &&
+            thief.async_connect(a.local_endpoint(), asio::use_awaitable)
+        );
+        buffer secret{
+            to_owner.domain(), 64, access_flags::remote_read | access_flags::remote_write};
         std::ranges::fill(secret.bytes(), std::byte{0x5e});
         buffer loot{thief.domain(), 64, access_flags::local_write};
         auto [ec, n] = co_await thief.async_read(secret.remote(), loot.slice(), awaiting);
@@ -72,7 +85,7 @@ TEST_CASE("a stolen key opens a server's memory to other clients, unless each ha
             CHECK_FALSE(ec);
             CHECK(loot.bytes()[63] == std::byte{0x5e});
         }
-        // The one to whom it was given is served in any case.
+        // The client that received the key is served in any case.
         buffer mine{owner.domain(), 64, access_flags::local_write};
         co_await owner.async_read(secret.remote(), mine.slice(), asio::use_awaitable);
         CHECK(mine.bytes()[63] == std::byte{0x5e});
@@ -81,21 +94,28 @@ TEST_CASE("a stolen key opens a server's memory to other clients, unless each ha
     });
 }
 
-TEST_CASE("a peer that has said that it is done can touch nothing any more", "[device]") {
+TEST_CASE("after MSG_DONE the peer can access no memory", "[device]") {
     asio::io_context io;
     int const what = GENERATE(0, 1, 2);
     run(io, [&]() -> asio::awaitable<void> {
         acceptor a{io, {device_address(), 0}};
         rogue peer{io};
-        session s = co_await (accept_session(a) && peer.connect(a.local()));
+        session s = co_await (accept_session(a) && peer.connect(a.local_endpoint()));
         buffer memory{
-            s.next_layer().domain(), 64, access_flags::remote_read | access_flags::remote_write | access_flags::remote_atomic
-        };
+            s.next_layer().domain(),
+            64,
+            access_flags::remote_read | access_flags::remote_write | access_flags::remote_atomic};
         auto const touch = [&]() -> asio::awaitable<error_code> {
             error_code ec;
-            if (what == 0) std::tie(ec, std::ignore) = co_await peer.c.async_write(peer.out.slice(0, 64), memory.remote(), awaiting);
-            if (what == 1) std::tie(ec, std::ignore) = co_await peer.c.async_read(memory.remote(), peer.in.slice(0, 64), awaiting);
-            if (what == 2) std::tie(ec, std::ignore) = co_await peer.c.async_fetch_add(memory.remote().word(0), 1, awaiting);
+            if (what == 0)
+                std::tie(ec, std::ignore) =
+                    co_await peer.c.async_write(peer.out.slice(0, 64), memory.remote(), awaiting);
+            if (what == 1)
+                std::tie(ec, std::ignore) =
+                    co_await peer.c.async_read(memory.remote(), peer.in.slice(0, 64), awaiting);
+            if (what == 2)
+                std::tie(ec, std::ignore) =
+                    co_await peer.c.async_fetch_add(memory.remote().word(0), 1, awaiting);
             co_return ec;
         };
         error_code before = co_await touch();
@@ -108,7 +128,8 @@ TEST_CASE("a peer that has said that it is done can touch nothing any more", "[d
         error_code after = co_await touch();
         INFO(after.message());
         CHECK(after.category() == work_completion_category());
-        CHECK(std::ranges::all_of(memory.bytes(), [](std::byte b) { return b == std::byte{0x77}; }));
+        CHECK(std::ranges::all_of(memory.bytes(), [](std::byte b) { return b == std::byte{0x77}; })
+        );
         co_await s.next_layer().async_wait_disconnected(awaiting);
     });
 }
@@ -134,7 +155,8 @@ TEST_CASE("the rights of a connection can be cut to less than its keys allow", "
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
         buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, access_flags::remote_write | access_flags::remote_read};
+        buffer theirs{
+            p.server.domain(), 64, access_flags::remote_write | access_flags::remote_read};
         std::ranges::fill(theirs.bytes(), std::byte{0x42});
         CHECK_FALSE(p.server.set_remote_access(access_flags::remote_read));
         co_await p.client.async_read(theirs.remote(), ours.slice(), asio::use_awaitable);
@@ -153,30 +175,49 @@ TEST_CASE("a server that is full says so, and has room again when one has gone",
     bool const per_address = GENERATE(false, true);
     run(io, [&]() -> asio::awaitable<void> {
         acceptor_options accepting;
-        (per_address ? accepting.connections_per_address_max : accepting.connections_max) = 2;
-        accepting.busy_answer = session::busy_answer();
+        if (per_address) {
+            accepting.connections_per_address_max = 2;
+        } else {
+            accepting.connections_max = 2;
+        }
+        std::vector<refusal> refusals;
+        accepting.on_refused = [&](endpoint const& peer, refusal why) {
+            CHECK_FALSE(peer.address().is_unspecified());
+            refusals.push_back(why);
+        };
+        accepting.busy_private_data = session::busy_private_data();
         acceptor a{io, {device_address(), 0}, accepting};
         session c1{connection{io}};
-        session s1 = co_await (accept_session(a) && c1.async_connect(a.local(), asio::use_awaitable));
+        session s1 = co_await (
+            accept_session(a) && c1.async_connect(a.local_endpoint(), asio::use_awaitable)
+        );
         session c2{connection{io}};
-        session s2 = co_await (accept_session(a) && c2.async_connect(a.local(), asio::use_awaitable));
+        session s2 = co_await (
+            accept_session(a) && c2.async_connect(a.local_endpoint(), asio::use_awaitable)
+        );
         session c3{connection{io}};
-        auto [ec] = co_await c3.async_connect(a.local(), awaiting);
+        auto [ec] = co_await c3.async_connect(a.local_endpoint(), awaiting);
         CHECK(ec == errc::peer_busy);
         CHECK(c3.reason() == close_reason::refused);
         connection plain{io};
-        auto [foreign] = co_await plain.async_connect(a.local(), awaiting);
+        auto [foreign] = co_await plain.async_connect(a.local_endpoint(), awaiting);
         CHECK(foreign == cm_errc::rejected_by_peer);
         CHECK(a.statistics().requests == 4);
         CHECK(a.statistics().refused_busy == 2);
+        CHECK(
+            refusals ==
+            std::vector(2, per_address ? refusal::connections_per_address : refusal::connections)
+        );
         CHECK(a.statistics().connections == 2);
-        // The others notice nothing.
+        // The other connections are not affected.
         CHECK(c2.next_layer().is_open());
         s1.close();
         co_await s1.next_layer().async_wait_disconnected(awaiting);
         CHECK(a.statistics().connections == 1);
         session c4{connection{io}};
-        session s4 = co_await (accept_session(a) && c4.async_connect(a.local(), asio::use_awaitable));
+        session s4 = co_await (
+            accept_session(a) && c4.async_connect(a.local_endpoint(), asio::use_awaitable)
+        );
         CHECK(s4.next_layer().is_open());
         for (session* s : {&c1, &c2, &c4, &s2, &s4}) {
             s->close();
@@ -186,23 +227,30 @@ TEST_CASE("a server that is full says so, and has room again when one has gone",
     });
 }
 
-TEST_CASE("a request that the program leaves unanswered is refused at the deadline and gives its place back", "[device]") {
+TEST_CASE(
+    "a request that the program leaves unanswered is refused at the deadline and gives its place "
+    "back",
+    "[device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         acceptor_options accepting;
-        accepting.connection.connect_deadline = 200ms;
+        accepting.answer_deadline = 200ms;
         accepting.connections_max = 1;
         acceptor a{io, {device_address(), 0}, accepting};
         connection client{io};
-        connection request;
-        auto const take = [&]() -> asio::awaitable<void> { request = co_await a.async_get_request(asio::use_awaitable); };
+        connection_request request;
+        auto const take = [&]() -> asio::awaitable<void> {
+            request = co_await a.async_get_request(asio::use_awaitable);
+        };
         auto const start = std::chrono::steady_clock::now();
-        auto connected = co_await (take() && client.async_connect(a.local(), awaiting));
+        auto connected = co_await (take() && client.async_connect(a.local_endpoint(), awaiting));
         CHECK(std::get<0>(connected) == cm_errc::rejected_by_peer);
         CHECK(std::chrono::steady_clock::now() - start >= 200ms);
-        auto [late] = co_await request.async_accept({}, awaiting);
+        error_code late;
+        connection const none{io, std::move(request), {}, late};
         CHECK(late == errc::timed_out);
-        co_await request.async_wait_disconnected(awaiting);
+        CHECK_FALSE(none.is_valid());
         CHECK(a.statistics().connections == 0);
     });
 }
@@ -212,7 +260,6 @@ TEST_CASE("silent peers are dropped at the deadline, and nothing of them is left
     constexpr int count = 50;
     run(io, [&]() -> asio::awaitable<void> {
         acceptor_options accepting;
-        accepting.connection.progress = progress_on::context;
         acceptor a{io, {device_address(), 0}, accepting};
         session_options options;
         options.exchange_deadline = 500ms;
@@ -220,7 +267,8 @@ TEST_CASE("silent peers are dropped at the deadline, and nothing of them is left
         int dropped = 0;
         for (int i = 0; i < count; ++i) {
             silent.push_back(std::make_unique<rogue>(io));
-            session s = co_await (accept_session(a, options) && silent.back()->connect(a.local()));
+            session s =
+                co_await (accept_session(a, options) && silent.back()->connect(a.local_endpoint()));
             asio::co_spawn(
                 io,
                 [](session held, int& ended) -> asio::awaitable<void> {
@@ -247,58 +295,108 @@ TEST_CASE("a message that breaks the protocol ends its own connection and no oth
         errc code;
     };
     std::vector<row> const rows{
-        {"truncated", [](rogue& r) -> asio::awaitable<void> { r.put_done(); co_await r.send(15); }, errc::malformed_message},
-        {"empty", [](rogue& r) -> asio::awaitable<void> { co_await r.send(0); }, errc::malformed_message},
-        {"longer than it says", [](rogue& r) -> asio::awaitable<void> { r.put_done(); co_await r.send(17); }, errc::malformed_message},
-        {"not a message", [](rogue& r) -> asio::awaitable<void> { co_await r.send(64); }, errc::malformed_message},
-        {"of another version", [](rogue& r) -> asio::awaitable<void> { r.put_done(); r.out.bytes()[4] = std::byte{9}; co_await r.send(16); }, errc::version_mismatch},
-        {"repeated MSG_MR", [](rogue& r) -> asio::awaitable<void> { r.put_regions(); co_await r.send(16); co_await r.send(16); }, errc::unexpected_message},
-        {"MSG_MR after MSG_DONE", [](rogue& r) -> asio::awaitable<void> { r.put_done(); co_await r.send(16); r.put_regions(); co_await r.send(16); }, errc::unexpected_message},
-        {"a region around the end of the address space", [](rogue& r) -> asio::awaitable<void> {
-             r.put({'R', 'C', 'V', 'M', 1, 1, 0, 1, 0, 0, 0, 64, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xf0, 0, 0, 0, 0, 0, 0, 0, 0x20, 0});
+        {"truncated",
+         [](rogue& r) -> asio::awaitable<void> {
+             r.put_done();
+             co_await r.send(15);
+         },
+         errc::malformed_message},
+        {"empty",
+         [](rogue& r) -> asio::awaitable<void> { co_await r.send(0); },
+         errc::malformed_message},
+        {"longer than it says",
+         [](rogue& r) -> asio::awaitable<void> {
+             r.put_done();
+             co_await r.send(17);
+         },
+         errc::malformed_message},
+        {"not a message",
+         [](rogue& r) -> asio::awaitable<void> { co_await r.send(64); },
+         errc::malformed_message},
+        {"of another version",
+         [](rogue& r) -> asio::awaitable<void> {
+             r.put_done();
+             r.out.bytes()[4] = std::byte{9};
+             co_await r.send(16);
+         },
+         errc::version_mismatch},
+        {"repeated MSG_MR",
+         [](rogue& r) -> asio::awaitable<void> {
+             r.put_regions();
+             co_await r.send(16);
+             co_await r.send(16);
+         },
+         errc::unexpected_message},
+        {"MSG_MR after MSG_DONE",
+         [](rogue& r) -> asio::awaitable<void> {
+             r.put_done();
+             co_await r.send(16);
+             r.put_regions();
+             co_await r.send(16);
+         },
+         errc::unexpected_message},
+        {"a region around the end of the address space",
+         [](rogue& r) -> asio::awaitable<void> {
+             r.put({'R',  'C',  'V',  'M',  1,    1,    0,    1, 0, 0, 0, 64, 0, 0, 0,    0,
+                    0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xf0, 0, 0, 0, 0, 0,  0, 0, 0x20, 0});
              co_await r.send(64);
-         }, errc::malformed_message},
-        {"a region with rights that do not exist", [](rogue& r) -> asio::awaitable<void> {
-             r.put({'R', 'C', 'V', 'M', 1, 1, 0, 1, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1, 0x80, 0, 0, 0});
+         },
+         errc::malformed_message},
+        {"a region with rights that do not exist",
+         [](rogue& r) -> asio::awaitable<void> {
+             r.put({'R', 'C', 'V',  'M', 1, 1, 0, 1, 0, 0, 0, 64, 0, 0, 0, 0, 0,    0, 0, 0,
+                    0,   0,   0x10, 0,   0, 0, 0, 0, 0, 0, 0, 8,  0, 0, 0, 1, 0x80, 0, 0, 0});
              co_await r.send(64);
-         }, errc::malformed_message},
-        {"a write with immediate data", [](rogue& r) -> asio::awaitable<void> {
+         },
+         errc::malformed_message},
+        {"a write with immediate data",
+         [](rogue& r) -> asio::awaitable<void> {
              co_await r.c.async_write_with_immediate({}, remote_region{}, 7, awaiting);
-         }, errc::unexpected_message},
+         },
+         errc::unexpected_message},
     };
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         acceptor a{io, {device_address(), 0}};
         session good{connection{io}};
-        session to_good = co_await (accept_session(a) && good.async_connect(a.local(), asio::use_awaitable));
+        session to_good = co_await (
+            accept_session(a) && good.async_connect(a.local_endpoint(), asio::use_awaitable)
+        );
         for (row const& r : rows) {
             INFO(r.what);
             rogue bad{io};
-            session s = co_await (accept_session(a) && bad.connect(a.local()));
+            session s = co_await (accept_session(a) && bad.connect(a.local_endpoint()));
             co_await r.sends(bad);
             auto [ec] = co_await s.next_layer().async_wait_disconnected(awaiting);
             CHECK(ec == r.code);
             CHECK(s.reason() == close_reason::protocol_error);
             co_await bad.c.async_wait_disconnected(awaiting);
         }
-        // A message that is longer than any receive breaks the connection by the device's own check.
+        // A message longer than the receives is rejected by the device itself, which ends the
+        // connection.
         rogue big{io};
-        session s = co_await (accept_session(a) && big.connect(a.local()));
+        session s = co_await (accept_session(a) && big.connect(a.local_endpoint()));
         auto [failed, n] = co_await big.c.async_send(big.out.slice(), awaiting);
-        CHECK((failed.category() == work_completion_category() || failed == errc::peer_disconnected));
+        CHECK((failed.category() == work_completion_category() || failed == errc::peer_disconnected)
+        );
         co_await s.next_layer().async_wait_disconnected(awaiting);
         CHECK(s.reason() == close_reason::transport_error);
 
-        co_await (good.async_finish(asio::use_awaitable) && to_good.async_finish(asio::use_awaitable));
+        co_await (
+            good.async_finish(asio::use_awaitable) && to_good.async_finish(asio::use_awaitable)
+        );
         CHECK(to_good.reason() == close_reason::completed);
     });
 }
 
-TEST_CASE("a connection can use a domain that the program holds, of the device that its address leads to", "[device]") {
+TEST_CASE(
+    "a connection can use a domain that the program holds, of the device that its address leads to",
+    "[device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         connection_options own;
-        own.private_domain = true;
+        own.placement.domain = domain_sharing::isolated;
         test::pair first = co_await connect(io, own);
         protection_domain const kept = first.client.domain();
         buffer memory{kept, 4096, access_flags::local_write};
@@ -306,7 +404,7 @@ TEST_CASE("a connection can use a domain that the program holds, of the device t
         co_await first.client.async_wait_disconnected(awaiting);
 
         connection_options again;
-        again.domain = kept;
+        again.placement.domain = kept;
         test::pair second = co_await connect(io, again);
         CHECK(second.client.domain().native_handle() == kept.native_handle());
         buffer theirs{second.server.domain(), 4096, access_flags::remote_write};
@@ -321,7 +419,7 @@ TEST_CASE("keepalives go out on a connection that is silent, and change nothing"
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         connection_options options;
-        options.keepalive_interval = 40ms;
+        options.liveness.keepalive_interval = 40ms;
         test::pair p = co_await connect(io, options);
         asio::steady_timer timer{io, 400ms};
         co_await timer.async_wait(asio::use_awaitable);

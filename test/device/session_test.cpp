@@ -17,17 +17,16 @@ struct session_pair {
     session server;
 };
 
-asio::awaitable<session_pair> meet(asio::io_context& io, session_options options = {}, drive how = drive::own_poller) {
-    acceptor_options accepting;
-    accepting.connection = driven(io, how);
-    acceptor a{io, {device_address(), 0}, accepting};
-    session client{connection{io, driven(io, how)}, options};
-    auto const serve = [&]() -> asio::awaitable<session> {
-        session s{co_await a.async_get_request(asio::use_awaitable), options};
-        co_await s.async_accept(asio::use_awaitable);
-        co_return s;
-    };
-    session server = co_await (serve() && client.async_connect(a.local(), asio::use_awaitable));
+asio::awaitable<session_pair> meet(
+    asio::io_context& io, session_options options = {}, drive how = drive::context
+) {
+    places at{io, how};
+    acceptor a{io, {device_address(), 0}};
+    session client{connection{at()}, options};
+    session server = co_await (
+        accept_session(a, options, at()) &&
+        client.async_connect(a.local_endpoint(), asio::use_awaitable)
+    );
     co_return session_pair{std::move(client), std::move(server)};
 }
 
@@ -35,26 +34,30 @@ asio::awaitable<session_pair> meet(asio::io_context& io, session_options options
 
 TEST_CASE("two sessions exchange regions, use them, and finish in order", "[device]") {
     asio::io_context io;
-    auto const how = GENERATE(drive::own_poller, drive::shared_poller, drive::context);
+    auto const how = GENERATE(drive::own_thread, drive::poller, drive::context);
     run(io, [&]() -> asio::awaitable<void> {
         session_pair p = co_await meet(io, {}, how);
         buffer ours{p.client.next_layer().domain(), 4096, access_flags::remote_read};
         buffer theirs{p.server.next_layer().domain(), 4096, access_flags::remote_write};
-        std::vector<named_region> const from_client{{"ours", ours}, {"part", ours.remote().slice(8, 8)}};
+        std::vector<named_region> const from_client{
+            {"ours", ours}, {"part", ours.remote().slice(8, 8)}};
         std::vector<named_region> const from_server{{"blocks", theirs}};
         auto [to_client, to_server] = co_await (
-            p.client.async_exchange(from_client, asio::use_awaitable) && p.server.async_exchange(from_server, asio::use_awaitable)
+            p.client.async_exchange(from_client, asio::use_awaitable) &&
+            p.server.async_exchange(from_server, asio::use_awaitable)
         );
         REQUIRE(to_client.size() == 1);
         REQUIRE(to_client.find("blocks") != nullptr);
         CHECK(*to_client.find("blocks") == theirs.remote());
         REQUIRE(to_server.size() == 2);
         CHECK(to_server[0] == ours.remote());
-        CHECK(to_server.find("part")->size_bytes() == 8);
+        CHECK(to_server.find("part")->size() == 8);
         CHECK(to_server.find("none") == nullptr);
         std::ranges::fill(ours.bytes(), std::byte{42});
         co_await p.client.next_layer().async_write(ours.slice(), to_client[0], asio::use_awaitable);
-        co_await (p.client.async_finish(asio::use_awaitable) && p.server.async_finish(asio::use_awaitable));
+        co_await (
+            p.client.async_finish(asio::use_awaitable) && p.server.async_finish(asio::use_awaitable)
+        );
         CHECK(theirs.bytes()[4095] == std::byte{42});
         CHECK(p.client.reason() == close_reason::completed);
         CHECK(p.server.reason() == close_reason::completed);
@@ -94,7 +97,9 @@ TEST_CASE("waiting for regions that the peer will not send ends with its MSG_DON
     });
 }
 
-TEST_CASE("a mode or a peer that does not fit is refused with its reason on both sides", "[device]") {
+TEST_CASE(
+    "a mode or a peer that does not fit is refused with its reason on both sides", "[device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         acceptor a{io, {device_address(), 0}};
@@ -104,25 +109,29 @@ TEST_CASE("a mode or a peer that does not fit is refused with its reason on both
         theirs.mode = 2;
         session client{connection{io}, ours};
         auto const serve = [&]() -> asio::awaitable<error_code> {
-            session s{co_await a.async_get_request(asio::use_awaitable), theirs};
+            session s{co_await requested(a), theirs};
             auto [ec] = co_await s.async_accept(awaiting);
             CHECK(s.reason() == close_reason::refused);
             CHECK(s.last_failure().where == step::handshake);
             co_return ec;
         };
-        auto [served, connected] = co_await (serve() && client.async_connect(a.local(), awaiting));
+        auto [served, connected] =
+            co_await (serve() && client.async_connect(a.local_endpoint(), awaiting));
         CHECK(served == errc::mode_mismatch);
         CHECK(std::get<0>(connected) == errc::mode_mismatch);
         CHECK(client.last_failure().message().find("same one") != std::string::npos);
 
         connection foreign{io};
-        auto [refused, foreign_result] = co_await (serve() && foreign.async_connect(a.local(), awaiting));
+        auto [refused, foreign_result] =
+            co_await (serve() && foreign.async_connect(a.local_endpoint(), awaiting));
         CHECK(refused == errc::foreign_peer);
         CHECK(std::get<0>(foreign_result) == cm_errc::rejected_by_peer);
 
-        // The other way round: a session that connects to something else.
+        // The reverse: a session connects to a peer without the session protocol.
         session lost{connection{io}, ours};
-        auto [plain, lost_result] = co_await (a.async_accept(asio::use_awaitable) && lost.async_connect(a.local(), awaiting));
+        auto [plain, lost_result] = co_await (
+            a.async_accept(asio::use_awaitable) && lost.async_connect(a.local_endpoint(), awaiting)
+        );
         CHECK(std::get<0>(lost_result) == errc::foreign_peer);
         CHECK(lost.reason() == close_reason::protocol_error);
         co_await plain.async_wait_disconnected(awaiting);
@@ -172,8 +181,11 @@ TEST_CASE("a peer that falls silent is met by the deadline of each step", "[devi
         } else if (what == 1) {
             std::tie(ec) = co_await p.server.async_wait_done(awaiting);
         } else {
-            // The client says that it is done, and then does not disconnect.
-            co_await (p.client.async_send_done(asio::use_awaitable) && p.server.async_send_done(asio::use_awaitable));
+            // The client sends MSG_DONE, and then does not disconnect.
+            co_await (
+                p.client.async_send_done(asio::use_awaitable) &&
+                p.server.async_send_done(asio::use_awaitable)
+            );
             co_await p.server.async_wait_done(asio::use_awaitable);
             std::tie(ec) = co_await p.server.async_disconnect(awaiting);
         }

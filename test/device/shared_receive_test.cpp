@@ -1,4 +1,5 @@
-// A shared receive queue: many connections take from it, each message says whose it is, and it ends when it is closed.
+// A shared receive queue: many connections take receives from it, each message names its
+// connection, and the queue ends when it is closed.
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/bind_executor.hpp>
 
@@ -19,13 +20,16 @@ namespace {
 
 connection_options sharing(shared_receive_queue const& queue) {
     connection_options o;
-    o.shared_receives = queue;
+    o.placement.shared_receives = queue;
     return o;
 }
 
 }  // namespace
 
-TEST_CASE("many connections take their receives from one queue, and each message says whose it is", "[device]") {
+TEST_CASE(
+    "many connections take their receives from one queue, and each message says whose it is",
+    "[device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         shared_receive_options options;
@@ -34,9 +38,9 @@ TEST_CASE("many connections take their receives from one queue, and each message
         CHECK_FALSE(queue.domain().is_open());
         std::vector<test::pair> pairs;
         connection_options patient;
-        patient.rnr_retry_count = 7;
+        patient.queue_pair.rnr_retry_count = 7;
         connection_options server = sharing(queue);
-        server.rnr_retry_count = 7;
+        server.queue_pair.rnr_retry_count = 7;
         for (int i = 0; i < 4; ++i) pairs.push_back(co_await connect(io, patient, server));
         CHECK(queue.domain() == pairs[0].server.domain());
         CHECK(pairs[0].server.limits().receive_queue_depth == 8);
@@ -44,17 +48,24 @@ TEST_CASE("many connections take their receives from one queue, and each message
         std::map<std::uint32_t, std::vector<std::uint32_t>> arrived;
         std::size_t total = 0;
         int wrong = 0;
-        // Each receive is started again when it is done: eight serve four connections that send fifty each.
+        // Each receive is started again when it completes: eight serve four connections that send
+        // fifty messages each.
         std::function<void(std::size_t)> receive = [&](std::size_t slot) {
-            queue.async_receive(into.slice(slot * 64, 64), asio::bind_executor(io, [&, slot](error_code ec, received r) {
-                if (ec) return;
-                std::uint32_t text = 0;
-                std::memcpy(&text, into.bytes().data() + slot * 64, sizeof text);
-                if (r.size_bytes != 64 || r.immediate != text) ++wrong;
-                arrived[r.queue_pair_number].push_back(text);
-                ++total;
-                receive(slot);
-            }));
+            queue.async_receive(
+                into.slice(slot * 64, 64),
+                asio::bind_executor(
+                    io,
+                    [&, slot](error_code ec, receive_result r) {
+                        if (ec) return;
+                        std::uint32_t text = 0;
+                        std::memcpy(&text, into.bytes().data() + slot * 64, sizeof text);
+                        if (r.size_bytes != 64 || r.immediate != text) ++wrong;
+                        arrived[r.queue_pair_number].push_back(text);
+                        ++total;
+                        receive(slot);
+                    }
+                )
+            );
         };
         for (std::size_t slot = 0; slot < 8; ++slot) receive(slot);
         buffer from{pairs[0].client.domain(), 4 * 64, access_flags::local_read};
@@ -62,7 +73,9 @@ TEST_CASE("many connections take their receives from one queue, and each message
             for (std::uint32_t i = 0; i < 4; ++i) {
                 std::uint32_t const text = i * 1000 + n;
                 std::memcpy(from.bytes().data() + i * 64, &text, sizeof text);
-                co_await pairs[i].client.async_send_with_immediate(from.slice(i * 64, 64), text, asio::use_awaitable);
+                co_await pairs[i].client.async_send_with_immediate(
+                    from.slice(i * 64, 64), text, asio::use_awaitable
+                );
             }
         }
         while (total < 200) co_await asio::post(io, asio::use_awaitable);
@@ -91,7 +104,7 @@ TEST_CASE("a shared receive queue refuses what cannot be, and keeps its limits",
         CHECK(early == errc::not_connected);
         test::pair p = co_await connect(io, {}, sharing(queue));
         connection_options alone;
-        alone.private_domain = true;
+        alone.placement.domain = domain_sharing::isolated;
         test::pair other = co_await connect(io, alone, alone);
         buffer into{queue.domain(), 64, access_flags::local_write};
         buffer fixed{queue.domain(), 64, access_flags::local_read};
@@ -107,7 +120,9 @@ TEST_CASE("a shared receive queue refuses what cannot be, and keeps its limits",
         CHECK(too_many == errc::too_many_segments);
         CHECK(r0.size_bytes + r1.size_bytes + r2.size_bytes + r3.size_bytes + r4.size_bytes == 0);
         int aborted = 0;
-        auto const count = [&](error_code ec, received) { aborted += ec == asio::error::operation_aborted ? 1 : 100; };
+        auto const count = [&](error_code ec, receive_result) {
+            aborted += ec == asio::error::operation_aborted ? 1 : 100;
+        };
         CHECK_FALSE(queue.try_receive(into.slice(0, 8), count));
         CHECK_FALSE(queue.try_receive(into.slice(8, 8), count));
         CHECK(queue.credits() == 2);
@@ -119,7 +134,7 @@ TEST_CASE("a shared receive queue refuses what cannot be, and keeps its limits",
         CHECK(r5.size_bytes == 0);
         signal.emit(asio::cancellation_type::total);
         while (aborted < 1) co_await asio::post(io, asio::use_awaitable);
-        // Closed, the posted ones stay the device's as long as a connection may take from them.
+        // After close(), the device owns the posted receives as long as a connection may take them.
         queue.close();
         auto [closed, r6] = co_await queue.async_receive({}, awaiting);
         CHECK(closed == errc::not_connected);
@@ -130,7 +145,7 @@ TEST_CASE("a shared receive queue refuses what cannot be, and keeps its limits",
         while (aborted < 3) co_await asio::post(io, asio::use_awaitable);
         CHECK(aborted == 3);
         connection_options both = sharing(queue);
-        both.private_domain = true;
+        both.placement.domain = domain_sharing::isolated;
         CHECK_THROWS_AS(connection(io, both), boost::system::system_error);
         other.client.close();
         other.server.close();
@@ -144,19 +159,27 @@ TEST_CASE("a connection that breaks takes no other's receives with it", "[device
         test::pair bad = co_await connect(io, {}, sharing(queue));
         test::pair good = co_await connect(io, {}, sharing(queue));
         buffer into{queue.domain(), 16 * 8, access_flags::local_write};
-        std::vector<std::pair<error_code, received>> ended;
+        std::vector<std::pair<error_code, receive_result>> ended;
         for (std::size_t i = 0; i < 16; ++i) {
-            queue.async_receive(into.slice(i * 8, 8), asio::bind_executor(io, [&](error_code ec, received r) { ended.emplace_back(ec, r); }));
+            queue.async_receive(
+                into.slice(i * 8, 8),
+                asio::bind_executor(
+                    io, [&](error_code ec, receive_result r) { ended.emplace_back(ec, r); }
+                )
+            );
         }
         buffer from{bad.client.domain(), 64, access_flags::local_read};
-        // Too long for any of them: this one receive fails, and its connection with it.
+        // Too long for every receive: one receive fails, and its connection with it.
         auto [ec, n] = co_await bad.client.async_send(from.slice(0, 64), awaiting);
         CHECK(is_fatal(ec));
         CHECK(n == 0);
         co_await bad.client.async_wait_disconnected(awaiting);
         co_await bad.server.async_wait_disconnected(awaiting);
-        for (std::size_t i = 0; i < 5; ++i) co_await good.client.async_send(from.slice(0, 8), asio::use_awaitable);
-        auto const arrived = [&] { return std::ranges::count_if(ended, [](auto const& e) { return !e.first; }); };
+        for (std::size_t i = 0; i < 5; ++i)
+            co_await good.client.async_send(from.slice(0, 8), asio::use_awaitable);
+        auto const arrived = [&] {
+            return std::ranges::count_if(ended, [](auto const& e) { return !e.first; });
+        };
         while (arrived() < 5) co_await asio::post(io, asio::use_awaitable);
         for (auto const& [code, r] : ended) {
             if (!code) CHECK(r.queue_pair_number == good.server.queue_pair_number());
@@ -171,17 +194,15 @@ TEST_CASE("a connection that breaks takes no other's receives with it", "[device
     });
 }
 
-TEST_CASE("handlers of a shared queue run where it was told, without a hop on a shared poller", "[device]") {
+TEST_CASE(
+    "handlers of a shared queue run where it was told, without a hop on a shared poller", "[device]"
+) {
     asio::io_context io;
     auto const on_poller = GENERATE(true, false);
     run(io, [&]() -> asio::awaitable<void> {
-        poller shared{io};
-        shared_receive_options options;
-        if (on_poller) options.executor = shared.get_executor();
-        shared_receive_queue queue{io, options};
-        connection_options server = sharing(queue);
-        server.shared_poller = shared;
-        test::pair p = co_await connect(io, {}, server);
+        poller shared;
+        shared_receive_queue queue{on_poller ? home{shared} : home{io}};
+        test::pair p = co_await connect(io, shared, {}, sharing(queue));
         std::thread::id poller_thread;
         co_await asio::co_spawn(
             shared.get_executor(),
@@ -193,7 +214,7 @@ TEST_CASE("handlers of a shared queue run where it was told, without a hop on a 
         );
         std::thread::id handler_thread;
         std::atomic<bool> done{false};
-        queue.async_receive({}, [&](error_code, received) {
+        queue.async_receive({}, [&](error_code, receive_result) {
             handler_thread = std::this_thread::get_id();
             done = true;
         });
@@ -219,7 +240,7 @@ TEST_CASE("an io_context that is destroyed takes a shared queue's handlers along
             queue.emplace(io);
             p = co_await connect(io, {}, sharing(*queue));
             into.emplace(queue->domain(), 64, access_flags::local_write);
-            queue->async_receive(into->slice(), [witness](error_code, received) {});
+            queue->async_receive(into->slice(), [witness](error_code, receive_result) {});
             io.stop();
         });
         CHECK(witness.use_count() > 1);

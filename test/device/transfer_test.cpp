@@ -1,11 +1,15 @@
-// Moving data on a real device: every operation, every size class, order, limits, refusals, failures and the buffer law.
+// Moving data on a real device: every operation, every size class, order, limits, rejections,
+// failures, and the ownership of buffers.
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/thread_pool.hpp>
 
 #include <algorithm>
+#include <limits>
 #include <atomic>
 #include <cstring>
 #include <new>
@@ -18,16 +22,16 @@
 using namespace rcverbs;
 using namespace test;
 
+#if !defined(RCVERBS_ADDRESS_SANITIZER) && !defined(RCVERBS_THREAD_SANITIZER)
+#define COUNTS_ALLOCATIONS 1
 namespace {
 
-// Counts allocations of the whole process while it is switched on.
+// Counts allocations of the whole process while it is enabled.
 std::atomic<bool> counts_allocations{false};
 std::atomic<int> allocations{0};
 
 }  // namespace
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define COUNTS_ALLOCATIONS 1
 void* operator new(std::size_t size) {
     bool const is_ours = test::allocates_for_others == nullptr || !test::allocates_for_others();
     if (counts_allocations && is_ours) ++allocations;
@@ -44,16 +48,24 @@ TEST_CASE("reads and writes of every size class move exactly their bytes", "[dev
         test::pair p = co_await connect(io);
         std::size_t const largest = 16 * 1024 * 1024 + 1;
         buffer ours{p.client.domain(), largest + 2, access_flags::local_write};
-        buffer theirs{p.server.domain(), largest + 2, access_flags::remote_write | access_flags::remote_read};
-        for (std::size_t const size : {std::size_t{0}, std::size_t{1}, std::size_t{7}, std::size_t{4096}, std::size_t{1024 * 1024}, largest}) {
+        buffer theirs{
+            p.server.domain(), largest + 2, access_flags::remote_write | access_flags::remote_read};
+        for (std::size_t const size :
+             {std::size_t{0},
+              std::size_t{1},
+              std::size_t{7},
+              std::size_t{4096},
+              std::size_t{1024 * 1024},
+              largest}) {
             INFO("size " << size);
-            // With a byte before and one behind.
+            // With a guard byte before and one behind.
             auto const here = ours.bytes().first(size + 2);
             auto const there = theirs.bytes().first(size + 2);
             fill(here, static_cast<std::uint32_t>(size) + 1);
             std::memset(there.data(), 0, there.size());
             remote_region const target = theirs.remote().slice(1, size);
-            std::size_t const written = co_await p.client.async_write(ours.slice(1, size), target, asio::use_awaitable);
+            std::size_t const written =
+                co_await p.client.async_write(ours.slice(1, size), target, asio::use_awaitable);
             CHECK(written == size);
             CHECK(same(there.subspan(1, size), here.subspan(1, size)));
             CHECK(there.front() == std::byte{0});
@@ -61,7 +73,8 @@ TEST_CASE("reads and writes of every size class move exactly their bytes", "[dev
 
             fill(there, static_cast<std::uint32_t>(size) + 2);
             std::memset(here.data(), 0, here.size());
-            std::size_t const read = co_await p.client.async_read(target, ours.slice(1, size), asio::use_awaitable);
+            std::size_t const read =
+                co_await p.client.async_read(target, ours.slice(1, size), asio::use_awaitable);
             CHECK(read == size);
             CHECK(same(there.subspan(1, size), here.subspan(1, size)));
             CHECK(here.front() == std::byte{0});
@@ -73,23 +86,28 @@ TEST_CASE("reads and writes of every size class move exactly their bytes", "[dev
 
 TEST_CASE("messages and immediate data arrive in order", "[device]") {
     asio::io_context io;
-    auto const how = GENERATE(drive::own_poller, drive::context);
-    connection_options const options = driven(io, how);
+    auto const how = GENERATE(drive::own_thread, drive::context);
+    places at{io, how};
     run(io, [&]() -> asio::awaitable<void> {
-        test::pair p = co_await connect(io, options, options);
+        test::pair p = co_await connect(at(), at());
         buffer from{p.client.domain(), 4096, access_flags::local_read};
-        buffer into{p.server.domain(), 4096, access_flags::local_write | access_flags::remote_write};
+        buffer into{
+            p.server.domain(), 4096, access_flags::local_write | access_flags::remote_write};
         fill(from.bytes(), 5);
-        std::vector<std::pair<error_code, received>> arrivals;
+        std::vector<std::pair<error_code, receive_result>> arrivals;
         for (int i = 0; i < 4; ++i) {
             p.server.async_receive(
                 into.slice(static_cast<std::size_t>(i) * 100, 100),
-                asio::bind_executor(io, [&](error_code ec, received r) { arrivals.emplace_back(ec, r); })
+                asio::bind_executor(
+                    io, [&](error_code ec, receive_result r) { arrivals.emplace_back(ec, r); }
+                )
             );
         }
         co_await p.client.async_send(from.slice(0, 100), asio::use_awaitable);
         co_await p.client.async_send_with_immediate(from.slice(100, 1), 0, asio::use_awaitable);
-        co_await p.client.async_write_with_immediate(from.slice(300, 8), into.remote().slice(2000, 8), 0xDEADBEEF, asio::use_awaitable);
+        co_await p.client.async_write_with_immediate(
+            from.slice(300, 8), into.remote().slice(2000, 8), 0xDEADBEEF, asio::use_awaitable
+        );
         co_await p.client.async_write_with_immediate({}, {}, 7, asio::use_awaitable);
         while (arrivals.size() < 4) co_await asio::post(io, asio::use_awaitable);
         for (auto const& [ec, r] : arrivals) CHECK_FALSE(ec);
@@ -107,12 +125,12 @@ TEST_CASE("messages and immediate data arrive in order", "[device]") {
     });
 }
 
-TEST_CASE("atomics bring back what was there, and refuse what cannot work", "[device]") {
+TEST_CASE("atomics return the previous value, and refuse what cannot work", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
         buffer cells{p.server.domain(), 64, access_flags::remote_atomic};
-        remote_word const cell = cells.remote().word(8);
+        remote_atomic const cell = cells.remote().word(8);
         // Awaited outside of CHECK, which would evaluate it twice.
         std::uint64_t seen = 0;
         for (std::uint64_t i = 0; i < 20; ++i) {
@@ -128,7 +146,8 @@ TEST_CASE("atomics bring back what was there, and refuse what cannot work", "[de
         auto [crooked, a] = co_await p.client.async_fetch_add(cells.remote().word(9), 1, awaiting);
         CHECK(crooked == errc::misaligned);
         static_cast<void>(a);
-        remote_region const plain{cells.remote().address(), 64, cells.remote().key(), access_flags::remote_write};
+        remote_region const plain{
+            cells.remote().address(), 64, cells.remote().key(), access_flags::remote_write};
         auto [denied, b] = co_await p.client.async_fetch_add(plain.word(0), 1, awaiting);
         CHECK(denied == errc::access_denied);
         static_cast<void>(b);
@@ -137,7 +156,9 @@ TEST_CASE("atomics bring back what was there, and refuse what cannot work", "[de
     });
 }
 
-TEST_CASE("what is out of range or not granted is refused without harm to the connection", "[device]") {
+TEST_CASE(
+    "what is out of range or not granted is refused without harm to the connection", "[device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
@@ -145,28 +166,33 @@ TEST_CASE("what is out of range or not granted is refused without harm to the co
         buffer theirs{p.server.domain(), 100, access_flags::remote_read};
         auto [denied, n1] = co_await p.client.async_write(ours.slice(), theirs.remote(), awaiting);
         CHECK(denied == errc::access_denied);
-        auto [longer, n2] = co_await p.client.async_read(theirs.remote(), ours.slice(0, 99), awaiting);
+        auto [longer, n2] =
+            co_await p.client.async_read(theirs.remote(), ours.slice(0, 99), awaiting);
         CHECK(longer == errc::out_of_range);
         CHECK_THROWS_AS(theirs.remote().slice(1, 100), boost::system::system_error);
         CHECK(n1 + n2 == 0);
         CHECK(p.client.is_open());
         {
-            std::size_t const moved = co_await p.client.async_read(theirs.remote(), ours.slice(), asio::use_awaitable);
+            std::size_t const moved =
+                co_await p.client.async_read(theirs.remote(), ours.slice(), asio::use_awaitable);
             CHECK(moved == 100);
         }
         co_await p.client.async_disconnect(asio::use_awaitable);
     });
 }
 
-TEST_CASE("taking what the peer's device does not grant breaks this connection and no other", "[device]") {
+TEST_CASE(
+    "taking what the peer's device does not grant breaks this connection and no other", "[device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
-        test::pair victim = co_await connect(io);
-        test::pair bystander = co_await connect(io);
+        test::pair victim = co_await connect(io, {}, sharing());
+        test::pair bystander = co_await connect(io, {}, sharing());
         buffer ours{victim.client.domain(), 100, access_flags::local_write};
         buffer theirs{victim.server.domain(), 100, access_flags::remote_read};
-        // A lie: the region is not open for writing.
-        remote_region const lie{theirs.remote().address(), 100, theirs.remote().key(), access_flags::remote_write};
+        // A false description: the region does not allow remote writes.
+        remote_region const lie{
+            theirs.remote().address(), 100, theirs.remote().key(), access_flags::remote_write};
         std::ranges::fill(ours.bytes(), std::byte{9});
         auto [ec, n] = co_await victim.client.async_write(ours.slice(), lie, awaiting);
         CHECK(ec == wc_errc::remote_access);
@@ -177,11 +203,13 @@ TEST_CASE("taking what the peer's device does not grant breaks this connection a
         CHECK(victim.client.reason() == close_reason::transport_error);
         CHECK(victim.client.last_failure().where == step::transfer);
         auto [later, m] = co_await victim.client.async_write(ours.slice(), lie, awaiting);
-        CHECK(later == errc::not_connected);
+        CHECK(later == wc_errc::remote_access);  // the reason why the connection ended
         CHECK(m == 0);
         CHECK(bystander.client.is_open());
         {
-            std::size_t const moved = co_await bystander.client.async_read(theirs.remote(), ours.slice(), asio::use_awaitable);
+            std::size_t const moved = co_await bystander.client.async_read(
+                theirs.remote(), ours.slice(), asio::use_awaitable
+            );
             CHECK(moved == 100);
         }
         co_await bystander.client.async_disconnect(asio::use_awaitable);
@@ -193,15 +221,16 @@ TEST_CASE("tiny queues carry any number of operations, in order", "[device]") {
     auto const depth = GENERATE(1U, 2U, 7U);
     run(io, [&]() -> asio::awaitable<void> {
         connection_options options;
-        options.send_queue_depth = depth;
-        options.receive_queue_depth = 1;
-        options.initiator_depth = 1;
-        options.waiting_operations_max = 600;
+        options.queue_pair.send_queue_depth = depth;
+        options.queue_pair.receive_queue_depth = 1;
+        options.queue_pair.initiator_depth = 1;
+        options.queue_pair.waiting_operations_max = 600;
         test::pair p = co_await connect(io, options, options);
         CHECK(p.client.limits().send_queue_depth == depth);
         CHECK(p.client.limits().initiator_depth == 1);
         buffer ours{p.client.domain(), 4096, access_flags::local_write};
-        buffer theirs{p.server.domain(), 4096, access_flags::remote_write | access_flags::remote_read};
+        buffer theirs{
+            p.server.domain(), 4096, access_flags::remote_write | access_flags::remote_read};
         constexpr int count = 500;
         std::vector<int> completed;
         int failed = 0;
@@ -213,9 +242,17 @@ TEST_CASE("tiny queues carry any number of operations, in order", "[device]") {
                 failed += ec ? 1 : 0;
             };
             if (i % 3 == 2) {
-                p.client.async_read(theirs.remote().slice(offset, 8), ours.slice(offset, 8), asio::bind_executor(io, note));
+                p.client.async_read(
+                    theirs.remote().slice(offset, 8),
+                    ours.slice(offset, 8),
+                    asio::bind_executor(io, note)
+                );
             } else {
-                p.client.async_write(ours.slice(offset, 8), theirs.remote().slice(offset, 8), asio::bind_executor(io, note));
+                p.client.async_write(
+                    ours.slice(offset, 8),
+                    theirs.remote().slice(offset, 8),
+                    asio::bind_executor(io, note)
+                );
             }
         }
         while (completed.size() < count) co_await asio::post(io, asio::use_awaitable);
@@ -229,19 +266,25 @@ TEST_CASE("one operation more than may wait is refused", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         connection_options options;
-        options.receive_queue_depth = 2;
-        options.send_queue_depth = 1;
-        options.waiting_operations_max = 3;
+        options.queue_pair.receive_queue_depth = 2;
+        options.queue_pair.send_queue_depth = 1;
+        options.queue_pair.waiting_operations_max = 3;
         test::pair p = co_await connect(io, options, options);
         buffer into{p.client.domain(), 64, access_flags::local_write};
         int aborted = 0;
         int refused = 0;
-        // Two posted, three waiting, and the place of the idle send queue.
+        // Two posted, three waiting, and one slot of the unused send queue.
         for (int i = 0; i < 8; ++i) {
-            p.client.async_receive(into.slice(0, 8), asio::bind_executor(io, [&](error_code ec, received) {
-                if (ec == errc::queue_full) ++refused;
-                if (ec == asio::error::operation_aborted) ++aborted;
-            }));
+            p.client.async_receive(
+                into.slice(0, 8),
+                asio::bind_executor(
+                    io,
+                    [&](error_code ec, receive_result) {
+                        if (ec == errc::queue_full) ++refused;
+                        if (ec == asio::error::operation_aborted) ++aborted;
+                    }
+                )
+            );
         }
         while (refused < 2) co_await asio::post(io, asio::use_awaitable);
         p.client.close();
@@ -255,18 +298,23 @@ TEST_CASE("without a depth of reads, reading is refused and writing works", "[de
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         connection_options none;
-        none.responder_resources = 0;
+        none.queue_pair.responder_resources = 0;
         test::pair p = co_await connect(io, {}, none);
         CHECK(p.client.limits().initiator_depth == 0);
         buffer ours{p.client.domain(), 8, access_flags::local_write};
-        buffer theirs{p.server.domain(), 8, access_flags::remote_write | access_flags::remote_read | access_flags::remote_atomic};
+        buffer theirs{
+            p.server.domain(),
+            8,
+            access_flags::remote_write | access_flags::remote_read | access_flags::remote_atomic};
         auto [read, n] = co_await p.client.async_read(theirs.remote(), ours.slice(), awaiting);
         CHECK(read == errc::read_depth_zero);
-        auto [added, before] = co_await p.client.async_fetch_add(theirs.remote().word(0), 1, awaiting);
+        auto [added, before] =
+            co_await p.client.async_fetch_add(theirs.remote().word(0), 1, awaiting);
         CHECK(added == errc::read_depth_zero);
         CHECK(n + before == 0);
         {
-            std::size_t const moved = co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
+            std::size_t const moved =
+                co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
             CHECK(moved == 8);
         }
         co_await p.client.async_disconnect(asio::use_awaitable);
@@ -277,11 +325,11 @@ TEST_CASE("depths are the least of what both sides allow", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         connection_options client;
-        client.initiator_depth = 8;
-        client.responder_resources = 4;
+        client.queue_pair.initiator_depth = 8;
+        client.queue_pair.responder_resources = 4;
         connection_options server;
-        server.initiator_depth = 2;
-        server.responder_resources = 4;
+        server.queue_pair.initiator_depth = 2;
+        server.queue_pair.responder_resources = 4;
         test::pair p = co_await connect(io, client, server);
         CHECK(p.client.limits().initiator_depth == 4);
         CHECK(p.client.limits().responder_resources == 2);
@@ -293,12 +341,13 @@ TEST_CASE("depths are the least of what both sides allow", "[device]") {
 
 TEST_CASE("closing completes every operation once, and no buffer changes afterwards", "[device]") {
     asio::io_context io;
-    auto const how = GENERATE(drive::own_poller, drive::context);
-    connection_options options = driven(io, how);
-    options.send_queue_depth = 4;
+    auto const how = GENERATE(drive::own_thread, drive::context);
+    connection_options options;
+    options.queue_pair.send_queue_depth = 4;
+    places at{io, how};
     run(io, [&]() -> asio::awaitable<void> {
         for (int round = 0; round < 5; ++round) {
-            test::pair p = co_await connect(io, options, options);
+            test::pair p = co_await connect(at(), at(), options, options);
             buffer ours{p.client.domain(), 1 << 20, access_flags::local_write};
             buffer theirs{p.server.domain(), 1 << 20, access_flags::remote_read};
             fill(theirs.bytes(), 3);
@@ -312,7 +361,11 @@ TEST_CASE("closing completes every operation once, and no buffer changes afterwa
                 if (i % 5 == 0) {
                     p.client.async_receive(ours.slice(0, 64), asio::bind_executor(io, note));
                 } else {
-                    p.client.async_read(theirs.remote().slice(0, 65536), ours.slice(65536, 65536), asio::bind_executor(io, note));
+                    p.client.async_read(
+                        theirs.remote().slice(0, 65536),
+                        ours.slice(65536, 65536),
+                        asio::bind_executor(io, note)
+                    );
                 }
             }
             while (completed < round * 3) co_await asio::post(io, asio::use_awaitable);
@@ -327,19 +380,35 @@ TEST_CASE("closing completes every operation once, and no buffer changes afterwa
     });
 }
 
-TEST_CASE("a cancelled operation is taken back if it waits, and breaks the connection only if terminal and posted", "[device]") {
+TEST_CASE(
+    "a cancelled operation is taken back if it waits, and breaks the connection only if terminal "
+    "and posted",
+    "[device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         connection_options options;
-        options.receive_queue_depth = 1;
+        options.queue_pair.receive_queue_depth = 1;
         test::pair p = co_await connect(io, options, options);
         buffer into{p.client.domain(), 64, access_flags::local_write};
         asio::cancellation_signal posted_signal;
         asio::cancellation_signal waiting_signal;
         std::optional<error_code> posted;
         std::optional<error_code> waiting;
-        p.client.async_receive(into.slice(0, 8), asio::bind_cancellation_slot(posted_signal.slot(), asio::bind_executor(io, [&](error_code ec, received) { posted = ec; })));
-        p.client.async_receive(into.slice(8, 8), asio::bind_cancellation_slot(waiting_signal.slot(), asio::bind_executor(io, [&](error_code ec, received) { waiting = ec; })));
+        p.client.async_receive(
+            into.slice(0, 8),
+            asio::bind_cancellation_slot(
+                posted_signal.slot(),
+                asio::bind_executor(io, [&](error_code ec, receive_result) { posted = ec; })
+            )
+        );
+        p.client.async_receive(
+            into.slice(8, 8),
+            asio::bind_cancellation_slot(
+                waiting_signal.slot(),
+                asio::bind_executor(io, [&](error_code ec, receive_result) { waiting = ec; })
+            )
+        );
         waiting_signal.emit(asio::cancellation_type::total);
         while (!waiting) co_await asio::post(io, asio::use_awaitable);
         CHECK(waiting == error_code{asio::error::operation_aborted});
@@ -361,45 +430,60 @@ TEST_CASE("a cancelled operation is taken back if it waits, and breaks the conne
 TEST_CASE("a peer that posts no receive is met by the configured delay and count", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
-        // Each side's count is for the other.
+        // Each side's retry count applies to its peer.
         connection_options server;
-        server.rnr_retry_count = 2;
+        server.queue_pair.rnr_retry_count = 2;
         test::pair p = co_await connect(io, {}, server);
         buffer from{p.client.domain(), 8, access_flags::local_read};
         auto const start = std::chrono::steady_clock::now();
         auto [ec, n] = co_await p.client.async_send(from.slice(), awaiting);
         CHECK(ec == wc_errc::rnr_retry_exceeded);
         CHECK(n == 0);
-        // Two tries at 640 us; the connection manager's own setting would make it 1.3 s.
+        // Two retries at 640 us; the connection manager's default would take 1.3 s.
         CHECK(std::chrono::steady_clock::now() - start < 1s);
         CHECK(p.client.last_failure().message().find("posts no receives") != std::string::npos);
     });
 }
 
-TEST_CASE("a message longer than the receive breaks the connection on both sides, and says so", "[device]") {
+TEST_CASE(
+    "a message longer than the receive breaks the connection on both sides, and says so", "[device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
         buffer from{p.client.domain(), 64, access_flags::local_read};
         buffer into{p.server.domain(), 8, access_flags::local_write};
-        auto [sent, arrived] = co_await both(p.client.async_send(from.slice(), awaiting), p.server.async_receive(into.slice(), awaiting));
-        // Devices differ in the code: rxe says operation error where the specification says length and invalid request.
+        auto [arrived, sent] = co_await both(
+            p.server.async_receive(into.slice(), awaiting),
+            p.client.async_send(from.slice(), awaiting)
+        );
+        // Devices differ in the status: rxe reports operation errors where the specification
+        // requires length error and invalid request.
         error_code const s = std::get<0>(sent);
         error_code const r = std::get<0>(arrived);
         INFO(s.message() << " / " << r.message());
-        // A device of software may not come to answer before the server's connection is broken off.
-        CHECK((s == wc_errc::remote_invalid_request || s == wc_errc::remote_operation || s == errc::peer_disconnected));
+        // A software device may not answer before the server's connection is closed.
+        CHECK(
+            (s == wc_errc::remote_invalid_request || s == wc_errc::remote_operation ||
+             s == errc::peer_disconnected)
+        );
         CHECK((r == wc_errc::local_length || r == wc_errc::local_qp_operation));
     });
 }
 
-TEST_CASE("a peer's breach decides why a connection ended, though the peer's leaving is heard of first", "[device]") {
+TEST_CASE(
+    "a message too long for its receive stays the root cause, even if DISCONNECTED arrives first",
+    "[device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
-        test::pair p = co_await connect(io);
+        // On a strand, a long function delays completions, but not connection manager events.
+        asio::thread_pool pool{2};
+        auto const strand = asio::make_strand(pool);
+        test::pair p = co_await connect(io, strand);
         buffer from{p.client.domain(), 64, access_flags::local_read};
         buffer into{p.server.domain(), 8, access_flags::local_write};
-        // The thread that would hear of the breach is busy until the peer has gone.
+        // The strand that would poll the failed receive is busy until the peer has disconnected.
         std::atomic<bool> is_busy{false};
         asio::post(p.server.get_executor(), [&] {
             is_busy = true;
@@ -410,8 +494,11 @@ TEST_CASE("a peer's breach decides why a connection ended, though the peer's lea
         auto [failed, n] = co_await p.client.async_send(from.slice(), awaiting);
         CHECK(failed);
         auto [why] = co_await p.server.async_wait_disconnected(awaiting);
-        // Some devices also tell it as an event, which is heard of in time.
-        CHECK((why == wc_errc::local_length || why == wc_errc::local_qp_operation || why == errc::peer_violation));
+        // Some devices also report it as an asynchronous event, which arrives first.
+        CHECK(
+            (why == wc_errc::local_length || why == wc_errc::local_qp_operation ||
+             why == errc::peer_violation)
+        );
         CHECK(p.server.reason() == close_reason::transport_error);
         CHECK(p.server.last_failure().code == why);
     });
@@ -437,8 +524,8 @@ TEST_CASE("a send longer than the device's messages is refused", "[device]") {
 TEST_CASE("one region serves several connections of a device", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
-        test::pair a = co_await connect(io);
-        test::pair b = co_await connect(io);
+        test::pair a = co_await connect(io, {}, sharing());
+        test::pair b = co_await connect(io, {}, sharing());
         CHECK(a.client.domain() == b.server.domain());
         buffer ours{a.client.domain(), 64, access_flags::local_write | access_flags::remote_read};
         buffer theirs{b.server.domain(), 64, access_flags::remote_write};
@@ -449,21 +536,25 @@ TEST_CASE("one region serves several connections of a device", "[device]") {
         co_await b.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
         CHECK(same(ours.bytes(), theirs.bytes()));
         connection_options alone;
-        alone.private_domain = true;
-        test::pair c = co_await connect(io, alone, alone);
+        alone.placement.domain = domain_sharing::isolated;
+        test::pair c = co_await connect(io, alone);
         CHECK_FALSE(c.client.domain() == a.client.domain());
-        auto [ec, n] = co_await c.client.async_write(local_slice{}, remote_region{}.slice(0, 0), awaiting);
+        // An accepted connection has its own domain by default.
+        CHECK_FALSE(c.server.domain() == a.server.domain());
+        auto [ec, n] =
+            co_await c.client.async_write(local_slice{}, remote_region{}.slice(0, 0), awaiting);
         CHECK(ec == errc::access_denied);
         CHECK(n == 0);
     });
 }
 
-TEST_CASE("an exception from a handler passes through run(), and the connection goes on", "[device]") {
+TEST_CASE(
+    "an exception from a handler passes through run(), and the connection goes on", "[device]"
+) {
     asio::io_context io;
-    connection_options const options = driven(io, drive::context);
     std::optional<test::pair> p;
     run(io, [&]() -> asio::awaitable<void> {
-        p = co_await connect(io, options, options);
+        p = co_await connect(io);
         io.stop();
     });
     io.restart();
@@ -471,7 +562,9 @@ TEST_CASE("an exception from a handler passes through run(), and the connection 
     buffer theirs{p->server.domain(), 64, access_flags::remote_write};
     int after = 0;
     p->client.async_write(ours.slice(), theirs.remote(), [](error_code, std::size_t) { throw 42; });
-    p->client.async_write(ours.slice(), theirs.remote(), [&](error_code ec, std::size_t) { after += ec ? 100 : 1; });
+    p->client.async_write(ours.slice(), theirs.remote(), [&](error_code ec, std::size_t) {
+        after += ec ? 100 : 1;
+    });
     CHECK_THROWS_AS(io.run(), int);
     p->client.async_write(ours.slice(), theirs.remote(), [&](error_code ec, std::size_t) {
         after += ec ? 100 : 1;
@@ -486,32 +579,50 @@ TEST_CASE("an exception from a handler passes through run(), and the connection 
 TEST_CASE("no operation allocates once a connection is up", "[device]") {
     asio::io_context io;
     auto const form = GENERATE(0, 1);
+    auto const how = GENERATE(drive::own_thread, drive::context);
+    places at{io, how};
+    connection_options options;
+    // In busy mode there is no allocation at all. In adaptive mode a sleeping connection waits in
+    // Asio's reactor, which reuses memory cached by the thread; on a busy machine the cache is
+    // sometimes empty.
+    options.polling.mode = GENERATE(poll_mode::busy, poll_mode::adaptive);
+    bool const is_busy = options.polling.mode == poll_mode::busy;
     run(io, [&]() -> asio::awaitable<void> {
-        test::pair p = co_await connect(io);
+        test::pair p = co_await connect(at(), io, options, options);
         buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, access_flags::remote_write | access_flags::remote_read};
+        buffer theirs{
+            p.server.domain(), 64, access_flags::remote_write | access_flags::remote_read};
         int measured = -1;
         auto const measure = [&]() -> asio::awaitable<void> {
             auto const some = [&](int count) -> asio::awaitable<void> {
                 for (int i = 0; i < count; ++i) {
                     if (form == 0) {
-                        co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
-                        co_await p.client.async_read(theirs.remote(), ours.slice(), asio::use_awaitable);
+                        co_await p.client.async_write(
+                            ours.slice(), theirs.remote(), asio::use_awaitable
+                        );
+                        co_await p.client.async_read(
+                            theirs.remote(), ours.slice(), asio::use_awaitable
+                        );
                     } else {
-                        auto [ec, n] = co_await p.client.async_write(ours.slice(), theirs.remote(), asio::as_tuple(asio::use_awaitable));
+                        auto [ec, n] = co_await p.client.async_write(
+                            ours.slice(), theirs.remote(), asio::as_tuple(asio::use_awaitable)
+                        );
                         static_cast<void>(ec);
                         static_cast<void>(n);
                     }
                 }
             };
             co_await some(50);
-            allocations = 0;
-            counts_allocations = true;
-            co_await some(300);
-            counts_allocations = false;
-            measured = allocations;
+            measured = std::numeric_limits<int>::max();
+            for (int round = 0; round < (is_busy ? 1 : 3); ++round) {
+                allocations = 0;
+                counts_allocations = true;
+                co_await some(300);
+                counts_allocations = false;
+                measured = std::min<int>(measured, allocations);
+            }
         };
-        // On the polling thread, where a program that cares runs its coroutines. The one allocation is some()'s frame.
+        // Runs on the connection's executor. The one allocation is some()'s frame.
         co_await asio::co_spawn(p.client.get_executor(), measure(), asio::use_awaitable);
         CHECK(measured <= 1);
         co_await p.client.async_disconnect(asio::use_awaitable);

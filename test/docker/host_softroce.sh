@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# host_softroce.sh: docker/host-softroce gives a network interface a SoftRoCE device that works, says how things are, takes it away
-# again, and says what is missing. Runs inside the SoftRoCE virtual machine.
+# host_softroce.sh: tests that docker/host-softroce gives a network interface a working SoftRoCE device, prints its state, removes it, and
+# prints what is missing. Runs inside the SoftRoCE virtual machine.
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -12,7 +12,7 @@ fail() {
     echo "host_softroce.sh: $*" >&2
     exit 1
 }
-# says STATUS TEXT COMMAND…
+# says STATUS TEXT COMMAND…: the command exits with STATUS and prints TEXT.
 says() {
     local wanted=$1 text=$2 status=0
     shift 2
@@ -32,12 +32,12 @@ ip link set w1 up
 says 1 'this needs root' setpriv --reuid 65534 --clear-groups $tool up w0
 says 1 'there is no network interface w7' $tool up w7
 says 1 'no default route' $tool up
-# One is enough.
+# An interface that has a device gets no second one.
 says 0 'on v0: 10.0.0.1 fd00::1' $tool up v0
 says 0 'on w0: 10.9.0.1' $tool up w0
 says 0 'module rdma_rxe: loaded' $tool status
 says 0 '/dev/infiniband/rdma_cm: may be opened' $tool status
-# Once more is no mistake.
+# Running it again is no error.
 says 0 'on w0: 10.9.0.1' $tool up w0
 says 1 'rxe_rcverbs is on another network interface' $tool up w1
 says 0 'RDMA works' "$doctor" --address 10.9.0.1
@@ -46,18 +46,18 @@ says 0 'there is no device rxe_rcverbs' $tool down
 [ ! -e /sys/class/infiniband/rxe_rcverbs ] || fail "the device is still there"
 chmod go-rw /dev/infiniband/rdma_cm
 says 1 '/dev/infiniband/rdma_cm: not by this user; chmod a+rw' setpriv --reuid 65534 --clear-groups $tool status
-# Of all devices that there are, none is left.
+# Without any device, status reports that.
 rdma link delete rxe0
 says 1 'no RDMA device; make one: docker/host-softroce up' $tool status
 
-# An interface of another kind.
+# An interface that cannot carry SoftRoCE: rdma link add fails.
 mkdir "$place/stubs"
 printf '#!/bin/sh\nexit 1\n' >"$place/stubs/rdma"
 chmod +x "$place/stubs/rdma"
 says 1 'w0 cannot carry a SoftRoCE device' env PATH="$place/stubs:$PATH" $tool up w0
 rm "$place/stubs/rdma"
 
-# A host whose kernel has no such module.
+# A host whose kernel lacks the module.
 rmmod rdma_rxe
 printf '#!/bin/sh\nexit 1\n' >"$place/stubs/modinfo"
 chmod +x "$place/stubs/modinfo"

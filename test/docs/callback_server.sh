@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# callback_server.sh PROGRAMS: the documents' client (first.cpp) and server (callback_server.cpp) meet, on an RDMA device.
+# callback_server.sh PROGRAMS: connects the documents' client (first.cpp) to their server (callback_server.cpp) on an RDMA device.
 set -euo pipefail
 programs=$1
 address=${RCVERBS_TEST_ADDRESS:-10.0.0.1}

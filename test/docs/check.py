@@ -4,10 +4,13 @@
 * Links lead to files and headings that exist.
 * A block of C++ is part of a program that is compiled, one of CMake of the project that the package test builds.
 * A block of shell commands calls programs that exist, with options that they have. (docs/start.md's are run: start.sh.)
+* A picture in docs/images has every label of the text that it is drawn from.
+* The example at the top of a public header is part of such a program, too.
 * Names of errors that are mentioned are in the headers.
 
 PROGRAMS is the folder of the built programs.
 """
+import html
 import pathlib
 import re
 import subprocess
@@ -53,7 +56,7 @@ def check_links(page, text):
 
 
 def options_of(program, words):
-    help_ = [program] + [w for w in words[:1] if w in ("server", "client", "loopback")] + ["--help"]
+    help_ = [program] + [w for w in words[:1] if w in ("server", "client", "loopback", "serve")] + ["--help"]
     said = subprocess.run(help_, capture_output=True, text=True).stdout
     return set(re.findall(r"(--[a-z][a-z-]*)", said))
 
@@ -92,11 +95,32 @@ def check_blocks(page, text):
 
 def check_names(page, text):
     every = "\n".join(f.read_text() for f in (root / "lib/include/rcverbs").glob("*.hpp"))
-    for kind, name in re.findall(r"`(errc|wc_errc|cm_errc|close_reason|poll_mode|progress_on|access_flags)::(\w+)`", text):
+    for kind, name in re.findall(r"`(errc|wc_errc|cm_errc|close_reason|poll_mode|access_flags)::(\w+)`", text):
         if not re.search(rf"^\s+{name}\b", every, re.M):
             wrong.append(f"{page}: there is no {kind}::{name}")
 
 
+def check_picture(text):
+    picture = text.with_suffix(".svg")
+    drawn = html.unescape(picture.read_text()).replace("\u00a0", " ") if picture.exists() else ""
+    for label in re.findall(r'\blabel="([^"]*)"', text.read_text()):
+        for line in label.split("\\n"):
+            if line and f">{line}<" not in drawn:
+                wrong.append(f"{picture}: has no {line!r}; run docs/images/draw")
+
+
+for text in sorted((root / "docs/images").glob("*.dot")):
+    check_picture(text)
+
+
+def check_example(header):
+    example = re.search(r"^//\n((?://     .*\n)+)//\n", header.read_text().partition("#pragma once")[0], re.M)
+    if example and not any(unindented(example[1].replace("//     ", "")) in source for source in compiled["cpp"]):
+        wrong.append(f"{header}: its example is compiled nowhere:\n{example[1]}")
+
+
+for header in sorted((root / "lib/include/rcverbs").glob("*.hpp")):
+    check_example(header)
 for page in pages:
     text = page.read_text()
     check_links(page, text)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# start.sh: docs/start.md to the letter, as far as it is for the virtual machine: each such command succeeds, and the two terminals'
-# commands do in the machine, one in the background.
+# start.sh: runs the commands of docs/start.md verbatim, as far as they are for the virtual machine: each command must succeed, and the
+# commands of the two terminals run in the machine, one in the background.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 mapfile -t lines < <(awk '/^```sh$/ { inside = 1; next } /^```$/ { inside = 0 } inside' docs/start.md)
 run=0
 for line in "${lines[@]}"; do
     case $line in
-    # A project of one's own: package.deb builds and runs it.
+    # The user's own project: package.deb builds and runs it.
     *' -- sh -c '"'/tmp/first/"*) ;;
     'test/softroce/vm -- '*)
         echo "\$ $line"

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""tables.py [--write]: docs/reference/options.md and statistics.md, as they follow from the public headers' comments.
+"""tables.py [--write] ERRORS: docs/reference/options.md and statistics.md as they follow from the public headers' comments, and errors.md from
+the texts in the library, which the program ERRORS prints (test/docs/errors.cpp).
 
 Without --write compares, shows the difference, and exits with 1 if there is one.
 """
 import difflib
 import pathlib
 import re
+import subprocess
 import sys
 
 root = pathlib.Path(__file__).resolve().parents[2]
@@ -24,14 +26,14 @@ def fields(header, struct):
         elif match := re.match(r"\s*/// ?(.*)", line):
             comment.append(match.group(1))
         else:
-            match = re.match(r"\s*([\w:<>().,\s]*?[\w>)]) (\w+)(?: = (.*?)|\{(.*?)\})?;$", line)
+            match = re.match(r"\s*([\w:<>().,&\s]*?[\w>)]) (\w+)(?: = (.*?)|\{(.*?)\})?;$", line)
             if match and comment:
                 yield section, match.group(1).strip(), match.group(2), match.group(3) or match.group(4) or "", " ".join(comment)
             comment = []
 
 
 def default(kind, value):
-    value = value.replace("'", "")
+    value = value.replace("'", "").removesuffix("{}")
     if match := re.match(r"std::chrono::(\w+)\{(.*)\}$", value):
         return f"{match.group(2)} {units[match.group(1)]}"
     if "milliseconds" in kind:
@@ -58,17 +60,29 @@ def table(header, struct, has_defaults=True):
 def options():
     page = """# Options
 
-Every limit and deadline of the library, with its default. Taken from the headers, where the types are; a test compares them. A value out of range is
-refused with `errc::invalid_option`, one beyond the device's limits is clamped, and `connection::limits()` says what took effect.
+For programmers who look up a limit or a deadline. The tables are made from the headers, which have the types. A value out of range is rejected with
+`errc::invalid_option`; a value beyond the device's limits is reduced to them, and `connection::limits()` has the result.
 """
     for header, struct in [
         ("options.hpp", "connection_options"),
+        ("options.hpp", "queue_pair_options"),
+        ("options.hpp", "deadline_options"),
+        ("options.hpp", "liveness_options"),
+        ("options.hpp", "placement_options"),
         ("poller.hpp", "polling_options"),
+        ("poller.hpp", "poller_options"),
         ("acceptor.hpp", "acceptor_options"),
         ("session.hpp", "session_options"),
+        ("message_channel.hpp", "message_channel_options"),
+        ("request_channel.hpp", "request_channel_options"),
+        ("request_channel.hpp", "request_options"),
         ("connector.hpp", "connector_options"),
         ("backoff_options.hpp", "backoff_options"),
         ("shared_receive_queue.hpp", "shared_receive_options"),
+        ("slot_pool.hpp", "slot_pool_options"),
+        ("window_pool.hpp", "window_pool_options"),
+        ("memory_pool.hpp", "memory_pool_options"),
+        ("registration_cache.hpp", "registration_cache_options"),
     ]:
         page += f"\n## {struct}\n{table(header, struct)}"
     return page
@@ -77,32 +91,79 @@ refused with `errc::invalid_option`, one beyond the device's limits is clamped, 
 def statistics():
     return f"""# Statistics
 
-Snapshots by value, cheap, from any thread. Counters begin at 0 with their object and never go back. Taken from the headers; a test compares them.
+For programmers and operators who watch connections. Any thread may take a snapshot, at little cost. Counters start at 0 with their object and never
+decrease. The tables are made from the headers.
 
 ## connection::statistics()
 {table("statistics.hpp", "connection_statistics", False)}
-`sends_posted / doorbells` says how well operations are gathered, `completions_per_poll()` how busy the poller is, `slot_waits` and `read_depth_waits` whether a
-queue is too short, `sends_signalled / sends_posted` what the accounts cost.
+`sends_posted / doorbells` is the mean number of work requests per doorbell, `completions_per_poll()` shows how busy the poller is, `slot_waits` and
+`read_depth_waits` show whether a queue is too short, `sends_signalled / sends_posted` is the share of signaled requests.
 
 ## acceptor::statistics()
 {table("acceptor.hpp", "acceptor_statistics", False)}
-## Besides
+## message_channel::statistics()
+{table("message_channel.hpp", "message_channel_statistics", False)}
+## request_channel::statistics()
+{table("request_channel.hpp", "request_channel_statistics", False)}
+## memory_pool::statistics()
+{table("memory_pool.hpp", "memory_pool_statistics", False)}
+## registration_cache::statistics()
+{table("registration_cache.hpp", "registration_cache_statistics", False)}
+`memory_pool_statistics::fragmentation()` is the share of free memory outside of the largest free block.
 
-`connection::quarantined_count()`: objects that a device has not given back; 0 on devices that work.
+## Other counters
 
-The device counts too: `/sys/class/infiniband/*/ports/1/hw_counters` (on SoftRoCE `sent_pkts`, `rcvd_rnr_err`, `completer_retry_err`, `retry_exceeded_err`), and
+`connection::leaked_count()`: queue pairs that could not be destroyed; 0 on devices that work.
+
+Counters of the device: `/sys/class/infiniband/*/ports/1/hw_counters` (on SoftRoCE `sent_pkts`, `rcvd_rnr_err`, `completer_retry_err`, `retry_exceeded_err`), and
 `rdma resource` shows how many objects there are.
 """
 
 
+def codes(enumeration):
+    """The names of an enumeration's values in error.hpp."""
+    body = re.search(rf"enum class {enumeration} (?::[^{{]*)?\{{\n(.*?)\n\}};", (headers / "error.hpp").read_text(), re.S).group(1)
+    names, last = {}, -1
+    for name, value in re.findall(r"^\s*(\w+)(?: = (\w+))?,", body, re.M):
+        if value and not value.isdigit():
+            continue  # the system's own
+        last = int(value) if value else last + 1
+        names[last] = name
+    return names
+
+
+def sentence(text):
+    return text[0].upper() + text[1:] + "."
+
+
+def errors(program):
+    rows = {"errc": [], "wc_errc": [], "cm_errc": []}
+    for line in subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines():
+        kind, value, what, remedy, fatal, transient, symbol = line.split("\t")
+        name = codes(kind).get(int(value))
+        symbol = re.sub(r"RDMA_CM_EVENT_REJECTED, reason: ", "rejected: ", symbol)
+        cells = [f"`{name}`" if name else "—", value, *([] if kind == "errc" else [symbol]), sentence(what), sentence(remedy),
+                 "yes" if fatal == "1" else "no", "yes" if transient == "1" else "no"]
+        rows[kind].append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
+    head = {kind: f"| code | value |{' in the C headers |' if kind != 'errc' else ''} what happened | what to do | fatal | transient |\n"
+            + "| --- " * (6 if kind == "errc" else 7) + "|\n" for kind in rows}
+    page = (root / "docs/reference/errors.md").read_text()
+    for kind in rows:
+        marks = f"<!-- {kind}: test/docs/tables.py writes this table -->\n\n", f"\n<!-- end of {kind} -->"
+        begin, end = page.index(marks[0]) + len(marks[0]), page.index(marks[1])
+        page = page[:begin] + head[kind] + "\n".join(rows[kind]) + "\n" + page[end:]
+    return page
+
+
 def main():
+    program = [a for a in sys.argv[1:] if not a.startswith("--")][0]
     differs = False
-    for name, page in [("options.md", options()), ("statistics.md", statistics())]:
+    for name, page in [("options.md", options()), ("statistics.md", statistics()), ("errors.md", errors(program))]:
         file = root / "docs/reference" / name
         if "--write" in sys.argv:
             file.write_text(page)
             continue
-        difference = list(difflib.unified_diff(file.read_text().splitlines(), page.splitlines(), name, "the headers", lineterm=""))
+        difference = list(difflib.unified_diff(file.read_text().splitlines(), page.splitlines(), name, "the sources", lineterm=""))
         print("\n".join(difference))
         differs = differs or bool(difference)
     return 1 if differs else 0

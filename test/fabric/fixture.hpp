@@ -1,4 +1,5 @@
-// fixture.hpp — rcverbs on a stepped world: one thread, a virtual clock, and an order that the seed decides.
+// fixture.hpp — rcverbs on a stepped world: one thread, a virtual clock, and an event order that
+// follows from the seed.
 #pragma once
 
 #include <rcverbs/fabric.hpp>
@@ -19,48 +20,33 @@ namespace test {
 
 using rcverbs::fabric::world;
 
-/// Driven by the world's one thread, sleeping when there is nothing to do.
+/// Options for the world's one thread: sleeps when there is nothing to do.
 inline rcverbs::connection_options stepped() {
     rcverbs::connection_options o;
-    o.progress = rcverbs::progress_on::context;
     o.polling.mode = rcverbs::poll_mode::event;
     return o;
 }
 
-/// Runs a test until nothing is left to do; what is left hanging, or thrown, fails it.
-template <class Test>
-void run(world& w, asio::io_context& io, Test test) {
-    INFO("RCVERBS_FABRIC_SEED=" << w.seed());
-    std::exception_ptr failed;
-    bool has_ended = false;
-    asio::co_spawn(io, std::move(test), [&](std::exception_ptr e) {
-        failed = e;
-        has_ended = true;
-        if (e) io.stop();
-    });
-    bool const is_finished = w.run(io);
-    if (failed) std::rethrow_exception(failed);
-    CHECK(is_finished);
-    REQUIRE(has_ended);
-}
+/// Runs a test until nothing is left to do; an unfinished test or an exception fails it.
+void run(world& w, asio::io_context& io, test_body test);
 
-/// Two connected ends, driven by the world.
+/// Connects two ends in the world.
 inline asio::awaitable<pair> meet(
-    asio::io_context& io, rcverbs::connection_options client = stepped(), rcverbs::connection_options server = stepped()
+    asio::io_context& io,
+    rcverbs::connection_options client = stepped(),
+    rcverbs::connection_options server = stepped()
 ) {
     co_return co_await connect(io, std::move(client), std::move(server));
 }
 
-inline asio::awaitable<void> sleep(asio::io_context& io, std::chrono::nanoseconds time) {
-    asio::steady_timer timer{io, time};
-    co_await timer.async_wait(asio::use_awaitable);
-}
+asio::awaitable<void> sleep(asio::io_context& io, std::chrono::nanoseconds time);
 
-/// The default's two devices, changed.
+/// The default's two devices, with their options changed.
 template <class Change>
 rcverbs::fabric::world_options two_devices(Change change) {
     rcverbs::fabric::world_options o;
-    for (auto const& [name, address] : {std::pair{"fab0", "10.0.0.1"}, std::pair{"fab1", "10.0.1.1"}}) {
+    for (auto const& [name, address] :
+         {std::pair{"fab0", "10.0.0.1"}, std::pair{"fab1", "10.0.1.1"}}) {
         rcverbs::fabric::device_options& d = o.devices.emplace_back();
         d.name = name;
         d.addresses = {address};
@@ -69,45 +55,56 @@ rcverbs::fabric::world_options two_devices(Change change) {
     return o;
 }
 
-/// Seeds for a test of many runs: other ones each time, or the one in RCVERBS_FABRIC_SEED.
+/// Seeds for tests of many runs: random ones, or the one in RCVERBS_FABRIC_SEED.
 inline std::vector<std::uint64_t> seeds(std::size_t count) {
-    if (char const* const given = std::getenv("RCVERBS_FABRIC_SEED")) return {std::strtoull(given, nullptr, 0)};
+    if (char const* const given = std::getenv("RCVERBS_FABRIC_SEED"))
+        return {std::strtoull(given, nullptr, 0)};
     std::vector<std::uint64_t> all(count);
     std::random_device random;
     for (std::uint64_t& seed : all) seed = random();
     return all;
 }
 
-/// True if nothing is left but what lives as long as the io_context.
+/// True if no object is left except those that live as long as the io_context.
 inline bool is_clean(world const& w) {
     rcverbs::fabric::object_counts left = w.live();
     left.event_channels = 0;
     return left == rcverbs::fabric::object_counts{};
 }
 
-/// A memory window of type 2 over a buffer of `owner`'s, which its peer may write to and invalidate. Windows are bound by a work
-/// request, which the library leaves to who wants one.
-class window {
+/// A memory window of type 2 over a buffer of `owner`, which the peer may write to and invalidate.
+/// Made with plain verbs.
+class plain_window {
 public:
-    window(rcverbs::connection const& owner, std::span<std::byte> bytes) {
+    plain_window(rcverbs::connection const& owner, std::span<std::byte> bytes) {
         ibv_pd* const domain = owner.domain().native_handle();
-        region_ = ibv_reg_mr(domain, bytes.data(), bytes.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+        region_ = ibv_reg_mr(
+            domain, bytes.data(), bytes.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND
+        );
         window_ = ibv_alloc_mw(domain, IBV_MW_TYPE_2);
         REQUIRE(region_ != nullptr);
         REQUIRE(window_ != nullptr);
         auto const address = reinterpret_cast<std::uintptr_t>(bytes.data());
         ibv_send_wr bind{};
-        bind.wr_id = ~std::uint64_t{0} >> 2;  // not one of the library's: its completion is nobody's
+        bind.wr_id =
+            ~std::uint64_t{0} >> 2;  // not one of the library's ids: it ignores the completion
         bind.opcode = IBV_WR_BIND_MW;
         bind.send_flags = IBV_SEND_SIGNALED;
-        bind.bind_mw = {window_, ibv_inc_rkey(window_->rkey), {region_, address, bytes.size(), IBV_ACCESS_REMOTE_WRITE}};
+        bind.bind_mw = {
+            window_,
+            ibv_inc_rkey(window_->rkey),
+            {region_, address, bytes.size(), IBV_ACCESS_REMOTE_WRITE}};
         ibv_send_wr* bad = nullptr;
         REQUIRE(ibv_post_send(owner.native_handle(), &bind, &bad) == 0);
-        remote_ = {address, bytes.size(), rcverbs::remote_key{bind.bind_mw.rkey}, rcverbs::access_flags::remote_write};
+        remote_ = {
+            address,
+            bytes.size(),
+            rcverbs::remote_key{bind.bind_mw.rkey},
+            rcverbs::access_flags::remote_write};
     }
-    window(window const&) = delete;
-    window& operator=(window const&) = delete;
-    ~window() {
+    plain_window(plain_window const&) = delete;
+    plain_window& operator=(plain_window const&) = delete;
+    ~plain_window() {
         if (window_ != nullptr) ibv_dealloc_mw(window_);
         if (region_ != nullptr) ibv_dereg_mr(region_);
     }
@@ -120,10 +117,10 @@ private:
     rcverbs::remote_region remote_;
 };
 
-/// Counts operations: how many were started, and how each ended.
+/// Counts operations: the number started, and how each ended.
 class ledger {
 public:
-    /// A handler to start an operation with; it must be called once.
+    /// A handler for one operation; it must be called once.
     auto entry(std::string name) {
         std::size_t const index = entries_.size();
         entries_.push_back({std::move(name), 0, {}});
@@ -140,7 +137,7 @@ public:
     };
     std::vector<line> const& lines() const { return entries_; }
 
-    /// Each exactly once.
+    /// True if each handler was called exactly once.
     bool is_balanced() const {
         return std::ranges::all_of(entries_, [](line const& l) { return l.calls == 1; });
     }

@@ -1,5 +1,5 @@
-// What the fabric's model has to get right that no device can be made to show: one case for each thing it once got wrong,
-// and for what only it does. Plain C calls.
+// Regression tests of the fabric's model for behaviour that cannot be provoked on a device: one
+// case for each former bug, and for behaviour that only the fabric has. Plain C calls.
 #include "behaviour/ends.hpp"
 #include "support/fabric_world.hpp"
 
@@ -19,22 +19,30 @@ ibv_qp_attr attributes_of(ibv_qp* qp) {
     return a;
 }
 
-/// Through reset and back to what it was.
+/// Resets the queue pair and moves it back to RTS.
 void restart(ibv_qp* qp) {
     ibv_qp_attr a = attributes_of(qp);
     a.qp_state = IBV_QPS_RESET;
     REQUIRE(ibv_modify_qp(qp, &a, IBV_QP_STATE) == 0);
     a.qp_state = IBV_QPS_INIT;
-    REQUIRE(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_PORT | IBV_QP_PKEY_INDEX) == 0);
+    REQUIRE(
+        ibv_modify_qp(
+            qp, &a, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_PORT | IBV_QP_PKEY_INDEX
+        ) == 0
+    );
     a.qp_state = IBV_QPS_RTR;
     REQUIRE(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_DEST_QPN | IBV_QP_MAX_DEST_RD_ATOMIC) == 0);
     a.qp_state = IBV_QPS_RTS;
-    REQUIRE(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT) == 0);
+    REQUIRE(
+        ibv_modify_qp(
+            qp, &a, IBV_QP_STATE | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT
+        ) == 0
+    );
 }
 
 }  // namespace
 
-TEST_CASE("a queue pair that was reset remembers nothing", "[model]") {
+TEST_CASE("a queue pair that was reset keeps no earlier state", "[model]") {
     connected c;
     memory result{c.client, 8};
     memory word{c.server, 8, all_access};
@@ -54,7 +62,9 @@ TEST_CASE("a queue pair that was reset remembers nothing", "[model]") {
     }
 }
 
-TEST_CASE("receives that are taken in part by a broken queue pair come back", "[model]") {
+TEST_CASE(
+    "receives posted in the error state are flushed, up to the depth of the queue", "[model]"
+) {
     connected c;
     ibv_qp_attr a{};
     a.qp_state = IBV_QPS_ERR;
@@ -67,7 +77,9 @@ TEST_CASE("receives that are taken in part by a broken queue pair come back", "[
     for (int i = 0; i < 16; ++i) CHECK(c.server.await().status == IBV_WC_WR_FLUSH_ERR);
 }
 
-TEST_CASE("a shared queue's receives are of its own domain, and of no queue that comes after it", "[model]") {
+TEST_CASE(
+    "a shared receive queue uses its own protection domain, and a later one starts empty", "[model]"
+) {
     connected c;
     memory from{c.client, 8};
     ibv_send_wr* bad_send = nullptr;
@@ -110,7 +122,8 @@ TEST_CASE("a shared queue's receives are of its own domain, and of no queue that
         CHECK(c.client.await().status == IBV_WC_SUCCESS);
         CHECK(into == 42);
         REQUIRE(ibv_post_srq_recv(srq.get(), &receive, &bad) == 0);
-        // The first round's completion is polled in the second one, when its queue has gone.
+        // The first round's completion is polled in the second round, after its queue pair was
+        // destroyed.
         if (round == 1) {
             while (c.server.poll(10ms)) {}
             REQUIRE(ibv_post_srq_recv(srq.get(), &receive, &bad) == 0);
@@ -121,7 +134,10 @@ TEST_CASE("a shared queue's receives are of its own domain, and of no queue that
     }
 }
 
-TEST_CASE("a window that is freed is closed, whatever became of its public key", "[model]") {
+TEST_CASE(
+    "deallocating a window invalidates its key, whatever the program wrote to ibv_mw::rkey",
+    "[model]"
+) {
     connected c;
     memory from{c.client, 8};
     memory region{c.server, 8, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND};
@@ -166,7 +182,7 @@ TEST_CASE("a killed program listens nowhere", "[model]") {
     CHECK(expect(second.client.channel.get(), RDMA_CM_EVENT_REJECTED).status == 8);
 }
 
-TEST_CASE("what happens to ports and devices is told", "[model]") {
+TEST_CASE("failures of ports and devices raise asynchronous events", "[model]") {
     connected c;
     pollfd readable{c.client.id->verbs->async_fd, POLLIN, 0};
     auto const next = [&] {
@@ -194,7 +210,7 @@ TEST_CASE("what happens to ports and devices is told", "[model]") {
     CHECK(expect(c.client.channel.get(), RDMA_CM_EVENT_DEVICE_REMOVAL).status == 0);
 }
 
-TEST_CASE("failed completions say nothing that they must not be asked for", "[model]") {
+TEST_CASE("a failed completion has no valid opcode or byte_len", "[model]") {
     int truthful = 0;
     for (int i = 0; i < 8; ++i) {
         connected c;
@@ -218,7 +234,9 @@ TEST_CASE("reads that come twice are answered twice, and nothing else is lost by
     memory into{c.client, 64};
     memory from{c.server, 64, all_access};
     the_world().on_packet([](packet_info const& p) {
-        return p.what == packet_info::kind::read_request ? packet_fate{packet_fate::kind::duplicate, {}} : packet_fate{};
+        return p.what == packet_info::kind::read_request
+                   ? packet_fate{packet_fate::kind::duplicate, {}}
+                   : packet_fate{};
     });
     ibv_sge segment = into.segment(0, 64);
     ibv_send_wr wr = remote(IBV_WR_RDMA_READ, &segment, 1, from.at(), from.mr->rkey);
@@ -229,12 +247,15 @@ TEST_CASE("reads that come twice are answered twice, and nothing else is lost by
     the_world().on_packet(nullptr);
 }
 
-TEST_CASE("a read that is never answered runs out of tries, whatever else is acknowledged", "[model]") {
+TEST_CASE(
+    "a read that is never answered runs out of tries, whatever else is acknowledged", "[model]"
+) {
     connected c;
     memory ours{c.client, 64};
     memory theirs{c.server, 64, all_access};
     the_world().on_packet([](packet_info const& p) {
-        return p.what == packet_info::kind::read_response ? packet_fate{packet_fate::kind::drop, {}} : packet_fate{};
+        return p.what == packet_info::kind::read_response ? packet_fate{packet_fate::kind::drop, {}}
+                                                          : packet_fate{};
     });
     ibv_sge segment = ours.segment(0, 64);
     ibv_send_wr read = remote(IBV_WR_RDMA_READ, &segment, 1, theirs.at(), theirs.mr->rkey);
@@ -242,7 +263,7 @@ TEST_CASE("a read that is never answered runs out of tries, whatever else is ack
     read.next = &write;
     ibv_qp_attr a = attributes_of(c.client.qp());
     restart(c.server.qp());
-    a.timeout = 8;  // a millisecond
+    a.timeout = 8;  // about 1 ms
     a.qp_state = IBV_QPS_RESET;
     REQUIRE(ibv_modify_qp(c.client.qp(), &a, IBV_QP_STATE) == 0);
     a.qp_state = IBV_QPS_INIT;
@@ -250,7 +271,10 @@ TEST_CASE("a read that is never answered runs out of tries, whatever else is ack
     a.qp_state = IBV_QPS_RTR;
     REQUIRE(ibv_modify_qp(c.client.qp(), &a, IBV_QP_STATE | IBV_QP_DEST_QPN) == 0);
     a.qp_state = IBV_QPS_RTS;
-    REQUIRE(ibv_modify_qp(c.client.qp(), &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+    REQUIRE(
+        ibv_modify_qp(c.client.qp(), &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_MAX_QP_RD_ATOMIC) ==
+        0
+    );
     REQUIRE(c.client.post(read) == 0);
     CHECK(c.client.await().status == IBV_WC_RETRY_EXC_ERR);
     the_world().on_packet(nullptr);

@@ -1,4 +1,5 @@
-// The session protocol with one side dying at any moment: the survivor ends in time, and never takes a loss for success.
+// The session protocol with one side dying at any moment: the survivor ends in time, and never
+// reports a loss as success.
 #include <boost/asio/detached.hpp>
 
 #include <optional>
@@ -24,7 +25,7 @@ struct ending {
     close_reason reason = close_reason::open;
 };
 
-/// What both sides of the demos do.
+/// The session of rdma-server and rdma-client, as run by both sides.
 asio::awaitable<void> live(session& s, ending& e, asio::awaitable<void> meeting, std::byte mark) {
     try {
         co_await std::move(meeting);
@@ -36,7 +37,8 @@ asio::awaitable<void> live(session& s, ending& e, asio::awaitable<void> meeting,
         co_await s.next_layer().async_write(ours.slice(), theirs[0], asio::use_awaitable);
         e.wrote = true;
         co_await s.async_finish(asio::use_awaitable);
-        if (s.reason() == close_reason::completed) CHECK(exposed.bytes()[255] == (mark ^ std::byte{1}));
+        if (s.reason() == close_reason::completed)
+            CHECK(exposed.bytes()[255] == (mark ^ std::byte{1}));
     } catch (boost::system::system_error const& failed) {
         e.code = failed.code();
     }
@@ -45,7 +47,8 @@ asio::awaitable<void> live(session& s, ending& e, asio::awaitable<void> meeting,
     e.has_ended = true;
 }
 
-/// How a life is cut short: which side dies, whether its kernel says so, and when, in events or in time.
+/// How a session is cut short: which side dies; whether its kernel disconnects (`tells`); and when,
+/// by the number of events or by time.
 struct death {
     bool is_server = false;
     bool tells = false;
@@ -59,7 +62,7 @@ struct life_result {
     bool has_died = false;
 };
 
-/// One life of two sessions, and a death.
+/// One run of two sessions, with a death.
 life_result live_once(std::uint64_t seed, death const& d) {
     fabric::world_options options;
     options.seed = seed;
@@ -86,7 +89,7 @@ life_result live_once(std::uint64_t seed, death const& d) {
         auto const serve = [&]() -> asio::awaitable<void> {
             error_code failed;
             try {
-                server = session{co_await a.async_get_request(asio::use_awaitable), impatient()};
+                server = session{co_await requested(a, stepped()), impatient()};
             } catch (boost::system::system_error const& e) {
                 failed = e.code();
             }
@@ -94,11 +97,20 @@ life_result live_once(std::uint64_t seed, death const& d) {
                 server_end = {true, false, failed, close_reason::refused};
                 co_return;
             }
-            co_await live(server, server_end, server.async_accept(asio::use_awaitable), std::byte{2});
+            co_await live(
+                server, server_end, server.async_accept(asio::use_awaitable), std::byte{2}
+            );
         };
         asio::co_spawn(io, serve(), asio::detached);
         asio::co_spawn(
-            io, live(client, client_end, client.async_connect(a.local(), asio::use_awaitable), std::byte{3}), asio::detached
+            io,
+            live(
+                client,
+                client_end,
+                client.async_connect(a.local_endpoint(), asio::use_awaitable),
+                std::byte{3}
+            ),
+            asio::detached
         );
         asio::steady_timer end{io, 60s};
         end.async_wait([&](error_code) { a.close(); });
@@ -107,7 +119,7 @@ life_result live_once(std::uint64_t seed, death const& d) {
             killer.expires_after(d.at_time);
             killer.async_wait([&](error_code) { die(); });
         }
-        // Asked after every event.
+        // The predicate runs after every event.
         static_cast<void>(w.run_until(io, [&] {
             if (d.at_event && result.events == *d.at_event) die();
             ++result.events;
@@ -123,7 +135,7 @@ life_result live_once(std::uint64_t seed, death const& d) {
     return result;
 }
 
-/// Whatever happened: the survivor has ended, and says success only if all was done.
+/// The survivor has ended, and reports success only if the whole exchange was done.
 void check_end(ending const& survivor) {
     CHECK(survivor.has_ended);
     if (survivor.reason == close_reason::completed) {
@@ -134,22 +146,25 @@ void check_end(ending const& survivor) {
     }
 }
 
-/// A sanitizer takes its time, and lives are many.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+/// Longer under a sanitizer, which slows down the many runs.
+#if defined(RCVERBS_ADDRESS_SANITIZER) || defined(RCVERBS_THREAD_SANITIZER)
 constexpr std::chrono::seconds budget{40};
 #else
 constexpr std::chrono::seconds budget{20};
 #endif
 
-/// The machine's time: the world's is another. CLOCK_MONOTONIC is the world's, CLOCK_REALTIME is not.
+/// Real time: the world replaces CLOCK_MONOTONIC, but not CLOCK_REALTIME.
 std::chrono::system_clock::time_point now() { return std::chrono::system_clock::now(); }
 
 }  // namespace
 
-TEST_CASE("whichever side dies, at whatever event, the other ends in time and does not call it success", "[fabric]") {
+TEST_CASE(
+    "whichever side dies, at whatever event, the other ends in time and does not call it success",
+    "[fabric]"
+) {
     std::uint64_t const seed = seeds(1).front();
     INFO("RCVERBS_FABRIC_SEED=" << seed);
-    // A life that nobody cuts short says how many events there are.
+    // An undisturbed run counts the events.
     death never;
     never.at_event = SIZE_MAX;
     life_result const whole = live_once(seed, never);
@@ -159,7 +174,11 @@ TEST_CASE("whichever side dies, at whatever event, the other ends in time and do
     for (bool const is_server : {false, true}) {
         for (bool const tells : {false, true}) {
             for (std::size_t at = 0; at < whole.events; ++at) {
-                INFO((is_server ? "server" : "client") << (tells ? " killed" : " without power") << " at event " << at << " of " << whole.events);
+                INFO(
+                    (is_server ? "server" : "client")
+                    << (tells ? " killed" : " without power") << " at event " << at << " of "
+                    << whole.events
+                );
                 life_result const r = live_once(seed, {is_server, tells, at, {}});
                 CHECK(r.has_died);
                 check_end(r.survivor);
@@ -168,7 +187,7 @@ TEST_CASE("whichever side dies, at whatever event, the other ends in time and do
         }
     }
     CHECK(lost > 0);
-    CHECK(completed > 0);  // whoever dies at the last event has done its part
+    CHECK(completed > 0);  // a side that dies at the last event has completed its part
 }
 
 TEST_CASE("ten thousand random lives end, as many of them as the time allows", "[fabric]") {
@@ -185,7 +204,7 @@ TEST_CASE("ten thousand random lives end, as many of them as the time allows", "
         death d;
         d.is_server = life() % 2 == 0;
         d.tells = life() % 2 == 0;
-        // A whole exchange takes some 300 us.
+        // A whole exchange takes about 300 us.
         d.at_time = std::chrono::nanoseconds{life() % 500'000};
         life_result const r = live_once(seed, d);
         check_end(r.survivor);

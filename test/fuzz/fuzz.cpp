@@ -1,4 +1,4 @@
-// One target for libFuzzer: the one that FUZZ_TARGET names.
+// The libFuzzer entry point for the target named by FUZZ_TARGET.
 #include "fuzz/targets.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {

@@ -1,4 +1,5 @@
-// What fuzzing has found worth keeping, again: every file of the corpus, every beginning of it, and every byte of it changed.
+// Replays inputs found by fuzzing: every file of the corpus, every prefix of it, and every byte of
+// it changed.
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -7,7 +8,7 @@
 #include "fuzz/targets.hpp"
 #include "support/catch.hpp"
 
-TEST_CASE("what the fuzzers keep does no harm, nor do its beginnings, nor its like", "[fuzz]") {
+TEST_CASE("the fuzzers' corpus, its prefixes and its one-byte changes do no harm", "[fuzz]") {
     std::filesystem::path const corpus = RCVERBS_FUZZ_CORPUS;
     for (fuzz::target const& t : fuzz::targets) {
         std::size_t files = 0;
@@ -16,10 +17,14 @@ TEST_CASE("what the fuzzers keep does no harm, nor do its beginnings, nor its li
             std::ifstream in{entry.path(), std::ios::binary};
             std::vector<char> const text{std::istreambuf_iterator<char>{in}, {}};
             std::vector<std::byte> whole(text.size());
-            std::transform(text.begin(), text.end(), whole.begin(), [](char c) { return static_cast<std::byte>(c); });
-            // In a block of its own size, so that a sanitizer sees one byte too far.
+            std::transform(text.begin(), text.end(), whole.begin(), [](char c) {
+                return static_cast<std::byte>(c);
+            });
+            // In a block of exactly its size, so that a sanitizer detects a read past the end.
             for (std::size_t size = 0; size <= whole.size(); ++size) {
-                std::vector<std::byte> const beginning(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
+                std::vector<std::byte> const beginning(
+                    whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size)
+                );
                 t.run(beginning);
             }
             for (std::size_t i = 0; i < whole.size(); ++i) {

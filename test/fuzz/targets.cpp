@@ -4,12 +4,16 @@
 #include <array>
 #include <cstdlib>
 #include <string_view>
+#include <vector>
 
 #include <rcverbs/endpoint.hpp>
 
 #include "machines/exchange_machine.hpp"
+#include "wire/channel_hello.hpp"
+#include "wire/channel_message.hpp"
 #include "wire/hello.hpp"
 #include "wire/message.hpp"
+#include "wire/request_tag.hpp"
 
 namespace fuzz {
 
@@ -29,13 +33,25 @@ void hello(bytes in) {
     must(!ec || ec == errc::foreign_peer);
     wire::hello ours;
     ours.mode = 1;
-    wire::verdict const v = wire::judge(ours, theirs);
-    if (v == wire::verdict::welcome) must(theirs.version == ours.version && theirs.mode == ours.mode);
-    // Every verdict that can come in stands for something.
-    if (theirs.answer != wire::verdict::welcome) must(static_cast<bool>(wire::to_error(theirs.answer)));
+    wire::verdict const v = wire::judge_request(ours, theirs);
+    if (v == wire::verdict::welcome) {
+        must(
+            theirs.version == ours.version && theirs.mode == ours.mode &&
+            theirs.answer == wire::verdict::welcome
+        );
+        must(
+            theirs.is_padded && theirs.receives >= wire::receives_min &&
+            theirs.message_bytes_max >= wire::message_bytes_min
+        );
+    }
+    must(wire::check_acceptance(ours, theirs).failed() == (v != wire::verdict::welcome));
+    must(wire::check_refusal(theirs).failed());
+    // Every verdict that can arrive maps to an error.
+    if (theirs.answer != wire::verdict::welcome)
+        must(static_cast<bool>(wire::to_error(theirs.answer)));
     if (!ec) {
         auto const again = wire::encode(theirs);
-        // But for what is to be zero, and is not looked at.
+        // Except for the reserved bytes, which are not checked.
         must(std::ranges::equal(std::span{again}.first(18), in.first(18)));
     }
 }
@@ -49,9 +65,9 @@ void message(bytes in) {
         must(regions->regions.size() <= wire::regions_max);
         for (wire::region_descriptor const& d : regions->regions) {
             must(d.name.size() <= wire::region_name_bytes_max);
-            must(d.region.address() + d.region.size_bytes() >= d.region.address());
-            // Every check of a range that follows holds.
-            if (d.region.size_bytes() > 0) must(d.region.slice(d.region.size_bytes() - 1, 1).size_bytes() == 1);
+            must(d.region.address() + d.region.size() >= d.region.address());
+            // The address range must be valid for the slices that follow.
+            if (d.region.size() > 0) must(d.region.slice(d.region.size() - 1, 1).size() == 1);
         }
     }
     std::array<std::byte, wire::message_bytes_max> out;
@@ -59,7 +75,8 @@ void message(bytes in) {
     must(!ec && std::ranges::equal(std::span{out}.first(size), in));
 }
 
-// Each step: a byte that says what happens; for a message of the peer's, a byte for its length and the message.
+// Each step is one byte that selects the event; for a message from the peer, one byte for its
+// length and the message follow.
 void exchange(bytes in) {
     using machine = machines::exchange_machine;
     machine m;
@@ -76,14 +93,20 @@ void exchange(bytes in) {
         } else if (what == 1) {
             then = m.resume(machine::event::finish);
         } else {
-            std::size_t const size = in.empty() ? 0 : std::min<std::size_t>(std::to_integer<std::size_t>(in.front()), in.size() - 1);
+            std::size_t const size =
+                in.empty() ? 0
+                           : std::min<std::size_t>(
+                                 std::to_integer<std::size_t>(in.front()), in.size() - 1
+                             );
             bytes const said = in.empty() ? in : in.subspan(1, size);
             in = in.empty() ? in : in.subspan(1 + size);
             error_code ec;
             wire::message const heard = wire::decode(said, ec);
             if (ec) return;  // the session ends
             bool const is_regions = std::holds_alternative<wire::regions_message>(heard);
-            then = m.resume(is_regions ? machine::event::regions_received : machine::event::done_received);
+            then = m.resume(
+                is_regions ? machine::event::regions_received : machine::event::done_received
+            );
             if (then == machine::action::protocol_error) return;
         }
         said_regions += then == machine::action::send_regions ? 1 : 0;
@@ -97,15 +120,50 @@ void exchange(bytes in) {
     }
 }
 
+void channel_hello(bytes in) {
+    error_code ec;
+    wire::channel_hello const theirs = wire::decode_channel_hello(in, ec);
+    must(!ec || ec == errc::foreign_peer);
+    wire::channel_hello ours;
+    ours.mode = 1;
+    wire::verdict const v = wire::judge_request(ours, theirs);
+    must(wire::check_acceptance(ours, theirs).failed() == (v != wire::verdict::welcome));
+    if (v != wire::verdict::welcome) return;
+    must(theirs.mode == ours.mode && theirs.greeting.size() <= wire::channel_greeting_bytes_max);
+    must(theirs.receives >= wire::channel_receives_min);
+    must(theirs.slot_bytes >= wire::channel_slot_bytes_min);
+    if (!ec) must(std::ranges::equal(wire::encode(theirs), in.first(24 + theirs.greeting.size())));
+}
+
+void channel_message(bytes in) {
+    error_code ec;
+    wire::channel_head const h = wire::decode_channel_head(in, ec);
+    must(!ec || ec == errc::malformed_message);
+    if (ec) return;
+    std::vector<std::byte> out(in.begin(), in.end());
+    std::ranges::fill(std::span{out}.first(wire::channel_head_bytes), std::byte{0xaa});
+    if (h.type == wire::channel_type::large) {
+        wire::channel_segments const s = wire::decode_segments(in, ec);
+        if (ec) return;
+        must(s.count == h.count && s.count >= 1);
+        wire::encode_segments(std::span{s.list}.first(s.count), out);
+    }
+    wire::encode(h, out);
+    must(std::ranges::equal(out, in));
+    // A request channel reads the tag.
+    wire::request_tag const t = wire::decode_request_tag(h.tag, h.count, ec);
+    must(ec ? ec == errc::malformed_message : wire::encode(t) == h.tag);
+}
+
 void endpoint(bytes in) {
-    std::string_view const text{reinterpret_cast<char const*>(in.data()), in.size()};  // bytes are characters
+    std::string_view const text{
+        reinterpret_cast<char const*>(in.data()), in.size()};  // bytes are characters
     try {
         rcverbs::endpoint const e{text, 7471};
-        // Another endpoint with the same text is the same one.
+        // An endpoint made from the same text must be equal.
         must(rcverbs::endpoint{e.address().to_string(), 7471} == e);
         must(!e.to_string().empty());
-    } catch (boost::system::system_error const&) {
-    }
+    } catch (boost::system::system_error const&) {}
 }
 
 }  // namespace fuzz

@@ -1,5 +1,6 @@
-// targets.hpp — what is done with arbitrary bytes, and what must be so whatever they are. One function for each target: libFuzzer calls
-// it with what it makes up (fuzz.cpp), a unit test with what is kept in corpus/ (replay_test.cpp). What is not so ends the program.
+// targets.hpp — fuzz targets: functions that take arbitrary bytes and check invariants. libFuzzer
+// calls them with generated inputs (fuzz.cpp), a unit test with the inputs in corpus/
+// (replay_test.cpp). A violation aborts the program.
 #pragma once
 
 #include <cstddef>
@@ -10,19 +11,35 @@ namespace fuzz {
 
 using bytes = std::span<std::byte const>;
 
-/// Decodes a hello and judges it.
+/// Decodes and checks a hello.
 void hello(bytes in);
-/// Decodes a message; what it takes for one encodes to the same bytes again.
+/// Decodes a message; an accepted message must encode to the same bytes.
 void message(bytes in);
-/// Feeds the session's machine with a sequence of messages and of the user's requests.
+/// Drives the session's state machine with messages and user requests.
 void exchange(bytes in);
-/// Reads an endpoint from text.
+/// Decodes and checks the hello of a channel.
+void channel_hello(bytes in);
+/// Decodes a message of a channel; an accepted one must encode to the same bytes.
+void channel_message(bytes in);
+/// Parses an endpoint.
 void endpoint(bytes in);
+/// Drives an NVMe controller with commands: 66 bytes each, the last two the size of its data.
+void nvme_controller(bytes in);
 
 struct target {
     char const* name;
     void (*run)(bytes in);
 };
-inline constexpr target targets[] = {{"hello", hello}, {"message", message}, {"exchange", exchange}, {"endpoint", endpoint}};
+inline constexpr target targets[] = {
+    {"hello", hello},
+    {"message", message},
+    {"exchange", exchange},
+    {"channel_hello", channel_hello},
+    {"channel_message", channel_message},
+    {"endpoint", endpoint},
+#if defined(RCVERBS_HAS_NVME)
+    {"nvme_controller", nvme_controller},
+#endif
+};
 
 }  // namespace fuzz

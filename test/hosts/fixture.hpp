@@ -1,4 +1,5 @@
-// fixture.hpp — the virtual machine's pair: 10.0.0.1 on link v0, 10.0.1.1 on v1, and what can be done to the wire between.
+// fixture.hpp — the virtual machine's two devices, 10.0.0.1 on link v0 and 10.0.1.1 on v1, and
+// faults on the wire between them.
 #pragma once
 
 #include <cstdlib>
@@ -14,14 +15,17 @@ inline void must(std::string const& command) {
     REQUIRE(std::system(command.c_str()) == 0);
 }
 
-/// What netem does to the packets that leave through links, as long as this lives.
+/// Applies netem to the packets that leave through `links`, until destruction.
 class disturbance {
 public:
-    explicit disturbance(std::string const& what, std::vector<std::string> links = {"v1"}) : links_{std::move(links)} {
-        for (std::string const& link : links_) must("tc qdisc add dev " + link + " root netem " + what);
+    explicit disturbance(std::string const& what, std::vector<std::string> links = {"v1"})
+        : links_{std::move(links)} {
+        for (std::string const& link : links_)
+            must("tc qdisc add dev " + link + " root netem " + what);
     }
     ~disturbance() {
-        for (std::string const& link : links_) static_cast<void>(std::system(("tc qdisc del dev " + link + " root").c_str()));
+        for (std::string const& link : links_)
+            static_cast<void>(std::system(("tc qdisc del dev " + link + " root").c_str()));
     }
     disturbance(disturbance const&) = delete;
     disturbance& operator=(disturbance const&) = delete;
@@ -30,8 +34,9 @@ private:
     std::vector<std::string> const links_;
 };
 
-/// Takes v1 down while it lives. Linux 6.1's rdma_rxe does not send connection management any more once it was asked to over a link
-/// that was down, so its devices are made anew: by then no process may have them open, this one included.
+/// Takes v1 down until destruction. In Linux 6.1, rdma_rxe sends no more connection management
+/// packets once it had to send over a link that was down, so the destructor creates the devices
+/// anew: by then no process, including this one, may have them open.
 class broken_link {
 public:
     broken_link() { must("ip link set v1 down"); }
@@ -39,7 +44,8 @@ public:
         static_cast<void>(std::system(
             "rdma link delete rxe0; rdma link delete rxe1; ip link set v1 up;"
             "ip route replace 10.0.0.1 dev v1 src 10.0.1.1 table 102;"
-            "ip neigh replace 10.0.0.1 dev v1 lladdr $(cat /sys/class/net/v0/address) nud permanent;"
+            "ip neigh replace 10.0.0.1 dev v1 lladdr $(cat /sys/class/net/v0/address) nud "
+            "permanent;"
             "rdma link add rxe0 type rxe netdev v0; rdma link add rxe1 type rxe netdev v1"
         ));
     }
@@ -49,14 +55,18 @@ public:
 
 inline std::vector<std::string> const both_ways{"v0", "v1"};
 
-/// A client on v0 and a server on v1.
-inline asio::awaitable<pair> meet_across(asio::io_context& io, rcverbs::connection_options const& options) {
+/// Connects a client on v0 to a server on v1.
+inline asio::awaitable<pair> meet_across(
+    asio::io_context& io, rcverbs::connection_options const& options
+) {
     rcverbs::acceptor_options accepting;
     accepting.connection = options;
     rcverbs::acceptor a{io, {"10.0.1.1", 0}, accepting};
     rcverbs::connection client{io, options};
-    rcverbs::connection server =
-        co_await (a.async_accept(asio::use_awaitable) && client.async_connect(a.local(), asio::use_awaitable));
+    rcverbs::connection server = co_await (
+        a.async_accept(asio::use_awaitable) &&
+        client.async_connect(a.local_endpoint(), asio::use_awaitable)
+    );
     co_return pair{std::move(client), std::move(server)};
 }
 

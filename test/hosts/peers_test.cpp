@@ -1,5 +1,5 @@
-// Peers that are killed, or stopped and set going again: at each step of an exchange, and in the middle of a stream of writes; and
-// the cable between them.
+// Peers that are killed, or stopped and continued: at each step of an exchange, and during a stream
+// of writes; and a port that goes down.
 #include <csignal>
 
 #include <atomic>
@@ -31,7 +31,7 @@ asio::awaitable<void> pause(asio::io_context& io, std::chrono::milliseconds time
     co_await timer.async_wait(asio::use_awaitable);
 }
 
-/// The number that the stream has brought last. The peer's device writes it while we look.
+/// The last number of the stream. The peer's device writes it concurrently.
 std::uint64_t brought(buffer const& in) {
     return std::atomic_ref{*reinterpret_cast<std::uint64_t*>(in.bytes().data())}.load();
 }
@@ -42,7 +42,7 @@ struct stream {
 };
 
 asio::awaitable<stream> accept_stream(acceptor& a) {
-    session s{co_await a.async_get_request(asio::use_awaitable)};
+    session s{co_await requested(a)};
     co_await s.async_accept(asio::use_awaitable);
     buffer in{s.next_layer().domain(), 4096, access_flags::remote_write};
     std::vector<named_region> const exposed{{"stream", in}};
@@ -52,19 +52,31 @@ asio::awaitable<stream> accept_stream(acceptor& a) {
 
 }  // namespace
 
-TEST_CASE("a client that is stopped at any step holds nobody up, and is named when it is killed", "[hosts]") {
-    auto const step = GENERATE(as<std::string>{}, "connected", "regions-sent", "regions-received", "transferred", "done-sent");
+TEST_CASE(
+    "a client that is stopped at any step holds nobody up, and is named when it is killed",
+    "[hosts]"
+) {
+    auto const step = GENERATE(
+        as<std::string>{},
+        "connected",
+        "regions-sent",
+        "regions-received",
+        "transferred",
+        "done-sent"
+    );
     INFO(step);
-    child_process server{{beside("rdma-server"), "write", "--bind", "10.0.1.1", "--timeout", "60s"}};
+    child_process server{
+        {beside("rdma-server"), "write", "--bind", "10.0.1.1", "--timeout", "60s"}};
     std::string const port = port_said(server, "listening on port ");
-    child_process held{{beside("rdma-client"), "write", "10.0.1.1", port, "--hold-at", step, "--timeout", "60s"}};
+    child_process held{
+        {beside("rdma-client"), "write", "10.0.1.1", port, "--hold-at", step, "--timeout", "60s"}};
     REQUIRE(held.wait_for_error("holding"));
     held.signal(SIGSTOP);
     child_process other{{beside("rdma-client"), "write", "10.0.1.1", port, "--timeout", "60s"}};
     CHECK(other.wait(60s) == 0);
     held.signal(SIGKILL);
     held.wait();
-    // One that has said all that was to be said may go as it likes.
+    // A client that has sent all its messages may leave without an error.
     if (step == "done-sent") {
         REQUIRE(server.wait_for_output("peer disconnected."));
     } else {
@@ -77,9 +89,16 @@ TEST_CASE("a client that is stopped at any step holds nobody up, and is named wh
 }
 
 TEST_CASE("a client that is stopped and set going again, wherever it was, finishes", "[hosts]") {
-    auto const after = GENERATE(as<std::string>{}, "address resolved.", "route resolved.", "send completed", "received MSG_MR.");
+    auto const after = GENERATE(
+        as<std::string>{},
+        "address resolved.",
+        "route resolved.",
+        "send completed",
+        "received MSG_MR."
+    );
     INFO(after);
-    child_process server{{beside("rdma-server"), "write", "--bind", "10.0.1.1", "--timeout", "60s", "--count", "1"}};
+    child_process server{
+        {beside("rdma-server"), "write", "--bind", "10.0.1.1", "--timeout", "60s", "--count", "1"}};
     std::string const port = port_said(server, "listening on port ");
     child_process client{{beside("rdma-client"), "write", "10.0.1.1", port, "--timeout", "60s"}};
     REQUIRE(client.wait_for_output(after));
@@ -90,15 +109,23 @@ TEST_CASE("a client that is stopped and set going again, wherever it was, finish
     CHECK(server.wait(60s) == 0);
 }
 
-TEST_CASE("a server that is stopped for a while in the middle is waited for, one that stays so meets the deadline", "[hosts]") {
+TEST_CASE(
+    "a server that is stopped for a while in the middle is waited for, one that stays so meets the "
+    "deadline",
+    "[hosts]"
+) {
     bool const comes_back = GENERATE(true, false);
     auto const step = GENERATE(as<std::string>{}, "connected", "regions-sent", "transferred");
     INFO(step << (comes_back ? ", comes back" : ", stays away"));
-    child_process server{{beside("rdma-server"), "write", "--bind", "10.0.1.1", "--timeout", "60s"}};
+    child_process server{
+        {beside("rdma-server"), "write", "--bind", "10.0.1.1", "--timeout", "60s"}};
     std::string const port = port_said(server, "listening on port ");
-    // The other side's progress is what this client waits for: it is stopped before it can make any.
-    child_process client{{beside("rdma-client"), "write", "10.0.1.1", port, "--timeout", comes_back ? "60s" : "1s"}};
-    REQUIRE(client.wait_for_output(step == "connected" ? "route resolved." : "send completed successfully."));
+    // This client depends on the server's progress: the server is stopped before it makes any.
+    child_process client{
+        {beside("rdma-client"), "write", "10.0.1.1", port, "--timeout", comes_back ? "60s" : "1s"}};
+    REQUIRE(client.wait_for_output(
+        step == "connected" ? "route resolved." : "send completed successfully."
+    ));
     server.signal(SIGSTOP);
     if (comes_back) {
         static_cast<void>(client.wait(500ms));
@@ -106,20 +133,28 @@ TEST_CASE("a server that is stopped for a while in the middle is waited for, one
         CHECK(client.wait(60s) == 0);
     } else {
         auto const status = client.wait(60s);
-        // It may have got through before the stop hit, with all that the server had to do done.
+        // The client may have finished before the stop took effect.
         CHECK((status == 4 || status == 0));
         if (status == 4) CHECK(client.error().find("deadline") != std::string::npos);
         server.signal(SIGCONT);
     }
     server.signal(SIGTERM);
-    CHECK(server.wait(60s) == 0);
+    auto const ended = server.wait(60s);
+    // The exchange of a client that gave up is incomplete, unless the server detected that before
+    // the signal.
+    CHECK((ended == 0 || (!comes_back && ended == 4)));
 }
 
-TEST_CASE("a stream of writes goes on after its writer was stopped, and its end is named when the writer is killed", "[hosts]") {
+TEST_CASE(
+    "a stream of writes goes on after its writer was stopped, and its end is named when the writer "
+    "is killed",
+    "[hosts]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         acceptor a{io, {"10.0.1.1", 0}};
-        child_process writer{{beside("stream_peer"), "10.0.1.1", std::to_string(a.local().port())}};
+        child_process writer{
+            {beside("stream_peer"), "10.0.1.1", std::to_string(a.local_endpoint().port())}};
         stream in = co_await accept_stream(a);
         while (brought(in.in) < 20) co_await pause(io, 5ms);
         writer.signal(SIGSTOP);
@@ -137,7 +172,7 @@ TEST_CASE("a stream of writes goes on after its writer was stopped, and its end 
         CHECK(in.s.reason() == close_reason::peer_closed_early);
         CHECK(std::chrono::steady_clock::now() - began < 5s * slowness);
         writer.wait();
-        // It was written whole, or it was not.
+        // After the disconnect, no further write may arrive.
         co_await in.s.next_layer().async_wait_disconnected(awaiting);
         std::uint64_t const last = brought(in.in);
         co_await pause(io, 100ms);
@@ -145,12 +180,14 @@ TEST_CASE("a stream of writes goes on after its writer was stopped, and its end 
     });
 }
 
-TEST_CASE("writes go on while the program they are for is stopped, and end when it is killed", "[hosts]") {
+TEST_CASE(
+    "writes go on while the program they are for is stopped, and end when it is killed", "[hosts]"
+) {
     child_process target{{beside("stream_peer"), "serve", "10.0.1.1"}};
     std::string const port = port_said(target, "port ");
     child_process writer{{beside("stream_peer"), "10.0.1.1", port}};
     REQUIRE(writer.wait_for_output("streaming"));
-    // One-sided: nobody's program is needed for it.
+    // One-sided writes need no program at the target.
     target.signal(SIGSTOP);
     CHECK_FALSE(writer.wait(1s).has_value());
     target.signal(SIGCONT);
@@ -158,31 +195,50 @@ TEST_CASE("writes go on while the program they are for is stopped, and end when 
     target.wait();
     CHECK(writer.wait(20s * slowness) == 0);
     INFO(writer.output());
-    CHECK((writer.output().find("peer") != std::string::npos || writer.output().find("transport") != std::string::npos));
+    CHECK(
+        (writer.output().find("peer") != std::string::npos ||
+         writer.output().find("transport") != std::string::npos)
+    );
 }
 
-TEST_CASE("a port that goes down ends idle connections on both sides of the cable at once, and says so", "[hosts]") {
-    child_process server{{beside("rdma-server"), "write", "--bind", "10.0.1.1", "--timeout", "60s"}};
+TEST_CASE(
+    "a port that goes down ends idle connections on both sides of the cable at once, and says so",
+    "[hosts]"
+) {
+    child_process server{
+        {beside("rdma-server"), "write", "--bind", "10.0.1.1", "--timeout", "60s"}};
     std::string const port = port_said(server, "listening on port ");
-    child_process client{{beside("rdma-client"), "write", "10.0.1.1", port, "--hold-at", "connected", "--timeout", "60s"}};
+    child_process client{
+        {beside("rdma-client"),
+         "write",
+         "10.0.1.1",
+         port,
+         "--hold-at",
+         "connected",
+         "--timeout",
+         "60s"}};
     REQUIRE(client.wait_for_error("holding"));
     {
         broken_link const cut;
-        // No queue pair had anything to send: without the device's event it would be the deadline of a minute.
+        // No queue pair had work in flight: without the device's event, only the deadline of a
+        // minute would end them.
         CHECK(server.wait_for_error("errc::port_down, IBV_EVENT_PORT_ERR", 20s));
         CHECK(client.wait_for_error("errc::port_down, IBV_EVENT_PORT_ERR", 20s));
         server.signal(SIGKILL);
         server.wait();
         CHECK(client.wait(20s).has_value());
     }
-    // The path is good again.
+    // The path works again.
     child_process again{{beside("rdma-server"), "write", "--bind", "10.0.1.1", "--count", "1"}};
     std::string const new_port = port_said(again, "listening on port ");
     child_process next{{beside("rdma-client"), "write", "10.0.1.1", new_port, "--reconnect", "20"}};
     CHECK(next.wait(60s) == 0);
 }
 
-TEST_CASE("who leaves a port that is down to retries has the transport's reason for what was posted", "[hosts]") {
+TEST_CASE(
+    "with ends_on_port_down off, work posted to a dead port fails by the transport's retries",
+    "[hosts]"
+) {
     child_process target{{beside("stream_peer"), "serve", "10.0.1.1", "patient"}};
     std::string const port = port_said(target, "port ");
     child_process writer{{beside("stream_peer"), "10.0.1.1", port, "patient"}};

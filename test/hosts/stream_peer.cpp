@@ -1,7 +1,8 @@
-// stream_peer ADDRESS PORT: connects a session, and writes growing numbers into the region "stream" of the other side, one after the
-// other, until the connection ends; then says why and exits with 0 if it was the other side that went.
-// stream_peer serve ADDRESS: says its port, serves one session, exposes such a region, and waits for the end.
-// "patient" behind either leaves a port that goes down to retries.
+// stream_peer ADDRESS PORT: connects a session, and writes increasing numbers into the peer's
+// region "stream", one after the other, until the connection ends; then prints why, and exits with
+// 0 if the peer ended it. stream_peer serve ADDRESS: prints its port, serves one session, exposes
+// such a region, and waits for the end. With a trailing "patient", a port that goes down does not
+// end the connection; only retries do.
 #include <boost/asio.hpp>
 
 #include <cstring>
@@ -34,11 +35,10 @@ asio::awaitable<void> write_on(asio::io_context& io, endpoint to, connection_opt
 }
 
 asio::awaitable<void> serve(asio::io_context& io, std::string address, connection_options options) {
-    acceptor_options accepting;
-    accepting.connection = std::move(options);
-    acceptor a{io, {address, 0}, accepting};
-    std::cout << "port " << a.local().port() << '.' << std::endl;
-    session s{co_await a.async_get_request(asio::use_awaitable)};
+    acceptor a{io, {address, 0}};
+    std::cout << "port " << a.local_endpoint().port() << '.' << std::endl;
+    connection_request request = co_await a.async_get_request(asio::use_awaitable);
+    session s{connection{io, std::move(request), std::move(options)}};
     co_await s.async_accept(asio::use_awaitable);
     buffer in{s.next_layer().domain(), 4096, access_flags::remote_write};
     std::vector<named_region> const exposed{{"stream", in}};
@@ -51,16 +51,20 @@ asio::awaitable<void> serve(asio::io_context& io, std::string address, connectio
 int main(int argc, char** argv) {
     if (argc < 3) return 2;
     connection_options options;
-    options.ends_on_port_down = argc == 3;
-    options.ack_timeout = std::chrono::milliseconds{67};
-    options.retry_count = 3;
+    options.liveness.ends_on_port_down = argc == 3;
+    options.queue_pair.ack_timeout = std::chrono::milliseconds{67};
+    options.queue_pair.retry_count = 3;
     asio::io_context io;
     std::exception_ptr failed;
     auto const ended = [&](std::exception_ptr e) { failed = e; };
     if (std::string{argv[1]} == "serve") {
         asio::co_spawn(io, serve(io, argv[2], options), ended);
     } else {
-        asio::co_spawn(io, write_on(io, {argv[1], static_cast<std::uint16_t>(std::stoul(argv[2]))}, options), ended);
+        asio::co_spawn(
+            io,
+            write_on(io, {argv[1], static_cast<std::uint16_t>(std::stoul(argv[2]))}, options),
+            ended
+        );
     }
     io.run();
     try {

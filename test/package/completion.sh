@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# completion.sh PROGRAMS: what bash offers while a command line of the programs is typed.
+# completion.sh PROGRAMS: tests bash's completion of the programs' command lines.
 set -euo pipefail
 PATH=$1:$PATH
 # shellcheck source=/dev/null
 source "$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/apps/completion.bash"
 wrong=0
 
-# expect "WORDS SO FAR" "OFFERED": the last word is the one that is being typed; it may be empty.
+# expect "WORDS SO FAR" "OFFERED": the last word is the one being typed; it may be empty.
 expect() {
     # shellcheck disable=SC2206 # split at the blanks
     COMP_WORDS=($1)
@@ -30,4 +30,7 @@ expect 'rdma-bench loopback w' 'write write-imm'
 expect 'rdma-bench loopback --lat' '--latency'
 expect 'rdma-bench server --c' '--count --cpus'
 expect 'rdma-doctor --' '--help --json --quiet --address --timeout'
+expect 'rdma-nvme ' 'serve'
+expect 'rdma-nvme serve --b' '--block-size --bind'
+expect 'rdma-nvme serve --block-size 1' '1024'
 exit $wrong

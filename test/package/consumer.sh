@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# consumer.sh BUILD TYPE: installs a build into an empty prefix, and builds and tests a program against that alone.
+# consumer.sh BUILD TYPE: installs a build into an empty prefix, and builds and tests a program against it.
 set -euo pipefail
 build=$1 type=${2:-Release}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -16,7 +16,35 @@ ctest --test-dir "$place/build" --output-on-failure --no-tests=error
 pc=$(dirname "$(find "$place/prefix" -name rcverbs.pc)")
 # shellcheck disable=SC2046 # flags
 g++ -std=c++20 "$place/consumer/first.cpp" -o "$place/first" $(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs rcverbs)
-# Nothing of the source tree's may be needed.
+g++ -std=c++20 "$place/consumer/without_rdma.cpp" -o "$place/without_rdma" $(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs rcverbs-fabric rcverbs)
+"$place/without_rdma"
+
+# A project for which the library is optional must configure even if the library's dependencies are missing.
+mkdir "$place/optional" "$place/without"
+cat >"$place/optional/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.25)
+project(optional LANGUAGES CXX)
+find_package(rcverbs QUIET)
+if(rcverbs_FOUND)
+    message(FATAL_ERROR "found without libibverbs")
+endif()
+message(STATUS "goes on without rcverbs")
+CMAKE
+for file in $(pkg-config --list-all | awk '$1 != "libibverbs" && $1 != "librdmacm" { print $1 }'); do
+    ln -s "$(pkg-config --variable=pcfiledir "$file")/$file.pc" "$place/without/" 2>/dev/null || true
+done
+PKG_CONFIG_LIBDIR=$place/without cmake -S "$place/optional" -B "$place/optional-build" -DCMAKE_PREFIX_PATH="$place/prefix" | tee "$place/log" >/dev/null
+grep -q "goes on without rcverbs" "$place/log" || { cat "$place/log"; exit 1; }
+
+# An incomplete build installs nothing, and prints what to do.
+cmake -S "$here/../.." -B "$place/partial" -G Ninja -DRCVERBS_BUILD_TESTS=OFF >/dev/null
+if cmake --install "$place/partial" --prefix "$place/empty" >"$place/log" 2>&1 || [ -e "$place/empty" ]; then
+    echo "a build without anything in it was installed"
+    exit 1
+fi
+grep -q "cmake --build" "$place/log" || { cat "$place/log"; exit 1; }
+
+# The package must not refer to the source tree.
 if grep -rn "$(cd "$here/../.." && pwd)" "$place/prefix" --include='*.cmake' --include='*.pc'; then
     echo "the package names the tree that it was built in"
     exit 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# deb.sh: builds the Debian packages and the archive (or takes those in $RCVERBS_PACKAGES, if there are any), and has a newcomer use
-# them in a fresh installation: a program is built against them by CMake and by pkg-config and run, the programs and their manual pages
-# are there, and all of it goes again.
+# deb.sh: builds the Debian packages and the archive (or takes those in $RCVERBS_PACKAGES, if there are any), and tests them in a fresh
+# installation: a program builds against them with CMake and with pkg-config and runs, the programs and their manual pages are installed,
+# and removal leaves nothing.
 set -euo pipefail
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 if [ "$(id -u)" != 0 ]; then
@@ -29,19 +29,23 @@ fi
 cd "$RCVERBS_PACKAGES"
 ls -- *.deb *.tar.gz
 
-# What is in which package.
+# The files of a package.
 contents() { dpkg-deb -c "$1" | awk '{ print $6 }'; }
 has() { contents "$1" | grep -E "$2" >/dev/null || fail "$1 has no $2"; }
 has_not() { ! contents "$1" | grep -E "$2" >/dev/null || fail "$1 has $2"; }
-library=$(ls librcverbs0_*.deb) development=$(ls librcverbs-dev_*.deb) tools=$(ls rcverbs-tools_*.deb)
-has "$library" '/librcverbs\.so\.0$'
+library=$(ls librcverbs0.1_*.deb) development=$(ls librcverbs-dev_*.deb) tools=$(ls rcverbs-tools_*.deb)
+has "$library" '/librcverbs\.so\.0\.1$'
+has "$library" '/librcverbs_nvme\.so\.0\.1$'
 has_not "$library" 'include/|\.so$|\.a$|bin/'
 has "$development" '/librcverbs\.so$'
 has "$development" 'include/rcverbs/rcverbs\.hpp$'
 has "$development" 'pkgconfig/rcverbs\.pc$'
+has "$development" 'pkgconfig/rcverbs-fabric\.pc$'
+has "$development" 'pkgconfig/rcverbs-nvme\.pc$'
+has "$development" 'include/rcverbs/nvme/target\.hpp$'
 has "$development" 'cmake/rcverbs/rcverbs-config\.cmake$'
 has_not "$development" 'bin/|\.so\.0'
-for program in rdma-bench rdma-client rdma-doctor rdma-server; do
+for program in rdma-bench rdma-client rdma-doctor rdma-nvme rdma-server; do
     has "$tools" "bin/$program\$"
     has "$tools" "man1/$program\.1$"
     has "$tools" "completions/$program\$"
@@ -51,12 +55,12 @@ for package in "$library" "$development" "$tools"; do has "$package" '/copyright
 dpkg-deb -f "$library" Depends | grep libibverbs1 >/dev/null || fail "the library's package does not depend on libibverbs1"
 tar -tzf rcverbs-*.tar.gz | grep 'include/rcverbs/rcverbs\.hpp$' >/dev/null || fail "the archive has no headers"
 
-# Nothing but the library's own names is offered, and its name says which versions go together.
+# The library exports only its own names, and its soname identifies compatible versions.
 mkdir "$place/library"
 dpkg-deb -x "$library" "$place/library"
-so=$(ls "$place"/library/usr/lib/*/librcverbs.so.0)
-readelf -d "$so" | grep 'SONAME.*\[librcverbs\.so\.0\]' >/dev/null || fail "wrong SONAME"
-# Vague linkage: templates and inline functions of the standard library and of Boost that are instantiated here.
+so=$(ls "$place"/library/usr/lib/*/librcverbs.so.0.1)
+readelf -d "$so" | grep 'SONAME.*\[librcverbs\.so\.0\.1\]' >/dev/null || fail "wrong SONAME"
+# Excludes vague linkage: templates and inline functions of the standard library and of Boost that are instantiated here.
 foreign=$(nm -DC --defined-only "$so" | awk '$2 != "V" && $2 != "W" && $2 != "u"' | grep -v ' rcverbs::' | grep -vE ' (typeinfo|typeinfo name|vtable|guard variable) for rcverbs::' || true)
 [ -z "$foreign" ] || fail "exported besides the library's own: $foreign"
 
@@ -74,27 +78,27 @@ quietly inside sh -c 'apt-get install -y --no-install-recommends /packages/*.deb
 quietly inside cmake -S /root/consumer -B /root/by-cmake -G Ninja
 quietly inside cmake --build /root/by-cmake
 quietly inside ctest --test-dir /root/by-cmake --output-on-failure --no-tests=error
-# A coroutine client and a callback server of a project that knows the packages alone, on an RDMA device.
+# A coroutine client and a callback server, built against the packages only, on an RDMA device.
 quietly "$source/test/softroce/vm" -- bash -c "
     mount --rbind /dev $root/dev && mount --rbind /sys $root/sys || exit 1
     chroot $root /root/by-cmake/callback_server >/tmp/said & server=\$!
     for i in 1 2 3 4 5 6 7 8 9; do sleep 0.3; chroot $root /root/by-cmake/first 10.0.0.1; grep 'the client left 42' /tmp/said && exit 0; done
     exit 1"
-# No flag of ours gets into somebody else's commands.
+# The package must not add its own compiler flags to other projects.
 leaked=$(grep -ohE -- ' -(W[a-z]|f[a-z]|O[0-9s]|g[0-9]?|std=c\+\+[0-9]+)[^ ]*' "$root"/root/by-cmake/build.ninja | sort -u | grep -vE -- '^ -std=(c|gnu)\+\+20$' | grep -v -- '-Wl,' || true)
 [ -z "$leaked" ] || fail "flags leak: $leaked"
 
 flags=$(inside pkg-config --cflags --libs rcverbs)
 case $flags in *-W* | *-O* | *" -f"* | *-std*) fail "pkg-config leaks flags: $flags" ;; esac
 quietly inside sh -c "cd /root && g++ -std=c++20 consumer/first.cpp -o by-pkg-config $flags"
-inside ldd /root/by-pkg-config | grep 'librcverbs\.so\.0 => /' >/dev/null || fail "the program does not find its library"
+inside ldd /root/by-pkg-config | grep 'librcverbs\.so\.0\.1 => /' >/dev/null || fail "the program does not find its library"
 
-for program in rdma-bench rdma-client rdma-doctor rdma-server; do quietly inside "$program" --help; done
+for program in rdma-bench rdma-client rdma-doctor rdma-nvme rdma-server; do quietly inside "$program" --help; done
 status=0
 inside rdma-doctor --address 198.51.100.7 --timeout 500ms >"$place/doctor" || status=$?
 if [ $status != 1 ] || ! grep -q 'RDMA does not work' "$place/doctor"; then cat "$place/doctor"; fail "rdma-doctor: $status"; fi
 
-quietly inside apt-get purge -y librcverbs0 librcverbs-dev rcverbs-tools
+quietly inside apt-get purge -y librcverbs0.1 librcverbs-dev rcverbs-tools
 left=$(inside find / -xdev -path /packages -prune -o -path /root -prune -o -name '*rcverbs*' -print 2>/dev/null | grep -v '^/proc' || true)
 [ -z "$left" ] || fail "left behind: $left"
 echo "packages: as they should be"

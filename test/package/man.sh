@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# man.sh PROGRAMS: the manual pages name every option that the programs have, no other, and format without a warning.
+# man.sh PROGRAMS: the manual pages name exactly the options of the programs, and format without a warning.
 set -euo pipefail
 programs=$1
 pages=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../apps/man" && pwd)
@@ -9,7 +9,7 @@ complain() {
     wrong=1
 }
 
-# Program, and the ways to ask it for help.
+# A program, and the subcommands that have their own help.
 check() {
     local program=$1 page=$pages/$1.1 way in_help in_page
     shift
@@ -27,6 +27,7 @@ check() {
 check rdma-bench server client loopback
 check rdma-client ''
 check rdma-doctor ''
+check rdma-nvme serve
 check rdma-server ''
 for page in "$pages"/*; do
     said=$(groff -man -ww -Tutf8 "$page" 2>&1 >/dev/null)

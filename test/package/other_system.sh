@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# other_system.sh SUITE [COMPILER]: builds this tree in a fresh installation of a Debian suite with what .ci/install-deps installs
-# there, and runs the tests that need no device. COMPILER: g++ (default) or clang++. Needs root; takes its time, and is not part of
-# run.sh. What was run by it is in docs/reference/compatibility.md.
+# other_system.sh SUITE [COMPILER]: builds this tree in a fresh installation of a Debian suite, with the packages from .ci/install-deps, and
+# runs the tests that need no device. COMPILER: g++ (default) or clang++. Needs root; slow, and not part of run.sh. Results are in
+# docs/reference/compatibility.md.
 set -euo pipefail
 suite=$1 compiler=${2:-g++}
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -9,7 +9,7 @@ place=$(mktemp -d)
 root=$place/root
 cleanup() {
     for mounted in proc dev/pts dev; do umount "$root/$mounted" 2>/dev/null || true; done
-    # Never through a mount.
+    # Never delete through a mount.
     rm -rf --one-file-system "$place"
 }
 trap cleanup EXIT

@@ -1,9 +1,10 @@
-// allocations.hpp — who allocates, for tests that count.
+// allocations.hpp — attributes allocations, for tests that count them.
 #pragma once
 
 namespace test {
 
-/// True if what this thread allocates now is not the program's doing but its device's. Null where there is no such thing.
+/// True if this thread's allocations currently belong to the device and not to the program. Null
+/// where no such distinction exists.
 inline bool (*allocates_for_others)() = nullptr;
 
 }  // namespace test

@@ -19,8 +19,9 @@ bool same(std::span<std::byte const> a, std::span<std::byte const> b) {
 }
 
 bool all_are(std::span<std::byte const> bytes, std::byte value) {
-    // The first one is, and each is as the one before it.
-    return bytes.empty() || (bytes[0] == value && same(bytes.subspan(1), bytes.first(bytes.size() - 1)));
+    // True if the first byte matches, and each byte equals the one before it.
+    return bytes.empty() ||
+           (bytes[0] == value && same(bytes.subspan(1), bytes.first(bytes.size() - 1)));
 }
 
 }  // namespace test

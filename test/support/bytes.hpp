@@ -1,4 +1,5 @@
-// bytes.hpp — memory with contents that tell where they come from. Compiled apart, and optimised, since it is megabytes.
+// bytes.hpp — generates and checks test data. Compiled separately with optimisation, for megabytes
+// of data.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// catch.hpp — Catch2, version 2 or 3, whichever the system has: its matchers of text by their names in version 3.
+// catch.hpp — Catch2 version 2 or 3, as installed; string matchers have their names of version 3.
 #pragma once
 
 #if __has_include(<catch2/catch_all.hpp>)
@@ -8,12 +8,12 @@ namespace test {
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
-}
+}  // namespace test
 #else
 #include <catch2/catch.hpp>
 namespace test {
 inline auto ContainsSubstring(std::string const& text) { return Catch::Contains(text); }
 using Catch::EndsWith;
 using Catch::StartsWith;
-}
+}  // namespace test
 #endif

@@ -1,4 +1,5 @@
-// counting_allocator.hpp — an allocator that counts, for tests of what is allocated with it and when it is given back.
+// counting_allocator.hpp — an allocator that counts its blocks, for tests of allocation and
+// deallocation.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +7,7 @@
 
 namespace test {
 
-/// Counts the blocks that are alive, and those that ever were. Copies count into the same two numbers.
+/// Counts the blocks in use, and all blocks ever allocated. Copies share both counters.
 template <class T>
 struct counting_allocator {
     using value_type = T;
@@ -15,7 +16,8 @@ struct counting_allocator {
 
     counting_allocator(int* l, int* e) : live{l}, ever{e} {}
     template <class U>
-    counting_allocator(counting_allocator<U> const& o) : live{o.live}, ever{o.ever} {}
+    counting_allocator(counting_allocator<U> const& o) : live{o.live},
+                                                         ever{o.ever} {}
     T* allocate(std::size_t n) {
         ++*live;
         ++*ever;

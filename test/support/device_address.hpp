@@ -1,4 +1,4 @@
-// device_address.hpp — where the device under test is.
+// device_address.hpp — the address of the device under test.
 #pragma once
 
 #include <cstdlib>
@@ -6,7 +6,7 @@
 
 namespace test {
 
-/// The address of the device under test; the runner says which.
+/// The address of the device under test, set by the runner.
 inline std::string device_address() {
     char const* const given = std::getenv("RCVERBS_TEST_ADDRESS");
     return given != nullptr ? given : "10.0.0.1";

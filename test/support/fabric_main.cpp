@@ -1,9 +1,11 @@
-// The main function of tests that run on the fabric: every test case has a world of its own, with packets carried by a
-// thread, and fails if it leaves an object behind.
+// The main function of tests on the fabric: every test case has its own world, in which a thread
+// carries the packets, and fails if an object is left in it.
 #include <rcverbs/fabric.hpp>
 
+#include <chrono>
 #include <iostream>
 #include <memory>
+#include <thread>
 
 #include "support/allocations.hpp"
 #include "support/fabric_world.hpp"
@@ -32,7 +34,7 @@ public:
         listener::testCaseStarting(info);
         rcverbs::fabric::world_options options;
         options.mode = rcverbs::fabric::scheduling::real;
-        // As the virtual machine's one device.
+        // Like the virtual machine's one device.
         options.devices.resize(1);
         options.devices[0].name = "fab0";
         options.devices[0].addresses = {"10.0.0.1", "fd00::1"};
@@ -41,13 +43,20 @@ public:
     }
 
     void testCaseEnded(Catch::TestCaseStats const& stats) override {
-        auto const left = present->live();
+        // Objects on polling threads are destroyed asynchronously.
+        auto const until = std::chrono::steady_clock::now() + std::chrono::seconds{20};
+        auto left = present->live();
+        while (left.total() > 0 && std::chrono::steady_clock::now() < until) {
+            std::this_thread::sleep_for(std::chrono::milliseconds{1});
+            left = present->live();
+        }
         if (left.total() > 0) {
             has_leaked = true;
-            std::cout << "left behind: " << left.queue_pairs << " queue pairs, " << left.completion_queues
-                      << " completion queues, " << left.completion_channels << " channels, " << left.memory_regions
-                      << " regions, " << left.protection_domains << " domains, " << left.cm_ids << " ids, "
-                      << left.event_channels << " event channels\n";
+            std::cout << "left behind: " << left.queue_pairs << " queue pairs, "
+                      << left.completion_queues << " completion queues, "
+                      << left.completion_channels << " channels, " << left.memory_regions
+                      << " regions, " << left.protection_domains << " domains, " << left.cm_ids
+                      << " ids, " << left.event_channels << " event channels\n";
         }
         present.reset();
         listener::testCaseEnded(stats);

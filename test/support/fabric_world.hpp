@@ -1,4 +1,4 @@
-// fabric_world.hpp — the world that the present test case runs in, where the test program makes one for each.
+// fabric_world.hpp — the current test case's world, in test programs that create one per test case.
 #pragma once
 
 #include <rcverbs/fabric.hpp>

@@ -8,15 +8,18 @@
 
 namespace {
 std::atomic<long> blocks{0};
-}
+std::atomic<long> all{0};
+}  // namespace
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(RCVERBS_ADDRESS_SANITIZER) || defined(RCVERBS_THREAD_SANITIZER)
 std::optional<long> test::live_blocks() noexcept { return std::nullopt; }
+std::optional<long> test::allocations() noexcept { return std::nullopt; }
 #else
 std::optional<long> test::live_blocks() noexcept { return blocks.load(); }
+std::optional<long> test::allocations() noexcept { return all.load(); }
 
 void* operator new(std::size_t size) {
-    if (!rcverbs::fabric::world::is_inside()) ++blocks;
+    if (!rcverbs::fabric::world::is_inside()) ++blocks, ++all;
     if (void* const p = std::malloc(size)) return p;
     throw std::bad_alloc{};
 }

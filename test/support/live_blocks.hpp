@@ -1,12 +1,15 @@
-// live_blocks.hpp — how many blocks of memory a program holds, for tests that want it flat.
+// live_blocks.hpp — the number of memory blocks that are allocated, or have been, for tests that
+// require it to stay constant.
 #pragma once
 
 #include <optional>
 
 namespace test {
 
-/// Blocks that operator new gave and operator delete did not take back, without the fabric's own. None under a
+/// Blocks allocated by operator new and not yet freed, without the fabric's own. None under a
 /// sanitizer, which has its own operators.
 std::optional<long> live_blocks() noexcept;
+/// Blocks allocated so far, counted as above.
+std::optional<long> allocations() noexcept;
 
 }  // namespace test

@@ -1,4 +1,4 @@
-// What rdma-bench counts and shows: its histogram, its plan as it travels, its sizes, its contents, its page.
+// The parts of rdma-bench: histogram, plan, sizes, contents, report.
 #include <boost/property_tree/ptree.hpp>
 #include <boost/property_tree/xml_parser.hpp>
 
@@ -10,22 +10,28 @@
 
 #include "rdma-bench/arguments.hpp"
 #include "rdma-bench/histogram.hpp"
-#include "rdma-bench/lane.hpp"
+#include "rdma-bench/bench_connection.hpp"
 #include "rdma-bench/memory.hpp"
 #include "rdma-bench/output.hpp"
+#include "rdma-bench/protocol.hpp"
 #include "rdma-bench/report.hpp"
 #include "support/catch.hpp"
 
 using namespace rdma_bench;
+using namespace std::chrono_literals;
 using std::chrono::nanoseconds;
 
-TEST_CASE("a histogram's quantiles are the recorded values, at most its stated error above", "[bench]") {
+TEST_CASE(
+    "a histogram's quantiles are the recorded values, at most its stated error above", "[bench]"
+) {
     std::mt19937_64 random{7};
     std::vector<std::int64_t> values;
     histogram h;
     for (int i = 0; i < 20'000; ++i) {
-        // All magnitudes alike: what is right for microseconds only would show.
-        auto const value = static_cast<std::int64_t>(std::pow(2.0, std::uniform_real_distribution{0.0, 38.0}(random)));
+        // Log-uniform, so that errors outside of the microsecond range show, too.
+        auto const value = static_cast<std::int64_t>(
+            std::pow(2.0, std::uniform_real_distribution{0.0, 38.0}(random))
+        );
         values.push_back(value);
         h.record(nanoseconds{value});
     }
@@ -34,7 +40,8 @@ TEST_CASE("a histogram's quantiles are the recorded values, at most its stated e
     CHECK(h.min().count() == values.front());
     CHECK(h.max().count() == values.back());
     for (double const share : {0.0001, 0.01, 0.25, 0.5, 0.9, 0.99, 0.999, 1.0}) {
-        auto const rank = static_cast<std::size_t>(std::ceil(share * static_cast<double>(values.size()))) - 1;
+        auto const rank =
+            static_cast<std::size_t>(std::ceil(share * static_cast<double>(values.size()))) - 1;
         auto const exact = static_cast<double>(values[rank]);
         auto const told = static_cast<double>(h.quantile(share).count());
         INFO(share << ": " << exact << " and " << told);
@@ -114,9 +121,10 @@ TEST_CASE("sizes are one, a list, or powers of two", "[bench]") {
     CHECK(parse_sizes("8,4K,1M") == sizes{8, 4096, 1 << 20});
     CHECK(parse_sizes("2..16") == sizes{2, 4, 8, 16});
     CHECK(parse_sizes("2..8M").size() == 23);
-    for (char const* const wrong : {"", "x", "0", "8,", "16..2", "2G", "-1", "8K8", "99999999999"}) {
+    for (char const* const wrong :
+         {"", "x", "0", "8,", "16..2", "2G", "-1", "8K8", "99999999999"}) {
         INFO(wrong);
-        CHECK_THROWS_AS(parse_sizes(wrong), CLI::ValidationError);
+        CHECK_THROWS_AS(parse_sizes(wrong), std::runtime_error);
     }
 }
 
@@ -200,16 +208,127 @@ TEST_CASE("pages are as aligned as asked, and no better", "[bench]") {
     }
 }
 
-TEST_CASE("a greeting survives its way, and what is none is none", "[bench]") {
+TEST_CASE("a greeting survives its way, and what is none is refused", "[bench]") {
     using rcverbs::access_flags;
+    plan p;
+    p.sizes_bytes = {4096};
+    p.depth = 1;
     rcverbs::remote_region const region{
-        0x123456789abcdef0, 4096, rcverbs::remote_key{0xfedcba98}, access_flags::remote_write | access_flags::remote_read
-    };
+        0x123456789abcdef0,
+        4096,
+        rcverbs::remote_key{0xfedcba98},
+        access_flags::remote_write | access_flags::remote_read};
     auto greeting = encode_greeting(region);
-    CHECK(decode_greeting(greeting) == region);
-    CHECK_FALSE(decode_greeting(std::span{greeting}.first(greeting_bytes - 1)));
+    CHECK(decode_greeting(greeting, p) == region);
+    CHECK_THROWS_AS(
+        decode_greeting(std::span{greeting}.first(greeting_bytes - 1), p), protocol_error
+    );
     greeting[0] ^= std::byte{1};
-    CHECK_FALSE(decode_greeting(greeting));
+    CHECK_THROWS_AS(decode_greeting(greeting, p), protocol_error);
+}
+
+TEST_CASE("a greeting must expose what the plan needs", "[bench]") {
+    using rcverbs::access_flags;
+    plan p;
+    p.sizes_bytes = {4096};
+    p.depth = 1;
+    auto const greets = [&](std::uint64_t address, std::uint64_t size, access_flags rights) {
+        decode_greeting(encode_greeting({address, size, rcverbs::remote_key{1}, rights}), p);
+    };
+    CHECK_NOTHROW(greets(4096, 4096, access_flags::remote_write));
+    CHECK_THROWS_AS(greets(4096, 0, access_flags::remote_write), protocol_error);
+    CHECK_THROWS_AS(greets(4096, 4095, access_flags::remote_write), protocol_error);
+    CHECK_THROWS_AS(greets(4096, 4096, access_flags::remote_read), protocol_error);
+    CHECK_THROWS_AS(greets(UINT64_MAX - 4094, 4096, access_flags::remote_write), protocol_error);
+    p.what = operation::read;
+    CHECK_THROWS_AS(greets(4096, 4096, access_flags::remote_write), protocol_error);
+    p.what = operation::fetch_add;
+    p.sizes_bytes = {8};
+    CHECK_NOTHROW(greets(64, 64, access_flags::remote_atomic));
+    CHECK_THROWS_AS(greets(60, 64, access_flags::remote_atomic), protocol_error);
+    // Sends do not use the peer's memory.
+    p.what = operation::send;
+    CHECK_NOTHROW(greets(0, 0, access_flags::local_read));
+    p.what = operation::connect;
+    CHECK_NOTHROW(greets(0, 0, access_flags::local_read));
+}
+
+TEST_CASE("what the other side of rdma-bench says is checked before it is believed", "[bench]") {
+    plan p;
+    p.sizes_bytes = {8, 4096};
+    p.connections = 3;
+    p.threads = 2;
+    p.own_threads = false;
+
+    CHECK(parse_hello(make_hello(p)).sizes_bytes == p.sizes_bytes);
+    for (char const* const hello :
+         {"{}",
+          R"({"version":2})",
+          R"({"version":2,"plan":[]})",
+          R"({"version":1,"plan":{}})",
+          R"({"version":[],"plan":7})"}) {
+        CHECK_THROWS_AS(parse_hello(parse_text(hello)), protocol_error);
+    }
+    for (char const* const text : {"", "[]", "7", "null", "{", "\xff\xfe", "[[[[", R"("order")"}) {
+        CHECK_THROWS_AS(parse_text(text), protocol_error);
+    }
+    for (auto const& [field, value] :
+         {std::pair{"spin_us", "-1"},
+          {"spin_us", "9223372036854775807"},
+          {"duration_ms", "-5"},
+          {"depth", "-1"},
+          {"depth", "0"},
+          {"connections", "16385"},
+          {"inline_bytes", "4294967295"},
+          {"sizes_bytes", "[]"},
+          {"sizes_bytes", "[0]"},
+          {"sizes_bytes", "{}"},
+          {"test", "7"},
+          {"alignment_bytes", "3"},
+          {"batch", "null"}}) {
+        nlohmann::json hello = make_hello(p);
+        hello["plan"][field] = nlohmann::json::parse(value);
+        INFO(field << " " << value);
+        CHECK_THROWS_AS(parse_hello(hello), protocol_error);
+    }
+
+    readiness const ready{65535, 10s};
+    CHECK(parse_ready(make_ready(ready)).port == ready.port);
+    for (char const* const answer :
+         {R"({"port":[],"patience_ms":1})",
+          R"({"patience_ms":1})",
+          R"({"port":0,"patience_ms":1})",
+          R"({"port":65536,"patience_ms":1})",
+          R"({"port":-1,"patience_ms":1})",
+          R"({"port":{},"patience_ms":1})",
+          R"({"port":1})",
+          R"({"port":1,"patience_ms":0})",
+          R"({"port":"2","patience_ms":1})"}) {
+        INFO(answer);
+        CHECK_THROWS_AS(parse_ready(parse_text(answer)), protocol_error);
+    }
+
+    CHECK(parse_order(make_order({order_kind::begin, {4096, 9}, {}}), p).next.seed == 9);
+    CHECK(parse_order(make_order({order_kind::end, {}, {1, 2, 3}}), p).operations.size() == 3);
+    for (char const* const order :
+         {"{}",
+          R"({"order":7})",
+          R"({"order":"stop"})",
+          R"({"order":"begin"})",
+          R"({"order":"begin","size_bytes":0,"seed":1})",
+          R"({"order":"begin","size_bytes":4097,"seed":1})",
+          R"({"order":"begin","size_bytes":"8","seed":1})",
+          R"({"order":"end"})",
+          R"({"order":"end","operations":7})",
+          R"({"order":"end","operations":[1,2,3,4]})"}) {
+        INFO(order);
+        CHECK_THROWS_AS(parse_order(parse_text(order), p), protocol_error);
+    }
+    for (char const* const answer :
+         {"{}", R"({"result":[]})", R"({"result":{}})", R"({"operations":[[]]})"}) {
+        CHECK_THROWS_AS(parse_result(parse_text(answer)), protocol_error);
+        CHECK_THROWS_AS(parse_operations(parse_text(answer), p), protocol_error);
+    }
 }
 
 TEST_CASE("memory is divided within its bounds", "[bench]") {
@@ -240,7 +359,8 @@ record sample(measure how) {
         one.size_bytes = size;
         one.client.operations = 1000;
         one.client.seconds = 1e-6 * static_cast<double>(size + 100);
-        for (int i = 0; i < 1000; ++i) one.latencies.record(nanoseconds{1000 + i * static_cast<int>(size % 999)});
+        for (int i = 0; i < 1000; ++i)
+            one.latencies.record(nanoseconds{1000 + i * static_cast<int>(size % 999)});
         r.rounds.push_back(one);
     }
     return r;
@@ -272,12 +392,17 @@ TEST_CASE("a report is one well-formed page that asks the network for nothing", 
     }
     record nothing;
     nothing.wanted.what = operation::connect;
-    CHECK(count_of([&] {
-              std::istringstream in{report_html(nothing)};
-              boost::property_tree::ptree tree;
-              read_xml(in, tree);
-              return tree;
-          }(), "svg") == 0);
+    CHECK(
+        count_of(
+            [&] {
+                std::istringstream in{report_html(nothing)};
+                boost::property_tree::ptree tree;
+                read_xml(in, tree);
+                return tree;
+            }(),
+            "svg"
+        ) == 0
+    );
 }
 
 TEST_CASE("figures follow from operations, bytes and seconds in perftest's units", "[bench]") {

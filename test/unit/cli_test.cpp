@@ -1,4 +1,4 @@
-// The programs' command lines: what is wrong is said, with exit code 2, before any device is touched.
+// The programs' command lines: errors are reported with exit code 2 before any device is used.
 #include <filesystem>
 
 #include "common/exit_code.hpp"
@@ -16,7 +16,8 @@ struct outcome {
 };
 
 outcome run(std::vector<std::string> arguments) {
-    arguments[0] = (std::filesystem::read_symlink("/proc/self/exe").parent_path() / arguments[0]).string();
+    arguments[0] =
+        (std::filesystem::read_symlink("/proc/self/exe").parent_path() / arguments[0]).string();
     child_process c{std::move(arguments)};
     auto const status = c.wait();
     return {status, c.output(), c.error()};
@@ -48,7 +49,7 @@ TEST_CASE("wrong command lines are usage errors with their reason", "[cli]") {
         {{"rdma-server", "write", "--what"}, "--what"},
         {{"rdma-doctor", "--what"}, "--what"},
         {{"rdma-doctor", "--timeout", "0s"}, "500ms"},
-        {{"rdma-doctor", "--address", "nowhere"}, "nowhere is no IP address"},
+        {{"rdma-doctor", "--address", "nowhere"}, "nowhere is not an IP address"},
         {{"rdma-bench"}, "subcommand"},
         {{"rdma-bench", "client", "10.0.0.1"}, "port"},
         {{"rdma-bench", "client", "10.0.0.1", "1", "erase"}, "erase"},
@@ -59,7 +60,7 @@ TEST_CASE("wrong command lines are usage errors with their reason", "[cli]") {
         {{"rdma-bench", "loopback", "write", "--latency", "--depth", "2"}, "latency"},
         {{"rdma-bench", "loopback", "fetch-add", "--sizes", "16"}, "8 bytes"},
         {{"rdma-bench", "loopback", "send", "--registration", "per-operation"}, "write and read"},
-        {{"rdma-bench", "loopback", "write", "--corrupt"}, "verified"},
+        {{"rdma-bench", "loopback", "write", "--corrupt"}, "--corrupt needs --verify"},
         {{"rdma-bench", "loopback", "write", "--histogram", "x"}, "--latency"},
         {{"rdma-bench", "loopback", "write", "--address", "nowhere"}, "--address"},
         {{"rdma-bench", "server", "--bind", "nowhere"}, "--bind"},
@@ -74,8 +75,12 @@ TEST_CASE("wrong command lines are usage errors with their reason", "[cli]") {
 }
 
 TEST_CASE("a host that is not known, or not given, cannot be connected to", "[cli]") {
-    for (auto const& [host, reason] : {std::pair{"no.such.host.invalid", "unknown host no.such.host.invalid"}, {"", "no host given"}}) {
-        for (outcome const& o : {run({"rdma-client", "write", host, "1"}), run({"rdma-bench", "client", host, "1", "write"})}) {
+    for (auto const& [host, reason] :
+         {std::pair{"no.such.host.invalid", "unknown host no.such.host.invalid"},
+          {"", "no host given"}}) {
+        for (outcome const& o :
+             {run({"rdma-client", "write", host, "1"}),
+              run({"rdma-bench", "client", host, "1", "write"})}) {
             INFO(o.error << o.output);
             CHECK(o.status == 3);
             CHECK_THAT(o.error, ContainsSubstring(reason));
@@ -85,7 +90,10 @@ TEST_CASE("a host that is not known, or not given, cannot be connected to", "[cl
 
 TEST_CASE("help exits with 0 and documents the exit codes", "[cli]") {
     for (std::vector<std::string> const& command :
-         {std::vector<std::string>{"rdma-bench", "client"}, {"rdma-bench", "loopback"}, {"rdma-client"}, {"rdma-server"}}) {
+         {std::vector<std::string>{"rdma-bench", "client"},
+          {"rdma-bench", "loopback"},
+          {"rdma-client"},
+          {"rdma-server"}}) {
         std::vector<std::string> asking = command;
         asking.emplace_back("--help");
         outcome const o = run(asking);
@@ -120,6 +128,13 @@ TEST_CASE("every error leads to the exit code that the help promises", "[cli]") 
              {errc::port_down, step::transfer, exit_code::peer_gone},
              {errc::device_removed, step::transfer, exit_code::peer_gone},
              {wc_errc::retry_exceeded, step::transfer, exit_code::peer_gone},
+             {wc_errc::flushed, step::transfer, exit_code::peer_gone},
+             {wc_errc::remote_access, step::transfer, exit_code::refused},
+             {wc_errc::remote_invalid_request, step::transfer, exit_code::refused},
+             {wc_errc::local_length, step::exchange, exit_code::refused},
+             {wc_errc::local_qp_operation, step::exchange, exit_code::refused},
+             {errc::read_depth_zero, step::transfer, exit_code::refused},
+             {errc::misaligned, step::transfer, exit_code::refused},
              {errc::mode_mismatch, step::handshake, exit_code::refused},
              {errc::peer_busy, step::handshake, exit_code::refused},
              {errc::malformed_message, step::exchange, exit_code::refused},
@@ -133,8 +148,12 @@ TEST_CASE("every error leads to the exit code that the help promises", "[cli]") 
 }
 
 TEST_CASE("the doctor fails where no RDMA connection worked, and says why", "[cli]") {
-    // An address for documentation, which no machine has.
+    // An address reserved for documentation, which no machine has.
     outcome const o = run({"rdma-doctor", "--address", "198.51.100.7", "--timeout", "500ms"});
     CHECK(o.status == 1);
-    CHECK_THAT(o.output, ContainsSubstring("self-test at 198.51.100.7: nothing succeeded; then: ") && EndsWith("RDMA does not work on this machine.\n"));
+    CHECK_THAT(
+        o.output,
+        ContainsSubstring("self-test at 198.51.100.7: nothing succeeded; then: ") &&
+            EndsWith("RDMA does not work on this machine.\n")
+    );
 }

@@ -1,4 +1,5 @@
-// What rdma-doctor reads of the kernel's files, and what it concludes: from a tree of such files and from made-up machines.
+// What rdma-doctor reads from kernel files and concludes: tested on trees of such files and on
+// constructed machines.
 #include <nlohmann/json.hpp>
 
 #include <unistd.h>
@@ -21,10 +22,12 @@ using test::StartsWith;
 
 namespace {
 
-// A folder with files in it, gone at the end.
+// A temporary folder with files.
 class tree {
 public:
-    tree() : root_{fs::temp_directory_path() / ("doctor-" + std::to_string(::getpid()))} { fs::create_directories(root_); }
+    tree() : root_{fs::temp_directory_path() / ("doctor-" + std::to_string(::getpid()))} {
+        fs::create_directories(root_);
+    }
     ~tree() { fs::remove_all(root_); }
     tree(tree const&) = delete;
     tree& operator=(tree const&) = delete;
@@ -41,7 +44,7 @@ private:
 
 gid v4{1, "10.0.0.1", "RoCE v2", "eth0"};
 
-// Up, with a link.
+// An interface that is up and has a link.
 netdev ethernet(std::string name, std::vector<std::string> addresses) {
     netdev n;
     n.name = std::move(name);
@@ -50,14 +53,17 @@ netdev ethernet(std::string name, std::vector<std::string> addresses) {
     return n;
 }
 
-// Where RDMA works.
+// A machine on which RDMA works.
 machine healthy() {
     machine m;
     m.kernel = "Linux 6.1.0 x86_64";
     m.release = "6.1.0";
     m.distribution = "debian";
     m.memory_lock_bytes = unlimited;
-    m.modules = {{"ib_uverbs", module::state::loaded}, {"rdma_ucm", module::state::loaded}, {"rdma_rxe", module::state::loaded}};
+    m.modules = {
+        {"ib_uverbs", module::state::loaded},
+        {"rdma_ucm", module::state::loaded},
+        {"rdma_rxe", module::state::loaded}};
     m.connection_manager = {"/dev/infiniband/rdma_cm", true, true, 0};
     m.netdevs = {ethernet("eth0", {"10.0.0.1", "fd00::1"})};
     rdma_device d;
@@ -71,7 +77,8 @@ machine healthy() {
 
 std::string commands(machine const& m) {
     std::string all;
-    for (finding const& f : findings(m)) all += (f.prevents ? "! " : "") + f.what + " -> " + f.command + "\n";
+    for (finding const& f : findings(m))
+        all += (f.prevents ? "! " : "") + f.what + " -> " + f.command + "\n";
     return all;
 }
 
@@ -88,7 +95,9 @@ TEST_CASE("the doctor reads devices, ports and addresses of the kernel's files",
     t.write(port + "gids/2", "0000:0000:0000:0000:0000:0000:0000:0000");
     t.write(port + "gids/10", "fd00:0000:0000:0000:0000:0000:0000:0001");
     for (char const* const index : {"0", "1", "10"}) {
-        t.write(port + "gid_attrs/types/" + index, index == std::string{"0"} ? "IB/RoCE v1" : "RoCE v2");
+        t.write(
+            port + "gid_attrs/types/" + index, index == std::string{"0"} ? "IB/RoCE v1" : "RoCE v2"
+        );
         t.write(port + "gid_attrs/ndevs/" + index, "eth4");
     }
     t.write("sys/class/infiniband_verbs/uverbs7/ibdev", "mlx5_1");
@@ -98,13 +107,19 @@ TEST_CASE("the doctor reads devices, ports and addresses of the kernel's files",
     t.write("sys/class/net/eth4/carrier", "1");
     t.write("sys/class/net/eth4/device/vendor", "0x15b3");
     t.write("sys/class/infiniband/mlx5_1/device/net/eth4/mtu", "1500");
-    t.write("proc/net/route", "Iface\tDestination\tGateway\nib0\t0001A8C0\t00000000\neth4\t00000000\t0101A8C0");
+    t.write(
+        "proc/net/route",
+        "Iface\tDestination\tGateway\nib0\t0001A8C0\t00000000\neth4\t00000000\t0101A8C0"
+    );
     t.write("etc/os-release", "PRETTY_NAME=\"Some Linux\"\nID=\"ubuntu\"");
     t.write("sys/class/net/ib0/type", "32");
     t.write("sys/class/net/ib0/flags", "0x1002");
     t.write("sys/class/net/lo/type", "772");
     t.write("sys/module/ib_uverbs/refcnt", "1");
-    t.write("lib/modules/6.1.0/modules.dep", "kernel/drivers/infiniband/core/rdma_ucm.ko: kernel/a.ko\nkernel/x.ko: kernel/rdma_rxe.ko");
+    t.write(
+        "lib/modules/6.1.0/modules.dep",
+        "kernel/drivers/infiniband/core/rdma_ucm.ko: kernel/a.ko\nkernel/x.ko: kernel/rdma_rxe.ko"
+    );
     t.write("run/.containerenv", "");
 
     machine const m = look_at(t.root(), "6.1.0");
@@ -113,7 +128,7 @@ TEST_CASE("the doctor reads devices, ports and addresses of the kernel's files",
     REQUIRE(m.modules.size() == 3);
     CHECK(m.modules[0].is == module::state::loaded);
     CHECK(m.modules[1].is == module::state::not_loaded);
-    // Somebody else's dependency is not the module.
+    // An entry of modules.dep that only depends on the module does not count.
     CHECK(m.modules[2].is == module::state::not_there);
     CHECK_FALSE(m.connection_manager.is_there);
     REQUIRE(m.devices.size() == 1);
@@ -169,9 +184,16 @@ TEST_CASE("for each thing that is missing the doctor names the command that mend
     SECTION("no device, and a kernel without SoftRoCE") {
         m.devices.clear();
         m.modules[2].is = module::state::not_there;
-        CHECK_THAT(commands(m), ContainsSubstring("! the kernel 6.1.0 has no module rdma_rxe") && ContainsSubstring("-> apt-get install linux-image-amd64\n") && ContainsSubstring("test/softroce/vm"));
+        CHECK_THAT(
+            commands(m),
+            ContainsSubstring("! the kernel 6.1.0 has no module rdma_rxe") &&
+                ContainsSubstring("-> apt-get install linux-image-amd64\n") &&
+                ContainsSubstring("test/softroce/vm")
+        );
         m.distribution = "ubuntu";
-        CHECK_THAT(commands(m), ContainsSubstring("-> apt-get install linux-modules-extra-6.1.0\n"));
+        CHECK_THAT(
+            commands(m), ContainsSubstring("-> apt-get install linux-modules-extra-6.1.0\n")
+        );
         m.distribution = "other";
         CHECK_THAT(commands(m), ContainsSubstring("(test/softroce/vm) -> \n"));
     }
@@ -212,23 +234,39 @@ TEST_CASE("for each thing that is missing the doctor names the command that mend
         m.is_container = true;
         m.devices.clear();
         m.connection_manager.is_there = m.connection_manager.may_be_opened = false;
-        CHECK_THAT(commands(m), ContainsSubstring("--device=/dev/infiniband --network=host") && ContainsSubstring("on the host: -> docker/host-softroce up\n"));
+        CHECK_THAT(
+            commands(m),
+            ContainsSubstring("--device=/dev/infiniband --network=host") &&
+                ContainsSubstring("on the host: -> docker/host-softroce up\n")
+        );
     }
     SECTION("a container that sees the devices and may not open them") {
         m.is_container = true;
         m.devices[0].file.may_be_opened = false;
         m.devices[0].file.error = EPERM;
-        CHECK_THAT(commands(m), ContainsSubstring("! this container may not open /dev/infiniband/uverbs0") && ContainsSubstring("-> docker run --device=/dev/infiniband"));
+        CHECK_THAT(
+            commands(m),
+            ContainsSubstring("! this container may not open /dev/infiniband/uverbs0") &&
+                ContainsSubstring("-> docker run --device=/dev/infiniband")
+        );
     }
     SECTION("a container with a network of its own") {
         m.is_container = true;
         m.netdevs[0].name = "veth7";
-        CHECK_THAT(commands(m), ContainsSubstring("! eth0, the interface of port 1 of rxe0, is in another network namespace") && ContainsSubstring("--network=host"));
+        CHECK_THAT(
+            commands(m),
+            ContainsSubstring(
+                "! eth0, the interface of port 1 of rxe0, is in another network namespace"
+            ) && ContainsSubstring("--network=host")
+        );
     }
     SECTION("a file that cannot be opened for another reason") {
         m.devices[0].file.may_be_opened = false;
         m.devices[0].file.error = EIO;
-        CHECK_THAT(commands(m), ContainsSubstring("! /dev/infiniband/uverbs0 cannot be opened: Input/output error"));
+        CHECK_THAT(
+            commands(m),
+            ContainsSubstring("! /dev/infiniband/uverbs0 cannot be opened: Input/output error")
+        );
     }
     SECTION("no right to a file") {
         m.devices[0].file.may_be_opened = false;
@@ -242,16 +280,28 @@ TEST_CASE("for each thing that is missing the doctor names the command that mend
     }
     SECTION("a port that is down") {
         m.devices[0].ports[0].state = "DOWN";
-        CHECK_THAT(commands(m), ContainsSubstring("! port 1 of rxe0 is DOWN") && ContainsSubstring("up, but has no link") && !ContainsSubstring("ip link set"));
+        CHECK_THAT(
+            commands(m),
+            ContainsSubstring("! port 1 of rxe0 is DOWN") &&
+                ContainsSubstring("up, but has no link") && !ContainsSubstring("ip link set")
+        );
         m.netdevs[0].is_up = false;
-        CHECK_THAT(commands(m), ContainsSubstring("! port 1 of rxe0 is DOWN") && ContainsSubstring("-> ip link set eth0 up\n"));
+        CHECK_THAT(
+            commands(m),
+            ContainsSubstring("! port 1 of rxe0 is DOWN") &&
+                ContainsSubstring("-> ip link set eth0 up\n")
+        );
         CHECK(addresses_to_try(m).empty());
     }
     SECTION("InfiniBand is reached by the adapter's own interface, if it has one") {
         port& p = m.devices[0].ports[0];
         p.link_layer = "InfiniBand";
         p.gids = {{0, "fe80::2:c903:1:2", "IB/RoCE v1", ""}};
-        CHECK_THAT(commands(m), ContainsSubstring("! port 1 of rxe0 has no network interface") && ContainsSubstring("-> modprobe ib_ipoib\n"));
+        CHECK_THAT(
+            commands(m),
+            ContainsSubstring("! port 1 of rxe0 has no network interface") &&
+                ContainsSubstring("-> modprobe ib_ipoib\n")
+        );
         netdev ib = ethernet("ib0", {"10.9.0.1"});
         ib.is_ethernet = false;
         m.netdevs.push_back(ib);
@@ -259,13 +309,21 @@ TEST_CASE("for each thing that is missing the doctor names the command that mend
         CHECK(commands(m).empty());
         CHECK(addresses_to_try(m) == std::vector<std::string>{"10.9.0.1"});
         p.state = "INIT";
-        CHECK_THAT(commands(m), ContainsSubstring("no subnet manager") && ContainsSubstring("-> systemctl start opensm\n"));
+        CHECK_THAT(
+            commands(m),
+            ContainsSubstring("no subnet manager") &&
+                ContainsSubstring("-> systemctl start opensm\n")
+        );
         p.state = "DOWN";
         CHECK_THAT(commands(m), ContainsSubstring("no link") && !ContainsSubstring("ip link"));
     }
     SECTION("a port without an address") {
         m.netdevs[0].addresses.clear();
-        CHECK_THAT(commands(m), ContainsSubstring("! eth0") && ContainsSubstring("-> ip addr add 192.168.77.1/24 dev eth0\n"));
+        CHECK_THAT(
+            commands(m),
+            ContainsSubstring("! eth0") &&
+                ContainsSubstring("-> ip addr add 192.168.77.1/24 dev eth0\n")
+        );
     }
     SECTION("a second port that is down is a remark") {
         m.devices[0].ports.push_back({2, "DOWN", "Ethernet", "", 0, {}});
@@ -273,7 +331,11 @@ TEST_CASE("for each thing that is missing the doctor names the command that mend
     }
     SECTION("little memory to lock is a remark, and none to who has the capability") {
         m.memory_lock_bytes = std::uint64_t{8} << 20;
-        CHECK_THAT(commands(m), StartsWith("only 8192 KiB") && EndsWith("-> echo '* - memlock unlimited' >/etc/security/limits.d/rdma.conf\n"));
+        CHECK_THAT(
+            commands(m),
+            StartsWith("only 8192 KiB") &&
+                EndsWith("-> echo '* - memlock unlimited' >/etc/security/limits.d/rdma.conf\n")
+        );
         m.is_container = true;
         CHECK_THAT(commands(m), ContainsSubstring("--ulimit memlock=-1"));
         m.may_lock_all = true;
@@ -288,12 +350,21 @@ TEST_CASE("the doctor's verdict is that of the last self-test, in text and in JS
     e.tests = {{"10.0.0.1", {"connect"}, {}, "write: it broke"}};
     e.found = {{true, "something", "mend it"}};
     CHECK_FALSE(e.works());
-    CHECK_THAT(text(e), ContainsSubstring("then: write: it broke") && ContainsSubstring("missing: something\n    mend it\n") && EndsWith("RDMA does not work on this machine.\n"));
+    CHECK_THAT(
+        text(e),
+        ContainsSubstring("then: write: it broke") &&
+            ContainsSubstring("missing: something\n    mend it\n") &&
+            EndsWith("RDMA does not work on this machine.\n")
+    );
     CHECK(nlohmann::json::parse(json(e))["works"] == false);
     e.tests.push_back({"fd00::1", {"connect", "write", "read"}, {"fetch-and-add"}, ""});
     e.found.clear();
     CHECK(e.works());
-    CHECK_THAT(text(e), ContainsSubstring("the device has no fetch-and-add") && EndsWith("RDMA works on this machine.\n"));
+    CHECK_THAT(
+        text(e),
+        ContainsSubstring("the device has no fetch-and-add") &&
+            EndsWith("RDMA works on this machine.\n")
+    );
     auto const j = nlohmann::json::parse(json(e));
     CHECK(j["works"] == true);
     CHECK(j["memory_lock_bytes"].is_null());

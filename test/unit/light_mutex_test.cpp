@@ -1,4 +1,4 @@
-// The lock of a connection: one at a time, whoever waits gets it, and it can be let go of early.
+// A connection's lock: mutual exclusion, progress of every waiter, early release.
 #include "progress/light_mutex.hpp"
 
 #include <thread>

@@ -1,4 +1,4 @@
-// Whether a connection lives, as a table of looks.
+// Failure detection of a connection, as sequences of ticks.
 #include <rcverbs/options.hpp>
 
 #include <vector>
@@ -7,25 +7,29 @@
 #include "support/catch.hpp"
 
 using rcverbs::machines::liveness;
-using view = liveness::view;
+using sample = liveness::sample;
 using action = liveness::action;
 using namespace std::chrono_literals;
 
 namespace {
 
-/// Looks so often at the same, and says at which look (1: the first) it came of it; 0 for never, -1 if something else came first.
-int looks_until(liveness& m, view const& v, action what, int most = 100) {
+/// Repeats ticks with the same sample; returns the number of the tick (from 1) that gave the action;
+/// 0 for never, -1 if another action came first.
+int ticks_until(liveness& m, sample const& v, action what, int most = 100) {
     for (int i = 1; i <= most; ++i) {
-        action const a = m.look(v);
+        action const a = m.tick(v);
         if (a == what) return i;
-        if (a != action::none && a != action::ring_again) return -1;
+        if (a != action::none && a != action::kick_send_queue) return -1;
     }
     return 0;
 }
 
 }  // namespace
 
-TEST_CASE("looks are an eighth of the shortest limit apart, and none are needed without a limit", "[liveness]") {
+TEST_CASE(
+    "ticks are an eighth of the shortest limit apart, and none are needed without a limit",
+    "[liveness]"
+) {
     CHECK_FALSE(liveness{{}}.looks());
     CHECK(liveness{{800ms, 0ms, 0ms}}.period() == 100ms);
     CHECK(liveness{{30s, 400ms, 4s}}.period() == 50ms);
@@ -37,33 +41,37 @@ TEST_CASE("looks are an eighth of the shortest limit apart, and none are needed 
     CHECK(liveness{{0ms, 0ms, 1s}}.looks_always());
 }
 
-TEST_CASE("work that is the oldest for the stall limit is stalled, and work that moves is not", "[liveness]") {
+TEST_CASE(
+    "work that is the oldest for the stall limit is stalled, and work that moves is not",
+    "[liveness]"
+) {
     liveness m{{800ms, 0ms, 0ms}};
     m.begin({true, 5, 0});
-    CHECK(looks_until(m, {true, 5, 0}, action::stalled) == 8);
+    CHECK(ticks_until(m, {true, 5, 0}, action::stalled) == 8);
     m.begin({true, 5, 0});
-    for (std::uint64_t i = 0; i < 100; ++i) CHECK(m.look({true, 6 + i, i}) == action::none);
-    // Until then each look that finds it again has the device reminded.
+    for (std::uint64_t i = 0; i < 100; ++i) CHECK(m.tick({true, 6 + i, i}) == action::none);
+    // Until then, each tick with the same oldest request kicks the send queue.
     m.begin({true, 5, 0});
-    for (int i = 0; i < 7; ++i) CHECK(m.look({true, 5, 0}) == action::ring_again);
-    // Posted since the last look: its own time begins with this one.
+    for (int i = 0; i < 7; ++i) CHECK(m.tick({true, 5, 0}) == action::kick_send_queue);
+    // A request posted since the last tick: its time begins with this tick.
     liveness later{{800ms, 0ms, 0ms}};
     later.begin({false, 5, 0});
-    CHECK(later.look({false, 5, 0}) == action::none);
-    CHECK(looks_until(later, {true, 5, 0}, action::stalled) == 9);
+    CHECK(later.tick({false, 5, 0}) == action::none);
+    CHECK(ticks_until(later, {true, 5, 0}, action::stalled) == 9);
 }
 
-TEST_CASE("silence asks for a sign of life, again and again, and work of one's own does as well", "[liveness]") {
+TEST_CASE(
+    "a keepalive is due after each silent interval, and own completions restart the interval",
+    "[liveness]"
+) {
     liveness m{{0ms, 800ms, 0ms}};
     m.begin({false, 0, 10});
-    CHECK(looks_until(m, {false, 0, 10}, action::send_keepalive) == 8);
-    // While it is under way the queue pair asks.
-    CHECK(looks_until(m, {true, 0, 10}, action::send_keepalive, 50) == 0);
-    // It has completed, and that was no traffic, but the peer's.
-    CHECK(looks_until(m, {false, 1, 11}, action::send_keepalive) == 8);
-    for (std::uint64_t i = 0; i < 50; ++i) CHECK(m.look({false, 2, 13 + i}) == action::none);
-    m.stop_keepalive();
-    CHECK(looks_until(m, {false, 2, 62}, action::send_keepalive) == 0);
+    CHECK(ticks_until(m, {false, 0, 10}, action::send_keepalive) == 8);
+    // While the keepalive is in flight, no other is sent: the queue pair retries by itself.
+    CHECK(ticks_until(m, {true, 0, 10}, action::send_keepalive, 50) == 0);
+    // The keepalive's completion restarts the interval.
+    CHECK(ticks_until(m, {false, 1, 11}, action::send_keepalive) == 8);
+    for (std::uint64_t i = 0; i < 50; ++i) CHECK(m.tick({false, 2, 13 + i}) == action::none);
 }
 
 TEST_CASE("a connection that nobody uses is idle, whatever keepalives it sends", "[liveness]") {
@@ -73,32 +81,32 @@ TEST_CASE("a connection that nobody uses is idle, whatever keepalives it sends",
     int looks = 0;
     int keepalives = 0;
     for (; looks < 1000; ++looks) {
-        action const a = m.look({false, completed, completed});
+        action const a = m.tick({false, completed, completed});
         if (a == action::idle) break;
         if (a == action::send_keepalive) {
             ++completed;
             ++keepalives;
         }
     }
-    CHECK(looks == 31);  // periods of 25 ms: the 32nd look
+    CHECK(looks == 31);  // periods of 25 ms: the 32nd tick
     CHECK(keepalives == 3);
-    CHECK(looks_until(m, {false, completed, completed}, action::idle) == 1);
-    CHECK(m.look({false, completed, completed + 1}) == action::none);
+    CHECK(ticks_until(m, {false, completed, completed}, action::idle) == 1);
+    CHECK(m.tick({false, completed, completed + 1}) == action::none);
 }
 
 TEST_CASE("the worst case of detection follows from the options", "[liveness]") {
     rcverbs::connection_options o;
-    o.ack_timeout = 1ms;  // rounded up to 4.096 us x 2^8
-    o.retry_count = 3;
-    o.stall_timeout = 0ms;
+    o.queue_pair.ack_timeout = 1ms;  // rounded up to 4.096 us x 2^8
+    o.queue_pair.retry_count = 3;
+    o.liveness.stall_timeout = 0ms;
     auto const transport = 4 * 4 * std::chrono::nanoseconds{4096 * 256};
     CHECK(rcverbs::worst_case_detection(o).busy == transport);
     CHECK(rcverbs::worst_case_detection(o).idle == std::chrono::nanoseconds::max());
-    o.stall_timeout = 8ms;
+    o.liveness.stall_timeout = 8ms;
     CHECK(rcverbs::worst_case_detection(o).busy == 9ms);
-    o.keepalive_interval = 80ms;
+    o.liveness.keepalive_interval = 80ms;
     CHECK(rcverbs::worst_case_detection(o).idle == 80ms + 1ms + 9ms);
-    o.idle_timeout = 40ms;
+    o.liveness.idle_timeout = 40ms;
     CHECK(rcverbs::worst_case_detection(o).idle == 41ms);
 }
 
@@ -106,12 +114,12 @@ TEST_CASE("detect_within sets the options so that the worst case is within", "[l
     for (auto const within : {10ms, 11ms, 100ms, 1000ms, 60'000ms, 3'600'000ms}) {
         for (std::uint8_t const retries : {std::uint8_t{0}, std::uint8_t{3}, std::uint8_t{6}}) {
             rcverbs::connection_options o;
-            o.retry_count = retries;
+            o.queue_pair.retry_count = retries;
             rcverbs::detect_within(o, within);
             INFO(within.count() << " ms, " << int{retries} << " retries");
             CHECK(rcverbs::worst_case_detection(o).busy <= within);
             CHECK(rcverbs::worst_case_detection(o).idle <= within);
-            // And no hastier than it must.
+            // Nor may the detection be much faster than requested.
             CHECK(rcverbs::worst_case_detection(o).idle >= within / 3);
         }
     }

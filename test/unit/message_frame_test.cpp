@@ -1,4 +1,4 @@
-// The demos' message in a region: what was written is read, and whatever else lies there is found out, never trusted.
+// The demos' message in a region: reads return what was written, and any other content is rejected.
 #include "common/message_frame.hpp"
 
 #include <cstring>
@@ -21,12 +21,12 @@ TEST_CASE("a message comes back as it was written, bounded by its region", "[mes
     for (std::size_t const size : {frame_bytes_min, frame_bytes_min + 1, std::size_t{4096}}) {
         std::vector<std::byte> const region = framed(size, "hello");
         CHECK(read_frame(region).text == "hello");
-        // Longer than it fits: cut.
+        // A text that is too long is cut.
         std::string const longer(2 * size, 'x');
         CHECK(read_frame(framed(size, longer)).text == longer.substr(0, size - frame_head_bytes));
         CHECK(read_frame(framed(size, "")).text == "");
     }
-    // In a larger region of the peer's, behind it lies what was there.
+    // In a larger region of the peer: the bytes behind the frame are ignored.
     std::vector<std::byte> region = framed(256, "hello");
     region.resize(1024, std::byte{0xff});
     CHECK(read_frame(region).text == "hello");

@@ -1,4 +1,4 @@
-// A machine without RDMA: everything fails with a reason, and nothing hangs or leaks.
+// A machine without RDMA: every operation fails with a reason; nothing hangs or leaks.
 #include <rcverbs/rcverbs.hpp>
 
 #include <boost/asio/as_tuple.hpp>
@@ -7,6 +7,8 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/use_future.hpp>
 
@@ -15,6 +17,7 @@
 #include <future>
 #include <thread>
 
+#include "progress/sequence.hpp"
 #include "support/catch.hpp"
 
 using namespace rcverbs;
@@ -24,10 +27,9 @@ namespace {
 
 bool has_rdma_cm() { return std::filesystem::exists("/dev/infiniband/rdma_cm"); }
 
-connection_options with(progress_on where) {
-    connection_options o;
-    o.progress = where;
-    return o;
+runs_on<asio::any_io_executor> place(asio::io_context& io, bool on_own_thread) {
+    if (on_own_thread) return own_thread;
+    return io;
 }
 
 }  // namespace
@@ -37,9 +39,9 @@ TEST_CASE("connecting where there is no RDMA fails at the first step, with errno
         WARN("skipped: this machine has RDMA");
         return;
     }
-    auto const where = GENERATE(progress_on::poller, progress_on::context);
+    bool const on_own_thread = GENERATE(true, false);
     asio::io_context io;
-    connection c{io, with(where)};
+    connection c{place(io, on_own_thread)};
     error_code result;
     c.async_connect({"10.0.0.1", 1}, asio::bind_executor(io, [&](error_code ec) { result = ec; }));
     CHECK_FALSE(result);  // not from inside the call
@@ -59,27 +61,36 @@ TEST_CASE("listening where there is no RDMA throws", "[no_device]") {
     CHECK_THROWS_AS((acceptor{io, {"0.0.0.0", 0}}), boost::system::system_error);
 }
 
-TEST_CASE("an operation on a connection that is not connected is refused, not inside the call", "[no_device]") {
-    auto const where = GENERATE(progress_on::poller, progress_on::context);
+TEST_CASE(
+    "an operation on a connection that is not connected is refused, not inside the call",
+    "[no_device]"
+) {
+    bool const on_own_thread = GENERATE(true, false);
     asio::io_context io;
-    connection c{io, with(where)};
+    connection c{place(io, on_own_thread)};
     std::promise<error_code> written;
     std::promise<error_code> received_nothing;
     c.async_write({}, {}, [&](error_code ec, std::size_t) { written.set_value(ec); });
-    c.async_receive({}, [&](error_code ec, received) { received_nothing.set_value(ec); });
+    c.async_receive({}, [&](error_code ec, receive_result) { received_nothing.set_value(ec); });
+    std::promise<error_code> not_disconnected;
     c.async_disconnect([&](error_code ec) {
-        CHECK(ec == errc::not_connected);
         c.close();
+        // Must be the last statement: the connection may be destroyed as soon as the future is
+        // ready.
+        not_disconnected.set_value(ec);
     });
     io.run();
+    CHECK(not_disconnected.get_future().get() == errc::not_connected);
     CHECK(written.get_future().get() == errc::access_denied);
     CHECK(received_nothing.get_future().get() == errc::not_connected);
 }
 
-TEST_CASE("closing an idle connection lets run() return, and closing again does no harm", "[no_device]") {
-    auto const where = GENERATE(progress_on::poller, progress_on::context);
+TEST_CASE(
+    "closing an idle connection lets run() return, and closing again does no harm", "[no_device]"
+) {
+    bool const on_own_thread = GENERATE(true, false);
     asio::io_context io;
-    connection c{io, with(where)};
+    connection c{place(io, on_own_thread)};
     error_code waited = errc::not_drained;
     c.async_wait_disconnected(asio::bind_executor(io, [&](error_code ec) { waited = ec; }));
     c.close();
@@ -91,25 +102,32 @@ TEST_CASE("closing an idle connection lets run() return, and closing again does 
 }
 
 TEST_CASE("a connection can be destroyed on its own polling thread", "[no_device]") {
-    asio::io_context io;
     for (int i = 0; i < 20; ++i) {
-        auto c = std::make_unique<connection>(io);
+        auto c = std::make_unique<connection>(own_thread);
         auto* const raw = c.get();
-        raw->async_wait_disconnected([c = std::move(c)](error_code) mutable { c.reset(); });
+        std::promise<void> is_gone;
+        raw->async_wait_disconnected([c = std::move(c), &is_gone](error_code) mutable {
+            c.reset();
+            is_gone.set_value();
+        });
         raw->close();
+        is_gone.get_future().wait();
     }
-    io.run();
 }
 
-TEST_CASE("an io_context destroyed with operations pending drops their handlers uncalled", "[no_device]") {
-    auto const where = GENERATE(progress_on::poller, progress_on::context);
+TEST_CASE(
+    "an io_context destroyed with operations pending drops their handlers uncalled", "[no_device]"
+) {
+    bool const on_own_thread = GENERATE(true, false);
     auto const token = std::make_shared<int>();
     bool called = false;
     {
         asio::io_context io;
-        auto c = std::make_shared<connection>(io, with(where));
+        auto c = std::make_shared<connection>(place(io, on_own_thread));
         // The handler keeps its own connection alive, as a suspended coroutine does.
-        c->async_wait_disconnected([c, token, &called](error_code) { called = true; });
+        c->async_wait_disconnected(asio::bind_executor(io, [c, token, &called](error_code) {
+            called = true;
+        }));
         c.reset();
         asio::co_spawn(
             io,
@@ -126,23 +144,53 @@ TEST_CASE("an io_context destroyed with operations pending drops their handlers 
     CHECK_FALSE(called);
 }
 
-TEST_CASE("coroutines, timers and posted functions work on a connection's executor", "[no_device]") {
-    auto const where = GENERATE(progress_on::poller, progress_on::context);
+TEST_CASE("what waits in a sequence goes with the context that would have run it", "[no_device]") {
+    auto const token = std::make_shared<int>();
+    bool called = false;
+    auto const fill = [&](asio::any_io_executor const& executor) {
+        auto const order = std::make_shared<progress::sequence>(executor);
+        // The function keeps its own sequence alive, as a connection's functions do.
+        order->call([order, token, &called] { called = true; });
+        order->call([order, token, &called] { called = true; });
+    };
+    SECTION("an io_context") {
+        asio::io_context io;
+        fill(io.get_executor());
+        CHECK(token.use_count() == 3);
+    }
+    SECTION("a strand of a thread_pool") {
+        asio::thread_pool pool{1};
+        pool.stop();
+        pool.wait();
+        fill(asio::make_strand(pool));
+        CHECK(token.use_count() == 3);
+    }
+    CHECK(token.use_count() == 1);
+    CHECK_FALSE(called);
+}
+
+TEST_CASE(
+    "coroutines, timers and posted functions work on a connection's executor", "[no_device]"
+) {
+    bool const on_own_thread = GENERATE(true, false);
     asio::io_context io;
-    connection c{io, with(where)};
+    connection c{place(io, on_own_thread)};
     std::atomic<bool> done = false;
+    bool ended = false;
     asio::co_spawn(
         c.get_executor(),
         [&]() -> asio::awaitable<void> {
-            asio::steady_timer timer{co_await asio::this_coro::executor, std::chrono::milliseconds{5}};
+            asio::steady_timer timer{
+                co_await asio::this_coro::executor, std::chrono::milliseconds{5}};
             co_await timer.async_wait(asio::use_awaitable);
             done = true;
             c.close();
         },
-        asio::detached
+        asio::bind_executor(io, [&](std::exception_ptr) { ended = true; })
     );
     io.run();
     CHECK(done);
+    CHECK(ended);
 }
 
 TEST_CASE("waiting can be cancelled, and a second wait is refused", "[no_device]") {
@@ -156,7 +204,9 @@ TEST_CASE("waiting can be cancelled, and a second wait is refused", "[no_device]
         results.push_back(ec);
         if (results.size() == 2) c.close();
     };
-    c.async_wait_disconnected(asio::bind_cancellation_slot(signal.slot(), asio::bind_executor(io, note)));
+    c.async_wait_disconnected(
+        asio::bind_cancellation_slot(signal.slot(), asio::bind_executor(io, note))
+    );
     c.async_wait_disconnected(asio::bind_executor(io, [&](error_code ec) {
         note(ec);
         signal.emit(asio::cancellation_type::total);
@@ -170,14 +220,17 @@ TEST_CASE("waiting can be cancelled, and a second wait is refused", "[no_device]
 TEST_CASE("threads of ended connections are joined while the program goes on", "[no_device]") {
     asio::io_context io;
     for (int i = 0; i < 100; ++i) {
-        connection c{io};
+        connection c{own_thread};
         c.close();
     }
     io.run();
     io.restart();
-    // The last threads post their joining when they end.
+    // A thread posts its own joining when it ends.
     auto const threads = [] {
-        return std::distance(std::filesystem::directory_iterator{"/proc/self/task"}, std::filesystem::directory_iterator{});
+        return std::distance(
+            std::filesystem::directory_iterator{"/proc/self/task"},
+            std::filesystem::directory_iterator{}
+        );
     };
     auto const until = std::chrono::steady_clock::now() + std::chrono::seconds{20};
     while (threads() > 3 && std::chrono::steady_clock::now() < until) {
@@ -185,30 +238,28 @@ TEST_CASE("threads of ended connections are joined while the program goes on", "
         io.restart();
         std::this_thread::yield();
     }
-    CHECK(threads() <= 3);  // this one, and what a sanitizer keeps
+    CHECK(threads() <= 3);  // this one, and a sanitizer's
 }
 
-TEST_CASE("what waits on a polling thread may hold what lives on the program's io_context, and is destroyed before that", "[no_device]") {
-    bool was_destroyed = false;
+TEST_CASE(
+    "what waits on a polling thread for an io_context is destroyed uncalled with that io_context",
+    "[no_device]"
+) {
+    poller const thread;
+    connection c{thread};
+    auto const token = std::make_shared<int>();
     {
         asio::io_context io;
-        // Made first, and so destroyed last: after the timers' service.
-        poller threads{io};
-        auto const end = [&](asio::steady_timer* t) {
-            was_destroyed = true;
-            delete t;
-        };
-        std::shared_ptr<asio::steady_timer> timer{new asio::steady_timer{io, std::chrono::hours{1}}, end};
-        std::promise<void> is_busy;
-        auto& loop = static_cast<asio::io_context&>(asio::query(threads.get_executor(), asio::execution::context));
-        asio::post(loop, [&is_busy, &loop] {
-            is_busy.set_value();
-            // Until the io_context is destroyed, and with it the thread stopped.
-            while (!loop.stopped()) std::this_thread::yield();
-        });
-        is_busy.get_future().wait();
-        // Queued behind it, and never called.
-        asio::post(threads.get_executor(), [t = std::move(timer)] { t->cancel(); });
+        c.async_wait_disconnected(asio::bind_executor(io, [token](error_code) { FAIL("called"); }));
+        CHECK(token.use_count() == 2);
     }
-    CHECK(was_destroyed);
+    CHECK(token.use_count() == 1);
+    c.close();
+    std::promise<void> ended;
+    // The destroyed wait has freed its slot.
+    c.async_wait_disconnected([&](error_code ec) {
+        CHECK_FALSE(ec);
+        ended.set_value();
+    });
+    ended.get_future().wait();
 }

@@ -1,4 +1,5 @@
-// Which work asks for a completion: what somebody waits for, and enough of the rest that a full queue always has one coming.
+// Which work requests are signaled: those with a handler, and enough of the others that a full
+// queue always has a signaled one.
 #include "machines/signal_policy.hpp"
 
 #include <random>
@@ -9,7 +10,9 @@
 using rcverbs::machines::signal_policy;
 using rcverbs::machines::work_window;
 
-TEST_CASE("work that nobody waits for asks for a completion when half of the queue has gone without", "[signal_policy]") {
+TEST_CASE(
+    "work without a handler is signaled once half of the queue is unsignaled", "[signal_policy]"
+) {
     signal_policy p{8};
     p.set_read_depth(16);
     for (int round = 0; round < 3; ++round) {
@@ -20,7 +23,7 @@ TEST_CASE("work that nobody waits for asks for a completion when half of the que
     }
 }
 
-TEST_CASE("work that somebody waits for always asks, and starts the count anew", "[signal_policy]") {
+TEST_CASE("work with a handler is always signaled, and restarts the count", "[signal_policy]") {
     signal_policy p{8};
     CHECK(p.decide(false, true));
     CHECK_FALSE(p.decide(false, false));
@@ -32,7 +35,7 @@ TEST_CASE("work that somebody waits for always asks, and starts the count anew",
     CHECK(p.decide(false, false));
 }
 
-TEST_CASE("reads ask when half of their depth has gone without", "[signal_policy]") {
+TEST_CASE("a read is signaled once half of the read depth is unsignaled", "[signal_policy]") {
     signal_policy p{64};
     p.set_read_depth(4);
     CHECK_FALSE(p.decide(true, false));
@@ -43,13 +46,13 @@ TEST_CASE("reads ask when half of their depth has gone without", "[signal_policy
     CHECK(p.decide(true, false));
 }
 
-TEST_CASE("a queue of one place asks every time", "[signal_policy]") {
+TEST_CASE("with a queue of one slot every request is signaled", "[signal_policy]") {
     signal_policy p{1};
     CHECK(p.decide(false, false));
     CHECK(p.decide(false, false));
 }
 
-TEST_CASE("the next work asks when what was decided could not be posted", "[signal_policy]") {
+TEST_CASE("if a request could not be posted, the next one is signaled", "[signal_policy]") {
     signal_policy p{64};
     CHECK_FALSE(p.decide(false, false));
     p.start_over();
@@ -57,7 +60,7 @@ TEST_CASE("the next work asks when what was decided could not be posted", "[sign
     CHECK_FALSE(p.decide(false, false));
 }
 
-TEST_CASE("whatever is posted, a full queue or a full depth has a completion to come", "[signal_policy]") {
+TEST_CASE("a full queue or a full read depth always has a signaled request", "[signal_policy]") {
     unsigned const seed = GENERATE(take(50, random(0U, 1'000'000U)));
     INFO("seed " << seed);
     std::mt19937 random{seed};
@@ -74,7 +77,7 @@ TEST_CASE("whatever is posted, a full queue or a full depth has a completion to 
             continue;
         }
         REQUIRE(window.signalled() > 0);
-        // The device completes in order: the oldest that asked, and what came before it.
+        // The device completes in order: retires the oldest signaled request and all before it.
         std::uint64_t sequence = window.oldest();
         std::size_t const had = window.signalled();
         while (window.signalled() == had) window.retire(sequence++, [](int, std::uint64_t) {});

@@ -1,10 +1,19 @@
-// Public values: endpoints, slices, errors and their texts, options and the specification's encodings.
+// Public values: endpoints, slices, errors and their texts, options, and the encodings of the
+// specification.
 #include <rcverbs/rcverbs.hpp>
 
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ip/udp.hpp>
+
+#include <array>
 #include <cerrno>
 #include <fstream>
 #include <iterator>
 #include <set>
+#include <sstream>
+#include <unordered_set>
 
 #include "connection/core.hpp"
 #include "error/symbols.hpp"
@@ -34,10 +43,137 @@ TEST_CASE("an endpoint prints as people write it", "[values]") {
     CHECK(code_of([] { endpoint e{"no address", 1}; }) == boost::system::errc::invalid_argument);
 }
 
+TEST_CASE("endpoints are Asio's, and back, and can be printed and hashed", "[values]") {
+    namespace ip = boost::asio::ip;
+    ip::tcp::endpoint const theirs{ip::make_address("192.168.0.1"), 7471};
+    endpoint const ours = theirs;
+    CHECK(ours == endpoint{"192.168.0.1", 7471});
+    CHECK(ip::tcp::endpoint{ours} == theirs);
+    CHECK(static_cast<ip::udp::endpoint>(ours).port() == 7471);
+    endpoint const by_gid = endpoint::infiniband({0xfe, 0x80}, 1);
+    CHECK(code_of([&] {
+              static_cast<void>(ip::tcp::endpoint{by_gid});
+          }) == errc::address_family_unsupported);
+    std::ostringstream text;
+    text << ours << ' ' << by_gid;
+    CHECK(text.str() == ours.to_string() + ' ' + by_gid.to_string());
+    std::unordered_set<endpoint> const known{
+        ours, theirs, endpoint{"192.168.0.1", 7472}, by_gid, endpoint{by_gid.address(), 1}};
+    CHECK(known.size() == 4);
+    CHECK(known.contains(endpoint{"192.168.0.1", 7472}));
+}
+
+TEST_CASE("slices are Asio's buffers, and are sliced inside their bounds only", "[values]") {
+    namespace asio = boost::asio;
+    static_assert(asio::is_mutable_buffer_sequence<local_slice>::value);
+    static_assert(asio::is_const_buffer_sequence<local_slice>::value);
+    static_assert(asio::is_mutable_buffer_sequence<std::vector<local_slice>>::value);
+    static_assert(asio::is_const_buffer_sequence<std::array<local_slice, 2>>::value);
+    static_assert(std::is_trivially_copyable_v<local_slice>);
+    std::array<std::byte, 100> memory{};
+    local_slice const all{memory, local_key{7}};
+    local_slice const part = all.slice(10, 90);
+    CHECK(part.data() == memory.data() + 10);
+    CHECK(part.size() == 90);
+    CHECK(part.key() == local_key{7});
+    CHECK(part.slice(90, 0).size() == 0);
+    CHECK(code_of([&] { static_cast<void>(part.slice(1, 90)); }) == errc::out_of_range);
+    CHECK(code_of([&] { static_cast<void>(part.slice(91, 0)); }) == errc::out_of_range);
+    CHECK(code_of([&] { static_cast<void>(part.slice(2, SIZE_MAX)); }) == errc::out_of_range);
+
+    std::array const two{all.slice(0, 3), all.slice(50, 4)};
+    CHECK(asio::buffer_size(two) == 7);
+    std::string_view const text = "Asio's";
+    CHECK(asio::buffer_copy(two, asio::buffer(text)) == 6);
+    CHECK(memory[2] == std::byte{'i'});
+    CHECK(memory[50] == std::byte{'o'});
+    asio::const_buffer const to_read = part;
+    CHECK(to_read.data() == part.data());
+}
+
+TEST_CASE("a list of slices that would be gone is refused by the compiler", "[values]") {
+    using list = std::vector<local_slice>;
+    static_assert(std::is_convertible_v<list&, local_slices>);
+    static_assert(std::is_convertible_v<list const&, local_slices>);
+    static_assert(std::is_convertible_v<std::span<local_slice const>, local_slices>);
+    static_assert(std::is_convertible_v<local_slice, local_slices>);
+    static_assert(!std::is_constructible_v<local_slices, list>);
+    static_assert(!std::is_constructible_v<local_slices, std::array<local_slice, 2>>);
+    list const pieces(3);
+    CHECK(local_slices{pieces}.count() == 3);
+    CHECK(local_slices{local_slices{pieces}}.count() == 3);
+}
+
+TEST_CASE("a remote region travels as the bytes that are documented", "[values]") {
+    remote_region const r{
+        0x0102030405060708,
+        0x10,
+        remote_key{0xA0B0C0D0},
+        access_flags::remote_read | access_flags::remote_write};
+    auto bytes = r.encode();
+    std::array<unsigned char, 24> const documented{
+        1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0x10, 0xA0, 0xB0, 0xC0, 0xD0, 0, 0, 0, 6};
+    CHECK(std::ranges::equal(bytes, std::as_bytes(std::span{documented})));
+    CHECK(remote_region::decode(bytes) == r);
+    error_code ec;
+    CHECK(remote_region::decode(std::span{bytes}.first(23), ec) == remote_region{});
+    CHECK(ec == errc::malformed_message);
+    bytes[20] = std::byte{1};  // undefined access rights
+    CHECK(code_of([&] {
+              static_cast<void>(remote_region::decode(bytes));
+          }) == errc::malformed_message);
+    bytes[20] = std::byte{0};
+    std::ranges::fill(std::span{bytes}.subspan(8, 8), std::byte{0xFF});  // beyond the address space
+    static_cast<void>(remote_region::decode(bytes, ec));
+    CHECK(ec == errc::malformed_message);
+}
+
+TEST_CASE("codes are equal to what they mean to others", "[values]") {
+    namespace means = boost::system::errc;
+    CHECK(error_code{errc::timed_out} == means::timed_out);
+    CHECK(error_code{errc::stalled} == means::timed_out);
+    CHECK(error_code{errc::access_denied} == means::permission_denied);
+    CHECK(error_code{errc::peer_disconnected} == means::connection_reset);
+    CHECK(error_code{errc::no_rdma_device} == means::no_such_device);
+    CHECK(error_code{wc_errc::retry_exceeded} == means::timed_out);
+    CHECK(error_code{wc_errc::remote_access} == means::permission_denied);
+    CHECK(error_code{cm_errc::rejected_no_listener} == means::connection_refused);
+    CHECK(error_code{cm_errc::unreachable} == means::host_unreachable);
+    CHECK(error_code{errc::not_connected} == boost::asio::error::not_connected);
+    CHECK(error_code{errc::not_connected} == means::not_connected);
+    CHECK_FALSE(error_code{errc::timed_out} == means::connection_reset);
+    // No error code may be equivalent to success.
+    for (int value = 1; value < 50; ++value) {
+        CHECK(error_code{value, rcverbs_category()}.default_error_condition().value() != 0);
+        CHECK(error_code{value, work_completion_category()}.default_error_condition().value() != 0);
+        CHECK(
+            error_code{value, connection_manager_category()}.default_error_condition().value() != 0
+        );
+    }
+}
+
+// Compiled with the warning that users enable, as an error.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic error "-Wmissing-field-initializers"
+TEST_CASE("options are named where they are given, without a warning", "[values]") {
+    connection_options const c{
+        .queue_pair = {.send_queue_depth = 3}, .placement = {.domain = domain_sharing::shared}};
+    acceptor_options const a{.connection = c, .backlog = 5};
+    connector_options<> const again{.backoff = {.factor = 3.0}};
+    shared_receive_options const shared{.depth = 7};
+    session_options const s{.mode = 2};
+    polling_options const p{.mode = poll_mode::busy};
+    CHECK(a.connection.queue_pair.send_queue_depth == 3);
+    CHECK(again.backoff.factor == 3.0);
+    CHECK(shared.depth + s.mode == 9);
+    CHECK(p.mode == poll_mode::busy);
+}
+#pragma GCC diagnostic pop
+
 TEST_CASE("a remote region is sliced inside its bounds only", "[values]") {
     remote_region const r{1000, 100, remote_key{5}, access_flags::remote_read};
     CHECK(r.slice(10, 90) == remote_region{1010, 90, remote_key{5}, access_flags::remote_read});
-    CHECK(r.slice(100, 0).size_bytes() == 0);
+    CHECK(r.slice(100, 0).size() == 0);
     CHECK(code_of([&] { r.slice(101, 0); }) == errc::out_of_range);
     CHECK(code_of([&] { r.slice(1, 100); }) == errc::out_of_range);
     CHECK(code_of([&] { r.slice(2, UINT64_MAX); }) == errc::out_of_range);
@@ -47,16 +183,29 @@ TEST_CASE("a remote region is sliced inside its bounds only", "[values]") {
 
 TEST_CASE("access is checked by its bits", "[values]") {
     CHECK(allows(access_flags::remote_read | access_flags::local_write, access_flags::remote_read));
-    CHECK_FALSE(allows(access_flags::remote_read, access_flags::remote_read | access_flags::remote_write));
+    CHECK_FALSE(
+        allows(access_flags::remote_read, access_flags::remote_read | access_flags::remote_write)
+    );
     CHECK(allows(access_flags::local_read, access_flags::local_read));
 }
 
-TEST_CASE("operations are refused before posting where sizes, rights or alignment do not fit", "[values]") {
+TEST_CASE(
+    "operations are refused before posting where sizes, rights or alignment do not fit", "[values]"
+) {
     std::array<std::byte, 16> memory{};
     local_slice const local{memory, local_key{1}};
-    CHECK(detail::check(local, {0, 16, {}, access_flags::remote_write}, access_flags::remote_write) == errc{});
-    CHECK(detail::check(local, {0, 15, {}, access_flags::remote_write}, access_flags::remote_write) == errc::out_of_range);
-    CHECK(detail::check(local, {0, 16, {}, access_flags::remote_read}, access_flags::remote_write) == errc::access_denied);
+    CHECK(
+        detail::check(local, {0, 16, {}, access_flags::remote_write}, access_flags::remote_write) ==
+        errc{}
+    );
+    CHECK(
+        detail::check(local, {0, 15, {}, access_flags::remote_write}, access_flags::remote_write) ==
+        errc::out_of_range
+    );
+    CHECK(
+        detail::check(local, {0, 16, {}, access_flags::remote_read}, access_flags::remote_write) ==
+        errc::access_denied
+    );
     CHECK(detail::check({64, {}}) == errc{});
     CHECK(detail::check({63, {}}) == errc::misaligned);
     CHECK(detail::check({64, {}, access_flags::remote_read}) == errc::access_denied);
@@ -91,9 +240,13 @@ TEST_CASE("refusals of one operation are not fatal, everything else is", "[value
 
 TEST_CASE("a failure names step, address, cause, remedy and number", "[values]") {
     failure const f{step::connect, cm_errc::rejected_no_listener, {"10.0.0.1", 7471}, 8};
-    CHECK(f.message() ==
-          "connect 10.0.0.1:7471: rejected: nobody listens there; start the server, or check address and port "
-          "[rcverbs.connection_manager 1008 RDMA_CM_EVENT_REJECTED, reason: invalid service id, status 8]");
+    CHECK(
+        f.message() ==
+        "connect 10.0.0.1:7471: rejected: no program listens there. Start the server, or check "
+        "address and port. "
+        "[rcverbs.connection_manager 1008 RDMA_CM_EVENT_REJECTED, reason: invalid service id, "
+        "status 8]"
+    );
 }
 
 TEST_CASE("every family of C calls says its errno", "[values]") {
@@ -136,62 +289,102 @@ TEST_CASE("options out of range are refused", "[values]") {
         return detail::validate(o) == errc::invalid_option;
     };
     CHECK_FALSE(refused([](connection_options&) {}));
-    CHECK(refused([](connection_options& o) { o.retry_count = 7; }));
-    CHECK(refused([](connection_options& o) { o.rnr_retry_count = 8; }));
-    CHECK(refused([](connection_options& o) { o.send_queue_depth = 0; }));
-    CHECK(refused([](connection_options& o) { o.receive_queue_depth = 0; }));
-    CHECK(refused([](connection_options& o) { o.connect_deadline = 0ms; }));
-    CHECK(refused([](connection_options& o) { o.drain_deadline = -1ms; }));
-    CHECK(refused([](connection_options& o) { o.min_rnr_timer = 1us; }));
-    CHECK(refused([](connection_options& o) { o.ack_timeout = 1ns; }));
-    boost::asio::io_context io;
-    CHECK(refused([&](connection_options& o) {
-        o.progress = progress_on::context;
-        o.shared_poller = poller{io};
-    }));
+    CHECK(refused([](connection_options& o) { o.queue_pair.retry_count = 7; }));
+    CHECK(refused([](connection_options& o) { o.queue_pair.rnr_retry_count = 8; }));
+    CHECK(refused([](connection_options& o) { o.queue_pair.send_queue_depth = 0; }));
+    CHECK(refused([](connection_options& o) { o.queue_pair.receive_queue_depth = 0; }));
+    CHECK(refused([](connection_options& o) { o.deadlines.connect = 0ms; }));
+    CHECK(refused([](connection_options& o) { o.deadlines.drain = -1ms; }));
+    CHECK(refused([](connection_options& o) { o.queue_pair.min_rnr_timer = 1us; }));
+    CHECK(refused([](connection_options& o) { o.queue_pair.ack_timeout = 1ns; }));
 }
 
-TEST_CASE("the table of errors has every error, with its number, and says of each whether it is fatal", "[values]") {
-    std::ifstream in{RCVERBS_DOCS "/reference/errors.md"};
-    REQUIRE(in);
-    std::string const table{std::istreambuf_iterator<char>{in}, {}};
-    int found = 0;
-    auto const check = [&](error_code const& ec, std::string const& name) {
-        std::string const row = "\n| `" + name + "` | " + std::to_string(ec.value()) + " | ";
-        INFO(row);
-        std::size_t const at = table.find(row);
-        REQUIRE(at != std::string::npos);
-        std::string const line = table.substr(at + 1, table.find('\n', at + 1) - at - 1);
-        CHECK((line.find("| yes |") != std::string::npos) == is_fatal(ec));
-        CHECK((line.find("| no |") != std::string::npos) == !is_fatal(ec));
-        ++found;
-    };
-    for (int value = 1; value < 100; ++value) {
-        error_code const ours{value, rcverbs_category()};
-        if (ours.message() != "unknown error") {
-            std::string const symbol = rcverbs::detail::symbol_of(ours);
-            REQUIRE(symbol.starts_with("errc::"));
-            check(ours, symbol.substr(6));
+TEST_CASE("a refused option is named, with its value and its range", "[values]") {
+    auto const text_of = [](auto make) -> std::string {
+        try {
+            make();
+        } catch (boost::system::system_error const& e) {
+            CHECK(e.code() == errc::invalid_option);
+            return e.what();
         }
-        error_code const status{value, work_completion_category()};
-        if (status.message() != "unknown completion status") {
-            CHECK(rcverbs::detail::symbol_of(status).starts_with("IBV_WC_"));
-            // By its number: the names are ours.
-            std::string const number = "` | " + std::to_string(value) + " | " + rcverbs::detail::symbol_of(status).substr(7) + " | ";
-            INFO(number);
-            CHECK(table.find(number) != std::string::npos);
+        return "";
+    };
+    using test::ContainsSubstring;
+    boost::asio::io_context io;
+    connection_options o;
+    o.queue_pair.retry_count = 7;
+    CHECK_THAT(
+        text_of([&] { connection c(io, o); }),
+        ContainsSubstring("connection_options::queue_pair.retry_count is 7, not 0 to 6")
+    );
+    acceptor_options listening{.connection = o};
+    CHECK_THAT(
+        text_of([&] {
+            acceptor a(io, {"10.0.0.1", 0}, listening);
+        }),
+        ContainsSubstring("retry_count is 7")
+    );
+    listening = {.backlog = 5000};
+    CHECK_THAT(
+        text_of([&] {
+            acceptor a(io, {"10.0.0.1", 0}, listening);
+        }),
+        ContainsSubstring("acceptor_options::backlog is 5000, not 1 to 4096")
+    );
+    o = {.deadlines = {.drain = -1ms}};
+    CHECK_THAT(
+        text_of([&] { connection c(io, o); }),
+        ContainsSubstring("deadlines.drain is -1 ms, not 1 ms or more")
+    );
+    o = {.queue_pair = {.ack_timeout = 1us}};
+    CHECK_THAT(
+        text_of([&] { connection c(io, o); }),
+        ContainsSubstring("ack_timeout is 1000 ns, not 4096 ns to 8800000000000 ns")
+    );
+    o.placement = {.domain = domain_sharing::isolated, .shared_receives = shared_receive_queue{io}};
+    o.queue_pair = {};
+    CHECK_THAT(
+        text_of([&] { connection c(io, o); }), ContainsSubstring("does not go with shared_receives")
+    );
+    o.placement = {.domain = protection_domain{}};
+    CHECK_THAT(
+        text_of([&] { connection c(io, o); }), ContainsSubstring("placement.domain is not open")
+    );
+    CHECK_THAT(
+        text_of([&] { session s(connection(io), {.finish_deadline = 0ms}); }),
+        ContainsSubstring("session_options::finish_deadline is 0 ms")
+    );
+    connector_options<> again{.backoff = {.jitter = 1.5}};
+    CHECK_THAT(
+        text_of([&] {
+            connector c(io, {"10.0.0.1", 1}, again);
+        }),
+        ContainsSubstring("backoff_options::jitter is 1.50, not 0.00 to 1.00")
+    );
+    CHECK_THAT(
+        text_of([&] { shared_receive_queue q(io, {.depth = 0}); }),
+        ContainsSubstring("shared_receive_options::depth is 0, not 1 or more")
+    );
+}
+
+TEST_CASE("every error says what happened and what to do", "[values]") {
+    int found = 0;
+    for (int value = 1; value < 2000; ++value) {
+        for (auto const& ec :
+             {error_code{value, rcverbs_category()},
+              error_code{value, work_completion_category()},
+              error_code{value, connection_manager_category()}}) {
+            std::string const text = ec.message();
+            if (text.starts_with("unknown ") || text.starts_with("connection manager event ") ||
+                text.starts_with("rejected with reason "))
+                continue;
+            INFO(text);
+            CHECK(text.ends_with('.'));
+            CHECK(text.find(". ") != std::string::npos);
             ++found;
         }
     }
-    CHECK(found == 38 + 23);
-    for (auto const& [code, name] : {std::pair{cm_errc::address_error, "address_error"}, {cm_errc::route_error, "route_error"},
-                                    {cm_errc::connect_error, "connect_error"}, {cm_errc::unreachable, "unreachable"},
-                                    {cm_errc::rejected, "rejected"}, {cm_errc::disconnected, "disconnected"},
-                                    {cm_errc::device_removal, "device_removal"}, {cm_errc::address_change, "address_change"},
-                                    {cm_errc::rejected_no_listener, "rejected_no_listener"},
-                                    {cm_errc::rejected_stale, "rejected_stale"}, {cm_errc::rejected_by_peer, "rejected_by_peer"}}) {
-        check(code, name);
-    }
+    CHECK(found == 46 + 23 + 11 + 5);
 }
 
 TEST_CASE("a failure names events, statuses and errno values", "[values]") {
@@ -200,11 +393,33 @@ TEST_CASE("a failure names events, statuses and errno values", "[values]") {
         INFO(f.message());
         return f.message().ends_with(tail);
     };
-    CHECK(ends_with({step::resolve_address, cm_errc::address_error, there, -110}, "[rcverbs.connection_manager 1 RDMA_CM_EVENT_ADDR_ERROR, status -110 ETIMEDOUT]"));
-    CHECK(ends_with({step::transfer, errc::port_down, there, 10}, "[rcverbs 36 errc::port_down, IBV_EVENT_PORT_ERR (10)]"));
-    CHECK(ends_with({step::transfer, wc_errc::retry_exceeded, there, 129}, "[rcverbs.work_completion 12 IBV_WC_RETRY_EXC_ERR, vendor error 129]"));
+    CHECK(ends_with(
+        {step::resolve_address, cm_errc::address_error, there, -110},
+        "[rcverbs.connection_manager 1 RDMA_CM_EVENT_ADDR_ERROR, status -110 ETIMEDOUT]"
+    ));
+    CHECK(ends_with(
+        {step::transfer, errc::port_down, there, 10},
+        "[rcverbs 36 errc::port_down, IBV_EVENT_PORT_ERR (10)]"
+    ));
+    CHECK(ends_with(
+        {step::transfer, wc_errc::retry_exceeded, there, 129},
+        "[rcverbs.work_completion 12 IBV_WC_RETRY_EXC_ERR, vendor error 129]"
+    ));
     error_code const unknown{1099, connection_manager_category()};
-    CHECK(ends_with({step::connect, unknown, there, 99}, "[rcverbs.connection_manager 1099 RDMA_CM_EVENT_REJECTED, reason: 99, status 99]"));
+    CHECK(ends_with(
+        {step::connect, unknown, there, 99},
+        "[rcverbs.connection_manager 1099 RDMA_CM_EVENT_REJECTED, reason: 99, status 99]"
+    ));
+    // The values of rdma_cma.h: 6 and 7 are easily confused.
+    CHECK(ends_with(
+        {step::connect, cm_errc::connect_error, there, -110},
+        "[rcverbs.connection_manager 6 RDMA_CM_EVENT_CONNECT_ERROR, status -110 ETIMEDOUT]"
+    ));
+    CHECK(ends_with(
+        {step::connect, cm_errc::unreachable, there, -110},
+        "[rcverbs.connection_manager 7 RDMA_CM_EVENT_UNREACHABLE, status -110 ETIMEDOUT]"
+    ));
+    CHECK(failure{}.message() == "no failure");
     error_code const no_memory{ENOMEM, boost::system::system_category()};
     std::string const text = failure{step::create_queue_pair, no_memory, there, 0}.message();
     INFO(text);
@@ -214,14 +429,29 @@ TEST_CASE("a failure names events, statuses and errno values", "[values]") {
 }
 
 TEST_CASE("what may help is tried again, and what cannot is not", "[values]") {
-    for (error_code const ec : {error_code{errc::timed_out}, error_code{errc::peer_busy}, error_code{errc::port_down},
-                                error_code{cm_errc::rejected_no_listener}, error_code{wc_errc::retry_exceeded},
-                                error_code{ENETUNREACH, boost::system::system_category()}}) {
+    for (error_code const ec :
+         {error_code{errc::timed_out},
+          error_code{errc::peer_busy},
+          error_code{errc::port_down},
+          error_code{cm_errc::rejected_no_listener},
+          error_code{wc_errc::retry_exceeded},
+          error_code{
+              wc_errc::
+                  remote_access},  // a peer that restarts revokes its keys before its connection ends
+
+          error_code{ENETUNREACH, boost::system::system_category()}}) {
         INFO(ec.message());
         CHECK(is_transient(ec));
     }
-    for (error_code const ec : {error_code{}, error_code{errc::mode_mismatch}, error_code{errc::foreign_peer}, error_code{errc::version_mismatch},
-                                error_code{errc::invalid_option}, error_code{errc::foreign_domain}, error_code{wc_errc::remote_access}, error_code{EACCES, boost::system::system_category()}}) {
+    for (error_code const ec :
+         {error_code{},
+          error_code{errc::mode_mismatch},
+          error_code{errc::foreign_peer},
+          error_code{errc::version_mismatch},
+          error_code{errc::invalid_option},
+          error_code{errc::foreign_domain},
+          error_code{errc::not_connected},
+          error_code{EACCES, boost::system::system_category()}}) {
         INFO(ec.message());
         CHECK_FALSE(is_transient(ec));
     }

@@ -1,4 +1,4 @@
-// What is on the wire, byte for byte, and that decoders take any bytes without harm.
+// The wire formats, byte for byte; decoders accept arbitrary bytes without harm.
 #include <cstring>
 #include <random>
 
@@ -28,7 +28,13 @@ std::vector<std::byte> encoded(message const& m) {
 }
 
 regions_message sample() {
-    return {{{"blocks", remote_region{0x0102030405060708, 0x1000, remote_key{0xA0B0C0D0}, access_flags::remote_read | access_flags::remote_write}}}};
+    return {
+        {{"blocks",
+          remote_region{
+              0x0102030405060708,
+              0x1000,
+              remote_key{0xA0B0C0D0},
+              access_flags::remote_read | access_flags::remote_write}}}};
 }
 
 }  // namespace
@@ -39,8 +45,10 @@ TEST_CASE("a hello has the documented bytes", "[wire]") {
     h.message_bytes_max = 3088;
     h.receives = 2;
     auto const out = encode(h);
-    CHECK(std::vector<std::byte>(out.begin(), out.end()) ==
-          bytes({'R', 'C', 'V', 'S', 0, 1, 0, 0, 0x11, 0x22, 0x33, 0x44, 0, 0, 0x0C, 0x10, 0, 2, 0, 0, 0, 0, 0, 0}));
+    CHECK(std::vector<std::byte>(out.begin(), out.end()) == bytes({'R', 'C', 'V',  'S',  0,    1,
+                                                                   0,   0,   0x11, 0x22, 0x33, 0x44,
+                                                                   0,   0,   0x0C, 0x10, 0,    2,
+                                                                   0,   0,   0,    0,    0,    0}));
 }
 
 TEST_CASE("a hello survives the connection manager's padding", "[wire]") {
@@ -63,36 +71,92 @@ TEST_CASE("a hello of another kind, or none, is a foreign peer", "[wire]") {
     CHECK(ec == errc::foreign_peer);
 }
 
-TEST_CASE("a hello is judged by version, then by mode", "[wire]") {
-    hello ours;
-    hello theirs;
-    CHECK(judge(ours, theirs) == verdict::welcome);
+namespace {
+
+hello session_hello() {
+    hello h;
+    h.message_bytes_max = 3088;
+    h.receives = 2;
+    return h;
+}
+
+}  // namespace
+
+TEST_CASE("a request is judged by version, then by its format, then by mode", "[wire]") {
+    hello const ours = session_hello();
+    CHECK(judge_request(ours, ours) == verdict::welcome);
+    hello theirs = ours;
     theirs.mode = 1;
-    CHECK(judge(ours, theirs) == verdict::mode_mismatch);
+    CHECK(judge_request(ours, theirs) == verdict::mode_mismatch);
+    theirs.receives = 1;
+    CHECK(judge_request(ours, theirs) == verdict::malformed);
     theirs.version = 2;
-    CHECK(judge(ours, theirs) == verdict::version_mismatch);
+    CHECK(judge_request(ours, theirs) == verdict::version_mismatch);
     CHECK(to_error(verdict::mode_mismatch) == errc::mode_mismatch);
     CHECK(to_error(static_cast<verdict>(999)) == errc::foreign_peer);
 }
 
+TEST_CASE(
+    "a request with a verdict, set reserved bytes, or too few or short receives is malformed",
+    "[wire]"
+) {
+    hello const ours = session_hello();
+    hello theirs = ours;
+    SECTION("verdict") { theirs.answer = verdict::busy; }
+    SECTION("no message received") { theirs.message_bytes_max = 0; }
+    SECTION("MSG_DONE not received") { theirs.message_bytes_max = 15; }
+    SECTION("one receive") { theirs.receives = 1; }
+    SECTION("reserved bytes") {
+        auto bytes = encode(ours);
+        std::size_t const at = GENERATE(range(std::size_t{18}, std::size_t{24}));
+        bytes[at] = std::byte{1};
+        error_code ec;
+        theirs = decode_hello(bytes, ec);
+        CHECK_FALSE(ec);
+    }
+    CHECK(judge_request(ours, theirs) == verdict::malformed);
+    CHECK(check_acceptance(ours, theirs).failed());
+}
+
+TEST_CASE("an acceptance must say welcome, and a refusal must not", "[wire]") {
+    hello const ours = session_hello();
+    CHECK_FALSE(check_acceptance(ours, ours));
+    hello theirs = ours;
+    theirs.answer = verdict::busy;
+    CHECK(check_acceptance(ours, theirs) == errc::malformed_message);
+    CHECK(check_refusal(theirs) == errc::peer_busy);
+    theirs.answer = verdict::welcome;
+    CHECK(check_refusal(theirs) == errc::malformed_message);
+    theirs.mode = 1;
+    CHECK(check_acceptance(ours, theirs) == errc::mode_mismatch);
+}
+
 TEST_CASE("MSG_MR has the documented bytes", "[wire]") {
-    auto expected = bytes({'R', 'C', 'V', 'M', 1, 1, 0, 1, 0, 0, 0, 64, 0, 0, 0, 0,
-                           1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0x10, 0, 0xA0, 0xB0, 0xC0, 0xD0, 0, 0, 0, 6,
-                           'b', 'l', 'o', 'c', 'k', 's'});
+    auto expected = bytes({'R',  'C',  'V',  'M',  1, 1, 0, 1, 0,   0,   0,   64,  0,   0,  0,    0,
+                           1,    2,    3,    4,    5, 6, 7, 8, 0,   0,   0,   0,   0,   0,  0x10, 0,
+                           0xA0, 0xB0, 0xC0, 0xD0, 0, 0, 0, 6, 'b', 'l', 'o', 'c', 'k', 's'});
     expected.resize(64);
     CHECK(encoded(sample()) == expected);
 }
 
 TEST_CASE("MSG_DONE has the documented bytes", "[wire]") {
-    CHECK(encoded(done_message{}) == bytes({'R', 'C', 'V', 'M', 1, 2, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0}));
+    CHECK(
+        encoded(done_message{}) == bytes({'R', 'C', 'V', 'M', 1, 2, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0})
+    );
 }
 
 TEST_CASE("decoding undoes encoding, from no region to as many as there may be", "[wire]") {
     for (std::size_t const count : {std::size_t{0}, std::size_t{1}, std::size_t{2}, regions_max}) {
         regions_message m;
         for (std::size_t i = 0; i < count; ++i) {
-            m.regions.push_back({std::string(i % (region_name_bytes_max + 1), 'x'),
-                                 remote_region{i * 4096, i, remote_key{static_cast<std::uint32_t>(i)}, access_flags::remote_atomic | access_flags::local_write}});
+            m.regions.push_back(
+                {std::string(i % (region_name_bytes_max + 1), 'x'),
+                 remote_region{
+                     i * 4096,
+                     i,
+                     remote_key{static_cast<std::uint32_t>(i)},
+                     access_flags::remote_atomic | access_flags::local_write}}
+            );
         }
         error_code ec;
         CHECK(std::get<regions_message>(decode(encoded(m), ec)) == m);
@@ -131,11 +195,22 @@ TEST_CASE("every byte of a message that may not differ is checked", "[wire]") {
     }
 }
 
-TEST_CASE("a region that wraps around the address space, unknown rights and a dirty name are refused", "[wire]") {
+TEST_CASE(
+    "a region that wraps around the address space, unknown rights and a dirty name are refused",
+    "[wire]"
+) {
     error_code ec;
-    static_cast<void>(decode(encoded(regions_message{{{"x", remote_region{UINT64_MAX - 5, 6, remote_key{}, access_flags::remote_read}}}}), ec));
+    static_cast<void>(decode(
+        encoded(regions_message{
+            {{"x", remote_region{UINT64_MAX - 5, 6, remote_key{}, access_flags::remote_read}}}}),
+        ec
+    ));
     CHECK(ec == errc::malformed_message);
-    static_cast<void>(decode(encoded(regions_message{{{"x", remote_region{0, 1, remote_key{}, static_cast<rcverbs::access_flags>(0x10)}}}}), ec));
+    static_cast<void>(decode(
+        encoded(regions_message{
+            {{"x", remote_region{0, 1, remote_key{}, static_cast<rcverbs::access_flags>(0x10)}}}}),
+        ec
+    ));
     CHECK(ec == errc::malformed_message);
     auto dirty = encoded(sample());
     dirty.back() = std::byte{'x'};
@@ -155,7 +230,8 @@ TEST_CASE("decoders take random and mutated bytes", "[wire]") {
             if (i % 4 == 0 && in.size() >= 6) std::memcpy(in.data(), good.data(), 6);
         } else {
             in = good;
-            for (auto n = random() % 4; n > 0; --n) in[random() % in.size()] = static_cast<std::byte>(random());
+            for (auto n = random() % 4; n > 0; --n)
+                in[random() % in.size()] = static_cast<std::byte>(random());
             in.resize(random() % (in.size() + 1));
             if (random() % 2 == 0) in.resize(good.size());
         }
@@ -164,16 +240,18 @@ TEST_CASE("decoders take random and mutated bytes", "[wire]") {
         message const m = decode(in, ec);
         if (ec) continue;
         ++accepted;
-        // What is accepted means the same bytes again.
+        // An accepted message encodes to the same bytes.
         REQUIRE(encoded(m) == in);
     }
     CHECK(accepted > 100);
 }
 
-TEST_CASE("a queue pair's address has the bytes that are documented, and random bytes are none", "[wire]") {
+TEST_CASE(
+    "a queue pair's address has the bytes that are documented, and random bytes are none", "[wire]"
+) {
     queue_pair_address a;
     a.queue_pair_number = 0x123456;
-    a.first_packet = 0xABCDEF;
+    a.starting_psn = 0xABCDEF;
     for (std::size_t i = 0; i < 16; ++i) a.gid[i] = static_cast<std::uint8_t>(i + 1);
     a.lid = 0x0203;
     a.mtu = 3;
@@ -181,8 +259,9 @@ TEST_CASE("a queue pair's address has the bytes that are documented, and random 
     a.responder_resources = 8;
     a.rnr_retry_count = 6;
     auto const bytes = a.encode();
-    unsigned char const golden[40] = {'R', 'C', 'V', 'Q', 0,  1,  0,  0,  0,  0x12, 0x34, 0x56, 0, 0xAB, 0xCD, 0xEF, 1, 2, 3, 4,
-                                      5,   6,   7,   8,   9,  10, 11, 12, 13, 14,   15,   16,   2, 3,    3,    16,   8, 6, 0, 0};
+    unsigned char const golden[40] = {
+        'R', 'C', 'V', 'Q', 0, 1,  0,  0,  0,  0x12, 0x34, 0x56, 0, 0xAB, 0xCD, 0xEF, 1, 2, 3, 4,
+        5,   6,   7,   8,   9, 10, 11, 12, 13, 14,   15,   16,   2, 3,    3,    16,   8, 6, 0, 0};
     CHECK(std::memcmp(bytes.data(), golden, sizeof golden) == 0);
     error_code ec;
     CHECK(queue_pair_address::decode(bytes, ec) == a);
@@ -199,7 +278,7 @@ TEST_CASE("a queue pair's address has the bytes that are documented, and random 
     };
     CHECK(with(0, 'X') == errc::foreign_peer);
     CHECK(with(5, 2) == errc::version_mismatch);
-    CHECK(with(8, 1) == errc::malformed_message);   // more than 24 bits
+    CHECK(with(8, 1) == errc::malformed_message);  // more than 24 bits
     CHECK(with(34, 6) == errc::malformed_message);  // no such MTU
     CHECK(with(37, 8) == errc::malformed_message);
 }

@@ -1,4 +1,5 @@
-// From requests to work requests: every opcode's fields, and how lists of slices and long transfers are cut.
+// Converting requests to work requests: the fields of every opcode, and the splitting of slice
+// lists and long transfers.
 #include "verbs/work_request.hpp"
 
 #include <rcverbs/detail/start.hpp>
@@ -13,7 +14,7 @@
 using namespace rcverbs;
 using detail::operation_kind;
 using detail::progress_mark;
-using detail::request;
+using detail::work_request;
 
 namespace {
 
@@ -23,7 +24,7 @@ struct piece {
 };
 
 /// All pieces of a request.
-std::vector<piece> build_all(request const& what, verbs::piece_limits const& limits) {
+std::vector<piece> build_all(work_request const& what, verbs::piece_limits const& limits) {
     std::vector<piece> all;
     progress_mark at;
     for (bool is_last = false; !is_last;) {
@@ -43,13 +44,18 @@ local_slice slice(std::size_t at, std::size_t size, std::uint32_t key = 7) {
     return {std::span{memory}.subspan(at, size), local_key{key}};
 }
 
-request transfer(operation_kind kind, local_slices const& local) {
+work_request transfer(operation_kind kind, local_slices const& local) {
     return detail::transfer_request(
-        kind, local, remote_region{0x1000, local.size_bytes(), remote_key{42}, access_flags::remote_write}, 0x01020304
+        kind,
+        local,
+        remote_region{0x1000, local.size(), remote_key{42}, access_flags::remote_write},
+        0x01020304
     );
 }
 
-std::uint64_t address(std::size_t at) { return reinterpret_cast<std::uintptr_t>(memory.data()) + at; }
+std::uint64_t address(std::size_t at) {
+    return reinterpret_cast<std::uintptr_t>(memory.data()) + at;
+}
 
 }  // namespace
 
@@ -59,10 +65,14 @@ TEST_CASE("each operation has its opcode", "[work_request]") {
         ibv_wr_opcode opcode;
     };
     row const r = GENERATE(
-        row{operation_kind::send, IBV_WR_SEND}, row{operation_kind::send_with_immediate, IBV_WR_SEND_WITH_IMM},
-        row{operation_kind::send_with_invalidate, IBV_WR_SEND_WITH_INV}, row{operation_kind::write, IBV_WR_RDMA_WRITE},
-        row{operation_kind::write_with_immediate, IBV_WR_RDMA_WRITE_WITH_IMM}, row{operation_kind::read, IBV_WR_RDMA_READ},
-        row{operation_kind::fetch_add, IBV_WR_ATOMIC_FETCH_AND_ADD}, row{operation_kind::compare_swap, IBV_WR_ATOMIC_CMP_AND_SWP}
+        row{operation_kind::send, IBV_WR_SEND},
+        row{operation_kind::send_with_immediate, IBV_WR_SEND_WITH_IMM},
+        row{operation_kind::send_with_invalidate, IBV_WR_SEND_WITH_INV},
+        row{operation_kind::write, IBV_WR_RDMA_WRITE},
+        row{operation_kind::write_with_immediate, IBV_WR_RDMA_WRITE_WITH_IMM},
+        row{operation_kind::read, IBV_WR_RDMA_READ},
+        row{operation_kind::fetch_add, IBV_WR_ATOMIC_FETCH_AND_ADD},
+        row{operation_kind::compare_swap, IBV_WR_ATOMIC_CMP_AND_SWP}
     );
     std::vector<piece> const all = build_all(transfer(r.kind, slice(8, 8)), {1 << 20, 4});
     REQUIRE(all.size() == 1);
@@ -77,13 +87,16 @@ TEST_CASE("each operation has its opcode", "[work_request]") {
 
 TEST_CASE("the fields of a work request are where its opcode looks for them", "[work_request]") {
     verbs::piece_limits const limits{1 << 20, 1};
-    piece const write = build_all(transfer(operation_kind::write_with_immediate, slice(0, 16)), limits)[0];
+    piece const write =
+        build_all(transfer(operation_kind::write_with_immediate, slice(0, 16)), limits)[0];
     CHECK(write.wr.wr.rdma.remote_addr == 0x1000);
     CHECK(write.wr.wr.rdma.rkey == 42);
     CHECK(write.wr.imm_data == htonl(0x01020304));
-    piece const invalidate = build_all(transfer(operation_kind::send_with_invalidate, slice(0, 16)), limits)[0];
+    piece const invalidate =
+        build_all(transfer(operation_kind::send_with_invalidate, slice(0, 16)), limits)[0];
     CHECK(invalidate.wr.invalidate_rkey == 42);
-    request swap = detail::atomic_request(operation_kind::compare_swap, {64, remote_key{9}}, 5, 6);
+    work_request swap =
+        detail::atomic_request(operation_kind::compare_swap, {64, remote_key{9}}, 5, 6);
     swap.is_fenced = true;
     piece const atomic = build_all(swap, limits)[0];
     CHECK(atomic.wr.wr.atomic.remote_addr == 64);
@@ -95,20 +108,30 @@ TEST_CASE("the fields of a work request are where its opcode looks for them", "[
 }
 
 TEST_CASE("what is longer than a message is cut at the limit", "[work_request]") {
-    std::vector<piece> const all = build_all(transfer(operation_kind::write_with_immediate, slice(100, 2500)), {1000, 4});
+    std::vector<piece> const all =
+        build_all(transfer(operation_kind::write_with_immediate, slice(100, 2500)), {1000, 4});
     REQUIRE(all.size() == 3);
     for (std::size_t i = 0; i < 3; ++i) {
         CHECK(all[i].wr.wr.rdma.remote_addr == 0x1000 + i * 1000);
         REQUIRE(all[i].segments.size() == 1);
         CHECK(all[i].segments[0].addr == address(100 + i * 1000));
         CHECK(all[i].segments[0].length == (i < 2 ? 1000 : 500));
-        // The peer is told with the last.
+        // The last piece has the immediate data.
         CHECK(all[i].wr.opcode == (i < 2 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_WRITE_WITH_IMM));
     }
 }
 
-TEST_CASE("more slices than fit into one work request go into several, at the right remote offsets", "[work_request]") {
-    std::vector<local_slice> const list{slice(0, 10), slice(500, 0), slice(100, 20), slice(200, 30, 8), slice(300, 40), slice(900, 0)};
+TEST_CASE(
+    "more slices than fit into one work request go into several, at the right remote offsets",
+    "[work_request]"
+) {
+    std::vector<local_slice> const list{
+        slice(0, 10),
+        slice(500, 0),
+        slice(100, 20),
+        slice(200, 30, 8),
+        slice(300, 40),
+        slice(900, 0)};
     std::vector<piece> const all = build_all(transfer(operation_kind::read, list), {1 << 20, 3});
     REQUIRE(all.size() == 2);
     CHECK(all[0].segments.size() == 3);
@@ -128,8 +151,15 @@ TEST_CASE("a slice is cut where the message ends, and goes on in the next", "[wo
     for (piece const& p : all) {
         for (ibv_sge const& s : p.segments) segments.emplace_back(s.addr, s.length);
     }
-    CHECK(segments == std::vector<std::pair<std::uint64_t, std::uint32_t>>{
-        {address(0), 70}, {address(1000), 30}, {address(1030), 40}, {address(2000), 60}, {address(2060), 10}});
+    CHECK(
+        segments ==
+        std::vector<std::pair<std::uint64_t, std::uint32_t>>{
+            {address(0), 70},
+            {address(1000), 30},
+            {address(1030), 40},
+            {address(2000), 60},
+            {address(2060), 10}}
+    );
     CHECK(all[2].wr.wr.rdma.remote_addr == 0x1000 + 200);
 }
 

@@ -1,4 +1,5 @@
-// The account of a work queue: full means full, slots come back with polled completions only, reads are counted apart.
+// Accounting of a work queue: capacity, slots that only polled completions free, and a separate
+// limit for reads.
 #include "machines/work_window.hpp"
 
 #include <deque>
@@ -52,7 +53,10 @@ TEST_CASE("a completion frees all earlier work that asked for none", "[work_wind
     CHECK_FALSE(w.is_posted(8));
 }
 
-TEST_CASE("reads and atomics never exceed their depth, and other work passes by the account", "[work_window]") {
+TEST_CASE(
+    "reads and atomics never exceed their depth, and other work passes by the account",
+    "[work_window]"
+) {
     work_window<int> w{8, 2};
     w.post(0, true);
     w.post(1, true);
@@ -115,21 +119,22 @@ TEST_CASE("random posts and completions keep the account and the order", "[work_
 }
 
 TEST_CASE("every state of a window takes every event, or refuses it", "[work_window]") {
-    // A window of 3 slots and 1 read: what each state answers, and what each event leaves. Posting what can_post()
-    // refuses, taking back more than is posted and retiring what is not are against the preconditions; can_post() and
-    // is_posted() are how their owner knows.
+    // A window of 3 slots and 1 read: the answers of each state, and the result of each event.
+    // Three calls would violate preconditions: posting when can_post() is false, withdrawing more
+    // than is posted, and retiring a sequence that is not posted. can_post() and is_posted() let
+    // the owner avoid them.
     struct row {
         int plain;  // posted before
         int reads;
         bool may_post;
         bool may_read;
-        bool has_next;        // is_posted(the next sequence)
-        std::size_t drained;  // entries that retire_all() hands over
+        bool has_next;  // is_posted(the next sequence)
+        std::size_t drained;  // entries that retire_all() returns
     };
     std::vector<row> const table{
-        {0, 0, true, true, false, 0},   // empty
-        {1, 0, true, true, false, 1},   // partly full
-        {0, 1, true, false, false, 1},  // no more reads
+        {0, 0, true, true, false, 0},  // empty
+        {1, 0, true, true, false, 1},  // partly full
+        {0, 1, true, false, false, 1},  // at the limit of reads
         {2, 0, true, true, false, 2},
         {1, 1, true, false, false, 2},
         {3, 0, false, false, false, 3},  // full

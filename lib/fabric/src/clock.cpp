@@ -18,7 +18,8 @@ using std::chrono::nanoseconds;
 using get_time = int (*)(clockid_t, timespec*);
 using set_timer = int (*)(int, int, itimerspec const*, itimerspec*);
 
-// What this library's definitions hide. A function's address comes as a pointer to an object: dlsym(3), NOTES.
+// The function of the C library that is interposed here. dlsym returns its address as a pointer to
+// an object: dlsym(3), NOTES.
 template <class Function>
 Function hidden(char const* name) noexcept {
     return reinterpret_cast<Function>(::dlsym(RTLD_NEXT, name));
@@ -35,18 +36,21 @@ int machine_timer(int descriptor, int flags, itimerspec const* value, itimerspec
 }
 
 struct virtual_clock {
-    // Nanoseconds of CLOCK_MONOTONIC; negative: the machine's clock is in force.
+    // Nanoseconds of CLOCK_MONOTONIC; negative: no virtual time.
     std::atomic<std::int64_t> now{-1};
     std::mutex mutex;
-    std::map<int, std::int64_t> timers;  // descriptor → when it expires
+    std::map<int, std::int64_t> timers;  // descriptor → expiry time
 };
 
 virtual_clock& the_clock() noexcept {
-    static virtual_clock* const instance = new virtual_clock;  // outlives every static that reads the time
+    // Never destroyed: static objects may read the time.
+    static virtual_clock* const instance = new virtual_clock;
     return *instance;
 }
 
-std::int64_t to_count(timespec const& t) noexcept { return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
+std::int64_t to_count(timespec const& t) noexcept {
+    return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
 
 void expire(int descriptor) noexcept {
     itimerspec at_once{};
@@ -94,14 +98,16 @@ std::optional<nanoseconds> next_timer() {
 
 }  // namespace rcverbs::fabric::detail
 
-// --- in front of the C library's ---------------------------------------------------------------------------------
+// --- interposed functions of the C library -------------------------------------------------------
 
 extern "C" {
 
 int clock_gettime(clockid_t clock, timespec* out) noexcept {
     using namespace rcverbs::fabric::detail;
-    std::int64_t const now = clock == CLOCK_MONOTONIC ? the_clock().now.load(std::memory_order_relaxed) : -1;
-    if (now < 0) return machine_time(clock, out);  // relaxed: it is a number by itself, of one thread
+    // Relaxed: the value orders nothing, and one thread writes it.
+    std::int64_t const now =
+        clock == CLOCK_MONOTONIC ? the_clock().now.load(std::memory_order_relaxed) : -1;
+    if (now < 0) return machine_time(clock, out);
     out->tv_sec = now / 1'000'000'000;
     out->tv_nsec = now % 1'000'000'000;
     return 0;

@@ -1,7 +1,7 @@
-// clock.hpp — CLOCK_MONOTONIC and timerfds as the program sees them, while a stepped world exists.
+// clock.hpp — virtual CLOCK_MONOTONIC and timerfds while a stepped world exists.
 //
-// Asio's timers wait on a timerfd and read the steady clock. Both are C functions that this library defines in front of
-// the C library's own; while no virtual time is set they pass every call on.
+// Asio's timers wait on a timerfd and read the steady clock. This library interposes both C
+// functions; without virtual time it passes every call on to the C library.
 #pragma once
 
 #include <chrono>
@@ -9,13 +9,13 @@
 
 namespace rcverbs::fabric::detail {
 
-/// Time stands still from now on, and starts at the machine's present time.
+/// Starts virtual time at the present time of the machine; only advance_virtual_time() moves it.
 void start_virtual_time();
-/// The machine's clock again.
+/// Returns to the clock of the machine.
 void stop_virtual_time() noexcept;
-/// Moves the virtual time by this much, and lets the timers that are due by then expire.
+/// Advances virtual time, and expires the timers that are due by then.
 void advance_virtual_time(std::chrono::nanoseconds by);
-/// How far in the future the next timer expires; none if none is set.
+/// The time until the next timer expires; none if no timer is set.
 std::optional<std::chrono::nanoseconds> next_timer();
 
 }  // namespace rcverbs::fabric::detail

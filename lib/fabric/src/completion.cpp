@@ -37,8 +37,8 @@ int network::create_cq(
     made->context = in;
     made->cq_context = context;
     made->channel = channel;
-    made->handle = static_cast<std::uint32_t>(next_serial_++);
-    made->cqe = depth;  // exactly: a device may give more, a program may not count on it
+    made->handle = static_cast<std::uint32_t>(next_serial());
+    made->cqe = depth;  // exact: a device may grant more, a program must not rely on it
     if (channel != nullptr) ++channel->refcnt;
     out = made.get();
     queues_.emplace(out, std::move(made));
@@ -51,7 +51,7 @@ int network::destroy_cq(ibv_cq* raw, guard& held) {
     completion_queue& cq = *found->second;
     if (cq.users > 0) return EBUSY;
     if (auto* const channel = static_cast<completion_channel*>(cq.channel)) {
-        // What nobody took goes with the queue.
+        // Events that were not taken are dropped with the queue.
         channel->ready.drop(std::erase(channel->events, &cq));
     }
     drop_async(cq.context, &cq);
@@ -77,7 +77,8 @@ int network::poll(ibv_cq* raw, int count, ibv_wc* into) {
         }
         queue_pair* const qp = find_qp(c.wc.qp_num);
         if (qp == nullptr) continue;
-        // Everything up to this one is covered by it. Source: ibv_post_send(3); the adapters' drivers.
+        // A completion frees the slots of all work up to it. Source: ibv_post_send(3); the drivers
+        // of adapters.
         if (c.frees_send) qp->sends_freed = std::max(qp->sends_freed, c.index + 1);
         if (c.frees_receive) qp->receives_freed = std::max(qp->receives_freed, c.index + 1);
     }
@@ -89,7 +90,8 @@ int network::poll(ibv_cq* raw, int count, ibv_wc* into) {
 int network::arm(ibv_cq* raw, bool solicited_only) {
     completion_queue& cq = cq_of(raw);
     using arming = completion_queue::arming;
-    // A wider request is not narrowed. Source: ibv_req_notify_cq(3) and the specification.
+    // Arming for solicited completions does not narrow an arming for all. Source:
+    // ibv_req_notify_cq(3) and the specification.
     if (cq.armed != arming::next) cq.armed = solicited_only ? arming::solicited : arming::next;
     return 0;
 }
@@ -137,20 +139,16 @@ void network::push(completion_queue& cq, completion c) {
     channel.ready.ring();
 }
 
-// What does not fit is lost, and with it whatever waits for it. Source: ibv_create_cq(3); the specification's "CQ error".
+// A completion that does not fit is lost, so the queue pairs that use this queue fail. Source:
+// ibv_create_cq(3); the specification's "CQ error".
 void network::overrun(completion_queue& cq) {
     if (cq.is_broken) return;
     cq.is_broken = true;
     ++context_of(cq.context)->on->counters.overruns;
     raise(context_of(cq.context), IBV_EVENT_CQ_ERR, nullptr, &cq);
     for (auto const& [number, qp] : numbers_) {
-        if (qp->send_cq == &cq || qp->recv_cq == &cq) fail_qp(*qp);
+        if (qp->send_cq == &cq || qp->recv_cq == &cq) qp->fail();
     }
-}
-
-void network::fail_qp(queue_pair& qp) {
-    raise(context_of(qp.context), IBV_EVENT_QP_FATAL, &qp);
-    break_qp(qp);
 }
 
 void network::raise(context* in, ibv_event_type type, ibv_qp* qp, ibv_cq* cq, ibv_srq* srq) {
@@ -160,14 +158,18 @@ void network::raise(context* in, ibv_event_type type, ibv_qp* qp, ibv_cq* cq, ib
     if (cq != nullptr) e.event.element.cq = cq;
     if (srq != nullptr) e.event.element.srq = srq;
     if (qp == nullptr && cq == nullptr && srq == nullptr) e.event.element.port_num = 1;
-    e.object = qp != nullptr ? static_cast<void*>(qp) : cq != nullptr ? static_cast<void*>(cq) : srq;
+    e.object = qp != nullptr   ? static_cast<void*>(qp)
+               : cq != nullptr ? static_cast<void*>(cq)
+                               : srq;
     in->events.push_back(e);
     in->async.ring();
 }
 
 void network::drop_async(ibv_context* in, void const* object) {
     context& c = *context_of(in);
-    c.async.drop(std::erase_if(c.events, [object](async_event const& e) { return e.object == object; }));
+    c.async.drop(std::erase_if(c.events, [object](async_event const& e) {
+        return e.object == object;
+    }));
 }
 
 void network::raise_port(device& on, ibv_event_type type) {
@@ -178,7 +180,7 @@ void network::raise_port(device& on, ibv_event_type type) {
 
 namespace {
 
-// The counters of whatever an event is about; null for ports and devices.
+// Calls `visit` with the counters of the object of an event; not for events of ports and devices.
 template <class Visit>
 void with_counts(ibv_async_event const& e, Visit&& visit) {
     switch (e.event_type) {

@@ -1,6 +1,6 @@
-// entry.hpp — what every C function does first: find the network, fail if that was ordered, take the lock.
+// entry.hpp — the entry of every C function: find the network, lock it, apply an ordered failure.
 //
-// The families of functions say differently that they failed; each has its own wrapper.
+// The families of functions report failures differently; each has its own wrapper.
 #pragma once
 
 #include <cerrno>
@@ -10,25 +10,26 @@
 
 namespace rcverbs::fabric::detail {
 
-/// Calls `act(network, lock)`, which returns an errno, or returns the errno that was ordered for this call.
+/// Returns the errno that was ordered for this call, else the result of `act(network, lock)`, an
+/// errno. ENODEV without a network.
 template <class Act>
 int enter(char const* function, Act&& act) {
     network* const n = network::current();
     if (n == nullptr) return ENODEV;
     inside const mark;
     auto held = n->lock();
-    if (int const error = n->failure_of(function)) return error;
+    if (int const error = n->faults.failure_of(function)) return error;
     return std::forward<Act>(act)(*n, held);
 }
 
-/// For functions that cannot fail: the call is counted, and done.
+/// For functions that cannot fail: counts the call and executes it.
 template <class Act>
 void always(char const* function, Act&& act) {
     network* const n = network::current();
     if (n == nullptr) return;
     inside const mark;
     auto held = n->lock();
-    static_cast<void>(n->failure_of(function));
+    static_cast<void>(n->faults.failure_of(function));
     std::forward<Act>(act)(*n, held);
 }
 
@@ -38,7 +39,7 @@ int returning_code(char const* function, Act&& act) {
     return enter(function, std::forward<Act>(act));
 }
 
-/// For functions that return -1, and the code in errno.
+/// For functions that return -1 with the code in errno.
 template <class Act>
 int returning_minus_one(char const* function, Act&& act) {
     int const error = enter(function, std::forward<Act>(act));
@@ -47,33 +48,38 @@ int returning_minus_one(char const* function, Act&& act) {
     return -1;
 }
 
-/// For functions that return an object, or null and the code in errno. `act(network, lock, object)`.
+/// For functions that return an object, or null with the code in errno. Calls `act(network, lock,
+/// object)`.
 template <class Object, class Act>
 Object* returning_object(char const* function, Act&& act) {
     Object* made = nullptr;
-    int const error = enter(function, [&](network& n, network::guard& held) { return act(n, held, made); });
+    int const error =
+        enter(function, [&](network& n, network::guard& held) { return act(n, held, made); });
     if (error == 0) return made;
     errno = error;
     return nullptr;
 }
 
-/// For functions that return a list of devices, ended by null: what `select(network, device)` makes of each that is there.
+/// For functions that return a null-terminated list of devices: the results of `select(network,
+/// device)`, without removed devices and null.
 template <class Object, class Select>
 Object** returning_list(char const* function, int* count, Select&& select) {
     int found = 0;
-    Object** const list = returning_object<Object*>(function, [&](network& n, network::guard&, Object**& out) {
-        out = new Object* [n.devices.size() + 1] {};
-        for (auto const& d : n.devices) {
-            if (d->is_removed) continue;
-            if (Object* const one = select(n, *d)) out[found++] = one;
-        }
-        return 0;
-    });
+    Object** const list =
+        returning_object<Object*>(function, [&](network& n, network::guard&, Object**& out) {
+            out = new Object* [n.devices.size() + 1] {};
+            for (auto const& d : n.devices) {
+                if (d->is_removed) continue;
+                if (Object* const one = select(n, *d)) out[found++] = one;
+            }
+            return 0;
+        });
     if (count != nullptr) *count = found;
     return list;
 }
 
-/// Waits for a descriptor's unit without the lock, as its flags say, then takes with the lock what it stands for.
+/// Waits for one unit of the descriptor without the lock, as its flags say, then takes the event
+/// with the lock.
 template <class Take>
 int taking(char const* function, doorbell_descriptor& from, Take&& take) {
     if (int const error = enter(function, [](network&, network::guard&) { return 0; })) {
@@ -84,7 +90,7 @@ int taking(char const* function, doorbell_descriptor& from, Take&& take) {
         network* const n = network::current();
         if (n == nullptr) break;
         if (n->is_stepped() && from.blocks()) {
-            // Nobody else is there to make it happen.
+            // There is no other thread: run the events here.
             inside const mark;
             auto held = n->lock();
             while (!from.is_rung()) {
@@ -96,7 +102,7 @@ int taking(char const* function, doorbell_descriptor& from, Take&& take) {
         auto const held = n->lock();
         int const error = take(*n);
         if (error == 0) return 0;
-        // It was taken back between the two steps.
+        // The event was dropped between the two steps.
         if (error != EAGAIN) break;
     }
     errno = ENODEV;

@@ -1,48 +1,34 @@
-// What happens to whole devices: killed programs, power, removal, links.
+// Failures of whole devices: killed programs, power, removal, links.
 #include "network.hpp"
-
-#include <vector>
 
 namespace rcverbs::fabric::detail {
 
-// Nothing more is said to the programs of a device; what they had comes back to them, flushed.
+// Flushes the queue pairs of a device, and stops the events to its ids.
 void network::abandon(device& on, bool tells_peers) {
-    std::vector<std::uint64_t> numbers;  // requests that nobody took are forgotten on the way
-    for (auto const& [number, id] : ids_) {
-        if (id->on == &on) numbers.push_back(number);
-    }
-    for (std::uint64_t const number : numbers) {
-        cm_id* const id = find_id(number);
-        if (id == nullptr) continue;
-        if (tells_peers) say_goodbye(*id);
-        drop_events(*id);
-        id->is_abandoned = true;
-    }
+    cm.abandon(on, tells_peers);
     for (auto const& [number, qp] : numbers_) {
-        if (qp->on == &on) break_qp(*qp);
+        if (qp->on == &on) qp->move_to_error();
     }
 }
 
 void network::kill_program(device& on) {
     abandon(on, true);
-    // Those that listen at every address are on no device.
-    on.killed_below = next_id_;
+    // Listeners on the wildcard address belong to no device.
+    on.killed_below = cm.next_number();
 }
 
 void network::power_off(device& on) {
     on.is_powered = false;
     abandon(on, false);
-    on.killed_below = next_id_;
+    on.killed_below = cm.next_number();
 }
 
 void network::remove(device& on) {
     if (on.is_removed) return;
-    for (auto const& [number, id] : ids_) {
-        if (id->on == &on) tell(*id, RDMA_CM_EVENT_DEVICE_REMOVAL);
-    }
+    cm.tell_of_removal(on);
     on.is_removed = true;
     for (auto const& [number, qp] : numbers_) {
-        if (qp->on == &on) break_qp(*qp);
+        if (qp->on == &on) qp->move_to_error();
     }
     raise_port(on, IBV_EVENT_DEVICE_FATAL);
 }
@@ -60,7 +46,7 @@ void network::lose_addresses(device& on) {
 
 void network::fail_queue_pairs(device& on) {
     for (auto const& [number, qp] : numbers_) {
-        if (qp->on == &on) fail_qp(*qp);
+        if (qp->on == &on) qp->fail();
     }
 }
 

@@ -48,28 +48,34 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* into) {
     auto& queue = static_cast<completion_queue&>(*cq);
     network* const n = network::current();
     if (n == nullptr) return -1;
-    if (queue.count == 0 && !queue.is_broken && !n->expects_failures) {
-        n->empty_polls.fetch_add(1, std::memory_order_relaxed);  // a statistic
+    if (queue.count == 0 && !queue.is_broken && !n->faults.expects_failures) {
+        n->faults.empty_polls.fetch_add(1, std::memory_order_relaxed);  // relaxed: a statistic
         return 0;
     }
     inside const mark;
     auto const held = n->lock();
-    if (n->failure_of("ibv_poll_cq") != 0) return -1;
+    if (n->faults.failure_of("ibv_poll_cq") != 0) return -1;
     return n->poll(cq, count, into);
 }
 
 int req_notify_cq(ibv_cq* cq, int solicited_only) {
-    return returning_code("ibv_req_notify_cq", [&](network& n, auto&) { return n.arm(cq, solicited_only != 0); });
+    return returning_code("ibv_req_notify_cq", [&](network& n, auto&) {
+        return n.arm(cq, solicited_only != 0);
+    });
 }
 
 int post_send(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** bad) {
     *bad = list;
-    return returning_code("ibv_post_send", [&](network& n, auto&) { return n.post_send(qp, list, bad); });
+    return returning_code("ibv_post_send", [&](network& n, auto&) {
+        return n.post_send(qp, list, bad);
+    });
 }
 
 int post_recv(ibv_qp* qp, ibv_recv_wr* list, ibv_recv_wr** bad) {
     *bad = list;
-    return returning_code("ibv_post_recv", [&](network& n, auto&) { return n.post_receive(qp, list, bad); });
+    return returning_code("ibv_post_recv", [&](network& n, auto&) {
+        return n.post_receive(qp, list, bad);
+    });
 }
 
 int post_srq_recv(ibv_srq* srq, ibv_recv_wr* list, ibv_recv_wr** bad) {
@@ -94,7 +100,9 @@ int dealloc_mw(ibv_mw* mw) {
 ibv_gid gid_of(address const& a) noexcept {
     ibv_gid gid{};
     if (a.family() == AF_INET6) {
-        std::memcpy(gid.raw, &reinterpret_cast<sockaddr_in6 const&>(a.raw).sin6_addr, sizeof gid.raw);
+        std::memcpy(
+            gid.raw, &reinterpret_cast<sockaddr_in6 const&>(a.raw).sin6_addr, sizeof gid.raw
+        );
     } else {
         gid.raw[10] = gid.raw[11] = 0xff;
         std::memcpy(gid.raw + 12, &reinterpret_cast<sockaddr_in const&>(a.raw).sin_addr, 4);
@@ -102,8 +110,26 @@ ibv_gid gid_of(address const& a) noexcept {
     return gid;
 }
 
+int query_device_ex(
+    ibv_context* in,
+    ibv_query_device_ex_input const*,
+    ibv_device_attr_ex* out,
+    std::size_t size_bytes
+) {
+    if (size_bytes < sizeof *out) return EINVAL;
+    *out = {};
+    if (context_of(in)->on->options.has_on_demand_paging) {
+        out->odp_caps.general_caps = IBV_ODP_SUPPORT;
+        out->odp_caps.per_transport_caps.rc_odp_caps =
+            IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE |
+            IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+    }
+    return ibv_query_device(in, &out->orig_attr);
+}
+
 void fill_operations(context& c) noexcept {
     c.verbs.query_port = query_port;
+    c.verbs.query_device_ex = query_device_ex;
     ibv_context_ops& ops = c.verbs.context.ops;
     ops.poll_cq = poll_cq;
     ops.req_notify_cq = req_notify_cq;
@@ -120,14 +146,16 @@ using namespace rcverbs::fabric::detail;
 
 extern "C" {
 
-// --- devices ---------------------------------------------------------------------------------------------------------
+// --- devices -------------------------------------------------------------------------------------
 
 ibv_device** ibv_get_device_list(int* count) {
     if (network::current() == nullptr) {  // as on a machine without devices
         if (count != nullptr) *count = 0;
         return new ibv_device* [1] {};
     }
-    return returning_list<ibv_device>("ibv_get_device_list", count, [](network&, device& d) { return &d; });
+    return returning_list<ibv_device>("ibv_get_device_list", count, [](network&, device& d) {
+        return &d;
+    });
 }
 
 void ibv_free_device_list(ibv_device** list) { delete[] list; }
@@ -137,14 +165,17 @@ char const* ibv_get_device_name(ibv_device* of) { return of->name; }
 __be64 ibv_get_device_guid(ibv_device* of) { return htobe64(static_cast<device*>(of)->guid); }
 
 ibv_context* ibv_open_device(ibv_device* which) {
-    context* const made = returning_object<context>("ibv_open_device", [&](network& n, auto&, context*& out) {
-        return n.open_device(static_cast<device&>(*which), out);
-    });
+    context* const made =
+        returning_object<context>("ibv_open_device", [&](network& n, auto&, context*& out) {
+            return n.open_device(static_cast<device&>(*which), out);
+        });
     return made != nullptr ? &made->verbs.context : nullptr;
 }
 
 int ibv_close_device(ibv_context* in) {
-    return returning_minus_one("ibv_close_device", [&](network& n, auto&) { return n.close_device(in); });
+    return returning_minus_one("ibv_close_device", [&](network& n, auto&) {
+        return n.close_device(in);
+    });
 }
 
 int ibv_query_device(ibv_context* in, ibv_device_attr* out) {
@@ -158,7 +189,7 @@ int ibv_query_device(ibv_context* in, ibv_device_attr* out) {
         out->page_size_cap = 4096;
         out->max_qp = 1 << 20;
         out->max_qp_wr = static_cast<int>(o.queue_depth_max);
-        out->device_cap_flags = IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+        if (o.has_memory_windows) out->device_cap_flags |= IBV_DEVICE_MEM_WINDOW_TYPE_2B;
         if (o.has_send_with_invalidate) out->device_cap_flags |= IBV_DEVICE_MEM_MGT_EXTENSIONS;
         out->max_sge = static_cast<int>(o.segments_max);
         out->max_sge_rd = static_cast<int>(o.segments_max);
@@ -180,21 +211,25 @@ int ibv_query_device(ibv_context* in, ibv_device_attr* out) {
 }
 
 int ibv_query_port(ibv_context* in, std::uint8_t port, _compat_ibv_port_attr* out) {
-    // An old structure: a shorter form of the present one.
+    // The old structure is a prefix of the present one.
     return query_port(in, port, reinterpret_cast<ibv_port_attr*>(out), sizeof(std::uint32_t) * 11);
 }
 
 int ibv_query_gid(ibv_context* in, std::uint8_t port, int index, ibv_gid* out) {
     return returning_minus_one("ibv_query_gid", [&](network&, auto&) {
         device const& on = *context_of(in)->on;
-        if (port != 1 || index < 0 || static_cast<std::size_t>(index) >= on.addresses.size()) return EINVAL;
-        *out = on.has_lost_addresses ? ibv_gid{} : gid_of(on.addresses[static_cast<std::size_t>(index)]);
+        if (port != 1 || index < 0 || static_cast<std::size_t>(index) >= on.addresses.size())
+            return EINVAL;
+        *out = on.has_lost_addresses ? ibv_gid{}
+                                     : gid_of(on.addresses[static_cast<std::size_t>(index)]);
         return 0;
     });
 }
 
 int ibv_get_async_event(ibv_context* in, ibv_async_event* out) {
-    return taking("ibv_get_async_event", context_of(in)->async, [&](network& n) { return n.take_async_event(in, out); });
+    return taking("ibv_get_async_event", context_of(in)->async, [&](network& n) {
+        return n.take_async_event(in, out);
+    });
 }
 
 void ibv_ack_async_event(ibv_async_event* event) {
@@ -204,10 +239,12 @@ void ibv_ack_async_event(ibv_async_event* event) {
 int ibv_fork_init() { return 0; }
 enum ibv_fork_status ibv_is_fork_initialized() { return IBV_FORK_UNNEEDED; }
 
-// --- protection domains and memory -----------------------------------------------------------------------------------
+// --- protection domains and memory ---------------------------------------------------------------
 
 ibv_pd* ibv_alloc_pd(ibv_context* in) {
-    return returning_object<domain>("ibv_alloc_pd", [&](network& n, auto&, domain*& out) { return n.alloc_pd(in, out); });
+    return returning_object<domain>("ibv_alloc_pd", [&](network& n, auto&, domain*& out) {
+        return n.alloc_pd(in, out);
+    });
 }
 
 int ibv_dealloc_pd(ibv_pd* pd) {
@@ -226,47 +263,70 @@ ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* at, std::size_t size, std::uint64_t io
     });
 }
 
-ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* at, std::size_t size, std::uint64_t iova, unsigned access) {
+ibv_mr* ibv_reg_mr_iova2(
+    ibv_pd* pd, void* at, std::size_t size, std::uint64_t iova, unsigned access
+) {
     return ibv_reg_mr_iova(pd, at, size, iova, static_cast<int>(access));
+}
+
+ibv_mr* ibv_reg_dmabuf_mr(
+    ibv_pd* pd, std::uint64_t offset, std::size_t size, std::uint64_t iova, int fd, int access
+) {
+    return returning_object<region>("ibv_reg_dmabuf_mr", [&](network& n, auto&, region*& out) {
+        return n.reg_dmabuf_mr(pd, offset, size, iova, fd, access, out);
+    });
 }
 
 int ibv_dereg_mr(ibv_mr* mr) {
     return returning_code("ibv_dereg_mr", [&](network& n, auto&) { return n.dereg_mr(mr); });
 }
 
-// --- completions -------------------------------------------------------------------------------------------------------
+// --- completions ---------------------------------------------------------------------------------
 
 ibv_comp_channel* ibv_create_comp_channel(ibv_context* in) {
     return returning_object<completion_channel>(
-        "ibv_create_comp_channel", [&](network& n, auto&, completion_channel*& out) { return n.create_channel(in, out); }
+        "ibv_create_comp_channel",
+        [&](network& n, auto&, completion_channel*& out) { return n.create_channel(in, out); }
     );
 }
 
 int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
-    return returning_code("ibv_destroy_comp_channel", [&](network& n, auto&) { return n.destroy_channel(channel); });
+    return returning_code("ibv_destroy_comp_channel", [&](network& n, auto&) {
+        return n.destroy_channel(channel);
+    });
 }
 
-ibv_cq* ibv_create_cq(ibv_context* in, int depth, void* context, ibv_comp_channel* channel, int) {
-    return returning_object<completion_queue>("ibv_create_cq", [&](network& n, auto&, completion_queue*& out) {
-        return n.create_cq(in, depth, context, channel, out);
-    });
+ibv_cq* ibv_create_cq(
+    ibv_context* in, int depth, void* context, ibv_comp_channel* channel, int vector
+) {
+    return returning_object<completion_queue>(
+        "ibv_create_cq",
+        [&](network& n, auto&, completion_queue*& out) {
+            if (vector < 0 || vector >= in->num_comp_vectors) return EINVAL;
+            return n.create_cq(in, depth, context, channel, out);
+        }
+    );
 }
 
 int ibv_destroy_cq(ibv_cq* cq) {
-    return returning_code("ibv_destroy_cq", [&](network& n, auto& held) { return n.destroy_cq(cq, held); });
+    return returning_code("ibv_destroy_cq", [&](network& n, auto& held) {
+        return n.destroy_cq(cq, held);
+    });
 }
 
 int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** context) {
-    return taking("ibv_get_cq_event", static_cast<completion_channel*>(channel)->ready, [&](network& n) {
-        return n.take_cq_event(channel, cq, context);
-    });
+    return taking(
+        "ibv_get_cq_event",
+        static_cast<completion_channel*>(channel)->ready,
+        [&](network& n) { return n.take_cq_event(channel, cq, context); }
+    );
 }
 
 void ibv_ack_cq_events(ibv_cq* cq, unsigned count) {
     always("ibv_ack_cq_events", [&](network& n, auto&) { n.acknowledge(cq, count); });
 }
 
-// --- queue pairs and shared receive queues ---------------------------------------------------------------------------
+// --- queue pairs and shared receive queues -------------------------------------------------------
 
 ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) {
     return returning_object<queue_pair>("ibv_create_qp", [&](network& n, auto&, queue_pair*& out) {
@@ -275,37 +335,51 @@ ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) {
 }
 
 int ibv_destroy_qp(ibv_qp* qp) {
-    return returning_code("ibv_destroy_qp", [&](network& n, auto& held) { return n.destroy_qp(qp, held); });
+    return returning_code("ibv_destroy_qp", [&](network& n, auto& held) {
+        return n.destroy_qp(qp, held);
+    });
 }
 
 int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) {
-    return returning_code("ibv_modify_qp", [&](network& n, auto&) { return n.modify_qp(qp, attributes, mask); });
+    return returning_code("ibv_modify_qp", [&](network& n, auto&) {
+        return n.modify_qp(qp, attributes, mask);
+    });
 }
 
 int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attributes, int, ibv_qp_init_attr* initial) {
-    return returning_code("ibv_query_qp", [&](network& n, auto&) { return n.query_qp(qp, attributes, initial); });
+    return returning_code("ibv_query_qp", [&](network& n, auto&) {
+        return n.query_qp(qp, attributes, initial);
+    });
 }
 
 ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes) {
     return returning_object<shared_receive_queue>(
         "ibv_create_srq",
-        [&](network& n, auto&, shared_receive_queue*& out) { return n.create_srq(pd, attributes, out); }
+        [&](network& n, auto&, shared_receive_queue*& out) {
+            return n.create_srq(pd, attributes, out);
+        }
     );
 }
 
 int ibv_modify_srq(ibv_srq* srq, ibv_srq_attr* attributes, int mask) {
-    return returning_code("ibv_modify_srq", [&](network& n, auto&) { return n.modify_srq(srq, attributes, mask); });
+    return returning_code("ibv_modify_srq", [&](network& n, auto&) {
+        return n.modify_srq(srq, attributes, mask);
+    });
 }
 
 int ibv_query_srq(ibv_srq* srq, ibv_srq_attr* attributes) {
-    return returning_code("ibv_query_srq", [&](network& n, auto&) { return n.query_srq(srq, attributes); });
+    return returning_code("ibv_query_srq", [&](network& n, auto&) {
+        return n.query_srq(srq, attributes);
+    });
 }
 
 int ibv_destroy_srq(ibv_srq* srq) {
-    return returning_code("ibv_destroy_srq", [&](network& n, auto& held) { return n.destroy_srq(srq, held); });
+    return returning_code("ibv_destroy_srq", [&](network& n, auto& held) {
+        return n.destroy_srq(srq, held);
+    });
 }
 
-// --- texts -------------------------------------------------------------------------------------------------------------
+// --- texts ---------------------------------------------------------------------------------------
 
 int ibv_query_pkey(ibv_context*, std::uint8_t, int index, __be16* out) {
     if (index != 0) return -1;
@@ -317,7 +391,9 @@ int ibv_get_pkey_index(ibv_context*, std::uint8_t, __be16 pkey) { return pkey ==
 
 char const* ibv_node_type_str(ibv_node_type) { return "InfiniBand channel adapter"; }
 
-char const* ibv_port_state_str(ibv_port_state state) { return state == IBV_PORT_ACTIVE ? "PORT_ACTIVE" : "PORT_DOWN"; }
+char const* ibv_port_state_str(ibv_port_state state) {
+    return state == IBV_PORT_ACTIVE ? "PORT_ACTIVE" : "PORT_DOWN";
+}
 
 char const* ibv_event_type_str(ibv_event_type event) {
     switch (event) {
@@ -336,12 +412,30 @@ char const* ibv_event_type_str(ibv_event_type event) {
 
 char const* ibv_wc_status_str(ibv_wc_status status) {
     static char const* const texts[] = {
-        "success", "local length error", "local QP operation error", "local EE context operation error",
-        "local protection error", "Work Request Flushed Error", "memory management operation error", "bad response error",
-        "local access error", "remote invalid request error", "remote access error", "remote operation error",
-        "transport retry counter exceeded", "RNR retry counter exceeded", "local RDD violation error",
-        "remote invalid RD request", "aborted error", "invalid EE context number", "invalid EE context state", "fatal error",
-        "response timeout error", "general error", "TM error", "TM software rendezvous"};
+        "success",
+        "local length error",
+        "local QP operation error",
+        "local EE context operation error",
+        "local protection error",
+        "Work Request Flushed Error",
+        "memory management operation error",
+        "bad response error",
+        "local access error",
+        "remote invalid request error",
+        "remote access error",
+        "remote operation error",
+        "transport retry counter exceeded",
+        "RNR retry counter exceeded",
+        "local RDD violation error",
+        "remote invalid RD request",
+        "aborted error",
+        "invalid EE context number",
+        "invalid EE context state",
+        "fatal error",
+        "response timeout error",
+        "general error",
+        "TM error",
+        "TM software rendezvous"};
     auto const index = static_cast<std::size_t>(status);
     return index < std::size(texts) ? texts[index] : "unknown";
 }

@@ -1,4 +1,5 @@
-// librdmacm's functions. All of them return -1 or null with errno. Source: rdma_cm(7) and each function's manual page.
+// librdmacm's functions. All of them return -1 or null with errno. Source: rdma_cm(7) and each
+// function's manual page.
 #include "entry.hpp"
 
 using namespace rcverbs::fabric::detail;
@@ -6,48 +7,67 @@ using namespace rcverbs::fabric::detail;
 extern "C" {
 
 rdma_event_channel* rdma_create_event_channel() {
-    return returning_object<cm_channel>("rdma_create_event_channel", [](network& n, auto&, cm_channel*& out) {
-        return n.create_cm_channel(out);
-    });
+    return returning_object<cm_channel>(
+        "rdma_create_event_channel",
+        [](network& n, auto&, cm_channel*& out) { return n.cm.create_channel(out); }
+    );
 }
 
 void rdma_destroy_event_channel(rdma_event_channel* channel) {
-    always("rdma_destroy_event_channel", [&](network& n, auto&) { n.destroy_cm_channel(channel); });
+    always("rdma_destroy_event_channel", [&](network& n, auto&) { n.cm.destroy_channel(channel); });
 }
 
-int rdma_create_id(rdma_event_channel* channel, rdma_cm_id** out, void* context, rdma_port_space space) {
+int rdma_create_id(
+    rdma_event_channel* channel, rdma_cm_id** out, void* context, rdma_port_space space
+) {
     return returning_minus_one("rdma_create_id", [&](network& n, auto&) {
         cm_id* made = nullptr;
-        int const error = n.create_id(channel, context, space, made);
+        int const error = n.cm.create_id(channel, context, space, made);
         if (error == 0) *out = made;
         return error;
     });
 }
 
 int rdma_destroy_id(rdma_cm_id* id) {
-    return returning_minus_one("rdma_destroy_id", [&](network& n, auto& held) { return n.destroy_id(id, held); });
+    return returning_minus_one("rdma_destroy_id", [&](network& n, auto& held) {
+        return n.cm.destroy_id(id, held);
+    });
 }
 
 int rdma_bind_addr(rdma_cm_id* id, sockaddr* to) {
-    return returning_minus_one("rdma_bind_addr", [&](network& n, auto&) { return n.bind(id, to); });
+    return returning_minus_one("rdma_bind_addr", [&](network& n, auto&) {
+        return n.cm.bind(id, to);
+    });
 }
 
 int rdma_listen(rdma_cm_id* id, int backlog) {
-    return returning_minus_one("rdma_listen", [&](network& n, auto&) { return n.listen(id, backlog); });
+    return returning_minus_one("rdma_listen", [&](network& n, auto&) {
+        return n.cm.listen(id, backlog);
+    });
 }
 
 int rdma_resolve_addr(rdma_cm_id* id, sockaddr* from, sockaddr* to, int timeout_ms) {
     return returning_minus_one("rdma_resolve_addr", [&](network& n, auto&) {
-        return n.resolve_address(id, from, to, timeout_ms);
+        return n.cm.resolve_address(id, from, to, timeout_ms);
     });
 }
 
 int rdma_resolve_route(rdma_cm_id* id, int timeout_ms) {
-    return returning_minus_one("rdma_resolve_route", [&](network& n, auto&) { return n.resolve_route(id, timeout_ms); });
+    return returning_minus_one("rdma_resolve_route", [&](network& n, auto&) {
+        return n.cm.resolve_route(id, timeout_ms);
+    });
 }
 
 int rdma_create_qp(rdma_cm_id* id, ibv_pd* pd, ibv_qp_init_attr* attributes) {
-    return returning_minus_one("rdma_create_qp", [&](network& n, auto&) { return n.create_id_qp(id, pd, attributes); });
+    return returning_minus_one("rdma_create_qp", [&](network& n, auto&) {
+        return n.cm.create_queue_pair(id, pd, attributes);
+    });
+}
+
+int rdma_init_qp_attr(rdma_cm_id* id, ibv_qp_attr* attributes, int* mask) {
+    return returning_minus_one("rdma_init_qp_attr", [&](network& n, auto&) {
+        return n.cm.init_qp_attr(id, *attributes, *mask);
+    });
 }
 
 void rdma_destroy_qp(rdma_cm_id* id) {
@@ -56,50 +76,62 @@ void rdma_destroy_qp(rdma_cm_id* id) {
 }
 
 int rdma_connect(rdma_cm_id* id, rdma_conn_param* parameters) {
-    return returning_minus_one("rdma_connect", [&](network& n, auto&) { return n.connect(id, parameters); });
+    return returning_minus_one("rdma_connect", [&](network& n, auto&) {
+        return n.cm.connect(id, parameters);
+    });
 }
 
 int rdma_accept(rdma_cm_id* id, rdma_conn_param* parameters) {
-    return returning_minus_one("rdma_accept", [&](network& n, auto&) { return n.accept(id, parameters); });
+    return returning_minus_one("rdma_accept", [&](network& n, auto&) {
+        return n.cm.accept(id, parameters);
+    });
 }
 
 int rdma_reject(rdma_cm_id* id, void const* data, std::uint8_t size) {
-    return returning_minus_one("rdma_reject", [&](network& n, auto&) { return n.reject(id, data, size); });
+    return returning_minus_one("rdma_reject", [&](network& n, auto&) {
+        return n.cm.reject(id, data, size);
+    });
 }
 
 int rdma_disconnect(rdma_cm_id* id) {
-    return returning_minus_one("rdma_disconnect", [&](network& n, auto&) { return n.disconnect(id); });
+    return returning_minus_one("rdma_disconnect", [&](network& n, auto&) {
+        return n.cm.disconnect(id);
+    });
 }
 
 int rdma_set_option(rdma_cm_id* id, int level, int name, void* value, std::size_t size) {
     return returning_minus_one("rdma_set_option", [&](network& n, auto&) {
-        return n.set_option(id, level, name, value, size);
+        return n.cm.set_option(id, level, name, value, size);
     });
 }
 
 int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* to) {
-    return returning_minus_one("rdma_migrate_id", [&](network& n, auto&) { return n.migrate(id, to); });
+    return returning_minus_one("rdma_migrate_id", [&](network& n, auto&) {
+        return n.cm.migrate(id, to);
+    });
 }
 
 int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** out) {
     return taking("rdma_get_cm_event", static_cast<cm_channel*>(channel)->ready, [&](network& n) {
-        return n.take_cm_event(channel, out);
+        return n.cm.take_event(channel, out);
     });
 }
 
 int rdma_ack_cm_event(rdma_cm_event* event) {
-    always("rdma_ack_cm_event", [&](network& n, auto&) { n.acknowledge(event); });
+    always("rdma_ack_cm_event", [&](network& n, auto&) { n.cm.acknowledge(event); });
     return 0;
 }
 
 __be16 rdma_get_src_port(rdma_cm_id* id) {
     sockaddr const* const a = rdma_get_local_addr(id);
-    return a->sa_family == AF_INET6 ? id->route.addr.src_sin6.sin6_port : id->route.addr.src_sin.sin_port;
+    return a->sa_family == AF_INET6 ? id->route.addr.src_sin6.sin6_port
+                                    : id->route.addr.src_sin.sin_port;
 }
 
 __be16 rdma_get_dst_port(rdma_cm_id* id) {
     sockaddr const* const a = rdma_get_peer_addr(id);
-    return a->sa_family == AF_INET6 ? id->route.addr.dst_sin6.sin6_port : id->route.addr.dst_sin.sin_port;
+    return a->sa_family == AF_INET6 ? id->route.addr.dst_sin6.sin6_port
+                                    : id->route.addr.dst_sin.sin_port;
 }
 
 char const* rdma_event_str(rdma_cm_event_type event) {
@@ -123,7 +155,7 @@ char const* rdma_event_str(rdma_cm_event_type event) {
 
 ibv_context** rdma_get_devices(int* count) {
     return returning_list<ibv_context>("rdma_get_devices", count, [](network& n, device& d) {
-        return n.borrow(d) == 0 ? &d.borrowed->verbs.context : nullptr;
+        return n.cm.borrow(d) == 0 ? &d.borrowed->verbs.context : nullptr;
     });
 }
 

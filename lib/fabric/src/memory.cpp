@@ -1,5 +1,8 @@
-// Regions and windows: what a key opens, and for whom. Source: InfiniBand specification, volume 1, "Memory management".
+// Memory regions and windows, and the access checks of their keys. Source: InfiniBand
+// specification, volume 1, "Memory management".
 #include "network.hpp"
+
+#include <sys/mman.h>
 
 #include <cerrno>
 #include <cstring>
@@ -10,13 +13,14 @@ namespace {
 
 constexpr int remote_changes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
-bool contains(std::uint64_t start, std::uint64_t size, std::uint64_t at, std::uint64_t wanted) noexcept {
+bool contains(
+    std::uint64_t start, std::uint64_t size, std::uint64_t at, std::uint64_t wanted
+) noexcept {
     return at >= start && wanted <= size && at - start <= size - wanted;
 }
 
-// Addresses travel as numbers.
+// Work requests and packets carry addresses as integers.
 std::uint64_t number_of(void const* p) noexcept { return reinterpret_cast<std::uintptr_t>(p); }
-std::byte* pointer_of(std::uint64_t at) noexcept { return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(at)); }
 
 }  // namespace
 
@@ -36,11 +40,18 @@ int network::dealloc_pd(ibv_pd* raw) {
     return 0;
 }
 
-int network::reg_mr(ibv_pd* pd, void* at, std::size_t size, std::uint64_t iova, int access, region*& out) {
+int network::reg_mr(
+    ibv_pd* pd, void* at, std::size_t size, std::uint64_t iova, int access, region*& out
+) {
     auto const parent = domains_.find(pd);
     if (parent == domains_.end()) return EINVAL;
     if ((access & remote_changes) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) return EINVAL;
-    // Only what a program may address can be pinned; addresses that wrap cannot.
+    if ((access & IBV_ACCESS_ON_DEMAND) != 0 &&
+        !context_of(pd->context)->on->options.has_on_demand_paging) {
+        return EOPNOTSUPP;
+    }
+    // A range that wraps around the address space cannot be pinned. Other I/O addresses than the
+    // virtual address are not supported.
     if (number_of(at) + size < number_of(at) || iova != number_of(at)) return EINVAL;
     auto made = std::make_unique<region>();
     made->context = pd->context;
@@ -48,15 +59,61 @@ int network::reg_mr(ibv_pd* pd, void* at, std::size_t size, std::uint64_t iova, 
     made->addr = at;
     made->length = size;
     made->access = access;
-    // Local and remote keys differ, so that one taken for the other is found.
+    made->iova = iova;
+    made->bytes = static_cast<std::byte*>(at);
+    add(*parent->second, std::move(made), out);
+    return 0;
+}
+
+// A real device asks the exporter for the pages; any file that can be mapped stands in for one.
+int network::reg_dmabuf_mr(
+    ibv_pd* pd,
+    std::uint64_t offset,
+    std::size_t size,
+    std::uint64_t iova,
+    int fd,
+    int access,
+    region*& out
+) {
+    auto const parent = domains_.find(pd);
+    if (parent == domains_.end()) return EINVAL;
+    if (!context_of(pd->context)->on->options.has_dmabuf) return EOPNOTSUPP;
+    if ((access & remote_changes) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) return EINVAL;
+    // Source: the kernel's drivers/infiniband/core/uverbs_std_types_mr.c.
+    constexpr int taken = IBV_ACCESS_LOCAL_WRITE | remote_changes | IBV_ACCESS_REMOTE_READ |
+                          IBV_ACCESS_RELAXED_ORDERING;
+    std::uint64_t const in_page = offset % 4096;
+    if ((access & ~taken) != 0 || iova % 4096 != in_page) return EINVAL;
+    void* const mapping = ::mmap(
+        nullptr,
+        size + in_page,
+        PROT_READ | PROT_WRITE,
+        MAP_SHARED,
+        fd,
+        static_cast<off_t>(offset - in_page)
+    );
+    if (mapping == MAP_FAILED) return errno;
+    auto made = std::make_unique<region>();
+    made->context = pd->context;
+    made->pd = pd;
+    made->length = size;
+    made->access = access;
+    made->iova = iova;
+    made->bytes = static_cast<std::byte*>(mapping) + in_page;
+    made->mapping = mapping;
+    add(*parent->second, std::move(made), out);
+    return 0;
+}
+
+void network::add(domain& parent, std::unique_ptr<region> made, region*& out) {
+    // Local and remote keys differ, so that using one for the other is detected.
     made->lkey = next_key_++;
     made->rkey = 0x80000000U | (next_key_++ << 8);
     out = made.get();
     local_keys_[out->lkey] = out;
     remote_keys_[out->rkey] = out;
-    ++parent->second->users;
+    ++parent.users;
     regions_.emplace(out, std::move(made));
-    return 0;
 }
 
 int network::dereg_mr(ibv_mr* raw) {
@@ -66,6 +123,13 @@ int network::dereg_mr(ibv_mr* raw) {
     local_keys_.erase(raw->lkey);
     remote_keys_.erase(raw->rkey);
     --static_cast<domain*>(raw->pd)->users;
+    region const& gone = *found->second;
+    if (gone.mapping != nullptr)
+        ::munmap(
+            gone.mapping,
+            gone.length +
+                static_cast<std::size_t>(gone.bytes - static_cast<std::byte*>(gone.mapping))
+        );
     regions_.erase(found);
     return 0;
 }
@@ -73,7 +137,8 @@ int network::dereg_mr(ibv_mr* raw) {
 int network::alloc_mw(ibv_pd* pd, ibv_mw_type type, window*& out) {
     auto const parent = domains_.find(pd);
     if (parent == domains_.end()) return EINVAL;
-    if (type != IBV_MW_TYPE_2) return EOPNOTSUPP;
+    bool const has_windows = context_of(pd->context)->on->options.has_memory_windows;
+    if (type != IBV_MW_TYPE_2 || !has_windows) return EOPNOTSUPP;
     auto made = std::make_unique<window>();
     made->context = pd->context;
     made->pd = pd;
@@ -106,9 +171,10 @@ ibv_wc_status network::bind_window(queue_pair& qp, ibv_send_wr const& wr) {
     region& r = *parent->second;
     auto const access = static_cast<int>(what.mw_access_flags);
     bool const is_own_key = (wr.bind_mw.rkey ^ w.created_rkey) >> 8 == 0;
-    bool const is_allowed = is_own_key && (r.access & IBV_ACCESS_MW_BIND) != 0 && w.pd == qp.pd && r.pd == qp.pd && w.to == nullptr &&
-                            contains(number_of(r.addr), r.length, what.addr, what.length) &&
-                            ((access & remote_changes) == 0 || (r.access & IBV_ACCESS_LOCAL_WRITE) != 0);
+    bool const is_allowed =
+        is_own_key && (r.access & IBV_ACCESS_MW_BIND) != 0 && w.pd == qp.pd && r.pd == qp.pd &&
+        w.to == nullptr && contains(r.iova, r.length, what.addr, what.length) &&
+        ((access & remote_changes) == 0 || (r.access & IBV_ACCESS_LOCAL_WRITE) != 0);
     if (!is_allowed) return IBV_WC_MW_BIND_ERR;
     w.to = &r;
     w.at = what.addr;
@@ -123,7 +189,8 @@ ibv_wc_status network::bind_window(queue_pair& qp, ibv_send_wr const& wr) {
 
 ibv_wc_status network::invalidate(queue_pair& qp, std::uint32_t rkey) {
     auto const found = window_keys_.find(rkey);
-    if (found == window_keys_.end() || found->second->qp_num != qp.qp_num) return IBV_WC_LOC_ACCESS_ERR;
+    if (found == window_keys_.end() || found->second->qp_num != qp.qp_num)
+        return IBV_WC_LOC_ACCESS_ERR;
     window& w = *found->second;
     --w.to->windows;
     w.to = nullptr;
@@ -135,9 +202,10 @@ std::byte* network::local_bytes(ibv_pd* pd, ibv_sge const& segment, bool to_writ
     auto const found = local_keys_.find(segment.lkey);
     if (found == local_keys_.end()) return nullptr;
     region const& r = *found->second;
-    bool const is_allowed = r.pd == pd && contains(number_of(r.addr), r.length, segment.addr, segment.length) &&
+    bool const is_allowed = r.pd == pd &&
+                            contains(r.iova, r.length, segment.addr, segment.length) &&
                             (!to_write || (r.access & IBV_ACCESS_LOCAL_WRITE) != 0);
-    return is_allowed ? pointer_of(segment.addr) : nullptr;
+    return is_allowed ? r.at(segment.addr) : nullptr;
 }
 
 std::byte* network::remote_bytes(
@@ -146,19 +214,23 @@ std::byte* network::remote_bytes(
     if ((qp.access & access) == 0) return nullptr;
     if (auto const found = window_keys_.find(rkey); found != window_keys_.end()) {
         window const& w = *found->second;
-        bool const is_allowed = w.qp_num == qp.qp_num && (w.access & access) != 0 && contains(w.at, w.size, at, size);
-        return is_allowed ? pointer_of(at) : nullptr;
+        bool const is_allowed =
+            w.qp_num == qp.qp_num && (w.access & access) != 0 && contains(w.at, w.size, at, size);
+        return is_allowed ? w.to->at(at) : nullptr;
     }
     auto const found = remote_keys_.find(rkey);
     if (found == remote_keys_.end()) return nullptr;
     region const& r = *found->second;
     bool const is_allowed =
-        r.pd == qp.pd && (r.access & access) != 0 && contains(number_of(r.addr), r.length, at, size);
-    return is_allowed ? pointer_of(at) : nullptr;
+        r.pd == qp.pd && (r.access & access) != 0 && contains(r.iova, r.length, at, size);
+    return is_allowed ? r.at(at) : nullptr;
 }
 
 bool network::scatter(
-    ibv_pd* pd, std::span<ibv_sge const> segments, std::uint64_t offset, std::span<std::byte const> from
+    ibv_pd* pd,
+    std::span<ibv_sge const> segments,
+    std::uint64_t offset,
+    std::span<std::byte const> from
 ) {
     for (ibv_sge const& s : segments) {
         if (from.empty()) return true;
@@ -176,7 +248,9 @@ bool network::scatter(
     return from.empty();
 }
 
-bool network::gather(ibv_pd* pd, std::span<ibv_sge const> segments, std::uint64_t offset, std::span<std::byte> into) {
+bool network::gather(
+    ibv_pd* pd, std::span<ibv_sge const> segments, std::uint64_t offset, std::span<std::byte> into
+) {
     for (ibv_sge const& s : segments) {
         if (into.empty()) return true;
         if (offset >= s.length) {

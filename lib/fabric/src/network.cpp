@@ -23,13 +23,14 @@ std::atomic<network*> the_network{nullptr};
 
 std::uint64_t choose_seed(world_options const& options) {
     if (options.seed) return *options.seed;
-    if (char const* const text = std::getenv("RCVERBS_FABRIC_SEED")) return std::strtoull(text, nullptr, 0);
+    if (char const* const text = std::getenv("RCVERBS_FABRIC_SEED"))
+        return std::strtoull(text, nullptr, 0);
     return std::random_device{}();
 }
 
 address parse(std::string const& text) {
     address a;
-    auto* const v4 = reinterpret_cast<sockaddr_in*>(&a.raw);   // sockaddr_storage is made for this
+    auto* const v4 = reinterpret_cast<sockaddr_in*>(&a.raw);  // permitted for sockaddr_storage
     auto* const v6 = reinterpret_cast<sockaddr_in6*>(&a.raw);
     if (::inet_pton(AF_INET, text.c_str(), &v4->sin_addr) == 1) {
         v4->sin_family = AF_INET;
@@ -64,7 +65,8 @@ std::unique_ptr<device> make_device(device_options options) {
 
 }  // namespace
 
-doorbell_descriptor::doorbell_descriptor() : descriptor_{::eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC)} {
+doorbell_descriptor::doorbell_descriptor()
+    : descriptor_{::eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC)} {
     if (descriptor_ < 0) throw std::system_error{errno, std::system_category(), "fabric: eventfd"};
 }
 
@@ -78,13 +80,15 @@ int doorbell_descriptor::take() noexcept {
 }
 
 void doorbell_descriptor::drop(std::size_t count) noexcept {
-    // Whether its descriptor blocks is the program's to decide; this must not.
+    // The program may leave the descriptor in blocking mode; this function must not block.
     eventfd_t one = 0;
     iovec const where{&one, sizeof one};
     while (count-- > 0) static_cast<void>(::preadv2(descriptor_, &where, 1, -1, RWF_NOWAIT));
 }
 
-bool doorbell_descriptor::blocks() const noexcept { return (::fcntl(descriptor_, F_GETFL) & O_NONBLOCK) == 0; }
+bool doorbell_descriptor::blocks() const noexcept {
+    return (::fcntl(descriptor_, F_GETFL) & O_NONBLOCK) == 0;
+}
 
 bool doorbell_descriptor::is_rung() const noexcept {
     pollfd p{descriptor_, POLLIN, 0};
@@ -109,12 +113,13 @@ network::network(world_options options)
         devices.back()->guid = 0x0200'0000'0000'0000U + devices.size();  // locally administered
     }
     network* none = nullptr;
-    if (!the_network.compare_exchange_strong(none, this)) throw std::logic_error{"fabric: there is a world already"};
+    if (!the_network.compare_exchange_strong(none, this))
+        throw std::logic_error{"fabric: there is a world already"};
     if (is_stepped()) {
         start_virtual_time();
         return;
     }
-    // The host's signals are the host's threads' business.
+    // Block all signals in this thread: the threads of the program handle them.
     sigset_t all;
     sigset_t before;
     sigfillset(&all);
@@ -144,17 +149,17 @@ void network::at(nanoseconds when, std::function<void()> action) {
     if (!is_stepped()) changed_.notify_all();
 }
 
-void network::at(nanoseconds when, queue_pair const& qp, void (network::*action)(queue_pair&)) {
+void network::at(nanoseconds when, queue_pair const& qp, void (queue_pair::*action)()) {
     at(when, [this, number = qp.qp_num, serial = qp.serial, action] {
         queue_pair* const still = find_qp(number);
-        if (still != nullptr && still->serial == serial) (this->*action)(*still);
+        if (still != nullptr && still->serial == serial) (still->*action)();
     });
 }
 
 bool network::run_due(guard& held) {
     inside const mark;
     bool any = false;
-    // Under a real clock others must get the lock now and then.
+    // In a real world, let other threads take the lock now and then.
     for (int i = 0; !events_.empty() && events_.next() <= now(); ++i) {
         std::function<void()> const action = events_.take();
         action();
@@ -175,7 +180,8 @@ void network::pass_time(nanoseconds by) {
 bool network::jump(guard& held) {
     std::optional<nanoseconds> first;
     if (!events_.empty()) first = std::max(events_.next() - now(), nanoseconds{0});
-    if (std::optional<nanoseconds> const timer = next_timer(); timer && (!first || *timer < *first)) {
+    if (std::optional<nanoseconds> const timer = next_timer();
+        timer && (!first || *timer < *first)) {
         first = std::max(*timer, nanoseconds{0});
     }
     if (!first) return false;
@@ -213,39 +219,23 @@ object_counts network::counts() const {
     c.completion_queues = queues_.size();
     c.shared_receive_queues = shared_.size();
     c.queue_pairs = pairs_.size();
-    c.event_channels = cm_channels_.size();
-    c.cm_ids = ids_.size();
+    c.event_channels = cm.channel_count();
+    c.cm_ids = cm.id_count();
     return c;
 }
 
-void network::order_failure(std::string function, std::size_t nth, int error) {
-    failures_.push_back({std::move(function), nth, error});
-    expects_failures = true;
-}
-
-int network::failure_of(char const* function) {
-    // Polls come by the million, and are counted only.
-    if (std::string_view{function} != "ibv_poll_cq") called.push_back(function);
-    ++call_counts[function];
-    int error = 0;
-    std::erase_if(failures_, [&](ordered_failure& f) {
-        if (f.function != function || --f.nth > 0) return false;
-        error = f.error;
-        return true;
-    });
-    has_failed = has_failed || error != 0;
-    if (failures_.empty()) expects_failures = false;
-    return error;
-}
-
-void network::wait_acknowledged(guard& held, char const* function, std::function<bool()> const& is_done) {
+void network::wait_acknowledged(
+    guard& held, char const* function, std::function<bool()> const& is_done
+) {
     if (is_stepped() && !is_done()) would_block_for_ever(function);
     acknowledged_.wait(held, is_done);
 }
 
 void network::would_block_for_ever(char const* function) const {
     std::fprintf(
-        stderr, "fabric: %s would wait for ever: what it waits for is not going to happen (seed %llu)\n", function,
+        stderr,
+        "fabric: %s would wait for ever: what it waits for is not going to happen (seed %llu)\n",
+        function,
         static_cast<unsigned long long>(seed_)
     );
     std::abort();

@@ -1,6 +1,7 @@
-// objects.hpp — what stands behind the pointers that a program holds: each C structure, with what the device knows of it.
+// objects.hpp — the objects behind a program's pointers: C structures and the device's state.
 //
-// Plain data; the rules are in the files that act on it. The network's lock guards all of it, unless it says otherwise.
+// Plain data; the files that use it implement the rules. The lock of the network guards all of it,
+// unless noted otherwise.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -21,11 +22,12 @@
 
 #include <rcverbs/fabric.hpp>
 
+#include "packet.hpp"
 #include "scheduler.hpp"
 
 namespace rcverbs::fabric::detail {
 
-/// A descriptor that is readable as long as there is something to take: one unit is one thing.
+/// A descriptor that is readable while events are pending: an eventfd with one unit per event.
 class doorbell_descriptor {
 public:
     doorbell_descriptor();
@@ -35,11 +37,11 @@ public:
 
     int get() const noexcept { return descriptor_; }
     void ring() noexcept;
-    /// Takes one unit; waits for it if the descriptor blocks. Returns -1 with errno.
+    /// Takes one unit; waits for it if the descriptor blocks. Returns 0, or -1 with errno.
     int take() noexcept;
-    /// Takes back units that were rung and not taken; never waits.
+    /// Removes units that were rung and not taken; never waits.
     void drop(std::size_t count) noexcept;
-    /// True if the program has left the descriptor as it was made.
+    /// True if the descriptor still is in blocking mode, as created.
     bool blocks() const noexcept;
     bool is_rung() const noexcept;
 
@@ -53,10 +55,11 @@ struct address {
     sa_family_t family() const noexcept { return raw.ss_family; }
 };
 
-/// As a port's table has it: an IPv4 address is mapped.
+/// The GID of an address; an IPv4 address is mapped.
 ibv_gid gid_of(address const& a) noexcept;
 
 struct context;
+class network;
 
 struct device : ibv_device {
     device_options options;
@@ -67,9 +70,10 @@ struct device : ibv_device {
     bool is_powered = true;
     bool is_removed = false;
     bool has_lost_addresses = false;
-    // Listeners with a smaller number were killed: they take no requests that come in here.
+    // Listeners with a smaller number were killed: they receive no requests that arrive at this
+    // device.
     std::uint64_t killed_below = 0;
-    nanoseconds link_free{0};  // the connection manager's messages stay in order, too
+    nanoseconds link_free{0};  // keeps the connection manager's messages in order
 
     bool is_reachable() const noexcept { return is_up && is_powered && !is_removed; }
     // librdmacm opens each device once, for all ids of the process.
@@ -78,12 +82,12 @@ struct device : ibv_device {
 
 struct async_event {
     ibv_async_event event;
-    // Of the object that the event is about, for the wait in its destruction.
+    // The queue pair or queue of the event, whose destruction drops it; null for ports and devices.
     void* object;
 };
 
 struct context {
-    verbs_context verbs{};  // first: the program's pointer leads to its last member
+    verbs_context verbs{};  // first: context_of() relies on it
     device* on = nullptr;
     std::uint64_t number = 0;
     doorbell_descriptor async;
@@ -94,17 +98,25 @@ struct domain : ibv_pd {
     std::size_t users = 0;
 };
 
-/// A region or a window: what a key opens.
+/// A memory region, which its keys open.
 struct region : ibv_mr {
     int access = 0;
     std::size_t windows = 0;
+    // Its addresses in work requests begin here; those of plain memory are the memory's own.
+    std::uint64_t iova = 0;
+    std::byte* bytes = nullptr;
+    // The memory of a file descriptor is mapped for as long as the region lives.
+    void* mapping = nullptr;
+
+    std::byte* at(std::uint64_t address) const noexcept { return bytes + (address - iova); }
 };
 
 struct window : ibv_mw {
-    // What it was made with: a program may try other low bytes of it only, and change the public field as it likes.
+    // The key at creation. The program may bind with other low bytes of it only, and may change the
+    // public field as it likes.
     std::uint32_t created_rkey = 0;
     std::uint32_t bound_rkey = 0;
-    // Bound: which region, which part of it, and what may be done there, on which queue pair.
+    // The binding: region, range, rights and queue pair; `to` is null if there is none.
     region* to = nullptr;
     std::uint64_t at = 0;
     std::uint64_t size = 0;
@@ -121,18 +133,18 @@ struct completion_channel : ibv_comp_channel {
 
 struct completion {
     ibv_wc wc{};
-    // What its being polled gives back: a place in a work queue.
+    // Polling this completion frees slots of the send queue or of the receive queue.
     bool frees_send = false;
     bool frees_receive = false;
     std::uint64_t index = 0;
-    // The number of the shared queue that a receive came from; 0 for none.
+    // The handle of the shared queue that a receive came from; 0 for none.
     std::uint32_t shared = 0;
     bool is_solicited = false;
 };
 
 struct completion_queue : ibv_cq {
     std::deque<completion> entries;
-    // Read without the lock: a poll that finds nothing takes none.
+    // Read without the lock, so that an empty poll takes no lock.
     std::atomic<std::size_t> count{0};
     std::atomic<bool> is_broken{false};
     enum class arming : std::uint8_t { none, next, solicited } armed = arming::none;
@@ -151,7 +163,7 @@ struct receive_work {
 
 struct shared_receive_queue : ibv_srq {
     std::deque<receive_work> posted;
-    std::size_t in_use = 0;  // posted, or taken and not polled yet
+    std::size_t in_use = 0;  // posted, or consumed and not polled yet
     std::uint32_t depth = 0;
     std::uint32_t segments_max = 0;
     std::uint32_t limit = 0;
@@ -166,11 +178,12 @@ struct send_work {
     std::vector<std::byte> inline_data;
     std::uint64_t index = 0;
     std::uint64_t size = 0;
-    // Packets, once it has been sent for the first time: reads take a number for each packet of the answer.
+    // Packet numbers, assigned at the first transmission. A read takes one for each packet of its
+    // response.
     bool has_numbers = false;
     std::uint64_t first = 0;
     std::uint64_t last = 0;
-    std::uint64_t answered = 0;  // packets of a read's or atomic's answer that have come
+    std::uint64_t answered = 0;  // received response packets of a read or atomic
     bool is_answered = false;
     int forced_status = -1;
 
@@ -179,13 +192,16 @@ struct send_work {
         return wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
     }
     bool expects_answer() const noexcept { return is_read() || is_atomic(); }
-    bool is_local() const noexcept { return wr.opcode == IBV_WR_LOCAL_INV || wr.opcode == IBV_WR_BIND_MW; }
+    bool is_local() const noexcept {
+        return wr.opcode == IBV_WR_LOCAL_INV || wr.opcode == IBV_WR_BIND_MW;
+    }
 };
 
 struct queue_pair : ibv_qp {
     ibv_qp_cap cap{};
     bool signals_all = false;
-    // A number that no other queue pair ever had, for things under way that outlive this one.
+    // A unique number. Pending events compare it, to detect that this queue pair was reset or
+    // destroyed.
     std::uint64_t serial = 0;
 
     // As programmed.
@@ -193,32 +209,35 @@ struct queue_pair : ibv_qp {
     device* on = nullptr;
     std::uint32_t mtu = 1024;
     int access = 0;
-    std::uint8_t gid_index = 0;        // of its own address
-    std::uint8_t read_depth = 0;       // as initiator
-    std::uint8_t resources = 0;        // as responder
+    std::uint8_t gid_index = 0;  // index of its own address
+    std::uint8_t traffic_class = 0;
+    std::uint32_t flow_label = 0;
+    std::uint8_t read_depth = 0;  // as initiator
+    std::uint8_t resources = 0;  // as responder
     std::uint8_t timeout_code = 19;
     std::uint8_t retry_count = 7;
     std::uint8_t rnr_retry_count = 7;
     std::uint8_t rnr_timer_code = 0;
 
-    // The send queue: work that has not completed, oldest first; and how much of the queue is taken.
+    // The send queue: uncompleted work, oldest first, and the counters of its slots.
     std::deque<send_work> sends;
     std::uint64_t sends_posted = 0;
     std::uint64_t sends_freed = 0;
     // The requester.
-    std::size_t position = 0;       // in `sends`: the one to send next
-    std::uint64_t offset = 0;       // bytes of it that have been sent
-    std::uint64_t next_number = 0;  // of the next packet
-    std::uint64_t high_number = 0;  // packets below it are sent again
-    std::uint64_t acknowledged = 0; // packets below it have been taken
+    std::size_t position = 0;  // index in `sends` of the next work to send
+    std::uint64_t offset = 0;  // bytes of that work that have been sent
+    std::uint64_t next_number = 0;  // number of the next packet
+    std::uint64_t high_number = 0;  // packets below it are retransmissions
+    std::uint64_t acknowledged = 0;  // packets below it were acknowledged
     std::uint8_t retries_left = 7;
     std::uint8_t rnr_retries_left = 7;
     nanoseconds rnr_until{0};
     nanoseconds deadline{0};
     bool has_timer = false;
-    bool is_asleep = false;  // until the doorbell
-    std::uint64_t recovering_below = 0;  // one gap is mended once: what was sent up to here may show it again
-    nanoseconds link_free{0};  // packets do not overtake each other
+    bool is_asleep = false;  // stalled until the next doorbell
+    // One gap is retransmitted once: packets below this number may report the same gap again.
+    std::uint64_t recovering_below = 0;
+    nanoseconds link_free{0};  // keeps packets in order
 
     // The receive queue.
     std::deque<receive_work> receives;
@@ -226,7 +245,7 @@ struct queue_pair : ibv_qp {
     std::uint64_t receives_freed = 0;
     // The responder.
     std::uint64_t expected = 0;
-    bool has_complained = false;  // of a gap; once is enough
+    bool has_complained = false;  // a NAK was sent for this gap; not sent again
     std::optional<receive_work> receiving;
     std::uint64_t received_bytes = 0;
     std::uint64_t message_bytes = 0;
@@ -236,15 +255,72 @@ struct queue_pair : ibv_qp {
     bool flush_is_due = false;
     std::size_t flushed_sends = 0;
     std::size_t flushed_receives = 0;
-    bool has_said_last = false;  // that nothing of the shared queue will come to it any more
+    bool has_said_last = false;  // LAST_WQE_REACHED was raised
     unsigned async_given = 0;
     unsigned async_acknowledged = 0;
+    network* net = nullptr;
+
+    // --- queue_pair.cpp --------------------------------------------------------------------------
+    shared_receive_queue* shared() const noexcept {
+        return static_cast<shared_receive_queue*>(srq);
+    }
+    /// 0, or the errno with which the post of this request fails.
+    int check_send(ibv_send_wr const& wr) const;
+    /// Drops all work without completions, and invalidates the pending events of this queue pair.
+    void forget_work();
+    void doorbell();
+    /// Moves to the error state: posted work requests are flushed.
+    void move_to_error();
+    /// The same, as a fault of the device: also raises IBV_EVENT_QP_FATAL.
+    void fail();
+    void flush_soon();
+    void flush_now();
+
+    // --- requester.cpp ---------------------------------------------------------------------------
+    void transmit();
+    void send_packet(packet p);
+    void arrive(packet const& p);
+
+private:
+    bool send_next();
+    std::optional<ibv_wc_status> settle_locally(send_work const& work);
+    packet make_request(send_work const& work) const;
+    bool fits_in_flight(send_work const& work) const;
+    void go_back(std::uint64_t number);
+    void progress();
+    nanoseconds patience() const;
+    void start_timer();
+    void on_timer();
+    void retire_sends(std::uint64_t taken_below);
+    void complete_send(ibv_wc_status status);
+    void fail_oldest(ibv_wc_status status);
+    void on_acknowledge(packet const& p);
+    void on_negative(packet const& p);
+    void on_answer(packet const& p);
+    nanoseconds travel();
+
+    // --- responder.cpp ---------------------------------------------------------------------------
+    void on_request(packet const& p);
+    void on_duplicate(packet const& p);
+    void execute(packet const& p);
+    void execute_send(packet const& p);
+    void execute_write(packet const& p);
+    void execute_read(packet const& p);
+    void execute_atomic(packet const& p);
+    bool take_receive();
+    void complete_receive(packet const& p, ibv_wc_status status);
+    bool may_answer(packet const& p);
+    void count_answer();
+    void end_answer() { --answers_under_way; }
+    void acknowledge(std::uint64_t number);
+    void complain(std::uint64_t number, packet::refusal why);
+    void refuse(packet const& p, packet::refusal why);
 };
 
 struct cm_event : rdma_cm_event {
     std::array<std::byte, 256> data{};
-    std::uint64_t owner = 0;  // the id that is told; for a request, the one that listens
-    std::uint64_t child = 0;  // a request's new id
+    std::uint64_t owner = 0;  // the id that receives it; the listener of a request
+    std::uint64_t child = 0;  // the new id of a request
 };
 
 struct cm_channel : rdma_event_channel {
@@ -252,13 +328,14 @@ struct cm_channel : rdma_event_channel {
     std::deque<std::unique_ptr<cm_event>> events;
 };
 
-/// A side's terms in the handshake.
+/// The parameters that one side offers in the handshake.
 struct terms {
     std::uint32_t qp_num = 0;
     std::uint8_t responder_resources = 0;
     std::uint8_t initiator_depth = 0;
     std::uint8_t retry_count = 7;
     std::uint8_t rnr_retry_count = 7;
+    std::uint8_t traffic_class = 0;
     std::vector<std::byte> private_data;
 };
 
@@ -287,10 +364,11 @@ struct cm_id : rdma_cm_id {
     address local;
     address remote;
     std::uint64_t peer = 0;  // the other side's id
-    std::uint64_t listener = 0;  // whose request this is, until it was taken
+    std::uint64_t listener = 0;  // the listener; 0 once the request was taken
     terms own;
     terms theirs;
     std::optional<std::uint8_t> ack_timeout;
+    std::uint8_t type_of_service = 0;
     int backlog = 0;
     std::size_t waiting_requests = 0;
     bool is_abandoned = false;

@@ -1,5 +1,5 @@
-// Devices' contexts, queue pairs, shared receive queues: making, modifying and posting. What posting leads to is the
-// requester's (requester.cpp) and the responder's (responder.cpp) business.
+// Device contexts, queue pairs, shared receive queues: creating, modifying and posting. The
+// requester (requester.cpp) and the responder (responder.cpp) process the posted work requests.
 #include "network.hpp"
 
 #include <cerrno>
@@ -11,7 +11,6 @@ namespace rcverbs::fabric::detail {
 namespace {
 
 completion_queue& cq_of(ibv_cq* raw) noexcept { return static_cast<completion_queue&>(*raw); }
-shared_receive_queue* shared_of(queue_pair const& qp) noexcept { return static_cast<shared_receive_queue*>(qp.srq); }
 
 bool is_legal(ibv_qp_state from, ibv_qp_state to) noexcept {
     if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) return true;
@@ -51,12 +50,13 @@ bool is_known(ibv_wr_opcode opcode) noexcept {
 }
 
 bool may_be_inline(ibv_wr_opcode opcode) noexcept {
-    return opcode != IBV_WR_RDMA_READ && opcode != IBV_WR_ATOMIC_CMP_AND_SWP && opcode != IBV_WR_ATOMIC_FETCH_AND_ADD;
+    return opcode != IBV_WR_RDMA_READ && opcode != IBV_WR_ATOMIC_CMP_AND_SWP &&
+           opcode != IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
 }  // namespace
 
-// --- devices -----------------------------------------------------------------------------------------------------
+// --- devices -------------------------------------------------------------------------------------
 
 int network::open_device(device& on, context*& out) {
     if (on.is_removed) return ENODEV;
@@ -67,10 +67,10 @@ int network::open_device(device& on, context*& out) {
     c.device = &on;
     c.async_fd = made->async.get();
     c.cmd_fd = -1;
-    c.num_comp_vectors = 1;
+    c.num_comp_vectors = on.options.completion_vectors;
     c.abi_compat = __VERBS_ABI_IS_EXTENDED;
     fill_operations(*made);
-    made->number = next_serial_++;
+    made->number = next_serial();
     out = made.get();
     contexts_.emplace(out->number, std::move(made));
     return 0;
@@ -81,14 +81,15 @@ int network::close_device(ibv_context* raw) {
     return 0;
 }
 
-// --- queue pairs ---------------------------------------------------------------------------------------------------
+// --- queue pairs ---------------------------------------------------------------------------------
 
 int network::create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes, queue_pair*& out) {
     device_options const& limits = context_of(pd->context)->on->options;
     ibv_qp_cap const& cap = attributes->cap;
-    bool const fits = cap.max_send_wr <= limits.queue_depth_max && cap.max_recv_wr <= limits.queue_depth_max &&
-                      cap.max_send_sge <= limits.segments_max && cap.max_recv_sge <= limits.segments_max &&
-                      cap.max_inline_data <= limits.inline_bytes_max;
+    bool const fits =
+        cap.max_send_wr <= limits.queue_depth_max && cap.max_recv_wr <= limits.queue_depth_max &&
+        cap.max_send_sge <= limits.segments_max && cap.max_recv_sge <= limits.segments_max &&
+        cap.max_inline_data <= limits.inline_bytes_max;
     bool const is_complete = attributes->qp_type == IBV_QPT_RC && attributes->send_cq != nullptr &&
                              attributes->recv_cq != nullptr && domains_.contains(pd);
     if (!fits || !is_complete) return EINVAL;
@@ -104,15 +105,16 @@ int network::create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes, queue_pair*& ou
     qp.handle = qp.qp_num;
     qp.state = IBV_QPS_RESET;
     qp.qp_type = IBV_QPT_RC;
-    qp.cap = cap;  // exactly: a device may give more, a program may not count on it
+    qp.cap = cap;  // exact: a device may grant more, a program must not rely on it
     qp.signals_all = attributes->sq_sig_all != 0;
-    qp.serial = next_serial_++;
+    qp.net = this;
+    qp.serial = next_serial();
     qp.on = context_of(pd->context)->on;
     qp.mtu = qp.on->options.path_mtu_bytes;
     ++cq_of(qp.send_cq).users;
     ++cq_of(qp.recv_cq).users;
     ++static_cast<domain*>(pd)->users;
-    if (qp.srq != nullptr) ++shared_of(qp)->users;
+    if (qp.srq != nullptr) ++qp.shared()->users;
     out = made.get();
     numbers_[qp.qp_num] = out;
     pairs_.emplace(out, std::move(made));
@@ -125,12 +127,14 @@ int network::destroy_qp(ibv_qp* raw, guard& held) {
     queue_pair& qp = *found->second;
     drop_async(qp.context, &qp);
     numbers_.erase(qp.qp_num);
-    wait_acknowledged(held, "ibv_destroy_qp", [&qp] { return qp.async_given == qp.async_acknowledged; });
-    forget_work(qp);
+    wait_acknowledged(held, "ibv_destroy_qp", [&qp] {
+        return qp.async_given == qp.async_acknowledged;
+    });
+    qp.forget_work();
     --cq_of(qp.send_cq).users;
     --cq_of(qp.recv_cq).users;
     --static_cast<domain*>(qp.pd)->users;
-    if (qp.srq != nullptr) --shared_of(qp)->users;
+    if (qp.srq != nullptr) --qp.shared()->users;
     pairs_.erase(raw);
     return 0;
 }
@@ -140,6 +144,10 @@ queue_pair* network::find_qp(std::uint32_t number) {
     return found == numbers_.end() ? nullptr : found->second;
 }
 
+void network::deliver(packet const& p) {
+    if (queue_pair* const qp = find_qp(p.target)) qp->arrive(p);
+}
+
 int network::modify_qp(ibv_qp* raw, ibv_qp_attr const* a, int mask) {
     auto const found = pairs_.find(raw);
     if (found == pairs_.end()) return EINVAL;
@@ -147,21 +155,25 @@ int network::modify_qp(ibv_qp* raw, ibv_qp_attr const* a, int mask) {
     ibv_qp_state const from = qp.state;
     ibv_qp_state const to = (mask & IBV_QP_STATE) != 0 ? a->qp_state : from;
     if (!is_legal(from, to)) return EINVAL;
-    // Connected, only little can be changed any more. Source: ibv_modify_qp(3), table for RC.
-    constexpr int changeable = IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER |
-                               IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE;
+    // In RTS, only few attributes may change. Source: ibv_modify_qp(3), table for RC.
+    constexpr int changeable = IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS |
+                               IBV_QP_MIN_RNR_TIMER | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE;
     if (from == IBV_QPS_RTS && to == IBV_QPS_RTS && (mask & ~changeable) != 0) return EINVAL;
     if (to == IBV_QPS_RTR && (mask & IBV_QP_DEST_QPN) == 0) return EINVAL;
     if (to == IBV_QPS_ERR) {
-        break_qp(qp);
+        qp.move_to_error();
         return 0;
     }
     if (to == IBV_QPS_RESET) {
-        forget_work(qp);
+        qp.forget_work();
     }
     if ((mask & IBV_QP_ACCESS_FLAGS) != 0) qp.access = static_cast<int>(a->qp_access_flags);
     if ((mask & IBV_QP_DEST_QPN) != 0) qp.remote_qp = a->dest_qp_num;
-    if ((mask & IBV_QP_AV) != 0) qp.gid_index = a->ah_attr.grh.sgid_index;
+    if ((mask & IBV_QP_AV) != 0) {
+        qp.gid_index = a->ah_attr.grh.sgid_index;
+        qp.traffic_class = a->ah_attr.grh.traffic_class;
+        qp.flow_label = a->ah_attr.grh.flow_label;
+    }
     if ((mask & IBV_QP_PATH_MTU) != 0) qp.mtu = 128U << a->path_mtu;  // IBV_MTU_256 is 1
     if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0) qp.resources = a->max_dest_rd_atomic;
     if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0) qp.read_depth = a->max_rd_atomic;
@@ -170,30 +182,30 @@ int network::modify_qp(ibv_qp* raw, ibv_qp_attr const* a, int mask) {
     if ((mask & IBV_QP_RETRY_CNT) != 0) qp.retry_count = qp.retries_left = a->retry_cnt;
     if ((mask & IBV_QP_RNR_RETRY) != 0) qp.rnr_retry_count = qp.rnr_retries_left = a->rnr_retry;
     if (to == IBV_QPS_RTR && from != IBV_QPS_RTR) qp.expected = 0;
-    if (to == IBV_QPS_RTS && from == IBV_QPS_RTR) qp.next_number = qp.high_number = qp.acknowledged = 0;
+    if (to == IBV_QPS_RTS && from == IBV_QPS_RTR)
+        qp.next_number = qp.high_number = qp.acknowledged = 0;
     qp.state = to;
     return 0;
 }
 
-// Everything is forgotten, uncompleted, and what is under way for it finds it no more.
-void network::forget_work(queue_pair& qp) {
-    if (qp.receiving && qp.srq != nullptr) --shared_of(qp)->in_use;
-    qp.receiving.reset();
-    qp.sends.clear();
-    qp.receives.clear();
-    qp.sends_freed = qp.sends_posted;
-    qp.receives_freed = qp.receives_posted;
-    qp.position = 0;
-    qp.offset = 0;
-    qp.rnr_until = nanoseconds{0};
-    qp.recovering_below = 0;
-    qp.has_timer = false;
-    qp.has_complained = false;
-    qp.atomic_answers.clear();
-    qp.answers_under_way = 0;
-    qp.flush_is_due = false;
-    qp.has_said_last = false;
-    qp.serial = next_serial_++;
+void queue_pair::forget_work() {
+    if (receiving && srq != nullptr) --shared()->in_use;
+    receiving.reset();
+    sends.clear();
+    receives.clear();
+    sends_freed = sends_posted;
+    receives_freed = receives_posted;
+    position = 0;
+    offset = 0;
+    rnr_until = nanoseconds{0};
+    recovering_below = 0;
+    has_timer = false;
+    has_complained = false;
+    atomic_answers.clear();
+    answers_under_way = 0;
+    flush_is_due = false;
+    has_said_last = false;
+    serial = net->next_serial();
 }
 
 int network::query_qp(ibv_qp* raw, ibv_qp_attr* a, ibv_qp_init_attr* initial) {
@@ -216,6 +228,8 @@ int network::query_qp(ibv_qp* raw, ibv_qp_attr* a, ibv_qp_init_attr* initial) {
     a->rnr_retry = qp.rnr_retry_count;
     a->port_num = 1;
     a->ah_attr.grh.sgid_index = qp.gid_index;
+    a->ah_attr.grh.traffic_class = qp.traffic_class;
+    a->ah_attr.grh.flow_label = qp.flow_label;
     *initial = {};
     initial->qp_context = qp.qp_context;
     initial->send_cq = qp.send_cq;
@@ -227,18 +241,18 @@ int network::query_qp(ibv_qp* raw, ibv_qp_attr* a, ibv_qp_init_attr* initial) {
     return 0;
 }
 
-// --- posting ---------------------------------------------------------------------------------------------------------
+// --- posting -------------------------------------------------------------------------------------
 
-int network::check_send(queue_pair& qp, ibv_send_wr const& wr) {
-    if (qp.state == IBV_QPS_RESET || qp.state == IBV_QPS_INIT || qp.state == IBV_QPS_RTR) return EINVAL;
+int queue_pair::check_send(ibv_send_wr const& wr) const {
+    if (state == IBV_QPS_RESET || state == IBV_QPS_INIT || state == IBV_QPS_RTR) return EINVAL;
     if (!is_known(wr.opcode) || wr.num_sge < 0) return EINVAL;
-    if (static_cast<std::uint32_t>(wr.num_sge) > qp.cap.max_send_sge) return EINVAL;
+    if (static_cast<std::uint32_t>(wr.num_sge) > cap.max_send_sge) return EINVAL;
     if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
         std::uint64_t bytes = 0;
         for (int i = 0; i < wr.num_sge; ++i) bytes += wr.sg_list[i].length;
-        if (!may_be_inline(wr.opcode) || bytes > qp.cap.max_inline_data) return EINVAL;
+        if (!may_be_inline(wr.opcode) || bytes > cap.max_inline_data) return EINVAL;
     }
-    if (qp.sends_posted - qp.sends_freed >= qp.cap.max_send_wr) return ENOMEM;
+    if (sends_posted - sends_freed >= cap.max_send_wr) return ENOMEM;
     return 0;
 }
 
@@ -249,7 +263,7 @@ int network::post_send(ibv_qp* raw, ibv_send_wr* list, ibv_send_wr** bad) {
     ++qp.on->counters.doorbells;
     int error = 0;
     for (; list != nullptr; list = list->next) {
-        error = check_send(qp, *list);
+        error = qp.check_send(*list);
         if (error != 0) break;
         ++qp.on->counters.send_requests;
         send_work work;
@@ -261,23 +275,27 @@ int network::post_send(ibv_qp* raw, ibv_send_wr* list, ibv_send_wr** bad) {
         work.index = qp.sends_posted++;
         if ((list->send_flags & IBV_SEND_INLINE) != 0) {
             ++qp.on->counters.inline_requests;
-            // Copied now: the program may reuse its bytes at once, and they need no key. Source: ibv_post_send(3).
+            // Copied now: the program may reuse its bytes at once, and they need no key. Source:
+            // ibv_post_send(3).
             work.inline_data.resize(work.size);
             std::size_t at = 0;
             for (ibv_sge const& s : work.segments) {
                 if (s.length == 0) continue;
-                std::memcpy(&work.inline_data[at], reinterpret_cast<void const*>(s.addr), s.length);  // an address
+                std::memcpy(
+                    &work.inline_data[at], reinterpret_cast<void const*>(s.addr), s.length
+                );  // an address
                 at += s.length;
             }
         }
-        if (work_to_fail > 0 && --work_to_fail == 0) work.forced_status = work_status;
+        if (faults.work_to_fail > 0 && --faults.work_to_fail == 0)
+            work.forced_status = faults.work_status;
         qp.sends.push_back(std::move(work));
     }
     if (error != 0) {
         *bad = list;
         ++qp.on->counters.posts_refused;
     }
-    doorbell(qp);
+    qp.doorbell();
     return error;
 }
 
@@ -288,8 +306,10 @@ int network::post_receive(ibv_qp* raw, ibv_recv_wr* list, ibv_recv_wr** bad) {
     int error = 0;
     for (; list != nullptr; list = list->next) {
         if (qp.state == IBV_QPS_RESET || qp.srq != nullptr) error = EINVAL;
-        if (list->num_sge < 0 || static_cast<std::uint32_t>(list->num_sge) > qp.cap.max_recv_sge) error = EINVAL;
-        if (error == 0 && qp.receives_posted - qp.receives_freed >= qp.cap.max_recv_wr) error = ENOMEM;
+        if (list->num_sge < 0 || static_cast<std::uint32_t>(list->num_sge) > qp.cap.max_recv_sge)
+            error = EINVAL;
+        if (error == 0 && qp.receives_posted - qp.receives_freed >= qp.cap.max_recv_wr)
+            error = ENOMEM;
         if (error != 0) {
             *bad = list;
             ++qp.on->counters.posts_refused;
@@ -297,72 +317,82 @@ int network::post_receive(ibv_qp* raw, ibv_recv_wr* list, ibv_recv_wr** bad) {
         }
         qp.receives.push_back(make_receive(*list, qp.receives_posted++));
     }
-    if (qp.state == IBV_QPS_ERR) flush_soon(qp);
+    if (qp.state == IBV_QPS_ERR) qp.flush_soon();
     return error;
 }
 
-void network::doorbell(queue_pair& qp) {
-    qp.is_asleep = false;
-    if (qp.state == IBV_QPS_ERR) return flush_soon(qp);
-    at(now() + nanoseconds{pick(0, is_stepped() ? 200 : 0)}, qp, &network::transmit);
+void queue_pair::doorbell() {
+    is_asleep = false;
+    if (state == IBV_QPS_ERR) return flush_soon();
+    net->at(
+        net->now() + nanoseconds{net->pick(0, net->is_stepped() ? 200 : 0)},
+        *this,
+        &queue_pair::transmit
+    );
 }
 
-// --- the error state -------------------------------------------------------------------------------------------------
+// --- the error state -----------------------------------------------------------------------------
 
-void network::break_qp(queue_pair& qp) {
-    if (qp.state == IBV_QPS_ERR || qp.state == IBV_QPS_RESET) return;
-    qp.state = IBV_QPS_ERR;
-    qp.flushed_sends = 0;
-    qp.flushed_receives = 0;
-    flush_soon(qp);
+void queue_pair::fail() {
+    net->raise(context_of(context), IBV_EVENT_QP_FATAL, this);
+    move_to_error();
 }
 
-void network::flush_soon(queue_pair& qp) {
-    if (qp.flush_is_due) return;
-    qp.flush_is_due = true;
-    nanoseconds const delay = flush.delay + nanoseconds{pick(0, is_stepped() ? 2000 : 0)};
-    at(now() + delay, qp, &network::flush_now);
+void queue_pair::move_to_error() {
+    if (state == IBV_QPS_ERR || state == IBV_QPS_RESET) return;
+    state = IBV_QPS_ERR;
+    flushed_sends = 0;
+    flushed_receives = 0;
+    flush_soon();
 }
 
-// What was posted comes back in order, whether it asked for a completion or not.
-void network::flush_now(queue_pair& qp) {
-    qp.flush_is_due = false;
-    if (qp.state != IBV_QPS_ERR) return;
-    std::size_t const most = flush.completions_max.value_or(SIZE_MAX);
+void queue_pair::flush_soon() {
+    if (flush_is_due) return;
+    flush_is_due = true;
+    nanoseconds const delay =
+        net->faults.flush.delay + nanoseconds{net->pick(0, net->is_stepped() ? 2000 : 0)};
+    net->at(net->now() + delay, *this, &queue_pair::flush_now);
+}
+
+// Flushes the posted work requests in order, whether signaled or not.
+void queue_pair::flush_now() {
+    flush_is_due = false;
+    if (state != IBV_QPS_ERR) return;
+    std::size_t const most = net->faults.flush.completions_max.value_or(SIZE_MAX);
     auto const flushed = [&](std::uint64_t id, std::uint64_t index, bool is_send) {
         completion c;
-        c.wc = garbage();
+        c.wc = net->garbage();
         c.wc.wr_id = id;
         c.wc.status = IBV_WC_WR_FLUSH_ERR;
-        c.wc.qp_num = qp.qp_num;
+        c.wc.qp_num = qp_num;
         c.frees_send = is_send;
-        c.frees_receive = !is_send && qp.srq == nullptr;
-        c.shared = is_send || qp.srq == nullptr ? 0 : qp.srq->handle;
+        c.frees_receive = !is_send && srq == nullptr;
+        c.shared = is_send || srq == nullptr ? 0 : srq->handle;
         c.index = index;
-        push(cq_of(is_send ? qp.send_cq : qp.recv_cq), std::move(c));
+        net->push(cq_of(is_send ? send_cq : recv_cq), std::move(c));
     };
-    for (; !qp.sends.empty() && qp.flushed_sends < most; ++qp.flushed_sends) {
-        send_work const work = std::move(qp.sends.front());
-        qp.sends.pop_front();
+    for (; !sends.empty() && flushed_sends < most; ++flushed_sends) {
+        send_work const work = std::move(sends.front());
+        sends.pop_front();
         flushed(work.wr.wr_id, work.index, true);
     }
-    qp.position = 0;
-    qp.offset = 0;
-    if (qp.receiving && qp.flushed_receives < most) {
-        receive_work const work = *std::exchange(qp.receiving, std::nullopt);
-        ++qp.flushed_receives;
+    position = 0;
+    offset = 0;
+    if (receiving && flushed_receives < most) {
+        receive_work const work = *std::exchange(receiving, std::nullopt);
+        ++flushed_receives;
         flushed(work.id, work.index, false);
     }
-    for (; !qp.receives.empty() && qp.flushed_receives < most; ++qp.flushed_receives) {
-        receive_work const work = std::move(qp.receives.front());
-        qp.receives.pop_front();
+    for (; !receives.empty() && flushed_receives < most; ++flushed_receives) {
+        receive_work const work = std::move(receives.front());
+        receives.pop_front();
         flushed(work.id, work.index, false);
     }
-    if (qp.srq == nullptr || std::exchange(qp.has_said_last, true)) return;
-    raise(context_of(qp.context), IBV_EVENT_QP_LAST_WQE_REACHED, &qp);
+    if (srq == nullptr || std::exchange(has_said_last, true)) return;
+    net->raise(context_of(context), IBV_EVENT_QP_LAST_WQE_REACHED, this);
 }
 
-// --- shared receive queues -----------------------------------------------------------------------------------------
+// --- shared receive queues -----------------------------------------------------------------------
 
 int network::create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes, shared_receive_queue*& out) {
     device_options const& limits = context_of(pd->context)->on->options;
@@ -373,7 +403,7 @@ int network::create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes, shared_receiv
     auto made = std::make_unique<shared_receive_queue>();
     made->context = pd->context;
     made->srq_context = attributes->srq_context;
-    made->handle = static_cast<std::uint32_t>(next_serial_++);
+    made->handle = static_cast<std::uint32_t>(next_serial());
     made->pd = pd;
     made->depth = attributes->attr.max_wr;
     made->segments_max = attributes->attr.max_sge;
@@ -403,7 +433,9 @@ int network::destroy_srq(ibv_srq* raw, guard& held) {
     shared_receive_queue& srq = *found->second;
     if (srq.users > 0) return EBUSY;
     drop_async(srq.context, &srq);
-    wait_acknowledged(held, "ibv_destroy_srq", [&srq] { return srq.async_given == srq.async_acknowledged; });
+    wait_acknowledged(held, "ibv_destroy_srq", [&srq] {
+        return srq.async_given == srq.async_acknowledged;
+    });
     --static_cast<domain*>(srq.pd)->users;
     shared_.erase(raw);
     return 0;
@@ -415,7 +447,8 @@ int network::post_shared_receive(ibv_srq* raw, ibv_recv_wr* list, ibv_recv_wr** 
     shared_receive_queue& srq = *found->second;
     for (; list != nullptr; list = list->next) {
         int error = 0;
-        if (list->num_sge < 0 || static_cast<std::uint32_t>(list->num_sge) > srq.segments_max) error = EINVAL;
+        if (list->num_sge < 0 || static_cast<std::uint32_t>(list->num_sge) > srq.segments_max)
+            error = EINVAL;
         if (error == 0 && srq.in_use >= srq.depth) error = ENOMEM;
         if (error != 0) {
             *bad = list;

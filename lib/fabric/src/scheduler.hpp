@@ -1,6 +1,6 @@
-// scheduler.hpp — the network's clock and its list of things to come, in the order of their times.
+// scheduler.hpp — the network's pending events in the order of their times.
 //
-// Ties are broken by the seed. Guarded by the network's lock; actions run with the lock held.
+// The seed decides ties. Guarded by the network's lock; actions run with the lock held.
 #pragma once
 
 #include <chrono>
@@ -24,9 +24,10 @@ public:
     bool empty() const noexcept { return events_.empty(); }
     nanoseconds next() const noexcept { return events_.top().when; }
 
-    /// Takes the first one out. REQUIRES: there is one.
+    /// Removes and returns the first action. REQUIRES: not empty.
     std::function<void()> take() {
-        // The top is const only because of its place in the order, which ends here.
+        // top() is const to protect the order. The element is removed next, so moving from it is
+        // safe.
         std::function<void()> action = std::move(const_cast<event&>(events_.top()).action);
         events_.pop();
         return action;
@@ -44,7 +45,8 @@ private:
         std::uint64_t serial;
         std::function<void()> action;
 
-        bool operator<(event const& other) const noexcept {  // the queue's top is the greatest: the earliest
+        // Reversed, so that the earliest event is the top of the queue.
+        bool operator<(event const& other) const noexcept {
             if (when != other.when) return when > other.when;
             if (tie != other.tie) return tie > other.tie;
             return serial > other.serial;

@@ -1,4 +1,5 @@
-// What the fabric does not have. Defined all the same: the real libraries' functions must not get at its objects.
+// Functions that the fabric does not support. They are defined nevertheless, because the real
+// libraries' functions must not access the objects of the fabric.
 #include <rdma/rdma_cma.h>
 
 #include <cerrno>
@@ -22,11 +23,15 @@ T* unsupported_object() noexcept {
 
 extern "C" {
 
-// --- librdmacm -------------------------------------------------------------------------------------------------------
+// --- librdmacm -----------------------------------------------------------------------------------
 
-int rdma_create_ep(rdma_cm_id**, rdma_addrinfo*, ibv_pd*, ibv_qp_init_attr*) { return unsupported_errno(); }
+int rdma_create_ep(rdma_cm_id**, rdma_addrinfo*, ibv_pd*, ibv_qp_init_attr*) {
+    return unsupported_errno();
+}
 void rdma_destroy_ep(rdma_cm_id*) {}
-int rdma_getaddrinfo(char const*, char const*, rdma_addrinfo const*, rdma_addrinfo**) { return unsupported_errno(); }
+int rdma_getaddrinfo(char const*, char const*, rdma_addrinfo const*, rdma_addrinfo**) {
+    return unsupported_errno();
+}
 void rdma_freeaddrinfo(rdma_addrinfo*) {}
 int rdma_get_request(rdma_cm_id*, rdma_cm_id**) { return unsupported_errno(); }
 int rdma_establish(rdma_cm_id*) { return unsupported_errno(); }
@@ -35,33 +40,37 @@ int rdma_create_qp_ex(rdma_cm_id*, ibv_qp_init_attr_ex*) { return unsupported_er
 int rdma_create_srq(rdma_cm_id*, ibv_pd*, ibv_srq_init_attr*) { return unsupported_errno(); }
 int rdma_create_srq_ex(rdma_cm_id*, ibv_srq_init_attr_ex*) { return unsupported_errno(); }
 void rdma_destroy_srq(rdma_cm_id*) {}
-int rdma_init_qp_attr(rdma_cm_id*, ibv_qp_attr*, int*) { return unsupported_errno(); }
 int rdma_join_multicast(rdma_cm_id*, sockaddr*, void*) { return unsupported_errno(); }
-int rdma_join_multicast_ex(rdma_cm_id*, rdma_cm_join_mc_attr_ex*, void*) { return unsupported_errno(); }
+int rdma_join_multicast_ex(rdma_cm_id*, rdma_cm_join_mc_attr_ex*, void*) {
+    return unsupported_errno();
+}
 int rdma_leave_multicast(rdma_cm_id*, sockaddr*) { return unsupported_errno(); }
 int rdma_reject_ece(rdma_cm_id*, void const*, std::uint8_t) { return unsupported_errno(); }
 int rdma_set_local_ece(rdma_cm_id*, ibv_ece*) { return unsupported_errno(); }
 int rdma_get_remote_ece(rdma_cm_id*, ibv_ece*) { return unsupported_errno(); }
 
-// --- libibverbs ------------------------------------------------------------------------------------------------------
+// --- libibverbs ----------------------------------------------------------------------------------
 
 int ibv_resize_cq(ibv_cq*, int) { return EOPNOTSUPP; }
 int ibv_rereg_mr(ibv_mr*, int, ibv_pd*, void*, std::size_t, int) { return EOPNOTSUPP; }
-ibv_mr* ibv_reg_dmabuf_mr(ibv_pd*, std::uint64_t, std::size_t, std::uint64_t, int, int) {
-    return unsupported_object<ibv_mr>();
-}
 ibv_ah* ibv_create_ah(ibv_pd*, ibv_ah_attr*) { return unsupported_object<ibv_ah>(); }
-ibv_ah* ibv_create_ah_from_wc(ibv_pd*, ibv_wc*, ibv_grh*, std::uint8_t) { return unsupported_object<ibv_ah>(); }
+ibv_ah* ibv_create_ah_from_wc(ibv_pd*, ibv_wc*, ibv_grh*, std::uint8_t) {
+    return unsupported_object<ibv_ah>();
+}
 int ibv_destroy_ah(ibv_ah*) { return EOPNOTSUPP; }
 int ibv_attach_mcast(ibv_qp*, ibv_gid const*, std::uint16_t) { return EOPNOTSUPP; }
 int ibv_detach_mcast(ibv_qp*, ibv_gid const*, std::uint16_t) { return EOPNOTSUPP; }
 int ibv_query_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }
 int ibv_set_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }
 ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp*) { return unsupported_object<ibv_qp_ex>(); }
-int _ibv_query_gid_ex(ibv_context*, std::uint32_t, std::uint32_t, ibv_gid_entry*, std::uint32_t, std::size_t) {
+int _ibv_query_gid_ex(
+    ibv_context*, std::uint32_t, std::uint32_t, ibv_gid_entry*, std::uint32_t, std::size_t
+) {
     return EOPNOTSUPP;
 }
-ssize_t _ibv_query_gid_table(ibv_context*, ibv_gid_entry*, std::size_t, std::uint32_t, std::size_t) {
+ssize_t _ibv_query_gid_table(
+    ibv_context*, ibv_gid_entry*, std::size_t, std::uint32_t, std::size_t
+) {
     return -EOPNOTSUPP;
 }
 }

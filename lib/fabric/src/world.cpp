@@ -17,16 +17,17 @@ detail::device& named(detail::network& n, std::string_view name) {
     return *found;
 }
 
-// Asio looks at its timers every five minutes, whether it has any or not. Who sleeps for longer than this does not count.
+// Asio wakes up every five minutes, even without timers, so an idle io_context never runs out of
+// events. The world gives up after this idle time.
 constexpr std::chrono::hours idle_max{24 * 30};
 
-// Turns of a stepped world.
+// Runs a stepped world, one handler or event per turn.
 class turns {
 public:
     turns(detail::network& n, boost::asio::io_context& io) : network_{n}, io_{io} {}
 
-    /// A handler of the program's, if one is ready; else the next event of the network's, or the next timer. False if io
-    /// has no work left, or if nothing will ever happen.
+    /// Runs a handler of the program, if one is ready; else the next event of the network or the
+    /// next timer. False if `io` has no work left, or if nothing will ever happen.
     bool next() {
         {
             auto held = network_.lock();
@@ -34,7 +35,8 @@ public:
         }
         if (io_.poll_one() > 0) {
             auto const held = network_.lock();
-            network_.pass_time(std::chrono::nanoseconds{network_.pick(50, 1500)});  // what a handler takes
+            // The simulated run time of the handler.
+            network_.pass_time(std::chrono::nanoseconds{network_.pick(50, 1500)});
             idle_since_ = network_.now();
             return true;
         }
@@ -53,23 +55,26 @@ private:
 }  // namespace
 
 std::size_t object_counts::total() const noexcept {
-    return protection_domains + memory_regions + memory_windows + completion_channels + completion_queues +
-           shared_receive_queues + queue_pairs + event_channels + cm_ids;
+    return protection_domains + memory_regions + memory_windows + completion_channels +
+           completion_queues + shared_receive_queues + queue_pairs + event_channels + cm_ids;
 }
 
 world::world(world_options options)
-    : impl_{std::make_unique<detail::network>(std::move(options))}, exceptions_before_{std::uncaught_exceptions()} {}
+    : impl_{std::make_unique<detail::network>(std::move(options))},
+      exceptions_before_{std::uncaught_exceptions()} {}
 
 world::~world() {
     if (std::uncaught_exceptions() <= exceptions_before_) return;
     std::fprintf(
-        stderr, "fabric: repeat this run with RCVERBS_FABRIC_SEED=%llu\n", static_cast<unsigned long long>(seed())
+        stderr,
+        "fabric: repeat this run with RCVERBS_FABRIC_SEED=%llu\n",
+        static_cast<unsigned long long>(seed())
     );
 }
 
 std::uint64_t world::seed() const noexcept { return impl_->seed(); }
 
-// --- time ----------------------------------------------------------------------------------------------------------
+// --- time ----------------------------------------------------------------------------------------
 
 std::chrono::nanoseconds world::now() const {
     auto const held = impl_->lock();
@@ -107,7 +112,7 @@ void world::run_for(boost::asio::io_context& io, std::chrono::nanoseconds durati
         io.run_for(duration);
         return;
     }
-    // An event that marks the end, so that nothing jumps over it.
+    // A marker event at the end, so that the clock does not jump over it.
     {
         auto const held = impl_->lock();
         impl_->at(end, [] {});
@@ -121,7 +126,7 @@ bool world::step() {
     return impl_->run_due(held) || impl_->jump(held);
 }
 
-// --- looking -------------------------------------------------------------------------------------------------------
+// --- inspection ----------------------------------------------------------------------------------
 
 object_counts world::live() const {
     auto const held = impl_->lock();
@@ -135,54 +140,54 @@ device_counters world::counters(std::string_view device) const {
 
 std::vector<std::string> world::calls() const {
     auto const held = impl_->lock();
-    return {impl_->called.begin(), impl_->called.end()};
+    return {impl_->faults.called.begin(), impl_->faults.called.end()};
 }
 
 std::size_t world::call_count(std::string_view function) const {
     auto const held = impl_->lock();
-    auto const found = impl_->call_counts.find(std::string{function});
-    std::size_t const counted = found == impl_->call_counts.end() ? 0 : found->second;
-    return counted + (function == "ibv_poll_cq" ? impl_->empty_polls.load() : 0);
+    auto const found = impl_->faults.call_counts.find(std::string{function});
+    std::size_t const counted = found == impl_->faults.call_counts.end() ? 0 : found->second;
+    return counted + (function == "ibv_poll_cq" ? impl_->faults.empty_polls.load() : 0);
 }
 
 bool world::is_inside() noexcept { return detail::inside::depth > 0; }
 
-// --- faults --------------------------------------------------------------------------------------------------------
+// --- faults --------------------------------------------------------------------------------------
 
 void world::fail_call(std::string_view function, std::size_t nth, int error) {
     auto const held = impl_->lock();
-    impl_->order_failure(std::string{function}, nth, error);
+    impl_->faults.order_failure(std::string{function}, nth, error);
 }
 
 bool world::has_failed_call() const {
     auto const held = impl_->lock();
-    return impl_->has_failed;
+    return impl_->faults.has_failed;
 }
 
 void world::fail_work(std::size_t nth, int status) {
     auto const held = impl_->lock();
-    impl_->work_to_fail = nth;
-    impl_->work_status = status;
+    impl_->faults.work_to_fail = nth;
+    impl_->faults.work_status = status;
 }
 
 void world::on_packet(std::function<packet_fate(packet_info const&)> decide) {
     auto const held = impl_->lock();
-    impl_->packet_decision = std::move(decide);
+    impl_->faults.packet_decision = std::move(decide);
 }
 
 void world::on_cm_event(std::function<cm_event_fate(cm_event_info const&)> decide) {
     auto const held = impl_->lock();
-    impl_->cm_decision = std::move(decide);
+    impl_->faults.cm_decision = std::move(decide);
 }
 
 void world::reject_next_request(int reason) {
     auto const held = impl_->lock();
-    impl_->reject_with = reason;
+    impl_->faults.reject_with = reason;
 }
 
 void world::set_flush(flush_policy policy) {
     auto const held = impl_->lock();
-    impl_->flush = policy;
+    impl_->faults.flush = policy;
 }
 
 void world::kill_program(std::string_view device) {

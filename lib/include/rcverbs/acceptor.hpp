@@ -1,137 +1,282 @@
 // acceptor.hpp — listens for RDMA connections.
 //
-// A request that nobody has asked for yet waits in a queue of limited length; one more is refused. A fault of one peer's
-// never ends the acceptor. Threads: as for connection; its handlers run on the io_context by default.
+//     acceptor a{io, {"192.168.0.1", 7471}};
+//     for (;;) {
+//         connection c = co_await a.async_accept(use_awaitable);
+//         handle(std::move(c));
+//     }
+//
+// Requests that nobody waits for are kept in a queue of limited length; one more is rejected. A
+// fault of a peer never ends the acceptor. Threads: as for connection. The executor of the acceptor
+// handles the events of the connection manager and calls the acceptor's handlers; each connection
+// runs on the executor that it is made with.
 #pragma once
 
-#include <boost/asio/any_completion_handler.hpp>
 #include <boost/asio/async_result.hpp>
-#include <boost/asio/deferred.hpp>
-#include <boost/asio/io_context.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <rcverbs/connection.hpp>
+#include <rcverbs/detail/adapted_handler.hpp>
+#include <rcverbs/request.hpp>
 
 namespace rcverbs {
 
-namespace detail {
-class acceptor_core;
-using accept_handler = boost::asio::any_completion_handler<void(error_code, connection)>;
-}  // namespace detail
-
-/// How an acceptor listens.
-struct acceptor_options {
-    /// The connections' own options.
-    connection_options connection;
-    /// Requests that may wait to be taken, in the kernel and here; one more is refused. 1 to 4096.
-    std::size_t backlog = 128;
-    /// Connections of this acceptor's that may be alive at a time, the requests that wait included; one more is refused. Each
-    /// counts until its queue pair is gone. 0 for no limit.
-    std::size_t connections_max = 4096;
-    /// The same for each peer's address. 0 for no limit.
-    std::size_t connections_per_address_max = 0;
-    /// What a peer that is refused for these limits gets as private data: at most 148 bytes. A server of sessions gives
-    /// session::busy_answer(), and the peer's session then says errc::peer_busy.
-    std::vector<std::byte> busy_answer;
+/// Why an acceptor rejects a request without asking the program.
+enum class refusal {
+    /// acceptor_options::backlog requests wait already.
+    backlog,
+    /// acceptor_options::connections_max connections are alive.
+    connections,
+    /// acceptor_options::connections_per_address_max connections of the peer's address are alive.
+    connections_per_address,
+    /// A connection of the peer's address ended by a violation, less than
+    /// acceptor_options::violation_delay ago.
+    violation,
 };
 
-/// What an acceptor has done so far; a snapshot.
+/// Additional descriptors of a connection on a thread of its own: epoll, eventfd, timerfd, and the
+/// channel of the connection manager.
+inline constexpr unsigned descriptors_per_own_thread = 4;
+
+/// Limits of an acceptor and options of its connections.
+struct acceptor_options {
+    /// The options of the connections that async_accept() makes.
+    connection_options connection = {};
+    /// Requests that may wait to be taken, in the kernel and here; one more is rejected. 1 to 4096.
+    std::size_t backlog = 128;
+    /// How long a request may wait to be taken. An older one is rejected before anything is
+    /// allocated for it, because its peer has given up, or soon will. Above 0.
+    std::chrono::milliseconds request_deadline{5000};
+    /// How long the program may keep a request that it has taken before it makes a connection of it
+    /// or rejects it; then the acceptor rejects it. Above 0.
+    std::chrono::milliseconds answer_deadline{5000};
+    /// Connections of this acceptor that may exist at a time, including waiting requests; one more
+    /// is rejected. Each counts until its queue pair is destroyed. 0 for no limit. Empty: as many
+    /// as the process's descriptors (RLIMIT_NOFILE) and lockable memory (RLIMIT_MEMLOCK) allow when
+    /// the acceptor is made, 1 to 4096.
+    std::optional<std::size_t> connections_max = {};
+    /// Bytes that the program registers per connection, for the computation of an empty
+    /// connections_max.
+    std::size_t locked_bytes_per_connection = 0;
+    /// Descriptors per connection, for the same computation: 1 for its completion channel, and
+    /// descriptors_per_own_thread more if each has a thread of its own. At least 1.
+    unsigned descriptors_per_connection = 1;
+    /// Connections per peer address that may exist at a time. 0 for no limit.
+    std::size_t connections_per_address_max = 0;
+    /// How long requests of an address are rejected after one of its connections has ended by a
+    /// violation (errc::peer_violation, or close_reason::protocol_error). The delay doubles with
+    /// each further violation, up to 64 times, and is reset after the same time without one. 0 for
+    /// never.
+    std::chrono::milliseconds violation_delay{0};
+    /// Private data of a rejection because of one of these limits: at most 148 bytes. A server of
+    /// sessions sets session::busy_private_data(); the peer's session then reports errc::peer_busy.
+    std::vector<std::byte> busy_private_data = {};
+    /// Called for each request that is rejected because of one of these limits, with the peer's
+    /// address, on a thread that runs the acceptor's context. Must not throw.
+    std::function<void(endpoint const& peer, refusal why)> on_refused = {};
+};
+
+/// Counters of an acceptor; a snapshot.
 struct acceptor_statistics {
     /// Requests that reached it.
     std::uint64_t requests = 0;
-    /// Those of them that it refused for backlog, connections_max or connections_per_address_max.
+    /// Requests rejected because of a limit in acceptor_options.
     std::uint64_t refused_busy = 0;
-    /// Its connections that are alive at this moment, and requests that wait.
+    /// Requests dropped before they were taken: the peer had given up, or request_deadline had
+    /// passed.
+    std::uint64_t dropped = 0;
+    /// Its connections at this moment, and the waiting requests.
     std::size_t connections = 0;
+    /// The sum of the counters of all its connections, including those that have ended.
+    connection_statistics of_connections = {};
 };
+
+namespace detail {
+
+class acceptor_core;
+using request_handler = erased_handler<error_code, connection_request>;
+
+using accept_handler = erased_handler<error_code, std::shared_ptr<connection_core>>;
+
+// What an acceptor does that is compiled.
+struct RCVERBS_EXPORT acceptor_calls {
+    using core = acceptor_core;
+
+    static std::shared_ptr<core> make(
+        place const& where, endpoint const& local, acceptor_options options
+    );
+    static void start_get_request(core& c, request_handler handler);
+    static void start_accept(core& c, place where, accept_handler handler);
+    static void cancel(core& c) noexcept;
+    static void close(core& c) noexcept;
+    static bool is_open(core const& c);
+    static endpoint local_endpoint(core const& c);
+    static acceptor_statistics statistics(core const& c);
+    static failure last_failure(core const& c);
+    static std::size_t connections_max(core const& c) noexcept;
+};
+
+}  // namespace detail
 
 /// Accepts connections at one local endpoint.
 ///
-/// Outstanding operations: one async_accept or async_get_request.
-class RCVERBS_EXPORT acceptor {
-public:
-    using executor_type = boost::asio::any_io_executor;
+/// Outstanding operations: any number; they take requests in the order of the calls.
+template <class Executor = boost::asio::any_io_executor>
+class basic_acceptor {
+    using calls = detail::acceptor_calls;
 
-    /// No acceptor; only assignment and destruction are useful.
-    acceptor() noexcept = default;
+public:
+    using executor_type = Executor;
+
+    /// The same with another executor type.
+    template <class Other>
+    struct rebind_executor {
+        using other = basic_acceptor<Other>;
+    };
+
+    /// Makes no acceptor; only assignment and destruction are useful.
+    basic_acceptor() noexcept requires std::default_initializable<Executor>
+    = default;
     /// Binds and listens.
     ///
-    /// @param context  Runs it; must outlive it.
-    /// @param local    The address to bind to ("0.0.0.0" and "::" bind all devices) and the port; port 0 picks a free one.
-    /// @param options  Its connections' options.
-    /// @throws boost::system::system_error: errc::invalid_option, errc::private_data_too_large (busy_answer), errno (EADDRINUSE,
-    ///         EADDRNOTAVAIL, ENODEV …).
-    acceptor(boost::asio::io_context& context, endpoint const& local, acceptor_options options = {});
+    /// @param where    The executor, or the thread, that runs it.
+    /// @param local    The address to bind to ("0.0.0.0" and "::" bind all devices) and the port;
+    ///                 port 0 picks a free one.
+    /// @param options  Its limits, and the options of its connections.
+    /// @throws boost::system::system_error: errc::invalid_option, errc::private_data_too_large
+    ///         (busy_private_data), errno (EADDRINUSE, EADDRNOTAVAIL, ENODEV …).
+    // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved
+    basic_acceptor(runs_on<Executor> where, endpoint const& local, acceptor_options options = {})
+        : core_{calls::make(where.place(), local, std::move(options))},
+          executor_{where.get_executor()} {}
+    /// Converts an acceptor with another executor type.
+    template <class Other>
+    requires(!std::same_as<Other, Executor> && std::convertible_to<Other, Executor>)
+        basic_acceptor(basic_acceptor<Other>&& other)
+        : core_{std::move(other.core_)},
+          executor_{detail::converted<Executor>(other.executor_)} {}
 
-    acceptor(acceptor&&) noexcept = default;
-    acceptor& operator=(acceptor&& other) noexcept;
+    basic_acceptor(basic_acceptor&&) noexcept = default;
+    basic_acceptor& operator=(basic_acceptor&& other) noexcept {
+        if (this != &other) {
+            close();
+            core_ = std::move(other.core_);
+            executor_ = std::move(other.executor_);
+        }
+        return *this;
+    }
     /// Closes.
-    ~acceptor();
+    ~basic_acceptor() { close(); }
 
-    /// Accepts one connection: completes when it is established, or when this one attempt failed.
-    ///
-    /// A peer that falls silent in the middle holds it up for connect_deadline. A program that must serve others
-    /// meanwhile takes requests with async_get_request() and answers each on its own.
+    /// Takes one request without answering it.
     ///
     /// @param token  Completion token.
-    /// @par Completion signature  `void(error_code, connection)`
-    /// @par Cancellation          total while no request has come; afterwards it closes the connection being made.
-    /// @par Errors                Those of connection::async_accept: they concern one peer, call again.
-    ///                            asio::error::operation_aborted: closed. errc::device_removed: the device that it listens on
-    ///                            is gone, and the acceptor closed (is_open() tells). errc::operation_in_progress.
-    template <class Token = boost::asio::deferred_t>
-    auto async_accept(Token&& token = Token{}) {
-        return initiate(true, std::forward<Token>(token));
-    }
-
-    /// Takes one request without answering it: a connection to look at (peer, private_data), to post receives on, and
-    /// then to async_accept or reject.
-    ///
-    /// @param token  Completion token.
-    /// @par Completion signature  `void(error_code, connection)`
+    /// @par Completion signature  `void(error_code, connection_request)`
     /// @par Cancellation          total: no request is taken.
-    /// @par Errors                asio::error::operation_aborted: closed. errc::device_removed: the device that it listens on
-    ///                            is gone, and the acceptor closed (is_open() tells). errc::operation_in_progress. errno if one
-    ///                            peer's queue pair could not be made: that peer is refused, call again.
-    template <class Token = boost::asio::deferred_t>
+    /// @par Errors                asio::error::operation_aborted: cancelled, or closed.
+    ///                            errc::device_removed: the device of its address was removed, and
+    ///                            the acceptor is closed (is_open() is false).
+    template <class Token = detail::default_token_t<Executor>>
     auto async_get_request(Token&& token = Token{}) {
-        return initiate(false, std::forward<Token>(token));
-    }
-
-    /// Stops listening; requests that wait are refused. Connections already delivered go on. Does not block; idempotent.
-    void close() noexcept;
-
-    /// True as long as it listens: until it is closed, or its device is removed.
-    bool is_open() const;
-    /// Where it listens, with the port that was picked.
-    endpoint local() const;
-    /// What it has done so far.
-    acceptor_statistics statistics() const;
-    /// The io_context's executor.
-    executor_type get_executor() const noexcept;
-
-private:
-    static void start_accept(
-        std::shared_ptr<detail::acceptor_core> const& core, bool establish, detail::accept_handler handler
-    );
-
-    template <class Token>
-    auto initiate(bool establish, Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code, connection)>(
-            [](auto handler, std::shared_ptr<detail::acceptor_core> const& core, bool whole) {
-                start_accept(core, whole, detail::accept_handler{std::move(handler)});
+        return boost::asio::async_initiate<Token, void(error_code, connection_request)>(
+            [](auto handler, std::shared_ptr<detail::acceptor_core> const& core) {
+                calls::start_get_request(*core, detail::request_handler{std::move(handler)});
             },
             token,
-            core_,
-            establish
+            core_
         );
     }
 
+    /// Accepts one connection on the acceptor's executor, with acceptor_options::connection.
+    /// Completes when the connection is established, or when this attempt has failed.
+    ///
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code, basic_connection<Executor>)`
+    /// @par Cancellation          total while no request has come; afterwards it closes the
+    ///                            connection being made.
+    /// @par Errors                Those of async_get_request() and connection::async_accept, and
+    ///                            errno if the peer's queue pair could not be made: they concern
+    ///                            one peer, call again while is_open().
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_accept(Token&& token = Token{}) {
+        return async_accept(runs_on<Executor>{executor_}, std::forward<Token>(token));
+    }
+
+    /// Accepts one connection that runs on another executor, a poller or own_thread.
+    template <class Other, class Token = detail::default_token_t<Executor>>
+    auto async_accept(runs_on<Other> where, Token&& token = Token{}) {
+        return boost::asio::async_initiate<Token, void(error_code, basic_connection<Other>)>(
+            []<class Handler>(
+                Handler handler,
+                std::shared_ptr<detail::acceptor_core> const& core,
+                runs_on<Other> const& at
+            ) {
+                calls::start_accept(
+                    *core,
+                    at.place(),
+                    detail::accept_handler{detail::adapted_handler{
+                        std::move(handler),
+                        [executor = at.get_executor(
+                         )](Handler own,
+                            error_code ec,
+                            std::shared_ptr<detail::connection_core> made) {
+                            std::move(own
+                            )(ec,
+                              detail::access::make<basic_connection<Other>>(
+                                  executor, std::move(made)
+                              ));
+                        }}}
+                );
+            },
+            token,
+            core_,
+            std::move(where)
+        );
+    }
+
+    /// Cancels all outstanding operations: they complete with asio::error::operation_aborted.
+    /// Waiting requests remain.
+    void cancel() noexcept {
+        if (core_ != nullptr) calls::cancel(*core_);
+    }
+
+    /// Stops listening and rejects waiting requests. Delivered connections are not affected. Does
+    /// not block; idempotent.
+    void close() noexcept {
+        if (core_ != nullptr) calls::close(*core_);
+    }
+
+    /// True as long as it listens: until it is closed, or its device is removed.
+    bool is_open() const { return core_ != nullptr && calls::is_open(*core_); }
+    /// The endpoint that it listens on, with the actual port.
+    endpoint local_endpoint() const { return calls::local_endpoint(*core_); }
+    /// A snapshot of the counters.
+    acceptor_statistics statistics() const { return calls::statistics(*core_); }
+    /// The failure of the last connection that async_accept() could not make, with the peer's
+    /// address, or the failure that ended the acceptor; its code is empty if there was none.
+    failure last_failure() const { return calls::last_failure(*core_); }
+    /// The limit of connections, from acceptor_options::connections_max or computed; 0 for no
+    /// limit.
+    std::size_t connections_max() const noexcept { return calls::connections_max(*core_); }
+    /// The executor that it was made with.
+    executor_type get_executor() const noexcept { return executor_; }
+
+private:
+    template <class>
+    friend class basic_acceptor;
+
     std::shared_ptr<detail::acceptor_core> core_;
+    Executor executor_;
 };
+
+/// With executors of any type.
+using acceptor = basic_acceptor<>;
 
 }  // namespace rcverbs

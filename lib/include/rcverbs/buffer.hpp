@@ -1,7 +1,11 @@
-// buffer.hpp — memory made for RDMA: allocated, page-aligned, zeroed and registered.
+// buffer.hpp — page-aligned, zeroed and registered memory.
 //
-// Zeroed, because a peer that may read it must not see what the process kept there before. The same rules of lifetime
-// and threads as for memory_region.
+//     buffer page{c.domain(), 4096, access_flags::local_write};
+//     page.bytes()[0] = std::byte{42};
+//     co_await c.async_write(page.slice(0, 64), theirs.slice(0, 64), use_awaitable);
+//
+// The memory is zeroed because a peer that may read it must not see earlier contents of the
+// process. Lifetime and threads: as for memory_region.
 #pragma once
 
 #include <cstddef>
@@ -27,12 +31,16 @@ class RCVERBS_EXPORT buffer {
 public:
     /// No memory.
     buffer() = default;
-    /// Allocates `size_bytes` bytes (1 to the device's region_bytes_max), page-aligned and zero, and registers them.
+    /// Allocates `size_bytes` bytes (1 to the device's region_bytes_max), page-aligned and zero,
+    /// and registers them.
     ///
-    /// @throws boost::system::system_error as memory_region does, and ENOMEM if the memory cannot be had.
+    /// @throws boost::system::system_error as memory_region does, and ENOMEM if the memory cannot
+    ///                                     be had.
     buffer(protection_domain const& domain, std::size_t size_bytes, access_flags rights);
     /// As above; reports through `ec` instead of throwing.
-    buffer(protection_domain const& domain, std::size_t size_bytes, access_flags rights, error_code& ec) noexcept;
+    buffer(
+        protection_domain const& domain, std::size_t size_bytes, access_flags rights, error_code& ec
+    ) noexcept;
 
     buffer(buffer&&) noexcept = default;
     /// Gives back what it had: deregisters first, then frees.
@@ -50,6 +58,8 @@ public:
     std::size_t size() const noexcept { return region_.size(); }
     /// All of it, as operations take it.
     local_slice slice() const noexcept { return region_.slice(); }
+    /// The same, which is also what boost::asio::buffer() takes.
+    operator local_slice() const noexcept { return slice(); }
     /// `size_bytes` bytes from `offset_bytes` on; throws errc::out_of_range if not all inside.
     local_slice slice(std::size_t offset_bytes, std::size_t size_bytes) const {
         return region_.slice(offset_bytes, size_bytes);

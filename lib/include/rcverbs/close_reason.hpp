@@ -1,11 +1,17 @@
-// close_reason.hpp — why a connection or session ended. Values; no threading rule.
+// close_reason.hpp — why a connection or session ended.
+//
+//     if (c.reason() == close_reason::peer_disconnected) std::cout << "the peer left\n";
+//     else std::cout << c.last_failure().message() << '\n';
+//
+// Values; no threading rule.
 #pragma once
 
 #include <rcverbs/export.hpp>
 
 namespace rcverbs {
 
-/// Why it ended. Only `completed` is success, and only a session can tell it from a peer that merely left.
+/// Why a connection or session ended. Only `completed` is success, and only a session can
+/// distinguish it from a peer that left early.
 enum class close_reason {
     /// It has not ended.
     open,
@@ -13,15 +19,16 @@ enum class close_reason {
     completed,
     /// This side closed or disconnected.
     closed_locally,
-    /// The peer disconnected, or its process ended (the two look the same at verbs level).
+    /// The peer disconnected, or its process ended; verbs do not distinguish the two.
     peer_disconnected,
-    /// The peer went away before its MSG_DONE, or before ours reached it.
+    /// The peer left before its MSG_DONE, or before it received ours.
     peer_closed_early,
-    /// A work request failed: the peer or the path is gone, or an operation was refused by the peer's device.
+    /// A work request failed: the peer or the path failed, or the peer's device rejected an
+    /// operation.
     transport_error,
     /// A deadline passed.
     timed_out,
-    /// The connection never came about: refused, not reachable, or the hello did not fit.
+    /// The connection was not established: rejected, unreachable, or the hellos do not match.
     refused,
     /// The peer broke the session protocol.
     protocol_error,

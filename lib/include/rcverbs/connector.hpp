@@ -1,102 +1,346 @@
-// connector.hpp — connects a session to a peer that may not be there yet, or not any more, by trying again.
+// connector.hpp — connects, and connects again after a failure.
 //
-// What a broken connection was doing is lost: its operations have failed, none is done again behind the program's back, and
-// keys are exchanged anew. What survives is the program's memory and its registrations: the protection domain is kept, so that
-// regions of it work on the next session as they did on the last. That a peer is tried again at all is the program's choice,
-// by calling async_connect() once more:
-//
-//     rcverbs::connector to_server{io, {"192.168.0.1", 7471}};
+//     connector to_server{io, {"192.168.0.1", 7471}, options};
 //     for (;;) {
-//         rcverbs::session s = co_await to_server.async_connect();
-//         co_await work(s);      // until it is done, or fails
+//         session s = co_await to_server.async_connect(use_awaitable);
+//         co_await work(s);  // until it is done, or fails
 //     }
 //
-// Threads: as for connection. Handlers run on the io_context by default.
+// async_connect() retries with backoff until there is a connection. Operations of a broken
+// connection have failed: the connector repeats none of them (retry() does, for those that may be
+// repeated), and keys are exchanged again. The protection domain survives, so that memory regions
+// remain valid on the next connection.
+//
+// It connects any protocol that satisfies the concept connectable: a plain connection, a session,
+// or a protocol of the program's. Threads: as for connection.
 #pragma once
 
 #include <boost/asio/any_completion_handler.hpp>
 #include <boost/asio/async_result.hpp>
-#include <boost/asio/deferred.hpp>
-#include <boost/asio/io_context.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/multiple_exceptions.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
 
+#include <algorithm>
+#include <chrono>
+#include <concepts>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include <rcverbs/backoff_options.hpp>
+#include <rcverbs/detail/adapted_handler.hpp>
 #include <rcverbs/session.hpp>
 
 namespace rcverbs {
 
-/// How a connector makes sessions.
+/// No options, for a protocol without any.
+struct no_options {};
+
+namespace detail {
+
+template <class Protocol>
+struct options_of {
+    using type = no_options;
+};
+template <class Protocol>
+requires requires { typename Protocol::options_type; }
+struct options_of<Protocol> {
+    using type = typename Protocol::options_type;
+};
+
+}  // namespace detail
+
+/// The type of a protocol's options: `Protocol::options_type`, or no_options.
+template <class Protocol>
+using protocol_options = typename detail::options_of<Protocol>::type;
+
+/// Options of a connector.
+template <class Protocol = session>
 struct connector_options {
-    /// The connections'. With private_domain all of them share one domain of the connector's own.
-    connection_options connection;
-    /// The sessions'.
-    session_options session;
-    /// Between attempts.
-    backoff_options backoff;
+    /// Options of the connections. With domain_sharing::isolated all of them share one domain of
+    /// the connector.
+    connection_options connection = {};
+    /// Options of the protocol.
+    protocol_options<Protocol> protocol = {};
+    /// Delays between attempts.
+    backoff_options backoff = {};
+    /// Called when an attempt has failed and another follows, with the number of attempts so far
+    /// and the value of last_failure(), on the connector's executor. Must not throw.
+    std::function<void(std::uint64_t attempts, failure const& why)> on_retry = {};
 };
 
 namespace detail {
+
+/// Makes a protocol object for each attempt.
+class connector_target {
+public:
+    using handler = boost::asio::any_completion_handler<void(error_code)>;
+
+    virtual ~connector_target() = default;
+    virtual void attempt(
+        place const& where, connection_options options, endpoint const& peer, handler then
+    ) = 0;
+    virtual protection_domain domain() const = 0;
+    virtual failure last_failure() const = 0;
+    virtual void close() noexcept = 0;
+};
+
+template <class Executor>
+basic_connection<Executor> const& connection_of(basic_connection<Executor> const& c) noexcept {
+    return c;
+}
+template <class Protocol>
+requires requires(Protocol const& p) { p.next_layer(); }
+auto const& connection_of(Protocol const& p) noexcept { return connection_of(p.next_layer()); }
+
+template <class Protocol>
+class target_of final : public connector_target {
+public:
+    using executor_type = typename Protocol::executor_type;
+    using options_type = protocol_options<Protocol>;
+
+    target_of(runs_on<executor_type> where, options_type options)
+        : where_{std::move(where)},
+          options_{std::move(options)} {}
+
+    void attempt(place const&, connection_options options, endpoint const& peer, handler then)
+        override {
+        basic_connection<executor_type> over{where_, std::move(options)};
+        if constexpr (std::same_as<Protocol, basic_connection<executor_type>>) {
+            made_ = std::move(over);
+        } else if constexpr (std::same_as<options_type, no_options>) {
+            made_ = Protocol{std::move(over)};
+        } else {
+            made_ = Protocol{std::move(over), options_};
+        }
+        made_.async_connect(peer, std::move(then));
+    }
+    protection_domain domain() const override { return connection_of(made_).domain(); }
+    failure last_failure() const override { return made_.last_failure(); }
+    void close() noexcept override { made_.close(); }
+    Protocol take() { return std::move(made_); }
+
+private:
+    runs_on<executor_type> where_;
+    options_type options_;
+    Protocol made_;
+};
+
 class connector_core;
-using session_handler = boost::asio::any_completion_handler<void(error_code, session)>;
+
+// What a connector does that is compiled.
+struct RCVERBS_EXPORT connector_calls {
+    static std::shared_ptr<connector_core> make(
+        place const& where,
+        endpoint const& peer,
+        connection_options connection,
+        backoff_options const& backoff,
+        std::function<void(std::uint64_t, failure const&)> on_retry,
+        std::shared_ptr<connector_target> target
+    );
+    static void start(connector_core& c, control_handler handler);
+    static void release(connector_core& c) noexcept;
+    static void cancel(connector_core& c) noexcept;
+    static protection_domain domain(connector_core const& c);
+    static std::uint64_t attempts(connector_core const& c) noexcept;
+    static failure last_failure(connector_core const& c);
+};
+
 }  // namespace detail
 
-/// Connects sessions to one peer, again and again.
+/// A protocol that a connector connects: a basic_connection, or a type that is made of one, and of
+/// its options if it has any (protocol_options). Its destructor closes the connection.
+template <class Protocol>
+concept connectable = std::movable<Protocol> && std::default_initializable<Protocol> &&
+    requires(Protocol& p, Protocol const& c, endpoint const& peer) {
+    typename Protocol::executor_type;
+    p.async_connect(peer, [](error_code) {});
+    p.close();
+    { c.last_failure() } -> std::same_as<failure>;
+    detail::connection_of(c);
+};
+
+/// Connects to one peer, and again after failures.
 ///
 /// Outstanding operations: one async_connect.
-class RCVERBS_EXPORT connector {
+template <connectable Protocol = session>
+class basic_connector {
+    using calls = detail::connector_calls;
+
 public:
-    using executor_type = boost::asio::any_io_executor;
+    using protocol_type = Protocol;
+    using executor_type = typename Protocol::executor_type;
 
-    /// A connector to one peer.
+    /// Makes no connector; only assignment and destruction are useful.
+    basic_connector() noexcept requires std::default_initializable<executor_type>
+    = default;
+    /// Makes a connector to one peer.
     ///
-    /// @param context  Runs it; must outlive it.
-    /// @param peer     Where to connect to.
-    /// @param options  How.
-    /// @throws boost::system::system_error: errc::invalid_option.
-    connector(boost::asio::io_context& context, endpoint peer, connector_options options = {});
-    connector(connector&&) noexcept = default;
-    connector& operator=(connector&& other) noexcept;
-    /// Cancels.
-    ~connector();
+    /// @param where    The executor, or the thread, that runs it and its connections; own_thread is
+    ///                 one thread for all of them.
+    /// @param peer     The endpoint to connect to.
+    /// @param options  Backoff, connection and protocol.
+    /// @throws boost::system::system_error: errc::invalid_option; std::system_error if a thread is
+    ///                                      asked for and cannot be started.
+    basic_connector(
+        runs_on<executor_type> where, endpoint const& peer, connector_options<Protocol> options = {}
+    )
+        : target_{std::make_shared<detail::target_of<Protocol>>(
+              where, std::move(options.protocol)
+          )},
+          core_{calls::make(
+              where.place(),
+              peer,
+              std::move(options.connection),
+              options.backoff,
+              std::move(options.on_retry),
+              target_
+          )},
+          executor_{where.get_executor()} {}
 
-    /// Connects, trying again after errors of which is_transient() is true.
+    basic_connector(basic_connector&&) noexcept = default;
+    basic_connector& operator=(basic_connector&& other) noexcept {
+        if (this != &other) {
+            cancel();
+            target_ = std::move(other.target_);
+            core_ = std::move(other.core_);
+            executor_ = std::move(other.executor_);
+        }
+        return *this;
+    }
+    /// Cancels.
+    ~basic_connector() { cancel(); }
+
+    /// Connects, and retries after errors for which is_transient() is true.
     ///
     /// @param token  Completion token.
-    /// @par Completion signature  `void(error_code, session)`
+    /// @par Completion signature  `void(error_code, Protocol)`
     /// @par Cancellation          total.
-    /// @par Errors                Those of session::async_connect: the last attempt's. asio::error::operation_aborted,
-    ///                            errc::operation_in_progress, errc::foreign_domain (private_domain, and the address
+    /// @par Errors                Those of the protocol's async_connect, of the last attempt.
+    ///                            asio::error::operation_aborted, errc::operation_in_progress,
+    ///                            errc::foreign_domain (domain_sharing::isolated, and the address
     ///                            leads to another device now).
-    template <class Token = boost::asio::deferred_t>
+    template <class Token = detail::default_token_t<executor_type>>
     auto async_connect(Token&& token = Token{}) {
-        return boost::asio::async_initiate<Token, void(error_code, session)>(
-            [](auto handler, std::shared_ptr<detail::connector_core> const& core) {
-                start_connect(core, detail::session_handler{std::move(handler)});
+        return boost::asio::async_initiate<Token, void(error_code, Protocol)>(
+            []<class Handler>(
+                Handler handler,
+                std::shared_ptr<detail::connector_core> const& core,
+                std::shared_ptr<detail::target_of<Protocol>> const& target
+            ) {
+                calls::start(
+                    *core,
+                    detail::control_handler{detail::adapted_handler{
+                        std::move(handler),
+                        [core, target](Handler own, error_code ec) {
+                            Protocol made;
+                            if (!ec) {
+                                made = target->take();
+                                calls::release(*core);
+                            }
+                            std::move(own)(ec, std::move(made));
+                        }}}
+                );
             },
             token,
-            core_
+            core_,
+            target_
         );
     }
 
-    /// Ends an async_connect() that is under way. Sessions that it has delivered go on. Does not block; idempotent.
-    void cancel() noexcept;
+    /// Cancels an outstanding async_connect(). Delivered connections are not affected. Does not
+    /// block; idempotent.
+    void cancel() noexcept {
+        if (core_ != nullptr) calls::cancel(*core_);
+    }
 
-    /// The domain of the last session that was connected, and of the next, as long as the way leads over the same device. Not
-    /// open before the first.
-    protection_domain domain() const;
-    /// Attempts so far, of all calls.
-    std::uint64_t attempts() const noexcept;
-    /// What the last attempt failed with.
-    failure last_failure() const;
-    /// The io_context's executor.
-    executor_type get_executor() const noexcept;
+    /// The protection domain of the last connection, and of the next as long as the address leads
+    /// to the same device. Not open before the first.
+    protection_domain domain() const { return calls::domain(*core_); }
+    /// Number of attempts so far, of all calls.
+    std::uint64_t attempts() const noexcept { return calls::attempts(*core_); }
+    /// The failure of the last attempt.
+    failure last_failure() const { return calls::last_failure(*core_); }
+    /// The executor that it was made with.
+    executor_type get_executor() const noexcept { return executor_; }
 
 private:
-    static void start_connect(std::shared_ptr<detail::connector_core> const& core, detail::session_handler handler);
-
+    std::shared_ptr<detail::target_of<Protocol>> target_;
     std::shared_ptr<detail::connector_core> core_;
+    executor_type executor_;
 };
+
+/// Connects sessions.
+using connector = basic_connector<session>;
+
+namespace detail {
+
+// The code of what has been thrown; of operations that were awaited together, that of the first.
+// None if it is no system_error.
+inline error_code code_of(std::exception_ptr const& thrown) noexcept {
+    try {
+        std::rethrow_exception(thrown);
+    } catch (boost::system::system_error const& e) {
+        return e.code();
+    } catch (boost::asio::multiple_exceptions const& e) {
+        return code_of(e.first_exception());
+    } catch (...) {
+        return {};
+    }
+}
+
+}  // namespace detail
+
+/// Repeats an idempotent operation until it succeeds or the deadline passes. Connects if `current`
+/// is not open, and repeats the operation on a new connection after an error for which
+/// is_transient() is true. Waits 10 ms after an operation that failed at once, growing to 1 s.
+///
+/// @param to         The connector.
+/// @param current    The last connection, kept open between calls.
+/// @param deadline   After it no attempt starts and connecting is cancelled; an operation that has
+///                   started on a connection is not cancelled.
+/// @param operation  `awaitable<T>(Protocol&)`, which throws boost::system::system_error, or the
+///                   result of `a() && b()`. Doing it twice must do no harm.
+/// @return The result of the operation.
+/// @throws boost::system::system_error: the last error of the operation or of async_connect;
+///         errc::timed_out if there was none.
+template <class Protocol, class Operation>
+auto retry(
+    basic_connector<Protocol>& to,
+    Protocol& current,
+    std::chrono::steady_clock::time_point deadline,
+    Operation operation
+) -> std::invoke_result_t<Operation&, Protocol&> {
+    using boost::asio::use_awaitable;
+    using namespace boost::asio::experimental::awaitable_operators;
+    using std::chrono::milliseconds;
+    boost::asio::steady_timer timer{co_await boost::asio::this_coro::executor};
+    error_code last = errc::timed_out;
+    for (milliseconds pause{10};; pause = std::min(2 * pause, milliseconds{1000})) {
+        try {
+            if (!current.is_open()) {
+                timer.expires_at(deadline);
+                auto connected =
+                    co_await (to.async_connect(use_awaitable) || timer.async_wait(use_awaitable));
+                if (connected.index() == 1) throw boost::system::system_error{last, "retry"};
+                current = std::move(std::get<0>(connected));
+            }
+            co_return co_await operation(current);
+        } catch (...) {
+            last = detail::code_of(std::current_exception());
+            if (!is_transient(last) || std::chrono::steady_clock::now() >= deadline) throw;
+        }
+        current.close();
+        timer.expires_at(std::min(deadline, std::chrono::steady_clock::now() + pause));
+        co_await timer.async_wait(use_awaitable);
+    }
+}
 
 }  // namespace rcverbs

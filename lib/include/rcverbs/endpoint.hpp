@@ -1,13 +1,21 @@
 // endpoint.hpp — an IP address and a port of the RDMA TCP port space.
 //
-// RDMA connections are addressed like TCP ones, but their ports are a space of their own: the same number may be in use
-// by a TCP socket. Values; no threading rule.
+//     endpoint const server{"192.168.0.1", 7471};
+//     std::cout << server << '\n';
+//     std::unordered_set<endpoint> known{server};
+//
+// RDMA connections are addressed like TCP connections, but have port numbers of their own: a TCP
+// socket may use the same number. Values; no threading rule.
 #pragma once
 
 #include <boost/asio/ip/address.hpp>
+#include <boost/asio/ip/basic_endpoint.hpp>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <iosfwd>
 #include <string>
 #include <string_view>
 
@@ -23,18 +31,35 @@ public:
 
     /// An address and a port (0 to 65535; 0 lets the system choose, when listening).
     endpoint(boost::asio::ip::address address, std::uint16_t port) noexcept
-        : address_{std::move(address)}, port_{port} {}
+        : address_{std::move(address)},
+          port_{port} {}
 
-    /// An address in text, such as "192.168.0.1", "fd00::1" or "fe80::1%eth0". No name look-up takes place.
+    /// An address in text, such as "192.168.0.1", "fd00::1" or "fe80::1%eth0". No name look-up
+    /// takes place.
     ///
     /// @throws boost::system::system_error (EINVAL) if `address` is not an IP address.
     endpoint(std::string_view address, std::uint16_t port);
     /// As above, for a string literal.
     endpoint(char const* address, std::uint16_t port) : endpoint(std::string_view{address}, port) {}
 
-    /// A port of an InfiniBand device by its GID, where hosts go by no IP addresses (AF_IB). Devices on Ethernet do not take it:
-    /// connecting then fails with errc::address_family_unsupported.
-    static endpoint infiniband(std::array<std::uint8_t, 16> const& gid, std::uint16_t port) noexcept {
+    /// The address and port of Asio's: `endpoint{tcp_endpoint}`, or where one is expected.
+    template <class Protocol>
+    endpoint(boost::asio::ip::basic_endpoint<Protocol> const& e)
+        : endpoint{e.address(), e.port()} {}
+    /// The other way: `ip::tcp::endpoint{e}`.
+    ///
+    /// @throws boost::system::system_error (errc::address_family_unsupported) if is_infiniband().
+    template <class Protocol>
+    explicit operator boost::asio::ip::basic_endpoint<Protocol>() const {
+        return {ip_address(), port_};
+    }
+
+    /// A port of an InfiniBand device by its GID, where hosts go by no IP addresses (AF_IB).
+    /// Devices on Ethernet do not take it: connecting then fails with
+    /// errc::address_family_unsupported.
+    static endpoint infiniband(
+        std::array<std::uint8_t, 16> const& gid, std::uint16_t port
+    ) noexcept {
         endpoint e{boost::asio::ip::address_v6{gid}, port};
         e.is_infiniband_ = true;
         return e;
@@ -51,11 +76,24 @@ public:
     std::string to_string() const;
 
     friend bool operator==(endpoint const&, endpoint const&) = default;
+    /// Prints to_string().
+    friend RCVERBS_EXPORT std::ostream& operator<<(std::ostream& out, endpoint const& e);
 
 private:
+    boost::asio::ip::address const& ip_address() const;
+
     boost::asio::ip::address address_;
     std::uint16_t port_ = 0;
     bool is_infiniband_ = false;
 };
 
 }  // namespace rcverbs
+
+/// Endpoints as keys of unordered containers.
+template <>
+struct std::hash<rcverbs::endpoint> {
+    std::size_t operator()(rcverbs::endpoint const& e) const noexcept {
+        std::size_t const address = std::hash<boost::asio::ip::address>{}(e.address());
+        return address * 31 + std::size_t{e.port()} * 2 + (e.is_infiniband() ? 1 : 0);
+    }
+};

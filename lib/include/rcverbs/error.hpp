@@ -1,13 +1,21 @@
-// error.hpp — what can go wrong, as error codes.
+// error.hpp — error codes.
 //
-// Four categories: errc (found by this library), wc_errc (the status of a work completion), cm_errc (an event of the
-// connection manager), and errno values of C calls in boost::system::system_category(). The device's or the kernel's
-// own number is always the code's value. A message says what happened and what to do about it; which step of which
-// connection it was, a `failure` tells (connection::last_failure). Values; no threading rule.
+//     auto [ec, n] = co_await c.async_write(mine.slice(), theirs, as_tuple(use_awaitable));
+//     if (ec == errc::out_of_range) std::cerr << "the peer's region is smaller\n";
+//     else if (is_transient(ec)) std::cerr << "connect again: " << ec.message() << '\n';
+//
+// Four categories: errc (detected by this library), wc_errc (status of a work completion), cm_errc
+// (event of the connection manager), and errno of C calls in boost::system::system_category(). The
+// value of a code is the number of the device or the kernel. A code equals the condition of
+// boost::system::errc with the same meaning: `ec == boost::system::errc::timed_out`. A message has
+// the cause and the remedy; connection::last_failure() adds the step and the address. Values; no
+// threading rule.
 #pragma once
 
 #include <boost/system/error_code.hpp>
 #include <boost/system/system_error.hpp>
+
+#include <cerrno>
 
 #include <rcverbs/export.hpp>
 
@@ -17,7 +25,9 @@ using boost::system::error_code;
 
 /// Errors that this library finds itself.
 enum class errc {
-    /// The operation needs an established connection, and this one is not established (yet, or any more).
+    /// The operation needs an established connection, and this one is not established yet, or was
+    /// closed by this side. (After any other end the error says why the connection ended.) The same
+    /// as asio::error::not_connected.
     not_connected = 1,
     /// The connection has been used already: a connection object connects once.
     already_connected = 2,
@@ -27,7 +37,8 @@ enum class errc {
     queue_full = 4,
     /// A deadline from the options passed.
     timed_out = 5,
-    /// A slice or an operation reaches beyond the end of its memory region, or the local and remote sizes differ.
+    /// A slice or an operation reaches beyond the end of its memory region, or the local and remote
+    /// sizes differ.
     out_of_range = 6,
     /// The remote or the local region does not have the rights that the operation needs.
     access_denied = 7,
@@ -39,7 +50,8 @@ enum class errc {
     read_depth_zero = 10,
     /// A message is longer than the device can send at once, or than the receiver's buffer.
     message_too_large = 11,
-    /// Private data is longer than the connection manager carries (56 bytes to connect, 196 to accept, 148 to reject).
+    /// Private data is longer than the connection manager carries (56 bytes to connect, 196 to
+    /// accept, 148 to reject).
     private_data_too_large = 12,
     /// An option is outside of its range.
     invalid_option = 13,
@@ -75,15 +87,17 @@ enum class errc {
     device_removed = 28,
     /// The completion queue failed; completions are lost.
     completion_queue_broken = 29,
-    /// The queue pair could be neither drained nor destroyed: the device may still use the memory of what was outstanding.
+    /// The queue pair could be neither drained nor destroyed: the device may still use the memory
+    /// of what was outstanding.
     not_drained = 30,
     /// The connection takes its receives from a shared receive queue: start them there.
     receives_are_shared = 32,
-    /// A posted operation stayed unanswered for longer than connection_options::stall_timeout.
+    /// A posted operation stayed unanswered for longer than liveness_options::stall_timeout.
     stalled = 31,
-    /// Nothing happened on the connection for longer than connection_options::idle_timeout.
+    /// Nothing happened on the connection for longer than liveness_options::idle_timeout.
     idle = 33,
-    /// The device reports that the queue pair, or the shared receive queue that it takes from, failed.
+    /// The device reports that the queue pair, or the shared receive queue that it takes from,
+    /// failed.
     queue_pair_failed = 34,
     /// The peer asked for memory that it was not given, or sent what the queue pair does not take.
     peer_violation = 35,
@@ -93,9 +107,28 @@ enum class errc {
     address_gone = 37,
     /// The device, or the network it is on, does not go by addresses of this family.
     address_family_unsupported = 38,
+    /// The memory pool has registered as many bytes as its options allow.
+    pool_exhausted = 39,
+    /// The device has no memory windows of type 2.
+    windows_unsupported = 40,
+    /// The memory window is bound already.
+    window_bound = 41,
+    /// The memory window is not bound.
+    window_unbound = 42,
+    /// The device, or the kernel, cannot register a dmabuf.
+    dmabuf_unsupported = 43,
+    /// The device cannot register memory without pinning it.
+    on_demand_paging_unsupported = 44,
+    /// The receiver released a large message without fetching it.
+    message_declined = 45,
+    /// The sender took a large message back before it was fetched.
+    message_withdrawn = 46,
+    /// The peer's program let a request go without an answer.
+    request_dropped = 47,
 };
 
-/// The status of a failed work completion, numbered as in `enum ibv_wc_status`. Source: ibv_poll_cq(3).
+/// The status of a failed work completion, numbered as in `enum ibv_wc_status`. Source:
+/// ibv_poll_cq(3).
 enum class wc_errc {
     local_length = 1,
     local_qp_operation = 2,
@@ -122,14 +155,14 @@ enum class wc_errc {
     tag_matching_rndv_incomplete = 23,
 };
 
-/// A failure reported by the connection manager: an event numbered as in `enum rdma_cm_event_type`, or, for a rejected
-/// connection, 1000 + the reason of the rejection. Source: rdma_get_cm_event(3); the InfiniBand specification's table
-/// of rejection reasons.
+/// A failure reported by the connection manager: an event numbered as in `enum rdma_cm_event_type`,
+/// or, for a rejected connection, 1000 + the reason of the rejection. Source: rdma_get_cm_event(3);
+/// the InfiniBand specification's table of rejection reasons.
 enum class cm_errc {
     address_error = 1,
     route_error = 3,
-    connect_error = 5,
-    unreachable = 6,
+    connect_error = 6,
+    unreachable = 7,
     rejected = 8,
     disconnected = 10,
     device_removal = 11,
@@ -149,8 +182,11 @@ RCVERBS_EXPORT boost::system::error_category const& work_completion_category() n
 /// The category of cm_errc.
 RCVERBS_EXPORT boost::system::error_category const& connection_manager_category() noexcept;
 
-/// An errc as an error_code.
-inline error_code make_error_code(errc e) noexcept { return {static_cast<int>(e), rcverbs_category()}; }
+/// An errc as an error_code. not_connected is Asio's own: asio::error::not_connected.
+inline error_code make_error_code(errc e) noexcept {
+    if (e == errc::not_connected) return {ENOTCONN, boost::system::system_category()};
+    return {static_cast<int>(e), rcverbs_category()};
+}
 /// A wc_errc as an error_code.
 inline error_code make_error_code(wc_errc e) noexcept {
     return {static_cast<int>(e), work_completion_category()};
@@ -162,12 +198,15 @@ inline error_code make_error_code(cm_errc e) noexcept {
 
 /// True if the connection that reported `ec` cannot be used any more and must be made anew.
 ///
-/// False for refusals of a single operation, after which the connection goes on. Of operation_aborted, which an operation that was
-/// cancelled while it waited reports, too, and of errno it cannot tell: there is_open() can.
+/// False for refusals of a single operation, after which the connection goes on. Of
+/// operation_aborted, which an operation that was cancelled while it waited reports, too, and of
+/// errno it cannot tell: there is_open() can.
 RCVERBS_EXPORT bool is_fatal(error_code const& ec) noexcept;
 
-/// True if what failed with `ec` may well succeed when it is tried again later, on a new connection: the peer, its host or the
-/// path was not there, or was busy. False if the two sides do not fit, or a request was wrong, as far as the code tells.
+/// True if an operation that failed with `ec` may succeed on a new connection later: the peer, its
+/// host or the path was gone or busy. False if the two sides do not fit, or the request was wrong.
+/// wc_errc::remote_access is transient: a peer that restarts revokes its keys before its connection
+/// ends, and the next connection brings new ones.
 RCVERBS_EXPORT bool is_transient(error_code const& ec) noexcept;
 
 }  // namespace rcverbs

@@ -1,6 +1,9 @@
-// failure.hpp — which step of which connection failed, and how.
+// failure.hpp — the step and the cause of a connection's failure.
 //
-// An error_code has no room for addresses and numbers; a failure carries them, and its text is meant for a person.
+//     failure const f = c.last_failure();
+//     if (f.code) std::cerr << f.message() << '\n';
+//
+// An error_code has no room for addresses and numbers; a failure has. Its text is for people.
 // Values; no threading rule.
 #pragma once
 
@@ -53,11 +56,12 @@ struct RCVERBS_EXPORT failure {
     error_code code;
     /// The peer's address; the local address for a step that has no peer.
     endpoint address;
-    /// The number that came with it: a connection manager event's status (a negative errno or a rejection's reason)
-    /// or a completion's vendor error; 0 if there was none.
+    /// The number that came with it: a connection manager event's status (a negative errno or a
+    /// rejection's reason) or a completion's vendor error; 0 if there was none.
     int status = 0;
 
-    /// One line: step, address, what happened, status, and what to do about it.
+    /// One line: step, address, what happened, status, and what to do about it. "no failure"
+    /// without a code.
     std::string message() const;
 };
 

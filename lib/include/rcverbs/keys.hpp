@@ -1,7 +1,7 @@
-// keys.hpp — the two kinds of memory key.
+// keys.hpp — the two types of memory key.
 //
-// A local key (lkey) names a region towards the own device, a remote key (rkey) towards a peer's. They are different
-// types, so that one cannot be passed for the other. Values; no threading rule.
+// A local key (lkey) identifies a region to the own device, a remote key (rkey) to a peer's device.
+// They are different types, so that one cannot be passed for the other. Values; no threading rule.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,16 @@
-// memory_region.hpp — memory that the RDMA device may touch.
+// memory_region.hpp — registered memory of the program's.
 //
-// Registering pins the pages and costs about as much as copying them: register once, use often. A region must outlive
-// every operation that names it, its slices and its keys included. Distinct regions are safe to use from distinct
-// threads; one region is safe to slice from several.
+//     std::vector<double> values(1000);
+//     memory_region region{c.domain(), std::span{values}, access_flags::local_write};
+//     local_slice some = region.slice(std::span{values}.subspan(10, 5));
+//
+// Registration pins the pages and costs about as much as copying them: register once, use often. A
+// region must outlive every operation that uses it, its slices and its keys. Distinct regions may
+// be used from distinct threads; several threads may slice one region.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -22,7 +27,8 @@ struct ibv_mr;
 
 namespace rcverbs {
 
-/// Memory of the caller's, registered with a protection domain. Deregisters when destroyed; frees nothing.
+/// Memory of the caller's, registered with a protection domain. Deregisters when destroyed; frees
+/// nothing.
 class RCVERBS_EXPORT memory_region {
 public:
     /// No region; is_open() is false.
@@ -32,20 +38,81 @@ public:
     /// @param domain  The domain of the connections that will use it.
     /// @param bytes   1 to domain.limits().region_bytes_max bytes.
     /// @param rights  What the device and peers may do; see access_flags for what is implied.
-    /// @throws boost::system::system_error with errno: ENOMEM (the memlock limit, physical memory or the device's
-    ///         tables are exhausted), EINVAL (empty or too long), EFAULT (not mapped, or not writable as asked for).
+    /// @throws boost::system::system_error with errno: ENOMEM (the memlock limit, physical memory
+    ///         or the device's tables are exhausted), EINVAL (empty or too long), EFAULT (not
+    ///         mapped, or not writable as asked for); errc::on_demand_paging_unsupported.
     memory_region(protection_domain const& domain, std::span<std::byte> bytes, access_flags rights);
     /// As above; reports through `ec` instead of throwing, and leaves no region on failure.
-    memory_region(protection_domain const& domain, std::span<std::byte> bytes, access_flags rights, error_code& ec) noexcept;
+    memory_region(
+        protection_domain const& domain,
+        std::span<std::byte> bytes,
+        access_flags rights,
+        error_code& ec
+    ) noexcept;
 
-    /// Registers the elements of an array, a vector or a span, whose bytes travel as they are: a peer of the other byte
-    /// order sees them swapped.
+    /// Registers the elements of an array, a vector or a span, whose bytes travel as they are: a
+    /// peer of the other byte order sees them swapped.
     ///
     /// @throws as above.
     template <class T, std::size_t N>
-        requires std::is_trivially_copyable_v<T> && (!std::is_const_v<T>)
-    memory_region(protection_domain const& domain, std::span<T, N> elements, access_flags rights)
+    requires std::is_trivially_copyable_v<T> &&(!std::is_const_v<T>)memory_region(
+        protection_domain const& domain, std::span<T, N> elements, access_flags rights
+    )
         : memory_region{domain, std::span<std::byte>{std::as_writable_bytes(elements)}, rights} {}
+    /// Registers memory that is only read, by this side and, with remote_read, by the peer: a span
+    /// of constant bytes or elements, which may be mapped read-only. Slices of it are for sending
+    /// and for writing from; another use of one is refused with errc::access_denied.
+    ///
+    /// @param domain    As above.
+    /// @param elements  As above.
+    /// @param rights    local_read, with or without remote_read.
+    /// @throws as above; EINVAL for other rights.
+    template <class T, std::size_t N>
+    requires std::is_trivially_copyable_v<T> memory_region(
+        protection_domain const& domain,
+        std::span<T const, N> elements,
+        access_flags rights = access_flags::local_read
+    )
+        : memory_region{read_only(domain, std::as_bytes(elements), rights)} {}
+    /// As above; reports through `ec` instead of throwing.
+    template <class T, std::size_t N>
+    requires std::is_trivially_copyable_v<T> memory_region(
+        protection_domain const& domain,
+        std::span<T const, N> elements,
+        access_flags rights,
+        error_code& ec
+    )
+    noexcept : memory_region{read_only(domain, std::as_bytes(elements), rights, ec)} {}
+
+    /// Registers memory that another driver has exported as a dmabuf, such as that of a GPU.
+    ///
+    /// @param domain        As above.
+    /// @param fd            The dmabuf's descriptor; the caller may close it afterwards.
+    /// @param offset_bytes  Where in the dmabuf the range begins.
+    /// @param bytes         The addresses by which slices and peers name the range: the program's
+    ///                      mapping of it, or those of the exporting device. Only an inline send or
+    ///                      write reads them with the processor: where it cannot, leave
+    ///                      queue_pair_options::inline_bytes_max at 0.
+    /// @param rights        As above, without bind_windows and on_demand.
+    /// @throws as above, EINVAL also if `offset_bytes` and `bytes` begin at different offsets
+    ///         within a page; errc::dmabuf_unsupported (SoftRoCE, and kernels before 5.12). Source:
+    ///         ibv_reg_dmabuf_mr(3).
+    static memory_region from_dmabuf(
+        protection_domain const& domain,
+        int fd,
+        std::uint64_t offset_bytes,
+        std::span<std::byte> bytes,
+        access_flags rights
+    );
+    /// As above; reports through `ec` instead of throwing, and leaves no region on failure.
+    static memory_region from_dmabuf(
+        protection_domain const& domain,
+        int fd,
+        std::uint64_t offset_bytes,
+        std::span<std::byte> bytes,
+        access_flags rights,
+        error_code& ec
+    ) noexcept;
 
     memory_region(memory_region&&) noexcept;
     memory_region& operator=(memory_region&&) noexcept;
@@ -53,7 +120,8 @@ public:
 
     /// True if memory is registered.
     bool is_open() const noexcept { return registration_ != nullptr; }
-    /// The registered memory.
+    /// The registered memory. Of memory that was registered to be read only, nothing may be written
+    /// through it.
     std::span<std::byte> bytes() const noexcept { return bytes_; }
     /// The size in bytes.
     std::size_t size() const noexcept { return bytes_.size(); }
@@ -64,30 +132,53 @@ public:
 
     /// All of it, as operations take it.
     local_slice slice() const noexcept { return {bytes_, key(), mark()}; }
+    /// The same.
+    operator local_slice() const noexcept { return slice(); }
     /// `size_bytes` bytes from `offset_bytes` on.
     ///
-    /// @throws boost::system::system_error (errc::out_of_range) if they are not all inside the region.
+    /// @throws boost::system::system_error (errc::out_of_range) if they are not all inside the
+    ///                                     region.
     local_slice slice(std::size_t offset_bytes, std::size_t size_bytes) const;
 
     /// The part of it that holds these elements.
     ///
-    /// @throws boost::system::system_error (errc::out_of_range) if they are not all inside the region.
+    /// @throws boost::system::system_error (errc::out_of_range) if they are not all inside the
+    ///                                     region.
     template <class T, std::size_t N>
-        requires std::is_trivially_copyable_v<T> && (!std::is_const_v<T>)
-    local_slice slice(std::span<T, N> elements) const {
+    requires std::is_trivially_copyable_v<T> &&(!std::is_const_v<T>)local_slice
+        slice(std::span<T, N> elements) const {
         return slice_of(std::as_writable_bytes(elements));
     }
 
-    /// The region as a peer needs to know it: to be sent to the peer, which may then use it within rights().
+    /// The region as a peer needs to know it: to be sent to the peer, which may then use it within
+    /// rights().
     remote_region remote() const noexcept;
     /// The verbs object, borrowed; null if not is_open().
     ibv_mr* native_handle() const noexcept;
 
 private:
+    static memory_region read_only(
+        protection_domain const& domain, std::span<std::byte const> bytes, access_flags rights
+    );
+    static memory_region read_only(
+        protection_domain const& domain,
+        std::span<std::byte const> bytes,
+        access_flags rights,
+        error_code& ec
+    ) noexcept;
     detail::region_mark mark() const noexcept;
     local_slice slice_of(std::span<std::byte> part) const;
 
     struct registration;
+    template <class Register>
+    void open(
+        protection_domain const& domain,
+        std::span<std::byte> bytes,
+        access_flags rights,
+        error_code& ec,
+        Register const& register_with
+    ) noexcept;
+
     std::unique_ptr<registration> registration_;
     std::span<std::byte> bytes_;
     access_flags rights_ = access_flags::local_read;

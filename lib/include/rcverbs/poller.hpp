@@ -1,15 +1,20 @@
-// poller.hpp — the thread that polls completion queues and runs their connections' handlers.
+// poller.hpp — polling threads, and how completion queues are polled.
 //
-// By default every connection makes a poller of its own; make one here to let several connections share a thread.
-// A handle: copies share one poller, whose thread ends when the last copy and the last connection on it are gone and
-// its run queue is empty. Safe to copy and use from any thread.
+//     poller thread;
+//     connection a{thread};
+//     connection b{thread};
+//     connection alone{own_thread};
+//
+// The executor that an object is made with polls for it and runs everything else of it. A poller is
+// a thread of the library's for any number of objects; own_thread gives one object a thread to
+// itself.
 #pragma once
 
-#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/io_context.hpp>
 
 #include <chrono>
 #include <memory>
+#include <vector>
 
 #include <rcverbs/export.hpp>
 
@@ -17,13 +22,14 @@ namespace rcverbs {
 
 namespace progress {
 class poller_thread;
-}
+}  // namespace progress
 
 /// How a completion queue that is empty is waited on.
 enum class poll_mode {
     /// Never sleeps: the least latency, one processor per polling thread.
     busy,
-    /// Polls for polling_options::spin after the last completion, then sleeps until the device's next event.
+    /// Polls for polling_options::spin after the last completion, then sleeps until the device's
+    /// next event.
     adaptive,
     /// Sleeps as soon as the queue is empty: the least processor time.
     event,
@@ -37,27 +43,50 @@ struct polling_options {
     std::chrono::nanoseconds spin = std::chrono::microseconds{50};
 };
 
-/// One polling thread.
+/// Where a polling thread runs.
+struct poller_options {
+    /// Numbers of the processors that the thread may run on; empty for all that the process may use.
+    /// Best on the device's NUMA node: /sys/class/infiniband/DEVICE/device/local_cpulist. Source:
+    /// sched_setaffinity(2).
+    std::vector<unsigned> cpus = {};
+};
+
+/// One polling thread, for everything that is made with it: connections, acceptors, sessions.
 ///
-/// An exception that leaves a handler on it ends the program, as in a thread of the program's own: there is nobody who could
-/// catch it. Handlers on the caller's io_context (progress_on::context) throw through its run().
+/// A handle: copies share one thread, which ends when the last copy and the last connection on it
+/// are gone and its run queue is empty. Safe to copy and use from any thread.
+///
+/// An exception that leaves a handler on it ends the program, as in a thread of the program's own:
+/// there is nobody who could catch it.
 class RCVERBS_EXPORT poller {
 public:
-    /// No poller; is_open() is false.
-    poller() = default;
-    /// Starts a thread that lives at most as long as `context`, whose destruction stops and joins it.
-    explicit poller(boost::asio::io_context& context);
+    using executor_type = boost::asio::io_context::executor_type;
 
-    /// True unless default-constructed.
-    bool is_open() const noexcept { return impl_ != nullptr; }
-    /// Runs functions on the thread. Timers, sockets and coroutines may be used on it. REQUIRES: is_open().
-    boost::asio::any_io_executor get_executor() const;
+    /// Starts a thread, with all signals blocked.
+    ///
+    /// @param options  Where it runs. For a connection with a thread of its own on some processors:
+    ///                 `connection c{poller{{.cpus = {2}}}};`.
+    /// @throws std::system_error if no thread can be started.
+    /// @throws boost::system::system_error: errc::invalid_option if the process may use none of the
+    ///         processors.
+    explicit poller(poller_options const& options = {});
 
-    /// For the library's own use.
-    std::shared_ptr<progress::poller_thread> const& impl() const noexcept { return impl_; }
+    /// Runs functions on the thread. Timers, sockets and coroutines may be used on it. It is good
+    /// for as long as the poller, or something made with it, lives.
+    executor_type get_executor() const noexcept;
 
 private:
+    template <class Executor>
+    friend class runs_on;
+
     std::shared_ptr<progress::poller_thread> impl_;
 };
+
+/// Stands for a polling thread of the object's own: `connection c{own_thread};`.
+struct own_thread_t {
+    explicit own_thread_t() = default;
+};
+/// See own_thread_t.
+inline constexpr own_thread_t own_thread{};
 
 }  // namespace rcverbs

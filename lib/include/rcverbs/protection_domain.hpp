@@ -1,9 +1,13 @@
-// protection_domain.hpp — the group of memory regions and queue pairs that may be used together.
+// protection_domain.hpp — groups memory regions and queue pairs that may be used together.
 //
-// A handle: copies share one domain, which lives until the last copy, region and queue pair of it is gone. Connections
-// of one io_context over one device share a domain by default, so memory registered once serves all of them; give a
-// connection its own (connection_options::private_domain) where peers must not be able to reach each other's regions by
-// guessing a key. Distinct handles are safe to use from distinct threads.
+//     protection_domain const domain = c.domain();
+//     buffer page{domain, 4096, access_flags::local_write};
+//
+// A handle: copies share one domain, which exists until the last copy, region and queue pair of it
+// is gone. By default, connections of one io_context on one device share a domain, so that memory
+// is registered once for all of them. Give a connection a domain of its own
+// (domain_sharing::isolated) if its peer must not reach other regions by guessing a key. Distinct
+// handles may be used from distinct threads.
 #pragma once
 
 #include <memory>
@@ -18,7 +22,7 @@ namespace rcverbs {
 
 namespace verbs {
 class domain;
-}
+}  // namespace verbs
 
 /// A protection domain of one device.
 class RCVERBS_EXPORT protection_domain {
@@ -26,7 +30,8 @@ public:
     /// No domain; is_open() is false.
     protection_domain() = default;
     /// Takes part in a domain; made by the library.
-    explicit protection_domain(std::shared_ptr<verbs::domain> impl) noexcept : impl_{std::move(impl)} {}
+    explicit protection_domain(std::shared_ptr<verbs::domain> impl) noexcept
+        : impl_{std::move(impl)} {}
 
     /// True unless default-constructed.
     bool is_open() const noexcept { return impl_ != nullptr; }

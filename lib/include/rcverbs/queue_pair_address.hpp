@@ -1,8 +1,12 @@
-// queue_pair_address.hpp — what two sides tell each other to connect without the connection manager.
+// queue_pair_address.hpp — connects two queue pairs without the connection manager.
 //
-// They say it over whatever they have: a TCP socket, a file, a job scheduler. Each makes its queue pair with
-// connection::prepare(), tells the other its address, and connects to the other's with connection::establish(). A value; no
-// threading rule.
+//     error_code ec;
+//     queue_pair_address const ours = c.prepare("rxe0", {}, ec);
+//     queue_pair_address const theirs = swap_over_tcp(ours);
+//     if (!ec) ec = c.establish(theirs);
+//
+// The two sides exchange their addresses over any channel: a TCP socket, a file, a job scheduler. A
+// value; no threading rule.
 #pragma once
 
 #include <array>
@@ -20,7 +24,7 @@ struct RCVERBS_EXPORT queue_pair_address {
     /// 24 bits.
     std::uint32_t queue_pair_number = 0;
     /// Of the first packet that it sends: 24 bits, best at random.
-    std::uint32_t first_packet = 0;
+    std::uint32_t starting_psn = 0;
     /// Its port's address.
     std::array<std::uint8_t, 16> gid{};
     /// Its port's local identifier on InfiniBand; 0 on Ethernet.

@@ -1,20 +1,26 @@
 // shared_receive_queue.hpp — one queue of receives for many connections.
 //
-// A server of thousands of connections that keeps receives posted on each needs memory for all of them to speak at a time. With
-// a shared receive queue they all take from one supply, and a message says whose it is: received::queue_pair_number, to be
-// compared with connection::queue_pair_number().
+//     shared_receive_queue receives{io};
+//     acceptor_options options;
+//     options.connection.placement.shared_receives = receives;
+//     acceptor a{io, {"192.168.0.1", 7471}, options};
 //
-// Named in connection_options::shared_receives of an acceptor's or a connection's options. It belongs to one device's shared
-// protection domain: that of the first connection made with it, from then on domain(). So a server takes its first request
-// (acceptor::async_get_request), registers memory with domain(), starts receives here, and then accepts.
+// A server with receives of its own per connection needs memory for all peers to send at once. With
+// a shared receive queue all connections take from one supply, and each message identifies its
+// connection: compare receive_result::queue_pair_number with connection::queue_pair_number().
 //
-// A handle: copies share one queue, which is closed when the last copy is gone, those in options of connections and acceptors
-// included. Any thread may start receives. All connections that use it touch its lock, once a message.
+// The queue belongs to the shared protection domain of one device: that of the first connection
+// made with it; domain() returns it from then on. So a server takes its first request
+// (acceptor::async_get_request), registers memory with domain(), starts receives here, and then
+// accepts.
+//
+// A handle: copies share one queue, which is closed when the last copy is gone, including those in
+// the options of connections and acceptors. Any thread may start receives. Every connection that
+// uses the queue takes its lock once per message.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/deferred.hpp>
-#include <boost/asio/io_context.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -24,7 +30,8 @@
 #include <rcverbs/export.hpp>
 #include <rcverbs/local_slice.hpp>
 #include <rcverbs/protection_domain.hpp>
-#include <rcverbs/received.hpp>
+#include <rcverbs/receive_result.hpp>
+#include <rcverbs/runs_on.hpp>
 
 namespace rcverbs {
 
@@ -33,98 +40,164 @@ namespace detail {
 class shared_receives;
 
 RCVERBS_EXPORT errc start_receive(
-    std::shared_ptr<shared_receives> const& queue, request const& what, turn when, handler_source source
+    std::shared_ptr<shared_receives> const& queue,
+    work_request const& what,
+    turn when,
+    handler_source source
 );
 RCVERBS_EXPORT boost::asio::any_io_executor executor_of(shared_receives const& queue) noexcept;
+inline error_code refusal_code(shared_receives const&, errc why) noexcept { return why; }
 
 }  // namespace detail
 
-/// How a shared receive queue is made.
+/// Options of a shared receive queue.
 struct shared_receive_options {
     /// Receives that may be posted at a time. 1 to the device's shared_receive_depth_max.
     std::uint32_t depth = 512;
-    /// Receives that may wait for a place; one more is refused with errc::queue_full.
+    /// Receives that may wait for a place; one more fails with errc::queue_full.
     std::uint32_t waiting_max = 512;
-    /// Slices that one receive scatters to. 1 to the device's segments_max.
+    /// Slices per receive. 1 to the device's segments_max.
     std::uint32_t segments_max = 4;
-    /// Where handlers run that have no executor of their own: the io_context if empty. That of a poller which the connections
-    /// share spares them the way to another thread.
-    boost::asio::any_io_executor executor;
 };
 
-/// Receives that any of many connections fills.
+namespace detail {
+
+// What a shared receive queue does that is compiled.
+struct RCVERBS_EXPORT shared_queue_calls {
+    static std::shared_ptr<shared_receives> make(
+        place const& where, shared_receive_options const& options
+    );
+    static void close(shared_receives& queue) noexcept;
+    static protection_domain domain(shared_receives const& queue);
+    static std::uint32_t credits(shared_receives const& queue);
+};
+
+}  // namespace detail
+
+/// A queue of receives that any of its connections may consume.
 ///
 /// Outstanding operations: shared_receive_options::depth and waiting_max.
-class RCVERBS_EXPORT shared_receive_queue {
-public:
-    using executor_type = boost::asio::any_io_executor;
+template <class Executor = boost::asio::any_io_executor>
+class basic_shared_receive_queue {
+    using calls = detail::shared_queue_calls;
 
-    /// No queue; is_valid() is false.
-    shared_receive_queue() noexcept = default;
-    /// A queue for connections of `context`, not yet of any device.
+public:
+    using executor_type = Executor;
+
+    /// The same with another executor type.
+    template <class Other>
+    struct rebind_executor {
+        using other = basic_shared_receive_queue<Other>;
+    };
+
+    /// Makes no queue; is_valid() is false.
+    basic_shared_receive_queue() noexcept requires std::default_initializable<Executor>
+    = default;
+    /// Makes a queue, which belongs to no device yet.
     ///
-    /// @throws boost::system::system_error: errc::invalid_option.
-    explicit shared_receive_queue(boost::asio::io_context& context, shared_receive_options options = {});
+    /// @param where    The executor, or the thread, that calls its handlers; best the one of its
+    ///                 connections. Executors that are associated with handlers must outlive the
+    ///                 connections of the queue.
+    /// @param options  Depth and limits.
+    /// @throws boost::system::system_error: errc::invalid_option; std::system_error if a thread is
+    ///                                      asked for and cannot be started.
+    explicit basic_shared_receive_queue(
+        runs_on<Executor> where, shared_receive_options const& options = {}
+    )
+        : core_{calls::make(where.place(), options)},
+          executor_{where.get_executor()} {}
+    /// Converts a queue with another executor type.
+    template <class Other>
+    requires(!std::same_as<Other, Executor> && std::convertible_to<Other, Executor>)
+        basic_shared_receive_queue(basic_shared_receive_queue<Other> other)
+        : core_{std::move(other.core_)},
+          executor_{detail::converted<Executor>(other.executor_)} {}
 
     /// True unless default-constructed.
-    bool is_valid() const noexcept { return handle_ != nullptr; }
+    bool is_valid() const noexcept { return core_ != nullptr; }
 
-    /// Receives a message, or the immediate data of a write, from whichever connection it comes first.
+    /// Receives a message, or the immediate data of a write, from any of the connections.
     ///
-    /// @param into   Where a sent message goes: at most segments_max slices of regions of domain() with local_write; may be empty
-    ///               for immediate data alone.
+    /// @param into   Memory for a sent message: at most segments_max slices of regions of domain()
+    ///               with local_write; may be empty for immediate data alone.
     /// @param token  Completion token.
-    /// @par Completion signature  `void(error_code, received)`; received::queue_pair_number says whose it is, on failure, too.
-    /// @par Object lifetimes      The regions of `into` must live until the handler runs. What a device had begun to fill
-    ///                            when its connection broke may be kept until the queue is closed.
-    /// @par Ordering              Filled in the order of the calls; completed as the connections' queues are polled.
-    /// @par Executor              Its associated one, which is kept at work, or shared_receive_options::executor, which is not:
-    ///                            the connections see to that.
+    /// @par Completion signature  `void(error_code, receive_result)`;
+    ///                            receive_result::queue_pair_number identifies the connection,
+    ///                            also of a failed receive.
+    /// @par Object lifetimes      The regions of `into` must live until the handler runs. A receive
+    ///                            that was being filled when its connection failed may complete
+    ///                            only when the queue is closed.
+    /// @par Ordering              Filled in the order of the calls; completed as the connections'
+    ///                            queues are polled.
+    /// @par Executor              The handler's associated executor, which has work meanwhile, or
+    ///                            the queue's, which has not: the connections give it work.
     /// @par Cancellation          total while it waits for a place; none once posted.
-    /// @par Errors                errc::not_connected (no connection has been made with it, or it is closed),
-    ///                            errc::queue_full, errc::too_many_segments, errc::access_denied, errc::region_gone,
-    ///                            errc::foreign_domain; wc_errc::local_length or local_qp_operation (the message was longer:
-    ///                            its connection breaks), asio::error::operation_aborted (closed).
-    template <class Token = boost::asio::deferred_t>
+    /// @par Errors                errc::not_connected (no connection has been made with it, or it
+    ///                            is closed), errc::queue_full, errc::too_many_segments,
+    ///                            errc::access_denied, errc::region_gone, errc::foreign_domain;
+    ///                            wc_errc::local_length or local_qp_operation (the message was
+    ///                            longer; its connection ends), asio::error::operation_aborted
+    ///                            (closed).
+    template <class Token = detail::default_token_t<Executor>>
     auto async_receive(local_slices into, Token&& token = Token{}) {
-        return boost::asio::async_initiate<Token, void(error_code, received)>(
-            [](auto&& handler, std::shared_ptr<detail::shared_receives> const& queue, detail::request const& wanted) {
-                detail::handler_source const source = detail::offer<detail::arrival_result>(std::move(handler));
-                errc const refusal = detail::start_receive(queue, wanted, detail::turn::wait, source);
-                if (refusal != errc{}) detail::post_refusal<received>(*queue, std::move(handler), refusal);
+        return boost::asio::async_initiate<Token, void(error_code, receive_result)>(
+            [](auto&& handler,
+               std::shared_ptr<detail::shared_receives> const& queue,
+               detail::work_request const& wanted) {
+                using type = decltype(handler);
+                detail::handler_source const source =
+                    detail::offer<detail::arrival_result>(std::forward<type>(handler));
+                errc const refusal =
+                    detail::start_receive(queue, wanted, detail::turn::wait, source);
+                if (refusal == errc{}) return;
+                // What is refused has not been taken. NOLINTNEXTLINE(bugprone-use-after-move)
+                detail::post_refusal<receive_result>(*queue, std::forward<type>(handler), refusal);
             },
             token,
-            queue(),
+            core_,
             detail::local_request(detail::operation_kind::receive, into)
         );
     }
-    /// async_receive() without waiting for a place; errc::would_block if there is none, and then nothing has happened.
+    /// Receives as async_receive() if the receive can be posted at once, else returns
+    /// errc::would_block without any effect.
     template <class Handler>
     error_code try_receive(local_slices into, Handler&& handler) {
-        return detail::to_code(detail::start_receive(
-            queue(),
-            detail::local_request(detail::operation_kind::receive, into),
-            detail::turn::now,
-            detail::offer<detail::arrival_result>(std::forward<Handler>(handler))
-        ));
+        return detail::to_code(
+            *core_,
+            detail::start_receive(
+                core_,
+                detail::local_request(detail::operation_kind::receive, into),
+                detail::turn::now,
+                detail::offer<detail::arrival_result>(std::forward<Handler>(handler))
+            )
+        );
     }
 
-    /// Takes no more receives. Those that wait are aborted now, those that are posted as soon as no connection uses the queue.
-    void close() noexcept;
+    /// Closes the queue. Waiting receives are aborted now, posted ones as soon as no connection
+    /// uses the queue.
+    void close() noexcept {
+        if (core_ != nullptr) calls::close(*core_);
+    }
 
-    /// The protection domain to register memory with; not open before a connection has been made with the queue.
-    protection_domain domain() const;
-    /// Receives posted at this moment: the credit that all peers have together.
-    std::uint32_t credits() const;
-    /// Where handlers run by default.
-    executor_type get_executor() const noexcept { return detail::executor_of(*queue()); }
-
-    /// For the library's own use.
-    std::shared_ptr<detail::shared_receives> const& queue() const noexcept;
+    /// The protection domain to register memory with; not open before a connection has been made
+    /// with the queue.
+    protection_domain domain() const { return calls::domain(*core_); }
+    /// Receives posted at this moment, for all peers together.
+    std::uint32_t credits() const { return calls::credits(*core_); }
+    /// The executor that it was made with: handlers run there by default, one at a time.
+    executor_type get_executor() const noexcept { return executor_; }
 
 private:
-    struct handle;
-    std::shared_ptr<handle> handle_;
+    template <class>
+    friend class basic_shared_receive_queue;
+    friend struct detail::access;
+
+    // With the last of the copies the queue is closed.
+    std::shared_ptr<detail::shared_receives> core_;
+    Executor executor_;
 };
+
+/// With executors of any type.
+using shared_receive_queue = basic_shared_receive_queue<>;
 
 }  // namespace rcverbs

@@ -1,63 +1,92 @@
-// statistics.hpp — what a connection has done so far.
+// statistics.hpp — counters of a connection.
 //
-// A snapshot by value; its counters start at 0 with the connection and never go back. Taking one costs a lock of the
-// connection's own, nothing on the way of the data. No threading rule.
+//     connection_statistics const s = c.statistics();
+//     std::cout << s.bytes_received << " bytes, " << s.slot_waits << " waits\n";
+//
+// A snapshot by value. Counters start at 0 with the connection and never decrease. Taking one locks
+// the connection's own lock and costs nothing on the data path. No threading rule.
 #pragma once
 
 #include <cstdint>
 
 namespace rcverbs {
 
-/// The counters of one connection. An operation is what an async_ or try_ call starts; a work request is what the device
-/// gets of it: several, if the operation is a batch or has to be cut.
+/// The counters of one connection. An async_ or try_ call starts an operation; the device gets one
+/// work request for it, or several if it is a batch or was split.
 struct connection_statistics {
-    /// Operations that were taken on, receives included.
+    /// Operations started, receives included.
     std::uint64_t operations_started = 0;
-    /// Those that are done without error.
+    /// Operations completed without error.
     std::uint64_t operations_completed = 0;
-    /// Those that are done with one.
+    /// Operations completed with an error.
     std::uint64_t operations_failed = 0;
     /// Bytes of completed sends and writes.
     std::uint64_t bytes_sent = 0;
     /// Bytes of completed reads and atomics.
     std::uint64_t bytes_read = 0;
-    /// Bytes that peers have sent into completed receives, or announced as written.
+    /// Bytes of completed receives, and of writes with immediate.
     std::uint64_t bytes_received = 0;
 
-    /// Work requests on the send queue.
+    /// Work requests posted to the send queue.
     std::uint64_t sends_posted = 0;
-    /// Those of them that were posted with a completion asked for.
+    /// Signaled work requests among them.
     std::uint64_t sends_signalled = 0;
-    /// Those of them whose bytes went along in the work request.
+    /// Inline work requests among them.
     std::uint64_t sends_inline = 0;
-    /// Work requests on the receive queue.
+    /// Work requests posted to the receive queue.
     std::uint64_t receives_posted = 0;
-    /// Writes of nothing that asked a silent peer for a sign of life; they count as operations, too.
+    /// Keepalives; they count as operations, too.
     std::uint64_t keepalives_sent = 0;
-    /// Lists handed to the send queue: sends_posted / doorbells is how well operations are gathered.
+    /// Lists posted to the send queue; sends_posted / doorbells is the mean length of a list.
     std::uint64_t doorbells = 0;
-    /// Operations that had to wait because the queue was full.
+    /// Operations that waited because the queue was full.
     std::uint64_t slot_waits = 0;
-    /// Operations that had to wait because as many reads and atomics were outstanding as negotiated.
+    /// Operations that waited because the negotiated number of reads and atomics was outstanding.
     std::uint64_t read_depth_waits = 0;
 
-    /// Looks at the completion queue.
+    /// Polls of the completion queue.
     std::uint64_t polls = 0;
-    /// Those that found nothing.
+    /// Polls without a completion.
     std::uint64_t empty_polls = 0;
-    /// Completions found.
+    /// Completions polled.
     std::uint64_t completions = 0;
-    /// Times that it went to sleep until the device's next event.
+    /// Times that the poller slept until the device's next event.
     std::uint64_t sleeps = 0;
 
     /// Work requests on the send queue at this moment.
     std::uint32_t sends_outstanding = 0;
     /// Reads and atomics among them.
     std::uint32_t reads_outstanding = 0;
-    /// Receives posted at this moment: the credit that the peer has for messages.
+    /// Receives posted at this moment: messages that the peer may send without RNR.
     std::uint32_t receive_credits = 0;
 
-    /// Completions per poll that found any.
+    /// Adds the counters of another connection.
+    connection_statistics& operator+=(connection_statistics const& other) noexcept {
+        operations_started += other.operations_started;
+        operations_completed += other.operations_completed;
+        operations_failed += other.operations_failed;
+        bytes_sent += other.bytes_sent;
+        bytes_read += other.bytes_read;
+        bytes_received += other.bytes_received;
+        sends_posted += other.sends_posted;
+        sends_signalled += other.sends_signalled;
+        sends_inline += other.sends_inline;
+        receives_posted += other.receives_posted;
+        keepalives_sent += other.keepalives_sent;
+        doorbells += other.doorbells;
+        slot_waits += other.slot_waits;
+        read_depth_waits += other.read_depth_waits;
+        polls += other.polls;
+        empty_polls += other.empty_polls;
+        completions += other.completions;
+        sleeps += other.sleeps;
+        sends_outstanding += other.sends_outstanding;
+        reads_outstanding += other.reads_outstanding;
+        receive_credits += other.receive_credits;
+        return *this;
+    }
+
+    /// Mean number of completions per poll that returned any.
     double completions_per_poll() const noexcept {
         std::uint64_t const found = polls - empty_polls;
         return found > 0 ? static_cast<double>(completions) / static_cast<double>(found) : 0.0;

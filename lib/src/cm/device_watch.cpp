@@ -14,18 +14,18 @@ struct known_watches {
 };
 
 known_watches& all_watches() {
-    static known_watches all;
+    static auto& all = *new known_watches;  // never destroyed: polling threads may outlive statics
     return all;
 }
 
-// What an event is about; false if it changes nothing for a connection.
+// Fills `e` from the event. Returns false if the event does not affect connections.
 bool describe(ibv_async_event const& from, device_event& e) noexcept {
     using kind = device_event::kind;
     e.type = from.event_type;
     auto const about_queue_pair = [&](kind what) {
         e.what = what;
         e.object = from.element.qp;
-        e.number = from.element.qp->qp_num;  // not destroyed before the event is acknowledged
+        e.number = from.element.qp->qp_num;  // valid until the event is acknowledged
         return true;
     };
     auto const about_port = [&](kind what) {
@@ -37,13 +37,19 @@ bool describe(ibv_async_event const& from, device_event& e) noexcept {
     case IBV_EVENT_QP_FATAL: return about_queue_pair(kind::queue_pair_failed);
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR: return about_queue_pair(kind::peer_violation);
-    case IBV_EVENT_CQ_ERR: e.what = kind::completion_queue_failed; e.object = from.element.cq; return true;
-    case IBV_EVENT_SRQ_ERR: e.what = kind::shared_queue_failed; e.object = from.element.srq; return true;
+    case IBV_EVENT_CQ_ERR:
+        e.what = kind::completion_queue_failed;
+        e.object = from.element.cq;
+        return true;
+    case IBV_EVENT_SRQ_ERR:
+        e.what = kind::shared_queue_failed;
+        e.object = from.element.srq;
+        return true;
     case IBV_EVENT_PORT_ERR: return about_port(kind::port_down);
     case IBV_EVENT_GID_CHANGE: return about_port(kind::addresses_changed);
     case IBV_EVENT_DEVICE_FATAL: e.what = kind::device_failed; return true;
-    // A port that is back is noticed by whoever connects next; the others are for path migration, subnet managers and
-    // unreliable transports, or say what completions say as well.
+    // PORT_ACTIVE needs no handling: the next connect uses the port. The other events concern path
+    // migration, subnet managers or unreliable transports, or repeat the content of completions.
     default: return false;
     }
 }
@@ -76,7 +82,9 @@ void device_watch::add(std::weak_ptr<device_event_sink> sink) {
 device_watch::taken device_watch::take(device_event& e) {
     ibv_async_event from{};
     if (ibv_get_async_event(device_, &from) != 0) {
-        return verbs::from_minus_one(-1) == boost::system::errc::resource_unavailable_try_again ? taken::none : taken::failed;
+        return verbs::from_minus_one(-1) == boost::system::errc::resource_unavailable_try_again
+                   ? taken::none
+                   : taken::failed;
     }
     bool const concerns_us = describe(from, e);
     ibv_ack_async_event(&from);

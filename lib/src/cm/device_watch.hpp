@@ -1,9 +1,10 @@
-// device_watch.hpp — what befalls a device, told to everybody whom it concerns.
+// device_watch.hpp — dispatches a device's asynchronous events to all connections of the process.
 //
-// A device tells of ports that go down, queues that fail and its own end through one descriptor for the whole process, and each
-// event is read once. So whoever reads one, on whatever io_context, tells the connections of all of them. Events are
-// acknowledged before anybody is told: to destroy a queue waits for the acknowledgement of its events. Source:
-// ibv_get_async_event(3).
+// A device reports port failures, queue failures and its own fatal error through one descriptor for
+// the whole process, and each event can be read only once. So the thread that reads an event, on
+// any io_context, dispatches it to the connections of all io_contexts. Events are acknowledged
+// before they are dispatched, because destroying a queue waits for the acknowledgement of its
+// events. Source: ibv_get_async_event(3).
 //
 // All functions may be called from any thread.
 #pragma once
@@ -25,7 +26,7 @@ struct device_event {
         port_down,
         addresses_changed,
         queue_pair_failed,
-        peer_violation,  // the peer asked a queue pair for what it was not given
+        peer_violation,  // the peer sent an invalid request or exceeded its access rights
         completion_queue_failed,
         shared_queue_failed,
         device_failed,
@@ -34,9 +35,10 @@ struct device_event {
     kind what = kind::device_failed;
     /// enum ibv_event_type.
     int type = 0;
-    /// The ibv_qp, ibv_cq or ibv_srq that it is about: to compare with, and not to look into, for it may be gone.
+    /// The ibv_qp, ibv_cq or ibv_srq of the event. For comparison only: the object may already be
+    /// destroyed, so it must not be dereferenced.
     void const* object = nullptr;
-    /// The queue pair's number, or the port's.
+    /// The queue pair number, or the port number.
     std::uint32_t number = 0;
 };
 
@@ -51,16 +53,18 @@ protected:
 
 class device_watch {
 public:
-    /// The watch of an open device: the same for everybody, for as long as anybody holds it.
+    /// The watch of an open device; null on failure. All callers share one watch, which exists
+    /// while any of them holds it.
     static std::shared_ptr<device_watch> of(ibv_context* device, error_code& ec);
 
     explicit device_watch(ibv_context* device) noexcept : device_{device} {}
 
-    /// Readable when there are events; never blocks. Belongs to the device.
+    /// Readable when events are pending. Non-blocking. Owned by the device.
     int descriptor() const noexcept { return device_->async_fd; }
-    /// Whom to tell, for as long as they live.
+    /// Registers a sink. Expired sinks are skipped.
     void add(std::weak_ptr<device_event_sink> sink);
-    /// Takes the events there are and tells everybody. False if the device has none to give any more.
+    /// Reads all pending events and passes them to the sinks. Returns false if reading failed: the
+    /// device delivers no further events.
     bool tell();
 
 private:

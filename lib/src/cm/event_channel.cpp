@@ -1,7 +1,5 @@
 #include "cm/event_channel.hpp"
 
-#include <boost/asio/io_context.hpp>
-
 #include "verbs/errno_map.hpp"
 
 namespace rcverbs::cm {
@@ -10,18 +8,27 @@ boost::asio::execution_context::id event_channel::id;
 
 event_channel::event_channel(boost::asio::execution_context& context)
     : boost::asio::execution_context::service{context},
-      descriptors_{boost::asio::use_service<progress::descriptor_set>(context)},
-      descriptor_{static_cast<boost::asio::io_context&>(context)} {}  // asio::use_service was given one
+      descriptors_{boost::asio::use_service<progress::descriptor_set>(context)} {}
 
 event_channel::~event_channel() = default;
 
 void event_channel::shutdown() noexcept {
     std::lock_guard const lock{mutex_};
     is_shut_down_ = true;
-    if (descriptor_.is_open()) descriptor_.release();
+    // The channel and the devices own the descriptors: release() ends the waits without closing
+    // them.
+    if (descriptor_ && descriptor_->is_open()) descriptor_->release();
+    descriptor_.reset();
     for (auto& [device, d] : devices_) {
         if (d.descriptor.is_open()) d.descriptor.release();
     }
+    devices_.clear();
+    executor_ = {};
+}
+
+void event_channel::run_on(boost::asio::any_io_executor const& executor) {
+    std::lock_guard const lock{mutex_};
+    if (!executor_) executor_ = executor;
 }
 
 error_code event_channel::open() {
@@ -30,19 +37,29 @@ error_code event_channel::open() {
     error_code ec = verbs::from_pointer(made.get());
     if (ec) return ec;
     ec = verbs::set_non_blocking(made->fd);
-    // Assigned last: what is assigned must be released again, or would be closed twice.
+    // Assigned last: an assigned descriptor would be closed a second time unless it is released.
     if (!ec) ec = descriptors_.add(made->fd);
-    if (!ec) descriptor_.assign(made->fd, ec);
+    if (ec) return ec;
+    if (!descriptor_) {
+        try {
+            descriptor_.emplace(executor_);
+        } catch (boost::system::system_error const& e) {
+            return e.code();  // no file descriptors left for the reactor
+        }
+    }
+    descriptor_->assign(made->fd, ec);
     if (!ec) channel_ = std::move(made);
     return ec;
 }
 
 std::unique_ptr<cm::id> event_channel::make_id(error_code& ec) {
     std::lock_guard const lock{mutex_};
-    ec = open();
+    ec = verbs::or_out_of_descriptors(open());
     if (ec) return nullptr;
     rdma_cm_id* raw = nullptr;
-    ec = verbs::from_minus_one(rdma_create_id(channel_.get(), &raw, nullptr, RDMA_PS_TCP));
+    ec = verbs::or_out_of_descriptors(
+        verbs::from_minus_one(rdma_create_id(channel_.get(), &raw, nullptr, RDMA_PS_TCP))
+    );
     if (ec) return nullptr;
     return adopt(raw);
 }
@@ -59,14 +76,39 @@ std::unique_ptr<cm::id> event_channel::adopt(rdma_cm_id* raw) {
 void event_channel::destroy(cm::id& doomed) noexcept {
     std::lock_guard const lock{mutex_};
     static_cast<void>(rdma_destroy_id(doomed.raw_));
+    forget_one();
+}
+
+// Destroying the last id cancels the waits, so that the context runs out of work.
+// REQUIRES: mutex_ is held.
+void event_channel::forget_one() noexcept {
     --live_ids_;
-    // Ends the wait, and with it the io_context's work.
     if (live_ids_ > 0 || is_shut_down_) return;
     error_code ignored;
-    if (is_waiting_) descriptor_.cancel(ignored);
+    if (is_waiting_) descriptor_->cancel(ignored);
     for (auto& [device, d] : devices_) {
         if (d.is_waiting) d.descriptor.cancel(ignored);
     }
+}
+
+// rdma_migrate_id waits until the id's events are acknowledged. It does not block here, because
+// every event is acknowledged as soon as it is taken. Source: rdma_migrate_id(3).
+error_code event_channel::take_over(cm::id& from_elsewhere) {
+    event_channel& before = *from_elsewhere.channel_;
+    if (&before == this) return {};
+    std::scoped_lock const lock{mutex_, before.mutex_};
+    error_code ec = verbs::or_out_of_descriptors(open());
+    if (!ec) ec = verbs::from_minus_one(rdma_migrate_id(from_elsewhere.raw_, channel_.get()));
+    if (ec) return ec;
+    from_elsewhere.channel_ = this;
+    before.forget_one();
+    ++live_ids_;
+    // Events that migrated with the id do not wake a wait that is already pending here. Cancelling
+    // the wait makes its handler read the channel.
+    error_code ignored;
+    if (is_waiting_) descriptor_->cancel(ignored);
+    wait();
+    return {};
 }
 
 void event_channel::set_sink(cm::id& owner, std::weak_ptr<event_sink> sink) {
@@ -101,14 +143,15 @@ ibv_context* event_channel::find_device(std::string const& name, error_code& ec)
     return found;
 }
 
-void event_channel::watch(ibv_context* device, std::weak_ptr<device_event_sink> sink, error_code& ec) {
+void event_channel::watch(
+    ibv_context* device, std::weak_ptr<device_event_sink> sink, error_code& ec
+) {
     std::lock_guard const lock{mutex_};
     auto found = devices_.find(device);
     if (found == devices_.end()) {
         std::shared_ptr<device_watch> watch = device_watch::of(device, ec);
         if (ec) return;
-        auto& io = static_cast<boost::asio::io_context&>(context());  // asio::use_service was given one
-        found = devices_.try_emplace(device, io, std::move(watch)).first;
+        found = devices_.try_emplace(device, executor_, std::move(watch)).first;
         watched_device& made = found->second;
         ec = descriptors_.add(made.watch->descriptor());
         if (!ec) made.descriptor.assign(made.watch->descriptor(), ec);
@@ -125,13 +168,16 @@ void event_channel::watch(ibv_context* device, std::weak_ptr<device_event_sink> 
 void event_channel::wait(watched_device& d) {
     if (d.is_waiting || is_shut_down_ || live_ids_ == 0) return;
     d.is_waiting = true;
-    d.descriptor.async_wait(boost::asio::posix::descriptor_base::wait_read, [this, &d](error_code const&) {
-        // As for the channel: look even if the wait was cancelled.
-        bool const goes_on = d.watch->tell();
-        std::lock_guard const lock{mutex_};
-        d.is_waiting = false;
-        if (goes_on) wait(d);
-    });
+    d.descriptor.async_wait(
+        boost::asio::posix::descriptor_base::wait_read,
+        [this, &d](error_code const&) {
+            // As for the channel: read events even if the wait was cancelled.
+            bool const goes_on = d.watch->tell();
+            std::lock_guard const lock{mutex_};
+            d.is_waiting = false;
+            if (goes_on) wait(d);
+        }
+    );
 }
 
 // REQUIRES: mutex_ is held.
@@ -139,13 +185,17 @@ void event_channel::wait() {
     for (auto& [device, d] : devices_) wait(d);
     if (is_waiting_ || is_shut_down_ || live_ids_ == 0) return;
     is_waiting_ = true;
-    descriptor_.async_wait(boost::asio::posix::descriptor_base::wait_read, [this](error_code const&) {
-        // A cancelled wait may have been overtaken by a new id: look, and wait again if there is reason to.
-        on_readable();
-        std::lock_guard const lock{mutex_};
-        is_waiting_ = false;
-        wait();
-    });
+    descriptor_->async_wait(
+        boost::asio::posix::descriptor_base::wait_read,
+        [this](error_code const&) {
+            // A new id may have been added after the cancellation: read events, and wait again if
+            // any id is alive.
+            on_readable();
+            std::lock_guard const lock{mutex_};
+            is_waiting_ = false;
+            wait();
+        }
+    );
 }
 
 void event_channel::on_readable() {
@@ -176,7 +226,7 @@ bool event_channel::take_event(event& e, std::shared_ptr<event_sink>& sink) {
     rdma_cm_id* const raw = taken->id;
     rdma_cm_id* const target = is_request ? taken->listen_id : raw;
     sink = static_cast<cm::id*>(target->context)->sink_.lock();
-    // Acknowledged here and nowhere else; what the event points to is gone afterwards.
+    // Events are acknowledged only here. Their data is invalid afterwards.
     static_cast<void>(rdma_ack_cm_event(taken));
     if (is_request) e.incoming = adopt(raw);
     return true;

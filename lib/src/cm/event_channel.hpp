@@ -1,20 +1,23 @@
-// event_channel.hpp — the connection manager's event channel, one for each io_context.
+// event_channel.hpp — the connection manager's event channel, one for each execution context.
 //
-// A service of the io_context. It waits on the channel's descriptor only while some id is alive, so that
-// io_context::run() returns when the last connection and acceptor are gone. Every event is copied and acknowledged
-// before anybody is told of it; so an id can be destroyed at any time, even by the handler of its own event.
+// A service of the context. It waits on the channel's descriptor only while some id is alive, so
+// that io_context::run() returns when the last connection and acceptor are gone. Every event is
+// copied and acknowledged before its sink is called; so an id can be destroyed at any time, even by
+// the handler of its own event.
 //
-// One lock guards taking an event (librdmacm writes to ids and moves queue pairs while it does), every call on an id,
-// destroying ids, and making and destroying queue pairs (lock()): they must not overlap. It is never held while a sink is
-// called.
+// One lock serialises taking an event (librdmacm modifies ids and queue pairs in that call), every
+// call on an id, destroying ids, and creating and destroying queue pairs (lock()). It is never held
+// while a sink is called.
 #pragma once
 
+#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/execution_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include <rcverbs/error.hpp>
@@ -34,19 +37,26 @@ public:
     explicit event_channel(boost::asio::execution_context& context);
     ~event_channel() override;
 
+    /// Sets the executor of the waits; only the first call has an effect. Call it before any other
+    /// function.
+    void run_on(boost::asio::any_io_executor const& executor);
+
     /// Makes an id for reliable connections; null on failure.
     std::unique_ptr<cm::id> make_id(error_code& ec);
+    /// Moves an id here from another channel. Its events are then delivered on this context.
+    error_code take_over(cm::id& from_elsewhere);
 
-    /// The protection domain that connections over `device` share; made if there is none at present.
+    /// The protection domain shared by the connections over `device`; created if there is none.
     std::shared_ptr<verbs::domain> shared_domain(ibv_context* device, error_code& ec);
 
-    /// The device of that name, as librdmacm has it open. errc::no_rdma_device.
+    /// The context of the named device, as opened by librdmacm. errc::no_rdma_device if there is
+    /// none.
     ibv_context* find_device(std::string const& name, error_code& ec);
 
-    /// Tells `sink` what befalls `device`, from now on and for as long as any id is alive.
+    /// Delivers the asynchronous events of `device` to `sink` while any id is alive.
     void watch(ibv_context* device, std::weak_ptr<device_event_sink> sink, error_code& ec);
 
-    /// To be held while a queue pair is made or destroyed.
+    /// Must be held while a queue pair is created or destroyed.
     [[nodiscard]] std::unique_lock<std::mutex> lock() { return std::unique_lock{mutex_}; }
 
 private:
@@ -59,8 +69,11 @@ private:
     void shutdown() noexcept override;
     error_code open();
     struct watched_device {
-        watched_device(boost::asio::io_context& io, std::shared_ptr<device_watch> of)
-            : watch{std::move(of)}, descriptor{io} {}
+        watched_device(
+            boost::asio::any_io_executor const& executor, std::shared_ptr<device_watch> of
+        )
+            : watch{std::move(of)},
+              descriptor{executor} {}
 
         std::shared_ptr<device_watch> watch;
         boost::asio::posix::stream_descriptor descriptor;
@@ -73,13 +86,15 @@ private:
     bool take_event(event& e, std::shared_ptr<event_sink>& sink);
     std::unique_ptr<cm::id> adopt(rdma_cm_id* raw);
     void destroy(cm::id& doomed) noexcept;
+    void forget_one() noexcept;
     void set_sink(cm::id& owner, std::weak_ptr<event_sink> sink);
 
     progress::descriptor_set& descriptors_;
     std::mutex mutex_;
     std::unique_ptr<rdma_event_channel, destroy_channel> channel_;
-    boost::asio::posix::stream_descriptor descriptor_;
-    // By their contexts, which librdmacm keeps until the end of the process.
+    boost::asio::any_io_executor executor_;
+    std::optional<boost::asio::posix::stream_descriptor> descriptor_;
+    // Keyed by device context; librdmacm keeps the contexts until the end of the process.
     std::map<ibv_context*, watched_device> devices_;
     std::size_t live_ids_ = 0;
     bool is_waiting_ = false;

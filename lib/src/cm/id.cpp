@@ -17,12 +17,13 @@ using verbs::from_minus_one;
 
 namespace {
 
-// As the kernel has it. Source: rdma_cma.h, infiniband/ib.h.
+// An endpoint as the kernel's sockaddr. Source: rdma_cma.h, infiniband/ib.h.
 class socket_address {
 public:
     explicit socket_address(endpoint const& e) {
         if (!e.is_infiniband()) {
-            // Asio's TCP endpoint is a sockaddr of the right family and size; the RDMA port space uses the same structures.
+            // Asio's TCP endpoint is a sockaddr of the right family and size; the RDMA port space
+            // uses the same structures.
             ip_ = {e.address(), e.port()};
             return;
         }
@@ -34,7 +35,8 @@ public:
         ib_.sib_sid_mask = ~std::uint64_t{0};
     }
     sockaddr* get() noexcept {
-        return ib_.sib_family == AF_IB ? reinterpret_cast<sockaddr*>(&ib_) : ip_.data();  // as all sockaddrs
+        return ib_.sib_family == AF_IB ? reinterpret_cast<sockaddr*>(&ib_)
+                                       : ip_.data();  // sockaddr_ib is used through sockaddr
     }
 
 private:
@@ -42,10 +44,12 @@ private:
     sockaddr_ib ib_{};
 };
 
-// The kernel's words for a device that does not go by such addresses.
+// Maps the errors that the kernel returns for devices without InfiniBand addresses to
+// errc::address_family_unsupported.
 error_code name_family(endpoint const& e, error_code ec) noexcept {
     using namespace boost::system::errc;
-    bool const is_unknown = ec == no_such_device || ec == invalid_argument || ec == address_family_not_supported;
+    bool const is_unknown =
+        ec == no_such_device || ec == invalid_argument || ec == address_family_not_supported;
     return e.is_infiniband() && is_unknown ? make_error_code(errc::address_family_unsupported) : ec;
 }
 
@@ -72,58 +76,79 @@ rdma_conn_param to_c(connection_parameters const& p) noexcept {
 
 }  // namespace
 
-id::~id() { channel_.destroy(*this); }
+id::~id() { channel_->destroy(*this); }
 
-void id::set_sink(std::weak_ptr<event_sink> sink) { channel_.set_sink(*this, std::move(sink)); }
+void id::set_sink(std::weak_ptr<event_sink> sink) { channel_->set_sink(*this, std::move(sink)); }
 
 error_code id::bind(endpoint const& local) {
-    auto const lock = channel_.lock();
+    auto const lock = channel_->lock();
     socket_address address{local};
-    return name_family(local, from_minus_one(rdma_bind_addr(raw_, address.get())));
+    return verbs::or_out_of_descriptors(
+        name_family(local, from_minus_one(rdma_bind_addr(raw_, address.get())))
+    );
 }
 
 error_code id::listen(int backlog) {
-    auto const lock = channel_.lock();
+    auto const lock = channel_->lock();
     return from_minus_one(rdma_listen(raw_, backlog));
 }
 
 error_code id::resolve_address(
     boost::asio::ip::address const* source, endpoint const& peer, std::chrono::milliseconds timeout
 ) {
-    auto const lock = channel_.lock();
+    auto const lock = channel_->lock();
     socket_address to{peer};
     socket_address from{source != nullptr ? endpoint{*source, 0} : endpoint{}};
     sockaddr* const from_address = source != nullptr ? from.get() : nullptr;
-    int const result = rdma_resolve_addr(raw_, from_address, to.get(), static_cast<int>(timeout.count()));
-    return name_family(peer, from_minus_one(result));
+    int const result =
+        rdma_resolve_addr(raw_, from_address, to.get(), static_cast<int>(timeout.count()));
+    return verbs::or_out_of_descriptors(name_family(peer, from_minus_one(result)));
 }
 
 error_code id::resolve_route(std::chrono::milliseconds timeout) {
-    auto const lock = channel_.lock();
+    auto const lock = channel_->lock();
     return from_minus_one(rdma_resolve_route(raw_, static_cast<int>(timeout.count())));
 }
 
 error_code id::set_ack_timeout(std::uint8_t code) {
-    auto const lock = channel_.lock();
+    auto const lock = channel_->lock();
     return from_minus_one(
         rdma_set_option(raw_, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &code, sizeof code)
     );
 }
 
+error_code id::set_type_of_service(std::uint8_t type) {
+    auto const lock = channel_->lock();
+    return from_minus_one(
+        rdma_set_option(raw_, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &type, sizeof type)
+    );
+}
+
 error_code id::connect(connection_parameters const& parameters) {
-    auto const lock = channel_.lock();
+    auto const lock = channel_->lock();
     rdma_conn_param c = to_c(parameters);
     return from_minus_one(rdma_connect(raw_, &c));
 }
 
 error_code id::accept(connection_parameters const& parameters) {
-    auto const lock = channel_.lock();
+    auto const lock = channel_->lock();
     rdma_conn_param c = to_c(parameters);
     return from_minus_one(rdma_accept(raw_, &c));
 }
 
+bool id::is_withdrawn() {
+    auto const lock = channel_->lock();
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_INIT;
+    int mask = 0;
+    // The kernel returns EINVAL if the connection request no longer exists. Source:
+    // cm_init_qp_init_attr() in drivers/infiniband/core/cm.c.
+    return from_minus_one(rdma_init_qp_attr(raw_, &attributes, &mask)) ==
+           boost::system::errc::invalid_argument;
+}
+
 error_code id::reject(std::span<std::byte const> private_data) {
-    auto const lock = channel_.lock();
+    auto const lock = channel_->lock();
     return from_minus_one(rdma_reject(
         raw_,
         private_data.empty() ? nullptr : private_data.data(),
@@ -132,16 +157,16 @@ error_code id::reject(std::span<std::byte const> private_data) {
 }
 
 error_code id::disconnect() {
-    auto const lock = channel_.lock();
+    auto const lock = channel_->lock();
     return from_minus_one(rdma_disconnect(raw_));
 }
 
 endpoint id::local() const {
-    auto const lock = channel_.lock();
+    auto const lock = channel_->lock();
     return from_sockaddr(rdma_get_local_addr(raw_));
 }
 endpoint id::peer() const {
-    auto const lock = channel_.lock();
+    auto const lock = channel_->lock();
     return from_sockaddr(rdma_get_peer_addr(raw_));
 }
 

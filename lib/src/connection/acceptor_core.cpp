@@ -2,7 +2,15 @@
 
 #include <boost/asio/post.hpp>
 
-#include "error/described.hpp"
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include "connection/resource_limits.hpp"
+#include "error/detailed_error.hpp"
+#include "error/option_check.hpp"
+#include "progress/executors.hpp"
+#include "verbs/errno_map.hpp"
 
 namespace rcverbs::detail {
 
@@ -12,156 +20,326 @@ namespace {
 
 constexpr std::size_t backlog_max = 4096;
 
+std::string problem_of(acceptor_options const& o) {
+    using std::chrono::milliseconds;
+    option_check check{"acceptor_options"};
+    check.within("backlog", o.backlog, 1, backlog_max)
+        .from("request_deadline", o.request_deadline, milliseconds{1})
+        .from("answer_deadline", o.answer_deadline, milliseconds{1})
+        .from("descriptors_per_connection", o.descriptors_per_connection, 1)
+        .from("violation_delay", o.violation_delay, milliseconds{0})
+        .inside(detail::problem_of(o.connection));
+    return check.problem();
+}
+
 }  // namespace
 
-acceptor_core::acceptor_core(asio::io_context& context, acceptor_options options)
-    : context_{context}, registry_{asio::use_service<registry>(context)}, options_{std::move(options)},
-      admission_{std::make_shared<admission>(admission::limits{options_.connections_max, options_.connections_per_address_max})} {}
+acceptor_core::acceptor_core(place const& where, acceptor_options options)
+    : thread_{progress::thread_of(where.executor)},
+      service_{io_object_service::of(where.executor)},
+      executor_{progress::in_order(where.executor)},
+      options_{std::move(options)},
+      limiter_{std::make_shared<connection_limiter>(connection_limiter::limits{
+          options_.connections_max ? *options_.connections_max : affordable_connections(options_),
+          options_.connections_per_address_max,
+          options_.violation_delay})} {}
 
 acceptor_core::~acceptor_core() {
-    if (!is_shut_down_) registry_.remove(this);
+    if (!is_shut_down_) service_.remove(this);
 }
 
 error_code acceptor_core::listen(endpoint const& local) {
-    if (options_.backlog == 0 || options_.backlog > backlog_max) return errc::invalid_option;
-    if (options_.busy_answer.size() > reject_data_max) return errc::private_data_too_large;
-    if (error_code const ec = validate(options_.connection)) return ec;
-    registry_.add(shared_from_this());
+    if (options_.busy_private_data.size() > reject_data_max) return errc::private_data_too_large;
+    service_.add(shared_from_this());
     guard const lock{mutex_};
     error_code ec;
-    id_ = registry_.channel().make_id(ec);
+    id_ = service_.channel().make_id(ec);
     if (ec) return ec;
     id_->set_sink(weak_from_this());
     ec = id_->bind(local);
     if (!ec) ec = id_->listen(static_cast<int>(options_.backlog));
+    // librdmacm silently drops requests if it cannot open the device. So listening fails instead of
+    // starting a server that never receives a request.
+    if (!ec && !verbs::has_free_descriptors(
+                   descriptors_per_device + options_.descriptors_per_connection
+               )) {
+        ec = {EMFILE, boost::system::system_category()};
+    }
     if (ec) return ec;
     local_ = id_->local();
     return ec;
 }
 
-void acceptor_core::start_accept(bool establish, accept_handler handler) {
+void acceptor_core::start_get_request(request_handler handler) {
+    start(request_wait{{std::move(handler), executor_}});
+}
+
+void acceptor_core::start_accept(place where, accept_handler handler) {
+    start(accept_wait{{std::move(handler), executor_}, std::move(where)});
+}
+
+template <class Wait>
+void acceptor_core::start(Wait wait) {
     guard lock{mutex_};
-    waiter_type made{std::move(handler), context_.get_executor()};
-    if (waiter_ || is_closed_) {
-        error_code const ec =
-            is_closed_ ? error_code{asio::error::operation_aborted} : make_error_code(errc::operation_in_progress);
+    if (is_closed_) {
         lock.unlock();
-        return complete(std::move(made), ec, {});
+        std::deque<waiter> refused;
+        refused.push_back({0, std::move(wait)});
+        return fail(std::move(refused), asio::error::operation_aborted);
     }
-    if (made.slot().is_connected()) {
-        made.slot().assign([weak = weak_from_this(), serial = serial_ + 1](asio::cancellation_type type) {
+    std::uint64_t const serial = ++serial_;
+    if (wait.handler.slot().is_connected()) {
+        wait.handler.slot().assign([weak = weak_from_this(), serial](asio::cancellation_type type) {
             auto const self = weak.lock();
             if (self != nullptr && type != asio::cancellation_type::none) self->cancel(serial);
         });
     }
-    ++serial_;
-    waiter_ = std::move(made);
-    wants_established_ = establish;
-    // Not here: making a queue pair takes its time, and an initiating function must not.
-    asio::post(context_, [self = shared_from_this()] {
-        guard inner{self->mutex_};
-        self->serve(inner);
-    });
+    waiters_.push_back({serial, std::move(wait)});
+    // Posted, because creating a queue pair is slow and an initiating function must return at once.
+    asio::post(executor_, [self = shared_from_this()] { self->serve(); });
 }
 
 void acceptor_core::on_event(cm::event& e) {
     guard lock{mutex_};
     if (is_closed_) return;
     if (e.type == RDMA_CM_EVENT_CONNECT_REQUEST) {
-        ++requests_seen_;
-        std::shared_ptr<admission::place> place;
-        if (requests_.size() < options_.backlog) place = admission_->admit(e.incoming->peer().address());
-        if (place == nullptr) {
-            ++refused_busy_;
-            lock.unlock();
-            return refuse(e);
-        }
-        requests_.push_back({std::move(e), std::move(place)});
-        serve(lock);
+        on_request(lock, e);
     } else if (e.type == RDMA_CM_EVENT_DEVICE_REMOVAL) {
+        failure_ = {step::listen, errc::device_removed, local_, e.status};
         lock.unlock();
         end(errc::device_removed);
     }
 }
 
-void acceptor_core::refuse(cm::event& request) {
-    static_cast<void>(request.incoming->reject(options_.busy_answer));
+void acceptor_core::on_request(guard& lock, cm::event& e) {
+    ++requests_seen_;
+    // Outlives the lock: an id must not be destroyed while the lock is held.
+    request_list expired;
+    take_expired(expired);
+    auto [place, why] = requests_.size() < options_.backlog
+                            ? limiter_->admit(e.incoming->peer().address())
+                            : connection_limiter::verdict{nullptr, refusal::backlog};
+    if (place == nullptr) {
+        ++refused_busy_;
+        lock.unlock();
+        return refuse(e, why);
+    }
+    requests_.push_back(std::make_shared<waiting_request>(
+        service_, waiting_request::parts{std::move(e), std::move(place)}
+    ));
+    lock.unlock();
+    serve();
+}
+
+void acceptor_core::refuse(cm::event& request, refusal why) {
+    static_cast<void>(request.incoming->reject(options_.busy_private_data));
+    if (options_.on_refused) options_.on_refused(request.incoming->peer(), why);
     request.incoming.reset();
 }
 
-// Brings the oldest request and the one who waits for it together.
-void acceptor_core::serve(guard& lock) {
-    if (!waiter_ || requests_.empty() || is_shut_down_) return;
-    waiter_type waiter = std::move(waiter_);
-    bool const establish = wants_established_;
-    std::uint64_t const serial = serial_;
-    waiting_request taken = std::move(requests_.front());
-    requests_.pop_front();
-    lock.unlock();
+// The list is in order of arrival: the oldest request is at the front.
+void acceptor_core::take_expired(request_list& expired) {
+    auto const oldest = std::chrono::steady_clock::now() - options_.request_deadline;
+    while (!requests_.empty() && requests_.front()->arrived() < oldest) {
+        expired.push_back(std::move(requests_.front()));
+        requests_.pop_front();
+        ++dropped_;
+    }
+}
 
-    error_code ec;
+// Gives the oldest request to the handler that has waited longest, one pair at a time. If the
+// request turns out to be withdrawn, the handler keeps its turn.
+void acceptor_core::serve() {
+    request_list dropped;
+    guard lock{mutex_};
+    while (!is_serving_ && !is_shut_down_) {
+        take_expired(dropped);
+        if (requests_.empty() || waiters_.empty()) return;
+        std::shared_ptr<waiting_request> request = std::move(requests_.front());
+        requests_.pop_front();
+        waiter taken = std::move(waiters_.front());
+        waiters_.pop_front();
+        // An exception leaves without the lock.
+        struct exclusive {
+            acceptor_core& self;
+            guard& lock;
+            ~exclusive() {
+                if (!lock.owns_lock()) lock.lock();
+                self.is_serving_ = false;
+            }
+        };
+        is_serving_ = true;
+        exclusive const mine{*this, lock};
+        attempts_[taken.serial] = {};
+        answer(lock, std::move(taken), std::move(request));
+    }
+}
+
+// REQUIRES: the lock is held. It is held again on return.
+void acceptor_core::answer(guard& lock, waiter taken, std::shared_ptr<waiting_request> request) {
+    auto* const wants_request = std::get_if<request_wait>(&taken.what);
     std::shared_ptr<connection_core> core;
-    try {
-        core = connection_core::make_for_request(
-            context_, options_.connection, std::move(taken.request), std::move(taken.place), ec
+    lock.unlock();
+    endpoint const peer = request->remote();
+    error_code ec;
+    if (request->is_withdrawn()) {
+        ec = errc::peer_disconnected;
+    } else if (wants_request == nullptr) {
+        core = make_connection(std::get<accept_wait>(taken.what).where, *request, ec);
+        request.reset();
+    }
+    lock.lock();
+    attempt& mine = attempts_[taken.serial];
+    bool const is_wanted = !mine.is_cancelled && !is_closed_;
+    bool const is_withdrawn = ec == errc::peer_disconnected;
+    if (is_withdrawn) ++dropped_;
+    if (ec && !is_withdrawn) failure_ = {step::create_queue_pair, ec, peer, 0};
+    if (core != nullptr && !ec && is_wanted) {
+        mine.core = core;
+        lock.unlock();
+        accept(std::move(taken), std::move(core));
+        return lock.lock();
+    }
+    attempts_.erase(taken.serial);
+    if (is_withdrawn && is_wanted) return waiters_.push_front(std::move(taken));
+    // The wait was cancelled or the acceptor was closed. A request that was not taken goes back to
+    // the front of the queue; anything else is destroyed, which rejects the peer.
+    if (!is_wanted && !is_withdrawn && request != nullptr && !is_closed_)
+        requests_.push_front(std::exchange(request, nullptr));
+    lock.unlock();
+    if (!is_wanted) ec = asio::error::operation_aborted;
+    if (core != nullptr) core->close();
+    if (wants_request == nullptr) {
+        complete(
+            std::move(std::get<accept_wait>(taken.what).handler),
+            ec,
+            std::shared_ptr<connection_core>{}
         );
+    } else {
+        if (!ec) {
+            service_.add(request);
+            request->expire_after(executor_, options_.answer_deadline);
+        }
+        complete(
+            std::move(wants_request->handler),
+            ec,
+            ec ? connection_request{}
+               : access::make<connection_request>(std::exchange(request, nullptr))
+        );
+    }
+    request.reset();
+    core.reset();
+    lock.lock();
+}
+
+std::shared_ptr<connection_core> acceptor_core::make_connection(
+    place const& where, waiting_request& request, error_code& ec
+) {
+    try {
+        return connection_core::make_for_request(where, options_.connection, request.take(), ec);
     } catch (boost::system::system_error const& failed) {
         ec = failed.code();
-    } catch (std::system_error const& failed) {
-        ec = {failed.code().value(), boost::system::system_category()};  // no thread could be started
+    } catch (std::bad_alloc const&) {
+        ec = make_error_code(boost::system::errc::not_enough_memory);
     }
-    connection made{core};
-    if (ec || !establish) return complete(std::move(waiter), ec, std::move(made));
+    return nullptr;
+}
+
+void acceptor_core::accept(waiter taken, std::shared_ptr<connection_core> core) {
+    auto shared = std::make_shared<accept_wait>(std::move(std::get<accept_wait>(taken.what)));
     connection_core& accepted = *core;
-    lock.lock();
-    establishing_ = core;
-    establishing_serial_ = serial;
-    lock.unlock();
-    auto shared = std::make_shared<std::pair<waiter_type, connection>>(std::move(waiter), std::move(made));
-    accepted.start_accept({}, [shared](error_code failed) {
-        shared->first(failed, std::move(shared->second));
-    });
+    accepted.start_accept(
+        {},
+        control_handler{[self = shared_from_this(),
+                         shared,
+                         core = std::move(core),
+                         serial = taken.serial](error_code failed) mutable {
+            {
+                failure const why = failed ? core->last_failure() : failure{};
+                guard const lock{self->mutex_};
+                self->attempts_.erase(serial);
+                if (why.code) self->failure_ = why;
+            }
+            shared->handler(failed, std::move(core));
+        }}
+    );
 }
 
-void acceptor_core::complete(waiter_type waiter, error_code ec, connection made) {
-    auto shared = std::make_shared<std::pair<waiter_type, connection>>(std::move(waiter), std::move(made));
-    asio::post(context_, [shared, ec] { shared->first(ec, std::move(shared->second)); });
+template <class Handler, class Value>
+void acceptor_core::complete(Handler handler, error_code ec, Value value) {
+    auto shared = std::make_shared<std::pair<Handler, Value>>(std::move(handler), std::move(value));
+    asio::post(executor_, [shared, ec] { shared->first(ec, std::move(shared->second)); });
 }
 
-// A cancellation may come late: only the wait that it belongs to, or the connection that this wait led to, is meant.
+void acceptor_core::fail(std::deque<waiter> all, error_code ec) {
+    for (waiter& w : all) {
+        if (auto* const wants_request = std::get_if<request_wait>(&w.what)) {
+            complete(std::move(wants_request->handler), ec, connection_request{});
+        } else {
+            complete(
+                std::move(std::get<accept_wait>(w.what).handler),
+                ec,
+                std::shared_ptr<connection_core>{}
+            );
+        }
+    }
+}
+
+void acceptor_core::cancel() noexcept {
+    std::deque<waiter> all;
+    std::vector<std::uint64_t> under_way;
+    {
+        guard const lock{mutex_};
+        all.swap(waiters_);
+        for (auto const& [serial, a] : attempts_) under_way.push_back(serial);
+    }
+    fail(std::move(all), asio::error::operation_aborted);
+    for (std::uint64_t const serial : under_way) cancel(serial);
+}
+
+// A cancellation may arrive late. It applies only to the wait with this serial, or to the
+// connection that is being accepted for that wait.
 void acceptor_core::cancel(std::uint64_t serial) {
     guard lock{mutex_};
-    if (establishing_serial_ == serial) {
-        std::shared_ptr<connection_core> const core = establishing_.lock();
+    if (auto const found = attempts_.find(serial); found != attempts_.end()) {
+        found->second.is_cancelled = true;
+        std::shared_ptr<connection_core> const core = found->second.core.lock();
         lock.unlock();
         if (core != nullptr && !core->is_open()) core->close();
         return;
     }
-    if (serial_ != serial) return;
-    waiter_type waiter = std::move(waiter_);
+    auto const mine = std::find_if(waiters_.begin(), waiters_.end(), [&](waiter const& w) {
+        return w.serial == serial;
+    });
+    if (mine == waiters_.end()) return;
+    std::deque<waiter> one;
+    one.push_back(std::move(*mine));
+    waiters_.erase(mine);
     lock.unlock();
-    if (waiter) complete(std::move(waiter), asio::error::operation_aborted, {});
+    fail(std::move(one), asio::error::operation_aborted);
 }
 
 void acceptor_core::end(error_code why) noexcept {
     guard lock{mutex_};
     if (is_closed_) return;
     is_closed_ = true;
-    waiter_type waiter = std::move(waiter_);
-    // The requests' ids refuse their peers when they are destroyed; ids may be destroyed without this lock only.
-    std::deque<waiting_request> requests = std::move(requests_);
+    std::deque<waiter> waiters = std::move(waiters_);
+    // Destroying the requests' ids rejects their peers. Ids must not be destroyed while the lock is
+    // held.
+    request_list requests = std::move(requests_);
     std::unique_ptr<cm::id> id = std::move(id_);
     lock.unlock();
-    if (waiter) complete(std::move(waiter), why, {});
+    fail(std::move(waiters), why);
 }
 
 void acceptor_core::shut_down() noexcept {
     guard lock{mutex_};
     is_shut_down_ = true;
     is_closed_ = true;
-    waiter_type dropped = std::move(waiter_);
-    std::deque<waiting_request> requests = std::move(requests_);
+    std::deque<waiter> dropped = std::move(waiters_);
+    request_list requests = std::move(requests_);
     std::unique_ptr<cm::id> id = std::move(id_);
+    if (thread_ == nullptr) executor_ = {};
     lock.unlock();
 }
 
@@ -176,44 +354,72 @@ endpoint acceptor_core::local() const {
 }
 
 acceptor_statistics acceptor_core::statistics() const {
+    auto [sum, alive] = limiter_->accounts();
+    for (auto const& one : alive) {
+        if (auto const core = one.lock()) sum += core->statistics();
+    }
     guard const lock{mutex_};
-    return {requests_seen_, refused_busy_, admission_->count()};
+    return {requests_seen_, refused_busy_, dropped_, limiter_->count(), sum};
 }
+
+failure acceptor_core::last_failure() const {
+    guard const lock{mutex_};
+    return failure_;
+}
+
+std::shared_ptr<acceptor_core> acceptor_calls::make(
+    place const& where, endpoint const& local, acceptor_options options
+) {
+    throw_if_refused(problem_of(options));
+    auto made = std::make_shared<acceptor_core>(where, std::move(options));
+    if (error_code const ec = made->listen(local)) {
+        made->close();
+        throw detailed_error{ec, failure{step::listen, ec, local, 0}.message()};
+    }
+    return made;
+}
+
+void acceptor_calls::start_get_request(core& c, request_handler handler) {
+    c.start_get_request(std::move(handler));
+}
+void acceptor_calls::start_accept(core& c, place where, accept_handler handler) {
+    c.start_accept(std::move(where), std::move(handler));
+}
+void acceptor_calls::cancel(core& c) noexcept { c.cancel(); }
+void acceptor_calls::close(core& c) noexcept { c.close(); }
+bool acceptor_calls::is_open(core const& c) { return c.is_open(); }
+endpoint acceptor_calls::local_endpoint(core const& c) { return c.local(); }
+acceptor_statistics acceptor_calls::statistics(core const& c) { return c.statistics(); }
+failure acceptor_calls::last_failure(core const& c) { return c.last_failure(); }
+std::size_t acceptor_calls::connections_max(core const& c) noexcept { return c.connections_max(); }
 
 }  // namespace rcverbs::detail
 
 namespace rcverbs {
 
-acceptor::acceptor(boost::asio::io_context& context, endpoint const& local, acceptor_options options)
-    : core_{std::make_shared<detail::acceptor_core>(context, std::move(options))} {
-    if (error_code const ec = core_->listen(local)) {
-        throw detail::described{ec, failure{step::listen, ec, local, 0}.message()};
-    }
+connection_request::connection_request() noexcept = default;
+connection_request::connection_request(connection_request&&) noexcept = default;
+connection_request& connection_request::operator=(connection_request&&) noexcept = default;
+connection_request::~connection_request() = default;
+connection_request::connection_request(std::shared_ptr<detail::waiting_request> waiting) noexcept
+    : core_{std::move(waiting)} {}
+
+endpoint connection_request::remote_endpoint() const { return core_->remote(); }
+endpoint connection_request::local_endpoint() const { return core_->local(); }
+std::span<std::byte const> connection_request::private_data() const noexcept {
+    return core_->private_data();
+}
+std::uint8_t connection_request::responder_resources() const noexcept {
+    return core_->responder_resources();
+}
+std::uint8_t connection_request::initiator_depth() const noexcept {
+    return core_->initiator_depth();
 }
 
-acceptor& acceptor::operator=(acceptor&& other) noexcept {
-    if (this != &other) {
-        close();
-        core_ = std::move(other.core_);
-    }
-    return *this;
+error_code connection_request::reject(std::span<std::byte const> private_data) {
+    error_code const ec = core_->reject(private_data);
+    if (!ec) core_.reset();
+    return ec;
 }
-
-acceptor::~acceptor() { close(); }
-
-void acceptor::start_accept(
-    std::shared_ptr<detail::acceptor_core> const& core, bool establish, detail::accept_handler handler
-) {
-    core->start_accept(establish, std::move(handler));
-}
-
-void acceptor::close() noexcept {
-    if (core_ != nullptr) core_->close();
-}
-
-bool acceptor::is_open() const { return core_ != nullptr && core_->is_open(); }
-endpoint acceptor::local() const { return core_->local(); }
-acceptor_statistics acceptor::statistics() const { return core_->statistics(); }
-acceptor::executor_type acceptor::get_executor() const noexcept { return core_->context().get_executor(); }
 
 }  // namespace rcverbs

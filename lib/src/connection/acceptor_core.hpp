@@ -1,72 +1,104 @@
-// acceptor_core.hpp — what an acceptor handle shares: the listening id and the requests that nobody has taken yet.
+// acceptor_core.hpp — the state shared by acceptor handles: the listening id, the pending requests
+// and the waiting handlers.
 //
-// One lock guards its state; no user code runs under it. Queue pairs are made when a request is taken, so that what
-// waits costs little.
+// One lock guards the state; no user code runs under it. No resources are created for a request
+// before it is taken, so a pending request costs little.
 #pragma once
 
-#include <boost/asio/io_context.hpp>
-
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <variant>
 
 #include <rcverbs/acceptor.hpp>
 
-#include "connection/admission.hpp"
-#include "connection/calls.hpp"
+#include "connection/connection_limiter.hpp"
+#include "connection/deferred_completions.hpp"
 #include "connection/core.hpp"
-#include "connection/registry.hpp"
+#include "connection/io_object_service.hpp"
+#include "connection/waiting_request.hpp"
 
 namespace rcverbs::detail {
 
 class acceptor_core final : public std::enable_shared_from_this<acceptor_core>,
-                            public registered,
+                            public io_object,
                             public cm::event_sink {
 public:
-    acceptor_core(boost::asio::io_context& context, acceptor_options options);
+    acceptor_core(place const& where, acceptor_options options);
     ~acceptor_core();
 
     error_code listen(endpoint const& local);
-    void start_accept(bool establish, accept_handler handler);
+    void start_get_request(request_handler handler);
+    void start_accept(place where, accept_handler handler);
+    void cancel() noexcept;
     void close() noexcept { end(boost::asio::error::operation_aborted); }
 
     bool is_open() const;
     endpoint local() const;
     acceptor_statistics statistics() const;
-    boost::asio::io_context& context() const noexcept { return context_; }
+    failure last_failure() const;
+    std::size_t connections_max() const noexcept { return limiter_->connections_max(); }
 
 private:
-    using waiter_type = waiting_handler<error_code, connection>;
     using guard = std::unique_lock<std::mutex>;
+
+    // The handlers that wait: for a request, or for an accepted connection.
+    struct request_wait {
+        waiting_handler<error_code, connection_request> handler;
+    };
+    struct accept_wait {
+        waiting_handler<error_code, std::shared_ptr<connection_core>> handler;
+        place where;
+    };
+    struct waiter {
+        std::uint64_t serial = 0;
+        std::variant<request_wait, accept_wait> what;
+    };
+    // The connection that is being accepted for a wait.
+    struct attempt {
+        std::weak_ptr<connection_core> core;
+        bool is_cancelled = false;
+    };
+    using request_list = std::deque<std::shared_ptr<waiting_request>>;
 
     void shut_down() noexcept override;
     void on_event(cm::event& e) override;
     void end(error_code why) noexcept;
-    void refuse(cm::event& request);
-    void serve(guard& lock);
-    void complete(waiter_type waiter, error_code ec, connection made);
+    void on_request(guard& lock, cm::event& e);
+    void refuse(cm::event& request, refusal why);
+    template <class Wait>
+    void start(Wait wait);
+    void serve();
+    void answer(guard& lock, waiter taken, std::shared_ptr<waiting_request> request);
+    std::shared_ptr<connection_core> make_connection(
+        place const& where, waiting_request& request, error_code& ec
+    );
+    void accept(waiter taken, std::shared_ptr<connection_core> core);
+    void take_expired(request_list& expired);
+    void fail(std::deque<waiter> all, error_code ec);
+    template <class Handler, class Value>
+    void complete(Handler handler, error_code ec, Value value);
     void cancel(std::uint64_t serial);
 
-    boost::asio::io_context& context_;
-    registry& registry_;
+    std::shared_ptr<progress::poller_thread> const thread_;
+    io_object_service& service_;
+    boost::asio::any_io_executor executor_;
     acceptor_options const options_;
 
     mutable std::mutex mutex_;
     std::unique_ptr<cm::id> id_;
     endpoint local_;
-    struct waiting_request {
-        cm::event request;
-        std::shared_ptr<admission::place> place;
-    };
-    std::deque<waiting_request> requests_;
-    std::shared_ptr<admission> const admission_;
+    request_list requests_;
+    std::deque<waiter> waiters_;
+    std::map<std::uint64_t, attempt> attempts_;
+    std::shared_ptr<connection_limiter> const limiter_;
     std::uint64_t requests_seen_ = 0;
     std::uint64_t refused_busy_ = 0;
-    waiter_type waiter_;
+    std::uint64_t dropped_ = 0;
     std::uint64_t serial_ = 0;
-    std::weak_ptr<connection_core> establishing_;
-    std::uint64_t establishing_serial_ = 0;
-    bool wants_established_ = false;
+    failure failure_;
+    bool is_serving_ = false;
     bool is_closed_ = false;
     bool is_shut_down_ = false;
 };

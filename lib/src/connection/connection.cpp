@@ -1,90 +1,93 @@
 #include <rcverbs/connection.hpp>
 
 #include "connection/core.hpp"
-#include "connection/quarantine.hpp"
+#include "connection/leaked_resources.hpp"
 
-namespace rcverbs {
+namespace rcverbs::detail {
 
-namespace detail {
-
-boost::asio::any_io_executor executor_of(connection_core const& core) noexcept { return core.executor(); }
-
-}  // namespace detail
-
-connection::connection(boost::asio::io_context& context, connection_options options)
-    : data_operations{detail::connection_core::make(context, std::move(options))} {}
-
-connection& connection::operator=(connection&& other) noexcept {
-    if (this != &other) {
-        if (core_ != nullptr) core_->close();
-        core_ = std::move(other.core_);
-    }
-    return *this;
+boost::asio::any_io_executor executor_of(connection_core const& core) noexcept {
+    return core.executor();
 }
 
-connection::~connection() {
-    if (core_ != nullptr) core_->close();
+error_code refusal_code(connection_core const& core, errc why) noexcept {
+    return why == errc::not_connected ? core.why_not_connected() : error_code{why};
 }
 
-void connection::start_resolve(
-    detail::connection_core& core, endpoint const& peer, detail::control_handler handler
+using shared = std::shared_ptr<connection_core>;
+
+shared connection_calls::make(place const& where, connection_options options) {
+    return connection_core::make(where, std::move(options));
+}
+
+shared connection_calls::make(
+    place const& where, connection_request request, connection_options options, error_code& ec
 ) {
-    core.start_resolve(peer, false, std::move(handler));
+    ec = validate(options);
+    std::shared_ptr<waiting_request> const waiting = access::core_of(request);
+    if (!ec && waiting == nullptr) ec = errc::not_connected;
+    if (!ec && waiting->has_expired()) ec = errc::timed_out;
+    if (!ec && waiting->is_withdrawn()) ec = errc::peer_disconnected;
+    if (ec) return nullptr;
+    shared made = connection_core::make_for_request(where, std::move(options), waiting->take(), ec);
+    if (ec && made != nullptr) std::exchange(made, nullptr)->close();
+    return made;
 }
 
-void connection::start_establish(
-    detail::connection_core& core, std::span<std::byte const> private_data, detail::control_handler handler
+void connection_calls::close(core& c) noexcept { c.close(); }
+void connection_calls::close(core& c, error_code violation) noexcept { c.close_for(violation); }
+void connection_calls::cancel(core& c) { c.cancel_waiting(); }
+void connection_calls::set_keepalive_interval(
+    core& c, std::chrono::milliseconds interval
+) noexcept {
+    c.set_keepalive_interval(interval);
+}
+void connection_calls::start_resolve(core& c, endpoint const& peer, control_handler handler) {
+    c.start_resolve(peer, false, std::move(handler));
+}
+void connection_calls::start_establish(
+    core& c, std::span<std::byte const> private_data, control_handler handler
 ) {
-    core.start_establish(private_data, std::move(handler));
+    c.start_establish(private_data, std::move(handler));
 }
-
-void connection::start_connect(
-    detail::connection_core& core, endpoint const& peer, detail::control_handler handler
+void connection_calls::start_connect(core& c, endpoint const& peer, control_handler handler) {
+    c.start_resolve(peer, true, std::move(handler));
+}
+void connection_calls::start_accept(
+    core& c, std::span<std::byte const> private_data, control_handler handler
 ) {
-    core.start_resolve(peer, true, std::move(handler));
+    c.start_accept(private_data, std::move(handler));
 }
-
-void connection::start_accept(
-    detail::connection_core& core, std::span<std::byte const> private_data, detail::control_handler handler
+void connection_calls::start_disconnect(core& c, control_handler handler) {
+    c.start_disconnect(std::move(handler));
+}
+void connection_calls::start_wait(core& c, control_handler handler) {
+    c.start_wait(std::move(handler));
+}
+error_code connection_calls::reject(core& c, std::span<std::byte const> private_data) {
+    return c.reject(private_data);
+}
+queue_pair_address connection_calls::prepare(
+    core& c, std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec
 ) {
-    core.start_accept(private_data, std::move(handler));
+    return c.prepare(device, gid_index, ec);
 }
-
-void connection::start_disconnect(detail::connection_core& core, detail::control_handler handler) {
-    core.start_disconnect(std::move(handler));
+error_code connection_calls::establish(core& c, queue_pair_address const& peer) {
+    return c.establish(peer);
 }
-
-void connection::start_wait(detail::connection_core& core, detail::control_handler handler) {
-    core.start_wait(std::move(handler));
+error_code connection_calls::set_remote_access(core& c, access_flags rights) {
+    return c.set_remote_access(rights);
 }
+bool connection_calls::is_open(core const& c) noexcept { return c.is_open(); }
+protection_domain connection_calls::domain(core const& c) { return c.domain(); }
+connection_limits connection_calls::limits(core const& c) { return c.limits(); }
+endpoint connection_calls::remote_endpoint(core const& c) { return c.peer(); }
+endpoint connection_calls::local_endpoint(core const& c) { return c.local(); }
+std::vector<std::byte> connection_calls::private_data(core const& c) { return c.private_data(); }
+close_reason connection_calls::reason(core const& c) { return c.reason(); }
+failure connection_calls::last_failure(core const& c) { return c.last_failure(); }
+connection_statistics connection_calls::statistics(core const& c) { return c.statistics(); }
+std::uint32_t connection_calls::queue_pair_number(core const& c) { return c.queue_pair_number(); }
+ibv_qp* connection_calls::native_handle(core const& c) { return c.native_queue_pair(); }
+std::size_t connection_calls::leaked_count() noexcept { return detail::leaked_count(); }
 
-queue_pair_address connection::prepare(std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec) {
-    return core_->prepare(device, gid_index, ec);
-}
-error_code connection::establish(queue_pair_address const& peer) { return core_->establish(peer); }
-error_code connection::set_remote_access(access_flags rights) { return core_->set_remote_access(rights); }
-void connection::stop_keepalive() noexcept { core_->stop_keepalive(); }
-error_code connection::reject(std::span<std::byte const> private_data) { return core_->reject(private_data); }
-void connection::close(failure const& why, close_reason reason) noexcept {
-    if (core_ != nullptr) core_->fail(why, reason);
-}
-
-void connection::close() noexcept {
-    if (core_ != nullptr) core_->close();
-}
-
-bool connection::is_open() const noexcept { return core_ != nullptr && core_->is_open(); }
-protection_domain connection::domain() const { return core_->domain(); }
-connection_limits connection::limits() const { return core_->limits(); }
-endpoint connection::peer() const { return core_->peer(); }
-endpoint connection::local() const { return core_->local(); }
-std::vector<std::byte> connection::private_data() const { return core_->private_data(); }
-close_reason connection::reason() const { return core_->reason(); }
-failure connection::last_failure() const { return core_->last_failure(); }
-boost::asio::io_context& connection::context() const noexcept { return core_->context(); }
-connection_statistics connection::statistics() const { return core_->statistics(); }
-std::uint32_t connection::queue_pair_number() const { return core_->queue_pair_number(); }
-ibv_qp* connection::native_handle() const { return core_->native_queue_pair(); }
-std::size_t connection::quarantined_count() noexcept { return detail::quarantined_count(); }
-
-}  // namespace rcverbs
+}  // namespace rcverbs::detail

@@ -1,66 +1,81 @@
-// core.hpp — one connection: ties the connection manager's id, the queue pair, the completions and the machines together.
+// core.hpp — one connection, composed of its parts.
 //
-// Threads. Its events come from three sides: the event channel and the deadline timer on the io_context, completions on
-// the polling thread, calls from anywhere. One lock guards all state; nothing blocks while it is held, and user code is
-// called only after it was released. The lock order is: core, then event channel.
+//   lifecycle   decides: the next action, the cause of the end, the results of waiting handlers
+//   link        acts: the connection manager's id, queue pair, completion queue, timer
+//   data_path   the operations: checks, queues, posts and completes them
+//   waiters     the handlers of setup, disconnect and end; the calls to make outside of the lock
+//   liveness    detects that the peer no longer answers
 //
-// Life. The user's handle, the completion source and handlers under way keep it alive. When the handle goes, or the
-// connection ends for any other reason, teardown_machine leads to finish(): the completion source is stopped on its
-// executor, the queue pair destroyed, what the device kept is answered, then the id goes, and the waiters are told.
+// Threads. Events come from the event channel, the deadline timer and the completion queue, all run
+// by the executor's context; calls come from any thread. One lock guards all state. Nothing blocks
+// while it is held, and user code is called only after it is released: an `entry` holds the lock
+// and makes the deferred calls on leaving. The lock order is: core, then event channel or
+// io_object_service.
+//
+// Life. The user's handle, the CQ poller and the handlers in progress keep the connection alive.
+// When the handle is destroyed, or the connection ends for any other reason, the lifecycle leads to
+// finish(): the CQ poller is stopped on its executor, the queue pair is destroyed, the operations
+// that the device did not return are completed, the id is destroyed, and the waiting handlers are
+// called.
 #pragma once
-
-#include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include <memory>
 #include <optional>
-#include <variant>
+#include <string>
+#include <vector>
 
-#include <rcverbs/buffer.hpp>
 #include <rcverbs/connection.hpp>
+#include <rcverbs/runs_on.hpp>
 
-#include "cm/id.hpp"
-#include "connection/admission.hpp"
-#include "connection/calls.hpp"
 #include "connection/data_path.hpp"
-#include "connection/registry.hpp"
-#include "connection/shared_receives.hpp"
-#include "machines/accept_machine.hpp"
-#include "machines/connect_machine.hpp"
+#include "connection/link.hpp"
+#include "connection/option_problems.hpp"
+#include "connection/io_object_service.hpp"
+#include "connection/waiters.hpp"
+#include "connection/window_core.hpp"
+#include "machines/lifecycle.hpp"
 #include "machines/liveness.hpp"
-#include "machines/teardown_machine.hpp"
-#include "progress/completion_source.hpp"
+#include "progress/cq_poller.hpp"
+#include "progress/guests.hpp"
 #include "progress/light_mutex.hpp"
 #include "progress/poller_thread.hpp"
-#include "verbs/domain.hpp"
-#include "verbs/queue_pair.hpp"
 
 namespace rcverbs::detail {
 
-// The connection manager's fields. Source: rdma_connect(3), rdma_accept(3), rdma_reject(3); measured.
-inline constexpr std::size_t connect_data_max = 56;
-inline constexpr std::size_t accept_data_max = 196;
-inline constexpr std::size_t reject_data_max = 148;
-
-/// errc::invalid_option if a field is out of its range.
-error_code validate(connection_options const& options) noexcept;
-
 class connection_core final : public std::enable_shared_from_this<connection_core>,
-                              public registered,
+                              public io_object,
+                              public progress::guest,
                               public cm::event_sink,
                               public cm::device_event_sink,
                               public progress::completion_sink {
+    using lifecycle = machines::lifecycle;
+    using happening = lifecycle::happening;
+    using guard = progress::light_lock;
+
+    // Returns the result of `look`, called with the lock held.
+    template <class Look>
+    auto seen(Look const& look) const {
+        guard const lock{mutex_};
+        return look();
+    }
+
 public:
-    /// An idle connection. Throws errc::invalid_option, or what starting a thread throws.
-    static std::shared_ptr<connection_core> make(boost::asio::io_context& context, connection_options options);
-    /// A connection for a peer's request, with its queue pair made. A failure refuses the request.
+    /// An idle connection. Throws errc::invalid_option, or the error of starting a thread.
+    static std::shared_ptr<connection_core> make(
+        place const& where,
+        connection_options options,
+        lifecycle::state first = lifecycle::state::idle
+    );
+    /// A connection for a peer's request, with its queue pair created. On failure the request is
+    /// rejected.
     static std::shared_ptr<connection_core> make_for_request(
-        boost::asio::io_context& context, connection_options options, cm::event request,
-        std::shared_ptr<admission::place> place, error_code& ec
+        place const& where,
+        connection_options options,
+        waiting_request::parts request,
+        error_code& ec
     );
 
-    connection_core(boost::asio::io_context& context, connection_options options);
+    connection_core(place const& where, connection_options options, lifecycle::state first);
     ~connection_core();
 
     void start_resolve(endpoint const& peer, bool and_connect, control_handler handler);
@@ -68,169 +83,192 @@ public:
     void start_accept(std::span<std::byte const> private_data, control_handler handler);
     void start_disconnect(control_handler handler);
     void start_wait(control_handler handler);
-    queue_pair_address prepare(std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec);
+    queue_pair_address prepare(
+        std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec
+    );
     error_code establish(queue_pair_address const& peer);
-    error_code set_remote_access(access_flags rights);
-    void stop_keepalive() noexcept;
-    errc start_operation(std::span<request const> what, turn when, handler_source source);
     error_code reject(std::span<std::byte const> private_data);
+    /// What runs the connection's handlers: functions of protocols on top of it do not overlap them.
+    std::shared_ptr<progress::sequence> const& order() const noexcept { return order_; }
     void close() noexcept;
+    /// Closes the connection because the peer violated a protocol on top of it.
+    void close_for(error_code violation) noexcept;
 
-    /// Calls an operation off, if it still is in that use.
+    errc start_operation(std::span<work_request const> what, turn when, handler_source source);
+    /// Cancels op if its use count still matches.
     void cancel(operation& op, std::uint32_t use, boost::asio::cancellation_type type);
+    /// Cancels the wait for the end and all operations of which nothing is posted.
+    void cancel_waiting();
 
-    /// Notes a failure that a level above found, and closes for that reason.
-    void fail(failure what, close_reason reason);
+    std::shared_ptr<window_core> make_window(error_code& ec);
+    void drop_window(verbs::memory_window& window) noexcept;
+    /// Returns the result of `use`, called with the lock held, which guards windows, too.
+    template <class Use>
+    auto with_window(Use const& use) const {
+        return seen(use);
+    }
 
+    [[nodiscard]] error_code set_remote_access(access_flags rights);
+    void set_keepalive_interval(std::chrono::milliseconds interval) noexcept;
+
+    /// The default executor of its handlers.
     boost::asio::any_io_executor const& executor() const noexcept { return executor_; }
-    boost::asio::io_context& context() const noexcept { return context_; }
-    bool is_open() const;
-    protection_domain domain() const;
-    connection_limits limits() const;
-    endpoint peer() const;
-    endpoint local() const;
-    std::vector<std::byte> private_data() const;
-    close_reason reason() const;
-    failure last_failure() const;
-    connection_statistics statistics() const;
+    /// The error of an operation that is started while the connection is not established.
+    error_code why_not_connected() const noexcept {
+        return seen([this] { return life_.refusal_code(); });
+    }
+    bool is_open() const {
+        return seen([this] { return life_.is_open(); });
+    }
+    close_reason reason() const {
+        return seen([this] { return life_.reason(); });
+    }
+    failure last_failure() const {
+        return seen([this] { return present_failure(); });
+    }
+    protection_domain domain() const {
+        return seen([this] { return protection_domain{link_.domain()}; });
+    }
+    connection_limits limits() const {
+        return seen([this] { return link_.limits(); });
+    }
+    endpoint peer() const {
+        return seen([this] { return link_.peer(); });
+    }
+    endpoint local() const {
+        return seen([this] { return link_.local(); });
+    }
+    std::vector<std::byte> private_data() const {
+        return seen([this] { return peer_private_data_; });
+    }
+    connection_statistics statistics() const {
+        return seen([this] { return counted(); });
+    }
+    ibv_qp* native_queue_pair() const {
+        return seen([this] { return link_.queue_pair().get(); });
+    }
     std::uint32_t queue_pair_number() const;
-    ibv_qp* native_queue_pair() const;
 
 private:
-    using connect = machines::connect_machine;
-    using accept = machines::accept_machine;
-    using teardown = machines::teardown_machine;
-    using guard = progress::light_lock;
+    // Holds the lock. On leaving, releases it and makes the deferred calls.
+    class entry {
+    public:
+        explicit entry(connection_core& core) noexcept : core_{core} { core.mutex_.lock(); }
+        entry(entry const&) = delete;
+        entry& operator=(entry const&) = delete;
+        ~entry() {
+            if (is_inside_) leave();
+        }
+        /// Leaves early. REQUIRES: leave() has not been called.
+        void leave() {
+            is_inside_ = false;
+            if (core_.waiters_.has_completions()) {
+                core_.unlock_and_call();
+            } else {
+                core_.mutex_.unlock();
+            }
+        }
 
-    [[gnu::noinline]] errc start_specially(
-        guard& lock, std::span<request const> what, turn when, handler_source source
-    );
+    private:
+        connection_core& core_;
+        // No other members, so that the object stays in registers.
+        bool is_inside_ = true;
+    };
 
-    // From the outside.
+    // Called without the lock, by the event sources and the context.
     void shut_down() noexcept override;
+    void host_is_going() noexcept override;
+    void shut_down_as_guest() noexcept;
     void on_event(cm::event& e) override;
     void on_device_event(cm::device_event const& e) override;
     std::size_t on_completions(std::span<ibv_wc const> batch) override;
     void on_queue_broken(error_code ec) override;
     void on_deadline(std::uint64_t armed);
 
-    // With the lock held; what is to be called is added to calls_.
-    void resume(connect::event e, error_code ec = {}, int status = 0);
-    void resume(accept::event e, error_code ec = {}, int status = 0);
-    void resume(teardown::event e);
-    void setup_failed(error_code ec);
-    errc no_device() const noexcept;
-    void fail_setup(error_code ec, int status = 0);
-    void break_down(errc why, int status, close_reason reason);
-    void perform(step s, error_code ec);
-    void make_id_queue_pair(error_code& ec);
-    void make_queue_pair(ibv_context* device, error_code& ec);
-    void established(step s);
-    void note(step where, error_code ec, int status, close_reason reason);
-    bool set_waiter(control_waiter& waiter, control_handler& handler, bool is_wait);
-    void cancel(control_waiter& waiter, std::uint64_t serial, bool is_wait);
-    void notify_step(step s);
-    void arm(std::chrono::milliseconds deadline);
-    void disarm() noexcept;
-    void stop();
+    // Called with the lock held; the entry makes the deferred calls.
+    void resume(link::event const& e);
+    link::next act(lifecycle::action what, bool was_open);
+    void arm(lifecycle::deadline what);
+    void arm(std::chrono::milliseconds after);
+    data_phase phase() const noexcept;
+    link::listener listener();
+    failure present_failure() const;
+    connection_statistics counted() const noexcept;
+    bool add(waiters::kind of, control_handler& handler);
+    void cancel(waiters::kind of, std::uint64_t serial, boost::asio::cancellation_type type);
     [[gnu::noinline]] void check_drained();
-    void pump() {
-        if (data_.has_work() && !(is_open_ && data_.ring(qp_))) post_waiting();
-        if (!is_watching_) watch();
+    void begin_finish();
+    void finish();
+    operation_list take_rest(operation_list& arrived);
+
+    // The operations.
+    void put_handler(handler_source const& source, operation& op) {
+        if (source.actions->slot == nullptr) {
+            source.actions->place(source.handler, op, executor_);
+        } else {
+            put_cancellable(source, op);
+        }
+        // The handler runs on another context.
+        if (op.host != nullptr && op.host != host_) [[unlikely]]
+            become_guest(*op.host);
+    }
+    [[gnu::noinline]] void put_cancellable(handler_source source, operation& op);
+    [[gnu::noinline]] void become_guest(boost::asio::execution_context& host);
+    void post_queued() {
+        if (data_.has_work() && !(data_.is_open() && data_.ring(link_.queue_pair())))
+            post_waiting();
+        if (!is_armed_) arm_liveness();
     }
     [[gnu::noinline]] void post_waiting();
     [[gnu::noinline]] void on_failed(completion_report const& report);
     void name_flushed(operation_list const& done) noexcept;
-    [[gnu::noinline]] void watch();
-    void look();
-    machines::liveness::view view() const noexcept;
-    void give_up(errc why);
+    [[gnu::noinline]] void arm_liveness();
+    void tick();
+    machines::liveness::sample sample() const noexcept;
     void send_keepalive();
-    void begin_finish();
-    void finish();
-    operation_list take_rest(operation_list& arrived) noexcept;
-    error_code flush_error() const noexcept;
-    bool setup_is_under_way() const noexcept;
-    [[gnu::noinline]] errc refusal(request const& what) const noexcept;
-    errc plain_refusal(request const& what) const noexcept;
-    error_code end_code() const noexcept;
-    cm::connection_parameters parameters(std::span<std::byte const> private_data) const noexcept;
-    // Names the calling thread, in an instruction or two. (The model is right as long as nobody unloads the library.)
+
+    [[gnu::noinline]] void unlock_and_call();
+
+    // Called without the lock.
+    void run_round(operation_list done);
+    [[gnu::noinline]] void run_shared_round(completion_report& report);
+    [[gnu::noinline]] void post_handlers(operation_list done);
+    // Identifies the calling thread, in one or two instructions. (The TLS model is valid as long as
+    // the library is not unloaded.)
     static void const* this_thread() noexcept {
         [[gnu::tls_model("initial-exec")]] static thread_local char name;
         return &name;
     }
-    bool is_live() const noexcept { return teardown_.current() == teardown::state::live; }
 
-    // Without the lock.
-    void make_calls(guard& lock) {
-        if (calls_.empty()) {
-            lock.unlock();
-        } else {
-            post_calls(lock);
-        }
-    }
-    [[gnu::noinline]] void post_calls(guard& lock);
-    void run_round(operation_list done);
-    [[gnu::noinline]] void run_shared_round(completion_report& report);
-    [[gnu::noinline]] void post_handlers(operation_list done);
-
-    boost::asio::io_context& context_;
-    registry& registry_;
-    // Held until the connection has ended: what it does on its polling thread would not keep io_context::run() going.
-    boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
-    connection_options const options_;
-    std::shared_ptr<progress::poller_thread> poller_;
+    // The polling thread, if it belongs to the library; shared, so it outlives the objects on it.
+    std::shared_ptr<progress::poller_thread> const thread_;
+    io_object_service& service_;
+    // The program's executor. Emptied when its context is destroyed, because strands belong to it.
     boost::asio::any_io_executor executor_;
+    // All handlers and polling rounds run in this sequence.
+    std::shared_ptr<progress::sequence> const order_;
+    // Outstanding work: keeps the context running until the connection has ended, even if it is
+    // idle.
+    boost::asio::any_io_executor work_;
+    connection_options const options_;
+    // The context of the last handler that had one of its own; become_guest() runs when it changes.
+    boost::asio::execution_context* host_ = nullptr;
 
     mutable progress::light_mutex mutex_;
-    std::unique_ptr<cm::id> id_;
-    // An acceptor's, given back when the queue pair is gone.
-    std::shared_ptr<admission::place> place_;
-    std::shared_ptr<verbs::domain> domain_;
-    std::shared_ptr<progress::completion_source> source_;
-    verbs::queue_pair qp_;
+    lifecycle life_;
+    link link_;
     data_path data_;
-    std::shared_ptr<buffer> atomic_results_;
-    std::shared_ptr<shared_receives> shared_;
-    std::shared_ptr<progress::poll_counters const> poll_counters_;
-
-    std::variant<connect, accept> setup_;
-    teardown teardown_;
-    bool is_open_ = false;
-    // A bit for each kind of operation that this device and this connection can do, once it is open.
-    std::uint32_t kinds_ = 0;
-    bool connects_at_once_ = false;
-    // Connected without the connection manager: its id is there for nothing but to keep the event channel at work.
-    bool is_out_of_band_ = false;
-    queue_pair_address own_address_;
-    verbs::port_address port_address_;
-    std::uint32_t port_ = 1;
-    bool has_finished_ = false;
+    waiters waiters_;
     bool is_shut_down_ = false;
     std::vector<std::byte> own_private_data_;
-
-    std::optional<boost::asio::steady_timer> timer_;
-    std::uint64_t timer_use_ = 0;
-    // The thread that is inside a round of completions: what it starts is posted at the end of the round.
-    void const* round_thread_ = nullptr;
-    // Looked at from time to time: while there is posted work, or always, as the options want it.
-    machines::liveness liveness_;
-    bool is_watching_ = false;
-    std::uint64_t keepalives_sent_ = 0;
-
-    control_waiter setup_waiter_;
-    control_waiter disconnect_waiter_;
-    control_waiter end_waiter_;
-    std::uint64_t waiter_serial_ = 0;
-    calls calls_;
-
-    connection_limits limits_;
-    endpoint peer_;
-    endpoint local_;
     std::vector<std::byte> peer_private_data_;
-    close_reason reason_ = close_reason::open;
-    failure failure_;
+    // The thread that runs a round of completions. Operations that it starts are posted at the end
+    // of the round.
+    void const* round_thread_ = nullptr;
+    // Checked periodically: while work is posted, or always, as the options require.
+    machines::liveness liveness_;
+    bool is_armed_ = false;
+    std::uint64_t keepalives_sent_ = 0;
 };
 
 }  // namespace rcverbs::detail

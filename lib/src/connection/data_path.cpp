@@ -4,18 +4,24 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 #include <utility>
 
 #include "connection/shared_receives.hpp"
+#include "connection/window_core.hpp"
 #include "verbs/errno_map.hpp"
 
 namespace rcverbs::detail {
 
 data_path::data_path(data_path_sizes const& sizes, local_slice atomic_results)
-    : in_use_max_{std::size_t{sizes.queues.send_depth} + sizes.queues.receive_depth + sizes.waiting_max},
+    : pool_{std::size_t{sizes.queues.send_depth} + sizes.queues.receive_depth + sizes.waiting_max, std::size_t{sizes.queues.send_depth} + sizes.queues.receive_depth},
+      domain_{sizes.domain},
       shared_{sizes.shared},
-      // One segment's length is 32 bits, whatever a device says of its messages.
-      limits_{std::min<std::uint64_t>(sizes.message_bytes_max, std::uint64_t{1} << 31), sizes.queues.send_segments},
+      message_bytes_max_{sizes.message_bytes_max},
+      // The length of a segment has 32 bits, even if the device supports longer messages.
+      limits_{
+          std::min<std::uint64_t>(sizes.message_bytes_max, std::uint64_t{1} << 31),
+          sizes.queues.send_segments},
       receive_segments_max_{sizes.queues.receive_segments},
       inline_bytes_max_{sizes.queues.inline_bytes},
       atomic_results_{atomic_results},
@@ -26,14 +32,13 @@ data_path::data_path(data_path_sizes const& sizes, local_slice atomic_results)
       send_segments_{std::make_unique<ibv_sge[]>(sizes.queues.send_depth * limits_.segments_max)},
       send_marks_{std::make_unique<progress_mark[]>(sizes.queues.send_depth)},
       receive_list_{std::make_unique<ibv_recv_wr[]>(sizes.queues.receive_depth)},
-      receive_segments_{std::make_unique<ibv_sge[]>(sizes.queues.receive_depth * receive_segments_max_)},
+      receive_segments_{
+          std::make_unique<ibv_sge[]>(sizes.queues.receive_depth * receive_segments_max_)},
       receive_pieces_{std::make_unique<operation*[]>(sizes.queues.receive_depth)} {
-    // Those whose handlers are being called are in nobody's account: they may be as many as the queues hold.
-    operation_count_ = in_use_max_ + sizes.queues.send_depth + sizes.queues.receive_depth;
-    operations_ = std::make_unique<operation[]>(operation_count_);
-    for (std::size_t i = 0; i < operation_count_; ++i) free_.push_back(operations_[i]);
-    for (std::size_t i = 1; i < sizes.queues.send_depth; ++i) send_list_[i - 1].next = &send_list_[i];
-    for (std::size_t i = 1; i < sizes.queues.receive_depth; ++i) receive_list_[i - 1].next = &receive_list_[i];
+    for (std::size_t i = 1; i < sizes.queues.send_depth; ++i)
+        send_list_[i - 1].next = &send_list_[i];
+    for (std::size_t i = 1; i < sizes.queues.receive_depth; ++i)
+        receive_list_[i - 1].next = &receive_list_[i];
 }
 
 void data_path::set_read_depth(std::size_t depth) noexcept {
@@ -41,9 +46,9 @@ void data_path::set_read_depth(std::size_t depth) noexcept {
     policy_.set_read_depth(depth);
 }
 
-data_path::cost data_path::cost_of(std::span<request const> what) const noexcept {
+data_path::cost data_path::cost_of(std::span<work_request const> what) const noexcept {
     cost sum;
-    for (request const& one : what) {
+    for (work_request const& one : what) {
         bool const is_one = one.kind == operation_kind::receive || is_single(one);
         std::size_t const pieces = is_one ? 1 : verbs::count_pieces(one, limits_);
         sum.pieces += pieces;
@@ -52,28 +57,90 @@ data_path::cost data_path::cost_of(std::span<request const> what) const noexcept
     return sum;
 }
 
-bool data_path::has_room_for(std::span<request const> what) const noexcept {
-    return has_room_for(what.front().kind == operation_kind::receive ? receives_ : sends_, cost_of(what));
+// --- checks --------------------------------------------------------------------------------------
+
+void data_path::enter(data_phase phase) noexcept {
+    phase_ = phase;
+    kinds_ = 0;
+    for (unsigned kind = 0; kind < operation_kinds; ++kind) {
+        if (kind_refusal(static_cast<operation_kind>(kind)) == errc{}) kinds_ |= 1U << kind;
+    }
 }
 
-void data_path::start(operation& op) noexcept {
+errc data_path::kind_refusal(operation_kind kind) const noexcept {
+    if (phase_ == data_phase::closed) return errc::not_connected;
+    if (kind == operation_kind::receive)
+        return shared_ != nullptr ? errc::receives_are_shared : errc{};
+    if (phase_ == data_phase::receiving) return errc::not_connected;
+    device_limits const& device = domain_->on().limits();
+    switch (kind) {
+    case operation_kind::send_with_invalidate:
+        return device.has_send_with_invalidate ? errc{} : errc::invalidate_unsupported;
+    case operation_kind::bind_window:
+    case operation_kind::invalidate_window:
+        return device.has_memory_windows ? errc{} : errc::windows_unsupported;
+    case operation_kind::fetch_add:
+    case operation_kind::compare_swap:
+        if (!device.has_atomics) return errc::atomics_unsupported;
+        [[fallthrough]];
+    case operation_kind::read:
+        // The read depth is not known before the connection is open.
+        return is_open() && sends_.window.read_depth_max() == 0 ? errc::read_depth_zero : errc{};
+    default: return {};
+    }
+}
+
+// All checks of one request.
+errc data_path::refusal(work_request const& what) const noexcept {
+    errc const problem = plain_refusal(what);
+    if (problem != errc{} || is_single(what)) return problem;
+    for (std::size_t i = 1; i < what.local.count(); ++i) {
+        errc const other = check(what.local[i], domain_, verbs::local_rights(what.kind));
+        if (other != errc{}) return other;
+    }
+    bool const is_receive = what.kind == operation_kind::receive;
+    bool const is_send = what.kind <= operation_kind::send_with_invalidate;
+    if (is_send && what.local.size() > message_bytes_max_) return errc::message_too_large;
+    std::size_t const segments_max = is_receive ? receive_segments_max_ : limits_.segments_max;
+    bool const is_uncut = is_receive || is_send;
+    return is_uncut && verbs::count_segments(what) > segments_max ? errc::too_many_segments
+                                                                  : errc{};
+}
+
+errc data_path::refusal(std::span<work_request const> what, turn when) const noexcept {
+    for (work_request const& one : what) {
+        if (errc const problem = refusal(one); problem != errc{}) return problem;
+    }
+    if (when == turn::wait) return {};
+    bool const is_receive = what.front().kind == operation_kind::receive;
+    bool const has_room = has_room_for(is_receive ? receives_ : sends_, cost_of(what));
+    return (is_open() || is_receive) && has_room ? errc{} : errc::would_block;
+}
+
+// --- from start to the doorbell ------------------------------------------------------------------
+
+void data_path::start_slow(operation& op, std::span<work_request const> what) noexcept {
+    op.what = what.front();
+    op.batch = what.size() > 1 ? what : std::span<work_request const>{};
     op.is_single = op.batch.empty() && is_single(op.what);
     queue& q = queue_of(op);
     cost const c = cost_of(op.requests());
     if (!has_room_for(q, c)) {
-        ++(q.wanted.pieces + c.pieces > q.window.room() ? counts_.slot_waits : counts_.read_depth_waits);
+        ++(q.wanted.pieces + c.pieces > q.window.room() ? counts_.slot_waits
+                                                        : counts_.read_depth_waits);
     }
     wait_in(q, op, c);
 }
 
-error_code data_path::pump(verbs::queue_pair& qp, operation_list& refused, bool may_send) {
-    if (!receives_.waiting.empty()) pump_receives(qp, refused);
-    return may_send ? pump_sends(qp, refused) : error_code{};
+error_code data_path::post_queued(verbs::queue_pair& qp, operation_list& refused, bool may_send) {
+    if (!receives_.waiting.empty()) post_queued_receives(qp, refused);
+    return may_send ? post_queued_sends(qp, refused) : error_code{};
 }
 
 void data_path::fail(operation& op, error_code ec) noexcept {
     if (!op.code) op.code = ec;
     op.result = {};
+    if (verbs::is_of_window(op.what.kind)) window_of(op.what).end_operation();
     ++counts_.operations_failed;
     leave(op);
 }
@@ -83,21 +150,22 @@ void data_path::refuse(operation& op, error_code ec, operation_list& refused) {
     refused.push_back(op);
 }
 
-// Reads that were started before it was known that none are allowed.
+// Fails the reads that were started before the negotiated read depth turned out to be 0.
 void data_path::refuse_reads(operation_list& refused) {
-    while (!sends_.waiting.empty() && sends_.window.read_depth_max() == 0 && sends_.waiting.front()->reads_left > 0) {
+    while (!sends_.waiting.empty() && sends_.window.read_depth_max() == 0 &&
+           sends_.waiting.front()->reads_left > 0) {
         refuse(*sends_.waiting.pop_front(), errc::read_depth_zero, refused);
     }
 }
 
-// Builds the next work request of an operation that makes several; true if it is the last one.
+// Builds the next piece of an operation that has several; true if it is the last one.
 bool data_path::cut_next(operation& op, std::size_t index) {
-    std::span<request const> const requests = op.requests();
-    request const& what = requests[op.posted.request_index];
+    std::span<work_request const> const requests = op.requests();
+    work_request const& what = requests[op.posted.request_index];
     ibv_sge* const segments = &send_segments_[index * limits_.segments_max];
     bool ends_request = true;
     if (is_single(what)) {
-        // One of a batch's, which is nearly always made of such.
+        // The usual case: nearly all requests of a batch are single.
         verbs::build_single(send_list_[index], *segments, what);
     } else {
         ends_request = verbs::build(send_list_[index], segments, what, op.posted, limits_);
@@ -106,10 +174,10 @@ bool data_path::cut_next(operation& op, std::size_t index) {
     return op.posted.request_index == requests.size();
 }
 
-// Moves as much as there is room for from the waiting operations into the list of linked work requests.
+// Builds the linked work requests of waiting operations, as far as there is room.
 void data_path::gather_sends() {
     while (operation* const op = sends_.waiting.front()) {
-        request const& what = op->requests()[op->is_single ? 0 : op->posted.request_index];
+        work_request const& what = op->requests()[op->is_single ? 0 : op->posted.request_index];
         bool const is_read = verbs::is_read_or_atomic(what.kind);
         if (!sends_.window.can_post(is_read)) return;
         --sends_.wanted.pieces;
@@ -118,7 +186,11 @@ void data_path::gather_sends() {
             sends_.waiting.pop_front();
             op->pieces_left = 0;
             op->reads_left = 0;
-            append_single(*op, op->what, is_read);
+            if (verbs::is_of_window(op->what.kind)) {
+                append_window(*op);
+            } else {
+                append_single(*op, op->what, is_read);
+            }
             continue;
         }
         --op->pieces_left;
@@ -130,13 +202,26 @@ void data_path::gather_sends() {
     }
 }
 
-// The value that an atomic brings back goes to the place of its number: posted work never meets there.
+// The result of an atomic is written to the place of its sequence number. No two posted work
+// requests share a place.
 void data_path::give_result_place(ibv_send_wr& wr, std::uint64_t sequence) noexcept {
     wr.sg_list[0] = {
-        reinterpret_cast<std::uintptr_t>(result_place(sequence)),  // verbs name memory by number
+        reinterpret_cast<std::uintptr_t>(result_place(sequence)),  // verbs addresses are integers
         sizeof(std::uint64_t),
         atomic_results_.key().value};
     wr.num_sge = 1;
+}
+
+void data_path::append_window(operation& op) noexcept {
+    op.size_bytes = 0;
+    ibv_send_wr& wr = send_list_[built_];
+    verbs::memory_window const& window = window_of(op.what);
+    if (op.what.kind == operation_kind::bind_window) {
+        window.fill_bind(wr);
+    } else {
+        window.fill_invalidate(wr);
+    }
+    append(op, false, true, wr);
 }
 
 void data_path::send_inline(ibv_send_wr& wr) noexcept {
@@ -147,102 +232,120 @@ void data_path::send_inline(ibv_send_wr& wr) noexcept {
     ++counts_.sends_inline;
 }
 
-error_code data_path::pump_sends(verbs::queue_pair& qp, operation_list& refused) {
-    // A doorbell that has just been refused.
-    if (int const code = std::exchange(refusal_, 0)) {
-        if (error_code const fatal = recover(code, refused)) return fatal;
-        if (is_full(code)) return {};
-    }
-    while (built_ > 0 || !sends_.waiting.empty()) {
+error_code data_path::post_queued_sends(verbs::queue_pair& qp, operation_list& refused) {
+    // A doorbell that the device has just refused is handled first.
+    int code = std::exchange(refusal_, 0);
+    for (;;) {
+        if (code != 0) {
+            switch (recover(code, refused)) {
+            case recovery::posts_on: break;
+            case recovery::waits: return {};
+            case recovery::broken: return verbs::from_returned_code(code);
+            }
+        }
+        if (built_ == 0 && sends_.waiting.empty()) return {};
         if (sends_.window.read_depth_max() == 0) refuse_reads(refused);
         gather_sends();
         if (built_ == 0) return {};
-        int const code = post_built(qp);
-        if (code == 0) continue;
-        if (error_code const fatal = recover(code, refused)) return fatal;
-        if (is_full(code)) return {};
+        code = post_built(qp);
     }
-    return {};
 }
 
-// True if the device has no room, against our account, but will have with the next completion.
-bool data_path::is_full(int code) const noexcept {
-    return verbs::from_returned_code(code) == boost::system::errc::not_enough_memory && sends_.window.signalled() > 0;
-}
-
-// After a doorbell that was refused: what the device did not take waits again, in order; but the operation it balked at is
-// refused, if nothing of it has been posted. Returns an error if that cannot be.
-error_code data_path::recover(int refusal, operation_list& refused) {
-    std::size_t const posted = bad_ != nullptr ? static_cast<std::size_t>(bad_ - send_list_.get()) : 0;
+// Recovers from a refused doorbell. The work requests that the device did not take stay built, in
+// order, except those of the operation that it refused. That operation fails; if a part of it is
+// already posted, the queue pair is unusable. If the device reports a full queue, contrary to the
+// window, nothing is refused: the next completion makes room.
+data_path::recovery data_path::recover(int refusal, operation_list& refused) {
+    struct piece {
+        operation* op;
+        bool is_read;
+        bool is_last;
+    };
+    std::size_t const posted =
+        bad_ != nullptr ? static_cast<std::size_t>(bad_ - send_list_.get()) : 0;
     if (posted > 0) ++counts_.doorbells;
     counts_.sends_posted += posted;
-    operation& culprit = *built_operation(posted);
-    take_back_from(posted);
-    if (is_full(refusal)) return {};
-    error_code const ec = verbs::from_returned_code(refusal);
-    if (culprit.is_posted) return ec;
-    sends_.waiting.pop_front();
-    refuse(culprit, ec, refused);
-    return {};
+    std::size_t const count = built_;
+    std::vector<piece> left;
+    for (std::size_t i = posted; i < count; ++i) {
+        std::uint64_t const number = sends_.window.next() - count + i;
+        entry const& e = sends_.window.entry_of(number);
+        left.push_back({e.op, sends_.window.is_read(number), e.is_last_piece});
+    }
+    operation& culprit = *left.front().op;
+    bool const is_partly_posted = !is_first_piece(culprit, posted);
+    take_off_account(posted);
+    bool const is_full =
+        verbs::from_returned_code(refusal) == boost::system::errc::not_enough_memory &&
+        sends_.window.signalled() > 0;
+    bool const refuses = !is_full && !is_partly_posted;
+    for (std::size_t i = 0; i < left.size(); ++i) {
+        piece const& p = left[i];
+        if (!refuses || p.op != &culprit) append_again(posted + i, *p.op, p.is_read, p.is_last);
+    }
+    if (is_full) return recovery::waits;
+    // Its pieces stay built, so that give_up_built() finds them when the connection ends.
+    if (is_partly_posted) return recovery::broken;
+    // Drops its unbuilt pieces, too.
+    sends_.waiting.remove(culprit);
+    refuse(culprit, verbs::from_returned_code(refusal), refused);
+    return recovery::posts_on;
 }
 
-// Plain work keeps no request: its work request says all that it said, but for the marks of slices that have been checked.
-void data_path::rebuild_request(request& what, ibv_send_wr const& wr) noexcept {
-    what.is_fenced = (wr.send_flags & IBV_SEND_FENCE) != 0;
-    what.local = {};
-    if (verbs::is_atomic(what.kind)) {
-        what.remote_address = wr.wr.atomic.remote_addr;
-        what.remote = remote_key{wr.wr.atomic.rkey};
-        what.operand = wr.wr.atomic.compare_add;
-        what.swap = wr.wr.atomic.swap;
-        return;
+// Gives a built work request a new place in the list and a new sequence number.
+void data_path::append_again(std::size_t from, operation& op, bool is_read, bool is_last) noexcept {
+    ibv_send_wr& wr = send_list_[built_];
+    if (from != built_) {
+        ibv_sge* const segments = &send_segments_[built_ * limits_.segments_max];
+        std::copy_n(send_list_[from].sg_list, send_list_[from].num_sge, segments);
+        ibv_send_wr* const next = wr.next;
+        wr = send_list_[from];
+        wr.next = next;
+        wr.sg_list = segments;
+        send_marks_[built_] = send_marks_[from];
     }
-    if (wr.num_sge > 0) {
-        auto* const data = reinterpret_cast<std::byte*>(wr.sg_list[0].addr);  // verbs name memory by number
-        what.local = local_slice{{data, wr.sg_list[0].length}, local_key{wr.sg_list[0].lkey}};
-    }
-    what.remote_address = wr.wr.rdma.remote_addr;
-    what.remote = remote_key{wr.wr.rdma.rkey};
-    if (what.kind == operation_kind::send_with_invalidate) {
-        what.remote = remote_key{wr.invalidate_rkey};
-    } else {
-        what.immediate = ntohl(wr.imm_data);
-    }
+    wr.send_flags &= ~unsigned{IBV_SEND_SIGNALED | IBV_SEND_INLINE};
+    // The place for an atomic's result depends on the sequence number, so append() assigns it
+    // again.
+    bool const is_atomic =
+        wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD || wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
+    if (is_atomic && wr.sg_list[0].lkey == atomic_results_.key().value) wr.num_sge = 0;
+    append(op, is_read, is_last, wr);
 }
 
-void data_path::take_back_built() noexcept {
+// True if the built work request of that index is the first piece of its operation.
+bool data_path::is_first_piece(operation const& op, std::size_t index) const noexcept {
+    progress_mark const& at = send_marks_[index];
+    return op.is_single || (at.request_index == 0 && at.size_bytes == 0);
+}
+
+// Removes the built work requests from `first` on from the window and the counters.
+void data_path::take_off_account(std::size_t first) noexcept {
+    for (std::size_t i = first; i < built_; ++i) {
+        unsigned const flags = send_list_[i].send_flags;
+        unsignalled_ -= (flags & IBV_SEND_SIGNALED) != 0 ? 0 : 1;
+        counts_.sends_inline -= (flags & IBV_SEND_INLINE) != 0 ? 1 : 0;
+    }
+    sends_.window.unpost(built_ - first);
+    policy_.start_over();
+    built_ = 0;
+}
+
+void data_path::give_up_built() noexcept {
     refusal_ = 0;
-    if (built_ > 0) take_back_from(0);
-}
-
-// Whose work request this one of the list is: they have the newest numbers.
-operation* data_path::built_operation(std::size_t index) const noexcept {
-    return sends_.window.entry_of(sends_.window.next() - built_ + index).op;
-}
-
-void data_path::take_back_from(std::size_t first) noexcept {
-    for (std::size_t i = built_; i-- > first;) {
-        operation& op = *built_operation(i);
-        bool const is_read = sends_.window.is_read(sends_.window.next() - built_ + i);
-        if (op.is_single) {
-            rebuild_request(op.what, send_list_[i]);
-        } else {
-            op.posted = send_marks_[i];
-        }
-        op.is_posted = !op.is_single && (op.posted.request_index > 0 || op.posted.size_bytes > 0);
-        unsignalled_ -= (send_list_[i].send_flags & IBV_SEND_SIGNALED) != 0 ? 0 : 1;
-        counts_.sends_inline -= (send_list_[i].send_flags & IBV_SEND_INLINE) != 0 ? 1 : 0;
+    for (std::size_t i = built_; i-- > 0;) {
+        std::uint64_t const number = sends_.window.next() - built_ + i;
+        operation& op = *sends_.window.entry_of(number).op;
+        op.is_posted = !is_first_piece(op, i);
         ++op.pieces_left;
         ++sends_.wanted.pieces;
-        if (is_read) {
+        if (sends_.window.is_read(number)) {
             ++op.reads_left;
             ++sends_.wanted.reads;
         }
         if (sends_.waiting.front() != &op) sends_.waiting.push_front(op);
     }
-    sends_.window.unpost(built_ - first);
-    policy_.start_over();
-    built_ = 0;
+    take_off_account(0);
 }
 
 std::size_t data_path::gather_receives() {
@@ -260,7 +363,7 @@ std::size_t data_path::gather_receives() {
     return count;
 }
 
-void data_path::pump_receives(verbs::queue_pair& qp, operation_list& refused) {
+void data_path::post_queued_receives(verbs::queue_pair& qp, operation_list& refused) {
     while (!receives_.waiting.empty()) {
         std::size_t const count = gather_receives();
         if (count == 0) return;
@@ -271,7 +374,8 @@ void data_path::pump_receives(verbs::queue_pair& qp, operation_list& refused) {
         last.next = next;
         counts_.receives_posted += count;
         if (code == 0) continue;
-        std::size_t const posted = bad != nullptr ? static_cast<std::size_t>(bad - receive_list_.get()) : 0;
+        std::size_t const posted =
+            bad != nullptr ? static_cast<std::size_t>(bad - receive_list_.get()) : 0;
         counts_.receives_posted -= count - posted;
         receives_.window.unpost(count - posted);
         for (std::size_t i = count; i-- > posted;) {
@@ -281,23 +385,45 @@ void data_path::pump_receives(verbs::queue_pair& qp, operation_list& refused) {
             ++receives_.wanted.pieces;
             receives_.waiting.push_front(op);
         }
-        // What it balked at is refused; the others are tried again without it.
+        // The receive that the device refused fails; the others are posted again without it.
         refuse(*receives_.waiting.pop_front(), verbs::from_returned_code(code), refused);
     }
 }
 
 bool data_path::take_back(operation& op) noexcept {
-    // One that is cut may wait with its rest while a part is posted.
+    // An operation of several pieces may wait with the rest while a part is posted.
     if (op.is_posted || !queue_of(op).waiting.remove(op)) return false;
     fail(op, boost::asio::error::operation_aborted);
     return true;
 }
 
-// The result of a receive, an atomic, a batch, or of what had to be cut.
-void data_path::succeed_specially(operation& op, std::uint64_t sequence, ibv_wc const& completion) noexcept {
+operation_list data_path::take_back_waiting() noexcept {
+    operation_list taken;
+    for (queue* const q : {&sends_, &receives_}) {
+        operation_list kept;
+        while (operation* const op = q->waiting.pop_front())
+            (op->is_posted ? kept : taken).push_back(*op);
+        q->waiting = kept;
+    }
+    for (operation* op = taken.front(); op != nullptr; op = op->next)
+        fail(*op, boost::asio::error::operation_aborted);
+    return taken;
+}
+
+// Sets the result of a receive, an atomic, a batch or an operation of several pieces.
+void data_path::succeed_slow(
+    operation& op, std::uint64_t sequence, ibv_wc const& completion
+) noexcept {
     if (op.what.kind == operation_kind::receive) {
         op.result.arrival = verbs::read_arrival(completion);
         counts_.bytes_received += op.result.arrival.size_bytes;
+        return;
+    }
+    if (verbs::is_of_window(op.what.kind)) {
+        verbs::memory_window& window = window_of(op.what);
+        window.set_bound(op.what.kind == operation_kind::bind_window);
+        window.end_operation();
+        op.result.word = op.what.operand;
         return;
     }
     if (op.is_single && verbs::is_atomic(op.what.kind)) {
@@ -305,21 +431,22 @@ void data_path::succeed_specially(operation& op, std::uint64_t sequence, ibv_wc 
     }
     op.result.bytes = 0;
     if (op.is_single) {
-        // Only an atomic comes here.
+        // Only an atomic reaches this line.
         op.result.bytes = sizeof(std::uint64_t);
         counts_.bytes_read += op.result.bytes;
         return;
     }
-    for (request const& what : op.requests()) {
-        std::size_t const bytes = verbs::is_atomic(what.kind) ? sizeof(std::uint64_t) : what.local.size_bytes();
+    for (work_request const& what : op.requests()) {
+        std::size_t const bytes =
+            verbs::is_atomic(what.kind) ? sizeof(std::uint64_t) : what.local.size();
         op.result.bytes += bytes;
         (verbs::is_read_or_atomic(what.kind) ? counts_.bytes_read : counts_.bytes_sent) += bytes;
     }
 }
 
-// A receive, a failure, or what covers earlier work that asked for no completion. All that a completion covers has been
-// carried out, but for the last of it, maybe.
-void data_path::retire_specially(ibv_wc const& wc, completion_report& report) noexcept {
+// Processes a receive, a failure, or a completion that also covers earlier unsignaled work. All
+// work that a completion covers has succeeded, except possibly the last.
+void data_path::retire_slow(ibv_wc const& wc, completion_report& report) noexcept {
     queue& q = verbs::is_receive(wc.wr_id) ? receives_ : sends_;
     std::uint64_t const sequence = verbs::sequence_of(wc.wr_id);
     if (verbs::is_shared_receive(wc.wr_id)) {
@@ -332,11 +459,13 @@ void data_path::retire_specially(ibv_wc const& wc, completion_report& report) no
     }
     if (!q.window.is_posted(sequence)) return;
     if (wc.status != IBV_WC_SUCCESS) {
-        // The operation that a failed completion names has its code; what came before it has been carried out.
+        // The error belongs to the operation that the failed completion names; all earlier work has
+        // succeeded.
         operation& op = *q.window.entry_of(sequence).op;
         bool const is_called_off = wc.status == IBV_WC_WR_FLUSH_ERR && op.is_cancelled;
         error_code const ec = verbs::from_status(wc.status);
-        if (!op.code) op.code = is_called_off ? error_code{boost::asio::error::operation_aborted} : ec;
+        if (!op.code)
+            op.code = is_called_off ? error_code{boost::asio::error::operation_aborted} : ec;
         note_failure(report, wc);
     }
     q.window.retire(sequence, [&](entry const& e, std::uint64_t number) {
@@ -345,22 +474,23 @@ void data_path::retire_specially(ibv_wc const& wc, completion_report& report) no
 }
 
 void data_path::note_failure(completion_report& report, ibv_wc const& wc) noexcept {
-    if (report.failed && (report.failed != wc_errc::flushed || wc.status == IBV_WC_WR_FLUSH_ERR)) return;
+    if (report.failed && (report.failed != wc_errc::flushed || wc.status == IBV_WC_WR_FLUSH_ERR))
+        return;
     report.failed = verbs::from_status(wc.status);
     report.vendor_error = static_cast<int>(wc.vendor_err);
 }
 
-operation_list data_path::fail_all(error_code posted_error, error_code waiting_error) {
+operation_list data_path::fail_all(error_code why) {
     operation_list done;
     for (queue* const q : {&sends_, &receives_}) {
         q->window.retire_all([&](entry const& e, std::uint64_t) {
-            if (!e.op->code) e.op->code = posted_error;
+            if (!e.op->code) e.op->code = why;
             if (!e.is_last_piece) return;
-            fail(*e.op, posted_error);
+            fail(*e.op, why);
             done.push_back(*e.op);
         });
         while (operation* const op = q->waiting.pop_front()) {
-            fail(*op, waiting_error);
+            fail(*op, why);
             done.push_back(*op);
         }
     }
@@ -369,16 +499,12 @@ operation_list data_path::fail_all(error_code posted_error, error_code waiting_e
 
 connection_statistics data_path::statistics() const noexcept {
     connection_statistics now = counts_;
-    now.operations_started = now.operations_completed + now.operations_failed + in_use_;
+    now.operations_started = now.operations_completed + now.operations_failed + pool_.in_use();
     now.sends_signalled = now.sends_posted + built_ - unsignalled_;
     now.sends_outstanding = static_cast<std::uint32_t>(sends_.window.posted());
     now.reads_outstanding = static_cast<std::uint32_t>(sends_.window.reads());
     now.receive_credits = static_cast<std::uint32_t>(receives_.window.posted());
     return now;
-}
-
-void data_path::for_each(std::function<void(operation&)> const& visit) {
-    for (std::size_t i = 0; i < operation_count_; ++i) visit(operations_[i]);
 }
 
 }  // namespace rcverbs::detail

@@ -1,16 +1,17 @@
-// data_path.hpp — the operations of one connection: which wait, which are posted, which are done.
+// data_path.hpp — the operations of one connection: checks, queues, posts and completes them.
 //
-//        free ──start──▶ waiting ──pump──▶ posted ──completion──▶ done ──release──▶ free
+//        free ──start──▶ waiting ──post_queued──▶ posted ──completion──▶ done ──release──▶ free
 //                           └───────────take_back / fail──────────▲
 //
-// Waiting operations are posted strictly in order, as far as the queue and the negotiated depth of reads allow. One that finds
-// nobody waiting and room does not wait: its work request is built by start(), its doorbell rung by pump(). The
-// connection's lock guards everything here; handlers are called by the connection, outside of the lock, for the
-// operations on the lists that these functions return. All operations, and the room for the work requests of one doorbell,
-// are made in advance.
+// Waiting operations are posted strictly in order, as far as the queue and the negotiated read
+// depth allow. An operation that finds room and no other operation waiting does not wait: start()
+// builds its work request, and post_queued() rings the doorbell. The connection's lock guards
+// everything here. The functions return lists of operations, whose handlers the connection calls
+// outside of the lock. All operations, and the work requests of one doorbell, are allocated in
+// advance.
 //
-// What nearly all operations go through is defined here, to be inlined into the one place that calls it: start_plain, ring,
-// retire. docs/benchmarks/ says what that is worth.
+// The path of nearly all operations is defined here, to be inlined at its only call site: start,
+// ring, retire. docs/benchmarks/ has the measured gain.
 #pragma once
 
 #include <cstddef>
@@ -26,142 +27,156 @@
 #include <rcverbs/statistics.hpp>
 
 #include "connection/operation_list.hpp"
+#include "connection/operation_pool.hpp"
 #include "machines/signal_policy.hpp"
 #include "machines/work_window.hpp"
+#include "verbs/domain.hpp"
 #include "verbs/queue_pair.hpp"
+#include "verbs/region_record.hpp"
+#include "verbs/rights.hpp"
 #include "verbs/work_request.hpp"
 
 namespace rcverbs::detail {
 
-/// What one round of completions came to.
+/// The result of one round of completions.
 struct completion_report {
-    /// In the order of their completion.
+    /// The completed operations, in the order of completion.
     operation_list done;
-    /// The first failure that is not a mere flush, or else the first flush.
+    /// The first error that is not a flush, otherwise the first flush.
     error_code failed;
-    /// With it: the device's vendor error.
+    /// The device's vendor error that belongs to `failed`.
     int vendor_error = 0;
-    /// Receives of the shared queue, which are completed by it.
+    /// Receives of the shared receive queue; that queue completes them.
     operation_list shared;
 };
 
 class shared_receives;
 
-/// What a connection's queues hold and how they are used.
+/// The sizes of a connection's queues, and the objects that they use.
 struct data_path_sizes {
     verbs::queue_sizes queues;
     std::size_t waiting_max = 0;
     std::uint64_t message_bytes_max = 0;
-    // Null if the receives are the connection's own.
+    // Null if the connection has its own receive queue.
     shared_receives* shared = nullptr;
+    // Must outlive the data path.
+    verbs::domain const* domain = nullptr;
+};
+
+/// Which operations may be started.
+enum class data_phase : std::uint8_t {
+    closed,  // nothing
+    receiving,  // receives only: the queue pair exists
+    joining,  // everything, as messages may arrive before the established event; sends wait
+    open,
 };
 
 class data_path {
 public:
     data_path() = default;
-    /// Room for as many operations as can be posted and wait. The values that atomics bring back go to
-    /// `atomic_results`, 8 bytes for each place in the send queue, or nowhere.
+    /// Allocates all operations that can be posted or wait. The results of atomics are written to
+    /// `atomic_results`, 8 bytes for each slot of the send queue; it may be empty.
     data_path(data_path_sizes const& sizes, local_slice atomic_results);
 
-    /// A free operation to start with; null if as many are posted and waiting as there may be.
-    operation* take_free() noexcept {
-        if (in_use_ == in_use_max_) return nullptr;
-        operation* const op = free_.pop_front();
-        if (op == nullptr) return nullptr;
-        ++in_use_;
-        op->begin_use();
-        return op;
-    }
-    /// Puts operations back whose handlers have been called.
-    void release(operation_list& used) noexcept { free_.append(used); }
+    /// Sets which operations may be started from now on.
+    void enter(data_phase phase) noexcept;
+    bool is_open() const noexcept { return phase_ == data_phase::open; }
 
-    /// True if pump() has anything to do.
-    bool has_work() const noexcept { return built_ > 0 || !sends_.waiting.empty() || !receives_.waiting.empty(); }
-    /// True if these requests would be posted at once, behind all that wait.
-    bool has_room_for(std::span<request const> what) const noexcept;
-    /// Takes on an operation that has been filled in; pump() posts it.
-    void start(operation& op) noexcept;
-    /// True if the request makes one work request, of one slice at most.
-    bool is_single(request const& what) const noexcept {
-        return what.local.count() <= 1 && what.local.size_bytes() <= limits_.bytes_max;
+    /// Starts an operation of one or more requests, or returns the reason for its refusal;
+    /// post_queued() posts it. `place(op)` stores its handler, if it has one. The inlined code is
+    /// for the usual case: one request of at most one slice that can be posted at once.
+    template <class Place>
+    errc start(std::span<work_request const> what, turn when, Place const& place) {
+        work_request const& first = what.front();
+        if (what.size() == 1 && is_open()) {
+            if (is_plain(first)) {
+                return begin(plain_refusal(first), when, place, [&](operation& op) {
+                    start_plain(op, first);
+                });
+            }
+            if (is_plain_receive(first)) {
+                return begin(plain_refusal(first), when, place, [&](operation& op) {
+                    start_plain_receive(op, first);
+                });
+            }
+        }
+        return begin(refusal(what, when), when, place, [&](operation& op) {
+            start_slow(op, what);
+        });
     }
-    /// True if start_plain() will do: the request makes one work request, of one slice at most, and there is room for it.
-    bool is_plain(request const& what) const noexcept {
-        return is_single(what) && sends_.waiting.empty() && what.kind != operation_kind::receive &&
-               sends_.window.can_post(verbs::is_read_or_atomic(what.kind));
+    /// Returns operations to the pool after their handlers have been called.
+    void release(operation_list& used) noexcept { pool_.release(used); }
+
+    /// True if post_queued() has anything to do.
+    bool has_work() const noexcept {
+        return built_ > 0 || !sends_.waiting.empty() || !receives_.waiting.empty();
     }
-    /// The same as start(), for nearly all work there is: builds the work request at once, without keeping the request.
-    /// REQUIRES: is_plain(what); a handler, or none, is in place.
-    void start_plain(operation& op, request const& what) noexcept {
-        op.is_single = true;
-        op.what.kind = what.kind;
-        append_single(op, what, verbs::is_read_or_atomic(what.kind));
-    }
-    /// True if start_plain_receive() will do: a receive of one slice at most, for which, behind those that wait, there is room.
-    bool is_plain_receive(request const& what) const noexcept {
-        return what.kind == operation_kind::receive && is_single(what) && has_room_for(receives_, {1, 0});
-    }
-    /// The same as start(), for a receive. REQUIRES: is_plain_receive(what); a handler is in place.
-    void start_plain_receive(operation& op, request const& what) noexcept {
-        op.is_single = true;
-        op.what = what;
-        wait_in(receives_, op, {1, 0});
-    }
-    /// Rings for what is built, if that is all there is to do; false if it is not, or if the device refuses: pump() then.
+    /// Rings the doorbell for the built work requests. False if there are none, if operations wait,
+    /// or if the device refuses: then call post_queued().
     bool ring(verbs::queue_pair& qp) noexcept {
         if (built_ == 0 || !sends_.waiting.empty() || !receives_.waiting.empty()) return false;
         refusal_ = post_built(qp);
         return refusal_ == 0;
     }
-    /// Posts what waits, as far as there is room; sends only if `may_send`. What could not be posted at all is put on
-    /// `refused`, with its error; the return value is an error after which the queue pair is of no use.
-    error_code pump(verbs::queue_pair& qp, operation_list& refused, bool may_send);
-    /// What is built waits instead: nothing more is to be posted.
-    void take_back_built() noexcept;
-    /// Takes an operation back that still waits; false if it is posted.
+    /// Posts waiting operations as far as there is room; sends only if `may_send`. Operations that
+    /// cannot be posted at all are added to `refused`, with their errors. A returned error means
+    /// that the queue pair is unusable.
+    error_code post_queued(verbs::queue_pair& qp, operation_list& refused, bool may_send);
+    /// Moves the built work requests back to the waiting operations. Nothing may be posted
+    /// afterwards; fail_all() completes them.
+    void give_up_built() noexcept;
+    /// Cancels a waiting operation; false if any of it is posted.
     bool take_back(operation& op) noexcept;
+    /// Cancels all operations of which nothing is posted, and returns them.
+    operation_list take_back_waiting() noexcept;
 
-    /// Takes in a batch of completions. Operations that were merely flushed have the code wc_errc::flushed.
+    /// Processes a batch of completions. Flushed operations have the code wc_errc::flushed.
     completion_report retire(std::span<ibv_wc const> batch) noexcept {
         completion_report report;
         for (ibv_wc const& wc : batch) {
-            // Nearly always it is the oldest work, done, and all there was to its operation.
-            if (wc.status == IBV_WC_SUCCESS && wc.wr_id == sends_.window.oldest() && sends_.window.posted() > 0) {
+            // Common case: the oldest work has succeeded; usually it is the whole operation.
+            if (wc.status == IBV_WC_SUCCESS && wc.wr_id == sends_.window.oldest() &&
+                sends_.window.posted() > 0) {
                 entry const e = sends_.window.retire_oldest();
                 if (e.is_last_piece) take_in(*e.op, wc.wr_id, wc, report);
             } else if (wc.status == IBV_WC_SUCCESS && wc.wr_id == verbs::receive_id(receives_.window.oldest()) &&
                        receives_.window.posted() > 0) {
                 take_in(*receives_.window.retire_oldest().op, wc.wr_id, wc, report);
             } else {
-                retire_specially(wc, report);
+                retire_slow(wc, report);
             }
         }
         return report;
     }
-    /// Everything that waits, and everything posted, with `waiting_error` or `posted_error`, unless it has failed before.
-    operation_list fail_all(error_code posted_error, error_code waiting_error);
+    /// Fails all waiting and posted operations with that error; an operation that has an error
+    /// already keeps it.
+    operation_list fail_all(error_code why);
 
     void set_read_depth(std::size_t depth) noexcept;
-    std::size_t read_depth() const noexcept { return sends_.window.read_depth_max(); }
-    /// True if no completion is to come. Work that asked for none may still be in the device's hands.
-    bool is_drained() const noexcept { return sends_.window.signalled() == 0 && receives_.window.posted() == 0; }
-    /// True if there is work on the send queue.
+    /// True if no completion is outstanding. Unsignaled work may still be posted.
+    bool is_drained() const noexcept {
+        return sends_.window.signalled() == 0 && receives_.window.posted() == 0;
+    }
+    /// True if work is posted on the send queue.
     bool is_sending() const noexcept { return sends_.window.posted() > 0; }
-    /// The number of the oldest work on the send queue: while it stays the same, nothing moves.
+    /// The sequence number of the oldest work on the send queue. While it does not change, no send
+    /// has completed.
     std::uint64_t oldest_send() const noexcept { return sends_.window.oldest(); }
-    /// How many operations have come to an end, well or not.
-    std::uint64_t completed() const noexcept { return counts_.operations_completed + counts_.operations_failed; }
+    /// The number of operations that have succeeded or failed.
+    std::uint64_t completed() const noexcept {
+        return counts_.operations_completed + counts_.operations_failed;
+    }
     /// The counters, except for those of the completion queue.
     connection_statistics statistics() const noexcept;
-    /// Every operation there is, for shutdown.
-    void for_each(std::function<void(operation&)> const& visit);
+    /// Visits every operation, for shutdown.
+    void for_each(std::function<void(operation&)> const& visit) { pool_.for_each(visit); }
 
 private:
     struct entry {
         operation* op = nullptr;
         bool is_last_piece = true;
     };
-    // Work requests, and how many of them count against the depth of reads.
+    // A number of work requests, and how many of them count against the read depth.
     struct cost {
         std::size_t pieces = 0;
         std::size_t reads = 0;
@@ -169,13 +184,60 @@ private:
     struct queue {
         machines::work_window<entry> window;
         operation_list waiting;
-        // Of all that wait.
+        // The cost of all waiting operations.
         cost wanted;
     };
     queue& queue_of(operation const& op) noexcept {
         return op.what.kind == operation_kind::receive ? receives_ : sends_;
     }
-    cost cost_of(std::span<request const> what) const noexcept;
+    // True if the request makes one work request with at most one slice.
+    bool is_single(work_request const& what) const noexcept {
+        return what.local.count() <= 1 && what.local.size() <= limits_.bytes_max;
+    }
+    // True for a single request, other than a receive, that can be posted at once.
+    bool is_plain(work_request const& what) const noexcept {
+        return is_single(what) && sends_.waiting.empty() && what.kind < operation_kind::receive &&
+               sends_.window.can_post(verbs::is_read_or_atomic(what.kind));
+    }
+    // True for a single receive for which there is room behind the waiting ones.
+    bool is_plain_receive(work_request const& what) const noexcept {
+        return what.kind == operation_kind::receive && is_single(what) &&
+               has_room_for(receives_, {1, 0});
+    }
+    // Checks the kind and the first slice of a request, which is sufficient for a plain one.
+    // Returns the reason for a refusal.
+    errc plain_refusal(work_request const& what) const noexcept {
+        if (what.problem != errc{}) return what.problem;
+        if ((kinds_ >> static_cast<unsigned>(what.kind) & 1U) == 0) return kind_refusal(what.kind);
+        return check(what.local.front(), domain_, verbs::local_rights(what.kind));
+    }
+    template <class Place, class Start>
+    errc begin(errc problem, turn when, Place const& place, Start const& start_it) {
+        if (problem != errc{}) return problem;
+        operation* const op = pool_.take();
+        if (op == nullptr) return when == turn::now ? errc::would_block : errc::queue_full;
+        place(*op);
+        start_it(*op);
+        return {};
+    }
+    errc kind_refusal(operation_kind kind) const noexcept;
+    errc refusal(work_request const& what) const noexcept;
+    [[gnu::noinline]] errc refusal(std::span<work_request const> what, turn when) const noexcept;
+
+    // Builds the work request at once and does not keep the request.
+    void start_plain(operation& op, work_request const& what) noexcept {
+        op.is_single = true;
+        op.what.kind = what.kind;
+        append_single(op, what, verbs::is_read_or_atomic(what.kind));
+    }
+    void start_plain_receive(operation& op, work_request const& what) noexcept {
+        op.is_single = true;
+        op.what = what;
+        wait_in(receives_, op, {1, 0});
+    }
+    [[gnu::noinline]] void start_slow(operation& op, std::span<work_request const> what) noexcept;
+
+    cost cost_of(std::span<work_request const> what) const noexcept;
     static void wait_in(queue& q, operation& op, cost const& c) noexcept {
         op.pieces_left = c.pieces;
         op.reads_left = c.reads;
@@ -188,8 +250,8 @@ private:
         return q.wanted.pieces + c.pieces <= q.window.room() &&
                (c.reads == 0 || q.wanted.reads + c.reads <= q.window.read_room());
     }
-    error_code pump_sends(verbs::queue_pair& qp, operation_list& refused);
-    void pump_receives(verbs::queue_pair& qp, operation_list& refused);
+    error_code post_queued_sends(verbs::queue_pair& qp, operation_list& refused);
+    void post_queued_receives(verbs::queue_pair& qp, operation_list& refused);
     void gather_sends();
     std::size_t gather_receives();
     bool cut_next(operation& op, std::size_t index);
@@ -197,31 +259,33 @@ private:
         return atomic_results_.data() + sequence % sends_.window.size() * sizeof(std::uint64_t);
     }
     void give_result_place(ibv_send_wr& wr, std::uint64_t sequence) noexcept;
+    void append_window(operation& op) noexcept;
     void send_inline(ibv_send_wr& wr) noexcept;
-    bool is_full(int code) const noexcept;
     void refuse_reads(operation_list& refused);
     void refuse(operation& op, error_code ec, operation_list& refused);
-    error_code recover(int refusal, operation_list& refused);
-    operation* built_operation(std::size_t index) const noexcept;
-    void take_back_from(std::size_t first) noexcept;
-    static void rebuild_request(request& what, ibv_send_wr const& wr) noexcept;
-    [[gnu::noinline]] void retire_specially(ibv_wc const& wc, completion_report& report) noexcept;
+    enum class recovery : std::uint8_t { posts_on, waits, broken };
+    recovery recover(int refusal, operation_list& refused);
+    void append_again(std::size_t from, operation& op, bool is_read, bool is_last) noexcept;
+    bool is_first_piece(operation const& op, std::size_t index) const noexcept;
+    void take_off_account(std::size_t first) noexcept;
+    [[gnu::noinline]] void retire_slow(ibv_wc const& wc, completion_report& report) noexcept;
     void note_failure(completion_report& report, ibv_wc const& wc) noexcept;
     void fail(operation& op, error_code ec) noexcept;
-    void succeed_specially(operation& op, std::uint64_t sequence, ibv_wc const& completion) noexcept;
+    void succeed_slow(operation& op, std::uint64_t sequence, ibv_wc const& completion) noexcept;
 
-    // What an operation still wanted is wanted no longer, and its place is another's.
+    // Removes the operation from the account of its queue and of the pool, which frees its place.
     void leave(operation& op) noexcept {
         if (op.pieces_left > 0) {
             queue& q = queue_of(op);
             q.wanted.pieces -= std::exchange(op.pieces_left, 0);
             q.wanted.reads -= std::exchange(op.reads_left, 0);
         }
-        op.is_done = true;
-        --in_use_;
+        pool_.leave(op);
     }
-    // An operation that has come to its end, by its last piece.
-    void take_in(operation& op, std::uint64_t sequence, ibv_wc const& completion, completion_report& report) noexcept {
+    // Completes an operation; called for its last piece.
+    void take_in(
+        operation& op, std::uint64_t sequence, ibv_wc const& completion, completion_report& report
+    ) noexcept {
         if (op.code.failed()) {
             fail(op, op.code);
         } else {
@@ -229,16 +293,18 @@ private:
         }
         report.done.push_back(op);
     }
-    // The result of an operation that has been carried out.
+    // Sets the result of a successful operation.
     void succeed(operation& op, std::uint64_t sequence, ibv_wc const& completion) noexcept {
         ++counts_.operations_completed;
         leave(op);
-        if (!op.is_single || op.what.kind > operation_kind::read) return succeed_specially(op, sequence, completion);
+        if (!op.is_single || op.what.kind > operation_kind::read)
+            return succeed_slow(op, sequence, completion);
         op.result.bytes = op.size_bytes;
-        (op.what.kind == operation_kind::read ? counts_.bytes_read : counts_.bytes_sent) += op.result.bytes;
+        (op.what.kind == operation_kind::read ? counts_.bytes_read : counts_.bytes_sent) +=
+            op.result.bytes;
     }
 
-    // Takes a place in the list of the next doorbell, and in the window. REQUIRES: room in both.
+    // Adds a work request to the next doorbell's list and to the window. REQUIRES: room in both.
     void append(operation& op, bool is_read, bool is_last, ibv_send_wr& wr) noexcept {
         bool const is_signalled = policy_.decide(is_read, is_last && op.is_pending());
         std::uint64_t const sequence = sends_.window.post({&op, is_last}, is_read, is_signalled);
@@ -256,13 +322,14 @@ private:
         op.is_posted = true;
         ++built_;
     }
-    void append_single(operation& op, request const& what, bool is_read) noexcept {
-        op.size_bytes = what.local.size_bytes();
+    void append_single(operation& op, work_request const& what, bool is_read) noexcept {
+        op.size_bytes = what.local.size();
         ibv_send_wr& wr = send_list_[built_];
         verbs::build_single(wr, send_segments_[built_ * limits_.segments_max], what);
         append(op, is_read, true, wr);
     }
-    // Hands the list to the device; 0, or what it answers. Then `built_` and `bad_` tell what it left.
+    // Posts the list. Returns 0 or the device's error code; after an error `bad_` is the first of
+    // the `built_` work requests that was not posted.
     int post_built(verbs::queue_pair& qp) noexcept {
         ibv_send_wr& last = send_list_[built_ - 1];
         ibv_send_wr* const next = std::exchange(last.next, nullptr);
@@ -275,12 +342,13 @@ private:
         return 0;
     }
 
-    std::unique_ptr<operation[]> operations_;
-    std::size_t operation_count_ = 0;
-    operation_list free_;
-    std::size_t in_use_ = 0;
-    std::size_t in_use_max_ = 0;
+    operation_pool pool_;
+    data_phase phase_ = data_phase::closed;
+    // A bit for each kind of operation that may be started now.
+    std::uint32_t kinds_ = 0;
+    verbs::domain const* domain_ = nullptr;
     shared_receives* shared_ = nullptr;
+    std::uint64_t message_bytes_max_ = 0;
     verbs::piece_limits limits_;
     std::size_t receive_segments_max_ = 0;
     std::uint32_t inline_bytes_max_ = 0;
@@ -291,10 +359,11 @@ private:
     connection_statistics counts_;
     std::uint64_t unsignalled_ = 0;
 
-    // One doorbell's worth of work requests, each linked to the next, their segments, and, for pieces of an operation, how far
-    // that was before. Whose they are, the window knows.
+    // The linked work requests of one doorbell with their segments, and for each piece of an
+    // operation how far the operation was posted before it. The window maps a work request to its
+    // operation.
     std::size_t built_ = 0;
-    // Of the last doorbell, if the device refused it.
+    // The error code of the last doorbell, if the device refused it.
     int refusal_ = 0;
     ibv_send_wr* bad_ = nullptr;
     std::unique_ptr<ibv_send_wr[]> send_list_;

@@ -1,5 +1,5 @@
-// operation_list.hpp — operations in a row, and what is done with them by whoever keeps them: their handlers are put in place
-// and called in one way, for a connection's own queues and for shared ones.
+// operation_list.hpp — a list of operations, and the functions that store and call their handlers;
+// for a connection's own queues and for shared receive queues.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -13,7 +13,7 @@
 
 namespace rcverbs::detail {
 
-/// A first-in-first-out list of operations, linked through them.
+/// An intrusive first-in-first-out list of operations.
 class operation_list {
 public:
     bool empty() const noexcept { return first_ == nullptr; }
@@ -35,7 +35,7 @@ public:
         if (first_ == nullptr) last_ = nullptr;
         return op;
     }
-    /// Takes one out of the middle; false if it is not on the list.
+    /// Removes one operation; false if it is not on the list.
     bool remove(operation& op) noexcept;
     /// Appends another list's operations and leaves it empty.
     void append(operation_list& other) noexcept {
@@ -44,7 +44,7 @@ public:
         last_ = other.last_;
         other = {};
     }
-    /// Takes this one and all behind it away.
+    /// Removes and returns this operation and all behind it. REQUIRES: it is on the list.
     operation_list split_from(operation& op) noexcept;
 
 private:
@@ -52,12 +52,16 @@ private:
     operation* last_ = nullptr;
 };
 
-/// Puts a handler into its place, with its cancellation: `owner->cancel(op, use, type)`, as long as there is an owner.
+/// Stores a handler in the operation and connects its cancellation slot to `owner->cancel(op, use,
+/// type)`, as long as the owner exists.
 template <class Owner>
 void place_handler(
-    handler_source source, operation& op, boost::asio::any_io_executor const& io, std::weak_ptr<Owner> owner
+    handler_source source,
+    operation& op,
+    boost::asio::any_io_executor const& io,
+    std::weak_ptr<Owner> owner
 ) {
-    // Looked at before the handler moves.
+    // Read before the handler is moved.
     boost::asio::cancellation_slot slot;
     if (source.actions->slot != nullptr) slot = source.actions->slot(source.handler);
     source.actions->place(source.handler, op, io);
@@ -67,10 +71,13 @@ void place_handler(
     });
 }
 
-/// Calls the handlers of operations that are done, and then `end(called, left)`: also if a handler throws through here, and then
-/// some are left to be called elsewhere. Not all work has a handler, and one of them may destroy the others.
+/// Calls the handlers of completed operations, then `end(called, left)`. If a handler throws,
+/// `left` holds the operations whose handlers are still to be called. An operation may have no
+/// handler, and a handler may destroy the other handlers. Handlers of other executors are sent
+/// there.
 template <class End>
-void call_handlers(operation_list done, boost::asio::any_io_executor const& io, End const& end) {
+void call_handlers(operation_list done, End const& end) {
+    outgoing_parcels outgoing;
     struct calling {
         operation_list done;
         operation* next;
@@ -85,8 +92,9 @@ void call_handlers(operation_list done, boost::asio::any_io_executor const& io, 
     calling c{done, done.front(), end};
     while (c.next != nullptr) {
         operation& op = *std::exchange(c.next, c.next->next);
-        if (op.is_pending()) op.complete(io);
+        if (op.is_pending()) op.complete(outgoing);
     }
+    outgoing.send();
 }
 
 }  // namespace rcverbs::detail

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
-#include "connection/core.hpp"
+#include "connection/option_problems.hpp"
+#include "error/option_check.hpp"
+#include "machines/liveness.hpp"
 #include "verbs/queue_pair.hpp"
 
 namespace rcverbs {
@@ -13,52 +15,96 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 bool is_positive(milliseconds d) noexcept { return d > milliseconds{0}; }
-bool is_limit(milliseconds d) noexcept { return d >= milliseconds{0}; }
 
-// How long a queue pair goes on sending again. The timer of the specification runs for one to four times its value.
-// Source: InfiniBand specification, local ACK timeout.
+// The longest time for which a queue pair retries. By the specification the timer runs for one to
+// four times its value. Source: InfiniBand specification, local ACK timeout.
 nanoseconds retrying(nanoseconds ack_timeout, unsigned retry_count) noexcept {
-    return verbs::decode_ack_timeout(verbs::encode_ack_timeout(ack_timeout)) * 4 * (retry_count + 1);
+    return verbs::decode_ack_timeout(verbs::encode_ack_timeout(ack_timeout)) * 4 *
+           (retry_count + 1);
 }
 
 }  // namespace
 
-error_code detail::validate(connection_options const& o) noexcept {
-    bool const deadlines = is_positive(o.resolve_address_deadline) && is_positive(o.resolve_route_deadline) &&
-                           is_positive(o.connect_deadline) && is_positive(o.disconnect_deadline) &&
-                           is_positive(o.drain_deadline) && is_limit(o.stall_timeout) && is_limit(o.idle_timeout) &&
-                           is_limit(o.keepalive_interval);
-    bool const counts = o.rnr_retry_count <= 7 && o.retry_count <= 6 && o.send_queue_depth > 0 &&
-                        o.receive_queue_depth > 0 && o.send_segments_max > 0 && o.receive_segments_max > 0;
-    bool const times = o.ack_timeout >= nanoseconds{4096} && o.ack_timeout <= std::chrono::seconds{8800} &&
-                       o.min_rnr_timer >= std::chrono::microseconds{10} &&
-                       o.min_rnr_timer <= std::chrono::microseconds{655360} &&
-                       o.polling.spin >= nanoseconds{0};
-    bool const placement = (o.progress == progress_on::poller || !o.shared_poller.is_open()) &&
-                           !(o.private_domain && (o.shared_receives.is_valid() || o.domain.is_open()));
-    return deadlines && counts && times && placement ? error_code{} : make_error_code(errc::invalid_option);
+bool detail::has_domain(placement_options const& o, domain_sharing how) noexcept {
+    auto const* const chosen = std::get_if<domain_sharing>(&o.domain);
+    return chosen != nullptr && *chosen == how;
+}
+
+std::string detail::problem_of(connection_options const& o) {
+    constexpr milliseconds least{1};
+    auto const* const given = std::get_if<protection_domain>(&o.placement.domain);
+    option_check check{"connection_options"};
+    check.within("queue_pair.rnr_retry_count", o.queue_pair.rnr_retry_count, 0, 7)
+        .within("queue_pair.retry_count", o.queue_pair.retry_count, 0, 6)
+        .within(
+            "queue_pair.ack_timeout",
+            o.queue_pair.ack_timeout,
+            nanoseconds{4096},
+            std::chrono::seconds{8800}
+        )
+        .within(
+            "queue_pair.min_rnr_timer",
+            o.queue_pair.min_rnr_timer,
+            std::chrono::microseconds{10},
+            std::chrono::microseconds{655'360}
+        )
+        .from("queue_pair.send_queue_depth", o.queue_pair.send_queue_depth, 1)
+        .from("queue_pair.receive_queue_depth", o.queue_pair.receive_queue_depth, 1)
+        .from("queue_pair.send_segments_max", o.queue_pair.send_segments_max, 1)
+        .from("queue_pair.receive_segments_max", o.queue_pair.receive_segments_max, 1)
+        .from("deadlines.resolve_address", o.deadlines.resolve_address, least)
+        .from("deadlines.resolve_route", o.deadlines.resolve_route, least)
+        .from("deadlines.connect", o.deadlines.connect, least)
+        .from("deadlines.disconnect", o.deadlines.disconnect, least)
+        .from("deadlines.drain", o.deadlines.drain, least)
+        .from("liveness.stall_timeout", o.liveness.stall_timeout, milliseconds{0})
+        .from("liveness.keepalive_interval", o.liveness.keepalive_interval, milliseconds{0})
+        .from("liveness.idle_timeout", o.liveness.idle_timeout, milliseconds{0})
+        .from("polling.spin", o.polling.spin, nanoseconds{0})
+        .within("placement.flow_label", o.placement.flow_label, 0, 0xFFFFF)
+        .that(
+            !has_domain(o.placement, domain_sharing::isolated) ||
+                !o.placement.shared_receives.is_valid(),
+            "placement.domain",
+            "is isolated, which does not go with shared_receives"
+        )
+        .that(!given || given->is_open(), "placement.domain", "is not open");
+    return check.problem();
+}
+
+error_code detail::validate(connection_options const& o) {
+    return problem_of(o).empty() ? error_code{} : make_error_code(errc::invalid_option);
 }
 
 detection_time worst_case_detection(connection_options const& o) noexcept {
-    milliseconds const period = machines::liveness::look_period({o.stall_timeout, o.keepalive_interval, o.idle_timeout});
-    auto const latest = [period](milliseconds limit) -> nanoseconds { return machines::liveness::latest(limit, period); };
-    nanoseconds busy = retrying(o.ack_timeout, o.retry_count);
-    if (is_positive(o.stall_timeout)) busy = std::min(busy, latest(o.stall_timeout));
+    milliseconds const period = machines::liveness::look_period(
+        {o.liveness.stall_timeout, o.liveness.keepalive_interval, o.liveness.idle_timeout}
+    );
+    auto const latest = [period](milliseconds limit) -> nanoseconds {
+        return machines::liveness::latest(limit, period);
+    };
+    nanoseconds busy = retrying(o.queue_pair.ack_timeout, o.queue_pair.retry_count);
+    if (is_positive(o.liveness.stall_timeout))
+        busy = std::min(busy, latest(o.liveness.stall_timeout));
     nanoseconds idle = nanoseconds::max();
-    if (is_positive(o.keepalive_interval)) idle = latest(o.keepalive_interval) + busy;
-    if (is_positive(o.idle_timeout)) idle = std::min(idle, latest(o.idle_timeout));
+    if (is_positive(o.liveness.keepalive_interval))
+        idle = latest(o.liveness.keepalive_interval) + busy;
+    if (is_positive(o.liveness.idle_timeout))
+        idle = std::min(idle, latest(o.liveness.idle_timeout));
     return {busy, idle};
 }
 
 void detect_within(connection_options& o, milliseconds within) {
     if (within < detect_within_min || within > detect_within_max) {
-        throw boost::system::system_error{errc::invalid_option, "detect_within"};
+        throw boost::system::system_error{
+            errc::invalid_option, "detect_within() takes 10 ms to an hour"};
     }
-    // Half of it to notice that nothing comes, half of it to try again.
-    unsigned const share = 2 * 4 * (o.retry_count + 1U);
-    o.ack_timeout = verbs::decode_ack_timeout(verbs::ack_timeout_within(nanoseconds{within} / share));
-    // One look, an eighth of it, comes on top.
-    o.keepalive_interval = std::max(within * 3 / 8, milliseconds{1});
+    // Half of the time to detect silence, half for the retries.
+    unsigned const share = 2 * 4 * (o.queue_pair.retry_count + 1U);
+    o.queue_pair.ack_timeout =
+        verbs::decode_ack_timeout(verbs::ack_timeout_within(nanoseconds{within} / share));
+    // Detection takes up to one check period more, which is an eighth of this interval.
+    o.liveness.keepalive_interval = std::max(within * 3 / 8, milliseconds{1});
 }
 
 }  // namespace rcverbs

@@ -6,29 +6,36 @@
 #include <algorithm>
 #include <utility>
 
-#include "connection/quarantine.hpp"
+#include "connection/leaked_resources.hpp"
+#include "error/option_check.hpp"
+#include "progress/executors.hpp"
 #include "verbs/errno_map.hpp"
 #include "verbs/region_record.hpp"
+#include "verbs/work_request.hpp"
 
 namespace rcverbs::detail {
 
 namespace asio = boost::asio;
 
-shared_receives::shared_receives(asio::io_context& context, shared_receive_options options)
-    : registry_{asio::use_service<registry>(context)}, options_{std::move(options)} {
-    if (!options_.executor) options_.executor = context.get_executor();
-}
+shared_receives::shared_receives(place const& where, shared_receive_options const& options)
+    : thread_{progress::thread_of(where.executor)},
+      service_{io_object_service::of(where.executor)},
+      given_{where.executor},
+      executor_{progress::in_order(given_)},
+      options_{options} {}
 
 shared_receives::~shared_receives() {
-    if (!is_shut_down_) registry_.remove(this);
+    if (!is_shut_down_) service_.remove(this);
 }
 
-std::shared_ptr<shared_receives> shared_receives::make(asio::io_context& context, shared_receive_options options) {
-    if (options.depth == 0 || options.segments_max == 0) {
-        throw boost::system::system_error{errc::invalid_option, "shared receive queue"};
-    }
-    auto made = std::make_shared<shared_receives>(context, std::move(options));
-    made->registry_.add(made);
+std::shared_ptr<shared_receives> shared_receives::make(
+    place const& where, shared_receive_options const& options
+) {
+    option_check check{"shared_receive_options"};
+    check.from("depth", options.depth, 1).from("segments_max", options.segments_max, 1);
+    throw_if_refused(check.problem());
+    auto made = std::make_shared<shared_receives>(where, options);
+    made->service_.add(made);
     return made;
 }
 
@@ -41,7 +48,8 @@ void shared_receives::attach(std::shared_ptr<verbs::domain> const& domain, error
         if (domain != domain_) ec = errc::foreign_domain;
     } else {
         device_limits const& device = domain->on().limits();
-        std::uint32_t const depth_max = std::min(device.shared_receive_depth_max, device.completion_queue_depth_max / 2);
+        std::uint32_t const depth_max =
+            std::min(device.shared_receive_depth_max, device.completion_queue_depth_max / 2);
         if (depth_max == 0) {
             ec = boost::system::errc::make_error_code(boost::system::errc::operation_not_supported);
             return;
@@ -59,10 +67,7 @@ void shared_receives::attach(std::shared_ptr<verbs::domain> const& domain, error
         free_slots_.reserve(depth_);
         segments_.resize(segments_max_);
         for (std::uint32_t i = depth_; i-- > 0;) free_slots_.push_back(i);
-        // Those whose handlers are being called may be as many as are posted.
-        operation_count_ = std::size_t{2} * depth_ + options_.waiting_max;
-        operations_ = std::make_unique<operation[]>(operation_count_);
-        for (std::size_t i = 0; i < operation_count_; ++i) free_.push_back(operations_[i]);
+        pool_ = operation_pool{std::size_t{depth_} + options_.waiting_max, depth_};
     }
     if (!ec) ++users_;
 }
@@ -77,7 +82,7 @@ void shared_receives::detach() noexcept {
     if (is_closed_) release_all(lock);
 }
 
-errc shared_receives::start(request const& what, turn when, handler_source source) {
+errc shared_receives::start(work_request const& what, turn when, handler_source source) {
     guard lock{mutex_};
     if (queue_ == nullptr || is_closed_ || is_shut_down_) return errc::not_connected;
     for (std::size_t i = 0; i < what.local.count(); ++i) {
@@ -86,13 +91,10 @@ errc shared_receives::start(request const& what, turn when, handler_source sourc
     }
     if (verbs::count_segments(what) > segments_max_) return errc::too_many_segments;
     if (when == turn::now && (free_slots_.empty() || !waiting_.empty())) return errc::would_block;
-    operation* const op = in_use_ < depth_ + options_.waiting_max ? free_.pop_front() : nullptr;
+    operation* const op = pool_.take();
     if (op == nullptr) return errc::queue_full;
-    ++in_use_;
-    op->begin_use();
     op->what = what;
-    // No executor is the operation's own here: one that a handler has is kept at work and used.
-    place_handler(source, *op, {}, weak_from_this());
+    place_handler(source, *op, given_, weak_from_this());
     waiting_.push_back(*op);
     operation_list refused;
     post_waiting(refused);
@@ -101,7 +103,7 @@ errc shared_receives::start(request const& what, turn when, handler_source sourc
     return {};
 }
 
-// Posts what waits, as far as there are slots. What the device refuses fails.
+// Posts waiting receives as far as there are slots. A receive that the device refuses fails.
 void shared_receives::post_waiting(operation_list& refused) {
     while (!waiting_.empty() && !free_slots_.empty()) {
         operation& op = *waiting_.pop_front();
@@ -110,7 +112,8 @@ void shared_receives::post_waiting(operation_list& refused) {
         verbs::build(wr, segments_.data(), op.what);
         wr.wr_id = verbs::shared_receive_id(number);
         ibv_recv_wr* bad = nullptr;
-        if (error_code const ec = verbs::from_returned_code(ibv_post_srq_recv(queue_.get(), &wr, &bad))) {
+        if (error_code const ec =
+                verbs::from_returned_code(ibv_post_srq_recv(queue_.get(), &wr, &bad))) {
             end(op, ec);
             refused.push_back(op);
             continue;
@@ -144,7 +147,7 @@ void shared_receives::complete(operation_list taken, asio::any_io_executor const
         if (queue_ != nullptr && !is_closed_) post_waiting(refused);
     }
     if (!refused.empty()) post_handlers(refused);
-    if (running == options_.executor) {
+    if (running == given_ && executor_ == given_) {
         call_handlers(taken);
     } else {
         post_handlers(taken);
@@ -152,22 +155,21 @@ void shared_receives::complete(operation_list taken, asio::any_io_executor const
 }
 
 void shared_receives::call_handlers(operation_list done) {
-    detail::call_handlers(done, {}, [this](operation_list& called, operation_list const& left) {
+    detail::call_handlers(done, [this](operation_list& called, operation_list const& left) {
         if (!left.empty()) post_handlers(left);
         guard const lock{mutex_};
-        free_.append(called);
+        pool_.release(called);
     });
 }
 
 void shared_receives::post_handlers(operation_list done) {
-    asio::post(options_.executor, [self = shared_from_this(), done] { self->call_handlers(done); });
+    asio::post(executor_, [self = shared_from_this(), done] { self->call_handlers(done); });
 }
 
 void shared_receives::end(operation& op, error_code ec) noexcept {
     op.code = ec;
     op.result = {};
-    op.is_done = true;
-    --in_use_;
+    pool_.leave(op);
 }
 
 void shared_receives::end_all(operation_list const& list, error_code ec) noexcept {
@@ -176,7 +178,8 @@ void shared_receives::end_all(operation_list const& list, error_code ec) noexcep
 
 void shared_receives::cancel(operation& op, std::uint32_t use, asio::cancellation_type type) {
     guard lock{mutex_};
-    if (op.use != use || op.is_done || is_shut_down_ || type == asio::cancellation_type::none) return;
+    if (op.use != use || op.is_done || is_shut_down_ || type == asio::cancellation_type::none)
+        return;
     if (!waiting_.remove(op)) return;
     end(op, asio::error::operation_aborted);
     lock.unlock();
@@ -195,18 +198,23 @@ void shared_receives::close() noexcept {
     if (!aborted.empty()) post_handlers(aborted);
 }
 
-// No queue pair takes from it any more: once it is destroyed the memory is the callers' again.
+// Called when no queue pair is attached any more. Once the queue is destroyed, the device does not
+// use the buffers any more.
 void shared_receives::release_all(guard& lock) {
-    bool const is_kept = queue_ != nullptr && verbs::from_returned_code(ibv_destroy_srq(queue_.release()));
+    bool const is_kept =
+        queue_ != nullptr && verbs::from_returned_code(ibv_destroy_srq(queue_.release()));
     operation_list left = std::exchange(waiting_, {});
     for (operation* const op : slots_) {
         if (op != nullptr) left.push_back(*op);
     }
     slots_.clear();
     free_slots_.clear();
-    end_all(left, is_kept ? make_error_code(errc::not_drained) : error_code{asio::error::operation_aborted});
-    // A queue that cannot be destroyed keeps its domain for ever.
-    if (is_kept) keep_for_ever({nullptr, domain_, nullptr});
+    end_all(
+        left,
+        is_kept ? make_error_code(errc::not_drained) : error_code{asio::error::operation_aborted}
+    );
+    // A queue that cannot be destroyed still needs its domain, so the domain is leaked.
+    if (is_kept) leak({nullptr, domain_, nullptr});
     lock.unlock();
     if (!left.empty()) post_handlers(left);
 }
@@ -215,7 +223,8 @@ void shared_receives::shut_down() noexcept {
     {
         guard const lock{mutex_};
         is_shut_down_ = true;
-        // The last of the connections, which are shut down in any order, leaves nothing behind.
+        // Connections are shut down in any order. If one is still attached, the last to detach
+        // calls drop_all().
         if (users_ > 0) return;
     }
     drop_all();
@@ -224,8 +233,11 @@ void shared_receives::shut_down() noexcept {
 void shared_receives::drop_all() noexcept {
     queue_.reset();
     domain_.reset();
-    options_.executor = {};
-    for (std::size_t i = 0; i < operation_count_; ++i) operations_[i].drop();
+    if (thread_ == nullptr) {
+        given_ = {};
+        executor_ = {};
+    }
+    pool_.for_each([](operation& op) { op.drop(); });
 }
 
 protection_domain shared_receives::domain() const {
@@ -239,32 +251,36 @@ std::uint32_t shared_receives::credits() const {
 }
 
 errc start_receive(
-    std::shared_ptr<shared_receives> const& queue, request const& what, turn when, handler_source source
+    std::shared_ptr<shared_receives> const& queue,
+    work_request const& what,
+    turn when,
+    handler_source source
 ) {
     return queue->start(what, when, source);
 }
 
-asio::any_io_executor executor_of(shared_receives const& queue) noexcept { return queue.executor(); }
-
-}  // namespace rcverbs::detail
-
-namespace rcverbs {
-
-// What the copies share: with the last of them the queue is closed, though connections may still hold it.
-struct shared_receive_queue::handle {
-    std::shared_ptr<detail::shared_receives> queue;
-    ~handle() { queue->close(); }
-};
-
-shared_receive_queue::shared_receive_queue(boost::asio::io_context& context, shared_receive_options options)
-    : handle_{new handle{detail::shared_receives::make(context, std::move(options))}} {}
-
-void shared_receive_queue::close() noexcept {
-    if (handle_ != nullptr) handle_->queue->close();
+asio::any_io_executor executor_of(shared_receives const& queue) noexcept {
+    return queue.executor();
 }
 
-protection_domain shared_receive_queue::domain() const { return handle_->queue->domain(); }
-std::uint32_t shared_receive_queue::credits() const { return handle_->queue->credits(); }
-std::shared_ptr<detail::shared_receives> const& shared_receive_queue::queue() const noexcept { return handle_->queue; }
+// The copies of a handle share this object. The last copy closes the queue, even if connections
+// still hold it.
+std::shared_ptr<shared_receives> shared_queue_calls::make(
+    place const& where, shared_receive_options const& options
+) {
+    auto const made = shared_receives::make(where, options);
+    struct handle {
+        std::shared_ptr<shared_receives> queue;
+        ~handle() { queue->close(); }
+    };
+    std::shared_ptr<handle> const kept{new handle{made}};
+    return {kept, made.get()};
+}
 
-}  // namespace rcverbs
+void shared_queue_calls::close(shared_receives& queue) noexcept { queue.close(); }
+protection_domain shared_queue_calls::domain(shared_receives const& queue) {
+    return queue.domain();
+}
+std::uint32_t shared_queue_calls::credits(shared_receives const& queue) { return queue.credits(); }
+
+}  // namespace rcverbs::detail

@@ -1,11 +1,11 @@
-// shared_receives.hpp — the receives of a shared receive queue: which wait, which are posted, which are done.
+// shared_receives.hpp — the receives of a shared receive queue: queues, posts and completes them.
 //
-// Receives that are posted have a slot each, whose number is their work request's id, since they complete in the order of the
-// connections' queues and not in their own. Connections attach when their queue pair is made, hand over the completions that
-// are for this queue, and detach when their queue pair is gone. One lock guards it; no other is taken under it.
+// Each posted receive has a slot, whose number is the id of its work request: receives complete in
+// the order of the connections' queues, not in the order of posting. A connection attaches before
+// it creates its queue pair, hands over the completions that belong to this queue, and detaches
+// after its queue pair is destroyed. One lock guards everything; no other lock is taken while it is
+// held.
 #pragma once
-
-#include <boost/asio/io_context.hpp>
 
 #include <memory>
 #include <span>
@@ -13,39 +13,46 @@
 
 #include <rcverbs/shared_receive_queue.hpp>
 
-#include "connection/data_path.hpp"
-#include "connection/registry.hpp"
+#include "connection/operation_list.hpp"
+#include "connection/operation_pool.hpp"
+#include "connection/io_object_service.hpp"
 #include "progress/light_mutex.hpp"
 #include "verbs/domain.hpp"
 
 namespace rcverbs::detail {
 
-class shared_receives final : public std::enable_shared_from_this<shared_receives>, public registered {
+class shared_receives final : public std::enable_shared_from_this<shared_receives>,
+                              public io_object {
 public:
-    static std::shared_ptr<shared_receives> make(boost::asio::io_context& context, shared_receive_options options);
-    shared_receives(boost::asio::io_context& context, shared_receive_options options);
+    static std::shared_ptr<shared_receives> make(
+        place const& where, shared_receive_options const& options
+    );
+    shared_receives(place const& where, shared_receive_options const& options);
     ~shared_receives();
 
-    boost::asio::any_io_executor const& executor() const noexcept { return options_.executor; }
+    /// The default executor of the handlers, which runs them one at a time.
+    boost::asio::any_io_executor const& executor() const noexcept { return executor_; }
     protection_domain domain() const;
     std::uint32_t credits() const;
 
-    errc start(request const& what, turn when, handler_source source);
+    errc start(work_request const& what, turn when, handler_source source);
     void close() noexcept;
-    /// Takes an operation back that waits, if it still is in that use. One that is posted stays.
+    /// Cancels op if its use count still matches and it is not posted.
     void cancel(operation& op, std::uint32_t use, boost::asio::cancellation_type type);
 
-    /// A connection of this domain is about to make its queue pair: makes the queue, if there is none yet.
+    /// Called before a connection of this domain creates its queue pair. Creates the shared receive
+    /// queue if it does not exist yet.
     void attach(std::shared_ptr<verbs::domain> const& domain, error_code& ec);
-    /// Its queue pair is gone, or was not made.
+    /// Called after the connection's queue pair was destroyed, or could not be created.
     void detach() noexcept;
     /// The verbs object. REQUIRES: attached.
     ibv_srq* get() const noexcept { return queue_.get(); }
-    /// How many completions of this queue there can be at a time. REQUIRES: attached.
+    /// The largest number of outstanding completions of this queue. REQUIRES: attached.
     std::uint32_t depth() const noexcept { return depth_; }
-    /// A completion that is for this queue: the operation to be completed.
+    /// Returns the operation that a completion of this queue belongs to; null if there is none.
     operation* take(ibv_wc const& completion) noexcept;
-    /// Calls the handlers of what has been taken, here if this is `running`, and posts what waits.
+    /// Posts waiting receives, and calls the handlers of `taken`: directly if `running` is the
+    /// executor, otherwise by posting them.
     void complete(operation_list taken, boost::asio::any_io_executor const& running);
 
 private:
@@ -60,8 +67,12 @@ private:
     void post_handlers(operation_list done);
     void call_handlers(operation_list done);
 
-    registry& registry_;
-    shared_receive_options options_;
+    std::shared_ptr<progress::poller_thread> const thread_;
+    io_object_service& service_;
+    // The program's executor, and the same executor running one function at a time.
+    boost::asio::any_io_executor given_;
+    boost::asio::any_io_executor executor_;
+    shared_receive_options const options_;
 
     mutable progress::light_mutex mutex_;
     std::shared_ptr<verbs::domain> domain_;
@@ -72,12 +83,9 @@ private:
     bool is_closed_ = false;
     bool is_shut_down_ = false;
 
-    std::unique_ptr<operation[]> operations_;
-    std::size_t operation_count_ = 0;
-    operation_list free_;
+    operation_pool pool_;
     operation_list waiting_;
-    std::size_t in_use_ = 0;
-    // Of the work request that is being posted.
+    // The segments of the work request that is being posted.
     std::vector<ibv_sge> segments_;
     // By number; null where a slot is free.
     std::vector<operation*> slots_;

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <fstream>
 
-#include "error/described.hpp"
+#include "error/detailed_error.hpp"
 #include "error/symbols.hpp"
 
 namespace rcverbs {
@@ -51,8 +51,15 @@ namespace {
 
 std::string memlock_limit() {
     rlimit limit{};
-    if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "as much as it likes";
+    if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+        return "any amount";
     return std::to_string(limit.rlim_cur / 1024) + " KiB";
+}
+
+// With a limit of 0 the kernel fails with EPERM. Source: can_do_mlock() in mm/mlock.c.
+bool may_lock_nothing() {
+    rlimit limit{};
+    return ::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur == 0;
 }
 
 // The kernel counts registered memory as pinned. Source: proc(5), VmPin.
@@ -66,26 +73,45 @@ std::string pinned_memory() {
     return "an unknown amount";
 }
 
-// What helps against an errno at a step; empty if nothing is known. The codes of ours and of the completions and events
-// say it themselves.
+// The remedy for an errno at a step, as a sentence; empty if none is known. The messages of the
+// library's own codes contain theirs.
 std::string remedy(step where, int number) {
     switch (number) {
     case ENETUNREACH:
-    case EHOSTUNREACH: return "no route leads there; check the address, and that an RDMA network interface is in its network";
+    case EHOSTUNREACH:
+        return "No route leads there: check the address, and that an RDMA network interface is in "
+               "its network";
     case ENODEV:
     case ENOENT:
-        return "no RDMA device, or the kernel modules are not loaded; try: modprobe rdma_ucm, ls /dev/infiniband, rdma link";
-    case EACCES:
-    case EPERM: return "no right to use the device; check the files in /dev/infiniband";
-    case EADDRINUSE: return "another program listens there; choose another port";
-    case EADDRNOTAVAIL: return "that address is not of an RDMA network interface, or another program listens at its port";
+        return "There is no RDMA device, or the kernel modules are not loaded: try modprobe "
+               "rdma_ucm, "
+               "ls /dev/infiniband, rdma link";
+    case EACCES: return "This user may not use the device: check the files in /dev/infiniband";
+    case EPERM:
+        if (may_lock_nothing())
+            return "This process may lock no memory (RLIMIT_MEMLOCK is 0): raise it with ulimit -l";
+        return "This user may not use the device: check the files in /dev/infiniband";
+    case EAGAIN:
+        return "No more threads can be started: raise the limit with ulimit -u, or let connections "
+               "share a polling thread";
+    case EADDRINUSE: return "Another program listens there: choose another port";
+    case EADDRNOTAVAIL:
+        return "The address belongs to no RDMA network interface, or another program listens on "
+               "the "
+               "port: see ip addr, or choose another port";
     case ENOMEM:
-        return "registered memory is locked: this process may lock " + memlock_limit() + " (RLIMIT_MEMLOCK) and has locked " +
-               pinned_memory() + "; raise it with ulimit -l, or the device or the machine is out of memory";
-    case ETIMEDOUT: return "no answer from a host at that address; is it up, and on the RDMA network? try: ping";
+        return "Registered memory is locked: this process may lock " + memlock_limit() +
+               " (RLIMIT_MEMLOCK) and has locked " + pinned_memory() +
+               ". Raise it with ulimit -l; otherwise the device or the machine is out of memory";
+    case ETIMEDOUT:
+        return "No host answers at that address: check with ping that it is up and on the RDMA "
+               "network";
     case EINVAL:
-        return where == step::create_queue_pair ? "the device cannot make a queue pair that large; ask for less depth" : "";
-    case EMFILE: return "too many open files; raise the limit with ulimit -n";
+        return where == step::create_queue_pair
+                   ? "The device cannot make a queue pair of that size: lower the depths"
+                   : "";
+    case EMFILE:
+    case ENFILE: return "Raise the limit with ulimit -n";
     default: return "";
     }
 }
@@ -97,12 +123,14 @@ std::string detail::memory_remedy(error_code const& ec) {
 }
 
 void detail::throw_registration_failure(error_code const& ec, std::size_t size_bytes) {
-    std::string text = "registering " + std::to_string(size_bytes / 1024) + " KiB of memory: " + ec.message();
-    if (std::string const help = memory_remedy(ec); !help.empty()) text += " (" + help + ')';
-    throw described{ec, text + " [" + symbol_of(ec) + ' ' + std::to_string(ec.value()) + ']'};
+    std::string text =
+        "registering " + std::to_string(size_bytes / 1024) + " KiB of memory: " + ec.message();
+    if (std::string const help = memory_remedy(ec); !help.empty()) text += ". " + help + '.';
+    throw detailed_error{ec, text + " [" + symbol_of(ec) + ' ' + std::to_string(ec.value()) + ']'};
 }
 
 std::string failure::message() const {
+    if (!code) return "no failure";
     std::string text = to_string(where);
     text += ' ';
     text += address.to_string();
@@ -110,14 +138,15 @@ std::string failure::message() const {
     text += code.message();
     if (code.category() == boost::system::system_category()) {
         std::string const help = remedy(where, code.value());
-        if (!help.empty()) text += " (" + help + ")";
+        if (!help.empty()) text += ". " + help + ".";
     }
     text += " [";
     text += code.category().name();
     text += ' ';
     text += std::to_string(code.value());
     if (std::string const symbol = detail::symbol_of(code); !symbol.empty()) text += ' ' + symbol;
-    if (std::string const more = detail::describe_status(code, status); !more.empty()) text += ", " + more;
+    if (std::string const more = detail::describe_status(code, status); !more.empty())
+        text += ", " + more;
     text += ']';
     return text;
 }

@@ -1,6 +1,6 @@
-// backoff.hpp — how long to wait before the next attempt.
+// backoff.hpp — the delays between attempts: exponential backoff with jitter.
 //
-// Decides only; has no clock, no I/O, no threads, and is given its chance.
+// Pure logic: no clock, no I/O, no threads; the caller supplies the random number.
 #pragma once
 
 #include <chrono>
@@ -13,10 +13,12 @@ namespace rcverbs::machines {
 
 class backoff {
 public:
-    explicit backoff(backoff_options const& o) noexcept : options_{o}, delay_{static_cast<double>(o.delay_first.count())} {}
+    explicit backoff(backoff_options const& o) noexcept
+        : options_{o},
+          delay_{static_cast<double>(o.delay_first.count())} {}
 
-    /// An attempt has failed: how long to wait for the next, or nothing if that was the last. `chance` is from 0.0 to 1.0, and
-    /// 0.5 means no jitter.
+    /// To be called after a failed attempt. Returns the delay before the next attempt, or nothing
+    /// if that was the last. `chance` is a random number from 0.0 to 1.0; 0.5 means no jitter.
     std::optional<std::chrono::milliseconds> next(double chance) noexcept;
 
 private:

@@ -1,17 +1,18 @@
-// exchange_machine.hpp — what the two sides of a session have told each other.
+// exchange_machine.hpp — the state of a session's message exchange, in both directions.
 //
-// Each direction goes the same way, independently of the other:
+// Both directions have the same states and are independent of each other:
 //
 //                regions             done
 //        opening ───────▶ published ──────▶ done
 //           └───────────── done ─────────────▲
 //
-//   Outward the user's requests move it, inward the peer's messages. MSG_MR is optional, comes at most once and never
-//   after MSG_DONE; MSG_DONE comes exactly once. A message of the peer's that is not due is a `protocol_error`, a request
-//   of the user's that is not due `illegal`; neither changes anything. The session is complete when both directions are
-//   done.
+//   The user's requests change the outward state, the peer's messages change the inward state.
+//   MSG_MR is optional; it is sent at most once, and never after MSG_DONE. MSG_DONE is sent exactly
+//   once. A message from the peer that is not due is a `protocol_error`, a request by the user that
+//   is not due is `illegal`; neither changes the state. The session is complete when both
+//   directions are done.
 //
-// Decides only; has no clock, no I/O and no threads.
+// Pure logic: no clock, no I/O, no threads.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +24,10 @@ public:
     enum class progress : std::uint8_t { opening, published, done };
 
     enum class event : std::uint8_t {
-        publish,           // the user wants MSG_MR sent
-        finish,            // the user wants MSG_DONE sent
-        regions_received,  // MSG_MR came
-        done_received,     // MSG_DONE came
+        publish,  // the user wants MSG_MR sent
+        finish,  // the user wants MSG_DONE sent
+        regions_received,  // MSG_MR has arrived
+        done_received,  // MSG_DONE has arrived
     };
 
     enum class action : std::uint8_t {
@@ -38,12 +39,14 @@ public:
         protocol_error,
     };
 
-    /// Takes an event and says what to do about it.
+    /// Processes an event and returns the action to take.
     action resume(event e) noexcept;
     progress outward() const noexcept { return outward_; }
     progress inward() const noexcept { return inward_; }
-    /// True once both sides have said MSG_DONE.
-    bool is_complete() const noexcept { return outward_ == progress::done && inward_ == progress::done; }
+    /// True once both sides have sent MSG_DONE.
+    bool is_complete() const noexcept {
+        return outward_ == progress::done && inward_ == progress::done;
+    }
 
 private:
     progress outward_ = progress::opening;

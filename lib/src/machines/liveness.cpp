@@ -25,7 +25,7 @@ milliseconds liveness::look_period(limits const& l) noexcept {
 }
 
 milliseconds liveness::latest(milliseconds limit, milliseconds period) noexcept {
-    // What happens right after a look is seen by the next one, and only then begins to count.
+    // A change right after a tick is seen by the next tick, and the count starts only then.
     return (in_looks(limit, period) + 1) * period;
 }
 
@@ -35,22 +35,22 @@ liveness::liveness(limits const& l) noexcept
       keepalive_{in_looks(l.keepalive, period_)},
       idle_{in_looks(l.idle, period_)} {}
 
-void liveness::begin(view const& now) noexcept {
+void liveness::begin(sample const& now) noexcept {
     was_sending_ = now.is_sending;
     oldest_send_ = now.oldest_send;
     traffic_ = now.completed - keepalives_;
     stalled_for_ = silent_for_ = unused_for_ = 0;
 }
 
-liveness::action liveness::look(view const& now) noexcept {
+liveness::action liveness::tick(sample const& now) noexcept {
     bool const is_same = was_sending_ && now.oldest_send == oldest_send_;
     was_sending_ = now.is_sending;
     oldest_send_ = now.oldest_send;
     if (now.is_sending) {
-        // The queue pair asks the peer for an answer itself.
+        // Posted work needs an acknowledgement from the peer, so no keepalive is necessary.
         stalled_for_ = is_same ? stalled_for_ + 1 : 0;
         if (!is_same) return action::none;
-        return stall_ > 0 && stalled_for_ >= stall_ ? action::stalled : action::ring_again;
+        return stall_ > 0 && stalled_for_ >= stall_ ? action::stalled : action::kick_send_queue;
     }
     stalled_for_ = 0;
     if (std::uint64_t const traffic = now.completed - keepalives_; traffic != traffic_) {

@@ -1,14 +1,15 @@
-// liveness.hpp — whether a connection still lives, judged by what it has done between one look and the next.
+// liveness.hpp — detects a dead connection from its progress between two periodic samples (looks).
 //
-// Its owner looks at the connection once in a period, and the machine counts looks. So moving data costs nothing for it, and a
-// process that was stopped for long does not take its own absence for the peer's. A limit is kept to within one look.
+// Its owner calls tick() once per period, and the machine counts looks. So data transfer has no
+// overhead, and a process that was suspended does not take its own pause for a silent peer. A limit
+// is exact to one period.
 //
-// Three limits, each of which may be none:
-//   stall      how long the oldest posted work may stay unanswered
-//   keepalive  how long nothing may be heard of the peer before it is asked for a sign of life
-//   idle       how long the program may leave the connection unused; what it was asked by keepalives does not count
+// Three limits, each of which is optional:
+//   stall      how long the oldest posted work may remain incomplete
+//   keepalive  how long there may be no traffic before a keepalive is sent
+//   idle       how long the program may leave the connection unused; keepalives do not count
 //
-// Decides only; has no clock, no I/O and no threads.
+// Pure logic: no clock, no I/O, no threads.
 #pragma once
 
 #include <chrono>
@@ -18,52 +19,52 @@ namespace rcverbs::machines {
 
 class liveness {
 public:
-    /// Zero for none.
+    /// 0 disables a limit.
     struct limits {
         std::chrono::milliseconds stall{0};
         std::chrono::milliseconds keepalive{0};
         std::chrono::milliseconds idle{0};
     };
 
-    /// What a look sees.
-    struct view {
-        /// Work is posted on the send queue, and the number of the oldest.
+    /// One sample of a connection.
+    struct sample {
+        /// Whether work is posted on the send queue, and the sequence number of the oldest.
         bool is_sending = false;
         std::uint64_t oldest_send = 0;
-        /// Operations that have come to an end so far.
+        /// The number of operations that have succeeded or failed so far.
         std::uint64_t completed = 0;
     };
 
     enum class action : std::uint8_t {
         none,
         send_keepalive,
-        ring_again,  // the oldest posted work is the same as at the last look
-        stalled,     // give the connection up
-        idle,        // likewise
+        kick_send_queue,  // the oldest posted work is the same as at the last tick
+        stalled,  // the stall limit is reached: give the connection up
+        idle,  // the idle limit is reached: likewise
     };
 
     explicit liveness(limits const& l) noexcept;
 
-    /// False if there is nothing to look for, ever.
+    /// False if all limits are disabled.
     bool looks() const noexcept { return stall_ > 0 || looks_always(); }
-    /// True if even a connection without work is to be looked at.
+    /// True if a connection is to be sampled even without posted work.
     bool looks_always() const noexcept { return keepalive_ > 0 || idle_ > 0; }
-    /// How long after a look the next one is due: an eighth of the shortest limit, and no less than a millisecond.
+    /// The time between two looks: an eighth of the shortest limit, at least 1 ms.
     std::chrono::milliseconds period() const noexcept { return period_; }
     static std::chrono::milliseconds look_period(limits const& l) noexcept;
-    /// When a limit that is looked at in that period is noticed at the latest.
-    static std::chrono::milliseconds latest(std::chrono::milliseconds limit, std::chrono::milliseconds period) noexcept;
+    /// The longest time in which a reached limit is detected with that period.
+    static std::chrono::milliseconds latest(
+        std::chrono::milliseconds limit, std::chrono::milliseconds period
+    ) noexcept;
 
-    /// Begins to count, from what is seen now.
-    void begin(view const& now) noexcept;
-    /// Asks for no more signs of life.
-    void stop_keepalive() noexcept { keepalive_ = 0; }
-    /// The next look, and what it leads to.
-    action look(view const& now) noexcept;
+    /// Begins to count, from this sample.
+    void begin(sample const& now) noexcept;
+    /// Takes the next sample and returns the action to take.
+    action tick(sample const& now) noexcept;
 
 private:
     std::chrono::milliseconds period_;
-    // In looks; 0 for none.
+    // The limits in looks; 0 if disabled.
     std::int64_t stall_;
     std::int64_t keepalive_;
     std::int64_t idle_;
@@ -71,9 +72,9 @@ private:
     bool was_sending_ = false;
     std::uint64_t oldest_send_ = 0;
     std::uint64_t traffic_ = 0;
-    // Each has ended, with a completion of its own, once nothing is being sent.
+    // Keepalives sent. Once nothing is being sent, `completed` includes all of them.
     std::uint64_t keepalives_ = 0;
-    // Looks that saw the same: work on the queue, silence, disuse.
+    // Consecutive looks with the same oldest work, with no traffic, with no use by the program.
     std::int64_t stalled_for_ = 0;
     std::int64_t silent_for_ = 0;
     std::int64_t unused_for_ = 0;

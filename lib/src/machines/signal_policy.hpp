@@ -1,9 +1,10 @@
-// signal_policy.hpp — which work requests ask for a completion.
+// signal_policy.hpp — which work requests are signaled.
 //
-// A completion costs the device a write and the program a look, so work asks for one only where somebody waits for it: an
-// operation's handler, by its last piece. But slots come back with completions only: work that nobody waits for asks
-// for one whenever half of the queue has gone without, and a read whenever half of the negotiated depth has. So a full
-// queue, or a full depth, always has a completion to come. Decides only; a value.
+// A completion costs the device a write and the program a poll, so a work request is signaled only
+// if a handler waits for it: the last piece of an operation with a handler. But slots are freed by
+// completions only. So other work is signaled, too, whenever half of the queue has been posted
+// unsignaled; and a read whenever half of the negotiated read depth has. A full queue, or a full
+// read depth, therefore always has a completion outstanding. Pure logic; a value.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +21,8 @@ public:
     /// The negotiated depth of reads and atomics, known once connected.
     void set_read_depth(std::size_t depth) noexcept { read_run_max_ = half(depth); }
 
-    /// True if the next work request is to ask for a completion; `is_awaited` if a handler waits for this very one.
+    /// True if the next work request is to be signaled; `is_awaited` if a handler waits for this
+    /// work request.
     bool decide(bool is_read, bool is_awaited) noexcept {
         if (!is_awaited) {
             ++run_;
@@ -31,7 +33,7 @@ public:
         return true;
     }
 
-    /// Forgets what was decided: the next one asks. For when decided work could not be posted.
+    /// Drops earlier decisions: the next work request is signaled. For use after a failed post.
     void start_over() noexcept { run_ = run_max_; }
 
 private:

@@ -1,16 +1,18 @@
-// work_window.hpp — the account of one work queue: which slots are taken, by what, and when they come back.
+// work_window.hpp — the slots of one work queue: which are taken, by which work, and when they are
+// freed.
 //
 //              post                        retire(its own sequence, or any later one)
 //        free ───────▶ posted ─────────────────────────────────────────────────────▶ free
 //
-//   Full when as many slots are posted as the queue has. A slot comes back only when a polled completion covers it: its
-//   own, or, for work that was posted without asking for a completion, that of any later work of the same queue, since a
-//   reliable connection completes in order. That the peer has acknowledged the work gives nothing back.
-//   Reads and atomics are counted apart, too: no more of them are outstanding than was negotiated. And so is signalled
-//   work, for which a completion was asked: where there is none, no completion can be waited for.
+//   Full when as many slots are posted as the queue has. A slot is freed only when a polled
+//   completion covers it: its own or, for unsignaled work, that of any later work of the same
+//   queue, because a reliable connection completes in order. The peer's acknowledgement alone frees
+//   no slot. Reads and atomics are also counted separately: no more are outstanding than
+//   negotiated. Signaled work is counted separately, too: without it, no completion can be
+//   expected.
 //
-// The send window and the receive window of a connection are one of these each. Decides only; no I/O, no threads. Its
-// size is fixed when it is made.
+// A connection has one for its send queue and one for its receive queue. Pure logic: no I/O, no
+// threads. The size is fixed at construction.
 #pragma once
 
 #include <algorithm>
@@ -22,25 +24,30 @@
 
 namespace rcverbs::machines {
 
-/// `Entry` is what the owner wants back when the slot does: small and trivially copyable.
+/// `Entry` is the owner's data for a slot, handed back when the slot is freed: small and trivially
+/// copyable.
 template <class Entry>
 class work_window {
 public:
     work_window() = default;
     /// `slot_count` slots; `read_depth_max` reads and atomics at a time.
     explicit work_window(std::size_t slot_count, std::size_t read_depth_max = 0)
-        : slots_(std::bit_ceil(slot_count)), mask_{slots_.size() - 1}, size_{slot_count}, read_depth_max_{read_depth_max} {}
+        : slots_(std::bit_ceil(slot_count)),
+          mask_{slots_.size() - 1},
+          size_{slot_count},
+          read_depth_max_{read_depth_max} {}
 
     /// The negotiated depth of reads and atomics, known once connected.
     void set_read_depth(std::size_t depth) noexcept { read_depth_max_ = depth; }
     std::size_t read_depth_max() const noexcept { return read_depth_max_; }
 
-    /// True if one more may be posted; `is_read` says whether it is a read or an atomic.
+    /// True if one more may be posted; `is_read` is true for a read or an atomic.
     bool can_post(bool is_read) const noexcept {
         return posted_ < size_ && (!is_read || reads_ < read_depth_max_);
     }
 
-    /// Takes a slot; returns its sequence number, which counts posted work from 0. REQUIRES: can_post(is_read).
+    /// Takes a slot; returns its sequence number, which counts posted work from 0. REQUIRES:
+    /// can_post(is_read).
     std::uint64_t post(Entry entry, bool is_read, bool is_signalled = true) {
         assert(can_post(is_read));
         std::uint64_t const sequence = oldest_ + posted_;
@@ -51,7 +58,7 @@ public:
         return sequence;
     }
 
-    /// Takes back the newest slots, `count` of them, whose work could not be posted after all.
+    /// Frees the newest `count` slots, whose work could not be posted.
     void unpost(std::size_t count) {
         assert(count <= posted_);
         for (; count > 0; --count) {
@@ -60,10 +67,11 @@ public:
         }
     }
 
-    /// True if `sequence` is posted; a completion that names anything else is not ours.
+    /// True if `sequence` is posted; a completion with another number does not belong to this
+    /// queue.
     bool is_posted(std::uint64_t sequence) const noexcept { return sequence - oldest_ < posted_; }
 
-    /// What was posted under this number. REQUIRES: is_posted(sequence).
+    /// The entry that was posted under this number. REQUIRES: is_posted(sequence).
     Entry const& entry_of(std::uint64_t sequence) const noexcept {
         assert(is_posted(sequence));
         return slots_[sequence & mask_].entry;
@@ -75,9 +83,8 @@ public:
         return slots_[sequence & mask_].is_read;
     }
 
-    /// Frees the slots up to and including `sequence`, oldest first, and hands each entry with its own sequence number to
-    /// `visit(entry, number)`.
-    /// REQUIRES: is_posted(sequence).
+    /// Frees the slots up to and including `sequence`, oldest first, and hands each entry with its
+    /// own sequence number to `visit(entry, number)`. REQUIRES: is_posted(sequence).
     template <class Visit>
     void retire(std::uint64_t sequence, Visit&& visit) {
         assert(is_posted(sequence));
@@ -110,10 +117,12 @@ public:
     std::size_t posted() const noexcept { return posted_; }
     std::size_t reads() const noexcept { return reads_; }
     std::size_t signalled() const noexcept { return signalled_; }
-    /// Slots that are free.
+    /// The number of free slots.
     std::size_t room() const noexcept { return size_ - posted_; }
-    /// Reads and atomics that may be posted beside those that are.
-    std::size_t read_room() const noexcept { return read_depth_max_ - std::min(reads_, read_depth_max_); }
+    /// The number of further reads and atomics that may be posted.
+    std::size_t read_room() const noexcept {
+        return read_depth_max_ - std::min(reads_, read_depth_max_);
+    }
     /// The sequence number that the next work to be posted will have.
     std::uint64_t next() const noexcept { return oldest_ + posted_; }
     /// The sequence number of the oldest posted work, or of the next to be posted.

@@ -31,9 +31,11 @@ error_code descriptor_set::open(std::chrono::milliseconds tick) noexcept {
 }
 
 error_code descriptor_set::set_timer(std::chrono::milliseconds first) noexcept {
-    auto const to_timespec = [](std::chrono::milliseconds d) { return timespec{d.count() / 1000, d.count() % 1000 * 1'000'000}; };
+    auto const to_timespec = [](std::chrono::milliseconds d) {
+        return timespec{d.count() / 1000, d.count() % 1000 * 1'000'000};
+    };
     itimerspec when{to_timespec(tick_), to_timespec(first)};
-    if (first.count() == 0) when.it_value.tv_nsec = 1;  // all zero would switch it off
+    if (first.count() == 0) when.it_value.tv_nsec = 1;  // zero would disarm the timer
     return verbs::from_minus_one(::timerfd_settime(timer_, 0, &when, nullptr));
 }
 
@@ -49,19 +51,23 @@ void descriptor_set::take_tick() noexcept {
     static_cast<void>(::read(timer_, &ticks, sizeof ticks));
 }
 
-void descriptor_set::hurry() noexcept { static_cast<void>(set_timer(std::chrono::milliseconds{0})); }
+void descriptor_set::hurry() noexcept {
+    static_cast<void>(set_timer(std::chrono::milliseconds{0}));
+}
 
 }  // namespace rcverbs::progress
 
 namespace rcverbs {
 
 namespace {
-// So many handlers that a loop is not asked twice without need; so few that the program has its turn.
+// High enough that one dispatch usually runs all ready handlers, low enough that the program's loop
+// gets control back soon.
 constexpr std::size_t handlers_per_dispatch = 4096;
 }  // namespace
 
 loop_descriptor::loop_descriptor(boost::asio::io_context& context, std::chrono::milliseconds tick)
-    : context_{context}, descriptors_{boost::asio::use_service<progress::descriptor_set>(context)} {
+    : context_{context},
+      descriptors_{boost::asio::use_service<progress::descriptor_set>(context)} {
     using std::chrono::milliseconds;
     error_code ec;
     if (tick < milliseconds{1} || tick > milliseconds{1000}) ec = errc::invalid_option;

@@ -1,6 +1,7 @@
-// descriptor_set.hpp — what an io_context's connections wait for, gathered for a loop that is not Asio's.
+// descriptor_set.hpp — an io_context's descriptors, gathered for an event loop other than Asio's.
 //
-// A service of the io_context. Until somebody opens it, it gathers nothing. A descriptor leaves the set when it is closed.
+// A service of the io_context. Before open(), add() has no effect. A descriptor leaves the set when
+// it is closed.
 #pragma once
 
 #include <boost/asio/execution_context.hpp>
@@ -16,16 +17,17 @@ public:
     static boost::asio::execution_context::id id;
     using key_type = descriptor_set;
 
-    explicit descriptor_set(boost::asio::execution_context& context) : boost::asio::execution_context::service{context} {}
+    explicit descriptor_set(boost::asio::execution_context& context)
+        : boost::asio::execution_context::service{context} {}
     ~descriptor_set() override;
 
     error_code open(std::chrono::milliseconds tick) noexcept;
-    /// Readable when any of them is, and once in a tick.
+    /// Readable when any descriptor of the set is, and once per tick.
     int descriptor() const noexcept { return all_; }
     error_code add(int descriptor) noexcept;
-    /// A tick that has passed is no news any more.
+    /// Consumes the ticks that have expired.
     void take_tick() noexcept;
-    /// The next tick comes at once.
+    /// Makes the next tick expire at once.
     void hurry() noexcept;
 
 private:

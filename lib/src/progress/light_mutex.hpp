@@ -1,8 +1,9 @@
-// light_mutex.hpp — a lock for what is held briefly and hardly ever contended: an instruction to take it, one to give it back.
+// light_mutex.hpp — a mutex for short, rarely contended sections: one instruction each way.
 //
-// A connection takes its lock some three times for each operation, nearly always on its own polling thread; the calls
-// behind std::mutex would cost more there than the rest of the account. Who finds it taken sleeps in the kernel. Not
-// recursive, not fair, no priority inheritance. Any thread.
+// A connection takes its lock about three times per operation, nearly always on its own polling
+// thread. The function calls behind std::mutex would cost more there than the rest of the
+// bookkeeping. A thread that finds the mutex locked sleeps in the kernel. Not recursive, not fair,
+// no priority inheritance. Any thread.
 #pragma once
 
 #include <atomic>
@@ -20,7 +21,9 @@ public:
     }
     bool try_lock() noexcept {
         int expected = free;
-        return word_.compare_exchange_strong(expected, taken, std::memory_order_acquire, std::memory_order_relaxed);
+        return word_.compare_exchange_strong(
+            expected, taken, std::memory_order_acquire, std::memory_order_relaxed
+        );
     }
     void unlock() noexcept {
         if (word_.exchange(free, std::memory_order_release) == awaited) wake();
@@ -31,7 +34,8 @@ private:
     static constexpr int taken = 1;
     static constexpr int awaited = 2;
 
-    // Whoever has waited takes it as awaited: there may be others, and one wake-up too many does no harm.
+    // A thread that has waited locks it as `awaited`, because other threads may still wait. One
+    // wake-up too many does no harm.
     [[gnu::noinline]] void wait() noexcept {
         while (word_.exchange(awaited, std::memory_order_acquire) != free) {
             word_.wait(awaited, std::memory_order_relaxed);
@@ -43,7 +47,8 @@ private:
     std::atomic<int> word_{free};
 };
 
-/// Holds a light_mutex, and may let go of it early. (What std::unique_lock checks and throws would not be inlined.)
+/// Holds a light_mutex until unlock() or its own destruction. Not std::unique_lock, because the
+/// checks and exceptions of that would not be inlined.
 class light_lock {
 public:
     explicit light_lock(light_mutex& mutex) noexcept : mutex_{&mutex} { mutex.lock(); }

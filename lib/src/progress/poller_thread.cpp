@@ -1,95 +1,156 @@
 #include "progress/poller_thread.hpp"
 
-#include <boost/asio/post.hpp>
+#include <pthread.h>
+#include <sched.h>
 
 #include <algorithm>
-#include <csignal>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
 
+#include <rcverbs/error.hpp>
 #include <rcverbs/poller.hpp>
+
+#include "progress/signals_blocked.hpp"
 
 namespace rcverbs::progress {
 
-boost::asio::execution_context::id thread_owner::id;
+boost::asio::execution_context::id single_thread::id;
 
-thread_owner::thread_owner(boost::asio::execution_context& context)
-    : boost::asio::execution_context::service{context} {}
+namespace {
 
-thread_owner::~thread_owner() {
-    for (std::shared_ptr<run_loop> const& loop : stopped_) loop->destroy_context();
+/// The threads of this process that have not been joined yet.
+class all_threads {
+public:
+    void add(std::thread thread, std::shared_ptr<run_loop> const& loop) {
+        std::lock_guard const lock{mutex_};
+        threads_.push_back({std::move(thread), loop});
+    }
+
+    void join_finished() noexcept {
+        std::vector<owned_thread> finished;
+        {
+            std::lock_guard const lock{mutex_};
+            auto const middle =
+                std::partition(threads_.begin(), threads_.end(), [](owned_thread const& t) {
+                    return !t.loop.expired() || is_this(t);
+                });
+            std::move(middle, threads_.end(), std::back_inserter(finished));
+            threads_.erase(middle, threads_.end());
+        }
+        for (owned_thread& t : finished) t.thread.join();
+    }
+
+    // Threads that still run when the process ends were not released by the program. Their pending
+    // handlers are destroyed, not called, because a handler may own objects that keep its run loop
+    // alive.
+    void stop_all() noexcept {
+        std::vector<owned_thread> all;
+        {
+            std::lock_guard const lock{mutex_};
+            all.swap(threads_);
+        }
+        for (owned_thread& t : all) {
+            std::shared_ptr<run_loop> const loop = t.loop.lock();
+            if (loop != nullptr) {
+                loop->release_work();
+                loop->context().stop();
+            }
+            if (is_this(t)) {
+                t.thread.detach();
+            } else {
+                t.thread.join();
+                if (loop != nullptr) loop->drop_handlers();
+            }
+        }
+    }
+
+private:
+    struct owned_thread {
+        std::thread thread;
+        // The thread itself and the objects made on it keep the loop alive.
+        std::weak_ptr<run_loop> loop;
+    };
+
+    static bool is_this(owned_thread const& t) noexcept {
+        return t.thread.get_id() == std::this_thread::get_id();
+    }
+
+    std::mutex mutex_;
+    std::vector<owned_thread> threads_;
+};
+
+// Never destroyed: a thread may outlive static objects.
+all_threads& threads() {
+    static auto& all = *new all_threads;
+    return all;
 }
 
-std::shared_ptr<poller_thread> thread_owner::start() {
-    join_finished();
+std::optional<cpu_set_t> processors(poller_options const& options) {
+    if (options.cpus.empty()) return std::nullopt;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (unsigned const cpu : options.cpus) {
+        if (cpu >= CPU_SETSIZE)
+            throw boost::system::system_error{errc::invalid_option, "poller_options.cpus"};
+        CPU_SET(cpu, &set);
+    }
+    return set;
+}
+
+struct at_exit {
+    ~at_exit() { threads().stop_all(); }
+};
+
+}  // namespace
+
+run_loop::run_loop() : work_{context_.get_executor()} {
+    boost::asio::use_service<single_thread>(context_);
+}
+
+void run_loop::release_work() noexcept {
+    std::lock_guard const lock{mutex_};
+    work_.reset();
+}
+
+void run_loop::run() {
+    context_.run();
+    is_finished = true;
+}
+
+std::shared_ptr<poller_thread> poller_thread::start(poller_options const& options) {
+    std::optional<cpu_set_t> const cpus = processors(options);
+    threads().join_finished();
+    static at_exit const joiner;
     auto loop = std::make_shared<run_loop>();
     auto poller = std::make_shared<poller_thread>(loop);
-    auto& home = static_cast<boost::asio::io_context&>(context());  // asio::use_service was given one
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    boost::asio::use_service<single_thread>(loop->context()).thread = poller;
     std::thread thread;
-    try {
-        thread = std::thread{[loop, this, &home] {
-            loop->context().run();
-            loop->is_finished = true;
-            if (!loop->is_orphaned) boost::asio::post(home, [this] { join_finished(); });
-        }};
-    } catch (...) {
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
-        throw;
+    {
+        signals_blocked const until_started;
+        thread = std::thread{[loop] { loop->run(); }};
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    std::lock_guard const lock{mutex_};
-    threads_.push_back({std::move(thread), std::move(loop)});
+    std::thread::native_handle_type const handle = thread.native_handle();
+    threads().add(std::move(thread), loop);
+    // On failure the thread ends with `poller`.
+    if (cpus && pthread_setaffinity_np(handle, sizeof *cpus, &*cpus) != 0)
+        throw boost::system::system_error{errc::invalid_option, "poller_options.cpus"};
     return poller;
 }
 
-void thread_owner::join_finished() noexcept {
-    std::vector<owned_thread> finished;
-    {
-        std::lock_guard const lock{mutex_};
-        auto const middle = std::partition(threads_.begin(), threads_.end(), [](owned_thread const& t) {
-            return !t.loop->is_finished || t.thread.get_id() == std::this_thread::get_id();
-        });
-        std::move(middle, threads_.end(), std::back_inserter(finished));
-        threads_.erase(middle, threads_.end());
-    }
-    for (owned_thread& t : finished) t.thread.join();
-}
-
-void thread_owner::drop_handlers() noexcept {
-    for (std::shared_ptr<run_loop> const& loop : stopped_) loop->drop_handlers();
-}
-
-void thread_owner::stop_all() noexcept {
-    std::vector<owned_thread> all;
-    {
-        std::lock_guard const lock{mutex_};
-        all.swap(threads_);
-    }
-    for (owned_thread& t : all) {
-        t.loop->release_work();
-        t.loop->context().stop();
-    }
-    for (owned_thread& t : all) {
-        // The io_context may be destroyed by a handler on one of the threads; that one cannot join itself.
-        if (t.thread.get_id() == std::this_thread::get_id()) {
-            t.loop->is_orphaned = true;
-            t.thread.detach();
-        } else {
-            t.thread.join();
-            stopped_.push_back(std::move(t.loop));
-        }
-    }
+bool poller_thread::is_this_thread() const noexcept {
+    return loop_->context().get_executor().running_in_this_thread();
 }
 
 }  // namespace rcverbs::progress
 
 namespace rcverbs {
 
-poller::poller(boost::asio::io_context& context)
-    : impl_{boost::asio::use_service<progress::thread_owner>(context).start()} {}
+poller::poller(poller_options const& options) : impl_{progress::poller_thread::start(options)} {}
 
-boost::asio::any_io_executor poller::get_executor() const { return impl_->context().get_executor(); }
+poller::executor_type poller::get_executor() const noexcept {
+    return impl_->context().get_executor();
+}
 
 }  // namespace rcverbs

@@ -9,9 +9,14 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <random>
+#include <tuple>
+#include <utility>
 
-#include "connection/calls.hpp"
+#include "connection/deferred_completions.hpp"
+#include "connection/io_object_service.hpp"
+#include "error/option_check.hpp"
 #include "machines/backoff.hpp"
 
 namespace rcverbs {
@@ -20,13 +25,40 @@ namespace asio = boost::asio;
 
 namespace detail {
 
-// Its coroutine runs on a strand of the io_context; the lock is for those who look at it from elsewhere.
-class connector_core : public std::enable_shared_from_this<connector_core> {
+// The coroutine runs on a strand of the executor; the lock guards the state that observers read on
+// other threads. The connector may outlive its context, so shut_down() releases what belongs to the
+// context.
+class connector_core final : public std::enable_shared_from_this<connector_core>, public io_object {
 public:
-    connector_core(asio::io_context& context, endpoint peer, connector_options options)
-        : context_{context}, strand_{asio::make_strand(context)}, peer_{peer}, options_{std::move(options)}, timer_{strand_} {}
+    template <class... Arguments>
+    static std::shared_ptr<connector_core> make(Arguments&&... arguments) {
+        auto made = std::make_shared<connector_core>(std::forward<Arguments>(arguments)...);
+        made->service_.add(made);
+        return made;
+    }
+    connector_core(
+        place where,
+        endpoint const& peer,
+        connection_options connection,
+        backoff_options const& backoff,
+        std::function<void(std::uint64_t, failure const&)> on_retry,
+        std::shared_ptr<connector_target> target
+    )
+        : service_{io_object_service::of(where.executor)},
+          where_{std::move(where)},
+          strand_{asio::make_strand(where_.executor)},
+          peer_{peer},
+          connection_{std::move(connection)},
+          backoff_{backoff},
+          on_retry_{std::move(on_retry)},
+          target_{std::move(target)},
+          timer_{strand_} {}
+    ~connector_core() {
+        if (!is_shut_down_) service_.remove(this);
+    }
 
-    void start(session_handler handler);
+    void start(control_handler handler);
+    void release() noexcept { is_connecting_ = false; }
     void cancel() noexcept;
 
     protection_domain domain() const {
@@ -41,25 +73,27 @@ public:
         std::lock_guard const lock{mutex_};
         return attempts_;
     }
-    asio::io_context& context() const noexcept { return context_; }
 
 private:
-    using waiter_type = waiting_handler<error_code, session>;
-
     asio::awaitable<error_code> connect();
     asio::awaitable<error_code> attempt();
     connection_options terms();
+    void shut_down() noexcept override;
 
-    asio::io_context& context_;
-    asio::strand<asio::io_context::executor_type> strand_;
+    io_object_service& service_;
+    place where_;
+    asio::any_io_executor strand_;
     endpoint const peer_;
-    connector_options const options_;
-    asio::steady_timer timer_;
+    connection_options const connection_;
+    backoff_options const backoff_;
+    std::function<void(std::uint64_t, failure const&)> const on_retry_;
+    std::shared_ptr<connector_target> const target_;
+    std::optional<asio::steady_timer> timer_;
     std::mt19937_64 random_{std::random_device{}()};
-    session session_;  // the one being made
-    waiter_type waiter_;
+    // True from start() until release().
     std::atomic<bool> is_connecting_{false};
     bool is_cancelled_ = false;
+    bool is_shut_down_ = false;
 
     mutable std::mutex mutex_;
     protection_domain domain_;
@@ -67,8 +101,8 @@ private:
     std::uint64_t attempts_ = 0;
 };
 
-void connector_core::start(session_handler handler) {
-    auto waiter = std::make_shared<waiter_type>(std::move(handler), context_.get_executor());
+void connector_core::start(control_handler handler) {
+    auto waiter = std::make_shared<control_waiter>(std::move(handler), where_.executor);
     if (waiter->slot().is_connected()) {
         waiter->slot().assign([weak = weak_from_this()](asio::cancellation_type type) {
             auto const self = weak.lock();
@@ -77,59 +111,75 @@ void connector_core::start(session_handler handler) {
     }
     bool const is_first = !is_connecting_.exchange(true);
     asio::post(strand_, [self = shared_from_this(), waiter, is_first] {
-        if (!is_first) return (*waiter)(errc::operation_in_progress, session{});
+        if (!is_first) return (*waiter)(errc::operation_in_progress);
         self->is_cancelled_ = false;
-        asio::co_spawn(self->strand_, self->connect(), [self, waiter](std::exception_ptr failed, error_code ec) {
-            // Memory is all that can run out in there.
-            if (failed) ec = boost::system::errc::make_error_code(boost::system::errc::not_enough_memory);
-            self->is_connecting_ = false;
-            session made = std::move(self->session_);
-            (*waiter)(ec, ec ? session{} : std::move(made));
-        });
+        asio::co_spawn(
+            self->strand_,
+            self->connect(),
+            [self, waiter](std::exception_ptr const& failed, error_code ec) {
+                // The coroutine throws only if an allocation fails.
+                if (failed)
+                    ec = boost::system::errc::make_error_code(boost::system::errc::not_enough_memory
+                    );
+                if (ec) {
+                    self->target_->close();
+                    self->release();
+                }
+                (*waiter)(ec);
+            }
+        );
     });
 }
 
-// A domain is kept by who holds it: the shared one of a device is found again as long as it lives, one's own has to be passed on.
+// A domain lives as long as it is held. A device's shared domain is found again; an isolated domain
+// must be passed on to the next attempt.
 connection_options connector_core::terms() {
-    connection_options o = options_.connection;
+    connection_options o = connection_;
     std::lock_guard const lock{mutex_};
     ++attempts_;
-    if (o.private_domain && domain_.is_open()) {
-        o.private_domain = false;
-        o.domain = domain_;
-    }
+    auto const* const sharing = std::get_if<domain_sharing>(&o.placement.domain);
+    bool const is_isolated = sharing != nullptr && *sharing == domain_sharing::isolated;
+    if (is_isolated && domain_.is_open()) o.placement.domain = domain_;
     return o;
 }
 
 asio::awaitable<error_code> connector_core::attempt() {
+    // Type-erased by connector_target, so that this coroutine does not depend on the protocol.
+    auto const start = [this](auto token) {
+        return asio::async_initiate<decltype(token), void(error_code)>(
+            [this](auto handler) { target_->attempt(where_, terms(), peer_, std::move(handler)); },
+            token
+        );
+    };
+    error_code ec;
     try {
-        session_ = session{connection{context_, terms()}, options_.session};
+        std::tie(ec) = co_await start(asio::as_tuple(asio::use_awaitable));
     } catch (boost::system::system_error const& e) {
-        co_return e.code();  // no thread could be started
+        ec = e.code();
     }
-    auto [ec] = co_await session_.async_connect(peer_, asio::as_tuple(asio::use_awaitable));
     {
         std::lock_guard const lock{mutex_};
         if (ec) {
-            failure_ = session_.last_failure();
+            failure_ = target_->last_failure();
         } else {
-            domain_ = session_.next_layer().domain();
+            domain_ = target_->domain();
         }
     }
     if (is_cancelled_) co_return asio::error::operation_aborted;
-    if (ec) session_.close();
+    if (ec) target_->close();
     co_return ec;
 }
 
 asio::awaitable<error_code> connector_core::connect() {
-    machines::backoff waits{options_.backoff};
+    machines::backoff waits{backoff_};
     for (;;) {
         error_code const ec = co_await attempt();
         if (!is_transient(ec)) co_return ec;
         auto const delay = waits.next(std::uniform_real_distribution{0.0, 1.0}(random_));
         if (!delay) co_return ec;
-        timer_.expires_after(*delay);
-        static_cast<void>(co_await timer_.async_wait(asio::as_tuple(asio::use_awaitable)));
+        if (on_retry_) on_retry_(attempts(), last_failure());
+        timer_->expires_after(*delay);
+        static_cast<void>(co_await timer_->async_wait(asio::as_tuple(asio::use_awaitable)));
         if (is_cancelled_) co_return asio::error::operation_aborted;
     }
 }
@@ -139,42 +189,47 @@ void connector_core::cancel() noexcept {
     asio::post(strand_, [self = shared_from_this()] {
         if (!self->is_connecting_) return;
         self->is_cancelled_ = true;
-        self->timer_.cancel();
-        self->session_.close();
+        self->timer_->cancel();
+        self->target_->close();
     });
 }
 
+void connector_core::shut_down() noexcept {
+    is_shut_down_ = true;
+    is_connecting_ = false;
+    timer_.reset();
+    strand_ = {};
+    if (where_.thread == nullptr) where_.executor = {};
+}
+
+std::shared_ptr<connector_core> connector_calls::make(
+    place const& where,
+    endpoint const& peer,
+    connection_options connection,
+    backoff_options const& b,
+    std::function<void(std::uint64_t, failure const&)> on_retry,
+    std::shared_ptr<connector_target> target
+) {
+    option_check check{"backoff_options"};
+    check.from("delay_first", b.delay_first, std::chrono::milliseconds{1})
+        .from("delay_max", b.delay_max, b.delay_first)
+        .within("factor", b.factor, 1.0, 100.0)
+        .within("jitter", b.jitter, 0.0, 1.0);
+    throw_if_refused(check.problem());
+    return connector_core::make(
+        where, peer, std::move(connection), b, std::move(on_retry), std::move(target)
+    );
+}
+
+void connector_calls::start(connector_core& c, control_handler handler) {
+    c.start(std::move(handler));
+}
+void connector_calls::release(connector_core& c) noexcept { c.release(); }
+void connector_calls::cancel(connector_core& c) noexcept { c.cancel(); }
+protection_domain connector_calls::domain(connector_core const& c) { return c.domain(); }
+std::uint64_t connector_calls::attempts(connector_core const& c) noexcept { return c.attempts(); }
+failure connector_calls::last_failure(connector_core const& c) { return c.last_failure(); }
+
 }  // namespace detail
-
-connector::connector(asio::io_context& context, endpoint peer, connector_options options) {
-    backoff_options const& b = options.backoff;
-    bool const is_valid = b.delay_first.count() > 0 && b.delay_max >= b.delay_first && b.factor >= 1.0 && b.factor <= 100.0 &&
-                          b.jitter >= 0.0 && b.jitter <= 1.0;
-    if (!is_valid) throw boost::system::system_error{errc::invalid_option, "connector"};
-    core_ = std::make_shared<detail::connector_core>(context, peer, std::move(options));
-}
-
-connector& connector::operator=(connector&& other) noexcept {
-    if (this != &other) {
-        cancel();
-        core_ = std::move(other.core_);
-    }
-    return *this;
-}
-
-connector::~connector() { cancel(); }
-
-void connector::start_connect(std::shared_ptr<detail::connector_core> const& core, detail::session_handler handler) {
-    core->start(std::move(handler));
-}
-
-void connector::cancel() noexcept {
-    if (core_ != nullptr) core_->cancel();
-}
-
-protection_domain connector::domain() const { return core_->domain(); }
-std::uint64_t connector::attempts() const noexcept { return core_->attempts(); }
-failure connector::last_failure() const { return core_->last_failure(); }
-connector::executor_type connector::get_executor() const noexcept { return core_->context().get_executor(); }
 
 }  // namespace rcverbs

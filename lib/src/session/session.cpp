@@ -5,7 +5,8 @@
 
 #include <algorithm>
 
-#include "connection/calls.hpp"
+#include "connection/deferred_completions.hpp"
+#include "error/option_check.hpp"
 #include "session/session_core.hpp"
 
 namespace rcverbs {
@@ -16,41 +17,36 @@ namespace {
 
 using core_ptr = std::shared_ptr<detail::session_core>;
 
-// A terminal cancellation of any operation ends the session, as it would end the connection.
-template <class Waiter>
-void honour_cancellation(Waiter const& waiter, core_ptr const& core) {
-    if (!waiter.slot().is_connected()) return;
-    waiter.slot().assign([weak = std::weak_ptr{core}](asio::cancellation_type type) {
-        bool const is_terminal =
-            (type & asio::cancellation_type::terminal) != asio::cancellation_type::none;
-        auto const alive = weak.lock();
-        if (is_terminal && alive != nullptr) alive->over().close();
-    });
-}
-
-// Runs an operation on the connection's executor and completes the handler with what `finish` makes of its outcome.
+// Runs an operation on the connection's executor, then calls `finish` with the handler and the
+// operation's error.
 template <class Waiter, class Operation, class Finish>
 void run(core_ptr const& core, Waiter waiter, Operation operation, Finish finish) {
-    honour_cancellation(waiter, core);
-    auto const executor = core->over().get_executor();
+    detail::close_when_cancelled(waiter, core);
+    auto const executor = core->executor();
     auto shared = std::make_shared<Waiter>(std::move(waiter));
-    asio::post(executor, [executor, core, shared, operation = std::move(operation), finish]() mutable {
-        asio::co_spawn(
-            executor,
-            operation(),
-            [core, shared, finish](std::exception_ptr failed, error_code ec) {
-                // Memory is all that can run out in there.
-                if (failed) ec = boost::system::errc::make_error_code(boost::system::errc::not_enough_memory);
-                finish(*shared, ec);
-            }
-        );
-    });
+    asio::post(
+        executor,
+        [executor, core, shared, operation = std::move(operation), finish]() mutable {
+            asio::co_spawn(
+                executor,
+                operation(),
+                [core, shared, finish](std::exception_ptr const& failed, error_code ec) {
+                    // The coroutine throws only if an allocation fails.
+                    if (failed)
+                        ec = boost::system::errc::make_error_code(
+                            boost::system::errc::not_enough_memory
+                        );
+                    finish(*shared, ec);
+                }
+            );
+        }
+    );
 }
 
 template <class Operation>
 void run_control(core_ptr const& core, detail::control_handler handler, Operation operation) {
     run(core,
-        detail::control_waiter{std::move(handler), core->over().get_executor()},
+        detail::control_waiter{std::move(handler), core->executor()},
         std::move(operation),
         [](detail::control_waiter& waiter, error_code ec) { waiter(ec); });
 }
@@ -59,59 +55,54 @@ template <class Operation>
 void run_regions(core_ptr const& core, detail::regions_handler handler, Operation operation) {
     using waiter_type = detail::waiting_handler<error_code, peer_regions>;
     run(core,
-        waiter_type{std::move(handler), core->over().get_executor()},
+        waiter_type{std::move(handler), core->executor()},
         std::move(operation),
         [core](waiter_type& waiter, error_code ec) {
             waiter(ec, ec ? peer_regions{} : core->regions());
         });
 }
 
-bool is_positive(std::chrono::milliseconds d) noexcept { return d > std::chrono::milliseconds{0}; }
-
 }  // namespace
 
 remote_region const* peer_regions::find(std::string_view name) const noexcept {
-    auto const found =
-        std::find_if(regions_.begin(), regions_.end(), [&](named_region const& r) { return r.name == name; });
+    auto const found = std::find_if(regions_.begin(), regions_.end(), [&](named_region const& r) {
+        return r.name == name;
+    });
     return found == regions_.end() ? nullptr : &found->region;
 }
 
-session::session(connection over, session_options options) {
-    if (!is_positive(options.exchange_deadline) || !is_positive(options.finish_deadline)) {
-        throw boost::system::system_error{errc::invalid_option, "session"};
-    }
-    core_ = std::make_shared<detail::session_core>(std::move(over), options);
+namespace detail {
+
+core_ptr session_calls::make(connection over, session_options options) {
+    constexpr std::chrono::milliseconds least{1};
+    option_check check{"session_options"};
+    check.from("exchange_deadline", options.exchange_deadline, least)
+        .from("finish_deadline", options.finish_deadline, least);
+    throw_if_refused(check.problem());
+    return session_core::make(std::move(over), options);
 }
 
-session& session::operator=(session&& other) noexcept {
-    if (this != &other) {
-        close();
-        core_ = std::move(other.core_);
-    }
-    return *this;
-}
-
-session::~session() { close(); }
-
-void session::start_connect(core_ptr const& core, endpoint const& peer, detail::control_handler handler) {
+void session_calls::start_connect(
+    core_ptr const& core, endpoint const& peer, detail::control_handler handler
+) {
     run_control(core, std::move(handler), [core, peer] { return core->connect(peer); });
 }
 
-void session::start_accept(core_ptr const& core, detail::control_handler handler) {
+void session_calls::start_accept(core_ptr const& core, detail::control_handler handler) {
     run_control(core, std::move(handler), [core] { return core->accept(); });
 }
 
-void session::start_publish(
+void session_calls::start_publish(
     core_ptr const& core, std::vector<named_region> const& regions, detail::control_handler handler
 ) {
     run_control(core, std::move(handler), [core, regions] { return core->publish(regions); });
 }
 
-void session::start_wait_regions(core_ptr const& core, detail::regions_handler handler) {
+void session_calls::start_wait_regions(core_ptr const& core, detail::regions_handler handler) {
     run_regions(core, std::move(handler), [core] { return core->wait_regions(); });
 }
 
-void session::start_exchange(
+void session_calls::start_exchange(
     core_ptr const& core, std::vector<named_region> regions, detail::regions_handler handler
 ) {
     run_regions(
@@ -123,37 +114,33 @@ void session::start_exchange(
     );
 }
 
-void session::start_send_done(core_ptr const& core, detail::control_handler handler) {
+void session_calls::start_send_done(core_ptr const& core, detail::control_handler handler) {
     run_control(core, std::move(handler), [core] { return core->send_done(); });
 }
 
-void session::start_wait_done(core_ptr const& core, detail::control_handler handler) {
+void session_calls::start_wait_done(core_ptr const& core, detail::control_handler handler) {
     run_control(core, std::move(handler), [core] { return core->wait_done(); });
 }
 
-void session::start_disconnect(core_ptr const& core, detail::control_handler handler) {
+void session_calls::start_disconnect(core_ptr const& core, detail::control_handler handler) {
     run_control(core, std::move(handler), [core] { return core->disconnect(); });
 }
 
-void session::start_finish(core_ptr const& core, detail::control_handler handler) {
+void session_calls::start_finish(core_ptr const& core, detail::control_handler handler) {
     run_control(core, std::move(handler), [core] { return core->finish(); });
 }
 
-std::vector<std::byte> session::busy_answer() {
+std::vector<std::byte> session_calls::busy_private_data() {
     wire::hello h;
     h.answer = wire::verdict::busy;
     auto const bytes = wire::encode(h);
     return {bytes.begin(), bytes.end()};
 }
 
-void session::close() noexcept {
-    if (core_ != nullptr) core_->over().close();
-}
+void session_calls::close(core_ptr const& core) noexcept { core->close(); }
+close_reason session_calls::reason(core_ptr const& core) { return core->reason(); }
+failure session_calls::last_failure(core_ptr const& core) { return core->last_failure(); }
 
-connection& session::next_layer() noexcept { return core_->over(); }
-connection const& session::next_layer() const noexcept { return core_->over(); }
-session::executor_type session::get_executor() const noexcept { return core_->over().get_executor(); }
-close_reason session::reason() const { return core_->reason(); }
-failure session::last_failure() const { return core_->last_failure(); }
+}  // namespace detail
 
 }  // namespace rcverbs

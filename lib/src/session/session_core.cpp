@@ -2,11 +2,11 @@
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/bind_executor.hpp>
+#include <boost/asio/strand.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
 #include <tuple>
 #include <utility>
-
 
 namespace rcverbs::detail {
 
@@ -14,15 +14,35 @@ namespace asio = boost::asio;
 
 namespace {
 
-// Failures arrive as values; nothing here throws across a suspension.
+// Errors are returned as values; nothing here throws across a suspension.
 constexpr auto awaiting = asio::as_tuple(asio::use_awaitable);
 
 }  // namespace
 
-// The timers live on the caller's io_context and not on the polling thread's, which polls faster without one.
 session_core::session_core(connection over, session_options options)
-    : options_{options}, connection_{std::move(over)},
-      regions_wait_{asio::steady_timer{connection_.context()}}, done_wait_{asio::steady_timer{connection_.context()}} {}
+    : options_{options},
+      connection_{std::move(over)},
+      service_{io_object_service::of(connection_.get_executor())},
+      executor_{asio::make_strand(connection_.get_executor())},
+      regions_wait_{asio::steady_timer{executor_}},
+      done_wait_{asio::steady_timer{executor_}} {}
+
+session_core::~session_core() {
+    if (!is_shut_down_) service_.remove(this);
+}
+
+std::shared_ptr<session_core> session_core::make(connection over, session_options options) {
+    auto made = std::make_shared<session_core>(std::move(over), options);
+    made->service_.add(made);
+    return made;
+}
+
+void session_core::shut_down() noexcept {
+    is_shut_down_ = true;
+    regions_wait_.timer.reset();
+    done_wait_.timer.reset();
+    executor_ = {};
+}
 
 wire::hello session_core::own_hello() const noexcept {
     wire::hello h;
@@ -36,12 +56,15 @@ local_slice session_core::receive_slot(std::size_t i) const {
     return messages_.slice(i * wire::message_bytes_max, wire::message_bytes_max);
 }
 
-local_slice session_core::send_slot(std::size_t i) const { return receive_slot(messages_each_way + i); }
+local_slice session_core::send_slot(std::size_t i) const {
+    return receive_slot(messages_each_way + i);
+}
 
 // Makes the message buffers and posts the receives, before the peer can send.
 error_code session_core::prepare() {
     error_code ec;
-    std::size_t const size = 2 * messages_each_way * wire::message_bytes_max;
+    constexpr std::size_t size = 2 * messages_each_way * wire::message_bytes_max;
+    static_assert(size <= session::locked_bytes);
     messages_ = buffer{connection_.domain(), size, access_flags::local_write, ec};
     if (ec) return fail(step::handshake, ec, close_reason::refused);
     for (std::size_t i = 0; i < messages_each_way; ++i) post_receive(i);
@@ -49,9 +72,15 @@ error_code session_core::prepare() {
 }
 
 void session_core::post_receive(std::size_t i) {
-    connection_.async_receive(receive_slot(i), [self = shared_from_this(), i](error_code ec, received what) {
-        self->on_received(i, ec, what);
-    });
+    connection_.async_receive(
+        receive_slot(i),
+        asio::bind_executor(
+            executor_,
+            [self = shared_from_this(), i](error_code ec, receive_result what) {
+                self->on_received(i, ec, what);
+            }
+        )
+    );
 }
 
 asio::awaitable<error_code> session_core::connect(endpoint peer) {
@@ -64,15 +93,16 @@ asio::awaitable<error_code> session_core::connect(endpoint peer) {
     error_code foreign;
     wire::hello const answer = wire::decode_hello(connection_.private_data(), foreign);
     if (refused) {
-        // A refusal by an rcverbs peer says why; any other is reported as it is.
+        // An rcverbs peer sends the reason with its rejection; any other rejection is reported
+        // unchanged.
         if (refused != cm_errc::rejected_by_peer || foreign) co_return refused;
-        error_code const why = wire::to_error(answer.answer);
-        co_return fail(step::handshake, why ? why : refused, close_reason::refused);
+        co_return fail(step::handshake, wire::check_refusal(answer), close_reason::refused);
     }
     if (foreign) co_return fail(step::handshake, foreign, close_reason::protocol_error);
-    if (error_code const why = wire::to_error(wire::judge(own_hello(), answer))) {
+    if (error_code const why = wire::check_acceptance(own_hello(), answer)) {
         co_return fail(step::handshake, why, close_reason::protocol_error);
     }
+    peer_message_bytes_max_ = answer.message_bytes_max;
     co_return error_code{};
 }
 
@@ -81,27 +111,33 @@ asio::awaitable<error_code> session_core::accept() {
     error_code foreign;
     wire::hello const theirs = wire::decode_hello(connection_.private_data(), foreign);
     wire::hello ours = own_hello();
-    ours.answer = foreign ? wire::verdict::malformed : wire::judge(ours, theirs);
+    ours.answer = foreign ? wire::verdict::malformed : wire::judge_request(ours, theirs);
     if (ours.answer != wire::verdict::welcome) {
         static_cast<void>(connection_.reject(wire::encode(ours)));
-        co_return fail(step::handshake, wire::to_error(ours.answer), close_reason::refused);
+        error_code const why = foreign ? foreign : wire::judgement(ours.answer);
+        co_return fail(step::handshake, why, close_reason::refused);
     }
+    peer_message_bytes_max_ = theirs.message_bytes_max;
     if (error_code const failed = prepare()) co_return failed;
     auto const hello = wire::encode(ours);
     auto [ec] = co_await connection_.async_accept(hello, awaiting);
     co_return ec;
 }
 
-asio::awaitable<error_code> session_core::send(wire::message message, std::size_t slot, step where) {
+asio::awaitable<error_code> session_core::send(
+    wire::message message, std::size_t slot, step where
+) {
     error_code ec;
     local_slice const place = send_slot(slot);
     std::size_t const size = wire::encode(message, place.bytes(), ec);
     if (ec) co_return ec;
     local_slice const bytes = place.first(size);
     auto [failed, sent] = co_await connection_.async_send(bytes, awaiting);
-    // The peer's leaving can show in a send as well as in a receive.
+    // A send can detect the peer's disconnect as well as a receive.
     if (failed == errc::peer_disconnected || failed == errc::not_connected) {
-        co_return fail(where, inward_end_.value_or(errc::peer_closed_early), close_reason::peer_closed_early);
+        co_return fail(
+            where, inward_end_.value_or(errc::peer_closed_early), close_reason::peer_closed_early
+        );
     }
     co_return failed;
 }
@@ -109,11 +145,12 @@ asio::awaitable<error_code> session_core::send(wire::message message, std::size_
 asio::awaitable<error_code> session_core::publish(std::vector<named_region> regions) {
     wire::regions_message message;
     for (named_region& r : regions) message.regions.push_back({std::move(r.name), r.region});
-    // Encoded once to no purpose but to refuse what does not fit before the machine moves.
+    // A trial encoding rejects a message that does not fit before the state machine changes.
     std::array<std::byte, wire::message_bytes_max> trial;
     error_code ec;
-    wire::encode(message, trial, ec);
+    std::size_t const size = wire::encode(message, trial, ec);
     if (ec) co_return ec;
+    if (size > peer_message_bytes_max_) co_return errc::message_too_large;
     if (!connection_.is_open()) co_return errc::not_connected;
     if (exchange_.resume(exchange::event::publish) == exchange::action::illegal) {
         co_return errc::operation_in_progress;
@@ -126,8 +163,9 @@ asio::awaitable<error_code> session_core::send_done() {
     if (exchange_.resume(exchange::event::finish) == exchange::action::illegal) {
         co_return errc::operation_in_progress;
     }
-    // The peer is to take the right away that a keepalive needs; what comes next has a deadline of its own.
-    connection_.stop_keepalive();
+    // After MSG_DONE the peer revokes the access right that a keepalive needs. The next step has a
+    // deadline of its own.
+    connection_.set_keepalive_interval(std::chrono::milliseconds{0});
     error_code const ec = co_await send(wire::done_message{}, 1, step::finish);
     if (!ec) done_was_delivered_ = true;
     co_return ec;
@@ -135,7 +173,9 @@ asio::awaitable<error_code> session_core::send_done() {
 
 asio::awaitable<error_code> session_core::exchange_regions(std::vector<named_region> own) {
     error_code const ec = co_await publish(std::move(own));
-    co_return ec ? ec : co_await wait_regions();
+    // Two statements, because g++ 12 awaits both sides of a conditional expression.
+    if (ec) co_return ec;
+    co_return co_await wait_regions();
 }
 
 template <class Condition>
@@ -144,16 +184,17 @@ asio::awaitable<error_code> session_core::wait_for(
 ) {
     if (std::exchange(w.is_under_way, true)) co_return errc::operation_in_progress;
     error_code result;
-    w.timer.expires_after(deadline);
-    // What came before the peer left counts, even if it is looked at afterwards.
+    w.timer->expires_after(deadline);
+    // A message that arrived before the disconnect counts, even if it is checked afterwards.
     while (!has_come() && !result) {
         if (inward_end_) {
             result = *inward_end_;
         } else if (exchange_.inward() == exchange::progress::done) {
-            result = errc::unexpected_message;  // nothing comes after MSG_DONE
+            result = errc::unexpected_message;  // no message follows MSG_DONE
         } else {
-            auto [cancelled] = co_await w.timer.async_wait(awaiting);
-            if (!cancelled && !has_come()) result = fail(where, errc::timed_out, close_reason::timed_out);
+            auto [cancelled] = co_await w.timer->async_wait(awaiting);
+            if (!cancelled && !has_come())
+                result = fail(where, errc::timed_out, close_reason::timed_out);
         }
     }
     w.is_under_way = false;
@@ -175,37 +216,44 @@ asio::awaitable<error_code> session_core::wait_done() {
     );
 }
 
-void session_core::on_received(std::size_t slot, error_code ec, received what) {
+void session_core::on_received(std::size_t slot, error_code ec, receive_result what) {
     if (!ec) {
         error_code bad;
         if (what.is_write || what.size_bytes > wire::message_bytes_max) {
             bad = errc::unexpected_message;  // a write with immediate data is no message
         } else {
-            wire::message message = wire::decode(receive_slot(slot).bytes().first(what.size_bytes), bad);
+            wire::message message =
+                wire::decode(receive_slot(slot).bytes().first(what.size_bytes), bad);
             if (!bad) bad = take_message(std::move(message));
         }
         if (bad) inward_end_ = fail(step::exchange, bad, close_reason::protocol_error);
     } else if (!inward_end_ && exchange_.inward() != exchange::progress::done) {
         bool const has_left = ec == errc::peer_disconnected;
-        step const where = exchange_.inward() == exchange::progress::opening ? step::exchange : step::finish;
-        inward_end_ = has_left ? fail(where, errc::peer_closed_early, close_reason::peer_closed_early) : ec;
+        step const where =
+            exchange_.inward() == exchange::progress::opening ? step::exchange : step::finish;
+        inward_end_ =
+            has_left ? fail(where, errc::peer_closed_early, close_reason::peer_closed_early) : ec;
     }
-    regions_wait_.timer.cancel();
-    done_wait_.timer.cancel();
+    regions_wait_.timer->cancel();
+    done_wait_.timer->cancel();
 }
 
 error_code session_core::take_message(wire::message message) {
     auto* const regions = std::get_if<wire::regions_message>(&message);
-    auto const event = regions != nullptr ? exchange::event::regions_received : exchange::event::done_received;
-    if (exchange_.resume(event) == exchange::action::protocol_error) return errc::unexpected_message;
+    auto const event =
+        regions != nullptr ? exchange::event::regions_received : exchange::event::done_received;
+    if (exchange_.resume(event) == exchange::action::protocol_error)
+        return errc::unexpected_message;
     if (regions != nullptr) {
         std::vector<named_region> named;
         for (wire::region_descriptor& d : regions->regions) named.emplace_back(d.name, d.region);
         regions_ = peer_regions{std::move(named)};
         has_regions_ = true;
     } else {
-        // It said that it will not touch our memory again. A connection that ends just now has no rights to take away.
-        static_cast<void>(connection_.set_remote_access(access_flags::local_read));
+        // The peer does not access our memory any more. A connection that has just ended has no
+        // rights to revoke.
+        error_code const ec = connection_.set_remote_access(access_flags::local_read);
+        if (ec && ec != errc::not_connected) return ec;
     }
     return {};
 }
@@ -213,18 +261,16 @@ error_code session_core::take_message(wire::message message) {
 asio::awaitable<error_code> session_core::disconnect() {
     error_code ec;
     if (side_ == side::passive && exchange_.is_complete()) {
-        // The peer saw our MSG_DONE and disconnects; should it not, we do.
-        asio::steady_timer deadline{connection_.context(), options_.finish_deadline};
-        deadline.async_wait(asio::bind_executor(
-            connection_.get_executor(),
-            [self = shared_from_this()](error_code const& cancelled) {
-                if (!cancelled) {
-                    self->connection_.close(
-                        {step::disconnect, errc::timed_out, self->connection_.peer(), 0}, close_reason::timed_out
-                    );
-                }
+        // The peer has received our MSG_DONE and disconnects. After the deadline this side
+        // disconnects.
+        asio::steady_timer deadline{executor_, options_.finish_deadline};
+        deadline.async_wait([self = shared_from_this()](error_code const& cancelled) {
+            if (!cancelled) {
+                static_cast<void>(
+                    self->fail(step::disconnect, errc::timed_out, close_reason::timed_out)
+                );
             }
-        ));
+        });
         std::tie(ec) = co_await connection_.async_wait_disconnected(awaiting);
     } else {
         std::tie(ec) = co_await connection_.async_disconnect(awaiting);
@@ -232,6 +278,7 @@ asio::awaitable<error_code> session_core::disconnect() {
     if (ec) co_return ec;
     if (exchange_.is_complete() && done_was_delivered_) {
         std::lock_guard const lock{mutex_};
+        if (reason_ == close_reason::timed_out) co_return failure_.code;
         reason_ = close_reason::completed;
         co_return error_code{};
     }
@@ -245,15 +292,19 @@ asio::awaitable<error_code> session_core::finish() {
     co_return ec;
 }
 
-// Notes a failure of the session's own, ends the connection for it, and passes it on.
+// Records a failure of the session, closes the connection because of it, and returns its code.
 error_code session_core::fail(step where, error_code ec, close_reason reason) {
-    failure const found{where, ec, connection_.peer(), 0};
+    failure const found{where, ec, connection_.remote_endpoint(), 0};
     {
         std::lock_guard const lock{mutex_};
         if (!failure_.code) failure_ = found;
         if (reason_ == close_reason::open) reason_ = reason;
     }
-    connection_.close(found, reason);
+    if (reason == close_reason::protocol_error) {
+        connection_.close(ec);
+    } else {
+        connection_.close();
+    }
     return ec;
 }
 
@@ -268,7 +319,7 @@ close_reason session_core::reason() const {
 failure session_core::last_failure() const {
     {
         std::lock_guard const lock{mutex_};
-        // That the peer disconnected in the end is as it should be.
+        // After a completed session the disconnect by the peer is not a failure.
         if (failure_.code || reason_ == close_reason::completed) return failure_;
     }
     return connection_.last_failure();

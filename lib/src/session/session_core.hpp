@@ -1,9 +1,12 @@
-// session_core.hpp — what a session handle shares.
+// session_core.hpp — the state shared by session handles.
 //
-// Everything here runs on the connection's executor, which serves one function at a time; only the observers have a
-// lock. Each operation is a coroutine over public connection calls; the exchange machine says what is due.
+// Everything here runs on a strand of the connection's executor; a lock guards only what the
+// observers read. Each operation is a coroutine over public connection functions; the exchange
+// machine decides which message is due. A session may outlive its context: shut_down() releases the
+// strand and the timers.
 #pragma once
 
+#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
 
@@ -14,17 +17,20 @@
 
 #include <rcverbs/session.hpp>
 
+#include "connection/io_object_service.hpp"
 #include "machines/exchange_machine.hpp"
 #include "wire/hello.hpp"
 #include "wire/message.hpp"
 
 namespace rcverbs::detail {
 
-class session_core : public std::enable_shared_from_this<session_core> {
+class session_core final : public std::enable_shared_from_this<session_core>, public io_object {
 public:
+    static std::shared_ptr<session_core> make(connection over, session_options options);
     session_core(connection over, session_options options);
+    ~session_core();
 
-    // The operations. Run on the executor; `self` keeps them alive.
+    // The operations. They run on the executor; the caller keeps the session alive meanwhile.
     boost::asio::awaitable<error_code> connect(endpoint peer);
     boost::asio::awaitable<error_code> accept();
     boost::asio::awaitable<error_code> publish(std::vector<named_region> regions);
@@ -35,10 +41,11 @@ public:
     boost::asio::awaitable<error_code> disconnect();
     boost::asio::awaitable<error_code> finish();
 
-    /// The regions that MSG_MR brought, once wait_regions has completed without error.
+    /// The regions received with MSG_MR. Valid after wait_regions has succeeded.
     peer_regions const& regions() const noexcept { return regions_; }
 
-    connection& over() noexcept { return connection_; }
+    void close() noexcept { connection_.close(); }
+    boost::asio::any_io_executor const& executor() const noexcept { return executor_; }
     close_reason reason() const;
     failure last_failure() const;
 
@@ -49,18 +56,20 @@ private:
     static constexpr std::size_t messages_each_way = 2;
     enum class side : std::uint8_t { unknown, active, passive };
 
+    void shut_down() noexcept override;
     error_code prepare();
     local_slice receive_slot(std::size_t i) const;
     local_slice send_slot(std::size_t i) const;
     void post_receive(std::size_t i);
-    void on_received(std::size_t slot, error_code ec, received what);
+    void on_received(std::size_t slot, error_code ec, receive_result what);
     error_code take_message(wire::message message);
     wire::hello own_hello() const noexcept;
     error_code fail(step where, error_code ec, close_reason reason);
     boost::asio::awaitable<error_code> send(wire::message message, std::size_t slot, step where);
-    // One wait for something of the peer's. Its timer is woken, by cancelling it, whenever something has come in.
+    // One wait for a message of the peer's. The timer is cancelled, which resumes the wait,
+    // whenever a message or an error arrives.
     struct wait {
-        boost::asio::steady_timer timer;
+        std::optional<boost::asio::steady_timer> timer;
         bool is_under_way = false;
     };
     template <class Condition>
@@ -70,16 +79,20 @@ private:
 
     session_options const options_;
     connection connection_;
+    io_object_service& service_;
+    boost::asio::any_io_executor executor_;
     buffer messages_;
     side side_ = side::unknown;
+    std::uint32_t peer_message_bytes_max_ = 0;
     exchange exchange_;
     peer_regions regions_;
     bool done_was_delivered_ = false;
-    // Set when no message can come any more.
+    // Set when no further message can arrive.
     std::optional<error_code> inward_end_;
     bool has_regions_ = false;
     wait regions_wait_;
     wait done_wait_;
+    bool is_shut_down_ = false;
 
     mutable std::mutex mutex_;  // guards what the observers read
     failure failure_;

@@ -2,7 +2,7 @@
 
 #include <sys/mman.h>
 
-#include "error/described.hpp"
+#include "error/detailed_error.hpp"
 #include "verbs/errno_map.hpp"
 
 namespace rcverbs {

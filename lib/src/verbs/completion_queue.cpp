@@ -4,17 +4,23 @@
 
 namespace rcverbs::verbs {
 
-completion_queue::completion_queue(ibv_context* device, std::uint32_t depth, error_code& ec) {
+completion_queue::completion_queue(
+    ibv_context* device, std::uint32_t depth, std::uint32_t vector, error_code& ec
+) {
     channel_.reset(ibv_create_comp_channel(device));
     ec = from_pointer(channel_.get());
     if (ec) return;
     ec = set_non_blocking(channel_->fd);
     if (ec) return;
-    queue_.reset(ibv_create_cq(device, static_cast<int>(depth), nullptr, channel_.get(), 0));
+    queue_.reset(ibv_create_cq(
+        device, static_cast<int>(depth), nullptr, channel_.get(), static_cast<int>(vector)
+    ));
     ec = from_pointer(queue_.get());
 }
 
-error_code completion_queue::arm() noexcept { return from_returned_code(ibv_req_notify_cq(queue_.get(), 0)); }
+error_code completion_queue::arm() noexcept {
+    return from_returned_code(ibv_req_notify_cq(queue_.get(), 0));
+}
 
 void completion_queue::take_events() noexcept {
     unsigned taken = 0;

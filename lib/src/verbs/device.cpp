@@ -8,7 +8,8 @@ namespace rcverbs::verbs {
 
 namespace {
 
-// The list is freed as soon as a device is open: an open device survives it. Source: ibv_get_device_list(3), NOTES.
+// The list is freed as soon as a device is open: an open device remains valid. Source:
+// ibv_get_device_list(3), NOTES.
 struct free_list {
     void operator()(ibv_device** list) const noexcept { ibv_free_device_list(list); }
 };
@@ -20,7 +21,9 @@ device_list list_devices(int& count, error_code& ec) {
     return list;
 }
 
-std::uint32_t positive(int value) noexcept { return value > 0 ? static_cast<std::uint32_t>(value) : 0; }
+std::uint32_t positive(int value) noexcept {
+    return value > 0 ? static_cast<std::uint32_t>(value) : 0;
+}
 
 }  // namespace
 
@@ -35,12 +38,16 @@ port_address find_address(ibv_context* context, std::optional<std::uint8_t> inde
     int const count = std::min(port.gid_tbl_len, 256);
     for (int i = index ? *index : 0; i < (index ? std::min(count, *index + 1) : count); ++i) {
         ibv_gid_entry entry{};
-        bool const is_typed = ibv_query_gid_ex(context, 1, static_cast<std::uint32_t>(i), &entry, 0) == 0;
+        bool const is_typed =
+            ibv_query_gid_ex(context, 1, static_cast<std::uint32_t>(i), &entry, 0) == 0;
         if (!is_typed && ibv_query_gid(context, 1, i, &entry.gid) != 0) continue;
         auto const& raw = entry.gid.raw;
-        if (std::all_of(std::begin(raw), std::end(raw), [](std::uint8_t b) { return b == 0; })) continue;
-        bool const is_ipv4 = std::all_of(raw, raw + 10, [](std::uint8_t b) { return b == 0; }) && raw[10] == 0xff && raw[11] == 0xff;
-        int const worth = 1 + (is_ipv4 ? 1 : 0) + (is_ipv4 && is_typed && entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? 1 : 0);
+        if (std::all_of(std::begin(raw), std::end(raw), [](std::uint8_t b) { return b == 0; }))
+            continue;
+        bool const is_ipv4 = std::all_of(raw, raw + 10, [](std::uint8_t b) { return b == 0; }) &&
+                             raw[10] == 0xff && raw[11] == 0xff;
+        int const worth = 1 + (is_ipv4 ? 1 : 0) +
+                          (is_ipv4 && is_typed && entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? 1 : 0);
         if (worth <= best) continue;
         best = worth;
         std::copy(std::begin(raw), std::end(raw), found.gid.begin());
@@ -81,9 +88,10 @@ device device::open(std::string const& name, error_code& ec) {
 std::string device::name() const { return ibv_get_device_name(context_->device); }
 
 void device::query(error_code& ec) {
-    ibv_device_attr attributes{};
-    ec = from_returned_code(ibv_query_device(context_, &attributes));
+    ibv_device_attr_ex all{};
+    ec = from_returned_code(ibv_query_device_ex(context_, nullptr, &all));
     if (ec) return;
+    ibv_device_attr const& attributes = all.orig_attr;
     ibv_port_attr port{};
     ec = from_returned_code(ibv_query_port(context_, 1, &port));
     if (ec) return;
@@ -97,8 +105,20 @@ void device::query(error_code& ec) {
     limits_.region_bytes_max = attributes.max_mr_size;
     limits_.message_bytes_max = port.max_msg_sz;
     limits_.has_atomics = attributes.atomic_cap != IBV_ATOMIC_NONE;
-    // Source: ibv_query_device(3); the InfiniBand specification ties the operation to the base memory management extensions.
-    limits_.has_send_with_invalidate = (attributes.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0;
+    limits_.has_atomics_against_cpu = attributes.atomic_cap == IBV_ATOMIC_GLOB;
+    // Source: ibv_query_device(3); the InfiniBand specification ties the operation to the base
+    // memory management extensions.
+    limits_.has_send_with_invalidate =
+        (attributes.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0;
+    // Source: ibv_query_device(3), ibv_alloc_mw(3).
+    limits_.has_memory_windows =
+        (attributes.device_cap_flags &
+         (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0;
+    constexpr std::uint32_t paged =
+        IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;
+    limits_.has_on_demand_paging = (all.odp_caps.general_caps & IBV_ODP_SUPPORT) != 0 &&
+                                   (all.odp_caps.per_transport_caps.rc_odp_caps & paged) == paged;
+    limits_.completion_vectors = std::max(positive(context_->num_comp_vectors), 1U);
     limits_.shared_receive_depth_max = attributes.max_srq > 0 ? positive(attributes.max_srq_wr) : 0;
 }
 
@@ -107,7 +127,8 @@ void device::query(error_code& ec) {
 namespace rcverbs {
 
 error_code prepare_for_fork() noexcept {
-    // Where the kernel copies pinned pages, ibv_fork_init would still take them away from children.
+    // If the kernel copies pinned pages, ibv_fork_init is not needed, and it would still remove
+    // these pages from child processes.
     if (ibv_is_fork_initialized() == IBV_FORK_UNNEEDED) return {};
     return verbs::from_returned_code(ibv_fork_init());
 }
@@ -121,7 +142,7 @@ std::vector<device_info> devices() {
     for (int i = 0; i < count; ++i) {
         std::string name = ibv_get_device_name(list.get()[i]);
         verbs::device const opened = verbs::device::open(name, ec);
-        // One that cannot be opened (no permission, just unplugged) is not of use and not listed.
+        // A device that cannot be opened (no permission, just unplugged) is not listed.
         if (!ec) found.push_back({std::move(name), opened.limits()});
     }
     return found;

@@ -1,7 +1,7 @@
-// device.hpp — an open RDMA device, its own or borrowed from librdmacm.
+// device.hpp — an open RDMA device, owned or borrowed from librdmacm.
 //
-// librdmacm opens each device once for the process and closes it itself: such a context is borrowed. A device opened by
-// name is owned.
+// librdmacm opens each device once per process and closes it itself: such a context is borrowed. A
+// device opened by name is owned.
 #pragma once
 
 #include <array>
@@ -16,8 +16,7 @@
 
 namespace rcverbs::verbs {
 
-/// An open device and what it can do.
-/// A port's address by index, and what a queue pair needs to know of it.
+/// A GID of a port, and the port attributes that a queue pair needs.
 struct port_address {
     std::array<std::uint8_t, 16> gid{};
     std::uint8_t gid_index = 0;
@@ -25,24 +24,31 @@ struct port_address {
     std::uint8_t mtu = 0;
 };
 
-/// Looks an address of port 1 up: the one of that index, or the first that is an IPv4 address of RoCE v2, of any kind, or at all.
-/// errc::invalid_option if there is none.
+/// Finds a GID of port 1: the one at `index`; without an index the first IPv4 GID of RoCE v2, else
+/// the first IPv4 GID, else the first GID. errc::invalid_option if there is none.
 port_address find_address(ibv_context* context, std::optional<std::uint8_t> index, error_code& ec);
 
+/// An open device and its limits.
 class device {
 public:
-    /// Takes a context that somebody else opened and will close.
+    /// Wraps a context that another owner opened and will close.
     static device borrow(ibv_context* context, error_code& ec);
-    /// Opens a device of its own by name. errc::no_rdma_device if there is none of that name.
+    /// Opens a device by name and owns it. errc::no_rdma_device if no device has that name.
     static device open(std::string const& name, error_code& ec);
 
     ibv_context* context() const noexcept { return context_; }
     device_limits const& limits() const noexcept { return limits_; }
     std::string name() const;
-    /// True for SoftRoCE. In Linux 6.1, if not in later ones, its requester may go to sleep between two looks at the same counter: it then sends
-    /// nothing more of what is posted, no timer runs, and no completion ever comes, until something is posted.
-    /// Source: rxe_requester() and rxe_completer() in drivers/infiniband/sw/rxe, `wait_psn`.
+    /// True for SoftRoCE. In Linux 6.1, and possibly in later versions, its requester can stop
+    /// between two checks of the same counter. Posted work requests are then not sent, no timer
+    /// runs, and no completion arrives, until the next post. Source: rxe_requester() and
+    /// rxe_completer() in drivers/infiniband/sw/rxe, `wait_psn`.
     bool forgets_posted_work() const noexcept { return forgets_posted_work_; }
+    /// True for iWARP, where a queue pair moves to the error state when the peer closes its
+    /// connection.
+    bool is_iwarp() const noexcept {
+        return context_->device->transport_type == IBV_TRANSPORT_IWARP;
+    }
 
 private:
     void query(error_code& ec);

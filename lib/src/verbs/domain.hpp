@@ -1,4 +1,4 @@
-// domain.hpp — what a protection_domain handle shares.
+// domain.hpp — the protection domain behind protection_domain handles.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,8 @@
 
 namespace rcverbs::verbs {
 
-/// A protection domain of our own on a device. Never librdmacm's default one, whose lifetime is librdmacm's.
+/// A protection domain that this library allocates. librdmacm's default domain is not used, because
+/// librdmacm controls its lifetime.
 class domain {
 public:
     static std::shared_ptr<domain> create(device on, error_code& ec);

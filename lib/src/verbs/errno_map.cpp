@@ -1,6 +1,7 @@
 #include "verbs/errno_map.hpp"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -8,7 +9,7 @@ namespace rcverbs::verbs {
 
 namespace {
 
-// A failure without a number still has to be an error.
+// A failure without an errno is reported as EIO.
 error_code from_number(int number) noexcept {
     return {number > 0 ? number : EIO, boost::system::system_category()};
 }
@@ -27,6 +28,20 @@ error_code from_returned_code(int returned) noexcept {
 
 error_code from_minus_one(int returned) noexcept {
     return returned >= 0 ? error_code{} : from_number(errno);
+}
+
+bool has_free_descriptors(unsigned count) noexcept {
+    if (count == 0) return true;
+    int const probe = ::open("/", O_PATH | O_CLOEXEC);
+    bool const has_more = probe >= 0 ? has_free_descriptors(count - 1) : errno != EMFILE;
+    if (probe >= 0) ::close(probe);
+    return has_more;
+}
+
+error_code or_out_of_descriptors(error_code ec) noexcept {
+    // 3: the number of descriptors that opening a device takes. A failed attempt has closed its own
+    // by now.
+    return !ec || has_free_descriptors(3) ? ec : from_number(EMFILE);
 }
 
 error_code set_non_blocking(int descriptor) noexcept {

@@ -1,7 +1,7 @@
-// handles.hpp — owners of the C objects, the size of a pointer each.
+// handles.hpp — owning handles of the C objects, each the size of a pointer.
 //
-// Every handle destroys its object once. Parents are kept alive by whoever holds the handle: members are declared
-// parents first, so that children go first.
+// Every handle destroys its object once. The holder of a handle keeps the parent objects alive: it
+// declares members parents first, so that children are destroyed first.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -10,7 +10,7 @@
 
 namespace rcverbs::verbs {
 
-/// A deleter that calls a C function and disregards what it returns: a destructor has nobody to tell.
+/// A deleter that calls a C function and ignores its result, because a destructor cannot report it.
 template <auto Destroy>
 struct destroy_with {
     template <class T>

@@ -1,6 +1,6 @@
 #include <rcverbs/memory_region.hpp>
 
-#include "error/described.hpp"
+#include "error/detailed_error.hpp"
 #include "verbs/domain.hpp"
 #include "verbs/errno_map.hpp"
 #include "verbs/handles.hpp"
@@ -15,7 +15,8 @@ namespace {
 
 // REMOTE_WRITE and REMOTE_ATOMIC are refused without LOCAL_WRITE. Source: ibv_reg_mr(3).
 access_flags with_implied(access_flags rights) noexcept {
-    if ((rights & (access_flags::remote_write | access_flags::remote_atomic)) != access_flags::local_read) {
+    if ((rights & (access_flags::remote_write | access_flags::remote_atomic)) !=
+        access_flags::local_read) {
         return rights | access_flags::local_write;
     }
     return rights;
@@ -40,8 +41,14 @@ memory_region::memory_region(memory_region&&) noexcept = default;
 memory_region& memory_region::operator=(memory_region&&) noexcept = default;
 memory_region::~memory_region() = default;
 
-memory_region::memory_region(
-    protection_domain const& domain, std::span<std::byte> bytes, access_flags rights, error_code& ec
+// `register_with(pd, access)` makes the verbs object.
+template <class Register>
+void memory_region::open(
+    protection_domain const& domain,
+    std::span<std::byte> bytes,
+    access_flags rights,
+    error_code& ec,
+    Register const& register_with
 ) noexcept {
     ec.clear();
     if (!domain.is_open() || bytes.empty()) {
@@ -49,17 +56,21 @@ memory_region::memory_region(
         return;
     }
     rights = with_implied(rights);
+    if (allows(rights, access_flags::on_demand) && !domain.limits().has_on_demand_paging) {
+        ec = errc::on_demand_paging_unsupported;
+        return;
+    }
     std::unique_ptr<registration> made{new (std::nothrow) registration};
     if (made == nullptr) {
         ec = boost::system::errc::make_error_code(boost::system::errc::not_enough_memory);
         return;
     }
     made->domain = domain.impl();
-    made->handle.reset(ibv_reg_mr(domain.impl()->get(), bytes.data(), bytes.size(), verbs::to_ibv_access(rights)));
+    made->handle.reset(register_with(domain.impl()->get(), verbs::to_ibv_access(rights)));
     ec = verbs::from_pointer(made->handle.get());
     if (ec) return;
     try {
-        made->mark = detail::open_record(domain.impl().get(), rights);
+        made->mark = detail::open_record(domain.impl().get(), rights, made->handle.get());
     } catch (std::bad_alloc const&) {
         ec = boost::system::errc::make_error_code(boost::system::errc::not_enough_memory);
         return;
@@ -69,10 +80,79 @@ memory_region::memory_region(
     rights_ = rights;
 }
 
-memory_region::memory_region(protection_domain const& domain, std::span<std::byte> bytes, access_flags rights) {
+memory_region::memory_region(
+    protection_domain const& domain, std::span<std::byte> bytes, access_flags rights, error_code& ec
+) noexcept {
+    open(domain, bytes, rights, ec, [&](ibv_pd* in, int access) {
+        return ibv_reg_mr(in, bytes.data(), bytes.size(), access);
+    });
+}
+
+memory_region memory_region::from_dmabuf(
+    protection_domain const& domain,
+    int fd,
+    std::uint64_t offset_bytes,
+    std::span<std::byte> bytes,
+    access_flags rights,
+    error_code& ec
+) noexcept {
+    memory_region made;
+    made.open(domain, bytes, rights, ec, [&](ibv_pd* in, int access) {
+        auto const address = reinterpret_cast<std::uintptr_t>(bytes.data());  // for work requests
+        return ibv_reg_dmabuf_mr(in, offset_bytes, bytes.size(), address, fd, access);
+    });
+    // A provider without the call, a kernel without it, and a device without it.
+    if (ec == boost::system::errc::function_not_supported ||
+        ec == boost::system::errc::operation_not_supported ||
+        ec == boost::system::errc::protocol_not_supported) {
+        ec = errc::dmabuf_unsupported;
+    }
+    return made;
+}
+
+memory_region memory_region::from_dmabuf(
+    protection_domain const& domain,
+    int fd,
+    std::uint64_t offset_bytes,
+    std::span<std::byte> bytes,
+    access_flags rights
+) {
+    error_code ec;
+    memory_region made = from_dmabuf(domain, fd, offset_bytes, bytes, rights, ec);
+    if (ec) detail::throw_registration_failure(ec, bytes.size());
+    return made;
+}
+
+memory_region::memory_region(
+    protection_domain const& domain, std::span<std::byte> bytes, access_flags rights
+) {
     error_code ec;
     *this = memory_region{domain, bytes, rights, ec};
     if (ec) detail::throw_registration_failure(ec, bytes.size());
+}
+
+// The const_cast is safe: the device writes only where rights allow it, and these allow no writes.
+memory_region memory_region::read_only(
+    protection_domain const& domain,
+    std::span<std::byte const> bytes,
+    access_flags rights,
+    error_code& ec
+) noexcept {
+    if ((rights | access_flags::remote_read) != access_flags::remote_read) {
+        ec = boost::system::errc::make_error_code(boost::system::errc::invalid_argument);
+        return {};
+    }
+    std::span<std::byte> const as_registered{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    return {domain, as_registered, rights, ec};
+}
+
+memory_region memory_region::read_only(
+    protection_domain const& domain, std::span<std::byte const> bytes, access_flags rights
+) {
+    error_code ec;
+    memory_region made = read_only(domain, bytes, rights, ec);
+    if (ec) detail::throw_registration_failure(ec, bytes.size());
+    return made;
 }
 
 local_key memory_region::key() const noexcept {
@@ -91,17 +171,39 @@ detail::region_mark memory_region::mark() const noexcept {
 }
 
 local_slice memory_region::slice_of(std::span<std::byte> part) const {
-    // By std::less, which orders pointers into different objects, too.
+    // std::less also orders pointers into different objects.
     if (!part.empty() && std::less<>{}(part.data(), bytes_.data())) {
         throw boost::system::system_error{errc::out_of_range, "slice of a memory region"};
     }
-    return part.empty() ? local_slice{} : slice(static_cast<std::size_t>(part.data() - bytes_.data()), part.size());
+    return part.empty() ? local_slice{}
+                        : slice(static_cast<std::size_t>(part.data() - bytes_.data()), part.size());
 }
 
 remote_region memory_region::remote() const noexcept {
     if (registration_ == nullptr) return {};
-    auto const address = reinterpret_cast<std::uintptr_t>(bytes_.data());  // the peer names it by address
+    auto const address =
+        reinterpret_cast<std::uintptr_t>(bytes_.data());  // the peer needs an integer
     return {address, bytes_.size(), remote_key{registration_->handle->rkey}, rights_};
+}
+
+remote_region local_slice::remote(error_code& ec) const noexcept {
+    ec.clear();
+    if (record_ == nullptr) return {};
+    auto const* const handle = record_->handle.load(std::memory_order_relaxed);
+    if (handle == nullptr || record_->generation.load(std::memory_order_acquire) != generation_) {
+        ec = errc::region_gone;
+        return {};
+    }
+    auto const address = reinterpret_cast<std::uintptr_t>(data());  // the peer needs an integer
+    return {
+        address, size(), remote_key{handle->rkey}, record_->rights.load(std::memory_order_relaxed)};
+}
+
+remote_region local_slice::remote() const {
+    error_code ec;
+    remote_region const found = remote(ec);
+    if (ec) throw boost::system::system_error{ec, "remote"};
+    return found;
 }
 
 ibv_mr* memory_region::native_handle() const noexcept {

@@ -18,7 +18,8 @@ queue_pair::queue_pair(
         ec = create(id, domain, completions, sizes, qp_);
         if (!ec) id_ = id;
         if (ec != boost::system::errc::invalid_argument || sizes.inline_bytes == 0) return;
-        // No device says how much it takes: EINVAL is all there is. Less than 16 bytes are not worth asking for.
+        // A device does not report its inline limit; the only indication is EINVAL. Less than 16
+        // bytes are not worth requesting.
         sizes.inline_bytes = sizes.inline_bytes >= 32 ? sizes.inline_bytes / 2 : 0;
     }
 }
@@ -51,10 +52,11 @@ error_code queue_pair::initialise(std::uint8_t port) noexcept {
     attributes.qp_state = IBV_QPS_INIT;
     attributes.pkey_index = 0;
     attributes.port_num = port;
-    attributes.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-    return from_returned_code(
-        ibv_modify_qp(qp_, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
-    );
+    attributes.qp_access_flags =
+        IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+    return from_returned_code(ibv_modify_qp(
+        qp_, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS
+    ));
 }
 
 error_code queue_pair::connect(
@@ -64,40 +66,45 @@ error_code queue_pair::connect(
     a.qp_state = IBV_QPS_RTR;
     a.path_mtu = static_cast<ibv_mtu>(std::min(own.mtu, peer.mtu));
     a.dest_qp_num = peer.queue_pair_number;
-    a.rq_psn = peer.first_packet;
+    a.rq_psn = peer.starting_psn;
     a.max_dest_rd_atomic = std::min(terms.responder_resources, peer.initiator_depth);
     a.min_rnr_timer = terms.min_rnr_timer_code;
     a.ah_attr.is_global = 1;
     std::memcpy(a.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
     a.ah_attr.grh.sgid_index = terms.gid_index;
-    a.ah_attr.grh.hop_limit = 64;  // beyond this network, too
+    a.ah_attr.grh.traffic_class = terms.traffic_class;
+    a.ah_attr.grh.flow_label = terms.flow_label;
+    a.ah_attr.grh.hop_limit = 64;  // permits routing beyond this subnet
     a.ah_attr.dlid = peer.lid;
     a.ah_attr.port_num = terms.port;
     error_code const ec = from_returned_code(ibv_modify_qp(
-        qp_, &a,
-        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-            IBV_QP_MIN_RNR_TIMER
+        qp_,
+        &a,
+        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+            IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER
     ));
     if (ec) return ec;
     a.qp_state = IBV_QPS_RTS;
     a.timeout = terms.ack_timeout_code;
     a.retry_cnt = terms.retry_count;
     a.rnr_retry = peer.rnr_retry_count;
-    a.sq_psn = own.first_packet;
+    a.sq_psn = own.starting_psn;
     a.max_rd_atomic = std::min(terms.initiator_depth, peer.responder_resources);
     return from_returned_code(ibv_modify_qp(
-        qp_, &a,
-        IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC
+        qp_,
+        &a,
+        IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+            IBV_QP_MAX_QP_RD_ATOMIC
     ));
 }
 
-error_code queue_pair::break_off() noexcept {
+error_code queue_pair::move_to_error() noexcept {
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_ERR;
     return from_returned_code(ibv_modify_qp(qp_, &attributes, IBV_QP_STATE));
 }
 
-void queue_pair::ring_again() noexcept {
+void queue_pair::kick_send_queue() noexcept {
     ibv_sge more_than_fits{0, std::numeric_limits<std::int32_t>::max(), 0};
     ibv_send_wr refused{};
     refused.opcode = IBV_WR_RDMA_WRITE;
@@ -122,28 +129,37 @@ error_code queue_pair::set_remote_access(int ibv_access) noexcept {
     return from_returned_code(ibv_modify_qp(qp_, &attributes, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS));
 }
 
-bool queue_pair::goes_by(std::uint8_t const* gid) noexcept {
+bool queue_pair::has_gid(std::uint8_t const* gid) noexcept {
     ibv_qp_attr attributes{};
     ibv_qp_init_attr initial{};
-    // What cannot be found out is no reason to give a connection up.
-    if (from_returned_code(ibv_query_qp(qp_, &attributes, IBV_QP_AV | IBV_QP_PORT, &initial))) return true;
+    // A failed query is no reason to end a connection.
+    if (from_returned_code(ibv_query_qp(qp_, &attributes, IBV_QP_AV | IBV_QP_PORT, &initial)))
+        return true;
     ibv_gid now{};
     int const index = attributes.ah_attr.grh.sgid_index;
     if (ibv_query_gid(qp_->context, attributes.port_num, index, &now) != 0) return false;
     return std::memcmp(now.raw, gid, sizeof now.raw) == 0;
 }
 
-read_depths queue_pair::query_depths(error_code& ec) noexcept {
+queue_pair_state queue_pair::query(error_code& ec) const noexcept {
     ibv_qp_attr attributes{};
     ibv_qp_init_attr initial{};
-    int const wanted = IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC;
+    int const wanted = IBV_QP_STATE | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC;
     ec = from_returned_code(ibv_query_qp(qp_, &attributes, wanted, &initial));
-    return {attributes.max_rd_atomic, attributes.max_dest_rd_atomic};
+    return {
+        attributes.max_rd_atomic,
+        attributes.max_dest_rd_atomic,
+        attributes.qp_state == IBV_QPS_ERR};
+}
+
+bool queue_pair::is_in_error_state() const noexcept {
+    error_code ec;
+    return qp_ != nullptr && query(ec).is_error && !ec;
 }
 
 error_code queue_pair::destroy() noexcept {
     if (qp_ == nullptr) return {};
-    // rdma_destroy_qp returns nothing; the call it wraps does.
+    // rdma_destroy_qp reports no errors, so call the function that it wraps.
     rdma_cm_id* const id = std::exchange(id_, nullptr);
     error_code const ec = from_returned_code(ibv_destroy_qp(std::exchange(qp_, nullptr)));
     if (id != nullptr) id->qp = nullptr;
@@ -151,13 +167,15 @@ error_code queue_pair::destroy() noexcept {
 }
 
 std::uint8_t encode_rnr_timer(std::chrono::nanoseconds delay) noexcept {
-    // Codes 1 to 31 in units of 10 us; code 0 stands for 655.36 ms. Source: InfiniBand specification, table of RNR NAK
-    // timer field encodings; ibv_modify_qp(3).
+    // Codes 1 to 31 in units of 10 us; code 0 stands for 655.36 ms. Source: InfiniBand
+    // specification, table of RNR NAK timer field encodings; ibv_modify_qp(3).
     constexpr std::array<std::uint32_t, 31> tens_of_us{
-        1,   2,   3,   4,   6,   8,    12,   16,   24,   32,   48,   64,    96,    128,   192,  256,
-        384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
+        1,    2,    3,    4,    6,     8,     12,    16,    24,   32,   48,
+        64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536, 2048,
+        3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
     for (std::size_t i = 0; i < tens_of_us.size(); ++i) {
-        if (std::chrono::microseconds{10} * tens_of_us[i] >= delay) return static_cast<std::uint8_t>(i + 1);
+        if (std::chrono::microseconds{10} * tens_of_us[i] >= delay)
+            return static_cast<std::uint8_t>(i + 1);
     }
     return 0;
 }
@@ -168,7 +186,7 @@ std::chrono::nanoseconds decode_ack_timeout(std::uint8_t code) noexcept {
 
 std::uint8_t encode_ack_timeout(std::chrono::nanoseconds timeout) noexcept {
     std::uint8_t code = 1;
-    // Source: ibv_modify_qp(3); 5 bits.
+    // The field has 5 bits. Source: ibv_modify_qp(3).
     while (code < 31 && decode_ack_timeout(code) < timeout) ++code;
     return code;
 }

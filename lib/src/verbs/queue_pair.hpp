@@ -1,7 +1,7 @@
-// queue_pair.hpp — a reliable-connected queue pair, made through a connection manager's id, or without one.
+// queue_pair.hpp — a reliable-connected queue pair, with or without a connection manager id.
 //
-// Posting is safe from one thread at a time per queue; the connection's lock sees to that. The id that it was made with
-// must outlive it.
+// Only one thread at a time may post to each queue; the lock of the connection ensures that. The id
+// must outlive the queue pair.
 #pragma once
 
 #include <chrono>
@@ -17,24 +17,27 @@ struct rdma_cm_id;
 
 namespace rcverbs::verbs {
 
-/// What a queue pair is asked to hold, and, after it was made, what it holds.
+/// The requested capacities of a queue pair. Its creation lowers inline_bytes to the granted value.
 struct queue_sizes {
     std::uint32_t send_depth = 0;
     std::uint32_t receive_depth = 0;
     std::uint32_t send_segments = 0;
     std::uint32_t receive_segments = 0;
     std::uint32_t inline_bytes = 0;
-    // Where it takes its receives from, if not from a queue of its own. Must outlive it.
+    // The shared receive queue; null for a receive queue of its own. Must outlive the queue pair.
     ibv_srq* shared_receives = nullptr;
 };
 
-/// The depths of reads and atomics as the connection manager programmed them.
-struct read_depths {
-    std::uint32_t initiator = 0;
-    std::uint32_t responder = 0;
+/// The queried state of a queue pair.
+struct queue_pair_state {
+    /// The programmed limits on outstanding reads and atomics.
+    std::uint32_t initiator_depth = 0;
+    std::uint32_t responder_resources = 0;
+    /// True in the error state, whether the program or the device caused it.
+    bool is_error = false;
 };
 
-/// How a queue pair without the connection manager is to reach its peer.
+/// The path parameters of a queue pair that is connected without the connection manager.
 struct path_terms {
     std::uint8_t port = 1;
     std::uint8_t gid_index = 0;
@@ -43,16 +46,22 @@ struct path_terms {
     std::uint8_t ack_timeout_code = 0;
     std::uint8_t retry_count = 0;
     std::uint8_t min_rnr_timer_code = 0;
+    std::uint8_t traffic_class = 0;
+    std::uint32_t flow_label = 0;
 };
 
 class queue_pair {
 public:
     queue_pair() = default;
-    /// Makes a queue pair in `domain` whose both queues complete into `completions`; through `id`, or without one if it is null. What the device refuses of
-    /// `sizes.inline_bytes`, which it does not tell beforehand, is taken back from it.
-    queue_pair(rdma_cm_id* id, ibv_pd* domain, ibv_cq* completions, queue_sizes& sizes, error_code& ec);
+    /// Creates a queue pair in `domain` whose send and receive queues complete into `completions`.
+    /// If `id` is null, the queue pair has no connection manager. A device does not report its
+    /// inline limit in advance, so `sizes.inline_bytes` is lowered until the device accepts it.
+    queue_pair(
+        rdma_cm_id* id, ibv_pd* domain, ibv_cq* completions, queue_sizes& sizes, error_code& ec
+    );
     queue_pair(queue_pair&& other) noexcept
-        : id_{std::exchange(other.id_, nullptr)}, qp_{std::exchange(other.qp_, nullptr)} {}
+        : id_{std::exchange(other.id_, nullptr)},
+          qp_{std::exchange(other.qp_, nullptr)} {}
     queue_pair& operator=(queue_pair&& other) noexcept {
         std::swap(id_, other.id_);
         std::swap(qp_, other.qp_);
@@ -64,29 +73,41 @@ public:
     /// The verbs object, borrowed; null if not open.
     ibv_qp* get() const noexcept { return qp_; }
 
-    /// Without an id: makes it ready for receives to be posted. Source: ibv_modify_qp(3).
+    /// Without an id: moves the queue pair to INIT, so that receives can be posted. Source:
+    /// ibv_modify_qp(3).
     error_code initialise(std::uint8_t port) noexcept;
-    /// Without an id: connects it. REQUIRES: initialised.
-    error_code connect(queue_pair_address const& own, queue_pair_address const& peer, path_terms const& terms) noexcept;
-    /// Posts a list; on failure `bad` is the first one not posted, and the code for from_returned_code() to read. Source:
-    /// ibv_post_send(3).
-    int post_send(ibv_send_wr* list, ibv_send_wr** bad) noexcept { return ibv_post_send(qp_, list, bad); }
-    /// Has the device look at its send queue again, and posts nothing: the request is longer inline than any may be, so that it is
-    /// refused before it takes a place; the doorbell of SoftRoCE's provider rings all the same.
-    void ring_again() noexcept;
+    /// Without an id: connects to the peer (RTR, then RTS). REQUIRES: initialised.
+    error_code connect(
+        queue_pair_address const& own, queue_pair_address const& peer, path_terms const& terms
+    ) noexcept;
+    /// Posts a list of work requests. On failure `bad` is the first request that was not posted,
+    /// and the result is a code for from_returned_code(). Source: ibv_post_send(3).
+    int post_send(ibv_send_wr* list, ibv_send_wr** bad) noexcept {
+        return ibv_post_send(qp_, list, bad);
+    }
+    /// Makes the device process its send queue again, without posting anything. The inline data of
+    /// the request exceeds every limit, so the post fails before it takes a slot of the queue.
+    /// SoftRoCE's provider rings the doorbell nevertheless.
+    void kick_send_queue() noexcept;
     /// Posts a list of receives. Source: ibv_post_recv(3).
-    int post_receive(ibv_recv_wr* list, ibv_recv_wr** bad) noexcept { return ibv_post_recv(qp_, list, bad); }
-    /// Moves the queue pair to the error state: everything posted is flushed.
-    error_code break_off() noexcept;
-    /// Tells the device how long to ask a peer to wait that finds no receive posted. Source: ibv_modify_qp(3).
+    int post_receive(ibv_recv_wr* list, ibv_recv_wr** bad) noexcept {
+        return ibv_post_recv(qp_, list, bad);
+    }
+    /// Moves the queue pair to the error state, which flushes all posted work requests.
+    error_code move_to_error() noexcept;
+    /// Sets the RNR NAK delay that this side advertises. Source: ibv_modify_qp(3).
     error_code set_min_rnr_timer(std::uint8_t code) noexcept;
-    /// Says what the peer may do to memory of this side, whatever its keys allow. Source: ibv_modify_qp(3).
+    /// Limits the peer's access to the memory of this side, whatever rights the keys grant. Source:
+    /// ibv_modify_qp(3).
     error_code set_remote_access(int ibv_access) noexcept;
-    /// True if its port still has the address that it was connected with.
-    bool goes_by(std::uint8_t const* gid) noexcept;
-    /// What the connection manager negotiated.
-    read_depths query_depths(error_code& ec) noexcept;
-    /// Destroys it; once it has succeeded the device touches none of its buffers any more.
+    /// True if the port still has `gid`, the address of the connection, or if the queue pair cannot
+    /// be queried.
+    bool has_gid(std::uint8_t const* gid) noexcept;
+    /// Source: ibv_query_qp(3).
+    queue_pair_state query(error_code& ec) const noexcept;
+    /// True if it is known to be in the error state.
+    bool is_in_error_state() const noexcept;
+    /// Destroys the queue pair. After success the device does not access its buffers any more.
     error_code destroy() noexcept;
 
 private:
@@ -98,16 +119,18 @@ private:
     ibv_qp* qp_ = nullptr;
 };
 
-/// The specification's code for a "receiver not ready" delay: the least of its 32 values that is not shorter.
+/// The RNR timer code of a delay: the shortest of the 32 values of the specification that is not
+/// shorter than `delay`, or the longest one (code 0, 655.36 ms).
 std::uint8_t encode_rnr_timer(std::chrono::nanoseconds delay) noexcept;
 
-/// The specification's code n for an acknowledge timeout of 4.096 us x 2^n: the least that is not shorter, 1 to 31.
+/// The code n of an acknowledge timeout, which is 4.096 us x 2^n: the least from 1 to 31 whose
+/// timeout is not shorter than `timeout`, or 31.
 std::uint8_t encode_ack_timeout(std::chrono::nanoseconds timeout) noexcept;
 
-/// The same, the greatest that is not longer.
+/// The greatest code from 1 to 31 whose timeout is not longer than `timeout`, or 1.
 std::uint8_t ack_timeout_within(std::chrono::nanoseconds timeout) noexcept;
 
-/// What a code from 1 to 31 stands for.
+/// The timeout of a code from 1 to 31.
 std::chrono::nanoseconds decode_ack_timeout(std::uint8_t code) noexcept;
 
 }  // namespace rcverbs::verbs

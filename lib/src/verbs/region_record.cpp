@@ -14,7 +14,7 @@ struct record_store {
     std::vector<region_record*> free;
 };
 
-// Never destroyed: a slice may be asked about at any time, destructors of statics included.
+// Never destroyed: slices may be checked at any time, even by destructors of static objects.
 record_store& store() {
     static auto* const made = new record_store;
     return *made;
@@ -22,11 +22,11 @@ record_store& store() {
 
 }  // namespace
 
-region_mark open_record(verbs::domain const* domain, access_flags rights) {
+region_mark open_record(verbs::domain const* domain, access_flags rights, ibv_mr* handle) {
     record_store& s = store();
     std::lock_guard const lock{s.mutex};
     if (s.free.empty()) {
-        // Room to give every record back is made beforehand, so that closing cannot fail.
+        // Reserve room for every record, so that close_record() cannot fail.
         s.free.reserve(s.all.size() + 1);
         s.free.push_back(&s.all.emplace_back());
     }
@@ -34,7 +34,8 @@ region_mark open_record(verbs::domain const* domain, access_flags rights) {
     s.free.pop_back();
     record->domain.store(domain, std::memory_order_relaxed);
     record->rights.store(rights, std::memory_order_relaxed);
-    // Publishes the two to whoever sees the new generation.
+    record->handle.store(handle, std::memory_order_relaxed);
+    // The release store publishes the fields to threads that read the new generation.
     std::uint32_t const generation = record->generation.load(std::memory_order_relaxed) + 1;
     record->generation.store(generation, std::memory_order_release);
     return {record, generation};
@@ -44,7 +45,7 @@ void close_record(region_mark const& mark) noexcept {
     if (mark.record == nullptr) return;
     record_store& s = store();
     std::lock_guard const lock{s.mutex};
-    // The store made it; slices only have it as const.
+    // The store owns the record; slices only hold it as const.
     auto* const record = const_cast<region_record*>(mark.record);
     record->generation.store(mark.generation + 1, std::memory_order_release);
     s.free.push_back(record);

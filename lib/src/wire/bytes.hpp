@@ -8,7 +8,7 @@
 
 namespace rcverbs::wire {
 
-/// Writes numbers one after another; too_short() tells whether they fitted.
+/// Writes numbers one after another; too_short() is true if they did not fit.
 class writer {
 public:
     explicit writer(std::span<std::byte> out) noexcept : out_{out} {}
@@ -25,6 +25,10 @@ public:
         size_ += sizeof(T);
     }
 
+    void put(std::span<std::byte const> bytes) noexcept {
+        for (std::byte const b : bytes) put(std::to_integer<std::uint8_t>(b));
+    }
+
     std::size_t size() const noexcept { return size_; }
     bool too_short() const noexcept { return too_short_; }
 
@@ -34,7 +38,7 @@ private:
     bool too_short_ = false;
 };
 
-/// Reads numbers one after another; beyond the end they read as 0, and too_short() tells.
+/// Reads numbers one after another; beyond the end they read as 0, and too_short() becomes true.
 class reader {
 public:
     explicit reader(std::span<std::byte const> in) noexcept : in_{in} {}
@@ -51,6 +55,16 @@ public:
         }
         position_ += sizeof(T);
         return static_cast<T>(value);
+    }
+
+    /// The next `count` bytes as they are; empty, with too_short(), if fewer are left.
+    std::span<std::byte const> take(std::size_t count) noexcept {
+        if (left() < count) {
+            too_short_ = true;
+            return {};
+        }
+        position_ += count;
+        return in_.subspan(position_ - count, count);
     }
 
     std::size_t left() const noexcept { return in_.size() - position_; }

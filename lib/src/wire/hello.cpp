@@ -6,7 +6,7 @@ namespace rcverbs::wire {
 
 namespace {
 constexpr std::uint32_t magic = 0x52435653;  // "RCVS"
-}
+}  // namespace
 
 std::array<std::byte, hello_bytes> encode(hello const& h) noexcept {
     std::array<std::byte, hello_bytes> out{};
@@ -29,7 +29,9 @@ hello decode_hello(std::span<std::byte const> in, error_code& ec) noexcept {
     h.mode = r.get<std::uint32_t>();
     h.message_bytes_max = r.get<std::uint32_t>();
     h.receives = r.get<std::uint16_t>();
-    ec = found != magic || in.size() < hello_bytes ? make_error_code(errc::foreign_peer) : error_code{};
+    h.is_padded = r.get<std::uint32_t>() == 0 && r.get<std::uint16_t>() == 0;
+    ec = found != magic || in.size() < hello_bytes ? make_error_code(errc::foreign_peer)
+                                                   : error_code{};
     return h;
 }
 
@@ -44,10 +46,36 @@ error_code to_error(verdict v) noexcept {
     return errc::foreign_peer;
 }
 
+error_code judgement(verdict v) noexcept {
+    return v == verdict::malformed ? make_error_code(errc::malformed_message) : to_error(v);
+}
+
+error_code refusal(verdict v) noexcept {
+    return v == verdict::welcome ? make_error_code(errc::malformed_message) : to_error(v);
+}
+
+namespace {
+
+// Whether the two sides are compatible; the same rules for requests and acceptances.
 verdict judge(hello const& ours, hello const& theirs) noexcept {
     if (theirs.version != ours.version) return verdict::version_mismatch;
-    if (theirs.mode != ours.mode) return verdict::mode_mismatch;
-    return verdict::welcome;
+    bool const is_valid = theirs.answer == verdict::welcome && theirs.is_padded &&
+                          theirs.receives >= receives_min &&
+                          theirs.message_bytes_max >= message_bytes_min;
+    if (!is_valid) return verdict::malformed;
+    return theirs.mode == ours.mode ? verdict::welcome : verdict::mode_mismatch;
 }
+
+}  // namespace
+
+verdict judge_request(hello const& ours, hello const& theirs) noexcept {
+    return judge(ours, theirs);
+}
+
+error_code check_acceptance(hello const& ours, hello const& theirs) noexcept {
+    return judgement(judge(ours, theirs));
+}
+
+error_code check_refusal(hello const& theirs) noexcept { return refusal(theirs.answer); }
 
 }  // namespace rcverbs::wire

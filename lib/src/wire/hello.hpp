@@ -11,8 +11,8 @@
 //       16     2  receives: how many receives the sender of the hello keeps posted
 //       18     6  zero
 //
-// The connection manager pads private data with zeros to the length of its field, so a longer field is no error; a
-// later version may use what is zero here.
+// The connection manager pads private data with zeros to the length of its field, so a longer field
+// is no error. A later version may use the bytes that are zero here.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ namespace rcverbs::wire {
 inline constexpr std::size_t hello_bytes = 24;
 inline constexpr std::uint16_t protocol_version = 1;
 
-/// Why a session is refused; numbers on the wire.
+/// The reason why a session is refused. The numbers go on the wire.
 enum class verdict : std::uint16_t {
     welcome = 0,
     version_mismatch = 1,
@@ -42,19 +42,41 @@ struct hello {
     std::uint32_t mode = 0;
     std::uint32_t message_bytes_max = 0;
     std::uint16_t receives = 0;
+    /// False if bytes are set that this version leaves zero.
+    bool is_padded = true;
 
     friend bool operator==(hello const&, hello const&) = default;
 };
 
 std::array<std::byte, hello_bytes> encode(hello const& h) noexcept;
 
-/// Reads a hello. errc::foreign_peer if it is none. A version other than ours is no error here.
+/// The minimum that each side has to offer: one receive each for MSG_MR and MSG_DONE, and the size
+/// of a message without regions.
+inline constexpr std::uint16_t receives_min = 2;
+inline constexpr std::uint32_t message_bytes_min = 16;
+
+/// Decodes a hello. errc::foreign_peer if the magic or the size is wrong. Checks nothing else,
+/// because a hello of another version has other rules.
 hello decode_hello(std::span<std::byte const> in, error_code& ec) noexcept;
 
-/// The error that a verdict stands for; none for `welcome`.
+/// The error code of a verdict; none for `welcome`.
 error_code to_error(verdict v) noexcept;
 
-/// What to answer to a peer's hello: whether it fits `ours`.
-verdict judge(hello const& ours, hello const& theirs) noexcept;
+/// The error of this side's verdict on a peer's hello: as to_error(), but errc::malformed_message for
+/// one that breaks the format.
+error_code judgement(verdict v) noexcept;
+/// The error of a peer's refusal. Never success: a refusal with the verdict `welcome` breaks the
+/// protocol.
+error_code refusal(verdict v) noexcept;
+
+/// The verdict on a peer's request: whether it is well-formed and compatible with `ours`.
+verdict judge_request(hello const& ours, hello const& theirs) noexcept;
+
+/// Checks a peer's acceptance. Fails if its verdict is a refusal, if it breaks the format, or if it
+/// is not compatible with `ours`.
+error_code check_acceptance(hello const& ours, hello const& theirs) noexcept;
+
+/// The same of a whole hello.
+error_code check_refusal(hello const& theirs) noexcept;
 
 }  // namespace rcverbs::wire

@@ -11,7 +11,6 @@ namespace {
 
 constexpr std::uint32_t magic = 0x5243564D;  // "RCVM"
 enum class message_type : std::uint8_t { regions = 1, done = 2 };
-constexpr std::uint32_t known_rights = 0xF;
 
 void put_head(writer& w, message_type type, std::size_t count) noexcept {
     w.put(magic);
@@ -23,31 +22,24 @@ void put_head(writer& w, message_type type, std::size_t count) noexcept {
 }
 
 void put_descriptor(writer& w, region_descriptor const& d) noexcept {
-    w.put(d.region.address());
-    w.put(d.region.size_bytes());
-    w.put(d.region.key().value);
-    w.put(static_cast<std::uint32_t>(d.region.rights()));
+    w.put(d.region.encode());
     for (std::size_t i = 0; i < region_name_bytes_max; ++i) {
         w.put(static_cast<std::uint8_t>(i < d.name.size() ? d.name[i] : '\0'));
     }
 }
 
 region_descriptor get_descriptor(reader& r, error_code& ec) {
-    auto const address = r.get<std::uint64_t>();
-    auto const size = r.get<std::uint64_t>();
-    remote_key const key{r.get<std::uint32_t>()};
-    auto const rights = r.get<std::uint32_t>();
     region_descriptor d;
+    error_code wrong;
+    d.region = remote_region::decode(r.take(remote_region::encoded_bytes), wrong);
+    if (wrong) ec = wrong;
     bool ended = false;
     for (std::size_t i = 0; i < region_name_bytes_max; ++i) {
         auto const c = static_cast<char>(r.get<std::uint8_t>());
         if (c == '\0') ended = true;
-        else if (ended) ec = errc::malformed_message;  // something behind the padding
+        else if (ended) ec = errc::malformed_message;  // bytes after the padding
         else d.name += c;
     }
-    // A range that wraps around the address space would make every later bounds check worthless.
-    if ((rights & ~known_rights) != 0 || size > UINT64_MAX - address) ec = errc::malformed_message;
-    d.region = remote_region{address, size, key, static_cast<access_flags>(rights)};
     return d;
 }
 
@@ -57,12 +49,11 @@ std::size_t encode(message const& m, std::span<std::byte> out, error_code& ec) n
     writer w{out};
     ec.clear();
     if (auto const* const regions = std::get_if<regions_message>(&m)) {
-        bool const fits = regions->regions.size() <= regions_max &&
-                          std::all_of(
-                              regions->regions.begin(), regions->regions.end(), [](auto const& d) {
-                                  return d.name.size() <= region_name_bytes_max;
-                              }
-                          );
+        bool const fits =
+            regions->regions.size() <= regions_max &&
+            std::all_of(regions->regions.begin(), regions->regions.end(), [](auto const& d) {
+                return d.name.size() <= region_name_bytes_max;
+            });
         if (!fits) {
             ec = errc::message_too_large;
             return 0;
@@ -94,7 +85,8 @@ message decode(std::span<std::byte const> in, error_code& ec) {
         return done_message{};
     }
     bool const known = type == message_type::regions || (type == message_type::done && count == 0);
-    bool const fits = count <= regions_max && size == head_bytes + count * descriptor_bytes && size == in.size();
+    bool const fits =
+        count <= regions_max && size == head_bytes + count * descriptor_bytes && size == in.size();
     if (!known || !fits || zero != 0) {
         ec = errc::malformed_message;
         return done_message{};

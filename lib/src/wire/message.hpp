@@ -18,7 +18,7 @@
 //       20     4  rights         bits as in rcverbs::access_flags
 //       24    24  name           bytes, padded with zeros; all 24 may be used
 //
-// No struct of the host's is ever put on the wire.
+// No host struct is ever put on the wire.
 #pragma once
 
 #include <cstddef>
@@ -55,15 +55,16 @@ struct regions_message {
     friend bool operator==(regions_message const&, regions_message const&) = default;
 };
 
-/// MSG_DONE: the sender will not touch the receiver's regions again, and the receiver need not keep them for it.
+/// MSG_DONE: the sender will not access the receiver's regions again, and the receiver may release
+/// them.
 struct done_message {
     friend bool operator==(done_message const&, done_message const&) = default;
 };
 
 using message = std::variant<regions_message, done_message>;
 
-/// Writes a message; returns its size. errc::message_too_large if there are too many regions, a name is too long, or
-/// `out` is too small.
+/// Writes a message; returns its size. errc::message_too_large if there are too many regions, a
+/// name is too long, or `out` is too small.
 std::size_t encode(message const& m, std::span<std::byte> out, error_code& ec) noexcept;
 
 /// Reads a message. errc::malformed_message, errc::version_mismatch.

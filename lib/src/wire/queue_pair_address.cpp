@@ -9,7 +9,7 @@ namespace rcverbs {
 //      4     2  version, 1
 //      6     2  zero
 //      8     4  queue pair number
-//     12     4  first packet
+//     12     4  starting packet sequence number
 //     16    16  GID
 //     32     2  LID
 //     34     1  MTU code
@@ -24,14 +24,15 @@ constexpr std::uint16_t version = 1;
 constexpr std::uint32_t bits_24 = 0xFFFFFF;
 }  // namespace
 
-std::array<std::byte, queue_pair_address::encoded_bytes> queue_pair_address::encode() const noexcept {
+std::array<std::byte, queue_pair_address::encoded_bytes> queue_pair_address::encode(
+) const noexcept {
     std::array<std::byte, encoded_bytes> out{};
     wire::writer w{out};
     w.put(magic);
     w.put(version);
     w.put(std::uint16_t{0});
     w.put(queue_pair_number);
-    w.put(first_packet);
+    w.put(starting_psn);
     for (std::uint8_t const b : gid) w.put(b);
     w.put(lid);
     w.put(mtu);
@@ -41,7 +42,9 @@ std::array<std::byte, queue_pair_address::encoded_bytes> queue_pair_address::enc
     return out;
 }
 
-queue_pair_address queue_pair_address::decode(std::span<std::byte const> in, error_code& ec) noexcept {
+queue_pair_address queue_pair_address::decode(
+    std::span<std::byte const> in, error_code& ec
+) noexcept {
     ec.clear();
     wire::reader r{in};
     queue_pair_address a;
@@ -49,14 +52,15 @@ queue_pair_address queue_pair_address::decode(std::span<std::byte const> in, err
     auto const theirs = r.get<std::uint16_t>();
     auto const zero = r.get<std::uint16_t>();
     a.queue_pair_number = r.get<std::uint32_t>();
-    a.first_packet = r.get<std::uint32_t>();
+    a.starting_psn = r.get<std::uint32_t>();
     for (std::uint8_t& b : a.gid) b = r.get<std::uint8_t>();
     a.lid = r.get<std::uint16_t>();
     a.mtu = r.get<std::uint8_t>();
     a.initiator_depth = r.get<std::uint8_t>();
     a.responder_resources = r.get<std::uint8_t>();
     a.rnr_retry_count = r.get<std::uint8_t>();
-    bool const is_sound = in.size() == encoded_bytes && zero == 0 && a.queue_pair_number <= bits_24 && a.first_packet <= bits_24 &&
+    bool const is_sound = in.size() == encoded_bytes && zero == 0 &&
+                          a.queue_pair_number <= bits_24 && a.starting_psn <= bits_24 &&
                           a.mtu >= 1 && a.mtu <= 5 && a.rnr_retry_count <= 7;
     if (found != magic || in.size() < 8) {
         ec = errc::foreign_peer;

@@ -1,4 +1,5 @@
-// start.hpp — how the templates of the public headers hand an operation to the compiled library. Internal.
+// start.hpp — the functions through which the templates of the public headers start operations of
+// the compiled library. Internal.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -23,14 +24,26 @@ namespace rcverbs::detail {
 
 class connection_core;
 
-/// What the compiled library does with a handler of a type that it does not know.
+/// Gives the library access to the core that a handle holds.
+struct access {
+    template <class Handle>
+    static auto const& core_of(Handle const& handle) noexcept {
+        return handle.core_;
+    }
+    template <class Handle, class... Arguments>
+    static Handle make(Arguments&&... arguments) {
+        return Handle{std::forward<Arguments>(arguments)...};
+    }
+};
+
+/// The functions of a handler whose type the compiled library does not know.
 struct handler_actions {
     /// Puts the handler into the operation; called at most once, under the connection's lock.
     void (*place)(void* handler, operation& op, boost::asio::any_io_executor const& io);
-    /// Its cancellation slot. Null if it has none.
+    /// Returns its cancellation slot. Null if it has none.
     boost::asio::cancellation_slot (*slot)(void* handler);
 
-    /// Nobody's: for work that nobody waits for.
+    /// For an operation without a handler.
     static handler_actions const nobody;
 };
 
@@ -44,62 +57,81 @@ struct handler_source {
     handler_actions const* actions = &handler_actions::nobody;
 };
 
-/// Whether an operation may wait for its turn.
+/// Whether an operation may be queued if it cannot be posted at once.
 enum class turn { wait, now };
 
-// The doors into the compiled library. One request is copied, several are referred to until the operation is done. Returns
-// nothing (0), or why it was refused; then nothing of `source` was taken.
+// The entry points of the compiled library. One request is copied, several are referred to until
+// the operation is complete. Returns errc{} (0) or the reason for a refusal; after a refusal
+// `source` is unchanged.
 RCVERBS_EXPORT errc start_operation(
-    std::shared_ptr<connection_core> const& core, std::span<request const> what, turn when, handler_source source
+    std::shared_ptr<connection_core> const& core,
+    std::span<work_request const> what,
+    turn when,
+    handler_source source
 );
 RCVERBS_EXPORT boost::asio::any_io_executor executor_of(connection_core const& core) noexcept;
+/// The code of a refusal. For an operation that is started after the connection has ended, the
+/// reason of the end.
+RCVERBS_EXPORT error_code refusal_code(connection_core const& core, errc why) noexcept;
 
-/// What is wrong with the two sides of a transfer, if anything.
-inline errc check(local_slices const& local, remote_region const& remote, access_flags needed) noexcept {
-    if (local.size_bytes() != remote.size_bytes()) return errc::out_of_range;
+/// Checks the two sides of a transfer; errc{} if they are valid.
+inline errc check(
+    local_slices const& local, remote_region const& remote, access_flags needed
+) noexcept {
+    if (local.size() != remote.size()) return errc::out_of_range;
     return allows(remote.rights(), needed) ? errc{} : errc::access_denied;
 }
 
-/// What is wrong with the target of an atomic, if anything.
-inline errc check(remote_word const& word) noexcept {
+/// Checks the target of an atomic; errc{} if it is valid.
+inline errc check(remote_atomic const& word) noexcept {
     if (!allows(word.rights, access_flags::remote_atomic)) return errc::access_denied;
     return word.address % sizeof(std::uint64_t) == 0 ? errc{} : errc::misaligned;
 }
 
-inline request local_request(operation_kind kind, local_slices const& local) noexcept {
-    request what;
+inline work_request local_request(operation_kind kind, local_slices const& local) noexcept {
+    work_request what;
     what.kind = kind;
     what.local = local;
     return what;
 }
 
-/// A transfer whose two sides are not checked.
-inline request message_request(operation_kind kind, local_slices const& local, std::uint32_t immediate) noexcept {
-    request what = local_request(kind, local);
+/// A message, which has no remote region to check.
+inline work_request message_request(
+    operation_kind kind, local_slices const& local, std::uint32_t immediate
+) noexcept {
+    work_request what = local_request(kind, local);
     what.immediate = immediate;
     return what;
 }
 
-inline request transfer_request(
-    operation_kind kind, local_slices const& local, remote_region const& remote, std::uint32_t immediate = 0
+inline work_request transfer_request(
+    operation_kind kind,
+    local_slices const& local,
+    remote_region const& remote,
+    std::uint32_t immediate = 0
 ) noexcept {
-    request what = local_request(kind, local);
+    work_request what = local_request(kind, local);
     what.remote_address = remote.address();
     what.remote = remote.key();
     what.immediate = immediate;
-    // Nothing to write needs no place to write it to, if it is the peer's attention that is wanted.
+    // An empty write with immediate data only notifies the peer and needs no remote region.
     bool const is_notice = kind == operation_kind::write_with_immediate;
-    if (!is_notice || local.size_bytes() > 0 || remote.size_bytes() > 0) {
-        access_flags const needed = kind == operation_kind::read ? access_flags::remote_read : access_flags::remote_write;
+    if (!is_notice || local.size() > 0 || remote.size() > 0) {
+        access_flags const needed =
+            kind == operation_kind::read ? access_flags::remote_read : access_flags::remote_write;
         what.problem = check(local, remote, needed);
     }
     return what;
 }
 
-inline request atomic_request(
-    operation_kind kind, remote_word const& word, std::uint64_t operand, std::uint64_t swap, local_slices const& result = {}
+inline work_request atomic_request(
+    operation_kind kind,
+    remote_atomic const& word,
+    std::uint64_t operand,
+    std::uint64_t swap,
+    local_slices const& result = {}
 ) noexcept {
-    request what = local_request(kind, result);
+    work_request what = local_request(kind, result);
     what.remote_address = word.address;
     what.remote = word.key;
     what.operand = operand;
@@ -108,8 +140,8 @@ inline request atomic_request(
     return what;
 }
 
-inline request invalidation_request(local_slices const& message, remote_key key) noexcept {
-    request what = local_request(operation_kind::send_with_invalidate, message);
+inline work_request invalidation_request(local_slices const& message, remote_key key) noexcept {
+    work_request what = local_request(operation_kind::send_with_invalidate, message);
     what.remote = key;
     return what;
 }
@@ -124,10 +156,13 @@ struct actions_for {
     static boost::asio::cancellation_slot slot(void* h) {
         return boost::asio::get_associated_cancellation_slot(*static_cast<handler_type*>(h));
     }
-    static constexpr handler_actions all{place, operation::has_cancellation_slot<std::remove_const_t<handler_type>> ? &slot : nullptr};
+    static constexpr handler_actions all{
+        place,
+        operation::has_cancellation_slot<std::remove_const_t<handler_type>> ? &slot : nullptr};
 };
 
-/// Offers a handler to an operation: it is moved, or copied if it is an lvalue, when the operation is taken on.
+/// Offers a handler to an operation. When the operation is accepted, the handler is moved, or
+/// copied if it is an lvalue.
 template <class Result, class Handler>
 handler_source offer(Handler&& handler) noexcept {
     // Cast back by the actions.
@@ -135,21 +170,29 @@ handler_source offer(Handler&& handler) noexcept {
     return {address, &actions_for<Result, Handler>::all};
 }
 
-/// Calls a handler with the error of an operation that was not taken on, as if by post.
+/// Calls the handler of a refused operation with its error, as if by post.
 template <class Value, class Owner, class Handler>
 void post_refusal(Owner const& owner, Handler&& handler, errc why) {
     auto const executor = boost::asio::get_associated_executor(handler, executor_of(owner));
-    boost::asio::post(executor, boost::asio::append(std::forward<Handler>(handler), error_code{why}, Value{}));
+    boost::asio::post(
+        executor,
+        boost::asio::append(std::forward<Handler>(handler), refusal_code(owner, why), Value{})
+    );
 }
 
 /// Starts one request for a completion token.
 template <class Result, class Value, class Token>
-auto initiate(std::shared_ptr<connection_core> const& core, request const& what, Token&& token) {
+auto initiate(
+    std::shared_ptr<connection_core> const& core, work_request const& what, Token&& token
+) {
     return boost::asio::async_initiate<Token, void(error_code, Value)>(
-        [](auto&& handler, std::shared_ptr<connection_core> const& on, request const& wanted) {
-            handler_source const source = offer<Result>(std::move(handler));
+        [](auto&& handler, std::shared_ptr<connection_core> const& on, work_request const& wanted) {
+            using type = decltype(handler);
+            handler_source const source = offer<Result>(std::forward<type>(handler));
             errc const refusal = start_operation(on, {&wanted, 1}, turn::wait, source);
-            if (refusal != errc{}) post_refusal<Value>(*on, std::move(handler), refusal);
+            if (refusal == errc{}) return;
+            // A refused handler has not been moved. NOLINTNEXTLINE(bugprone-use-after-move)
+            post_refusal<Value>(*on, std::forward<type>(handler), refusal);
         },
         token,
         core,
@@ -157,19 +200,25 @@ auto initiate(std::shared_ptr<connection_core> const& core, request const& what,
     );
 }
 
-inline error_code to_code(errc e) noexcept { return e == errc{} ? error_code{} : error_code{e}; }
+/// The result of a `try_` call.
+template <class Owner>
+error_code to_code(Owner const& owner, errc e) noexcept {
+    return e == errc{} ? error_code{} : refusal_code(owner, e);
+}
 
 /// Starts one request if it can be posted at once.
 template <class Result, class Handler>
-error_code attempt(std::shared_ptr<connection_core> const& core, request const& what, Handler&& handler) {
+error_code attempt(
+    std::shared_ptr<connection_core> const& core, work_request const& what, Handler&& handler
+) {
     handler_source const source = offer<Result>(std::forward<Handler>(handler));
-    return to_code(start_operation(core, {&what, 1}, turn::now, source));
+    return to_code(*core, start_operation(core, {&what, 1}, turn::now, source));
 }
 
-/// The same, with nobody who waits for it.
+/// The same, without a handler.
 template <class Result>
-error_code attempt(std::shared_ptr<connection_core> const& core, request const& what) {
-    return to_code(start_operation(core, {&what, 1}, turn::now, {}));
+error_code attempt(std::shared_ptr<connection_core> const& core, work_request const& what) {
+    return to_code(*core, start_operation(core, {&what, 1}, turn::now, {}));
 }
 
 }  // namespace rcverbs::detail

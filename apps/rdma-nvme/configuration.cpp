@@ -1,0 +1,156 @@
+#include "rdma-nvme/configuration.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include <rcverbs/nvme/memory_store.hpp>
+
+namespace demo {
+
+namespace nvme = rcverbs::nvme;
+using nlohmann::json;
+
+namespace {
+
+// Refuses fields that are unknown: they are misspelled.
+void check_fields(
+    json const& object, std::string const& where, std::initializer_list<char const*> known
+) {
+    if (!object.is_object()) throw configuration_error{where + " is not an object"};
+    for (auto const& [name, value] : object.items()) {
+        bool is_known = false;
+        for (char const* const one : known) is_known = is_known || name == one;
+        if (!is_known) throw configuration_error{where + " has the unknown field \"" + name + '"'};
+    }
+}
+
+template <class T>
+T field(json const& object, std::string const& where, char const* name, T otherwise) {
+    try {
+        return object.value(name, std::move(otherwise));
+    } catch (json::exception const&) {
+        throw configuration_error{where + ": \"" + name + "\" has the wrong type"};
+    }
+}
+
+json const& list(json const& object, std::string const& where, char const* name) {
+    auto const found = object.find(name);
+    if (found == object.end() || !found->is_array() || found->empty())
+        throw configuration_error{where + ": \"" + name + "\" is not a list of one or more"};
+    return *found;
+}
+
+disk_description to_disk(json const& from, std::string const& where) {
+    check_fields(from, where, {"id", "file", "file_io", "memory", "block_size", "read_only"});
+    disk_description d;
+    d.id = field(from, where, "id", d.id);
+    d.file = field(from, where, "file", d.file);
+    d.block_bytes = field(from, where, "block_size", d.block_bytes);
+    d.is_read_only = field(from, where, "read_only", false);
+    d.method = parse_method(field(from, where, "file_io", std::string{"auto"}));
+    std::string const memory = field(from, where, "memory", std::string{});
+    if (d.file.empty() == memory.empty())
+        throw configuration_error{where + " needs either \"file\" or \"memory\""};
+    if (!memory.empty()) d.memory_bytes = parse_size(memory);
+    return d;
+}
+
+nvme::host_secrets to_secrets(json const& from, std::string const& subsystem) {
+    std::string const where = subsystem + ", secrets";
+    check_fields(from, where, {"host", "secret", "controller_secret"});
+    nvme::host_secrets s;
+    s.host = field(from, where, "host", s.host);
+    s.secret = field(from, where, "secret", s.secret);
+    s.controller_secret = field(from, where, "controller_secret", s.controller_secret);
+    return s;
+}
+
+std::shared_ptr<nvme::block_store> make_store(disk_description const& d) {
+    if (d.file.empty()) return std::make_shared<nvme::memory_store>(d.memory_bytes, d.block_bytes);
+    nvme::file_store_options options;
+    options.block_bytes = d.block_bytes;
+    options.is_read_only = d.is_read_only;
+    options.method = d.method;
+    return std::make_shared<nvme::file_store>(d.file, options);
+}
+
+}  // namespace
+
+std::uint64_t parse_size(std::string const& text) {
+    std::uint64_t value = 0;
+    std::size_t at = 0;
+    while (at < text.size() && at < 15 && text[at] >= '0' && text[at] <= '9')
+        value = value * 10 + static_cast<std::uint64_t>(text[at++] - '0');
+    static std::string const units = "KMGT";
+    std::string const unit = text.substr(at);
+    std::size_t const power = unit.empty() ? 0 : units.find(unit) + 1;
+    bool const is_right = at > 0 && value > 0 && (unit.empty() || (unit.size() == 1 && power > 0));
+    if (!is_right || value > std::numeric_limits<std::uint64_t>::max() >> 10 * power)
+        throw configuration_error{text + " is not a size such as 4096, 64K, 512M, 2G or 1T"};
+    return value << 10 * power;
+}
+
+nvme::file_method parse_method(std::string const& text) {
+    if (text == "auto") return nvme::file_method::automatic;
+    if (text == "io_uring") return nvme::file_method::io_uring;
+    if (text == "threads") return nvme::file_method::threads;
+    throw configuration_error{text + " is none of auto, io_uring and threads"};
+}
+
+std::vector<subsystem_description> read_configuration(std::filesystem::path const& file) {
+    std::ifstream in{file};
+    if (!in) throw configuration_error{file.string() + " cannot be read"};
+    json root;
+    try {
+        root = json::parse(in);
+    } catch (json::exception const& e) {
+        throw configuration_error{file.string() + ": " + e.what()};
+    }
+    check_fields(root, file.string(), {"subsystems"});
+    std::vector<subsystem_description> all;
+    for (json const& one : list(root, file.string(), "subsystems")) {
+        std::string const where = file.string() + ": subsystem " + std::to_string(all.size() + 1);
+        check_fields(one, where, {"nqn", "allow_hosts", "secrets", "namespaces"});
+        subsystem_description s;
+        s.nqn = field(one, where, "nqn", std::string{});
+        s.allowed_hosts = field(one, where, "allow_hosts", s.allowed_hosts);
+        if (one.contains("secrets")) {
+            for (json const& secret : list(one, where, "secrets"))
+                s.secrets.push_back(to_secrets(secret, where));
+        }
+        for (json const& disk : list(one, where, "namespaces")) {
+            s.disks.push_back(
+                to_disk(disk, where + ", namespace " + std::to_string(s.disks.size() + 1))
+            );
+        }
+        all.push_back(std::move(s));
+    }
+    return all;
+}
+
+nvme::namespace_options open_store(disk_description const& d) {
+    nvme::namespace_options n;
+    n.id = d.id;
+    n.store = make_store(d);
+    n.is_read_only = d.is_read_only;
+    return n;
+}
+
+std::vector<nvme::subsystem_options> open_stores(std::vector<subsystem_description> const& all) {
+    std::vector<nvme::subsystem_options> out;
+    for (subsystem_description const& s : all) {
+        nvme::subsystem_options next;
+        next.nqn = s.nqn;
+        next.allowed_hosts = s.allowed_hosts;
+        next.secrets = s.secrets;
+        for (disk_description const& d : s.disks) next.namespaces.push_back(open_store(d));
+        out.push_back(std::move(next));
+    }
+    return out;
+}
+
+}  // namespace demo

@@ -1,0 +1,56 @@
+// configuration.hpp — what rdma-nvme serves: from the command line, or from a JSON file.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <rcverbs/nvme/file_store.hpp>
+#include <rcverbs/nvme/target.hpp>
+
+namespace demo {
+
+/// A namespace as the user describes it.
+struct disk_description {
+    std::uint32_t id = 1;
+    /// A file or a block device; empty for memory.
+    std::string file;
+    std::uint64_t memory_bytes = 0;
+    std::uint32_t block_bytes = 4096;
+    bool is_read_only = false;
+    rcverbs::nvme::file_method method = rcverbs::nvme::file_method::automatic;
+
+    friend bool operator==(disk_description const&, disk_description const&) = default;
+};
+
+struct subsystem_description {
+    std::string nqn;
+    std::vector<std::string> allowed_hosts;
+    std::vector<rcverbs::nvme::host_secrets> secrets;
+    std::vector<disk_description> disks;
+};
+
+/// Thrown for a configuration that makes no sense; what() names the place.
+struct configuration_error : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+/// A size in bytes, with or without a unit: 4096, 64K, 512M, 2G, 1T (powers of 1024). Throws
+/// configuration_error.
+std::uint64_t parse_size(std::string const& text);
+/// auto, io_uring or threads. Throws configuration_error.
+rcverbs::nvme::file_method parse_method(std::string const& text);
+
+/// Reads the JSON file that docs/guides/nvme.md describes. Throws configuration_error.
+std::vector<subsystem_description> read_configuration(std::filesystem::path const& file);
+
+/// Opens the store of a namespace. Throws boost::system::system_error.
+rcverbs::nvme::namespace_options open_store(disk_description const& d);
+/// Opens the stores of all. Throws as above.
+std::vector<rcverbs::nvme::subsystem_options> open_stores(
+    std::vector<subsystem_description> const& all
+);
+
+}  // namespace demo

@@ -1,0 +1,144 @@
+// rdma-nvme — serves files, block devices or memory to NVMe over Fabrics initiators, by RDMA.
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <exception>
+
+#include "common/arguments.hpp"
+#include "rdma-nvme/configuration.hpp"
+#include "rdma-nvme/server.hpp"
+
+namespace {
+
+using demo::exit_code;
+
+struct serve_arguments {
+    std::string file;
+    std::string memory;
+    std::string configuration;
+    demo::subsystem_description disk;
+    std::uint32_t block_bytes = 4096;
+    bool is_read_only = false;
+    std::string method = "auto";
+};
+
+std::vector<demo::subsystem_description> described(serve_arguments const& a) {
+    int const sources = !a.file.empty() + !a.memory.empty() + !a.configuration.empty();
+    if (sources != 1) throw demo::configuration_error{"give one of FILE, --memory and --config"};
+    if (!a.configuration.empty()) return demo::read_configuration(a.configuration);
+    demo::subsystem_description s = a.disk;
+    demo::disk_description d;
+    d.file = a.file;
+    d.block_bytes = a.block_bytes;
+    d.is_read_only = a.is_read_only;
+    d.method = demo::parse_method(a.method);
+    if (!a.memory.empty()) d.memory_bytes = demo::parse_size(a.memory);
+    s.disks = {d};
+    return {s};
+}
+
+exit_code serve(serve_arguments const& a, demo::nvme_arguments served) {
+    try {
+        served.subsystems = described(a);
+        served.configuration = a.configuration;
+    } catch (demo::configuration_error const& e) {
+        demo::print_error(e.what());
+        return exit_code::usage;
+    }
+    try {
+        boost::asio::io_context io;
+        demo::nvme_server server{io, std::move(served)};
+        try {
+            server.start();
+        } catch (boost::system::system_error const& e) {
+            demo::print_error(e.what());
+            return exit_code::could_not_connect;
+        }
+        io.run();
+    } catch (std::exception const& e) {
+        return demo::report_start_failure(e);
+    }
+    return exit_code::done;
+}
+
+void add_serve(CLI::App& app, serve_arguments& a, demo::nvme_arguments& served) {
+    app.add_option("file", a.file, "the file or block device to serve")->option_text("FILE");
+    app.add_option(
+           "--memory",
+           a.memory,
+           "serve memory of this size instead: 512M, 2G; it is lost at the end"
+    )
+        ->option_text("SIZE");
+    app.add_option("--config", a.configuration, "serve what this JSON file describes instead")
+        ->option_text("FILE");
+    app.add_option("--nqn", a.disk.nqn, "the name of the subsystem, by which hosts connect")
+        ->option_text("NQN [nqn.2026-01.io.rcverbs:disk]");
+    app.add_option(
+           "--allow-host",
+           a.disk.allowed_hosts,
+           "the NQN of a host that may connect; may be given more than once. Without it, all may"
+    )
+        ->option_text("NQN");
+    app.add_option("--block-size", a.block_bytes, "the size of a block in bytes")
+        ->check(CLI::IsMember({512, 1024, 2048, 4096}))
+        ->option_text("512|1024|2048|4096 [4096]");
+    app.add_flag("--read-only", a.is_read_only, "refuse writes");
+    app.add_option(
+           "--file-io",
+           a.method,
+           "how FILE is read and written: by io_uring, by threads that block, or auto, which is "
+           "io_uring where the system allows it"
+    )
+        ->check(CLI::IsMember({"auto", "io_uring", "threads"}))
+        ->option_text("auto|io_uring|threads [auto]");
+    demo::add_address(
+        app, "--bind", served.bind, "the local address to listen on; without it, all addresses"
+    );
+    app.add_option("--port", served.port, "the port to listen on; 0 picks a free one")
+        ->check(CLI::Range(0, 65535))
+        ->option_text("N [4420]");
+    app.add_option("--io-queues", served.target.io_queues_max, "the most I/O queues of a host")
+        ->check(CLI::Range(1, 64))
+        ->option_text("N [16]");
+    app.add_option(
+           "--max-queues", served.target.connections_max, "the most queues of all hosts together"
+    )
+        ->check(CLI::Range(1, 4096))
+        ->option_text("N [256]");
+    app.add_option(
+           "--statistics",
+           served.metrics,
+           "serve the counters over HTTP on this port of 127.0.0.1, or on the Unix socket of this "
+           "path: /metrics for Prometheus, /statistics in JSON"
+    )
+        ->option_text("PORT|PATH");
+    app.get_option("--statistics")->check([](std::string const& at) {
+        bool const is_number = at.find_first_not_of("0123456789") == std::string::npos;
+        bool const is_right = !is_number || (at.size() <= 5 && std::stoul(at) <= 65535);
+        return is_right ? std::string{} : at + " is not a port";
+    });
+    app.add_flag("-q,--quiet", served.is_quiet, "do not print when hosts connect and leave");
+    app.footer(demo::exit_code_help);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);  // line-buffered: a script waits for lines
+    CLI::App app{
+        "Serves disks to NVMe over Fabrics initiators by RDMA: Linux connects with nvme connect "
+        "--transport rdma."};
+    app.require_subcommand(1);
+    CLI::App& command = *app.add_subcommand(
+        "serve",
+        "Serves a file, a block device or memory, until SIGINT or SIGTERM. SIGUSR1 prints the "
+        "counters in JSON; SIGHUP reads the configuration and the sizes of files again."
+    );
+    serve_arguments a;
+    a.disk.nqn = "nqn.2026-01.io.rcverbs:disk";
+    demo::nvme_arguments served;
+    add_serve(command, a, served);
+    exit_code code = exit_code::other;
+    if (!demo::parse(app, argc, argv, code)) return static_cast<int>(code);
+    return static_cast<int>(serve(a, std::move(served)));
+}

@@ -1,0 +1,62 @@
+// server.hpp — runs a target until a signal ends it.
+//
+// The target runs on a polling thread of its own; signals, statistics and messages on the program's.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <rcverbs/nvme/target.hpp>
+#include <rcverbs/rcverbs.hpp>
+
+#include "common/exit_code.hpp"
+#include "rdma-nvme/configuration.hpp"
+#include "rdma-nvme/metrics.hpp"
+
+namespace demo {
+
+struct nvme_arguments {
+    std::string bind;
+    std::uint16_t port = 4420;
+    std::vector<subsystem_description> subsystems;
+    /// The file that they are from, which SIGHUP reads again; empty for none.
+    std::string configuration;
+    rcverbs::nvme::target_options target;
+    /// A port or a path; empty for none.
+    std::string metrics;
+    bool is_quiet = false;
+};
+
+class nvme_server {
+public:
+    nvme_server(boost::asio::io_context& io, nvme_arguments a);
+
+    /// Opens the stores, listens, and serves until SIGINT or SIGTERM. Throws if it cannot.
+    void start();
+
+private:
+    void wait_for_end();
+    void wait_for_hosts();
+    void wait_for_question();
+    void wait_for_reload();
+    void reload();
+    void reload(subsystem_description& before, subsystem_description const& now);
+
+    boost::asio::io_context& io_;
+    nvme_arguments arguments_;
+    boost::asio::signal_set ends_;
+    boost::asio::signal_set questions_;
+    boost::asio::signal_set reloads_;
+    boost::asio::steady_timer patience_;
+    boost::asio::steady_timer tick_;
+    std::optional<rcverbs::nvme::target> target_;
+    std::optional<metrics_server> metrics_;
+};
+
+}  // namespace demo

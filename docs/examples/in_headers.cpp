@@ -1,0 +1,295 @@
+// The examples at the top of the public headers, one function each. Compiled, so that they are right; never called.
+#include <boost/asio.hpp>
+#include <rcverbs/rcverbs.hpp>
+
+#include <iostream>
+#include <unordered_set>
+#include <vector>
+
+using namespace rcverbs;
+using namespace std::chrono_literals;
+using boost::asio::as_tuple;
+using boost::asio::awaitable;
+using boost::asio::use_awaitable;
+
+void handle(connection) {}
+awaitable<void> work(session&) { co_return; }
+
+// --- acceptor.hpp
+awaitable<void> in_acceptor(boost::asio::io_context& io) {
+    acceptor a{io, {"192.168.0.1", 7471}};
+    for (;;) {
+        connection c = co_await a.async_accept(use_awaitable);
+        handle(std::move(c));
+    }
+}
+
+// --- access_flags.hpp
+void in_access_flags(protection_domain const& domain) {
+    buffer page{domain, 4096, access_flags::remote_read | access_flags::remote_write};
+}
+
+// --- backoff_options.hpp, connector.hpp
+awaitable<void> in_connector(boost::asio::io_context& io) {
+    connector_options options;
+    options.backoff.delay_first = 50ms;
+    options.backoff.delay_max = 5s;
+    connector to_server{io, {"192.168.0.1", 7471}, options};
+    for (;;) {
+        session s = co_await to_server.async_connect(use_awaitable);
+        co_await work(s);  // until it is done, or fails
+    }
+}
+
+// --- batch.hpp
+awaitable<void> in_batch(connection& c, std::vector<local_slice> const& from, std::vector<remote_region> const& to) {
+    batch b{c};
+    for (std::size_t i = 0; i < from.size(); ++i) b.write(from[i], to[i]);
+    co_await b.async_submit(use_awaitable);
+}
+
+// --- buffer.hpp
+awaitable<void> in_buffer(connection& c, remote_region theirs) {
+    buffer page{c.domain(), 4096, access_flags::local_write};
+    page.bytes()[0] = std::byte{42};
+    co_await c.async_write(page.slice(0, 64), theirs.slice(0, 64), use_awaitable);
+}
+
+// --- close_reason.hpp
+void in_close_reason(connection const& c) {
+    if (c.reason() == close_reason::peer_disconnected) std::cout << "the peer left\n";
+    else std::cout << c.last_failure().message() << '\n';
+}
+
+// --- connection.hpp
+awaitable<void> in_connection(boost::asio::io_context& io, buffer const& mine, remote_region theirs) {
+    connection c{io};
+    co_await c.async_connect({"192.168.0.1", 7471}, use_awaitable);
+    co_await c.async_write(mine.slice(), theirs, use_awaitable);
+    co_await c.async_read(theirs, mine.slice(), use_awaitable);
+    co_await c.async_disconnect(use_awaitable);
+}
+
+// --- data_operations.hpp
+void in_data_operations(connection& c, buffer& inbox, local_slice request) {
+    c.async_receive(inbox.slice(), [&](error_code ec, receive_result got) {
+        if (!ec) std::cout << got.size_bytes << " bytes\n";
+    });
+    c.async_send(request, [](error_code ec, std::size_t) {
+        if (ec) std::cerr << ec.message() << '\n';
+    });
+}
+
+// --- device.hpp
+void in_device() {
+    for (device_info const& d : devices())
+        std::cout << d.name << ": queues of " << d.limits.queue_depth_max << '\n';
+}
+
+// --- endpoint.hpp
+void in_endpoint() {
+    endpoint const server{"192.168.0.1", 7471};
+    std::cout << server << '\n';
+    std::unordered_set<endpoint> known{server};
+}
+
+// --- error.hpp
+awaitable<void> in_error(connection& c, buffer const& mine, remote_region theirs) {
+    auto [ec, n] = co_await c.async_write(mine.slice(), theirs, as_tuple(use_awaitable));
+    if (ec == errc::out_of_range) std::cerr << "the peer's region is smaller\n";
+    else if (is_transient(ec)) std::cerr << "connect again: " << ec.message() << '\n';
+}
+
+// --- failure.hpp
+void in_failure(connection const& c) {
+    failure const f = c.last_failure();
+    if (f.code) std::cerr << f.message() << '\n';
+}
+
+// --- local_slice.hpp
+awaitable<void> in_local_slice(connection& c, boost::asio::ip::tcp::socket& socket, buffer& pages, remote_region theirs) {
+    local_slice const page = pages.slice(0, 4096);
+    co_await boost::asio::async_read(socket, page, use_awaitable);
+    co_await c.async_write(page, theirs.slice(0, 4096), use_awaitable);
+}
+
+// --- loop_descriptor.hpp
+void in_loop_descriptor() {
+    boost::asio::io_context io;
+    rcverbs::loop_descriptor rdma{io};
+    // add rdma.native_handle() to the loop, for reading; when it is readable: rdma.dispatch();
+}
+
+// --- memory_pool.hpp
+awaitable<void> in_memory_pool(connection& c) {
+    memory_pool pool{c.domain(), {.bytes_max = std::size_t{1} << 30}};
+    std::pmr::vector<std::byte> message{4096, &pool};
+    local_slice const bytes = pool.slice_of(message.data(), message.size());
+    co_await c.async_send(bytes, use_awaitable);
+}
+
+// --- memory_region.hpp
+void in_memory_region(connection& c) {
+    std::vector<double> values(1000);
+    memory_region region{c.domain(), std::span{values}, access_flags::local_write};
+    local_slice some = region.slice(std::span{values}.subspan(10, 5));
+    static_cast<void>(some);
+}
+
+// --- message_channel.hpp
+awaitable<void> in_message_channel(boost::asio::io_context& io, std::string const& text) {
+    auto const use = [](std::uint64_t, std::span<std::byte const>) {};
+    message_channel c{connection{io, message_channel::needed()}};
+    co_await c.async_connect({"192.168.0.1", 7471}, use_awaitable);
+    co_await c.async_send(std::as_bytes(std::span{text}), 7, use_awaitable);
+    message answer = co_await c.async_receive(use_awaitable);
+    use(answer.tag(), answer.bytes());
+    co_await c.async_finish(use_awaitable);
+}
+
+// --- open_domain.hpp
+void in_open_domain(boost::asio::io_context& io) {
+    protection_domain const domain = open_domain(io, "rxe0");
+    buffer blocks{domain, std::size_t{1} << 30, access_flags::remote_read};
+    acceptor_options options;
+    options.connection.placement.domain = domain;
+}
+
+// --- options.hpp
+connection in_options(boost::asio::io_context& io) {
+    connection_options o;
+    o.queue_pair.send_queue_depth = 128;
+    o.deadlines.connect = 2s;
+    o.liveness.keepalive_interval = 10s;
+    return connection{io, o};
+}
+
+// --- poller.hpp
+void in_poller() {
+    poller thread;
+    connection a{thread};
+    connection b{thread};
+    connection alone{own_thread};
+}
+
+// --- protection_domain.hpp
+void in_protection_domain(connection& c) {
+    protection_domain const domain = c.domain();
+    buffer page{domain, 4096, access_flags::local_write};
+}
+
+// --- queue_pair_address.hpp
+void in_queue_pair_address(connection& c, queue_pair_address (*swap_over_tcp)(queue_pair_address)) {
+    error_code ec;
+    queue_pair_address const ours = c.prepare("rxe0", {}, ec);
+    queue_pair_address const theirs = swap_over_tcp(ours);
+    if (!ec) ec = c.establish(theirs);
+}
+
+// --- registration_cache.hpp
+awaitable<void> in_registration_cache(connection& c) {
+    registration_cache cache{c.domain()};
+    std::vector<std::byte> message(1 << 20);
+    region_lease const lease = cache.get(message);
+    co_await c.async_send(lease.slice(), use_awaitable);
+    cache.forget(message);  // before the memory is freed
+}
+
+// --- request_channel.hpp
+awaitable<void> in_request_channel(boost::asio::io_context& io, std::string const& key) {
+    constexpr std::uint32_t get = 1;
+    auto const use = [](std::uint32_t, std::span<std::byte const>) {};
+    request_channel c{connection{io, request_channel::needed()}};
+    co_await c.async_connect({"192.168.0.1", 7471}, use_awaitable);
+    reply r = co_await c.async_request(get, std::as_bytes(std::span{key}), use_awaitable);
+    use(r.status(), r.bytes());
+    co_await c.async_finish(use_awaitable);
+}
+awaitable<void> in_request_channel_too(request_channel& c) {
+    auto const find = [](std::uint32_t, std::span<std::byte const> key) { return key; };
+    for (;;) {
+        request r = co_await c.async_next(use_awaitable);
+        auto const value = find(r.operation(), r.bytes());
+        co_await r.async_answer(0, value, use_awaitable);
+    }
+}
+
+// --- remote_region.hpp
+void in_remote_region(buffer const& page, std::span<std::byte> message, std::span<std::byte const> received) {
+    auto const bytes = page.remote().encode();
+    std::copy(bytes.begin(), bytes.end(), message.begin());
+    error_code ec;
+    remote_region const theirs = remote_region::decode(received, ec);
+    static_cast<void>(theirs);
+}
+
+// --- request.hpp
+awaitable<void> in_request(boost::asio::io_context& io, acceptor& a, connection_options options) {
+    connection_request r = co_await a.async_get_request(use_awaitable);
+    std::cout << r.remote_endpoint() << " asks\n";
+    connection c{io, std::move(r), options};
+    co_await c.async_accept({}, use_awaitable);
+}
+
+// --- runs_on.hpp
+void in_runs_on(boost::asio::io_context& io, boost::asio::thread_pool& pool, poller const& thread) {
+    connection a{io};
+    connection b{boost::asio::make_strand(pool)};
+    connection c{thread};
+    connection d{own_thread};
+}
+
+// --- session.hpp
+awaitable<void> in_session(boost::asio::io_context& io, buffer const& page) {
+    session s{connection{io}};
+    co_await s.async_connect({"192.168.0.1", 7471}, use_awaitable);
+    std::vector<named_region> mine{{"page", page.remote()}};
+    peer_regions theirs = co_await s.async_exchange(mine, use_awaitable);
+    co_await s.async_finish(use_awaitable);
+}
+
+// --- shared_receive_queue.hpp
+void in_shared_receive_queue(boost::asio::io_context& io) {
+    shared_receive_queue receives{io};
+    acceptor_options options;
+    options.connection.placement.shared_receives = receives;
+    acceptor a{io, {"192.168.0.1", 7471}, options};
+}
+
+// --- slot_pool.hpp
+awaitable<void> in_slot_pool(boost::asio::io_context& io, connection& c, void (*handle)(std::span<std::byte>)) {
+    slot_pool slots{io, c.domain(), {.slots = 64, .slot_bytes = 4096}};
+    slot_lease lease = co_await slots.async_acquire(use_awaitable);
+    auto const [ec, got] = co_await c.async_receive(lease.slice(), as_tuple(use_awaitable));
+    if (!ec) handle(lease.bytes().first(got.size_bytes));
+}
+
+// --- statistics.hpp
+void in_statistics(connection const& c) {
+    connection_statistics const s = c.statistics();
+    std::cout << s.bytes_received << " bytes, " << s.slot_waits << " waits\n";
+}
+
+int main() {}
+
+// --- window.hpp
+awaitable<void> ask_peer_to_read(connection&, remote_region) { co_return; }
+awaitable<void> in_window(connection& c, std::span<std::byte> pages) {
+    memory_region all{c.domain(), pages, access_flags::local_write | access_flags::bind_windows};
+    window w{c};
+    remote_region const page = co_await w.async_bind(
+        all.slice(0, 4096), access_flags::remote_read, use_awaitable);
+    co_await ask_peer_to_read(c, page);
+    co_await w.async_invalidate(use_awaitable);
+}
+
+// --- window_pool.hpp
+awaitable<void> answer(connection&, remote_region) { co_return; }
+awaitable<void> in_window_pool(connection& c, buffer& pages) {
+    window_pool windows{c, {.windows = 64}};
+    window_lease lease = co_await windows.async_acquire(use_awaitable);
+    remote_region const page = co_await lease->async_bind(
+        pages.slice(0, 4096), access_flags::remote_read, use_awaitable);
+    co_await answer(c, page);
+    co_await lease->async_invalidate(use_awaitable);  // now the page may change
+}

@@ -1,0 +1,830 @@
+// The connection manager: addresses, routes, the three-way handshake and disconnecting, including
+// librdmacm's part of it (its work inside rdma_get_cm_event). Source: rdma_cm(7), the behaviour of
+// librdmacm and of the kernel's ib_cm.
+#include "connection_manager.hpp"
+
+#include <net/if.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "network.hpp"
+
+namespace rcverbs::fabric::detail {
+
+namespace {
+
+using namespace std::chrono_literals;
+using state = cm_id::state;
+
+// The maximum private data of a program, and the length of the field that the peer receives.
+// Source: rdma_connect(3), rdma_accept(3), rdma_reject(3).
+constexpr std::size_t request_data_max = 56;
+constexpr std::size_t reply_data_max = 196;
+constexpr std::size_t rejection_data_max = 148;
+
+// Rejection reasons. Source: InfiniBand specification, volume 1, table "REJ reasons".
+constexpr int no_such_service = 8;
+constexpr int refused_by_program = 28;
+
+// How long the kernel retries if the peer does not answer: about 15 tries of 4 s.
+constexpr nanoseconds handshake_patience = 64s;
+constexpr nanoseconds time_wait = 2s;
+
+std::size_t size_of(sockaddr const* a) noexcept {
+    switch (a->sa_family) {
+    case AF_INET: return sizeof(sockaddr_in);
+    case AF_INET6: return sizeof(sockaddr_in6);
+    default: return 0;
+    }
+}
+
+// The socket API permits these casts of sockaddr_storage.
+sockaddr_in& v4(address& a) noexcept { return reinterpret_cast<sockaddr_in&>(a.raw); }
+sockaddr_in6& v6(address& a) noexcept { return reinterpret_cast<sockaddr_in6&>(a.raw); }
+sockaddr_in const& v4(address const& a) noexcept {
+    return reinterpret_cast<sockaddr_in const&>(a.raw);
+}
+sockaddr_in6 const& v6(address const& a) noexcept {
+    return reinterpret_cast<sockaddr_in6 const&>(a.raw);
+}
+
+address copy(sockaddr const* from) noexcept {
+    address a;
+    std::memcpy(&a.raw, from, size_of(from));
+    return a;
+}
+
+std::uint16_t port_of(address const& a) noexcept {
+    return ntohs(a.family() == AF_INET ? v4(a).sin_port : v6(a).sin6_port);
+}
+
+void give_port(address& a, std::uint16_t port) noexcept {
+    (a.family() == AF_INET ? v4(a).sin_port : v6(a).sin6_port) = htons(port);
+}
+
+bool is_any(address const& a) noexcept {
+    return a.family() == AF_INET ? v4(a).sin_addr.s_addr == INADDR_ANY
+                                 : IN6_IS_ADDR_UNSPECIFIED(&v6(a).sin6_addr);
+}
+
+bool is_loopback(address const& a) noexcept {
+    return a.family() == AF_INET ? (ntohl(v4(a).sin_addr.s_addr) >> 24) == 127
+                                 : IN6_IS_ADDR_LOOPBACK(&v6(a).sin6_addr);
+}
+
+// True if the first `bytes` bytes of the addresses are the same.
+bool agree(address const& a, address const& b, std::size_t bytes) noexcept {
+    if (a.family() != b.family()) return false;
+    if (a.family() == AF_INET)
+        return std::memcmp(&v4(a).sin_addr, &v4(b).sin_addr, std::min<std::size_t>(bytes, 4)) == 0;
+    return std::memcmp(&v6(a).sin6_addr, &v6(b).sin6_addr, bytes) == 0;
+}
+bool is_same(address const& a, address const& b) noexcept { return agree(a, b, 16); }
+bool is_same_network(address const& a, address const& b) noexcept {
+    return agree(a, b, a.family() == AF_INET ? 3 : 8);
+}
+
+std::vector<std::byte> bytes_of(void const* data, std::size_t size) {
+    auto const* const first = static_cast<std::byte const*>(data);
+    return first == nullptr ? std::vector<std::byte>{}
+                            : std::vector<std::byte>(first, first + size);
+}
+
+// RDMA_MAX_RESP_RES and RDMA_MAX_INIT_DEPTH stand for the limit of the device; so do missing
+// parameters.
+std::uint8_t depth_of(std::uint8_t asked, device const& on) noexcept {
+    return asked == RDMA_MAX_RESP_RES ? static_cast<std::uint8_t>(on.options.read_depth_max)
+                                      : asked;
+}
+
+terms terms_of(cm_id const& id, rdma_conn_param const* p) {
+    terms t;
+    t.qp_num = id.qp != nullptr ? id.qp->qp_num : p->qp_num;
+    t.traffic_class = id.type_of_service;
+    std::uint8_t const most = RDMA_MAX_RESP_RES;
+    t.responder_resources = depth_of(p != nullptr ? p->responder_resources : most, *id.on);
+    t.initiator_depth = depth_of(p != nullptr ? p->initiator_depth : most, *id.on);
+    if (p == nullptr) return t;
+    t.retry_count = p->retry_count;
+    t.rnr_retry_count = p->rnr_retry_count;
+    t.private_data = bytes_of(p->private_data, p->private_data_len);
+    return t;
+}
+
+void store(sockaddr_storage& to, address const& from) noexcept { to = from.raw; }
+
+void store_source(cm_id& id) noexcept {
+    store(id.route.addr.src_storage, id.local);
+    id.route.addr.addr.ibaddr.sgid = gid_of(id.local);
+}
+
+}  // namespace
+
+// --- channels and ids ----------------------------------------------------------------------------
+
+int connection_manager::create_channel(cm_channel*& out) {
+    auto made = std::make_unique<cm_channel>();
+    made->fd = made->ready.get();
+    out = made.get();
+    channels_.emplace(out, std::move(made));
+    return 0;
+}
+
+int connection_manager::destroy_channel(rdma_event_channel* raw) {
+    auto const found = channels_.find(raw);
+    if (found == channels_.end()) return EINVAL;
+    channels_.erase(found);
+    return 0;
+}
+
+cm_id* connection_manager::find_id(std::uint64_t number) {
+    auto const found = ids_.find(number);
+    return found == ids_.end() ? nullptr : found->second.get();
+}
+
+cm_id* connection_manager::id_of(rdma_cm_id* raw) {
+    // Only pointers that this network created may be dereferenced.
+    auto const found = id_pointers_.find(raw);
+    return found == id_pointers_.end() ? nullptr : found->second;
+}
+
+cm_id& connection_manager::make_id(cm_channel& channel, void* context, rdma_port_space space) {
+    auto made = std::make_unique<cm_id>();
+    static_cast<rdma_cm_id&>(*made) = {};
+    made->channel = &channel;
+    made->context = context;
+    made->ps = space;
+    made->qp_type = IBV_QPT_RC;
+    made->number = next_id_++;
+    cm_id& id = *made;
+    id_pointers_.emplace(&id, &id);
+    ids_.emplace(id.number, std::move(made));
+    return id;
+}
+
+int connection_manager::create_id(
+    rdma_event_channel* channel, void* context, rdma_port_space space, cm_id*& out
+) {
+    auto const found = channels_.find(channel);
+    if (found == channels_.end() || space != RDMA_PS_TCP) return EINVAL;
+    out = &make_id(*found->second, context, space);
+    return 0;
+}
+
+// Drops the events that were not taken, and rejects the requests that were not taken.
+void connection_manager::drop_events(cm_id& id) {
+    auto const found = channels_.find(id.channel);
+    if (found == channels_.end()) return;
+    cm_channel& channel = *found->second;
+    channel.ready.drop(std::erase_if(channel.events, [&](auto const& e) {
+        return e->owner == id.number;
+    }));
+    std::vector<std::uint64_t> children;
+    for (auto const& [number, other] : ids_) {
+        if (other->listener == id.number) children.push_back(number);
+    }
+    for (std::uint64_t const number : children) {
+        if (cm_id* const child = find_id(number)) forget(*child);
+    }
+}
+
+void connection_manager::forget(cm_id& id) {
+    say_goodbye(id);
+    drop_events(id);
+    id_pointers_.erase(&id);
+    ids_.erase(id.number);
+}
+
+int connection_manager::destroy_id(rdma_cm_id* raw, std::unique_lock<std::mutex>& held) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr) return EINVAL;
+    say_goodbye(*id);
+    drop_events(*id);
+    net_.wait_acknowledged(held, "rdma_destroy_id", [id] {
+        return id->events_given == id->events_acknowledged;
+    });
+    forget(*id);
+    return 0;
+}
+
+int connection_manager::set_option(
+    rdma_cm_id* raw, int level, int name, void const* value, std::size_t size
+) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr || level != RDMA_OPTION_ID) return EINVAL;
+    auto const code = *static_cast<std::uint8_t const*>(value);
+    if (name == RDMA_OPTION_ID_TOS) {
+        if (size != 1) return EINVAL;
+        id->type_of_service = code;
+        return 0;
+    }
+    if (name != RDMA_OPTION_ID_ACK_TIMEOUT) return name <= RDMA_OPTION_ID_AFONLY ? 0 : ENOSYS;
+    if (size != 1 || code > 31) return EINVAL;
+    id->ack_timeout = code;
+    return 0;
+}
+
+int connection_manager::migrate(rdma_cm_id* raw, rdma_event_channel* to) {
+    cm_id* const id = id_of(raw);
+    auto const target = channels_.find(to);
+    auto const source = id != nullptr ? channels_.find(id->channel) : channels_.end();
+    if (target == channels_.end() || source == channels_.end()) return EINVAL;
+    std::deque<std::unique_ptr<cm_event>>& from = source->second->events;
+    for (auto it = from.begin(); it != from.end();) {
+        if ((*it)->owner != id->number) {
+            ++it;
+            continue;
+        }
+        target->second->events.push_back(std::move(*it));
+        target->second->ready.ring();
+        source->second->ready.drop(1);
+        it = from.erase(it);
+    }
+    id->channel = to;
+    return 0;
+}
+
+// --- events --------------------------------------------------------------------------------------
+
+void connection_manager::tell(
+    cm_id& id, rdma_cm_event_type type, int status, terms const* with, std::uint64_t child
+) {
+    if (id.is_abandoned) return;
+    auto event = std::make_unique<cm_event>();
+    static_cast<rdma_cm_event&>(*event) = {};
+    event->event = type;
+    event->status = status;
+    event->owner = id.number;
+    event->child = child;
+    if (with != nullptr) {
+        std::size_t const field = type == RDMA_CM_EVENT_CONNECT_REQUEST    ? request_data_max
+                                  : type == RDMA_CM_EVENT_REJECTED         ? rejection_data_max
+                                  : type == RDMA_CM_EVENT_CONNECT_RESPONSE ? reply_data_max
+                                                                           : 0;
+        std::copy_n(
+            with->private_data.begin(),
+            std::min(field, with->private_data.size()),
+            event->data.begin()
+        );
+        rdma_conn_param& p = event->param.conn;
+        // Padded: the original length is not transmitted.
+        p.private_data_len = static_cast<std::uint8_t>(field);
+        p.private_data = field > 0 ? event->data.data() : nullptr;
+        p.responder_resources = with->initiator_depth;
+        p.initiator_depth = with->responder_resources;
+        p.retry_count = with->retry_count;
+        p.rnr_retry_count = with->rnr_retry_count;
+        p.qp_num = with->qp_num;
+    }
+    cm_event_fate fate;
+    if (net_.faults.cm_decision)
+        fate = net_.faults.cm_decision(
+            {type, status, id.on != nullptr ? id.on->options.name : std::string_view{}}
+        );
+    if (fate.what == cm_event_fate::kind::lose) return;
+    if (fate.what == cm_event_fate::kind::deliver) return give(std::move(event));
+    net_.at(
+        net_.now() + fate.by,
+        [this, held = std::make_shared<std::unique_ptr<cm_event>>(std::move(event))] {
+            give(std::move(*held));
+        }
+    );
+}
+
+void connection_manager::give(std::unique_ptr<cm_event> event) {
+    cm_id* const id = find_id(event->owner);
+    if (id == nullptr || id->is_abandoned) return;
+    auto const found = channels_.find(id->channel);
+    if (found == channels_.end()) return;
+    found->second->events.push_back(std::move(event));
+    found->second->ready.ring();
+}
+
+int connection_manager::take_event(rdma_event_channel* raw, rdma_cm_event** out) {
+    auto const found = channels_.find(raw);
+    if (found == channels_.end() || found->second->events.empty()) return EAGAIN;
+    std::unique_ptr<cm_event> event = std::move(found->second->events.front());
+    found->second->events.pop_front();
+    cm_id& owner = *find_id(event->owner);  // exists: destroying an id drops its events
+    ++owner.events_given;
+    event->id = &owner;
+    if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+        event->listen_id = &owner;
+        event->id = find_id(event->child);
+        static_cast<cm_id*>(event->id)->listener = 0;
+        --owner.waiting_requests;
+    } else if (event->event == RDMA_CM_EVENT_CONNECT_RESPONSE && owner.qp != nullptr) {
+        // librdmacm moves the queue pair to RTS and replies before the program receives the event.
+        if (owner.at != state::reply_received || to_ready_to_send(owner) != 0) {
+            event->event = RDMA_CM_EVENT_CONNECT_ERROR;
+            event->status = -EINVAL;
+        } else {
+            event->event = RDMA_CM_EVENT_ESTABLISHED;
+            owner.at = state::connected;
+            message(*owner.on, far_device(owner), [this, to = owner.peer] { on_ready(to); });
+        }
+    } else if (event->event == RDMA_CM_EVENT_REJECTED && owner.qp != nullptr) {
+        static_cast<queue_pair&>(*owner.qp).move_to_error();
+    }
+    *out = event.get();
+    given_events_.emplace(event.get(), std::move(event));
+    return 0;
+}
+
+void connection_manager::acknowledge(rdma_cm_event* raw) {
+    auto const found = given_events_.find(static_cast<cm_event*>(raw));
+    if (found == given_events_.end()) return;
+    if (cm_id* const id = find_id(found->second->owner)) ++id->events_acknowledged;
+    given_events_.erase(found);
+    net_.notify_acknowledged();
+}
+
+// --- addresses and routes ------------------------------------------------------------------------
+
+device* connection_manager::device_with(address const& a) {
+    for (std::unique_ptr<device> const& d : net_.devices) {
+        for (address const& own : d->addresses) {
+            if (is_same(own, a)) return d.get();
+        }
+    }
+    return nullptr;
+}
+
+device* connection_manager::device_of(address const& a) {
+    device* const found = device_with(a);
+    return found != nullptr && !found->is_removed ? found : nullptr;
+}
+
+// The outgoing device: the requested one; else another one than that of the target, if there is
+// one, so that packets cross the network.
+device* connection_manager::way_to(address const& to, address const* from) {
+    if (from != nullptr) return device_of(*from);
+    device* const target = device_of(to);
+    device* way = nullptr;
+    for (std::unique_ptr<device> const& d : net_.devices) {
+        bool const speaks =
+            std::any_of(d->addresses.begin(), d->addresses.end(), [&](address const& own) {
+                return own.family() == to.family();
+            });
+        if (!speaks || d->is_removed) continue;
+        if (way == nullptr || way == target) way = d.get();
+    }
+    return way;
+}
+
+int connection_manager::borrow(device& from) {
+    if (from.is_removed) return ENODEV;
+    return from.borrowed != nullptr ? 0 : net_.open_device(from, from.borrowed);
+}
+
+int connection_manager::attach(cm_id& id, device& to) {
+    if (int const error = borrow(to)) return error;
+    id.on = &to;
+    id.verbs = &to.borrowed->verbs.context;
+    id.port_num = 1;
+    return 0;
+}
+
+std::uint16_t connection_manager::free_port() {
+    address any;
+    any.raw.ss_family = AF_INET6;
+    for (int tries = 0; tries < 28232; ++tries) {
+        std::uint16_t const port = next_port_;
+        next_port_ =
+            next_port_ == 60999 ? std::uint16_t{32768} : static_cast<std::uint16_t>(next_port_ + 1);
+        give_port(any, port);
+        if (port_conflict(any) == 0) return port;
+    }
+    return 0;
+}
+
+// 0 if the port is free; else the error code of the kernel.
+int connection_manager::port_conflict(address const& a) {
+    for (auto const& [number, id] : ids_) {
+        if (id->at != state::bound && id->at != state::listening) continue;
+        if (port_of(id->local) != port_of(a)) continue;
+        if (is_any(id->local) || is_any(a)) return EADDRNOTAVAIL;
+        if (is_same(id->local, a)) return EADDRINUSE;
+    }
+    return 0;
+}
+
+int connection_manager::bind(rdma_cm_id* raw, sockaddr const* to) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr || size_of(to) == 0 || id->at != state::idle) return EINVAL;
+    address wanted = copy(to);
+    if (port_of(wanted) == 0) give_port(wanted, free_port());
+    if (int const error = port_conflict(wanted)) return error;
+    if (!is_any(wanted) && !is_loopback(wanted)) {
+        device* const on = device_of(wanted);
+        if (on == nullptr) return EADDRNOTAVAIL;
+        if (int const error = attach(*id, *on)) return error;
+    }
+    id->local = wanted;
+    store(id->route.addr.src_storage, wanted);
+    id->at = state::bound;
+    return 0;
+}
+
+int connection_manager::listen(rdma_cm_id* raw, int backlog) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr || id->at != state::bound) return EINVAL;
+    id->backlog = backlog > 0 ? backlog : 1024;
+    id->at = state::listening;
+    return 0;
+}
+
+int connection_manager::resolve_address(
+    rdma_cm_id* raw, sockaddr const* from, sockaddr const* to, int timeout_ms
+) {
+    cm_id* const id = id_of(raw);
+    if (to != nullptr && to->sa_family == AF_IB) return ENODEV;  // as Ethernet devices do
+    if (id == nullptr || size_of(to) == 0 || (from != nullptr && size_of(from) == 0)) return EINVAL;
+    if (id->at != state::idle && id->at != state::bound) return EINVAL;
+    address const target = copy(to);
+    bool const is_known_network =
+        is_loopback(target) ||
+        std::any_of(net_.devices.begin(), net_.devices.end(), [&](auto const& d) {
+            return std::any_of(d->addresses.begin(), d->addresses.end(), [&](address const& own) {
+                return is_same_network(own, target);
+            });
+        });
+    if (!is_known_network) return ENETUNREACH;
+    address source;
+    if (from != nullptr) source = copy(from);
+    if (from == nullptr && id->at == state::bound) source = id->local;
+    bool const is_bound = source.family() != AF_UNSPEC && !is_any(source);
+    std::uint16_t const port = source.family() != AF_UNSPEC ? port_of(source) : std::uint16_t{0};
+    device* const way = way_to(target, is_bound ? &source : nullptr);
+    if (way == nullptr) return is_bound ? EADDRNOTAVAIL : ENODEV;
+    for (address const& own : way->addresses) {
+        if (!is_bound && own.family() == target.family()) source = own;
+    }
+    give_port(source, port != 0 ? port : free_port());
+    id->at = state::resolving_address;
+    id->on = way;  // from here on, faults of the device affect the id
+    id->remote = target;
+    id->local = source;
+    store(id->route.addr.dst_storage, target);
+    bool const has_neighbour = is_loopback(target) || device_of(target) != nullptr;
+    nanoseconds const delay =
+        has_neighbour ? nanoseconds{net_.pick(1000, 20000)} : std::chrono::milliseconds{timeout_ms};
+    net_.at(net_.now() + delay, [this, number = id->number, way, has_neighbour] {
+        cm_id* const still = find_id(number);
+        if (still == nullptr || still->at != state::resolving_address) return;
+        int const error = has_neighbour ? attach(*still, *way) : ETIMEDOUT;
+        still->at = error == 0 ? state::address_resolved : state::idle;
+        if (error == 0) store_source(*still);
+        tell(*still, error == 0 ? RDMA_CM_EVENT_ADDR_RESOLVED : RDMA_CM_EVENT_ADDR_ERROR, -error);
+    });
+    return 0;
+}
+
+int connection_manager::resolve_route(rdma_cm_id* raw, int) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr || id->at != state::address_resolved) return EINVAL;
+    if (is_loopback(id->remote)) return ENODEV;  // there is no RDMA device behind "lo"
+    id->at = state::resolving_route;
+    net_.at(net_.now() + nanoseconds{net_.pick(500, 5000)}, [this, number = id->number] {
+        cm_id* const still = find_id(number);
+        if (still == nullptr || still->at != state::resolving_route) return;
+        still->at = state::route_resolved;
+        tell(*still, RDMA_CM_EVENT_ROUTE_RESOLVED);
+    });
+    return 0;
+}
+
+int connection_manager::create_queue_pair(
+    rdma_cm_id* raw, ibv_pd* pd, ibv_qp_init_attr* attributes
+) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr || id->qp != nullptr || id->verbs == nullptr || id->at == state::closed)
+        return EINVAL;
+    if (pd == nullptr || pd->context != id->verbs) return EINVAL;
+    queue_pair* made = nullptr;
+    if (int const error = net_.create_qp(pd, attributes, made)) return error;
+    made->state = IBV_QPS_INIT;
+    id->qp = made;
+    id->pd = pd;
+    return 0;
+}
+
+// --- the handshake -------------------------------------------------------------------------------
+
+// Delivers messages in the order in which they were sent, or drops them.
+void connection_manager::message(device& from, device* to, std::function<void()> on_arrival) {
+    if (!from.is_reachable() || to == nullptr) return;
+    // The latency includes two kernels: a message does not overtake packets that were sent before
+    // it.
+    nanoseconds const travel = net_.is_stepped()
+                                   ? net_.options().latency_max + nanoseconds{net_.pick(500, 45000)}
+                                   : nanoseconds{0};
+    from.link_free = std::max(from.link_free + nanoseconds{1}, net_.now() + travel);
+    net_.at(from.link_free, [to, arrived = std::move(on_arrival)] {
+        if (to->is_reachable()) arrived();
+    });
+}
+
+// If the id is still in the same state after handshake_patience, closes it and delivers
+// `otherwise`.
+void connection_manager::expect_answer(
+    cm_id& id, state while_in, rdma_cm_event_type otherwise, int status
+) {
+    net_.at(
+        net_.now() + handshake_patience,
+        [this, number = id.number, while_in, otherwise, status] {
+            cm_id* const still = find_id(number);
+            if (still == nullptr || still->at != while_in) return;
+            still->at = state::closed;
+            tell(*still, otherwise, status);
+        }
+    );
+}
+
+int connection_manager::connect(rdma_cm_id* raw, rdma_conn_param const* p) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr || id->at != state::route_resolved || (p == nullptr && id->qp == nullptr))
+        return EINVAL;
+    if (p != nullptr && p->private_data_len > request_data_max) return EINVAL;
+    id->own = terms_of(*id, p);
+    std::uint32_t const depth_max = id->on->options.read_depth_max;
+    if (id->own.responder_resources > depth_max || id->own.initiator_depth > depth_max)
+        return EINVAL;
+    id->at = state::request_sent;
+    message(*id->on, far_device(*id), [this, from = id->number] { on_connect_request(from); });
+    expect_answer(*id, state::request_sent, RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
+    return 0;
+}
+
+void connection_manager::on_connect_request(std::uint64_t from) {
+    cm_id* const client = find_id(from);
+    if (client == nullptr || client->at != state::request_sent) return;
+    device& on = *far_device(*client);  // not null: the request has arrived there
+    auto const refuse = [&](int reason) {
+        message(on, client->on, [this, from, reason] { on_rejection(from, reason, {}); });
+    };
+    if (net_.faults.reject_with)
+        return refuse(*std::exchange(net_.faults.reject_with, std::nullopt));
+    auto const found = std::find_if(ids_.begin(), ids_.end(), [&](auto const& entry) {
+        auto const& [number, owned] = entry;
+        cm_id const& id = *owned;
+        return id.at == state::listening && !id.is_abandoned && number >= on.killed_below &&
+               port_of(id.local) == port_of(client->remote) &&
+               (is_any(id.local) || is_same(id.local, client->remote));
+    });
+    if (found == ids_.end()) return refuse(no_such_service);
+    cm_id& listener = *found->second;
+    if (listener.waiting_requests >= static_cast<std::size_t>(listener.backlog))
+        return refuse(refused_by_program);
+    ++listener.waiting_requests;
+    cm_id& child =
+        make_id(static_cast<cm_channel&>(*listener.channel), listener.context, listener.ps);
+    if (attach(child, on) != 0) return forget(child);
+    child.at = state::request_received;
+    child.peer = from;
+    child.listener = listener.number;
+    child.theirs = client->own;
+    child.local = client->remote;
+    child.remote = client->local;
+    store_source(child);
+    store(child.route.addr.dst_storage, child.remote);
+    tell(listener, RDMA_CM_EVENT_CONNECT_REQUEST, 0, &child.theirs, child.number);
+}
+
+// Moves the queue pair to RTS, with the parameters that the kernel derives from the terms of both
+// sides.
+int connection_manager::to_ready_to_send(cm_id& id) {
+    if (id.qp == nullptr) return 0;
+    bool const is_active = id.at == state::reply_received;
+    cm_id* const peer = find_id(id.peer);
+    auto& qp = static_cast<queue_pair&>(*id.qp);
+    ibv_qp_attr a{};
+    a.qp_state = IBV_QPS_RTR;
+    a.dest_qp_num = id.theirs.qp_num;
+    a.max_dest_rd_atomic = is_active ? id.theirs.initiator_depth : id.own.responder_resources;
+    a.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+    if (a.max_dest_rd_atomic > 0)
+        a.qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+    a.min_rnr_timer = 0;
+    int error = net_.modify_qp(
+        &qp,
+        &a,
+        IBV_QP_STATE | IBV_QP_DEST_QPN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_ACCESS_FLAGS |
+            IBV_QP_MIN_RNR_TIMER
+    );
+    if (error != 0) return error;
+    for (std::size_t i = 0; i < id.on->addresses.size(); ++i) {
+        ibv_gid const gid = gid_of(id.on->addresses[i]);
+        if (std::memcmp(gid.raw, id.route.addr.addr.ibaddr.sgid.raw, sizeof gid.raw) == 0) {
+            qp.gid_index = static_cast<std::uint8_t>(i);
+        }
+    }
+    // The request's path holds for both directions.
+    qp.traffic_class = is_active ? id.own.traffic_class : id.theirs.traffic_class;
+    if (peer != nullptr && peer->on != nullptr) {
+        qp.mtu = std::min(id.on->options.path_mtu_bytes, peer->on->options.path_mtu_bytes);
+    }
+    a.qp_state = IBV_QPS_RTS;
+    a.max_rd_atomic = is_active ? id.theirs.responder_resources : id.own.initiator_depth;
+    a.timeout = id.ack_timeout.value_or(19);
+    a.retry_cnt = is_active ? id.own.retry_count : id.theirs.retry_count;
+    a.rnr_retry = id.theirs.rnr_retry_count;
+    return net_.modify_qp(
+        &qp,
+        &a,
+        IBV_QP_STATE | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+            IBV_QP_RNR_RETRY
+    );
+}
+
+// Covers only the use that programs make of it: to check whether the connection still exists.
+int connection_manager::init_qp_attr(rdma_cm_id* raw, ibv_qp_attr& attributes, int& mask) {
+    cm_id const* const id = id_of(raw);
+    if (id == nullptr || attributes.qp_state != IBV_QPS_INIT) return EINVAL;
+    if (id->at < state::request_sent || id->at > state::connected) return EINVAL;
+    mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+    attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+    attributes.port_num = 1;
+    return 0;
+}
+
+int connection_manager::accept(rdma_cm_id* raw, rdma_conn_param const* p) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr) return EINVAL;
+    if (id->is_abandoned) return 0;
+    if (id->at != state::request_received || (p == nullptr && id->qp == nullptr)) return EINVAL;
+    if (p != nullptr && p->private_data_len > reply_data_max) return EINVAL;
+    id->own = terms_of(*id, p);
+    std::uint32_t const depth_max = id->on->options.read_depth_max;
+    if (id->own.responder_resources > depth_max || id->own.initiator_depth > depth_max)
+        return EINVAL;
+    if (int const error = to_ready_to_send(*id)) return error;
+    id->at = state::reply_sent;
+    expect_answer(*id, state::reply_sent, RDMA_CM_EVENT_CONNECT_ERROR, -ETIMEDOUT);
+    message(*id->on, far_device(*id), [this, to = id->peer, from = id->number] {
+        on_reply(to, from);
+    });
+    return 0;
+}
+
+void connection_manager::on_reply(std::uint64_t to, std::uint64_t from) {
+    cm_id* const client = find_id(to);
+    cm_id const* const server = find_id(from);
+    if (client == nullptr || client->at != state::request_sent || server == nullptr) return;
+    client->peer = from;
+    client->theirs = server->own;
+    client->at = state::reply_received;
+    tell(*client, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, &client->theirs);
+}
+
+void connection_manager::on_ready(std::uint64_t to) {
+    cm_id* const server = find_id(to);
+    if (server == nullptr || server->at != state::reply_sent) return;
+    server->at = state::connected;
+    tell(*server, RDMA_CM_EVENT_ESTABLISHED);
+}
+
+int connection_manager::reject(rdma_cm_id* raw, void const* data, std::size_t size) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr) return EINVAL;
+    if (id->is_abandoned) return 0;
+    if (id->at != state::request_received || size > rejection_data_max) return EINVAL;
+    send_rejection(*id, refused_by_program, bytes_of(data, size));
+    return 0;
+}
+
+void connection_manager::send_rejection(cm_id& id, int reason, std::vector<std::byte> data) {
+    id.at = state::closed;
+    std::uint64_t to = id.peer;
+    if (to == 0) {
+        // No reply yet: the peer knows the number of this id, but this id does not know the peer's.
+        auto const found = std::find_if(ids_.begin(), ids_.end(), [&](auto const& entry) {
+            return entry.second->peer == id.number;
+        });
+        if (found == ids_.end()) return;
+        to = found->first;
+    }
+    message(*id.on, far_device(id), [this, to, reason, data = std::move(data)] {
+        on_rejection(to, reason, data);
+    });
+}
+
+void connection_manager::on_rejection(std::uint64_t to, int reason, std::vector<std::byte> data) {
+    cm_id* const id = find_id(to);
+    if (id == nullptr) return;
+    bool const is_waiting = id->at == state::request_sent || id->at == state::request_received ||
+                            id->at == state::reply_sent || id->at == state::reply_received;
+    if (!is_waiting) return;
+    // An id that its program has not accepted receives no event: the kernel does not know its owner
+    // yet.
+    bool const is_known = id->at != state::request_received;
+    id->at = state::closed;
+    if (!is_known) return;
+    terms with;
+    with.private_data = std::move(data);
+    tell(*id, RDMA_CM_EVENT_REJECTED, reason, &with);
+}
+
+// --- the end -------------------------------------------------------------------------------------
+
+void connection_manager::send_disconnect_request(cm_id& id) {
+    id.at = state::disconnect_sent;
+    device* const to = far_device(id);
+    message(*id.on, to, [this, peer = id.peer, from = id.number, own = id.on, to] {
+        on_disconnect_request(peer, from, *own, *to);
+    });
+}
+
+void connection_manager::send_disconnect_reply(cm_id& id) {
+    id.at = state::closed;
+    message(*id.on, far_device(id), [this, to = id.peer] { on_disconnect_reply(to); });
+    net_.at(net_.now() + time_wait, [this, number = id.number] {
+        if (cm_id* const still = find_id(number)) tell(*still, RDMA_CM_EVENT_TIMEWAIT_EXIT);
+    });
+}
+
+int connection_manager::disconnect(rdma_cm_id* raw) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr || id->on == nullptr) return EINVAL;
+    if (id->qp != nullptr) static_cast<queue_pair&>(*id->qp).move_to_error();
+    if (id->is_abandoned) return 0;
+    switch (id->at) {
+    case state::reply_sent: return 0;  // the kernel sends nothing during the handshake
+    case state::connected:
+        send_disconnect_request(*id);
+        expect_answer(*id, state::disconnect_sent, RDMA_CM_EVENT_DISCONNECTED, 0);
+        return 0;
+    case state::disconnect_received: send_disconnect_reply(*id); return 0;
+    case state::disconnect_sent:
+    case state::closed: return 0;
+    default: return EINVAL;
+    }
+}
+
+void connection_manager::on_disconnect_request(
+    std::uint64_t to, std::uint64_t from, device& from_device, device& to_device
+) {
+    cm_id* const id = find_id(to);
+    bool const is_known =
+        id != nullptr && (id->at == state::connected || id->at == state::reply_sent ||
+                          id->at == state::reply_received || id->at == state::disconnect_sent);
+    if (!is_known) {
+        // The kernel replies for an id that no longer exists.
+        message(to_device, &from_device, [this, from] { on_disconnect_reply(from); });
+        return;
+    }
+    id->at = state::disconnect_received;
+    tell(*id, RDMA_CM_EVENT_DISCONNECTED);
+}
+
+void connection_manager::on_disconnect_reply(std::uint64_t to) {
+    cm_id* const id = find_id(to);
+    if (id == nullptr || id->at != state::disconnect_sent) return;
+    id->at = state::closed;
+    tell(*id, RDMA_CM_EVENT_DISCONNECTED);
+    net_.at(net_.now() + time_wait, [this, to] {
+        if (cm_id* const still = find_id(to)) tell(*still, RDMA_CM_EVENT_TIMEWAIT_EXIT);
+    });
+}
+
+// Sends the message that the kernel sends when an id in its present state is destroyed.
+void connection_manager::say_goodbye(cm_id& id) {
+    if (id.is_abandoned) return;
+    switch (id.at) {
+    case state::request_sent:
+    case state::request_received:
+    case state::reply_sent:
+    case state::reply_received: send_rejection(id, refused_by_program, {}); break;
+    case state::connected: send_disconnect_request(id); break;
+    case state::disconnect_received: send_disconnect_reply(id); break;
+    default: break;
+    }
+    id.at = state::closed;
+}
+
+// --- device failures -----------------------------------------------------------------------------
+
+void connection_manager::abandon(device& on, bool tells_peers) {
+    std::vector<std::uint64_t> numbers;  // drop_events() destroys requests, so ids_ changes
+    for (auto const& [number, id] : ids_) {
+        if (id->on == &on) numbers.push_back(number);
+    }
+    for (std::uint64_t const number : numbers) {
+        cm_id* const id = find_id(number);
+        if (id == nullptr) continue;
+        if (tells_peers) say_goodbye(*id);
+        drop_events(*id);
+        id->is_abandoned = true;
+    }
+}
+
+void connection_manager::tell_of_removal(device& on) {
+    for (auto const& [number, id] : ids_) {
+        if (id->on == &on) tell(*id, RDMA_CM_EVENT_DEVICE_REMOVAL);
+    }
+}
+
+}  // namespace rcverbs::fabric::detail

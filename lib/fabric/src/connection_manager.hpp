@@ -1,0 +1,104 @@
+// connection_manager.hpp — librdmacm and the kernel's part of it, from addresses to disconnects.
+//
+// The network's lock guards it. Members return 0 or an errno.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "objects.hpp"
+
+namespace rcverbs::fabric::detail {
+
+class network;
+
+class connection_manager {
+public:
+    explicit connection_manager(network& of) noexcept : net_{of} {}
+
+    int create_channel(cm_channel*& out);
+    int destroy_channel(rdma_event_channel* raw);
+    int create_id(rdma_event_channel* channel, void* context, rdma_port_space space, cm_id*& out);
+    int destroy_id(rdma_cm_id* raw, std::unique_lock<std::mutex>& held);
+    int bind(rdma_cm_id* raw, sockaddr const* to);
+    int listen(rdma_cm_id* raw, int backlog);
+    int resolve_address(rdma_cm_id* raw, sockaddr const* from, sockaddr const* to, int timeout_ms);
+    int resolve_route(rdma_cm_id* raw, int timeout_ms);
+    int connect(rdma_cm_id* raw, rdma_conn_param const* parameters);
+    int init_qp_attr(rdma_cm_id* raw, ibv_qp_attr& attributes, int& mask);
+    int accept(rdma_cm_id* raw, rdma_conn_param const* parameters);
+    int reject(rdma_cm_id* raw, void const* data, std::size_t size);
+    int disconnect(rdma_cm_id* raw);
+    int set_option(rdma_cm_id* raw, int level, int name, void const* value, std::size_t size);
+    int migrate(rdma_cm_id* raw, rdma_event_channel* to);
+    /// Opens a device once, for all ids.
+    int borrow(device& from);
+    int create_queue_pair(rdma_cm_id* raw, ibv_pd* pd, ibv_qp_init_attr* attributes);
+    int take_event(rdma_event_channel* raw, rdma_cm_event** out);
+    void acknowledge(rdma_cm_event* raw);
+
+    // --- device failures -------------------------------------------------------------------------
+    /// Stops all events to the ids of a device; disconnects their peers if `tells_peers`.
+    void abandon(device& on, bool tells_peers);
+    void tell_of_removal(device& on);
+    /// All existing ids have smaller numbers.
+    std::uint64_t next_number() const noexcept { return next_id_; }
+    std::size_t channel_count() const noexcept { return channels_.size(); }
+    std::size_t id_count() const noexcept { return ids_.size(); }
+
+private:
+    cm_id* find_id(std::uint64_t number);
+    cm_id* id_of(rdma_cm_id* raw);
+    void tell(
+        cm_id& id,
+        rdma_cm_event_type type,
+        int status = 0,
+        terms const* with = nullptr,
+        std::uint64_t child = 0
+    );
+    void give(std::unique_ptr<cm_event> event);
+    void message(device& from, device* to, std::function<void()> on_arrival);
+    void expect_answer(cm_id& id, cm_id::state while_in, rdma_cm_event_type otherwise, int status);
+    void on_connect_request(std::uint64_t from);
+    void on_reply(std::uint64_t to, std::uint64_t from);
+    void on_ready(std::uint64_t to);
+    void on_rejection(std::uint64_t to, int reason, std::vector<std::byte> data);
+    void on_disconnect_request(
+        std::uint64_t to, std::uint64_t from, device& from_device, device& to_device
+    );
+    void on_disconnect_reply(std::uint64_t to);
+    void send_rejection(cm_id& id, int reason, std::vector<std::byte> data);
+    void send_disconnect_request(cm_id& id);
+    void send_disconnect_reply(cm_id& id);
+    void say_goodbye(cm_id& id);
+    void drop_events(cm_id& id);
+    void forget(cm_id& id);
+    int to_ready_to_send(cm_id& id);
+    cm_id& make_id(cm_channel& channel, void* context, rdma_port_space space);
+    int attach(cm_id& id, device& to);
+    /// The device that has an address, even if it was removed.
+    device* device_with(address const& a);
+    /// The same; null if it was removed.
+    device* device_of(address const& a);
+    /// The device of the peer. It may have been removed: messages to it may be lost.
+    device* far_device(cm_id const& id) { return device_with(id.remote); }
+    device* way_to(address const& to, address const* from);
+    int port_conflict(address const& a);
+    std::uint16_t free_port();
+
+    network& net_;
+    std::unordered_map<void const*, std::unique_ptr<cm_channel>> channels_;
+    // Ordered by creation, because a run must not depend on memory addresses.
+    std::map<std::uint64_t, std::unique_ptr<cm_id>> ids_;
+    std::unordered_map<void const*, cm_id*> id_pointers_;
+    std::unordered_map<void const*, std::unique_ptr<cm_event>> given_events_;
+    std::uint64_t next_id_ = 1;
+    std::uint16_t next_port_ = 32768;
+};
+
+}  // namespace rcverbs::fabric::detail

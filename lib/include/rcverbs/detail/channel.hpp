@@ -1,0 +1,143 @@
+// channel.hpp — what message channels and request channels have in common: connecting, fetching, and
+// the end. Internal.
+#pragma once
+
+#include <boost/asio/async_result.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <rcverbs/connection.hpp>
+#include <rcverbs/detail/control_handler.hpp>
+#include <rcverbs/detail/protocol.hpp>
+#include <rcverbs/local_slice.hpp>
+#include <rcverbs/message.hpp>
+
+namespace rcverbs::detail {
+
+/// `Calls` are the functions of the compiled core.
+template <class Calls, class Executor>
+class basic_channel : public basic_protocol<Calls, Executor> {
+    using base = basic_protocol<Calls, Executor>;
+
+protected:
+    using typename base::core_ptr;
+
+public:
+    /// Bytes of the application's greeting, at most.
+    static constexpr std::size_t greeting_bytes_max = 32;
+
+    /// Connects, and exchanges hellos with the peer.
+    ///
+    /// @param peer      The endpoint to connect to.
+    /// @param greeting  0 to greeting_bytes_max bytes of the application's for the peer, copied.
+    /// @param token     Completion token.
+    /// @par Completion signature  `void(error_code)`
+    /// @par Cancellation          terminal: closes.
+    /// @par Errors                Those of connection::async_connect, and errc::foreign_peer,
+    ///                            version_mismatch, mode_mismatch, peer_busy, malformed_message,
+    ///                            private_data_too_large, invalid_option (the connection was not
+    ///                            made with needed()).
+    template <class Token = default_token_t<Executor>>
+    auto async_connect(
+        endpoint const& peer, std::span<std::byte const> greeting, Token&& token = Token{}
+    ) {
+        return this->control(
+            [peer, bytes = std::vector<std::byte>(greeting.begin(), greeting.end())](
+                core_ptr const& core, control_handler handler
+            ) { Calls::start_connect(core, peer, bytes, std::move(handler)); },
+            std::forward<Token>(token)
+        );
+    }
+    /// The same without a greeting.
+    template <class Token = default_token_t<Executor>>
+    requires(!std::convertible_to<Token, std::span<std::byte const>>) auto async_connect(
+        endpoint const& peer, Token&& token = Token{}
+    ) {
+        return async_connect(peer, std::span<std::byte const>{}, std::forward<Token>(token));
+    }
+
+    /// Checks the peer's hello, and accepts the connection or rejects it with the reason.
+    ///
+    /// @param greeting  As for async_connect().
+    /// @param token     Completion token.
+    /// @par Completion signature  `void(error_code)`
+    /// @par Cancellation          terminal: closes.
+    /// @par Errors                Those of connection::async_accept, and errc::foreign_peer,
+    ///                            version_mismatch, mode_mismatch, malformed_message: the peer was
+    ///                            rejected; private_data_too_large, invalid_option as above.
+    template <class Token = default_token_t<Executor>>
+    auto async_accept(std::span<std::byte const> greeting, Token&& token = Token{}) {
+        return this->control(
+            [bytes = std::vector<std::byte>(greeting.begin(), greeting.end())](
+                core_ptr const& core, control_handler handler
+            ) { Calls::start_accept(core, bytes, std::move(handler)); },
+            std::forward<Token>(token)
+        );
+    }
+    /// The same without a greeting.
+    template <class Token = default_token_t<Executor>>
+    requires(!std::convertible_to<Token, std::span<std::byte const>>) auto async_accept(
+        Token&& token = Token{}
+    ) {
+        return async_accept(std::span<std::byte const>{}, std::forward<Token>(token));
+    }
+    /// The peer's greeting. Known to the accepting side at once, to the connecting one when
+    /// connected.
+    std::vector<std::byte> greeting() const { return Calls::greeting(this->core_); }
+
+    /// Reads the bytes of a large message into memory of the program's, and releases it.
+    ///
+    /// @param what   A large message of this channel.
+    /// @param into   As many bytes as the message has, registered with local_write.
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code)`
+    /// @par Errors                errc::out_of_range (another size, or not large),
+    ///                            errc::message_withdrawn, and those of connection::async_read.
+    template <class Token = default_token_t<Executor>>
+    auto async_fetch(message what, local_slices into, Token&& token = Token{}) {
+        return boost::asio::async_initiate<Token, void(error_code)>(
+            [](auto handler, core_ptr const& core, message m, local_slices const& to) {
+                Calls::start_fetch(core, std::move(m), to, control_handler{std::move(handler)});
+            },
+            token,
+            this->core_,
+            std::move(what),
+            into
+        );
+    }
+
+    /// Finishes: waits until all messages of this side have been sent and its requests have been
+    /// answered, sends the end to the peer, waits until the peer has finished, and disconnects.
+    /// Meanwhile the program can receive the peer's messages and answer its requests, and must do
+    /// so if the peer waits for that.
+    ///
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code)`; no error only if both sides have finished.
+    /// @par Cancellation          terminal: closes.
+    /// @par Errors                errc::timed_out, errc::peer_closed_early, errc::not_connected,
+    ///                            errc::operation_in_progress, and those of
+    ///                            connection::async_disconnect.
+    template <class Token = default_token_t<Executor>>
+    auto async_finish(Token&& token = Token{}) {
+        return this->control(
+            [](core_ptr const& core, control_handler handler) {
+                Calls::start_finish(core, std::move(handler));
+            },
+            std::forward<Token>(token)
+        );
+    }
+
+    /// Messages up to this size are copied; longer ones are large. What both sides' slot_bytes
+    /// allow: known when connected.
+    std::uint32_t small_bytes_max() const noexcept { return Calls::small_bytes_max(this->core_); }
+
+protected:
+    using base::base;
+};
+
+}  // namespace rcverbs::detail

@@ -1,0 +1,79 @@
+// message.hpp — a message that has arrived at a channel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <rcverbs/export.hpp>
+#include <rcverbs/local_slice.hpp>
+
+namespace rcverbs {
+
+namespace detail {
+
+class channel_core;
+
+}  // namespace detail
+
+/// A message that has arrived. It occupies one receive of the channel until it is destroyed or
+/// released: the peer can send only so many before.
+///
+/// Movable to any thread; one thread at a time uses it. Remains valid after the channel.
+class RCVERBS_EXPORT message {
+public:
+    /// No message; is_valid() is false.
+    message() noexcept;
+    message(message&& other) noexcept;
+    /// Releases its own first.
+    message& operator=(message&& other) noexcept;
+    /// Releases.
+    ~message();
+
+    /// True if there is a message.
+    bool is_valid() const noexcept { return core_ != nullptr; }
+    /// The sender's number.
+    std::uint64_t tag() const noexcept { return tag_; }
+    /// The size in bytes.
+    std::uint64_t size() const noexcept { return size_bytes_; }
+    /// True if the bytes are still with the sender: fetch them by async_fetch().
+    bool is_large() const noexcept { return is_large_; }
+    /// The bytes; none of a large message.
+    std::span<std::byte const> bytes() const noexcept {
+        if (is_detached_ && !is_large_) return own_;
+        return slice_.bytes();
+    }
+    /// The same, registered: may be sent or written from without a copy. Empty when detached.
+    local_slice const& slice() const noexcept { return slice_; }
+
+    /// Copies the bytes, at most the channel's small_bytes_max(), into memory of the message's own,
+    /// and gives the receive back now. For messages that are kept for long. A large message may be
+    /// fetched afterwards all the same.
+    ///
+    /// @throws std::bad_alloc; then nothing has changed.
+    void detach();
+    /// Gives the receive back now; is_valid() is false afterwards. A large message that was not
+    /// fetched is declined: its send fails with errc::message_declined.
+    void release() noexcept;
+
+protected:
+    /// Another number than the sender's.
+    void set_tag(std::uint64_t tag) noexcept { tag_ = tag; }
+
+private:
+    friend class detail::channel_core;
+
+    std::shared_ptr<detail::channel_core> core_;
+    local_slice slice_;
+    std::uint64_t tag_ = 0;
+    std::uint64_t size_bytes_ = 0;
+    std::uint64_t number_ = 0;  // of a large message
+    std::uint32_t slot_ = 0;
+    bool is_large_ = false;
+    bool is_detached_ = false;
+    std::vector<std::byte> own_;  // when detached: the bytes, or what a large message came with
+};
+
+}  // namespace rcverbs

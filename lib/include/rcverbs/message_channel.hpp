@@ -1,0 +1,230 @@
+// message_channel.hpp — messages of any size, in order, with flow control.
+//
+//     message_channel c{connection{io, message_channel::needed()}};
+//     co_await c.async_connect({"192.168.0.1", 7471}, use_awaitable);
+//     co_await c.async_send(std::as_bytes(std::span{text}), 7, use_awaitable);
+//     message answer = co_await c.async_receive(use_awaitable);
+//     use(answer.tag(), answer.bytes());
+//     co_await c.async_finish(use_awaitable);
+//
+// Small messages are copied into registered memory and arrive in registered memory of the receiver,
+// who uses them where they are; when the message is destroyed, its place is the sender's again. The
+// receiver of a large message chooses the memory, and reads it from the sender's: async_fetch().
+// Messages arrive in the order of the sends, whatever their sizes, one for each send.
+//
+// Nothing is sent before the peer has a receive for it: a sender waits while the receiver holds all
+// messages, so a receiver that does not come along slows the sender down, and never ends the
+// connection.
+//
+// It uses public functions of connection only; docs/reference/channel-format.md has its messages.
+// Threads: as for connection. Any thread may start operations and destroy messages; handlers run on
+// get_executor() by default, one at a time.
+#pragma once
+
+#include <boost/asio/async_result.hpp>
+
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <rcverbs/close_reason.hpp>
+#include <rcverbs/connection.hpp>
+#include <rcverbs/detail/control_handler.hpp>
+#include <rcverbs/detail/channel.hpp>
+#include <rcverbs/export.hpp>
+#include <rcverbs/local_slice.hpp>
+#include <rcverbs/message.hpp>
+
+namespace rcverbs {
+
+/// Options of a message channel.
+struct message_channel_options {
+    /// A number that the application chooses for its protocol; both sides must have the same.
+    std::uint32_t mode = 0;
+    /// Receives that this side posts. The peer may have sent that many messages, minus four, that
+    /// this side has not released. 6 to 32767.
+    std::uint16_t receives = 32;
+    /// Messages of this side that are on their way at a time. 1 to 32767.
+    std::uint16_t sends = 29;
+    /// Bytes of a receive, 16 of which are the channel's: longer messages are large. 512 to 2^20.
+    std::uint32_t slot_bytes = 4096;
+    /// Deadline for the peer's end, from the start of async_finish(). Above 0.
+    std::chrono::milliseconds finish_deadline{10000};
+};
+
+/// Counters of a message channel.
+struct message_channel_statistics {
+    /// Messages whose sends have succeeded.
+    std::uint64_t sent = 0;
+    /// Their bytes.
+    std::uint64_t sent_bytes = 0;
+    /// Messages that have arrived.
+    std::uint64_t arrived = 0;
+    /// Their bytes.
+    std::uint64_t arrived_bytes = 0;
+    /// Messages that only gave receives back.
+    std::uint64_t credits_sent = 0;
+    /// Sends that wait at this moment.
+    std::size_t waiting = 0;
+    /// Receives that the program holds at this moment: messages neither released nor detached.
+    std::size_t held = 0;
+};
+
+namespace detail {
+
+using message_handler = erased_handler<error_code, message>;
+
+// What a channel does that is compiled.
+struct RCVERBS_EXPORT channel_calls {
+    using core_ptr = std::shared_ptr<channel_core>;
+
+    static core_ptr make(connection over, message_channel_options const& options);
+    static connection_options needed(
+        message_channel_options const& options, connection_options base
+    );
+    static void start_connect(
+        core_ptr const&, endpoint const&, std::vector<std::byte> greeting, control_handler
+    );
+    static void start_accept(core_ptr const&, std::vector<std::byte> greeting, control_handler);
+    static void start_send(
+        core_ptr const&, std::span<std::byte const>, std::uint64_t tag, control_handler
+    );
+    static void start_send(
+        core_ptr const&, local_slices const&, std::uint64_t tag, control_handler
+    );
+    static void start_receive(core_ptr const&, message_handler);
+    static void start_fetch(core_ptr const&, message, local_slices const&, control_handler);
+    static void start_finish(core_ptr const&, control_handler);
+    static void close(core_ptr const&) noexcept;
+    static std::vector<std::byte> greeting(core_ptr const&);
+    static close_reason reason(core_ptr const&);
+    static failure last_failure(core_ptr const&);
+    static message_channel_statistics statistics(core_ptr const&);
+    static std::uint32_t small_bytes_max(core_ptr const&) noexcept;
+};
+
+}  // namespace detail
+
+/// Messages over one connection.
+///
+/// Outstanding operations: one connect or accept, one finish; any number of sends, receives and
+/// fetches.
+template <class Executor = boost::asio::any_io_executor>
+class basic_message_channel : public detail::basic_channel<detail::channel_calls, Executor> {
+    using calls = detail::channel_calls;
+    using base = detail::basic_channel<calls, Executor>;
+    using core_ptr = typename base::core_ptr;
+
+public:
+    using options_type = message_channel_options;
+
+    /// Slices in a large message, at most.
+    static constexpr std::size_t segments_max = 16;
+
+    /// The same with another executor type.
+    template <class Other>
+    struct rebind_executor {
+        using other = basic_message_channel<Other>;
+    };
+
+    /// Makes no channel; only assignment and destruction are useful.
+    basic_message_channel() noexcept requires std::default_initializable<Executor>
+    = default;
+    /// Takes a connection, made with the options that needed() gives: an idle one, for
+    /// async_connect(), or one made of a request, for async_accept().
+    ///
+    /// @throws boost::system::system_error: errc::invalid_option.
+    explicit basic_message_channel(
+        basic_connection<Executor> over, message_channel_options const& options = {}
+    )
+        : base{std::move(over), options} {}
+    /// Converts a channel with another executor type.
+    template <class Other>
+    requires(!std::same_as<Other, Executor> && std::convertible_to<Other, Executor>)
+        basic_message_channel(basic_message_channel<Other>&& other)
+        : base{std::move(other)} {}
+
+    /// The options of a connection for a channel: `base` with queues that are deep enough.
+    static connection_options needed(
+        message_channel_options const& options = {}, connection_options base = {}
+    ) {
+        return calls::needed(options, std::move(base));
+    }
+
+    /// Sends a message; waits while the peer has no receive for it.
+    ///
+    /// @param bytes  0 to 2^32 bytes, unchanged until the handler runs. Up to small_bytes_max()
+    ///               they are copied; more are registered for the time of the message, which costs
+    ///               system calls: use slices of registered memory for large messages.
+    /// @param tag    A number for the receiver.
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code)`: the peer's device has the message; of a large
+    ///                            message, the peer's program has fetched it.
+    /// @par Cancellation          total while it waits: operation_aborted, the peer gets nothing.
+    ///                            Afterwards total for a large message, which the peer is asked to
+    ///                            let go: errc::message_withdrawn when it has, or no error if it
+    ///                            has fetched it. terminal afterwards for a small one: closes.
+    /// @par Errors                errc::message_declined (a large one), errc::message_too_large,
+    ///                            errc::not_connected, errc::operation_in_progress (finishing), the
+    ///                            errors of memory_region, and those of connection::async_send:
+    ///                            then it is not known whether the peer has it.
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_send(std::span<std::byte const> bytes, std::uint64_t tag, Token&& token = Token{}) {
+        return this->control(
+            [bytes, tag](core_ptr const& core, detail::control_handler handler) {
+                calls::start_send(core, bytes, tag, std::move(handler));
+            },
+            std::forward<Token>(token)
+        );
+    }
+    /// The same from registered memory: one slice, or a list of up to segments_max. A large
+    /// message's regions need access_flags::remote_read, and the peer can read them, as a whole,
+    /// for as long as they are registered.
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_send(local_slices source, std::uint64_t tag, Token&& token = Token{}) {
+        return this->control(
+            [source, tag](core_ptr const& core, detail::control_handler handler) {
+                calls::start_send(core, source, tag, std::move(handler));
+            },
+            std::forward<Token>(token)
+        );
+    }
+    /// The same from one slice.
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_send(local_slice const& source, std::uint64_t tag, Token&& token = Token{}) {
+        return async_send(local_slices{source}, tag, std::forward<Token>(token));
+    }
+
+    /// Waits for the next message.
+    ///
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code, message)`
+    /// @par Cancellation          total: the message remains for the next call.
+    /// @par Errors                asio::error::eof (the peer has finished), and when all messages
+    ///                            have been received: errc::peer_closed_early,
+    ///                            errc::malformed_message, those of connection::async_receive,
+    ///                            asio::error::operation_aborted (closed).
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_receive(Token&& token = Token{}) {
+        return boost::asio::async_initiate<Token, void(error_code, message)>(
+            [](auto handler, core_ptr const& core) {
+                calls::start_receive(core, detail::message_handler{std::move(handler)});
+            },
+            token,
+            this->core_
+        );
+    }
+
+    /// Counters.
+    message_channel_statistics statistics() const { return calls::statistics(this->core_); }
+};
+
+/// With executors of any type.
+using message_channel = basic_message_channel<>;
+
+}  // namespace rcverbs

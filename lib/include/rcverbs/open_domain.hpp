@@ -1,0 +1,70 @@
+// open_domain.hpp — opens a protection domain before there is a connection.
+//
+//     protection_domain const domain = open_domain(io, "rxe0");
+//     buffer blocks{domain, std::size_t{1} << 30, access_flags::remote_read};
+//     acceptor_options options;
+//     options.connection.placement.domain = domain;
+//
+// With it, a server registers its memory before it listens. Threads: any.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+
+#include <concepts>
+#include <string>
+
+#include <rcverbs/endpoint.hpp>
+#include <rcverbs/error.hpp>
+#include <rcverbs/export.hpp>
+#include <rcverbs/protection_domain.hpp>
+#include <rcverbs/runs_on.hpp>
+
+namespace rcverbs {
+
+/// The domain that connections of an execution context share on a device (domain_sharing::shared),
+/// made if there is none. Connections of other contexts use it as placement_options::domain; those
+/// of acceptors, which are isolated by default, do so, too:
+///
+///     auto const domain = open_domain(io, {"192.168.0.1", 0});
+///     buffer blocks{domain, 1 << 20, access_flags::remote_read};
+///     acceptor_options options;
+///     options.connection.placement.domain = domain;
+///     acceptor a{io, {"192.168.0.1", 7471}, options};
+///
+/// @param where  The context, of which nothing needs to run.
+/// @param local  An address of the device's; the port does not matter. Not a wildcard.
+/// @throws boost::system::system_error: errc::no_rdma_device; errno (EADDRNOTAVAIL, ENOMEM …).
+RCVERBS_EXPORT protection_domain
+open_domain(runs_on<boost::asio::any_io_executor> const& where, endpoint const& local);
+/// As above; reports through `ec` instead of throwing.
+RCVERBS_EXPORT protection_domain open_domain(
+    runs_on<boost::asio::any_io_executor> const& where, endpoint const& local, error_code& ec
+);
+
+namespace detail {
+
+RCVERBS_EXPORT protection_domain open_domain_of(
+    runs_on<boost::asio::any_io_executor> const& where, std::string const& device, error_code& ec
+);
+
+}  // namespace detail
+
+/// The same, by the device's name, such as "rxe0" or "mlx5_0".
+template <std::convertible_to<std::string> Name>
+protection_domain open_domain(
+    runs_on<boost::asio::any_io_executor> const& where, Name const& device, error_code& ec
+) {
+    return detail::open_domain_of(where, device, ec);
+}
+/// As above.
+template <std::convertible_to<std::string> Name>
+protection_domain open_domain(
+    runs_on<boost::asio::any_io_executor> const& where, Name const& device
+) {
+    error_code ec;
+    protection_domain found = detail::open_domain_of(where, device, ec);
+    if (ec) throw boost::system::system_error{ec, "open_domain"};
+    return found;
+}
+
+}  // namespace rcverbs

@@ -1,0 +1,85 @@
+// request.hpp — a peer's request for a connection, before anything is allocated for it.
+//
+//     connection_request r = co_await a.async_get_request(use_awaitable);
+//     std::cout << r.remote_endpoint() << " asks\n";
+//     connection c{io, std::move(r), options};
+//     co_await c.async_accept({}, use_awaitable);
+//
+// acceptor::async_get_request() delivers it with the peer's address, its private data and the
+// depths that it asks for. The program makes a connection of it, with options and an executor that
+// suit this peer, or rejects it. A request that is destroyed, or kept for longer than
+// acceptor_options::answer_deadline, is rejected. One thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <rcverbs/connection.hpp>
+
+namespace rcverbs {
+
+namespace detail {
+class waiting_request;
+}  // namespace detail
+
+/// A peer's request for a connection.
+class RCVERBS_EXPORT connection_request {
+public:
+    /// Makes no request; only assignment and destruction are useful.
+    connection_request() noexcept;
+    connection_request(connection_request&&) noexcept;
+    connection_request& operator=(connection_request&& other) noexcept;
+    /// Rejects the request if no connection was made of it.
+    ~connection_request();
+
+    /// True unless default-constructed, moved from, used or rejected.
+    bool is_valid() const noexcept { return core_ != nullptr; }
+    /// The peer's endpoint. REQUIRES: is_valid(), as for all functions below.
+    endpoint remote_endpoint() const;
+    /// The local endpoint that the request arrived at.
+    endpoint local_endpoint() const;
+    /// The peer's private data, padded with zeros to 56 bytes. Valid as long as the request.
+    std::span<std::byte const> private_data() const noexcept;
+    /// Reads and atomics that the peer wants to have outstanding: an upper limit of the
+    /// connection's responder_resources. 0 to 255.
+    std::uint8_t responder_resources() const noexcept;
+    /// Reads and atomics of this side that the peer serves at a time: an upper limit of the
+    /// connection's initiator_depth. 0 to 255.
+    std::uint8_t initiator_depth() const noexcept;
+
+    /// Rejects the request.
+    ///
+    /// @param private_data  At most 148 bytes with the reason for the peer.
+    /// @return errc::private_data_too_large; then it can be rejected again. Succeeds if the peer
+    ///         has already left.
+    [[nodiscard]] error_code reject(std::span<std::byte const> private_data = {});
+
+private:
+    friend struct detail::access;
+    explicit connection_request(std::shared_ptr<detail::waiting_request> waiting) noexcept;
+
+    std::shared_ptr<detail::waiting_request> core_;
+};
+
+template <class Executor>
+basic_connection<Executor>::basic_connection(
+    runs_on<Executor> where, connection_request request, connection_options options, error_code& ec
+)
+    : basic_data_operations<Executor>{calls::make(
+          where.place(), std::move(request), std::move(options), ec
+      )},
+      executor_{where.get_executor()} {}
+
+template <class Executor>
+basic_connection<Executor>::basic_connection(
+    runs_on<Executor> where, connection_request request, connection_options options
+)
+    : executor_{where.get_executor()} {
+    error_code ec;
+    this->core_ = calls::make(where.place(), std::move(request), std::move(options), ec);
+    if (ec) throw boost::system::system_error{ec, "connection"};
+}
+
+}  // namespace rcverbs

@@ -1,0 +1,372 @@
+// request_channel.hpp — requests and their answers, in both directions, over one connection.
+//
+//     request_channel c{connection{io, request_channel::needed()}};
+//     co_await c.async_connect({"192.168.0.1", 7471}, use_awaitable);
+//     reply r = co_await c.async_request(get, std::as_bytes(std::span{key}), use_awaitable);
+//     use(r.status(), r.bytes());
+//     co_await c.async_finish(use_awaitable);
+//
+// and on the other side, which may ask as well:
+//
+//     for (;;) {
+//         request r = co_await c.async_next(use_awaitable);
+//         auto const value = find(r.operation(), r.bytes());
+//         co_await r.async_answer(0, value, use_awaitable);
+//     }
+//
+// Any number of requests may be outstanding, and be answered in any order. Each has a deadline, can
+// be cancelled, and ends in one of three ways: with a reply, with an error, or with the channel. The
+// peer never writes to this side's memory, and reads of it only the body of a large request: it is
+// registered for that request alone and deregistered before the handler runs, however it ends.
+//
+// Bodies are messages (message_channel.hpp): small ones are copied, large ones fetched. A program
+// may keep requests and replies as long as it likes: while half of the receives are held, bodies are
+// detached, so that neither side waits for the other for ever.
+//
+// Threads: as for connection. Any thread may start operations and destroy requests and replies;
+// handlers run on get_executor() by default, one at a time.
+#pragma once
+
+#include <boost/asio/async_result.hpp>
+
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include <rcverbs/detail/channel.hpp>
+#include <rcverbs/export.hpp>
+#include <rcverbs/message_channel.hpp>
+
+namespace rcverbs {
+
+namespace detail {
+
+class request_core;
+
+// Answers a request once; if it is destroyed before, the peer gets errc::request_dropped.
+class RCVERBS_EXPORT responder {
+public:
+    responder() noexcept;
+    responder(std::shared_ptr<request_core> core, std::uint16_t id) noexcept;
+    responder(responder&& other) noexcept;
+    responder& operator=(responder&& other) noexcept;
+    ~responder();
+
+    bool is_open() const noexcept { return is_open_; }
+    bool is_cancelled() const noexcept;
+    // For an answer now: the duty, if it `is_wanted` and open; else one that refuses.
+    responder hand_over(bool is_wanted) noexcept;
+    void start(std::uint32_t status, std::span<std::byte const> body, control_handler handler);
+    void start(std::uint32_t status, local_slices const& body, control_handler handler);
+    void drop() noexcept;
+
+private:
+    template <class Body>
+    void answer(std::uint32_t status, Body const& body, control_handler handler);
+
+    std::shared_ptr<request_core> core_;
+    std::uint16_t id_ = 0;
+    bool is_open_ = false;
+};
+
+}  // namespace detail
+
+/// A request of the peer's, or a notice, which wants no answer. It is also the message that came
+/// with it: bytes(), slice(), size(), is_large(); a large one may be given to async_fetch() and is
+/// answered all the same.
+///
+/// If it is destroyed without an answer, the peer gets errc::request_dropped. Movable to any thread;
+/// one thread at a time uses it. Remains valid after the channel.
+class RCVERBS_EXPORT request : public message {
+public:
+    /// No request.
+    request() noexcept = default;
+
+    /// What the peer asks for, the application's number.
+    std::uint32_t operation() const noexcept { return static_cast<std::uint32_t>(tag()); }
+    /// True until it is answered; false for a notice.
+    bool wants_answer() const noexcept { return responder_.is_open() && !is_notice_; }
+    /// True if the peer does not wait any more. It may be answered, or just be destroyed.
+    bool is_cancelled() const noexcept { return responder_.is_cancelled(); }
+
+    /// Answers. A large body that was not fetched is declined. REQUIRES: this has been a request.
+    ///
+    /// @param status  The application's number.
+    /// @param body    0 to 2^32 bytes, unchanged until the handler runs; as for
+    ///                message_channel::async_send().
+    /// @param token   Completion token.
+    /// @par Completion signature  `void(error_code)`: the peer's device has the answer; of a large
+    ///                            one, the peer's program has fetched it.
+    /// @par Cancellation          As for message_channel::async_send(); without an answer the peer
+    ///                            gets errc::request_dropped.
+    /// @par Errors                asio::error::invalid_argument (answered already, or a notice), and
+    ///                            those of message_channel::async_send().
+    template <class Token>
+    auto async_answer(std::uint32_t status, std::span<std::byte const> body, Token&& token) {
+        return start_answer(status, body, std::forward<Token>(token));
+    }
+    /// The same from registered memory.
+    template <class Token>
+    auto async_answer(std::uint32_t status, local_slices body, Token&& token) {
+        return start_answer(status, body, std::forward<Token>(token));
+    }
+    /// The same from one slice.
+    template <class Token>
+    auto async_answer(std::uint32_t status, local_slice const& body, Token&& token) {
+        return start_answer(status, local_slices{body}, std::forward<Token>(token));
+    }
+
+private:
+    friend class detail::request_core;
+
+    template <class Body, class Token>
+    auto start_answer(std::uint32_t status, Body body, Token&& token) {
+        // The peer's request ends when its body is free.
+        if (is_large() && wants_answer()) release();
+        return boost::asio::async_initiate<Token, void(error_code)>(
+            [](auto handler, detail::responder duty, std::uint32_t number, Body const& bytes) {
+                duty.start(number, bytes, detail::control_handler{std::move(handler)});
+            },
+            token,
+            responder_.hand_over(!is_notice_),
+            status,
+            body
+        );
+    }
+
+    detail::responder responder_;
+    bool is_notice_ = false;
+};
+
+/// The answer to a request: the message that came, and the peer's status. A large one may be given
+/// to async_fetch().
+class RCVERBS_EXPORT reply : public message {
+public:
+    /// No reply.
+    reply() noexcept = default;
+
+    /// The peer's number.
+    std::uint32_t status() const noexcept { return static_cast<std::uint32_t>(tag()); }
+
+private:
+    friend class detail::request_core;
+};
+
+/// Options of one request.
+struct request_options {
+    /// How long the answer may take, from the start of the request. 0: as long as the channel's
+    /// options say.
+    std::chrono::milliseconds deadline{0};
+};
+
+/// Options of a request channel.
+struct request_channel_options {
+    /// Those of its messages.
+    message_channel_options messages = {};
+    /// Requests and notices of the peer's that may be unanswered at a time; further ones wait at the
+    /// peer. 1 to 65535.
+    std::uint16_t requests = 64;
+    /// How long an answer may take, for requests that do not say. Above 0.
+    std::chrono::milliseconds deadline{30000};
+    /// How long the peer may take to let go of the large body of a request that was cancelled or is
+    /// too late; then the channel ends. Above 0.
+    std::chrono::milliseconds withdraw_deadline{1000};
+};
+
+/// Counters of a request channel.
+struct request_channel_statistics {
+    /// Those of its messages.
+    message_channel_statistics messages = {};
+    /// Requests of this side that were answered.
+    std::uint64_t answered = 0;
+    /// Requests of this side that ended otherwise.
+    std::uint64_t failed = 0;
+    /// Requests and notices of the peer's that have arrived.
+    std::uint64_t arrived = 0;
+    /// Requests and notices of this side that wait, since the peer takes no more, at this moment.
+    std::size_t waiting = 0;
+    /// Requests and notices of this side that the peer has and has not answered, at this moment.
+    std::size_t outstanding = 0;
+};
+
+namespace detail {
+
+using next_handler = erased_handler<error_code, request>;
+using reply_handler = erased_handler<error_code, reply>;
+
+// What a request channel does that is compiled.
+struct RCVERBS_EXPORT request_calls {
+    using core_ptr = std::shared_ptr<request_core>;
+
+    static core_ptr make(connection over, request_channel_options const& options);
+    static connection_options needed(
+        request_channel_options const& options, connection_options base
+    );
+    static void start_connect(
+        core_ptr const&, endpoint const&, std::vector<std::byte> greeting, control_handler
+    );
+    static void start_accept(core_ptr const&, std::vector<std::byte> greeting, control_handler);
+    static void start_request(
+        core_ptr const&,
+        std::uint32_t operation,
+        std::span<std::byte const>,
+        request_options const&,
+        reply_handler
+    );
+    static void start_notify(
+        core_ptr const&, std::uint32_t operation, std::span<std::byte const>, control_handler
+    );
+    static void start_next(core_ptr const&, next_handler);
+    static void start_fetch(core_ptr const&, message, local_slices const&, control_handler);
+    static void start_finish(core_ptr const&, control_handler);
+    static void close(core_ptr const&) noexcept;
+    static std::vector<std::byte> greeting(core_ptr const&);
+    static close_reason reason(core_ptr const&);
+    static failure last_failure(core_ptr const&);
+    static request_channel_statistics statistics(core_ptr const&);
+    static std::uint32_t small_bytes_max(core_ptr const&) noexcept;
+};
+
+}  // namespace detail
+
+/// Requests and answers over one connection, in both directions.
+///
+/// Outstanding operations: one connect or accept, one finish; any number of the others.
+template <class Executor = boost::asio::any_io_executor>
+class basic_request_channel : public detail::basic_channel<detail::request_calls, Executor> {
+    using calls = detail::request_calls;
+    using base = detail::basic_channel<calls, Executor>;
+    using core_ptr = typename base::core_ptr;
+
+public:
+    using options_type = request_channel_options;
+
+    /// The same with another executor type.
+    template <class Other>
+    struct rebind_executor {
+        using other = basic_request_channel<Other>;
+    };
+
+    /// Makes no channel; only assignment and destruction are useful.
+    basic_request_channel() noexcept requires std::default_initializable<Executor>
+    = default;
+    /// Takes a connection, made with the options that needed() gives: an idle one, for
+    /// async_connect(), or one made of a request, for async_accept().
+    ///
+    /// @throws boost::system::system_error: errc::invalid_option.
+    explicit basic_request_channel(
+        basic_connection<Executor> over, request_channel_options const& options = {}
+    )
+        : base{std::move(over), options} {}
+    /// Converts a channel with another executor type.
+    template <class Other>
+    requires(!std::same_as<Other, Executor> && std::convertible_to<Other, Executor>)
+        basic_request_channel(basic_request_channel<Other>&& other)
+        : base{std::move(other)} {}
+
+    /// The options of a connection for a channel: `base` with queues that are deep enough.
+    static connection_options needed(
+        request_channel_options const& options = {}, connection_options base = {}
+    ) {
+        return calls::needed(options, std::move(base));
+    }
+
+    /// Asks the peer; waits while the peer takes no more requests.
+    ///
+    /// @param operation  The application's number.
+    /// @param body       0 to 2^32 bytes, unchanged until the handler runs. Up to small_bytes_max()
+    ///                   they are copied; more are registered for this request, which costs system
+    ///                   calls.
+    /// @param options    The deadline.
+    /// @param token      Completion token.
+    /// @par Completion signature  `void(error_code, reply)`. The peer cannot access the body any
+    ///                            more.
+    /// @par Cancellation          total: the peer gets a cancellation, and a late answer is ignored.
+    /// @par Errors                errc::timed_out, errc::request_dropped, errc::not_connected,
+    ///                            errc::operation_in_progress (finishing), and those of
+    ///                            message_channel::async_send() and async_receive(): then it is not
+    ///                            known whether the peer has done what was asked.
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_request(
+        std::uint32_t operation,
+        std::span<std::byte const> body,
+        request_options const& options,
+        Token&& token = Token{}
+    ) {
+        return boost::asio::async_initiate<Token, void(error_code, reply)>(
+            [](auto handler,
+               core_ptr const& core,
+               std::uint32_t number,
+               std::span<std::byte const> bytes,
+               request_options const& how) {
+                calls::start_request(
+                    core, number, bytes, how, detail::reply_handler{std::move(handler)}
+                );
+            },
+            token,
+            this->core_,
+            operation,
+            body,
+            options
+        );
+    }
+    /// The same with the channel's deadline.
+    template <class Token = detail::default_token_t<Executor>>
+    requires(!std::convertible_to<Token, request_options>) auto async_request(
+        std::uint32_t operation, std::span<std::byte const> body, Token&& token = Token{}
+    ) {
+        return async_request(operation, body, request_options{}, std::forward<Token>(token));
+    }
+
+    /// Tells the peer something that wants no answer.
+    ///
+    /// @param operation  The application's number.
+    /// @param body       As for async_request().
+    /// @param token      Completion token.
+    /// @par Completion signature  `void(error_code)`: the peer's device has it; of a large one, the
+    ///                            peer's program has fetched it, or let it go.
+    /// @par Cancellation          total, as for async_request().
+    /// @par Errors                As for async_request().
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_notify(
+        std::uint32_t operation, std::span<std::byte const> body, Token&& token = Token{}
+    ) {
+        return this->control(
+            [operation, body](core_ptr const& core, detail::control_handler handler) {
+                calls::start_notify(core, operation, body, std::move(handler));
+            },
+            std::forward<Token>(token)
+        );
+    }
+
+    /// Waits for the next request, or notice, of the peer's.
+    ///
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code, request)`
+    /// @par Cancellation          total: the request remains for the next call.
+    /// @par Errors                asio::error::eof (the peer will ask no more), and when all
+    ///                            requests have been delivered those of
+    ///                            message_channel::async_receive().
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_next(Token&& token = Token{}) {
+        return boost::asio::async_initiate<Token, void(error_code, request)>(
+            [](auto handler, core_ptr const& core) {
+                calls::start_next(core, detail::next_handler{std::move(handler)});
+            },
+            token,
+            this->core_
+        );
+    }
+
+    /// Counters.
+    request_channel_statistics statistics() const { return calls::statistics(this->core_); }
+};
+
+/// With executors of any type.
+using request_channel = basic_request_channel<>;
+
+}  // namespace rcverbs

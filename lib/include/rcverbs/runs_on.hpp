@@ -1,0 +1,118 @@
+// runs_on.hpp — the argument that says where an object runs: polling, timers, events, handlers.
+//
+//     connection a{io};
+//     connection b{boost::asio::make_strand(pool)};
+//     connection c{thread};
+//     connection d{own_thread};
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/deferred.hpp>
+#include <boost/asio/execution_context.hpp>
+
+#include <concepts>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include <rcverbs/poller.hpp>
+
+namespace rcverbs {
+
+namespace detail {
+
+template <class Executor>
+concept has_default_token = requires {
+    typename Executor::default_completion_token_type;
+};
+
+template <class Executor>
+struct default_token {
+    using type = boost::asio::deferred_t;
+};
+template <has_default_token Executor>
+struct default_token<Executor> {
+    using type = typename Executor::default_completion_token_type;
+};
+
+/// The completion token of an asynchronous operation that is given none: the executor's, or else
+/// `deferred`.
+template <class Executor>
+using default_token_t = typename default_token<Executor>::type;
+
+/// The executor of an object, for the compiled part of the library.
+struct place {
+    boost::asio::any_io_executor executor;
+    // Kept until the object has one of its own; null unless the thread is the library's.
+    std::shared_ptr<progress::poller_thread> thread;
+};
+
+// An executor with a default token that wraps one of these is, to the compiled part, the one that
+// it wraps: they compare equal.
+template <class Executor>
+boost::asio::any_io_executor erase(Executor const& e) {
+    if constexpr (std::derived_from<Executor, boost::asio::any_io_executor>) {
+        return static_cast<boost::asio::any_io_executor const&>(e);
+    } else if constexpr (std::derived_from<Executor, boost::asio::io_context::executor_type>) {
+        return static_cast<boost::asio::io_context::executor_type const&>(e);
+    } else {
+        return e;
+    }
+}
+
+// An object's executor as another type: what wraps one of any type is unwrapped, so that it stays
+// what it is.
+template <class Executor, class Other>
+Executor converted(Other const& other) {
+    if constexpr (std::same_as<Executor, boost::asio::any_io_executor>) {
+        return erase(other);
+    } else {
+        return other;
+    }
+}
+
+}  // namespace detail
+
+/// Runs an object: converts from an executor, an execution context, a poller, or own_thread.
+///
+/// An execution context must be able to hold descriptors, as an io_context or a thread_pool is, and
+/// must outlive the object. Any number of threads may run it: an implicit strand keeps the handlers
+/// of one object in order.
+template <class Executor>
+class runs_on {
+public:
+    /// From an executor that is, or converts to, this one.
+    template <class Other>
+    requires(std::convertible_to<Other const&, Executor> && !std::derived_from<Other, boost::asio::execution_context>)
+        runs_on(Other const& executor)
+        : executor_(executor) {}
+
+    /// From an execution context.
+    template <class Context>
+    requires(std::derived_from<Context, boost::asio::execution_context>&&
+                 std::convertible_to<typename Context::executor_type, Executor>)
+        runs_on(Context& context)
+        : executor_(context.get_executor()) {}
+
+    /// From a poller; its thread runs as long as the object lives.
+    runs_on(poller const& thread) requires std::convertible_to<poller::executor_type, Executor>
+        : executor_(thread.get_executor()), thread_{thread.impl_} {}
+
+    /// A polling thread for this object alone.
+    ///
+    /// @throws std::system_error if no thread can be started.
+    runs_on(own_thread_t) requires std::convertible_to<poller::executor_type, Executor>
+        : runs_on{poller{}} {}
+
+    /// The executor.
+    Executor const& get_executor() const noexcept { return executor_; }
+
+    /// For the library's own use.
+    detail::place place() const { return {detail::erase(executor_), thread_}; }
+
+private:
+    Executor executor_;
+    std::shared_ptr<progress::poller_thread> thread_;
+};
+
+}  // namespace rcverbs

@@ -1,0 +1,156 @@
+// slot_pool.hpp — registered slots of one size, lent one at a time.
+//
+//     slot_pool slots{io, c.domain(), {.slots = 64, .slot_bytes = 4096}};
+//     slot_lease lease = co_await slots.async_acquire(use_awaitable);
+//     auto const [ec, got] = co_await c.async_receive(lease.slice(), as_tuple(use_awaitable));
+//     if (!ec) handle(lease.bytes().first(got.size_bytes));
+//
+// For receives and for blocks of storage: the memory is registered once, and each slot has a
+// lease that returns the slot when it is destroyed. Keep a lease until the handler of every
+// operation on its slot has run, for example in the handler.
+//
+// Waiting is first come, first served, for asynchronous and blocking callers alike. Threads: any
+// thread may acquire and release; construction, moves and destruction of the pool need its owner.
+// The memory exists until the pool and its last lease are gone.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include <rcverbs/access_flags.hpp>
+#include <rcverbs/buffer.hpp>
+#include <rcverbs/detail/lender.hpp>
+#include <rcverbs/export.hpp>
+#include <rcverbs/protection_domain.hpp>
+#include <rcverbs/runs_on.hpp>
+
+namespace rcverbs {
+
+namespace detail {
+
+class slot_pool_core;
+
+}  // namespace detail
+
+/// Size and rights of a slot pool.
+struct slot_pool_options {
+    /// Number of slots. 1 to 2^24.
+    std::uint32_t slots = 64;
+    /// Bytes in a slot. 1 to the device's region_bytes_max / slots.
+    std::size_t slot_bytes = 4096;
+    /// Alignment of each slot in bytes: a power of two, 1 to 4096. 64 keeps slots in cache lines of
+    /// their own.
+    std::size_t alignment_bytes = 64;
+    /// Rights of the device and of peers to the memory.
+    access_flags rights = access_flags::local_write;
+};
+
+/// The right to use one slot; returns the slot when it is destroyed.
+///
+/// A lease may be moved to any thread; one thread at a time uses it.
+class RCVERBS_EXPORT slot_lease {
+public:
+    /// No slot; is_valid() is false.
+    slot_lease() noexcept;
+    slot_lease(slot_lease&& other) noexcept;
+    /// Returns its own slot first.
+    slot_lease& operator=(slot_lease&& other) noexcept;
+    /// Returns the slot.
+    ~slot_lease();
+
+    /// True if it has a slot.
+    bool is_valid() const noexcept { return pool_ != nullptr; }
+    /// The slot's memory; its contents are those of the last use.
+    std::span<std::byte> bytes() const noexcept { return slice_.bytes(); }
+    /// The size in bytes.
+    std::size_t size() const noexcept { return slice_.size(); }
+    /// All of the slot, as operations take it.
+    local_slice const& slice() const noexcept { return slice_; }
+    /// The same.
+    operator local_slice() const noexcept { return slice_; }
+    /// `size_bytes` bytes from `offset_bytes` on.
+    ///
+    /// @throws boost::system::system_error (errc::out_of_range) if the range is not inside the slot.
+    local_slice slice(std::size_t offset_bytes, std::size_t size_bytes) const {
+        return slice_.slice(offset_bytes, size_bytes);
+    }
+    /// The slot for a peer, with the rights of the pool. REQUIRES: is_valid().
+    remote_region remote() const;
+    /// The number of the slot, 0 to slots - 1. REQUIRES: is_valid().
+    std::uint32_t index() const noexcept { return index_; }
+
+    /// Returns the slot now; is_valid() is false afterwards.
+    void release() noexcept;
+
+private:
+    friend class detail::slot_pool_core;
+    friend class detail::lending<slot_lease>;
+    slot_lease(
+        std::shared_ptr<detail::slot_pool_core> pool, local_slice slice, std::uint32_t index
+    ) noexcept;
+    void disarm() noexcept;
+
+    std::shared_ptr<detail::slot_pool_core> pool_;
+    local_slice slice_;
+    std::uint32_t index_ = 0;
+};
+
+namespace detail {
+
+// The compiled part of a slot pool; see lender.hpp for the rest.
+struct RCVERBS_EXPORT slot_pool_calls {
+    static std::shared_ptr<lending<slot_lease>> make(
+        place const& where, protection_domain const& domain, slot_pool_options const& options
+    );
+    static memory_region const& region(lending<slot_lease> const& pool) noexcept;
+    static slot_pool_options const& options(lending<slot_lease> const& pool) noexcept;
+};
+
+extern template struct RCVERBS_EXPORT lending_calls<slot_lease>;
+
+}  // namespace detail
+
+/// A pool of registered slots.
+///
+/// Outstanding operations: any number; they get slots in the order of the calls.
+template <class Executor = boost::asio::any_io_executor>
+class basic_slot_pool : public detail::basic_lender<slot_lease, Executor> {
+    using base = detail::basic_lender<slot_lease, Executor>;
+    using calls = detail::slot_pool_calls;
+
+public:
+    /// The same with another executor type.
+    template <class Other>
+    struct rebind_executor {
+        using other = basic_slot_pool<Other>;
+    };
+
+    /// Allocates and registers the memory of all slots.
+    ///
+    /// @param where    The executor that calls handlers without an associated executor.
+    /// @param domain   The domain of the connections that use the slots.
+    /// @param options  Number, size, alignment, rights.
+    /// @throws boost::system::system_error: errc::invalid_option, and the errors of memory_region.
+    basic_slot_pool(
+        runs_on<Executor> where,
+        protection_domain const& domain,
+        slot_pool_options const& options = {}
+    )
+        : base{calls::make(where.place(), domain, options), where.get_executor()} {}
+
+    /// The options that it was made with.
+    slot_pool_options const& options() const noexcept { return calls::options(*this->pool_); }
+    /// The registered region of all slots.
+    memory_region const& region() const noexcept { return calls::region(*this->pool_); }
+};
+
+/// With executors of any type.
+using slot_pool = basic_slot_pool<>;
+
+}  // namespace rcverbs

@@ -1,0 +1,212 @@
+// window.hpp — keys that open a range of memory to one peer, for as long as the program wants.
+//
+//     memory_region all{c.domain(), pages, access_flags::local_write | access_flags::bind_windows};
+//     window w{c};
+//     remote_region const page = co_await w.async_bind(
+//         all.slice(0, 4096), access_flags::remote_read, use_awaitable);
+//     co_await ask_peer_to_read(c, page);
+//     co_await w.async_invalidate(use_awaitable);
+//
+// A memory window has a key of its own for a part of a region. Binding it and invalidating it are
+// work requests, whose cost does not depend on the size, where registering memory pins its pages.
+// The region itself needs no remote right: a peer has access to what is bound, and only until the
+// key is invalidated. An access with an invalidated key ends the peer's connection.
+//
+// A window belongs to one connection, and its keys work on that connection alone. A window has one
+// operation at a time, by one thread at a time. It must outlive its operation, and the region must
+// outlive the binding. SoftRoCE (Linux 6.1) checks the rights of a window but not its range: see
+// docs/guides/memory.md.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/append.hpp>
+#include <boost/asio/async_result.hpp>
+#include <boost/asio/post.hpp>
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include <rcverbs/access_flags.hpp>
+#include <rcverbs/data_operations.hpp>
+#include <rcverbs/export.hpp>
+#include <rcverbs/local_slice.hpp>
+#include <rcverbs/remote_region.hpp>
+
+namespace rcverbs {
+
+namespace detail {
+
+class window_core;
+
+// The compiled part of a window.
+struct RCVERBS_EXPORT window_calls {
+    static std::shared_ptr<window_core> make(std::shared_ptr<connection_core> const& on);
+    static work_request bind_request(
+        window_core& w, local_slice const& range, access_flags rights
+    ) noexcept;
+    static work_request invalidate_request(window_core& w) noexcept;
+    // After a request that had no problem was refused.
+    static void not_started(window_core& w) noexcept;
+    static remote_region remote(window_core const& w) noexcept;
+    static bool is_bound(window_core const& w) noexcept;
+    static void mark_invalidated(window_core& w) noexcept;
+    static void free(window_core& w) noexcept;
+    // The region of a binding that has completed.
+    static remote_region bound_region(outcome const& o) noexcept;
+    static std::shared_ptr<connection_core> const& connection_of(window_core const& w) noexcept;
+};
+
+}  // namespace detail
+
+namespace detail {
+
+struct exposed_result {
+    remote_region operator()(outcome const& o) const noexcept {
+        return window_calls::bound_region(o);
+    }
+};
+
+}  // namespace detail
+
+/// A memory window of type 2.
+///
+/// Outstanding operations: one.
+template <class Executor = boost::asio::any_io_executor>
+class basic_window {
+    using calls = detail::window_calls;
+
+public:
+    /// No window; is_valid() is false.
+    basic_window() noexcept = default;
+    /// Allocates a window of this connection, which must have a queue pair: after async_resolve(),
+    /// or on the accepting side.
+    ///
+    /// @throws boost::system::system_error: errc::windows_unsupported (the device has none of type
+    ///         2), errc::not_connected, errno ENOMEM (the device's windows are used up).
+    template <class Other>
+    explicit basic_window(basic_data_operations<Other> const& on)
+        : core_{calls::make(detail::access::core_of(on))} {}
+    basic_window(basic_window&&) noexcept = default;
+    /// Frees the window that it had.
+    basic_window& operator=(basic_window&&) noexcept = default;
+    /// Frees the window. If it is bound, its key is invalid afterwards. REQUIRES: no operation of
+    /// it is outstanding.
+    ~basic_window() = default;
+
+    /// True if it has a window.
+    bool is_valid() const noexcept { return core_ != nullptr; }
+    /// True if a binding has succeeded and no invalidation since. REQUIRES: is_valid().
+    bool is_bound() const noexcept { return calls::is_bound(*core_); }
+    /// The range, for the peer. Valid for use by the peer once async_bind() has completed, or for
+    /// any message that is sent after async_bind() was started: both are processed in order.
+    /// REQUIRES: is_valid().
+    remote_region remote() const noexcept { return calls::remote(*core_); }
+
+    /// Opens a range to the peer, with a new key.
+    ///
+    /// @param range   A slice of a memory_region, buffer or pool with bind_windows. It must stay
+    ///                registered until the key is invalid.
+    /// @param rights  Any of remote_read, remote_write, remote_atomic; the last two need a region
+    ///                with local_write.
+    /// @param token   Completion token.
+    /// @par Completion signature  `void(error_code, remote_region)`
+    /// @par Ordering              Posted and completed in order with sends, reads and writes.
+    /// @par Cancellation          As async_send().
+    /// @par Errors                errc::window_bound (it is bound already),
+    ///                            errc::operation_in_progress, errc::access_denied,
+    ///                            errc::region_gone, errc::foreign_domain, errc::out_of_range (an
+    ///                            empty range), errc::queue_full, errc::not_connected,
+    ///                            wc_errc::memory_window_bind, wc_errc::flushed,
+    ///                            asio::error::operation_aborted.
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_bind(local_slice range, access_flags rights, Token&& token = Token{}) {
+        return boost::asio::async_initiate<Token, void(error_code, remote_region)>(
+            [](auto&& handler,
+               std::shared_ptr<detail::window_core> const& core,
+               local_slice const& slice,
+               access_flags with) {
+                begin<detail::exposed_result>(
+                    *core,
+                    calls::bind_request(*core, slice, with),
+                    std::forward<decltype(handler)>(handler),
+                    remote_region{}
+                );
+            },
+            token,
+            core_,
+            range,
+            rights
+        );
+    }
+
+    /// Invalidates the key. Accesses of the peer that arrive later fail, and end the connection.
+    /// What it read and wrote before stays valid, and the range may be used for anything else once
+    /// this has completed.
+    ///
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code)`
+    /// @par Ordering              As async_bind().
+    /// @par Cancellation          As async_send().
+    /// @par Errors                errc::window_unbound, errc::operation_in_progress,
+    ///                            errc::queue_full, errc::not_connected, wc_errc::flushed,
+    ///                            asio::error::operation_aborted. After the end
+    ///                            of the connection no key of it opens anything.
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_invalidate(Token&& token = Token{}) {
+        return boost::asio::async_initiate<Token, void(error_code)>(
+            [](auto&& handler, std::shared_ptr<detail::window_core> const& core) {
+                begin<detail::no_result>(
+                    *core,
+                    calls::invalidate_request(*core),
+                    std::forward<decltype(handler)>(handler)
+                );
+            },
+            token,
+            core_
+        );
+    }
+    /// Records that the peer has invalidated the key by async_send_with_invalidate(): the window
+    /// may be bound again. The message's receive_result::invalidated has the key, where the device
+    /// reports it; SoftRoCE does not. REQUIRES: is_valid().
+    void mark_invalidated() noexcept { calls::mark_invalidated(*core_); }
+
+private:
+    friend struct detail::access;
+
+    template <class Result, class Handler, class... Values>
+    static void begin(
+        detail::window_core& core,
+        detail::work_request const& what,
+        Handler&& handler,
+        Values... none
+    ) {
+        std::shared_ptr<detail::connection_core> const& on = calls::connection_of(core);
+        detail::handler_source const source = detail::offer<Result>(std::forward<Handler>(handler));
+        errc const refusal = detail::start_operation(on, {&what, 1}, detail::turn::wait, source);
+        if (refusal == errc{}) return;
+        if (what.problem == errc{}) calls::not_started(core);
+        auto const executor =
+            boost::asio::get_associated_executor(handler, detail::executor_of(*on));
+        // A refused handler has not been moved.
+        boost::asio::post(
+            executor,
+            boost::asio::append(
+                // NOLINTNEXTLINE(bugprone-use-after-move)
+                std::forward<Handler>(handler),
+                detail::refusal_code(*on, refusal),
+                none...
+            )
+        );
+    }
+
+    std::shared_ptr<detail::window_core> core_;
+};
+
+template <class Executor>
+basic_window(basic_data_operations<Executor> const&) -> basic_window<Executor>;
+
+/// With executors of any type.
+using window = basic_window<>;
+
+}  // namespace rcverbs

@@ -1,0 +1,111 @@
+// block_store.hpp — what a namespace keeps its blocks in: the interface of a store.
+//
+//     class my_store final : public nvme::block_store {
+//         nvme::store_geometry geometry() const override { return {.size_bytes = 1 << 30}; }
+//         void start(nvme::store_request& r) override { … r.complete({}); }
+//     };
+//
+// The target checks every request before it starts it: the range is inside the store and in whole
+// blocks. Requests may complete in any order. Threads: a target starts requests on its executor; a
+// store that several targets share must expect several threads at a time. complete() may be called
+// on any thread, also inside start().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <rcverbs/error.hpp>
+
+namespace rcverbs::nvme {
+
+/// What a request asks a store for.
+enum class store_operation {
+    /// Fill `data` with the bytes of the range.
+    read,
+    /// Replace the bytes of the range with `data`.
+    write,
+    /// Make everything that was written before durable. Has no range.
+    flush,
+    /// Replace the bytes of the range with zeros.
+    write_zeroes,
+    /// The contents of the range are no longer needed, and read as zeros from now on.
+    discard,
+    /// Compare the bytes of the range with `data`.
+    compare,
+};
+
+/// One request of a host. It belongs to the target: do not use it after complete().
+class store_request {
+public:
+    store_request(store_request const&) = delete;
+    store_request& operator=(store_request const&) = delete;
+
+    /// What to do.
+    store_operation operation() const noexcept { return operation_; }
+    /// The first byte of the range: a multiple of store_geometry::block_bytes.
+    std::uint64_t offset_bytes() const noexcept { return offset_bytes_; }
+    /// The size of the range: a multiple of block_bytes; 0 for flush.
+    std::uint64_t size_bytes() const noexcept { return size_bytes_; }
+    /// Memory of size_bytes() bytes for read, write and compare; empty for others.
+    std::span<std::byte> data() const noexcept { return data_; }
+    /// True if a write or write_zeroes must be durable when it completes (FUA).
+    bool is_durable() const noexcept { return is_durable_; }
+
+    /// Ends the request; call it exactly once, from any thread.
+    ///
+    /// @param ec  Empty for success. The host gets a status that fits: no space, read-only, and
+    ///            otherwise a media error of the operation's kind.
+    void complete(error_code const& ec) noexcept { on_end({ec, true}); }
+    /// Ends a compare whose bytes differ.
+    void complete_mismatch() noexcept { on_end({{}, false}); }
+
+protected:
+    /// How a request ended.
+    struct outcome {
+        error_code failure;
+        bool is_equal = true;
+    };
+
+    store_request() = default;
+    ~store_request() = default;
+    virtual void on_end(outcome how) noexcept = 0;
+
+    store_operation operation_ = store_operation::read;
+    std::uint64_t offset_bytes_ = 0;
+    std::uint64_t size_bytes_ = 0;
+    std::span<std::byte> data_;
+    bool is_durable_ = false;
+};
+
+/// The shape of a store.
+struct store_geometry {
+    /// The capacity: a multiple of block_bytes, above 0.
+    std::uint64_t size_bytes = 0;
+    /// The size of a logical block: 512, 1024, 2048 or 4096.
+    std::uint32_t block_bytes = 4096;
+    /// True if completed writes are durable only after a flush.
+    bool has_volatile_cache = false;
+    /// True if writes fail.
+    bool is_read_only = false;
+};
+
+/// A store of blocks.
+class block_store {
+public:
+    virtual ~block_store() = default;
+
+    /// The shape at this moment. After it has changed, call target::namespace_changed().
+    virtual store_geometry geometry() const = 0;
+
+    /// Starts a request, and returns soon. Must not throw.
+    virtual void start(store_request& request) = 0;
+
+    /// The memory of a store whose bytes are all in memory, in order; the same for as long as the
+    /// store is used. The target registers it and transfers data without a copy: start() then gets
+    /// nothing but flush. A write whose host fails in the middle of the
+    /// transfer may be carried out partly, also within a block. Empty for other stores.
+    virtual std::span<std::byte> memory() noexcept { return {}; }
+};
+
+}  // namespace rcverbs::nvme

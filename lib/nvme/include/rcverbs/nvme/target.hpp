@@ -1,0 +1,200 @@
+// target.hpp — a target for NVMe over Fabrics on RDMA: serves block stores to the initiators of
+// Linux and other systems.
+//
+//     nvme::subsystem_options disk{
+//         .nqn = "nqn.2026-01.org.example:disk",
+//         .namespaces = {{.id = 1, .store = std::make_shared<nvme::memory_store>(1 << 30)}}};
+//     nvme::target target{io, {"0.0.0.0", 4420}, {std::move(disk)}};
+//
+//     # nvme connect --transport rdma --traddr ADDRESS --trsvcid 4420 --nqn NQN
+//
+// A target listens at one endpoint, with a discovery subsystem and any number of subsystems of
+// namespaces. Each queue of a host is one connection. Limits bound the memory that hosts can make
+// the target use; see target_options.
+//
+// Executor. Everything of a target runs on the executor that it is made with, which must run one
+// handler at a time: of an io_context that one thread runs, of a poller, or a strand. The executor
+// has work until the target and its connections are closed: before you destroy its context, call
+// close() and run it until it has none, or stores and their memory may never be freed.
+//
+// Threads. Any thread may call the functions of a target; construction, moves and destruction need
+// the owner.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <rcverbs/endpoint.hpp>
+#include <rcverbs/export.hpp>
+#include <rcverbs/nvme/block_store.hpp>
+#include <rcverbs/runs_on.hpp>
+
+namespace rcverbs::nvme {
+
+namespace detail {
+
+class target_core;
+
+}  // namespace detail
+
+/// The NQN of the discovery subsystem, which every target has.
+inline constexpr char const* discovery_nqn = "nqn.2014-08.org.nvmexpress.discovery";
+
+/// A namespace: a disk, as hosts see it.
+struct namespace_options {
+    /// Its number, 1 to 1024; hosts name the disk nvmeXnID.
+    std::uint32_t id = 1;
+    /// Where its blocks are.
+    std::shared_ptr<block_store> store = {};
+    /// True to refuse writes.
+    bool is_read_only = false;
+    /// The identifier by which hosts recognize the namespace (UUID, RFC 4122). Empty for one that
+    /// is derived from the subsystem's NQN and the number, and so stays the same.
+    std::optional<std::array<std::byte, 16>> uuid = {};
+};
+
+/// The secrets of a host for DH-HMAC-CHAP, in the form that `nvme gen-dhchap-key` prints:
+/// "DHHC-1:00:…:".
+struct host_secrets {
+    /// The NQN of the host.
+    std::string host;
+    /// The secret by which the host proves itself.
+    std::string secret;
+    /// The secret by which the controller proves itself if the host wants that; empty for none,
+    /// and then such a host does not connect.
+    std::string controller_secret = {};
+
+    friend bool operator==(host_secrets const&, host_secrets const&) = default;
+};
+
+/// A subsystem: namespaces that hosts connect to together.
+struct subsystem_options {
+    /// Its name: "nqn." and at most 223 characters in all.
+    std::string nqn;
+    /// Its namespaces, with different numbers.
+    std::vector<namespace_options> namespaces = {};
+    /// NQNs of the hosts that may connect; empty for all.
+    std::vector<std::string> allowed_hosts = {};
+    /// Secrets of hosts. If there are any, every host must prove that it has its own, on each
+    /// queue; others are refused. The data itself is neither encrypted nor signed.
+    std::vector<host_secrets> secrets = {};
+    /// The serial number, at most 20 ASCII characters. Empty for one derived from the NQN.
+    std::string serial_number = {};
+    /// The model, at most 40 ASCII characters.
+    std::string model = "rcverbs";
+};
+
+/// Limits of a target.
+struct target_options {
+    /// Commands that a host may have outstanding on one I/O queue. 16 to 128. An admin queue has
+    /// 32 or more.
+    std::uint32_t queue_depth_max = 128;
+    /// I/O queues of a controller; a host may connect several controllers. 1 to 64.
+    std::uint32_t io_queues_max = 16;
+    /// Bytes that a host may send inside a command capsule of an I/O queue, which saves small
+    /// writes a round trip. 0 to 16384, a multiple of 16.
+    std::uint32_t in_capsule_bytes = 4096;
+    /// The largest transfer of a command, in bytes: a power of two, 4096 to 1 MiB.
+    std::uint32_t transfer_bytes_max = 1U << 20;
+    /// Registered memory per device for data on its way between hosts and stores, in bytes.
+    /// Commands wait in order when all of it is used. transfer_bytes_max, and at least 64 KiB, to
+    /// 64 GiB. Stores with memory() of their own do not use it for data.
+    std::size_t staging_bytes_max = std::size_t{64} << 20;
+    /// Connections at a time, that is queues of all hosts together; one more is rejected. 1 to
+    /// 4096.
+    std::size_t connections_max = 256;
+    /// How long a new connection may take until its Connect command. Above 0.
+    std::chrono::milliseconds connect_deadline{10'000};
+    /// The keep-alive timeout for hosts that ask for none: a host without a command for that long
+    /// is disconnected, and its resources are freed. 0 for no limit.
+    std::chrono::milliseconds keep_alive_default{120'000};
+    /// Called on the target's executor when something happens that an operator wants to see: a
+    /// host connects or leaves, or is refused. Must not throw.
+    std::function<void(std::string const& message)> on_event = {};
+};
+
+/// Counters of a target; a snapshot.
+struct target_statistics {
+    /// Controllers at this moment: associations with hosts, without discovery.
+    std::uint64_t controllers = 0;
+    /// Queues at this moment, of discovery, too.
+    std::uint64_t queues = 0;
+    /// Controllers made so far, without discovery.
+    std::uint64_t controllers_made = 0;
+    /// Connections, or Connect commands, that were refused.
+    std::uint64_t refused = 0;
+    /// Controllers that ended because their host sent nothing until the keep-alive timeout.
+    std::uint64_t keep_alive_expired = 0;
+    /// Reads that succeeded.
+    std::uint64_t reads = 0;
+    /// Bytes of them.
+    std::uint64_t read_bytes = 0;
+    /// Writes that succeeded.
+    std::uint64_t writes = 0;
+    /// Bytes of them.
+    std::uint64_t written_bytes = 0;
+    /// Other I/O commands that succeeded: flush, write zeroes, discard, compare.
+    std::uint64_t other_commands = 0;
+    /// Commands that ended with an error status.
+    std::uint64_t failed_commands = 0;
+};
+
+/// A target at one endpoint. Closes when it is destroyed.
+class RCVERBS_EXPORT target {
+public:
+    /// Listens.
+    ///
+    /// @param where       The executor, or the thread, that runs it.
+    /// @param local       The address to listen at, and the port; 4420 is usual, 0 picks a free
+    ///                    one.
+    /// @param subsystems  What to serve.
+    /// @param options     Limits.
+    /// @throws boost::system::system_error: errc::invalid_option (options, names and namespaces),
+    ///         errno (EADDRINUSE, EADDRNOTAVAIL, ENODEV …).
+    target(
+        runs_on<boost::asio::any_io_executor> where,
+        endpoint const& local,
+        std::vector<subsystem_options> subsystems,
+        target_options options = {}
+    );
+    target(target&&) noexcept = default;
+    target& operator=(target&& other) noexcept;
+    ~target();
+
+    /// Where it listens.
+    endpoint local_endpoint() const;
+    /// The counters.
+    target_statistics statistics() const;
+
+    /// Adds a namespace to a subsystem; connected hosts are told.
+    ///
+    /// @throws boost::system::system_error: errc::invalid_option (unknown subsystem, number in use,
+    ///         geometry).
+    void add_namespace(std::string const& nqn, namespace_options what);
+    /// Removes a namespace; connected hosts are told. Commands under way finish, later ones fail.
+    ///
+    /// @throws boost::system::system_error: errc::invalid_option (unknown).
+    void remove_namespace(std::string const& nqn, std::uint32_t id);
+    /// Reads the geometry of a namespace's store again; connected hosts are told.
+    ///
+    /// @throws as above.
+    void namespace_changed(std::string const& nqn, std::uint32_t id);
+
+    /// Stops listening and disconnects all hosts. Returns at once; the executor runs out of work
+    /// when the last connection has ended.
+    void close() noexcept;
+
+private:
+    std::shared_ptr<detail::target_core> core_;
+};
+
+}  // namespace rcverbs::nvme

@@ -1,0 +1,492 @@
+#include "controller.hpp"
+
+extern "C" {
+#include <nvme/types.h>
+}
+
+#include <endian.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+namespace rcverbs::nvme::detail {
+
+namespace {
+
+// Properties. Source: Base Specification, 3.1.3.
+constexpr std::uint32_t capabilities_at = 0x00;
+constexpr std::uint32_t version_at = 0x08;
+constexpr std::uint32_t configuration_at = 0x14;
+constexpr std::uint32_t state_at = 0x1c;
+constexpr std::uint32_t version_1_4 = 0x00010400;
+constexpr std::uint32_t is_ready = 1;
+constexpr std::uint32_t is_shut_down = 2U << 2;
+constexpr std::uint32_t shutdown_field = 3U << 14;
+constexpr std::uint64_t ready_timeout = 15;  // in units of 500 ms
+
+constexpr std::size_t event_requests_max = 4;
+constexpr std::uint32_t namespace_events = 1U << 8;
+constexpr std::uint32_t discovery_events = 1U << 31;
+constexpr std::size_t changed_namespaces_max = 1024;
+constexpr std::uint16_t keep_alive_unit_100ms = 1;
+
+enum feature : std::uint8_t {
+    arbitration = 0x01,
+    power_management = 0x02,
+    temperature_threshold = 0x04,
+    error_recovery = 0x05,
+    volatile_write_cache = 0x06,
+    number_of_queues = 0x07,
+    async_event_configuration = 0x0b,
+    keep_alive_timer = 0x0f,
+    host_identifier = 0x81,
+};
+
+enum log_page : std::uint8_t {
+    error_information = 0x01,
+    smart = 0x02,
+    firmware_slots = 0x03,
+    changed_namespace_list = 0x04,
+    command_effects = 0x05,
+    discovery_page = 0x70,
+};
+
+constexpr completion failed(status why) { return {0, why, false}; }
+
+template <std::size_t N>
+void write_text(char (&to)[N], std::string const& text) {
+    std::memset(to, ' ', N);
+    std::memcpy(to, text.data(), std::min(N, text.size()));
+}
+
+template <std::size_t N>
+void write_name(char (&to)[N], std::string const& text) {
+    std::memset(to, 0, N);
+    std::memcpy(to, text.data(), std::min(N - 1, text.size()));
+}
+
+// Copies the part of a page that the host asked for.
+void write_page(std::span<std::byte> out, std::span<std::byte const> page, std::uint64_t offset) {
+    if (offset >= page.size()) return;
+    auto const part = page.subspan(static_cast<std::size_t>(offset));
+    std::copy_n(part.begin(), std::min(part.size(), out.size()), out.begin());
+}
+
+template <class Struct>
+std::vector<std::byte> to_bytes(Struct const& s) {
+    auto const bytes = std::as_bytes(std::span{&s, 1});
+    return {bytes.begin(), bytes.end()};
+}
+
+void store_counter(__u8 (&to)[16], std::uint64_t value) {
+    store(std::as_writable_bytes(std::span{to}), 0, value);
+}
+
+}  // namespace
+
+controller::controller(
+    std::uint16_t id,
+    std::shared_ptr<subsystem> of,
+    host_identity host,
+    controller_terms const& terms
+)
+    : id_{id},
+      subsystem_{std::move(of)},
+      host_{std::move(host)},
+      terms_{terms} {}
+
+std::optional<completion> controller::execute(
+    command const& c, std::span<std::byte const> in, std::span<std::byte> out
+) {
+    static_cast<void>(in);
+    if (c.code == opcode::fabrics) {
+        if (c.fabrics == fabrics_type::property_get) return get_property(c);
+        if (c.fabrics == fabrics_type::property_set) return set_property(c);
+        return failed(status::invalid_opcode);
+    }
+    if (!is_enabled()) return failed(status::command_sequence);
+    switch (c.code) {
+    case opcode::identify: return identify(c, out);
+    case opcode::get_log_page: return get_log_page(c, out);
+    case opcode::keep_alive: return completion{};
+    case opcode::get_features: return get_features(c, out);
+    case opcode::set_features: return set_features(c);
+    case opcode::async_event: {
+        if (event_requests_.size() >= event_requests_max) return failed(status::aer_limit_exceeded);
+        event_requests_.push_back(c.id);
+        auto const due = tell();
+        if (!due) return std::nullopt;
+        // The queue answers the request that was taken: the only one there was.
+        return due->what;
+    }
+    // Commands end soon, so none is aborted: bit 0 of the result says so.
+    case opcode::abort: return completion{1, status::success, false};
+    default: return failed(status::invalid_opcode);
+    }
+}
+
+// --- properties ----------------------------------------------------------------------------------
+
+completion controller::get_property(command const& c) const {
+    bool const is_wide = (c.dword[0] & 7) == 1;
+    if (c.dword[1] == capabilities_at && is_wide) {
+        std::uint64_t const queue_entries = terms_.queue_depth_max - 1;
+        std::uint64_t const needs_contiguous_queues = 1U << 16;
+        std::uint64_t const nvm_command_set = std::uint64_t{1} << 37;
+        return {
+            queue_entries | needs_contiguous_queues | ready_timeout << 24 | nvm_command_set,
+            status::success,
+            false};
+    }
+    if (is_wide) return failed(status::invalid_field);
+    switch (c.dword[1]) {
+    case version_at: return {version_1_4, status::success, false};
+    case configuration_at: return {configuration_, status::success, false};
+    case state_at: return {state_, status::success, false};
+    default: return failed(status::invalid_field);
+    }
+}
+
+completion controller::set_property(command const& c) {
+    bool const is_wide = (c.dword[0] & 7) != 0;
+    if (is_wide || c.dword[1] != configuration_at) return failed(status::invalid_field);
+    configuration_ = c.dword[2];
+    state_ = is_enabled() ? is_ready : 0;
+    if ((configuration_ & shutdown_field) != 0) state_ |= is_shut_down;
+    if (!is_enabled()) {
+        event_requests_.clear();
+        changed_.clear();
+        async_events_ = 0;
+        is_event_due_ = is_event_masked_ = false;
+    }
+    return {};
+}
+
+// --- identify ------------------------------------------------------------------------------------
+
+completion controller::identify(command const& c, std::span<std::byte> out) const {
+    enum structure : std::uint8_t {
+        of_namespace = 0x00,
+        of_controller = 0x01,
+        active_namespaces = 0x02,
+        namespace_descriptors = 0x03,
+        namespace_of_command_set = 0x05,
+        controller_of_command_set = 0x06,
+        active_of_command_set = 0x07,
+        independent_namespace = 0x08,
+    };
+    if (out.size() < identify_bytes) return failed(status::sgl_data_length_invalid);
+    auto const wanted = static_cast<std::uint8_t>(c.dword[0]);
+    std::shared_ptr<disk> const d = subsystem_->find(c.namespace_id);
+    switch (wanted) {
+    case of_controller: write_controller(out); return {};
+    case active_of_command_set:
+    case active_namespaces: {
+        if (c.namespace_id >= 0xfffffffe) return failed(status::invalid_namespace);
+        std::size_t at = 0;
+        for (auto const& [id, each] : subsystem_->disks()) {
+            if (id > c.namespace_id && at < identify_bytes) store(out, at, id), at += sizeof id;
+        }
+        return {};
+    }
+    case controller_of_command_set: return {};  // no limits beyond those of the controller
+    case namespace_descriptors:
+        if (d == nullptr) return failed(status::invalid_namespace);
+        write_descriptors(*d, out);
+        return {};
+    // All-zero for a number without a namespace. Source: Base Specification, 5.17.2.1.
+    case of_namespace: break;
+    default: return failed(status::invalid_field);
+    }
+    if (c.namespace_id == 0 ||
+        (c.namespace_id > subsystem::namespace_id_max && c.namespace_id != 0xffffffff))
+        return failed(status::invalid_namespace);
+    nvme_id_ns n{};
+    if (c.namespace_id == 0xffffffff) {
+        n.lbaf[0].ds = 12;
+    } else if (d != nullptr) {
+        n.nsze = n.ncap = n.nuse = htole64(d->blocks());
+        n.nsfeat = 1U << 4;  // the preferred sizes below are valid
+        n.nmic = 1;  // may be shared by controllers
+        n.dlfeat = 1 | 1U << 3;  // discarded blocks read as zeros; write zeroes may discard
+        auto const page = static_cast<std::uint16_t>(4096 / d->geometry.block_bytes - 1);
+        n.npwg = n.npwa = n.npdg = n.npda = htole16(page);
+        n.nsattr = d->is_read_only() ? 1 : 0;
+        std::memcpy(n.nguid, d->uuid.data(), sizeof n.nguid);
+        n.lbaf[0].ds = static_cast<__u8>(std::countr_zero(d->geometry.block_bytes));
+    }
+    std::memcpy(out.data(), &n, sizeof n);
+    return {};
+}
+
+void controller::write_controller(std::span<std::byte> out) const {
+    nvme_id_ctrl i{};
+    bool const is_discovery = subsystem_->is_discovery();
+    write_text(i.sn, subsystem_->serial_number());
+    write_text(i.mn, subsystem_->model());
+    write_text(i.fr, "0.1");
+    i.rab = 6;
+    i.cmic = is_discovery ? 0 : 1U << 1;  // the subsystem may have several controllers
+    i.mdts = static_cast<__u8>(std::countr_zero(terms_.transfer_bytes_max) - 12);
+    i.cntlid = htole16(id_);
+    i.ver = htole32(version_1_4);
+    i.oaes = htole32(is_discovery ? discovery_events : namespace_events);
+    i.ctratt = htole32(1);  // 128-bit host identifier
+    i.cntrltype = is_discovery ? 2 : 1;
+    i.acl = 3;
+    i.aerl = event_requests_max - 1;
+    i.elpe = static_cast<__u8>(errors_.size() - 1);
+    i.frmw = 1U << 1 | 1;  // one firmware slot, read-only
+    i.lpa = 1U << 1 | 1U << 2;  // command effects; log pages with offsets
+    i.kas = htole16(keep_alive_unit_100ms);
+    i.sqes = 0x66;
+    i.cqes = 0x44;
+    i.maxcmd = htole16(static_cast<std::uint16_t>(terms_.queue_depth_max));
+    i.nn = htole32(is_discovery ? 0 : subsystem::namespace_id_max);
+    i.mnan = htole32(is_discovery ? 0 : subsystem::namespace_id_max);
+    constexpr std::uint16_t compare = 1;
+    constexpr std::uint16_t discard = 1U << 2;
+    constexpr std::uint16_t write_zeroes = 1U << 3;
+    i.oncs = htole16(compare | discard | write_zeroes);
+    // Namespaces with a cache may come later, and hosts ask only once. One flush for all works.
+    i.vwc = 1 | 3U << 1;
+    constexpr std::uint32_t has_sgls = 1;
+    constexpr std::uint32_t has_keyed_sgls = 1U << 2;
+    constexpr std::uint32_t has_in_capsule_offset = 1U << 20;
+    i.sgls = htole32(has_sgls | has_keyed_sgls | has_in_capsule_offset);
+    write_name(i.subnqn, subsystem_->nqn());
+    i.ioccsz = htole32((static_cast<std::uint32_t>(command_bytes) + terms_.in_capsule_bytes) / 16);
+    i.iorcsz = htole32(1);
+    i.msdbd = 1;
+    std::memcpy(out.data(), &i, sizeof i);
+}
+
+void controller::write_descriptors(disk const& d, std::span<std::byte> out) const {
+    constexpr std::uint8_t nguid = 2;
+    constexpr std::uint8_t uuid = 3;
+    std::size_t at = 0;
+    for (std::uint8_t const type : {nguid, uuid}) {
+        out[at] = static_cast<std::byte>(type);
+        out[at + 1] = static_cast<std::byte>(d.uuid.size());
+        std::copy(d.uuid.begin(), d.uuid.end(), out.begin() + static_cast<std::ptrdiff_t>(at) + 4);
+        at += 4 + d.uuid.size();
+    }
+}
+
+// --- log pages -----------------------------------------------------------------------------------
+
+completion controller::get_log_page(command const& c, std::span<std::byte> out) {
+    auto const page = static_cast<std::uint8_t>(c.dword[0]);
+    bool const keeps_event = (c.dword[0] >> 15 & 1) != 0;
+    std::uint64_t const dwords = (c.dword[0] >> 16 | std::uint64_t{c.dword[1] & 0xffff} << 16) + 1;
+    std::uint64_t const offset = c.dword[2] | std::uint64_t{c.dword[3]} << 32;
+    if (offset % 4 != 0) return failed(status::invalid_field);
+    if (dwords * 4 > out.size()) return failed(status::sgl_data_length_invalid);
+    out = out.first(static_cast<std::size_t>(dwords * 4));
+    bool const is_event_page = page == changed_namespace_list || page == discovery_page;
+    auto const contents = read_log(page);
+    if (contents.empty()) return failed(status::invalid_log_page);
+    write_page(out, contents, offset);
+    if (is_event_page && !keeps_event) {
+        // What is due is in the log that the host has now.
+        changed_.clear();
+        is_event_due_ = is_event_masked_ = false;
+    }
+    return {};
+}
+
+// The whole log page; empty if the controller has no such page.
+std::vector<std::byte> controller::read_log(std::uint8_t page) const {
+    if (page == error_information) return error_log();
+    if (subsystem_->is_discovery())
+        return page == discovery_page ? discovery_log() : std::vector<std::byte>{};
+    switch (page) {
+    case smart: return smart_log();
+    case firmware_slots: {
+        nvme_firmware_slot slots{};
+        slots.afi = 1;
+        write_text(slots.frs[0], "0.1");
+        return to_bytes(slots);
+    }
+    case command_effects: return effects_log();
+    case changed_namespace_list: return changed_namespaces();
+    default: return {};
+    }
+}
+
+void controller::note_error(std::uint16_t queue, command const& c, status why) noexcept {
+    bool const has_blocks = queue != 0 && c.code != opcode::flush && c.code != opcode::fabrics &&
+                            c.code != opcode::dataset_management;
+    ++errors_seen_;
+    errors_[errors_seen_ % errors_.size()] = {
+        queue, c.id, why, has_blocks ? c.first_block() : 0, c.namespace_id};
+}
+
+// The newest entry first.
+std::vector<std::byte> controller::error_log() const {
+    std::vector<std::byte> log(errors_.size() * sizeof(nvme_error_log_page));
+    std::uint64_t const count = std::min<std::uint64_t>(errors_seen_, errors_.size());
+    for (std::uint64_t i = 0; i < count; ++i) {
+        std::uint64_t const number = errors_seen_ - i;
+        noted_error const& from = errors_[number % errors_.size()];
+        nvme_error_log_page to{};
+        to.error_count = htole64(number);
+        to.sqid = htole16(from.queue);
+        to.cmdid = htole16(from.command_id);
+        to.status_field = htole16(static_cast<std::uint16_t>(static_cast<unsigned>(from.why) << 1));
+        to.parm_error_location = 0xffff;  // not told
+        to.lba = htole64(from.first_block);
+        to.nsid = htole32(from.namespace_id);
+        to.trtype = NVMF_TRTYPE_RDMA;
+        std::memcpy(log.data() + i * sizeof to, &to, sizeof to);
+    }
+    return log;
+}
+
+std::vector<std::byte> controller::smart_log() const {
+    nvme_smart_log log{};
+    log.avail_spare = 100;
+    log.spare_thresh = 10;
+    constexpr std::uint16_t kelvin = 273 + 30;
+    store(std::as_writable_bytes(std::span{log.temperature}), 0, kelvin);
+    // In units of a thousand 512-byte blocks, rounded up. Source: Base Specification, 5.16.1.3.
+    auto const units = [](std::uint64_t bytes) { return (bytes + 511'999) / 512'000; };
+    store_counter(log.data_units_read, units(counters_.read_bytes));
+    store_counter(log.data_units_written, units(counters_.written_bytes));
+    store_counter(log.host_reads, counters_.reads);
+    store_counter(log.host_writes, counters_.writes);
+    store_counter(log.num_err_log_entries, errors_seen_);
+    return to_bytes(log);
+}
+
+std::vector<std::byte> controller::effects_log() const {
+    constexpr std::uint32_t is_supported = 1;
+    constexpr std::uint32_t changes_contents = 1U << 1;
+    std::vector<std::byte> log(4096);
+    auto const admin = [&](std::uint8_t code) { store(log, 4UL * code, is_supported); };
+    auto const io = [&](std::uint8_t code, std::uint32_t effects) {
+        store(log, 1024 + 4UL * code, is_supported | effects);
+    };
+    for (std::uint8_t const code :
+         {opcode::get_log_page,
+          opcode::identify,
+          opcode::abort,
+          opcode::set_features,
+          opcode::get_features,
+          opcode::async_event,
+          opcode::keep_alive})
+        admin(code);
+    for (std::uint8_t const code : {opcode::flush, opcode::read, opcode::compare}) io(code, 0);
+    for (std::uint8_t const code :
+         {opcode::write, opcode::write_zeroes, opcode::dataset_management})
+        io(code, changes_contents);
+    return log;
+}
+
+std::vector<std::byte> controller::changed_namespaces() const {
+    std::vector<std::byte> list(4096);
+    std::size_t at = 0;
+    for (std::uint32_t const id : changed_) {
+        store(list, at, id);
+        at += sizeof id;
+    }
+    return list;
+}
+
+std::vector<std::byte> controller::discovery_log() const {
+    std::vector<discovery_entry> const entries =
+        discover ? discover() : std::vector<discovery_entry>{};
+    // The number of changes, and the number of records, which begin at 1024.
+    std::vector<std::byte> log(1024);
+    store(log, 0, std::uint64_t{1});
+    store(log, 8, std::uint64_t{entries.size()});
+    for (discovery_entry const& entry : entries) {
+        nvmf_disc_log_entry e{};
+        e.trtype = NVMF_TRTYPE_RDMA;
+        e.adrfam = entry.is_ipv6 ? NVMF_ADDR_FAMILY_IP6 : NVMF_ADDR_FAMILY_IP4;
+        e.subtype = entry.is_discovery ? 3 : 2;  // this discovery subsystem, or one with disks
+        e.treq = NVMF_TREQ_NOT_REQUIRED;
+        e.portid = htole16(1);
+        e.cntlid = 0xffff;  // controllers are made as hosts connect
+        e.asqsz = htole16(32);
+        write_text(e.trsvcid, std::to_string(entry.port));
+        write_name(e.subnqn, entry.nqn);
+        write_text(e.traddr, entry.address);
+        e.tsas.rdma.qptype = NVMF_RDMA_QPTYPE_CONNECTED;
+        e.tsas.rdma.prtype = NVMF_RDMA_PRTYPE_NOT_SPECIFIED;
+        e.tsas.rdma.cms = NVMF_RDMA_CMS_RDMA_CM;
+        auto const bytes = to_bytes(e);
+        log.insert(log.end(), bytes.begin(), bytes.end());
+    }
+    return log;
+}
+
+// --- features ------------------------------------------------------------------------------------
+
+completion controller::get_features(command const& c, std::span<std::byte> out) const {
+    auto const which = static_cast<std::uint8_t>(c.dword[0]);
+    std::uint64_t const queues = terms_.io_queues_max - 1;
+    switch (which) {
+    case number_of_queues: return {queues | queues << 16, status::success, false};
+    case volatile_write_cache: return {1, status::success, false};
+    case async_event_configuration: return {async_events_, status::success, false};
+    case keep_alive_timer:
+        return {static_cast<std::uint64_t>(keep_alive_.count()), status::success, false};
+    case arbitration:
+    case power_management:
+    case temperature_threshold:
+    case error_recovery: return {};
+    case host_identifier:
+        if ((c.dword[1] & 1) == 0) return failed(status::invalid_field);
+        if (out.size() < host_.id.size()) return failed(status::sgl_data_length_invalid);
+        std::copy(host_.id.begin(), host_.id.end(), out.begin());
+        return {};
+    default: return failed(status::invalid_field);
+    }
+}
+
+completion controller::set_features(command const& c) {
+    std::uint32_t const value = c.dword[1];
+    switch (static_cast<std::uint8_t>(c.dword[0])) {
+    case number_of_queues: {
+        constexpr std::uint32_t reserved = 0xffff;
+        if ((value & 0xffff) == reserved || value >> 16 == reserved)
+            return failed(status::invalid_field);
+        std::uint64_t const queues = terms_.io_queues_max - 1;
+        return {queues | queues << 16, status::success, false};
+    }
+    case async_event_configuration: async_events_ = value; return {};
+    // Granted in units of 100 ms, rounded up.
+    case keep_alive_timer: keep_alive_ = std::chrono::milliseconds{value}; return {};
+    case volatile_write_cache:
+        return value == 1 ? completion{} : failed(status::feature_not_changeable);
+    case host_identifier: return failed(status::command_sequence);
+    default: return failed(status::invalid_field);
+    }
+}
+
+// --- asynchronous events -------------------------------------------------------------------------
+
+std::optional<controller::event> controller::on_namespace_change(std::uint32_t namespace_id) {
+    std::uint32_t const kind = subsystem_->is_discovery() ? discovery_events : namespace_events;
+    if ((async_events_ & kind) == 0) return std::nullopt;
+    if (changed_.size() < changed_namespaces_max) changed_.insert(namespace_id);
+    is_event_due_ = true;
+    return tell();
+}
+
+std::optional<controller::event> controller::tell() {
+    if (!is_event_due_ || is_event_masked_ || event_requests_.empty()) return std::nullopt;
+    is_event_due_ = false;
+    is_event_masked_ = true;
+    constexpr std::uint64_t notice = 2;
+    std::uint64_t const what = subsystem_->is_discovery() ? 0xf0 : 0x00;
+    std::uint64_t const page = subsystem_->is_discovery() ? discovery_page : changed_namespace_list;
+    event e{event_requests_.front(), {notice | what << 8 | page << 16, status::success, false}};
+    event_requests_.erase(event_requests_.begin());
+    return e;
+}
+
+}  // namespace rcverbs::nvme::detail

@@ -1,0 +1,138 @@
+// controller.hpp — a controller: what a host's admin commands do. No connection, no memory of the
+// device: unit tests and the fuzzer drive it with bytes.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "command.hpp"
+#include "subsystem.hpp"
+
+namespace rcverbs::nvme::detail {
+
+/// What a controller tells its hosts about the target.
+struct controller_terms {
+    std::uint32_t queue_depth_max = 128;
+    std::uint32_t io_queues_max = 16;
+    std::uint32_t in_capsule_bytes = 4096;
+    std::uint32_t transfer_bytes_max = 1U << 20;
+};
+
+/// What a host presented with its Connect command.
+struct host_identity {
+    std::string nqn;
+    std::array<std::byte, 16> id{};
+};
+
+/// What a discovery controller lists: one record for each subsystem.
+struct discovery_entry {
+    std::string nqn;
+    std::string address;
+    std::uint16_t port = 0;
+    bool is_ipv6 = false;
+    bool is_discovery = false;
+};
+
+class controller {
+public:
+    /// Counters of a host's I/O, for its SMART log.
+    struct io_counters {
+        std::uint64_t reads = 0;
+        std::uint64_t read_bytes = 0;
+        std::uint64_t writes = 0;
+        std::uint64_t written_bytes = 0;
+    };
+
+    controller(
+        std::uint16_t id,
+        std::shared_ptr<subsystem> of,
+        host_identity host,
+        controller_terms const& terms
+    );
+
+    std::uint16_t id() const noexcept { return id_; }
+    subsystem& of() const noexcept { return *subsystem_; }
+    host_identity const& host() const noexcept { return host_; }
+    /// CC.EN: I/O commands are accepted.
+    bool is_enabled() const noexcept { return (configuration_ & 1) != 0; }
+    std::chrono::milliseconds keep_alive() const noexcept { return keep_alive_; }
+    void set_keep_alive(std::chrono::milliseconds time) noexcept { keep_alive_ = time; }
+    io_counters& counters() noexcept { return counters_; }
+    /// Notes a command that failed, for the error log, which keeps the newest.
+    void note_error(std::uint16_t queue, command const& c, status why) noexcept;
+
+    /// Executes a command of the admin queue, other than Connect.
+    ///
+    /// @param c    The command.
+    /// @param in   The data of the host, of the size that the command says.
+    /// @param out  The memory for data to the host, zeroed, of the size that the command says.
+    /// @return The completion; none for an asynchronous event request, which waits.
+    std::optional<completion> execute(
+        command const& c, std::span<std::byte const> in, std::span<std::byte> out
+    );
+
+    /// Namespaces have changed. If the host waits for events, takes one of its requests and returns
+    /// it with its completion.
+    struct event {
+        std::uint16_t command_id;
+        completion what;
+    };
+    std::optional<event> on_namespace_change(std::uint32_t namespace_id);
+
+    /// Supplies the records of the discovery log, and the number of changes to them.
+    std::function<std::vector<discovery_entry>()> discover;
+
+private:
+    completion get_property(command const& c) const;
+    completion set_property(command const& c);
+    completion identify(command const& c, std::span<std::byte> out) const;
+    completion get_log_page(command const& c, std::span<std::byte> out);
+    completion get_features(command const& c, std::span<std::byte> out) const;
+    completion set_features(command const& c);
+    void write_controller(std::span<std::byte> out) const;
+    void write_descriptors(disk const& d, std::span<std::byte> out) const;
+    std::vector<std::byte> read_log(std::uint8_t page) const;
+    std::vector<std::byte> error_log() const;
+    std::vector<std::byte> smart_log() const;
+    std::vector<std::byte> effects_log() const;
+    std::vector<std::byte> changed_namespaces() const;
+    std::vector<std::byte> discovery_log() const;
+    std::optional<event> tell();
+
+    std::uint16_t const id_;
+    std::shared_ptr<subsystem> const subsystem_;
+    host_identity const host_;
+    controller_terms const terms_;
+    std::uint32_t configuration_ = 0;  // CC
+    std::uint32_t state_ = 0;  // CSTS
+    std::uint32_t async_events_ = 0;  // the feature: events that the host wants
+    std::chrono::milliseconds keep_alive_{0};
+    std::vector<std::uint16_t> event_requests_;
+    std::set<std::uint32_t> changed_;
+    bool is_event_due_ = false;
+    // After an event no further one is sent until the host has read the log.
+    bool is_event_masked_ = false;
+    io_counters counters_;
+
+    struct noted_error {
+        std::uint16_t queue = 0;
+        std::uint16_t command_id = 0;
+        status why = status::success;
+        std::uint64_t first_block = 0;
+        std::uint32_t namespace_id = 0;
+    };
+    // The error of number n, from 1, is at n % size.
+    std::array<noted_error, 64> errors_;
+    std::uint64_t errors_seen_ = 0;
+};
+
+}  // namespace rcverbs::nvme::detail

@@ -1,0 +1,50 @@
+// file_engine.hpp — what carries out the requests of a file store: the kernel's io_uring, or threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <rcverbs/nvme/block_store.hpp>
+
+namespace rcverbs::nvme::detail {
+
+/// A file as an engine uses it. The store owns the descriptor, which outlives the engine.
+struct file_in_use {
+    int descriptor = -1;
+    bool is_read_only = false;
+};
+
+/// What fallocate(2) is asked for to zero a range, or to discard it.
+int fallocate_mode(store_operation zeroing) noexcept;
+/// True if an error number of fallocate(2) says that the file has no such call; then zeros are
+/// written.
+bool lacks_fallocate(int error) noexcept;
+/// Zeros to write from.
+std::span<std::byte> zeros() noexcept;
+
+class file_engine {
+public:
+    file_engine() = default;
+    file_engine(file_engine const&) = delete;
+    file_engine& operator=(file_engine const&) = delete;
+    /// Waits for the requests under way.
+    virtual ~file_engine() = default;
+
+    /// Carries out a request, and completes it on a thread of the engine's own; without memory, at
+    /// once.
+    virtual void start(store_request& r) noexcept = 0;
+};
+
+/// An engine of threads that block.
+///
+/// @throws std::system_error if a thread cannot be started.
+std::unique_ptr<file_engine> make_file_threads(file_in_use const& file, std::uint32_t threads);
+
+/// An engine of one io_uring and one thread.
+///
+/// @throws boost::system::system_error: the error of io_uring_setup(2) if the system has no io_uring
+///         or forbids it; ENOSYS if it lacks an operation, or if the library is built without.
+std::unique_ptr<file_engine> make_file_ring(file_in_use const& file);
+
+}  // namespace rcverbs::nvme::detail

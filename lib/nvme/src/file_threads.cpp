@@ -1,0 +1,128 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/thread_pool.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <optional>
+#include <vector>
+
+#include "file_engine.hpp"
+#include "progress/signals_blocked.hpp"
+
+namespace rcverbs::nvme::detail {
+
+namespace {
+
+error_code last_error() { return {errno, boost::system::system_category()}; }
+
+// Calls pread or pwrite until all is done.
+template <class Call>
+error_code transfer(Call call, std::span<std::byte> data, std::uint64_t at) {
+    while (!data.empty()) {
+        ssize_t const n = call(data.data(), data.size(), static_cast<off_t>(at));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return last_error();
+        // The file has become shorter.
+        if (n == 0) return {EIO, boost::system::system_category()};
+        data = data.subspan(static_cast<std::size_t>(n));
+        at += static_cast<std::uint64_t>(n);
+    }
+    return {};
+}
+
+error_code write_zeroes_by_hand(int fd, std::uint64_t at, std::uint64_t size) {
+    while (size > 0) {
+        std::size_t const part = std::min<std::uint64_t>(size, zeros().size());
+        auto const write = [fd](void* from, std::size_t n, off_t to) {
+            return ::pwrite(fd, from, n, to);
+        };
+        if (error_code const ec = transfer(write, zeros().first(part), at)) return ec;
+        at += part;
+        size -= part;
+    }
+    return {};
+}
+
+class file_threads final : public file_engine {
+public:
+    file_threads(file_in_use const& file, std::uint32_t threads) : file_{file} {
+        progress::signals_blocked const until_started;
+        threads_.emplace(threads);
+    }
+
+    ~file_threads() override { threads_->join(); }
+
+    void start(store_request& r) noexcept override {
+        try {
+            boost::asio::post(*threads_, [this, &r] { carry_out(r); });
+        } catch (std::bad_alloc const&) {
+            r.complete({ENOMEM, boost::system::system_category()});
+        }
+    }
+
+private:
+    void carry_out(store_request& r) {
+        bool is_equal = true;
+        error_code ec;
+        try {
+            ec = serve(r, is_equal);
+        } catch (std::bad_alloc const&) {
+            ec = {ENOMEM, boost::system::system_category()};
+        }
+        if (!ec && r.is_durable()) ec = sync();
+        if (!is_equal) return r.complete_mismatch();
+        r.complete(ec);
+    }
+
+    error_code serve(store_request& r, bool& is_equal) {
+        int const fd = file_.descriptor;
+        auto const read = [fd](void* to, std::size_t n, off_t from) {
+            return ::pread(fd, to, n, from);
+        };
+        auto const write = [fd](void* from, std::size_t n, off_t to) {
+            return ::pwrite(fd, from, n, to);
+        };
+        switch (r.operation()) {
+        case store_operation::read: return transfer(read, r.data(), r.offset_bytes());
+        case store_operation::write: return transfer(write, r.data(), r.offset_bytes());
+        case store_operation::flush: return sync();
+        case store_operation::write_zeroes:
+        case store_operation::discard: return zero(r);
+        case store_operation::compare: {
+            std::vector<std::byte> there(r.data().size());
+            error_code const ec = transfer(read, there, r.offset_bytes());
+            is_equal = ec || std::ranges::equal(there, r.data());
+            return ec;
+        }
+        }
+        return {};
+    }
+
+    error_code zero(store_request const& r) {
+        auto const at = static_cast<off_t>(r.offset_bytes());
+        auto const size = static_cast<off_t>(r.size_bytes());
+        if (::fallocate(file_.descriptor, fallocate_mode(r.operation()), at, size) == 0) return {};
+        if (!lacks_fallocate(errno)) return last_error();
+        return write_zeroes_by_hand(file_.descriptor, r.offset_bytes(), r.size_bytes());
+    }
+
+    error_code sync() {
+        if (file_.is_read_only || ::fdatasync(file_.descriptor) == 0) return {};
+        return last_error();
+    }
+
+    file_in_use const file_;
+    std::optional<boost::asio::thread_pool> threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<file_engine> make_file_threads(file_in_use const& file, std::uint32_t threads) {
+    return std::make_unique<file_threads>(file, threads);
+}
+
+}  // namespace rcverbs::nvme::detail

@@ -1,0 +1,568 @@
+#include "queue.hpp"
+
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/dispatch.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "store_regions.hpp"
+#include "target_core.hpp"
+
+namespace rcverbs::nvme::detail {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr std::uint32_t all_namespaces = 0xffffffff;
+constexpr std::size_t discard_range_bytes = 16;
+constexpr std::size_t staging_alignment = 64;
+
+status status_of(error_code const& ec, store_operation operation) noexcept {
+    using namespace boost::system::errc;
+    if (ec == no_space_on_device) return status::capacity_exceeded;
+    if (ec == read_only_file_system || ec == operation_not_permitted)
+        return status::write_protected;
+    bool const is_reading =
+        operation == store_operation::read || operation == store_operation::compare;
+    return is_reading ? status::read_error : status::write_fault;
+}
+
+bool is_direct(disk const& d) noexcept { return !d.options.store->memory().empty(); }
+
+}  // namespace
+
+// A command, from its arrival to the end of its response.
+class queue::slot final : public store_request {
+public:
+    slot(queue& owner, local_slice capsule, local_slice answer)
+        : owner_{owner},
+          capsule_{capsule},
+          answer_{answer},
+          reply_{owner.connection_, 2} {}
+
+    // Keeps the queue alive while the command is under way.
+    std::shared_ptr<queue> holder_;
+    command what_;
+    std::size_t size_bytes_received_ = 0;
+    std::shared_ptr<disk> disk_;
+    /// The data, here; of the size that is transferred.
+    local_slice local_;
+    void* staged_ = nullptr;
+    std::size_t staged_bytes_ = 0;
+    /// What is left to discard, or to flush.
+    std::size_t ranges_done_ = 0;
+    std::uint64_t discarded_blocks_ = 0;
+    std::uint64_t cleared_bytes_ = 0;
+    std::vector<std::shared_ptr<disk>> to_flush_;
+    /// While a store has the request, the executor has work.
+    asio::any_io_executor work_;
+
+    queue& owner_;
+    local_slice const capsule_;
+    local_slice const answer_;
+    batch reply_;
+
+    // Prepares the request for a store.
+    void ask(store_operation operation, std::uint64_t offset, std::uint64_t size) noexcept {
+        operation_ = operation;
+        offset_bytes_ = offset;
+        store_request::size_bytes_ = size;
+        data_ = {};
+        is_durable_ = false;
+        cleared_bytes_ = 0;
+    }
+    void set_data(std::span<std::byte> data) noexcept { data_ = data; }
+    void set_durable(bool is_durable) noexcept { is_durable_ = is_durable; }
+    std::uint64_t range_bytes() const noexcept { return store_request::size_bytes_; }
+
+private:
+    void on_end(outcome how) noexcept override {
+        // Held until the handler is in the executor: the request may be over before this returns.
+        asio::any_io_executor const work = work_;
+        asio::dispatch(work, [this, how] { owner_.on_stored(*this, how.failure, how.is_equal); });
+    }
+};
+
+queue::queue(
+    std::shared_ptr<target_core> of,
+    connection to,
+    connect_private_data const& asked,
+    std::shared_ptr<staging_memory> staging
+)
+    : target_{std::move(of)},
+      connection_{std::move(to)},
+      id_{asked.queue},
+      depth_{std::uint32_t{asked.host_send_queue} + 1},
+      staging_{std::move(staging)},
+      capsule_bytes_{command_bytes + (id_ == 0 ? 0 : target_->options().in_capsule_bytes)},
+      memory_{
+          connection_.domain(),
+          std::size_t{2} * depth_ * (capsule_bytes_ + completion_bytes),
+          access_flags::local_write},
+      deadline_{target_->executor()} {
+    std::size_t const count = std::size_t{2} * depth_;
+    slots_.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) {
+        slots_.push_back(std::make_unique<slot>(
+            *this,
+            memory_.slice(i * capsule_bytes_, capsule_bytes_),
+            memory_.slice(count * capsule_bytes_ + i * completion_bytes, completion_bytes)
+        ));
+    }
+}
+
+queue::~queue() = default;
+
+void queue::start() {
+    auto const self = shared_from_this();
+    for (auto const& s : slots_) post_receive(*s);
+    deadline_.expires_after(target_->options().connect_deadline);
+    deadline_.async_wait([weak = weak_from_this()](error_code const& ec) {
+        auto const late = weak.lock();
+        if (!ec && late != nullptr && !late->is_trusted()) late->close();
+    });
+    std::array<std::byte, connect_private_data::size_bytes> answer{};
+    store(std::span<std::byte>{answer}, 2, static_cast<std::uint16_t>(depth_));
+    connection_.async_accept(answer, [self](error_code const&) {});
+    connection_.async_wait_disconnected([self](error_code const&) {
+        self->deadline_.cancel();
+        // Requests for events hold the queue.
+        for (slot* const s : std::exchange(self->waiting_, {})) self->release(*s);
+        self->target_->on_end(self, self->connection_.last_failure());
+    });
+}
+
+void queue::close() {
+    deadline_.cancel();
+    if (!connection_.is_open()) return connection_.close();
+    connection_.async_disconnect([self = shared_from_this()](error_code const&) {});
+}
+
+// A controller that is disabled forgets requests for events.
+void queue::drop_waiting() {
+    for (slot* const s : std::exchange(waiting_, {})) {
+        auto const self = s->holder_;
+        release(*s);
+        post_receive(*s);
+    }
+}
+
+void queue::complete(controller::event const& e) {
+    auto const asked =
+        std::ranges::find_if(waiting_, [&](slot const* s) { return s->what_.id == e.command_id; });
+    if (asked == waiting_.end()) return;
+    slot& s = **asked;
+    waiting_.erase(asked);
+    finish(s, e.what);
+}
+
+// --- commands ------------------------------------------------------------------------------------
+
+void queue::post_receive(slot& s) {
+    connection_.async_receive(
+        s.capsule_,
+        [self = shared_from_this(), &s](error_code const& ec, receive_result const& got) {
+            if (!ec) self->on_command(s, got.size_bytes);
+        }
+    );
+}
+
+void queue::on_command(slot& s, std::size_t size_bytes) {
+    if (size_bytes < command_bytes) return connection_.close(errc::malformed_message);
+    s.holder_ = shared_from_this();
+    s.size_bytes_received_ = size_bytes;
+    s.what_ = command::decode(s.capsule_.bytes());
+    head_ = static_cast<std::uint16_t>((head_ + 1U) % wraps_at_);
+    if (is_trusted()) target_->on_command(*controller_);
+    status const wrong = check_data(s);
+    if (wrong != status::success) return fail(s, wrong);
+    route(s);
+}
+
+void queue::route(slot& s) {
+    command const& c = s.what_;
+    bool const is_connect = c.code == opcode::fabrics && c.fabrics == fabrics_type::connect;
+    if (is_connect != (controller_ == nullptr)) return fail(s, status::command_sequence);
+    if (is_connect) {
+        if (c.data.size_bytes != connect_data::size_bytes)
+            return fail(s, status::sgl_data_length_invalid);
+        return fetch(s, &queue::connect);
+    }
+    bool const is_message =
+        c.code == opcode::fabrics && (c.fabrics == fabrics_type::authentication_send ||
+                                      c.fabrics == fabrics_type::authentication_receive);
+    if (is_message && authenticator_ != nullptr) return authenticate(s);
+    if (!is_trusted()) return fail(s, status::authentication_required);
+    if (id_ != 0 && c.code != opcode::fabrics) return start_io(s);
+    if (id_ != 0) return fail(s, status::invalid_opcode);
+    // Some commands have a direction but no data.
+    if (c.sends_data() && c.data.size_bytes > 0) return fetch(s, &queue::execute_admin);
+    if (c.takes_data() && c.data.size_bytes > 0)
+        return with_memory(s, c.data.size_bytes, &queue::execute_admin);
+    execute_admin(s);
+}
+
+// Checks the data pointer against the capsule and the limits, whatever the command does.
+status queue::check_data(slot const& s) const {
+    data_pointer const& p = s.what_.data;
+    bool const has_data = (s.what_.sends_data() || s.what_.takes_data()) && p.size_bytes > 0;
+    if (p.where == data_pointer::place::unknown)
+        return has_data || s.what_.sends_data() || s.what_.takes_data() ? status::sgl_type_invalid
+                                                                        : status::success;
+    if (!has_data) return status::success;
+    if (p.size_bytes > target_->options().transfer_bytes_max) return status::invalid_field;
+    if (p.where == data_pointer::place::in_capsule) {
+        if (s.what_.takes_data()) return status::sgl_type_invalid;
+        std::uint64_t const received = s.size_bytes_received_ - command_bytes;
+        if (p.address > received) return status::sgl_offset_invalid;
+        if (p.size_bytes > received - p.address) return status::sgl_data_length_invalid;
+    }
+    return status::success;
+}
+
+// --- data of the host ----------------------------------------------------------------------------
+
+void queue::fetch(slot& s, step next) {
+    data_pointer const& p = s.what_.data;
+    if (p.where == data_pointer::place::in_capsule) {
+        s.local_ = s.capsule_.slice(command_bytes + p.address, p.size_bytes);
+        return (this->*next)(s);
+    }
+    with_memory(s, p.size_bytes, next);
+}
+
+// Allocates memory for the data, and reads it from the host if the host sends any.
+void queue::with_memory(slot& s, std::size_t size_bytes, step next) {
+    auto const on_memory = [this, &s, size_bytes, next](error_code const& ec, void* memory) {
+        if (ec) return fail(s, status::internal_error);
+        s.staged_ = memory;
+        s.staged_bytes_ = size_bytes;
+        s.local_ = staging_->pool.slice_of(memory, size_bytes);
+        if (s.what_.sends_data()) return read_from_host(s, next);
+        (this->*next)(s);
+    };
+    void* memory = nullptr;
+    try {
+        if (staging_->waiting == 0) memory = staging_->pool.allocate(size_bytes, staging_alignment);
+    } catch (memory_pool_exhausted const&) {
+        // Waits.
+    }
+    if (memory != nullptr) return on_memory({}, memory);
+    ++staging_->waiting;
+    staging_->pool.async_allocate(
+        size_bytes,
+        staging_alignment,
+        asio::bind_executor(
+            target_->executor(),
+            [this, on_memory](error_code const& ec, void* allocated) {
+                --staging_->waiting;
+                on_memory(ec, allocated);
+            }
+        )
+    );
+}
+
+void queue::read_from_host(slot& s, step next) {
+    data_pointer const& p = s.what_.data;
+    remote_region const source{
+        p.address, p.size_bytes, remote_key{p.key}, access_flags::remote_read};
+    connection_.async_read(source, s.local_, [this, &s, next](error_code const& ec, std::size_t) {
+        if (!ec) return (this->*next)(s);
+        // An error that was found before posting leaves the connection open.
+        if (connection_.is_open()) return fail(s, status::internal_error);
+        release(s);
+    });
+}
+
+// --- fabrics and admin commands ------------------------------------------------------------------
+
+void queue::connect(slot& s) {
+    // Another Connect may have been carried out while the data of this one was read.
+    if (controller_ != nullptr) return fail(s, status::command_sequence);
+    connect_data const data = connect_data::decode(s.local_.bytes());
+    finish(s, target_->connect(shared_from_this(), s.what_, data));
+}
+
+void queue::authenticate_by(host_secrets const& secrets) {
+    authenticator_ = std::make_unique<authenticator>(secrets, controller_->of().nqn());
+}
+
+bool queue::is_trusted() const noexcept {
+    return controller_ != nullptr && (authenticator_ == nullptr || authenticator_->is_done());
+}
+
+void queue::authenticate(slot& s) {
+    command const& c = s.what_;
+    // The security protocol of NVMe, and its specific fields. Source: 6.1 and 6.2.
+    constexpr std::uint32_t protocol = 0xe9010100;
+    if ((c.dword[0] & 0xffffff00) != protocol) return fail(s, status::invalid_field);
+    if (c.dword[1] == 0 || c.dword[1] != c.data.size_bytes)
+        return fail(s, status::sgl_data_length_invalid);
+    if (c.sends_data()) return fetch(s, &queue::take_message);
+    with_memory(s, c.data.size_bytes, &queue::give_message);
+}
+
+void queue::take_message(slot& s) {
+    if (!authenticator_->on_message(s.local_.bytes())) return fail(s, status::command_sequence);
+    if (authenticator_->has_failed()) target_->on_failed_authentication(*this);
+    finish(s, {});
+}
+
+void queue::give_message(slot& s) {
+    auto const out = s.local_.bytes();
+    std::ranges::fill(out, std::byte{0});
+    if (!authenticator_->next_message(out)) return fail(s, status::command_sequence);
+    if (authenticator_->has_failed()) target_->on_failed_authentication(*this);
+    finish(s, {});
+}
+
+void queue::execute_admin(slot& s) {
+    std::span<std::byte> out;
+    std::span<std::byte const> in;
+    if (s.what_.takes_data()) {
+        out = s.local_.bytes();
+        std::ranges::fill(out, std::byte{0});
+    } else if (s.what_.sends_data()) {
+        in = s.local_.bytes();
+    }
+    auto const done = controller_->execute(s.what_, in, out);
+    if (!done) return waiting_.push_back(&s);
+    if (!controller_->is_enabled()) drop_waiting();
+    if (s.what_.code == opcode::set_features) target_->watch(controller_->id());
+    finish(s, *done);
+}
+
+// --- I/O -----------------------------------------------------------------------------------------
+
+void queue::start_io(slot& s) {
+    command const& c = s.what_;
+    if (!controller_->is_enabled()) return fail(s, status::command_sequence);
+    if (c.code == opcode::flush && c.namespace_id == all_namespaces) return start_flush(s);
+    s.disk_ = controller_->of().find(c.namespace_id);
+    if (s.disk_ == nullptr) return fail(s, status::invalid_namespace);
+    switch (c.code) {
+    case opcode::flush: return start_flush(s);
+    case opcode::read:
+    case opcode::write:
+    case opcode::compare: return start_transfer(s);
+    case opcode::write_zeroes: return start_write_zeroes(s);
+    case opcode::dataset_management: return start_discard(s);
+    default: return fail(s, status::invalid_opcode);
+    }
+}
+
+void queue::start_flush(slot& s) {
+    if (s.disk_ == nullptr) {
+        for (auto const& [id, each] : controller_->of().disks()) s.to_flush_.push_back(each);
+        if (s.to_flush_.empty()) return finish(s, {});
+        s.disk_ = s.to_flush_.back();
+        s.to_flush_.pop_back();
+    }
+    s.ask(store_operation::flush, 0, 0);
+    start_store(s);
+}
+
+void queue::start_transfer(slot& s) {
+    command const& c = s.what_;
+    disk& d = *s.disk_;
+    std::uint64_t const blocks = d.blocks();
+    if (c.first_block() >= blocks || c.blocks() > blocks - c.first_block())
+        return fail(s, status::lba_range);
+    std::uint64_t const size = std::uint64_t{c.blocks()} * d.geometry.block_bytes;
+    if (size > target_->options().transfer_bytes_max) return fail(s, status::invalid_field);
+    if (size != c.data.size_bytes) return fail(s, status::sgl_data_length_invalid);
+    if (c.code == opcode::write && d.is_read_only()) return fail(s, status::write_protected);
+    std::uint64_t const offset = c.first_block() * d.geometry.block_bytes;
+    store_operation const operation = c.code == opcode::read    ? store_operation::read
+                                      : c.code == opcode::write ? store_operation::write
+                                                                : store_operation::compare;
+    s.ask(operation, offset, size);
+    s.set_durable(c.code == opcode::write && c.has_force_unit_access());
+    if (!is_direct(d)) {
+        if (c.code == opcode::read) return with_memory(s, size, &queue::start_store);
+        return fetch(s, &queue::start_store);
+    }
+    if (c.code == opcode::compare) return fetch(s, &queue::access_memory);
+    if (c.data.where == data_pointer::place::in_capsule) return fetch(s, &queue::write_memory);
+    auto& regions = d.regions->made;
+    if (regions == nullptr) regions = std::make_shared<store_regions>(d.options.store);
+    try {
+        s.local_ = regions->slice(connection_.domain(), offset, size);
+    } catch (boost::system::system_error const&) {
+        return fail(s, status::internal_error);
+    }
+    if (c.code == opcode::read) return finish(s, {});
+    read_from_host(s, &queue::access_memory);
+}
+
+void queue::start_write_zeroes(slot& s) {
+    command const& c = s.what_;
+    disk const& d = *s.disk_;
+    std::uint64_t const blocks = d.blocks();
+    if (c.first_block() >= blocks || c.blocks() > blocks - c.first_block())
+        return fail(s, status::lba_range);
+    if (d.is_read_only()) return fail(s, status::write_protected);
+    std::uint64_t const block_bytes = d.geometry.block_bytes;
+    s.ask(store_operation::write_zeroes, c.first_block() * block_bytes, c.blocks() * block_bytes);
+    s.set_durable(c.has_force_unit_access());
+    if (is_direct(d)) return clear_memory(s, &queue::access_memory);
+    start_store(s);
+}
+
+void queue::start_discard(slot& s) {
+    command const& c = s.what_;
+    constexpr std::uint32_t deallocate = 1U << 2;
+    std::size_t const ranges = (c.dword[0] & 0xff) + 1;
+    if (c.data.size_bytes < ranges * discard_range_bytes)
+        return fail(s, status::sgl_data_length_invalid);
+    if ((c.dword[1] & deallocate) == 0) return finish(s, {});  // hints are ignored
+    if (s.disk_->is_read_only()) return fail(s, status::write_protected);
+    s.ranges_done_ = 0;
+    s.discarded_blocks_ = 0;
+    fetch(s, &queue::next_discard);
+}
+
+void queue::next_discard(slot& s) {
+    std::size_t const ranges = (s.what_.dword[0] & 0xff) + 1;
+    disk const& d = *s.disk_;
+    while (s.ranges_done_ < ranges) {
+        auto const range = s.local_.bytes().subspan(discard_range_bytes * s.ranges_done_++);
+        std::uint64_t const count = load<std::uint32_t>(range, 4);
+        std::uint64_t const first = load<std::uint64_t>(range, 8);
+        if (first > d.blocks() || count > d.blocks() - first) return fail(s, status::lba_range);
+        if (count == 0) continue;
+        // Ranges that overlap would keep the target busy for nothing.
+        s.discarded_blocks_ += count;
+        if (s.discarded_blocks_ > d.blocks()) return fail(s, status::invalid_field);
+        std::uint64_t const block_bytes = d.geometry.block_bytes;
+        s.ask(store_operation::discard, first * block_bytes, count * block_bytes);
+        if (is_direct(d)) return clear_memory(s, &queue::next_discard);
+        return start_store(s);
+    }
+    finish(s, {});
+}
+
+void queue::start_store(slot& s) {
+    store_operation const o = s.operation();
+    bool const has_data =
+        o == store_operation::read || o == store_operation::write || o == store_operation::compare;
+    if (has_data) s.set_data(s.local_.bytes());
+    s.work_ = asio::prefer(target_->executor(), asio::execution::outstanding_work.tracked);
+    s.disk_->options.store->start(s);
+}
+
+// What start_store() does for a store in memory; a write's data is there already.
+void queue::access_memory(slot& s) {
+    auto const range = s.disk_->options.store->memory().subspan(s.offset_bytes(), s.range_bytes());
+    bool const is_comparing = s.operation() == store_operation::compare;
+    if (is_comparing && std::memcmp(range.data(), s.local_.data(), range.size()) != 0)
+        return fail(s, status::compare_failed);
+    if (s.is_durable() && s.disk_->geometry.has_volatile_cache) {
+        s.ask(store_operation::flush, 0, 0);
+        return start_store(s);
+    }
+    finish(s, {});
+}
+
+// Sets the range of a store in memory to zero, in steps, so that other hosts are served meanwhile.
+void queue::clear_memory(slot& s, step next) {
+    constexpr std::uint64_t step_bytes = 1U << 20;
+    auto const size = std::min(step_bytes, s.range_bytes() - s.cleared_bytes_);
+    auto const memory = s.disk_->options.store->memory();
+    std::ranges::fill(memory.subspan(s.offset_bytes() + s.cleared_bytes_, size), std::byte{0});
+    s.cleared_bytes_ += size;
+    if (s.cleared_bytes_ == s.range_bytes()) return (this->*next)(s);
+    asio::post(target_->executor(), [this, &s, next] { clear_memory(s, next); });
+}
+
+void queue::write_memory(slot& s) {
+    std::byte* const to = s.disk_->options.store->memory().data() + s.offset_bytes();
+    std::memcpy(to, s.local_.data(), s.local_.size());
+    access_memory(s);
+}
+
+void queue::on_stored(slot& s, error_code const& ec, bool is_equal) {
+    if (ec) return fail(s, status_of(ec, s.operation()));
+    if (!is_equal) return fail(s, status::compare_failed);
+    // Posted, since a store may have completed the request inside start().
+    if (s.operation() == store_operation::discard)
+        return asio::post(target_->executor(), [this, &s] { next_discard(s); });
+    if (!s.to_flush_.empty()) {
+        return asio::post(target_->executor(), [this, &s] {
+            s.disk_ = s.to_flush_.back();
+            s.to_flush_.pop_back();
+            start_store(s);
+        });
+    }
+    finish(s, {});
+}
+
+// --- responses -----------------------------------------------------------------------------------
+
+// Sends the data, if the host takes any, and behind it the completion: one list, one doorbell.
+void queue::finish(slot& s, completion const& c) {
+    count(s, c);
+    data_pointer const& p = s.what_.data;
+    c.encode(s.answer_.bytes(), s.what_.id, id_, head_);
+    s.reply_.clear();
+    bool const has_data = c.code == status::success && s.what_.takes_data() && p.size_bytes > 0;
+    if (has_data) {
+        s.reply_.write(
+            s.local_,
+            remote_region{p.address, p.size_bytes, remote_key{p.key}, access_flags::remote_write}
+        );
+    }
+    // A host whose key is not invalidated does so itself.
+    if (p.is_invalidated && connection_.domain().limits().has_send_with_invalidate)
+        s.reply_.send_with_invalidate(s.answer_, remote_key{p.key});
+    else s.reply_.send(s.answer_);
+    s.reply_.async_submit([this, &s](error_code const& ec, std::size_t) {
+        auto const self = std::exchange(s.holder_, nullptr);
+        release(s);
+        // Without a response the host would wait for ever.
+        if (ec) return connection_.close();
+        post_receive(s);
+        // The host has been told.
+        if (authenticator_ != nullptr && authenticator_->has_failed()) close();
+    });
+}
+
+// Frees what the command uses. The last thing that happens to the command, and maybe to the queue.
+void queue::release(slot& s) {
+    auto const self = std::exchange(s.holder_, nullptr);
+    if (s.staged_ != nullptr)
+        staging_->pool.deallocate(
+            std::exchange(s.staged_, nullptr), s.staged_bytes_, staging_alignment
+        );
+    s.disk_.reset();
+    s.to_flush_.clear();
+    s.local_ = {};
+    s.work_ = {};
+}
+
+void queue::count(slot const& s, completion const& c) {
+    target_core::counters& all = target_->counted();
+    if (c.code != status::success) {
+        ++all.failed_commands;
+        if (controller_ != nullptr) controller_->note_error(id_, s.what_, c.code);
+        return;
+    }
+    if (id_ == 0 || s.what_.code == opcode::fabrics) return;
+    controller::io_counters& mine = controller_->counters();
+    if (s.what_.code == opcode::read) {
+        ++all.reads, ++mine.reads;
+        all.read_bytes += s.what_.data.size_bytes;
+        mine.read_bytes += s.what_.data.size_bytes;
+    } else if (s.what_.code == opcode::write) {
+        ++all.writes, ++mine.writes;
+        all.written_bytes += s.what_.data.size_bytes;
+        mine.written_bytes += s.what_.data.size_bytes;
+    } else {
+        ++all.other_commands;
+    }
+}
+
+}  // namespace rcverbs::nvme::detail

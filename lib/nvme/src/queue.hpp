@@ -1,0 +1,126 @@
+// queue.hpp — one queue of a host: a connection that carries commands and their completions.
+//
+// Each slot takes one command from its arrival to the completion of its response. There are twice as
+// many as the host may have commands outstanding, all of them posted as receives at first: a slot
+// whose response is on its way is posted again only when the device no longer uses it. Everything
+// runs on the target's executor, except store_request::complete().
+#pragma once
+
+#include <boost/asio/steady_timer.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <rcverbs/rcverbs.hpp>
+
+#include "authentication.hpp"
+#include "command.hpp"
+#include "controller.hpp"
+
+namespace rcverbs::nvme::detail {
+
+class target_core;
+
+/// Memory for data on its way, of one device.
+struct staging_memory {
+    staging_memory(protection_domain const& domain, memory_pool_options const& o)
+        : pool{domain, o} {}
+
+    memory_pool pool;
+    /// Commands that wait for memory: a later one must not overtake them.
+    std::size_t waiting = 0;
+};
+
+class queue final : public std::enable_shared_from_this<queue> {
+public:
+    /// @param of        The target.
+    /// @param to        The connection of the host's request.
+    /// @param asked     Its private data.
+    /// @param staging   Memory for data, of the connection's domain.
+    /// @throws the errors of memory_region.
+    queue(
+        std::shared_ptr<target_core> of,
+        connection to,
+        connect_private_data const& asked,
+        std::shared_ptr<staging_memory> staging
+    );
+    queue(queue const&) = delete;
+    queue& operator=(queue const&) = delete;
+    ~queue();
+
+    /// Posts the receives and accepts the host's request.
+    void start();
+    /// Disconnects.
+    void close();
+    /// Sends the completion of an asynchronous event request.
+    void complete(controller::event const& e);
+
+    std::uint16_t id() const noexcept { return id_; }
+    std::uint32_t depth() const noexcept { return depth_; }
+    endpoint remote_endpoint() const { return connection_.remote_endpoint(); }
+    endpoint local_endpoint() const { return connection_.local_endpoint(); }
+    /// The controller, after a Connect command.
+    std::shared_ptr<controller> const& of() const noexcept { return controller_; }
+    void attach(std::shared_ptr<controller> to) { controller_ = std::move(to); }
+    /// As the Connect command says: at most the number that the connection was made for.
+    void set_depth(std::uint32_t depth) noexcept { wraps_at_ = depth; }
+    /// There is a controller, and the host has proved itself if it must.
+    bool is_trusted() const noexcept;
+    /// From now on, only a host with these secrets is served.
+    void authenticate_by(host_secrets const& secrets);
+
+private:
+    class slot;
+    using step = void (queue::*)(slot&);
+
+    void post_receive(slot& s);
+    void on_command(slot& s, std::size_t size_bytes);
+    void route(slot& s);
+    status check_data(slot const& s) const;
+    void fetch(slot& s, step next);
+    void read_from_host(slot& s, step next);
+    void with_memory(slot& s, std::size_t size_bytes, step next);
+    void connect(slot& s);
+    void drop_waiting();
+    void authenticate(slot& s);
+    void take_message(slot& s);
+    void give_message(slot& s);
+    void execute_admin(slot& s);
+    void start_io(slot& s);
+    void start_flush(slot& s);
+    void start_transfer(slot& s);
+    void start_write_zeroes(slot& s);
+    void start_discard(slot& s);
+    void next_discard(slot& s);
+    void start_store(slot& s);
+    void access_memory(slot& s);
+    void write_memory(slot& s);
+    void clear_memory(slot& s, step next);
+    void on_stored(slot& s, error_code const& ec, bool is_equal);
+    void finish(slot& s, completion const& c);
+    void fail(slot& s, status why) { finish(s, {0, why, false}); }
+    void release(slot& s);
+    void count(slot const& s, completion const& c);
+
+    std::shared_ptr<target_core> const target_;
+    connection connection_;
+    std::uint16_t const id_;
+    std::uint32_t const depth_;
+    std::uint32_t wraps_at_ = depth_;
+    std::uint16_t head_ = 0;
+    std::shared_ptr<staging_memory> const staging_;
+    std::size_t const capsule_bytes_;
+    buffer memory_;  // the capsules, and behind them the completions
+    std::vector<std::unique_ptr<slot>> slots_;
+    std::shared_ptr<controller> controller_;
+    std::unique_ptr<authenticator> authenticator_;  // null if hosts need no secret
+    boost::asio::steady_timer deadline_;
+    // Asynchronous event requests that wait.
+    std::vector<slot*> waiting_;
+};
+
+}  // namespace rcverbs::nvme::detail

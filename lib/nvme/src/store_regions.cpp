@@ -1,0 +1,21 @@
+#include "store_regions.hpp"
+
+namespace rcverbs::nvme::detail {
+
+local_slice store_regions::slice(
+    protection_domain const& domain, std::uint64_t offset_bytes, std::size_t size_bytes
+) {
+    for (auto const& [of, region] : regions_) {
+        if (of == domain) return region.slice(offset_bytes, size_bytes);
+    }
+    regions_.emplace_back(
+        domain, memory_region{domain, store_->memory(), access_flags::local_write}
+    );
+    return regions_.back().second.slice(offset_bytes, size_bytes);
+}
+
+void store_regions::forget(protection_domain const& domain) {
+    std::erase_if(regions_, [&](auto const& one) { return one.first == domain; });
+}
+
+}  // namespace rcverbs::nvme::detail

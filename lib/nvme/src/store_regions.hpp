@@ -1,0 +1,32 @@
+// store_regions.hpp — the memory of a store in memory, registered with the devices of its hosts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <rcverbs/memory_region.hpp>
+#include <rcverbs/nvme/block_store.hpp>
+
+namespace rcverbs::nvme::detail {
+
+/// Registers the memory once for each protection domain.
+class store_regions {
+public:
+    explicit store_regions(std::shared_ptr<block_store> store) : store_{std::move(store)} {}
+
+    /// A range of the memory, to transfer. @throws the errors of memory_region.
+    local_slice slice(
+        protection_domain const& domain, std::uint64_t offset_bytes, std::size_t size_bytes
+    );
+    /// Removes the registration in a domain.
+    void forget(protection_domain const& domain);
+
+private:
+    std::shared_ptr<block_store> const store_;
+    std::vector<std::pair<protection_domain, memory_region>> regions_;
+};
+
+}  // namespace rcverbs::nvme::detail

@@ -1,0 +1,527 @@
+#include "target_core.hpp"
+
+#include <boost/asio/dispatch.hpp>
+#include <boost/asio/post.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "error/option_check.hpp"
+#include "store_regions.hpp"
+
+namespace rcverbs::nvme::detail {
+
+namespace asio = boost::asio;
+using rcverbs::detail::option_check;
+using rcverbs::detail::throw_if_refused;
+
+namespace {
+
+constexpr std::uint16_t any_controller = 0xffff;
+constexpr std::uint16_t controller_id_max = 0xffef;
+// A queue of fewer entries can hold no command.
+constexpr std::uint32_t queue_depth_min = 2;
+// That of every host's admin queue.
+constexpr std::uint32_t admin_depth = 32;
+// The least that a memory pool can have.
+constexpr std::uint32_t staging_bytes_min = 1U << 16;
+
+target_options checked(target_options o) {
+    using std::chrono::milliseconds;
+    option_check check{"target_options"};
+    check.within("queue_depth_max", o.queue_depth_max, 16, 128)
+        .within("io_queues_max", o.io_queues_max, 1, 64)
+        .within("in_capsule_bytes", o.in_capsule_bytes, 0, 16384)
+        .that(o.in_capsule_bytes % 16 == 0, "in_capsule_bytes", " is not a multiple of 16")
+        .within("transfer_bytes_max", o.transfer_bytes_max, 4096, 1U << 20)
+        .that(
+            std::has_single_bit(o.transfer_bytes_max), "transfer_bytes_max", " is no power of two"
+        )
+        .within(
+            "staging_bytes_max",
+            o.staging_bytes_max,
+            std::max(o.transfer_bytes_max, staging_bytes_min),
+            std::size_t{64} << 30
+        )
+        .within("connections_max", o.connections_max, 1, 4096)
+        .from("connect_deadline", o.connect_deadline, milliseconds{1})
+        .from("keep_alive_default", o.keep_alive_default, milliseconds{0});
+    throw_if_refused(check.problem());
+    return o;
+}
+
+void check_secrets(subsystem_options const& o) {
+    option_check check{"host_secrets"};
+    for (host_secrets const& s : o.secrets) {
+        check.that(s.host.starts_with("nqn."), "host", " is not an NQN")
+            .that(
+                !dhchap_key::decode(s.secret).value.empty(), "secret", " is not of the form DHHC-1"
+            )
+            .that(
+                s.controller_secret.empty() ||
+                    !dhchap_key::decode(s.controller_secret).value.empty(),
+                "controller_secret",
+                " is not of the form DHHC-1"
+            );
+    }
+    throw_if_refused(check.problem());
+}
+
+std::map<std::string, std::shared_ptr<subsystem>> made(std::vector<subsystem_options> all) {
+    std::map<std::string, std::shared_ptr<subsystem>> subsystems;
+    for (subsystem_options& one : all) {
+        option_check check{"subsystem_options"};
+        check.that(one.nqn != discovery_nqn && !subsystems.contains(one.nqn), "nqn", " is in use");
+        throw_if_refused(check.problem());
+        check_secrets(one);
+        auto next = std::make_shared<subsystem>(std::move(one));
+        subsystems.emplace(next->nqn(), next);
+    }
+    return subsystems;
+}
+
+std::vector<std::byte> reject_data(connect_reject why) {
+    std::vector<std::byte> data(4);
+    store(std::span{data}, 2, static_cast<std::uint16_t>(why));
+    return data;
+}
+
+acceptor_options terms(target_options const& o) {
+    acceptor_options a;
+    a.connections_max = o.connections_max;
+    a.busy_private_data = reject_data(connect_reject::no_resources);
+    return a;
+}
+
+connection_options queue_terms(std::uint32_t depth) {
+    connection_options o;
+    // Twice the commands: see queue.hpp. A command takes a write or a read, and a send.
+    o.queue_pair.receive_queue_depth = 2 * depth;
+    o.queue_pair.send_queue_depth = 4 * depth;
+    o.queue_pair.waiting_operations_max = 4 * depth;
+    o.queue_pair.send_segments_max = 1;
+    o.queue_pair.receive_segments_max = 1;
+    o.queue_pair.inline_bytes_max = completion_bytes;
+    // Hosts get keys to nothing of ours.
+    o.placement.domain = domain_sharing::shared;
+    return o;
+}
+
+// Bits 0 to 15: the offset of the wrong field; bit 16: in the data, not in the command. Source:
+// Base Specification, 6.3.
+completion invalid_parameter(std::uint64_t offset, bool is_in_data) {
+    return {offset | std::uint64_t{is_in_data} << 16, status::connect_invalid_parameter, false};
+}
+
+}  // namespace
+
+target_core::target_core(
+    runs_on<asio::any_io_executor> where,
+    endpoint const& local,
+    std::vector<subsystem_options> subsystems,
+    target_options options
+)
+    : where_{std::move(where)},
+      options_{checked(std::move(options))},
+      subsystems_{made(std::move(subsystems))},
+      acceptor_{where_, local, terms(options_)},
+      local_{acceptor_.local_endpoint()} {}
+
+void target_core::start() {
+    asio::post(executor(), [self = shared_from_this()] { self->get_request(); });
+}
+
+void target_core::close() noexcept {
+    asio::post(executor(), [self = shared_from_this()] {
+        if (std::exchange(self->is_closed_, true)) return;
+        self->acceptor_.close();
+        for (auto const& each : self->queues_) each->close();
+    });
+}
+
+void target_core::get_request() {
+    acceptor_.async_get_request([self = shared_from_this(
+                                 )](error_code const& ec, connection_request request) {
+        if (self->is_closed_ || ec == asio::error::operation_aborted) return;
+        if (ec) {
+            self->report("a connection request failed: " + ec.message());
+            if (!self->acceptor_.is_open()) return;
+        } else {
+            self->on_request(std::move(request));
+        }
+        self->get_request();
+    });
+}
+
+void target_core::on_request(connection_request request) {
+    auto const data = request.private_data();
+    if (data.size() < connect_private_data::size_bytes)
+        return reject(std::move(request), connect_reject::length);
+    connect_private_data const asked = connect_private_data::decode(data);
+    std::uint32_t const depth = std::uint32_t{asked.host_send_queue} + 1;
+    if (asked.format != 0) return reject(std::move(request), connect_reject::format);
+    if (asked.queue > options_.io_queues_max)
+        return reject(std::move(request), connect_reject::queue_id);
+    std::uint32_t const depth_max = asked.queue == 0
+                                        ? std::max(admin_depth, options_.queue_depth_max)
+                                        : options_.queue_depth_max;
+    if (depth < queue_depth_min || depth > depth_max)
+        return reject(std::move(request), connect_reject::send_queue_size);
+    if (asked.host_receive_queue == 0)
+        return reject(std::move(request), connect_reject::receive_queue_size);
+    std::string const peer = request.remote_endpoint().to_string();
+    try {
+        connection made{where_, std::move(request), queue_terms(depth)};
+        auto staging = staging_for(made.domain());
+        auto const next =
+            std::make_shared<queue>(shared_from_this(), std::move(made), asked, std::move(staging));
+        queues_.insert(next);
+        ++counters_.queues;
+        next->start();
+    } catch (std::exception const& e) {
+        // The host has gone, or the device or the system has no resources left.
+        ++counters_.refused;
+        report("host at " + peer + " could not be accepted: " + e.what());
+    }
+}
+
+void target_core::reject(connection_request request, connect_reject why) {
+    ++counters_.refused;
+    report(
+        "refused a connection from " + request.remote_endpoint().to_string() +
+        ": connect reject status " + std::to_string(static_cast<int>(why))
+    );
+    static_cast<void>(request.reject(reject_data(why)));
+}
+
+std::shared_ptr<staging_memory> target_core::staging_for(protection_domain const& domain) {
+    // Without queues, nothing of ours stays on a device.
+    std::erase_if(staging_, [&](auto const& one) {
+        if (!one.second.expired()) return false;
+        for (auto const& [nqn, each] : subsystems_) {
+            for (auto const& [id, d] : each->disks()) {
+                if (d->regions->made != nullptr) d->regions->made->forget(one.first);
+            }
+        }
+        return true;
+    });
+    if (!domain.is_open()) return nullptr;
+    for (auto const& [of, pool] : staging_) {
+        if (auto alive = pool.lock(); alive != nullptr && of == domain) return alive;
+    }
+    memory_pool_options o;
+    o.bytes_max = options_.staging_bytes_max / staging_bytes_min * staging_bytes_min;
+    o.chunk_bytes = std::min(o.bytes_max, std::size_t{4} << 20);
+    auto pool = std::make_shared<staging_memory>(domain, o);
+    staging_.emplace_back(domain, pool);
+    return pool;
+}
+
+// --- the Connect command -------------------------------------------------------------------------
+
+completion target_core::connect(
+    std::shared_ptr<queue> const& from, command const& c, connect_data const& data
+) {
+    constexpr std::uint64_t queue_id_at = 42;
+    constexpr std::uint64_t queue_size_at = 44;
+    constexpr std::uint64_t subsystem_at = 256;
+    std::uint32_t const format = c.dword[0] & 0xffff;
+    std::uint32_t const id = c.dword[0] >> 16;
+    std::uint32_t const depth = (c.dword[1] & 0xffff) + 1;
+    if (is_closed_) return refuse_connect(*from, {0, status::connect_busy, true}, "closing");
+    if (format != 0)
+        return refuse_connect(*from, {0, status::connect_format, false}, "unknown record format");
+    if (id != from->id())
+        return refuse_connect(*from, invalid_parameter(queue_id_at, false), "wrong queue");
+    if (depth < queue_depth_min || depth > from->depth())
+        return refuse_connect(*from, invalid_parameter(queue_size_at, false), "wrong queue size");
+    auto const to = find(data.subsystem);
+    if (to == nullptr)
+        return refuse_connect(*from, invalid_parameter(subsystem_at, true), "unknown subsystem");
+    if (data.host.empty() || !to->allows(data.host))
+        return refuse_connect(*from, {0, status::connect_invalid_host, false}, "host not allowed");
+    host_secrets const* const secrets = to->secrets_of(data.host);
+    if (to->has_secrets() && secrets == nullptr)
+        return refuse_connect(
+            *from, {0, status::connect_invalid_host, false}, "host has no secret"
+        );
+    completion done = id == 0 ? connect_admin(from, to, c, data) : connect_io(from, to, data);
+    if (done.code == status::success) from->set_depth(depth);
+    if (done.code == status::success && secrets != nullptr) {
+        constexpr std::uint64_t must_authenticate = 1U << 17;
+        done.result |= must_authenticate;
+        from->authenticate_by(*secrets);
+    }
+    return done;
+}
+
+completion target_core::connect_admin(
+    std::shared_ptr<queue> const& from,
+    std::shared_ptr<subsystem> const& to,
+    command const& c,
+    connect_data const& data
+) {
+    constexpr std::uint64_t controller_at = 16;
+    if (data.controller_id != any_controller)
+        return refuse_connect(*from, invalid_parameter(controller_at, true), "wrong controller");
+    if (associations_.size() >= controller_id_max)
+        return refuse_connect(*from, {0, status::connect_busy, true}, "too many controllers");
+    // Numbers are used again as late as possible.
+    do last_id_ = last_id_ >= controller_id_max ? 1 : static_cast<std::uint16_t>(last_id_ + 1);
+    while (associations_.contains(last_id_));
+    controller_terms terms;
+    terms.queue_depth_max = options_.queue_depth_max;
+    terms.io_queues_max = options_.io_queues_max;
+    terms.in_capsule_bytes = options_.in_capsule_bytes;
+    terms.transfer_bytes_max = options_.transfer_bytes_max;
+    auto const made =
+        std::make_shared<controller>(last_id_, to, host_identity{data.host, data.host_id}, terms);
+    std::chrono::milliseconds const asked{c.dword[2]};
+    made->set_keep_alive(asked.count() > 0 ? asked : options_.keep_alive_default);
+    made->discover = [this, local = from->local_endpoint(), host = data.host] {
+        return discover(local, host);
+    };
+    associations_.emplace(
+        last_id_, association{made, {from}, asio::steady_timer{executor()}, false}
+    );
+    from->attach(made);
+    if (!to->is_discovery()) {
+        ++counters_.controllers, ++counters_.controllers_made;
+        report(
+            "host " + data.host + " at " + from->remote_endpoint().to_string() + " connected to " +
+            to->nqn() + " as controller " + std::to_string(last_id_)
+        );
+    }
+    watch(last_id_);
+    return {last_id_, status::success, false};
+}
+
+completion target_core::connect_io(
+    std::shared_ptr<queue> const& from,
+    std::shared_ptr<subsystem> const& to,
+    connect_data const& data
+) {
+    constexpr std::uint64_t controller_at = 16;
+    constexpr std::uint64_t queue_id_at = 42;
+    auto const found = associations_.find(data.controller_id);
+    // A queue joins the controller of the same host and subsystem only.
+    if (found == associations_.end() || found->second.about->host().nqn != data.host ||
+        found->second.about->host().id != data.host_id || &found->second.about->of() != to.get())
+        return refuse_connect(*from, invalid_parameter(controller_at, true), "wrong controller");
+    association& a = found->second;
+    if (to->is_discovery() || !a.about->is_enabled())
+        return refuse_connect(*from, {0, status::command_sequence, false}, "not enabled");
+    auto const same = std::ranges::find(a.queues, from->id(), &queue::id);
+    if (same != a.queues.end()) {
+        if ((*same)->is_trusted())
+            return refuse_connect(*from, invalid_parameter(queue_id_at, false), "queue in use");
+        // A queue that has not proved itself does not keep others out.
+        (*same)->close();
+        a.queues.erase(same);
+    }
+    a.queues.push_back(from);
+    from->attach(a.about);
+    return {a.about->id(), status::success, false};
+}
+
+completion target_core::refuse_connect(
+    queue const& from, completion const& why, std::string const& what
+) {
+    ++counters_.refused;
+    report("refused a Connect command from " + from.remote_endpoint().to_string() + ": " + what);
+    return why;
+}
+
+std::vector<discovery_entry> target_core::discover(endpoint const& local, std::string const& host)
+    const {
+    // A host reaches all subsystems where it has reached this one.
+    discovery_entry here{
+        discovery_nqn, local.address().to_string(), local_.port(), local.address().is_v6(), true};
+    std::vector<discovery_entry> entries{here};
+    here.is_discovery = false;
+    for (auto const& [nqn, each] : subsystems_) {
+        if (!each->allows(host)) continue;
+        here.nqn = nqn;
+        entries.push_back(here);
+    }
+    return entries;
+}
+
+// --- the end of queues and controllers -----------------------------------------------------------
+
+void target_core::on_end(std::shared_ptr<queue> const& ended, failure const& why) {
+    if (queues_.erase(ended) == 0) return;
+    --counters_.queues;
+    // Later, when the queue has been destroyed.
+    asio::post(executor(), [self = shared_from_this()] { self->staging_for({}); });
+    auto const about = ended->of();
+    if (about == nullptr) return;
+    auto const found = associations_.find(about->id());
+    if (found != associations_.end() && found->second.about == about) {
+        if (ended->id() != 0) {
+            std::erase(found->second.queues, ended);
+        } else {
+            // Without its admin queue a controller is of no use.
+            for (auto const& each : found->second.queues) each->close();
+            associations_.erase(found);
+            if (!about->of().is_discovery()) {
+                --counters_.controllers;
+                report(
+                    "controller " + std::to_string(about->id()) + " of host " + about->host().nqn +
+                    " ended" + (why.code ? ": " + why.message() : std::string{})
+                );
+            }
+        }
+    }
+}
+
+void target_core::on_failed_authentication(queue const& from) {
+    ++counters_.refused;
+    report(
+        "host " + from.of()->host().nqn + " at " + from.remote_endpoint().to_string() +
+        " failed to authenticate"
+    );
+}
+
+void target_core::on_command(controller const& of) {
+    auto const found = associations_.find(of.id());
+    if (found != associations_.end()) found->second.has_shown_life = true;
+}
+
+void target_core::watch(std::uint16_t id) {
+    auto const found = associations_.find(id);
+    if (found == associations_.end()) return;
+    association& a = found->second;
+    a.timer.cancel();
+    if (a.about->keep_alive().count() == 0) a.about->set_keep_alive(options_.keep_alive_default);
+    if (a.about->keep_alive().count() == 0) return;
+    a.has_shown_life = false;
+    a.timer.expires_after(a.about->keep_alive());
+    a.timer.async_wait([weak = weak_from_this(), id](error_code const& ec) {
+        auto const self = weak.lock();
+        if (!ec && self != nullptr) self->on_silence(id);
+    });
+}
+
+void target_core::on_silence(std::uint16_t id) {
+    auto const found = associations_.find(id);
+    if (found == associations_.end()) return;
+    association& a = found->second;
+    if (a.has_shown_life) return watch(id);
+    ++counters_.keep_alive_expired;
+    report(
+        "host " + a.about->host().nqn + " sent nothing for " +
+        std::to_string(a.about->keep_alive().count()) + " ms: controller " + std::to_string(id) +
+        " ends"
+    );
+    for (auto const& each : a.queues) each->close();
+}
+
+// --- namespaces ----------------------------------------------------------------------------------
+
+std::shared_ptr<subsystem> target_core::find(std::string const& nqn) const {
+    if (nqn == discovery_nqn) return discovery_;
+    auto const found = subsystems_.find(nqn);
+    return found == subsystems_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<subsystem> target_core::must_find(std::string const& nqn) const {
+    auto const found = subsystems_.find(nqn);
+    throw_if_refused(found != subsystems_.end() ? "" : "subsystem_options::nqn is unknown");
+    return found->second;
+}
+
+void target_core::add_namespace(std::string const& nqn, namespace_options what) {
+    auto const of = must_find(nqn);
+    std::uint32_t const id = what.id;
+    of->add(std::move(what));
+    tell_hosts(of, id);
+}
+
+void target_core::remove_namespace(std::string const& nqn, std::uint32_t id) {
+    auto const of = must_find(nqn);
+    of->remove(id);
+    tell_hosts(of, id);
+}
+
+void target_core::namespace_changed(std::string const& nqn, std::uint32_t id) {
+    auto const of = must_find(nqn);
+    of->refresh(id);
+    tell_hosts(of, id);
+}
+
+void target_core::tell_hosts(std::shared_ptr<subsystem> const& of, std::uint32_t namespace_id) {
+    asio::post(executor(), [self = shared_from_this(), of, namespace_id] {
+        for (auto const& [id, a] : self->associations_) {
+            if (&a.about->of() != of.get()) continue;
+            auto const told = a.about->on_namespace_change(namespace_id);
+            if (told) a.queues.front()->complete(*told);
+        }
+    });
+}
+
+// --- observers -----------------------------------------------------------------------------------
+
+void target_core::report(std::string const& message) const {
+    if (options_.on_event) options_.on_event(message);
+}
+
+target_statistics target_core::statistics() const {
+    counters const& c = counters_;
+    return {
+        c.controllers,
+        c.queues,
+        c.controllers_made,
+        c.refused,
+        c.keep_alive_expired,
+        c.reads,
+        c.read_bytes,
+        c.writes,
+        c.written_bytes,
+        c.other_commands,
+        c.failed_commands};
+}
+
+}  // namespace rcverbs::nvme::detail
+
+namespace rcverbs::nvme {
+
+target::target(
+    runs_on<boost::asio::any_io_executor> where,
+    endpoint const& local,
+    std::vector<subsystem_options> subsystems,
+    target_options options
+)
+    : core_{std::make_shared<detail::target_core>(
+          std::move(where), local, std::move(subsystems), std::move(options)
+      )} {
+    core_->start();
+}
+
+target& target::operator=(target&& other) noexcept {
+    if (this == &other) return *this;
+    close();
+    core_ = std::move(other.core_);
+    return *this;
+}
+
+target::~target() { close(); }
+
+endpoint target::local_endpoint() const { return core_->local(); }
+target_statistics target::statistics() const { return core_->statistics(); }
+
+void target::add_namespace(std::string const& nqn, namespace_options what) {
+    core_->add_namespace(nqn, std::move(what));
+}
+void target::remove_namespace(std::string const& nqn, std::uint32_t id) {
+    core_->remove_namespace(nqn, id);
+}
+void target::namespace_changed(std::string const& nqn, std::uint32_t id) {
+    core_->namespace_changed(nqn, id);
+}
+void target::close() noexcept {
+    if (core_ != nullptr) core_->close();
+}
+
+}  // namespace rcverbs::nvme

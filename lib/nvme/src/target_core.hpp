@@ -1,0 +1,121 @@
+// target_core.hpp — the state of a target: its acceptor, its controllers and their queues.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <rcverbs/nvme/target.hpp>
+#include <rcverbs/rcverbs.hpp>
+
+#include "controller.hpp"
+#include "queue.hpp"
+
+namespace rcverbs::nvme::detail {
+
+class target_core final : public std::enable_shared_from_this<target_core> {
+public:
+    struct counters {
+        std::atomic<std::uint64_t> controllers{0};
+        std::atomic<std::uint64_t> queues{0};
+        std::atomic<std::uint64_t> controllers_made{0};
+        std::atomic<std::uint64_t> refused{0};
+        std::atomic<std::uint64_t> keep_alive_expired{0};
+        std::atomic<std::uint64_t> reads{0};
+        std::atomic<std::uint64_t> read_bytes{0};
+        std::atomic<std::uint64_t> writes{0};
+        std::atomic<std::uint64_t> written_bytes{0};
+        std::atomic<std::uint64_t> other_commands{0};
+        std::atomic<std::uint64_t> failed_commands{0};
+    };
+
+    target_core(
+        runs_on<boost::asio::any_io_executor> where,
+        endpoint const& local,
+        std::vector<subsystem_options> subsystems,
+        target_options options
+    );
+
+    void start();
+    void close() noexcept;
+
+    boost::asio::any_io_executor const& executor() const noexcept { return where_.get_executor(); }
+    target_options const& options() const noexcept { return options_; }
+    endpoint local() const { return local_; }
+    counters& counted() noexcept { return counters_; }
+    target_statistics statistics() const;
+
+    void add_namespace(std::string const& nqn, namespace_options what);
+    void remove_namespace(std::string const& nqn, std::uint32_t id);
+    void namespace_changed(std::string const& nqn, std::uint32_t id);
+
+    // --- for queues, on the executor -------------------------------------------------------------
+
+    /// Executes a Connect command.
+    completion connect(
+        std::shared_ptr<queue> const& from, command const& c, connect_data const& data
+    );
+    /// The queue's connection has ended.
+    void on_end(std::shared_ptr<queue> const& ended, failure const& why);
+    /// The host of the queue does not have its secret, or does not trust this controller's.
+    void on_failed_authentication(queue const& from);
+    /// Starts the keep-alive timer anew, with the controller's time.
+    void watch(std::uint16_t id);
+    /// A command has arrived for the controller, from a host that has proved itself.
+    void on_command(controller const& of);
+
+private:
+    // A controller, its queues, and its keep-alive timer.
+    struct association {
+        std::shared_ptr<controller> about;
+        std::vector<std::shared_ptr<queue>> queues;  // the admin queue first
+        boost::asio::steady_timer timer;
+        bool has_shown_life = false;
+    };
+
+    void get_request();
+    void on_request(connection_request request);
+    void reject(connection_request request, connect_reject why);
+    std::shared_ptr<staging_memory> staging_for(protection_domain const& domain);
+    completion connect_admin(
+        std::shared_ptr<queue> const& from,
+        std::shared_ptr<subsystem> const& to,
+        command const& c,
+        connect_data const& data
+    );
+    completion connect_io(
+        std::shared_ptr<queue> const& from,
+        std::shared_ptr<subsystem> const& to,
+        connect_data const& data
+    );
+    completion refuse_connect(queue const& from, completion const& why, std::string const& what);
+    std::vector<discovery_entry> discover(endpoint const& local, std::string const& host) const;
+    void on_silence(std::uint16_t id);
+    std::shared_ptr<subsystem> find(std::string const& nqn) const;
+    std::shared_ptr<subsystem> must_find(std::string const& nqn) const;
+    void tell_hosts(std::shared_ptr<subsystem> const& of, std::uint32_t namespace_id);
+    void report(std::string const& message) const;
+
+    runs_on<boost::asio::any_io_executor> const where_;
+    target_options const options_;
+    std::map<std::string, std::shared_ptr<subsystem>> subsystems_;
+    std::shared_ptr<subsystem> const discovery_ = subsystem::discovery();
+    acceptor acceptor_;
+    endpoint const local_;
+    std::vector<std::pair<protection_domain, std::weak_ptr<staging_memory>>> staging_;
+    std::map<std::uint16_t, association> associations_;
+    std::set<std::shared_ptr<queue>> queues_;
+    std::uint16_t last_id_ = 0;
+    counters counters_;
+    bool is_closed_ = false;
+};
+
+}  // namespace rcverbs::nvme::detail

@@ -1,0 +1,197 @@
+// deferred_completions.hpp — handlers to call after a lock has been released.
+//
+// User code is never called under a lock. The holder of a lock gathers handlers with their results
+// here and calls them after it has released the lock.
+#pragma once
+
+#include <boost/asio/any_completion_executor.hpp>
+#include <boost/asio/any_completion_handler.hpp>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/append.hpp>
+#include <boost/asio/associated_allocator.hpp>
+#include <boost/asio/associated_cancellation_slot.hpp>
+#include <boost/asio/associated_executor.hpp>
+#include <boost/asio/dispatch.hpp>
+#include <boost/asio/execution/outstanding_work.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/prefer.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <rcverbs/detail/control_handler.hpp>
+#include <rcverbs/error.hpp>
+#include <rcverbs/failure.hpp>
+
+#include "progress/executors.hpp"
+#include "progress/guests.hpp"
+#include "progress/sequence.hpp"
+
+namespace rcverbs::detail {
+
+/// The handler of a waiting control operation, with the outstanding work of its executor.
+///
+/// If its executor belongs to another context than `home`, the handler is destroyed uncalled with
+/// that context.
+template <class... Arguments>
+class waiting_handler {
+public:
+    using handler_type = boost::asio::any_completion_handler<void(Arguments...)>;
+
+    waiting_handler() = default;
+    waiting_handler(erased_handler<Arguments...> handler, boost::asio::any_io_executor const& home)
+        : kept_{std::make_shared<kept>(std::move(handler.handler), home)} {
+        if (handler.host == nullptr || handler.host == &progress::context_of(home)) return;
+        kept_->is_elsewhere = true;
+        boost::asio::use_service<progress::guests>(*handler.host).add(kept_);
+    }
+    waiting_handler(waiting_handler&& other) noexcept = default;
+    waiting_handler& operator=(waiting_handler&& other) noexcept = default;
+
+    explicit operator bool() const noexcept { return kept_ != nullptr && !kept_->is_gone; }
+    boost::asio::cancellation_slot slot() const noexcept {
+        return boost::asio::get_associated_cancellation_slot(kept_->handler);
+    }
+
+    /// Calls the handler as if by dispatch. REQUIRES: there is one.
+    void operator()(Arguments... arguments) {
+        std::exchange(kept_, nullptr)->call(std::move(arguments)...);
+    }
+
+    /// Distinguishes one wait from the next, so that a late cancellation has no effect.
+    std::uint64_t serial = 0;
+
+private:
+    struct kept final : progress::guest {
+        kept(handler_type h, boost::asio::any_io_executor const& home)
+            : work{boost::asio::prefer(
+                  boost::asio::get_associated_executor(h, home),
+                  boost::asio::execution::outstanding_work.tracked
+              )} {
+            // Swapped, because the move assignment of the handler in Boost 1.81 recurses
+            // infinitely.
+            handler.swap(h);
+        }
+
+        void call(Arguments... arguments) {
+            // Held while a handler of another context is dispatched, so that the context cannot be
+            // destroyed meanwhile.
+            std::unique_lock lock{mutex};
+            if (!handler) return;
+            auto const executor = std::exchange(work, {});
+            handler_type taken;
+            taken.swap(handler);
+            if (!is_elsewhere) lock.unlock();
+            boost::asio::dispatch(
+                executor, boost::asio::append(clearing{std::move(taken)}, std::move(arguments)...)
+            );
+        }
+
+        void host_is_going() noexcept override {
+            handler_type dropped;
+            boost::asio::any_completion_executor gone;
+            std::lock_guard const lock{mutex};
+            dropped.swap(handler);
+            std::swap(gone, work);
+            is_gone = true;
+        }
+
+        std::mutex mutex;
+        handler_type handler;
+        boost::asio::any_completion_executor work;
+        bool is_elsewhere = false;
+        std::atomic<bool> is_gone{false};
+    };
+
+    // A handler that clears its cancellation slot on its own executor, because signals are emitted
+    // there, and then runs.
+    struct clearing {
+        using allocator_type = boost::asio::associated_allocator_t<handler_type>;
+        allocator_type get_allocator() const noexcept {
+            return boost::asio::get_associated_allocator(handler);
+        }
+
+        handler_type handler;
+        void operator()(Arguments... arguments) {
+            boost::asio::get_associated_cancellation_slot(handler).clear();
+            std::move(handler)(std::move(arguments)...);
+        }
+    };
+
+    std::shared_ptr<kept> kept_;
+};
+
+using control_waiter = waiting_handler<error_code>;
+
+/// A terminal cancellation of the operation closes `target`.
+template <class Waiter, class Target>
+void close_when_cancelled(Waiter const& waiter, std::shared_ptr<Target> const& target) {
+    auto slot = waiter.slot();
+    if (!slot.is_connected()) return;
+    slot.assign([weak = std::weak_ptr{target}](boost::asio::cancellation_type type) {
+        bool const is_terminal = (type & boost::asio::cancellation_type::terminal) !=
+                                 boost::asio::cancellation_type::none;
+        auto const alive = weak.lock();
+        if (is_terminal && alive != nullptr) alive->close();
+    });
+}
+
+/// An ordered list of calls.
+class deferred_completions {
+public:
+    deferred_completions() = default;
+    deferred_completions(deferred_completions&&) noexcept = default;
+    deferred_completions& operator=(deferred_completions&&) noexcept = default;
+
+    bool empty() const noexcept { return list_.empty(); }
+
+    /// Adds the completion of a handler, if there is one, and empties `waiter`.
+    void complete(control_waiter& waiter, error_code ec) {
+        if (waiter) list_.push_back({std::exchange(waiter, {}), ec, {}});
+    }
+    /// Adds a call of any function.
+    void run(std::function<void()> function) { list_.push_back({{}, {}, std::move(function)}); }
+
+    /// Makes the calls in order. If one throws, the rest are made later, in the same order.
+    void make(progress::sequence& order) {
+        struct remainder {
+            deferred_completions& all;
+            progress::sequence& order;
+            std::size_t made = 0;
+
+            ~remainder() {
+                all.list_.erase(
+                    all.list_.begin(), all.list_.begin() + static_cast<std::ptrdiff_t>(made)
+                );
+                if (all.empty()) return;
+                order.call([rest = std::move(all), order = order.shared_from_this()]() mutable {
+                    rest.make(*order);
+                });
+            }
+        };
+        remainder r{*this, order};
+        while (r.made < list_.size()) {
+            call c = std::move(list_[r.made++]);
+            if (c.waiter) {
+                c.waiter(c.code);
+            } else {
+                c.function();
+            }
+        }
+    }
+
+private:
+    struct call {
+        control_waiter waiter;
+        error_code code;
+        std::function<void()> function;
+    };
+    std::vector<call> list_;
+};
+
+}  // namespace rcverbs::detail

@@ -1,0 +1,382 @@
+#include "connection/link.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+
+#include <rcverbs/detail/start.hpp>
+
+#include "connection/option_problems.hpp"
+#include "connection/leaked_resources.hpp"
+#include "verbs/errno_map.hpp"
+#include "verbs/rights.hpp"
+
+namespace rcverbs::detail {
+
+// --- setup ---------------------------------------------------------------------------------------
+
+void link::aim(std::string device, std::optional<std::uint8_t> gid_index) {
+    out_of_band_.emplace(named_device{std::move(device), gid_index});
+}
+
+link::next link::take(waiting_request::parts request, listener const& who) {
+    admitted_ = std::move(request.admitted);
+    id_ = std::move(request.event.incoming);
+    id_->set_sink(who.manager);
+    if (error_code const ec = service_.channel().take_over(*id_))
+        return failed(step::create_queue_pair, ec);
+    if (error_code const ec = mark_packets()) return failed(step::create_queue_pair, ec);
+    next made = make_queue_pair(true, who);
+    // The peer's request bounds both depths: more would be refused or wasted.
+    limits_.initiator_depth =
+        std::min<std::uint32_t>(limits_.initiator_depth, request.event.initiator_depth);
+    limits_.responder_resources =
+        std::min<std::uint32_t>(limits_.responder_resources, request.event.responder_resources);
+    return made;
+}
+
+// The connection manager has an option for the traffic class, and none for the flow label.
+error_code link::mark_packets() {
+    placement_options const& asked = options_.placement;
+    if (asked.flow_label != 0) return errc::invalid_option;
+    return asked.traffic_class ? id_->set_type_of_service(*asked.traffic_class) : error_code{};
+}
+
+link::next link::resolve_address(std::weak_ptr<cm::event_sink> sink) {
+    error_code ec;
+    id_ = service_.channel().make_id(ec);
+    if (ec) return failed(step::open, ec);
+    id_->set_sink(std::move(sink));
+    if (error_code const refused = mark_packets()) return failed(step::open, refused);
+    std::optional<boost::asio::ip::address> const& from = options_.placement.bind_address;
+    return failed(
+        step::resolve_address,
+        id_->resolve_address(from ? &*from : nullptr, peer_, options_.deadlines.resolve_address)
+    );
+}
+
+link::next link::resolve_route() {
+    return failed(step::resolve_route, id_->resolve_route(options_.deadlines.resolve_route));
+}
+
+// Finds the device: the one that the connection manager resolved, or the one that the program
+// named.
+error_code link::find_device(ibv_context*& on) {
+    if (!out_of_band_) {
+        local_ = id_->local();
+        peer_ = id_->peer();
+        port_ = id_->port();
+        on = id_->device();
+        return {};
+    }
+    error_code ec;
+    on = service_.channel().find_device(out_of_band_->name, ec);
+    if (!ec) port_address_ = verbs::find_address(on, out_of_band_->gid_index, ec);
+    if (!ec) id_ = service_.channel().make_id(ec);
+    return ec;
+}
+
+link::next link::make_queue_pair(bool is_passive, listener const& who) {
+    ibv_context* on = nullptr;
+    error_code ec = find_device(on);
+    if (!ec) ec = make_queues(on, is_passive, who);
+    if (!ec && out_of_band_) ec = qp_.initialise(static_cast<std::uint8_t>(port_));
+    if (ec) return failed(step::create_queue_pair, ec);
+    if (out_of_band_) {
+        own_address_ = {
+            qp_.get()->qp_num,
+            std::random_device{}() & 0xFFFFFFU,
+            port_address_.gid,
+            port_address_.lid,
+            port_address_.mtu,
+            static_cast<std::uint8_t>(limits_.initiator_depth),
+            static_cast<std::uint8_t>(limits_.responder_resources),
+            options_.queue_pair.rnr_retry_count};
+    }
+    return event{happening::queue_pair_made};
+}
+
+error_code link::find_domain(ibv_context* on, bool is_passive) {
+    placement_options const& placed = options_.placement;
+    bool const is_isolated = has_domain(placed, domain_sharing::isolated) ||
+                             (has_domain(placed, domain_sharing::automatic) && is_passive &&
+                              !placed.shared_receives.is_valid());
+    error_code ec;
+    if (auto const* const given = std::get_if<protection_domain>(&placed.domain)) {
+        domain_ = given->impl();
+        if (domain_->on().context() != on) ec = errc::foreign_domain;
+    } else if (is_isolated) {
+        verbs::device device = verbs::device::borrow(on, ec);
+        if (!ec) domain_ = verbs::domain::create(std::move(device), ec);
+    } else {
+        domain_ = service_.channel().shared_domain(on, ec);
+    }
+    if (ec || !placed.shared_receives.is_valid()) return ec;
+    std::shared_ptr<shared_receives> const queue = access::core_of(placed.shared_receives);
+    queue->attach(domain_, ec);
+    if (!ec) shared_ = queue;
+    return ec;
+}
+
+std::uint32_t link::vector_of(
+    placement_options const& placed, device_limits const& device
+) noexcept {
+    static std::atomic<std::uint32_t> next{0};
+    std::uint32_t const wanted = placed.completion_vector
+                                     ? *placed.completion_vector
+                                     : next.fetch_add(1, std::memory_order_relaxed);
+    return wanted % device.completion_vectors;
+}
+
+error_code link::make_queues(ibv_context* on, bool is_passive, listener const& who) {
+    if (error_code const ec = find_domain(on, is_passive)) return ec;
+    queue_pair_options const& asked = options_.queue_pair;
+    device_limits const& device = domain_->on().limits();
+    // Both work queues share one completion queue.
+    std::uint32_t const depth_max =
+        std::min(device.queue_depth_max, device.completion_queue_depth_max / 2);
+    sizes_ = {
+        std::min(asked.send_queue_depth, depth_max),
+        shared_ != nullptr ? 0 : std::min(asked.receive_queue_depth, depth_max),
+        std::min(asked.send_segments_max, device.segments_max),
+        std::min(asked.receive_segments_max, device.segments_max),
+        asked.inline_bytes_max,
+        shared_ != nullptr ? shared_->get() : nullptr};
+    std::uint32_t const receives = shared_ != nullptr ? shared_->depth() : sizes_.receive_depth;
+    limits_ = {
+        sizes_.send_depth,
+        receives,
+        std::min<std::uint32_t>(asked.initiator_depth, device.initiator_depth_max),
+        std::min<std::uint32_t>(asked.responder_resources, device.responder_resources_max),
+        sizes_.send_segments,
+        sizes_.receive_segments,
+        0,
+        device.message_bytes_max,
+        vector_of(options_.placement, device)};
+    error_code ec;
+    // Deep enough for all completions that can be outstanding: the queue cannot overflow.
+    verbs::completion_queue queue{on, sizes_.send_depth + receives, limits_.completion_vector, ec};
+    if (!ec) ec = service_.descriptors().add(queue.descriptor());
+    if (ec) return ec;
+    auto source = std::make_shared<progress::cq_poller>(
+        who.executor, who.order, options_.polling, service_.sources(), std::move(queue)
+    );
+    {
+        auto const channel = service_.channel().lock();
+        rdma_cm_id* const id = out_of_band_ ? nullptr : id_->raw();
+        ibv_cq* const completions = source->queue().get();
+        qp_ = verbs::queue_pair{id, domain_->get(), completions, sizes_, ec};
+        if (ec == boost::system::errc::invalid_argument && is_passive) {
+            // The connection manager also returns EINVAL if the peer has withdrawn its request.
+            // Then the device can create a queue pair without an id.
+            error_code refused;
+            verbs::queue_pair const probe{nullptr, domain_->get(), completions, sizes_, refused};
+            if (!refused) ec = errc::peer_disconnected;
+        }
+    }
+    if (ec) return ec;
+    limits_.inline_bytes_max = sizes_.inline_bytes;
+    if (!out_of_band_) ec = id_->set_ack_timeout(verbs::encode_ack_timeout(asked.ack_timeout));
+    if (!ec && device.has_atomics && limits_.initiator_depth > 0) {
+        std::size_t const results = sizes_.send_depth * sizeof(std::uint64_t);
+        atomic_results_ = std::make_shared<buffer>(
+            protection_domain{domain_}, results, access_flags::local_write, ec
+        );
+    }
+    if (!ec) service_.channel().watch(on, who.device, ec);
+    // From here on the teardown releases everything.
+    source_ = std::move(source);
+    poll_counters_ = source_->counters();
+    source_->start(who.completions);
+    return ec;
+}
+
+data_path link::make_data_path() const {
+    return data_path{
+        {sizes_,
+         options_.queue_pair.waiting_operations_max,
+         limits_.message_bytes_max,
+         shared_.get(),
+         domain_.get()},
+        atomic_results_ != nullptr ? atomic_results_->slice() : local_slice{}};
+}
+
+link::next link::connect(std::span<std::byte const> private_data) {
+    return failed(step::connect, id_->connect(parameters(private_data)));
+}
+
+link::next link::accept(std::span<std::byte const> private_data) {
+    error_code ec = id_->accept(parameters(private_data));
+    // From here on the peer may send. Set the RNR NAK delay: the connection manager leaves 0 in the
+    // queue pair, which means 655 ms.
+    if (!ec) ec = qp_.set_min_rnr_timer(verbs::encode_rnr_timer(options_.queue_pair.min_rnr_timer));
+    if (!ec && remote_access_) ec = qp_.set_remote_access(verbs::to_ibv_access(*remote_access_));
+    return failed(step::accept, explained(ec));
+}
+
+link::next link::open(bool is_passive) {
+    queue_pair_options const& asked = options_.queue_pair;
+    std::uint8_t const rnr_code = verbs::encode_rnr_timer(asked.min_rnr_timer);
+    error_code ec;
+    if (out_of_band_) {
+        ec = qp_.connect(
+            own_address_,
+            peer_address_,
+            {static_cast<std::uint8_t>(port_),
+             port_address_.gid_index,
+             static_cast<std::uint8_t>(limits_.initiator_depth),
+             static_cast<std::uint8_t>(limits_.responder_resources),
+             verbs::encode_ack_timeout(asked.ack_timeout),
+             asked.retry_count,
+             rnr_code,
+             options_.placement.traffic_class.value_or(0),
+             options_.placement.flow_label}
+        );
+        if (ec) return failed(step::connect, ec);
+    }
+    verbs::queue_pair_state const now = qp_.query(ec);
+    // In the error state: the device has rejected a request of the peer's that arrived before the
+    // event.
+    if (!ec && now.is_error) return event{happening::stopped};
+    if (!ec && !is_passive) ec = qp_.set_min_rnr_timer(rnr_code);
+    if (!ec && remote_access_) ec = qp_.set_remote_access(verbs::to_ibv_access(*remote_access_));
+    // These calls fail if the peer has disconnected already and the queue pair is in the error
+    // state.
+    if (ec) return event{happening::failed, ec};
+    limits_.initiator_depth = now.initiator_depth;
+    limits_.responder_resources = now.responder_resources;
+    return event{happening::opened};
+}
+
+cm::connection_parameters link::parameters(std::span<std::byte const> private_data) const noexcept {
+    return {
+        static_cast<std::uint8_t>(limits_.initiator_depth),
+        static_cast<std::uint8_t>(limits_.responder_resources),
+        options_.queue_pair.retry_count,
+        options_.queue_pair.rnr_retry_count,
+        private_data};
+}
+
+errc link::no_device() const noexcept {
+    return peer_.is_infiniband() ? errc::address_family_unsupported : errc::no_rdma_device;
+}
+
+// Empty if there is no error.
+link::next link::failed(step where, error_code ec) const {
+    if (!ec) return std::nullopt;
+    // In these two steps the kernel returns ENODEV if no RDMA device leads to the address.
+    bool const is_resolving = where == step::resolve_address || where == step::resolve_route;
+    if (is_resolving && ec == boost::system::errc::no_such_device)
+        return event{happening::failed, no_device(), -ec.value(), close_reason::open, where};
+    return event{happening::failed, ec, 0, close_reason::open, where};
+}
+
+// While a request is being accepted, a call fails with EINVAL if the peer has withdrawn the
+// request, or if the peer's first messages have moved the queue pair to the error state. The state
+// of the queue pair distinguishes the two.
+error_code link::explained(error_code ec) const {
+    if (ec != boost::system::errc::invalid_argument || !qp_.is_open()) return ec;
+    if (!qp_.is_in_error_state()) return errc::peer_disconnected;
+    return domain_->on().is_iwarp() ? errc::peer_disconnected : errc::peer_violation;
+}
+
+// --- while open ----------------------------------------------------------------------------------
+
+// The connection manager itself sets the queue pair's access rights while it connects. So rights
+// that were set earlier are applied again afterwards.
+error_code link::set_remote_access(access_flags rights, bool is_now) {
+    remote_access_ = rights;
+    return is_now ? qp_.set_remote_access(verbs::to_ibv_access(rights)) : error_code{};
+}
+
+link::next link::describe(cm::device_event const& e) noexcept {
+    using kind = cm::device_event::kind;
+    if (source_ == nullptr) return std::nullopt;
+    auto const broken = [&](errc why, close_reason reason = close_reason::transport_error) {
+        return event{happening::broken, why, e.type, reason};
+    };
+    bool const is_ours = qp_.is_open() && e.object == qp_.get() && e.number == qp_.get()->qp_num;
+    switch (e.what) {
+    case kind::queue_pair_failed:
+        if (is_ours) return broken(errc::queue_pair_failed);
+        break;
+    case kind::peer_violation:
+        if (is_ours) return broken(errc::peer_violation);
+        break;
+    case kind::completion_queue_failed:
+        if (e.object == source_->queue().get()) return broken(errc::completion_queue_broken);
+        break;
+    case kind::shared_queue_failed:
+        if (shared_ != nullptr && e.object == shared_->get())
+            return broken(errc::queue_pair_failed);
+        break;
+    case kind::port_down:
+        if (options_.liveness.ends_on_port_down && e.number == port_)
+            return broken(errc::port_down, close_reason::device_gone);
+        break;
+    case kind::addresses_changed:
+        // The event does not name the address that was added or removed.
+        if (e.number == port_ && qp_.is_open() &&
+            !qp_.has_gid(out_of_band_ ? port_address_.gid.data() : id_->source_gid())) {
+            return broken(errc::address_gone, close_reason::device_gone);
+        }
+        break;
+    case kind::device_failed: return broken(errc::device_removed, close_reason::device_gone);
+    }
+    return std::nullopt;
+}
+
+// --- teardown ------------------------------------------------------------------------------------
+
+void link::reject(std::span<std::byte const> private_data) {
+    static_cast<void>(id_->reject(private_data));
+}
+
+void link::stop(bool tells_peer) {
+    if (tells_peer && !out_of_band_) static_cast<void>(id_->disconnect());
+    // librdmacm's disconnect does this, too, but only if the id was connected. Doing it twice is
+    // harmless.
+    if (qp_.is_open()) static_cast<void>(qp_.move_to_error());
+}
+
+verbs::memory_window::handle link::drop_window(verbs::memory_window& window) noexcept {
+    windows_.erase(&window);
+    return window.release();
+}
+
+bool link::destroy_queue_pair() {
+    // First, because SoftRoCE waits 50 s for a window that is bound.
+    for (verbs::memory_window* const window : windows_) static_cast<void>(window->release());
+    windows_.clear();
+    error_code ec;
+    if (qp_.is_open()) {
+        auto const channel = service_.channel().lock();
+        ec = qp_.destroy();
+    }
+    if (ec) {
+        // The device may still use the memory, so none of it is freed.
+        leak({source_, domain_, atomic_results_});
+    } else if (source_ != nullptr) {
+        static_cast<void>(source_->queue().destroy());
+    }
+    return !ec;
+}
+
+void link::give_back(connection_statistics const& counted, bool is_violated) {
+    source_.reset();
+    atomic_results_.reset();
+    id_.reset();
+    if (admitted_ != nullptr) admitted_->end(counted, is_violated);
+    admitted_.reset();
+}
+
+void link::abandon() noexcept {
+    timer_.reset();
+    admitted_.reset();
+    if (source_ != nullptr) source_->abandon();
+    static_cast<void>(destroy_queue_pair());
+    source_.reset();
+    id_.reset();
+}
+
+}  // namespace rcverbs::detail

@@ -1,0 +1,196 @@
+// link.hpp — the kernel and device resources of one connection: the connection manager's id, the
+// protection domain, the queue pair, the completion queue; and the timer.
+//
+// Carries out the actions of the lifecycle. A function returns the next event if it is known at
+// once. Guarded by the connection's lock.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <set>
+
+#include <rcverbs/buffer.hpp>
+#include <rcverbs/options.hpp>
+#include <rcverbs/queue_pair_address.hpp>
+
+#include "cm/id.hpp"
+#include "connection/connection_limiter.hpp"
+#include "connection/data_path.hpp"
+#include "connection/io_object_service.hpp"
+#include "connection/shared_receives.hpp"
+#include "connection/waiting_request.hpp"
+#include "machines/lifecycle.hpp"
+#include "progress/cq_poller.hpp"
+#include "verbs/device.hpp"
+#include "verbs/domain.hpp"
+#include "verbs/memory_window.hpp"
+#include "verbs/queue_pair.hpp"
+
+namespace rcverbs::detail {
+
+class link {
+public:
+    using event = machines::lifecycle::event;
+    using happening = machines::lifecycle::happening;
+    /// The next event, if it is known already.
+    using next = std::optional<event>;
+
+    /// The receivers of events, and the executor and sequence of the polling rounds.
+    struct listener {
+        std::weak_ptr<cm::event_sink> manager;
+        std::shared_ptr<cm::device_event_sink> device;
+        std::shared_ptr<progress::completion_sink> completions;
+        boost::asio::any_io_executor const& executor;
+        std::shared_ptr<progress::sequence> const& order;
+    };
+
+    link(
+        io_object_service& on,
+        connection_options const& options,
+        boost::asio::any_io_executor const& executor
+    )
+        : service_{on},
+          options_{options},
+          timer_{executor} {}
+
+    // --- setup -----------------------------------------------------------------------------------
+
+    /// Sets the target: the peer's address; or, without the connection manager, a device by name,
+    /// and later the peer's queue pair.
+    void aim(endpoint const& peer) { peer_ = peer; }
+    void aim(std::string device, std::optional<std::uint8_t> gid_index);
+    void aim(queue_pair_address const& peer) { peer_address_ = peer; }
+
+    /// Takes over a peer's request and creates its queue pair.
+    next take(waiting_request::parts request, listener const& who);
+    next resolve_address(std::weak_ptr<cm::event_sink> sink);
+    next resolve_route();
+    next make_queue_pair(bool is_passive, listener const& who);
+    next connect(std::span<std::byte const> private_data);
+    next accept(std::span<std::byte const> private_data);
+    /// Sets the attributes of the queue pair: all without the connection manager, otherwise those
+    /// that it leaves unset.
+    next open(bool is_passive);
+
+    // --- while open ------------------------------------------------------------------------------
+
+    /// Sets the peer's access rights: now if `is_now`, otherwise as soon as the queue pair accepts
+    /// them.
+    error_code set_remote_access(access_flags rights, bool is_now);
+    /// True if the queue pair is known to be in the error state.
+    bool has_stopped() const noexcept { return qp_.is_in_error_state(); }
+    /// Translates an event of the device; empty if the event does not concern this connection.
+    next describe(cm::device_event const& e) noexcept;
+
+    /// Has destroy_queue_pair() free the window. REQUIRES: a queue pair.
+    void add_window(verbs::memory_window& window) { windows_.insert(&window); }
+    verbs::memory_window::handle drop_window(verbs::memory_window& window) noexcept;
+
+    // --- teardown --------------------------------------------------------------------------------
+
+    void reject(std::span<std::byte const> private_data);
+    /// Moves the queue pair to the error state, which flushes all posted work. Disconnects before
+    /// if `tells_peer`.
+    void stop(bool tells_peer);
+    /// Frees all windows and destroys the queue pair. False if it cannot be destroyed: its resources
+    /// are then leaked on purpose.
+    bool destroy_queue_pair();
+    /// Releases the rest. REQUIRES: destroy_queue_pair() was called.
+    void give_back(connection_statistics const& counted, bool is_violated);
+    /// Releases everything at once. REQUIRES: the context is being destroyed, and nothing runs any
+    /// more.
+    void abandon() noexcept;
+    /// Returns the shared receive queue, if any, and stops using it.
+    std::shared_ptr<shared_receives> leave_shared() noexcept { return std::move(shared_); }
+
+    // --- timer -----------------------------------------------------------------------------------
+
+    /// Calls `expired(use)` on the executor unless the timer is armed or disarmed before.
+    template <class Function>
+    void arm(std::chrono::milliseconds after, Function&& expired) {
+        timer_->expires_after(after);
+        timer_->async_wait([use = ++timer_use_,
+                            expired = std::forward<Function>(expired)](error_code const& ec) {
+            if (!ec) expired(use);
+        });
+    }
+    void disarm() noexcept {
+        ++timer_use_;
+        timer_->cancel();
+    }
+    /// True if the timer has not been armed or disarmed since.
+    bool is_armed(std::uint64_t use) const noexcept { return use == timer_use_; }
+
+    // --- observers -------------------------------------------------------------------------------
+
+    verbs::queue_pair& queue_pair() noexcept { return qp_; }
+    verbs::queue_pair const& queue_pair() const noexcept { return qp_; }
+    std::shared_ptr<verbs::domain> const& domain() const noexcept { return domain_; }
+    std::shared_ptr<progress::cq_poller> const& source() const noexcept { return source_; }
+    progress::poll_counters const* poll_counters() const noexcept { return poll_counters_.get(); }
+    std::shared_ptr<shared_receives> const& shared() const noexcept { return shared_; }
+    connection_limits const& limits() const noexcept { return limits_; }
+    endpoint const& peer() const noexcept { return peer_; }
+    endpoint const& local() const noexcept { return local_; }
+    queue_pair_address const& own_address() const noexcept { return own_address_; }
+    bool is_out_of_band() const noexcept { return out_of_band_.has_value(); }
+    /// The error for a peer that no RDMA device leads to.
+    errc no_device() const noexcept;
+    /// Makes a data path for the created queues. REQUIRES: the queues are created.
+    data_path make_data_path() const;
+
+private:
+    next failed(step where, error_code ec) const;
+    error_code explained(error_code ec) const;
+    error_code mark_packets();
+    static std::uint32_t vector_of(
+        placement_options const& placed, device_limits const& device
+    ) noexcept;
+    error_code find_domain(ibv_context* on, bool is_passive);
+    error_code make_queues(ibv_context* on, bool is_passive, listener const& who);
+    cm::connection_parameters parameters(std::span<std::byte const> private_data) const noexcept;
+    error_code find_device(ibv_context*& on);
+
+    io_object_service& service_;
+    connection_options const& options_;
+    std::optional<boost::asio::steady_timer> timer_;
+    std::uint64_t timer_use_ = 0;
+
+    // Without the connection manager its only purpose is to keep the event channel running.
+    std::unique_ptr<cm::id> id_;
+    // An acceptor's permit, released after the queue pair is destroyed.
+    std::shared_ptr<connection_limiter::permit> admitted_;
+    std::shared_ptr<verbs::domain> domain_;
+    std::shared_ptr<shared_receives> shared_;
+    std::shared_ptr<progress::cq_poller> source_;
+    std::shared_ptr<progress::poll_counters const> poll_counters_;
+    verbs::queue_pair qp_;
+    verbs::queue_sizes sizes_;
+    // The memory for the results of atomics.
+    std::shared_ptr<buffer> atomic_results_;
+    std::set<verbs::memory_window*> windows_;
+
+    struct named_device {
+        std::string name;
+        std::optional<std::uint8_t> gid_index;
+    };
+    // The named device. Set only without the connection manager.
+    std::optional<named_device> out_of_band_;
+    queue_pair_address own_address_;
+    queue_pair_address peer_address_;
+    verbs::port_address port_address_;
+    std::uint32_t port_ = 1;
+    connection_limits limits_;
+    endpoint peer_;
+    endpoint local_;
+    std::optional<access_flags> remote_access_;
+};
+
+}  // namespace rcverbs::detail

@@ -1,0 +1,47 @@
+#include <rcverbs/open_domain.hpp>
+
+#include "cm/id.hpp"
+#include "connection/io_object_service.hpp"
+#include "verbs/domain.hpp"
+
+namespace rcverbs {
+
+namespace {
+
+using home = runs_on<boost::asio::any_io_executor>;
+
+cm::event_channel& channel_of(home const& where) {
+    return detail::io_object_service::of(where.place().executor).channel();
+}
+
+protection_domain shared_domain(cm::event_channel& channel, ibv_context* device, error_code& ec) {
+    std::shared_ptr<verbs::domain> found = channel.shared_domain(device, ec);
+    return ec ? protection_domain{} : protection_domain{std::move(found)};
+}
+
+}  // namespace
+
+protection_domain open_domain(home const& where, endpoint const& local, error_code& ec) {
+    cm::event_channel& channel = channel_of(where);
+    std::unique_ptr<cm::id> const id = channel.make_id(ec);
+    if (!ec) ec = id->bind(local);
+    if (!ec && id->device() == nullptr) ec = errc::no_rdma_device;
+    return ec ? protection_domain{} : shared_domain(channel, id->device(), ec);
+}
+
+protection_domain open_domain(home const& where, endpoint const& local) {
+    error_code ec;
+    protection_domain found = open_domain(where, local, ec);
+    if (ec) throw boost::system::system_error{ec, "open_domain"};
+    return found;
+}
+
+protection_domain detail::open_domain_of(
+    home const& where, std::string const& device, error_code& ec
+) {
+    cm::event_channel& channel = channel_of(where);
+    ibv_context* const found = channel.find_device(device, ec);
+    return ec ? protection_domain{} : shared_domain(channel, found, ec);
+}
+
+}  // namespace rcverbs

@@ -1,0 +1,245 @@
+// A connection's operations, from the program to the queue pair and from the completions to the
+// handlers; and the periodic liveness check.
+#include <boost/asio/error.hpp>
+#include <boost/asio/post.hpp>
+
+#include <algorithm>
+#include <cassert>
+#include <future>
+
+#include "connection/core.hpp"
+#include "progress/executors.hpp"
+
+namespace rcverbs::detail {
+
+namespace asio = boost::asio;
+
+// --- from the program to the queue pair ----------------------------------------------------------
+
+inline errc connection_core::start_operation(
+    std::span<work_request const> what, turn when, handler_source source
+) {
+    entry const inside{*this};
+    assert(!is_shut_down_ && "an operation was started after its io_context had been destroyed");
+    errc const refused = data_.start(what, when, [&](operation& op) { put_handler(source, op); });
+    if (refused != errc{}) [[unlikely]]
+        return refused;
+    // Inside a round the doorbell is rung once, at its end.
+    if (round_thread_ != this_thread()) post_queued();
+    return {};
+}
+
+// Flattened, because the calls in it would cost as much as their work.
+[[gnu::flatten]] errc start_operation(
+    std::shared_ptr<connection_core> const& core,
+    std::span<work_request const> what,
+    turn when,
+    handler_source source
+) {
+    return core->start_operation(what, when, source);
+}
+
+void connection_core::put_cancellable(handler_source source, operation& op) {
+    place_handler(source, op, executor_, weak_from_this());
+}
+
+void connection_core::post_waiting() {
+    if (!life_.is_live() || !link_.queue_pair().is_open()) return;
+    operation_list refused;
+    error_code const ec = data_.post_queued(link_.queue_pair(), refused, data_.is_open());
+    if (!refused.empty()) {
+        waiters_.run([self = shared_from_this(), refused]() { self->post_handlers(refused); });
+    }
+    if (ec) resume({happening::broken, ec, 0, close_reason::transport_error});
+}
+
+void connection_core::cancel(operation& op, std::uint32_t use, asio::cancellation_type type) {
+    entry const inside{*this};
+    if (op.use != use || op.is_done || is_shut_down_ || type == asio::cancellation_type::none)
+        return;
+    if (data_.take_back(op)) {
+        operation_list taken;
+        taken.push_back(op);
+        return waiters_.run([self = shared_from_this(), taken] { self->post_handlers(taken); });
+    }
+    if ((type & asio::cancellation_type::terminal) == asio::cancellation_type::none) return;
+    op.is_cancelled = true;
+    resume({happening::close, asio::error::operation_aborted});
+}
+
+void connection_core::cancel_waiting() {
+    entry const inside{*this};
+    if (is_shut_down_) return;
+    waiters_.tell(waiters::kind::end, asio::error::operation_aborted);
+    operation_list const taken = data_.take_back_waiting();
+    if (!taken.empty())
+        waiters_.run([self = shared_from_this(), taken] { self->post_handlers(taken); });
+}
+
+// --- from the completions to the handlers --------------------------------------------------------
+
+[[gnu::flatten]] std::size_t connection_core::on_completions(std::span<ibv_wc const> batch) {
+    entry inside{*this};
+    if (is_shut_down_) return batch.size();
+    std::uint64_t const oldest = data_.oldest_send();
+    completion_report report = data_.retire(batch);
+    // A completion may cover several sends. Receives, and completions that belong to no operation,
+    // do not advance the send window: for them the size of the batch counts.
+    std::size_t const work = std::max<std::size_t>(batch.size(), data_.oldest_send() - oldest);
+    if (report.failed.failed()) on_failed(report);
+    if (!life_.is_live()) check_drained();
+    round_thread_ = this_thread();
+    inside.leave();
+    if (!report.shared.empty()) {
+        run_shared_round(report);
+    } else {
+        run_round(report.done);
+    }
+    return work;
+}
+
+void connection_core::on_failed(completion_report const& report) {
+    resume({happening::work_failed, report.failed, report.vendor_error});
+    name_flushed(report.done);
+}
+
+// Gives flushed operations the code of the cause of the end, as far as it is known.
+void connection_core::name_flushed(operation_list const& done) noexcept {
+    error_code const why = life_.flush_code();
+    for (operation* op = done.front(); op != nullptr; op = op->next) {
+        if (op->code == wc_errc::flushed) op->code = why;
+    }
+}
+
+// A handler's exception ends a round. So if both lists have operations, one list is posted.
+void connection_core::run_shared_round(completion_report& report) {
+    std::shared_ptr<shared_receives> const queue = link_.shared();
+    if (!report.done.empty()) {
+        queue->complete(report.shared, {});
+        return run_round(report.done);
+    }
+    run_round({});
+    queue->complete(report.shared, executor_);
+}
+
+// Calls handlers on the executor. Operations that they start on this thread are posted as one list
+// afterwards. REQUIRES: round_thread_ is this thread.
+void connection_core::run_round(operation_list done) {
+    call_handlers(done, [this](operation_list& called, operation_list const& left) {
+        if (!left.empty()) post_handlers(left);
+        entry const inside{*this};
+        round_thread_ = nullptr;
+        data_.release(called);
+        post_queued();
+    });
+}
+
+void connection_core::post_handlers(operation_list done) {
+    order_->call([self = shared_from_this(), done] {
+        {
+            guard const lock{self->mutex_};
+            self->round_thread_ = this_thread();
+        }
+        self->run_round(done);
+    });
+}
+
+// Handlers of control operations are called through the executor: in order, after the steps that
+// led to them, and never from inside the initiating function.
+void connection_core::unlock_and_call() {
+    deferred_completions made = waiters_.take_completions();
+    mutex_.unlock();
+    // A handler may destroy the connection, and with it the thread that runs the handler, before
+    // call() returns here.
+    auto const self = shared_from_this();
+    order_->call([self, made = std::move(made)]() mutable { made.make(*self->order_); });
+}
+
+// --- handlers for other contexts -----------------------------------------------------------------
+
+// A context for which handlers wait is being destroyed, and its handlers with it. Before that, the
+// device must stop using the memory that they own. So the connection is shut down now, on its own
+// thread, which continues to run.
+void connection_core::host_is_going() noexcept {
+    if (thread_->has_ended() || thread_->is_this_thread()) return shut_down_as_guest();
+    std::promise<void> done;
+    asio::post(thread_->context(), [this, &done] {
+        shut_down_as_guest();
+        done.set_value();
+    });
+    done.get_future().wait();
+}
+
+void connection_core::shut_down_as_guest() noexcept {
+    if (seen([this] { return is_shut_down_; })) return;
+    service_.remove(this);
+    shut_down();
+}
+
+void connection_core::become_guest(asio::execution_context& host) {
+    if (thread_ == nullptr) return;
+    host_ = &host;
+    if (&host == &progress::context_of(executor_)) return;
+    asio::use_service<progress::guests>(host).add(std::shared_ptr<progress::guest>{
+        shared_from_this(), this});
+}
+
+// --- liveness ------------------------------------------------------------------------------------
+
+machines::liveness::sample connection_core::sample() const noexcept {
+    return {data_.is_sending(), data_.oldest_send(), data_.completed()};
+}
+
+void connection_core::arm_liveness() {
+    if (!life_.is_open() || !(liveness_.looks_always() || data_.is_sending())) return;
+    is_armed_ = true;
+    if (!liveness_.looks()) return;
+    liveness_.begin(sample());
+    arm(liveness_.period());
+}
+
+void connection_core::tick() {
+    is_armed_ = liveness_.looks_always() || data_.is_sending();
+    if (!is_armed_) return;
+    auto const give_up = [this](errc why) {
+        resume({happening::broken, why, 0, close_reason::timed_out});
+    };
+    switch (liveness_.tick(sample())) {
+    case machines::liveness::action::stalled: return give_up(errc::stalled);
+    case machines::liveness::action::idle: return give_up(errc::idle);
+    case machines::liveness::action::send_keepalive: send_keepalive(); break;
+    case machines::liveness::action::kick_send_queue:
+        if (link_.domain()->on().forgets_posted_work()) link_.queue_pair().kick_send_queue();
+        break;
+    case machines::liveness::action::none: break;
+    }
+    if (life_.is_live()) arm(liveness_.period());
+}
+
+// A write of zero bytes: the peer's device acknowledges it, the peer's program does not see it, and
+// no key is checked. Source: InfiniBand specification, C9-88.
+void connection_core::send_keepalive() {
+    work_request nothing;
+    nothing.kind = operation_kind::write;
+    errc const refused = data_.start({&nothing, 1}, turn::now, [this](operation& op) {
+        // With a handler, so that the work request is signaled.
+        op.emplace<bytes_result>([](error_code, std::size_t) {}, executor_);
+    });
+    if (refused != errc{}) return;
+    ++keepalives_sent_;
+    post_queued();
+}
+
+void connection_core::set_keepalive_interval(std::chrono::milliseconds interval) noexcept {
+    entry const inside{*this};
+    if (is_shut_down_) return;
+    liveness_options const& limits = options_.liveness;
+    liveness_ = machines::liveness{{limits.stall_timeout, interval, limits.idle_timeout}};
+    is_armed_ = false;
+    // Before the connection is open, the timer runs the deadlines of the setup.
+    if (!life_.is_open()) return;
+    link_.disarm();
+    arm_liveness();
+}
+
+}  // namespace rcverbs::detail

@@ -1,0 +1,29 @@
+// detailed_error.hpp — an exception whose what() includes a remedy.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include <rcverbs/error.hpp>
+
+namespace rcverbs::detail {
+
+class detailed_error final : public boost::system::system_error {
+public:
+    detailed_error(error_code const& ec, std::string text)
+        : boost::system::system_error{ec},
+          text_{std::move(text)} {}
+    char const* what() const noexcept override { return text_.c_str(); }
+
+private:
+    std::string text_;
+};
+
+/// The remedy for ENOMEM from registering memory or creating a queue: names the limit on locked
+/// memory and the amount in use. Empty for other errors.
+std::string memory_remedy(error_code const& ec);
+
+/// Throws a detailed_error for a failure to register `size_bytes`.
+[[noreturn]] void throw_registration_failure(error_code const& ec, std::size_t size_bytes);
+
+}  // namespace rcverbs::detail

@@ -1,0 +1,83 @@
+// option_check.hpp — checks options against ranges; names the first violation, value and range.
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <ratio>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "error/detailed_error.hpp"
+
+namespace rcverbs::detail {
+
+class option_check {
+public:
+    /// Checks fields of the struct named `of`.
+    explicit option_check(char const* of) noexcept : of_{of} {}
+
+    /// Requires a value from `least` to `most`.
+    template <class T>
+    option_check& within(
+        char const* field, T value, std::type_identity_t<T> least, std::type_identity_t<T> most
+    ) {
+        if (value < least || value > most)
+            refuse(field, text(value), "not " + text(least) + " to " + text(most));
+        return *this;
+    }
+    /// Requires `least` or more.
+    template <class T>
+    option_check& from(char const* field, T value, std::type_identity_t<T> least) {
+        if (value < least) refuse(field, text(value), "not " + text(least) + " or more");
+        return *this;
+    }
+    /// Requires that a choice is compatible with the other options.
+    option_check& that(bool holds, char const* field, char const* why_not) {
+        if (!holds) refuse(field, "", why_not);
+        return *this;
+    }
+    /// Takes over the problem of a nested options struct; empty if it has none.
+    option_check& inside(std::string problem) {
+        if (problem_.empty()) problem_ = std::move(problem);
+        return *this;
+    }
+
+    /// The first violation; empty if there is none.
+    std::string const& problem() const noexcept { return problem_; }
+
+private:
+    template <std::integral T>
+    static std::string text(T value) {
+        return std::to_string(value);
+    }
+    static std::string text(double value) {
+        std::string const digits = std::to_string(value);
+        return digits.substr(0, digits.find('.') + 3);
+    }
+    template <class Period>
+    static std::string text(std::chrono::duration<std::int64_t, Period> value) {
+        if constexpr (std::is_same_v<Period, std::milli>) return text(value.count()) + " ms";
+        else return text(std::chrono::nanoseconds{value}.count()) + " ns";
+    }
+
+    void refuse(char const* field, std::string const& value, std::string const& range) {
+        if (!problem_.empty()) return;
+        problem_ =
+            std::string{of_} + "::" + field + (value.empty() ? " " : " is " + value + ", ") + range;
+    }
+
+    char const* of_;
+    std::string problem_;
+};
+
+/// Throws errc::invalid_option if there is a problem; the text names it.
+inline void throw_if_refused(std::string const& problem) {
+    if (problem.empty()) return;
+    error_code const ec = errc::invalid_option;
+    throw detailed_error{
+        ec, ec.message() + ": " + problem + " [rcverbs:" + std::to_string(ec.value()) + ']'};
+}
+
+}  // namespace rcverbs::detail

@@ -1,0 +1,285 @@
+// lending.hpp — lends numbered things, one holder at a time, to callers in the order of their calls:
+// asynchronous ones and threads that block. Base of slot_pool_core and window_pool_core.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/asio/post.hpp>
+
+#include <condition_variable>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <rcverbs/detail/lender.hpp>
+#include <rcverbs/runs_on.hpp>
+
+#include "connection/deferred_completions.hpp"
+#include "connection/io_object_service.hpp"
+#include "progress/executors.hpp"
+
+namespace rcverbs::detail {
+
+/// `Lease` is movable, tells is_valid(), and has disarm(), which makes it forget what it holds.
+template <class Lease>
+class lending : public std::enable_shared_from_this<lending<Lease>>, public io_object {
+public:
+    void start_acquire(lease_handler<Lease> handler) {
+        // Declared before the lock: a handler is never destroyed under it.
+        auto const what = std::make_shared<delivery>();
+        guard lock{mutex_};
+        what->handler = {std::move(handler), executor_};
+        std::uint64_t const serial = ++serial_;
+        bool const is_refused = is_closed_;
+        if (!is_refused) {
+            auto slot = what->handler.slot();
+            if (slot.is_connected()) {
+                slot.assign([weak = this->weak_from_this(),
+                             serial](boost::asio::cancellation_type type) {
+                    auto const self = weak.lock();
+                    if (self != nullptr && type != boost::asio::cancellation_type::none)
+                        self->cancel(serial);
+                });
+            }
+            waiters_.push_back(asynchronous{serial, what});
+        }
+        lock.unlock();
+        if (is_refused) {
+            static_cast<void>(deliver(what, boost::asio::error::operation_aborted));
+        } else {
+            serve();
+        }
+    }
+
+    Lease try_acquire() noexcept {
+        guard const lock{mutex_};
+        if (is_closed_ || free_.empty() || !waiters_.empty()) return {};
+        std::uint32_t const index = free_.back();
+        free_.pop_back();
+        return lend(index);
+    }
+
+    Lease acquire(error_code& ec) {
+        blocked self;
+        guard lock{mutex_};
+        if (!is_closed_) {
+            waiters_.emplace_back(&self);
+            lock.unlock();
+            serve();
+            lock.lock();
+            self.wakes.wait(lock, [&] { return self.is_done; });
+        }
+        if (!self.lease.is_valid()) ec = boost::asio::error::operation_aborted;
+        return std::move(self.lease);
+    }
+
+    void give_back(std::uint32_t index) noexcept {
+        {
+            guard const lock{mutex_};
+            free_.push_back(index);  // there is room for all
+        }
+        serve();
+    }
+
+    void cancel() noexcept {
+        std::list<waiter> taken;
+        {
+            guard const lock{mutex_};
+            taken.swap(waiters_);
+        }
+        abort(std::move(taken));
+    }
+
+    void close() noexcept {
+        {
+            guard const lock{mutex_};
+            is_closed_ = true;
+        }
+        cancel();
+    }
+
+    std::uint32_t free_count() const noexcept {
+        guard const lock{mutex_};
+        return static_cast<std::uint32_t>(free_.size());
+    }
+    std::size_t waiting_count() const noexcept {
+        guard const lock{mutex_};
+        return waiters_.size();
+    }
+
+protected:
+    lending(place const& where, std::uint32_t count)
+        : thread_{progress::thread_of(where.executor)},
+          service_{io_object_service::of(where.executor)},
+          executor_{where.executor},
+          free_(count) {
+        // The first is lent first.
+        std::iota(free_.rbegin(), free_.rend(), 0U);
+    }
+    ~lending() {
+        if (!is_shut_down_) service_.remove(this);
+    }
+    /// Call it once the object is complete.
+    void join_service() { service_.add(this->shared_from_this()); }
+
+private:
+    using guard = std::unique_lock<std::mutex>;
+
+    // A handler that waits, and the lease that it gets.
+    struct delivery {
+        waiting_handler<error_code, Lease> handler;
+        Lease lease;
+    };
+    struct asynchronous {
+        std::uint64_t serial = 0;
+        std::shared_ptr<delivery> what;
+    };
+    // A thread that waits.
+    struct blocked {
+        std::condition_variable wakes;
+        Lease lease;
+        bool is_done = false;
+    };
+    using waiter = std::variant<asynchronous, blocked*>;
+
+    virtual Lease lend(std::uint32_t index) noexcept = 0;
+
+    // Handlers are destroyed uncalled, as Asio does with its own; threads wake.
+    void shut_down() noexcept override {
+        std::list<waiter> dropped;
+        boost::asio::any_io_executor gone;
+        {
+            guard const lock{mutex_};
+            is_closed_ = true;
+            is_shut_down_ = true;
+            dropped.swap(waiters_);
+            gone.swap(executor_);
+        }
+        abort(std::move(dropped));
+    }
+
+    // Gives what is free to waiters, in their order. A handler is never called from here: this may
+    // be a destructor of the program's.
+    void serve() noexcept {
+        for (;;) {
+            guard lock{mutex_};
+            if (free_.empty() || waiters_.empty()) return;
+            std::uint32_t const index = free_.back();
+            free_.pop_back();
+            // Spliced, here and below, because that allocates nothing.
+            std::list<waiter> first;
+            first.splice(first.begin(), waiters_, waiters_.begin());
+            if (auto* const thread = std::get_if<blocked*>(&first.front())) {
+                (*thread)->lease = lend(index);
+                (*thread)->is_done = true;
+                // Under the lock: the thread's stack is gone soon after it wakes.
+                (*thread)->wakes.notify_one();
+                continue;
+            }
+            auto const& what = std::get<asynchronous>(first.front()).what;
+            what->lease = lend(index);
+            lock.unlock();
+            if (deliver(what, {})) continue;
+            // No memory to post the handler: its turn comes with the next return.
+            lock.lock();
+            what->lease.disarm();
+            free_.push_back(index);
+            waiters_.splice(waiters_.begin(), first);
+            return;
+        }
+    }
+
+    // False if there was no memory to post a handler; then `what` is unchanged.
+    bool deliver(std::shared_ptr<delivery> const& what, error_code ec) noexcept {
+        boost::asio::any_io_executor executor;
+        {
+            guard const lock{mutex_};
+            executor = executor_;
+        }
+        if (!executor) return true;  // its context is gone, and the handler with it
+        try {
+            boost::asio::post(executor, [what, ec] { what->handler(ec, std::move(what->lease)); });
+            return true;
+        } catch (...) {
+            return false;
+        }
+    }
+
+    // A handler for which there is no memory is destroyed uncalled.
+    void abort(std::list<waiter> all) noexcept {
+        for (waiter& one : all) {
+            if (auto* const thread = std::get_if<blocked*>(&one)) {
+                guard const lock{mutex_};
+                (*thread)->is_done = true;
+                (*thread)->wakes.notify_one();
+            } else {
+                static_cast<void>(
+                    deliver(std::get<asynchronous>(one).what, boost::asio::error::operation_aborted)
+                );
+            }
+        }
+    }
+
+    void cancel(std::uint64_t serial) noexcept {
+        std::list<waiter> taken;
+        {
+            guard const lock{mutex_};
+            for (auto i = waiters_.begin(); i != waiters_.end(); ++i) {
+                auto const* const one = std::get_if<asynchronous>(&*i);
+                if (one == nullptr || one->serial != serial) continue;
+                taken.splice(taken.begin(), waiters_, i);
+                break;
+            }
+        }
+        abort(std::move(taken));
+    }
+
+    std::shared_ptr<progress::poller_thread> const thread_;
+    io_object_service& service_;
+
+    mutable std::mutex mutex_;
+    boost::asio::any_io_executor executor_;  // empty once its context is destroyed
+    std::vector<std::uint32_t> free_;
+    std::list<waiter> waiters_;
+    std::uint64_t serial_ = 0;
+    bool is_closed_ = false;
+    bool is_shut_down_ = false;
+};
+
+// The calls from the header. Each pool instantiates them.
+
+template <class Lease>
+void lending_calls<Lease>::start_acquire(lending<Lease>& from, lease_handler<Lease> handler) {
+    from.start_acquire(std::move(handler));
+}
+template <class Lease>
+Lease lending_calls<Lease>::try_acquire(lending<Lease>& from) noexcept {
+    return from.try_acquire();
+}
+template <class Lease>
+Lease lending_calls<Lease>::acquire(lending<Lease>& from, error_code& ec) {
+    return from.acquire(ec);
+}
+template <class Lease>
+void lending_calls<Lease>::cancel(lending<Lease>& from) noexcept {
+    from.cancel();
+}
+template <class Lease>
+void lending_calls<Lease>::close(lending<Lease>& from) noexcept {
+    from.close();
+}
+template <class Lease>
+std::uint32_t lending_calls<Lease>::free_count(lending<Lease> const& from) noexcept {
+    return from.free_count();
+}
+template <class Lease>
+std::size_t lending_calls<Lease>::waiting_count(lending<Lease> const& from) noexcept {
+    return from.waiting_count();
+}
+
+}  // namespace rcverbs::detail

@@ -1,0 +1,139 @@
+#include <rcverbs/request_channel.hpp>
+
+#include <utility>
+
+#include "error/option_check.hpp"
+#include "messages/request_core.hpp"
+
+namespace rcverbs::detail {
+
+// --- the duty to answer --------------------------------------------------------------------------
+
+responder::responder() noexcept = default;
+responder::responder(std::shared_ptr<request_core> core, std::uint16_t id) noexcept
+    : core_{std::move(core)},
+      id_{id},
+      is_open_{true} {}
+responder::responder(responder&& other) noexcept
+    : core_{std::move(other.core_)},
+      id_{other.id_},
+      is_open_{std::exchange(other.is_open_, false)} {}
+
+responder& responder::operator=(responder&& other) noexcept {
+    if (this != &other) {
+        drop();
+        core_ = std::move(other.core_);
+        id_ = other.id_;
+        is_open_ = std::exchange(other.is_open_, false);
+    }
+    return *this;
+}
+
+responder::~responder() { drop(); }
+
+void responder::drop() noexcept {
+    if (std::exchange(is_open_, false)) core_->drop(id_);
+}
+
+bool responder::is_cancelled() const noexcept { return is_open_ && core_->is_cancelled(id_); }
+
+responder responder::hand_over(bool is_wanted) noexcept {
+    responder given;
+    given.core_ = core_;
+    given.id_ = id_;
+    if (is_wanted) given.is_open_ = std::exchange(is_open_, false);
+    return given;
+}
+
+template <class Body>
+void responder::answer(std::uint32_t status, Body const& body, control_handler handler) {
+    if (std::exchange(is_open_, false)) core_->answer(id_, status, body, std::move(handler));
+    else core_->refuse(std::move(handler));
+}
+void responder::start(
+    std::uint32_t status, std::span<std::byte const> body, control_handler handler
+) {
+    answer(status, body, std::move(handler));
+}
+void responder::start(std::uint32_t status, local_slices const& body, control_handler handler) {
+    answer(status, body, std::move(handler));
+}
+
+// --- calls from the header -----------------------------------------------------------------------
+
+using core_ptr = request_calls::core_ptr;
+
+core_ptr request_calls::make(connection over, request_channel_options const& options) {
+    constexpr std::chrono::milliseconds least{1};
+    option_check check{"request_channel_options"};
+    check.inside(problem_of(options.messages))
+        .within("requests", options.requests, 1, 65535)
+        .from("deadline", options.deadline, least)
+        .from("withdraw_deadline", options.withdraw_deadline, least);
+    throw_if_refused(check.problem());
+    return request_core::make(std::move(over), options);
+}
+
+connection_options request_calls::needed(
+    request_channel_options const& options, connection_options base
+) {
+    return channel_calls::needed(options.messages, std::move(base));
+}
+
+void request_calls::start_connect(
+    core_ptr const& core,
+    endpoint const& peer,
+    std::vector<std::byte> greeting,
+    control_handler handler
+) {
+    core->connect(peer, std::move(greeting), std::move(handler));
+}
+void request_calls::start_accept(
+    core_ptr const& core, std::vector<std::byte> greeting, control_handler handler
+) {
+    core->accept(std::move(greeting), std::move(handler));
+}
+void request_calls::start_request(
+    core_ptr const& core,
+    std::uint32_t operation,
+    std::span<std::byte const> body,
+    request_options const& options,
+    reply_handler handler
+) {
+    core->send_request(operation, body, options, std::move(handler));
+}
+void request_calls::start_notify(
+    core_ptr const& core,
+    std::uint32_t operation,
+    std::span<std::byte const> body,
+    control_handler handler
+) {
+    core->send_notice(operation, body, std::move(handler));
+}
+void request_calls::start_next(core_ptr const& core, next_handler handler) {
+    core->next(std::move(handler));
+}
+void request_calls::start_fetch(
+    core_ptr const& core, message what, local_slices const& into, control_handler handler
+) {
+    core->messages().fetch(std::move(what), into, std::move(handler));
+}
+void request_calls::start_finish(core_ptr const& core, control_handler handler) {
+    core->finish(std::move(handler));
+}
+void request_calls::close(core_ptr const& core) noexcept { core->messages().close(); }
+std::vector<std::byte> request_calls::greeting(core_ptr const& core) {
+    return core->messages().greeting();
+}
+close_reason request_calls::reason(core_ptr const& core) { return core->messages().reason(); }
+failure request_calls::last_failure(core_ptr const& core) {
+    return core->messages().last_failure();
+}
+request_channel_statistics request_calls::statistics(core_ptr const& core) {
+    return core->statistics();
+}
+std::uint32_t request_calls::small_bytes_max(core_ptr const& core) noexcept {
+    return core->messages().small_bytes_max();
+}
+
+}  // namespace rcverbs::detail

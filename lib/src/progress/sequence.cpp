@@ -1,0 +1,146 @@
+#include "progress/sequence.hpp"
+
+#include <boost/asio/post.hpp>
+
+#include <new>
+
+namespace rcverbs::progress {
+
+// Asio frees the memory before it calls the handler, so that the handler can allocate it again.
+template <class T>
+struct sequence::slot_allocator {
+    using value_type = T;
+
+    explicit slot_allocator(sequence& s) noexcept : of{&s} {}
+    template <class U>
+    slot_allocator(slot_allocator<U> const& other) noexcept : of{other.of} {}
+
+    T* allocate(std::size_t n) {
+        if (!of->is_slot_taken_ && n * sizeof(T) <= of->slot_.size() &&
+            alignof(T) <= alignof(std::max_align_t)) {
+            of->is_slot_taken_ = true;
+            return reinterpret_cast<T*>(of->slot_.data());
+        }
+        return static_cast<T*>(::operator new (n * sizeof(T), std::align_val_t{alignof(T)}));
+    }
+    void deallocate(T* p, std::size_t) noexcept {
+        if (reinterpret_cast<std::byte*>(p) == of->slot_.data()) {
+            of->is_slot_taken_ = false;
+        } else {
+            ::operator delete (p, std::align_val_t{alignof(T)});
+        }
+    }
+    friend bool operator==(slot_allocator const&, slot_allocator const&) noexcept = default;
+
+    sequence* of;
+};
+
+// An execution context that is destroyed destroys the runner uncalled. The posted tasks will then
+// never run. They are cleaned up, because they may own objects that keep the sequence alive.
+struct sequence::runner {
+    using allocator_type = slot_allocator<void>;
+
+    std::shared_ptr<sequence> self;
+
+    explicit runner(std::shared_ptr<sequence> s) noexcept : self{std::move(s)} {}
+    runner(runner&&) noexcept = default;
+    ~runner() {
+        if (self != nullptr) self->abandon();
+    }
+
+    void operator()() {
+        std::shared_ptr<sequence> const running = std::move(self);
+        running->run();
+    }
+    allocator_type get_allocator() const noexcept { return allocator_type{*self}; }
+};
+
+void sequence::list::push_back(task& t) noexcept {
+    t.next_ = nullptr;
+    (last != nullptr ? last->next_ : first) = &t;
+    last = &t;
+}
+
+void sequence::list::push_front(list& other) noexcept {
+    if (other.first == nullptr) return;
+    other.last->next_ = first;
+    first = other.first;
+    if (last == nullptr) last = other.last;
+    other = {};
+}
+
+sequence::task* sequence::list::pop_front() noexcept {
+    task* const t = first;
+    if (t == nullptr) return nullptr;
+    first = t->next_;
+    if (first == nullptr) last = nullptr;
+    return t;
+}
+
+sequence::sequence(boost::asio::any_io_executor executor) : executor_{std::move(executor)} {
+    if (auto* const io = executor_.target<boost::asio::io_context::executor_type>())
+        concrete_ = *io;
+}
+
+sequence::~sequence() { abandon(); }
+
+void sequence::post(task& what) {
+    bool is_wanted = false;
+    {
+        light_lock const lock{mutex_};
+        is_wanted = !is_abandoned_;
+        if (is_wanted) {
+            posted_.push_back(what);
+            if (std::exchange(is_scheduled_, true)) return;
+        }
+    }
+    if (!is_wanted) return what.run(false);
+    schedule();
+}
+
+// At most one runner is queued or running.
+void sequence::schedule() {
+    if (concrete_) {
+        boost::asio::post(*concrete_, runner{shared_from_this()});
+    } else {
+        boost::asio::post(executor_, runner{shared_from_this()});
+    }
+}
+
+void sequence::run() {
+    struct running {
+        sequence& self;
+        list now;
+
+        // Also after an exception: the remaining tasks go first in the next run.
+        ~running() {
+            {
+                light_lock const lock{self.mutex_};
+                self.posted_.push_front(now);
+                if (self.posted_.first == nullptr || self.is_abandoned_) {
+                    self.is_scheduled_ = false;
+                    return;
+                }
+            }
+            self.schedule();
+        }
+    } r{*this, {}};
+    {
+        light_lock const lock{mutex_};
+        r.now = std::exchange(posted_, {});
+    }
+    while (task* const t = r.now.pop_front()) t->run(true);
+}
+
+void sequence::abandon() noexcept {
+    list left;
+    {
+        light_lock const lock{mutex_};
+        is_abandoned_ = true;
+        left = std::exchange(posted_, {});
+        executor_ = {};
+    }
+    while (task* const t = left.pop_front()) t->run(false);
+}
+
+}  // namespace rcverbs::progress

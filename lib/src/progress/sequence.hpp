@@ -1,0 +1,95 @@
+// sequence.hpp — runs an object's functions on an executor, in order and one at a time.
+//
+// Like Asio's strand, with any number of threads, but for functions that are posted again and
+// again: they are linked, not copied. If the executor is an io_context's own, the one handler that
+// the sequence has in its queue always uses the same memory. So polling allocates nothing.
+//
+// When the handler runs, it calls the functions posted so far. Functions posted meanwhile wait for
+// the next run, so that other handlers in the executor's queue can run. Any thread.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/io_context.hpp>
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "progress/light_mutex.hpp"
+
+namespace rcverbs::progress {
+
+class sequence : public std::enable_shared_from_this<sequence> {
+public:
+    /// A function that can be linked into the list.
+    class task {
+    public:
+        /// Runs the task, or only cleans it up if `is_wanted` is false. The function may post the
+        /// task again.
+        virtual void run(bool is_wanted) = 0;
+
+    protected:
+        ~task() = default;
+
+    private:
+        friend class sequence;
+        task* next_ = nullptr;
+    };
+
+    explicit sequence(boost::asio::any_io_executor executor);
+    ~sequence();
+
+    /// REQUIRES: the task is not posted.
+    void post(task& what);
+    /// Posts any function, in memory of its own.
+    template <class Function>
+    void call(Function&& function) {
+        post(*new owned<std::decay_t<Function>>{std::forward<Function>(function)});
+    }
+
+    /// Cleans up the posted tasks without running them, and releases the executor. REQUIRES: no
+    /// thread runs the sequence any more.
+    void abandon() noexcept;
+
+private:
+    template <class Function>
+    struct owned final : task {
+        Function function;
+        explicit owned(Function&& f) : function{std::move(f)} {}
+        explicit owned(Function const& f) : function{f} {}
+
+        void run(bool is_wanted) override {
+            std::unique_ptr<owned> const self{this};
+            if (is_wanted) function();
+        }
+    };
+    struct list {
+        task* first = nullptr;
+        task* last = nullptr;
+
+        void push_back(task& t) noexcept;
+        void push_front(list& other) noexcept;
+        task* pop_front() noexcept;
+    };
+    // Allocates the handler in the executor's queue from slot_; there is one such handler at a
+    // time.
+    template <class T>
+    struct slot_allocator;
+    struct runner;
+
+    void schedule();
+    void run();
+
+    boost::asio::any_io_executor executor_;
+    std::optional<boost::asio::io_context::executor_type> concrete_;
+    light_mutex mutex_;
+    list posted_;
+    bool is_scheduled_ = false;
+    bool is_abandoned_ = false;
+    bool is_slot_taken_ = false;
+    alignas(std::max_align_t) std::array<std::byte, 128> slot_;
+};
+
+}  // namespace rcverbs::progress

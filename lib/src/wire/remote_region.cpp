@@ -1,0 +1,47 @@
+#include <rcverbs/remote_region.hpp>
+
+#include <cstdint>
+
+#include "wire/bytes.hpp"
+
+namespace rcverbs {
+
+namespace {
+
+constexpr std::uint32_t known_rights = 0xF;
+
+}  // namespace
+
+std::array<std::byte, remote_region::encoded_bytes> remote_region::encode() const noexcept {
+    std::array<std::byte, encoded_bytes> out;
+    wire::writer w{out};
+    w.put(address_);
+    w.put(size_bytes_);
+    w.put(key_.value);
+    w.put(static_cast<std::uint32_t>(rights_));
+    return out;
+}
+
+remote_region remote_region::decode(std::span<std::byte const> in, error_code& ec) noexcept {
+    wire::reader r{in};
+    auto const address = r.get<std::uint64_t>();
+    auto const size = r.get<std::uint64_t>();
+    remote_key const key{r.get<std::uint32_t>()};
+    auto const rights = r.get<std::uint32_t>();
+    ec.clear();
+    // A range that wraps around the address space would make every later bounds check worthless.
+    if (r.too_short() || (rights & ~known_rights) != 0 || size > UINT64_MAX - address) {
+        ec = errc::malformed_message;
+        return {};
+    }
+    return {address, size, key, static_cast<access_flags>(rights)};
+}
+
+remote_region remote_region::decode(std::span<std::byte const> in) {
+    error_code ec;
+    remote_region const region = decode(in, ec);
+    if (ec) throw boost::system::system_error{ec, "remote_region"};
+    return region;
+}
+
+}  // namespace rcverbs

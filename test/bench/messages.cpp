@@ -1,0 +1,295 @@
+// messages_bench — messages over a message_channel, or over a TCP socket: their rate, or how long one
+// takes.
+//
+//     messages_bench server channel ADDRESS
+//     messages_bench client channel ADDRESS PORT --size 64 --count 10000 --depth 64
+//
+// The server prints "listens on PORT", serves one client and ends. The client prints its figures as
+// JSON: messages per second; or, with --latency, half of the time of a message and its answer, in
+// microseconds. Both sides start operations from handlers, on one thread.
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <rcverbs/rcverbs.hpp>
+
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using clock_type = std::chrono::steady_clock;
+using rcverbs::error_code;
+
+struct options {
+    std::string address;
+    std::uint16_t port = 0;
+    std::size_t size = 64;
+    std::size_t count = 10000;
+    std::size_t depth = 64;
+    bool is_latency = false;
+};
+
+void check(error_code ec) {
+    if (ec) throw boost::system::system_error{ec};
+}
+
+// A channel whose messages are all of one size. Large ones are sent from registered memory and
+// fetched into it.
+class channel_link {
+public:
+    explicit channel_link(asio::io_context& io, options const& o) : io_{io}, options_{o} {}
+
+    void listen(std::function<void()> then) {
+        door_ = rcverbs::acceptor{io_, {options_.address, 0}};
+        std::printf("listens on %u\n", unsigned{door_.local_endpoint().port()});
+        door_.async_get_request([this, then](error_code ec, rcverbs::connection_request r) {
+            check(ec);
+            rcverbs::connection over{
+                io_, std::move(r), rcverbs::message_channel::needed({}, base())};
+            channel_ = rcverbs::message_channel{std::move(over)};
+            door_.close();
+            channel_.async_accept([this, then](error_code failed) { start(failed, then); });
+        });
+    }
+    void connect(std::function<void()> then) {
+        rcverbs::connection over{io_, rcverbs::message_channel::needed({}, base())};
+        channel_ = rcverbs::message_channel{std::move(over)};
+        channel_.async_connect({options_.address, options_.port}, [this, then](error_code ec) {
+            start(ec, then);
+        });
+    }
+
+    template <class Handler>
+    void send(Handler then) {
+        channel_.async_send(memory_.slice(0, options_.size), 0, std::move(then));
+    }
+    template <class Handler>
+    void receive(Handler then) {
+        channel_.async_receive([this, then](error_code ec, rcverbs::message m) mutable {
+            check(ec);
+            if (!m.is_large()) {
+                m.release();
+                return then(error_code{});
+            }
+            channel_.async_fetch(std::move(m), memory_.slice(0, options_.size), then);
+        });
+    }
+    void finish() { channel_.async_finish(check); }
+    static constexpr bool sends_overlap = true;
+
+private:
+    static rcverbs::connection_options base() {
+        rcverbs::connection_options o;
+        o.polling.mode = rcverbs::poll_mode::event;
+        o.queue_pair.inline_bytes_max = 220;  // as perftest does when it measures latency
+        return o;
+    }
+    void start(error_code ec, std::function<void()> const& then) {
+        check(ec);
+        memory_ = rcverbs::buffer{
+            channel_.next_layer().domain(),
+            options_.size,
+            rcverbs::access_flags::local_write | rcverbs::access_flags::remote_read};
+        then();
+    }
+
+    asio::io_context& io_;
+    options const& options_;
+    rcverbs::acceptor door_;
+    rcverbs::message_channel channel_;
+    rcverbs::buffer memory_;
+};
+
+// The same over a socket, which has one write at a time.
+class tcp_link {
+public:
+    explicit tcp_link(asio::io_context& io, options const& o)
+        : door_{io},
+          socket_{io},
+          options_{o},
+          out_(o.size),
+          in_(o.size) {}
+
+    void listen(std::function<void()> then) {
+        tcp::endpoint const here{asio::ip::make_address(options_.address), 0};
+        door_ = tcp::acceptor{door_.get_executor(), here};
+        std::printf("listens on %u\n", unsigned{door_.local_endpoint().port()});
+        door_.async_accept([this, then](error_code ec, tcp::socket s) {
+            check(ec);
+            socket_ = std::move(s);
+            start(then);
+        });
+    }
+    void connect(std::function<void()> then) {
+        tcp::endpoint const peer{asio::ip::make_address(options_.address), options_.port};
+        socket_.async_connect(peer, [this, then](error_code ec) {
+            check(ec);
+            start(then);
+        });
+    }
+
+    template <class Handler>
+    void send(Handler then) {
+        asio::async_write(socket_, asio::buffer(out_), [then](error_code ec, std::size_t) mutable {
+            then(ec);
+        });
+    }
+    template <class Handler>
+    void receive(Handler then) {
+        asio::async_read(socket_, asio::buffer(in_), [then](error_code ec, std::size_t) mutable {
+            then(ec);
+        });
+    }
+    void finish() { socket_.close(); }
+    static constexpr bool sends_overlap = false;
+
+private:
+    void start(std::function<void()> const& then) {
+        socket_.set_option(tcp::no_delay{true});
+        then();
+    }
+
+    tcp::acceptor door_;
+    tcp::socket socket_;
+    options const& options_;
+    std::vector<std::byte> out_;
+    std::vector<std::byte> in_;
+};
+
+// Receives all messages; answers each, or the last.
+template <class Link>
+class server {
+public:
+    server(Link& link, options const& o) : link_{link}, options_{o} {}
+
+    void run() {
+        // More than one, so that large ones can be fetched at a time.
+        std::size_t const waiting = options_.is_latency || !Link::sends_overlap
+                                        ? 1
+                                        : std::min<std::size_t>(8, options_.count);
+        for (std::size_t i = 0; i < waiting; ++i) receive();
+    }
+
+private:
+    void receive() {
+        if (asked_ == options_.count) return;
+        ++asked_;
+        link_.receive([this](error_code ec) {
+            check(ec);
+            ++received_;
+            if (options_.is_latency || received_ == options_.count)
+                link_.send([this](error_code failed) {
+                    check(failed);
+                    if (received_ == options_.count) link_.finish();
+                });
+            receive();
+        });
+    }
+
+    Link& link_;
+    options const& options_;
+    std::size_t asked_ = 0;
+    std::size_t received_ = 0;
+};
+
+template <class Link>
+class client {
+public:
+    client(Link& link, options const& o) : link_{link}, options_{o} {}
+
+    void run() {
+        began_ = clock_type::now();
+        if (options_.is_latency) return ask();
+        std::size_t const depth = Link::sends_overlap ? options_.depth : 1;
+        for (std::size_t i = 0; i < std::min(depth, options_.count); ++i) send();
+        // The answer to the last.
+        link_.receive([this](error_code ec) {
+            check(ec);
+            std::chrono::duration<double> const took = clock_type::now() - began_;
+            std::printf("{\"rate\": %.3f}\n", static_cast<double>(options_.count) / took.count());
+            link_.finish();
+        });
+    }
+
+private:
+    void send() {
+        ++sent_;
+        link_.send([this](error_code ec) {
+            check(ec);
+            if (sent_ < options_.count) send();
+        });
+    }
+    void ask() {
+        auto const start = clock_type::now();
+        link_.send(check);
+        link_.receive([this, start](error_code ec) {
+            check(ec);
+            std::chrono::duration<double, std::micro> const took = clock_type::now() - start;
+            halves_.push_back(took.count() / 2);
+            if (halves_.size() < options_.count) return ask();
+            std::ranges::sort(halves_);
+            std::printf(
+                "{\"median\": %.3f, \"p99\": %.3f}\n",
+                halves_[halves_.size() / 2],
+                halves_[halves_.size() * 99 / 100]
+            );
+            link_.finish();
+        });
+    }
+
+    Link& link_;
+    options const& options_;
+    std::size_t sent_ = 0;
+    clock_type::time_point began_;
+    std::vector<double> halves_;
+};
+
+template <class Link>
+void run(bool is_server, options const& o) {
+    asio::io_context io{1};
+    Link link{io, o};
+    server<Link> serving{link, o};
+    client<Link> asking{link, o};
+    if (is_server) link.listen([&] { serving.run(); });
+    else link.connect([&] { asking.run(); });
+    io.run();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    options o;
+    std::string role;
+    std::string transport;
+    CLI::App app{"Measures messages over a message_channel, or over a TCP socket."};
+    app.add_option("role", role)->required()->check(CLI::IsMember({"server", "client"}));
+    app.add_option("transport", transport)->required()->check(CLI::IsMember({"channel", "tcp"}));
+    app.add_option("address", o.address, "of the server")->required();
+    app.add_option("port", o.port, "of the server");
+    app.add_option("--size", o.size, "bytes of a message")->check(CLI::Range(1, 1 << 30));
+    app.add_option("--count", o.count, "messages")->check(CLI::PositiveNumber);
+    app.add_option("--depth", o.depth, "messages on their way")->check(CLI::PositiveNumber);
+    app.add_flag("--latency", o.is_latency, "each message is answered before the next");
+    CLI11_PARSE(app, argc, argv);
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);
+    try {
+        if (transport == "tcp") run<tcp_link>(role == "server", o);
+        else run<channel_link>(role == "server", o);
+    } catch (std::exception const& e) {
+        std::fprintf(stderr, "%s\n", e.what());
+        return 1;
+    }
+}

@@ -1,0 +1,131 @@
+// channel_fixture.hpp — what tests of message channels and request channels share: messages, and
+// peers that send what they like.
+#pragma once
+
+#include <boost/asio/steady_timer.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/fixture.hpp"
+
+namespace test {
+
+inline std::vector<std::byte> bytes_of(std::string const& text) {
+    auto const bytes = std::as_bytes(std::span{text});
+    return {bytes.begin(), bytes.end()};
+}
+inline std::string text_of(std::span<std::byte const> bytes) {
+    return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
+}
+
+/// What is in a message of this size and number, so that a receiver can check it.
+inline std::vector<std::byte> pattern(std::size_t size, std::uint64_t number) {
+    std::vector<std::byte> bytes(size);
+    std::mt19937_64 random{number};
+    for (std::byte& b : bytes) b = static_cast<std::byte>(random());
+    return bytes;
+}
+
+inline asio::awaitable<void> pause(asio::io_context& io, std::chrono::milliseconds time) {
+    asio::steady_timer timer{io, time};
+    co_await timer.async_wait(asio::use_awaitable);
+}
+
+// --- hostile peers -------------------------------------------------------------------------------
+
+inline void put(std::vector<std::byte>& to, std::uint64_t value, std::size_t bytes) {
+    for (std::size_t i = bytes; i-- > 0;) to.push_back(static_cast<std::byte>(value >> (8 * i)));
+}
+
+/// A message of a channel, as its format says, or not.
+struct forged {
+    char const* what;
+    std::uint8_t type = 1;
+    std::uint8_t credits_taken = 0;
+    std::uint16_t given_back = 0;
+    std::uint32_t count = 0;
+    std::uint64_t tag = 0;
+    std::size_t more = 0;
+
+    std::vector<std::byte> bytes() const {
+        std::vector<std::byte> b;
+        put(b, type, 1);
+        put(b, credits_taken, 1);
+        put(b, given_back, 2);
+        put(b, count, 4);
+        put(b, tag, 8);
+        b.resize(b.size() + more);
+        return b;
+    }
+};
+
+/// The hello of a channel of mode 3 with 8 receives of 512 bytes.
+///
+/// @param requests  Of a request channel; else 0.
+inline std::vector<std::byte> forged_hello(std::uint16_t requests = 0) {
+    auto h = bytes_of("RCVC");
+    put(h, 1, 2);
+    put(h, 0, 2);
+    put(h, 3, 4);
+    put(h, 512, 4);
+    put(h, 8, 2);
+    put(h, 0, 2);
+    put(h, requests, 2);
+    put(h, 0, 2);
+    return h;
+}
+
+/// A server's channel whose peer is a bare connection that has sent a proper hello.
+template <class Channel>
+struct hostile_ends {
+    explicit hostile_ends(asio::io_context& io) : door{io, {device_address(), 0}}, peer{io} {}
+
+    rcverbs::acceptor door;
+    rcverbs::connection peer;
+    Channel server;
+    rcverbs::buffer memory;  // of the peer
+};
+
+/// @param options  Of the server's channel: mode 3, 8 receives of 512 bytes.
+template <class Channel>
+asio::awaitable<void> meet_hostile(
+    asio::io_context& io,
+    hostile_ends<Channel>& e,
+    typename Channel::options_type options,
+    std::uint16_t requests = 0
+) {
+    using namespace rcverbs;
+    auto const answer = [&]() -> asio::awaitable<void> {
+        connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
+        connection_options base;
+        base.queue_pair.rnr_retry_count = 0;
+        e.server =
+            Channel{connection{io, std::move(asked), Channel::needed(options, base)}, options};
+        co_await e.server.async_accept(asio::use_awaitable);
+    };
+    auto const visit = [&]() -> asio::awaitable<void> {
+        co_await e.peer.async_resolve(e.door.local_endpoint(), asio::use_awaitable);
+        e.memory = buffer{e.peer.domain(), 16384, access_flags::local_write};
+        for (std::size_t i = 0; i < 8; ++i)
+            e.peer.async_receive(
+                e.memory.slice(8192 + 512 * i, 512), [](error_code const&, receive_result) {}
+            );
+        auto const hello = forged_hello(requests);
+        co_await e.peer.async_establish(hello, asio::use_awaitable);
+    };
+    co_await (answer() && visit());
+}
+
+template <class Channel>
+asio::awaitable<error_code> send(hostile_ends<Channel>& e, std::vector<std::byte> bytes) {
+    std::ranges::copy(bytes, e.memory.bytes().begin());
+    auto [ec, size] = co_await e.peer.async_send(e.memory.slice(0, bytes.size()), awaiting);
+    co_return ec;
+}
+
+}  // namespace test

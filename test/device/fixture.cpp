@@ -1,0 +1,63 @@
+// Compiled once: each coroutine with a distinct type passed to Asio costs a quarter of a second of
+// compile time.
+#include "device/fixture.hpp"
+
+namespace test {
+
+void run(asio::io_context& io, test_body test) {
+    std::exception_ptr failed;
+    asio::co_spawn(io, std::move(test), [&](std::exception_ptr e) {
+        failed = e;
+        if (e) io.stop();
+    });
+    io.run();
+    if (failed) std::rethrow_exception(failed);
+}
+
+asio::awaitable<pair> connect(
+    home client_at,
+    home server_at,
+    rcverbs::connection_options client,
+    rcverbs::connection_options server
+) {
+    rcverbs::acceptor_options options;
+    options.connection = std::move(server);
+    rcverbs::acceptor acceptor{server_at, {device_address(), 0}, options};
+    rcverbs::connection active{client_at, std::move(client)};
+    rcverbs::connection passive = co_await (
+        acceptor.async_accept(asio::use_awaitable) &&
+        active.async_connect(acceptor.local_endpoint(), asio::use_awaitable)
+    );
+    co_return pair{std::move(active), std::move(passive)};
+}
+
+asio::awaitable<void> disconnect(pair& p) {
+    co_await (
+        p.client.async_disconnect(asio::use_awaitable) &&
+        p.server.async_wait_disconnected(asio::use_awaitable)
+    );
+}
+
+asio::awaitable<rcverbs::connection> requested(
+    rcverbs::acceptor& a, rcverbs::connection_options options
+) {
+    rcverbs::connection_request request = co_await a.async_get_request(asio::use_awaitable);
+    co_return rcverbs::connection{a.get_executor(), std::move(request), std::move(options)};
+}
+
+asio::awaitable<rcverbs::session> accept_session(
+    rcverbs::acceptor& a,
+    rcverbs::session_options options,
+    std::optional<home> at,
+    rcverbs::connection_options connection
+) {
+    rcverbs::connection_request request = co_await a.async_get_request(asio::use_awaitable);
+    rcverbs::session s{
+        rcverbs::connection{
+            at ? *at : home{a.get_executor()}, std::move(request), std::move(connection)},
+        options};
+    co_await s.async_accept(asio::use_awaitable);
+    co_return s;
+}
+
+}  // namespace test

@@ -1,0 +1,219 @@
+// The interface besides data transfer: domains before connections, events, totals, cancelling, and
+// registered memory that sockets read into.
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/local/connect_pair.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+
+#include <optional>
+#include <vector>
+
+#include "device/fixture.hpp"
+#include "support/bytes.hpp"
+
+using namespace rcverbs;
+using namespace test;
+
+namespace {
+
+/// Connects `client`, and returns the acceptor's end.
+asio::awaitable<connection> accepted(acceptor& a, connection& client) {
+    co_return co_await (
+        a.async_accept(asio::use_awaitable) &&
+        client.async_connect(a.local_endpoint(), asio::use_awaitable)
+    );
+}
+
+}  // namespace
+
+TEST_CASE("a server registers its memory before it listens", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        protection_domain const domain = open_domain(io, {device_address(), 0});
+        CHECK(domain == open_domain(io, domain.device_name()));
+        buffer blocks{domain, 4096, access_flags::remote_read};
+        blocks.bytes()[4095] = std::byte{9};
+        acceptor_options options;
+        options.connection.placement.domain = domain;
+        acceptor a{io, {device_address(), 0}, options};
+        connection client{io};
+        connection server = co_await accepted(a, client);
+        CHECK(server.domain() == domain);
+        buffer into{client.domain(), 8, access_flags::local_write};
+        co_await client.async_read(
+            blocks.remote().slice(4088, 8), into.slice(), asio::use_awaitable
+        );
+        CHECK(into.bytes()[7] == std::byte{9});
+        co_await client.async_disconnect(asio::use_awaitable);
+        co_await server.async_wait_disconnected(asio::use_awaitable);
+    });
+}
+
+TEST_CASE("a domain of no device says why there is none", "[device]") {
+    asio::io_context io;
+    error_code ec;
+    CHECK_FALSE(open_domain(io, std::string{"no_such_device"}, ec).is_open());
+    CHECK(ec == errc::no_rdma_device);
+    CHECK_FALSE(open_domain(io, endpoint{}, ec).is_open());
+    CHECK(ec == errc::no_rdma_device);
+    CHECK_THROWS_AS(open_domain(io, std::string{"no_such_device"}), boost::system::system_error);
+    io.run();
+}
+
+TEST_CASE("cancel() takes back what waits and leaves what is posted", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        connection_options few;
+        few.queue_pair.send_queue_depth = few.queue_pair.receive_queue_depth = 4;
+        test::pair p = co_await connect(io, few, few);
+        buffer ours{p.client.domain(), 64, access_flags::local_write};
+        std::vector<error_code> receives;
+        for (int i = 0; i < 6; ++i) {
+            p.client.async_receive(ours.slice(), [&](error_code ec, receive_result) {
+                receives.push_back(ec);
+            });
+        }
+        std::optional<error_code> waited;
+        p.client.async_wait_disconnected([&](error_code ec) { waited = ec; });
+        p.client.cancel();
+        CHECK(receives.empty());
+        asio::steady_timer timer{io};
+        while (receives.size() < 2 || !waited) {
+            timer.expires_after(1ms);
+            co_await timer.async_wait(asio::use_awaitable);
+        }
+        // The two waiting receives are withdrawn; the four posted ones remain, and a message can
+        // still arrive.
+        CHECK(receives == std::vector<error_code>(2, asio::error::operation_aborted));
+        CHECK(*waited == asio::error::operation_aborted);
+        CHECK(p.client.is_open());
+        p.client.cancel();
+        co_await p.server.async_send({}, asio::use_awaitable);
+        while (receives.size() < 3) {
+            timer.expires_after(1ms);
+            co_await timer.async_wait(asio::use_awaitable);
+        }
+        CHECK_FALSE(receives.back());
+        co_await disconnect(p);
+        while (receives.size() < 6) {
+            timer.expires_after(1ms);
+            co_await timer.async_wait(asio::use_awaitable);
+        }
+    });
+}
+
+TEST_CASE("on_failure runs once for a failure, and not for an orderly end", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        std::vector<failure> told;
+        connection_options options;
+        options.on_failure = [&](failure const& f) { told.push_back(f); };
+        test::pair p = co_await connect(io, options, options);
+        co_await disconnect(p);
+        CHECK(told.empty());
+
+        test::pair q = co_await connect(io, options);
+        buffer ours{q.client.domain(), 64, access_flags::local_write};
+        buffer theirs{q.server.domain(), 64, access_flags::remote_read};
+        remote_region const lie{
+            theirs.remote().address(), 64, theirs.remote().key(), access_flags::remote_write};
+        auto [denied, n] = co_await q.client.async_write(ours.slice(), lie, awaiting);
+        CHECK(denied);
+        co_await q.client.async_wait_disconnected(awaiting);
+        CHECK(told.size() == 1);
+        CHECK(told.front().code == q.client.last_failure().code);
+        CHECK(told.front().where == step::transfer);
+        co_await q.server.async_wait_disconnected(awaiting);
+
+        connection lost{io, options};
+        auto [refused] = co_await lost.async_connect({device_address(), 1}, awaiting);
+        CHECK(refused == cm_errc::rejected_no_listener);
+        co_await lost.async_wait_disconnected(awaiting);
+        CHECK(told.size() == 2);
+        CHECK(told.back().code == cm_errc::rejected_no_listener);
+    });
+}
+
+TEST_CASE("an acceptor has its connections' counters together, and its last failure", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor_options options;
+        options.connection.deadlines.connect = 500ms;
+        acceptor a{io, {device_address(), 0}, options};
+        CHECK_FALSE(a.last_failure().code);
+        std::vector<connection> servers;
+        for (int i = 0; i < 3; ++i) {
+            connection client{io};
+            connection server = co_await accepted(a, client);
+            buffer into{server.domain(), 8, access_flags::local_write};
+            buffer from{client.domain(), 8, access_flags::local_read};
+            auto [arrived, sent] = co_await both(
+                server.async_receive(into.slice(), awaiting),
+                client.async_send(from.slice(), awaiting)
+            );
+            CHECK_FALSE(std::get<0>(arrived));
+            if (i > 0) {
+                co_await client.async_disconnect(asio::use_awaitable);
+                co_await server.async_wait_disconnected(asio::use_awaitable);
+            } else {
+                servers.push_back(std::move(server));
+                servers.push_back(std::move(client));
+            }
+        }
+        // Two connections have ended, one has not.
+        acceptor_statistics const now = a.statistics();
+        CHECK(now.connections == 1);
+        CHECK(now.of_connections.bytes_received == 24);
+        CHECK(now.of_connections.operations_completed == 3);
+        CHECK_FALSE(a.last_failure().code);
+        servers.clear();
+    });
+}
+
+TEST_CASE("memory that is mapped read-only can be sent from, and read by the peer", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await connect(io);
+        std::vector<std::uint32_t> const numbers(1000, 0xC0FFEE);
+        memory_region const ours{p.client.domain(), std::span{numbers}};
+        buffer theirs{p.server.domain(), 4000, access_flags::remote_write};
+        co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
+        CHECK(same(theirs.bytes(), std::as_bytes(std::span{numbers})));
+        auto [refused, what] = co_await p.client.async_receive(ours.slice(0, 8), awaiting);
+        CHECK(refused == errc::access_denied);
+
+        memory_region const shown{p.server.domain(), std::span{numbers}, access_flags::remote_read};
+        buffer copy{p.client.domain(), 4000, access_flags::local_write};
+        co_await p.client.async_read(shown.remote(), copy.slice(), asio::use_awaitable);
+        CHECK(same(copy.bytes(), std::as_bytes(std::span{numbers})));
+        error_code ec;
+        memory_region const wrong{
+            p.server.domain(), std::span{numbers}, access_flags::remote_write, ec};
+        CHECK(ec == boost::system::errc::invalid_argument);
+        CHECK_FALSE(wrong.is_open());
+        co_await disconnect(p);
+    });
+}
+
+TEST_CASE("a socket reads into registered memory, and writes from it", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        protection_domain const domain = open_domain(io, {device_address(), 0});
+        buffer pages{domain, 4096, access_flags::local_write};
+        asio::local::stream_protocol::socket left{io};
+        asio::local::stream_protocol::socket right{io};
+        asio::local::connect_pair(left, right);
+        std::vector<local_slice> const scattered{pages.slice(100, 3), pages.slice(0, 4)};
+        co_await asio::async_write(left, asio::buffer("abcdefg", 7), asio::use_awaitable);
+        co_await asio::async_read(right, scattered, asio::use_awaitable);
+        CHECK(pages.bytes()[102] == std::byte{'c'});
+        CHECK(pages.bytes()[3] == std::byte{'g'});
+        co_await asio::async_write(right, pages.slice(0, 4), asio::use_awaitable);
+        co_await asio::async_read(
+            left, asio::buffer(pages), asio::transfer_exactly(4), asio::use_awaitable
+        );
+        CHECK(pages.bytes()[0] == std::byte{'d'});
+    });
+}

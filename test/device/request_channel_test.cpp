@@ -1,0 +1,887 @@
+// Requests and answers. No receiver may ever be not ready: rnr_retry_count is 0 throughout, so that a
+// send without a receive fails.
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/use_future.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "device/channel_fixture.hpp"
+
+using namespace rcverbs;
+using namespace test;
+
+namespace {
+
+request_channel_options small(std::uint16_t requests = 16) {
+    request_channel_options o;
+    o.messages.mode = 3;
+    o.messages.receives = 8;
+    o.messages.sends = 8;
+    o.messages.slot_bytes = 512;
+    o.requests = requests;
+    o.deadline = 60s;
+    return o;
+}
+
+connection_options strict(request_channel_options const& o) {
+    connection_options base;
+    base.queue_pair.rnr_retry_count = 0;
+    return request_channel::needed(o, base);
+}
+
+struct ends {
+    explicit ends(asio::io_context& io) : door{io, {device_address(), 0}} {}
+
+    acceptor door;
+    request_channel client;
+    request_channel server;
+};
+
+asio::awaitable<void> meet(
+    asio::io_context& io, ends& e, request_channel_options const& options = small()
+) {
+    e.client = request_channel{connection{io, strict(options)}, options};
+    auto const answer = [&]() -> asio::awaitable<void> {
+        connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
+        e.server = request_channel{connection{io, std::move(asked), strict(options)}, options};
+        auto const greeting = bytes_of("hello, client");
+        co_await e.server.async_accept(greeting, asio::use_awaitable);
+    };
+    auto const greeting = bytes_of("hello, server");
+    co_await (
+        answer() && e.client.async_connect(e.door.local_endpoint(), greeting, asio::use_awaitable)
+    );
+}
+
+asio::awaitable<void> part(ends& e) {
+    co_await (
+        e.client.async_finish(asio::use_awaitable) && e.server.async_finish(asio::use_awaitable)
+    );
+    CHECK(e.client.reason() == close_reason::completed);
+    CHECK(e.server.reason() == close_reason::completed);
+}
+
+/// The bytes of a request or a reply, of any size.
+asio::awaitable<std::vector<std::byte>> body_of(request_channel& at, message& m) {
+    if (!m.is_large()) co_return std::vector<std::byte>(m.bytes().begin(), m.bytes().end());
+    buffer into{
+        at.next_layer().domain(), static_cast<std::size_t>(m.size()), access_flags::local_write};
+    co_await at.async_fetch(std::move(m), into.slice(), asio::use_awaitable);
+    co_return std::vector<std::byte>(into.bytes().begin(), into.bytes().end());
+}
+
+/// Answers requests with their own bytes and operation + 1, until the peer asks no more.
+asio::awaitable<void> echo(request_channel& at) {
+    for (;;) {
+        auto [ec, r] = co_await at.async_next(awaiting);
+        if (ec == asio::error::eof) co_return;
+        REQUIRE_FALSE(ec);
+        std::uint32_t const status = r.operation() + 1;
+        auto const bytes = co_await body_of(at, r);
+        auto [failed] = co_await r.async_answer(status, bytes, awaiting);
+        CHECK_FALSE(failed);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("requests are answered in both directions, with status and bytes", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e);
+        CHECK(text_of(e.client.greeting()) == "hello, client");
+        CHECK(text_of(e.server.greeting()) == "hello, server");
+        auto const ask = [](request_channel& at) -> asio::awaitable<void> {
+            for (std::size_t const size : {0, 1, 300, 496, 497, 5000, 200'000}) {
+                auto const bytes = pattern(size, size);
+                auto const operation = static_cast<std::uint32_t>(size);
+                reply r = co_await at.async_request(operation, bytes, asio::use_awaitable);
+                CHECK(r.status() == size + 1);
+                CHECK(r.size() == size);
+                CHECK(r.is_large() == (size > 496));
+                auto const back = co_await body_of(at, r);
+                CHECK(back == bytes);
+            }
+            co_await at.async_finish(asio::use_awaitable);
+        };
+        co_await (ask(e.client) && ask(e.server) && echo(e.client) && echo(e.server));
+        CHECK(e.client.reason() == close_reason::completed);
+        CHECK(e.server.reason() == close_reason::completed);
+        CHECK(e.client.statistics().answered == 7);
+        CHECK(e.client.statistics().arrived == 7);
+    });
+}
+
+TEST_CASE("requests are answered in any order, and each gets its own answer", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e);
+        std::vector<std::uint32_t> order;
+        std::vector<std::vector<std::byte>> bodies;
+        for (std::uint32_t i = 0; i < 6; ++i) bodies.push_back(pattern(i * 200, i));
+        for (std::uint32_t i = 0; i < 6; ++i)
+            e.client.async_request(i, bodies[i], [&order, i](error_code ec, reply r) {
+                CHECK_FALSE(ec);
+                CHECK(r.status() == 100 + i);
+                CHECK(text_of(r.bytes()) == std::to_string(i));
+                order.push_back(i);
+            });
+        std::vector<request> asked;
+        for (std::uint32_t i = 0; i < 6; ++i) {
+            asked.push_back(co_await e.server.async_next(asio::use_awaitable));
+            CHECK(asked.back().operation() == i);
+            CHECK(asked.back().wants_answer());
+            CHECK_FALSE(asked.back().is_cancelled());
+        }
+        for (std::uint32_t const i : {3U, 0U, 5U, 1U, 4U, 2U}) {
+            auto const text = bytes_of(std::to_string(i));
+            co_await asked[i].async_answer(100 + i, text, asio::use_awaitable);
+            CHECK_FALSE(asked[i].wants_answer());
+            auto [again] = co_await asked[i].async_answer(1, text, awaiting);
+            CHECK(again == asio::error::invalid_argument);
+        }
+        while (order.size() < 6) co_await pause(io, 1ms);
+        CHECK(order == std::vector<std::uint32_t>{3, 0, 5, 1, 4, 2});
+        asked.clear();
+        co_await part(e);
+    });
+}
+
+TEST_CASE("two sides that ask, and keep everything that they get, never stall", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const receives = GENERATE(std::uint16_t{6}, std::uint16_t{7}, std::uint16_t{9});
+        CAPTURE(receives);
+        // Far more requests than there are receives.
+        auto options = small(100);
+        options.messages.receives = receives;
+        ends e{io};
+        co_await meet(io, e, options);
+        constexpr std::uint32_t count = 100;
+        struct one_side {
+            std::vector<reply> replies;
+            std::vector<request> requests;
+            std::uint32_t answered = 0;
+        };
+        one_side sides[2];
+        request_channel* const channels[2] = {&e.client, &e.server};
+        std::vector<std::vector<std::byte>> bodies;
+        for (std::uint32_t i = 0; i < count; ++i) bodies.push_back(pattern(i * 4, i));
+        for (std::size_t s = 0; s < 2; ++s)
+            for (std::uint32_t i = 0; i < count; ++i)
+                channels[s]->async_request(i, bodies[i], [&sides, s](error_code ec, reply r) {
+                    CHECK_FALSE(ec);
+                    sides[s].replies.push_back(std::move(r));
+                });
+        auto const serve = [&](std::size_t s) -> asio::awaitable<void> {
+            for (std::uint32_t i = 0; i < count; ++i)
+                sides[s].requests.push_back(co_await channels[s]->async_next(asio::use_awaitable));
+            for (request& r : sides[s].requests)
+                r.async_answer(r.operation(), r.bytes(), [&sides, s](error_code ec) {
+                    sides[s].answered += !ec;
+                });
+        };
+        co_await (serve(0) && serve(1));
+        for (one_side& side : sides)
+            while (side.replies.size() < count || side.answered < count) co_await pause(io, 1ms);
+        for (one_side& side : sides)
+            for (std::uint32_t i = 0; i < count; ++i) {
+                CHECK(side.replies[i].status() == i);
+                CHECK(std::ranges::equal(side.replies[i].bytes(), bodies[i]));
+                CHECK(std::ranges::equal(side.requests[i].bytes(), bodies[i]));
+            }
+        co_await part(e);
+    });
+}
+
+TEST_CASE("requests beyond the peer's limit wait, and arrive in order", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e, small(3));
+        std::uint32_t ended = 0;
+        auto const bytes = pattern(10, 1);
+        for (std::uint32_t i = 0; i < 10; ++i)
+            e.client.async_request(i, bytes, [&](error_code ec, reply const&) {
+                ended += ec == errc::request_dropped;
+            });
+        co_await pause(io, 20ms);
+        CHECK(e.client.statistics().waiting == 7);
+        CHECK(e.client.statistics().outstanding == 3);
+        CHECK(e.server.statistics().arrived == 3);
+        for (std::uint32_t i = 0; i < 10; ++i) {
+            // Dropped at once.
+            request const r = co_await e.server.async_next(asio::use_awaitable);
+            CHECK(r.operation() == i);
+        }
+        while (ended < 10) co_await pause(io, 1ms);
+        CHECK(e.client.statistics().failed == 10);
+        co_await part(e);
+    });
+}
+
+TEST_CASE("a request that is not answered in time fails, and its late answer harms nothing") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e, small(2));
+        auto const bytes = pattern(10, 1);
+        auto const big = pattern(3000, 2);
+        request_options const soon{20ms};
+        auto [ec, none] = co_await e.client.async_request(1, bytes, soon, awaiting);
+        CHECK(ec == errc::timed_out);
+        request late = co_await e.server.async_next(asio::use_awaitable);
+        while (!late.is_cancelled()) co_await pause(io, 1ms);
+        // A large body is free when the handler runs: the peer can no longer fetch it.
+        auto [too_late, nothing] = co_await e.client.async_request(2, big, soon, awaiting);
+        CHECK(too_late == errc::timed_out);
+        request large = co_await e.server.async_next(asio::use_awaitable);
+        buffer into{e.server.next_layer().domain(), big.size(), access_flags::local_write};
+        auto [refused] = co_await e.server.async_fetch(std::move(large), into.slice(), awaiting);
+        CHECK(refused == errc::message_withdrawn);
+        // Both numbers of the peer's are in use still: this one waits, and is late without having
+        // been sent.
+        auto [unsent, nobody] = co_await e.client.async_request(3, bytes, soon, awaiting);
+        CHECK(unsent == errc::timed_out);
+        CHECK(e.server.statistics().arrived == 2);
+        late.async_answer(9, big, asio::detached);
+        late.release();
+        co_await large.async_answer(9, bytes, asio::use_awaitable);
+        auto const answer = [&]() -> asio::awaitable<void> {
+            request r = co_await e.server.async_next(asio::use_awaitable);
+            CHECK(r.operation() == 4);
+            co_await r.async_answer(44, bytes, asio::use_awaitable);
+        };
+        auto const ask = [&]() -> asio::awaitable<void> {
+            reply const r = co_await e.client.async_request(4, bytes, asio::use_awaitable);
+            CHECK(r.status() == 44);
+        };
+        co_await (answer() && ask());
+        co_await part(e);
+    });
+}
+
+TEST_CASE("requests are cancelled while they wait and when they are with the peer", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e, small(1));
+        auto const bytes = pattern(10, 1);
+        auto const big = pattern(3000, 2);
+        for (auto const* body : {&bytes, &big}) {
+            asio::cancellation_signal stop_first;
+            asio::cancellation_signal stop_second;
+            std::optional<error_code> first;
+            std::optional<error_code> second;
+            e.client.async_request(
+                1,
+                *body,
+                asio::bind_cancellation_slot(
+                    stop_first.slot(), [&](error_code ec, reply const&) { first = ec; }
+                )
+            );
+            e.client.async_request(
+                2,
+                *body,
+                asio::bind_cancellation_slot(
+                    stop_second.slot(), [&](error_code ec, reply const&) { second = ec; }
+                )
+            );
+            request r = co_await e.server.async_next(asio::use_awaitable);
+            CHECK_FALSE(first);
+            stop_second.emit(asio::cancellation_type::total);
+            while (!second) co_await pause(io, 1ms);
+            CHECK(*second == asio::error::operation_aborted);
+            stop_first.emit(asio::cancellation_type::all);
+            while (!first) co_await pause(io, 1ms);
+            CHECK(*first == asio::error::operation_aborted);
+            while (!r.is_cancelled()) co_await pause(io, 1ms);
+            r = {};
+        }
+        // A wait for a request, without a loss.
+        asio::cancellation_signal stop;
+        std::optional<error_code> waited;
+        e.server.async_next(asio::bind_cancellation_slot(
+            stop.slot(), [&](error_code ec, request const&) { waited = ec; }
+        ));
+        stop.emit(asio::cancellation_type::total);
+        while (!waited) co_await pause(io, 1ms);
+        CHECK(*waited == asio::error::operation_aborted);
+        e.client.async_request(5, bytes, asio::detached);
+        request const r = co_await e.server.async_next(asio::use_awaitable);
+        CHECK(r.operation() == 5);
+    });
+}
+
+TEST_CASE("an answer that is cancelled before it is sent becomes none", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e);
+        auto const bytes = pattern(10, 1);
+        std::optional<error_code> ended;
+        std::vector<reply> held;
+        int answered = 0;
+        std::vector<request> asked;
+        asio::cancellation_signal stop;
+        for (std::uint32_t i = 0; i < 12; ++i)
+            e.client.async_request(i, bytes, [&](error_code ec, reply r) {
+                if (ec) ended = ec;
+                else held.push_back(std::move(r));
+            });
+        for (std::uint32_t i = 0; i < 12; ++i)
+            asked.push_back(co_await e.server.async_next(asio::use_awaitable));
+        // In one turn, so that the last waits for a credit.
+        for (std::uint32_t i = 0; i < 11; ++i)
+            asked[i].async_answer(0, bytes, [&](error_code ec) { answered += !ec; });
+        std::optional<error_code> taken_back;
+        asked[11].async_answer(
+            0,
+            bytes,
+            asio::bind_cancellation_slot(stop.slot(), [&](error_code ec) { taken_back = ec; })
+        );
+        stop.emit(asio::cancellation_type::total);
+        while (!taken_back || answered < 11) co_await pause(io, 1ms);
+        CHECK(*taken_back == asio::error::operation_aborted);
+        while (!ended) co_await pause(io, 1ms);
+        CHECK(*ended == errc::request_dropped);
+        CHECK(held.size() == 11);
+        held.clear();
+        asked.clear();
+        co_await part(e);
+    });
+}
+
+TEST_CASE("notices arrive in order among requests, and want no answer", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e, small(4));
+        auto const serve = [&]() -> asio::awaitable<void> {
+            for (std::uint32_t i = 0; i < 30; ++i) {
+                request r = co_await e.server.async_next(asio::use_awaitable);
+                CHECK(r.operation() == i);
+                CHECK(r.wants_answer() == (i % 3 == 0));
+                auto const body = co_await body_of(e.server, r);
+                CHECK(body == pattern(i * 40, i));
+                auto [ec] = co_await r.async_answer(7, pattern(3, i), awaiting);
+                CHECK(ec == (i % 3 == 0 ? error_code{} : asio::error::invalid_argument));
+            }
+        };
+        auto const tell = [&]() -> asio::awaitable<void> {
+            for (std::uint32_t i = 0; i < 30; ++i) {
+                auto const body = pattern(i * 40, i);
+                if (i % 3 == 0) co_await e.client.async_request(i, body, asio::use_awaitable);
+                else co_await e.client.async_notify(i, body, asio::use_awaitable);
+            }
+        };
+        co_await (serve() && tell());
+        co_await part(e);
+    });
+}
+
+TEST_CASE("a channel finishes when all requests of both sides are answered", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e);
+        auto const bytes = pattern(10, 1);
+        bool is_answered = false;
+        std::optional<error_code> client_end;
+        std::optional<error_code> server_end;
+        e.client.async_request(1, bytes, [&](error_code ec, reply const&) {
+            CHECK_FALSE(ec);
+            is_answered = true;
+            CHECK_FALSE(client_end);
+        });
+        e.client.async_finish([&](error_code ec) { client_end = ec; });
+        auto [refused, none] = co_await e.client.async_request(2, bytes, awaiting);
+        CHECK(refused == errc::operation_in_progress);
+        request r = co_await e.server.async_next(asio::use_awaitable);
+        e.server.async_finish([&](error_code ec) { server_end = ec; });
+        co_await pause(io, 20ms);
+        CHECK_FALSE(client_end);
+        CHECK_FALSE(server_end);
+        co_await r.async_answer(1, bytes, asio::use_awaitable);
+        auto [ended, nothing] = co_await e.server.async_next(awaiting);
+        CHECK(ended == asio::error::eof);
+        while (!client_end || !server_end) co_await pause(io, 1ms);
+        CHECK(is_answered);
+        CHECK_FALSE(*client_end);
+        CHECK_FALSE(*server_end);
+        CHECK(e.client.reason() == close_reason::completed);
+        auto [over, nobody] = co_await e.client.async_request(2, bytes, awaiting);
+        CHECK(over.failed());
+    });
+}
+
+TEST_CASE("a peer that leaves ends all requests, and those that arrived are there", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e, small(4));
+        auto const bytes = pattern(10, 1);
+        auto const big = pattern(3000, 2);
+        int failed = 0;
+        for (std::uint32_t i = 0; i < 8; ++i)
+            e.client.async_request(i, i == 1 ? big : bytes, [&](error_code ec, reply const&) {
+                failed += ec.failed();
+            });
+        request const r = co_await e.server.async_next(asio::use_awaitable);
+        e.server.close();
+        while (failed < 8) co_await pause(io, 1ms);
+        CHECK_FALSE(e.client.is_open());
+        auto [ec, none] = co_await e.client.async_next(awaiting);
+        CHECK(ec.failed());
+        CHECK(std::ranges::equal(r.bytes(), bytes));
+        auto [unsent] = co_await e.client.async_notify(1, bytes, awaiting);
+        CHECK(unsent.failed());
+    });
+}
+
+TEST_CASE("a request channel is refused by one of messages, and its options are checked") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor door{io, {device_address(), 0}};
+        request_channel c{connection{io, strict(small())}, small()};
+        auto [early, none] = co_await c.async_next(awaiting);
+        CHECK(early == errc::not_connected);
+        auto [unsent, nothing] = co_await c.async_request(1, bytes_of("x"), awaiting);
+        CHECK(unsent == errc::not_connected);
+        auto const refuse = [&]() -> asio::awaitable<void> {
+            connection_request asked = co_await door.async_get_request(asio::use_awaitable);
+            message_channel m{connection{io, std::move(asked), strict(small())}, small().messages};
+            auto [ec] = co_await m.async_accept(awaiting);
+            CHECK(ec == errc::mode_mismatch);
+        };
+        auto const ask = [&]() -> asio::awaitable<void> {
+            auto [ec] = co_await c.async_connect(door.local_endpoint(), awaiting);
+            CHECK(ec == errc::mode_mismatch);
+        };
+        co_await (refuse() && ask());
+        auto const problem = [&](request_channel_options const& o) {
+            try {
+                request_channel const made{connection{io}, o};
+                return std::string{};
+            } catch (boost::system::system_error const& x) {
+                CHECK(x.code() == errc::invalid_option);
+                return std::string{x.what()};
+            }
+        };
+        auto o = small();
+        CHECK(problem(o).empty());
+        o.requests = 0;
+        CHECK(problem(o).find("requests") != std::string::npos);
+        o = small();
+        o.deadline = 0ms;
+        CHECK(problem(o).find("deadline") != std::string::npos);
+        o = small();
+        o.withdraw_deadline = 0ms;
+        CHECK(problem(o).find("withdraw_deadline") != std::string::npos);
+        o = small();
+        o.messages.receives = 5;
+        CHECK(problem(o).find("receives") != std::string::npos);
+    });
+}
+
+TEST_CASE("a context that is destroyed takes its requests with it", "[device]") {
+    std::optional<asio::io_context> io{std::in_place};
+    auto e = std::make_unique<ends>(*io);
+    std::vector<request> held;
+    auto const bytes = pattern(10, 1);
+    auto const big = pattern(3000, 1);
+    bool is_called = false;
+    asio::co_spawn(
+        *io,
+        [&]() -> asio::awaitable<void> {
+            co_await meet(*io, *e, small(4));
+            for (std::uint32_t i = 0; i < 8; ++i)
+                e->client.async_request(i, i == 1 ? big : bytes, [&](error_code, reply const&) {
+                    is_called = true;
+                });
+            held.push_back(co_await e->server.async_next(asio::use_awaitable));
+            held.push_back(co_await e->server.async_next(asio::use_awaitable));
+            e->client.async_next([&](error_code, request const&) { is_called = true; });
+            e->client.async_finish([&](error_code) { is_called = true; });
+            io->stop();
+        },
+        asio::detached
+    );
+    io->run();
+    auto client = std::move(e->client);
+    auto server = std::move(e->server);
+    e.reset();
+    io.reset();
+    CHECK_FALSE(is_called);
+    REQUIRE(held.size() == 2);
+    CHECK(std::ranges::equal(held[0].bytes(), bytes));
+}
+
+TEST_CASE("callers of many threads block until they are answered", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor door{io, {device_address(), 0}};
+        auto const options = small(20);
+        request_channel client{connection{own_thread, strict(options)}, options};
+        request_channel server;
+        auto const answer = [&]() -> asio::awaitable<void> {
+            connection_request asked = co_await door.async_get_request(asio::use_awaitable);
+            server = request_channel{connection{io, std::move(asked), strict(options)}, options};
+            co_await server.async_accept(asio::use_awaitable);
+        };
+        auto connected = client.async_connect(door.local_endpoint(), asio::use_future);
+        co_await answer();
+        connected.get();
+        std::atomic<int> answered{0};
+        std::atomic<int> running{4};
+        auto const ask = [&](std::uint32_t first) {
+            for (std::uint32_t i = first; i < first + 50; ++i) {
+                auto const bytes = pattern(i % 700, i);
+                reply r = client.async_request(i, bytes, asio::use_future).get();
+                if (r.status() != i + 1) continue;
+                std::vector<std::byte> back(r.bytes().begin(), r.bytes().end());
+                if (r.is_large()) {
+                    buffer into{
+                        client.next_layer().domain(), bytes.size(), access_flags::local_write};
+                    client.async_fetch(std::move(r), into.slice(), asio::use_future).get();
+                    back.assign(into.bytes().begin(), into.bytes().end());
+                }
+                answered += back == bytes;
+            }
+            --running;
+        };
+        std::vector<std::jthread> callers;
+        for (std::uint32_t t = 0; t < 4; ++t) callers.emplace_back(ask, t * 1000);
+        bool is_over = false;
+        auto const watch = [&]() -> asio::awaitable<void> {
+            while (running > 0) co_await pause(io, 1ms);
+            callers.clear();
+            auto finished = client.async_finish(asio::use_future);
+            co_await server.async_finish(asio::use_awaitable);
+            finished.get();
+            is_over = true;
+        };
+        co_await (echo(server) && watch());
+        CHECK(is_over);
+        CHECK(answered == 200);
+    });
+}
+
+TEST_CASE("a connector connects a request channel again", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor door{io, {device_address(), 0}};
+        connector_options<request_channel> o;
+        o.connection = strict(small());
+        o.protocol = small();
+        basic_connector<request_channel> to{io, door.local_endpoint(), o};
+        auto const bytes = pattern(20, 1);
+        auto const serve = [&]() -> asio::awaitable<void> {
+            for (std::uint32_t i = 0; i < 3; ++i) {
+                connection_request asked = co_await door.async_get_request(asio::use_awaitable);
+                request_channel c{connection{io, std::move(asked), strict(small())}, small()};
+                co_await c.async_accept(asio::use_awaitable);
+                request r = co_await c.async_next(asio::use_awaitable);
+                co_await r.async_answer(i, bytes, asio::use_awaitable);
+                auto [ec, none] = co_await c.async_next(awaiting);
+            }
+        };
+        auto const visit = [&]() -> asio::awaitable<void> {
+            for (std::uint32_t i = 0; i < 3; ++i) {
+                request_channel c = co_await to.async_connect(asio::use_awaitable);
+                reply const r = co_await c.async_request(i, bytes, asio::use_awaitable);
+                CHECK(r.status() == i);
+            }
+        };
+        co_await (serve() && visit());
+    });
+}
+
+TEST_CASE("an answer that cannot be sent reaches the peer as none", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e);
+        auto const bytes = pattern(10, 1);
+        auto const answer = [&]() -> asio::awaitable<void> {
+            request r = co_await e.server.async_next(asio::use_awaitable);
+            buffer secret{e.server.next_layer().domain(), 5000, access_flags::local_write};
+            auto [ec] = co_await r.async_answer(1, secret.slice(), awaiting);
+            CHECK(ec == errc::access_denied);
+        };
+        auto const ask = [&]() -> asio::awaitable<void> {
+            auto [ec, none] = co_await e.client.async_request(
+                1, bytes, request_options{std::chrono::milliseconds::max()}, awaiting
+            );
+            CHECK(ec == errc::request_dropped);
+        };
+        co_await (answer() && ask());
+        co_await part(e);
+    });
+}
+
+TEST_CASE("a request that is dropped while its body is fetched costs nothing else", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e);
+        auto const big = pattern(400'000, 1);
+        buffer into{e.server.next_layer().domain(), big.size(), access_flags::local_write};
+        auto const serve = [&]() -> asio::awaitable<void> {
+            std::optional<error_code> fetched;
+            {
+                request r = co_await e.server.async_next(asio::use_awaitable);
+                e.server.async_fetch(std::move(r), into.slice(), [&](error_code ec) {
+                    fetched = ec;
+                });
+            }
+            while (!fetched) co_await pause(io, 1ms);
+            CHECK_FALSE(*fetched);
+        };
+        auto const ask = [&]() -> asio::awaitable<void> {
+            auto [ec, none] = co_await e.client.async_request(1, big, awaiting);
+            CHECK(ec == errc::request_dropped);
+        };
+        co_await (serve() && ask());
+        // A large notice stays to be fetched after an attempt to answer it.
+        auto const take = [&]() -> asio::awaitable<void> {
+            request r = co_await e.server.async_next(asio::use_awaitable);
+            auto [ec] = co_await r.async_answer(1, std::span<std::byte const>{}, awaiting);
+            CHECK(ec == asio::error::invalid_argument);
+            auto const body = co_await body_of(e.server, r);
+            CHECK(body == big);
+        };
+        co_await (take() && e.client.async_notify(2, big, asio::use_awaitable));
+        co_await part(e);
+    });
+}
+
+TEST_CASE("hundreds of large bodies are fetched at a time", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e, small(300));
+        auto const big = pattern(600, 1);
+        buffer into{e.server.next_layer().domain(), 300 * big.size(), access_flags::local_write};
+        int answered = 0;
+        std::deque<request> asked;
+        for (std::uint32_t i = 0; i < 300; ++i)
+            e.client.async_request(i, big, [&](error_code ec, reply const&) { answered += !ec; });
+        for (std::uint32_t i = 0; i < 300; ++i)
+            asked.push_back(co_await e.server.async_next(asio::use_awaitable));
+        for (std::uint32_t i = 0; i < 300; ++i) {
+            request& r = asked[i];
+            e.server.async_fetch(
+                std::move(r),
+                into.slice(i * big.size(), big.size()),
+                [&r](error_code ec) {
+                    CHECK_FALSE(ec);
+                    r.async_answer(0, std::span<std::byte const>{}, asio::detached);
+                }
+            );
+        }
+        while (answered < 300) co_await pause(io, 1ms);
+        for (std::uint32_t i = 0; i < 300; ++i)
+            CHECK(std::ranges::equal(into.bytes().subspan(i * big.size(), big.size()), big));
+        co_await part(e);
+    });
+}
+
+TEST_CASE("a channel can be connected after a greeting that is too long", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        request_channel_options const options = small();
+        e.client = request_channel{connection{io, strict(options)}, options};
+        auto const answer = [&]() -> asio::awaitable<void> {
+            connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
+            e.server = request_channel{connection{io, std::move(asked), strict(options)}, options};
+            co_await e.server.async_accept(asio::use_awaitable);
+        };
+        bool is_connected = false;
+        std::vector<std::byte> const greeting(33);
+        e.client.async_connect(e.door.local_endpoint(), greeting, [&](error_code ec) {
+            CHECK(ec == errc::private_data_too_large);
+            e.client.async_connect(e.door.local_endpoint(), [&](error_code failed) {
+                CHECK_FALSE(failed);
+                is_connected = true;
+            });
+        });
+        co_await answer();
+        while (!is_connected) co_await pause(io, 1ms);
+        auto const ask = [&]() -> asio::awaitable<void> {
+            auto const bytes = pattern(10, 1);
+            reply const r = co_await e.client.async_request(5, bytes, asio::use_awaitable);
+            CHECK(r.status() == 6);
+            co_await e.client.async_finish(asio::use_awaitable);
+        };
+        auto const serve = [&]() -> asio::awaitable<void> {
+            co_await echo(e.server);
+            co_await e.server.async_finish(asio::use_awaitable);
+        };
+        co_await (ask() && serve());
+    });
+}
+
+TEST_CASE("a handler whose context is gone holds up no other request", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e);
+        auto const bytes = pattern(10, 1);
+        std::optional<asio::io_context> other{std::in_place};
+        bool is_called = false;
+        e.client.async_request(
+            1,
+            bytes,
+            request_options{10ms},
+            asio::bind_executor(
+                other->get_executor(), [&](error_code, reply const&) { is_called = true; }
+            )
+        );
+        request late = co_await e.server.async_next(asio::use_awaitable);
+        other.reset();
+        co_await pause(io, 30ms);
+        CHECK_FALSE(is_called);
+        co_await late.async_answer(0, bytes, asio::use_awaitable);
+        late = {};
+        auto [ec, none] =
+            co_await e.client.async_request(2, bytes, request_options{10ms}, awaiting);
+        CHECK(ec == errc::timed_out);
+        static_cast<void>(co_await e.server.async_next(asio::use_awaitable));
+        co_await part(e);
+    });
+}
+
+// --- hostile peers -------------------------------------------------------------------------------
+
+namespace {
+
+using hostile = hostile_ends<request_channel>;
+
+std::uint64_t tag(std::uint8_t kind, std::uint16_t id, std::uint32_t value = 0) {
+    return std::uint64_t{kind} << 56 | std::uint64_t{id} << 32 | value;
+}
+
+}  // namespace
+
+TEST_CASE("a peer that breaks the rules of requests ends its own channel", "[device]") {
+    forged const cases[] = {
+        {"an unknown kind", 1, 0, 0, 0, tag(7, 0)},
+        {"a number beyond the limit", 1, 0, 0, 0, tag(1, 16)},
+        {"an answer to nothing", 1, 0, 0, 0, tag(3, 0)},
+        {"a refusal of nothing", 1, 0, 0, 0, tag(4, 3)},
+        {"a cancellation beyond the limit", 1, 0, 0, 0, tag(5, 16)},
+        {"an end with a body", 1, 0, 0, 4, tag(6, 0), 4},
+        {"the end of messages before that of requests", 5},
+    };
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        for (forged const& f : cases) {
+            CAPTURE(f.what);
+            hostile e{io};
+            co_await meet_hostile(io, e, small(), 16);
+            co_await send(e, f.bytes());
+            auto [ec, none] = co_await e.server.async_next(awaiting);
+            CHECK(
+                (ec == errc::unexpected_message || ec == errc::malformed_message ||
+                 ec == asio::error::eof)
+            );
+            while (e.server.reason() == close_reason::open) co_await pause(io, 1ms);
+            CHECK(e.server.reason() == close_reason::protocol_error);
+            e.peer.close();
+        }
+        for (bool const is_notice : {false, true}) {
+            hostile e{io};
+            co_await meet_hostile(io, e, small(), 16);
+            co_await send(e, forged{"a request", 1, 0, 0, 0, tag(1, 4)}.bytes());
+            co_await send(
+                e, forged{"its number again", 1, 0, 0, 0, tag(is_notice ? 2 : 1, 4)}.bytes()
+            );
+            while (e.server.reason() == close_reason::open) co_await pause(io, 1ms);
+            CHECK(e.server.reason() == close_reason::protocol_error);
+            request const r = co_await e.server.async_next(asio::use_awaitable);
+            CHECK(r.wants_answer());
+            e.peer.close();
+        }
+        hostile e{io};
+        co_await meet_hostile(io, e, small(), 16);
+        co_await send(e, forged{"the end", 1, 0, 0, 0, tag(6, 0)}.bytes());
+        co_await send(e, forged{"a request after it", 1, 0, 0, 0, tag(1, 4)}.bytes());
+        while (e.server.reason() == close_reason::open) co_await pause(io, 1ms);
+        CHECK(e.server.reason() == close_reason::protocol_error);
+        e.peer.close();
+    });
+}
+
+TEST_CASE("a peer that never reads the answers to its requests ends its channel", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        hostile e{io};
+        co_await meet_hostile(io, e, small(), 16);
+        // Drops every request.
+        e.server.async_next([](error_code, request const&) {});
+        for (int i = 0; i < 60 && e.server.is_open(); ++i) {
+            co_await send(e, forged{"the same request", 1, 0, 0, 0, tag(1, 0)}.bytes());
+            e.server.async_next([](error_code, request const&) {});
+            // Not faster than receives are posted again.
+            auto const count = static_cast<std::uint64_t>(i) + 1;
+            while (e.server.is_open() && e.server.statistics().arrived < count)
+                co_await pause(io, 1ms);
+        }
+        INFO(e.server.last_failure().message());
+        CHECK(e.server.reason() == close_reason::protocol_error);
+        e.peer.close();
+    });
+}
+
+TEST_CASE("a peer that ends before it has answered ends its channel", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        hostile e{io};
+        co_await meet_hostile(io, e, small(), 16);
+        auto const big = pattern(3000, 1);
+        std::optional<error_code> ended;
+        e.server.async_request(1, big, [&](error_code ec, reply const&) { ended = ec; });
+        co_await pause(io, 10ms);
+        co_await send(e, forged{"END", 1, 0, 0, 0, tag(6, 0)}.bytes());
+        co_await send(e, forged{"CLOSE", 5}.bytes());
+        while (!ended) co_await pause(io, 1ms);
+        CHECK(ended->failed());
+        CHECK(e.server.reason() == close_reason::protocol_error);
+        e.peer.close();
+    });
+}
+
+TEST_CASE("a peer that keeps a large body when it is to let go of it loses the channel") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        hostile e{io};
+        auto options = small();
+        options.withdraw_deadline = 50ms;
+        co_await meet_hostile(io, e, options, 16);
+        auto const big = pattern(3000, 1);
+        auto [ec, none] = co_await e.server.async_request(1, big, {20ms}, awaiting);
+        CHECK(ec == errc::timed_out);
+        CHECK_FALSE(e.server.is_open());
+        CHECK(e.server.reason() == close_reason::timed_out);
+        // Its region is gone: the memory cannot be read over a connection that still stands, either.
+        auto const head = e.memory.bytes().subspan(8192, 40);
+        CHECK(head[0] == std::byte{2});
+        e.peer.close();
+    });
+}

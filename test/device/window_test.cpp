@@ -1,0 +1,400 @@
+// Memory windows open a range to one peer until they are invalidated, by this side or by the peer.
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "device/fixture.hpp"
+#include "support/bytes.hpp"
+
+using namespace rcverbs;
+using namespace test;
+
+namespace {
+
+// A server that exposes parts of its memory by windows, and a client that writes from `ours`.
+struct exposing {
+    explicit exposing(test::pair p)
+        : ends{std::move(p)},
+          pages{ends.server.domain(), 8192, access_flags::local_write | access_flags::bind_windows},
+          ours{ends.client.domain(), 4096, access_flags::local_write} {}
+
+    asio::awaitable<error_code> write(remote_region to) {
+        auto [ec, n] = co_await ends.client.async_write(ours.slice(0, to.size()), to, awaiting);
+        co_return ec;
+    }
+    asio::awaitable<error_code> read(remote_region from) {
+        auto [ec, n] = co_await ends.client.async_read(from, ours.slice(0, from.size()), awaiting);
+        co_return ec;
+    }
+
+    test::pair ends;
+    buffer pages;
+    buffer ours;
+};
+
+asio::awaitable<exposing> make(asio::io_context& io) { co_return exposing{co_await connect(io)}; }
+
+}  // namespace
+
+TEST_CASE("a window opens a range to the peer, and an invalidated key opens nothing", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        exposing e = co_await make(io);
+        window w{e.ends.server};
+        CHECK(w.is_valid());
+        CHECK_FALSE(w.is_bound());
+        access_flags const rights = access_flags::remote_write | access_flags::remote_read;
+        remote_region const key =
+            co_await w.async_bind(e.pages.slice(4096, 4096), rights, asio::use_awaitable);
+        CHECK(w.is_bound());
+        CHECK(key.address() == reinterpret_cast<std::uintptr_t>(e.pages.bytes().data()) + 4096);
+        CHECK(key.size() == 4096);
+        CHECK(key.rights() == rights);
+        CHECK(w.remote().key().value == key.key().value);
+
+        fill(e.ours.bytes(), 7);
+        CHECK_FALSE(co_await e.write(key));
+        CHECK(same(e.pages.bytes().subspan(4096), e.ours.bytes()));
+        fill(e.pages.bytes(), 8);
+        CHECK_FALSE(co_await e.read(key));
+        CHECK(same(e.pages.bytes().subspan(4096), e.ours.bytes()));
+
+        co_await w.async_invalidate(asio::use_awaitable);
+        CHECK_FALSE(w.is_bound());
+        std::vector<std::byte> const before(e.pages.bytes().begin(), e.pages.bytes().end());
+        fill(e.ours.bytes(), 9);
+        CHECK(co_await e.write(key) == wc_errc::remote_access);
+        co_await e.ends.server.async_wait_disconnected(awaiting);
+        CHECK(same(e.pages.bytes(), before));
+        CHECK(e.ends.server.reason() != close_reason::open);
+    });
+}
+
+TEST_CASE("a window grants no more rights than it was bound with", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        exposing e = co_await make(io);
+        window w{e.ends.server};
+        remote_region const key = co_await w.async_bind(
+            e.pages.slice(0, 64), access_flags::remote_read, asio::use_awaitable
+        );
+        CHECK_FALSE(co_await e.read(key));
+        // The peer's own library would refuse this; a hostile one does not.
+        remote_region const forged{
+            key.address(), key.size(), key.key(), access_flags::remote_write};
+        CHECK(co_await e.write(forged) == wc_errc::remote_access);
+        co_await e.ends.server.async_wait_disconnected(awaiting);
+    });
+}
+
+TEST_CASE("each binding of a window has a key of its own, and old ones open nothing", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        exposing e = co_await make(io);
+        window w{e.ends.server};
+        std::vector<remote_region> keys;
+        for (int i = 0; i < 100; ++i) {
+            keys.push_back(co_await w.async_bind(
+                e.pages.slice(0, 64), access_flags::remote_write, asio::use_awaitable
+            ));
+            CHECK_FALSE(co_await e.write(keys.back()));
+            if (i == 99) break;
+            co_await w.async_invalidate(asio::use_awaitable);
+        }
+        for (std::size_t i = 1; i < keys.size(); ++i)
+            CHECK(keys[i].key().value != keys[i - 1].key().value);
+        // The window is bound, but not with this key.
+        CHECK(co_await e.write(keys[42]) == wc_errc::remote_access);
+        co_await e.ends.server.async_wait_disconnected(awaiting);
+    });
+}
+
+TEST_CASE("the peer's send with invalidate ends a binding", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        exposing e = co_await make(io);
+        buffer inbox{e.ends.server.domain(), 64, access_flags::local_write};
+        window w{e.ends.server};
+        remote_region const key = co_await w.async_bind(
+            e.pages.slice(0, 64), access_flags::remote_write, asio::use_awaitable
+        );
+        std::optional<receive_result> got;
+        e.ends.server.async_receive(inbox.slice(), [&](error_code ec, receive_result r) {
+            CHECK_FALSE(ec);
+            got = r;
+        });
+        CHECK_FALSE(co_await e.write(key));
+        auto [ec, n] = co_await e.ends.client.async_send_with_invalidate(
+            e.ours.slice(0, 8), key.key(), awaiting
+        );
+        CHECK_FALSE(ec);
+        asio::steady_timer timer{io};
+        while (!got) {
+            timer.expires_after(1ms);
+            co_await timer.async_wait(asio::use_awaitable);
+        }
+        // SoftRoCE invalidates, and does not say so.
+        if (got->invalidated) CHECK(got->invalidated->value == key.key().value);
+        w.mark_invalidated();
+        remote_region const again = co_await w.async_bind(
+            e.pages.slice(0, 64), access_flags::remote_write, asio::use_awaitable
+        );
+        CHECK_FALSE(co_await e.write(again));
+        CHECK(co_await e.write(key) == wc_errc::remote_access);
+        co_await e.ends.server.async_wait_disconnected(awaiting);
+    });
+}
+
+TEST_CASE("a key may be sent without waiting for its binding", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        exposing e = co_await make(io);
+        buffer inbox{e.ends.client.domain(), 64, access_flags::local_write};
+        buffer outbox{e.ends.server.domain(), 64, access_flags::local_write};
+        window w{e.ends.server};
+        int done = 0;
+        e.ends.client.async_receive(inbox.slice(), [&](error_code ec, receive_result) {
+            CHECK_FALSE(ec);
+            ++done;
+        });
+        w.async_bind(
+            e.pages.slice(0, 64),
+            access_flags::remote_write,
+            [&](error_code ec, remote_region const& key) {
+                CHECK_FALSE(ec);
+                CHECK(key.size() == 64);
+                ++done;
+            }
+        );
+        remote_region const key = w.remote();
+        std::uint32_t const value = key.key().value;
+        std::memcpy(outbox.bytes().data(), &value, sizeof value);
+        co_await e.ends.server.async_send(outbox.slice(0, sizeof value), asio::use_awaitable);
+        asio::steady_timer timer{io};
+        while (done < 2) {
+            timer.expires_after(1ms);
+            co_await timer.async_wait(asio::use_awaitable);
+        }
+        std::uint32_t received = 0;
+        std::memcpy(&received, inbox.bytes().data(), sizeof received);
+        CHECK_FALSE(co_await e.write(remote_region{
+            key.address(), 64, remote_key{received}, access_flags::remote_write}));
+        co_await disconnect(e.ends);
+    });
+}
+
+TEST_CASE("what cannot be bound is refused before posting, and harms nothing", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        exposing e = co_await make(io);
+        buffer plain{e.ends.server.domain(), 64, access_flags::local_write};
+        buffer read_only{e.ends.server.domain(), 64, access_flags::bind_windows};
+        window w{e.ends.server};
+        auto const bind = [&](local_slice range,
+                              access_flags rights) -> asio::awaitable<error_code> {
+            auto [ec, key] = co_await w.async_bind(range, rights, awaiting);
+            CHECK(key.size() == 0);
+            co_return ec;
+        };
+        local_slice const page = e.pages.slice(0, 64);
+        CHECK(co_await bind(page, access_flags::local_read) == errc::access_denied);
+        CHECK(co_await bind(page, access_flags::local_write) == errc::access_denied);
+        CHECK(co_await bind(plain.slice(), access_flags::remote_read) == errc::access_denied);
+        CHECK(co_await bind(read_only.slice(), access_flags::remote_write) == errc::access_denied);
+        CHECK(co_await bind({}, access_flags::remote_read) == errc::out_of_range);
+        local_slice gone;
+        {
+            buffer const short_lived{e.ends.server.domain(), 64, access_flags::bind_windows};
+            gone = short_lived.slice();
+        }
+        CHECK(co_await bind(gone, access_flags::remote_read) == errc::region_gone);
+        asio::io_context other;
+        protection_domain const elsewhere = open_domain(other, {device_address(), 0});
+        buffer const foreign{elsewhere, 64, access_flags::bind_windows};
+        CHECK(co_await bind(foreign.slice(), access_flags::remote_read) == errc::foreign_domain);
+        auto [unbound] = co_await w.async_invalidate(awaiting);
+        CHECK(unbound == errc::window_unbound);
+        co_await w.async_bind(page, access_flags::remote_read, asio::use_awaitable);
+        auto [bound, key] = co_await w.async_bind(page, access_flags::remote_read, awaiting);
+        CHECK(bound == errc::window_bound);
+        CHECK_FALSE(is_fatal(bound));
+        CHECK_FALSE(co_await e.read(w.remote()));
+        co_await w.async_invalidate(asio::use_awaitable);
+        co_await disconnect(e.ends);
+        auto [late, none] = co_await w.async_bind(page, access_flags::remote_read, awaiting);
+        CHECK(late == errc::peer_disconnected);
+        CHECK_THROWS_AS(window{e.ends.server}, boost::system::system_error);
+        connection const idle{io};
+        CHECK_THROWS_AS(window{idle}, boost::system::system_error);
+    });
+}
+
+TEST_CASE("a window that is destroyed, or moved over, closes what it had opened", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        exposing e = co_await make(io);
+        std::optional<window> w{e.ends.server};
+        remote_region const key = co_await w->async_bind(
+            e.pages.slice(0, 64), access_flags::remote_write, asio::use_awaitable
+        );
+        CHECK_FALSE(co_await e.write(key));
+        window moved = std::move(*w);
+        CHECK_FALSE(co_await e.write(key));
+        moved = window{e.ends.server};
+        CHECK(co_await e.write(key) == wc_errc::remote_access);
+        co_await e.ends.server.async_wait_disconnected(awaiting);
+    });
+}
+
+TEST_CASE("a connection ends at once although a window of it is bound", "[device]") {
+    // A SoftRoCE queue pair with a bound window takes 50 s to be destroyed.
+    asio::io_context io;
+    std::optional<window> survivor;
+    run(io, [&]() -> asio::awaitable<void> {
+        exposing e = co_await make(io);
+        survivor.emplace(e.ends.server);
+        co_await survivor->async_bind(
+            e.pages.slice(0, 64), access_flags::remote_write, asio::use_awaitable
+        );
+        auto const began = std::chrono::steady_clock::now();
+        e.ends.server.close();
+        co_await e.ends.client.async_wait_disconnected(awaiting);
+        co_await e.ends.server.async_wait_disconnected(awaiting);
+        CHECK(std::chrono::steady_clock::now() - began < 20s);
+        auto [ec] = co_await survivor->async_invalidate(awaiting);
+        CHECK(ec == errc::not_connected);
+    });
+}
+
+TEST_CASE("windows of a pool are lent in order, and one that is dropped is closed", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        exposing e = co_await make(io);
+        window_pool pool{e.ends.server, {.windows = 2}};
+        CHECK(pool.free_count() == 2);
+        window_lease first = co_await pool.async_acquire(asio::use_awaitable);
+        window_lease second = pool.try_acquire();
+        REQUIRE(first.is_valid());
+        REQUIRE(second.is_valid());
+        CHECK_FALSE(pool.try_acquire().is_valid());
+        remote_region const a = co_await first->async_bind(
+            e.pages.slice(0, 64), access_flags::remote_write, asio::use_awaitable
+        );
+        remote_region const b = co_await second->async_bind(
+            e.pages.slice(64, 64), access_flags::remote_write, asio::use_awaitable
+        );
+        CHECK_FALSE(co_await e.write(a));
+        CHECK_FALSE(co_await e.write(b));
+        CHECK(pool.waiting_count() == 0);
+        // Dropped while it is bound: the next one gets it when its key is invalid.
+        asio::post(io, [lease = std::move(first)] {});
+        window_lease third = co_await pool.async_acquire(asio::use_awaitable);
+        REQUIRE(third.is_valid());
+        CHECK_FALSE(third->is_bound());
+        CHECK_FALSE(co_await e.write(b));
+        CHECK(co_await e.write(a) == wc_errc::remote_access);
+        co_await e.ends.server.async_wait_disconnected(awaiting);
+        // The windows come back all the same, and their operations say what is the matter.
+        second.release();
+        third.release();
+        window_lease late = co_await pool.async_acquire(asio::use_awaitable);
+        window_lease const other = co_await pool.async_acquire(asio::use_awaitable);
+        auto [ec, key] =
+            co_await late->async_bind(e.pages.slice(0, 64), access_flags::remote_read, awaiting);
+        CHECK(ec.failed());
+    });
+}
+
+TEST_CASE("waiting for a window of a pool can be cancelled, and ends with the pool", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        exposing e = co_await make(io);
+        CHECK_THROWS_AS((window_pool{e.ends.server, {.windows = 0}}), boost::system::system_error);
+        std::optional<window_pool> pool{std::in_place, e.ends.server, window_pool_options{1}};
+        window_lease const held = pool->try_acquire();
+        std::vector<error_code> ended;
+        for (int i = 0; i < 2; ++i)
+            pool->async_acquire([&](error_code ec, window_lease) { ended.push_back(ec); });
+        CHECK(pool->waiting_count() == 2);
+        pool.reset();
+        co_await asio::post(io, asio::use_awaitable);
+        co_await asio::post(io, asio::use_awaitable);
+        CHECK(ended == std::vector<error_code>(2, asio::error::operation_aborted));
+        co_await disconnect(e.ends);
+    });
+}
+
+TEST_CASE("a lease that is dropped while its window is bound leaves no key valid", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        exposing e = co_await make(io);
+        window_pool pool{e.ends.server, {.windows = 1}};
+        remote_region key;
+        {
+            buffer const page{
+                e.ends.server.domain(),
+                4096,
+                access_flags::local_write | access_flags::bind_windows};
+            // Dropped first, as by an exception: the memory is deregistered right behind it.
+            window_lease const lease = pool.try_acquire();
+            key = co_await lease->async_bind(
+                page.slice(0, 64), access_flags::remote_write, asio::use_awaitable
+            );
+            CHECK_FALSE(co_await e.write(key));
+        }
+        CHECK(pool.free_count() == 1);
+        // The next holder has a window that works.
+        window_lease const next = pool.try_acquire();
+        remote_region const other = co_await next->async_bind(
+            e.pages.slice(0, 64), access_flags::remote_write, asio::use_awaitable
+        );
+        CHECK_FALSE(co_await e.write(other));
+        CHECK(co_await e.write(key) == wc_errc::remote_access);
+        co_await e.ends.server.async_wait_disconnected(awaiting);
+    });
+}
+
+TEST_CASE("an invalidation that overtakes the binding's completion is not forgotten", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        exposing e = co_await make(io);
+        window w{e.ends.server};
+        bool is_done = false;
+        w.async_bind(
+            e.pages.slice(0, 64),
+            access_flags::remote_write,
+            [&](error_code ec, remote_region const&) {
+                CHECK_FALSE(ec);
+                is_done = true;
+            }
+        );
+        w.mark_invalidated();
+        while (!is_done) co_await asio::post(io, asio::use_awaitable);
+        CHECK_FALSE(w.is_bound());
+        co_await disconnect(e.ends);
+    });
+}
+
+TEST_CASE("leases of bound windows may outlive their io_context", "[device]") {
+    std::optional<window_lease> survivor;
+    {
+        asio::io_context io;
+        run(io, [&]() -> asio::awaitable<void> {
+            exposing e = co_await make(io);
+            window_pool pool{e.ends.server, {.windows = 2}};
+            survivor.emplace(pool.try_acquire());
+            co_await (*survivor)->async_bind(
+                e.pages.slice(0, 64), access_flags::remote_write, asio::use_awaitable
+            );
+            // Before the memory is deregistered.
+            co_await disconnect(e.ends);
+        });
+    }
+    survivor.reset();
+}

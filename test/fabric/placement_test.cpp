@@ -1,0 +1,197 @@
+// What only some devices have: completion vectors, memory windows, dmabufs, memory that is not
+// pinned. The fabric's devices have what a test asks for.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <set>
+
+#include "fabric/fixture.hpp"
+#include "support/bytes.hpp"
+#include "support/live_blocks.hpp"
+
+using namespace rcverbs;
+using namespace test;
+
+namespace {
+
+// A file in memory, in place of a dmabuf.
+class memory_file {
+public:
+    explicit memory_file(std::size_t size_bytes)
+        : fd_{::memfd_create("rcverbs", MFD_CLOEXEC)},
+          size_bytes_{size_bytes} {
+        REQUIRE(fd_ >= 0);
+        REQUIRE(::ftruncate(fd_, static_cast<off_t>(size_bytes)) == 0);
+        mapping_ = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+        REQUIRE(mapping_ != MAP_FAILED);
+    }
+    memory_file(memory_file const&) = delete;
+    memory_file& operator=(memory_file const&) = delete;
+    ~memory_file() {
+        ::munmap(mapping_, size_bytes_);
+        ::close(fd_);
+    }
+    int descriptor() const noexcept { return fd_; }
+    std::span<std::byte> bytes() const noexcept {
+        return {static_cast<std::byte*>(mapping_), size_bytes_};
+    }
+
+private:
+    int fd_;
+    std::size_t size_bytes_;
+    void* mapping_;
+};
+
+}  // namespace
+
+TEST_CASE("connections are spread over the device's completion vectors", "[fabric]") {
+    world w{two_devices([](fabric::device_options& d) { d.completion_vectors = 4; })};
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        std::multiset<std::uint32_t> used;
+        for (int i = 0; i < 4; ++i) {
+            test::pair p = co_await meet(io);
+            used.insert(p.client.limits().completion_vector);
+            used.insert(p.server.limits().completion_vector);
+            co_await disconnect(p);
+        }
+        CHECK(used == std::multiset<std::uint32_t>{0, 0, 1, 1, 2, 2, 3, 3});
+        connection_options third = stepped();
+        third.placement.completion_vector = 3;
+        test::pair p = co_await meet(io, third, third);
+        CHECK(p.client.limits().completion_vector == 3);
+        CHECK(p.server.limits().completion_vector == 3);
+        co_await disconnect(p);
+    });
+}
+
+TEST_CASE("a device without memory windows says so", "[fabric]") {
+    world w{two_devices([](fabric::device_options& d) { d.has_memory_windows = false; })};
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        CHECK_FALSE(p.client.domain().limits().has_memory_windows);
+        try {
+            window const none{p.client};
+            FAIL("there are windows");
+        } catch (boost::system::system_error const& e) {
+            CHECK(e.code() == errc::windows_unsupported);
+        }
+        CHECK_THROWS_AS(window_pool{p.client}, boost::system::system_error);
+        co_await disconnect(p);
+    });
+    CHECK(is_clean(w));
+}
+
+TEST_CASE("memory of a file descriptor is registered by any addresses", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        memory_file const file{3 * 4096};
+        // Addresses of another device: this side's processor cannot use them.
+        auto* const elsewhere = reinterpret_cast<std::byte*>(std::uintptr_t{0x7000'0000'0040});
+        memory_region const region = memory_region::from_dmabuf(
+            p.server.domain(),
+            file.descriptor(),
+            4096 + 64,
+            {elsewhere, 4096},
+            access_flags::remote_write | access_flags::remote_read
+        );
+        CHECK(region.remote().address() == 0x7000'0000'0040);
+        buffer ours{p.client.domain(), 4096, access_flags::local_write};
+        fill(ours.bytes(), 5);
+        co_await p.client.async_write(ours.slice(), region.remote(), asio::use_awaitable);
+        CHECK(same(file.bytes().subspan(4096 + 64, 4096), ours.bytes()));
+        // And as the local side of a send.
+        buffer inbox{p.client.domain(), 128, access_flags::local_write};
+        p.client.async_receive(inbox.slice(), [](error_code ec, receive_result r) {
+            CHECK_FALSE(ec);
+            CHECK(r.size_bytes == 128);
+        });
+        co_await p.server.async_send(region.slice(1000, 128), asio::use_awaitable);
+        co_await sleep(io, 1ms);
+        CHECK(same(inbox.bytes(), ours.bytes().subspan(1000, 128)));
+        co_await disconnect(p);
+    });
+    CHECK(is_clean(w));
+}
+
+TEST_CASE("a device that cannot register a dmabuf says so", "[fabric]") {
+    world w{two_devices([](fabric::device_options& d) { d.has_dmabuf = false; })};
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        memory_file const file{4096};
+        error_code ec;
+        auto const none = memory_region::from_dmabuf(
+            p.client.domain(), file.descriptor(), 0, file.bytes(), access_flags::local_write, ec
+        );
+        CHECK(ec == errc::dmabuf_unsupported);
+        CHECK_FALSE(none.is_open());
+        CHECK_THROWS_AS(
+            memory_region::from_dmabuf(
+                p.client.domain(), file.descriptor(), 0, file.bytes(), access_flags::local_write
+            ),
+            boost::system::system_error
+        );
+        co_await disconnect(p);
+    });
+}
+
+TEST_CASE("a bad descriptor is no dmabuf", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        buffer some{p.client.domain(), 4096, access_flags::local_write};
+        error_code ec;
+        auto const none = memory_region::from_dmabuf(
+            p.client.domain(), -1, 0, some.bytes(), access_flags::local_write, ec
+        );
+        CHECK(ec == boost::system::errc::bad_file_descriptor);
+        CHECK_FALSE(none.is_open());
+        co_await disconnect(p);
+    });
+}
+
+TEST_CASE("memory need not be pinned where the device asks for its pages", "[fabric]") {
+    world w{two_devices([](fabric::device_options& d) { d.has_on_demand_paging = true; })};
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        CHECK(p.server.domain().limits().has_on_demand_paging);
+        std::vector<std::byte> memory(4096);
+        memory_region const region{
+            p.server.domain(), memory, access_flags::remote_write | access_flags::on_demand};
+        buffer ours{p.client.domain(), 4096, access_flags::local_write};
+        fill(ours.bytes(), 6);
+        co_await p.client.async_write(ours.slice(), region.remote(), asio::use_awaitable);
+        CHECK(same(memory, ours.bytes()));
+        co_await disconnect(p);
+    });
+}
+
+TEST_CASE("a block that returns to a memory pool needs no memory", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        constexpr std::size_t size = 65536;
+        {
+            memory_pool pool{p.client.domain()};
+            std::vector<void*> blocks;
+            for (int i = 0; i < 20; ++i) blocks.push_back(pool.allocate(size, 64));
+            std::optional<long> const before = live_blocks();
+            // Every other one, so that each becomes a free block of its own.
+            for (std::size_t i = 1; i < blocks.size(); i += 2) pool.deallocate(blocks[i], size, 64);
+            std::optional<long> const after = live_blocks();
+            for (std::size_t i = 0; i < blocks.size(); i += 2) pool.deallocate(blocks[i], size, 64);
+            if (before) CHECK(*after <= *before);
+            CHECK(pool.statistics().largest_free_bytes == pool.statistics().registered_bytes);
+        }
+        co_await disconnect(p);
+    });
+    CHECK(is_clean(w));
+}

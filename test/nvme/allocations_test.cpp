@@ -1,0 +1,101 @@
+// A command costs the target no allocation.
+#include <memory>
+
+#include <rcverbs/nvme/memory_store.hpp>
+
+#include "fabric/fixture.hpp"
+#include "nvme/host.hpp"
+#include "support/live_blocks.hpp"
+
+using namespace rcverbs;
+using namespace test;
+namespace nvme = rcverbs::nvme;
+
+namespace {
+
+/// A store in memory that the target does not access directly, so that data is staged.
+class staged_store final : public nvme::block_store {
+public:
+    nvme::store_geometry geometry() const override { return memory_.geometry(); }
+    void start(nvme::store_request& r) override { memory_.start(r); }
+
+private:
+    nvme::memory_store memory_{1U << 20};
+};
+
+/// Sends one command again and again, each when the completion of the one before has arrived.
+struct repeater {
+    connection& on;
+    local_slice command;
+    local_slice answer;
+    int left;
+    int failed = 0;
+
+    void start() {
+        on.async_receive(answer, [this](error_code const& ec, receive_result const&) {
+            // Assertions allocate.
+            if (ec || get<std::uint16_t>(answer.bytes(), 14) != 0) ++failed;
+            if (--left > 0) start();
+        });
+        on.async_send(command, [](error_code const&, std::size_t) {});
+    }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "fabric: nvme: a command allocates nothing, whether its data is staged or not", "[fabric]"
+) {
+    auto const is_staged = GENERATE(false, true);
+    auto const code = GENERATE(std::uint8_t{0x01}, std::uint8_t{0x02});
+    auto const is_in_capsule = GENERATE(false, true);
+    if (is_in_capsule && code == 0x02) return;  // a read has no data in its capsule
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        nvme::namespace_options n;
+        if (is_staged) n.store = std::make_shared<staged_store>();
+        else n.store = std::make_shared<nvme::memory_store>(1U << 20);
+        nvme::subsystem_options o;
+        o.nqn = disk_nqn;
+        o.namespaces = {n};
+        nvme::target t{io, {"10.0.0.1", 0}, {o}};
+        host_queue admin{io};
+        host_queue queue{io};
+        error_code ec = co_await admin.open(t.local_endpoint(), 0);
+        REQUIRE_FALSE(ec);
+        response r = co_await admin.run(admin.connect_command(0, 0xffff));
+        REQUIRE(r.status == 0);
+        auto const id = static_cast<std::uint16_t>(r.result);
+        r = co_await admin.run(capsule{0x7f, 0}.dword(11, 0x14).dword(12, 0x00460001));
+        REQUIRE(r.status == 0);
+        ec = co_await queue.open(t.local_endpoint(), 1);
+        REQUIRE_FALSE(ec);
+        r = co_await queue.run(queue.connect_command(1, id));
+        REQUIRE(r.status == 0);
+        connection& c = queue.connection();
+        buffer data{c.domain(), 4096, access_flags::remote_read | access_flags::remote_write};
+        buffer memory{c.domain(), 8192, access_flags::local_write};
+        capsule what = capsule{code, 1}.blocks(3, 1);
+        if (is_in_capsule) what.in_capsule(data.bytes(), 4096);
+        else what.keyed(data.remote());
+        std::ranges::copy(what.bytes, memory.bytes().begin());
+        repeater all{c, memory.slice(0, what.bytes.size()), memory.slice(8000, 16), 200};
+        auto const finish = [&]() -> asio::awaitable<void> {
+            while (all.left > 0) co_await sleep(io, 10us);
+        };
+        all.start();
+        co_await finish();
+        all.left = 1000;
+        std::optional<long> const before = allocations();
+        all.start();
+        // Without a coroutine of this test's, which would be counted.
+        while (all.left > 0) co_await asio::post(io, asio::use_awaitable);
+        std::optional<long> const after = allocations();
+        CHECK(all.failed == 0);
+        if (before) CHECK(*after <= *before + 20);
+        t.close();
+        admin.connection().close();
+        queue.connection().close();
+    });
+}

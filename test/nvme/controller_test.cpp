@@ -1,0 +1,372 @@
+// The controller's answers to admin commands, byte by byte, without a connection.
+#include "controller.hpp"
+
+#include "authentication.hpp"
+
+#include <string>
+
+#include <rcverbs/nvme/memory_store.hpp>
+
+#include "support/catch.hpp"
+
+using namespace rcverbs;
+using namespace rcverbs::nvme::detail;
+using nvme::memory_store;
+
+namespace {
+
+constexpr char const* nqn = "nqn.test:disks";
+
+std::shared_ptr<subsystem> disks(std::initializer_list<std::uint32_t> ids) {
+    nvme::subsystem_options o;
+    o.nqn = nqn;
+    for (std::uint32_t const id : ids) {
+        nvme::namespace_options n;
+        n.id = id;
+        n.store = std::make_shared<memory_store>(1U << 20, 512);
+        o.namespaces.push_back(n);
+    }
+    return std::make_shared<subsystem>(std::move(o));
+}
+
+/// A host's side of a controller.
+struct host {
+    explicit host(std::shared_ptr<subsystem> to)
+        : target{7, std::move(to), {"nqn.host", {}}, controller_terms{}} {}
+
+    std::optional<completion> run(command c, std::size_t data_bytes = 0) {
+        out.assign(data_bytes, std::byte{0});
+        return target.execute(c, {}, out);
+    }
+    completion must(command c, std::size_t data_bytes = 0) {
+        auto const done = run(c, data_bytes);
+        REQUIRE(done);
+        return *done;
+    }
+    void enable() {
+        command set;
+        set.code = opcode::fabrics;
+        set.fabrics = fabrics_type::property_set;
+        set.dword = {0, 0x14, 0x00460001, 0, 0, 0};
+        CHECK(must(set).code == status::success);
+    }
+    std::uint64_t property(std::uint32_t offset, bool is_wide) {
+        command get;
+        get.code = opcode::fabrics;
+        get.fabrics = fabrics_type::property_get;
+        get.dword = {is_wide, offset, 0, 0, 0, 0};
+        return must(get).result;
+    }
+    status identify(std::uint8_t what, std::uint32_t id, std::size_t bytes = 4096) {
+        command c;
+        c.code = opcode::identify;
+        c.namespace_id = id;
+        c.dword[0] = what;
+        return must(c, bytes).code;
+    }
+    status log(std::uint8_t page, std::size_t bytes, std::uint64_t offset = 0) {
+        command c;
+        c.code = opcode::get_log_page;
+        c.dword = {
+            page | static_cast<std::uint32_t>(bytes / 4 - 1) << 16,
+            0,
+            static_cast<std::uint32_t>(offset),
+            0,
+            0,
+            0};
+        return must(c, bytes).code;
+    }
+    std::uint32_t word(std::size_t at) const { return load<std::uint32_t>(out, at); }
+
+    controller target;
+    std::vector<std::byte> out;
+};
+
+command of(std::uint8_t code) {
+    command c;
+    c.code = code;
+    return c;
+}
+
+command event_request(std::uint16_t id) {
+    command c = of(opcode::async_event);
+    c.id = id;
+    return c;
+}
+
+}  // namespace
+
+TEST_CASE("nvme: properties tell what the controller can, and enable it", "[nvme]") {
+    host h{disks({1})};
+    std::uint64_t const capabilities = h.property(0, true);
+    CHECK((capabilities & 0xffff) == 127);  // queue entries, 0-based
+    CHECK((capabilities >> 37 & 1) == 1);  // the NVM command set
+    CHECK(h.property(8, false) == 0x00010400);
+    CHECK(h.property(0x1c, false) == 0);
+    CHECK(h.must(of(opcode::keep_alive)).code == status::command_sequence);
+    h.enable();
+    CHECK(h.property(0x1c, false) == 1);
+    CHECK(h.must(of(opcode::keep_alive)).code == status::success);
+    command shut_down;
+    shut_down.code = opcode::fabrics;
+    shut_down.dword = {0, 0x14, 0x00464001, 0, 0, 0};
+    h.must(shut_down);
+    CHECK(h.property(0x1c, false) == 9);
+    command other = shut_down;
+    other.dword[1] = 0x1c;
+    CHECK(h.must(other).code == status::invalid_field);
+}
+
+TEST_CASE("nvme: identify describes the controller and its namespaces", "[nvme]") {
+    host h{disks({1, 3, 9})};
+    h.enable();
+    REQUIRE(h.identify(1, 0) == status::success);
+    auto const* const text = reinterpret_cast<char const*>(h.out.data());
+    CHECK(std::string{text + 24, 7} == "rcverbs");
+    CHECK(std::string{text + 768} == nqn);
+    CHECK(h.word(78) % 65536 == 7);  // the controller's number
+    CHECK(h.word(1792) == (64 + 4096) / 16);  // the capsule of a command, in 16 bytes
+    REQUIRE(h.identify(2, 1) == status::success);
+    CHECK(h.word(0) == 3);
+    CHECK(h.word(4) == 9);
+    CHECK(h.word(8) == 0);
+    REQUIRE(h.identify(0, 3) == status::success);
+    CHECK(h.word(0) == 2048);  // blocks
+    CHECK((h.word(128) >> 16 & 0xff) == 9);  // 2^9 bytes each
+    REQUIRE(h.identify(0, 4) == status::success);
+    CHECK(h.word(0) == 0);
+    CHECK(h.identify(0, 5000) == status::invalid_namespace);
+    CHECK(h.identify(3, 4) == status::invalid_namespace);
+    CHECK(h.identify(0x55, 1) == status::invalid_field);
+    CHECK(h.identify(1, 0, 512) == status::sgl_data_length_invalid);
+}
+
+TEST_CASE("nvme: log pages are read in parts, and unknown ones refused", "[nvme]") {
+    host h{disks({1})};
+    h.enable();
+    CHECK(h.log(2, 512) == status::success);
+    CHECK(h.out[3] == std::byte{100});  // the spare capacity in percent
+    CHECK(h.log(5, 4096) == status::success);
+    CHECK(h.word(4UL * opcode::identify) == 1);
+    CHECK(h.log(5, 64, 1024) == status::success);
+    CHECK(h.word(4UL * opcode::write) == 3);
+    CHECK(h.log(5, 64, 1UL << 20) == status::success);
+    CHECK(h.word(0) == 0);
+    CHECK(h.log(5, 64, 2) == status::invalid_field);
+    CHECK(h.log(0x70, 1024) == status::invalid_log_page);
+    CHECK(h.log(0x99, 512) == status::invalid_log_page);
+    command longer = of(opcode::get_log_page);
+    longer.dword[0] = 2 | 127U << 16;
+    CHECK(h.must(longer, 256).code == status::sgl_data_length_invalid);
+}
+
+TEST_CASE("nvme: the error log keeps the newest errors, and counts all of them", "[nvme]") {
+    host h{disks({1})};
+    h.enable();
+    CHECK(h.log(1, 4096) == status::success);
+    CHECK(h.word(0) == 0);
+    for (std::uint16_t i = 1; i <= 70; ++i) {
+        command c = of(opcode::read);
+        c.id = i;
+        c.namespace_id = 1;
+        c.dword[0] = 5000U + i;
+        h.target.note_error(2, c, status::lba_range);
+    }
+    h.target.note_error(0, of(opcode::identify), status::invalid_field);
+    CHECK(h.log(1, 4096) == status::success);
+    CHECK(h.word(0) == 71);
+    CHECK(h.word(8) == 0);  // the admin queue
+    CHECK(h.word(12) % 65536 == 0x002 << 1);
+    CHECK(h.word(16) == 0);
+    CHECK(h.word(64) == 70);
+    CHECK(h.word(64 + 8) == (2 | 70U << 16));
+    CHECK(h.word(64 + 12) == (0x080U << 1 | 0xffff0000));
+    CHECK(h.word(64 + 16) == 5070);
+    CHECK(h.word(64 + 24) == 1);
+    CHECK(h.word(63 * 64) == 8);  // older ones are gone
+    CHECK(h.log(2, 512) == status::success);
+    CHECK(h.word(176) == 71);
+}
+
+TEST_CASE("nvme: a change of namespaces is told once until its log is read", "[nvme]") {
+    host h{disks({1, 2})};
+    h.enable();
+    command wants = of(opcode::set_features);
+    wants.dword = {0x0b, 1U << 8, 0, 0, 0, 0};
+    CHECK_FALSE(h.target.on_namespace_change(2));  // not asked for
+    CHECK(h.must(wants).code == status::success);
+    CHECK_FALSE(h.run(event_request(40)));
+    CHECK_FALSE(h.run(event_request(41)));
+    auto const told = h.target.on_namespace_change(2);
+    REQUIRE(told);
+    CHECK(told->command_id == 40);
+    CHECK(told->what.result == 0x040002);
+    CHECK_FALSE(h.target.on_namespace_change(1));
+    CHECK(h.log(4, 4096) == status::success);
+    CHECK(h.word(0) == 1);
+    CHECK(h.word(4) == 2);
+    CHECK(h.word(8) == 0);
+    auto const again = h.target.on_namespace_change(1);
+    REQUIRE(again);
+    CHECK(again->command_id == 41);
+    // Without a request the event waits for one.
+    CHECK(h.log(4, 4096) == status::success);
+    CHECK_FALSE(h.target.on_namespace_change(2));
+    auto const late = h.run(event_request(42));
+    REQUIRE(late);
+    CHECK(late->result == 0x040002);
+}
+
+TEST_CASE("nvme: more event requests than the controller has room for are refused", "[nvme]") {
+    host h{disks({1})};
+    h.enable();
+    for (std::uint16_t i = 0; i < 4; ++i) CHECK_FALSE(h.run(event_request(i)));
+    CHECK(h.must(event_request(4)).code == status::aer_limit_exceeded);
+}
+
+TEST_CASE("nvme: features are set and read", "[nvme]") {
+    host h{disks({1})};
+    h.enable();
+    command get = of(opcode::get_features);
+    get.dword[0] = 7;
+    CHECK(h.must(get).result == 0x000f000f);
+    command queues = of(opcode::set_features);
+    queues.dword = {7, 0x00030003, 0, 0, 0, 0};
+    CHECK(h.must(queues).result == 0x000f000f);
+    queues.dword[1] = 0xffff;
+    CHECK(h.must(queues).code == status::invalid_field);
+    command keep_alive = of(opcode::set_features);
+    keep_alive.dword = {0x0f, 2500, 0, 0, 0, 0};
+    h.must(keep_alive);
+    CHECK(h.target.keep_alive() == std::chrono::milliseconds{2500});
+    command unknown = of(opcode::get_features);
+    unknown.dword[0] = 0x7e;
+    CHECK(h.must(unknown).code == status::invalid_field);
+    CHECK(h.must(of(0x55)).code == status::invalid_opcode);
+}
+
+TEST_CASE("nvme: a subsystem refuses names and namespaces that make no sense", "[nvme]") {
+    auto const make = [](auto change) {
+        nvme::subsystem_options o;
+        o.nqn = nqn;
+        nvme::namespace_options n;
+        n.store = std::make_shared<memory_store>(1U << 20);
+        o.namespaces = {n};
+        change(o);
+        return subsystem{std::move(o)};
+    };
+    CHECK_NOTHROW(make([](auto&) {}));
+    CHECK_THROWS_AS(make([](auto& o) { o.nqn = "disk"; }), boost::system::system_error);
+    CHECK_THROWS_AS(
+        make([](auto& o) { o.nqn = "nqn." + std::string(220, 'x'); }), boost::system::system_error
+    );
+    CHECK_THROWS_AS(make([](auto& o) { o.nqn = "nqn.\n"; }), boost::system::system_error);
+    CHECK_THROWS_AS(make([](auto& o) { o.namespaces[0].id = 0; }), boost::system::system_error);
+    CHECK_THROWS_AS(
+        make([](auto& o) { o.namespaces.push_back(o.namespaces[0]); }), boost::system::system_error
+    );
+    CHECK_THROWS_AS(
+        make([](auto& o) { o.namespaces[0].store = nullptr; }), boost::system::system_error
+    );
+    CHECK_THROWS_AS(
+        make([](auto& o) { o.serial_number = std::string(21, '1'); }), boost::system::system_error
+    );
+    CHECK_THROWS_AS(memory_store(1000, 512), boost::system::system_error);
+    CHECK_THROWS_AS(memory_store(1024, 768), boost::system::system_error);
+}
+
+// --- authentication ------------------------------------------------------------------------------
+
+namespace {
+
+// From `nvme gen-dhchap-key`; the second is transformed with SHA-256.
+constexpr char const* host_secret = "DHHC-1:00:Rvgk+yuyDhDsGoTmaqNlibn8dLh6dAqk2g+cOusJwpEwmL/U:";
+
+nvme::host_secrets secrets() { return {"nqn.host", host_secret, {}}; }
+
+std::vector<std::byte> negotiation(std::uint8_t hash, std::uint8_t group) {
+    std::vector<std::byte> m(72);
+    m[1] = std::byte{0};
+    store(std::span{m}, 4, std::uint16_t{77});
+    m[7] = std::byte{1};
+    m[8] = std::byte{1};
+    m[10] = std::byte{1};
+    m[11] = std::byte{1};
+    m[12] = static_cast<std::byte>(hash);
+    m[42] = static_cast<std::byte>(group);
+    return m;
+}
+
+}  // namespace
+
+TEST_CASE("nvme: secrets are decoded, and damaged ones refused", "[nvme]") {
+    dhchap_key const key = dhchap_key::decode(host_secret);
+    CHECK(key.hash == 0);
+    CHECK(key.value.size() == 32);
+    std::string const good = host_secret;
+    for (std::size_t i = 0; i < good.size(); ++i) {
+        std::string damaged = good;
+        damaged[i] = damaged[i] == 'A' ? 'B' : 'A';
+        INFO(damaged);
+        CHECK(dhchap_key::decode(damaged).value.empty());
+    }
+    for (std::size_t size = 0; size < good.size(); ++size)
+        CHECK(dhchap_key::decode(good.substr(0, size)).value.empty());
+}
+
+TEST_CASE("nvme: a host without the secret fails, whatever it answers", "[nvme]") {
+    authenticator a{secrets(), nqn};
+    std::vector<std::byte> out(4096);
+    CHECK_FALSE(a.next_message(out));
+    REQUIRE(a.on_message(negotiation(1, 0)));
+    REQUIRE(a.next_message(out));
+    CHECK(out[0] == std::byte{1});
+    CHECK(out[1] == std::byte{1});
+    CHECK(load<std::uint16_t>(out, 4) == 77);
+    std::vector<std::byte> reply(16 + 64);
+    reply[0] = std::byte{1};
+    reply[1] = std::byte{2};
+    store(std::span{reply}, 4, std::uint16_t{77});
+    reply[6] = std::byte{32};
+    // The challenge itself, as if it were the answer.
+    std::copy_n(out.begin() + 16, 32, reply.begin() + 16);
+    REQUIRE(a.on_message(reply));
+    CHECK_FALSE(a.is_done());
+    std::ranges::fill(out, std::byte{0});
+    REQUIRE(a.next_message(out));
+    CHECK(out[1] == std::byte{0xf1});
+    CHECK(out[7] == std::byte{1});
+    CHECK(a.has_failed());
+    CHECK_FALSE(a.on_message(negotiation(1, 0)));
+}
+
+TEST_CASE("nvme: messages out of order, cut off or without a common hash are refused", "[nvme]") {
+    std::vector<std::byte> out(4096);
+    auto const whole = negotiation(1, 1);
+    for (std::size_t size = 0; size < whole.size(); ++size) {
+        authenticator a{secrets(), nqn};
+        bool const taken = a.on_message(std::span{whole}.first(size));
+        if (!taken) continue;
+        REQUIRE(a.next_message(out));
+        CHECK(out[1] == std::byte{0xf1});
+    }
+    authenticator unknown{secrets(), nqn};
+    REQUIRE(unknown.on_message(negotiation(9, 0)));
+    REQUIRE(unknown.next_message(out));
+    CHECK(out[7] == std::byte{4});
+    authenticator early{secrets(), nqn};
+    std::vector<std::byte> success(16);
+    success[0] = std::byte{1};
+    success[1] = std::byte{4};
+    CHECK_FALSE(early.on_message(success));
+    REQUIRE(early.on_message(negotiation(1, 1)));
+    CHECK_FALSE(early.on_message(negotiation(1, 1)));  // the challenge is due
+    CHECK(early.next_message(out));
+    CHECK(load<std::uint16_t>(out, 10) == 256);  // the public value of ffdhe2048
+    CHECK_FALSE(early.is_done());
+    // A host without room for the challenge has failed.
+    authenticator narrow{secrets(), nqn};
+    REQUIRE(narrow.on_message(negotiation(1, 1)));
+    CHECK_FALSE(narrow.next_message(std::span{out}.first(20)));
+    CHECK(narrow.has_failed());
+}

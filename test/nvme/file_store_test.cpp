@@ -1,0 +1,218 @@
+// A file store by itself: the same for io_uring and for threads. Needs a real kernel, no device.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <rcverbs/nvme/file_store.hpp>
+
+using namespace rcverbs;
+namespace nvme = rcverbs::nvme;
+using op = nvme::store_operation;
+
+namespace {
+
+constexpr std::size_t block = 4096;
+constexpr std::size_t file_bytes = 256 * block;
+
+/// A file in memory, which can punch holes but not zero ranges.
+class memory_file {
+public:
+    memory_file() : fd_{::memfd_create("store", MFD_CLOEXEC)} {
+        REQUIRE(fd_ >= 0);
+        resize(file_bytes);
+    }
+    ~memory_file() { ::close(fd_); }
+    std::filesystem::path path() const { return "/proc/self/fd/" + std::to_string(fd_); }
+    void resize(std::size_t bytes) { REQUIRE(::ftruncate(fd_, static_cast<off_t>(bytes)) == 0); }
+
+private:
+    int const fd_;
+};
+
+struct ending {
+    error_code failure;
+    bool is_equal = true;
+};
+
+/// A request whose end can be waited for.
+class request final : public nvme::store_request {
+public:
+    request(op what, std::size_t first, std::size_t blocks, std::span<std::byte> data = {}) {
+        operation_ = what;
+        offset_bytes_ = first * block;
+        size_bytes_ = blocks * block;
+        data_ = data;
+    }
+    request& durable() {
+        is_durable_ = true;
+        return *this;
+    }
+    ending wait() { return end_.get_future().get(); }
+
+private:
+    void on_end(outcome how) noexcept override { end_.set_value({how.failure, how.is_equal}); }
+
+    std::promise<ending> end_;
+};
+
+std::vector<std::byte> random_blocks(std::size_t count, unsigned seed) {
+    std::vector<std::byte> bytes(count * block);
+    std::mt19937 random{seed};
+    for (std::byte& b : bytes) b = static_cast<std::byte>(random());
+    return bytes;
+}
+
+nvme::file_store_options by(nvme::file_method m) {
+    nvme::file_store_options o;
+    o.method = m;
+    return o;
+}
+
+/// Opens a store; null if the system has no io_uring.
+std::unique_ptr<nvme::file_store> open(memory_file const& file, nvme::file_store_options o) {
+    try {
+        auto made = std::make_unique<nvme::file_store>(file.path(), o);
+        CHECK(made->method() == o.method);
+        return made;
+    } catch (boost::system::system_error const& e) {
+        if (o.method == nvme::file_method::threads) throw;
+        bool const is_missing = e.code().value() == ENOSYS || e.code().value() == EPERM;
+        if (!is_missing) throw;
+        WARN("skipped: the system has no io_uring: " << e.what());
+        return nullptr;
+    }
+}
+
+ending run(nvme::file_store& s, request&& r) {
+    s.start(r);
+    return r.wait();
+}
+
+void must(nvme::file_store& s, request&& r) {
+    ending const e = run(s, std::move(r));
+    CHECK_FALSE(e.failure);
+    CHECK(e.is_equal);
+}
+
+std::vector<std::byte> contents(nvme::file_store& s, std::size_t first, std::size_t blocks) {
+    std::vector<std::byte> there(blocks * block, std::byte{0x5a});
+    must(s, {op::read, first, blocks, there});
+    return there;
+}
+
+bool is_zero(std::vector<std::byte> const& bytes) {
+    return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
+}
+
+void check_operations(nvme::file_method method) {
+    memory_file file;
+    auto const s = open(file, by(method));
+    if (s == nullptr) return;
+    auto data = random_blocks(64, 1);
+    must(*s, {op::write, 8, 64, data});
+    CHECK(contents(*s, 8, 64) == data);
+    must(*s, std::move(request{op::write, 8, 64, data}.durable()));
+    must(*s, {op::flush, 0, 0});
+    must(*s, {op::compare, 8, 64, data});
+    data.back() ^= std::byte{1};
+    ending const differs = run(*s, {op::compare, 8, 64, data});
+    CHECK_FALSE(differs.failure);
+    CHECK_FALSE(differs.is_equal);
+    // More than is written by hand at a time, and with the sync behind it.
+    must(*s, std::move(request{op::write_zeroes, 10, 40}.durable()));
+    CHECK(is_zero(contents(*s, 10, 40)));
+    must(*s, {op::discard, 60, 4});
+    CHECK(is_zero(contents(*s, 60, 4)));
+    data.back() ^= std::byte{1};
+    auto const left = contents(*s, 50, 10);
+    CHECK(std::equal(left.begin(), left.end(), data.begin() + 42 * block));
+}
+
+// More at a time than an engine takes, in any order.
+void check_many(nvme::file_method method) {
+    memory_file file;
+    auto const s = open(file, by(method));
+    if (s == nullptr) return;
+    auto const data = random_blocks(256, 2);
+    std::vector<std::byte> copy = data;
+    std::vector<std::byte> back(data.size());
+    for (op const what : {op::write, op::read}) {
+        std::vector<std::unique_ptr<request>> all;
+        for (int round = 0; round < 4; ++round) {
+            for (std::size_t i = 0; i < 256; ++i) {
+                auto const memory = std::span{what == op::write ? copy : back};
+                all.push_back(
+                    std::make_unique<request>(what, i, 1, memory.subspan(i * block, block))
+                );
+                s->start(*all.back());
+            }
+        }
+        for (auto const& r : all) CHECK_FALSE(r->wait().failure);
+    }
+    CHECK(back == data);
+}
+
+void check_failures(nvme::file_method method) {
+    memory_file file;
+    auto const s = open(file, by(method));
+    if (s == nullptr) return;
+    auto options = by(method);
+    options.is_read_only = true;
+    auto const fixed = open(file, options);
+    auto data = random_blocks(4, 3);
+    CHECK(run(*fixed, {op::write, 0, 4, data}).failure.value() == EBADF);
+    CHECK(run(*fixed, {op::write_zeroes, 0, 4}).failure.value() == EBADF);
+    must(*fixed, {op::flush, 0, 0});
+    // A file that has become shorter.
+    file.resize(file_bytes / 2);
+    CHECK(s->geometry().size_bytes == file_bytes / 2);
+    CHECK(run(*s, {op::read, 126, 4, data}).failure.value() == EIO);
+    CHECK(run(*s, {op::compare, 200, 1, std::span{data}.first(block)}).failure.value() == EIO);
+    must(*s, {op::read, 124, 4, data});
+}
+
+// A store that goes has completed everything.
+void check_end(nvme::file_method method) {
+    memory_file file;
+    auto s = open(file, by(method));
+    if (s == nullptr) return;
+    auto data = random_blocks(256, 4);
+    std::vector<std::unique_ptr<request>> all;
+    for (std::size_t i = 0; i < 256; ++i) {
+        auto const part = std::span{data}.subspan(i * block, block);
+        all.push_back(std::make_unique<request>(op::write, i, 1, part));
+        s->start(*all.back());
+    }
+    s.reset();
+    for (auto const& r : all) CHECK_FALSE(r->wait().failure);
+}
+
+}  // namespace
+
+TEST_CASE("nvme: a file store carries out every operation", "[device][nvme]") {
+    check_operations(GENERATE(nvme::file_method::io_uring, nvme::file_method::threads));
+}
+
+TEST_CASE("nvme: a file store takes any number of requests at a time", "[device][nvme]") {
+    check_many(GENERATE(nvme::file_method::io_uring, nvme::file_method::threads));
+}
+
+TEST_CASE("nvme: a file store's failures are those of the system", "[device][nvme]") {
+    check_failures(GENERATE(nvme::file_method::io_uring, nvme::file_method::threads));
+}
+
+TEST_CASE("nvme: a file store that ends has completed its requests", "[device][nvme]") {
+    check_end(GENERATE(nvme::file_method::io_uring, nvme::file_method::threads));
+}

@@ -1,0 +1,188 @@
+// host.hpp — a host of NVMe over Fabrics in a few calls: queues that send any bytes as commands.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <rcverbs/nvme/target.hpp>
+
+#include "device/fixture.hpp"
+
+namespace test {
+
+constexpr char const* disk_nqn = "nqn.test:disk";
+constexpr char const* host_nqn = "nqn.test:host";
+
+template <class Integer>
+void put(std::span<std::byte> to, std::size_t at, Integer value) {
+    for (std::size_t i = 0; i < sizeof value; ++i)
+        to[at + i] = static_cast<std::byte>(value >> (8 * i));
+}
+
+template <class Integer>
+Integer get(std::span<std::byte const> from, std::size_t at) {
+    Integer value = 0;
+    for (std::size_t i = 0; i < sizeof value; ++i)
+        value |= static_cast<Integer>(static_cast<Integer>(from[at + i]) << (8 * i));
+    return value;
+}
+
+/// The 64 bytes of a command, and data in the capsule behind them.
+struct capsule {
+    std::vector<std::byte> bytes = std::vector<std::byte>(64);
+
+    explicit capsule(std::uint8_t code, std::uint32_t id = 0) {
+        bytes[0] = static_cast<std::byte>(code);
+        put(std::span{bytes}, 4, id);
+        keyed({});
+    }
+    capsule& dword(std::size_t n, std::uint32_t value) {
+        put(std::span{bytes}, 4 * n, value);
+        return *this;
+    }
+    /// The data is in memory that the host exposes.
+    capsule& keyed(rcverbs::remote_region r) {
+        return keyed(r.address(), static_cast<std::uint32_t>(r.size()), r.key().value);
+    }
+    capsule& keyed(std::uint64_t address, std::uint32_t size, std::uint32_t key) {
+        put(std::span{bytes}, 24, address);
+        put(std::span{bytes}, 32, size);
+        put(std::span{bytes}, 35, key);
+        bytes[39] = std::byte{0x40};
+        return *this;
+    }
+    /// The data follows the command; `size` and `offset` are what the command claims.
+    capsule& in_capsule(
+        std::span<std::byte const> data, std::uint32_t size, std::uint64_t offset = 0
+    ) {
+        put(std::span{bytes}, 24, offset);
+        put(std::span{bytes}, 32, size);
+        put(std::span{bytes}, 36, std::uint32_t{0});
+        bytes[39] = std::byte{0x01};
+        bytes.insert(bytes.end(), data.begin(), data.end());
+        return *this;
+    }
+    capsule& blocks(std::uint64_t first, std::uint32_t count) {
+        return dword(10, static_cast<std::uint32_t>(first))
+            .dword(11, static_cast<std::uint32_t>(first >> 32))
+            .dword(12, count - 1);
+    }
+};
+
+/// The answer to a command; `is_alive` is false if the connection ended instead.
+struct response {
+    bool is_alive = false;
+    std::uint64_t result = 0;
+    std::uint16_t status = 0;  // type << 8 | code
+};
+
+/// One queue.
+class host_queue {
+public:
+    explicit host_queue(asio::io_context& io) : connection_{io, options()} {}
+
+    rcverbs::connection& connection() noexcept { return connection_; }
+
+    /// Connects the queue pair. `data` is the private data.
+    asio::awaitable<error_code> open(rcverbs::endpoint to, std::span<std::byte const> data) {
+        auto [failed] = co_await connection_.async_resolve(to, awaiting);
+        if (failed) co_return failed;
+        sent_ = rcverbs::buffer{connection_.domain(), 65536, rcverbs::access_flags::local_write};
+        received_ = rcverbs::buffer{connection_.domain(), 4096, rcverbs::access_flags::local_write};
+        auto [ec] = co_await connection_.async_establish(data, awaiting);
+        co_return ec;
+    }
+    asio::awaitable<error_code> open(
+        rcverbs::endpoint to, std::uint16_t queue, std::uint16_t depth = 32
+    ) {
+        std::array<std::byte, 32> data{};
+        put(std::span{data}, 2, queue);
+        put(std::span{data}, 4, depth);
+        put(std::span{data}, 6, static_cast<std::uint16_t>(depth - 1));
+        return open_copy(to, data);
+    }
+
+    /// Sends a command, and waits for its completion.
+    asio::awaitable<response> run(capsule const& c) {
+        using namespace asio::experimental::awaitable_operators;
+        std::ranges::copy(c.bytes, sent_.bytes().begin());
+        auto [arrived, gone] = co_await both(
+            connection_.async_receive(received_.slice(0, 16), awaiting),
+            connection_.async_send(sent_.slice(0, c.bytes.size()), awaiting)
+        );
+        auto const [ec, got] = arrived;
+        if (ec) co_return response{};
+        auto const in = received_.bytes();
+        co_return response{
+            true,
+            get<std::uint64_t>(in, 0),
+            static_cast<std::uint16_t>(get<std::uint16_t>(in, 14) >> 1 & 0x7ff)};
+    }
+
+    /// Sends a command several times at once, and returns the statuses of the completions.
+    asio::awaitable<std::vector<int>> run_together(capsule const& c, std::size_t count) {
+        std::ranges::copy(c.bytes, sent_.bytes().begin());
+        std::size_t left = count;
+        for (std::size_t i = 0; i < count; ++i) {
+            auto const on_end = [&left](error_code const&, auto const&) { --left; };
+            connection_.async_receive(received_.slice(16 * i, 16), on_end);
+        }
+        for (std::size_t i = 0; i < count; ++i)
+            connection_.async_send(
+                sent_.slice(0, c.bytes.size()), [](error_code const&, std::size_t) {}
+            );
+        while (left > 0) co_await asio::post(connection_.get_executor(), asio::use_awaitable);
+        std::vector<int> statuses;
+        for (std::size_t i = 0; i < count; ++i)
+            statuses.push_back(get<std::uint16_t>(received_.bytes(), 16 * i + 14) >> 1 & 0x7ff);
+        co_return statuses;
+    }
+
+    /// The Connect command.
+    capsule connect_command(
+        std::uint16_t queue,
+        std::uint16_t controller,
+        std::string const& nqn = disk_nqn,
+        std::string const& host = host_nqn,
+        std::uint32_t keep_alive_ms = 0
+    ) {
+        if (data_.size() == 0)
+            data_ = rcverbs::buffer{
+                connection_.domain(),
+                1024,
+                rcverbs::access_flags::remote_read | rcverbs::access_flags::local_write};
+        auto const bytes = data_.bytes();
+        std::ranges::fill(bytes, std::byte{0});
+        put(bytes, 16, controller);
+        std::memcpy(bytes.data() + 256, nqn.data(), nqn.size());
+        std::memcpy(bytes.data() + 512, host.data(), host.size());
+        capsule c{0x7f, 1};
+        c.dword(10, std::uint32_t{queue} << 16).dword(11, 31).dword(12, keep_alive_ms);
+        return c.keyed(data_.remote());
+    }
+
+private:
+    static rcverbs::connection_options options() {
+        rcverbs::connection_options o;
+        o.deadlines.disconnect = 200ms;
+        return o;
+    }
+    asio::awaitable<error_code> open_copy(rcverbs::endpoint to, std::array<std::byte, 32> data) {
+        co_return co_await open(std::move(to), std::span<std::byte const>{data});
+    }
+
+    rcverbs::connection connection_;
+    rcverbs::buffer sent_;
+    rcverbs::buffer received_;
+    rcverbs::buffer data_;
+};
+
+}  // namespace test

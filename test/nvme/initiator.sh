@@ -1,0 +1,510 @@
+#!/usr/bin/env bash
+# initiator.sh PROGRAMS [CASE…]: rdma-nvme under the Linux kernel's own initiator, inside the SoftRoCE virtual machine. Each case
+# starts its own targets; a case that fails shows its commands. The report is like ctest's.
+#
+# The guest is one machine, so target and initiator share it. In the topology `pair` they have a device each, with a wire between
+# them: the cases whose names begin with `wire_` run there, all others with one device.
+# Without pipefail: grep -q ends when it has found a line, and what it reads from then dies of SIGPIPE.
+set -u
+programs=$1
+shift
+nqn=nqn.2026-01.io.rcverbs:test
+here=10.0.0.1
+port=4420
+work=$(mktemp -d)
+
+# --- what cases are made of --------------------------------------------------------------------------------------------------------------
+
+fail() {
+    echo "failed: $*"
+    for log in "$work"/serve*.log; do echo "--- ${log##*/}"; tail -n 20 "$log"; done
+    dmesg | tail -n 12
+    exit 1
+}
+
+# wait_for SECONDS COMMAND…: repeats a command until it succeeds.
+wait_for() {
+    local tries=$(($1 * 10))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        tries=$((tries - 1))
+        [ $tries -gt 0 ] || return 1
+        sleep 0.1
+    done
+}
+
+# serve ARGUMENT…: starts a target, whose process is $target and whose output is in $log.
+serve() {
+    log=$work/serve$((++servers)).log
+    "$programs/rdma-nvme" serve "$@" --port $port >"$log" 2>&1 &
+    target=$!
+    wait_for 10 grep -q 'on port' "$log" || fail "the target does not listen"
+}
+servers=0
+
+says() { wait_for "${2:-10}" grep -qE -- "$1" "$log" || fail "the target does not say: $1"; }
+
+end_target() {
+    kill "${1:-$target}" 2>/dev/null
+    wait "${1:-$target}" || fail "the target ended with status $?"
+}
+
+# The last line of the target's output that is an object: its counters, on SIGUSR1.
+counter() {
+    local before now
+    before=$(grep -c '^{' "$log")
+    kill -USR1 "$target"
+    wait_for 5 eval "[ \$(grep -c '^{' '$log') -gt $before ]" || fail "no counters"
+    now=$(grep '^{' "$log" | tail -n 1)
+    sed -E "s/.*\"$1\":([0-9]+).*/\1/" <<<"$now"
+}
+
+connect() { nvme connect -t rdma -a "$here" -s $port -n $nqn --nr-io-queues=2 --reconnect-delay=1 "$@" || fail "connect $*"; }
+# The disk of the first namespace, once it is there.
+disk() {
+    wait_for 10 test -b /dev/nvme0n1 || fail "no disk"
+    udev=/dev/nvme0n1
+}
+disconnect() { nvme disconnect -n $nqn >/dev/null || fail "disconnect"; }
+refused() {
+    if nvme connect -t rdma -a "$here" -s $port "$@" 2>"$work/refused"; then fail "connected, although it must not: $*"; fi
+}
+
+verify_by_fio() { # verify_by_fio FILE ARGUMENT…: writes, reads back and compares
+    local file=$1
+    shift
+    fio --name=verify --filename="$file" --rw=randwrite --verify=crc32c --verify_fatal=1 --ioengine=libaio --direct=1 \
+        --output="$work/fio" "$@" || { cat "$work/fio"; fail "fio $*"; }
+}
+
+resources() { rdma resource show | sed -E 's/ctx [0-9]+//'; }
+
+# --- cases -------------------------------------------------------------------------------------------------------------------------------
+
+case_discovery_lists_the_subsystems() {
+    serve --memory 16M --nqn $nqn
+    nvme discover -t rdma -a $here -s $port >"$work/list" || fail discover
+    grep -q "subnqn:  $nqn" "$work/list" || fail "the subsystem is not listed"
+    grep -q "traddr:  $here" "$work/list" || fail "the address is not listed"
+    nvme connect-all -t rdma -a $here -s $port || fail connect-all
+    # The discovery controller had number 0 at that moment.
+    wait_for 10 eval 'ls /dev/nvme*n1' || fail "no disk"
+    nvme list | grep -q rcverbs || fail "nvme list"
+    [ "$(counter controllers)" = 1 ] || fail "controllers: $(counter controllers)"
+    disconnect
+    says 'controller .* ended'
+    end_target
+}
+
+case_the_demo_shows_it_all() {
+    RCVERBS_PRESET=$(basename "$(dirname "$programs")") apps/demo-nvme.sh --inside >"$work/said" 2>&1 || { cat "$work/said"; fail "the demo"; }
+    grep -q 'the copy is the same' "$work/said" || fail "the demo compares nothing"
+}
+
+case_many_subsystems_are_found_and_connected() {
+    local i
+    for i in $(seq 20); do echo "{\"nqn\": \"nqn.many:$i\", \"namespaces\": [{\"memory\": \"1M\"}]},"; done >"$work/list"
+    echo "{\"subsystems\": [$(cat "$work/list") {\"nqn\": \"nqn.many:21\", \"allow_hosts\": [\"nqn.host:other\"],
+        \"namespaces\": [{\"memory\": \"1M\"}]}]}" >"$work/many.json"
+    serve --config "$work/many.json"
+    nvme discover -t rdma -a $here -s $port >"$work/found" || fail discover
+    # The one that this host may not use is not for it to see; the discovery subsystem lists itself.
+    [ "$(grep -c 'subnqn:  nqn.many' "$work/found")" = 20 ] || fail "found: $(grep subnqn "$work/found")"
+    nvme connect-all -t rdma -a $here -s $port --nr-io-queues=1 || fail connect-all
+    wait_for 30 eval '[ "$(ls -d /dev/nvme*n1 | wc -l)" = 20 ]' || fail "disks: $(ls /dev/nvme*)"
+    [ "$(counter controllers)" = 20 ] || fail "controllers: $(counter controllers)"
+    nvme disconnect-all || fail disconnect-all
+    wait_for 20 eval '[ "$(counter queues)" = 0 ]' || fail "queues are left"
+    end_target
+}
+
+case_a_host_finds_it_by_ipv6() {
+    serve --memory 16M --nqn $nqn
+    nvme discover -t rdma -a fd00::1 -s $port | grep -q 'adrfam:  ipv6' || fail "discover"
+    here=fd00::1 connect
+    disk
+    verify_by_fio $udev --bs=4k --size=1M
+    disconnect
+    end_target
+}
+
+case_admin_commands_answer() {
+    serve --memory 16M --nqn $nqn
+    connect
+    disk
+    nvme id-ctrl /dev/nvme0 | grep -q "subnqn *: $nqn" || fail id-ctrl
+    nvme id-ns $udev | grep -q 'nsze *: 0x1000$' || fail id-ns
+    nvme ns-descs $udev | grep -q uuid || fail ns-descs
+    nvme list-ns /dev/nvme0 | grep -q '0x1' || fail list-ns
+    nvme smart-log /dev/nvme0 | grep -q 'available_spare.*100%' || fail smart-log
+    nvme fw-log /dev/nvme0 >/dev/null || fail fw-log
+    nvme changed-ns-list-log /dev/nvme0 >/dev/null || fail changed-ns-list-log
+    # In the log of effects a command that is supported has bit 0.
+    nvme get-log /dev/nvme0 -i 5 -l 4096 -b | od -An -tx4 -j$((1024 + 4)) -N4 | grep -q '00000003' || fail effects-log
+    nvme get-feature /dev/nvme0 -f 7 | grep -q 0x000f000f || fail "get-feature 7"
+    nvme get-feature /dev/nvme0 -f 0xf | grep -qi 1388 || fail "get-feature keep-alive: $(nvme get-feature /dev/nvme0 -f 0xf)"
+    nvme set-feature /dev/nvme0 -f 0xb -v 0x100 >/dev/null || fail "set-feature 0xb"
+    nvme get-feature /dev/nvme0 -f 0xb | grep -q 0x00000100 || fail "get-feature 0xb"
+    said=$(nvme get-feature /dev/nvme0 -f 0x77 2>&1)
+    grep -q 'Invalid Field' <<<"$said" || fail "an unknown feature has a value: $said"
+    nvme error-log /dev/nvme0 | grep -q 'status_field.*: 0x2(Invalid Field' || fail "error-log: $(nvme error-log /dev/nvme0 | head -n 12)"
+    disconnect
+    end_target
+}
+
+case_transfers_of_every_size_arrive() {
+    local block size
+    for block in 512 4096; do
+        serve --memory 64M --nqn $nqn --block-size $block
+        connect
+        disk
+        for size in $block 4k 12k 64k 128k 1m; do verify_by_fio $udev --bs=$size --size=4M --iodepth=4; done
+        disconnect
+        end_target
+    done
+    # A file goes through staging memory, where memory is transferred directly.
+    truncate -s 64M "$work/file"
+    local method
+    for method in io_uring threads; do
+        serve "$work/file" --nqn $nqn --block-size 512 --file-io $method
+        connect
+        disk
+        for size in 512 4k 128k 1m; do verify_by_fio $udev --bs=$size --size=4M --iodepth=4; done
+        disconnect
+        end_target
+    done
+}
+
+case_queues_of_every_size_work() {
+    local depth
+    serve --memory 64M --nqn $nqn
+    for depth in 16 128; do
+        connect --queue-size=$depth
+        disk
+        verify_by_fio $udev --bs=4k --size=8M --iodepth=128 --numjobs=1
+        verify_by_fio $udev --bsrange=4k-64k --size=8M --iodepth=1
+        disconnect
+        wait_for 10 test ! -e /dev/nvme0n1
+    done
+    end_target
+}
+
+case_several_hosts_share_a_disk() {
+    local host
+    serve --memory 16M --nqn $nqn
+    # A host is who it says it is, so one machine can be three. (nvme-cli would refuse the second one itself.)
+    for host in 1 2 3; do
+        echo "transport=rdma,traddr=$here,trsvcid=$port,nqn=$nqn,nr_io_queues=1,hostnqn=nqn.host:$host,hostid=00000000-0000-4000-8000-00000000000$host" \
+            >/dev/nvme-fabrics || fail "host $host"
+    done
+    wait_for 10 test -e /dev/nvme2 || fail "no third controller"
+    [ "$(counter controllers)" = 3 ] || fail "controllers: $(counter controllers)"
+    [ "$(counter queues)" = 6 ] || fail "queues: $(counter queues)"
+    disk
+    verify_by_fio $udev --bs=4k --size=4M --iodepth=8 --numjobs=2 --offset_increment=4M
+    disconnect
+    end_target
+}
+
+# check_filesystem TYPE: a tree, written, mounted again and compared.
+check_filesystem() {
+    local type=$1
+    mkfs."$type" -q $udev || fail "mkfs.$type"
+    mkdir -p "$work/mount"
+    mount -t "$type" $udev "$work/mount" || fail "mount"
+    cp -r lib "$work/mount/" || fail copy
+    umount "$work/mount" || fail umount
+    mount -t "$type" $udev "$work/mount" || fail "mount again"
+    diff -r lib "$work/mount/lib" || fail "the tree differs"
+    umount "$work/mount" || fail umount
+}
+
+case_file_systems_keep_their_files() {
+    truncate -s 320M "$work/file"
+    serve "$work/file" --nqn $nqn
+    connect
+    disk
+    check_filesystem ext4
+    fsck.ext4 -fn $udev >"$work/fsck" 2>&1 || fail "fsck: $(cat "$work/fsck")"
+    wipefs -qa $udev
+    check_filesystem xfs
+    xfs_repair -n $udev >"$work/fsck" 2>&1 || fail "xfs_repair: $(cat "$work/fsck")"
+    disconnect
+    end_target
+}
+
+case_discard_zeroes_flush_and_compare_do_what_they_say() {
+    truncate -s 16M "$work/file"
+    serve "$work/file" --nqn $nqn
+    connect
+    disk
+    head -c 1M /dev/urandom >"$work/random"
+    dd if="$work/random" of=$udev bs=1M oflag=direct status=none || fail write
+    nvme flush $udev >/dev/null || fail flush
+    cmp -n $((1 << 20)) "$work/random" "$work/file" || fail "not in the file"
+    nvme compare $udev -s 0 -c 0 -z 4096 -d "$work/random" >/dev/null || fail "compare of equal bytes"
+    if nvme compare $udev -s 1 -c 0 -z 4096 -d "$work/random" >"$work/compared" 2>&1; then fail "compare of other bytes"; fi
+    grep -qi 'compare' "$work/compared" || fail "the status of compare: $(cat "$work/compared")"
+    nvme write-zeroes $udev -s 0 -c 15 >/dev/null || fail write-zeroes
+    cmp -n 65536 /dev/zero "$work/file" || fail "not zero after write-zeroes"
+    blkdiscard -f -o 65536 -l 65536 $udev || fail blkdiscard
+    cmp -n 131072 /dev/zero "$work/file" || fail "not zero after discard"
+    blkdiscard -f -z -o 131072 -l 65536 $udev || fail "blkdiscard -z"
+    cmp -n 196608 /dev/zero "$work/file" || fail "not zero after blkdiscard -z"
+    cmp -n 4096 -i 196608 "$work/random" "$work/file" || fail "too much is gone"
+    # FUA: direct and durable, in one command.
+    dd if="$work/random" of=$udev bs=64k count=4 oflag=direct,dsync status=none || fail "dsync"
+    disconnect
+    end_target
+}
+
+case_a_disk_that_is_read_only_refuses_writes() {
+    truncate -s 16M "$work/file"
+    serve "$work/file" --nqn $nqn --read-only
+    connect
+    disk
+    [ "$(blockdev --getro $udev)" = 1 ] || fail "the host takes it for writable"
+    blockdev --setrw $udev
+    if nvme write-zeroes $udev -s 0 -c 0 >"$work/said" 2>&1; then fail "written"; fi
+    disconnect
+    end_target
+}
+
+case_namespaces_come_go_and_grow_while_hosts_are_connected() {
+    truncate -s 16M "$work/one"
+    truncate -s 16M "$work/two"
+    configure() { echo "{\"subsystems\": [{\"nqn\": \"$nqn\", \"namespaces\": [$1]}]}" >"$work/disks.json"; }
+    local one="{\"id\": 1, \"file\": \"$work/one\"}" two="{\"id\": 2, \"file\": \"$work/two\"}"
+    configure "$one"
+    serve --config "$work/disks.json"
+    connect
+    disk
+    configure "$one, $two"
+    kill -HUP "$target"
+    wait_for 10 test -b /dev/nvme0n2 || fail "the second disk does not appear"
+    truncate -s 32M "$work/one"
+    kill -HUP "$target"
+    wait_for 10 eval "[ \$(blockdev --getsize64 /dev/nvme0n1) = $((32 << 20)) ]" || fail "the disk does not grow"
+    configure "$one"
+    kill -HUP "$target"
+    wait_for 10 test ! -e /dev/nvme0n2 || fail "the second disk does not go"
+    verify_by_fio $udev --bs=4k --size=1M
+    disconnect
+    end_target
+}
+
+case_a_killed_target_loses_nothing_that_was_acknowledged() {
+    local load round
+    truncate -s 64M "$work/file"
+    serve "$work/file" --nqn $nqn
+    connect --ctrl-loss-tmo=60
+    disk
+    fio --name=load --filename=$udev --rw=randwrite --bs=4k --size=24M --io_size=24M --verify=crc32c --verify_fatal=1 --ioengine=libaio \
+        --direct=1 --iodepth=8 --fsync=32 --output="$work/fio" &
+    load=$!
+    for round in 1 2 3; do
+        sleep "0.$((RANDOM % 9 + 1))"
+        kill -KILL "$target"
+        wait "$target" 2>/dev/null
+        serve "$work/file" --nqn $nqn
+        says 'connected to' 30
+    done
+    wait $load || { cat "$work/fio"; fail "fio: data is lost"; }
+    disconnect
+    end_target
+}
+
+case_a_host_resets_and_rescans_during_io() {
+    local load i
+    serve --memory 64M --nqn $nqn
+    connect
+    disk
+    head -c 8192 /dev/urandom >"$work/random"
+    nvme write $udev -s 100 -c 1 -z 8192 -d "$work/random" >/dev/null 2>&1 || fail "nvme write"
+    nvme read $udev -s 100 -c 1 -z 8192 -d "$work/back" >/dev/null 2>&1 || fail "nvme read"
+    cmp "$work/random" "$work/back" || fail "nvme read returned something else"
+    nvme list-subsys | grep -q $nqn || fail list-subsys
+    fio --name=load --filename=$udev --rw=randwrite --bs=4k --offset=1M --size=16M --verify=crc32c --verify_fatal=1 --ioengine=libaio \
+        --direct=1 --iodepth=8 --output="$work/fio" &
+    load=$!
+    for i in 1 2 3; do
+        sleep 0.3
+        nvme ns-rescan /dev/nvme0 || fail ns-rescan
+        nvme reset /dev/nvme0 || fail reset
+    done
+    wait $load || { cat "$work/fio"; fail "fio"; }
+    # Disconnecting ends the I/O with errors, and nothing else.
+    fio --name=load --filename=$udev --rw=randread --bs=4k --size=16M --ioengine=libaio --direct=1 --iodepth=8 --time_based --runtime=60 \
+        --output="$work/fio" 2>/dev/null &
+    load=$!
+    sleep 1
+    disconnect
+    wait $load
+    wait_for 10 eval '[ "$(counter queues)" = 0 ]' || fail "queues are left"
+    end_target
+}
+
+case_two_hundred_connects_leave_nothing_behind() {
+    local i files before
+    serve --memory 16M --nqn $nqn
+    connect
+    disk
+    disconnect
+    says 'controller .* ended'
+    wait_for 5 eval '[ "$(counter queues)" = 0 ]'
+    sleep 0.5
+    files=$(ls /proc/$target/fd | wc -l)
+    before=$(resources)
+    for i in $(seq 200); do
+        # A controller without I/O queues that wait: only the association is made.
+        nvme discover -t rdma -a $here -s $port >/dev/null || fail "connect $i"
+        if [ $((i % 20)) = 0 ]; then
+            connect
+            disconnect
+        fi
+    done
+    wait_for 10 eval '[ "$(counter queues)" = 0 ]' || fail "queues are left"
+    wait_for 10 eval "[ \$(ls /proc/$target/fd | wc -l) = $files ]" || fail "descriptors are left: $(ls -l /proc/$target/fd)"
+    wait_for 10 eval "[ \"\$(resources)\" = '$before' ]" || fail "left: $(resources); before: $before"
+    end_target
+}
+
+case_hosts_that_are_not_allowed_are_refused() {
+    serve --memory 16M --nqn $nqn --allow-host nqn.host:good
+    refused -n $nqn --hostnqn=nqn.host:bad --hostid=00000000-0000-4000-8000-000000000001
+    says 'refused .* host not allowed'
+    refused -n nqn.other --hostnqn=nqn.host:good --hostid=00000000-0000-4000-8000-000000000001
+    says 'refused .* unknown subsystem'
+    nvme connect -t rdma -a $here -s $port -n $nqn --nr-io-queues=1 --hostnqn=nqn.host:good \
+        --hostid=00000000-0000-4000-8000-000000000002 || fail "the good host"
+    disk
+    disconnect
+    end_target
+}
+
+# Debian 12's kernel is built without CONFIG_NVME_AUTH, so it can only be refused; test/nvme/authentication_test.cpp is a host that can.
+case_a_host_that_cannot_authenticate_is_refused() {
+    local host=nqn.host:secret id=00000000-0000-4000-8000-000000000003 secret
+    secret=$(nvme gen-dhchap-key --nqn=$host)
+    cat >"$work/secrets.json" <<JSON
+{"subsystems": [{"nqn": "$nqn", "secrets": [{"host": "$host", "secret": "$secret"}], "namespaces": [{"memory": "16M"}]}]}
+JSON
+    serve --config "$work/secrets.json"
+    refused -n $nqn --hostnqn=$host --hostid=$id
+    refused -n $nqn --hostnqn=nqn.host:other --hostid=$id
+    says 'host has no secret'
+    [ "$(counter reads)" = 0 ] || fail "read without authentication"
+    end_target
+}
+
+case_a_signal_disconnects_hosts_and_counters_are_served() {
+    serve --memory 16M --nqn $nqn --statistics "$work/socket"
+    connect --ctrl-loss-tmo=1
+    disk
+    dd if=/dev/zero of=$udev bs=4k count=10 oflag=direct status=none || fail dd
+    curl_unix() { python3 -c "
+import socket, sys
+s = socket.socket(socket.AF_UNIX); s.connect('$work/socket')
+s.sendall(b'GET $1 HTTP/1.1\r\nHost: x\r\n\r\n'); print(s.makefile().read())"; }
+    curl_unix /metrics | grep -q '^rdma_nvme_writes_total [1-9]' || fail "metrics: $(curl_unix /metrics)"
+    curl_unix /statistics | grep -q '"controllers":1' || fail "statistics"
+    curl_unix /nothing | grep -q '404' || fail "an unknown path"
+    end_target
+    [ ! -e "$work/socket" ] || fail "the socket is left"
+    grep -q '"queues":0' "$log" || fail "queues are left"
+    wait_for 20 test ! -e /dev/nvme0 || fail "the host keeps the controller"
+}
+
+# --- two devices, one wire ---------------------------------------------------------------------------------------------------------------
+
+loss() { tc qdisc "$1" dev v0 root netem ${2:+loss "$2"} && tc qdisc "$1" dev v1 root netem ${2:+loss "$2"}; }
+cut() {
+    nft -f - <<<'table netdev cut {
+        chain in0 { type filter hook ingress device v0 priority 0; udp dport 4791 drop; }
+        chain in1 { type filter hook ingress device v1 priority 0; udp dport 4791 drop; }
+    }'
+}
+mend() { nft delete table netdev cut; }
+
+case_wire_another_host_writes_and_reads() {
+    here=10.0.1.1
+    serve --memory 64M --nqn $nqn --bind $here
+    connect
+    disk
+    verify_by_fio $udev --bsrange=4k-128k --size=2M --iodepth=16
+    disconnect
+    end_target
+}
+
+case_wire_one_percent_loss_delays_and_loses_nothing() {
+    here=10.0.1.1
+    serve --memory 64M --nqn $nqn --bind $here
+    connect
+    disk
+    loss add 1% || fail "netem"
+    # A lost packet costs seconds: the kernel's connection manager chooses the timeout.
+    verify_by_fio $udev --bs=4k --size=256k --iodepth=8
+    loss del
+    disconnect
+    end_target
+}
+
+case_wire_a_cut_link_frees_the_target_and_the_host_comes_back() {
+    here=10.0.1.1
+    serve --memory 64M --nqn $nqn --bind $here
+    connect --keep-alive-tmo=2 --ctrl-loss-tmo=120
+    disk
+    cut || fail nft
+    wait_for 60 eval '[ "$(counter controllers)" = 0 ]' || fail "the controller stays"
+    mend
+    says 'as controller 2' 60
+    verify_by_fio $udev --bs=4k --size=1M
+    disconnect
+    end_target
+}
+
+case_wire_a_stopped_target_is_detected_and_used_again() {
+    here=10.0.1.1
+    serve --memory 64M --nqn $nqn --bind $here
+    connect --keep-alive-tmo=1
+    disk
+    kill -STOP "$target"
+    wait_for 60 grep -q connecting /sys/class/nvme/nvme0/state || fail "the host does not detect it"
+    kill -CONT "$target"
+    wait_for 90 grep -q live /sys/class/nvme/nvme0/state || fail "the host does not come back"
+    wait_for 30 eval '[ "$(counter controllers)" = 1 ]' || fail "controllers are left: $(counter controllers)"
+    verify_by_fio $udev --bs=4k --size=1M
+    disconnect
+    end_target
+}
+
+# --- the run -----------------------------------------------------------------------------------------------------------------------------
+
+modprobe nvme-rdma || { echo "initiator.sh: the guest's kernel has no nvme-rdma"; exit 1; }
+mkdir -p /etc/nvme
+[ -s /etc/nvme/hostnqn ] || nvme gen-hostnqn >/etc/nvme/hostnqn
+[ -s /etc/nvme/hostid ] || sed 's/.*uuid://' /etc/nvme/hostnqn >/etc/nvme/hostid
+
+all=$(declare -F | sed -n 's/^declare -f case_//p')
+if [ -d /sys/class/infiniband/rxe1 ]; then all=$(grep '^wire_' <<<"$all"); else all=$(grep -v '^wire_' <<<"$all"); fi
+[ $# = 0 ] || all=$*
+number=0 bad=0 count=$(wc -w <<<"$all") began=$SECONDS
+for name in $all; do
+    number=$((number + 1)) start=$(date +%s%N)
+    # A case of its own process group, so that nothing of it stays.
+    (set -m; ("case_$name") >"$work/output" 2>&1 & wait $!)
+    status=$?
+    took=$(awk "BEGIN { printf \"%.2f\", ($(date +%s%N) - $start) / 1e9 }")
+    if [ $status = 0 ]; then verdict='   Passed'; else verdict='***Failed'; bad=$((bad + 1)); fi
+    printf '%3d/%d Test %3s: nvme: %s ...%s %6s sec\n' $number "$count" "#$number" "${name//_/ }" "$verdict" "$took"
+    [ $status = 0 ] || cat "$work/output"
+    nvme disconnect-all 2>/dev/null
+    pkill -KILL -x rdma-nvme
+    wait_for 20 eval '! ls -d /dev/nvme[0-9]* >/dev/null 2>&1' || echo "controllers are left: $(ls /dev/nvme*)"
+    rm -rf "${work:?}"/*
+done
+echo
+echo "$((100 * (count - bad) / count))% tests passed, $bad tests failed out of $count"
+echo
+echo "Total Test time (real) = $((SECONDS - began)) sec"
+[ $bad = 0 ]

@@ -1,0 +1,592 @@
+// A target of NVMe over Fabrics with hosts that send any bytes: what works, and what a host that lies
+// can break.
+#include <boost/asio/steady_timer.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include <rcverbs/nvme/file_store.hpp>
+#include <rcverbs/nvme/memory_store.hpp>
+
+#include "nvme/host.hpp"
+
+using namespace rcverbs;
+using namespace test;
+namespace nvme = rcverbs::nvme;
+
+namespace {
+
+constexpr std::uint32_t disk_bytes = 1U << 20;
+constexpr std::uint32_t block_bytes = 512;
+
+std::vector<nvme::subsystem_options> serving(std::shared_ptr<nvme::block_store> store) {
+    nvme::subsystem_options o;
+    o.nqn = disk_nqn;
+    nvme::namespace_options n;
+    n.store = std::move(store);
+    o.namespaces = {n};
+    return {o};
+}
+
+std::shared_ptr<nvme::block_store> memory() {
+    return std::make_shared<nvme::memory_store>(disk_bytes, block_bytes);
+}
+
+struct serving_target {
+    explicit serving_target(
+        asio::io_context& io,
+        std::shared_ptr<nvme::block_store> store = memory(),
+        nvme::target_options options = {}
+    )
+        : target{
+              io,
+              {device_address(), 0},
+              serving(std::move(store)),
+              reporting(std::move(options))} {}
+
+    // A failed test prints what the target reported.
+    static nvme::target_options reporting(nvme::target_options o) {
+        o.on_event = [](std::string const& message) { UNSCOPED_INFO(message); };
+        return o;
+    }
+
+    endpoint at() const { return target.local_endpoint(); }
+    nvme::target target;
+};
+
+/// A host with an admin queue and an I/O queue.
+struct connected_host {
+    host_queue admin;
+    host_queue io;
+    buffer data;
+    std::uint16_t id = 0;
+};
+
+// Catch's macros may evaluate a co_await twice: these evaluate it outside.
+asio::awaitable<void> must_open(host_queue& q, endpoint to, std::uint16_t id) {
+    error_code const ec = co_await q.open(to, id);
+    REQUIRE_FALSE(ec);
+}
+asio::awaitable<void> must(host_queue& q, capsule c, int status) {
+    response const r = co_await q.run(c);
+    REQUIRE(r.is_alive);
+    CHECK(r.status == status);
+}
+
+capsule enable() { return capsule{0x7f, 0}.dword(11, 0x14).dword(12, 0x00460001); }
+
+asio::awaitable<connected_host> connect_host(
+    asio::io_context& io, endpoint to, std::uint32_t keep_alive_ms = 0
+) {
+    connected_host h{host_queue{io}, host_queue{io}, {}, 0};
+    co_await must_open(h.admin, to, 0);
+    response const made =
+        co_await h.admin.run(h.admin.connect_command(0, 0xffff, disk_nqn, host_nqn, keep_alive_ms));
+    REQUIRE(made.is_alive);
+    REQUIRE(made.status == 0);
+    h.id = static_cast<std::uint16_t>(made.result);
+    co_await must(h.admin, enable(), 0);
+    co_await must_open(h.io, to, 1);
+    response const joined = co_await h.io.run(h.io.connect_command(1, h.id));
+    REQUIRE(joined.is_alive);
+    REQUIRE(joined.status == 0);
+    h.data = buffer{
+        h.io.connection().domain(), 65536, access_flags::remote_read | access_flags::remote_write};
+    co_return h;
+}
+
+capsule write(std::uint64_t first, std::uint32_t count, buffer const& from) {
+    return capsule{0x01, 1}
+        .blocks(first, count)
+        .keyed(from.remote().slice(0, std::uint64_t{count} * block_bytes));
+}
+
+capsule read(std::uint64_t first, std::uint32_t count, buffer const& into) {
+    return capsule{0x02, 1}
+        .blocks(first, count)
+        .keyed(into.remote().slice(0, std::uint64_t{count} * block_bytes));
+}
+
+void fill(std::span<std::byte> bytes, std::uint32_t seed) {
+    std::mt19937 random{seed};
+    for (std::byte& b : bytes) b = static_cast<std::byte>(random());
+}
+
+/// Writes, reads back and compares, so the host is served.
+asio::awaitable<void> must_serve(connected_host& h, std::uint64_t first, std::uint32_t count) {
+    std::size_t const size = std::size_t{count} * block_bytes;
+    fill(h.data.bytes().first(size), 7);
+    std::vector<std::byte> const sent{
+        h.data.bytes().begin(), h.data.bytes().begin() + static_cast<std::ptrdiff_t>(size)};
+    response const written = co_await h.io.run(write(first, count, h.data));
+    REQUIRE(written.is_alive);
+    REQUIRE(written.status == 0);
+    std::ranges::fill(h.data.bytes(), std::byte{0});
+    response const there = co_await h.io.run(read(first, count, h.data));
+    REQUIRE(there.is_alive);
+    REQUIRE(there.status == 0);
+    REQUIRE(std::ranges::equal(h.data.bytes().first(size), sent));
+}
+
+asio::awaitable<void> wait_until(asio::io_context& io, std::function<bool()> holds) {
+    asio::steady_timer timer{io};
+    for (int i = 0; i < 1000 && !holds(); ++i) {
+        timer.expires_after(10ms);
+        co_await timer.async_wait(asio::use_awaitable);
+    }
+    CHECK(holds());
+}
+
+asio::awaitable<void> end(asio::io_context& io, serving_target& s) {
+    s.target.close();
+    co_await wait_until(io, [&] { return s.target.statistics().queues == 0; });
+}
+
+struct temporary_file {
+    std::filesystem::path path =
+        std::filesystem::temp_directory_path() / ("rcverbs-nvme-" + std::to_string(::getpid()));
+    temporary_file() {
+        std::ofstream{path};
+        std::filesystem::resize_file(path, disk_bytes);
+    }
+    ~temporary_file() { std::filesystem::remove(path); }
+};
+
+/// A store that a program writes itself: keeps every byte inverted.
+class inverting_store final : public nvme::block_store {
+public:
+    nvme::store_geometry geometry() const override {
+        return {disk_bytes, block_bytes, true, false};
+    }
+    void start(nvme::store_request& r) override {
+        auto const range = std::span{bytes_}.subspan(r.offset_bytes(), r.size_bytes());
+        for (std::size_t i = 0; i < r.data().size(); ++i) {
+            if (r.operation() == nvme::store_operation::read) r.data()[i] = ~range[i];
+            if (r.operation() == nvme::store_operation::write) range[i] = ~r.data()[i];
+        }
+        flushes += r.operation() == nvme::store_operation::flush;
+        durable += r.is_durable();
+        if (fails)
+            return r.complete(boost::system::errc::make_error_code(boost::system::errc::io_error));
+        r.complete({});
+    }
+    int flushes = 0;
+    int durable = 0;
+    bool fails = false;
+
+private:
+    std::vector<std::byte> bytes_ = std::vector<std::byte>(disk_bytes);
+};
+
+}  // namespace
+
+TEST_CASE("nvme: a host reads what it wrote, from memory and from a file", "[device][nvme]") {
+    asio::io_context io;
+    temporary_file file;
+    nvme::file_store_options small;
+    small.block_bytes = block_bytes;
+    small.method = GENERATE(nvme::file_method::automatic, nvme::file_method::threads);
+    std::shared_ptr<nvme::block_store> const store =
+        GENERATE(false, true) ? std::make_shared<nvme::file_store>(file.path, small) : memory();
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io, store};
+        connected_host h = co_await connect_host(io, s.at());
+        co_await must_serve(h, 0, 1);
+        co_await must_serve(h, 100, 128);
+        co_await must_serve(h, disk_bytes / block_bytes - 8, 8);
+        // Inside the capsule.
+        std::vector<std::byte> small_data(8 * block_bytes);
+        fill(small_data, 3);
+        capsule in = capsule{0x01, 1}.blocks(40, 8).in_capsule(small_data, 8 * block_bytes);
+        co_await must(h.io, in, 0);
+        co_await must(h.io, read(40, 8, h.data), 0);
+        CHECK(std::ranges::equal(h.data.bytes().first(small_data.size()), small_data));
+        // Compare, write zeroes, discard, flush.
+        capsule same = capsule{0x05, 1}.blocks(40, 8).in_capsule(small_data, 8 * block_bytes);
+        co_await must(h.io, same, 0);
+        capsule other = capsule{0x05, 1}.blocks(41, 8).in_capsule(small_data, 8 * block_bytes);
+        co_await must(h.io, other, 0x285);
+        co_await must(h.io, capsule{0x08, 1}.blocks(40, 4), 0);
+        std::array<std::byte, 16> range{};
+        put(std::span{range}, 4, std::uint32_t{2});
+        put(std::span{range}, 8, std::uint64_t{44});
+        co_await must(h.io, capsule{0x09, 1}.dword(11, 4).in_capsule(range, 16), 0);
+        co_await must(h.io, read(40, 8, h.data), 0);
+        auto const zeroed = h.data.bytes().first(6 * block_bytes);
+        CHECK(std::ranges::all_of(zeroed, [](std::byte b) { return b == std::byte{0}; }));
+        CHECK(std::ranges::equal(
+            h.data.bytes().subspan(6 * block_bytes, 2 * block_bytes),
+            std::span{small_data}.subspan(6 * block_bytes)
+        ));
+        co_await must(h.io, capsule{0x00, 1}, 0);
+        co_await must(h.io, capsule{0x00, 0xffffffff}, 0);
+        CHECK(s.target.statistics().controllers == 1);
+        CHECK(s.target.statistics().queues == 2);
+        co_await end(io, s);
+    });
+}
+
+TEST_CASE(
+    "nvme: a store of a program's own gets requests, and its errors reach hosts", "[device][nvme]"
+) {
+    asio::io_context io;
+    auto const store = std::make_shared<inverting_store>();
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io, store};
+        connected_host h = co_await connect_host(io, s.at());
+        co_await must_serve(h, 5, 20);
+        co_await must(h.io, capsule{0x00, 1}, 0);
+        CHECK(store->flushes == 1);
+        capsule durable = write(0, 1, h.data);
+        durable.dword(12, 1U << 30);
+        co_await must(h.io, durable, 0);
+        CHECK(store->durable == 1);
+        store->fails = true;
+        co_await must(h.io, write(0, 1, h.data), 0x280);
+        co_await must(h.io, read(0, 1, h.data), 0x281);
+        store->fails = false;
+        co_await must_serve(h, 5, 20);
+        co_await end(io, s);
+    });
+}
+
+TEST_CASE(
+    "nvme: commands that make no sense get a status, and the queue goes on", "[device][nvme]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io};
+        connected_host h = co_await connect_host(io, s.at());
+        std::uint64_t const blocks = disk_bytes / block_bytes;
+        std::vector<std::byte> const two(2 * block_bytes);
+        co_await must(h.io, read(blocks, 1, h.data), 0x80);
+        co_await must(h.io, read(blocks - 1, 2, h.data), 0x80);
+        co_await must(h.io, read(~std::uint64_t{0}, 2, h.data), 0x80);
+        co_await must(h.io, read(0, 1, h.data).dword(1, 2), 0x0b);
+        co_await must(h.io, capsule{0x77, 1}, 0x01);
+        // SGLs that lie about sizes and places.
+        co_await must(h.io, read(0, 2, h.data).keyed(h.data.remote().slice(0, 512)), 0x0f);
+        co_await must(h.io, capsule{0x01, 1}.blocks(0, 2).in_capsule(two, 4096), 0x0f);
+        co_await must(h.io, capsule{0x01, 1}.blocks(0, 2).in_capsule(two, 1024, 512), 0x0f);
+        co_await must(h.io, capsule{0x01, 1}.blocks(0, 2).in_capsule(two, 1024, ~0UL), 0x16);
+        co_await must(h.io, capsule{0x02, 1}.blocks(0, 2).in_capsule({}, 1024), 0x11);
+        capsule unknown = read(0, 1, h.data);
+        unknown.bytes[39] = std::byte{0x20};
+        co_await must(h.io, unknown, 0x11);
+        co_await must(h.io, write(0, 1, h.data).keyed(1, 0xffffff, 1), 0x02);
+        // Discards of ranges that are not there.
+        std::array<std::byte, 16> range{};
+        put(std::span{range}, 4, std::uint32_t{2});
+        put(std::span{range}, 8, blocks - 1);
+        co_await must(h.io, capsule{0x09, 1}.dword(11, 4).in_capsule(range, 16), 0x80);
+        co_await must(
+            h.io, capsule{0x09, 1}.dword(10, 255).dword(11, 4).in_capsule(range, 16), 0x0f
+        );
+        // A second Connect, and fabrics commands on an I/O queue.
+        co_await must(h.io, h.io.connect_command(1, h.id), 0x0c);
+        co_await must(h.io, capsule{0x7f, 4}, 0x01);
+        co_await must_serve(h, 0, 8);
+        co_await end(io, s);
+    });
+}
+
+TEST_CASE(
+    "nvme: Connect commands that point nowhere are refused with the field", "[device][nvme]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io};
+        connected_host h = co_await connect_host(io, s.at());
+        host_queue q{io};
+        co_await must_open(q, s.at(), 2);
+        response before = co_await q.run(read(0, 1, h.data));
+        CHECK(before.status == 0x0c);  // commands before Connect
+        auto const refused = [&](capsule c, int status, std::uint64_t field
+                             ) -> asio::awaitable<void> {
+            response const r = co_await q.run(c);
+            REQUIRE(r.is_alive);
+            CHECK(r.status == status);
+            CHECK(r.result == field);
+        };
+        co_await refused(q.connect_command(3, h.id), 0x182, 42);
+        co_await refused(q.connect_command(2, h.id).dword(11, 32), 0x182, 44);
+        co_await refused(q.connect_command(2, h.id).dword(10, 2U << 16 | 1), 0x180, 0);
+        co_await refused(q.connect_command(2, 99), 0x182, 1U << 16 | 16);
+        co_await refused(q.connect_command(2, h.id, "nqn.other"), 0x182, 1U << 16 | 256);
+        co_await refused(q.connect_command(2, h.id, disk_nqn, "nqn.thief"), 0x182, 1U << 16 | 16);
+        co_await refused(q.connect_command(2, h.id, disk_nqn, ""), 0x184, 0);
+        // The right one still works; the same queue a second time does not.
+        co_await must(q, q.connect_command(2, h.id), 0);
+        host_queue twin{io};
+        co_await must_open(twin, s.at(), 2);
+        co_await must(twin, twin.connect_command(2, h.id), 0x182);
+        CHECK(s.target.statistics().refused == 8);
+        co_await must_serve(h, 0, 8);
+        co_await end(io, s);
+    });
+}
+
+TEST_CASE(
+    "nvme: connection requests that make no sense are rejected with the reason", "[device][nvme]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io};
+        struct attempt {
+            std::uint16_t format, queue, receives, sends, why;
+        };
+        attempt const all[] = {
+            {1, 0, 32, 31, 2},
+            {0, 17, 32, 31, 3},
+            {0, 0, 32, 128, 4},
+            {0, 0, 32, 0, 4},
+            {0, 0, 0, 31, 5}};
+        for (attempt const& one : all) {
+            std::array<std::byte, 32> data{};
+            put(std::span{data}, 0, one.format);
+            put(std::span{data}, 2, one.queue);
+            put(std::span{data}, 4, one.receives);
+            put(std::span{data}, 6, one.sends);
+            host_queue q{io};
+            error_code const ec = co_await q.open(s.at(), data);
+            CHECK(ec == cm_errc::rejected_by_peer);
+            auto const said = q.connection().private_data();
+            REQUIRE(said.size() >= 4);
+            CHECK(get<std::uint16_t>(said, 2) == one.why);
+        }
+        CHECK(s.target.statistics().refused == std::size(all));
+        co_await end(io, s);
+    });
+}
+
+TEST_CASE("nvme: a host that breaks the rules ends its own queue only", "[device][nvme]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io};
+        connected_host good = co_await connect_host(io, s.at());
+        auto const attack = [&](capsule c) -> asio::awaitable<void> {
+            connected_host bad = co_await connect_host(io, s.at());
+            response const r = co_await bad.io.run(c);
+            CHECK_FALSE(r.is_alive);
+            bad.admin.connection().close();
+        };
+        capsule shorter{0x02, 1};
+        shorter.bytes.resize(63);
+        co_await attack(shorter);
+        // A key that grants nothing: a read and a write of the target fail.
+        co_await attack(write(0, 1, good.data).keyed(4096, 512, 0x1234567));
+        co_await attack(read(0, 1, good.data).keyed(4096, 512, 0x1234567));
+        co_await attack(capsule{0x01, 1}.in_capsule(std::vector<std::byte>(60000), 60000));
+        co_await must_serve(good, 0, 8);
+        co_await wait_until(io, [&] { return s.target.statistics().queues == 2; });
+        co_await end(io, s);
+    });
+}
+
+TEST_CASE("nvme: arbitrary commands never harm the target or another host", "[device][nvme]") {
+    asio::io_context io;
+    std::uint32_t const seed = std::random_device{}();
+    INFO("seed " << seed);
+    run(io, [&]() -> asio::awaitable<void> {
+        std::mt19937 random{seed};
+        serving_target s{io};
+        connected_host good = co_await connect_host(io, s.at());
+        connected_host bad = co_await connect_host(io, s.at());
+        std::uint8_t const codes[] = {0x00, 0x01, 0x02, 0x05, 0x06, 0x08, 0x09, 0x0a, 0x18, 0x7f};
+        int ends = 0;
+        for (int i = 0; i < 300; ++i) {
+            capsule c{0, 1};
+            for (std::size_t at = 40; at < 64; ++at)
+                c.bytes[at] = random() % 4 == 0 ? static_cast<std::byte>(random()) : std::byte{0};
+            c.bytes[0] = random() % 8 == 0
+                             ? static_cast<std::byte>(random())
+                             : static_cast<std::byte>(codes[random() % std::size(codes)]);
+            // An asynchronous event request is answered only later.
+            if (c.bytes[0] == std::byte{0x0c}) continue;
+            switch (random() % 4) {
+            case 0: break;
+            case 1: c.keyed(bad.data.remote().slice(0, random() % 65536)); break;
+            case 2: {
+                std::vector<std::byte> const data(random() % 4096);
+                c.in_capsule(
+                    data,
+                    static_cast<std::uint32_t>(random() % 2 == 0 ? random() : random() % 4096),
+                    random() % 64
+                );
+                break;
+            }
+            default:
+                for (std::size_t at = 24; at < 40; ++at)
+                    c.bytes[at] = static_cast<std::byte>(random());
+            }
+            host_queue& q = random() % 2 == 0 ? bad.io : bad.admin;
+            response const r = co_await q.run(c);
+            if (r.is_alive) {
+                // Disabled by chance: only a new controller continues.
+                if (r.status != 0x0c) continue;
+            }
+            ++ends;
+            bad.admin.connection().close();
+            bad.io.connection().close();
+            bad = co_await connect_host(io, s.at());
+        }
+        co_await must_serve(good, 0, 8);
+        co_await end(io, s);
+    });
+}
+
+TEST_CASE(
+    "nvme: a silent host is disconnected, and one that keeps alive is not", "[device][nvme]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io};
+        connected_host silent = co_await connect_host(io, s.at(), 300);
+        connected_host alive = co_await connect_host(io, s.at(), 2000);
+        asio::steady_timer timer{io};
+        for (int i = 0; i < 30; ++i) {
+            timer.expires_after(100ms);
+            co_await timer.async_wait(asio::use_awaitable);
+            co_await must(alive.admin, capsule{0x18}, 0);
+        }
+        co_await wait_until(io, [&] { return s.target.statistics().queues == 2; });
+        CHECK(s.target.statistics().keep_alive_expired == 1);
+        CHECK(s.target.statistics().controllers == 1);
+        co_await must_serve(alive, 0, 8);
+        co_await end(io, s);
+    });
+}
+
+TEST_CASE("nvme: transfers wait for staging memory, and all of them finish", "[device][nvme]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        nvme::target_options narrow;
+        narrow.transfer_bytes_max = 65536;
+        narrow.staging_bytes_max = 131072;
+        serving_target s{io, std::make_shared<inverting_store>(), narrow};
+        std::vector<connected_host> hosts;
+        for (int i = 0; i < 6; ++i) hosts.push_back(co_await connect_host(io, s.at()));
+        int done = 0;
+        for (int i = 0; i < 6; ++i) {
+            asio::co_spawn(
+                io,
+                [&h = hosts[static_cast<std::size_t>(i)], i, &done]() -> asio::awaitable<void> {
+                    for (int n = 0; n < 5; ++n)
+                        co_await must_serve(h, static_cast<std::uint64_t>(i) * 128, 128);
+                    ++done;
+                },
+                asio::detached
+            );
+        }
+        co_await wait_until(io, [&] { return done == 6; });
+        co_await end(io, s);
+    });
+}
+
+TEST_CASE(
+    "nvme: many Connect commands at once make one controller, and leave nothing", "[device][nvme]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io};
+        host_queue q{io};
+        co_await must_open(q, s.at(), 0);
+        capsule const c = q.connect_command(0, 0xffff);
+        auto const statuses = co_await q.run_together(c, 20);
+        CHECK(std::ranges::count(statuses, 0) == 1);
+        CHECK(std::ranges::count(statuses, 0x0c) == 19);
+        CHECK(s.target.statistics().controllers == 1);
+        q.connection().close();
+        co_await wait_until(io, [&] { return s.target.statistics().queues == 0; });
+        CHECK(s.target.statistics().controllers == 0);
+        co_await end(io, s);
+    });
+}
+
+namespace {
+
+/// Keeps a request until it is told to complete it.
+class late_store final : public nvme::block_store {
+public:
+    nvme::store_geometry geometry() const override {
+        return {disk_bytes, block_bytes, true, false};
+    }
+    void start(nvme::store_request& r) override { waiting = &r; }
+    nvme::store_request* waiting = nullptr;
+};
+
+/// Memory that the target accesses directly, and that needs a flush to be durable.
+class cached_memory final : public nvme::block_store {
+public:
+    nvme::store_geometry geometry() const override {
+        return {disk_bytes, block_bytes, true, false};
+    }
+    std::span<std::byte> memory() noexcept override { return bytes_; }
+    void start(nvme::store_request& r) override {
+        flushes += r.operation() == nvme::store_operation::flush;
+        r.complete({});
+    }
+    int flushes = 0;
+
+private:
+    std::vector<std::byte> bytes_ = std::vector<std::byte>(disk_bytes);
+};
+
+asio::awaitable<void> flush(connected_host& h) {
+    response const r = co_await h.io.run(capsule{0x00, 1});
+    CHECK_FALSE(r.is_alive);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "nvme: a store may complete a request after the target is gone, on a thread of its own",
+    "[device][nvme]"
+) {
+    asio::io_context io;
+    auto const store = std::make_shared<late_store>();
+    std::thread later;
+    run(io, [&]() -> asio::awaitable<void> {
+        {
+            serving_target s{io, store};
+            connected_host h = co_await connect_host(io, s.at());
+            asio::co_spawn(io, flush(h), asio::detached);
+            co_await wait_until(io, [&] { return store->waiting != nullptr; });
+            co_await end(io, s);
+            // The handler of the flush uses the host.
+            co_await wait_until(io, [&] { return !h.io.connection().is_open(); });
+            co_await asio::post(io, asio::use_awaitable);
+        }
+        later = std::thread{[&] {
+            std::this_thread::sleep_for(100ms);
+            store->waiting->complete({});
+        }};
+    });
+    later.join();
+    // The executor had work until then, and the target has let go of the store.
+    CHECK(store.use_count() == 1);
+}
+
+TEST_CASE("nvme: FUA flushes a store in memory that has a cache", "[device][nvme]") {
+    asio::io_context io;
+    auto const store = std::make_shared<cached_memory>();
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io, store};
+        connected_host h = co_await connect_host(io, s.at());
+        co_await must_serve(h, 0, 8);
+        CHECK(store->flushes == 0);
+        co_await must(h.io, write(0, 1, h.data).dword(12, 1U << 30), 0);
+        CHECK(store->flushes == 1);
+        co_await must(h.io, capsule{0x08, 1}.blocks(0, 2048).dword(12, 1U << 30 | 2047), 0);
+        CHECK(store->flushes == 2);
+        // More than the whole disk in one discard.
+        std::vector<std::byte> ranges(32);
+        for (std::size_t const at : {0UL, 16UL})
+            put(std::span{ranges}, at + 4, std::uint32_t{2048});
+        capsule const twice = capsule{0x09, 1}.dword(10, 1).dword(11, 4).in_capsule(ranges, 32);
+        co_await must(h.io, twice, 0x02);
+        co_await end(io, s);
+    });
+}
