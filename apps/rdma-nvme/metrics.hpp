@@ -1,6 +1,7 @@
 // metrics.hpp — the counters of a target as JSON and as Prometheus text, and over HTTP.
 #pragma once
 
+#include <boost/asio/basic_socket_acceptor.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>

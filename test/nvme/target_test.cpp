@@ -1,5 +1,6 @@
 // A target of NVMe over Fabrics with hosts that send any bytes: what works, and what a host that lies
 // can break.
+#include <boost/asio/detached.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include <filesystem>

@@ -231,6 +231,7 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_exchange(std::vector<named_region> regions, Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code, peer_regions)>(
+            // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved
             [](auto handler, core_ptr const& core, std::vector<named_region> r) {
                 calls::start_exchange(
                     core, std::move(r), detail::regions_handler{std::move(handler)}
