@@ -22,7 +22,9 @@ int main(int argc, char** argv) {
     app.add_option("--port", a.port, "the port to listen on; 0 picks a free one")
         ->check(CLI::Range(0, 65535))
         ->option_text("N [0]");
-    app.add_option("--count", a.count, "end after this many clients; 0 for never")
+    app.add_option(
+           "--count", a.count, "serve this many clients, refuse all others, and end; 0 for no limit"
+    )
         ->check(CLI::Range(0, 1000000))
         ->option_text("N [0]");
     app.add_option(

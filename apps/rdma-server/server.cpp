@@ -45,8 +45,7 @@ server::server(asio::io_context& io, server_arguments a)
       arguments_{std::move(a)},
       signals_{io, SIGINT, SIGTERM},
       grace_{io},
-      counter_tick_{io},
-      has_room_{io} {}
+      counter_tick_{io} {}
 
 void server::start() {
     acceptor_ =
@@ -59,35 +58,35 @@ void server::start() {
     asio::co_spawn(io_, accept_clients(), asio::detached);
 }
 
-// Prints only the first refusal, so that a flood of clients does not flood the output.
 void server::on_refused(rcverbs::endpoint const& peer, rcverbs::refusal why) {
-    if (std::exchange(has_told_of_refusals_, true)) return;
-    std::string text = "busy: refused " + peer.to_string() + ", ";
+    std::string text;
     switch (why) {
-    case rcverbs::refusal::backlog: text += "too many clients wait to be accepted"; break;
+    case rcverbs::refusal::backlog: text = "too many clients wait to be accepted"; break;
     case rcverbs::refusal::connections:
-        text += std::to_string(acceptor_.connections_max()) + " clients are the limit";
+        text = std::to_string(acceptor_.connections_max()) + " clients are the limit";
         text +=
             arguments_.clients_max
                 ? " (--max-clients)"
                 : " that open files and locked memory allow (ulimit -n, ulimit -l, --max-clients)";
         break;
     case rcverbs::refusal::connections_per_address:
-        text += "too many clients of its address (--max-per-address)";
+        text = "too many clients of its address (--max-per-address)";
         break;
-    case rcverbs::refusal::violation: text += "a client of its address broke the protocol"; break;
+    case rcverbs::refusal::violation: text = "a client of its address broke the protocol"; break;
     }
-    print_error(text + "; further refusals are not reported");
+    report_refusal(peer, text);
+}
+
+// Prints only the first refusal, so that a flood of clients does not flood the output.
+void server::report_refusal(rcverbs::endpoint const& peer, std::string const& why) {
+    if (std::exchange(has_told_of_refusals_, true)) return;
+    print_error(
+        "busy: refused " + peer.to_string() + ", " + why + "; further refusals are not reported"
+    );
 }
 
 asio::awaitable<void> server::accept_clients() {
     for (;;) {
-        // Takes at most --count clients; a client that was refused does not count towards it.
-        while (arguments_.count != 0 && served_ + running_.size() >= arguments_.count) {
-            if (is_ending_) co_return;
-            has_room_.expires_at(asio::steady_timer::time_point::max());
-            co_await has_room_.async_wait(awaiting);
-        }
         auto [ec, request] = co_await acceptor_.async_get_request(awaiting);
         if (ec == asio::error::operation_aborted) co_return;
         if (ec) {
@@ -99,6 +98,15 @@ asio::awaitable<void> server::accept_clients() {
             result_ = exit_code::peer_gone;
             end_if_idle();
             co_return;
+        }
+        // A client that ends without being served makes room for another.
+        if (arguments_.count != 0 && served_ + running_.size() >= arguments_.count) {
+            report_refusal(
+                request.remote_endpoint(),
+                std::to_string(arguments_.count) + " were to be served (--count)"
+            );
+            static_cast<void>(request.reject(rcverbs::session::busy_private_data()));
+            continue;
         }
         print("received connection request.");
         start_serving(std::move(request));
@@ -158,7 +166,6 @@ asio::awaitable<server::outcome> server::serve(
 void server::on_served(std::shared_ptr<rcverbs::session> const& client, outcome const& o) {
     auto const [code, counts, exchanges] = o;
     running_.remove(client);
-    has_room_.cancel();
     client->close();
     if (counts) {
         ++served_;
@@ -225,7 +232,6 @@ void server::end_if_idle() {
     signals_.cancel();
     grace_.cancel();
     counter_tick_.cancel();
-    has_room_.cancel();
 }
 
 }  // namespace demo

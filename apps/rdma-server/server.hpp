@@ -22,7 +22,7 @@ namespace demo {
 struct server_arguments : arguments {
     std::string bind;
     std::uint16_t port = 0;
-    /// Ends after this many clients; 0: never.
+    /// Serves this many clients and refuses all others; 0: no limit.
     std::uint32_t count = 0;
     /// The most clients at a time, in total and for one address; a further client is rejected as
     /// busy. 0: no limit. Empty: as many as this process has descriptors and lockable memory for,
@@ -57,6 +57,7 @@ private:
     );
     void on_served(std::shared_ptr<rcverbs::session> const& client, outcome const& o);
     void on_refused(rcverbs::endpoint const& peer, rcverbs::refusal why);
+    void report_refusal(rcverbs::endpoint const& peer, std::string const& why);
     void wait_for_signal();
     void on_signal();
     void cut_off();
@@ -72,7 +73,6 @@ private:
     // Shared by all clients in atomic mode.
     shared_counter counter_;
     boost::asio::steady_timer counter_tick_;
-    boost::asio::steady_timer has_room_;  // cancelled when a client has been served
     std::uint32_t served_ = 0;
     bool is_ending_ = false;
     bool has_ended_ = false;

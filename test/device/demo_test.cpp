@@ -211,7 +211,8 @@ TEST_CASE("a client in another mode is refused with the reason, and the server g
     child_process c = s.client("read");
     CHECK(c.wait() == refused);
     CHECK(c.error().find("another mode") != std::string::npos);
-    s.must_serve("write");
+    // The refused client frees its place a moment later.
+    s.must_serve("write", {"--reconnect", "20"});
     CHECK(s.process.wait() == done);
     CHECK(s.process.error().find("another mode") != std::string::npos);
 }
@@ -221,7 +222,7 @@ TEST_CASE("a foreign client is refused, and the server goes on", "[demo]") {
     child_process rping{{"rping", "-c", "-a", device_address(), "-p", s.port, "-C", "1"}};
     rping.wait();
     CHECK(s.process.wait_for_error("does not speak the rcverbs session protocol"));
-    s.must_serve("write");
+    s.must_serve("write", {"--reconnect", "20"});
     CHECK(s.process.wait() == done);
 }
 
@@ -462,6 +463,43 @@ TEST_CASE(
 TEST_CASE("a client that reconnects gives up after as many attempts as it was told", "[demo]") {
     server s{{"write", "--count", "1"}};
     child_process c = s.client("write", {"--count", "2", "--reconnect", "3"});
-    CHECK(c.wait() == could_not_connect);
+    auto const status = c.wait();
+    INFO(c.error());
+    // The server refuses the second exchange until it has ended.
+    CHECK((status == could_not_connect || status == refused));
+    CHECK(std::ranges::count(c.output_lines(), std::string{"disconnected."}) == 1);
     CHECK(s.process.wait() == done);
+}
+
+TEST_CASE("a server serves as many clients as --count says and refuses all others", "[demo]") {
+    auto const mode = GENERATE(std::string{"write"}, std::string{"read"}, std::string{"atomic"});
+    INFO(mode);
+    server s{{mode, "--count", "2"}};
+    {
+        // A client that is refused as it is admitted frees its place, a moment later.
+        child_process stranger = s.client(mode == "write" ? "read" : "write");
+        CHECK(stranger.wait() == refused);
+    }
+    child_process first = s.client(mode, {"--hold-at", "connected"});
+    REQUIRE(first.wait_for_error("holding at connected"));
+    std::vector<std::unique_ptr<child_process>> clients;
+    for (int i = 0; i < 4; ++i)
+        clients.push_back(std::make_unique<child_process>(s.client(mode, {"--reconnect", "3"})));
+    int served = 0;
+    for (auto const& c : clients) {
+        auto const status = c->wait();
+        INFO(c->error());
+        if (status == done) ++served;
+        else {
+            CHECK(status == refused);
+            CHECK(c->error().find("as many connections as it allows") != std::string::npos);
+        }
+    }
+    CHECK(served == 1);
+    CHECK(s.process.wait_for_error("2 were to be served (--count)"));
+    first.signal(SIGKILL);
+    first.wait();
+    s.process.wait();
+    auto const lines = s.process.output_lines();
+    CHECK(std::ranges::count(lines, std::string{"received connection request."}) == 3);
 }

@@ -49,8 +49,8 @@ struct server {
     }
 
     /// A complete exchange with a well-behaved client must succeed.
-    void must_serve(std::string const& mode) const {
-        child_process c = client(mode);
+    void must_serve(std::string const& mode, std::vector<std::string> more = {}) const {
+        child_process c = client(mode, std::move(more));
         auto const status = c.wait();
         INFO(c.error());
         CHECK(status == done);
