@@ -19,6 +19,8 @@ build-tsan        all      compile all tests with the thread sanitizer
 build-asan-device all      compile the device tests with the address and undefined-behaviour sanitizers
 unit-release      all      every test that needs no device, optimised
 unit-tsan         all      the same with the thread sanitizer
+device-smp        all      the device tests on two processors, in plain time
+hosts-smp         all      two devices, the same
 device-long       all      the device tests that repeat what the others do, a hundred times
 device-asan       all      the device tests with the address and undefined-behaviour sanitizers
 programs-asan     all      the longest ways of the programs, with the same
@@ -34,11 +36,11 @@ usage() {
     cat <<'TEXT'
 Usage: test/run.sh [--all] [--only STEP]... [--list] [--help]
 
-Installs what is missing, builds, and runs the tests: without --all every behaviour once, and the address and undefined-behaviour
-sanitizers over everything that needs no device. Tests that need an RDMA device run on this machine's own if one is usable, else in
-the SoftRoCE virtual machine.
+Installs what is missing, builds, and runs the tests: without --all the gate that every change must pass, which is every behaviour
+once, and the address and undefined-behaviour sanitizers over everything that needs no device. Tests that need an RDMA device run on
+this machine's own if one is usable, else in the SoftRoCE virtual machine.
 
-  --all         everything that there is: also the thread sanitizer, sanitizers on the device, packages, Docker, fuzzing
+  --all         the gate and everything else: also the thread sanitizer, sanitizers on the device, packages, Docker, fuzzing
   --only STEP   this step, and the builds that it needs; may be given more than once
   --list        the steps
   --help        this text
@@ -78,15 +80,46 @@ began=$SECONDS
 
 # --- one step --------------------------------------------------------------------------------------------------------------------------
 
-# Filters the output of a running ctest: prints failed tests with their output.
-failures() {
-    awk '
-        /^ *[0-9]+\/[0-9]+ Test +#/ { is_shown = /\*\*\*/ && !/\*\*\*Skipped/ }
-        /^ *Start +[0-9]+:/ { is_shown = 0; next }
-        /\*\*\*Skipped/ { print; fflush(); next }
-        /^[0-9]+% tests passed/ { is_shown = 0 }
-        is_shown || /warning: *$|^ *skipped: / { print substr($0, 1, 300); fflush() }
-    '
+# Filters the output of a running ctest: prints the failed and the skipped tests, and warnings.
+progress() { awk '/\*\*\*/ || /warning: *$|^ *skipped: / { print substr($0, 1, 300); fflush() }'; }
+
+# explain NAME: prints each failed test of a step with its output, which has the assertions with their values, and the command that runs it
+# alone.
+explain() {
+    local name=$1 alone='' machine=''
+    case $name in
+    unit-asan) alone='ctest --test-dir build/asan' ;;
+    unit-tsan) alone='ctest --test-dir build/tsan' ;;
+    fuzz) alone='ctest --test-dir build/fuzz' ;;
+    *) alone='ctest --test-dir build/release' ;;
+    esac
+    case $name in
+    hosts*) machine="$(machine_of "$name") " ;;
+    device* | programs*) if [ -z "$device" ]; then machine="$(machine_of "$name") "; fi ;;
+    nvme) return ;; # its scripts print what failed
+    esac
+    awk -v step="$name" -v alone="$alone" -v machine="$machine" '
+        function end() {
+            if (is_shown && !has_command) print "alone: " machine alone " --output-on-failure -R \"^" test "$\""
+            is_shown = 0
+        }
+        /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / {
+            end()
+            is_shown = /\*\*\*/ && !/\*\*\*Skipped/
+            if (is_shown) {
+                has_command = 0
+                lines = 0
+                test = $0
+                sub(/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: /, "", test)
+                sub(/ \.+ *\*\*\*.*/, "", test)
+                print "\n== " step
+            }
+        }
+        /^ *Start +[0-9]+:/ || /^[0-9]+% tests passed/ { end() }
+        is_shown && sub(/^alone: /, "alone: " machine) { print; has_command = 1; next }
+        is_shown && NF && ++lines <= 80 { print substr($0, 1, 300) }
+        END { end() }
+    ' "$logs/$name.log"
 }
 
 # step NAME COMMAND…: runs a command that must succeed; shows its output if it fails.
@@ -109,7 +142,7 @@ step() {
 tests() {
     local name=$1 start=$SECONDS status=0 bad=0 count=0 left_out=0
     shift
-    "$@" 2>&1 | tee "$logs/$name.log" | failures
+    "$@" 2>&1 | tee "$logs/$name.log" | progress
     status=${PIPESTATUS[0]}
     # From each closing line: the number of failed tests and of all tests.
     read -r bad count < <(
@@ -131,7 +164,9 @@ tests() {
 # --- what the steps do -----------------------------------------------------------------------------------------------------------------
 
 if command -v ccache >/dev/null; then
-    # ccache does not track the contents of precompiled headers, and makes them unnecessary.
+    # ccache does not track the contents of precompiled headers, and makes them unnecessary. Without absolute paths in its keys, a clone in
+    # another folder finds what this one compiled.
+    export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
     launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DRCVERBS_PRECOMPILE=OFF)
 else
     launcher=()
@@ -159,21 +194,35 @@ run_ctest() {
     $gently ctest --test-dir "build/$tree" --output-on-failure --no-tests=error "$@"
 }
 
-on_device() {
+# The virtual machine of a step. The gate's is steady: a test takes the same guest time however busy the host is. The others have two
+# processors, which interleave otherwise, and the host's time.
+machine_of() {
+    local options='--memory 4096'
+    case $1 in device | hosts) options+=' --steady' ;; esac
+    case $1 in hosts*) options+=' --topology pair' ;; esac
+    echo "test/softroce/vm $options --"
+}
+
+in_machine() {
+    local name=$1
+    shift
+    RCVERBS_VM_OUT=$PWD/$logs/vm-$name $(machine_of "$name") "$@"
+}
+
+# device_tests STEP TREE GROUP…: test cases in separate processes, without ctest; test/support/apart.hpp has the reason.
+device_tests() {
+    local name=$1
+    shift
     if [ -n "$device" ]; then
         # Tests that need the virtual machine's network skip themselves: see test/device/fixture.hpp.
-        RCVERBS_TEST_ADDRESS=$address RCVERBS_TEST_ADDRESS6=${address6#-} "$@"
+        RCVERBS_TEST_ADDRESS=$address RCVERBS_TEST_ADDRESS6=${address6#-} test/device/apart.sh "$@"
     else
-        RCVERBS_VM_OUT=$PWD/$logs/vm-device test/softroce/vm --memory 4096 -- "$@"
+        in_machine "$name" test/device/apart.sh "$@"
     fi
 }
 
 # Always in the virtual machine, which has two devices and a wire between them.
-on_hosts() { RCVERBS_VM_OUT=$PWD/$logs/vm-hosts test/softroce/vm --topology pair --memory 4096 -- "$@"; }
-
-# Runs test cases in separate processes, without ctest; test/support/apart.hpp has the reason.
-device_tests() { on_device test/device/apart.sh "$@"; }
-hosts_tests() { on_hosts "build/$1/bin/hosts_tests" --apart; }
+hosts_tests() { in_machine "$1" "build/$2/bin/hosts_tests" --apart; }
 
 build_fuzz_and_run() {
     cmake --preset fuzz && cmake --build --preset fuzz && run_ctest fuzz -L fuzz -j 2
@@ -209,13 +258,13 @@ run() {
     unit-release) tests "$name" run_ctest release -L '^unit' -LE package -j 2 ;;
     unit-tsan) tests "$name" run_ctest tsan -L '^unit' -j 2 ;;
     checks) tests "$name" run_ctest release -L 'docs|style|bench|unit-package' -j 2 ;;
-    device) tests "$name" device_tests release cases behaviour programs hostile scripts ;;
-    device-long) tests "$name" device_tests release long scripts-long ;;
-    device-asan) tests "$name" device_tests asan cases scripts ;;
-    programs-asan) tests "$name" device_tests asan "only=$sanitized_programs" ;;
-    device-tsan) tests "$name" device_tests tsan cases scripts ;;
-    hosts) tests "$name" hosts_tests release ;;
-    hosts-tsan) tests "$name" hosts_tests tsan ;;
+    device | device-smp) tests "$name" device_tests "$name" release cases behaviour programs hostile scripts ;;
+    device-long) tests "$name" device_tests "$name" release long scripts-long ;;
+    device-asan) tests "$name" device_tests "$name" asan cases scripts ;;
+    programs-asan) tests "$name" device_tests "$name" asan "only=$sanitized_programs" ;;
+    device-tsan) tests "$name" device_tests "$name" tsan cases scripts ;;
+    hosts | hosts-smp) tests "$name" hosts_tests "$name" release ;;
+    hosts-tsan) tests "$name" hosts_tests "$name" tsan ;;
     fuzz) tests "$name" build_fuzz_and_run ;;
     # The Docker image compiles the packages, if there is a Docker engine, so that they are compiled only once.
     packages) tests "$name" env RCVERBS_PACKAGES="$PWD/build/packages" ctest --test-dir build/release -L distribution --output-on-failure --no-tests=error ;;
@@ -234,7 +283,7 @@ for name in $only; do
     unit-asan) need build-asan ;;
     device-asan | programs-asan) need build-asan-device ;;
     unit-tsan | device-tsan | hosts-tsan) need build-tsan ;;
-    headers | tidy | site | unit-release | checks | device | device-long | hosts | packages | nvme | virtual-machine) need build-release ;;
+    headers | tidy | site | unit-release | checks | device | device-smp | device-long | hosts | hosts-smp | packages | nvme | virtual-machine) need build-release ;;
     esac
 done
 
@@ -255,6 +304,8 @@ run build-release || exit 1
 {
     run device
     run hosts
+    run device-smp
+    run hosts-smp
     run device-long
     run virtual-machine
     run nvme
@@ -298,3 +349,6 @@ awk -v seconds="$((SECONDS - began))" '
         printf "\n%d%% tests passed, %d tests failed out of %d\n\nTotal Test time (real) = %d.00 sec\n", (all > 0 ? (all - failed) * 100 / all : 0), failed, all, seconds
         exit (failed > 0 || (has_tests && all == 0))
     }' "$results"
+verdict=$?
+for name in $(awk '$2 == "tests" && $5 > 0 { print $1 }' "$results"); do explain "$name"; done
+exit $verdict

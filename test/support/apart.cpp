@@ -73,6 +73,13 @@ std::string escaped(std::string const& name) {
     return text;
 }
 
+/// Quotes a word for a shell.
+std::string quoted(std::string const& word) {
+    std::string text = "'";
+    for (char const c : word) text += c == '\'' ? std::string{"'\\''"} : std::string{c};
+    return text + "'";
+}
+
 struct running {
     std::size_t index = 0;
     pid_t pid = -1;
@@ -83,7 +90,9 @@ struct running {
 
 class report {
 public:
-    report(std::vector<std::string> const& names) : names_{names} {
+    report(std::string const& program, std::vector<std::string> const& names)
+        : program_{program},
+          names_{names} {
         for (auto const& name : names) width_ = std::max(width_, name.size());
     }
 
@@ -110,6 +119,8 @@ public:
         );
         if (!has_passed) failed_.push_back(one.index);
         if (!has_passed || was_left_out) std::fwrite(output.data(), 1, output.size(), stdout);
+        if (!has_passed)
+            std::printf("\nalone: %s %s\n", program_.c_str(), quoted(escaped(name)).c_str());
         std::fflush(stdout);
     }
 
@@ -132,6 +143,7 @@ public:
     }
 
 private:
+    std::string const& program_;
     std::vector<std::string> const& names_;
     std::size_t width_ = 0;
     std::size_t done_ = 0;
@@ -201,7 +213,7 @@ apart_role test::run_apart(
     if (!WIFEXITED(status)) give_up("the test cases cannot be listed:\n" + listed, 3);
     std::vector<std::string> const names = lines_of(listed);
 
-    report report{names};
+    report report{program, names};
     std::deque<running> all;
     for (std::size_t next = 0; next < names.size() || !all.empty();) {
         while (next < names.size() && all.size() < options.jobs) {

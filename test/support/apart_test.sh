@@ -15,6 +15,8 @@ says 'it says why it was left out \.+\*\*\*Skipped '
 says '^skipped: no such device'
 says 'it fails \.+\*\*\*Failed '
 says '^one is not two'
+says '^  3 == 0$' # an optional's value
+says "^alone: $program 'it fails'\$"
 says '^--- sh -c .*exit status: 3'
 says '^two is two'
 says 'it crashes \.+\*\*\*(Failed|Exception: signal 6)'
