@@ -1,7 +1,8 @@
 // null_device.hpp — a device that completes work at once without executing it: the remaining cost
 // is that of the library, or of a loop in raw verbs, on the same device.
 //
-// Replaces the post and poll calls of the fabric's device for a while. One thread at a time.
+// Replaces the post and poll calls of the fabric's device for a while. One thread at a time uses
+// the queue pair; other threads may poll the device's other completion queues meanwhile.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -14,20 +15,19 @@ namespace bench {
 class null_device {
 public:
     /// Replaces the calls of this queue pair's device.
-    explicit null_device(ibv_qp* qp)
-        : context_{qp->context},
-          post_send_{context_->ops.post_send},
-          poll_cq_{context_->ops.poll_cq} {
+    explicit null_device(ibv_qp* qp) : context_{qp->context} {
         the_one = this;
+        queue = qp->send_cq;
+        device_post_send = context_->ops.post_send;
+        device_poll_cq = context_->ops.poll_cq;
         context_->ops.poll_cq = poll;
         context_->ops.post_send = post;
     }
     null_device(null_device const&) = delete;
     null_device& operator=(null_device const&) = delete;
     ~null_device() {
-        context_->ops.post_send = post_send_;
-        context_->ops.poll_cq = poll_cq_;
-        the_one = nullptr;
+        context_->ops.post_send = device_post_send;
+        context_->ops.poll_cq = device_poll_cq;
     }
 
 private:
@@ -40,7 +40,8 @@ private:
         }
         return 0;
     }
-    static int poll(ibv_cq*, int room, ibv_wc* into) {
+    static int poll(ibv_cq* of, int room, ibv_wc* into) {
+        if (of != queue) return device_poll_cq(of, room, into);
         int count = 0;
         while (count < room && the_one->head_ != the_one->tail_) {
             into[count].wr_id = the_one->ids_[the_one->head_++ % size];
@@ -52,10 +53,12 @@ private:
     }
 
     static inline null_device* the_one = nullptr;
+    // Another thread may still be in poll() when this object is destroyed.
+    static inline ibv_cq* queue = nullptr;
+    static inline int (*device_post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
+    static inline int (*device_poll_cq)(ibv_cq*, int, ibv_wc*) = nullptr;
 
     ibv_context* context_;
-    int (*post_send_)(ibv_qp*, ibv_send_wr*, ibv_send_wr**);
-    int (*poll_cq_)(ibv_cq*, int, ibv_wc*);
     std::array<std::uint64_t, size> ids_{};
     std::uint32_t head_ = 0;
     std::uint32_t tail_ = 0;
