@@ -19,7 +19,7 @@ count() {
     sed -n 's/^totals: //p' "$sums.1"
 }
 
-many=400000
+many=100000
 for depth in 16 1; do
     declare -A cost
     for loop in raw callback deferred coroutine awaited concrete_callback concrete_coroutine concrete_awaited; do

@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <random>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "device/fixture.hpp"
+#include "support/bytes.hpp"
 
 namespace test {
 
@@ -26,8 +26,7 @@ inline std::string text_of(std::span<std::byte const> bytes) {
 /// What is in a message of this size and number, so that a receiver can check it.
 inline std::vector<std::byte> pattern(std::size_t size, std::uint64_t number) {
     std::vector<std::byte> bytes(size);
-    std::mt19937_64 random{number};
-    for (std::byte& b : bytes) b = static_cast<std::byte>(random());
+    fill(bytes, static_cast<std::uint32_t>(number));
     return bytes;
 }
 

@@ -23,6 +23,7 @@
 #include <rcverbs/rcverbs.hpp>
 
 #include "support/child_process.hpp"
+#include "support/seeds.hpp"
 
 namespace {
 
@@ -337,7 +338,7 @@ private:
 int main(int argc, char** argv) {
     if (argc == 5 && std::string{argv[1]} == "client") return be_client(argv);
     std::chrono::seconds duration{20};
-    std::uint64_t seed = std::random_device{}();
+    std::uint64_t seed = test::seeds(1).front();
     for (int i = 2; i + 1 < argc; i += 2) {
         if (std::string{argv[i]} == "--duration")
             duration = std::chrono::seconds{std::stoul(argv[i + 1])};

@@ -9,12 +9,11 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include <algorithm>
-#include <cstdlib>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "device/fixture.hpp"
+#include "support/seeds.hpp"
 
 namespace test {
 
@@ -53,17 +52,6 @@ rcverbs::fabric::world_options two_devices(Change change) {
         change(d);
     }
     return o;
-}
-
-/// Seeds for tests of many runs. The first is RCVERBS_FABRIC_SEED, so that a failed run comes first
-/// when it is repeated, and the others follow from it; without it, all are random.
-inline std::vector<std::uint64_t> seeds(std::size_t count) {
-    char const* const given = std::getenv("RCVERBS_FABRIC_SEED");
-    std::vector<std::uint64_t> all(count);
-    all[0] = given != nullptr ? std::strtoull(given, nullptr, 0) : std::random_device{}();
-    std::mt19937_64 random{all[0]};
-    for (std::size_t i = 1; i < count; ++i) all[i] = random();
-    return all;
 }
 
 /// True if no object is left except those that live as long as the io_context.

@@ -2,8 +2,8 @@
 // reports a loss as success.
 #include <boost/asio/detached.hpp>
 
-#include <optional>
 #include <cstdlib>
+#include <optional>
 #include <random>
 
 #include "fabric/fixture.hpp"

@@ -11,11 +11,12 @@
 #include <future>
 #include <memory>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
 #include <rcverbs/nvme/file_store.hpp>
+
+#include "support/bytes.hpp"
 
 using namespace rcverbs;
 namespace nvme = rcverbs::nvme;
@@ -69,8 +70,7 @@ private:
 
 std::vector<std::byte> random_blocks(std::size_t count, unsigned seed) {
     std::vector<std::byte> bytes(count * block);
-    std::mt19937 random{seed};
-    for (std::byte& b : bytes) b = static_cast<std::byte>(random());
+    test::fill(bytes, seed);
     return bytes;
 }
 

@@ -9,14 +9,25 @@ trap 'rm -rf "$place"' EXIT
 cmake --install "$build" --prefix "$place/prefix" >"$place/log" || { cat "$place/log"; exit 1; }
 mkdir "$place/consumer"
 cp "$here/consumer/CMakeLists.txt" "$here"/../../docs/examples/*.cpp "$place/consumer"
-cmake -S "$place/consumer" -B "$place/build" -G Ninja -DCMAKE_BUILD_TYPE="$type" -DCMAKE_PREFIX_PATH="$place/prefix"
+# A compiler cache helps only without the paths of this run, and with headers that were installed just now.
+export CCACHE_BASEDIR=$place CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=include_file_mtime,include_file_ctime
+launcher=$(command -v ccache || true)
+cmake -S "$place/consumer" -B "$place/build" -G Ninja -DCMAKE_BUILD_TYPE="$type" -DCMAKE_PREFIX_PATH="$place/prefix" -DCMAKE_CXX_COMPILER_LAUNCHER="$launcher"
 cmake --build "$place/build"
 ctest --test-dir "$place/build" --output-on-failure --no-tests=error
 # The same without CMake.
 pc=$(dirname "$(find "$place/prefix" -name rcverbs.pc)")
-# shellcheck disable=SC2046 # flags
-g++ -std=c++20 "$place/consumer/first.cpp" -o "$place/first" $(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs rcverbs)
-g++ -std=c++20 "$place/consumer/without_rdma.cpp" -o "$place/without_rdma" $(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs rcverbs-fabric rcverbs)
+# by_pkg_config PROGRAM PACKAGE...
+by_pkg_config() {
+    local program=$1
+    shift
+    # shellcheck disable=SC2046 # flags
+    $launcher g++ -std=c++20 $(PKG_CONFIG_PATH=$pc pkg-config --cflags "$@") -c "$place/consumer/$program.cpp" -o "$place/$program.o"
+    # shellcheck disable=SC2046 # flags
+    g++ "$place/$program.o" -o "$place/$program" $(PKG_CONFIG_PATH=$pc pkg-config --libs "$@")
+}
+by_pkg_config first rcverbs
+by_pkg_config without_rdma rcverbs-fabric rcverbs
 "$place/without_rdma"
 
 # A project for which the library is optional must configure even if the library's dependencies are missing.
