@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <iterator>
 #include <sstream>
-#include <thread>
 
 #include "device/fixture.hpp"
 #include "support/child_process.hpp"
@@ -27,7 +26,7 @@ struct outcome {
 };
 
 outcome finish(child_process& p, std::filesystem::path const& json) {
-    outcome o{p.wait(120s), p.output(), p.error(), {}};
+    outcome o{p.wait(), p.output(), p.error(), {}};
     if (std::filesystem::exists(json)) {
         read_json(json.string(), o.json);
         std::filesystem::remove(json);
@@ -50,6 +49,16 @@ outcome loopback(std::vector<std::string> arguments) {
 
 boost::property_tree::ptree const& first_round(outcome const& o) {
     return o.json.get_child("rounds").front().second;
+}
+
+/// A client in the midst of its measurements: it has shown the first result of sixty.
+child_process measuring_client(std::string const& port) {
+    std::string sizes = "8";
+    for (int i = 2; i <= 60; ++i) sizes += "," + std::to_string(8 * i);
+    child_process client{
+        {program, "client", device_address(), port, "send", "--sizes", sizes, "--duration", "1s"}};
+    REQUIRE(client.wait_for_output("\n        8 "));
+    return client;
 }
 
 }  // namespace
@@ -211,16 +220,14 @@ TEST_CASE(
             more.begin(), {program, "client", device_address(), port, "write", "--sizes", "8"}
         );
         child_process p{std::move(more)};
-        auto const status = p.wait(60s);
+        auto const status = p.wait();
         INFO(p.output() << p.error());
         return status;
     };
     CHECK(measure({"--iterations", "100"}) == 0);
     // A client that is killed in the middle does not affect the next.
     {
-        child_process killed{
-            {program, "client", device_address(), port, "send", "--duration", "30s"}};
-        std::this_thread::sleep_for(1s);
+        child_process killed = measuring_client(port);
         killed.signal(SIGKILL);
         killed.wait();
     }
@@ -231,34 +238,12 @@ TEST_CASE(
              "write",
              device_address(),
              port}};
-        CHECK(demo.wait(60s) != 0);
+        CHECK(demo.wait() != 0);
     }
     CHECK(measure({"--iterations", "100"}) == 0);
     server.signal(SIGTERM);
     CHECK(server.wait() == 0);
 }
-
-namespace {
-
-// Waits until a program has opened descriptors, and then no more for a second.
-void wait_until_settled(child_process const& listener) {
-    std::filesystem::path const opened = "/proc/" + std::to_string(listener.pid()) + "/fd";
-    auto const count = [&] {
-        return std::distance(
-            std::filesystem::directory_iterator{opened}, std::filesystem::directory_iterator{}
-        );
-    };
-    auto const before = count();
-    auto last = before;
-    for (int same = 0, tries = 0; same < 20 && tries < 2000; ++tries) {
-        std::this_thread::sleep_for(50ms);
-        auto const now = count();
-        same = now == last && now > before ? same + 1 : 0;
-        last = now;
-    }
-}
-
-}  // namespace
 
 TEST_CASE("a client whose server vanishes says so", "[bench]") {
     child_process server{{program, "server", "--port", "0"}};
@@ -266,12 +251,9 @@ TEST_CASE("a client whose server vanishes says so", "[bench]") {
     std::string const before = "listening on port ";
     std::string const port =
         server.output().substr(before.size(), server.output().find('.') - before.size());
-    child_process client{
-        {program, "client", device_address(), port, "write", "--sizes", "8", "--duration", "30s"}};
-    // The measurement runs once the server has opened everything for its client.
-    wait_until_settled(server);
+    child_process client = measuring_client(port);
     server.signal(SIGKILL);
-    CHECK(client.wait(30s * slowness) == 5);
+    CHECK(client.wait() == 5);
     CHECK_FALSE(client.error().empty());
 
     child_process nobody{{program, "client", device_address(), port, "write"}};

@@ -214,7 +214,6 @@ TEST_CASE("a server that never answers is met by the connect deadline", "[device
         CHECK(c.last_failure().where == step::connect);
         CHECK(c.reason() == close_reason::timed_out);
         CHECK(took >= 500ms);
-        CHECK(took < 500ms * 12 / 10 + 400ms);  // a fifth more, plus the time for resolving
     });
 }
 

@@ -28,10 +28,22 @@ long counter(std::string const& name) {
 
 std::string resources() { return output_of({"rdma", "resource", "show"}); }
 
-/// The same, after it has been stable for a while: resources are freed asynchronously.
-std::string settled_resources() {
+/// The same, as soon as it is as before, or after a minute: resources are freed asynchronously.
+std::string resources_after(std::string const& before) {
+    std::string now = resources();
+    for (int i = 0; now != before && i < 600; ++i) {
+        std::this_thread::sleep_for(100ms);
+        now = resources();
+    }
+    return now;
+}
+
+/// Those of a server that has had a client, and keeps what it made for it: when they have been the
+/// same for a while.
+std::string resources_of_warm(server const& s, std::string const& mode) {
+    s.must_serve(mode);
     std::string last = resources();
-    for (int same = 0; same < 5;) {
+    for (int same = 0; same < 10;) {
         std::this_thread::sleep_for(100ms);
         std::string const next = resources();
         same = next == last ? same + 1 : 0;
@@ -99,9 +111,7 @@ TEST_CASE(
 ) {
     auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
     server s{{mode}};
-    // Warm-up: resources that a server keeps are allocated now.
-    s.must_serve(mode);
-    std::string const before = settled_resources();
+    std::string const before = resources_of_warm(s, mode);
     long const not_ready = counter("send_rnr_err") + counter("rcvd_rnr_err");
     {
         for (int i = 0; i < 100; ++i) {
@@ -120,7 +130,7 @@ TEST_CASE(
     }
     CHECK(counter("send_rnr_err") + counter("rcvd_rnr_err") == not_ready);
     // Checked while the server runs, to find resources that it did not free.
-    CHECK(settled_resources() == before);
+    CHECK(resources_after(before) == before);
     CHECK_FALSE(s.process.wait(0ms));
     s.process.signal(SIGTERM);
     CHECK(s.process.wait() == done);
@@ -129,13 +139,12 @@ TEST_CASE(
 TEST_CASE("thirty clients at once get their messages, and nothing is left behind", "[demo][long]") {
     auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
     server s{{mode, "--timeout", "60s"}};
-    s.must_serve(mode);
-    std::string const before = settled_resources();
+    std::string const before = resources_of_warm(s, mode);
     {
         std::vector<child_process> clients;
         for (int i = 0; i < 30; ++i) clients.push_back(s.client(mode, {"--timeout", "60s"}));
         for (child_process& c : clients) {
-            auto const status = c.wait(120s);
+            auto const status = c.wait();
             INFO(c.error());
             CHECK(status == done);
             CHECK(
@@ -146,10 +155,10 @@ TEST_CASE("thirty clients at once get their messages, and nothing is left behind
         for (child_process& c : clients)
             CHECK(s.process.wait_for_output("with pid " + pid_of(c) + "\n"));
     }
-    CHECK(settled_resources() == before);
+    CHECK(resources_after(before) == before);
     CHECK_FALSE(s.process.wait(0ms));
     s.process.signal(SIGTERM);
-    CHECK(s.process.wait(60s) == done);
+    CHECK(s.process.wait() == done);
     INFO(s.process.error());
     CHECK(s.process.error().empty());
 }
@@ -239,7 +248,7 @@ TEST_CASE(
         c.signal(SIGKILL);
         c.wait();
         s.must_serve(mode);
-        auto const status = s.process.wait(20s);
+        auto const status = s.process.wait();
         INFO(s.process.error());
         // After its MSG_DONE the client only has to disconnect: the result depends on whether the
         // server's MSG_DONE arrived before the kill.
@@ -256,23 +265,22 @@ TEST_CASE("a server killed before it answers leaves a client that could not conn
     static_cast<void>(c.wait_for_output("never said", 300ms)
     );  // the request is in flight or has arrived
     s.process.signal(SIGKILL);
-    CHECK(c.wait(20s) == could_not_connect);
+    CHECK(c.wait() == could_not_connect);
     CHECK(c.error().find("ended before it answered") != std::string::npos);
 }
 
-TEST_CASE("a server killed at any step leaves a client that names it at once", "[demo][long]") {
+TEST_CASE("a server killed at any step leaves a client that names it", "[demo][long]") {
     auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
     for (std::string const at :
          {"connected", "regions-sent", "regions-received", "transferred", "done-sent"}) {
         INFO("killed when " << at);
         server s{{mode, "--hold-at", at}};
-        child_process c = s.client(mode, {"--timeout", "5s"});
+        // The reason is the killed peer, not the deadline.
+        child_process c = s.client(mode, {"--timeout", "60s"});
         REQUIRE(s.process.wait_for_error("holding at " + at));
         s.process.signal(SIGKILL);
-        auto const killed = std::chrono::steady_clock::now();
-        auto const status = c.wait(20s);
+        auto const status = c.wait();
         INFO(c.error());
-        CHECK(std::chrono::steady_clock::now() - killed < 1s * slowness);
         if (at == "done-sent" && status == done) continue;  // as above
         check_names_killed_peer(status, c.error());
     }
@@ -283,19 +291,19 @@ TEST_CASE("a peer that falls silent is met by the deadline", "[demo]") {
         server s{{"write"}};
         s.process.signal(SIGSTOP);
         child_process c = s.client("write", {"--timeout", "1s"});
-        CHECK(c.wait(20s * slowness) == deadline_passed);
+        CHECK(c.wait() == deadline_passed);
         CHECK(c.error().find("connect") != std::string::npos);
     }
     SECTION("a server that holds in the middle") {
         server s{{"write", "--hold-at", "connected"}};
         child_process c = s.client("write", {"--timeout", "1s"});
-        CHECK(c.wait(20s * slowness) == deadline_passed);
+        CHECK(c.wait() == deadline_passed);
     }
     SECTION("a client that holds in the middle") {
         server s{{"write", "--count", "1", "--timeout", "1s"}};
         child_process c = s.client("write", {"--hold-at", "regions-sent"});
-        CHECK(s.process.wait(20s * slowness) == deadline_passed);
-        CHECK(c.wait(20s * slowness) == peer_gone);
+        CHECK(s.process.wait() == deadline_passed);
+        CHECK(c.wait() == peer_gone);
     }
 }
 
@@ -312,7 +320,7 @@ TEST_CASE("clients killed while they connect do the server no harm", "[demo]") {
     s.must_serve("write");
     CHECK_FALSE(s.process.wait(0ms));
     s.process.signal(SIGTERM);
-    CHECK(s.process.wait(20s) == done);
+    CHECK(s.process.wait() == done);
 }
 
 TEST_CASE("a message that was damaged does not verify", "[demo]") {
@@ -333,7 +341,7 @@ TEST_CASE(
             s.client("atomic", {"--count", "1000", "--updates", "10", "--timeout", "60s"})
         );
     for (child_process& c : clients) {
-        auto const status = c.wait(60s * slowness);
+        auto const status = c.wait();
         INFO(c.output() << c.error());
         CHECK(status == done);
         CHECK(c.output().find("added 1 x 1000; the counter was ") != std::string::npos);
@@ -417,22 +425,21 @@ TEST_CASE(
     // A process with a sanitizer needs much memory.
     constexpr int count = slowness > 1 ? 10 : 50;
     server s{{"write", "--timeout", "3s"}};
-    s.must_serve("write");
-    std::string const before = settled_resources();
+    std::string const before = resources_of_warm(s, "write");
     {
         std::vector<std::unique_ptr<child_process>> silent;
         for (int i = 0; i < count; ++i) {
             silent.push_back(std::make_unique<child_process>(
                 s.client("write", {"--hold-at", "connected", "--timeout", "60s"})
             ));
-            if (i % 10 == 9) REQUIRE(silent.back()->wait_for_error("holding", 60s));
+            if (i % 10 == 9) REQUIRE(silent.back()->wait_for_error("holding"));
         }
         for (auto const& c : silent) {
-            auto const status = c->wait(60s * slowness);
+            auto const status = c->wait();
             REQUIRE(status.has_value());
         }
     }
-    CHECK(settled_resources() == before);
+    CHECK(resources_after(before) == before);
     s.must_serve("write");
 }
 
@@ -454,7 +461,7 @@ TEST_CASE(
     s->process.wait();
     s.reset();
     s.emplace(std::vector<std::string>{mode, "--port", port});
-    auto const status = c.wait(60s * slowness);
+    auto const status = c.wait();
     INFO(c.error());
     CHECK(status == done);
     CHECK(exchanges() == 12);

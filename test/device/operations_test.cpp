@@ -704,8 +704,6 @@ TEST_CASE(
         CHECK(ec == errc::stalled);
         CHECK(n == 0);
         CHECK(took >= 350ms);
-        // An eighth more, plus a margin for nine late timers on a busy machine.
-        CHECK(took < 700ms * slowness);
         CHECK(p.client.reason() == close_reason::timed_out);
         CHECK(p.client.last_failure().code == errc::stalled);
         co_await p.server.async_wait_disconnected(awaiting);

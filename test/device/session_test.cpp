@@ -191,7 +191,6 @@ TEST_CASE("a peer that falls silent is met by the deadline of each step", "[devi
         }
         CHECK(ec == errc::timed_out);
         CHECK(std::chrono::steady_clock::now() - start >= 200ms);
-        CHECK(std::chrono::steady_clock::now() - start < 200ms + 2s);
         CHECK(p.server.reason() == close_reason::timed_out);
     });
 }

@@ -23,7 +23,7 @@ TEST_CASE("told to end, a server lets running exchanges finish and exits with 0"
     {
         server idle{{"write"}};
         idle.process.signal(signal);
-        CHECK(idle.process.wait(20s) == done);
+        CHECK(idle.process.wait() == done);
     }
     server s{{"read", "--timeout", "20s"}};
     // Stopped during its exchange, and continued after the server received the signal.
@@ -39,8 +39,8 @@ TEST_CASE("told to end, a server lets running exchanges finish and exits with 0"
     REQUIRE(s.process.wait_for_output("received connection request."));
     s.process.signal(signal);
     c.signal(SIGCONT);
-    CHECK(c.wait(30s) == done);
-    CHECK(s.process.wait(30s) == done);
+    CHECK(c.wait() == done);
+    CHECK(s.process.wait() == done);
 }
 
 TEST_CASE("told to end, a server waits for an exchange that hangs, and exits with 4", "[demo]") {
@@ -51,11 +51,11 @@ TEST_CASE("told to end, a server waits for an exchange that hangs, and exits wit
         child_process c = s.client("write", {"--hold-at", step, "--timeout", "60s"});
         REQUIRE(c.wait_for_error("holding"));
         s.process.signal(signal);
-        CHECK(s.process.wait(20s) == deadline_passed);
+        CHECK(s.process.wait() == deadline_passed);
         INFO(s.process.error());
         CHECK(s.process.error().ends_with(incomplete_one));
         // A client that has sent MSG_DONE and received the server's has completed its exchange.
-        auto const client_status = c.wait(20s);
+        auto const client_status = c.wait();
         CHECK((client_status == done) == (step == "done-sent"));
     }
 }
@@ -77,11 +77,11 @@ TEST_CASE(
         child_process late = s.client("write");
         for (int i = 0; i < 100 && late.wait() == done; ++i) late = s.client("write");
         s.process.signal(second);
-        CHECK(s.process.wait(20s) == deadline_passed);
+        CHECK(s.process.wait() == deadline_passed);
         INFO(s.process.error());
         CHECK(s.process.error() == incomplete_one);
         // A client that has sent MSG_DONE and received the server's has completed its exchange.
-        auto const client_status = c.wait(20s);
+        auto const client_status = c.wait();
         CHECK((client_status == done) == (step == "done-sent"));
     }
 }

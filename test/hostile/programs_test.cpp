@@ -121,7 +121,7 @@ TEST_CASE(
     server s{{"atomic", "--timeout", "1s"}};
     child_process holder = s.client("atomic", {"--hold-at", "locked", "--timeout", "60s"});
     REQUIRE(holder.wait_for_error("holding at locked."));
-    CHECK(holder.wait(30s) != done);
+    CHECK(holder.wait() != done);
     s.must_serve("atomic");
 }
 
@@ -135,13 +135,13 @@ TEST_CASE("a server that posts no receives is given up within the timeout", "[ho
     hostile::hello h;
     h.mode = write_mode;
     fake.accept(h.encoded());
-    CHECK(client.wait(10s) == deadline_passed);
+    CHECK(client.wait() == deadline_passed);
 }
 
 TEST_CASE("a client that posts no receives is dropped within the timeout", "[hostile]") {
     server s{{"write", "--timeout", "500ms", "--count", "1"}};
     auto const peer = visit(s, write_mode, false);
-    CHECK(s.process.wait(10s) == deadline_passed);
+    CHECK(s.process.wait() == deadline_passed);
 }
 
 TEST_CASE("what a hostile server does has the exit code of a broken protocol", "[hostile]") {
@@ -184,7 +184,7 @@ TEST_CASE("what a hostile server does has the exit code of a broken protocol", "
             "message", fake.exposed_address(), 1024, fake.exposed_key(), 64
         )));
     }
-    auto const status = client.wait(20s);
+    auto const status = client.wait();
     INFO(client.error());
     CHECK(status == refused);
 }
@@ -224,7 +224,7 @@ struct bench_server {
         CHECK_FALSE(process.wait(0ms));
         for (int i = 0; i < 100; ++i) {
             child_process c = client();
-            auto const status = c.wait(30s);
+            auto const status = c.wait();
             if (status == refused && c.error().find("another client") != std::string::npos) {
                 std::this_thread::sleep_for(100ms);
                 continue;
@@ -327,7 +327,7 @@ TEST_CASE(
         CHECK(silent->deliver(hostile::text(plan("write", "bandwidth", "0"))));
     }
     child_process impatient = s.client();
-    auto const status = impatient.wait(30s);
+    auto const status = impatient.wait();
     if (status != done) {
         CHECK(status == refused);
         CHECK(impatient.error().find("it serves another client") != std::string::npos);
@@ -376,7 +376,7 @@ TEST_CASE("rdma-bench's client outlives a server that answers with nonsense", "[
         expected = "no reason given";
     }
     CHECK(fake.deliver(hostile::text(answer)));
-    auto const status = client.wait(20s);
+    auto const status = client.wait();
     INFO(client.error());
     CHECK(status == refused);
     CHECK(client.error().find(expected) != std::string::npos);

@@ -73,7 +73,7 @@ TEST_CASE(
     REQUIRE(held.wait_for_error("holding"));
     held.signal(SIGSTOP);
     child_process other{{beside("rdma-client"), "write", "10.0.1.1", port, "--timeout", "60s"}};
-    CHECK(other.wait(60s) == 0);
+    CHECK(other.wait() == 0);
     held.signal(SIGKILL);
     held.wait();
     // A client that has sent all its messages may leave without an error.
@@ -83,9 +83,9 @@ TEST_CASE(
         REQUIRE(server.wait_for_error("peer"));
     }
     child_process next{{beside("rdma-client"), "write", "10.0.1.1", port, "--timeout", "60s"}};
-    CHECK(next.wait(60s) == 0);
+    CHECK(next.wait() == 0);
     server.signal(SIGTERM);
-    CHECK(server.wait(60s) == 0);
+    CHECK(server.wait() == 0);
 }
 
 TEST_CASE("a client that is stopped and set going again, wherever it was, finishes", "[hosts]") {
@@ -105,8 +105,8 @@ TEST_CASE("a client that is stopped and set going again, wherever it was, finish
     client.signal(SIGSTOP);
     std::this_thread::sleep_for(500ms);
     client.signal(SIGCONT);
-    CHECK(client.wait(60s) == 0);
-    CHECK(server.wait(60s) == 0);
+    CHECK(client.wait() == 0);
+    CHECK(server.wait() == 0);
 }
 
 TEST_CASE(
@@ -130,16 +130,16 @@ TEST_CASE(
     if (comes_back) {
         static_cast<void>(client.wait(500ms));
         server.signal(SIGCONT);
-        CHECK(client.wait(60s) == 0);
+        CHECK(client.wait() == 0);
     } else {
-        auto const status = client.wait(60s);
+        auto const status = client.wait();
         // The client may have finished before the stop took effect.
         CHECK((status == 4 || status == 0));
         if (status == 4) CHECK(client.error().find("deadline") != std::string::npos);
         server.signal(SIGCONT);
     }
     server.signal(SIGTERM);
-    auto const ended = server.wait(60s);
+    auto const ended = server.wait();
     // The exchange of a client that gave up is incomplete, unless the server detected that before
     // the signal.
     CHECK((ended == 0 || (!comes_back && ended == 4)));
@@ -166,11 +166,9 @@ TEST_CASE(
         writer.signal(SIGCONT);
         while (brought(in.in) < stopped_at + 20) co_await pause(io, 5ms);
         writer.signal(SIGKILL);
-        auto const began = std::chrono::steady_clock::now();
         auto [ec] = co_await in.s.async_wait_done(awaiting);
         CHECK(ec == errc::peer_closed_early);
         CHECK(in.s.reason() == close_reason::peer_closed_early);
-        CHECK(std::chrono::steady_clock::now() - began < 5s * slowness);
         writer.wait();
         // After the disconnect, no further write may arrive.
         co_await in.s.next_layer().async_wait_disconnected(awaiting);
@@ -193,7 +191,7 @@ TEST_CASE(
     target.signal(SIGCONT);
     target.signal(SIGKILL);
     target.wait();
-    CHECK(writer.wait(20s * slowness) == 0);
+    CHECK(writer.wait() == 0);
     INFO(writer.output());
     CHECK(
         (writer.output().find("peer") != std::string::npos ||
@@ -222,17 +220,17 @@ TEST_CASE(
         broken_link const cut;
         // No queue pair had work in flight: without the device's event, only the deadline of a
         // minute would end them.
-        CHECK(server.wait_for_error("errc::port_down, IBV_EVENT_PORT_ERR", 20s));
-        CHECK(client.wait_for_error("errc::port_down, IBV_EVENT_PORT_ERR", 20s));
+        CHECK(server.wait_for_error("errc::port_down, IBV_EVENT_PORT_ERR"));
+        CHECK(client.wait_for_error("errc::port_down, IBV_EVENT_PORT_ERR"));
         server.signal(SIGKILL);
         server.wait();
-        CHECK(client.wait(20s).has_value());
+        CHECK(client.wait().has_value());
     }
     // The path works again.
     child_process again{{beside("rdma-server"), "write", "--bind", "10.0.1.1", "--count", "1"}};
     std::string const new_port = port_said(again, "listening on port ");
     child_process next{{beside("rdma-client"), "write", "10.0.1.1", new_port, "--reconnect", "20"}};
-    CHECK(next.wait(60s) == 0);
+    CHECK(next.wait() == 0);
 }
 
 TEST_CASE(
@@ -244,7 +242,7 @@ TEST_CASE(
     child_process writer{{beside("stream_peer"), "10.0.1.1", port, "patient"}};
     REQUIRE(writer.wait_for_output("streaming"));
     broken_link const cut;
-    CHECK(writer.wait(30s * slowness) == 0);
+    CHECK(writer.wait() == 0);
     INFO(writer.output());
     CHECK(writer.output().find("transport error: ") != std::string::npos);
     CHECK(writer.output().find("IBV_WC_") != std::string::npos);

@@ -25,11 +25,11 @@ public:
     pid_t pid() const noexcept { return pid_; }
     /// Reads until standard output (or error) contains `text`; false if the deadline passes or the
     /// program ends first.
-    bool wait_for_output(std::string const& text, std::chrono::milliseconds deadline = 20s);
-    bool wait_for_error(std::string const& text, std::chrono::milliseconds deadline = 20s);
+    bool wait_for_output(std::string const& text, std::chrono::milliseconds deadline = 120s);
+    bool wait_for_error(std::string const& text, std::chrono::milliseconds deadline = 120s);
     /// Waits for its end. Returns the exit code, 128 + the signal that killed it, or nothing if it
     /// is still running.
-    std::optional<int> wait(std::chrono::milliseconds deadline = 30s);
+    std::optional<int> wait(std::chrono::milliseconds deadline = 120s);
     void signal(int number) const;
 
     /// The output so far.
