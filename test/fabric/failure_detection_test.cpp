@@ -190,6 +190,19 @@ TEST_CASE("a device event ends the device's connections in every io_context", "[
     CHECK(ends[1] == errc::port_down);
 }
 
+TEST_CASE("a world waits until polling threads have destroyed their objects", "[fabric]") {
+    for (int i = 0; i < 20; ++i) {
+        fabric::world_options o;
+        o.mode = fabric::scheduling::real;
+        world w{o};
+        asio::io_context io;
+        run(w, io, [&]() -> asio::awaitable<void> {
+            // Destroyed while their threads still run.
+            co_await connect(own_thread, own_thread);
+        });
+    }
+}
+
 TEST_CASE(
     "an idle connection notices by keepalive that its peer has no power, in the time that was "
     "promised",

@@ -1,9 +1,11 @@
 #include <rcverbs/fabric.hpp>
 
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "network.hpp"
 
@@ -20,6 +22,10 @@ detail::device& named(detail::network& n, std::string_view name) {
 // Asio wakes up every five minutes, even without timers, so an idle io_context never runs out of
 // events. The world gives up after this idle time.
 constexpr std::chrono::hours idle_max{24 * 30};
+
+// Polling threads destroy their objects asynchronously. Objects that are left after this time will
+// stay, against the rule.
+constexpr std::chrono::seconds releasing_max{10};
 
 // Runs a stepped world, one handler or event per turn.
 class turns {
@@ -64,6 +70,11 @@ world::world(world_options options)
       exceptions_before_{std::uncaught_exceptions()} {}
 
 world::~world() {
+    if (!impl_->is_stepped()) {
+        auto const until = std::chrono::steady_clock::now() + releasing_max;
+        while (live().total() > 0 && std::chrono::steady_clock::now() < until)
+            std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    }
     if (std::uncaught_exceptions() <= exceptions_before_) return;
     std::fprintf(
         stderr,

@@ -195,7 +195,9 @@ public:
     /// Throws std::logic_error if there already is a world, std::invalid_argument for an invalid
     /// address.
     explicit world(world_options options = {});
-    /// Prints the seed on stderr if an exception is unwinding the stack, as in a failing test.
+    /// A real world first waits until the polling threads of destroyed connections have destroyed
+    /// their objects, at most 10 s. Prints the seed on stderr if an exception is unwinding the
+    /// stack, as in a failing test.
     ~world();
     world(world const&) = delete;
     world& operator=(world const&) = delete;
