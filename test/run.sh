@@ -21,6 +21,10 @@ unit-release      all      every test that needs no device, optimised
 unit-tsan         all      the same with the thread sanitizer
 device-smp        all      the device tests on two processors, in plain time
 hosts-smp         all      two devices, the same
+slow0-seed1       all      the programs and hostile peers in the steady machine with a processor 16 times faster in its own time
+slow2-seed2       all      the same, 4 times faster, from another start
+slow3-seed3       all      the same, 2 times faster, from another start
+slow5-seed4       all      the same, half as fast, from another start
 device-long       all      the device tests that repeat what the others do, a hundred times
 device-asan       all      the device tests with the address and undefined-behaviour sanitizers
 programs-asan     all      the longest ways of the programs, with the same
@@ -95,6 +99,7 @@ explain() {
     esac
     case $name in
     hosts*) machine="$(machine_of "$name") " ;;
+    slow*) machine="$(machine_of "$name") " ;;
     device* | programs*) if [ -z "$device" ]; then machine="$(machine_of "$name") "; fi ;;
     nvme) return ;; # its scripts print what failed
     esac
@@ -199,6 +204,7 @@ run_ctest() {
 machine_of() {
     local options='--memory 4096'
     case $1 in device | hosts) options+=' --steady' ;; esac
+    if [[ $1 =~ ^slow([0-9]+)-seed([0-9]+)$ ]]; then options+=" --steady --slow ${BASH_REMATCH[1]} --seed ${BASH_REMATCH[2]}"; fi
     case $1 in hosts*) options+=' --topology pair' ;; esac
     echo "test/softroce/vm $options --"
 }
@@ -259,6 +265,7 @@ run() {
     unit-tsan) tests "$name" run_ctest tsan -L '^unit' -j 2 ;;
     checks) tests "$name" run_ctest release -L 'docs|style|bench|unit-package' -j 2 ;;
     device | device-smp) tests "$name" device_tests "$name" release cases behaviour programs hostile scripts ;;
+    slow*) tests "$name" in_machine "$name" test/device/apart.sh release programs hostile ;;
     device-long) tests "$name" device_tests "$name" release long scripts-long ;;
     device-asan) tests "$name" device_tests "$name" asan cases scripts ;;
     programs-asan) tests "$name" device_tests "$name" asan "only=$sanitized_programs" ;;
@@ -283,7 +290,7 @@ for name in $only; do
     unit-asan) need build-asan ;;
     device-asan | programs-asan) need build-asan-device ;;
     unit-tsan | device-tsan | hosts-tsan) need build-tsan ;;
-    headers | tidy | site | unit-release | checks | device | device-smp | device-long | hosts | hosts-smp | packages | nvme | virtual-machine) need build-release ;;
+    headers | tidy | site | unit-release | checks | device | device-smp | device-long | slow* | hosts | hosts-smp | packages | nvme | virtual-machine) need build-release ;;
     esac
 done
 
@@ -311,6 +318,7 @@ run build-release || exit 1
     run device-smp
     run hosts-smp
     run device-long
+    for name in slow0-seed1 slow2-seed2 slow3-seed3 slow5-seed4; do run $name; done
     run virtual-machine
     run nvme
 } &
