@@ -36,7 +36,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
-start_engine "$place" || skip "a Docker engine does not start here: $(grep -E 'level=(error|fatal)|failed' "$place/engine.log" | tail -n 1)"
+start_engine "$place" || fail "the Docker engine does not start: $(grep -E 'level=(error|fatal)|failed' "$place/engine.log" | tail -n 1)"
 
 # The compose file must be valid.
 cd "$source"

@@ -40,7 +40,7 @@ truncate -s 64M "$place/srv/disk.img"
 docker run --rm --name disk --network=host --device=/dev/infiniband --ulimit memlock=-1 --volume "$place/srv:/srv" rcverbs-runtime \
     rdma-nvme serve /srv/disk.img >"$place/said" 2>&1 &
 serving=$!
-wait_for() { for _ in $(seq 300); do if "$@" >/dev/null 2>&1; then return; fi; sleep 0.1; done; fail "waited in vain: $*"; }
+wait_for() { for _ in $(seq 1200); do if "$@" >/dev/null 2>&1; then return; fi; sleep 0.1; done; fail "waited in vain: $*"; }
 wait_for grep 'on port 4420' "$place/said"
 address=$(docker run --rm --network=host --device=/dev/infiniband rcverbs-runtime rdma-doctor --quiet) || fail "rdma-doctor finds no address"
 modprobe nvme-rdma

@@ -7,7 +7,7 @@ start_engine() {
     dockerd --iptables=false --ip6tables=false --bridge=none --data-root "$1/data" --exec-root "$1/exec" \
         --pidfile "$1/pid" -H "$DOCKER_HOST" >"$1/engine.log" 2>&1 &
     engine=$!
-    for _ in $(seq 300); do
+    for _ in $(seq 400); do
         if docker info >/dev/null 2>&1; then return 0; fi
         kill -0 $engine 2>/dev/null || return 1
         sleep 0.3

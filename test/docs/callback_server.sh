@@ -7,7 +7,7 @@ out=$(mktemp)
 "$programs/docs_callback_server" >"$out" 2>&1 &
 server=$!
 trap 'kill $server 2>/dev/null || true; rm -f "$out"' EXIT
-for _ in $(seq 30); do
+for _ in $(seq 300); do
     "$programs/readme_example" "$address" >>"$out" 2>&1 || true
     if grep -q 'the client left 42' "$out"; then
         echo "the client left 42"

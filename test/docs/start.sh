@@ -21,4 +21,5 @@ done
 [ $run -ge 3 ] || { echo "docs/start.md has only $run commands for the virtual machine"; exit 1; }
 echo "\$ $server"
 echo "\$ $client"
-test/softroce/vm -- bash -c "$server --count 1 & for i in 1 2 3 4 5 6 7 8; do sleep 0.3; $client && break; done; wait"
+# The client fails until the server listens.
+test/softroce/vm -- bash -c "$server --count 1 & for i in {1..200}; do sleep 0.3; if $client; then wait \$!; exit; fi; done; exit 1"
