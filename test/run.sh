@@ -11,7 +11,7 @@ build-asan        default  compile the library and the tests without a device wi
 device            default  the device tests, the programs and hostile peers on an RDMA device or in the SoftRoCE virtual machine
 hosts             default  two devices with a packet path between them: loss, delay, cut links, killed peers
 unit-asan         default  every test that needs no device, with the sanitizers
-checks            default  documents, style, instruction counts, and a program outside that uses the installed library
+checks            default  the programs without a device, documents, style, instruction counts, a program that uses the installed library
 tidy              all      clang-tidy finds no bug in the library
 headers           all      each public header compiles by itself
 site              all      the documents as a site: no broken link, no page wider than a narrow window
@@ -249,21 +249,24 @@ release_targets() {
     if [ $all = yes ] || [[ $only == *' unit-release '* ]]; then echo all; else echo release_tests; fi
 }
 
+# The programs are compiled with sanitizers only by --all.
+without_device() { if [ $all = yes ]; then echo tests_without_device program_tests; else echo tests_without_device; fi; }
+
 run() {
     local name=$1
     is_wanted "$name" || return 0
     case $name in
     build-release) step "$name" build release "$(release_targets)" ;;
-    build-asan) step "$name" build asan tests_without_device ;;
+    build-asan) step "$name" build asan $(without_device) ;;
     tidy) tests "$name" run_ctest release -L tidy ;;
     site) tests "$name" run_ctest release -L site ;;
     headers) step "$name" build release all_verify_interface_header_sets ;;
-    build-tsan) step "$name" build tsan tests_without_device tests_with_device ;;
+    build-tsan) step "$name" build tsan $(without_device) tests_with_device ;;
     build-asan-device) step "$name" build asan tests_with_device ;;
     unit-asan) tests "$name" run_ctest asan -L '^unit' -j 2 ;;
     unit-release) tests "$name" run_ctest release -L '^unit' -LE package -j 2 ;;
     unit-tsan) tests "$name" run_ctest tsan -L '^unit' -j 2 ;;
-    checks) tests "$name" run_ctest release -L 'docs|style|bench|unit-package' -j 2 ;;
+    checks) tests "$name" run_ctest release -L 'docs|style|bench|unit-package|unit-programs' -j 2 ;;
     device | device-smp) tests "$name" device_tests "$name" release cases behaviour programs hostile scripts ;;
     slow*) tests "$name" in_machine "$name" test/device/apart.sh release programs hostile ;;
     device-long) tests "$name" device_tests "$name" release long scripts-long ;;
