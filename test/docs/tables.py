@@ -60,8 +60,9 @@ def table(header, struct, has_defaults=True):
 def options():
     page = """# Options
 
-For programmers who look up a limit or a deadline. The tables are made from the headers, which have the types. A value out of range is rejected with
-`errc::invalid_option`; a value beyond the device's limits is reduced to them, and `connection::limits()` has the result.
+For programmers who look up a limit or a deadline. Afterwards you know its default, its range and its effect. The tables are made from the headers, which have
+the types. A value out of range is rejected with `errc::invalid_option`; a value beyond the device's limits is reduced to them, and `connection::limits()` has
+the result.
 """
     for header, struct in [
         ("options.hpp", "connection_options"),
@@ -91,8 +92,8 @@ For programmers who look up a limit or a deadline. The tables are made from the 
 def statistics():
     return f"""# Statistics
 
-For programmers and operators who watch connections. Any thread may take a snapshot, at little cost. Counters start at 0 with their object and never
-decrease. The tables are made from the headers.
+For programmers and operators who watch connections. Afterwards you know the meaning of each counter. Any thread may take a snapshot, at little cost.
+Counters start at 0 with their object and never decrease. The tables are made from the headers.
 
 ## connection::statistics()
 {table("statistics.hpp", "connection_statistics", False)}

@@ -6,7 +6,7 @@
 //         handle(std::move(c));
 //     }
 //
-// Requests that nobody waits for are kept in a queue of limited length; one more is rejected. A
+// Requests wait in a queue of limited length until the program takes them; one more is rejected. A
 // fault of a peer never ends the acceptor. Threads: as for connection. The executor of the acceptor
 // handles the events of the connection manager and calls the acceptor's handlers; each connection
 // runs on the executor that it is made with.
@@ -85,16 +85,16 @@ struct acceptor_options {
 
 /// Counters of an acceptor; a snapshot.
 struct acceptor_statistics {
-    /// Requests that reached it.
+    /// Requests that reached the acceptor.
     std::uint64_t requests = 0;
     /// Requests rejected because of a limit in acceptor_options.
     std::uint64_t refused_busy = 0;
     /// Requests dropped before they were taken: the peer had given up, or request_deadline had
     /// passed.
     std::uint64_t dropped = 0;
-    /// Its connections at this moment, and the waiting requests.
+    /// Connections of the acceptor at this moment, and the waiting requests.
     std::size_t connections = 0;
-    /// The sum of the counters of all its connections, including those that have ended.
+    /// The sum of the counters of all connections of the acceptor, including those that have ended.
     connection_statistics of_connections = {};
 };
 
@@ -105,7 +105,7 @@ using request_handler = erased_handler<error_code, connection_request>;
 
 using accept_handler = erased_handler<error_code, std::shared_ptr<connection_core>>;
 
-// What an acceptor does that is compiled.
+// The compiled part of an acceptor.
 struct RCVERBS_EXPORT acceptor_calls {
     using core = acceptor_core;
 
@@ -202,8 +202,8 @@ public:
     /// @par Cancellation          total while no request has come; afterwards it closes the
     ///                            connection being made.
     /// @par Errors                Those of async_get_request() and connection::async_accept, and
-    ///                            errno if the peer's queue pair could not be made: they concern
-    ///                            one peer, call again while is_open().
+    ///                            errno if the queue pair could not be made. They concern one
+    ///                            peer: call again while is_open().
     template <class Token = detail::default_token_t<Executor>>
     auto async_accept(Token&& token = Token{}) {
         return async_accept(runs_on<Executor>{executor_}, std::forward<Token>(token));

@@ -30,8 +30,8 @@ enum class access_flags : std::uint32_t {
     /// Memory windows may be bound to the memory: see window.hpp. They grant rights of their own.
     bind_windows = 16,
     /// The device may write the memory in any order within a message, which is faster on some
-    /// hosts: read what has arrived only after the completion. Ignored where the device or the
-    /// kernel does not have it. Source: ibv_reg_mr(3), IBV_ACCESS_RELAXED_ORDERING.
+    /// hosts: read the bytes of a message only after its completion. Ignored where the device or
+    /// the kernel does not support it. Source: ibv_reg_mr(3), IBV_ACCESS_RELAXED_ORDERING.
     relaxed_ordering = 32,
     /// The memory is not pinned: the device asks for pages when it needs them. Fails with
     /// errc::on_demand_paging_unsupported where the device cannot: see

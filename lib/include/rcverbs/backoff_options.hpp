@@ -12,16 +12,17 @@
 
 namespace rcverbs {
 
-/// How long to wait between attempts: each time longer by `factor`, up to `delay_max`, and a little
-/// more or less, so that the clients of a server that comes back do not come all at once.
+/// The delays between attempts. Each is `factor` times the one before, up to `delay_max`, and is
+/// changed at random by `jitter`, so that the clients of a restarted server do not all connect at
+/// once.
 struct backoff_options {
-    /// After the first attempt that failed. Above 0.
+    /// The delay after the first attempt that failed. Above 0.
     std::chrono::milliseconds delay_first{100};
-    /// The longest, before jitter. Not below delay_first.
+    /// The longest delay, before jitter. Not below delay_first.
     std::chrono::milliseconds delay_max{10'000};
-    /// 1.0 to 100.0.
+    /// Each delay is this many times the one before. 1.0 to 100.0.
     double factor = 2.0;
-    /// How far a delay may be off, as a part of it: 0.0 to 1.0.
+    /// The largest random change of a delay, up or down, as a fraction of it. 0.0 to 1.0.
     double jitter = 0.25;
     /// Attempts of one async_connect(); 0 for no limit.
     std::uint32_t attempts_max = 0;

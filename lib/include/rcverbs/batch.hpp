@@ -39,10 +39,10 @@ public:
     basic_batch(basic_batch&& other) noexcept
         : core_{other.core_},
           requests_{std::exchange(other.requests_, {})} {}
-    // What is assigned to may be under way.
+    // The target of an assignment may be submitted.
     basic_batch& operator=(basic_batch&&) = delete;
 
-    // What they do, data_operations says. What is wrong with a request is reported by submitting.
+    // data_operations.hpp documents the operations. Submitting reports an invalid request.
 
     /// Adds a write.
     basic_batch& write(local_slices source, remote_region target) {
@@ -118,7 +118,7 @@ public:
                     detail::offer<detail::bytes_result>(std::forward<type>(handler));
                 errc const refusal = self->start(detail::turn::wait, source);
                 if (refusal == errc{}) return;
-                // What is refused has not been taken. NOLINTNEXTLINE(bugprone-use-after-move)
+                // A refused handler has not been moved. NOLINTNEXTLINE(bugprone-use-after-move)
                 detail::post_refusal<std::size_t>(
                     *self->core_, std::forward<type>(handler), refusal
                 );

@@ -35,7 +35,7 @@ public:
     /// and registers them.
     ///
     /// @throws boost::system::system_error as memory_region does, and ENOMEM if the memory cannot
-    ///                                     be had.
+    ///                                     be allocated.
     buffer(protection_domain const& domain, std::size_t size_bytes, access_flags rights);
     /// As above; reports through `ec` instead of throwing.
     buffer(
@@ -43,7 +43,7 @@ public:
     ) noexcept;
 
     buffer(buffer&&) noexcept = default;
-    /// Gives back what it had: deregisters first, then frees.
+    /// Deregisters its own memory first, then frees it.
     buffer& operator=(buffer&& other) noexcept {
         region_ = std::move(other.region_);
         memory_ = std::move(other.memory_);
@@ -58,9 +58,9 @@ public:
     std::size_t size() const noexcept { return region_.size(); }
     /// All of it, as operations take it.
     local_slice slice() const noexcept { return region_.slice(); }
-    /// The same, which is also what boost::asio::buffer() takes.
+    /// The same; boost::asio::buffer() accepts it, too.
     operator local_slice() const noexcept { return slice(); }
-    /// `size_bytes` bytes from `offset_bytes` on; throws errc::out_of_range if not all inside.
+    /// `size_bytes` bytes from `offset_bytes` on; throws errc::out_of_range beyond the buffer.
     local_slice slice(std::size_t offset_bytes, std::size_t size_bytes) const {
         return region_.slice(offset_bytes, size_bytes);
     }

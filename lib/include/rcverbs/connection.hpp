@@ -13,7 +13,7 @@
 //
 // Executor. The executor that a connection is made with polls its completion queue, runs its
 // timers, handles the events of the connection manager, and calls every handler without an
-// associated executor, one at a time. Nothing happens unless somebody runs that executor, and its
+// associated executor, one at a time. Nothing happens unless a thread runs that executor, and its
 // run() does not return before the connection has ended. A handler that is bound to another
 // executor is dispatched there; handlers of one polling round for the same executor are dispatched
 // together.
@@ -69,7 +69,7 @@ class connection_request;
 
 namespace detail {
 
-// What a connection does that is compiled.
+// The compiled part of a connection.
 struct RCVERBS_EXPORT connection_calls {
     using core = connection_core;
     using shared = std::shared_ptr<connection_core>;
@@ -443,7 +443,7 @@ private:
     friend class basic_connection;
     friend struct detail::access;
 
-    // Takes part in a connection that the library made.
+    // Shares a connection that the library made.
     basic_connection(Executor executor, std::shared_ptr<detail::connection_core> core)
         : basic_data_operations<Executor>{std::move(core)},
           executor_{std::move(executor)} {}

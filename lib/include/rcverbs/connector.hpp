@@ -135,7 +135,7 @@ private:
 
 class connector_core;
 
-// What a connector does that is compiled.
+// The compiled part of a connector.
 struct RCVERBS_EXPORT connector_calls {
     static std::shared_ptr<connector_core> make(
         place const& where,
@@ -282,8 +282,8 @@ using connector = basic_connector<session>;
 
 namespace detail {
 
-// The code of what has been thrown; of operations that were awaited together, that of the first.
-// None if it is no system_error.
+// The code of an exception; for operations that were awaited together, that of the first. Empty
+// for an exception that is no system_error.
 inline error_code code_of(std::exception_ptr const& thrown) noexcept {
     try {
         std::rethrow_exception(thrown);
@@ -300,7 +300,8 @@ inline error_code code_of(std::exception_ptr const& thrown) noexcept {
 
 /// Repeats an idempotent operation until it succeeds or the deadline passes. Connects if `current`
 /// is not open, and repeats the operation on a new connection after an error for which
-/// is_transient() is true. Waits 10 ms after an operation that failed at once, growing to 1 s.
+/// is_transient() is true. Waits 10 ms after the first failure, and twice as long after each
+/// further one, up to 1 s.
 ///
 /// @param to         The connector.
 /// @param current    The last connection, kept open between calls.

@@ -64,15 +64,13 @@ struct device_info {
 /// @throws boost::system::system_error with the errno of the C call that failed.
 RCVERBS_EXPORT std::vector<device_info> devices();
 
-/// Makes registered memory safe for fork(), on kernels that do not see to it themselves: to be
-/// called once, before anything of this library or of verbs is used, by a program whose process
-/// forks. A child uses nothing of this library: no connection, no io_context that one lives on, and
-/// it leaves by exec or _exit.
+/// Makes registered memory safe for fork(). A program whose process forks calls it once, before it
+/// uses anything of this library or of verbs. The child must not use the library (no connection, no
+/// io_context of a connection), and must end by exec or _exit.
 ///
 /// Kernels from 5.12 on copy pinned pages when a process forks: they need no preparation, and the
-/// child has its copy of registered memory. On others the child has no such memory at all, and
-/// every registration costs more from then on. Source: ibv_fork_init(3),
-/// ibv_is_fork_initialized(3).
+/// child has a copy of registered memory. On older kernels the child has no such memory, and every
+/// registration costs more from then on. Source: ibv_fork_init(3), ibv_is_fork_initialized(3).
 ///
 /// @return errno: EINVAL if verbs have been used already, ENOSYS if the kernel cannot do it.
 RCVERBS_EXPORT error_code prepare_for_fork() noexcept;

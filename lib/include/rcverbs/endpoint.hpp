@@ -42,11 +42,11 @@ public:
     /// As above, for a string literal.
     endpoint(char const* address, std::uint16_t port) : endpoint(std::string_view{address}, port) {}
 
-    /// The address and port of Asio's: `endpoint{tcp_endpoint}`, or where one is expected.
+    /// Converts an endpoint of Asio's, such as ip::tcp::endpoint.
     template <class Protocol>
     endpoint(boost::asio::ip::basic_endpoint<Protocol> const& e)
         : endpoint{e.address(), e.port()} {}
-    /// The other way: `ip::tcp::endpoint{e}`.
+    /// Converts to an endpoint of Asio's: `ip::tcp::endpoint{e}`.
     ///
     /// @throws boost::system::system_error (errc::address_family_unsupported) if is_infiniband().
     template <class Protocol>
@@ -54,8 +54,8 @@ public:
         return {ip_address(), port_};
     }
 
-    /// A port of an InfiniBand device by its GID, where hosts go by no IP addresses (AF_IB).
-    /// Devices on Ethernet do not take it: connecting then fails with
+    /// A port of an InfiniBand device by its GID, for networks without IP addresses (AF_IB).
+    /// Devices on Ethernet do not support it: connecting fails with
     /// errc::address_family_unsupported.
     static endpoint infiniband(
         std::array<std::uint8_t, 16> const& gid, std::uint16_t port

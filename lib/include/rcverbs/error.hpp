@@ -23,7 +23,7 @@ namespace rcverbs {
 
 using boost::system::error_code;
 
-/// Errors that this library finds itself.
+/// Errors that this library detects.
 enum class errc {
     /// The operation needs an established connection, and this one is not established yet, or was
     /// closed by this side. (After any other end the error says why the connection ended.) The same
@@ -69,7 +69,7 @@ enum class errc {
     invalidate_unsupported = 19,
     /// The peer disconnected.
     peer_disconnected = 20,
-    /// The peer went away before both sides had sent MSG_DONE.
+    /// The peer left before both sides had sent MSG_DONE.
     peer_closed_early = 21,
     /// The peer does not speak the rcverbs session protocol.
     foreign_peer = 22,
@@ -81,31 +81,31 @@ enum class errc {
     peer_busy = 25,
     /// A message of the session protocol could not be decoded.
     malformed_message = 26,
-    /// A message of the session protocol came when it was not due.
+    /// A message of the session protocol arrived out of order.
     unexpected_message = 27,
-    /// The RDMA device was removed, or has failed for good.
+    /// The RDMA device was removed, or has failed permanently.
     device_removed = 28,
     /// The completion queue failed; completions are lost.
     completion_queue_broken = 29,
     /// The queue pair could be neither drained nor destroyed: the device may still use the memory
-    /// of what was outstanding.
+    /// of outstanding operations.
     not_drained = 30,
     /// The connection takes its receives from a shared receive queue: start them there.
     receives_are_shared = 32,
     /// A posted operation stayed unanswered for longer than liveness_options::stall_timeout.
     stalled = 31,
-    /// Nothing happened on the connection for longer than liveness_options::idle_timeout.
+    /// No operation completed for longer than liveness_options::idle_timeout.
     idle = 33,
     /// The device reports that the queue pair, or the shared receive queue that it takes from,
     /// failed.
     queue_pair_failed = 34,
-    /// The peer asked for memory that it was not given, or sent what the queue pair does not take.
+    /// The peer used memory without the right, or sent a message that the queue pair rejects.
     peer_violation = 35,
     /// The port of the RDMA device went down.
     port_down = 36,
-    /// The address that the connection was made with is not the port's any more.
+    /// The port of the device has lost the address of the connection.
     address_gone = 37,
-    /// The device, or the network it is on, does not go by addresses of this family.
+    /// The device, or its network, does not support addresses of this family.
     address_family_unsupported = 38,
     /// The memory pool has registered as many bytes as its options allow.
     pool_exhausted = 39,
@@ -123,7 +123,7 @@ enum class errc {
     message_declined = 45,
     /// The sender took a large message back before it was fetched.
     message_withdrawn = 46,
-    /// The peer's program let a request go without an answer.
+    /// The peer's program destroyed a request without answering it.
     request_dropped = 47,
 };
 
@@ -167,9 +167,9 @@ enum class cm_errc {
     disconnected = 10,
     device_removal = 11,
     address_change = 14,
-    /// Nobody listens at that address and port.
+    /// No program listens at that address and port.
     rejected_no_listener = 1008,
-    /// The peer took the remains of an earlier connection for this one.
+    /// The peer's host took this queue pair for that of an earlier connection.
     rejected_stale = 1010,
     /// The listening program refused the connection.
     rejected_by_peer = 1028,
@@ -198,9 +198,9 @@ inline error_code make_error_code(cm_errc e) noexcept {
 
 /// True if the connection that reported `ec` cannot be used any more and must be made anew.
 ///
-/// False for refusals of a single operation, after which the connection goes on. Of
-/// operation_aborted, which an operation that was cancelled while it waited reports, too, and of
-/// errno it cannot tell: there is_open() can.
+/// False for errors of a single operation, after which the connection goes on. True for errno and
+/// for operation_aborted, although an operation that was cancelled while it waited has not ended
+/// the connection: for these, ask is_open().
 RCVERBS_EXPORT bool is_fatal(error_code const& ec) noexcept;
 
 /// True if an operation that failed with `ec` may succeed on a new connection later: the peer, its

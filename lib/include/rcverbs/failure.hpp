@@ -50,18 +50,17 @@ RCVERBS_EXPORT char const* to_string(step s) noexcept;
 
 /// The first failure of a connection or acceptor.
 struct RCVERBS_EXPORT failure {
-    /// What the connection was doing.
+    /// The step that failed.
     step where = step::open;
-    /// What happened; a default code says that nothing failed.
+    /// The cause; empty if nothing failed.
     error_code code;
     /// The peer's address; the local address for a step that has no peer.
     endpoint address;
-    /// The number that came with it: a connection manager event's status (a negative errno or a
-    /// rejection's reason) or a completion's vendor error; 0 if there was none.
+    /// The number that the kernel or the device reported: a connection manager event's status (a
+    /// negative errno or a rejection's reason) or a completion's vendor error; 0 if there was none.
     int status = 0;
 
-    /// One line: step, address, what happened, status, and what to do about it. "no failure"
-    /// without a code.
+    /// One line: step, address, cause, status and remedy. "no failure" without a code.
     std::string message() const;
 };
 

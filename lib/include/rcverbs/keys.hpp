@@ -8,13 +8,13 @@
 
 namespace rcverbs {
 
-/// Names a memory region in local work requests; never leaves the host.
+/// Identifies a memory region in local work requests; never leaves the host.
 struct local_key {
     std::uint32_t value = 0;
     friend constexpr bool operator==(local_key, local_key) = default;
 };
 
-/// Names a memory region in a peer's work requests; travels to the peer.
+/// Identifies a memory region in a peer's work requests; is sent to the peer.
 struct remote_key {
     std::uint32_t value = 0;
     friend constexpr bool operator==(remote_key, remote_key) = default;

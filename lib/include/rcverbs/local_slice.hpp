@@ -77,7 +77,7 @@ public:
     /// slice.
     local_slice slice(std::size_t offset_bytes, std::size_t size_bytes) const;
 
-    /// The slice for a peer, with the rights of its region; none of a slice without a region.
+    /// The slice for a peer, with the rights of its region; an empty region if the slice has none.
     ///
     /// @throws boost::system::system_error (errc::region_gone).
     remote_region remote() const;
@@ -88,7 +88,7 @@ public:
     local_slice& operator+=(std::size_t) = delete;
 
 private:
-    // Flat, so that it takes no more room than it must: it is copied with every operation.
+    // Flat, to keep the slice small: it is copied with every operation.
     detail::region_record const* record_ = nullptr;
     std::uint32_t generation_ = 0;
     local_key key_;

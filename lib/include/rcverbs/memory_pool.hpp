@@ -158,8 +158,8 @@ public:
     /// @param alignment   A power of two, 1 to 4096.
     /// @param token       Completion token.
     /// @par Completion signature  `void(error_code, void*)`
-    /// @par Executor              The handler's associated executor; it has work meanwhile.
-    ///                            REQUIRES: there is one, as of a coroutine or by bind_executor.
+    /// @par Executor              The handler's associated executor; it has work until then.
+    ///                            REQUIRES: the handler has one, by a coroutine or bind_executor.
     /// @par Cancellation          total: nothing is allocated.
     /// @par Errors                errc::pool_exhausted (larger than the pool can ever serve),
     ///                            asio::error::operation_aborted, errno of a registration.
@@ -192,8 +192,8 @@ public:
     ///
     /// @throws boost::system::system_error: errc::pool_exhausted, and the errors of memory_region.
     void reserve(std::size_t size_bytes);
-    /// Gives caches back, and deregisters chunks without allocations. Returns the number of bytes
-    /// that were deregistered.
+    /// Frees the blocks in the caches, and deregisters chunks without allocations. Returns the
+    /// number of bytes that were deregistered.
     std::size_t release_unused() noexcept;
 
     /// The slice of memory that was allocated from this pool, for the first domain.

@@ -89,9 +89,9 @@ public:
     /// @param domain        As above.
     /// @param fd            The dmabuf's descriptor; the caller may close it afterwards.
     /// @param offset_bytes  Where in the dmabuf the range begins.
-    /// @param bytes         The addresses by which slices and peers name the range: the program's
-    ///                      mapping of it, or those of the exporting device. Only an inline send or
-    ///                      write reads them with the processor: where it cannot, leave
+    /// @param bytes         The addresses by which slices and peers identify the range: the
+    ///                      program's mapping of it, or those of the exporting device. Only inline
+    ///                      sends and writes read them with the CPU: if it has no access, leave
     ///                      queue_pair_options::inline_bytes_max at 0.
     /// @param rights        As above, without bind_windows and on_demand.
     /// @throws as above, EINVAL also if `offset_bytes` and `bytes` begin at different offsets
@@ -120,8 +120,7 @@ public:
 
     /// True if memory is registered.
     bool is_open() const noexcept { return registration_ != nullptr; }
-    /// The registered memory. Of memory that was registered to be read only, nothing may be written
-    /// through it.
+    /// The registered memory. Do not write to it if it was registered from constant elements.
     std::span<std::byte> bytes() const noexcept { return bytes_; }
     /// The size in bytes.
     std::size_t size() const noexcept { return bytes_.size(); }

@@ -18,8 +18,8 @@ class channel_core;
 
 }  // namespace detail
 
-/// A message that has arrived. It occupies one receive of the channel until it is destroyed or
-/// released: the peer can send only so many before.
+/// A message that has arrived. It occupies one receive of the channel until it is destroyed,
+/// released or detached. The peer waits while it has no receive left.
 ///
 /// Movable to any thread; one thread at a time uses it. Remains valid after the channel.
 class RCVERBS_EXPORT message {
@@ -49,8 +49,8 @@ public:
     local_slice const& slice() const noexcept { return slice_; }
 
     /// Copies the bytes, at most the channel's small_bytes_max(), into memory of the message's own,
-    /// and gives the receive back now. For messages that are kept for long. A large message may be
-    /// fetched afterwards all the same.
+    /// and gives the receive back now. For messages that are kept for long. A large message can
+    /// still be fetched afterwards.
     ///
     /// @throws std::bad_alloc; then nothing has changed.
     void detach();
@@ -59,7 +59,7 @@ public:
     void release() noexcept;
 
 protected:
-    /// Another number than the sender's.
+    /// Replaces the sender's number.
     void set_tag(std::uint64_t tag) noexcept { tag_ = tag; }
 
 private:
@@ -73,7 +73,7 @@ private:
     std::uint32_t slot_ = 0;
     bool is_large_ = false;
     bool is_detached_ = false;
-    std::vector<std::byte> own_;  // when detached: the bytes, or what a large message came with
+    std::vector<std::byte> own_;  // when detached: the bytes, or the segments of a large message
 };
 
 }  // namespace rcverbs

@@ -7,13 +7,14 @@
 //     use(answer.tag(), answer.bytes());
 //     co_await c.async_finish(use_awaitable);
 //
-// Small messages are copied into registered memory and arrive in registered memory of the receiver,
-// who uses them where they are; when the message is destroyed, its place is the sender's again. The
-// receiver of a large message chooses the memory, and reads it from the sender's: async_fetch().
-// Messages arrive in the order of the sends, whatever their sizes, one for each send.
+// Small messages are copied into registered memory, and arrive in registered memory of the
+// receiver, which uses them in place. When a message is destroyed, its receive is given back to the
+// sender. The receiver of a large message chooses the memory, and reads the bytes from the sender's
+// memory: async_fetch(). Messages arrive in the order of the sends, whatever their sizes, one for
+// each send.
 //
-// Nothing is sent before the peer has a receive for it: a sender waits while the receiver holds all
-// messages, so a receiver that does not come along slows the sender down, and never ends the
+// A message is sent only when the peer has a receive for it. While the receiver holds messages in
+// all its receives, the sender waits. So a slow receiver slows the sender down, and never ends the
 // connection.
 //
 // It uses public functions of connection only; docs/reference/channel-format.md has its messages.
@@ -46,14 +47,15 @@ namespace rcverbs {
 struct message_channel_options {
     /// A number that the application chooses for its protocol; both sides must have the same.
     std::uint32_t mode = 0;
-    /// Receives that this side posts. The peer may have sent that many messages, minus four, that
-    /// this side has not released. 6 to 32767.
+    /// Receives that this side posts. This side may hold that many messages, minus four; then the
+    /// peer waits. 6 to 32767.
     std::uint16_t receives = 32;
-    /// Messages of this side that are on their way at a time. 1 to 32767.
+    /// Messages of this side that may be in flight. 1 to 32767.
     std::uint16_t sends = 29;
-    /// Bytes of a receive, 16 of which are the channel's: longer messages are large. 512 to 2^20.
+    /// Bytes of a receive. The channel uses 16 of them; a longer message is a large one. 512 to
+    /// 2^20.
     std::uint32_t slot_bytes = 4096;
-    /// Deadline for the peer's end, from the start of async_finish(). Above 0.
+    /// Deadline for the peer's end (CLOSE), from the start of async_finish(). Above 0.
     std::chrono::milliseconds finish_deadline{10000};
 };
 
@@ -69,7 +71,7 @@ struct message_channel_statistics {
     std::uint64_t arrived_bytes = 0;
     /// Messages that only gave receives back.
     std::uint64_t credits_sent = 0;
-    /// Sends that wait at this moment.
+    /// Sends that wait for a receive of the peer, or a free slot, at this moment.
     std::size_t waiting = 0;
     /// Receives that the program holds at this moment: messages neither released nor detached.
     std::size_t held = 0;
@@ -79,7 +81,7 @@ namespace detail {
 
 using message_handler = erased_handler<error_code, message>;
 
-// What a channel does that is compiled.
+// The compiled part of a channel.
 struct RCVERBS_EXPORT channel_calls {
     using core_ptr = std::shared_ptr<channel_core>;
 
@@ -166,9 +168,9 @@ public:
     /// @par Completion signature  `void(error_code)`: the peer's device has the message; of a large
     ///                            message, the peer's program has fetched it.
     /// @par Cancellation          total while it waits: operation_aborted, the peer gets nothing.
-    ///                            Afterwards total for a large message, which the peer is asked to
-    ///                            let go: errc::message_withdrawn when it has, or no error if it
-    ///                            has fetched it. terminal afterwards for a small one: closes.
+    ///                            Once sent, total for a large message, which is withdrawn:
+    ///                            errc::message_withdrawn when the peer has confirmed that, or no
+    ///                            error if it has fetched it. Terminal for a small one: closes.
     /// @par Errors                errc::message_declined (a large one), errc::message_too_large,
     ///                            errc::not_connected, errc::operation_in_progress (finishing), the
     ///                            errors of memory_region, and those of connection::async_send:

@@ -31,7 +31,7 @@ namespace rcverbs {
 ///     options.connection.placement.domain = domain;
 ///     acceptor a{io, {"192.168.0.1", 7471}, options};
 ///
-/// @param where  The context, of which nothing needs to run.
+/// @param where  The context; it need not be running.
 /// @param local  An address of the device's; the port does not matter. Not a wildcard.
 /// @throws boost::system::system_error: errc::no_rdma_device; errno (EADDRNOTAVAIL, ENOMEM …).
 RCVERBS_EXPORT protection_domain

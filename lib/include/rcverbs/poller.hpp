@@ -37,7 +37,7 @@ enum class poll_mode {
 
 /// How and how long to poll.
 struct polling_options {
-    /// What to do when there is nothing to do.
+    /// How to wait while the queue is empty.
     poll_mode mode = poll_mode::adaptive;
     /// How long `adaptive` polls before it sleeps. 0 or more.
     std::chrono::nanoseconds spin = std::chrono::microseconds{50};
@@ -57,7 +57,7 @@ struct poller_options {
 /// are gone and its run queue is empty. Safe to copy and use from any thread.
 ///
 /// An exception that leaves a handler on it ends the program, as in a thread of the program's own:
-/// there is nobody who could catch it.
+/// no caller could catch it.
 class RCVERBS_EXPORT poller {
 public:
     using executor_type = boost::asio::io_context::executor_type;
@@ -71,8 +71,8 @@ public:
     ///         processors.
     explicit poller(poller_options const& options = {});
 
-    /// Runs functions on the thread. Timers, sockets and coroutines may be used on it. It is good
-    /// for as long as the poller, or something made with it, lives.
+    /// Runs functions on the thread. Timers, sockets and coroutines may be used on it. Valid as
+    /// long as the poller, or an object made with it, exists.
     executor_type get_executor() const noexcept;
 
 private:

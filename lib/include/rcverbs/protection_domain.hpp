@@ -29,7 +29,7 @@ class RCVERBS_EXPORT protection_domain {
 public:
     /// No domain; is_open() is false.
     protection_domain() = default;
-    /// Takes part in a domain; made by the library.
+    /// For the library's own use: shares a domain.
     explicit protection_domain(std::shared_ptr<verbs::domain> impl) noexcept
         : impl_{std::move(impl)} {}
 

@@ -19,31 +19,32 @@
 
 namespace rcverbs {
 
-/// Where a queue pair is found, and what it can do.
+/// The address and the parameters of a queue pair.
 struct RCVERBS_EXPORT queue_pair_address {
-    /// 24 bits.
+    /// The number of the queue pair, 24 bits.
     std::uint32_t queue_pair_number = 0;
-    /// Of the first packet that it sends: 24 bits, best at random.
+    /// The sequence number (PSN) of the first packet that it sends: 24 bits, best at random.
     std::uint32_t starting_psn = 0;
-    /// Its port's address.
+    /// The address of its port.
     std::array<std::uint8_t, 16> gid{};
-    /// Its port's local identifier on InfiniBand; 0 on Ethernet.
+    /// The local identifier of its port on InfiniBand; 0 on Ethernet.
     std::uint16_t lid = 0;
-    /// Its port's packets: 1 to 5 for 256, 512, 1024, 2048 and 4096 bytes. Source: enum ibv_mtu.
+    /// The MTU of its port: 1 to 5 for 256, 512, 1024, 2048 and 4096 bytes. Source: enum ibv_mtu.
     std::uint8_t mtu = 0;
-    /// Reads and atomics that it may have outstanding, and answers at a time.
+    /// Reads and atomics that it may have outstanding.
     std::uint8_t initiator_depth = 0;
-    /// As above.
+    /// Reads and atomics of the other side that it serves at a time.
     std::uint8_t responder_resources = 0;
-    /// How often the other side tries again when it finds no receive here.
+    /// How often the other side retries a send that finds no receive posted here.
     std::uint8_t rnr_retry_count = 0;
 
-    /// How many bytes it takes on the wire.
+    /// The size on the wire in bytes.
     static constexpr std::size_t encoded_bytes = 40;
 
     /// In network byte order, with a magic number and a version.
     std::array<std::byte, encoded_bytes> encode() const noexcept;
-    /// The other way round. errc::foreign_peer, errc::version_mismatch, errc::malformed_message.
+    /// Decodes a result of encode(). errc::foreign_peer, errc::version_mismatch,
+    /// errc::malformed_message.
     static queue_pair_address decode(std::span<std::byte const> in, error_code& ec) noexcept;
 
     friend bool operator==(queue_pair_address const&, queue_pair_address const&) = default;

@@ -22,8 +22,8 @@ struct receive_result {
     /// The key that the message invalidated on this side, if the peer asked for that and the device
     /// reports it.
     std::optional<remote_key> invalidated;
-    /// The number of the queue pair that the message came to: says whose it is when connections
-    /// share their receives.
+    /// The number of the queue pair that received the message: identifies the connection when
+    /// connections share their receives.
     std::uint32_t queue_pair_number = 0;
 };
 

@@ -46,7 +46,7 @@ struct registration_cache_options {
     /// Registrations, counted likewise.
     std::size_t regions_max = 1024;
     /// Rights of the device and of peers to the memory. With a remote right, a peer that has the
-    /// key may use the whole pages, also what lies beside the range.
+    /// key may use the whole pages, also the bytes beside the range.
     access_flags rights = access_flags::local_write;
 };
 
@@ -56,7 +56,7 @@ struct registration_cache_statistics {
     std::uint64_t hits = 0;
     /// Calls of get() that registered memory.
     std::uint64_t misses = 0;
-    /// Registrations given up for the bounds.
+    /// Registrations that were evicted because of the bounds.
     std::uint64_t evictions = 0;
     /// Registrations in the cache at this moment.
     std::size_t regions = 0;

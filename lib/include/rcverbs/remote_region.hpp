@@ -71,7 +71,7 @@ public:
     requires std::is_trivially_copyable_v<T> remote_region
     elements(std::uint64_t first, std::uint64_t count)
     const {
-        // Where the product does not fit, the range does not either.
+        // A product that overflows is out of range, too.
         constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / sizeof(T);
         return first > most || count > most ? slice(size_bytes_, 1)
                                             : slice(first * sizeof(T), count * sizeof(T));
@@ -92,10 +92,10 @@ public:
     ///       16     4  key
     ///       20     4  rights, bits as in access_flags
     std::array<std::byte, encoded_bytes> encode() const noexcept;
-    /// What encode() made of a region. Nothing that a peer sends gets a range that wraps around the
-    /// address space, or rights that there are none of.
+    /// Decodes a result of encode(). Rejects a range that wraps around the address space, and
+    /// unknown rights.
     ///
-    /// @param in  At least encoded_bytes bytes; more are left alone.
+    /// @param in  At least encoded_bytes bytes; further ones are ignored.
     /// @param ec  errc::malformed_message.
     static remote_region decode(std::span<std::byte const> in, error_code& ec) noexcept;
     /// The same.

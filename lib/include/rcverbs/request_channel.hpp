@@ -58,7 +58,8 @@ public:
 
     bool is_open() const noexcept { return is_open_; }
     bool is_cancelled() const noexcept;
-    // For an answer now: the duty, if it `is_wanted` and open; else one that refuses.
+    // For an answer now: moves itself out if the answer `is_wanted` and it is open; else returns a
+    // closed one, whose start() fails.
     responder hand_over(bool is_wanted) noexcept;
     void start(std::uint32_t status, std::span<std::byte const> body, control_handler handler);
     void start(std::uint32_t status, local_slices const& body, control_handler handler);
@@ -86,11 +87,11 @@ public:
     /// No request.
     request() noexcept = default;
 
-    /// What the peer asks for, the application's number.
+    /// The operation that the peer requests, a number of the application.
     std::uint32_t operation() const noexcept { return static_cast<std::uint32_t>(tag()); }
     /// True until it is answered; false for a notice.
     bool wants_answer() const noexcept { return responder_.is_open() && !is_notice_; }
-    /// True if the peer does not wait any more. It may be answered, or just be destroyed.
+    /// True if the peer no longer waits. The request may be answered, or just be destroyed.
     bool is_cancelled() const noexcept { return responder_.is_cancelled(); }
 
     /// Answers. A large body that was not fetched is declined. REQUIRES: this has been a request.
@@ -158,28 +159,28 @@ private:
 
 /// Options of one request.
 struct request_options {
-    /// How long the answer may take, from the start of the request. 0: as long as the channel's
-    /// options say.
+    /// How long the answer may take, from the start of the request. 0:
+    /// request_channel_options::deadline.
     std::chrono::milliseconds deadline{0};
 };
 
 /// Options of a request channel.
 struct request_channel_options {
-    /// Those of its messages.
+    /// Options of its messages.
     message_channel_options messages = {};
     /// Requests and notices of the peer's that may be unanswered at a time; further ones wait at the
     /// peer. 1 to 65535.
     std::uint16_t requests = 64;
-    /// How long an answer may take, for requests that do not say. Above 0.
+    /// How long an answer may take, for requests without a deadline of their own. Above 0.
     std::chrono::milliseconds deadline{30000};
-    /// How long the peer may take to let go of the large body of a request that was cancelled or is
-    /// too late; then the channel ends. Above 0.
+    /// How long the peer may take to confirm that it no longer reads the large body of a request
+    /// that was cancelled or has timed out; then the channel ends. Above 0.
     std::chrono::milliseconds withdraw_deadline{1000};
 };
 
 /// Counters of a request channel.
 struct request_channel_statistics {
-    /// Those of its messages.
+    /// Counters of its messages.
     message_channel_statistics messages = {};
     /// Requests of this side that were answered.
     std::uint64_t answered = 0;
@@ -187,9 +188,10 @@ struct request_channel_statistics {
     std::uint64_t failed = 0;
     /// Requests and notices of the peer's that have arrived.
     std::uint64_t arrived = 0;
-    /// Requests and notices of this side that wait, since the peer takes no more, at this moment.
+    /// Requests and notices of this side that wait at this moment, because the peer's limit is
+    /// reached.
     std::size_t waiting = 0;
-    /// Requests and notices of this side that the peer has and has not answered, at this moment.
+    /// Requests and notices of this side that were sent and are not answered at this moment.
     std::size_t outstanding = 0;
 };
 
@@ -198,7 +200,7 @@ namespace detail {
 using next_handler = erased_handler<error_code, request>;
 using reply_handler = erased_handler<error_code, reply>;
 
-// What a request channel does that is compiled.
+// The compiled part of a request channel.
 struct RCVERBS_EXPORT request_calls {
     using core_ptr = std::shared_ptr<request_core>;
 
@@ -275,7 +277,8 @@ public:
         return calls::needed(options, std::move(base));
     }
 
-    /// Asks the peer; waits while the peer takes no more requests.
+    /// Sends a request to the peer, and waits for the reply. Waits first while the peer's limit of
+    /// requests is reached.
     ///
     /// @param operation  The application's number.
     /// @param body       0 to 2^32 bytes, unchanged until the handler runs. Up to small_bytes_max()
@@ -289,7 +292,7 @@ public:
     /// @par Errors                errc::timed_out, errc::request_dropped, errc::not_connected,
     ///                            errc::operation_in_progress (finishing), and those of
     ///                            message_channel::async_send() and async_receive(): then it is not
-    ///                            known whether the peer has done what was asked.
+    ///                            known whether the peer has executed the request.
     template <class Token = detail::default_token_t<Executor>>
     auto async_request(
         std::uint32_t operation,
@@ -322,13 +325,13 @@ public:
         return async_request(operation, body, request_options{}, std::forward<Token>(token));
     }
 
-    /// Tells the peer something that wants no answer.
+    /// Sends a notice to the peer: a request without an answer.
     ///
     /// @param operation  The application's number.
     /// @param body       As for async_request().
     /// @param token      Completion token.
     /// @par Completion signature  `void(error_code)`: the peer's device has it; of a large one, the
-    ///                            peer's program has fetched it, or let it go.
+    ///                            peer's program has fetched it, or destroyed it.
     /// @par Cancellation          total, as for async_request().
     /// @par Errors                As for async_request().
     template <class Token = detail::default_token_t<Executor>>
@@ -348,7 +351,7 @@ public:
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code, request)`
     /// @par Cancellation          total: the request remains for the next call.
-    /// @par Errors                asio::error::eof (the peer will ask no more), and when all
+    /// @par Errors                asio::error::eof (the peer sends no more requests), and when all
     ///                            requests have been delivered those of
     ///                            message_channel::async_receive().
     template <class Token = detail::default_token_t<Executor>>

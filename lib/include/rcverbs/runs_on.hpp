@@ -47,8 +47,8 @@ struct place {
     std::shared_ptr<progress::poller_thread> thread;
 };
 
-// An executor with a default token that wraps one of these is, to the compiled part, the one that
-// it wraps: they compare equal.
+// Unwraps an executor that only adds a default token, so that for the compiled part it compares
+// equal to the wrapped one.
 template <class Executor>
 boost::asio::any_io_executor erase(Executor const& e) {
     if constexpr (std::derived_from<Executor, boost::asio::any_io_executor>) {
@@ -60,8 +60,8 @@ boost::asio::any_io_executor erase(Executor const& e) {
     }
 }
 
-// An object's executor as another type: what wraps one of any type is unwrapped, so that it stays
-// what it is.
+// Converts an object's executor to another type. A wrapper of it is unwrapped, so that both
+// compare equal.
 template <class Executor, class Other>
 Executor converted(Other const& other) {
     if constexpr (std::same_as<Executor, boost::asio::any_io_executor>) {

@@ -89,7 +89,7 @@ namespace detail {
 class session_core;
 using regions_handler = erased_handler<error_code, peer_regions>;
 
-// What a session does that is compiled.
+// The compiled part of a session.
 struct RCVERBS_EXPORT session_calls {
     using core_ptr = std::shared_ptr<session_core>;
 

@@ -62,7 +62,7 @@ struct shared_receive_options {
 
 namespace detail {
 
-// What a shared receive queue does that is compiled.
+// The compiled part of a shared receive queue.
 struct RCVERBS_EXPORT shared_queue_calls {
     static std::shared_ptr<shared_receives> make(
         place const& where, shared_receive_options const& options
@@ -129,8 +129,9 @@ public:
     ///                            only when the queue is closed.
     /// @par Ordering              Filled in the order of the calls; completed as the connections'
     ///                            queues are polled.
-    /// @par Executor              The handler's associated executor, which has work meanwhile, or
-    ///                            the queue's, which has not: the connections give it work.
+    /// @par Executor              The handler's associated executor, which has work until then.
+    ///                            Without one, the queue's executor, which has work only as long
+    ///                            as its connections exist.
     /// @par Cancellation          total while it waits for a place; none once posted.
     /// @par Errors                errc::not_connected (no connection has been made with it, or it
     ///                            is closed), errc::queue_full, errc::too_many_segments,
@@ -150,7 +151,7 @@ public:
                 errc const refusal =
                     detail::start_receive(queue, wanted, detail::turn::wait, source);
                 if (refusal == errc{}) return;
-                // What is refused has not been taken. NOLINTNEXTLINE(bugprone-use-after-move)
+                // A refused handler has not been moved. NOLINTNEXTLINE(bugprone-use-after-move)
                 detail::post_refusal<receive_result>(*queue, std::forward<type>(handler), refusal);
             },
             token,
@@ -192,7 +193,7 @@ private:
     friend class basic_shared_receive_queue;
     friend struct detail::access;
 
-    // With the last of the copies the queue is closed.
+    // The last copy closes the queue.
     std::shared_ptr<detail::shared_receives> core_;
     Executor executor_;
 };

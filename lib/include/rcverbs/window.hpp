@@ -9,8 +9,8 @@
 //
 // A memory window has a key of its own for a part of a region. Binding it and invalidating it are
 // work requests, whose cost does not depend on the size, where registering memory pins its pages.
-// The region itself needs no remote right: a peer has access to what is bound, and only until the
-// key is invalidated. An access with an invalidated key ends the peer's connection.
+// The region itself needs no remote right: a peer has access to the bound range only, and only
+// until the key is invalidated. An access with an invalidated key ends the peer's connection.
 //
 // A window belongs to one connection, and its keys work on that connection alone. A window has one
 // operation at a time, by one thread at a time. It must outlive its operation, and the region must
@@ -141,8 +141,8 @@ public:
     }
 
     /// Invalidates the key. Accesses of the peer that arrive later fail, and end the connection.
-    /// What it read and wrote before stays valid, and the range may be used for anything else once
-    /// this has completed.
+    /// Its earlier reads and writes stay valid. Once this has completed, the range may be used for
+    /// other purposes.
     ///
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code)`
@@ -150,8 +150,8 @@ public:
     /// @par Cancellation          As async_send().
     /// @par Errors                errc::window_unbound, errc::operation_in_progress,
     ///                            errc::queue_full, errc::not_connected, wc_errc::flushed,
-    ///                            asio::error::operation_aborted. After the end
-    ///                            of the connection no key of it opens anything.
+    ///                            asio::error::operation_aborted. After the end of the connection
+    ///                            its keys are invalid.
     template <class Token = detail::default_token_t<Executor>>
     auto async_invalidate(Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code)>(

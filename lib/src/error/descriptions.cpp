@@ -98,7 +98,7 @@ description describe(errc e) noexcept {
     case errc::malformed_message:
         return {
             "a message of the session protocol could not be decoded",
-            "Check what program the peer runs: it has an error, or attacks"};
+            "Check which program the peer runs: it has a defect, or is hostile"};
     case errc::unexpected_message:
         return {
             "a message of the session protocol arrived out of order",
@@ -169,10 +169,10 @@ description describe(errc e) noexcept {
     case errc::message_withdrawn:
         return {
             "the sender took a large message back before it was fetched",
-            "Drop what it was for: the sender has cancelled it; the channel goes on"};
+            "Discard the message: its sender has cancelled it; the channel goes on"};
     case errc::request_dropped:
         return {
-            "the peer's program let a request go without an answer",
+            "the peer's program destroyed a request without answering it",
             "Find out from the peer's program why; the channel goes on"};
     case errc::stalled:
         return {

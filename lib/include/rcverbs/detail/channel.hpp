@@ -132,8 +132,8 @@ public:
         );
     }
 
-    /// Messages up to this size are copied; longer ones are large. What both sides' slot_bytes
-    /// allow: known when connected.
+    /// Messages up to this size are copied; longer ones are large. Follows from the slot_bytes of
+    /// both sides, so it is known when connected.
     std::uint32_t small_bytes_max() const noexcept { return Calls::small_bytes_max(this->core_); }
 
 protected:

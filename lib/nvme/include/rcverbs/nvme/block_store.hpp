@@ -1,4 +1,4 @@
-// block_store.hpp — what a namespace keeps its blocks in: the interface of a store.
+// block_store.hpp — the interface of a store, which holds the blocks of a namespace.
 //
 //     class my_store final : public nvme::block_store {
 //         nvme::store_geometry geometry() const override { return {.size_bytes = 1 << 30}; }
@@ -19,7 +19,7 @@
 
 namespace rcverbs::nvme {
 
-/// What a request asks a store for.
+/// The operations of a store.
 enum class store_operation {
     /// Fill `data` with the bytes of the range.
     read,
@@ -41,7 +41,7 @@ public:
     store_request(store_request const&) = delete;
     store_request& operator=(store_request const&) = delete;
 
-    /// What to do.
+    /// The operation.
     store_operation operation() const noexcept { return operation_; }
     /// The first byte of the range: a multiple of store_geometry::block_bytes.
     std::uint64_t offset_bytes() const noexcept { return offset_bytes_; }
@@ -103,8 +103,8 @@ public:
 
     /// The memory of a store whose bytes are all in memory, in order; the same for as long as the
     /// store is used. The target registers it and transfers data without a copy: start() then gets
-    /// nothing but flush. A write whose host fails in the middle of the
-    /// transfer may be carried out partly, also within a block. Empty for other stores.
+    /// flush requests only. If a host fails in the middle of a write, only a part of it may be
+    /// carried out, also within a block. Empty for other stores.
     virtual std::span<std::byte> memory() noexcept { return {}; }
 };
 

@@ -17,13 +17,13 @@ class file_store_core;
 
 }  // namespace detail
 
-/// Who reads and writes the file.
+/// How the file is read and written.
 enum class file_method {
     /// io_uring where the system has it and allows it, otherwise threads.
     automatic,
-    /// The kernel, by io_uring(7): one thread submits what is there in one system call.
+    /// By io_uring(7): one thread submits all waiting requests in one system call.
     io_uring,
-    /// A pool of threads that block.
+    /// By a pool of threads that block.
     threads,
 };
 
@@ -59,7 +59,7 @@ public:
 
     /// Reads the size of the file again: after it has changed, call target::namespace_changed().
     store_geometry geometry() const override;
-    /// io_uring or threads: what the file is read and written by.
+    /// The method in use: io_uring or threads.
     file_method method() const noexcept;
     void start(store_request& request) override;
 

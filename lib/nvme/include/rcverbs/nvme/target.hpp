@@ -67,10 +67,10 @@ struct namespace_options {
 struct host_secrets {
     /// The NQN of the host.
     std::string host;
-    /// The secret by which the host proves itself.
+    /// The secret by which the host authenticates.
     std::string secret;
-    /// The secret by which the controller proves itself if the host wants that; empty for none,
-    /// and then such a host does not connect.
+    /// The secret by which the controller authenticates if the host demands that; empty for none,
+    /// and then such a host cannot connect.
     std::string controller_secret = {};
 
     friend bool operator==(host_secrets const&, host_secrets const&) = default;
@@ -84,7 +84,7 @@ struct subsystem_options {
     std::vector<namespace_options> namespaces = {};
     /// NQNs of the hosts that may connect; empty for all.
     std::vector<std::string> allowed_hosts = {};
-    /// Secrets of hosts. If there are any, every host must prove that it has its own, on each
+    /// Secrets of hosts. If there are any, every host must authenticate with its own on each
     /// queue; others are refused. The data itself is neither encrypted nor signed.
     std::vector<host_secrets> secrets = {};
     /// The serial number, at most 20 ASCII characters. Empty for one derived from the NQN.
@@ -117,8 +117,8 @@ struct target_options {
     /// The keep-alive timeout for hosts that ask for none: a host without a command for that long
     /// is disconnected, and its resources are freed. 0 for no limit.
     std::chrono::milliseconds keep_alive_default{120'000};
-    /// Called on the target's executor when something happens that an operator wants to see: a
-    /// host connects or leaves, or is refused. Must not throw.
+    /// Called on the target's executor for events that concern an operator: a host connects, leaves
+    /// or is refused. Must not throw.
     std::function<void(std::string const& message)> on_event = {};
 };
 
@@ -156,7 +156,7 @@ public:
     /// @param where       The executor, or the thread, that runs it.
     /// @param local       The address to listen at, and the port; 4420 is usual, 0 picks a free
     ///                    one.
-    /// @param subsystems  What to serve.
+    /// @param subsystems  The subsystems to serve.
     /// @param options     Limits.
     /// @throws boost::system::system_error: errc::invalid_option (options, names and namespaces),
     ///         errno (EADDRINUSE, EADDRNOTAVAIL, ENODEV …).
@@ -175,16 +175,17 @@ public:
     /// The counters.
     target_statistics statistics() const;
 
-    /// Adds a namespace to a subsystem; connected hosts are told.
+    /// Adds a namespace to a subsystem; connected hosts receive an event.
     ///
     /// @throws boost::system::system_error: errc::invalid_option (unknown subsystem, number in use,
     ///         geometry).
     void add_namespace(std::string const& nqn, namespace_options what);
-    /// Removes a namespace; connected hosts are told. Commands under way finish, later ones fail.
+    /// Removes a namespace; connected hosts receive an event. Commands in progress finish, later
+    /// ones fail.
     ///
     /// @throws boost::system::system_error: errc::invalid_option (unknown).
     void remove_namespace(std::string const& nqn, std::uint32_t id);
-    /// Reads the geometry of a namespace's store again; connected hosts are told.
+    /// Reads the geometry of a namespace's store again; connected hosts receive an event.
     ///
     /// @throws as above.
     void namespace_changed(std::string const& nqn, std::uint32_t id);
