@@ -44,7 +44,7 @@ void add_measuring(CLI::App& app, arguments& out) {
     app.add_option(
            "test",
            p.what,
-           "what to do; connect opens connections, holds them idle for --duration, and closes them"
+           "the operation; connect opens connections, holds them idle for --duration, closes them"
     )
         ->required()
         ->transform(CLI::CheckedTransformer(operations))
@@ -112,7 +112,7 @@ void add_measuring(CLI::App& app, arguments& out) {
     app.add_flag(
         "--verify",
         p.verifies,
-        "check what arrives: contents from a seed, order of messages, sums of atomics"
+        "check the received data: contents from a seed, order of messages, sums of atomics"
     );
     app.add_flag("--corrupt", p.corrupts, "damage a byte of the outgoing data, to test --verify");
     app.add_option("--pages", p.pages, "the page size of the memory: small, or huge (2 MiB)")
