@@ -74,7 +74,7 @@ TEST_CASE("destroying the id of an unanswered request rejects the request", "[be
     CHECK(expect(m.client.channel.get(), RDMA_CM_EVENT_REJECTED).status == 28);
 }
 
-TEST_CASE("nobody listening is a rejection with reason 8", "[behaviour]") {
+TEST_CASE("a connect without a listener is rejected with reason 8", "[behaviour]") {
     meeting m;
     m.resolve();
     m.listener.id.reset();
@@ -118,7 +118,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("a port is one listener's", "[behaviour]") {
+TEST_CASE("a port has one listener", "[behaviour]") {
     meeting m;
     sockaddr_in within = address_of(device_address(), m.port());
     CHECK(rdma_bind_addr(m.client.id.get(), raw(within)) == -1);

@@ -97,7 +97,7 @@ TEST_CASE(
     be(c.client.await(), 4, {IBV_WC_WR_FLUSH_ERR});
 }
 
-TEST_CASE("a key of another protection domain opens nothing", "[behaviour]") {
+TEST_CASE("a key of another protection domain gives no access", "[behaviour]") {
     connected c;
     memory from{c.client, 8};
     owned_pd other{ibv_alloc_pd(c.server.id->verbs)};
@@ -309,7 +309,7 @@ TEST_CASE("many reads pass through a small depth, in order", "[behaviour]") {
     CHECK(into.words == from.words);
 }
 
-TEST_CASE("a fence keeps what follows behind the reads", "[behaviour]") {
+TEST_CASE("a fence delays later operations until earlier reads have completed", "[behaviour]") {
     connected c;
     memory ours{c.client, 8, all_access};
     memory from{c.server, 8, all_access};

@@ -171,7 +171,9 @@ TEST_CASE("a duration ends a measurement, and a file of each kind is written", "
     std::filesystem::remove_all(folder);
 }
 
-TEST_CASE("threads are pinned and memory is made as asked, or it is said why not", "[bench]") {
+TEST_CASE(
+    "threads are pinned and memory is allocated as requested, or an error has the reason", "[bench]"
+) {
     for (std::vector<std::string> more :
          {std::vector<std::string>{"--cpus", "0"},
           {"--alignment", "1"},
@@ -208,7 +210,7 @@ TEST_CASE("many connections are opened and held", "[bench]") {
 }
 
 TEST_CASE(
-    "a server serves one client after another, refuses nonsense, and ends when told", "[bench]"
+    "a server serves clients in turn, refuses invalid orders, and ends after a signal", "[bench]"
 ) {
     child_process server{{program, "server", "--port", "0"}};
     REQUIRE(server.wait_for_output(".\n"));
@@ -245,7 +247,7 @@ TEST_CASE(
     CHECK(server.wait() == 0);
 }
 
-TEST_CASE("a client whose server vanishes says so", "[bench]") {
+TEST_CASE("a client whose server vanishes prints the reason", "[bench]") {
     child_process server{{program, "server", "--port", "0"}};
     REQUIRE(server.wait_for_output(".\n"));
     std::string const before = "listening on port ";

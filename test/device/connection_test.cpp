@@ -108,7 +108,7 @@ TEST_CASE("an operation completes in the form that its token asks for", "[device
     runner.join();
 }
 
-TEST_CASE("nobody listening, nobody there, no route and loopback each say so", "[device]") {
+TEST_CASE("no listener, no host, no route and loopback each have their own error", "[device]") {
     struct expectation {
         endpoint where;
         error_code code;
@@ -200,7 +200,7 @@ TEST_CASE("private data that is too long is refused before anything is sent", "[
     });
 }
 
-TEST_CASE("a server that never answers is met by the connect deadline", "[device]") {
+TEST_CASE("a connect that the server never answers fails at the deadline", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         acceptor silent{io, {device_address(), 0}};
@@ -263,7 +263,7 @@ TEST_CASE(
     });
 }
 
-TEST_CASE("two acceptors at one address and port do not go together", "[device]") {
+TEST_CASE("a second acceptor at the same address and port fails", "[device]") {
     asio::io_context io;
     acceptor first{io, {device_address(), 0}};
     CHECK_THROWS_WITH(
@@ -376,7 +376,7 @@ TEST_CASE(
     CHECK(resources() == before);
 }
 
-TEST_CASE("what is asked for is clamped to the device, and can be read back", "[device]") {
+TEST_CASE("options are clamped to the device, and limits() returns the result", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         connection_options options;
@@ -437,8 +437,7 @@ struct counting_allocator {
 }  // namespace
 
 TEST_CASE(
-    "what an operation needs comes from its handler's allocator, and is back before the handler "
-    "runs",
+    "an operation allocates with its handler's allocator, and frees before the handler runs",
     "[device]"
 ) {
     asio::io_context io;

@@ -56,8 +56,8 @@ TEST_CASE("a connector waits for a server that is not there yet", "[device]") {
 }
 
 TEST_CASE(
-    "across a server that dies and comes back memory stays registered, keys are new, and what was "
-    "lost has failed",
+    "after a restart of the server memory stays registered, keys are new, and lost operations have "
+    "failed",
     "[device]"
 ) {
     asio::io_context io;
@@ -108,8 +108,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a connector gives up where trying again is of no use, and after as many attempts as it may",
-    "[device]"
+    "a connector gives up after a permanent error, and after the configured attempts", "[device]"
 ) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -136,7 +135,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a connector can be cancelled, is asked once at a time, and checks its options", "[device]"
+    "a connector can be cancelled, has one operation at a time, and checks its options", "[device]"
 ) {
     asio::io_context io;
     bool const by_destruction = GENERATE(false, true);
@@ -171,7 +170,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "whatever fails because the peer has gone may be tried again, started before or after",
+    "errors of a peer that has left are transient, for operations started before and after",
     "[device]"
 ) {
     asio::io_context io;

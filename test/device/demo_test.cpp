@@ -65,7 +65,7 @@ std::string pid_of(child_process const& c) { return std::to_string(c.pid()); }
 
 }  // namespace
 
-TEST_CASE("server and client say line for line what the blog post shows", "[demo]") {
+TEST_CASE("server and client print the output of the blog post line for line", "[demo]") {
     auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
     auto const host = GENERATE(device_address(), device_address_v6());
     if (host.empty()) {
@@ -105,10 +105,7 @@ TEST_CASE("server and client say line for line what the blog post shows", "[demo
     CHECK(s.process.error().empty());
 }
 
-TEST_CASE(
-    "a hundred clients one after another get their messages, and nobody is ever not ready",
-    "[demo][long]"
-) {
+TEST_CASE("a hundred clients in turn get their messages, and none meets RNR", "[demo][long]") {
     auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
     server s{{mode}};
     std::string const before = resources_of_warm(s, mode);
@@ -163,7 +160,7 @@ TEST_CASE("thirty clients at once get their messages, and nothing is left behind
     CHECK(s.process.error().empty());
 }
 
-TEST_CASE("the programs do as their options say", "[demo]") {
+TEST_CASE("the programs obey their options for address, port, count and polling", "[demo]") {
     auto const poll = GENERATE(std::string{"busy"}, std::string{"adaptive"}, std::string{"event"});
     std::string port;
     {
@@ -190,7 +187,7 @@ TEST_CASE("a large region goes over whole", "[demo]") {
     CHECK(s.process.wait() == done);
 }
 
-TEST_CASE("a client says why it could not connect, and what to do", "[demo]") {
+TEST_CASE("a client that cannot connect prints the reason and the remedy", "[demo]") {
     struct expectation {
         std::string host;
         std::string port;
@@ -236,7 +233,7 @@ TEST_CASE("a foreign client is refused, and the server goes on", "[demo]") {
 }
 
 TEST_CASE(
-    "a client killed at any step leaves a server that names it and serves the next", "[demo][long]"
+    "a server reports a client that was killed at any step, and serves the next", "[demo][long]"
 ) {
     auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
     for (std::string const at :
@@ -269,7 +266,7 @@ TEST_CASE("a server killed before it answers leaves a client that could not conn
     CHECK(c.error().find("ended before it answered") != std::string::npos);
 }
 
-TEST_CASE("a server killed at any step leaves a client that names it", "[demo][long]") {
+TEST_CASE("a client reports a server that was killed at any step", "[demo][long]") {
     auto const mode = GENERATE(std::string{"write"}, std::string{"read"});
     for (std::string const at :
          {"connected", "regions-sent", "regions-received", "transferred", "done-sent"}) {
@@ -286,7 +283,7 @@ TEST_CASE("a server killed at any step leaves a client that names it", "[demo][l
     }
 }
 
-TEST_CASE("a peer that falls silent is met by the deadline", "[demo]") {
+TEST_CASE("a silent peer ends the wait at the deadline", "[demo]") {
     SECTION("a server stopped before it accepts") {
         server s{{"write"}};
         s.process.signal(SIGSTOP);
@@ -354,7 +351,7 @@ TEST_CASE(
     CHECK(lines.back() == "record: changed 80 times.");
 }
 
-TEST_CASE("a client says what it saw of the counter, and adds what it is told", "[demo]") {
+TEST_CASE("a client prints the values of the counter, and adds the given number", "[demo]") {
     server s{{"atomic", "--count", "2"}};
     child_process first = s.client("atomic", {"--count", "3", "--add", "5", "--updates", "0"});
     CHECK(first.wait() == done);
@@ -400,9 +397,7 @@ TEST_CASE("the lock of a client that was killed is given back", "[demo]") {
     CHECK(s.process.output().find("record: changed 1 times.") != std::string::npos);
 }
 
-TEST_CASE(
-    "a server that is full tells one client too many that it is busy, and serves the next", "[demo]"
-) {
+TEST_CASE("a full server rejects a client as busy, and serves the next", "[demo]") {
     auto const option = GENERATE(std::string{"--max-clients"}, std::string{"--max-per-address"});
     server s{{"write", option, "2"}};
     child_process first = s.client("write", {"--hold-at", "connected"});

@@ -15,7 +15,7 @@ std::string const program =
 
 }  // namespace
 
-TEST_CASE("the doctor says that RDMA works, by a connection of its own", "[demo]") {
+TEST_CASE("the doctor reports that RDMA works, by a connection of its own", "[demo]") {
     child_process p{{program}};
     CHECK(p.wait() == 0);
     INFO(p.output() << p.error());
@@ -44,7 +44,7 @@ TEST_CASE("the doctor prints nothing but the address for scripts that ask for it
     CHECK(p.output() == device_address() + "\n");
 }
 
-TEST_CASE("an address without RDMA has the doctor fail, with the reason", "[demo]") {
+TEST_CASE("at an address without RDMA the doctor fails, with the reason", "[demo]") {
     child_process p{{program, "--address", "127.0.0.1", "--timeout", "2s"}};
     CHECK(p.wait() == 1);
     INFO(p.output() << p.error());

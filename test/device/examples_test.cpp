@@ -6,7 +6,7 @@
 
 using namespace test;
 
-TEST_CASE("every example runs and shows what it says", "[examples]") {
+TEST_CASE("every example runs and prints its documented output", "[examples]") {
     struct row {
         std::string name;
         std::string says;

@@ -61,7 +61,7 @@ TEST_CASE("a connection's statistics agree with the device's packet counters", "
     });
 }
 
-TEST_CASE("SoftRoCE cannot register a dmabuf, and says so", "[device]") {
+TEST_CASE("SoftRoCE reports dmabuf_unsupported", "[device]") {
     asio::io_context io;
     protection_domain const domain = open_domain(io, {device_address(), 0});
     if (devices().front().name.find("rxe") == std::string::npos) {
@@ -80,7 +80,7 @@ TEST_CASE("SoftRoCE cannot register a dmabuf, and says so", "[device]") {
 }
 
 TEST_CASE(
-    "a completion queue that overflows ends its connection, though no completion says so",
+    "a completion queue that overflows ends its connection, although no completion reports it",
     "[device]"
 ) {
     asio::io_context io;

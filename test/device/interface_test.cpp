@@ -51,7 +51,7 @@ TEST_CASE("a server registers its memory before it listens", "[device]") {
     });
 }
 
-TEST_CASE("a domain of no device says why there is none", "[device]") {
+TEST_CASE("open_domain() without a device reports the reason", "[device]") {
     asio::io_context io;
     error_code ec;
     CHECK_FALSE(open_domain(io, std::string{"no_such_device"}, ec).is_open());
@@ -62,7 +62,7 @@ TEST_CASE("a domain of no device says why there is none", "[device]") {
     io.run();
 }
 
-TEST_CASE("cancel() takes back what waits and leaves what is posted", "[device]") {
+TEST_CASE("cancel() aborts waiting operations and leaves posted ones", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         connection_options few;
@@ -136,7 +136,7 @@ TEST_CASE("on_failure runs once for a failure, and not for an orderly end", "[de
     });
 }
 
-TEST_CASE("an acceptor has its connections' counters together, and its last failure", "[device]") {
+TEST_CASE("an acceptor sums its connections' counters, and has their last failure", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         acceptor_options options;

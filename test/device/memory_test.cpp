@@ -71,7 +71,7 @@ TEST_CASE("slots of a pool are apart, aligned, and lent one at a time", "[device
     CHECK(slots.free_count() == 4);
 }
 
-TEST_CASE("who waits for a slot gets one in the order of the calls", "[device]") {
+TEST_CASE("waits for a slot are served in the order of the calls", "[device]") {
     asio::io_context io;
     slot_pool slots{io, domain_of(io), {.slots = 1}};
     slot_lease held = slots.try_acquire();
@@ -320,7 +320,9 @@ TEST_CASE("a pool gives slices of its own memory only, for each of its domains",
     pool.deallocate(memory, 100, 64);
 }
 
-TEST_CASE("a pool never registers more than its bound, and says when it is reached", "[device]") {
+TEST_CASE(
+    "a pool never registers more than its bound, and reports when it is reached", "[device]"
+) {
     asio::io_context io;
     constexpr std::size_t chunk = std::size_t{64} << 10;
     memory_pool pool{domain_of(io), {.bytes_max = 3 * chunk, .chunk_bytes = chunk}};

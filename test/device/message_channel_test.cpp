@@ -362,7 +362,7 @@ TEST_CASE("a large message that is cancelled is taken back before its memory is 
     });
 }
 
-TEST_CASE("messages before the end are delivered, and then both sides know", "[device]") {
+TEST_CASE("messages before the end are delivered, and then both sides finish", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         ends e{io};
@@ -397,7 +397,7 @@ TEST_CASE("messages before the end are delivered, and then both sides know", "[d
     });
 }
 
-TEST_CASE("a peer that leaves early is told with what was not acknowledged", "[device]") {
+TEST_CASE("every unacknowledged send reports a peer that leaves early", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         ends e{io};

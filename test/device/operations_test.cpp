@@ -126,7 +126,7 @@ TEST_CASE("a message is gathered from slices and scattered to slices", "[device]
     });
 }
 
-TEST_CASE("a write that has to be cut tells the peer once, when all is there", "[device]") {
+TEST_CASE("a split write with immediate completes one receive, after all its bytes", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
@@ -368,7 +368,7 @@ TEST_CASE("functions posted to a polling thread run, however many completions ar
     });
 }
 
-TEST_CASE("a batch with something wrong in it posts nothing", "[device]") {
+TEST_CASE("a batch with an invalid request posts nothing", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
@@ -449,7 +449,7 @@ TEST_CASE(
     });
 }
 
-TEST_CASE("work without a handler is signaled only now and then, and never stalls", "[device]") {
+TEST_CASE("work without a handler is signaled once per half queue, and never stalls", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         connection_options options;
@@ -558,7 +558,9 @@ TEST_CASE("a hundred thousand operations go through a queue of eight, in order",
     });
 }
 
-TEST_CASE("a thousand immediates arrive, each once and in order, whoever is slower", "[device]") {
+TEST_CASE(
+    "a thousand immediates arrive, each once and in order, whichever side is slower", "[device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         connection_options options;
@@ -602,7 +604,7 @@ TEST_CASE("a thousand immediates arrive, each once and in order, whoever is slow
     });
 }
 
-TEST_CASE("what handlers start in one round goes out with one doorbell", "[device]") {
+TEST_CASE("operations that handlers start in one round are posted with one doorbell", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
@@ -710,7 +712,7 @@ TEST_CASE(
     });
 }
 
-TEST_CASE("a fenced write sends what the read before it brought", "[device]") {
+TEST_CASE("a fenced write sends the result of the read before it", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);

@@ -91,7 +91,7 @@ TEST_CASE("two sides that exchange their addresses over a TCP socket are connect
     });
 }
 
-TEST_CASE("what cannot be prepared or established says so", "[device]") {
+TEST_CASE("prepare() and establish() report their errors", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         error_code ec;
@@ -120,7 +120,7 @@ TEST_CASE("what cannot be prepared or established says so", "[device]") {
 }
 
 TEST_CASE(
-    "an InfiniBand address on a device that does not go by such is refused by name", "[device]"
+    "an InfiniBand address on another device is refused with address_family_unsupported", "[device]"
 ) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

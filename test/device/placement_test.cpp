@@ -76,7 +76,7 @@ TEST_CASE("without the connection manager each side marks its own packets", "[de
     io.run();
 }
 
-TEST_CASE("the connection manager takes no flow label, and nobody takes a long one", "[device]") {
+TEST_CASE("a flow label is refused with the connection manager, a long one always", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         connection_options o;

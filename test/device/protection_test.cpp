@@ -170,7 +170,7 @@ TEST_CASE("the rights of a connection can be cut to less than its keys allow", "
     });
 }
 
-TEST_CASE("a server that is full says so, and has room again when one has gone", "[device]") {
+TEST_CASE("a full server rejects a client, and has room when another has left", "[device]") {
     asio::io_context io;
     bool const per_address = GENERATE(false, true);
     run(io, [&]() -> asio::awaitable<void> {

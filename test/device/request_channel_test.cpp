@@ -737,7 +737,7 @@ TEST_CASE("a channel can be connected after a greeting that is too long", "[devi
     });
 }
 
-TEST_CASE("a handler whose context is gone holds up no other request", "[device]") {
+TEST_CASE("a handler whose context is destroyed delays no other request", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         ends e{io};
@@ -867,7 +867,7 @@ TEST_CASE("a peer that ends before it has answered ends its channel", "[device]"
     });
 }
 
-TEST_CASE("a peer that keeps a large body when it is to let go of it loses the channel") {
+TEST_CASE("a peer that keeps a withdrawn large body loses the channel") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         hostile e{io};

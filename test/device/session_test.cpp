@@ -166,7 +166,7 @@ TEST_CASE("a peer that leaves early is not mistaken for one that finished", "[de
     });
 }
 
-TEST_CASE("a peer that falls silent is met by the deadline of each step", "[device]") {
+TEST_CASE("a silent peer ends each step at its deadline", "[device]") {
     asio::io_context io;
     auto const what = GENERATE(0, 1, 2);
     run(io, [&]() -> asio::awaitable<void> {

@@ -27,7 +27,7 @@ connection_options sharing(shared_receive_queue const& queue) {
 }  // namespace
 
 TEST_CASE(
-    "many connections take their receives from one queue, and each message says whose it is",
+    "many connections take their receives from one queue, and each message identifies its own",
     "[device]"
 ) {
     asio::io_context io;
@@ -195,7 +195,7 @@ TEST_CASE("a connection that breaks takes no other's receives with it", "[device
 }
 
 TEST_CASE(
-    "handlers of a shared queue run where it was told, without a hop on a shared poller", "[device]"
+    "handlers of a shared queue run on its executor, without a hop on a shared poller", "[device]"
 ) {
     asio::io_context io;
     auto const on_poller = GENERATE(true, false);

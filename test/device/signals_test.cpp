@@ -18,7 +18,7 @@ std::string const steps[] = {
 
 }  // namespace
 
-TEST_CASE("told to end, a server lets running exchanges finish and exits with 0", "[demo]") {
+TEST_CASE("after a signal a server lets running exchanges finish and exits with 0", "[demo]") {
     auto const signal = GENERATE(SIGTERM, SIGINT);
     {
         server idle{{"write"}};
@@ -43,7 +43,7 @@ TEST_CASE("told to end, a server lets running exchanges finish and exits with 0"
     CHECK(s.process.wait() == done);
 }
 
-TEST_CASE("told to end, a server waits for an exchange that hangs, and exits with 4", "[demo]") {
+TEST_CASE("after a signal a server waits for an exchange that hangs, and exits with 4", "[demo]") {
     auto const signal = GENERATE(SIGTERM, SIGINT);
     for (std::string const& step : steps) {
         INFO(step);
@@ -61,7 +61,7 @@ TEST_CASE("told to end, a server waits for an exchange that hangs, and exits wit
 }
 
 TEST_CASE(
-    "told to end twice, a server cuts off an exchange that hangs at once, and exits with 4",
+    "after a second signal a server disconnects an exchange that hangs at once, and exits with 4",
     "[demo]"
 ) {
     auto const first = GENERATE(SIGTERM, SIGINT);
@@ -86,7 +86,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("told to end, a server does not count clients that are killed as complete", "[demo]") {
+TEST_CASE("after a signal a server does not count killed clients as complete", "[demo]") {
     server s{{"write"}};
     std::vector<std::unique_ptr<child_process>> clients;
     for (int i = 0; i < 3; ++i) {

@@ -157,7 +157,8 @@ TEST_CASE("atomics return the previous value, and refuse what cannot work", "[de
 }
 
 TEST_CASE(
-    "what is out of range or not granted is refused without harm to the connection", "[device]"
+    "an operation out of range or without the right is refused, and the connection stays open",
+    "[device]"
 ) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -182,7 +183,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "taking what the peer's device does not grant breaks this connection and no other", "[device]"
+    "an access that the peer's device rejects ends this connection and no other", "[device]"
 ) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -427,7 +428,7 @@ TEST_CASE(
     });
 }
 
-TEST_CASE("a peer that posts no receive is met by the configured delay and count", "[device]") {
+TEST_CASE("a send without a receive fails after the configured RNR delay and count", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         // Each side's retry count applies to its peer.
@@ -443,7 +444,8 @@ TEST_CASE("a peer that posts no receive is met by the configured delay and count
 }
 
 TEST_CASE(
-    "a message longer than the receive breaks the connection on both sides, and says so", "[device]"
+    "a message longer than the receive ends the connection on both sides, with the reason",
+    "[device]"
 ) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

@@ -42,7 +42,7 @@ asio::awaitable<exposing> make(asio::io_context& io) { co_return exposing{co_awa
 
 }  // namespace
 
-TEST_CASE("a window opens a range to the peer, and an invalidated key opens nothing", "[device]") {
+TEST_CASE("a window gives the peer access to a range until its key is invalidated", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         exposing e = co_await make(io);
@@ -93,7 +93,7 @@ TEST_CASE("a window grants no more rights than it was bound with", "[device]") {
     });
 }
 
-TEST_CASE("each binding of a window has a key of its own, and old ones open nothing", "[device]") {
+TEST_CASE("each binding of a window has a key of its own, and old keys are invalid", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         exposing e = co_await make(io);
@@ -189,7 +189,7 @@ TEST_CASE("a key may be sent without waiting for its binding", "[device]") {
     });
 }
 
-TEST_CASE("what cannot be bound is refused before posting, and harms nothing", "[device]") {
+TEST_CASE("an invalid binding is refused before posting, and harms nothing", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         exposing e = co_await make(io);
@@ -235,7 +235,7 @@ TEST_CASE("what cannot be bound is refused before posting, and harms nothing", "
     });
 }
 
-TEST_CASE("a window that is destroyed, or moved over, closes what it had opened", "[device]") {
+TEST_CASE("a window that is destroyed or assigned to invalidates its key", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         exposing e = co_await make(io);
@@ -360,7 +360,7 @@ TEST_CASE("a lease that is dropped while its window is bound leaves no key valid
     });
 }
 
-TEST_CASE("an invalidation that overtakes the binding's completion is not forgotten", "[device]") {
+TEST_CASE("an invalidation that overtakes the binding's completion is not lost", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         exposing e = co_await make(io);

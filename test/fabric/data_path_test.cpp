@@ -53,7 +53,7 @@ TEST_CASE("small sends and writes go inline, others quietly do not", "[fabric]")
     });
 }
 
-TEST_CASE("what is longer than the device's messages goes out in pieces", "[fabric]") {
+TEST_CASE("an operation longer than the device's messages is split", "[fabric]") {
     // The devices enforce this limit.
     world w{two_devices([](fabric::device_options& d) { d.message_bytes_max = 4096; })};
     asio::io_context io;
@@ -82,7 +82,7 @@ TEST_CASE("what is longer than the device's messages goes out in pieces", "[fabr
     });
 }
 
-TEST_CASE("what a full device does not take waits, in order, and is not lost", "[fabric]") {
+TEST_CASE("work that a full device rejects waits, in order, and is not lost", "[fabric]") {
     std::size_t const size = GENERATE(1U, 20U);
     world w;
     asio::io_context io;
@@ -232,7 +232,7 @@ TEST_CASE(
     CHECK(is_clean(w));
 }
 
-TEST_CASE("a send with invalidate takes the key away, and the receiver is told", "[fabric]") {
+TEST_CASE("a send with invalidate invalidates the key, and the receive reports it", "[fabric]") {
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
@@ -325,7 +325,7 @@ TEST_CASE("a SoftRoCE send queue that lost work is kicked, even if it is full", 
     });
 }
 
-TEST_CASE("without a stall timeout nothing is given up", "[fabric]") {
+TEST_CASE("without a stall timeout no connection is reported as stalled", "[fabric]") {
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {

@@ -203,11 +203,7 @@ TEST_CASE("a world waits until polling threads have destroyed their objects", "[
     }
 }
 
-TEST_CASE(
-    "an idle connection notices by keepalive that its peer has no power, in the time that was "
-    "promised",
-    "[fabric]"
-) {
+TEST_CASE("a keepalive detects a peer without power within worst_case_detection()", "[fabric]") {
     world w;
     asio::io_context io;
     bool const asks = GENERATE(true, false);
@@ -268,8 +264,7 @@ TEST_CASE("keepalives keep out of the way of work, and of a full queue", "[fabri
 }
 
 TEST_CASE(
-    "a session with keepalive finishes in order, however long the other side takes to say that it "
-    "is done",
+    "a session with keepalive finishes in order, however late the other side sends MSG_DONE",
     "[fabric]"
 ) {
     world w;
@@ -352,7 +347,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("an acceptor whose device is removed says so, once, and is closed", "[fabric]") {
+TEST_CASE("an acceptor whose device is removed reports that once, and is closed", "[fabric]") {
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {

@@ -50,7 +50,7 @@ struct memory_pair {
 
 // --- the network ---------------------------------------------------------------------------------
 
-TEST_CASE("packets that are lost are sent again, and nobody notices", "[fabric]") {
+TEST_CASE("lost packets are retransmitted without an effect on the programs", "[fabric]") {
     world w;
     asio::io_context io;
     unsigned const percent = GENERATE(1U, 3U, 5U);
@@ -88,7 +88,7 @@ TEST_CASE("packets that are lost are sent again, and nobody notices", "[fabric]"
     CHECK((lost == 0 || again > 0));
 }
 
-TEST_CASE("packets that come twice, or late, change nothing", "[fabric]") {
+TEST_CASE("duplicate and late packets have no effect", "[fabric]") {
     world w;
     asio::io_context io;
     auto const what = GENERATE(packet_fate::kind::duplicate, packet_fate::kind::delay);
@@ -116,7 +116,7 @@ TEST_CASE("packets that come twice, or late, change nothing", "[fabric]") {
     });
 }
 
-TEST_CASE("a path that is cut is noticed after the retries that were asked for", "[fabric]") {
+TEST_CASE("a cut path is detected after the configured retries", "[fabric]") {
     world w;
     asio::io_context io;
     enum class cut { packets, port, power };
@@ -174,7 +174,7 @@ TEST_CASE("a link that comes back in time costs time only", "[fabric]") {
 
 // --- work and queues -----------------------------------------------------------------------------
 
-TEST_CASE("a failed request is told with its status, and what follows is flushed", "[fabric]") {
+TEST_CASE("a failed work request reports its status, and later ones are flushed", "[fabric]") {
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
@@ -202,8 +202,7 @@ TEST_CASE("a failed request is told with its status, and what follows is flushed
 }
 
 TEST_CASE(
-    "a device that flushes late is waited for, and one that never does is met by the deadline",
-    "[fabric]"
+    "a connection waits for a late flush, and ends at the drain deadline without one", "[fabric]"
 ) {
     world w;
     asio::io_context io;
@@ -285,7 +284,7 @@ TEST_CASE("an overrun completion queue ends the connections that use it", "[fabr
 
 // --- the connection manager ----------------------------------------------------------------------
 
-TEST_CASE("an event that is lost is met by its step's deadline", "[fabric]") {
+TEST_CASE("a lost event ends its step at the deadline", "[fabric]") {
     world w;
     asio::io_context io;
     int const lost =
@@ -333,7 +332,7 @@ TEST_CASE("keepalives asked for while connecting leave the deadline alone", "[fa
     CHECK(is_clean(w));
 }
 
-TEST_CASE("an accepting side whose peer never confirms is met by the deadline", "[fabric]") {
+TEST_CASE("an accept that the peer never confirms fails at the deadline", "[fabric]") {
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
@@ -382,7 +381,7 @@ TEST_CASE(
     CHECK(is_clean(w));
 }
 
-TEST_CASE("a request that the network rejects says why", "[fabric]") {
+TEST_CASE("a request that the network rejects has the reason", "[fabric]") {
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
@@ -397,9 +396,7 @@ TEST_CASE("a request that the network rejects says why", "[fabric]") {
 
 // --- peers and devices ---------------------------------------------------------------------------
 
-TEST_CASE(
-    "a peer whose program is killed is noticed at once, in the middle of anything", "[fabric]"
-) {
+TEST_CASE("the end of the peer's program is detected at once, during any operation", "[fabric]") {
     world w;
     asio::io_context io;
     auto const after = GENERATE(0us, 3us, 10us, 50us, 200us, 1000us);
@@ -440,7 +437,7 @@ TEST_CASE("a device that is pulled out ends its connections with that reason", "
     CHECK(is_clean(w));
 }
 
-TEST_CASE("a machine without power answers nothing, not even a goodbye", "[fabric]") {
+TEST_CASE("a machine without power acknowledges nothing and sends no disconnect", "[fabric]") {
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
@@ -565,9 +562,7 @@ TEST_CASE("an idle hour takes no time, and timers expire in their order", "[fabr
     CHECK(std::chrono::system_clock::now() - wall < 1h);
 }
 
-TEST_CASE(
-    "a program that waits for what never comes is told apart from one that has ended", "[fabric]"
-) {
+TEST_CASE("run() distinguishes a program that waits for ever from one that has ended", "[fabric]") {
     world w;
     asio::io_context io;
     acceptor a{io, {"10.0.0.1", 0}};

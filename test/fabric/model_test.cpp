@@ -166,7 +166,7 @@ TEST_CASE("an id leaves from where it is bound", "[model]") {
     CHECK(ntohs(rdma_get_src_port(m.client.id.get())) == 5555);
 }
 
-TEST_CASE("a killed program listens nowhere", "[model]") {
+TEST_CASE("a killed program no longer listens", "[model]") {
     meeting m;
     m.resolve();
     the_world().kill_program("fab0");

@@ -66,7 +66,7 @@ TEST_CASE("connections are spread over the device's completion vectors", "[fabri
     });
 }
 
-TEST_CASE("a device without memory windows says so", "[fabric]") {
+TEST_CASE("a device without memory windows reports windows_unsupported", "[fabric]") {
     world w{two_devices([](fabric::device_options& d) { d.has_memory_windows = false; })};
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
@@ -118,7 +118,7 @@ TEST_CASE("memory of a file descriptor is registered by any addresses", "[fabric
     CHECK(is_clean(w));
 }
 
-TEST_CASE("a device that cannot register a dmabuf says so", "[fabric]") {
+TEST_CASE("a device without dmabufs reports dmabuf_unsupported", "[fabric]") {
     world w{two_devices([](fabric::device_options& d) { d.has_dmabuf = false; })};
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {

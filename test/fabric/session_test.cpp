@@ -150,7 +150,7 @@ void check_end(ending const& survivor) {
 }  // namespace
 
 TEST_CASE(
-    "whichever side dies, at whatever event, the other ends in time and does not call it success",
+    "whichever side dies, at whatever event, the other ends in time and reports no success",
     "[fabric]"
 ) {
     std::uint64_t const seed = seeds(1).front();

@@ -98,7 +98,9 @@ TEST_CASE("a peer's text is printed in one line of printable characters", "[host
     CHECK(s.process.output().find("bytes more)") != std::string::npos);
 }
 
-TEST_CASE("a client that spoils the free lock and leaves locks nobody out", "[hostile]") {
+TEST_CASE(
+    "a client that overwrites the free lock and leaves locks out no other client", "[hostile]"
+) {
     server s{{"atomic"}};
     bool const stays = GENERATE(false, true);
     std::unique_ptr<hostile::peer> peer = visit(s, atomic_mode);
@@ -144,7 +146,7 @@ TEST_CASE("a client that posts no receives is dropped within the timeout", "[hos
     CHECK(s.process.wait() == deadline_passed);
 }
 
-TEST_CASE("what a hostile server does has the exit code of a broken protocol", "[hostile]") {
+TEST_CASE("a client of a hostile server exits with the code of a broken protocol", "[hostile]") {
     hostile::peer fake;
     std::uint16_t const port = fake.listen();
     child_process client{command(
@@ -314,8 +316,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "rdma-bench's server drops a silent client, and tells others meanwhile that it is busy",
-    "[hostile]"
+    "rdma-bench's server drops a silent client, and rejects others as busy meanwhile", "[hostile]"
 ) {
     bench_server s;
     std::unique_ptr<hostile::peer> silent = s.visit();

@@ -104,10 +104,7 @@ TEST_CASE(
     CHECK(s.wait().has_value());
 }
 
-TEST_CASE(
-    "a server that is told to take more clients than it has descriptors for goes on all the same",
-    "[hostile]"
-) {
+TEST_CASE("a server with a limit of clients above its descriptors keeps running", "[hostile]") {
     child_process s =
         limited("-n 40", "rdma-server", {"write", "--timeout", "2s", "--max-clients", "0"});
     std::string const port = port_of(s);
@@ -123,7 +120,7 @@ TEST_CASE(
     CHECK(s.wait().has_value());
 }
 
-TEST_CASE("a client with too few descriptors says so", "[hostile]") {
+TEST_CASE("a client with too few descriptors prints the limit", "[hostile]") {
     server s{{"write"}};
     for (std::string const count : {"6", "7", "8", "9", "10", "11", "12"}) {
         child_process c =
@@ -141,7 +138,7 @@ TEST_CASE("a client with too few descriptors says so", "[hostile]") {
 }
 
 TEST_CASE(
-    "a server with too few descriptors says so instead of refusing everybody in silence",
+    "a server with too few descriptors prints that instead of refusing all clients silently",
     "[hostile]"
 ) {
     for (std::string const count : {"8", "9", "10", "11", "12", "13", "14", "16", "20"}) {
@@ -195,7 +192,7 @@ TEST_CASE(
     s.must_serve("write");
 }
 
-TEST_CASE("a program that may start no thread says so", "[hostile]") {
+TEST_CASE("a server that may start no thread prints the limit", "[hostile]") {
     child_process s = limited("-u 1", "rdma-server", {"write", "--timeout", "2s"}, true);
     std::string const port = port_of(s);
     CHECK(exchange(port) != done);

@@ -192,8 +192,7 @@ TEST_CASE("an answer that breaks the wire format is a protocol error", "[hostile
 }
 
 TEST_CASE(
-    "MSG_DONE that overtakes the end of the handshake takes the peer's rights away all the same",
-    "[hostile]"
+    "MSG_DONE that overtakes the end of the handshake still revokes the peer's rights", "[hostile]"
 ) {
     running_context context;
     acceptor a{context.io, {device_address(), 0}};
@@ -228,7 +227,7 @@ TEST_CASE(
     a.close();
 }
 
-TEST_CASE("a peer that uses a wrong key is named as the cause where it happened", "[hostile]") {
+TEST_CASE("a wrong key of the peer is reported on the side of the memory", "[hostile]") {
     running_context context;
     acceptor a{context.io, {device_address(), 0}};
     bool const has_receive = GENERATE(true, false);
@@ -303,7 +302,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "messages that lie about counts, lengths and regions end their own session only", "[hostile]"
+    "messages with false counts, lengths and regions end their own session only", "[hostile]"
 ) {
     running_context context;
     acceptor a{context.io, {device_address(), 0}};

@@ -57,8 +57,7 @@ TEST_CASE("connecting into a black hole ends with the deadline", "[hosts]") {
 }
 
 TEST_CASE(
-    "a path that loses, doubles, delays and reorders packets carries everything all the same",
-    "[hosts]"
+    "all data arrives over a path that loses, duplicates, delays and reorders packets", "[hosts]"
 ) {
     auto const what = GENERATE(
         std::string{"loss 2%"},
@@ -104,10 +103,7 @@ TEST_CASE(
     });
 }
 
-TEST_CASE(
-    "when nothing passes any more both idle ends notice within the time that was promised",
-    "[hosts]"
-) {
+TEST_CASE("two idle ends detect a cut path within worst_case_detection()", "[hosts]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         connection_options options;
@@ -236,7 +232,7 @@ TEST_CASE("a storm of three hundred clients, thirty at a time, is served to the 
     CHECK(connection::leaked_count() == leaked);
 }
 
-TEST_CASE("a client whose server falls into a black hole ends with its code", "[hosts]") {
+TEST_CASE("a client whose server becomes unreachable exits at the deadline", "[hosts]") {
     auto const beside = std::filesystem::read_symlink("/proc/self/exe").parent_path();
     child_process server{
         {beside / "rdma-server", "write", "--bind", "10.0.1.1", "--hold-at", "connected"}};

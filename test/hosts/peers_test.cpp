@@ -53,7 +53,7 @@ asio::awaitable<stream> accept_stream(acceptor& a) {
 }  // namespace
 
 TEST_CASE(
-    "a client that is stopped at any step holds nobody up, and is named when it is killed",
+    "a client that is stopped at any step delays no other, and is reported when it is killed",
     "[hosts]"
 ) {
     auto const step = GENERATE(
@@ -88,7 +88,7 @@ TEST_CASE(
     CHECK(server.wait() == 0);
 }
 
-TEST_CASE("a client that is stopped and set going again, wherever it was, finishes", "[hosts]") {
+TEST_CASE("a client that is stopped and continued at any step finishes", "[hosts]") {
     auto const after = GENERATE(
         as<std::string>{},
         "address resolved.",
@@ -110,8 +110,7 @@ TEST_CASE("a client that is stopped and set going again, wherever it was, finish
 }
 
 TEST_CASE(
-    "a server that is stopped for a while in the middle is waited for, one that stays so meets the "
-    "deadline",
+    "a client waits for a server that is stopped for a while, and fails at the deadline otherwise",
     "[hosts]"
 ) {
     bool const comes_back = GENERATE(true, false);
@@ -146,8 +145,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a stream of writes goes on after its writer was stopped, and its end is named when the writer "
-    "is killed",
+    "a stream of writes goes on after its writer was stopped, and its end is reported when the "
+    "writer is killed",
     "[hosts]"
 ) {
     asio::io_context io;
@@ -200,8 +199,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a port that goes down ends idle connections on both sides of the cable at once, and says so",
-    "[hosts]"
+    "a port that goes down ends idle connections on both sides of the cable at once", "[hosts]"
 ) {
     child_process server{
         {beside("rdma-server"), "write", "--bind", "10.0.1.1", "--timeout", "60s"}};

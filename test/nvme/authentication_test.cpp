@@ -340,7 +340,7 @@ TEST_CASE("nvme: a host authenticates again while it goes on", "[device][nvme]")
     });
 }
 
-TEST_CASE("nvme: a host with another secret is told, and disconnected", "[device][nvme]") {
+TEST_CASE("nvme: a host with a wrong secret is rejected, and disconnected", "[device][nvme]") {
     auto const group = GENERATE(std::uint8_t{0}, std::uint8_t{1});
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

@@ -96,7 +96,7 @@ command event_request(std::uint16_t id) {
 
 }  // namespace
 
-TEST_CASE("nvme: properties tell what the controller can, and enable it", "[nvme]") {
+TEST_CASE("nvme: properties report the controller's capabilities, and enable it", "[nvme]") {
     host h{disks({1})};
     std::uint64_t const capabilities = h.property(0, true);
     CHECK((capabilities & 0xffff) == 127);  // queue entries, 0-based
@@ -188,7 +188,7 @@ TEST_CASE("nvme: the error log keeps the newest errors, and counts all of them",
     CHECK(h.word(176) == 71);
 }
 
-TEST_CASE("nvme: a change of namespaces is told once until its log is read", "[nvme]") {
+TEST_CASE("nvme: a change of namespaces raises one event until its log is read", "[nvme]") {
     host h{disks({1, 2})};
     h.enable();
     command wants = of(opcode::set_features);
@@ -245,7 +245,7 @@ TEST_CASE("nvme: features are set and read", "[nvme]") {
     CHECK(h.must(of(0x55)).code == status::invalid_opcode);
 }
 
-TEST_CASE("nvme: a subsystem refuses names and namespaces that make no sense", "[nvme]") {
+TEST_CASE("nvme: a subsystem refuses invalid names and namespaces", "[nvme]") {
     auto const make = [](auto change) {
         nvme::subsystem_options o;
         o.nqn = nqn;

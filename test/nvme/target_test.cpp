@@ -250,9 +250,7 @@ TEST_CASE(
     });
 }
 
-TEST_CASE(
-    "nvme: commands that make no sense get a status, and the queue goes on", "[device][nvme]"
-) {
+TEST_CASE("nvme: invalid commands get an error status, and the queue goes on", "[device][nvme]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         serving_target s{io};
@@ -326,9 +324,7 @@ TEST_CASE(
     });
 }
 
-TEST_CASE(
-    "nvme: connection requests that make no sense are rejected with the reason", "[device][nvme]"
-) {
+TEST_CASE("nvme: invalid connection requests are rejected with the reason", "[device][nvme]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         serving_target s{io};

@@ -91,7 +91,7 @@ TEST_CASE("histograms that are added up tell the same as one that recorded all",
     CHECK(a.total() == 0);
 }
 
-TEST_CASE("a percentile distribution ends with all of it", "[bench]") {
+TEST_CASE("a percentile distribution ends with all values", "[bench]") {
     histogram h;
     for (int i = 1; i <= 100; ++i) h.record(std::chrono::microseconds{i});
     std::ostringstream out;
@@ -128,7 +128,7 @@ TEST_CASE("sizes are one, a list, or powers of two", "[bench]") {
     }
 }
 
-TEST_CASE("a plan travels as JSON, and one that cannot be carried out says why", "[bench]") {
+TEST_CASE("a plan is sent as JSON, and one that cannot be executed has the reason", "[bench]") {
     plan p;
     p.what = operation::compare_swap;
     p.sizes_bytes = {8};
@@ -197,7 +197,7 @@ TEST_CASE("contents follow from the seed and the slot, and a changed bit shows",
     }
 }
 
-TEST_CASE("pages are as aligned as asked, and no better", "[bench]") {
+TEST_CASE("pages are aligned as requested, and no better", "[bench]") {
     for (std::uint64_t alignment = 1; alignment <= (1 << 22); alignment *= 2) {
         pages const p{100'000, page_kind::small, alignment};
         auto const address = reinterpret_cast<std::uintptr_t>(p.bytes().data());
@@ -253,7 +253,7 @@ TEST_CASE("a greeting must expose what the plan needs", "[bench]") {
     CHECK_NOTHROW(greets(0, 0, access_flags::local_read));
 }
 
-TEST_CASE("what the other side of rdma-bench says is checked before it is believed", "[bench]") {
+TEST_CASE("messages of the other side of rdma-bench are validated before use", "[bench]") {
     plan p;
     p.sizes_bytes = {8, 4096};
     p.connections = 3;

@@ -103,7 +103,7 @@ TEST_CASE("help exits with 0 and documents the exit codes", "[cli]") {
     }
 }
 
-TEST_CASE("every error leads to the exit code that the help promises", "[cli]") {
+TEST_CASE("every error has the exit code that the help documents", "[cli]") {
     using demo::exit_code;
     using rcverbs::cm_errc;
     using rcverbs::errc;
@@ -147,7 +147,7 @@ TEST_CASE("every error leads to the exit code that the help promises", "[cli]") 
     }
 }
 
-TEST_CASE("the doctor fails where no RDMA connection worked, and says why", "[cli]") {
+TEST_CASE("the doctor fails if no RDMA connection worked, and prints the reason", "[cli]") {
     // An address reserved for documentation, which no machine has.
     outcome const o = run({"rdma-doctor", "--address", "198.51.100.7", "--timeout", "500ms"});
     CHECK(o.status == 1);

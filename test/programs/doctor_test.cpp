@@ -167,12 +167,12 @@ TEST_CASE("the doctor reads devices, ports and addresses of the kernel's files",
     for (ranked_gid const& r : best) CHECK_FALSE(r.reason.empty());
 }
 
-TEST_CASE("the doctor finds nothing on a machine where all is there", "[doctor]") {
+TEST_CASE("the doctor finds no problem on a complete machine", "[doctor]") {
     CHECK(commands(healthy()).empty());
     CHECK(addresses_to_try(healthy()) == std::vector<std::string>{"10.0.0.1", "fd00::1"});
 }
 
-TEST_CASE("for each thing that is missing the doctor names the command that mends it", "[doctor]") {
+TEST_CASE("for each missing part the doctor prints the command that repairs it", "[doctor]") {
     machine m = healthy();
     SECTION("no device, SoftRoCE not loaded") {
         m.devices.clear();

@@ -32,7 +32,7 @@ TEST_CASE("a message comes back as it was written, bounded by its region", "[mes
     CHECK(read_frame(region).text == "hello");
 }
 
-TEST_CASE("every damaged byte of a message is noticed", "[message_frame]") {
+TEST_CASE("every damaged byte of a message is detected", "[message_frame]") {
     std::vector<std::byte> const whole = framed(256, "hello");
     for (std::size_t i = 0; i < whole.size(); ++i) {
         std::vector<std::byte> damaged = whole;

@@ -560,7 +560,7 @@ TEST_CASE("a connection that could not be opened has failed, and was never open"
     CHECK(life.refusal_code() == why);
 }
 
-TEST_CASE("a device that keeps the queue pair is worse than whatever ended it", "[machines]") {
+TEST_CASE("a queue pair that cannot be destroyed outweighs every other reason", "[machines]") {
     using h = happening;
     lifecycle const life = open_and({{h::close}, {h::drained}, {h::kept}});
     CHECK(life.reason() == close_reason::transport_error);

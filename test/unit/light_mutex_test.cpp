@@ -26,7 +26,7 @@ TEST_CASE("a light mutex lets one in at a time", "[light_mutex]") {
     CHECK(count == 80'000);
 }
 
-TEST_CASE("who finds a light mutex taken sleeps until it is free", "[light_mutex]") {
+TEST_CASE("a thread that finds a light mutex locked sleeps until it is unlocked", "[light_mutex]") {
     light_mutex mutex;
     std::atomic<int> inside{0};
     mutex.lock();

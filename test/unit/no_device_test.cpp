@@ -144,7 +144,7 @@ TEST_CASE(
     CHECK_FALSE(called);
 }
 
-TEST_CASE("what waits in a sequence goes with the context that would have run it", "[no_device]") {
+TEST_CASE("functions that wait in a sequence are destroyed with its context", "[no_device]") {
     auto const token = std::make_shared<int>();
     bool called = false;
     auto const fill = [&](asio::any_io_executor const& executor) {
@@ -242,7 +242,7 @@ TEST_CASE("threads of ended connections are joined while the program goes on", "
 }
 
 TEST_CASE(
-    "what waits on a polling thread for an io_context is destroyed uncalled with that io_context",
+    "handlers that wait on a polling thread for an io_context are destroyed with it, uncalled",
     "[no_device]"
 ) {
     poller const thread;

@@ -225,7 +225,8 @@ TEST_CASE("handlers that do not fit into one parcel take several, in order", "[o
 }
 
 TEST_CASE(
-    "a handler that throws where it has travelled leaves the others to be called", "[operation]"
+    "a handler that throws on another executor does not prevent the calls of the others",
+    "[operation]"
 ) {
     asio::io_context io;
     asio::io_context other;

@@ -36,7 +36,7 @@ error_code code_of(std::function<void()> const& f) {
 
 }  // namespace
 
-TEST_CASE("an endpoint prints as people write it", "[values]") {
+TEST_CASE("an endpoint prints in the usual notation", "[values]") {
     CHECK(endpoint{"192.168.0.1", 7471}.to_string() == "192.168.0.1:7471");
     CHECK(endpoint{"fd00::1", 1}.to_string() == "[fd00::1]:1");
     CHECK(endpoint{}.to_string() == "0.0.0.0:0");
@@ -128,7 +128,7 @@ TEST_CASE("a remote region travels as the bytes that are documented", "[values]"
     CHECK(ec == errc::malformed_message);
 }
 
-TEST_CASE("codes are equal to what they mean to others", "[values]") {
+TEST_CASE("codes equal the conditions of boost::system::errc", "[values]") {
     namespace means = boost::system::errc;
     CHECK(error_code{errc::timed_out} == means::timed_out);
     CHECK(error_code{errc::stalled} == means::timed_out);
@@ -249,7 +249,7 @@ TEST_CASE("a failure names step, address, cause, remedy and number", "[values]")
     );
 }
 
-TEST_CASE("every family of C calls says its errno", "[values]") {
+TEST_CASE("every family of C calls reports its errno", "[values]") {
     errno = ENOMEM;
     CHECK(verbs::from_pointer(nullptr) == boost::system::errc::not_enough_memory);
     CHECK_FALSE(verbs::from_pointer(&errno));
@@ -367,7 +367,7 @@ TEST_CASE("a refused option is named, with its value and its range", "[values]")
     );
 }
 
-TEST_CASE("every error says what happened and what to do", "[values]") {
+TEST_CASE("every error has a description and a remedy", "[values]") {
     int found = 0;
     for (int value = 1; value < 2000; ++value) {
         for (auto const& ec :
@@ -428,7 +428,7 @@ TEST_CASE("a failure names events, statuses and errno values", "[values]") {
     CHECK(text.ends_with("[system 12 ENOMEM]"));
 }
 
-TEST_CASE("what may help is tried again, and what cannot is not", "[values]") {
+TEST_CASE("errors of a peer or path that may recover are transient, others are not", "[values]") {
     for (error_code const ec :
          {error_code{errc::timed_out},
           error_code{errc::peer_busy},

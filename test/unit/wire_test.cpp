@@ -82,7 +82,7 @@ hello session_hello() {
 
 }  // namespace
 
-TEST_CASE("a request is judged by version, then by its format, then by mode", "[wire]") {
+TEST_CASE("a request is checked by version, then by format, then by mode", "[wire]") {
     hello const ours = session_hello();
     CHECK(judge_request(ours, ours) == verdict::welcome);
     hello theirs = ours;
@@ -164,7 +164,7 @@ TEST_CASE("decoding undoes encoding, from no region to as many as there may be",
     }
 }
 
-TEST_CASE("what does not fit into a message is refused", "[wire]") {
+TEST_CASE("encoding refuses too many regions, long names and short buffers", "[wire]") {
     std::vector<std::byte> out(message_bytes_max);
     error_code ec;
     regions_message too_many;

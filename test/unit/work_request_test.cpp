@@ -107,7 +107,7 @@ TEST_CASE("the fields of a work request are where its opcode looks for them", "[
     CHECK(atomic.wr.num_sge == 0);
 }
 
-TEST_CASE("what is longer than a message is cut at the limit", "[work_request]") {
+TEST_CASE("an operation longer than a message is split at the limit", "[work_request]") {
     std::vector<piece> const all =
         build_all(transfer(operation_kind::write_with_immediate, slice(100, 2500)), {1000, 4});
     REQUIRE(all.size() == 3);

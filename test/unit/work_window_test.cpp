@@ -74,7 +74,7 @@ TEST_CASE("a read depth of zero allows no read", "[work_window]") {
     CHECK(w.can_post(true));
 }
 
-TEST_CASE("what could not be posted is taken back, newest first, reads included", "[work_window]") {
+TEST_CASE("unposted requests free their slots, newest first, and the read depth", "[work_window]") {
     work_window<int> w{4, 2};
     w.post(0, false);
     w.post(1, true);
