@@ -33,7 +33,7 @@ enum class access_flags : std::uint32_t {
     /// hosts: read the bytes of a message only after its completion. Ignored where the device or
     /// the kernel does not support it. Source: ibv_reg_mr(3), IBV_ACCESS_RELAXED_ORDERING.
     relaxed_ordering = 32,
-    /// The memory is not pinned: the device asks for pages when it needs them. Fails with
+    /// The memory is not pinned: the device faults pages in when it needs them. Fails with
     /// errc::on_demand_paging_unsupported where the device cannot: see
     /// device_limits::has_on_demand_paging. Source: ibv_reg_mr(3), IBV_ACCESS_ON_DEMAND.
     on_demand = 64,

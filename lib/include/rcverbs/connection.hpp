@@ -117,7 +117,7 @@ struct RCVERBS_EXPORT connection_calls {
 /// A reliable connection to one peer.
 ///
 /// Outstanding operations: one connect or accept, one disconnect, one wait; data operations as many
-/// as the options say.
+/// as the options allow.
 template <class Executor = boost::asio::any_io_executor>
 class basic_connection : public basic_data_operations<Executor> {
     using calls = detail::connection_calls;

@@ -196,7 +196,7 @@ inline error_code make_error_code(cm_errc e) noexcept {
     return {static_cast<int>(e), connection_manager_category()};
 }
 
-/// True if the connection that reported `ec` cannot be used any more and must be made anew.
+/// True if the connection that reported `ec` has ended, and a new one must be made.
 ///
 /// False for errors of a single operation, after which the connection goes on. True for errno and
 /// for operation_aborted, although an operation that was cancelled while it waited has not ended

@@ -1,4 +1,4 @@
-// runs_on.hpp — the argument that says where an object runs: polling, timers, events, handlers.
+// runs_on.hpp — the argument that selects where an object runs: polling, timers, events, handlers.
 //
 //     connection a{io};
 //     connection b{boost::asio::make_strand(pool)};
