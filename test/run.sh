@@ -8,7 +8,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 steps='
 build-release     default  compile the programs, the device tests and the examples, optimised
 build-asan        default  compile the library and the tests without a device with the address and undefined-behaviour sanitizers
-device            default  the device tests, the programs and hostile peers on an RDMA device or in the SoftRoCE virtual machine
+device            default  the device tests on an RDMA device or in the SoftRoCE virtual machine
+programs          default  the programs and hostile peers there
 hosts             default  two devices with a packet path between them: loss, delay, cut links, killed peers
 unit-asan         default  every test that needs no device, with the sanitizers
 checks            default  the programs without a device, documents, style, instruction counts, a program that uses the installed library
@@ -19,7 +20,7 @@ build-tsan        all      compile all tests with the thread sanitizer
 build-asan-device all      compile the device tests with the address and undefined-behaviour sanitizers
 unit-release      all      every test that needs no device, optimised
 unit-tsan         all      the same with the thread sanitizer
-device-smp        all      the device tests on two processors, in plain time
+device-smp        all      the device tests and the programs on two processors, in plain time
 hosts-smp         all      two devices, the same
 slow0-seed1       all      the programs and hostile peers in the steady machine with a processor 16 times faster in its own time
 slow2-seed2       all      the same, 4 times faster, from another start
@@ -203,7 +204,7 @@ run_ctest() {
 # processors, which interleave otherwise, and the host's time.
 machine_of() {
     local options='--memory 4096'
-    case $1 in device | hosts) options+=' --steady' ;; esac
+    case $1 in device | programs | hosts) options+=' --steady' ;; esac
     if [[ $1 =~ ^slow([0-9]+)-seed([0-9]+)$ ]]; then options+=" --steady --slow ${BASH_REMATCH[1]} --seed ${BASH_REMATCH[2]}"; fi
     case $1 in hosts*) options+=' --topology pair' ;; esac
     echo "test/softroce/vm $options --"
@@ -267,7 +268,9 @@ run() {
     unit-release) tests "$name" run_ctest release -L '^unit' -LE package -j 2 ;;
     unit-tsan) tests "$name" run_ctest tsan -L '^unit' -j 2 ;;
     checks) tests "$name" run_ctest release -L 'docs|style|bench|unit-package|unit-programs' -j 2 ;;
-    device | device-smp) tests "$name" device_tests "$name" release cases behaviour programs hostile scripts ;;
+    device) tests "$name" device_tests "$name" release cases behaviour ;;
+    programs) tests "$name" device_tests "$name" release programs hostile scripts ;;
+    device-smp) tests "$name" device_tests "$name" release cases behaviour programs hostile scripts ;;
     slow*) tests "$name" in_machine "$name" test/device/apart.sh release programs hostile ;;
     device-long) tests "$name" device_tests "$name" release long scripts-long ;;
     device-asan) tests "$name" device_tests "$name" asan cases scripts ;;
@@ -293,7 +296,7 @@ for name in $only; do
     unit-asan) need build-asan ;;
     device-asan | programs-asan) need build-asan-device ;;
     unit-tsan | device-tsan | hosts-tsan) need build-tsan ;;
-    headers | tidy | site | unit-release | checks | device | device-smp | device-long | slow* | hosts | hosts-smp | packages | nvme | virtual-machine) need build-release ;;
+    headers | tidy | site | unit-release | checks | device | programs | device-smp | device-long | slow* | hosts | hosts-smp | packages | nvme | virtual-machine) need build-release ;;
     esac
 done
 
@@ -313,18 +316,19 @@ if [ $all = no ]; then export RCVERBS_FABRIC_SEED=${RCVERBS_FABRIC_SEED:-20}; fi
 if [ $all = yes ] || [ -n "$only" ]; then groups='build test check extra'; else groups='build test check'; fi
 # shellcheck disable=SC2086 # a list of names
 step install .ci/install-deps $groups || exit 1
-# The compiler works while the virtual machine waits, so two chains of steps run in parallel.
 run build-release || exit 1
-{
-    run device
-    run hosts
-    run device-smp
-    run hosts-smp
-    run device-long
-    for name in slow0-seed1 slow2-seed2 slow3-seed3 slow5-seed4; do run $name; done
-    run virtual-machine
-    run nvme
-} &
+
+# Two chains of steps run in parallel. A machine uses one processor; whichever chain is free first takes the next step in this list.
+on_machine=(device programs hosts device-smp hosts-smp device-long slow0-seed1 slow2-seed2 slow3-seed3 slow5-seed4 virtual-machine nvme)
+rm -rf "$logs/taken"
+mkdir "$logs/taken"
+take_steps() {
+    local name
+    for name in "${on_machine[@]}"; do
+        if mkdir "$logs/taken/$name" 2>/dev/null; then run "$name"; fi
+    done
+}
+take_steps &
 run build-asan && run unit-asan
 run checks
 run headers
@@ -333,6 +337,8 @@ run site
 run build-tsan && run unit-tsan
 run unit-release
 run build-asan-device
+# A real device belongs to one step at a time.
+if [ -z "$device" ]; then take_steps; fi
 wait
 {
     run device-tsan
