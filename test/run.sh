@@ -203,7 +203,7 @@ run_ctest() {
 # The virtual machine of a step. The gate's is steady: a test takes the same guest time however busy the host is. The others have two
 # processors, which interleave otherwise, and the host's time.
 machine_of() {
-    local options='--memory 4096'
+    local options='--memory 4096 --timeout 5000'
     case $1 in device | programs | hosts) options+=' --steady' ;; esac
     if [[ $1 =~ ^slow([0-9]+)-seed([0-9]+)$ ]]; then options+=" --steady --slow ${BASH_REMATCH[1]} --seed ${BASH_REMATCH[2]}"; fi
     case $1 in hosts*) options+=' --topology pair' ;; esac

@@ -14,7 +14,7 @@ count() {
     local sums=$work/callgrind
     rm -f "$sums"*
     # Fair scheduling, since a polling thread would leave no time to the others.
-    timeout 100 valgrind --fair-sched=yes --tool=callgrind --callgrind-out-file="$sums" \
+    timeout 600 valgrind --fair-sched=yes --tool=callgrind --callgrind-out-file="$sums" \
         "$program" count "$1" "$2" "$3" >"$work/out" 2>&1 || { cat "$work/out" >&2; exit 1; }
     sed -n 's/^totals: //p' "$sums.1"
 }
@@ -33,7 +33,7 @@ done
 # System calls of the loop alone, between its two marks: outside of them the polling thread spins for an unpredictable time. A call that
 # blocks has a second line for its result. Reading the clock is a system call only under valgrind, which has no vDSO.
 calls=$(
-    timeout 100 valgrind --fair-sched=yes --tool=none --trace-syscalls=yes "$program" count callback 160000 16 2>&1 >/dev/null |
+    timeout 600 valgrind --fair-sched=yes --tool=none --trace-syscalls=yes "$program" count callback 160000 16 2>&1 >/dev/null |
         LC_ALL=C awk '/^SYSCALL.* sys_getppid/ { inside = !inside; ++marks; next } inside && /^SYSCALL.* sys_/ && !/sys_clock_gettime/ { ++calls }
             END { print marks == 2 ? calls + 0 : "unknown" }'
 )
