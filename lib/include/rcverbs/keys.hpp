@@ -1,5 +1,8 @@
 // keys.hpp — the two types of memory key.
 //
+//     local_key mine = pages.slice().key();       // stays on this host
+//     remote_key shared = pages.remote().key();   // is sent to the peer, within a remote_region
+//
 // A local key (lkey) identifies a region to the own device, a remote key (rkey) to a peer's device.
 // They are different types, so that one cannot be passed for the other. Values; no threading rule.
 #pragma once

@@ -1,4 +1,8 @@
 // message.hpp — a message that has arrived at a channel.
+//
+//     message m = co_await channel.async_receive(use_awaitable);
+//     std::cout << m.tag() << ": " << m.bytes().size() << " bytes in place\n";
+//     m.release();  // gives the place back: the peer may send one more
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,10 @@
 // rcverbs.hpp — the whole library. Start reading with connection.hpp.
+//
+//     boost::asio::io_context io;
+//     rcverbs::acceptor server{io, {"0.0.0.0", 7471}};
+//     rcverbs::connection client{io};
+//     client.async_connect({"10.0.0.1", 7471}, [](rcverbs::error_code ec) { … });
+//     io.run();
 #pragma once
 
 #include <rcverbs/acceptor.hpp>

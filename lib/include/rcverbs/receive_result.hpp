@@ -1,4 +1,8 @@
 // receive_result.hpp — the outcome of a receive. Values; no threading rule.
+//
+//     receive_result got = co_await c.async_receive(inbox.slice(), use_awaitable);
+//     if (got.immediate) std::cout << "number " << *got.immediate << '\n';
+//     if (!got.is_write) use(inbox.bytes().first(got.size_bytes));
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,7 @@
 // file_store.hpp — a store in a file or a block device.
+//
+//     namespace_options disk;
+//     disk.store = std::make_shared<file_store>("/srv/disk.img");
 #pragma once
 
 #include <cstddef>

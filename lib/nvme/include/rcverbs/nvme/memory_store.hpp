@@ -1,4 +1,7 @@
 // memory_store.hpp — a store in memory. Its contents end with it.
+//
+//     namespace_options disk;
+//     disk.store = std::make_shared<memory_store>(std::uint64_t{1} << 30);
 #pragma once
 
 #include <cstddef>
