@@ -106,6 +106,14 @@ void in_failure(connection const& c) {
     if (f.code) std::cerr << f.message() << '\n';
 }
 
+// --- keys.hpp
+void in_keys(buffer const& pages) {
+    local_key mine = pages.slice().key();       // stays on this host
+    remote_key shared = pages.remote().key();   // is sent to the peer, within a remote_region
+    static_cast<void>(mine);
+    static_cast<void>(shared);
+}
+
 // --- local_slice.hpp
 awaitable<void> in_local_slice(connection& c, boost::asio::ip::tcp::socket& socket, buffer& pages, remote_region theirs) {
     local_slice const page = pages.slice(0, 4096);
@@ -134,6 +142,13 @@ void in_memory_region(connection& c) {
     memory_region region{c.domain(), std::span{values}, access_flags::local_write};
     local_slice some = region.slice(std::span{values}.subspan(10, 5));
     static_cast<void>(some);
+}
+
+// --- message.hpp
+awaitable<void> in_message(message_channel& channel) {
+    message m = co_await channel.async_receive(use_awaitable);
+    std::cout << m.tag() << ": " << m.bytes().size() << " bytes in place\n";
+    m.release();  // gives the place back: the peer may send one more
 }
 
 // --- message_channel.hpp
@@ -184,6 +199,14 @@ void in_queue_pair_address(connection& c, queue_pair_address (*swap_over_tcp)(qu
     queue_pair_address const ours = c.prepare("rxe0", {}, ec);
     queue_pair_address const theirs = swap_over_tcp(ours);
     if (!ec) ec = c.establish(theirs);
+}
+
+// --- receive_result.hpp
+awaitable<void> in_receive_result(connection& c, buffer& inbox) {
+    auto const use = [](std::span<std::byte>) {};
+    receive_result got = co_await c.async_receive(inbox.slice(), use_awaitable);
+    if (got.immediate) std::cout << "number " << *got.immediate << '\n';
+    if (!got.is_write) use(inbox.bytes().first(got.size_bytes));
 }
 
 // --- registration_cache.hpp
