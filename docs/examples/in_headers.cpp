@@ -201,6 +201,16 @@ void in_queue_pair_address(connection& c, queue_pair_address (*swap_over_tcp)(qu
     if (!ec) ec = c.establish(theirs);
 }
 
+// --- rcverbs.hpp
+void in_rcverbs() {
+    boost::asio::io_context io;
+    rcverbs::connection c{io};
+    c.async_connect({"192.168.0.1", 7471}, [](rcverbs::error_code ec) {
+        std::cout << (ec ? ec.message() : "connected") << '\n';
+    });
+    io.run();
+}
+
 // --- receive_result.hpp
 awaitable<void> in_receive_result(connection& c, buffer& inbox) {
     auto const use = [](std::span<std::byte>) {};
@@ -293,8 +303,6 @@ void in_statistics(connection const& c) {
     std::cout << s.bytes_received << " bytes, " << s.slot_waits << " waits\n";
 }
 
-int main() {}
-
 // --- window.hpp
 awaitable<void> ask_peer_to_read(connection&, remote_region) { co_return; }
 awaitable<void> in_window(connection& c, std::span<std::byte> pages) {
@@ -316,3 +324,5 @@ awaitable<void> in_window_pool(connection& c, buffer& pages) {
     co_await answer(c, page);
     co_await lease->async_invalidate(use_awaitable);  // now the page may change
 }
+
+int main() {}

@@ -5,7 +5,7 @@
 * A block of C++ is part of a program that is compiled, one of CMake of the project that the package test builds.
 * A block of shell commands calls programs that exist, with options that they have. (docs/start.md's are run: start.sh.)
 * A picture in docs/images has every label of the text that it is drawn from.
-* The example at the top of a public header is part of such a program, too.
+* A public header begins with an example, which is part of such a program, too.
 * Names of errors that are mentioned are in the headers.
 
 PROGRAMS is the folder of the built programs.
@@ -114,13 +114,16 @@ for text in sorted((root / "docs/images").glob("*.dot")):
 
 
 def check_example(header):
-    example = re.search(r"^//\n((?://     .*\n)+)//\n", header.read_text().partition("#pragma once")[0], re.M)
-    if example and not any(unindented(example[1].replace("//     ", "")) in source for source in compiled["cpp"]):
+    example = re.search(r"^//\n((?://     .*\n)+)", header.read_text().partition("#pragma once")[0], re.M)
+    if not example:
+        wrong.append(f"{header}: begins with no example")
+    elif not any(unindented(example[1].replace("//     ", "")) in source for source in compiled["cpp"]):
         wrong.append(f"{header}: its example is compiled nowhere:\n{example[1]}")
 
 
-for header in sorted((root / "lib/include/rcverbs").glob("*.hpp")):
-    check_example(header)
+for folder in ("lib/include/rcverbs", "lib/nvme/include/rcverbs/nvme"):
+    for header in sorted((root / folder).glob("*.hpp")):
+        check_example(header)
 for page in pages:
     text = page.read_text()
     check_links(page, text)

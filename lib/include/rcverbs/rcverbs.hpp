@@ -1,9 +1,10 @@
 // rcverbs.hpp — the whole library. Start reading with connection.hpp.
 //
 //     boost::asio::io_context io;
-//     rcverbs::acceptor server{io, {"0.0.0.0", 7471}};
-//     rcverbs::connection client{io};
-//     client.async_connect({"10.0.0.1", 7471}, [](rcverbs::error_code ec) { … });
+//     rcverbs::connection c{io};
+//     c.async_connect({"192.168.0.1", 7471}, [](rcverbs::error_code ec) {
+//         std::cout << (ec ? ec.message() : "connected") << '\n';
+//     });
 //     io.run();
 #pragma once
 

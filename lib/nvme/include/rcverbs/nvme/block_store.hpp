@@ -2,7 +2,7 @@
 //
 //     class my_store final : public nvme::block_store {
 //         nvme::store_geometry geometry() const override { return {.size_bytes = 1 << 30}; }
-//         void start(nvme::store_request& r) override { … r.complete({}); }
+//         void start(nvme::store_request& r) override { r.complete({}); }
 //     };
 //
 // The target checks every request before it starts it: the range is inside the store and in whole
