@@ -9,7 +9,6 @@
 
 #include "error/option_check.hpp"
 #include "progress/executors.hpp"
-#include "verbs/errno_map.hpp"
 
 namespace rcverbs::detail {
 
@@ -58,7 +57,6 @@ std::shared_ptr<connection_core> connection_core::make_for_request(
     auto core = make(where, std::move(options), lifecycle::state::requested);
     entry const inside{*core};
     request.admitted->belong_to(core);
-    core->peer_private_data_ = std::move(request.event.private_data);
     core->arm(lifecycle::deadline::connect);
     link::event const made = *core->link_.take(std::move(request), core->listener());
     ec = made.code;
@@ -175,33 +173,12 @@ void connection_core::on_deadline(std::uint64_t armed) {
 void connection_core::on_event(cm::event& e) {
     entry const inside{*this};
     if (is_shut_down_ || life_.has_ended()) return;
-    error_code const code{e.type, connection_manager_category()};
-    auto const failed = [&](error_code ec) { resume({happening::failed, ec, e.status}); };
-    switch (e.type) {
-    case RDMA_CM_EVENT_ADDR_RESOLVED: return resume({happening::address_resolved});
-    case RDMA_CM_EVENT_ROUTE_RESOLVED: return resume({happening::route_resolved});
-    case RDMA_CM_EVENT_ESTABLISHED:
-        if (!life_.is_passive()) peer_private_data_ = std::move(e.private_data);
-        return resume({happening::established});
-    case RDMA_CM_EVENT_REJECTED:
-        peer_private_data_ = std::move(e.private_data);
-        return failed({1000 + e.status, connection_manager_category()});
-    case RDMA_CM_EVENT_ADDR_ERROR:
-        return failed(verbs::or_out_of_descriptors(
-            e.status == -ENODEV ? make_error_code(link_.no_device()) : code
-        ));
-    case RDMA_CM_EVENT_ROUTE_ERROR:
-    case RDMA_CM_EVENT_CONNECT_ERROR:
-    case RDMA_CM_EVENT_UNREACHABLE: return failed(code);
-    case RDMA_CM_EVENT_DISCONNECTED:
-        if (life_.is_open() && !link_.is_out_of_band() && link_.has_stopped())
-            resume({happening::stopped});
-        return resume({happening::peer_gone, {}, e.status});
-    case RDMA_CM_EVENT_DEVICE_REMOVAL:
-        return resume({happening::broken, errc::device_removed, e.status, close_reason::device_gone}
-        );
-    default: break;  // other events do not affect a reliable connection
-    }
+    link::next const what = link_.describe(e, life_.is_passive());
+    if (!what) return;
+    // The device may have stopped the queue pair before, because of an error.
+    if (what->what == happening::peer_gone && life_.is_open() && link_.has_stopped())
+        resume({happening::stopped});
+    resume(*what);
 }
 
 void connection_core::on_device_event(cm::device_event const& e) {

@@ -139,7 +139,7 @@ public:
         return seen([this] { return link_.local(); });
     }
     std::vector<std::byte> private_data() const {
-        return seen([this] { return peer_private_data_; });
+        return seen([this] { return link_.peer_private_data(); });
     }
     connection_statistics statistics() const {
         return seen([this] { return counted(); });
@@ -203,16 +203,13 @@ private:
 
     // The operations.
     void put_handler(handler_source const& source, operation& op) {
-        if (source.actions->slot == nullptr) {
+        if (source.actions->is_plain) {
             source.actions->place(source.handler, op, executor_);
         } else {
-            put_cancellable(source, op);
+            put_bound_handler(source, op);
         }
-        // The handler runs on another context.
-        if (op.host != nullptr && op.host != host_) [[unlikely]]
-            become_guest(*op.host);
     }
-    [[gnu::noinline]] void put_cancellable(handler_source source, operation& op);
+    [[gnu::noinline]] void put_bound_handler(handler_source const& source, operation& op);
     [[gnu::noinline]] void become_guest(boost::asio::execution_context& host);
     void post_queued() {
         if (data_.has_work() && !(data_.is_open() && data_.ring(link_.queue_pair())))
@@ -261,7 +258,6 @@ private:
     waiters waiters_;
     bool is_shut_down_ = false;
     std::vector<std::byte> own_private_data_;
-    std::vector<std::byte> peer_private_data_;
     // The thread that runs a round of completions. Operations that it starts are posted at the end
     // of the round.
     void const* round_thread_ = nullptr;

@@ -20,6 +20,7 @@ void link::aim(std::string device, std::optional<std::uint8_t> gid_index) {
 }
 
 link::next link::take(waiting_request::parts request, listener const& who) {
+    peer_private_data_ = std::move(request.event.private_data);
     admitted_ = std::move(request.admitted);
     id_ = std::move(request.event.incoming);
     id_->set_sink(who.manager);
@@ -287,6 +288,32 @@ error_code link::explained(error_code ec) const {
 error_code link::set_remote_access(access_flags rights, bool is_now) {
     remote_access_ = rights;
     return is_now ? qp_.set_remote_access(verbs::to_ibv_access(rights)) : error_code{};
+}
+
+link::next link::describe(cm::event& e, bool is_passive) {
+    error_code const code{e.type, connection_manager_category()};
+    auto const failed = [&](error_code ec) { return event{happening::failed, ec, e.status}; };
+    switch (e.type) {
+    case RDMA_CM_EVENT_ADDR_RESOLVED: return event{happening::address_resolved};
+    case RDMA_CM_EVENT_ROUTE_RESOLVED: return event{happening::route_resolved};
+    case RDMA_CM_EVENT_ESTABLISHED:
+        if (!is_passive) peer_private_data_ = std::move(e.private_data);
+        return event{happening::established};
+    case RDMA_CM_EVENT_REJECTED:
+        peer_private_data_ = std::move(e.private_data);
+        return failed({1000 + e.status, connection_manager_category()});
+    case RDMA_CM_EVENT_ADDR_ERROR:
+        return failed(
+            verbs::or_out_of_descriptors(e.status == -ENODEV ? make_error_code(no_device()) : code)
+        );
+    case RDMA_CM_EVENT_ROUTE_ERROR:
+    case RDMA_CM_EVENT_CONNECT_ERROR:
+    case RDMA_CM_EVENT_UNREACHABLE: return failed(code);
+    case RDMA_CM_EVENT_DISCONNECTED: return event{happening::peer_gone, {}, e.status};
+    case RDMA_CM_EVENT_DEVICE_REMOVAL:
+        return event{happening::broken, errc::device_removed, e.status, close_reason::device_gone};
+    default: return std::nullopt;
+    }
 }
 
 link::next link::describe(cm::device_event const& e) noexcept {

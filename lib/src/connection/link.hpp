@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 #include <set>
+#include <vector>
 
 #include <rcverbs/buffer.hpp>
 #include <rcverbs/options.hpp>
@@ -86,6 +87,9 @@ public:
     error_code set_remote_access(access_flags rights, bool is_now);
     /// True if the queue pair is known to be in the error state.
     bool has_stopped() const noexcept { return qp_.is_in_error_state(); }
+    /// Translates an event of the connection manager, and keeps the peer's private data; empty if
+    /// the event does not affect a reliable connection.
+    next describe(cm::event& e, bool is_passive);
     /// Translates an event of the device; empty if the event does not concern this connection.
     next describe(cm::device_event const& e) noexcept;
 
@@ -139,15 +143,17 @@ public:
     connection_limits const& limits() const noexcept { return limits_; }
     endpoint const& peer() const noexcept { return peer_; }
     endpoint const& local() const noexcept { return local_; }
+    /// What the peer sent with its request, its acceptance or its rejection.
+    std::vector<std::byte> const& peer_private_data() const noexcept { return peer_private_data_; }
     queue_pair_address const& own_address() const noexcept { return own_address_; }
     bool is_out_of_band() const noexcept { return out_of_band_.has_value(); }
-    /// The error for a peer that no RDMA device leads to.
-    errc no_device() const noexcept;
     /// Makes a data path for the created queues. REQUIRES: the queues are created.
     data_path make_data_path() const;
 
 private:
     next failed(step where, error_code ec) const;
+    // The error for a peer that no RDMA device leads to.
+    errc no_device() const noexcept;
     error_code explained(error_code ec) const;
     error_code mark_packets();
     static std::uint32_t vector_of(
@@ -190,6 +196,7 @@ private:
     connection_limits limits_;
     endpoint peer_;
     endpoint local_;
+    std::vector<std::byte> peer_private_data_;
     std::optional<access_flags> remote_access_;
 };
 
