@@ -1,4 +1,7 @@
 // How operations become work requests, observed at the device.
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+
 #include <cerrno>
 
 #include "fabric/fixture.hpp"
@@ -442,5 +445,39 @@ TEST_CASE(
         CHECK(p.client.statistics().operations_completed == 101'000);
         p.client.close();
         p.server.close();
+    });
+}
+
+TEST_CASE("a signal for a completed operation affects no later one", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        connection_options options = stepped();
+        options.queue_pair.send_queue_depth = 4;
+        options.queue_pair.receive_queue_depth = 4;
+        options.queue_pair.waiting_operations_max = 4;
+        test::pair p = co_await meet(io, options);
+        buffer ours{p.client.domain(), 8, access_flags::local_write};
+        buffer theirs{p.server.domain(), 8, access_flags::remote_write};
+        asio::cancellation_signal late;
+        int completed = 0;
+        auto const count = [&](error_code ec, std::size_t) { completed += ec ? 0 : 1; };
+        p.client.async_write(
+            ours.slice(), theirs.remote(), asio::bind_cancellation_slot(late.slot(), count)
+        );
+        co_await sleep(io, 10ms);
+        // The connection uses its 20 operations in turn, so each of them several times.
+        for (int i = 1; i < 100; ++i) {
+            p.client.async_write(ours.slice(), theirs.remote(), count);
+            late.emit(asio::cancellation_type::terminal);
+            co_await sleep(io, 10ms);
+            late.emit(asio::cancellation_type::all);
+        }
+        CHECK(completed == 100);
+        p.client.close();
+        p.server.close();
+        p.client = connection{io};
+        co_await sleep(io, 10ms);
+        late.emit(asio::cancellation_type::all);
     });
 }

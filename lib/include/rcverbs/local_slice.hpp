@@ -107,18 +107,18 @@ concept slice_list = !std::same_as<List, local_slices> &&
 /// The local side of an operation: one slice, or a list of slices that the device gathers from or
 /// scatters to in order.
 ///
-/// A list is not copied: it must stay unchanged until the operation's handler runs, like the memory
-/// itself.
+/// A list of two or more is not copied: it must stay unchanged until the operation's handler runs,
+/// like the memory itself.
 class local_slices {
 public:
     /// Nothing.
     local_slices() = default;
     /// One slice, copied.
     local_slices(local_slice const& one) noexcept : one_{one}, count_{1}, size_bytes_{one.size()} {}
-    /// A list, not copied: an array, a vector or a span of local_slice.
-    local_slices(std::span<local_slice const> list) noexcept
-        : list_{list.empty() ? nullptr : list.data()},
-          count_{list.size()} {
+    /// A list: an array, a vector or a span of local_slice.
+    local_slices(std::span<local_slice const> list) noexcept : count_{list.size()} {
+        if (count_ == 1) one_ = list.front();
+        if (count_ > 1) list_ = list.data();
         for (local_slice const& slice : list) size_bytes_ += slice.size();
     }
     /// The same.
@@ -132,16 +132,19 @@ public:
     /// The total number of bytes.
     std::size_t size() const noexcept { return size_bytes_; }
     /// The first slice; an empty one if there is none.
-    local_slice const& front() const noexcept { return list_ != nullptr ? *list_ : one_; }
+    local_slice const& front() const noexcept { return count_ > 1 ? *list_ : one_; }
+    /// The only slice; an empty one if there is none. REQUIRES: count() <= 1.
+    local_slice const& only() const noexcept { return one_; }
     /// Number of slices.
     std::size_t count() const noexcept { return count_; }
     /// A slice. REQUIRES: index < count().
     local_slice const& operator[](std::size_t index) const noexcept {
-        return list_ != nullptr ? list_[index] : one_;
+        return count_ > 1 ? list_[index] : one_;
     }
 
 private:
     local_slice one_;
+    // Null unless there are two or more.
     local_slice const* list_ = nullptr;
     std::size_t count_ = 0;
     std::size_t size_bytes_ = 0;

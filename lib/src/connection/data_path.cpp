@@ -213,7 +213,6 @@ void data_path::give_result_place(ibv_send_wr& wr, std::uint64_t sequence) noexc
 }
 
 void data_path::append_window(operation& op) noexcept {
-    op.size_bytes = 0;
     ibv_send_wr& wr = send_list_[built_];
     verbs::memory_window const& window = window_of(op.what);
     if (op.what.kind == operation_kind::bind_window) {

@@ -226,12 +226,10 @@ private:
 
     // Builds the work request at once and does not keep the request.
     void start_plain(operation& op, work_request const& what) noexcept {
-        op.is_single = true;
         op.what.kind = what.kind;
         append_single(op, what, verbs::is_read_or_atomic(what.kind));
     }
     void start_plain_receive(operation& op, work_request const& what) noexcept {
-        op.is_single = true;
         op.what = what;
         wait_in(receives_, op, {1, 0});
     }
@@ -273,7 +271,8 @@ private:
     void fail(operation& op, error_code ec) noexcept;
     void succeed_slow(operation& op, std::uint64_t sequence, ibv_wc const& completion) noexcept;
 
-    // Removes the operation from the account of its queue and of the pool, which frees its place.
+    // Removes a failed operation from the account of its queue and of the pool, which frees its
+    // place.
     void leave(operation& op) noexcept {
         if (op.pieces_left > 0) {
             queue& q = queue_of(op);
@@ -296,10 +295,9 @@ private:
     // Sets the result of a successful operation.
     void succeed(operation& op, std::uint64_t sequence, ibv_wc const& completion) noexcept {
         ++counts_.operations_completed;
-        leave(op);
+        pool_.leave(op);  // all of it was posted
         if (!op.is_single || op.what.kind > operation_kind::read)
             return succeed_slow(op, sequence, completion);
-        op.result.bytes = op.size_bytes;
         (op.what.kind == operation_kind::read ? counts_.bytes_read : counts_.bytes_sent) +=
             op.result.bytes;
     }
@@ -323,7 +321,7 @@ private:
         ++built_;
     }
     void append_single(operation& op, work_request const& what, bool is_read) noexcept {
-        op.size_bytes = what.local.size();
+        op.result.bytes = what.local.size();
         ibv_send_wr& wr = send_list_[built_];
         verbs::build_single(wr, send_segments_[built_ * limits_.segments_max], what);
         append(op, is_read, true, wr);

@@ -52,23 +52,33 @@ private:
     operation* last_ = nullptr;
 };
 
-/// Stores a handler in the operation and connects its cancellation slot to `owner->cancel(op, use,
-/// type)`, as long as the owner exists.
+/// Has a cancellation signal call `owner.cancel(op, use, type)`, as long as the owner exists. As with
+/// Asio's own operations, the slot is not cleared when the operation completes: the owner ignores a
+/// signal for an earlier use of the operation.
+template <class Owner>
+[[gnu::noinline]] void connect_slot(
+    boost::asio::cancellation_slot slot, operation& op, Owner& owner
+) {
+    slot.assign(
+        [owner = owner.weak_from_this(), &op, use = op.use](boost::asio::cancellation_type type) {
+            if (auto const self = owner.lock()) self->cancel(op, use, type);
+        }
+    );
+}
+
+/// Stores a handler in the operation, and connects its cancellation slot.
 template <class Owner>
 void place_handler(
-    handler_source source,
+    handler_source const& source,
     operation& op,
     boost::asio::any_io_executor const& io,
-    std::weak_ptr<Owner> owner
+    Owner& owner
 ) {
     // Read before the handler is moved.
     boost::asio::cancellation_slot slot;
     if (source.actions->slot != nullptr) slot = source.actions->slot(source.handler);
     source.actions->place(source.handler, op, io);
-    if (!slot.is_connected()) return;
-    slot.assign([owner = std::move(owner), &op, use = op.use](boost::asio::cancellation_type type) {
-        if (auto const self = owner.lock()) self->cancel(op, use, type);
-    });
+    if (slot.is_connected()) connect_slot(slot, op, owner);
 }
 
 /// Calls the handlers of completed operations, then `end(called, left)`. If a handler throws,

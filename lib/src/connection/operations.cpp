@@ -39,8 +39,12 @@ inline errc connection_core::start_operation(
     return core->start_operation(what, when, source);
 }
 
-void connection_core::put_cancellable(handler_source source, operation& op) {
-    place_handler(source, op, executor_, weak_from_this());
+// For a handler with a cancellation slot or an executor of its own.
+void connection_core::put_bound_handler(handler_source const& source, operation& op) {
+    place_handler(source, op, executor_, *this);
+    // The handler runs on another context.
+    if (op.host != nullptr && op.host != host_) [[unlikely]]
+        become_guest(*op.host);
 }
 
 void connection_core::post_waiting() {

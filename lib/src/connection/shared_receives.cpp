@@ -94,7 +94,7 @@ errc shared_receives::start(work_request const& what, turn when, handler_source 
     operation* const op = pool_.take();
     if (op == nullptr) return errc::queue_full;
     op->what = what;
-    place_handler(source, *op, given_, weak_from_this());
+    place_handler(source, *op, given_, *this);
     waiting_.push_back(*op);
     operation_list refused;
     post_waiting(refused);

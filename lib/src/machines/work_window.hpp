@@ -137,8 +137,8 @@ private:
     };
 
     void forget(slot const& s) noexcept {
-        if (s.is_read) --reads_;
-        if (s.is_signalled) --signalled_;
+        reads_ -= s.is_read ? 1 : 0;
+        signalled_ -= s.is_signalled ? 1 : 0;
     }
 
     // A ring whose length is a power of two, so that finding a slot takes no division.

@@ -151,7 +151,7 @@ inline void build_single(
 ) noexcept {
     out.sg_list = &segment;
     out.num_sge = what.local.size() > 0 ? 1 : 0;
-    segment = segment_of(what.local.front(), 0, what.local.size());
+    segment = segment_of(what.local.only(), 0, what.local.size());
     fill(out, what, 0, true);
 }
 

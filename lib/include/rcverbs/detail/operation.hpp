@@ -101,6 +101,15 @@ public:
     static constexpr bool has_cancellation_slot =
         !std::is_same_v<boost::asio::associated_cancellation_slot_t<Handler, no_slot>, no_slot>;
 
+    // Two default candidates: if each is returned as the associated executor, the handler has none
+    // of its own.
+    struct probe_a {};
+    struct probe_b {};
+    template <class Handler>
+    static constexpr bool has_no_executor =
+        std::is_same_v<boost::asio::associated_executor_t<Handler, probe_a>, probe_a>&&
+            std::is_same_v<boost::asio::associated_executor_t<Handler, probe_b>, probe_b>;
+
     operation() = default;
     operation(operation const&) = delete;
     operation& operator=(operation const&) = delete;
@@ -140,10 +149,11 @@ public:
     /// Makes a free operation ready for its next use.
     void begin_use() noexcept {
         if (code.failed()) code.clear();
+        // Together one store.
+        is_single = true;
         is_posted = false;
         is_cancelled = false;
         is_done = false;
-        host = nullptr;
         ++use;
     }
 
@@ -158,7 +168,6 @@ public:
     // For a plain operation only the kind is set, because its work request is built at once.
     work_request what;
     std::span<work_request const> batch;
-    std::size_t size_bytes = 0;
     error_code code;
     outcome result;
     progress_mark posted;
@@ -168,13 +177,15 @@ public:
     std::size_t reads_left = 0;
     // Counts uses, so that a late cancellation does not affect the next use of this object.
     std::uint32_t use = 0;
-    bool is_single = false;
+    // One request that is posted as one work request.
+    bool is_single = true;
     bool is_posted = false;
     bool is_cancelled = false;
     // The handler is about to be called; a cancellation has no effect any more.
     bool is_done = false;
     operation* next = nullptr;
-    // The context of the handler's executor; null if that is the connection's executor.
+    // The context of the handler's executor; null if that is the connection's executor. Set only for
+    // a handler that has an executor of its own.
     boost::asio::execution_context* host = nullptr;
 
 private:
@@ -197,6 +208,7 @@ private:
         erased_home(Handler const& handler, boost::asio::any_io_executor const& io, operation& op) {
             boost::asio::any_io_executor const& own =
                 boost::asio::get_associated_executor(handler, io);
+            op.host = nullptr;
             if (own == io) return;
             work = boost::asio::prefer(own, boost::asio::execution::outstanding_work.tracked);
             op.host = context_of(own);
@@ -213,6 +225,7 @@ private:
         own_home(Handler const& handler, boost::asio::any_io_executor const& io, operation& op) {
             auto&& own = boost::asio::get_associated_executor(handler, io);
             auto const* const same = io.template target<Executor>();
+            op.host = nullptr;
             if (same != nullptr && *same == own) return;
             work.emplace(own);
             op.host = context_of(own);
@@ -220,15 +233,6 @@ private:
         bool is_elsewhere() const noexcept { return work.has_value(); }
         Executor executor() const noexcept { return work->get_executor(); }
     };
-
-    // Two default candidates: if each is returned as the associated executor, the handler has none
-    // of its own.
-    struct probe_a {};
-    struct probe_b {};
-    template <class Handler>
-    static constexpr bool has_no_executor =
-        std::is_same_v<boost::asio::associated_executor_t<Handler, probe_a>, probe_a>&&
-            std::is_same_v<boost::asio::associated_executor_t<Handler, probe_b>, probe_b>;
 
     template <
         class Handler,
@@ -253,9 +257,6 @@ private:
 
         void call(operation& op, outgoing_parcels& outgoing) {
             if (!at.is_elsewhere()) {
-                if constexpr (has_cancellation_slot<Handler>) {
-                    boost::asio::get_associated_cancellation_slot(handler).clear();
-                }
                 if constexpr (std::is_void_v<decltype(Result{}(op.result))>) {
                     std::move(handler)(op.code);
                 } else {
@@ -280,20 +281,13 @@ private:
             Handler handler;
             error_code code;
             std::remove_const_t<Value> value;
-            void operator()() {
-                // Cleared on the handler's executor, because signals are emitted there.
-                boost::asio::get_associated_cancellation_slot(handler).clear();
-                std::move(handler)(code, value);
-            }
+            void operator()() { std::move(handler)(code, value); }
         };
         // The same for an operation without a result.
         struct bound_code {
             Handler handler;
             error_code code;
-            void operator()() {
-                boost::asio::get_associated_cancellation_slot(handler).clear();
-                std::move(handler)(code);
-            }
+            void operator()() { std::move(handler)(code); }
         };
     };
 

@@ -42,14 +42,15 @@ struct handler_actions {
     void (*place)(void* handler, operation& op, boost::asio::any_io_executor const& io);
     /// Returns its cancellation slot. Null if it has none.
     boost::asio::cancellation_slot (*slot)(void* handler);
+    /// It has neither a cancellation slot nor an executor of its own.
+    bool is_plain;
 
     /// For an operation without a handler.
     static handler_actions const nobody;
 };
 
 inline constexpr handler_actions handler_actions::nobody{
-    [](void*, operation&, boost::asio::any_io_executor const&) {},
-    [](void*) { return boost::asio::cancellation_slot{}; }};
+    [](void*, operation&, boost::asio::any_io_executor const&) {}, nullptr, true};
 
 /// A handler, offered to an operation.
 struct handler_source {
@@ -156,9 +157,12 @@ struct actions_for {
     static boost::asio::cancellation_slot slot(void* h) {
         return boost::asio::get_associated_cancellation_slot(*static_cast<handler_type*>(h));
     }
+    static constexpr bool has_slot =
+        operation::has_cancellation_slot<std::remove_const_t<handler_type>>;
     static constexpr handler_actions all{
         place,
-        operation::has_cancellation_slot<std::remove_const_t<handler_type>> ? &slot : nullptr};
+        has_slot ? &slot : nullptr,
+        !has_slot && operation::has_no_executor<std::remove_const_t<handler_type>>};
 };
 
 /// Offers a handler to an operation. When the operation is accepted, the handler is moved, or
