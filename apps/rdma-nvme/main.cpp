@@ -118,7 +118,13 @@ void add_serve(CLI::App& app, serve_arguments& a, demo::nvme_arguments& served) 
         return is_right ? std::string{} : at + " is not a port";
     });
     app.add_flag("-q,--quiet", served.is_quiet, "do not print when hosts connect and leave");
-    app.footer(demo::exit_code_help);
+    app.footer(
+        "Exit codes:\n"
+        "  0  ended by SIGINT or SIGTERM\n"
+        "  1  any other error, such as memory that could not be registered\n"
+        "  2  wrong usage, or a configuration with an error\n"
+        "  3  could not open the file, or could not listen\n"
+    );
 }
 
 }  // namespace
