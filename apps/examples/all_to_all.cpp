@@ -7,6 +7,8 @@
 
 #include "examples/both_ends.hpp"
 
+#include <boost/asio/steady_timer.hpp>
+
 using namespace example;
 
 namespace {

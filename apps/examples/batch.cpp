@@ -1,6 +1,8 @@
 // batch: several small writes and a message, posted as one list: one doorbell, one completion.
 #include "examples/both_ends.hpp"
 
+#include <boost/asio/experimental/awaitable_operators.hpp>
+
 using namespace example;
 using namespace asio::experimental::awaitable_operators;
 

@@ -1,13 +1,13 @@
 // both_ends.hpp — code that the examples share: both ends of a connection in one program, started by one command.
 #pragma once
 
-#include <boost/asio.hpp>
-#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <rcverbs/rcverbs.hpp>
 
-#include <cstdlib>
 #include <iostream>
-#include <stdexcept>
 #include <string>
 
 namespace example {
@@ -16,11 +16,7 @@ namespace asio = boost::asio;
 using asio::use_awaitable;
 
 /// The address of an RDMA device's network interface: the program's only argument.
-inline std::string device_address(int argc, char** argv) {
-    if (argc == 2) return argv[1];
-    std::cerr << "usage: " << argv[0] << " ADDRESS   (of an RDMA network interface of this machine)\n";
-    std::exit(2);
-}
+std::string device_address(int argc, char** argv);
 
 struct both_ends {
     rcverbs::connection client;
@@ -30,36 +26,12 @@ struct both_ends {
 using place = rcverbs::runs_on<asio::any_io_executor>;
 
 /// Connects a client to a server of the same program.
-inline asio::awaitable<both_ends> connect(place where, std::string address, rcverbs::connection_options options = {}) {
-    using namespace asio::experimental::awaitable_operators;
-    rcverbs::acceptor_options listening;
-    listening.connection = options;
-    rcverbs::acceptor acceptor{where, {address, 0}, listening};
-    rcverbs::connection client{where, options};
-    rcverbs::connection server =
-        co_await (acceptor.async_accept(use_awaitable) && client.async_connect(acceptor.local_endpoint(), use_awaitable));
-    co_return both_ends{std::move(client), std::move(server)};
-}
+asio::awaitable<both_ends> connect(place where, std::string address, rcverbs::connection_options options = {});
 
 /// Throws unless the condition holds.
-inline void expect(bool is_so, char const* what) {
-    if (!is_so) throw std::runtime_error{std::string{"not so: "} + what};
-}
+void expect(bool is_so, char const* what);
 
 /// Runs an example's coroutine to its end. Returns 0, or 1 after an exception.
-inline int run(asio::io_context& io, asio::awaitable<void> work) {
-    int result = 0;
-    asio::co_spawn(io, std::move(work), [&](std::exception_ptr failed) {
-        try {
-            if (failed) std::rethrow_exception(failed);
-        } catch (std::exception const& e) {
-            std::cerr << e.what() << '\n';
-            result = 1;
-            io.stop();
-        }
-    });
-    io.run();
-    return result;
-}
+int run(asio::io_context& io, asio::awaitable<void> work);
 
 }  // namespace example

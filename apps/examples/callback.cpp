@@ -2,6 +2,9 @@
 // allocation and no contended lock.
 #include "examples/both_ends.hpp"
 
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/steady_timer.hpp>
+
 using namespace example;
 
 struct chain {

@@ -1,6 +1,9 @@
 // chat: a room whose members talk by requests and hear by notices. The three members wait in different ways: one in a coroutine, one
 // in handlers, and one in a thread that blocks.
+#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_future.hpp>
 
 #include <future>

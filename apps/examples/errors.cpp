@@ -2,6 +2,8 @@
 // device ends the connection; its last_failure() names the step, the peer, the cause and a remedy.
 #include "examples/both_ends.hpp"
 
+#include <boost/asio/as_tuple.hpp>
+
 using namespace example;
 
 constexpr auto as_values = asio::as_tuple(use_awaitable);

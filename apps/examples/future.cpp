@@ -1,6 +1,7 @@
 // future: blocking calls, by way of futures, from a thread that does not use Asio. Another thread runs the io_context.
 #include "examples/both_ends.hpp"
 
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/use_future.hpp>
 
 #include <future>

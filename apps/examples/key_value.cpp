@@ -4,6 +4,8 @@
 // The table has one entry for each hash of a key. A read may meet a write of the server's, and then has bytes of two entries, in any
 // order. Therefore each entry has a version and a checksum over the version, the key and the value: a reader whose checksum is wrong
 // reads again, and one that has put a value waits until it reads that version or a later one.
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/crc.hpp>
 
 #include <array>

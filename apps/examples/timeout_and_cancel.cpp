@@ -2,7 +2,13 @@
 // operation cannot be withdrawn, so cancelling it ends the connection. stall_timeout ends the connection automatically.
 #include "examples/both_ends.hpp"
 
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/detached.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 using namespace example;
 using namespace asio::experimental::awaitable_operators;
