@@ -22,7 +22,7 @@ struct serve_arguments {
     std::string method = "auto";
 };
 
-std::vector<demo::subsystem_description> described(serve_arguments const& a) {
+std::vector<demo::subsystem_description> subsystems_of(serve_arguments const& a) {
     int const sources = !a.file.empty() + !a.memory.empty() + !a.configuration.empty();
     if (sources != 1) throw demo::configuration_error{"give one of FILE, --memory and --config"};
     if (!a.configuration.empty()) return demo::read_configuration(a.configuration);
@@ -39,7 +39,7 @@ std::vector<demo::subsystem_description> described(serve_arguments const& a) {
 
 exit_code serve(serve_arguments const& a, demo::nvme_arguments served) {
     try {
-        served.subsystems = described(a);
+        served.subsystems = subsystems_of(a);
         served.configuration = a.configuration;
     } catch (demo::configuration_error const& e) {
         demo::print_error(e.what());

@@ -34,7 +34,7 @@ TEST_CASE("private data travels, padded to its field's size", "[behaviour]") {
     CHECK(errno == EINVAL);
     p.private_data_len = 56;
     REQUIRE(rdma_connect(m.client.id.get(), &p) == 0);
-    heard const request = expect(m.listener.channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
+    received_event const request = expect(m.listener.channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
     CHECK(request.private_data == pattern(56));
 
     end server;
@@ -45,7 +45,7 @@ TEST_CASE("private data travels, padded to its field's size", "[behaviour]") {
     p.private_data = answered.data();
     p.private_data_len = 100;
     REQUIRE(rdma_accept(server.id.get(), &p) == 0);
-    heard const established = expect(m.client.channel.get(), RDMA_CM_EVENT_ESTABLISHED);
+    received_event const established = expect(m.client.channel.get(), RDMA_CM_EVENT_ESTABLISHED);
     CHECK(established.private_data.size() == 196);
     CHECK(starts_with(established.private_data, answered));
     expect(m.listener.channel.get(), RDMA_CM_EVENT_ESTABLISHED);
@@ -56,10 +56,10 @@ TEST_CASE("private data travels, padded to its field's size", "[behaviour]") {
 
 TEST_CASE("a rejection carries a reason and private data", "[behaviour]") {
     meeting m;
-    heard const request = m.ask();
+    received_event const request = m.ask();
     std::vector<std::byte> const why = pattern(20);
     REQUIRE(rdma_reject(request.id, why.data(), 20) == 0);
-    heard const refused = expect(m.client.channel.get(), RDMA_CM_EVENT_REJECTED);
+    received_event const refused = expect(m.client.channel.get(), RDMA_CM_EVENT_REJECTED);
     CHECK(refused.status == 28);
     CHECK(refused.private_data.size() == 148);
     CHECK(starts_with(refused.private_data, why));
@@ -69,7 +69,7 @@ TEST_CASE("a rejection carries a reason and private data", "[behaviour]") {
 
 TEST_CASE("destroying the id of an unanswered request rejects the request", "[behaviour]") {
     meeting m;
-    heard const request = m.ask();
+    received_event const request = m.ask();
     CHECK(rdma_destroy_id(request.id) == 0);
     CHECK(expect(m.client.channel.get(), RDMA_CM_EVENT_REJECTED).status == 28);
 }
@@ -162,7 +162,7 @@ TEST_CASE(
     CHECK(c.client.state() == IBV_QPS_ERR);
     expect(c.m.listener.channel.get(), RDMA_CM_EVENT_DISCONNECTED);
     CHECK(c.server.state() == IBV_QPS_RTS);  // only the program changes its state
-    CHECK_FALSE(listen_for(c.client.channel.get(), 100));
+    CHECK_FALSE(wait_for_event(c.client.channel.get(), 100));
     REQUIRE(rdma_disconnect(c.server.id.get()) == 0);
     expect(c.client.channel.get(), RDMA_CM_EVENT_DISCONNECTED);
 }
@@ -187,11 +187,11 @@ TEST_CASE(
     "[behaviour]"
 ) {
     meeting m;
-    heard const request = m.ask();
+    received_event const request = m.ask();
     rdma_destroy_qp(m.client.id.get());
     m.client.id.reset();
     // The kernel reports no event for an id that the program has not accepted yet.
-    CHECK_FALSE(listen_for(m.listener.channel.get(), 200));
+    CHECK_FALSE(wait_for_event(m.listener.channel.get(), 200));
     owned_id const late{request.id};
     owned_pd const pd{ibv_alloc_pd(late->verbs)};
     owned_cq const cq{ibv_create_cq(late->verbs, 8, nullptr, nullptr, 0)};

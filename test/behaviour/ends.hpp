@@ -43,7 +43,7 @@ using owned_mr = owned<ibv_mr, &ibv_dereg_mr>;
 using owned_srq = owned<ibv_srq, &ibv_destroy_srq>;
 
 /// A connection manager event, copied and acknowledged.
-struct heard {
+struct received_event {
     int type = -1;
     int status = 0;
     rdma_cm_id* id = nullptr;
@@ -52,20 +52,22 @@ struct heard {
 };
 
 /// Waits for an event; none after the timeout.
-inline std::optional<heard> listen_for(rdma_event_channel* channel, int patience_ms = 10000) {
+inline std::optional<received_event> wait_for_event(
+    rdma_event_channel* channel, int patience_ms = 10000
+) {
     pollfd p{channel->fd, POLLIN, 0};
     if (::poll(&p, 1, patience_ms) != 1) return std::nullopt;
     rdma_cm_event* e = nullptr;
     if (rdma_get_cm_event(channel, &e) != 0) return std::nullopt;
-    heard h{e->event, e->status, e->id, {}, e->param.conn};
+    received_event h{e->event, e->status, e->id, {}, e->param.conn};
     auto const* const data = static_cast<std::byte const*>(e->param.conn.private_data);
     if (data != nullptr) h.private_data.assign(data, data + e->param.conn.private_data_len);
     rdma_ack_cm_event(e);
     return h;
 }
 
-inline heard expect(rdma_event_channel* channel, int type) {
-    std::optional<heard> const h = listen_for(channel);
+inline received_event expect(rdma_event_channel* channel, int type) {
+    std::optional<received_event> const h = wait_for_event(channel);
     REQUIRE(h);
     INFO("event " << h->type << " with status " << h->status);
     REQUIRE(h->type == type);
@@ -256,7 +258,7 @@ struct meeting {
     }
 
     /// Resolves, requests a connection, and waits for the request on the listener's channel.
-    heard ask(settings const& s = {}) {
+    received_event ask(settings const& s = {}) {
         resolve();
         client.make_queue_pair(s);
         rdma_conn_param p = parameters_of(s);

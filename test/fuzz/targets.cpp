@@ -80,10 +80,10 @@ void message(bytes in) {
 void exchange(bytes in) {
     using machine = machines::exchange_machine;
     machine m;
-    int said_regions = 0;
-    int said_done = 0;
-    int heard_regions = 0;
-    int heard_done = 0;
+    int sent_regions = 0;
+    int sent_done = 0;
+    int delivered_regions = 0;
+    int delivered_done = 0;
     while (!in.empty()) {
         auto const what = std::to_integer<unsigned>(in.front()) % 3;
         in = in.subspan(1);
@@ -98,25 +98,25 @@ void exchange(bytes in) {
                            : std::min<std::size_t>(
                                  std::to_integer<std::size_t>(in.front()), in.size() - 1
                              );
-            bytes const said = in.empty() ? in : in.subspan(1, size);
+            bytes const encoded = in.empty() ? in : in.subspan(1, size);
             in = in.empty() ? in : in.subspan(1 + size);
             error_code ec;
-            wire::message const heard = wire::decode(said, ec);
+            wire::message const decoded = wire::decode(encoded, ec);
             if (ec) return;  // the session ends
-            bool const is_regions = std::holds_alternative<wire::regions_message>(heard);
+            bool const is_regions = std::holds_alternative<wire::regions_message>(decoded);
             then = m.resume(
                 is_regions ? machine::event::regions_received : machine::event::done_received
             );
             if (then == machine::action::protocol_error) return;
         }
-        said_regions += then == machine::action::send_regions ? 1 : 0;
-        said_done += then == machine::action::send_done ? 1 : 0;
-        heard_regions += then == machine::action::deliver_regions ? 1 : 0;
-        heard_done += then == machine::action::deliver_done ? 1 : 0;
-        must(said_regions <= 1 && said_done <= 1 && heard_regions <= 1 && heard_done <= 1);
-        if (then == machine::action::deliver_regions) must(heard_done == 0);
-        if (then == machine::action::send_regions) must(said_done == 0);
-        must(m.is_complete() == (said_done == 1 && heard_done == 1));
+        sent_regions += then == machine::action::send_regions ? 1 : 0;
+        sent_done += then == machine::action::send_done ? 1 : 0;
+        delivered_regions += then == machine::action::deliver_regions ? 1 : 0;
+        delivered_done += then == machine::action::deliver_done ? 1 : 0;
+        must(sent_regions <= 1 && sent_done <= 1 && delivered_regions <= 1 && delivered_done <= 1);
+        if (then == machine::action::deliver_regions) must(delivered_done == 0);
+        if (then == machine::action::send_regions) must(sent_done == 0);
+        must(m.is_complete() == (sent_done == 1 && delivered_done == 1));
     }
 }
 

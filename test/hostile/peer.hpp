@@ -104,8 +104,8 @@ public:
         return ntohs(rdma_get_src_port(made));
     }
     /// Waits for a connection request.
-    heard take_request(bool posts_receives = true) {
-        heard h = expect(listening_.channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
+    received_event take_request(bool posts_receives = true) {
+        received_event h = expect(listening_.channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
         e_.id.reset(h.id);
         prepare(posts_receives);
         return h;
@@ -126,9 +126,9 @@ public:
         );
     }
     /// Waits for the next event of its id: after ESTABLISHED, both a client and a server may send.
-    heard await_event(int type) { return expect(events(), type); }
-    std::optional<heard> next_event(int patience_ms = 10000) {
-        return listen_for(events(), patience_ms);
+    received_event await_event(int type) { return expect(events(), type); }
+    std::optional<received_event> next_event(int patience_ms = 10000) {
+        return wait_for_event(events(), patience_ms);
     }
 
     void send(bytes const& message) {

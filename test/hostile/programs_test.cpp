@@ -285,12 +285,12 @@ TEST_CASE("rdma-bench's server outlives a client whose orders do not fit its pla
         CHECK(control->deliver(hostile::text(plan("write", measure, "4096"))));
         hostile::bytes const ready = control->await_message();
         REQUIRE(ready.size() > 8);
-        hostile::peer lane;
-        lane.approach(device_address(), port_of(ready));
-        lane.ask(
-            greeting(lane.exposed_address(), hostile::peer::memory_bytes, lane.exposed_key(), 2)
-        );
-        lane.await_event(RDMA_CM_EVENT_ESTABLISHED);
+        hostile::peer data_peer;
+        data_peer.approach(device_address(), port_of(ready));
+        data_peer.ask(greeting(
+            data_peer.exposed_address(), hostile::peer::memory_bytes, data_peer.exposed_key(), 2
+        ));
+        data_peer.await_event(RDMA_CM_EVENT_ESTABLISHED);
         CHECK(control->deliver(hostile::text(order)));
         s.must_serve();
     }
@@ -307,10 +307,10 @@ TEST_CASE(
     CHECK(control->deliver(hostile::text(plan("write", "latency", "4096"))));
     hostile::bytes const ready = control->await_message();
     REQUIRE(ready.size() > 8);
-    hostile::peer lane;
-    lane.approach(device_address(), port_of(ready));
-    lane.ask(greeting(lane.exposed_address(), size, lane.exposed_key(), 2));
-    static_cast<void>(lane.next_event());
+    hostile::peer data_peer;
+    data_peer.approach(device_address(), port_of(ready));
+    data_peer.ask(greeting(data_peer.exposed_address(), size, data_peer.exposed_key(), 2));
+    static_cast<void>(data_peer.next_event());
     CHECK(control->deliver(hostile::text(R"({"order":"begin","size_bytes":4096,"seed":1})")));
     s.must_serve();
 }

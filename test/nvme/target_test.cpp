@@ -315,9 +315,9 @@ TEST_CASE(
         co_await refused(q.connect_command(2, h.id, disk_nqn, ""), 0x184, 0);
         // The right one still works; the same queue a second time does not.
         co_await must(q, q.connect_command(2, h.id), 0);
-        host_queue twin{io};
-        co_await must_open(twin, s.at(), 2);
-        co_await must(twin, twin.connect_command(2, h.id), 0x182);
+        host_queue duplicate{io};
+        co_await must_open(duplicate, s.at(), 2);
+        co_await must(duplicate, duplicate.connect_command(2, h.id), 0x182);
         CHECK(s.target.statistics().refused == 8);
         co_await must_serve(h, 0, 8);
         co_await end(io, s);
