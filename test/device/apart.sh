@@ -8,7 +8,7 @@ shift
 # In the virtual machine, the first reading of a file waits for the host: nothing is read for the first time while a test runs.
 (
     cd "build/$tree/bin" || exit
-    read -ra programs < <(echo device* hosts* stream_peer rdma-* soak docs_callback_server example-*)
+    programs=(device* hosts* stream_peer rdma-* soak docs_callback_server example-*)
     ldd "${programs[@]}" 2>/dev/null | awk '$2 == "=>" { print $3 }' | sort -u | xargs cat "${programs[@]}" >/dev/null 2>&1
 )
 for group in "$@"; do
