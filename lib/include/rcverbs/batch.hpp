@@ -12,7 +12,7 @@
 // handler has run. Then it may be submitted again, or cleared and filled again, without allocation.
 #pragma once
 
-#include <boost/asio/append.hpp>
+#include <boost/asio/async_result.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -117,11 +117,7 @@ public:
                 detail::handler_source const source =
                     detail::offer<detail::bytes_result>(std::forward<type>(handler));
                 errc const refusal = self->start(detail::turn::wait, source);
-                if (refusal == errc{}) return;
-                // A refused handler has not been moved. NOLINTNEXTLINE(bugprone-use-after-move)
-                detail::post_refusal<std::size_t>(
-                    *self->core_, std::forward<type>(handler), refusal
-                );
+                if (refusal != errc{}) detail::post_refusal(*self->core_, source, refusal);
             },
             token,
             this

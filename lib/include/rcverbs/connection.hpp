@@ -33,11 +33,9 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/append.hpp>
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/associated_cancellation_slot.hpp>
 #include <boost/asio/deferred.hpp>
-#include <boost/asio/post.hpp>
 
 #include <chrono>
 #include <concepts>

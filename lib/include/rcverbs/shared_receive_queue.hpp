@@ -45,7 +45,9 @@ RCVERBS_EXPORT errc start_receive(
     turn when,
     handler_source source
 );
-RCVERBS_EXPORT boost::asio::any_io_executor executor_of(shared_receives const& queue) noexcept;
+RCVERBS_EXPORT void post_refusal(
+    shared_receives const& queue, handler_source const& source, errc why
+);
 inline error_code refusal_code(shared_receives const&, errc why) noexcept { return why; }
 
 }  // namespace detail
@@ -150,9 +152,7 @@ public:
                     detail::offer<detail::arrival_result>(std::forward<type>(handler));
                 errc const refusal =
                     detail::start_receive(queue, wanted, detail::turn::wait, source);
-                if (refusal == errc{}) return;
-                // A refused handler has not been moved. NOLINTNEXTLINE(bugprone-use-after-move)
-                detail::post_refusal<receive_result>(*queue, std::forward<type>(handler), refusal);
+                if (refusal != errc{}) detail::post_refusal(*queue, source, refusal);
             },
             token,
             core_,

@@ -19,9 +19,7 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/append.hpp>
 #include <boost/asio/async_result.hpp>
-#include <boost/asio/post.hpp>
 
 #include <memory>
 #include <type_traits>
@@ -129,8 +127,7 @@ public:
                 begin<detail::exposed_result>(
                     *core,
                     calls::bind_request(*core, slice, with),
-                    std::forward<decltype(handler)>(handler),
-                    remote_region{}
+                    std::forward<decltype(handler)>(handler)
                 );
             },
             token,
@@ -174,30 +171,16 @@ public:
 private:
     friend struct detail::access;
 
-    template <class Result, class Handler, class... Values>
+    template <class Result, class Handler>
     static void begin(
-        detail::window_core& core,
-        detail::work_request const& what,
-        Handler&& handler,
-        Values... none
+        detail::window_core& core, detail::work_request const& what, Handler&& handler
     ) {
         std::shared_ptr<detail::connection_core> const& on = calls::connection_of(core);
         detail::handler_source const source = detail::offer<Result>(std::forward<Handler>(handler));
         errc const refusal = detail::start_operation(on, {&what, 1}, detail::turn::wait, source);
         if (refusal == errc{}) return;
         if (what.problem == errc{}) calls::not_started(core);
-        auto const executor =
-            boost::asio::get_associated_executor(handler, detail::executor_of(*on));
-        // A refused handler has not been moved.
-        boost::asio::post(
-            executor,
-            boost::asio::append(
-                // NOLINTNEXTLINE(bugprone-use-after-move)
-                std::forward<Handler>(handler),
-                detail::refusal_code(*on, refusal),
-                none...
-            )
-        );
+        detail::post_refusal(*on, source, refusal);
     }
 
     std::shared_ptr<detail::window_core> core_;

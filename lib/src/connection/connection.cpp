@@ -5,12 +5,12 @@
 
 namespace rcverbs::detail {
 
-boost::asio::any_io_executor executor_of(connection_core const& core) noexcept {
-    return core.executor();
-}
-
 error_code refusal_code(connection_core const& core, errc why) noexcept {
     return why == errc::not_connected ? core.why_not_connected() : error_code{why};
+}
+
+void post_refusal(connection_core const& core, handler_source const& source, errc why) {
+    post_refused_handler(core.executor(), source, refusal_code(core, why));
 }
 
 using shared = std::shared_ptr<connection_core>;

@@ -81,6 +81,11 @@ void place_handler(
     if (slot.is_connected()) connect_slot(slot, op, owner);
 }
 
+/// Calls the handler of a refused operation on its own executor or else on `io`, as if by post.
+void post_refused_handler(
+    boost::asio::any_io_executor const& io, handler_source const& source, error_code why
+);
+
 /// Calls the handlers of completed operations, then `end(called, left)`. If a handler throws,
 /// `left` holds the operations whose handlers are still to be called. An operation may have no
 /// handler, and a handler may destroy the other handlers. Handlers of other executors are sent

@@ -259,8 +259,8 @@ errc start_receive(
     return queue->start(what, when, source);
 }
 
-asio::any_io_executor executor_of(shared_receives const& queue) noexcept {
-    return queue.executor();
+void post_refusal(shared_receives const& queue, handler_source const& source, errc why) {
+    post_refused_handler(queue.executor(), source, why);
 }
 
 // The copies of a handle share this object. The last copy closes the queue, even if connections

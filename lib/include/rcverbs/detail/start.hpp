@@ -3,11 +3,8 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/append.hpp>
 #include <boost/asio/associated_cancellation_slot.hpp>
-#include <boost/asio/associated_executor.hpp>
 #include <boost/asio/async_result.hpp>
-#include <boost/asio/post.hpp>
 
 #include <memory>
 #include <span>
@@ -38,7 +35,8 @@ struct access {
 
 /// The functions of a handler whose type the compiled library does not know.
 struct handler_actions {
-    /// Puts the handler into the operation; called at most once, under the connection's lock.
+    /// Moves the handler into the operation; called at most once, under the connection's lock if
+    /// the operation is accepted.
     void (*place)(void* handler, operation& op, boost::asio::any_io_executor const& io);
     /// Returns its cancellation slot. Null if it has none.
     boost::asio::cancellation_slot (*slot)(void* handler);
@@ -70,10 +68,13 @@ RCVERBS_EXPORT errc start_operation(
     turn when,
     handler_source source
 );
-RCVERBS_EXPORT boost::asio::any_io_executor executor_of(connection_core const& core) noexcept;
 /// The code of a refusal. For an operation that is started after the connection has ended, the
 /// reason of the end.
 RCVERBS_EXPORT error_code refusal_code(connection_core const& core, errc why) noexcept;
+/// Calls the handler of a refused operation with refusal_code(), as if by post. `source` is used up.
+RCVERBS_EXPORT void post_refusal(
+    connection_core const& core, handler_source const& source, errc why
+);
 
 /// Checks the two sides of a transfer; errc{} if they are valid.
 inline errc check(
@@ -174,16 +175,6 @@ handler_source offer(Handler&& handler) noexcept {
     return {address, &actions_for<Result, Handler>::all};
 }
 
-/// Calls the handler of a refused operation with its error, as if by post.
-template <class Value, class Owner, class Handler>
-void post_refusal(Owner const& owner, Handler&& handler, errc why) {
-    auto const executor = boost::asio::get_associated_executor(handler, executor_of(owner));
-    boost::asio::post(
-        executor,
-        boost::asio::append(std::forward<Handler>(handler), refusal_code(owner, why), Value{})
-    );
-}
-
 /// Starts one request for a completion token.
 template <class Result, class Value, class Token>
 auto initiate(
@@ -194,9 +185,7 @@ auto initiate(
             using type = decltype(handler);
             handler_source const source = offer<Result>(std::forward<type>(handler));
             errc const refusal = start_operation(on, {&wanted, 1}, turn::wait, source);
-            if (refusal == errc{}) return;
-            // A refused handler has not been moved. NOLINTNEXTLINE(bugprone-use-after-move)
-            post_refusal<Value>(*on, std::forward<type>(handler), refusal);
+            if (refusal != errc{}) post_refusal(*on, source, refusal);
         },
         token,
         core,
