@@ -17,18 +17,18 @@ using machines::lifecycle;
 
 namespace {
 
-using happening = lifecycle::happening;
+using event_kind = lifecycle::event_kind;
 
-constexpr auto last_happening = static_cast<int>(happening::gone);
+constexpr auto last_event = static_cast<int>(event_kind::gone);
 
 // An event of that kind, with typical data.
-lifecycle::event typical(happening what) {
+lifecycle::event typical(event_kind what) {
     switch (what) {
-    case happening::violated: return {what, errc::unexpected_message};
-    case happening::failed: return {what, cm_errc::unreachable, -110};
-    case happening::peer_gone: return {what, {}, 7};
-    case happening::work_failed: return {what, wc_errc::remote_access, 0x88};
-    case happening::broken: return {what, errc::port_down, 0, close_reason::device_gone};
+    case event_kind::violated: return {what, errc::unexpected_message};
+    case event_kind::failed: return {what, cm_errc::unreachable, -110};
+    case event_kind::peer_gone: return {what, {}, 7};
+    case event_kind::work_failed: return {what, wc_errc::remote_access, 0x88};
+    case event_kind::broken: return {what, errc::port_down, 0, close_reason::device_gone};
     default: return {what};
     }
 }
@@ -74,12 +74,12 @@ std::string describe(lifecycle const& before, lifecycle::answer const& a, lifecy
 struct way {
     char const* name;
     lifecycle::state first;
-    std::vector<happening> events;
+    std::vector<event_kind> events;
 };
 
 // Every state, several times if its history matters.
 std::vector<way> ways() {
-    using h = happening;
+    using h = event_kind;
     using s = lifecycle::state;
     std::vector<h> const to_open{
         h::resolve_and_connect,
@@ -133,7 +133,7 @@ std::vector<way> ways() {
 
 lifecycle at_end_of(way const& w) {
     lifecycle life{w.first};
-    for (happening const h : w.events) life.resume(typical(h));
+    for (event_kind const h : w.events) life.resume(typical(h));
     return life;
 }
 
@@ -144,8 +144,8 @@ std::string whole_table() {
         lifecycle const before = at_end_of(w);
         out << w.name << '\n';
         std::vector<std::pair<std::string, std::string>> lines;
-        for (int i = 0; i <= last_happening; ++i) {
-            auto const what = static_cast<happening>(i);
+        for (int i = 0; i <= last_event; ++i) {
+            auto const what = static_cast<event_kind>(i);
             lifecycle after = before;
             std::string const led_to = describe(before, after.resume(typical(what)), after);
             auto const same = std::find_if(lines.begin(), lines.end(), [&](auto const& l) {
@@ -447,7 +447,7 @@ namespace {
 // An open connection after these events.
 lifecycle open_and(std::vector<lifecycle::event> const& events) {
     lifecycle life;
-    using h = happening;
+    using h = event_kind;
     for (auto const what :
          {h::resolve_and_connect,
           h::address_resolved,
@@ -466,7 +466,7 @@ lifecycle open_and(std::vector<lifecycle::event> const& events) {
 TEST_CASE(
     "a failed work request stays the root cause, even if DISCONNECTED arrives first", "[machines]"
 ) {
-    using h = happening;
+    using h = event_kind;
     // A message was too long for its receive: the local completion fails, and the peer, which
     // received an error, disconnects. The DISCONNECTED event arrives first.
     error_code const cause = GENERATE(
@@ -493,7 +493,7 @@ TEST_CASE(
 TEST_CASE(
     "an error completion that is found in the last poll still becomes the reason", "[machines]"
 ) {
-    using h = happening;
+    using h = event_kind;
     // An unsignaled work request failed, and the DISCONNECTED event arrived first.
     std::vector<lifecycle::event> events{
         {h::peer_gone}, {h::drained}, {h::work_failed, wc_errc::remote_access}};
@@ -509,7 +509,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a guessed reason is replaced only by one that names the cause", "[machines]") {
-    using h = happening;
+    using h = event_kind;
     lifecycle const guessed = open_and({{h::work_failed, wc_errc::flushed}});
     CHECK(guessed.reason() == close_reason::transport_error);
     CHECK(guessed.failure().code == errc::peer_violation);
@@ -547,7 +547,7 @@ TEST_CASE("a guessed reason is replaced only by one that names the cause", "[mac
 }
 
 TEST_CASE("a connection that could not be opened has failed, and was never open", "[machines]") {
-    using h = happening;
+    using h = event_kind;
     lifecycle life{lifecycle::state::requested};
     life.resume({h::accept});
     life.resume({h::established});
@@ -561,7 +561,7 @@ TEST_CASE("a connection that could not be opened has failed, and was never open"
 }
 
 TEST_CASE("a queue pair that cannot be destroyed outweighs every other reason", "[machines]") {
-    using h = happening;
+    using h = event_kind;
     lifecycle const life = open_and({{h::close}, {h::drained}, {h::kept}});
     CHECK(life.reason() == close_reason::transport_error);
     CHECK(life.failure().code == errc::not_drained);
@@ -571,7 +571,7 @@ TEST_CASE("a queue pair that cannot be destroyed outweighs every other reason", 
 }
 
 TEST_CASE("cancelling an operation does not abort a pending disconnect", "[machines]") {
-    using h = happening;
+    using h = event_kind;
     lifecycle life = open_and({{h::disconnect}});
     lifecycle::answer const a = life.resume({h::close, boost::asio::error::operation_aborted});
     CHECK_FALSE(a.disconnect);
@@ -579,7 +579,7 @@ TEST_CASE("cancelling an operation does not abort a pending disconnect", "[machi
 }
 
 TEST_CASE("cancelling a posted operation ends the connection with closed_locally", "[machines]") {
-    using h = happening;
+    using h = event_kind;
     lifecycle const life =
         open_and({{h::close, boost::asio::error::operation_aborted}, {h::drained}, {h::finished}});
     CHECK(life.reason() == close_reason::closed_locally);

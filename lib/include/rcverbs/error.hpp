@@ -90,10 +90,10 @@ enum class errc {
     /// The queue pair could be neither drained nor destroyed: the device may still use the memory
     /// of outstanding operations.
     not_drained = 30,
-    /// The connection takes its receives from a shared receive queue: start them there.
-    receives_are_shared = 32,
     /// A posted operation stayed unanswered for longer than liveness_options::stall_timeout.
     stalled = 31,
+    /// The connection takes its receives from a shared receive queue: start them there.
+    receives_are_shared = 32,
     /// No operation completed for longer than liveness_options::idle_timeout.
     idle = 33,
     /// The device reports that the queue pair, or the shared receive queue that it takes from,

@@ -71,7 +71,7 @@ void connection_core::shut_down() noexcept {
     {
         guard const lock{mutex_};
         is_shut_down_ = true;
-        static_cast<void>(life_.resume({happening::gone}));
+        static_cast<void>(life_.resume({event_kind::gone}));
         data_.enter(data_phase::closed);
         // A strand belongs to its context and must be destroyed before the context is.
         work_ = {};
@@ -166,7 +166,7 @@ void connection_core::on_deadline(std::uint64_t armed) {
     if (life_.is_open()) {
         tick();
     } else {
-        resume({happening::deadline});
+        resume({event_kind::deadline});
     }
 }
 
@@ -176,8 +176,8 @@ void connection_core::on_event(cm::event& e) {
     link::next const what = link_.describe(e, life_.is_passive());
     if (!what) return;
     // The device may have stopped the queue pair before, because of an error.
-    if (what->what == happening::peer_gone && life_.is_open() && link_.has_stopped())
-        resume({happening::stopped});
+    if (what->what == event_kind::peer_gone && life_.is_open() && link_.has_stopped())
+        resume({event_kind::stopped});
     resume(*what);
 }
 
@@ -189,7 +189,7 @@ void connection_core::on_device_event(cm::device_event const& e) {
 
 void connection_core::on_queue_broken(error_code ec) {
     entry const inside{*this};
-    resume({happening::broken, ec, 0, close_reason::transport_error});
+    resume({event_kind::broken, ec, 0, close_reason::transport_error});
 }
 
 // --- teardown ------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ void connection_core::on_queue_broken(error_code ec) {
 void connection_core::check_drained() {
     bool const waits = life_.current() == lifecycle::state::disconnecting ||
                        life_.current() == lifecycle::state::draining;
-    if (waits && data_.is_drained()) resume({happening::drained});
+    if (waits && data_.is_drained()) resume({event_kind::drained});
 }
 
 // The last steps make system calls and may run user code. So they run on the executor, after the CQ
@@ -227,7 +227,7 @@ void connection_core::finish() {
         // completions with the queue pair, and messages that have arrived must still be delivered.
         left = take_rest(arrived);
         is_destroyed = link_.destroy_queue_pair();
-        resume({is_destroyed ? happening::finished : happening::kept});
+        resume({is_destroyed ? event_kind::finished : event_kind::kept});
         // No completion can arrive any more: complete the work that the device never returned.
         operation_list unheard = data_.fail_all(life_.flush_code());
         left.append(unheard);

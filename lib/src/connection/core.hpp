@@ -49,7 +49,7 @@ class connection_core final : public std::enable_shared_from_this<connection_cor
                               public cm::device_event_sink,
                               public progress::completion_sink {
     using lifecycle = machines::lifecycle;
-    using happening = lifecycle::happening;
+    using event_kind = lifecycle::event_kind;
     using guard = progress::light_lock;
 
     // Returns the result of `look`, called with the lock held.

@@ -36,7 +36,7 @@ namespace rcverbs::detail {
 
 /// The handler of a waiting control operation, with the outstanding work of its executor.
 ///
-/// If its executor belongs to another context than `home`, the handler is destroyed uncalled with
+/// If its executor belongs to another context than `io`, the handler is destroyed uncalled with
 /// that context.
 template <class... Arguments>
 class waiting_handler {
@@ -44,10 +44,10 @@ public:
     using handler_type = boost::asio::any_completion_handler<void(Arguments...)>;
 
     waiting_handler() = default;
-    waiting_handler(erased_handler<Arguments...> handler, boost::asio::any_io_executor const& home)
-        : kept_{std::make_shared<kept>(std::move(handler.handler), home)} {
-        if (handler.host == nullptr || handler.host == &progress::context_of(home)) return;
-        kept_->is_elsewhere = true;
+    waiting_handler(erased_handler<Arguments...> handler, boost::asio::any_io_executor const& io)
+        : kept_{std::make_shared<kept>(std::move(handler.handler), io)} {
+        if (handler.host == nullptr || handler.host == &progress::context_of(io)) return;
+        kept_->is_foreign = true;
         boost::asio::use_service<progress::guests>(*handler.host).add(kept_);
     }
     waiting_handler(waiting_handler&& other) noexcept = default;
@@ -68,9 +68,9 @@ public:
 
 private:
     struct kept final : progress::guest {
-        kept(handler_type h, boost::asio::any_io_executor const& home)
+        kept(handler_type h, boost::asio::any_io_executor const& io)
             : work{boost::asio::prefer(
-                  boost::asio::get_associated_executor(h, home),
+                  boost::asio::get_associated_executor(h, io),
                   boost::asio::execution::outstanding_work.tracked
               )} {
             // Swapped, because the move assignment of the handler in Boost 1.81 recurses
@@ -86,7 +86,7 @@ private:
             auto const executor = std::exchange(work, {});
             handler_type taken;
             taken.swap(handler);
-            if (!is_elsewhere) lock.unlock();
+            if (!is_foreign) lock.unlock();
             boost::asio::dispatch(
                 executor, boost::asio::append(clearing{std::move(taken)}, std::move(arguments)...)
             );
@@ -104,7 +104,7 @@ private:
         std::mutex mutex;
         handler_type handler;
         boost::asio::any_completion_executor work;
-        bool is_elsewhere = false;
+        bool is_foreign = false;
         std::atomic<bool> is_gone{false};
     };
 

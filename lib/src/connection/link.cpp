@@ -94,7 +94,7 @@ link::next link::make_queue_pair(bool is_passive, listener const& who) {
             static_cast<std::uint8_t>(limits_.responder_resources),
             options_.queue_pair.rnr_retry_count};
     }
-    return event{happening::queue_pair_made};
+    return event{event_kind::queue_pair_made};
 }
 
 error_code link::find_domain(ibv_context* on, bool is_passive) {
@@ -238,15 +238,15 @@ link::next link::open(bool is_passive) {
     verbs::queue_pair_state const now = qp_.query(ec);
     // In the error state: the device has rejected a request of the peer's that arrived before the
     // event.
-    if (!ec && now.is_error) return event{happening::stopped};
+    if (!ec && now.is_error) return event{event_kind::stopped};
     if (!ec && !is_passive) ec = qp_.set_min_rnr_timer(rnr_code);
     if (!ec && remote_access_) ec = qp_.set_remote_access(verbs::to_ibv_access(*remote_access_));
     // These calls fail if the peer has disconnected already and the queue pair is in the error
     // state.
-    if (ec) return event{happening::failed, ec};
+    if (ec) return event{event_kind::failed, ec};
     limits_.initiator_depth = now.initiator_depth;
     limits_.responder_resources = now.responder_resources;
-    return event{happening::opened};
+    return event{event_kind::opened};
 }
 
 cm::connection_parameters link::parameters(std::span<std::byte const> private_data) const noexcept {
@@ -268,8 +268,8 @@ link::next link::failed(step where, error_code ec) const {
     // In these two steps the kernel returns ENODEV if no RDMA device leads to the address.
     bool const is_resolving = where == step::resolve_address || where == step::resolve_route;
     if (is_resolving && ec == boost::system::errc::no_such_device)
-        return event{happening::failed, no_device(), -ec.value(), close_reason::open, where};
-    return event{happening::failed, ec, 0, close_reason::open, where};
+        return event{event_kind::failed, no_device(), -ec.value(), close_reason::open, where};
+    return event{event_kind::failed, ec, 0, close_reason::open, where};
 }
 
 // While a request is being accepted, a call fails with EINVAL if the peer has withdrawn the
@@ -292,13 +292,13 @@ error_code link::set_remote_access(access_flags rights, bool is_now) {
 
 link::next link::describe(cm::event& e, bool is_passive) {
     error_code const code{e.type, connection_manager_category()};
-    auto const failed = [&](error_code ec) { return event{happening::failed, ec, e.status}; };
+    auto const failed = [&](error_code ec) { return event{event_kind::failed, ec, e.status}; };
     switch (e.type) {
-    case RDMA_CM_EVENT_ADDR_RESOLVED: return event{happening::address_resolved};
-    case RDMA_CM_EVENT_ROUTE_RESOLVED: return event{happening::route_resolved};
+    case RDMA_CM_EVENT_ADDR_RESOLVED: return event{event_kind::address_resolved};
+    case RDMA_CM_EVENT_ROUTE_RESOLVED: return event{event_kind::route_resolved};
     case RDMA_CM_EVENT_ESTABLISHED:
         if (!is_passive) peer_private_data_ = std::move(e.private_data);
-        return event{happening::established};
+        return event{event_kind::established};
     case RDMA_CM_EVENT_REJECTED:
         peer_private_data_ = std::move(e.private_data);
         return failed({1000 + e.status, connection_manager_category()});
@@ -309,9 +309,9 @@ link::next link::describe(cm::event& e, bool is_passive) {
     case RDMA_CM_EVENT_ROUTE_ERROR:
     case RDMA_CM_EVENT_CONNECT_ERROR:
     case RDMA_CM_EVENT_UNREACHABLE: return failed(code);
-    case RDMA_CM_EVENT_DISCONNECTED: return event{happening::peer_gone, {}, e.status};
+    case RDMA_CM_EVENT_DISCONNECTED: return event{event_kind::peer_gone, {}, e.status};
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
-        return event{happening::broken, errc::device_removed, e.status, close_reason::device_gone};
+        return event{event_kind::broken, errc::device_removed, e.status, close_reason::device_gone};
     default: return std::nullopt;
     }
 }
@@ -320,7 +320,7 @@ link::next link::describe(cm::device_event const& e) noexcept {
     using kind = cm::device_event::kind;
     if (source_ == nullptr) return std::nullopt;
     auto const broken = [&](errc why, close_reason reason = close_reason::transport_error) {
-        return event{happening::broken, why, e.type, reason};
+        return event{event_kind::broken, why, e.type, reason};
     };
     bool const is_ours = qp_.is_open() && e.object == qp_.get() && e.number == qp_.get()->qp_num;
     switch (e.what) {

@@ -39,7 +39,7 @@ namespace rcverbs::detail {
 class link {
 public:
     using event = machines::lifecycle::event;
-    using happening = machines::lifecycle::happening;
+    using event_kind = machines::lifecycle::event_kind;
     /// The next event, if it is known already.
     using next = std::optional<event>;
 

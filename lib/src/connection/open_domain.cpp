@@ -8,9 +8,9 @@ namespace rcverbs {
 
 namespace {
 
-using home = runs_on<boost::asio::any_io_executor>;
+using any_runs_on = runs_on<boost::asio::any_io_executor>;
 
-cm::event_channel& channel_of(home const& where) {
+cm::event_channel& channel_of(any_runs_on const& where) {
     return detail::io_object_service::of(where.place().executor).channel();
 }
 
@@ -21,7 +21,7 @@ protection_domain shared_domain(cm::event_channel& channel, ibv_context* device,
 
 }  // namespace
 
-protection_domain open_domain(home const& where, endpoint const& local, error_code& ec) {
+protection_domain open_domain(any_runs_on const& where, endpoint const& local, error_code& ec) {
     cm::event_channel& channel = channel_of(where);
     std::unique_ptr<cm::id> const id = channel.make_id(ec);
     if (!ec) ec = id->bind(local);
@@ -29,7 +29,7 @@ protection_domain open_domain(home const& where, endpoint const& local, error_co
     return ec ? protection_domain{} : shared_domain(channel, id->device(), ec);
 }
 
-protection_domain open_domain(home const& where, endpoint const& local) {
+protection_domain open_domain(any_runs_on const& where, endpoint const& local) {
     error_code ec;
     protection_domain found = open_domain(where, local, ec);
     if (ec) throw boost::system::system_error{ec, "open_domain"};
@@ -37,7 +37,7 @@ protection_domain open_domain(home const& where, endpoint const& local) {
 }
 
 protection_domain detail::open_domain_of(
-    home const& where, std::string const& device, error_code& ec
+    any_runs_on const& where, std::string const& device, error_code& ec
 ) {
     cm::event_channel& channel = channel_of(where);
     ibv_context* const found = channel.find_device(device, ec);

@@ -54,7 +54,7 @@ void connection_core::post_waiting() {
     if (!refused.empty()) {
         waiters_.run([self = shared_from_this(), refused]() { self->post_handlers(refused); });
     }
-    if (ec) resume({happening::broken, ec, 0, close_reason::transport_error});
+    if (ec) resume({event_kind::broken, ec, 0, close_reason::transport_error});
 }
 
 void connection_core::cancel(operation& op, std::uint32_t use, asio::cancellation_type type) {
@@ -68,7 +68,7 @@ void connection_core::cancel(operation& op, std::uint32_t use, asio::cancellatio
     }
     if ((type & asio::cancellation_type::terminal) == asio::cancellation_type::none) return;
     op.is_cancelled = true;
-    resume({happening::close, asio::error::operation_aborted});
+    resume({event_kind::close, asio::error::operation_aborted});
 }
 
 void connection_core::cancel_waiting() {
@@ -103,7 +103,7 @@ void connection_core::cancel_waiting() {
 }
 
 void connection_core::on_failed(completion_report const& report) {
-    resume({happening::work_failed, report.failed, report.vendor_error});
+    resume({event_kind::work_failed, report.failed, report.vendor_error});
     name_flushed(report.done);
 }
 
@@ -206,7 +206,7 @@ void connection_core::tick() {
     is_armed_ = liveness_.looks_always() || data_.is_sending();
     if (!is_armed_) return;
     auto const give_up = [this](errc why) {
-        resume({happening::broken, why, 0, close_reason::timed_out});
+        resume({event_kind::broken, why, 0, close_reason::timed_out});
     };
     switch (liveness_.tick(sample())) {
     case machines::liveness::action::stalled: return give_up(errc::stalled);

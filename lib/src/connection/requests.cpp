@@ -15,7 +15,7 @@ void connection_core::start_resolve(
     entry const inside{*this};
     if (!add(waiters::kind::setup, handler)) return;
     if (life_.current() == lifecycle::state::idle) link_.aim(peer);
-    resume({and_connect ? happening::resolve_and_connect : happening::resolve});
+    resume({and_connect ? event_kind::resolve_and_connect : event_kind::resolve});
 }
 
 void connection_core::start_establish(
@@ -28,7 +28,7 @@ void connection_core::start_establish(
             return waiters_.tell(waiters::kind::setup, errc::private_data_too_large);
         own_private_data_.assign(private_data.begin(), private_data.end());
     }
-    resume({happening::connect});
+    resume({event_kind::connect});
 }
 
 void connection_core::start_accept(
@@ -41,7 +41,7 @@ void connection_core::start_accept(
             return waiters_.tell(waiters::kind::setup, errc::private_data_too_large);
         own_private_data_.assign(private_data.begin(), private_data.end());
     }
-    resume({happening::accept});
+    resume({event_kind::accept});
 }
 
 error_code connection_core::reject(std::span<std::byte const> private_data) {
@@ -49,7 +49,7 @@ error_code connection_core::reject(std::span<std::byte const> private_data) {
     if (life_.current() != lifecycle::state::requested) return errc::not_connected;
     if (private_data.size() > reject_data_max) return errc::private_data_too_large;
     own_private_data_.assign(private_data.begin(), private_data.end());
-    resume({happening::reject});
+    resume({event_kind::reject});
     return {};
 }
 
@@ -62,7 +62,7 @@ queue_pair_address connection_core::prepare(
         return {};
     }
     link_.aim(device, gid_index);
-    resume({happening::prepare});
+    resume({event_kind::prepare});
     ec = life_.failure().code;
     return link_.own_address();
 }
@@ -72,13 +72,13 @@ error_code connection_core::establish(queue_pair_address const& peer) {
     if (life_.current() != lifecycle::state::ready || !link_.is_out_of_band())
         return errc::not_connected;
     link_.aim(peer);
-    resume({happening::establish});
+    resume({event_kind::establish});
     return life_.failure().code;
 }
 
 void connection_core::start_disconnect(control_handler handler) {
     entry const inside{*this};
-    if (add(waiters::kind::disconnect, handler)) resume({happening::disconnect});
+    if (add(waiters::kind::disconnect, handler)) resume({event_kind::disconnect});
 }
 
 void connection_core::start_wait(control_handler handler) {
@@ -89,12 +89,12 @@ void connection_core::start_wait(control_handler handler) {
 
 void connection_core::close() noexcept {
     entry const inside{*this};
-    if (!is_shut_down_) resume({happening::close});
+    if (!is_shut_down_) resume({event_kind::close});
 }
 
 void connection_core::close_for(error_code violation) noexcept {
     entry const inside{*this};
-    if (!is_shut_down_) resume({happening::violated, violation});
+    if (!is_shut_down_) resume({event_kind::violated, violation});
 }
 
 bool connection_core::add(waiters::kind of, control_handler& handler) {
@@ -117,7 +117,7 @@ void connection_core::cancel(waiters::kind of, std::uint64_t serial, asio::cance
     if (of == waiters::kind::end) {
         waiters_.tell(of, asio::error::operation_aborted);
     } else if ((type & asio::cancellation_type::terminal) != asio::cancellation_type::none) {
-        resume({happening::close});
+        resume({event_kind::close});
     }
 }
 

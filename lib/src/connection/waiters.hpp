@@ -28,10 +28,10 @@ public:
     bool add(
         kind of,
         control_handler& handler,
-        boost::asio::any_io_executor const& home,
+        boost::asio::any_io_executor const& io,
         on_cancel const& cancelled
     ) {
-        control_waiter made{std::move(handler), home};
+        control_waiter made{std::move(handler), io};
         if (of_[index(of)]) {
             completions_.complete(made, errc::operation_in_progress);
             return false;

@@ -33,8 +33,8 @@ public:
         std::shared_ptr<connection_limiter::permit> admitted;
     };
 
-    waiting_request(io_object_service& home, parts what)
-        : home_{home},
+    waiting_request(io_object_service& service, parts what)
+        : service_{service},
           what_{std::move(what)},
           private_data_{what_.event.private_data},
           initiator_depth_{what_.event.initiator_depth},
@@ -44,7 +44,7 @@ public:
     waiting_request(waiting_request const&) = delete;
     waiting_request& operator=(waiting_request const&) = delete;
     ~waiting_request() {
-        if (!is_shut_down_) home_.remove(this);
+        if (!is_shut_down_) service_.remove(this);
     }
 
     endpoint const& remote() const noexcept { return remote_; }
@@ -91,7 +91,7 @@ private:
         take();
     }
 
-    io_object_service& home_;
+    io_object_service& service_;
     std::mutex mutex_;
     parts what_;
     std::optional<boost::asio::steady_timer> timer_;

@@ -11,14 +11,14 @@ namespace rcverbs::machines {
 namespace {
 
 using state = lifecycle::state;
-using happening = lifecycle::happening;
+using event_kind = lifecycle::event_kind;
 using action = lifecycle::action;
 using deadline = lifecycle::deadline;
 using answer = lifecycle::answer;
 
 struct rule {
     state from;
-    happening on;
+    event_kind on;
     state to;
     action then;
     deadline until;
@@ -29,49 +29,49 @@ struct rule {
 constexpr std::array rules{
     rule{
         state::idle,
-        happening::resolve,
+        event_kind::resolve,
         state::resolving_address,
         action::resolve_address,
         deadline::resolve_address},
     rule{
         state::idle,
-        happening::resolve_and_connect,
+        event_kind::resolve_and_connect,
         state::resolving_address,
         action::resolve_address,
         deadline::resolve_address},
     rule{
         state::resolving_address,
-        happening::address_resolved,
+        event_kind::address_resolved,
         state::resolving_route,
         action::resolve_route,
         deadline::resolve_route},
     rule{
         state::resolving_route,
-        happening::route_resolved,
+        event_kind::route_resolved,
         state::making_queue_pair,
         action::make_queue_pair,
         deadline::none},
     rule{
         state::idle,
-        happening::prepare,
+        event_kind::prepare,
         state::making_queue_pair,
         action::make_queue_pair,
         deadline::same},
     rule{
         state::making_queue_pair,
-        happening::queue_pair_made,
+        event_kind::queue_pair_made,
         state::ready,
         action::none,
         deadline::same},
-    rule{state::ready, happening::connect, state::connecting, action::connect, deadline::connect},
-    rule{state::ready, happening::establish, state::opening, action::open, deadline::same},
-    rule{state::requested, happening::accept, state::accepting, action::accept, deadline::connect},
-    rule{state::connecting, happening::established, state::opening, action::open, deadline::none},
-    rule{state::accepting, happening::established, state::opening, action::open, deadline::none},
-    rule{state::opening, happening::opened, state::open, action::none, deadline::same},
+    rule{state::ready, event_kind::connect, state::connecting, action::connect, deadline::connect},
+    rule{state::ready, event_kind::establish, state::opening, action::open, deadline::same},
+    rule{state::requested, event_kind::accept, state::accepting, action::accept, deadline::connect},
+    rule{state::connecting, event_kind::established, state::opening, action::open, deadline::none},
+    rule{state::accepting, event_kind::established, state::opening, action::open, deadline::none},
+    rule{state::opening, event_kind::opened, state::open, action::none, deadline::same},
     rule{
         state::disconnecting,
-        happening::drained,
+        event_kind::drained,
         state::awaiting_peer,
         action::none,
         deadline::same},
@@ -92,35 +92,35 @@ answer lifecycle::resume(event const& e) noexcept {
     if (rule != rules.end()) {
         state_ = rule->to;
         answer a{rule->then, rule->until};
-        if (e.what == happening::resolve_and_connect) connects_at_once_ = true;
-        if (e.what == happening::prepare) is_out_of_band_ = true;
-        if (e.what == happening::address_resolved) a.done = step::resolve_address;
-        if (e.what == happening::route_resolved) a.done = step::resolve_route;
+        if (e.what == event_kind::resolve_and_connect) connects_at_once_ = true;
+        if (e.what == event_kind::prepare) is_out_of_band_ = true;
+        if (e.what == event_kind::address_resolved) a.done = step::resolve_address;
+        if (e.what == event_kind::route_resolved) a.done = step::resolve_route;
         if (state_ == state::open) {
             a.done = is_passive_ ? step::accept : step::connect;
             a.setup = error_code{};
         }
         if (state_ == state::ready) {
-            if (connects_at_once_) return resume({happening::connect});
+            if (connects_at_once_) return resume({event_kind::connect});
             a.setup = error_code{};
         }
         return a;
     }
     switch (e.what) {
     // Requests that are not due.
-    case happening::resolve:
-    case happening::resolve_and_connect:
-    case happening::prepare: return {.setup = make_error_code(errc::already_connected)};
-    case happening::connect:
-    case happening::establish: return {.setup = make_error_code(errc::not_connected)};
-    case happening::accept:
+    case event_kind::resolve:
+    case event_kind::resolve_and_connect:
+    case event_kind::prepare: return {.setup = make_error_code(errc::already_connected)};
+    case event_kind::connect:
+    case event_kind::establish: return {.setup = make_error_code(errc::not_connected)};
+    case event_kind::accept:
         return {.setup = failure_.code ? failure_.code : make_error_code(errc::not_connected)};
-    case happening::reject:
+    case event_kind::reject:
         if (state_ != state::requested) return {};
         note(step::accept, {e.what}, close_reason::refused);
         return stop(action::reject);
 
-    case happening::disconnect:
+    case event_kind::disconnect:
         if (state_ == state::ended) return {.disconnect = end_code()};
         if (state_ > state::open) return {};  // completes when the connection has ended
         if (state_ != state::open) return {.disconnect = make_error_code(errc::not_connected)};
@@ -128,10 +128,10 @@ answer lifecycle::resume(event const& e) noexcept {
         if (is_out_of_band_) return stop(action::stop);
         state_ = state::disconnecting;
         return {action::stop, deadline::disconnect};
-    case happening::close:
-    case happening::violated: return on_close(e);
+    case event_kind::close:
+    case event_kind::violated: return on_close(e);
 
-    case happening::failed:
+    case event_kind::failed:
         // An idle connection has no step in progress that could fail.
         if (state_ >= state::open || state_ == state::idle) return {};
         note(
@@ -144,7 +144,7 @@ answer lifecycle::resume(event const& e) noexcept {
         );
         return stop(action::stop, e.code);
 
-    case happening::deadline:
+    case event_kind::deadline:
         switch (state_) {
         case state::idle:
         case state::open:
@@ -163,7 +163,7 @@ answer lifecycle::resume(event const& e) noexcept {
             return stop(action::stop, make_error_code(errc::timed_out));
         }
 
-    case happening::peer_gone:
+    case event_kind::peer_gone:
         switch (state_) {
         case state::open:
             note(
@@ -177,39 +177,39 @@ answer lifecycle::resume(event const& e) noexcept {
         case state::draining:
         case state::finishing:
         case state::ended: return {};
-        default: return resume({happening::failed, errc::peer_disconnected, e.status});
+        default: return resume({event_kind::failed, errc::peer_disconnected, e.status});
         }
-    case happening::work_failed: return on_work_failed(e);
-    case happening::stopped: return on_stopped();
-    case happening::broken:
+    case event_kind::work_failed: return on_work_failed(e);
+    case event_kind::stopped: return on_stopped();
+    case event_kind::broken:
         if (state_ == state::ended) return {};
         forget_inferred();
         note(step::transfer, e, e.reason);
         return is_live() ? stop(action::stop) : answer{};
 
-    case happening::drained: return state_ == state::draining ? finish() : answer{};
-    case happening::kept:
+    case event_kind::drained: return state_ == state::draining ? finish() : answer{};
+    case event_kind::kept:
         if (state_ != state::finishing) return {};
         replace(step::drain, {e.what, errc::not_drained}, close_reason::transport_error);
         return end();
-    case happening::finished: return state_ == state::finishing ? end() : answer{};
-    case happening::gone:
+    case event_kind::finished: return state_ == state::finishing ? end() : answer{};
+    case event_kind::gone:
         if (reason_ == close_reason::open) reason_ = close_reason::closed_locally;
         state_ = state::ended;
         return {};
 
-    case happening::address_resolved:
-    case happening::route_resolved:
-    case happening::queue_pair_made:
-    case happening::established:
-    case happening::opened: return {};
+    case event_kind::address_resolved:
+    case event_kind::route_resolved:
+    case event_kind::queue_pair_made:
+    case event_kind::established:
+    case event_kind::opened: return {};
     }
     return {};
 }
 
 answer lifecycle::on_close(event const& e) noexcept {
     if (state_ == state::ended) return {};
-    bool const is_ours = e.what == happening::close;
+    bool const is_ours = e.what == event_kind::close;
     // If cancelling an operation caused the close (`code` is set), the failed step is the transfer.
     step const where = is_ours && !e.code ? step::disconnect : step::transfer;
     note(where, e, is_ours ? close_reason::closed_locally : close_reason::protocol_error);
@@ -255,13 +255,13 @@ answer lifecycle::on_stopped() noexcept {
     if (is_iwarp_) {
         note(
             step::transfer,
-            {happening::stopped, errc::peer_disconnected},
+            {event_kind::stopped, errc::peer_disconnected},
             close_reason::peer_disconnected
         );
     } else {
         note(
             step::transfer,
-            {happening::stopped, errc::peer_violation},
+            {event_kind::stopped, errc::peer_violation},
             close_reason::transport_error
         );
     }
@@ -383,7 +383,7 @@ char const* to_string(lifecycle::state s) noexcept {
     return name_in(names, s);
 }
 
-char const* to_string(lifecycle::happening h) noexcept {
+char const* to_string(lifecycle::event_kind h) noexcept {
     static constexpr std::array names{
         "resolve",
         "resolve_and_connect",

@@ -69,7 +69,7 @@ public:
     };
 
     /// The events.
-    enum class happening : std::uint8_t {
+    enum class event_kind : std::uint8_t {
         // Requests by the program
         resolve,  // find the peer
         resolve_and_connect,  // find the peer and connect to it
@@ -102,7 +102,7 @@ public:
     };
 
     struct event {
-        happening what;
+        event_kind what;
         error_code code = {};
         int status = 0;
         close_reason reason = close_reason::open;
@@ -210,7 +210,7 @@ private:
 
 /// Names as in the diagram above, for tests and messages.
 char const* to_string(lifecycle::state s) noexcept;
-char const* to_string(lifecycle::happening h) noexcept;
+char const* to_string(lifecycle::event_kind h) noexcept;
 char const* to_string(lifecycle::action a) noexcept;
 char const* to_string(lifecycle::deadline d) noexcept;
 

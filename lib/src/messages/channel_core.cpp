@@ -456,19 +456,19 @@ void channel_core::complete(outgoing_list& done) {
 
 void channel_core::complete_and_deliver(outgoing_list& done) {
     // A handler may throw; the others are called later.
-    struct leaving {
+    struct cleanup {
         channel_core& core;
         outgoing_list& rest;
         bool is_done = false;
-        ~leaving() {
+        ~cleanup() {
             if (is_done) return;
             core.run_later([self = core.shared_from_this(), left = std::move(rest)]() mutable {
                 self->complete_and_deliver(left);
             });
         }
-    } at_the_end{*this, done};
+    } on_return{*this, done};
     complete(done);
-    at_the_end.is_done = true;
+    on_return.is_done = true;
     deliver();
 }
 
@@ -670,18 +670,18 @@ void channel_core::deliver() {
     if (is_delivering_) return;
     is_delivering_ = true;
     // A handler may throw; what is left is delivered later.
-    struct leaving {
+    struct cleanup {
         channel_core& core;
         guard& lock;
         bool is_done = false;
-        ~leaving() {
+        ~cleanup() {
             if (is_done) return;
             if (!lock.owns_lock()) lock.lock();
             core.is_delivering_ = false;
             lock.unlock();
             core.run_later([self = core.shared_from_this()] { self->deliver(); });
         }
-    } at_the_end{*this, lock};
+    } on_return{*this, lock};
     while (!receivers_.empty() && (arrived_count_ > 0 || end_of_messages_)) {
         std::list<receiver> first;
         first.splice(first.begin(), receivers_, receivers_.begin());
@@ -708,7 +708,7 @@ void channel_core::deliver() {
         lock.lock();
     }
     is_delivering_ = false;
-    at_the_end.is_done = true;
+    on_return.is_done = true;
     send_queued();
 }
 

@@ -193,19 +193,21 @@ private:
     // guard here, because the connection holds one.
 
     // For a handler without an executor of its own, which runs on the connection's executor.
-    struct no_home {
+    struct no_guard {
         template <class Handler>
-        no_home(Handler const&, boost::asio::any_io_executor const&, operation&) noexcept {}
-        bool is_elsewhere() const noexcept { return false; }
+        no_guard(Handler const&, boost::asio::any_io_executor const&, operation&) noexcept {}
+        bool is_foreign() const noexcept { return false; }
     };
 
     // For a handler with a type-erased executor. If it equals the connection's executor, it is not
     // stored, because copies are expensive.
-    struct erased_home {
+    struct erased_guard {
         boost::asio::any_io_executor work;
 
         template <class Handler>
-        erased_home(Handler const& handler, boost::asio::any_io_executor const& io, operation& op) {
+        erased_guard(
+            Handler const& handler, boost::asio::any_io_executor const& io, operation& op
+        ) {
             boost::asio::any_io_executor const& own =
                 boost::asio::get_associated_executor(handler, io);
             op.host = nullptr;
@@ -213,16 +215,16 @@ private:
             work = boost::asio::prefer(own, boost::asio::execution::outstanding_work.tracked);
             op.host = context_of(own);
         }
-        bool is_elsewhere() const noexcept { return static_cast<bool>(work); }
+        bool is_foreign() const noexcept { return static_cast<bool>(work); }
         boost::asio::any_io_executor const& executor() const noexcept { return work; }
     };
 
     template <class Executor>
-    struct own_home {
+    struct typed_guard {
         std::optional<boost::asio::executor_work_guard<Executor>> work;
 
         template <class Handler>
-        own_home(Handler const& handler, boost::asio::any_io_executor const& io, operation& op) {
+        typed_guard(Handler const& handler, boost::asio::any_io_executor const& io, operation& op) {
             auto&& own = boost::asio::get_associated_executor(handler, io);
             auto const* const same = io.template target<Executor>();
             op.host = nullptr;
@@ -230,33 +232,33 @@ private:
             work.emplace(own);
             op.host = context_of(own);
         }
-        bool is_elsewhere() const noexcept { return work.has_value(); }
+        bool is_foreign() const noexcept { return work.has_value(); }
         Executor executor() const noexcept { return work->get_executor(); }
     };
 
     template <
         class Handler,
         class Executor = boost::asio::associated_executor_t<Handler, boost::asio::any_io_executor>>
-    using home_of = std::conditional_t<
+    using guard_for = std::conditional_t<
         has_no_executor<Handler>,
-        no_home,
+        no_guard,
         std::conditional_t<
             std::is_base_of_v<boost::asio::any_io_executor, Executor>,
-            erased_home,
-            own_home<Executor>>>;
+            erased_guard,
+            typed_guard<Executor>>>;
 
     template <class Handler, class Result>
     struct holder_for {
         Handler handler;
-        [[no_unique_address]] home_of<Handler> at;
+        [[no_unique_address]] guard_for<Handler> guard;
 
         template <class H>
         holder_for(H&& h, boost::asio::any_io_executor const& io, operation& op)
             : handler{std::forward<H>(h)},
-              at{handler, io, op} {}
+              guard{handler, io, op} {}
 
         void call(operation& op, outgoing_parcels& outgoing) {
-            if (!at.is_elsewhere()) {
+            if (!guard.is_foreign()) {
                 if constexpr (std::is_void_v<decltype(Result{}(op.result))>) {
                     std::move(handler)(op.code);
                 } else {
@@ -265,10 +267,10 @@ private:
             } else if constexpr (!has_no_executor<Handler>) {
                 using value_type = decltype(Result{}(op.result));
                 if constexpr (std::is_void_v<value_type>) {
-                    outgoing.add(at.executor(), bound_code{std::move(handler), op.code});
+                    outgoing.add(guard.executor(), bound_code{std::move(handler), op.code});
                 } else {
                     outgoing.add(
-                        at.executor(),
+                        guard.executor(),
                         bound<value_type>{std::move(handler), op.code, Result{}(op.result)}
                     );
                 }
@@ -314,11 +316,11 @@ private:
         [](operation& op, outgoing_parcels& outgoing) {
             // Called in place, because moving the handler would cost more than the call; destroyed
             // when it returns or throws.
-            struct leaving {
+            struct cleanup {
                 Holder& holder;
-                ~leaving() { std::destroy_at(&holder); }
-            } const at_the_end{*in_place<Holder>(op)};
-            at_the_end.holder.call(op, outgoing);
+                ~cleanup() { std::destroy_at(&holder); }
+            } const on_return{*in_place<Holder>(op)};
+            on_return.holder.call(op, outgoing);
         },
         [](operation& op) noexcept { in_place<Holder>(op)->~Holder(); }};
 

@@ -85,11 +85,11 @@ private:
         explicit near_node(Function&& f) : node{&finish}, function{std::move(f)} {}
 
         static void finish(node* n, bool is_wanted) {
-            struct leaving {
+            struct cleanup {
                 near_node& self;
-                ~leaving() { std::destroy_at(&self); }
-            } const at_the_end{*static_cast<near_node*>(n)};
-            if (is_wanted) at_the_end.self.function();
+                ~cleanup() { std::destroy_at(&self); }
+            } const on_return{*static_cast<near_node*>(n)};
+            if (is_wanted) on_return.self.function();
         }
     };
     template <class Function>
@@ -177,7 +177,7 @@ private:
                     Executor const to = all->to_;
                     post(to, running{std::move(all)});
                 }
-            } const at_the_end{self};
+            } const on_return{self};
             self->run();
         }
     };
