@@ -4,6 +4,11 @@
 
 namespace test {
 
+asio::awaitable<void> operator&&(asio::awaitable<void> a, asio::awaitable<void> b) {
+    namespace operators = asio::experimental::awaitable_operators;
+    co_await operators::operator&&(std::move(a), std::move(b));
+}
+
 void run(asio::io_context& io, test_body test) {
     std::exception_ptr failed;
     asio::co_spawn(io, std::move(test), [&](std::exception_ptr e) {

@@ -27,26 +27,38 @@ namespace test {
 
 namespace asio = boost::asio;
 using namespace std::chrono_literals;
-using namespace boost::asio::experimental::awaitable_operators;
+using boost::asio::experimental::awaitable_operators::operator||;
 using rcverbs::errc;
 using rcverbs::error_code;
 
 constexpr auto awaiting = asio::as_tuple(asio::use_awaitable);
 
-/// Awaits two results of any type. (operator&& would flatten the left one, which is a tuple.)
+/// Awaits both; if one throws, the other is cancelled. As Asio's operator, but its implementation is
+/// compiled once, and a result that is a tuple stays one.
+asio::awaitable<void> operator&&(asio::awaitable<void> a, asio::awaitable<void> b);
+
+template <class T>
+asio::awaitable<void> store(asio::awaitable<T> from, std::optional<T>& to) {
+    to.emplace(co_await std::move(from));
+}
 template <class A, class B>
-asio::awaitable<std::pair<A, B>> both(asio::awaitable<A> a, asio::awaitable<B> b) {
-    struct box {
-        A value;
-    };
-    // In two steps: g++ 12 destroys a temporary twice if it is awaited inside an aggregate's
-    // braces.
-    auto const boxed = [](asio::awaitable<A> inner) -> asio::awaitable<box> {
-        A value = co_await std::move(inner);
-        co_return box{std::move(value)};
-    };
-    auto [first, second] = co_await (boxed(std::move(a)) && std::move(b));
-    co_return std::pair<A, B>{std::move(first.value), std::move(second)};
+asio::awaitable<std::pair<A, B>> operator&&(asio::awaitable<A> a, asio::awaitable<B> b) {
+    std::optional<A> first;
+    std::optional<B> second;
+    co_await (store(std::move(a), first) && store(std::move(b), second));
+    co_return std::pair<A, B>{std::move(*first), std::move(*second)};
+}
+template <class A>
+asio::awaitable<A> operator&&(asio::awaitable<A> a, asio::awaitable<void> b) {
+    std::optional<A> first;
+    co_await (store(std::move(a), first) && std::move(b));
+    co_return std::move(*first);
+}
+template <class B>
+asio::awaitable<B> operator&&(asio::awaitable<void> a, asio::awaitable<B> b) {
+    std::optional<B> second;
+    co_await (std::move(a) && store(std::move(b), second));
+    co_return std::move(*second);
 }
 
 /// The IPv6 address of the device under test; empty if it has none.

@@ -79,8 +79,8 @@ TEST_CASE("a plain connection pings an unmodified rping -s", "[device]") {
             std::memcpy(source.bytes().data(), ping.data(), ping.size());
             for (buffer const* const shown : {&source, &sink}) {
                 put_info(out, shown->remote());
-                auto [answer, sent] = co_await both(
-                    c->async_receive(in.slice(), awaiting), c->async_send(out.slice(), awaiting)
+                auto [answer, sent] = co_await (
+                    c->async_receive(in.slice(), awaiting) && c->async_send(out.slice(), awaiting)
                 );
                 REQUIRE_FALSE(std::get<0>(answer));
                 REQUIRE_FALSE(std::get<0>(sent));
@@ -123,8 +123,8 @@ TEST_CASE("a plain connection serves an unmodified rping -c", "[device]") {
                 co_await c.async_read(
                     get_info(in, access_flags::remote_read), data.slice(), asio::use_awaitable
                 );
-                auto [sink, sent] = co_await both(
-                    c.async_receive(in.slice(), awaiting), c.async_send(out.slice(), awaiting)
+                auto [sink, sent] = co_await (
+                    c.async_receive(in.slice(), awaiting) && c.async_send(out.slice(), awaiting)
                 );
                 REQUIRE_FALSE(std::get<0>(sink));
                 REQUIRE_FALSE(std::get<0>(sent));
@@ -133,8 +133,8 @@ TEST_CASE("a plain connection serves an unmodified rping -c", "[device]") {
                 );
                 CHECK(text(data).substr(0, 10) == "rdma-ping-");
                 ++pings;
-                auto [next, going] = co_await both(
-                    c.async_receive(in.slice(), awaiting), c.async_send(out.slice(), awaiting)
+                auto [next, going] = co_await (
+                    c.async_receive(in.slice(), awaiting) && c.async_send(out.slice(), awaiting)
                 );
                 static_cast<void>(going);
                 if (std::get<0>(next)) co_return pings;

@@ -112,10 +112,9 @@ public:
 
     /// Sends a command, and waits for its completion.
     asio::awaitable<response> run(capsule const& c) {
-        using namespace asio::experimental::awaitable_operators;
         std::ranges::copy(c.bytes, sent_.bytes().begin());
-        auto [arrived, gone] = co_await both(
-            connection_.async_receive(received_.slice(0, 16), awaiting),
+        auto [arrived, gone] = co_await (
+            connection_.async_receive(received_.slice(0, 16), awaiting) &&
             connection_.async_send(sent_.slice(0, c.bytes.size()), awaiting)
         );
         auto const [ec, got] = arrived;
