@@ -246,9 +246,15 @@ nvme_tests() {
 # tests.
 sanitized_programs='*server and client print the output of the blog post*,*clients killed while they connect*,*a thousand times each*,*a damaged byte is found*,*the doctor reports*'
 
-# --all and a single step need all targets; in the default run, the tests without a device are compiled only once, with sanitizers.
+# In the gate, the tests without a device are compiled only once, with sanitizers, and programs of longer tests are not compiled.
 release_targets() {
-    if [ $all = yes ] || [[ $only == *' unit-release '* ]]; then echo all; else echo release_tests; fi
+    if [ $all = yes ] || [[ $only == *' unit-release '* ]]; then
+        echo all
+    elif [ -n "$only" ]; then
+        echo release_tests soak
+    else
+        echo release_tests
+    fi
 }
 
 # The programs are compiled with sanitizers only by --all.
@@ -258,25 +264,25 @@ run() {
     local name=$1
     is_wanted "$name" || return 0
     case $name in
-    build-release) step "$name" build release "$(release_targets)" ;;
+    build-release) step "$name" build release $(release_targets) ;;
     build-asan) step "$name" build asan $(without_device) ;;
     tidy) tests "$name" run_ctest release -L tidy ;;
     site) tests "$name" run_ctest release -L site ;;
     headers) step "$name" build release all_verify_interface_header_sets ;;
-    build-tsan) step "$name" build tsan $(without_device) tests_with_device ;;
-    build-asan-device) step "$name" build asan tests_with_device ;;
+    build-tsan) step "$name" build tsan $(without_device) tests_with_device soak ;;
+    build-asan-device) step "$name" build asan tests_with_device soak ;;
     unit-asan) tests "$name" run_ctest asan -L '^unit' -j 2 ;;
     unit-release) tests "$name" run_ctest release -L '^unit' -LE package -j 2 ;;
     unit-tsan) tests "$name" run_ctest tsan -L '^unit' -j 2 ;;
     checks) tests "$name" run_ctest release -L 'docs|style|bench|unit-package|unit-programs' -j 2 ;;
     device) tests "$name" device_tests "$name" release cases behaviour ;;
     programs) tests "$name" device_tests "$name" release programs hostile scripts ;;
-    device-smp) tests "$name" device_tests "$name" release cases behaviour programs hostile scripts ;;
+    device-smp) tests "$name" device_tests "$name" release cases behaviour programs hostile scripts soak ;;
     slow*) tests "$name" in_machine "$name" test/device/apart.sh release programs hostile ;;
     device-long) tests "$name" device_tests "$name" release long scripts-long ;;
-    device-asan) tests "$name" device_tests "$name" asan cases scripts ;;
+    device-asan) tests "$name" device_tests "$name" asan cases scripts soak ;;
     programs-asan) tests "$name" device_tests "$name" asan "only=$sanitized_programs" ;;
-    device-tsan) tests "$name" device_tests "$name" tsan cases scripts ;;
+    device-tsan) tests "$name" device_tests "$name" tsan cases scripts soak ;;
     hosts | hosts-smp) tests "$name" hosts_tests "$name" release ;;
     hosts-tsan) tests "$name" hosts_tests "$name" tsan ;;
     fuzz) tests "$name" build_fuzz_and_run ;;

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # apart.sh TREE GROUP…: runs the tests of build/TREE that need a device, each in its own process, forked from one loaded program
 # (test/support/apart.hpp). GROUP: one of test/device/groups; `behaviour`: the plain C calls; `hosts`: those on two devices; `scripts`: tests
-# that are no test cases, or long ones of them; `only=NAMES`: test cases by name, as a Catch2 specification.
+# that are no test cases, or long ones of them; `soak`: clients that come and go for three seconds; `only=NAMES`: test cases by name, as a
+# Catch2 specification.
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 tree=$1 status=0
 shift
@@ -15,7 +16,7 @@ for group in "$@"; do
     case $group in
     hosts) "build/$tree/bin/hosts_tests" --apart ;;
     behaviour) "build/$tree/bin/device_behaviour_tests" --apart ;;
-    scripts | scripts-long) ctest --test-dir "build/$tree" -L "^device-$group\$" --output-on-failure --no-tests=error ;;
+    scripts | scripts-long | soak) ctest --test-dir "build/$tree" -L "^device-$group\$" --output-on-failure --no-tests=error ;;
     only=*) "build/$tree/bin/device_tests" --apart "${group#only=}" ;;
     *) spec=$(sed -n "s/^$group //p" test/device/groups) && [ -n "$spec" ] && "build/$tree/bin/device_tests" --apart "$spec" ;;
     esac || status=1

@@ -499,7 +499,7 @@ TEST_CASE("a failure of work without a handler ends the connection with its reas
 
 // --- accounts ------------------------------------------------------------------------------------
 
-TEST_CASE("a hundred thousand operations go through a queue of eight, in order", "[device]") {
+TEST_CASE("a hundred thousand operations go through a queue of eight, in order", "[device][long]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         connection_options options;

@@ -403,10 +403,7 @@ TEST_CASE("on a device without send with invalidate it is refused before posting
     });
 }
 
-TEST_CASE(
-    "a hundred thousand operations through a queue of eight hold no more memory than a thousand",
-    "[fabric]"
-) {
+TEST_CASE("many operations through a queue of eight hold no more memory than a few", "[fabric]") {
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
@@ -437,12 +434,13 @@ TEST_CASE(
             while (c.done < count) co_await asio::post(io, asio::use_awaitable);
         };
         co_await go(1000);
+        // No count under a sanitizer.
         std::optional<long> const before = live_blocks();
-        co_await go(100'000);
+        std::size_t const many = before ? 100'000 : 10'000;
+        co_await go(many);
         std::optional<long> const after = live_blocks();
-        // Without a count under a sanitizer.
         if (before) CHECK(*after <= *before + 8);
-        CHECK(p.client.statistics().operations_completed == 101'000);
+        CHECK(p.client.statistics().operations_completed == 1000 + many);
         p.client.close();
         p.server.close();
     });

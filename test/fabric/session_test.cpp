@@ -2,7 +2,6 @@
 // reports a loss as success.
 #include <boost/asio/detached.hpp>
 
-#include <cstdlib>
 #include <optional>
 #include <random>
 
@@ -182,9 +181,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a session whose peer dies at any time ends in time", "[fabric]") {
-    // Fewer where the seeds are the same in each run.
-    bool const is_repeated = std::getenv("RCVERBS_FABRIC_SEED") != nullptr;
-    std::size_t const lives = is_repeated ? 2'000 : 10'000;
+    std::size_t const lives = are_seeds_fixed() ? 1'000 : 10'000;
     std::size_t completed = 0;
     for (std::uint64_t const seed : seeds(lives)) {
         INFO("RCVERBS_FABRIC_SEED=" << seed);

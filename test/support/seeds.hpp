@@ -9,6 +9,9 @@
 
 namespace test {
 
+/// True if the seeds are the same in each run, as in the gate: then fewer of them are enough.
+inline bool are_seeds_fixed() { return std::getenv("RCVERBS_FABRIC_SEED") != nullptr; }
+
 /// Seeds for tests of many runs. The first is RCVERBS_FABRIC_SEED, so that a failed run comes first
 /// when it is repeated, and the others follow from it; without it, all are random.
 inline std::vector<std::uint64_t> seeds(std::size_t count) {
