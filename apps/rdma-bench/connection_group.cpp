@@ -231,18 +231,28 @@ asio::awaitable<void> connection_group::check_memory(std::vector<std::uint64_t> 
     });
 }
 
+// No function on a connection's executor may refer to a load any more when the members are
+// destroyed: a disconnect that is ready already runs before a function posted now.
+asio::awaitable<void> connection_group::stop_loads() {
+    auto const all = std::make_shared<gate>(io_, members_.size());
+    for (member& m : members_) {
+        auto const on = m.on->connection().get_executor();
+        asio::post(on, [this, &m, on, all] {
+            m.work->stop();
+            // Behind the last function that a load which polls memory has posted.
+            asio::post(on, [this, all] { asio::post(io_, [all] { all->arrive(); }); });
+        });
+    }
+    while (all->left > 0) {
+        all->timer.expires_at(clock::time_point::max());
+        co_await all->timer.async_wait(asio::as_tuple(use_awaitable));
+    }
+}
+
 asio::awaitable<void> connection_group::close() {
-    // A load that polls memory reposts itself: stop() must reach it before the connection's last
-    // handler runs.
+    co_await stop_loads();
+    for (member& m : members_) m.on->connection().close();
     for (member& m : members_) {
-        if (!m.on->connection().is_valid()) continue;
-        asio::post(m.on->connection().get_executor(), [&m] { m.work->stop(); });
-    }
-    for (member& m : members_) {
-        if (m.on->connection().is_valid()) m.on->connection().close();
-    }
-    for (member& m : members_) {
-        if (!m.on->connection().is_valid()) continue;
         co_await m.on->connection().async_wait_disconnected(
             asio::as_tuple(asio::bind_executor(io_, use_awaitable))
         );

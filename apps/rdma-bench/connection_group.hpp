@@ -89,6 +89,7 @@ private:
     // the loads after `time`, if that is above 0. Throws if no operation completes within
     // limits::patience.
     boost::asio::awaitable<void> each(function f, std::chrono::milliseconds time = {});
+    boost::asio::awaitable<void> stop_loads();
     void throw_if_failed() const;
 
     boost::asio::io_context& io_;
