@@ -24,13 +24,16 @@ boost::asio::awaitable<void> visit(session& s, endpoint server) {
 int main(int argc, char** argv) {
     boost::asio::io_context io;
     session s{connection{io}};
+    int status = 0;
     co_spawn(io, visit(s, {argc > 1 ? argv[1] : "192.168.0.1", 7471}), [&](std::exception_ptr failed) {
         try {
             if (failed) std::rethrow_exception(failed);
         } catch (std::exception const& e) {
             std::cerr << (s.last_failure().code ? s.last_failure().message() : e.what()) << '\n';
+            status = 1;
         }
         s.close();
     });
     io.run();
+    return status;
 }
