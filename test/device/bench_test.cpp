@@ -15,7 +15,7 @@ using namespace test;
 
 namespace {
 
-std::string const program =
+std::string const bench =
     (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "rdma-bench").string();
 
 struct outcome {
@@ -41,7 +41,7 @@ std::filesystem::path json_file() {
 
 outcome loopback(std::vector<std::string> arguments) {
     std::vector<std::string> all{
-        program, "loopback", "--address", device_address(), "--json", json_file().string()};
+        bench, "loopback", "--address", device_address(), "--json", json_file().string()};
     all.insert(all.end(), arguments.begin(), arguments.end());
     child_process p{std::move(all)};
     return finish(p, json_file());
@@ -56,7 +56,7 @@ child_process measuring_client(std::string const& port) {
     std::string sizes = "8";
     for (int i = 2; i <= 60; ++i) sizes += "," + std::to_string(8 * i);
     child_process client{
-        {program, "client", device_address(), port, "send", "--sizes", sizes, "--duration", "1s"}};
+        {bench, "client", device_address(), port, "send", "--sizes", sizes, "--duration", "1s"}};
     REQUIRE(client.wait_for_output("\n        8 "));
     return client;
 }
@@ -67,11 +67,11 @@ TEST_CASE("every test of rdma-bench verifies what it moved", "[bench]") {
     for (std::string const test :
          {"write", "read", "send", "write-imm", "fetch-add", "compare-swap"}) {
         for (std::vector<std::string> more : {
-                 std::vector<std::string>{"--iterations", "300"},
-                 {"--iterations", "300", "--batch", "16"},
-                 {"--iterations", "50", "--latency"},
-                 {"--iterations", "100", "--bidirectional"},
-                 {"--iterations", "100", "--connections", "3", "--threads", "2"},
+                 std::vector<std::string>{"--iterations", "100"},
+                 {"--iterations", "100", "--batch", "16"},
+                 {"--iterations", "50", "--latency", "--warm-up", "10"},
+                 {"--iterations", "50", "--bidirectional", "--warm-up", "10"},
+                 {"--iterations", "50", "--connections", "3", "--threads", "2", "--warm-up", "10"},
                  {"--iterations", "50", "--connections", "2", "--threads", "0", "--warm-up", "0"},
              }) {
             bool const is_atomic = test == "fetch-add" || test == "compare-swap";
@@ -212,14 +212,14 @@ TEST_CASE("many connections are opened and held", "[bench]") {
 TEST_CASE(
     "a server serves clients in turn, refuses invalid orders, and ends after a signal", "[bench]"
 ) {
-    child_process server{{program, "server", "--port", "0"}};
+    child_process server{{bench, "server", "--port", "0"}};
     REQUIRE(server.wait_for_output(".\n"));
     std::string const before = "listening on port ";
     std::string const port =
         server.output().substr(before.size(), server.output().find('.') - before.size());
     auto const measure = [&](std::vector<std::string> more) {
         more.insert(
-            more.begin(), {program, "client", device_address(), port, "write", "--sizes", "8"}
+            more.begin(), {bench, "client", device_address(), port, "write", "--sizes", "8"}
         );
         child_process p{std::move(more)};
         auto const status = p.wait();
@@ -236,7 +236,7 @@ TEST_CASE(
     CHECK(measure({"--iterations", "100", "--bidirectional"}) == 0);
     {
         child_process demo{
-            {(std::filesystem::path{program}.parent_path() / "rdma-client").string(),
+            {(std::filesystem::path{bench}.parent_path() / "rdma-client").string(),
              "write",
              device_address(),
              port}};
@@ -248,7 +248,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a client whose server vanishes prints the reason", "[bench]") {
-    child_process server{{program, "server", "--port", "0"}};
+    child_process server{{bench, "server", "--port", "0"}};
     REQUIRE(server.wait_for_output(".\n"));
     std::string const before = "listening on port ";
     std::string const port =
@@ -258,6 +258,6 @@ TEST_CASE("a client whose server vanishes prints the reason", "[bench]") {
     CHECK(client.wait() == 5);
     CHECK_FALSE(client.error().empty());
 
-    child_process nobody{{program, "client", device_address(), port, "write"}};
+    child_process nobody{{bench, "client", device_address(), port, "write"}};
     CHECK(nobody.wait() == 3);
 }

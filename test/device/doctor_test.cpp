@@ -10,13 +10,13 @@ using namespace test;
 
 namespace {
 
-std::string const program =
+std::string const doctor =
     (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "rdma-doctor").string();
 
 }  // namespace
 
 TEST_CASE("the doctor reports that RDMA works, by a connection of its own", "[demo]") {
-    child_process p{{program}};
+    child_process p{{doctor}};
     CHECK(p.wait() == 0);
     INFO(p.output() << p.error());
     CHECK_THAT(p.output(), EndsWith("RDMA works on this machine.\n"));
@@ -24,7 +24,7 @@ TEST_CASE("the doctor reports that RDMA works, by a connection of its own", "[de
 }
 
 TEST_CASE("the doctor's JSON has the device that was used, and its addresses by rank", "[demo]") {
-    child_process p{{program, "--json", "--address", device_address()}};
+    child_process p{{doctor, "--json", "--address", device_address()}};
     CHECK(p.wait() == 0);
     INFO(p.output() << p.error());
     auto const said = nlohmann::json::parse(p.output());
@@ -39,13 +39,13 @@ TEST_CASE("the doctor's JSON has the device that was used, and its addresses by 
 }
 
 TEST_CASE("the doctor prints nothing but the address for scripts that ask for it", "[demo]") {
-    child_process p{{program, "--quiet", "--address", device_address()}};
+    child_process p{{doctor, "--quiet", "--address", device_address()}};
     CHECK(p.wait() == 0);
     CHECK(p.output() == device_address() + "\n");
 }
 
 TEST_CASE("at an address without RDMA the doctor fails, with the reason", "[demo]") {
-    child_process p{{program, "--address", "127.0.0.1", "--timeout", "2s"}};
+    child_process p{{doctor, "--address", "127.0.0.1", "--timeout", "2s"}};
     CHECK(p.wait() == 1);
     INFO(p.output() << p.error());
     CHECK_THAT(p.output(), ContainsSubstring("self-test at 127.0.0.1: nothing succeeded; then: "));
