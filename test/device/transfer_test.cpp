@@ -46,7 +46,7 @@ TEST_CASE("reads and writes of every size class move exactly their bytes", "[dev
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
-        std::size_t const largest = 16 * 1024 * 1024 + 1;
+        std::size_t const largest = 4 * 1024 * 1024 + 1;
         buffer ours{p.client.domain(), largest + 2, access_flags::local_write};
         buffer theirs{
             p.server.domain(), largest + 2, access_flags::remote_write | access_flags::remote_read};

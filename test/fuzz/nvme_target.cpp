@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 
 #include "controller.hpp"
@@ -27,10 +26,6 @@ std::shared_ptr<subsystem> disks() {
         n.store = std::make_shared<no_store>();
     }
     return std::make_shared<subsystem>(std::move(o));
-}
-
-void must(bool is_so) {
-    if (!is_so) std::abort();
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <string_view>
 #include <vector>
 
@@ -18,14 +17,6 @@
 namespace fuzz {
 
 using namespace rcverbs;
-
-namespace {
-
-void must(bool is_so) {
-    if (!is_so) std::abort();
-}
-
-}  // namespace
 
 void hello(bytes in) {
     error_code ec;

@@ -5,11 +5,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <span>
 
 namespace fuzz {
 
 using bytes = std::span<std::byte const>;
+
+/// Ends the program if an invariant is violated.
+inline void must(bool is_so) {
+    if (!is_so) std::abort();
+}
 
 /// Decodes and checks a hello.
 void hello(bytes in);

@@ -19,7 +19,7 @@ std::vector<std::byte> bytes(std::initializer_list<int> values) {
     return out;
 }
 
-std::vector<std::byte> encoded(message const& m) {
+std::vector<std::byte> encoded(wire::message const& m) {
     std::vector<std::byte> out(message_bytes_max);
     error_code ec;
     out.resize(encode(m, out, ec));
@@ -237,7 +237,7 @@ TEST_CASE("decoders take random and mutated bytes", "[wire]") {
         }
         error_code ec;
         static_cast<void>(decode_hello(in, ec));
-        message const m = decode(in, ec);
+        wire::message const m = decode(in, ec);
         if (ec) continue;
         ++accepted;
         // An accepted message encodes to the same bytes.

@@ -57,8 +57,6 @@ namespace detail {
 
 // --- calls from the header -----------------------------------------------------------------------
 
-using core_ptr = channel_calls::core_ptr;
-
 std::string problem_of(message_channel_options const& options) {
     constexpr std::chrono::milliseconds least{1};
     option_check check{"message_channel_options"};
@@ -77,7 +75,9 @@ std::string problem_of(message_channel_options const& options) {
     return check.problem();
 }
 
-core_ptr channel_calls::make(connection over, message_channel_options const& options) {
+channel_calls::core_ptr channel_calls::make(
+    connection over, message_channel_options const& options
+) {
     throw_if_refused(problem_of(options));
     return channel_core::make(std::move(over), options);
 }

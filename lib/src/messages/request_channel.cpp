@@ -61,9 +61,9 @@ void responder::start(std::uint32_t status, local_slices const& body, control_ha
 
 // --- calls from the header -----------------------------------------------------------------------
 
-using core_ptr = request_calls::core_ptr;
-
-core_ptr request_calls::make(connection over, request_channel_options const& options) {
+request_calls::core_ptr request_calls::make(
+    connection over, request_channel_options const& options
+) {
     constexpr std::chrono::milliseconds least{1};
     option_check check{"request_channel_options"};
     check.inside(problem_of(options.messages))

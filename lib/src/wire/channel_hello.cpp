@@ -5,13 +5,13 @@
 namespace rcverbs::wire {
 
 namespace {
-constexpr std::uint32_t magic = 0x52435643;  // "RCVC"
+constexpr std::uint32_t channel_hello_magic = 0x52435643;  // "RCVC"
 }  // namespace
 
 std::vector<std::byte> encode(channel_hello const& h) {
     std::vector<std::byte> out(channel_hello_bytes + h.greeting.size());
     writer w{out};
-    w.put(magic);
+    w.put(channel_hello_magic);
     w.put(h.version);
     w.put(static_cast<std::uint16_t>(h.answer));
     w.put(h.mode);
@@ -38,7 +38,7 @@ channel_hello decode_channel_hello(std::span<std::byte const> in, error_code& ec
     bool is_padded = r.get<std::uint8_t>() == 0;
     h.requests = r.get<std::uint16_t>();
     is_padded = r.get<std::uint16_t>() == 0 && is_padded;
-    bool const is_foreign = found != magic || r.too_short();
+    bool const is_foreign = found != channel_hello_magic || r.too_short();
     ec = is_foreign ? make_error_code(errc::foreign_peer) : error_code{};
     h.is_well_formed = is_padded && greeting_bytes <= channel_greeting_bytes_max;
     if (!is_foreign && h.is_well_formed) {

@@ -5,13 +5,13 @@
 namespace rcverbs::wire {
 
 namespace {
-constexpr std::uint32_t magic = 0x52435653;  // "RCVS"
+constexpr std::uint32_t hello_magic = 0x52435653;  // "RCVS"
 }  // namespace
 
 std::array<std::byte, hello_bytes> encode(hello const& h) noexcept {
     std::array<std::byte, hello_bytes> out{};
     writer w{out};
-    w.put(magic);
+    w.put(hello_magic);
     w.put(h.version);
     w.put(static_cast<std::uint16_t>(h.answer));
     w.put(h.mode);
@@ -30,8 +30,8 @@ hello decode_hello(std::span<std::byte const> in, error_code& ec) noexcept {
     h.message_bytes_max = r.get<std::uint32_t>();
     h.receives = r.get<std::uint16_t>();
     h.is_padded = r.get<std::uint32_t>() == 0 && r.get<std::uint16_t>() == 0;
-    ec = found != magic || in.size() < hello_bytes ? make_error_code(errc::foreign_peer)
-                                                   : error_code{};
+    ec = found != hello_magic || in.size() < hello_bytes ? make_error_code(errc::foreign_peer)
+                                                         : error_code{};
     return h;
 }
 

@@ -9,11 +9,11 @@ namespace rcverbs::wire {
 
 namespace {
 
-constexpr std::uint32_t magic = 0x5243564D;  // "RCVM"
+constexpr std::uint32_t message_magic = 0x5243564D;  // "RCVM"
 enum class message_type : std::uint8_t { regions = 1, done = 2 };
 
 void put_head(writer& w, message_type type, std::size_t count) noexcept {
-    w.put(magic);
+    w.put(message_magic);
     w.put(static_cast<std::uint8_t>(protocol_version));
     w.put(static_cast<std::uint8_t>(type));
     w.put(static_cast<std::uint16_t>(count));
@@ -76,7 +76,7 @@ message decode(std::span<std::byte const> in, error_code& ec) {
     std::size_t const count = r.get<std::uint16_t>();
     auto const size = r.get<std::uint32_t>();
     auto const zero = r.get<std::uint32_t>();
-    if (r.too_short() || found != magic) {
+    if (r.too_short() || found != message_magic) {
         ec = errc::malformed_message;
         return done_message{};
     }

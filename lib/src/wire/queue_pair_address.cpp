@@ -19,7 +19,7 @@ namespace rcverbs {
 //     38     2  zero
 
 namespace {
-constexpr std::uint32_t magic = 0x52435651;  // "RCVQ"
+constexpr std::uint32_t queue_pair_address_magic = 0x52435651;  // "RCVQ"
 constexpr std::uint16_t version = 1;
 constexpr std::uint32_t bits_24 = 0xFFFFFF;
 }  // namespace
@@ -28,7 +28,7 @@ std::array<std::byte, queue_pair_address::encoded_bytes> queue_pair_address::enc
 ) const noexcept {
     std::array<std::byte, encoded_bytes> out{};
     wire::writer w{out};
-    w.put(magic);
+    w.put(queue_pair_address_magic);
     w.put(version);
     w.put(std::uint16_t{0});
     w.put(queue_pair_number);
@@ -62,7 +62,7 @@ queue_pair_address queue_pair_address::decode(
     bool const is_sound = in.size() == encoded_bytes && zero == 0 &&
                           a.queue_pair_number <= bits_24 && a.starting_psn <= bits_24 &&
                           a.mtu >= 1 && a.mtu <= 5 && a.rnr_retry_count <= 7;
-    if (found != magic || in.size() < 8) {
+    if (found != queue_pair_address_magic || in.size() < 8) {
         ec = errc::foreign_peer;
     } else if (theirs != version) {
         ec = errc::version_mismatch;
