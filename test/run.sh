@@ -185,14 +185,14 @@ if command -v ld.lld >/dev/null; then linker=(-DCMAKE_EXE_LINKER_FLAGS=-fuse-ld=
 gently='nice -n 15'
 
 # build PRESET TARGET…: configures and builds. Ninja alone starts two compilers more than there are processors, which costs a tenth of
-# the time. Several files are compiled as one: all with the address sanitizer; the optimised tree's tests only, because what users compile must
-# compile file by file.
+# the time. Several files are compiled as one, except those of the optimised tree, which users compile: its library and programs, and with --all
+# also its tests.
 build() {
     local preset=$1 together=''
     shift
     case $preset in
-    asan) together='lib;test' ;;
-    release) together=test ;;
+    asan | tsan) together='lib;test' ;;
+    release) if [ $all = no ]; then together=test; fi ;;
     esac
     cmake --preset "$preset" -DRCVERBS_UNITY_BUILD="$together" "${launcher[@]}" "${linker[@]}" &&
         $gently cmake --build --preset "$preset" --parallel "$(nproc)" --target "$@"
