@@ -9,7 +9,8 @@ steps='
 build-release     default  compile the programs, the device tests and the examples, optimised
 build-asan        default  compile the library and the tests without a device with the address and undefined-behaviour sanitizers
 device            default  the device tests on an RDMA device or in the SoftRoCE virtual machine
-programs          default  the programs and hostile peers there
+programs          default  the programs there
+hostile           default  hostile peers there
 hosts             default  two devices with a packet path between them: loss, delay, cut links, killed peers
 unit-asan         default  every test that needs no device, with the sanitizers
 checks            default  the programs without a device, documents, style, instruction counts, a program that uses the installed library
@@ -101,7 +102,7 @@ explain() {
     case $name in
     hosts*) machine="$(machine_of "$name") " ;;
     slow*) machine="$(machine_of "$name") " ;;
-    device* | programs*) if [ -z "$device" ]; then machine="$(machine_of "$name") "; fi ;;
+    device* | programs* | hostile) if [ -z "$device" ]; then machine="$(machine_of "$name") "; fi ;;
     nvme) return ;; # its scripts print what failed
     esac
     awk -v step="$name" -v alone="$alone" -v machine="$machine" '
@@ -212,7 +213,7 @@ run_ctest() {
 # host's time.
 machine_of() {
     local options='--memory 4096 --timeout 5000'
-    case $1 in device | programs | hosts) options+=' --steady' ;; esac
+    case $1 in device | programs | hostile | hosts) options+=' --steady' ;; esac
     if [[ $1 =~ ^slow([0-9]+)-seed([0-9]+)$ ]]; then options+=" --deterministic --slow ${BASH_REMATCH[1]} --seed ${BASH_REMATCH[2]}"; fi
     case $1 in hosts*) options+=' --topology pair' ;; esac
     echo "test/softroce/vm $options --"
@@ -283,7 +284,8 @@ run() {
     unit-tsan) tests "$name" run_ctest tsan -L '^unit' -j 2 ;;
     checks) tests "$name" run_ctest release -L 'docs|style|bench|unit-package|unit-programs' -j 2 ;;
     device) tests "$name" device_tests "$name" release cases behaviour ;;
-    programs) tests "$name" device_tests "$name" release programs hostile scripts ;;
+    programs) tests "$name" device_tests "$name" release programs scripts ;;
+    hostile) tests "$name" device_tests "$name" release hostile ;;
     device-smp) tests "$name" device_tests "$name" release cases behaviour programs hostile scripts soak ;;
     slow*) tests "$name" in_machine "$name" test/device/apart.sh release programs hostile ;;
     device-long) tests "$name" device_tests "$name" release long scripts-long ;;
@@ -310,7 +312,7 @@ for name in $only; do
     unit-asan) need build-asan ;;
     device-asan | programs-asan) need build-asan-device ;;
     unit-tsan | device-tsan | hosts-tsan) need build-tsan ;;
-    headers | tidy | site | unit-release | checks | device | programs | device-smp | device-long | slow* | hosts | hosts-smp | packages | nvme | virtual-machine) need build-release ;;
+    headers | tidy | site | unit-release | checks | device | programs | hostile | device-smp | device-long | slow* | hosts | hosts-smp | packages | nvme | virtual-machine) need build-release ;;
     esac
 done
 
@@ -333,7 +335,7 @@ step install .ci/install-deps $groups || exit 1
 run build-release || exit 1
 
 # Two chains of steps run in parallel. A machine uses one processor; whichever chain is free first takes the next step in this list.
-on_machine=(device programs hosts device-smp hosts-smp device-long slow0-seed1 slow2-seed2 slow3-seed3 slow5-seed4 virtual-machine nvme)
+on_machine=(device programs hostile hosts device-smp hosts-smp device-long slow0-seed1 slow2-seed2 slow3-seed3 slow5-seed4 virtual-machine nvme)
 rm -rf "$logs/taken"
 mkdir "$logs/taken"
 take_steps() {
