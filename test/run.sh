@@ -170,20 +170,22 @@ tests() {
 
 # --- what the steps do -----------------------------------------------------------------------------------------------------------------
 
-if command -v ccache >/dev/null; then
-    # Without absolute paths in its keys, a clone in another folder finds what this one compiled. The compiler lists what it reads, so that
-    # nothing is preprocessed before.
-    export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
-    launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
-else
-    launcher=()
-fi
+launcher=() linker=()
+# use_tools: how the builds use what the step `install` has installed.
+use_tools() {
+    if command -v ccache >/dev/null; then
+        # Without absolute paths in its keys, a clone in another folder finds what this one compiled. The compiler lists what it reads, so that
+        # nothing is preprocessed before.
+        export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
+        launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+    fi
+    # lld links a program in a quarter of the time.
+    if command -v ld.lld >/dev/null; then linker=(-DCMAKE_EXE_LINKER_FLAGS=-fuse-ld=lld -DCMAKE_SHARED_LINKER_FLAGS=-fuse-ld=lld); fi
+}
 
-# lld links a program in a quarter of the time.
-if command -v ld.lld >/dev/null; then linker=(-DCMAKE_EXE_LINKER_FLAGS=-fuse-ld=lld -DCMAKE_SHARED_LINKER_FLAGS=-fuse-ld=lld); else linker=(); fi
-
-# Low priority beside the virtual machine: a guest without enough processor time misses its deadlines.
-gently='nice -n 15'
+# Low priority beside a virtual machine that has the host's time: without enough of it, its guest misses deadlines. The gate's machines are
+# steady, and there a low priority would lose to whatever else runs on the host.
+if [ $all = yes ] || [ -n "$only" ]; then gently='nice -n 15'; else gently=''; fi
 
 # build PRESET TARGET…: configures and builds. Ninja alone starts two compilers more than there are processors, which costs a tenth of
 # the time. Several files are compiled as one, except those of the optimised tree, which users compile: its library and programs, and with --all
@@ -332,6 +334,7 @@ if [ $all = no ]; then export RCVERBS_FABRIC_SEED=${RCVERBS_FABRIC_SEED:-20}; fi
 if [ $all = yes ] || [ -n "$only" ]; then groups='build test check extra'; else groups='build test check'; fi
 # shellcheck disable=SC2086 # a list of names
 step install .ci/install-deps $groups || exit 1
+use_tools
 run build-release || exit 1
 
 # Two chains of steps run in parallel. A machine uses one processor; whichever chain is free first takes the next step in this list.
