@@ -634,6 +634,16 @@ TEST_CASE("the error state flushes posted receives", "[behaviour]") {
     for (std::uint64_t i = 0; i < 5; ++i) be(c.server.await(), 100 + i, {IBV_WC_WR_FLUSH_ERR});
 }
 
+TEST_CASE("in the error state no attribute can be modified", "[behaviour]") {
+    connected c;
+    ibv_qp_attr a{};
+    a.qp_state = IBV_QPS_ERR;
+    REQUIRE(ibv_modify_qp(c.client.qp(), &a, IBV_QP_STATE) == 0);
+    CHECK(ibv_modify_qp(c.client.qp(), &a, IBV_QP_ACCESS_FLAGS) == EINVAL);
+    a.qp_state = IBV_QPS_RTS;
+    CHECK(ibv_modify_qp(c.client.qp(), &a, IBV_QP_STATE | IBV_QP_MIN_RNR_TIMER) == EINVAL);
+}
+
 TEST_CASE("in RTS the ACK timeout cannot be modified, and min_rnr_timer can", "[behaviour]") {
     connected c;
     ibv_qp_attr a{};

@@ -494,6 +494,37 @@ TEST_CASE(
     });
 }
 
+TEST_CASE(
+    "a queue pair that the device stops while its connection opens fails with peer_violation, not "
+    "with EINVAL",
+    "[fabric]"
+) {
+    world w;
+    asio::io_context io;
+    bool const while_accepting = GENERATE(true, false);
+    run(w, io, [&]() -> asio::awaitable<void> {
+        acceptor_options options;
+        options.connection = stepped();
+        acceptor a{io, {"10.0.0.1", 0}, options};
+        connection client{io, stepped()};
+        // First the accepting side modifies its queue pair, then the other: to RTR, to RTS, and then
+        // min_rnr_timer.
+        w.break_queue_pair(while_accepting ? 3 : 6);
+        auto const reach = [&]() -> asio::awaitable<error_code> {
+            auto [ec] = co_await client.async_connect(a.local_endpoint(), awaiting);
+            a.close();
+            co_return ec;
+        };
+        auto const serve = [&]() -> asio::awaitable<error_code> {
+            auto [ec, made] = co_await a.async_accept(awaiting);
+            co_return ec;
+        };
+        auto const [accepted, connected] = co_await (serve() && reach());
+        CHECK((while_accepting ? accepted : connected) == errc::peer_violation);
+    });
+    CHECK(is_clean(w));
+}
+
 // --- time ----------------------------------------------------------------------------------------
 
 namespace {

@@ -33,6 +33,7 @@ struct fault_plan {
     flush_policy flush;
     std::size_t work_to_fail = 0;
     int work_status = 0;
+    std::size_t modify_to_break = 0;
     std::optional<int> reject_with;
 
 private:

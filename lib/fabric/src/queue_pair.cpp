@@ -152,9 +152,11 @@ int network::modify_qp(ibv_qp* raw, ibv_qp_attr const* a, int mask) {
     auto const found = pairs_.find(raw);
     if (found == pairs_.end()) return EINVAL;
     queue_pair& qp = *found->second;
+    if (faults.modify_to_break > 0 && --faults.modify_to_break == 0) qp.move_to_error();
     ibv_qp_state const from = qp.state;
     ibv_qp_state const to = (mask & IBV_QP_STATE) != 0 ? a->qp_state : from;
     if (!is_legal(from, to)) return EINVAL;
+    if (from == IBV_QPS_ERR && (mask & ~(IBV_QP_STATE | IBV_QP_CUR_STATE)) != 0) return EINVAL;
     // In RTS, only few attributes may change. Source: ibv_modify_qp(3), table for RC.
     constexpr int changeable = IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS |
                                IBV_QP_MIN_RNR_TIMER | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE;

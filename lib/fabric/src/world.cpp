@@ -181,6 +181,11 @@ void world::fail_work(std::size_t nth, int status) {
     impl_->faults.work_status = status;
 }
 
+void world::break_queue_pair(std::size_t nth) {
+    auto const held = impl_->lock();
+    impl_->faults.modify_to_break = nth;
+}
+
 void world::on_packet(std::function<packet_fate(packet_info const&)> decide) {
     auto const held = impl_->lock();
     impl_->faults.packet_decision = std::move(decide);

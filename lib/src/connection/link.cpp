@@ -237,12 +237,11 @@ link::next link::open(bool is_passive) {
     }
     verbs::queue_pair_state const now = qp_.query(ec);
     // In the error state: the device has rejected a request of the peer's that arrived before the
-    // event.
+    // event, or between these calls, which then fail.
     if (!ec && now.is_error) return event{event_kind::stopped};
     if (!ec && !is_passive) ec = qp_.set_min_rnr_timer(rnr_code);
     if (!ec && remote_access_) ec = qp_.set_remote_access(verbs::to_ibv_access(*remote_access_));
-    // These calls fail if the peer has disconnected already and the queue pair is in the error
-    // state.
+    if (ec && qp_.is_in_error_state()) return event{event_kind::stopped};
     if (ec) return event{event_kind::failed, ec};
     limits_.initiator_depth = now.initiator_depth;
     limits_.responder_resources = now.responder_resources;

@@ -252,6 +252,10 @@ public:
     /// `status`, an ibv_wc_status, without being executed.
     void fail_work(std::size_t nth, int status);
 
+    /// Moves a queue pair to the error state just before the n-th call of ibv_modify_qp from now on
+    /// (1: the next), as a device does that rejects a request of the peer's at that moment.
+    void break_queue_pair(std::size_t nth);
+
     /// Called for every packet; null: all are delivered. It must not call the program or the world.
     void on_packet(std::function<packet_fate(packet_info const&)> decide);
 
