@@ -38,7 +38,7 @@ client::client(asio::io_context& io, destination to, plan const& p, limits l, ob
       plan_{p},
       limits_{std::move(l)},
       observer_{watching},
-      heartbeat_{io},
+      heartbeat_{io.get_executor()},
       control_{io, rcverbs::connection{io, with_source(control_options(), to_)}, limits_.patience} {
 }
 
@@ -68,7 +68,7 @@ asio::awaitable<void> client::run() {
     } catch (...) {
         failed = std::current_exception();
     }
-    heartbeat_.cancel();
+    heartbeat_.stop();
     co_await group.close();
     if (failed) std::rethrow_exception(failed);
     try {
@@ -79,22 +79,15 @@ asio::awaitable<void> client::run() {
     co_await control_.disconnect();
 }
 
-// Keepalive on the control connection: operations without the server's CPU cause no traffic that
-// the server's program can detect.
-void client::start_heartbeat(std::chrono::milliseconds interval) {
-    heartbeat_.expires_after(interval);
-    heartbeat_.async_wait([this, interval](rcverbs::error_code ec) {
-        if (ec) return;
-        control_.send_alive();
-        start_heartbeat(interval);
-    });
-}
-
 asio::awaitable<void> client::carry_out(connection_group& group) {
     json const hello = make_hello(plan_);
     json const answer = co_await order(hello);
     readiness const ready = parse_ready(answer);
-    start_heartbeat(std::max(ready.patience / 4, std::chrono::milliseconds{1}));
+    // Keepalive on the control connection: operations without the server's CPU cause no traffic that
+    // the server's program can detect.
+    heartbeat_.start(std::max(ready.patience / 4, std::chrono::milliseconds{1}), [this] {
+        control_.send_alive();
+    });
     co_await open(group, ready.port);
     co_await group.pin();
     co_await order(plain_order(order_kind::pin));

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/repeating_timer.hpp"
 #include "rdma-bench/control.hpp"
 #include "rdma-bench/result.hpp"
 #include "rdma-bench/connection_group.hpp"
@@ -64,14 +65,13 @@ private:
     boost::asio::awaitable<void> measure(connection_group& group, round r);
     boost::asio::awaitable<void> hold(connection_group& group);
     boost::asio::awaitable<nlohmann::json> order(nlohmann::json what);
-    void start_heartbeat(std::chrono::milliseconds interval);
 
     boost::asio::io_context& io_;
     destination const to_;
     plan const& plan_;
     limits const limits_;
     observer& observer_;
-    boost::asio::steady_timer heartbeat_;
+    demo::repeating_timer heartbeat_;
     control control_;
     opening opened_;
 };

@@ -57,6 +57,7 @@ void nvme_server::start() {
 void nvme_server::wait_for_end() {
     ends_.async_wait([this](boost::system::error_code const& ec, int) {
         if (ec) return;
+        is_ending_ = true;
         target_->close();
         questions_.cancel();
         reloads_.cancel();
@@ -74,9 +75,11 @@ void nvme_server::wait_for_hosts() {
     tick_.async_wait([this](boost::system::error_code const&) { wait_for_hosts(); });
 }
 
+// A signal that came at the same time as the end may still be delivered after cancel(): nothing waits for
+// another, or the program would not end.
 void nvme_server::wait_for_question() {
     questions_.async_wait([this](boost::system::error_code const& ec, int) {
-        if (ec) return;
+        if (ec || is_ending_) return;
         print(to_json(target_->statistics()));
         wait_for_question();
     });
@@ -84,7 +87,7 @@ void nvme_server::wait_for_question() {
 
 void nvme_server::wait_for_reload() {
     reloads_.async_wait([this](boost::system::error_code const& ec, int) {
-        if (ec) return;
+        if (ec || is_ending_) return;
         try {
             reload();
             print("reloaded.");

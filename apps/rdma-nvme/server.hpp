@@ -57,6 +57,7 @@ private:
     boost::asio::steady_timer tick_;
     std::optional<rcverbs::nvme::target> target_;
     std::optional<metrics_server> metrics_;
+    bool is_ending_ = false;
 };
 
 }  // namespace demo

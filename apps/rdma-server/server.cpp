@@ -45,7 +45,7 @@ server::server(asio::io_context& io, server_arguments a)
       arguments_{std::move(a)},
       signals_{io, SIGINT, SIGTERM},
       grace_{io},
-      counter_tick_{io} {}
+      counter_tick_{io.get_executor()} {}
 
 void server::start() {
     acceptor_ =
@@ -54,7 +54,9 @@ void server::start() {
         });
     print("listening on port " + std::to_string(acceptor_.local_endpoint().port()) + ".");
     wait_for_signal();
-    if (arguments_.exchange.mode == transfer_mode::atomic) watch_counter();
+    // Polls the lock, so that a client that wrote an invalid value into it cannot lock out the others.
+    if (arguments_.exchange.mode == transfer_mode::atomic)
+        counter_tick_.start(counter_tick, [this] { counter_.tend(); });
     asio::co_spawn(io_, accept_clients(), asio::detached);
 }
 
@@ -189,6 +191,8 @@ void server::wait_for_signal() {
 // closes them at once. If any exchange does not finish, for any reason, the exit code is
 // deadline_passed.
 void server::on_signal() {
+    // The signal came while the last client ended: waiting for another would never end.
+    if (has_ended_) return;
     if (std::exchange(is_told_to_end_, true)) return cut_off();
     wait_for_signal();
     is_ending_ = true;
@@ -207,16 +211,6 @@ void server::cut_off() {
     for (auto const& client : running_) client->close();
 }
 
-// Polls the lock, so that a client that wrote an invalid value into it cannot lock out the others.
-void server::watch_counter() {
-    counter_tick_.expires_after(counter_tick);
-    counter_tick_.async_wait([this](error_code const& ec) {
-        if (ec) return;
-        counter_.tend();
-        watch_counter();
-    });
-}
-
 void server::end_if_idle() {
     acceptor_.close();
     if (!running_.empty() || std::exchange(has_ended_, true)) return;
@@ -231,7 +225,7 @@ void server::end_if_idle() {
     if (result_ == exit_code::done) result_ = verdict;
     signals_.cancel();
     grace_.cancel();
-    counter_tick_.cancel();
+    counter_tick_.stop();
 }
 
 }  // namespace demo

@@ -16,6 +16,7 @@
 #include <rcverbs/rcverbs.hpp>
 
 #include "common/arguments.hpp"
+#include "common/repeating_timer.hpp"
 
 namespace demo {
 
@@ -61,7 +62,6 @@ private:
     void wait_for_signal();
     void on_signal();
     void cut_off();
-    void watch_counter();
     void end_if_idle();
 
     boost::asio::io_context& io_;
@@ -72,7 +72,7 @@ private:
     std::list<std::shared_ptr<rcverbs::session>> running_;
     // Shared by all clients in atomic mode.
     shared_counter counter_;
-    boost::asio::steady_timer counter_tick_;
+    repeating_timer counter_tick_;
     std::uint32_t served_ = 0;
     bool is_ending_ = false;
     bool has_ended_ = false;

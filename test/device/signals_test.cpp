@@ -96,6 +96,11 @@ TEST_CASE("after a signal a server does not count killed clients as complete", "
         REQUIRE(clients.back()->wait_for_error("holding"));
     }
     s.process.signal(SIGTERM);
+    // The server has taken the signal once nothing listens any more.
+    int late_status = done;
+    for (int i = 0; i < 600 && late_status == done; ++i)
+        late_status = s.client("write").wait().value_or(-1);
+    CHECK(late_status == could_not_connect);
     // The server waits for these clients; they are killed.
     for (auto const& c : clients) {
         c->signal(SIGKILL);
