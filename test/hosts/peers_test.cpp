@@ -231,19 +231,22 @@ TEST_CASE(
     CHECK(next.wait() == 0);
 }
 
-TEST_CASE(
-    "with ends_on_port_down off, work posted to a dead port fails by the transport's retries",
-    "[hosts]"
-) {
-    child_process target{{beside("stream_peer"), "serve", "10.0.1.1", "patient"}};
-    std::string const port = port_said(target, "port ");
-    child_process writer{{beside("stream_peer"), "10.0.1.1", port, "patient"}};
-    REQUIRE(writer.wait_for_output("streaming"));
+// Nothing is posted while the port is down: in Linux 6.1, rdma_rxe then sends again and again inside
+// the call that posted, which on one processor ends only with the machine.
+TEST_CASE("with ends_on_port_down off, a port that goes down ends no idle connection", "[hosts]") {
+    child_process one{{beside("stream_peer"), "serve", "10.0.1.1"}};
+    child_process other{{beside("stream_peer"), "serve", "10.0.1.1"}};
+    child_process patient{
+        {beside("stream_peer"), "idle", "10.0.1.1", port_said(one, "port "), "patient"}};
+    REQUIRE(patient.wait_for_output("idle"));
+    child_process impatient{{beside("stream_peer"), "idle", "10.0.1.1", port_said(other, "port ")}};
+    REQUIRE(impatient.wait_for_output("idle"));
     broken_link const cut;
-    CHECK(writer.wait() == 0);
-    INFO(writer.output());
-    CHECK(writer.output().find("transport error: ") != std::string::npos);
-    CHECK(writer.output().find("IBV_WC_") != std::string::npos);
-    target.signal(SIGKILL);
-    target.wait();
+    CHECK(impatient.wait_for_output("IBV_EVENT_PORT_ERR"));
+    // The event has reached both.
+    CHECK_FALSE(patient.wait(500ms).has_value());
+    for (child_process* p : {&one, &other, &patient, &impatient}) {
+        p->signal(SIGKILL);
+        p->wait();
+    }
 }
