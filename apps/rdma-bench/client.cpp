@@ -160,35 +160,15 @@ asio::awaitable<void> client::measure(connection_group& group, round r) {
     clock::time_point const began = clock::now();
     std::uint64_t const before = group.operations();
     std::uint64_t const all = plan_.iterations * plan_.connections;
-    bool is_over = false;
-    asio::steady_timer tick{io_};
-    std::function<void()> const show = [&] {
-        tick.expires_after(std::chrono::milliseconds{500});
-        tick.async_wait([&](rcverbs::error_code ec) {
-            if (ec || is_over) return;
-            double const seconds = std::chrono::duration<double>(clock::now() - began).count();
-            observer_.on_progress(r.size_bytes, group.operations() - before, all, seconds);
-            show();
-        });
-    };
-    show();
+    demo::repeating_timer progress{io_.get_executor()};
+    progress.start(std::chrono::milliseconds{500}, [&] {
+        double const seconds = std::chrono::duration<double>(clock::now() - began).count();
+        observer_.on_progress(r.size_bytes, group.operations() - before, all, seconds);
+    });
     group.mark();
-    std::exception_ptr failed;
-    try {
-        if (plan_.iterations > 0) {
-            co_await group.run(plan_.iterations);
-        } else {
-            co_await group.run(until_stopped, plan_.duration);
-        }
-    } catch (...) {
-        failed = std::current_exception();
-    }
-    // tick's handler refers to locals of this coroutine: it must run, with operation_aborted,
-    // before this coroutine goes on.
-    is_over = true;
-    tick.cancel();
-    co_await asio::post(io_, use_awaitable);
-    if (failed) std::rethrow_exception(failed);
+    if (plan_.iterations > 0) co_await group.run(plan_.iterations);
+    else co_await group.run(until_stopped, plan_.duration);
+    progress.stop();
 
     result out;
     out.size_bytes = r.size_bytes;

@@ -23,13 +23,12 @@ constexpr std::chrono::seconds disconnect_deadline{5};
 nvme_server::nvme_server(asio::io_context& io, nvme_arguments a)
     : io_{io},
       arguments_{std::move(a)},
-      ends_{io, SIGINT, SIGTERM},
-      questions_{io, SIGUSR1},
-      reloads_{io, SIGHUP},
+      signals_{io.get_executor()},
       patience_{io},
       tick_{io} {}
 
 void nvme_server::start() {
+    signals_.start({SIGINT, SIGTERM, SIGUSR1, SIGHUP}, [this](int number) { on_signal(number); });
     // Names of hosts come from hosts: they are printed as one line of printable characters.
     if (!arguments_.is_quiet) {
         // On the target's thread, which may outlive this object.
@@ -49,22 +48,22 @@ void nvme_server::start() {
         "serving " + std::to_string(disks) + (disks == 1 ? " subsystem" : " subsystems") +
         " on port " + std::to_string(target_->local_endpoint().port()) + "."
     );
-    wait_for_end();
-    wait_for_question();
-    wait_for_reload();
 }
 
-void nvme_server::wait_for_end() {
-    ends_.async_wait([this](boost::system::error_code const& ec, int) {
-        if (ec) return;
-        is_ending_ = true;
-        target_->close();
-        questions_.cancel();
-        reloads_.cancel();
-        if (metrics_) metrics_->close();
-        patience_.expires_after(disconnect_deadline);
-        wait_for_hosts();
-    });
+void nvme_server::on_signal(int number) {
+    switch (number) {
+    case SIGUSR1: return print(to_json(target_->statistics()));
+    case SIGHUP: return try_reload();
+    default: return end();
+    }
+}
+
+void nvme_server::end() {
+    signals_.stop();
+    target_->close();
+    if (metrics_) metrics_->close();
+    patience_.expires_after(disconnect_deadline);
+    wait_for_hosts();
 }
 
 // Hosts that do not answer are given up after the deadline.
@@ -75,27 +74,13 @@ void nvme_server::wait_for_hosts() {
     tick_.async_wait([this](boost::system::error_code const&) { wait_for_hosts(); });
 }
 
-// A signal that came at the same time as the end may still be delivered after cancel(): nothing waits for
-// another, or the program would not end.
-void nvme_server::wait_for_question() {
-    questions_.async_wait([this](boost::system::error_code const& ec, int) {
-        if (ec || is_ending_) return;
-        print(to_json(target_->statistics()));
-        wait_for_question();
-    });
-}
-
-void nvme_server::wait_for_reload() {
-    reloads_.async_wait([this](boost::system::error_code const& ec, int) {
-        if (ec || is_ending_) return;
-        try {
-            reload();
-            print("reloaded.");
-        } catch (std::exception const& e) {
-            print_error(e.what());
-        }
-        wait_for_reload();
-    });
+void nvme_server::try_reload() {
+    try {
+        reload();
+        print("reloaded.");
+    } catch (std::exception const& e) {
+        print_error(e.what());
+    }
 }
 
 // Without a configuration file only the sizes of files can have changed.

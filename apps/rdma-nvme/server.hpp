@@ -4,7 +4,6 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include <memory>
@@ -16,6 +15,7 @@
 #include <rcverbs/rcverbs.hpp>
 
 #include "common/exit_code.hpp"
+#include "common/repeating_signals.hpp"
 #include "rdma-nvme/configuration.hpp"
 #include "rdma-nvme/metrics.hpp"
 
@@ -41,23 +41,20 @@ public:
     void start();
 
 private:
-    void wait_for_end();
+    void on_signal(int number);
+    void end();
     void wait_for_hosts();
-    void wait_for_question();
-    void wait_for_reload();
+    void try_reload();
     void reload();
     void reload(subsystem_description& before, subsystem_description const& now);
 
     boost::asio::io_context& io_;
     nvme_arguments arguments_;
-    boost::asio::signal_set ends_;
-    boost::asio::signal_set questions_;
-    boost::asio::signal_set reloads_;
+    repeating_signals signals_;
     boost::asio::steady_timer patience_;
     boost::asio::steady_timer tick_;
     std::optional<rcverbs::nvme::target> target_;
     std::optional<metrics_server> metrics_;
-    bool is_ending_ = false;
 };
 
 }  // namespace demo

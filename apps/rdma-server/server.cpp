@@ -43,17 +43,17 @@ rcverbs::acceptor listen(
 server::server(asio::io_context& io, server_arguments a)
     : io_{io},
       arguments_{std::move(a)},
-      signals_{io, SIGINT, SIGTERM},
+      signals_{io.get_executor()},
       grace_{io},
       counter_tick_{io.get_executor()} {}
 
 void server::start() {
+    signals_.start({SIGINT, SIGTERM}, [this](int) { on_signal(); });
     acceptor_ =
         listen(io_, arguments_, [this](rcverbs::endpoint const& peer, rcverbs::refusal why) {
             on_refused(peer, why);
         });
     print("listening on port " + std::to_string(acceptor_.local_endpoint().port()) + ".");
-    wait_for_signal();
     // Polls the lock, so that a client that wrote an invalid value into it cannot lock out the others.
     if (arguments_.exchange.mode == transfer_mode::atomic)
         counter_tick_.start(counter_tick, [this] { counter_.tend(); });
@@ -181,20 +181,11 @@ void server::on_served(std::shared_ptr<rcverbs::session> const& client, outcome 
     if (is_ending_) end_if_idle();
 }
 
-void server::wait_for_signal() {
-    signals_.async_wait([this](error_code const& ec, int) {
-        if (!ec) on_signal();
-    });
-}
-
 // SIGINT and SIGTERM act alike: exchanges under way may finish within --timeout; a second signal
 // closes them at once. If any exchange does not finish, for any reason, the exit code is
 // deadline_passed.
 void server::on_signal() {
-    // The signal came while the last client ended: waiting for another would never end.
-    if (has_ended_) return;
     if (std::exchange(is_told_to_end_, true)) return cut_off();
-    wait_for_signal();
     is_ending_ = true;
     acceptor_.close();
     // Failures of earlier clients do not decide the exit code after a signal.
@@ -223,7 +214,7 @@ void server::end_if_idle() {
         result_ = exit_code::deadline_passed;
     }
     if (result_ == exit_code::done) result_ = verdict;
-    signals_.cancel();
+    signals_.stop();
     grace_.cancel();
     counter_tick_.stop();
 }

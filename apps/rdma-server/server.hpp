@@ -6,7 +6,6 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include <list>
@@ -16,6 +15,7 @@
 #include <rcverbs/rcverbs.hpp>
 
 #include "common/arguments.hpp"
+#include "common/repeating_signals.hpp"
 #include "common/repeating_timer.hpp"
 
 namespace demo {
@@ -59,7 +59,6 @@ private:
     void on_served(std::shared_ptr<rcverbs::session> const& client, outcome const& o);
     void on_refused(rcverbs::endpoint const& peer, rcverbs::refusal why);
     void report_refusal(rcverbs::endpoint const& peer, std::string const& why);
-    void wait_for_signal();
     void on_signal();
     void cut_off();
     void end_if_idle();
@@ -67,7 +66,7 @@ private:
     boost::asio::io_context& io_;
     server_arguments const arguments_;
     rcverbs::acceptor acceptor_;
-    boost::asio::signal_set signals_;
+    repeating_signals signals_;
     boost::asio::steady_timer grace_;
     std::list<std::shared_ptr<rcverbs::session>> running_;
     // Shared by all clients in atomic mode.
