@@ -149,12 +149,13 @@ void metrics_server::close() {
 
 void metrics_server::accept() {
     acceptor_.async_accept([this](boost::system::error_code const& ec, auto peer) {
-        if (ec == asio::error::operation_aborted) return;
+        // Also if a peer had been accepted before close().
+        if (!acceptor_.is_open()) return;
         if (ec) {
             // Out of descriptors: later there may be some.
             pause_.expires_after(std::chrono::milliseconds{100});
-            return pause_.async_wait([this](boost::system::error_code const& ended) {
-                if (!ended) accept();
+            return pause_.async_wait([this](boost::system::error_code const&) {
+                if (acceptor_.is_open()) accept();
             });
         }
         std::make_shared<exchange>(stream{std::move(peer)}, sample_())->start();
