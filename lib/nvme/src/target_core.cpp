@@ -408,6 +408,8 @@ void target_core::on_silence(std::uint16_t id) {
     auto const found = associations_.find(id);
     if (found == associations_.end()) return;
     association& a = found->second;
+    // watch() has set the timer again since.
+    if (a.timer.expiry() > std::chrono::steady_clock::now()) return;
     if (a.has_shown_life) return watch(id);
     ++counters_.keep_alive_expired;
     report(
