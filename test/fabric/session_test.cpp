@@ -146,6 +146,50 @@ void check_end(ending const& survivor) {
     }
 }
 
+struct last_words {
+    error_code code;
+    close_reason reason = close_reason::open;
+    failure remembered;
+};
+
+/// Two sessions without regions to write to; the client disconnects `after` both have sent MSG_DONE.
+last_words finish_with_client_leaving(
+    std::chrono::nanoseconds after, std::chrono::milliseconds deadline, std::uint64_t seed
+) {
+    fabric::world_options options;
+    options.seed = seed;
+    world w{options};
+    asio::io_context io;
+    last_words result;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        acceptor_options accepting;
+        accepting.connection = stepped();
+        acceptor a{io, {"10.0.0.1", 0}, accepting};
+        session client{connection{io, stepped()}, impatient()};
+        auto const serve = [&]() -> asio::awaitable<void> {
+            session_options patient = impatient();
+            patient.finish_deadline = deadline;
+            session server{co_await requested(a, stepped()), patient};
+            co_await server.async_accept(asio::use_awaitable);
+            co_await server.async_exchange({}, asio::use_awaitable);
+            auto [ec] = co_await server.async_finish(awaiting);
+            co_await sleep(io, 1ms);
+            result = {ec, server.reason(), server.last_failure()};
+        };
+        auto const leave = [&]() -> asio::awaitable<void> {
+            co_await client.async_connect(a.local_endpoint(), asio::use_awaitable);
+            co_await client.async_exchange({}, asio::use_awaitable);
+            co_await client.async_send_done(asio::use_awaitable);
+            co_await client.async_wait_done(asio::use_awaitable);
+            co_await sleep(io, after);
+            client.close();
+        };
+        co_await (serve() && leave());
+        a.close();
+    });
+    return result;
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -197,4 +241,21 @@ TEST_CASE("a session whose peer dies at any time ends in time", "[fabric]") {
     }
     CHECK(completed > 0);
     CHECK(completed < lives);
+}
+
+TEST_CASE("a session whose peer disconnects at the deadline has completed, or failed", "[fabric]") {
+    constexpr std::chrono::milliseconds deadline{1};
+    int completed = 0;
+    int failed = 0;
+    std::chrono::nanoseconds after = deadline - 40us;
+    for (std::uint64_t const seed : seeds(500)) {
+        INFO("RCVERBS_FABRIC_SEED=" << seed << ", " << after.count() << " ns after MSG_DONE");
+        last_words const last = finish_with_client_leaving(after, deadline, seed);
+        CHECK((last.reason == close_reason::completed) == !last.code);
+        CHECK(last.remembered.code == last.code);
+        ++(last.code ? failed : completed);
+        after += 100ns;
+    }
+    CHECK(completed > 0);
+    CHECK(failed > 0);
 }

@@ -297,6 +297,8 @@ error_code session_core::fail(step where, error_code ec, close_reason reason) {
     failure const found{where, ec, connection_.remote_endpoint(), 0};
     {
         std::lock_guard const lock{mutex_};
+        // A deadline may pass at the moment at which the session completes.
+        if (reason_ == close_reason::completed) return ec;
         if (!failure_.code) failure_ = found;
         if (reason_ == close_reason::open) reason_ = reason;
     }
