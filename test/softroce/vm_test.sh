@@ -37,12 +37,13 @@ panic) # the console is shown after a crash
     grep -q 'sysrq triggered crash' err || fail "the console is not shown" ;;
 no_boot)
     expect_status 200 "$vm" --memory 16 --timeout 8 -- true ;;
-hung_boot) # a machine that hangs before its kernel's first message is ended
+hung_boot) # a machine that hangs before its kernel's first message is ended, and shows where its processors are
     mkdir bin
-    printf '#!/bin/sh\nexec sleep 1000\n' >bin/qemu-system-x86_64
+    printf '#!/bin/sh\nexec %s "$@" -S\n' "$(command -v qemu-system-x86_64)" >bin/qemu-system-x86_64
     chmod +x bin/qemu-system-x86_64
     PATH=$work/bin:$PATH RCVERBS_VM_BOOT_SECONDS=2 expect_status 200 "$vm" --accel tcg -- true
-    grep -q 'did not boot within 2 s' err || fail "no reason given" ;;
+    grep -q 'did not boot within 2 s' err || fail "no reason given"
+    [ "$(grep -c 'EIP=0000fff0' err)" = 6 ] || fail "no processors: two, three times" ;;
 login_path) # works with a user's PATH without sbin, and an empty cache
     mkdir home
     expect_status 0 env PATH=/usr/local/bin:/usr/bin:/bin XDG_CACHE_HOME="$work/home" "$vm" -- bash -c 'rdma link show && tc -V'
@@ -51,6 +52,8 @@ fault) # faults in the kernel log are reported
     expect_status 0 "$vm" -- bash -c 'echo "BUG: of a test" >/dev/kmsg'
     grep -q "reported a fault" err && grep -q 'BUG: of a test' err || fail "not reported" ;;
 resources) # the machine has the requested size, and uses the requested output folder
+    expect_status 0 "$vm" --cpus 3 --accel tcg -- nproc
+    [ "$(cat out)" = 3 ] || fail "three processors"
     export RCVERBS_VM_OUT=$work/elsewhere
     expect_status 0 "$vm" --cpus 1 --memory 1024 --accel tcg -- bash -c 'nproc; awk "/MemTotal/ { print int(\$2 / 1024) }" /proc/meminfo; echo kept >"$RCVERBS_VM_OUT/kept"'
     [ "$(sed -n 1p out)" = 1 ] || fail "processors"
