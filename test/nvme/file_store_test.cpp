@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <future>
 #include <memory>
@@ -47,6 +48,38 @@ struct ending {
     bool is_equal = true;
 };
 
+int run_command(std::string const& command) { return std::system(command.c_str()); }
+
+/// A block device whose medium can fail and work again: a RAM disk below the device mapper.
+class failing_device {
+public:
+    failing_device() {
+        REQUIRE(
+            run_command("modprobe -rq brd; modprobe brd rd_nr=1 rd_size=4096 && modprobe dm-mod") ==
+            0
+        );
+        REQUIRE(dmsetup("create --table '" + works() + "'") == 0);
+        REQUIRE(dmsetup("mknodes") == 0);
+    }
+    ~failing_device() { dmsetup("remove --retry"); }
+    std::filesystem::path path() const { return "/dev/mapper/rcverbs-test"; }
+    void fail() { load("0 8192 error"); }
+    void repair() { load(works()); }
+
+private:
+    static std::string works() { return "0 8192 linear /dev/ram0 0"; }
+    static int dmsetup(std::string const& what) {
+        std::string const verb = what.substr(0, what.find(' '));
+        std::string const rest = what.substr(std::min(what.size(), verb.size()));
+        return run_command("dmsetup --noudevsync " + verb + " rcverbs-test" + rest);
+    }
+    static void load(std::string const& table) {
+        REQUIRE(dmsetup("suspend --noflush --nolockfs") == 0);
+        REQUIRE(dmsetup("load --table '" + table + "'") == 0);
+        REQUIRE(dmsetup("resume") == 0);
+    }
+};
+
 /// A request whose end can be waited for.
 class request final : public nvme::store_request {
 public:
@@ -81,7 +114,8 @@ nvme::file_store_options by(nvme::file_method m) {
 }
 
 /// Opens a store; null if the system has no io_uring.
-std::unique_ptr<nvme::file_store> open(memory_file const& file, nvme::file_store_options o) {
+template <class File>
+std::unique_ptr<nvme::file_store> open(File const& file, nvme::file_store_options o) {
     try {
         auto made = std::make_unique<nvme::file_store>(file.path(), o);
         CHECK(made->method() == o.method);
@@ -170,6 +204,7 @@ void check_failures(nvme::file_method method) {
     if (s == nullptr) return;
     auto options = by(method);
     options.is_read_only = true;
+    options.is_shared = true;
     auto const fixed = open(file, options);
     auto data = random_blocks(4, 3);
     CHECK(run(*fixed, {op::write, 0, 4, data}).failure.value() == EBADF);
@@ -181,6 +216,44 @@ void check_failures(nvme::file_method method) {
     CHECK(run(*s, {op::read, 126, 4, data}).failure.value() == EIO);
     CHECK(run(*s, {op::compare, 200, 1, std::span{data}.first(block)}).failure.value() == EIO);
     must(*s, {op::read, 124, 4, data});
+}
+
+// The kernel reports lost data once, and to whoever asks first.
+void check_lost_data(nvme::file_method method) {
+    failing_device device;
+    auto const s = open(device, by(method));
+    if (s == nullptr) return;
+    auto data = random_blocks(4, 5);
+    must(*s, {op::write, 0, 4, data});
+    must(*s, {op::flush, 0, 0});
+    must(*s, {op::write, 4, 4, data});
+    device.fail();
+    // Two at a time: the second one must not succeed because the first one was told.
+    request first{op::flush, 0, 0};
+    request second{op::flush, 0, 0};
+    s->start(first);
+    s->start(second);
+    CHECK(first.wait().failure.value() == EIO);
+    CHECK(second.wait().failure.value() == EIO);
+    device.repair();
+    CHECK(run(*s, {op::flush, 0, 0}).failure.value() == EIO);
+    CHECK(run(*s, std::move(request{op::write, 0, 4, data}.durable())).failure.value() == EIO);
+    CHECK(run(*s, {op::write, 0, 4, data}).failure.value() == EIO);
+    CHECK(run(*s, {op::write_zeroes, 0, 4}).failure.value() == EIO);
+    CHECK(run(*s, {op::discard, 0, 4}).failure.value() == EIO);
+    CHECK(contents(*s, 0, 4) == data);
+}
+
+// A durable write syncs, and so its failure is as final as a flush's.
+void check_lost_durable_write(nvme::file_method method) {
+    failing_device device;
+    auto const s = open(device, by(method));
+    if (s == nullptr) return;
+    auto data = random_blocks(4, 6);
+    device.fail();
+    CHECK(run(*s, std::move(request{op::write, 0, 4, data}.durable())).failure.value() == EIO);
+    device.repair();
+    CHECK(run(*s, {op::flush, 0, 0}).failure.value() == EIO);
 }
 
 // A store that goes has completed everything.
@@ -211,6 +284,14 @@ TEST_CASE("nvme: a file store takes any number of requests at a time", "[device]
 
 TEST_CASE("nvme: a file store's failures are those of the system", "[device][nvme]") {
     check_failures(GENERATE(nvme::file_method::io_uring, nvme::file_method::threads));
+}
+
+TEST_CASE("nvme: after a failed sync every later flush and write fails", "[device][nvme]") {
+    check_lost_data(GENERATE(nvme::file_method::io_uring, nvme::file_method::threads));
+}
+
+TEST_CASE("nvme: after a failed durable write every later flush fails", "[device][nvme]") {
+    check_lost_durable_write(GENERATE(nvme::file_method::io_uring, nvme::file_method::threads));
 }
 
 TEST_CASE("nvme: a file store that ends has completed its requests", "[device][nvme]") {

@@ -20,4 +20,22 @@ std::span<std::byte> zeros() noexcept {
     return all;
 }
 
+void file_engine::start(store_request& r) noexcept {
+    bool const only_reads =
+        r.operation() == store_operation::read || r.operation() == store_operation::compare;
+    if (!only_reads) {
+        if (error_code const ec = sync_failure()) return r.complete(ec);
+    }
+    begin(r);
+}
+
+error_code file_engine::sync_failure() const noexcept {
+    return {sync_failure_.load(), boost::system::system_category()};
+}
+
+void file_engine::keep_sync_failure(int error) noexcept {
+    int none = 0;
+    sync_failure_.compare_exchange_strong(none, error);
+}
+
 }  // namespace rcverbs::nvme::detail

@@ -1,6 +1,7 @@
 // file_engine.hpp — what carries out the requests of a file store: the kernel's io_uring, or threads.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -23,6 +24,9 @@ bool lacks_fallocate(int error) noexcept;
 /// Zeros to write from.
 std::span<std::byte> zeros() noexcept;
 
+/// Carries out requests. A failed sync is final: Linux reports a failed write-back once, so the next
+/// fdatasync(2) would succeed although data is lost. After the first failure every request that
+/// changes the file, or that promises durability, fails with the same error.
 class file_engine {
 public:
     file_engine() = default;
@@ -31,9 +35,22 @@ public:
     /// Waits for the requests under way.
     virtual ~file_engine() = default;
 
-    /// Carries out a request, and completes it on a thread of the engine's own; without memory, at
-    /// once.
-    virtual void start(store_request& r) noexcept = 0;
+    /// Carries out a request, and completes it on a thread of the engine's own; without memory, or
+    /// after a failed sync, at once.
+    void start(store_request& r) noexcept;
+
+protected:
+    virtual void begin(store_request& r) noexcept = 0;
+
+    /// The error of the first sync that failed; empty if none has.
+    error_code sync_failure() const noexcept;
+    /// Keeps the error of a sync that failed.
+    ///
+    /// @param error  An error number, not 0.
+    void keep_sync_failure(int error) noexcept;
+
+private:
+    std::atomic<int> sync_failure_{0};
 };
 
 /// An engine of threads that block.

@@ -3,7 +3,6 @@
 #ifdef RCVERBS_HAS_LIBURING
 
 #include <liburing.h>
-#include <linux/fs.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -30,7 +29,7 @@ error_code system_error_of(int number) { return {number, boost::system::system_c
 
 // A request on its way through the ring: one operation of the kernel at a time.
 struct job {
-    enum class step { transfer, fallocate, write_zeros, sync };
+    enum class step { transfer, fallocate, write_zeros };
 
     store_request* request = nullptr;
     step now = step::transfer;
@@ -124,7 +123,8 @@ public:
         thread_.join();
     }
 
-    void start(store_request& r) noexcept override {
+private:
+    void begin(store_request& r) noexcept override {
         bool is_first = false;
         try {
             std::lock_guard const lock{mutex_};
@@ -139,7 +139,6 @@ public:
         if (is_first) wake_.send();
     }
 
-private:
     void run() {
         await_wake_up();
         while (!is_over()) {
@@ -149,7 +148,7 @@ private:
             reap();
             while (under_way_ < depth && !waiting_.is_empty()) {
                 ++under_way_;
-                begin(waiting_.pop());
+                begin_job(waiting_.pop());
             }
         }
     }
@@ -171,6 +170,10 @@ private:
             auto* const j = static_cast<job*>(io_uring_cqe_get_data(c));
             int const result = c->res;
             io_uring_cqe_seen(ring_.get(), c);
+            if (j == &sync_) {
+                on_sync(result);
+                continue;
+            }
             if (j != nullptr) {
                 on_result(*j, result);
                 continue;
@@ -185,13 +188,13 @@ private:
         }
     }
 
-    void begin(job& j) {
+    void begin_job(job& j) {
         store_request const& r = *j.request;
         j.done_bytes = 0;
         switch (r.operation()) {
         case store_operation::flush:
             if (file_.is_read_only) return finish(j, {});
-            return submit(j, job::step::sync);
+            return sync(j);
         case store_operation::write_zeroes:
         case store_operation::discard: return submit(j, job::step::fallocate);
         case store_operation::compare: try { j.there.resize(r.data().size());
@@ -219,7 +222,6 @@ private:
             auto const size = static_cast<unsigned>(left);
             if (is_write) io_uring_prep_write(e, fd, data + j.done_bytes, size, at);
             else io_uring_prep_read(e, fd, data + j.done_bytes, size, at);
-            if (is_write && r.is_durable()) e->rw_flags = RWF_DSYNC;
             break;
         }
         case job::step::fallocate: {
@@ -237,7 +239,6 @@ private:
             io_uring_prep_write(e, fd, zeros().data(), part, at);
             break;
         }
-        case job::step::sync: io_uring_prep_fsync(e, fd, IORING_FSYNC_DATASYNC); break;
         }
         io_uring_sqe_set_data(e, &j);
     }
@@ -255,10 +256,37 @@ private:
             j.done_bytes += static_cast<unsigned>(result);
             if (j.done_bytes < r.size_bytes()) return submit(j, j.now);
         }
-        bool const is_zeroing = r.operation() == store_operation::write_zeroes;
-        if (is_zeroing && r.is_durable() && j.now != job::step::sync)
-            return submit(j, job::step::sync);
+        if (r.is_durable()) return sync(j);
         finish(j, {});
+    }
+
+    // Completes the job after a sync that begins from now on. One runs at a time and serves all that
+    // wait: the kernel reports a failure to one of two that run together. (So a durable write is no
+    // write with RWF_DSYNC, which is a sync of its own.)
+    void sync(job& j) {
+        to_sync_.push(j);
+        if (syncing_.is_empty()) begin_sync();
+    }
+
+    void begin_sync() {
+        syncing_.append(to_sync_);
+        submit_sync();
+    }
+
+    void submit_sync() {
+        io_uring_sqe* const e = io_uring_get_sqe(ring_.get());
+        io_uring_prep_fsync(e, file_.descriptor, IORING_FSYNC_DATASYNC);
+        io_uring_sqe_set_data(e, &sync_);
+    }
+
+    void on_sync(int result) {
+        if (result == -EINTR || result == -EAGAIN) return submit_sync();
+        if (result < 0) keep_sync_failure(-result);
+        error_code const ec = sync_failure();
+        while (!syncing_.is_empty()) finish(syncing_.pop(), ec);
+        // After a failure, nothing that waits is synced.
+        while (ec && !to_sync_.is_empty()) finish(to_sync_.pop(), ec);
+        if (!to_sync_.is_empty()) begin_sync();
     }
 
     void finish(job& j, error_code const& ec) {
@@ -281,6 +309,9 @@ private:
     std::uint64_t wakes_ = 0;
     // The thread's.
     job_list waiting_;
+    job_list to_sync_;
+    job_list syncing_;
+    job sync_;  // stands for the sync under way
     unsigned under_way_ = 0;
 
     std::mutex mutex_;

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <condition_variable>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <vector>
@@ -56,7 +58,8 @@ public:
 
     ~file_threads() override { threads_->join(); }
 
-    void start(store_request& r) noexcept override {
+private:
+    void begin(store_request& r) noexcept override {
         try {
             boost::asio::post(*threads_, [this, &r] { carry_out(r); });
         } catch (std::bad_alloc const&) {
@@ -64,7 +67,6 @@ public:
         }
     }
 
-private:
     void carry_out(store_request& r) {
         bool is_equal = true;
         error_code ec;
@@ -110,12 +112,39 @@ private:
         return write_zeroes_by_hand(file_.descriptor, r.offset_bytes(), r.size_bytes());
     }
 
+    // Waits for a sync that begins after this call. One runs at a time and serves all who wait: the
+    // kernel reports a failure to one of two that run together.
     error_code sync() {
-        if (file_.is_read_only || ::fdatasync(file_.descriptor) == 0) return {};
-        return last_error();
+        if (file_.is_read_only) return {};
+        std::unique_lock lock{sync_mutex_};
+        std::uint64_t const wanted = syncs_begun_ + 1;
+        while (syncs_done_ < wanted) {
+            if (syncs_done_ < syncs_begun_) {
+                sync_done_.wait(lock);
+                continue;
+            }
+            ++syncs_begun_;
+            lock.unlock();
+            if (!sync_failure()) run_sync();
+            lock.lock();
+            syncs_done_ = syncs_begun_;
+            sync_done_.notify_all();
+        }
+        return sync_failure();
+    }
+
+    void run_sync() noexcept {
+        while (::fdatasync(file_.descriptor) != 0) {
+            if (errno != EINTR) return keep_sync_failure(errno);
+        }
     }
 
     file_in_use const file_;
+    std::mutex sync_mutex_;
+    std::condition_variable sync_done_;
+    // Guarded by sync_mutex_.
+    std::uint64_t syncs_begun_ = 0;
+    std::uint64_t syncs_done_ = 0;
     std::optional<boost::asio::thread_pool> threads_;
 };
 
