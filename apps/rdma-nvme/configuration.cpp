@@ -1,10 +1,15 @@
 #include "rdma-nvme/configuration.hpp"
 
+#include <boost/uuid/string_generator.hpp>
+#include <boost/uuid/uuid.hpp>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include <rcverbs/nvme/memory_store.hpp>
@@ -44,13 +49,31 @@ json const& list(json const& object, std::string const& where, char const* name)
     return *found;
 }
 
+std::array<std::byte, 16> parse_uuid(std::string const& text, std::string const& where) {
+    try {
+        boost::uuids::uuid const id = boost::uuids::string_generator{}(text);
+        std::array<std::byte, 16> bytes{};
+        std::memcpy(bytes.data(), id.data, bytes.size());
+        return bytes;
+    } catch (std::runtime_error const&) {
+        throw configuration_error{where + ": \"uuid\" is not a UUID"};
+    }
+}
+
 disk_description to_disk(json const& from, std::string const& where) {
-    check_fields(from, where, {"id", "file", "file_io", "memory", "block_size", "read_only"});
+    check_fields(
+        from,
+        where,
+        {"id", "file", "file_io", "memory", "block_size", "read_only", "shared", "uuid"}
+    );
     disk_description d;
     d.id = field(from, where, "id", d.id);
     d.file = field(from, where, "file", d.file);
     d.block_bytes = field(from, where, "block_size", d.block_bytes);
     d.is_read_only = field(from, where, "read_only", false);
+    d.is_shared = field(from, where, "shared", false);
+    std::string const uuid = field(from, where, "uuid", std::string{});
+    if (!uuid.empty()) d.uuid = parse_uuid(uuid, where);
     d.method = parse_method(field(from, where, "file_io", std::string{"auto"}));
     std::string const memory = field(from, where, "memory", std::string{});
     if (d.file.empty() == memory.empty())
@@ -69,12 +92,54 @@ nvme::host_secrets to_secrets(json const& from, std::string const& subsystem) {
     return s;
 }
 
-std::shared_ptr<nvme::block_store> make_store(disk_description const& d) {
+// The stores that are open, and may each be used, or replaced, once.
+class open_files {
+public:
+    explicit open_files(opened_subsystems const& all) : all_{all} {}
+
+    // The store of the disk that was described alike; null if there is none.
+    std::shared_ptr<nvme::block_store> same(std::string const& nqn, disk_description const& d) {
+        for (std::size_t i = 0; i < all_.described.size(); ++i) {
+            if (all_.described[i].nqn != nqn) continue;
+            auto const& disks = all_.described[i].disks;
+            auto const found = std::ranges::find(disks, d);
+            if (found == disks.end()) return nullptr;
+            auto const at = static_cast<std::size_t>(found - disks.begin());
+            auto const& store = all_.options[i].namespaces[at].store;
+            auto const* const file = dynamic_cast<nvme::file_store const*>(store.get());
+            if (file != nullptr && !file->is_at(d.file)) return nullptr;
+            used_.insert(store.get());
+            return store;
+        }
+        return nullptr;
+    }
+
+    // The store that has the file open, and that no other disk has.
+    nvme::file_store const* replaceable(std::string const& file) {
+        for (auto const& subsystem : all_.options) {
+            for (auto const& each : subsystem.namespaces) {
+                auto const* const store = dynamic_cast<nvme::file_store const*>(each.store.get());
+                if (store != nullptr && store->is_at(file) && used_.insert(store).second)
+                    return store;
+            }
+        }
+        return nullptr;
+    }
+
+private:
+    opened_subsystems const& all_;
+    std::set<nvme::block_store const*> used_;
+};
+
+std::shared_ptr<nvme::block_store> make_store(disk_description const& d, open_files& before) {
     if (d.file.empty()) return std::make_shared<nvme::memory_store>(d.memory_bytes, d.block_bytes);
     nvme::file_store_options options;
     options.block_bytes = d.block_bytes;
     options.is_read_only = d.is_read_only;
+    options.is_shared = d.is_shared;
     options.method = d.method;
+    if (nvme::file_store const* const replaced = before.replaceable(d.file))
+        return std::make_shared<nvme::file_store>(d.file, options, *replaced);
     return std::make_shared<nvme::file_store>(d.file, options);
 }
 
@@ -114,10 +179,14 @@ std::vector<subsystem_description> read_configuration(std::filesystem::path cons
     std::vector<subsystem_description> all;
     for (json const& one : list(root, file.string(), "subsystems")) {
         std::string const where = file.string() + ": subsystem " + std::to_string(all.size() + 1);
-        check_fields(one, where, {"nqn", "allow_hosts", "secrets", "namespaces"});
+        check_fields(
+            one, where, {"nqn", "allow_hosts", "secrets", "serial", "model", "namespaces"}
+        );
         subsystem_description s;
         s.nqn = field(one, where, "nqn", std::string{});
         s.allowed_hosts = field(one, where, "allow_hosts", s.allowed_hosts);
+        s.serial_number = field(one, where, "serial", std::string{});
+        s.model = field(one, where, "model", std::string{});
         if (one.contains("secrets")) {
             for (json const& secret : list(one, where, "secrets"))
                 s.secrets.push_back(to_secrets(secret, where));
@@ -132,24 +201,36 @@ std::vector<subsystem_description> read_configuration(std::filesystem::path cons
     return all;
 }
 
-nvme::namespace_options open_store(disk_description const& d) {
-    nvme::namespace_options n;
-    n.id = d.id;
-    n.store = make_store(d);
-    n.is_read_only = d.is_read_only;
-    return n;
-}
-
-std::vector<nvme::subsystem_options> open_stores(std::vector<subsystem_description> const& all) {
-    std::vector<nvme::subsystem_options> out;
+opened_subsystems open_stores(
+    std::vector<subsystem_description> all, opened_subsystems const& before
+) {
+    open_files open{before};
+    opened_subsystems out;
     for (subsystem_description const& s : all) {
         nvme::subsystem_options next;
         next.nqn = s.nqn;
         next.allowed_hosts = s.allowed_hosts;
         next.secrets = s.secrets;
-        for (disk_description const& d : s.disks) next.namespaces.push_back(open_store(d));
-        out.push_back(std::move(next));
+        next.serial_number = s.serial_number;
+        if (!s.model.empty()) next.model = s.model;
+        for (disk_description const& d : s.disks) {
+            nvme::namespace_options n;
+            n.id = d.id;
+            n.store = open.same(s.nqn, d);
+            n.is_read_only = d.is_read_only;
+            n.uuid = d.uuid;
+            next.namespaces.push_back(std::move(n));
+        }
+        out.options.push_back(std::move(next));
     }
+    // Afterwards, so that a store that stays is not replaced.
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        for (std::size_t j = 0; j < all[i].disks.size(); ++j) {
+            auto& store = out.options[i].namespaces[j].store;
+            if (store == nullptr) store = make_store(all[i].disks[j], open);
+        }
+    }
+    out.described = std::move(all);
     return out;
 }
 

@@ -1,8 +1,11 @@
 // configuration.hpp — what rdma-nvme serves: from the command line, or from a JSON file.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -20,6 +23,9 @@ struct disk_description {
     std::uint64_t memory_bytes = 0;
     std::uint32_t block_bytes = 4096;
     bool is_read_only = false;
+    /// The file may be used by others at the same time.
+    bool is_shared = false;
+    std::optional<std::array<std::byte, 16>> uuid;
     rcverbs::nvme::file_method method = rcverbs::nvme::file_method::automatic;
 
     friend bool operator==(disk_description const&, disk_description const&) = default;
@@ -29,6 +35,9 @@ struct subsystem_description {
     std::string nqn;
     std::vector<std::string> allowed_hosts;
     std::vector<rcverbs::nvme::host_secrets> secrets;
+    /// Empty for the library's.
+    std::string serial_number;
+    std::string model;
     std::vector<disk_description> disks;
 };
 
@@ -46,11 +55,19 @@ rcverbs::nvme::file_method parse_method(std::string const& text);
 /// Reads the JSON file that docs/guides/nvme.md describes. Throws configuration_error.
 std::vector<subsystem_description> read_configuration(std::filesystem::path const& file);
 
-/// Opens the store of a namespace. Throws boost::system::system_error.
-rcverbs::nvme::namespace_options open_store(disk_description const& d);
-/// Opens the stores of all. Throws as above.
-std::vector<rcverbs::nvme::subsystem_options> open_stores(
-    std::vector<subsystem_description> const& all
+/// What is served: the subsystems, and the descriptions that they were opened for, in the same order.
+struct opened_subsystems {
+    std::vector<subsystem_description> described;
+    std::vector<rcverbs::nvme::subsystem_options> options;
+};
+
+/// Opens the stores of all subsystems. A disk that was described alike before keeps its store, unless
+/// another file has taken the name of its file.
+///
+/// @param before  What is served now; empty at the start. Stays as it is.
+/// @throws boost::system::system_error.
+opened_subsystems open_stores(
+    std::vector<subsystem_description> all, opened_subsystems const& before = {}
 );
 
 }  // namespace demo

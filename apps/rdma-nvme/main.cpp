@@ -19,6 +19,7 @@ struct serve_arguments {
     demo::subsystem_description disk;
     std::uint32_t block_bytes = 4096;
     bool is_read_only = false;
+    bool is_shared = false;
     std::string method = "auto";
 };
 
@@ -27,10 +28,15 @@ std::vector<demo::subsystem_description> subsystems_of(serve_arguments const& a)
     if (sources != 1) throw demo::configuration_error{"give one of FILE, --memory and --config"};
     if (!a.configuration.empty()) return demo::read_configuration(a.configuration);
     demo::subsystem_description s = a.disk;
+    if (s.nqn.empty()) s.nqn = rcverbs::nvme::machine_nqn();
+    if (s.nqn.empty())
+        throw demo::configuration_error{
+            "this machine has no /etc/machine-id to name the subsystem by: give --nqn"};
     demo::disk_description d;
     d.file = a.file;
     d.block_bytes = a.block_bytes;
     d.is_read_only = a.is_read_only;
+    d.is_shared = a.is_shared;
     d.method = demo::parse_method(a.method);
     if (!a.memory.empty()) d.memory_bytes = demo::parse_size(a.memory);
     s.disks = {d};
@@ -72,7 +78,7 @@ void add_serve(CLI::App& app, serve_arguments& a, demo::nvme_arguments& served) 
     app.add_option("--config", a.configuration, "serve what this JSON file describes instead")
         ->option_text("FILE");
     app.add_option("--nqn", a.disk.nqn, "the name of the subsystem, by which hosts connect")
-        ->option_text("NQN [nqn.2026-01.io.rcverbs:disk]");
+        ->option_text("NQN [nqn.2026-01.io.rcverbs: and a name of this machine]");
     app.add_option(
            "--allow-host",
            a.disk.allowed_hosts,
@@ -83,6 +89,9 @@ void add_serve(CLI::App& app, serve_arguments& a, demo::nvme_arguments& served) 
         ->check(CLI::IsMember({512, 1024, 2048, 4096}))
         ->option_text("512|1024|2048|4096 [4096]");
     app.add_flag("--read-only", a.is_read_only, "refuse writes");
+    app.add_flag(
+        "--shared", a.is_shared, "serve FILE although it is mounted, or used by another program"
+    );
     app.add_option(
            "--file-io",
            a.method,
@@ -141,7 +150,6 @@ int main(int argc, char** argv) {
         "counters in JSON; SIGHUP reads the configuration and the sizes of files again."
     );
     serve_arguments a;
-    a.disk.nqn = "nqn.2026-01.io.rcverbs:disk";
     demo::nvme_arguments served;
     add_serve(command, a, served);
     exit_code code = exit_code::other;

@@ -40,6 +40,10 @@ constexpr metric metrics[] = {
     {"written_bytes", "counter", "Bytes written", &target_statistics::written_bytes},
     {"other_commands", "counter", "Other I/O commands", &target_statistics::other_commands},
     {"failed_commands", "counter", "Commands with an error", &target_statistics::failed_commands},
+    {"store_failures",
+     "counter",
+     "Requests that a store failed",
+     &target_statistics::store_failures},
 };
 
 using stream = beast::basic_stream<asio::generic::stream_protocol>;

@@ -36,18 +36,24 @@ void nvme_server::start() {
             print(printable(message) + '.');
         };
     }
-    std::size_t const disks = arguments_.subsystems.size();
-    std::vector<nvme::subsystem_options> const stores = open_stores(arguments_.subsystems);
+    // Also with --quiet: somebody must repair it.
+    arguments_.target.on_fault = [](std::string const& message) {
+        print_error(printable(message));
+    };
+    served_ = open_stores(arguments_.subsystems);
     listen_at(arguments_.bind, arguments_.port, [&](rcverbs::endpoint const& here) {
-        target_.emplace(rcverbs::poller{}, here, stores, arguments_.target);
+        target_.emplace(rcverbs::poller{}, here, served_.options, arguments_.target);
         return 0;
     });
+    warn_of_random_uuids();
+    std::size_t const count = served_.options.size();
     if (!arguments_.metrics.empty())
         metrics_.emplace(io_, arguments_.metrics, [this] { return target_->statistics(); });
     print(
-        "serving " + std::to_string(disks) + (disks == 1 ? " subsystem" : " subsystems") +
+        "serving " + std::to_string(count) + (count == 1 ? " subsystem" : " subsystems") +
         " on port " + std::to_string(target_->local_endpoint().port()) + "."
     );
+    for (auto const& each : served_.options) print("subsystem " + each.nqn + '.');
 }
 
 void nvme_server::on_signal(int number) {
@@ -83,43 +89,28 @@ void nvme_server::try_reload() {
     }
 }
 
-// Without a configuration file only the sizes of files can have changed.
+// All or nothing: whatever fails comes before the target changes. Without a configuration file, the
+// file may have another size, or another file may have its name.
 void nvme_server::reload() {
-    std::vector<subsystem_description> const now =
-        arguments_.configuration.empty() ? arguments_.subsystems
-                                         : read_configuration(arguments_.configuration);
-    bool is_same = now.size() == arguments_.subsystems.size();
-    for (subsystem_description& before : arguments_.subsystems) {
-        auto const one = std::ranges::find(now, before.nqn, &subsystem_description::nqn);
-        is_same = is_same && one != now.end() && one->allowed_hosts == before.allowed_hosts &&
-                  one->secrets == before.secrets;
-        if (one != now.end()) reload(before, *one);
-    }
-    if (!is_same)
-        print_error("other changes than of namespaces need a restart: subsystems, hosts and secrets"
-        );
+    auto now = arguments_.configuration.empty() ? served_.described
+                                                : read_configuration(arguments_.configuration);
+    opened_subsystems next = open_stores(std::move(now), served_);
+    target_->serve(next.options);
+    served_ = std::move(next);
+    warn_of_random_uuids();
 }
 
-void nvme_server::reload(subsystem_description& before, subsystem_description const& now) {
-    auto const find = [](std::vector<disk_description> const& all, std::uint32_t id) {
-        return std::ranges::find_if(all, [id](disk_description const& d) { return d.id == id; });
-    };
-    std::string const& nqn = before.nqn;
-    // A namespace with another store or shape is removed and added again.
-    for (auto d = before.disks.begin(); d != before.disks.end();) {
-        auto const same = find(now.disks, d->id);
-        if (same != now.disks.end() && *same == *d) {
-            target_->namespace_changed(nqn, d->id);
-            ++d;
-        } else {
-            target_->remove_namespace(nqn, d->id);
-            d = before.disks.erase(d);
+void nvme_server::warn_of_random_uuids() const {
+    for (std::size_t i = 0; i < served_.options.size(); ++i) {
+        for (auto const& disk : served_.options[i].namespaces) {
+            auto const* const file = dynamic_cast<nvme::file_store const*>(disk.store.get());
+            if (disk.uuid || file == nullptr || file->has_lasting_uuid()) continue;
+            print_error(
+                "namespace " + std::to_string(disk.id) + " of " + served_.options[i].nqn +
+                " has nothing to identify it by, so hosts take it for another disk after each "
+                "start: give it a \"uuid\" in the configuration"
+            );
         }
-    }
-    for (disk_description const& d : now.disks) {
-        if (find(before.disks, d.id) != before.disks.end()) continue;
-        target_->add_namespace(nqn, open_store(d));
-        before.disks.push_back(d);
     }
 }
 

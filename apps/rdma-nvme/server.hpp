@@ -46,10 +46,11 @@ private:
     void wait_for_hosts();
     void try_reload();
     void reload();
-    void reload(subsystem_description& before, subsystem_description const& now);
+    void warn_of_random_uuids() const;
 
     boost::asio::io_context& io_;
     nvme_arguments arguments_;
+    opened_subsystems served_;
     repeating_signals signals_;
     boost::asio::steady_timer patience_;
     boost::asio::steady_timer tick_;

@@ -38,7 +38,7 @@ done
 mkdir -p "$place/srv" "$place/mnt" /etc/nvme
 truncate -s 64M "$place/srv/disk.img"
 docker run --rm --name disk --network=host --device=/dev/infiniband --ulimit memlock=-1 --volume "$place/srv:/srv" rcverbs-runtime \
-    rdma-nvme serve /srv/disk.img >"$place/said" 2>&1 &
+    rdma-nvme serve /srv/disk.img --nqn nqn.2026-01.io.rcverbs:disk >"$place/said" 2>&1 &
 serving=$!
 wait_for() { for _ in $(seq 1200); do if "$@" >/dev/null 2>&1; then return; fi; sleep 0.1; done; fail "waited in vain: $*"; }
 wait_for grep 'on port 4420' "$place/said"

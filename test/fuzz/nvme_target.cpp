@@ -36,9 +36,7 @@ void nvme_controller(bytes in) {
     bool const is_discovery = !in.empty() && (in[0] & std::byte{1}) != std::byte{0};
     static std::shared_ptr<subsystem> const discovery = subsystem::discovery();
     controller c{1, is_discovery ? discovery : served, {"nqn.host", {}}, {}};
-    c.discover = [] {
-        return std::vector<discovery_entry>{{"nqn.fuzz", "10.0.0.1", 4420, false, false}};
-    };
+    c.discover = [] { return discovery_list{1, {{"nqn.fuzz", "10.0.0.1", 4420, false, false}}}; };
     std::size_t waiting = 0;
     for (std::size_t at = 0; at + step <= in.size(); at += step) {
         command const next = command::decode(in.subspan(at, command_bytes));

@@ -293,6 +293,143 @@ case_namespaces_come_go_and_grow_while_hosts_are_connected() {
     end_target
 }
 
+case_a_reload_with_an_error_changes_nothing() {
+    truncate -s 16M "$work/one"
+    truncate -s 16M "$work/two"
+    configure() { echo "{\"subsystems\": [{\"nqn\": \"$nqn\"$2, \"namespaces\": [$1]}]}" >"$work/disks.json"; }
+    configure "{\"id\": 1, \"file\": \"$work/one\"}" ''
+    serve --config "$work/disks.json"
+    connect
+    disk
+    # A file that is missing, a file that is given twice, a secret that is none.
+    configure "{\"id\": 1, \"file\": \"$work/on\"}" ''
+    kill -HUP "$target"
+    says "$work/on.*No such file"
+    configure "{\"id\": 1, \"file\": \"$work/one\"}, {\"id\": 2, \"file\": \"$work/one\"}" ''
+    kill -HUP "$target"
+    says "$work/one is in use"
+    configure "{\"id\": 1, \"file\": \"$work/one\"}" ', "secrets": [{"host": "nqn.x:y", "secret": "none"}]'
+    kill -HUP "$target"
+    says 'secret .* DHHC-1'
+    verify_by_fio $udev --bs=4k --size=1M
+    [ -e /dev/nvme0n1 ] && [ "$(counter controllers)" = 1 ] || fail "the host lost its disk"
+    # Another host only: this one is disconnected, the file is not opened again.
+    configure "{\"id\": 1, \"file\": \"$work/one\", \"read_only\": true}" ', "allow_hosts": ["nqn.host:other"]'
+    kill -HUP "$target"
+    says 'may not use'
+    wait_for 10 eval '[ "$(counter controllers)" = 0 ]' || fail "the host stays"
+    nvme disconnect -n $nqn >/dev/null
+    end_target
+}
+
+case_a_file_or_device_in_use_is_not_served() {
+    truncate -s 16M "$work/file"
+    serve "$work/file" --nqn $nqn
+    "$programs/rdma-nvme" serve "$work/file" --nqn $nqn --port 4421 >"$work/said" 2>&1
+    [ $? = 3 ] || fail "status $?"
+    grep -q "$work/file is in use by another" "$work/said" || fail "said: $(cat "$work/said")"
+    end_target
+    modprobe -rq brd; modprobe brd rd_nr=1 rd_size=65536
+    mkfs.ext4 -q /dev/ram0 && mkdir -p "$work/mount" && mount /dev/ram0 "$work/mount" || fail mount
+    "$programs/rdma-nvme" serve /dev/ram0 --nqn $nqn --port 4421 >"$work/said" 2>&1
+    [ $? = 3 ] || fail "status $?"
+    grep -q '/dev/ram0 is mounted or in use' "$work/said" || fail "said: $(cat "$work/said")"
+    serve /dev/ram0 --nqn $nqn --shared
+    end_target
+    umount "$work/mount"
+    serve /dev/ram0 --nqn $nqn
+    says 'has nothing to identify it by'
+    end_target
+}
+
+case_another_file_of_the_same_name_is_another_disk() {
+    truncate -s 64M "$work/file"
+    serve "$work/file" --nqn $nqn
+    connect --ctrl-loss-tmo=60
+    disk
+    local before
+    before=$(cat /sys/block/nvme0n1/wwid)
+    dd if=/dev/urandom of=$udev bs=64k count=1 oflag=direct status=none || fail write
+    # The same file after a restart is the same disk.
+    kill -KILL "$target"
+    wait "$target" 2>/dev/null
+    serve "$work/file" --nqn $nqn
+    says 'connected to' 30
+    cmp -n 65536 $udev "$work/file" || fail "the disk is not there again"
+    [ "$(cat /sys/block/nvme0n1/wwid)" = "$before" ] || fail "another disk after a restart"
+    kill -KILL "$target"
+    wait "$target" 2>/dev/null
+    mv "$work/file" "$work/old"
+    truncate -s 64M "$work/file"
+    exec 9<$udev
+    serve "$work/file" --nqn $nqn
+    says 'connected to' 30
+    wait_for 30 eval '! dd if=/dev/fd/9 of=/dev/null bs=4k count=1 iflag=direct status=none' || fail "the host reads the other file"
+    exec 9<&-
+    dmesg | grep -qE 'identifiers changed for nsid 1' || fail "the host does not say so"
+    disconnect
+    end_target
+}
+
+case_two_machines_with_the_same_defaults_are_two_disks() {
+    local one two
+    truncate -s 16M "$work/one"
+    truncate -s 16M "$work/two"
+    # A machine's name is all that differs.
+    machine() {
+        head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$work/id$1"
+        (
+            exec unshare --mount bash -c "touch /etc/machine-id && mount --bind '$work/id$1' /etc/machine-id && exec '$programs/rdma-nvme' serve '$2' --port $3"
+        ) >"$work/serve-machine$1.log" 2>&1 &
+        wait_for 10 grep -q '^subsystem' "$work/serve-machine$1.log" || fail "machine $1"
+    }
+    machine 1 "$work/one" 4421
+    one=$!
+    machine 2 "$work/two" 4422
+    two=$!
+    local first second
+    first=$(sed -n 's/^subsystem \(.*\)\.$/\1/p' "$work/serve-machine1.log")
+    second=$(sed -n 's/^subsystem \(.*\)\.$/\1/p' "$work/serve-machine2.log")
+    [ -n "$first" ] && [ "$first" != "$second" ] || fail "names: $first, $second"
+    nvme connect -t rdma -a $here -s 4421 -n "$first" --nr-io-queues=1 || fail "connect 1"
+    nvme connect -t rdma -a $here -s 4422 -n "$second" --nr-io-queues=1 || fail "connect 2"
+    wait_for 10 test -b /dev/nvme1n1 || fail "no second disk"
+    [ "$(cat /sys/block/nvme0n1/wwid)" != "$(cat /sys/block/nvme1n1/wwid)" ] || fail "the same wwid"
+    [ "$(cat /sys/class/nvme/nvme0/serial)" != "$(cat /sys/class/nvme/nvme1/serial)" ] || fail "the same serial number"
+    nvme disconnect-all
+    end_target $one
+    end_target $two
+}
+
+case_lost_data_is_reported_and_stays_lost() {
+    local works='0 65536 linear /dev/ram0 0'
+    modprobe -rq brd; modprobe brd rd_nr=1 rd_size=32768
+    modprobe dm-mod
+    device() { dmsetup --noudevsync "$1" lost ${2:+--table "$2"} || fail "dmsetup $*"; }
+    swap_table() { dmsetup --noudevsync suspend --noflush --nolockfs lost && device load "$1" && dmsetup --noudevsync resume lost; }
+    local method
+    for method in io_uring threads; do
+        device create "$works"
+        dmsetup mknodes lost || fail "dmsetup mknodes"
+        serve /dev/mapper/lost --nqn $nqn --file-io $method --quiet
+        connect
+        disk
+        dd if=/dev/urandom of=$udev bs=64k count=4 oflag=direct status=none || fail write
+        swap_table '0 65536 error'
+        if nvme flush $udev >"$work/said" 2>&1; then fail "the flush succeeds"; fi
+        says 'a flush failed: Input/output error; what hosts have written since the last flush may be lost'
+        swap_table "$works"
+        if nvme flush $udev >"$work/said" 2>&1; then fail "a later flush succeeds"; fi
+        if dd if=/dev/zero of=$udev bs=4k count=1 oflag=direct status=none 2>/dev/null; then fail "a later write succeeds"; fi
+        dd if=$udev of=/dev/null bs=4k count=1 iflag=direct status=none || fail "read"
+        [ "$(grep -c 'a flush failed' "$log")" = 1 ] || fail "said more than once: $(cat "$log")"
+        [ "$(counter store_failures)" -ge 2 ] || fail "not counted"
+        disconnect
+        end_target
+        dmsetup --noudevsync remove --retry lost || fail "dmsetup remove"
+    done
+}
+
 case_a_killed_target_loses_nothing_that_was_acknowledged() {
     local load round
     truncate -s 64M "$work/file"

@@ -584,3 +584,62 @@ TEST_CASE("nvme: FUA flushes a store in memory that has a cache", "[device][nvme
         co_await end(io, s);
     });
 }
+
+TEST_CASE("nvme: what is served changes as a whole, or not at all", "[device][nvme]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const store = memory();
+        serving_target s{io, store};
+        connected_host h = co_await connect_host(io, s.at());
+        // The second subsystem is wrong, so the first one is not served either.
+        auto wrong = serving(memory());
+        wrong.front().nqn = "nqn.test:other";
+        wrong.push_back(wrong.front());
+        CHECK_THROWS_AS(s.target.serve(wrong), boost::system::system_error);
+        co_await must_serve(h, 0, 8);
+        // The same disk, for this host only, and another subsystem.
+        auto more = serving(store);
+        more.front().allowed_hosts = {host_nqn};
+        more.push_back(serving(memory()).front());
+        more.back().nqn = "nqn.test:other";
+        s.target.serve(more);
+        co_await must_serve(h, 8, 8);
+        host_queue other{io};
+        co_await must_open(other, s.at(), 0);
+        co_await must(other, other.connect_command(0, 0xffff, "nqn.test:other"), 0);
+        CHECK(s.target.statistics().controllers == 2);
+        // Without the other subsystem, and for another host.
+        more.pop_back();
+        more.front().allowed_hosts = {"nqn.test:another"};
+        s.target.serve(more);
+        co_await wait_until(io, [&] { return s.target.statistics().queues == 0; });
+        CHECK(s.target.statistics().controllers == 0);
+        co_await end(io, s);
+    });
+}
+
+TEST_CASE("nvme: each failure of a store is reported once", "[device][nvme]") {
+    asio::io_context io;
+    auto const store = std::make_shared<inverting_store>();
+    std::vector<std::string> reported;
+    nvme::target_options options;
+    options.on_fault = [&](std::string const& message) { reported.push_back(message); };
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io, store, options};
+        connected_host h = co_await connect_host(io, s.at());
+        store->fails = true;
+        for (int i = 0; i < 3; ++i) {
+            co_await must(h.io, write(0, 1, h.data), 0x280);
+            co_await must(h.io, capsule{0x00, 1}, 0x280);
+        }
+        CHECK(s.target.statistics().store_failures == 6);
+        co_await end(io, s);
+    });
+    CHECK(
+        reported ==
+        std::vector<std::string>{
+            "namespace 1 of nqn.test:disk: a write failed: Input/output error",
+            "namespace 1 of nqn.test:disk: a flush failed: Input/output error; what "
+            "hosts have written since the last flush may be lost"}
+    );
+}

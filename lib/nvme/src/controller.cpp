@@ -396,13 +396,12 @@ std::vector<std::byte> controller::changed_namespaces() const {
 }
 
 std::vector<std::byte> controller::discovery_log() const {
-    std::vector<discovery_entry> const entries =
-        discover ? discover() : std::vector<discovery_entry>{};
+    discovery_list const list = discover ? discover() : discovery_list{};
     // The number of changes, and the number of records, which begin at 1024.
     std::vector<std::byte> log(1024);
-    store(log, 0, std::uint64_t{1});
-    store(log, 8, std::uint64_t{entries.size()});
-    for (discovery_entry const& entry : entries) {
+    store(log, 0, list.generation);
+    store(log, 8, std::uint64_t{list.entries.size()});
+    for (discovery_entry const& entry : list.entries) {
         nvmf_disc_log_entry e{};
         e.trtype = NVMF_TRTYPE_RDMA;
         e.adrfam = entry.is_ipv6 ? NVMF_ADDR_FAMILY_IP6 : NVMF_ADDR_FAMILY_IP4;

@@ -42,6 +42,11 @@ struct discovery_entry {
     bool is_discovery = false;
 };
 
+struct discovery_list {
+    std::uint64_t generation = 1;  // the number of changes to it
+    std::vector<discovery_entry> entries;
+};
+
 class controller {
 public:
     /// Counters of a host's I/O, for its SMART log.
@@ -88,8 +93,8 @@ public:
     };
     std::optional<event> on_namespace_change(std::uint32_t namespace_id);
 
-    /// Supplies the records of the discovery log, and the number of changes to them.
-    std::function<std::vector<discovery_entry>()> discover;
+    /// Supplies the discovery log.
+    std::function<discovery_list()> discover;
 
 private:
     completion get_property(command const& c) const;

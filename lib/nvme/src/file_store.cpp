@@ -1,44 +1,37 @@
 #include <rcverbs/nvme/file_store.hpp>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <bit>
 #include <cerrno>
 #include <utility>
 
+#include "descriptor.hpp"
 #include "error/option_check.hpp"
+#include "file_claim.hpp"
 #include "file_engine.hpp"
+#include "identity.hpp"
 
 namespace rcverbs::nvme {
 
 namespace detail {
 
-namespace {
-
-class descriptor {
-public:
-    explicit descriptor(int fd) noexcept : fd_{fd} {}
-    descriptor(descriptor const&) = delete;
-    descriptor& operator=(descriptor const&) = delete;
-    ~descriptor() {
-        if (fd_ >= 0) ::close(fd_);
-    }
-    int get() const noexcept { return fd_; }
-
-private:
-    int const fd_;
-};
-
-}  // namespace
-
 class file_store_core {
 public:
-    file_store_core(std::filesystem::path const& path, file_store_options const& options)
+    file_store_core(
+        std::filesystem::path const& path,
+        file_store_options const& options,
+        file_store_core const* replaced
+    )
         : options_{options},
+          claim_{claim(path, options, replaced)},
           file_{::open(path.c_str(), (options.is_read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC)} {
-        if (file_.get() >= 0) return;
-        throw boost::system::system_error{errno, boost::system::system_category(), path.string()};
+        if (file_.get() < 0)
+            throw boost::system::system_error{
+                errno, boost::system::system_category(), path.string()};
+        identity_ = identify_file(file_.get());
     }
 
     store_geometry geometry() const {
@@ -67,11 +60,34 @@ public:
     }
 
     file_method method() const noexcept { return method_; }
+    file_identity const& identity() const noexcept { return identity_; }
+    bool is_at(std::filesystem::path const& path) const noexcept {
+        struct stat here {};
+        struct stat there {};
+        if (::fstat(file_.get(), &here) != 0 || ::stat(path.c_str(), &there) != 0) return false;
+        if (S_ISBLK(here.st_mode)) return S_ISBLK(there.st_mode) && here.st_rdev == there.st_rdev;
+        return here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+    }
     void start(store_request& r) { engine_->start(r); }
 
 private:
+    static std::shared_ptr<file_claim const> claim(
+        std::filesystem::path const& path,
+        file_store_options const& options,
+        file_store_core const* replaced
+    ) {
+        if (options.is_shared) return nullptr;
+        bool const has_one = replaced != nullptr && replaced->claim_ != nullptr &&
+                             replaced->is_at(path) &&
+                             (options.is_read_only || !replaced->options_.is_read_only);
+        if (has_one) return replaced->claim_;
+        return std::make_shared<file_claim const>(path, options.is_read_only);
+    }
+
     file_store_options const options_;
+    std::shared_ptr<file_claim const> const claim_;  // null if the file is shared
     descriptor const file_;
+    file_identity identity_;
     file_method method_ = file_method::automatic;
     std::unique_ptr<file_engine> engine_;
 };
@@ -81,15 +97,17 @@ private:
 namespace {
 
 std::unique_ptr<detail::file_store_core> opened(
-    std::filesystem::path const& path, file_store_options const& options
+    std::filesystem::path const& path,
+    file_store_options const& options,
+    detail::file_store_core const* replaced
 ) {
     rcverbs::detail::option_check check{"file_store_options"};
     check.within("block_bytes", options.block_bytes, 512, 4096)
-        .that(std::has_single_bit(options.block_bytes), "block_bytes", " is no power of two")
+        .that(std::has_single_bit(options.block_bytes), "block_bytes", "is no power of two")
         .within("threads", options.threads, 1, 64);
     rcverbs::detail::throw_if_refused(check.problem());
-    auto made = std::make_unique<detail::file_store_core>(path, options);
-    check.that(made->geometry().size_bytes > 0, "block_bytes", " is larger than the file");
+    auto made = std::make_unique<detail::file_store_core>(path, options, replaced);
+    check.that(made->geometry().size_bytes > 0, "block_bytes", "is larger than the file");
     rcverbs::detail::throw_if_refused(check.problem());
     made->make_engine();
     return made;
@@ -98,11 +116,24 @@ std::unique_ptr<detail::file_store_core> opened(
 }  // namespace
 
 file_store::file_store(std::filesystem::path const& path, file_store_options const& options)
-    : core_{opened(path, options)} {}
+    : core_{opened(path, options, nullptr)} {}
+
+file_store::file_store(
+    std::filesystem::path const& path, file_store_options const& options, file_store const& replaced
+)
+    : core_{opened(path, options, replaced.core_.get())} {}
 
 file_store::~file_store() = default;
 
 store_geometry file_store::geometry() const { return core_->geometry(); }
+
+std::optional<std::array<std::byte, 16>> file_store::uuid() const { return core_->identity().uuid; }
+
+bool file_store::has_lasting_uuid() const noexcept { return core_->identity().is_lasting; }
+
+bool file_store::is_at(std::filesystem::path const& path) const noexcept {
+    return core_->is_at(path);
+}
 
 file_method file_store::method() const noexcept { return core_->method(); }
 

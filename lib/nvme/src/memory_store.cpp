@@ -7,18 +7,20 @@
 #include <cerrno>
 
 #include "error/option_check.hpp"
+#include "identity.hpp"
 
 namespace rcverbs::nvme {
 
 memory_store::memory_store(std::uint64_t size_bytes, std::uint32_t block_bytes)
-    : block_bytes_{block_bytes} {
+    : block_bytes_{block_bytes},
+      uuid_{detail::random_uuid()} {
     rcverbs::detail::option_check check{"memory_store"};
     check.within("block_bytes", block_bytes, 512, 4096)
-        .that(std::has_single_bit(block_bytes), "block_bytes", " is no power of two")
+        .that(std::has_single_bit(block_bytes), "block_bytes", "is no power of two")
         .that(
             size_bytes > 0 && size_bytes % std::max(block_bytes, 1U) == 0,
             "size_bytes",
-            " is not a multiple of block_bytes above 0"
+            "is not a multiple of block_bytes above 0"
         );
     rcverbs::detail::throw_if_refused(check.problem());
     void* const made =

@@ -387,7 +387,7 @@ void queue::start_transfer(slot& s) {
     }
     if (c.code == opcode::compare) return fetch(s, &queue::access_memory);
     if (c.data.where == data_pointer::place::in_capsule) return fetch(s, &queue::write_memory);
-    auto& regions = d.regions->made;
+    auto& regions = d.state->regions;
     if (regions == nullptr) regions = std::make_shared<store_regions>(d.options.store);
     try {
         s.local_ = regions->slice(connection_.domain(), offset, size);
@@ -485,7 +485,10 @@ void queue::write_memory(slot& s) {
 }
 
 void queue::on_stored(slot& s, error_code const& ec, bool is_equal) {
-    if (ec) return fail(s, status_of(ec, s.operation()));
+    if (ec) {
+        target_->on_store_failure(controller_->of().nqn(), *s.disk_, s.operation(), ec);
+        return fail(s, status_of(ec, s.operation()));
+    }
     if (!is_equal) return fail(s, status::compare_failed);
     // Posted, since a store may have completed the request inside start().
     if (s.operation() == store_operation::discard)

@@ -1,14 +1,11 @@
 #include "subsystem.hpp"
 
-#include <boost/uuid/name_generator_sha1.hpp>
-#include <boost/uuid/uuid.hpp>
-
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <utility>
 
 #include "error/option_check.hpp"
+#include "identity.hpp"
 
 namespace rcverbs::nvme::detail {
 
@@ -19,40 +16,31 @@ using rcverbs::detail::throw_if_refused;
 
 constexpr std::size_t nqn_bytes_max = 223;
 
-boost::uuids::uuid derived_id(std::string const& name) {
-    return boost::uuids::name_generator_sha1{boost::uuids::ns::url()}(name);
-}
-
-std::array<std::byte, 16> derived_uuid(std::string const& name) {
-    boost::uuids::uuid const id = derived_id(name);
-    std::array<std::byte, 16> bytes{};
-    std::memcpy(bytes.data(), id.data, bytes.size());
-    return bytes;
-}
-
-std::string derived_serial_number(std::string const& nqn) {
-    constexpr char digits[] = "0123456789abcdef";
-    std::string text;
-    for (std::uint8_t const byte : derived_id(nqn)) {
-        text += digits[byte >> 4];
-        text += digits[byte & 15];
-    }
-    text.resize(16);
-    return text;
+// Without a machine-id it changes from start to start: better than two machines with the same.
+std::string machine_or_random() {
+    static std::string const name =
+        machine_name().empty() ? hexadecimal(random_uuid()) : machine_name();
+    return name;
 }
 
 bool is_printable(std::string const& text) {
     return std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
 }
 
+uuid_bytes uuid_of(namespace_options const& n, std::string const& nqn) {
+    if (n.uuid) return *n.uuid;
+    if (auto const id = n.store->uuid()) return *id;
+    return derived_uuid("namespace " + machine_or_random() + nqn + '/' + std::to_string(n.id));
+}
+
 void check(store_geometry const& g) {
     option_check is{"store_geometry"};
     is.within("block_bytes", g.block_bytes, 512, 4096)
-        .that(std::has_single_bit(g.block_bytes), "block_bytes", " is no power of two")
+        .that(std::has_single_bit(g.block_bytes), "block_bytes", "is no power of two")
         .that(
             g.size_bytes > 0 && g.size_bytes % g.block_bytes == 0,
             "size_bytes",
-            " is not a multiple of block_bytes above 0"
+            "is not a multiple of block_bytes above 0"
         );
     throw_if_refused(is.problem());
 }
@@ -61,23 +49,25 @@ void check(store_geometry const& g) {
 
 subsystem::subsystem(subsystem_options options) : options_{std::move(options)} {
     std::string& serial = options_.serial_number;
-    if (serial.empty()) serial = derived_serial_number(options_.nqn);
+    if (serial.empty())
+        serial =
+            hexadecimal(derived_uuid("serial " + machine_or_random() + options_.nqn)).substr(0, 16);
     option_check is{"subsystem_options"};
     is.that(
           options_.nqn.starts_with("nqn.") && options_.nqn.size() <= nqn_bytes_max &&
               is_printable(options_.nqn),
           "nqn",
-          " is not \"nqn.\" and at most 223 printable characters in all"
+          "is not \"nqn.\" and at most 223 printable characters in all"
     )
         .that(
             serial.size() <= 20 && is_printable(serial),
             "serial_number",
-            " is not at most 20 printable characters"
+            "is not at most 20 printable characters"
         )
         .that(
             options_.model.size() <= 40 && is_printable(options_.model),
             "model",
-            " is not at most 40 printable characters"
+            "is not at most 40 printable characters"
         );
     throw_if_refused(is.problem());
     for (namespace_options& n : std::exchange(options_.namespaces, {})) add(std::move(n));
@@ -89,14 +79,25 @@ std::shared_ptr<subsystem> subsystem::discovery() {
     return std::make_shared<subsystem>(std::move(options));
 }
 
-bool subsystem::allows(std::string const& host) const noexcept {
-    auto const& list = options_.allowed_hosts;
-    return list.empty() || std::ranges::find(list, host) != list.end();
+std::string subsystem::serial_number() const {
+    std::lock_guard const lock{mutex_};
+    return options_.serial_number;
 }
 
-host_secrets const* subsystem::secrets_of(std::string const& host) const noexcept {
+std::string subsystem::model() const {
+    std::lock_guard const lock{mutex_};
+    return options_.model;
+}
+
+subsystem::admission subsystem::admit(std::string const& host) const {
+    using enum admission::verdict;
+    std::lock_guard const lock{mutex_};
+    auto const& list = options_.allowed_hosts;
+    if (!list.empty() && std::ranges::find(list, host) == list.end()) return {not_allowed, {}};
+    if (options_.secrets.empty()) return {};
     auto const found = std::ranges::find(options_.secrets, host, &host_secrets::host);
-    return found == options_.secrets.end() ? nullptr : &*found;
+    if (found == options_.secrets.end()) return {has_no_secret, {}};
+    return {allowed, *found};
 }
 
 subsystem::disk_map subsystem::disks() const {
@@ -113,14 +114,13 @@ std::shared_ptr<disk> subsystem::find(std::uint32_t id) const {
 void subsystem::add(namespace_options what) {
     option_check is{"namespace_options"};
     is.within("id", what.id, 1, namespace_id_max)
-        .that(find(what.id) == nullptr, "id", " is in use")
-        .that(what.store != nullptr, "store", " is missing");
+        .that(find(what.id) == nullptr, "id", "is in use")
+        .that(what.store != nullptr, "store", "is missing");
     throw_if_refused(is.problem());
     auto made = std::make_shared<disk>();
     made->geometry = what.store->geometry();
     check(made->geometry);
-    made->uuid =
-        what.uuid ? *what.uuid : derived_uuid(options_.nqn + '/' + std::to_string(what.id));
+    made->uuid = uuid_of(what, options_.nqn);
     made->options = std::move(what);
     std::lock_guard const lock{mutex_};
     bool const is_new = disks_.emplace(made->options.id, made).second;
@@ -147,7 +147,7 @@ void subsystem::refresh(std::uint32_t id) {
     made->options = before->options;
     made->geometry = now;
     made->uuid = before->uuid;
-    made->regions = before->regions;
+    made->state = before->state;
     std::lock_guard const lock{mutex_};
     auto const still = disks_.find(id);
     throw_if_refused(
@@ -156,4 +156,34 @@ void subsystem::refresh(std::uint32_t id) {
     still->second = std::move(made);
 }
 
+std::vector<std::uint32_t> subsystem::exchange(subsystem& other) {
+    std::vector<std::uint32_t> changed;
+    std::lock_guard const lock{mutex_};
+    for (auto& [id, now] : other.disks_) {
+        auto const old = disks_.find(id);
+        bool const was_there = old != disks_.end();
+        bool const has_same_store = was_there && old->second->options.store == now->options.store &&
+                                    old->second->uuid == now->uuid;
+        if (has_same_store) now->state = old->second->state;
+        bool const is_same = has_same_store && old->second->geometry == now->geometry &&
+                             old->second->is_read_only() == now->is_read_only();
+        if (!is_same) changed.push_back(id);
+    }
+    for (auto const& [id, each] : disks_) {
+        if (!other.disks_.contains(id)) changed.push_back(id);
+    }
+    disks_.swap(other.disks_);
+    std::swap(options_, other.options_);
+    return changed;
+}
+
 }  // namespace rcverbs::nvme::detail
+
+namespace rcverbs::nvme {
+
+std::string machine_nqn() {
+    std::string const machine = detail::machine_name();
+    return machine.empty() ? machine : "nqn.2026-01.io.rcverbs:" + machine;
+}
+
+}  // namespace rcverbs::nvme

@@ -2,34 +2,39 @@
 // thread.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <span>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <rcverbs/nvme/target.hpp>
+
+#include "identity.hpp"
 
 namespace rcverbs::nvme::detail {
 
 class store_regions;
 
-/// The registrations of a store's memory, made by the first queue that transfers directly.
-struct region_cell {
-    std::shared_ptr<store_regions> made;
+/// What outlives a change of a namespace's geometry. Used on the target's executor only.
+struct disk_state {
+    /// The registrations of the store's memory, made by the first queue that transfers directly.
+    std::shared_ptr<store_regions> regions;
+    /// The failures of the store that were reported, at most failures_max.
+    static constexpr std::size_t failures_max = 16;
+    std::vector<std::pair<store_operation, error_code>> failures;
 };
 
 /// A namespace as it is served. Commands under way keep one that was removed.
 struct disk {
     namespace_options options;
     store_geometry geometry;
-    std::array<std::byte, 16> uuid{};
-    /// Outlives a change of the geometry; its contents are used on the target's executor only.
-    std::shared_ptr<region_cell> regions = std::make_shared<region_cell>();
+    uuid_bytes uuid{};
+    std::shared_ptr<disk_state> state = std::make_shared<disk_state>();
 
     std::uint64_t blocks() const noexcept { return geometry.size_bytes / geometry.block_bytes; }
     bool is_read_only() const noexcept { return options.is_read_only || geometry.is_read_only; }
@@ -48,13 +53,18 @@ public:
     static std::shared_ptr<subsystem> discovery();
 
     std::string const& nqn() const noexcept { return options_.nqn; }
-    std::string const& serial_number() const noexcept { return options_.serial_number; }
-    std::string const& model() const noexcept { return options_.model; }
+    std::string serial_number() const;
+    std::string model() const;
     bool is_discovery() const noexcept { return options_.nqn == discovery_nqn; }
-    bool allows(std::string const& host) const noexcept;
-    bool has_secrets() const noexcept { return !options_.secrets.empty(); }
-    /// Null if the host has none.
-    host_secrets const* secrets_of(std::string const& host) const noexcept;
+
+    /// Whether a host may connect, and how it authenticates.
+    struct admission {
+        enum class verdict { allowed, not_allowed, has_no_secret };
+        verdict is = verdict::allowed;
+        /// None if hosts need no secret.
+        std::optional<host_secrets> secrets;
+    };
+    admission admit(std::string const& host) const;
 
     disk_map disks() const;
     /// Null if there is none with that number.
@@ -64,10 +74,16 @@ public:
     void add(namespace_options what);
     void remove(std::uint32_t id);
     void refresh(std::uint32_t id);
+    /// Exchanges the namespaces, hosts and texts with those of a new subsystem of the same NQN. A
+    /// namespace whose store is the same stays the same disk.
+    ///
+    /// @return The numbers of the namespaces that have changed.
+    std::vector<std::uint32_t> exchange(subsystem& other);
 
 private:
-    subsystem_options options_;
     mutable std::mutex mutex_;
+    // Guarded by mutex_, except the NQN, which never changes.
+    subsystem_options options_;
     disk_map disks_;
 };
 

@@ -33,11 +33,9 @@ target_options checked(target_options o) {
     check.within("queue_depth_max", o.queue_depth_max, 16, 128)
         .within("io_queues_max", o.io_queues_max, 1, 64)
         .within("in_capsule_bytes", o.in_capsule_bytes, 0, 16384)
-        .that(o.in_capsule_bytes % 16 == 0, "in_capsule_bytes", " is not a multiple of 16")
+        .that(o.in_capsule_bytes % 16 == 0, "in_capsule_bytes", "is not a multiple of 16")
         .within("transfer_bytes_max", o.transfer_bytes_max, 4096, 1U << 20)
-        .that(
-            std::has_single_bit(o.transfer_bytes_max), "transfer_bytes_max", " is no power of two"
-        )
+        .that(std::has_single_bit(o.transfer_bytes_max), "transfer_bytes_max", "is no power of two")
         .within(
             "staging_bytes_max",
             o.staging_bytes_max,
@@ -54,15 +52,15 @@ target_options checked(target_options o) {
 void check_secrets(subsystem_options const& o) {
     option_check check{"host_secrets"};
     for (host_secrets const& s : o.secrets) {
-        check.that(s.host.starts_with("nqn."), "host", " is not an NQN")
+        check.that(s.host.starts_with("nqn."), "host", "is not an NQN")
             .that(
-                !dhchap_key::decode(s.secret).value.empty(), "secret", " is not of the form DHHC-1"
+                !dhchap_key::decode(s.secret).value.empty(), "secret", "is not of the form DHHC-1"
             )
             .that(
                 s.controller_secret.empty() ||
                     !dhchap_key::decode(s.controller_secret).value.empty(),
                 "controller_secret",
-                " is not of the form DHHC-1"
+                "is not of the form DHHC-1"
             );
     }
     throw_if_refused(check.problem());
@@ -72,7 +70,7 @@ std::map<std::string, std::shared_ptr<subsystem>> made(std::vector<subsystem_opt
     std::map<std::string, std::shared_ptr<subsystem>> subsystems;
     for (subsystem_options& one : all) {
         option_check check{"subsystem_options"};
-        check.that(one.nqn != discovery_nqn && !subsystems.contains(one.nqn), "nqn", " is in use");
+        check.that(one.nqn != discovery_nqn && !subsystems.contains(one.nqn), "nqn", "is in use");
         throw_if_refused(check.problem());
         check_secrets(one);
         auto next = std::make_shared<subsystem>(std::move(one));
@@ -106,6 +104,18 @@ connection_options queue_terms(std::uint32_t depth) {
     // Hosts get keys to nothing of ours.
     o.placement.domain = domain_sharing::shared;
     return o;
+}
+
+std::string_view name_of(store_operation o) noexcept {
+    switch (o) {
+    case store_operation::read: return "a read";
+    case store_operation::write: return "a write";
+    case store_operation::flush: return "a flush";
+    case store_operation::write_zeroes: return "a write of zeros";
+    case store_operation::discard: return "a discard";
+    case store_operation::compare: return "a compare";
+    }
+    return "";
 }
 
 // Bits 0 to 15: the offset of the wrong field; bit 16: in the data, not in the command. Source:
@@ -199,9 +209,9 @@ std::shared_ptr<staging_memory> target_core::staging_for(protection_domain const
     // Without queues, nothing of ours stays on a device.
     std::erase_if(staging_, [&](auto const& one) {
         if (!one.second.expired()) return false;
-        for (auto const& [nqn, each] : subsystems_) {
+        for (auto const& [nqn, each] : subsystems()) {
             for (auto const& [id, d] : each->disks()) {
-                if (d->regions->made != nullptr) d->regions->made->forget(one.first);
+                if (d->state->regions != nullptr) d->state->regions->forget(one.first);
             }
         }
         return true;
@@ -239,19 +249,20 @@ completion target_core::connect(
     auto const to = find(data.subsystem);
     if (to == nullptr)
         return refuse_connect(*from, invalid_parameter(subsystem_at, true), "unknown subsystem");
-    if (data.host.empty() || !to->allows(data.host))
+    using verdict = subsystem::admission::verdict;
+    auto const host = to->admit(data.host);
+    if (data.host.empty() || host.is == verdict::not_allowed)
         return refuse_connect(*from, {0, status::connect_invalid_host, false}, "host not allowed");
-    host_secrets const* const secrets = to->secrets_of(data.host);
-    if (to->has_secrets() && secrets == nullptr)
+    if (host.is == verdict::has_no_secret)
         return refuse_connect(
             *from, {0, status::connect_invalid_host, false}, "host has no secret"
         );
     completion done = id == 0 ? connect_admin(from, to, c, data) : connect_io(from, to, data);
     if (done.code == status::success) from->set_depth(depth);
-    if (done.code == status::success && secrets != nullptr) {
+    if (done.code == status::success && host.secrets) {
         constexpr std::uint64_t must_authenticate = 1U << 17;
         done.result |= must_authenticate;
-        from->authenticate_by(*secrets);
+        from->authenticate_by(*host.secrets);
     }
     return done;
 }
@@ -333,19 +344,21 @@ completion target_core::refuse_connect(
     return why;
 }
 
-std::vector<discovery_entry> target_core::discover(endpoint const& local, std::string const& host)
-    const {
+discovery_list target_core::discover(endpoint const& local, std::string const& host) const {
     // A host reaches all subsystems where it has reached this one.
     discovery_entry here{
         discovery_nqn, local.address().to_string(), local_.port(), local.address().is_v6(), true};
-    std::vector<discovery_entry> entries{here};
+    discovery_list list;
+    list.entries = {here};
     here.is_discovery = false;
+    std::lock_guard const lock{mutex_};
+    list.generation = generation_;
     for (auto const& [nqn, each] : subsystems_) {
-        if (!each->allows(host)) continue;
+        if (each->admit(host).is == subsystem::admission::verdict::not_allowed) continue;
         here.nqn = nqn;
-        entries.push_back(here);
+        list.entries.push_back(here);
     }
-    return entries;
+    return list;
 }
 
 // --- the end of queues and controllers -----------------------------------------------------------
@@ -422,43 +435,97 @@ void target_core::on_silence(std::uint16_t id) {
 
 // --- namespaces ----------------------------------------------------------------------------------
 
+target_core::subsystem_map target_core::subsystems() const {
+    std::lock_guard const lock{mutex_};
+    return subsystems_;
+}
+
 std::shared_ptr<subsystem> target_core::find(std::string const& nqn) const {
     if (nqn == discovery_nqn) return discovery_;
+    std::lock_guard const lock{mutex_};
     auto const found = subsystems_.find(nqn);
     return found == subsystems_.end() ? nullptr : found->second;
 }
 
 std::shared_ptr<subsystem> target_core::must_find(std::string const& nqn) const {
-    auto const found = subsystems_.find(nqn);
-    throw_if_refused(found != subsystems_.end() ? "" : "subsystem_options::nqn is unknown");
-    return found->second;
+    auto found = nqn == discovery_nqn ? nullptr : find(nqn);
+    throw_if_refused(found != nullptr ? "" : "subsystem_options::nqn is unknown");
+    return found;
+}
+
+void target_core::serve(std::vector<subsystem_options> subsystems) {
+    // What can fail comes first.
+    subsystem_map next = made(std::move(subsystems));
+    std::vector<std::pair<std::shared_ptr<subsystem>, std::vector<std::uint32_t>>> changed;
+    subsystem_map removed;
+    // Destroyed without the lock: a store may wait for its threads.
+    std::vector<std::shared_ptr<subsystem>> replaced;
+    {
+        std::lock_guard const lock{mutex_};
+        for (auto& [nqn, now] : next) {
+            auto const before = subsystems_.find(nqn);
+            if (before == subsystems_.end()) continue;
+            changed.emplace_back(before->second, before->second->exchange(*now));
+            replaced.push_back(std::exchange(now, before->second));
+        }
+        for (auto const& one : subsystems_) {
+            if (!next.contains(one.first)) removed.insert(one);
+        }
+        subsystems_ = std::move(next);
+        ++generation_;
+    }
+    for (auto const& [of, namespaces] : changed) tell_hosts(of, namespaces);
+    tell_hosts(discovery_, {0});
+    asio::post(executor(), [self = shared_from_this(), removed = std::move(removed)] {
+        self->end_controllers([&](controller const& c) {
+            if (c.of().is_discovery()) return false;
+            using verdict = subsystem::admission::verdict;
+            return removed.contains(c.of().nqn()) ||
+                   c.of().admit(c.host().nqn).is != verdict::allowed;
+        });
+    });
+}
+
+void target_core::end_controllers(std::function<bool(controller const&)> const& of) {
+    for (auto const& [id, a] : associations_) {
+        if (!of(*a.about)) continue;
+        report(
+            "host " + a.about->host().nqn + " may not use " + a.about->of().nqn() +
+            " any more: controller " + std::to_string(id) + " ends"
+        );
+        for (auto const& each : a.queues) each->close();
+    }
 }
 
 void target_core::add_namespace(std::string const& nqn, namespace_options what) {
     auto const of = must_find(nqn);
     std::uint32_t const id = what.id;
     of->add(std::move(what));
-    tell_hosts(of, id);
+    tell_hosts(of, {id});
 }
 
 void target_core::remove_namespace(std::string const& nqn, std::uint32_t id) {
     auto const of = must_find(nqn);
     of->remove(id);
-    tell_hosts(of, id);
+    tell_hosts(of, {id});
 }
 
 void target_core::namespace_changed(std::string const& nqn, std::uint32_t id) {
     auto const of = must_find(nqn);
     of->refresh(id);
-    tell_hosts(of, id);
+    tell_hosts(of, {id});
 }
 
-void target_core::tell_hosts(std::shared_ptr<subsystem> const& of, std::uint32_t namespace_id) {
-    asio::post(executor(), [self = shared_from_this(), of, namespace_id] {
+void target_core::tell_hosts(
+    std::shared_ptr<subsystem> const& of, std::vector<std::uint32_t> namespaces
+) {
+    asio::post(executor(), [self = shared_from_this(), of, namespaces = std::move(namespaces)] {
         for (auto const& [id, a] : self->associations_) {
             if (&a.about->of() != of.get()) continue;
-            auto const told = a.about->on_namespace_change(namespace_id);
-            if (told) a.queues.front()->complete(*told);
+            for (std::uint32_t const one : namespaces) {
+                auto const told = a.about->on_namespace_change(one);
+                if (told) a.queues.front()->complete(*told);
+            }
         }
     });
 }
@@ -467,6 +534,23 @@ void target_core::tell_hosts(std::shared_ptr<subsystem> const& of, std::uint32_t
 
 void target_core::report(std::string const& message) const {
     if (options_.on_event) options_.on_event(message);
+}
+
+void target_core::on_store_failure(
+    std::string const& nqn, disk const& of, store_operation operation, error_code const& why
+) {
+    ++counters_.store_failures;
+    auto& reported = of.state->failures;
+    std::pair const one{operation, why};
+    if (reported.size() >= disk_state::failures_max || std::ranges::count(reported, one) > 0)
+        return;
+    reported.push_back(one);
+    if (!options_.on_fault) return;
+    std::string text = "namespace " + std::to_string(of.options.id) + " of " + nqn + ": " +
+                       std::string{name_of(operation)} + " failed: " + why.message();
+    if (operation == store_operation::flush)
+        text += "; what hosts have written since the last flush may be lost";
+    options_.on_fault(text);
 }
 
 target_statistics target_core::statistics() const {
@@ -482,7 +566,8 @@ target_statistics target_core::statistics() const {
         c.writes,
         c.written_bytes,
         c.other_commands,
-        c.failed_commands};
+        c.failed_commands,
+        c.store_failures};
 }
 
 }  // namespace rcverbs::nvme::detail
@@ -513,6 +598,9 @@ target::~target() { close(); }
 endpoint target::local_endpoint() const { return core_->local(); }
 target_statistics target::statistics() const { return core_->statistics(); }
 
+void target::serve(std::vector<subsystem_options> subsystems) {
+    core_->serve(std::move(subsystems));
+}
 void target::add_namespace(std::string const& nqn, namespace_options what) {
     core_->add_namespace(nqn, std::move(what));
 }

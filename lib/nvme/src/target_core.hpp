@@ -6,8 +6,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -35,6 +37,7 @@ public:
         std::atomic<std::uint64_t> written_bytes{0};
         std::atomic<std::uint64_t> other_commands{0};
         std::atomic<std::uint64_t> failed_commands{0};
+        std::atomic<std::uint64_t> store_failures{0};
     };
 
     target_core(
@@ -53,6 +56,7 @@ public:
     counters& counted() noexcept { return counters_; }
     target_statistics statistics() const;
 
+    void serve(std::vector<subsystem_options> subsystems);
     void add_namespace(std::string const& nqn, namespace_options what);
     void remove_namespace(std::string const& nqn, std::uint32_t id);
     void namespace_changed(std::string const& nqn, std::uint32_t id);
@@ -67,6 +71,10 @@ public:
     void on_end(std::shared_ptr<queue> const& ended, failure const& why);
     /// The host of the queue does not have its secret, or does not trust this controller's.
     void on_failed_authentication(queue const& from);
+    /// A store failed a request: reports the first of each kind.
+    void on_store_failure(
+        std::string const& nqn, disk const& of, store_operation operation, error_code const& why
+    );
     /// Starts the keep-alive timer anew, with the controller's time.
     void watch(std::uint16_t id);
     /// A command has arrived for the controller, from a host that has proved itself.
@@ -97,16 +105,23 @@ private:
         connect_data const& data
     );
     completion refuse_connect(queue const& from, completion const& why, std::string const& what);
-    std::vector<discovery_entry> discover(endpoint const& local, std::string const& host) const;
+    void end_controllers(std::function<bool(controller const&)> const& of);
+    discovery_list discover(endpoint const& local, std::string const& host) const;
     void on_silence(std::uint16_t id);
     std::shared_ptr<subsystem> find(std::string const& nqn) const;
     std::shared_ptr<subsystem> must_find(std::string const& nqn) const;
-    void tell_hosts(std::shared_ptr<subsystem> const& of, std::uint32_t namespace_id);
+    void tell_hosts(std::shared_ptr<subsystem> const& of, std::vector<std::uint32_t> namespaces);
     void report(std::string const& message) const;
 
     runs_on<boost::asio::any_io_executor> const where_;
     target_options const options_;
-    std::map<std::string, std::shared_ptr<subsystem>> subsystems_;
+    using subsystem_map = std::map<std::string, std::shared_ptr<subsystem>>;
+    subsystem_map subsystems() const;
+
+    mutable std::mutex mutex_;
+    // Guarded by mutex_.
+    subsystem_map subsystems_;
+    std::uint64_t generation_ = 1;  // of the discovery log
     std::shared_ptr<subsystem> const discovery_ = subsystem::discovery();
     acceptor acceptor_;
     endpoint const local_;

@@ -11,8 +11,10 @@
 // on any thread, also inside start().
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include <rcverbs/error.hpp>
@@ -88,6 +90,8 @@ struct store_geometry {
     bool has_volatile_cache = false;
     /// True if writes fail.
     bool is_read_only = false;
+
+    friend bool operator==(store_geometry const&, store_geometry const&) = default;
 };
 
 /// A store of blocks.
@@ -98,7 +102,15 @@ public:
     /// The shape at this moment. After it has changed, call target::namespace_changed().
     virtual store_geometry geometry() const = 0;
 
-    /// Starts a request, and returns soon. Must not throw.
+    /// Identifies the bytes (RFC 4122). A host takes two disks of one subsystem with the same
+    /// identifier for one disk, and uses either: every other store must have another one, on every
+    /// machine. It must survive restarts if the bytes do. Empty for one that is derived from
+    /// /etc/machine-id, the subsystem's NQN and the namespace's number.
+    virtual std::optional<std::array<std::byte, 16>> uuid() const { return std::nullopt; }
+
+    /// Starts a request, and returns soon. Must not throw. If data that was written before cannot be
+    /// made durable any more, fail every later flush and durable write, too: hosts forget an error
+    /// after which the next flush succeeds.
     virtual void start(store_request& request) = 0;
 
     /// The memory of a store whose bytes are all in memory, in order; the same for as long as the

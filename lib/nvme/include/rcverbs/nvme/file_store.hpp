@@ -4,10 +4,12 @@
 //     disk.store = std::make_shared<file_store>("/srv/disk.img");
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include <rcverbs/export.hpp>
 #include <rcverbs/nvme/block_store.hpp>
@@ -36,6 +38,9 @@ struct file_store_options {
     std::uint32_t block_bytes = 4096;
     /// Opens the file read-only; writes fail.
     bool is_read_only = false;
+    /// True to open the file although it is mounted, or used by another store or program that locks
+    /// it. Whoever uses it at the same time sees and destroys the other's blocks.
+    bool is_shared = false;
     /// Containers and hardened systems often forbid io_uring.
     file_method method = file_method::automatic;
     /// With threads: their number, and so the number of requests that the system carries out at a
@@ -44,7 +49,12 @@ struct file_store_options {
 };
 
 /// A store in a file or a block device, through the page cache. Writes are durable after a flush,
-/// or with FUA: both call fdatasync(2).
+/// or with FUA: both call fdatasync(2). If that fails once, written data may be lost, and the
+/// kernel forgets the failure: from then on every write, flush and discard of this store fails with
+/// the same error, for all hosts, and reads go on. Open the file again after the cause is repaired.
+///
+/// A store uses its file alone, unless file_store_options::is_shared: it opens a block device with
+/// O_EXCL, and holds a lock on a file (fcntl(2), F_OFD_SETLK; a read lock if it is read-only).
 class RCVERBS_EXPORT file_store final : public block_store {
 public:
     /// Opens an existing file, or a block device. Its size, rounded down to whole blocks, is the
@@ -53,8 +63,19 @@ public:
     /// @param path     The file.
     /// @param options  Block size, rights, method.
     /// @throws boost::system::system_error: errc::invalid_option (also of a file of less than one
-    ///         block), errno of open(2); with file_method::io_uring, errno of io_uring_setup(2).
+    ///         block), EBUSY of a device that is mounted or in use, EAGAIN of a file that is in use,
+    ///         errno of open(2) and fcntl(2); with file_method::io_uring, errno of
+    ///         io_uring_setup(2).
     explicit file_store(std::filesystem::path const& path, file_store_options const& options = {});
+    /// Opens a store that takes the place of another one, and takes over its lock if both have the
+    /// same file. The other one may be used until it is destroyed.
+    ///
+    /// @throws as above.
+    file_store(
+        std::filesystem::path const& path,
+        file_store_options const& options,
+        file_store const& replaced
+    );
     file_store(file_store const&) = delete;
     file_store& operator=(file_store const&) = delete;
     /// Waits for the requests under way.
@@ -62,6 +83,17 @@ public:
 
     /// Reads the size of the file again: after it has changed, call target::namespace_changed().
     store_geometry geometry() const override;
+    /// Of a file: stored with it in the extended attribute user.rcverbs.uuid, and bound to its inode
+    /// and generation, so that a copy has another one. Where that is impossible, derived from the
+    /// file and /etc/machine-id. Of a block device: derived from its wwid; without a unique one, from
+    /// /etc/machine-id and its name in /dev/disk/by-id.
+    std::optional<std::array<std::byte, 16>> uuid() const override;
+    /// False if uuid() is random, because the file or the device has nothing to derive it from:
+    /// another store of the same file has another one.
+    bool has_lasting_uuid() const noexcept;
+    /// True if the path leads to the file of this store, and not to another one that has taken its
+    /// name.
+    bool is_at(std::filesystem::path const& path) const noexcept;
     /// The method in use: io_uring or threads.
     file_method method() const noexcept;
     void start(store_request& request) override;

@@ -4,8 +4,10 @@
 //     disk.store = std::make_shared<memory_store>(std::uint64_t{1} << 30);
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include <rcverbs/export.hpp>
@@ -27,12 +29,15 @@ public:
     ~memory_store() override;
 
     store_geometry geometry() const override;
+    /// Random: the contents end with the store.
+    std::optional<std::array<std::byte, 16>> uuid() const override { return uuid_; }
     void start(store_request& request) override;
     std::span<std::byte> memory() noexcept override { return memory_; }
 
 private:
     std::span<std::byte> memory_;
     std::uint32_t const block_bytes_;
+    std::array<std::byte, 16> const uuid_;
 };
 
 }  // namespace rcverbs::nvme

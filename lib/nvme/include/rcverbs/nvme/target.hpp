@@ -49,6 +49,9 @@ class target_core;
 /// The NQN of the discovery subsystem, which every target has.
 inline constexpr char const* discovery_nqn = "nqn.2014-08.org.nvmexpress.discovery";
 
+/// An NQN that names this machine, derived from /etc/machine-id; empty on a machine without one.
+RCVERBS_EXPORT std::string machine_nqn();
+
 /// A namespace: a disk, as hosts see it.
 struct namespace_options {
     /// Its number, 1 to 1024; hosts name the disk nvmeXnID.
@@ -57,8 +60,9 @@ struct namespace_options {
     std::shared_ptr<block_store> store = {};
     /// True to refuse writes.
     bool is_read_only = false;
-    /// The identifier by which hosts recognize the namespace (UUID, RFC 4122). Empty for one that
-    /// is derived from the subsystem's NQN and the number, and so stays the same.
+    /// The identifier by which hosts recognize the disk (UUID, RFC 4122). Empty for the store's own,
+    /// block_store::uuid(). Give it if two targets serve the same bytes, such as a file of a shared
+    /// file system: hosts then use both as paths to one disk.
     std::optional<std::array<std::byte, 16>> uuid = {};
 };
 
@@ -87,7 +91,8 @@ struct subsystem_options {
     /// Secrets of hosts. If there are any, every host must authenticate with its own on each
     /// queue; others are refused. The data itself is neither encrypted nor signed.
     std::vector<host_secrets> secrets = {};
-    /// The serial number, at most 20 ASCII characters. Empty for one derived from the NQN.
+    /// The serial number, at most 20 ASCII characters. Empty for one derived from the NQN and
+    /// /etc/machine-id.
     std::string serial_number = {};
     /// The model, at most 40 ASCII characters.
     std::string model = "rcverbs";
@@ -120,6 +125,9 @@ struct target_options {
     /// Called on the target's executor for events that concern an operator: a host connects, leaves
     /// or is refused. Must not throw.
     std::function<void(std::string const& message)> on_event = {};
+    /// Called on the target's executor for faults on this side that an operator must repair, such as
+    /// a store that fails: once for each operation and error of a namespace. Must not throw.
+    std::function<void(std::string const& message)> on_fault = {};
 };
 
 /// Counters of a target; a snapshot.
@@ -146,6 +154,8 @@ struct target_statistics {
     std::uint64_t other_commands = 0;
     /// Commands that ended with an error status.
     std::uint64_t failed_commands = 0;
+    /// Requests that a store failed.
+    std::uint64_t store_failures = 0;
 };
 
 /// A target at one endpoint. Closes when it is destroyed.
@@ -175,6 +185,14 @@ public:
     /// The counters.
     target_statistics statistics() const;
 
+    /// Serves these subsystems from now on, instead of those before; if it throws, nothing has
+    /// changed. A subsystem is kept if its NQN is, and a disk of it if its number, its store and its
+    /// UUID are. Hosts receive an event for each namespace that comes, goes or changes, and for a
+    /// changed list of subsystems. Hosts of a subsystem that is gone, or that may not use it any
+    /// more, are disconnected; a new secret counts from the next connection on.
+    ///
+    /// @throws boost::system::system_error: errc::invalid_option, as the constructor.
+    void serve(std::vector<subsystem_options> subsystems);
     /// Adds a namespace to a subsystem; connected hosts receive an event.
     ///
     /// @throws boost::system::system_error: errc::invalid_option (unknown subsystem, number in use,

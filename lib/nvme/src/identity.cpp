@@ -1,0 +1,187 @@
+#include "identity.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/xattr.h>
+
+#include <boost/uuid/name_generator_sha1.hpp>
+#include <boost/uuid/random_generator.hpp>
+#include <boost/uuid/string_generator.hpp>
+#include <boost/uuid/uuid_io.hpp>
+
+#include <algorithm>
+#include <cctype>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <stdexcept>
+
+namespace rcverbs::nvme::detail {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char const* attribute = "user.rcverbs.uuid";
+
+uuid_bytes to_bytes(boost::uuids::uuid const& id) {
+    uuid_bytes bytes{};
+    std::memcpy(bytes.data(), id.data, bytes.size());
+    return bytes;
+}
+
+boost::uuids::uuid to_uuid(uuid_bytes const& bytes) {
+    boost::uuids::uuid id{};
+    std::memcpy(id.data, bytes.data(), bytes.size());
+    return id;
+}
+
+// The first line of a file, without blanks around it; empty if there is none.
+std::string first_line(fs::path const& file) {
+    std::ifstream in{file};
+    std::string line;
+    std::getline(in, line);
+    auto const is_blank = [](unsigned char c) { return std::isspace(c) != 0; };
+    line.erase(std::find_if_not(line.rbegin(), line.rend(), is_blank).base(), line.end());
+    line.erase(line.begin(), std::ranges::find_if_not(line, is_blank));
+    return line;
+}
+
+// The handle of a file: its inode and generation, as its file system writes them. Other file systems
+// have none: then the inode and the time of its birth.
+std::string file_handle_text(int fd) {
+    alignas(file_handle) std::array<std::byte, sizeof(file_handle) + MAX_HANDLE_SZ> memory{};
+    auto* const handle = reinterpret_cast<file_handle*>(memory.data());
+    handle->handle_bytes = MAX_HANDLE_SZ;
+    int mount = 0;
+    if (::name_to_handle_at(fd, "", handle, &mount, AT_EMPTY_PATH) == 0) {
+        auto const bytes =
+            std::span{memory}.subspan(offsetof(file_handle, f_handle), handle->handle_bytes);
+        return std::to_string(handle->handle_type) + ':' + hexadecimal(bytes);
+    }
+    struct statx of {};
+    if (::statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &of) != 0) return {};
+    if ((of.stx_mask & STATX_BTIME) == 0) return {};
+    return "born:" + std::to_string(of.stx_ino) + ':' + std::to_string(of.stx_btime.tv_sec) + '.' +
+           std::to_string(of.stx_btime.tv_nsec);
+}
+
+// The UUID in the attribute, if it was stored for this handle.
+std::optional<uuid_bytes> stored_uuid(int fd, std::string const& handle) {
+    std::array<char, 512> value{};
+    ssize_t const size = ::fgetxattr(fd, attribute, value.data(), value.size());
+    if (size <= 0) return std::nullopt;
+    std::string_view const text{value.data(), static_cast<std::size_t>(size)};
+    std::size_t const blank = text.find(' ');
+    if (blank == text.npos || text.substr(blank + 1) != handle) return std::nullopt;
+    try {
+        return to_bytes(boost::uuids::string_generator{}(text.begin(), text.begin() + blank));
+    } catch (std::runtime_error const&) {
+        return std::nullopt;
+    }
+}
+
+file_identity identify_regular(int fd) {
+    std::string const handle = file_handle_text(fd);
+    if (handle.empty()) return {random_uuid(), false};
+    if (auto const stored = stored_uuid(fd, handle)) return {*stored, true};
+    std::string const machine = machine_name();
+    uuid_bytes const id =
+        machine.empty() ? random_uuid() : derived_uuid("file " + machine + ' ' + handle);
+    std::string const value = boost::uuids::to_string(to_uuid(id)) + ' ' + handle;
+    bool const is_writable = (::fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY;
+    // Not over another one, which the file's original may still have.
+    bool const is_stored =
+        is_writable && ::fsetxattr(fd, attribute, value.data(), value.size(), XATTR_CREATE) == 0;
+    return {id, is_stored || !machine.empty()};
+}
+
+// The name under which the device is in /dev/disk/by-id: the first of several.
+std::string by_id_name(dev_t device) {
+    std::string best;
+    std::error_code ec;
+    for (auto const& link : fs::directory_iterator{"/dev/disk/by-id", ec}) {
+        struct stat there {};
+        if (::stat(link.path().c_str(), &there) != 0 || there.st_rdev != device) continue;
+        std::string const name = link.path().filename();
+        if (best.empty() || name < best) best = name;
+    }
+    return best;
+}
+
+file_identity identify_device(dev_t device) {
+    fs::path const about =
+        "/sys/dev/block/" + std::to_string(major(device)) + ':' + std::to_string(minor(device));
+    // A partition is identified by its disk and its number.
+    std::string const partition = first_line(about / "partition");
+    fs::path const disk = partition.empty() ? about : about / "..";
+    std::string const machine = machine_name();
+    std::string name;
+    for (char const* const file : {"wwid", "device/wwid"}) {
+        std::string const wwid = first_line(disk / file);
+        bool const is_unique =
+            wwid.starts_with("naa.") || wwid.starts_with("eui.") || wwid.starts_with("uuid.");
+        if (is_unique) return {derived_uuid("device " + wwid + ' ' + partition), true};
+        // Others repeat a vendor's serial number, which virtual disks of several machines share.
+        if (!wwid.empty() && name.empty()) name = wwid + ' ' + partition;
+    }
+    if (name.empty()) name = by_id_name(device);
+    // The kernel's names and numbers of devices change from start to start.
+    if (machine.empty() || name.empty()) return {random_uuid(), false};
+    return {derived_uuid("device " + machine + ' ' + name), true};
+}
+
+}  // namespace
+
+std::string machine_name() {
+    std::string const id = first_line("/etc/machine-id");
+    constexpr std::size_t digits = 32;
+    auto const is_digit = [](unsigned char c) { return std::isxdigit(c) != 0; };
+    if (id.size() != digits || !std::ranges::all_of(id, is_digit)) return {};
+    return hexadecimal(derived_uuid("machine " + id));
+}
+
+uuid_bytes derived_uuid(std::string const& text) {
+    // The name space of rcverbs: a random UUID.
+    constexpr boost::uuids::uuid space{
+        {0x8f,
+         0x1c,
+         0x0e,
+         0x52,
+         0x6a,
+         0x0d,
+         0x4b,
+         0x3e,
+         0x9d,
+         0x55,
+         0x21,
+         0x7c,
+         0xe4,
+         0x90,
+         0xb6,
+         0x3a}};
+    return to_bytes(boost::uuids::name_generator_sha1{space}(text));
+}
+
+uuid_bytes random_uuid() { return to_bytes(boost::uuids::random_generator{}()); }
+
+std::string hexadecimal(std::span<std::byte const> bytes) {
+    constexpr char digits[] = "0123456789abcdef";
+    std::string text;
+    for (std::byte const b : bytes) {
+        text += digits[std::to_integer<unsigned>(b) >> 4];
+        text += digits[std::to_integer<unsigned>(b) & 15];
+    }
+    return text;
+}
+
+file_identity identify_file(int fd) {
+    struct stat here {};
+    if (::fstat(fd, &here) != 0) return {random_uuid(), false};
+    return S_ISBLK(here.st_mode) ? identify_device(here.st_rdev) : identify_regular(fd);
+}
+
+}  // namespace rcverbs::nvme::detail

@@ -1,0 +1,181 @@
+// How a file store recognizes its file, and keeps others away from it.
+#include <fcntl.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include <rcverbs/nvme/file_store.hpp>
+#include <rcverbs/nvme/memory_store.hpp>
+
+#include "identity.hpp"
+
+namespace fs = std::filesystem;
+namespace nvme = rcverbs::nvme;
+
+namespace {
+
+/// A folder whose files keep extended attributes.
+class folder {
+public:
+    folder() {
+        std::string name = "/var/tmp/rcverbs-identity-XXXXXX";
+        REQUIRE(::mkdtemp(name.data()) != nullptr);
+        path_ = name;
+    }
+    ~folder() { fs::remove_all(path_); }
+    fs::path make(std::string const& name) const {
+        std::ofstream{path_ / name};
+        fs::resize_file(path_ / name, 65536);
+        return path_ / name;
+    }
+    fs::path const& path() const { return path_; }
+
+private:
+    fs::path path_;
+};
+
+nvme::file_store_options with(bool is_read_only, bool is_shared) {
+    nvme::file_store_options o;
+    o.is_read_only = is_read_only;
+    o.is_shared = is_shared;
+    o.method = nvme::file_method::threads;
+    o.threads = 1;
+    return o;
+}
+
+auto uuid_of(fs::path const& file) {
+    auto const id = nvme::file_store{file, with(false, false)}.uuid();
+    REQUIRE(id.has_value());
+    return *id;
+}
+
+// The error number of opening a store; 0 if it opens.
+int opening(fs::path const& file, nvme::file_store_options const& o) {
+    try {
+        nvme::file_store const opened{file, o};
+        return 0;
+    } catch (boost::system::system_error const& e) {
+        return e.code().value();
+    }
+}
+
+std::string attribute_of(fs::path const& file) {
+    std::string value(512, ' ');
+    ssize_t const size = ::getxattr(file.c_str(), "user.rcverbs.uuid", value.data(), value.size());
+    value.resize(size < 0 ? 0 : static_cast<std::size_t>(size));
+    return value;
+}
+
+}  // namespace
+
+TEST_CASE("nvme: a file keeps its identity, under another name, too", "[nvme]") {
+    folder here;
+    fs::path const file = here.make("a");
+    auto const first = uuid_of(file);
+    CHECK(uuid_of(file) == first);
+    fs::rename(file, here.path() / "b");
+    CHECK(uuid_of(here.path() / "b") == first);
+}
+
+TEST_CASE("nvme: another file of the same name has another identity", "[nvme]") {
+    folder here;
+    fs::path const file = here.make("a");
+    auto const first = uuid_of(file);
+    fs::rename(here.make("b"), file);
+    CHECK(uuid_of(file) != first);
+}
+
+TEST_CASE("nvme: a copy with its attributes has an identity of its own", "[nvme]") {
+    folder here;
+    fs::path const file = here.make("a");
+    auto const first = uuid_of(file);
+    fs::path const copy = here.make("b");
+    std::string const value = attribute_of(file);
+    if (value.empty()) WARN("the file system keeps no attributes: the UUID is derived");
+    else REQUIRE(::setxattr(copy.c_str(), "user.rcverbs.uuid", value.data(), value.size(), 0) == 0);
+    auto const other = uuid_of(copy);
+    CHECK(other != first);
+    CHECK(uuid_of(copy) == other);
+    CHECK(uuid_of(file) == first);
+}
+
+TEST_CASE("nvme: a file that is only read gets no attribute", "[nvme]") {
+    folder here;
+    fs::path const file = here.make("a");
+    nvme::file_store const read_only{file, with(true, false)};
+    CHECK(attribute_of(file).empty());
+    CHECK(read_only.uuid().has_value());
+}
+
+TEST_CASE("nvme: each store in memory has an identity of its own", "[nvme]") {
+    nvme::memory_store const a{4096};
+    nvme::memory_store const b{4096};
+    CHECK(a.uuid() != b.uuid());
+    CHECK(a.uuid() == a.uuid());
+}
+
+TEST_CASE("nvme: a file is served by one store", "[nvme]") {
+    folder here;
+    fs::path const file = here.make("a");
+    {
+        nvme::file_store const first{file, with(false, false)};
+        CHECK(opening(file, with(false, false)) == EAGAIN);
+        CHECK(opening(file, with(true, false)) == EAGAIN);
+        CHECK(opening(file, with(false, true)) == 0);
+    }
+    CHECK(opening(file, with(false, false)) == 0);
+}
+
+TEST_CASE("nvme: a file that is only read may be read by several stores", "[nvme]") {
+    folder here;
+    fs::path const file = here.make("a");
+    nvme::file_store const first{file, with(true, false)};
+    CHECK(opening(file, with(true, false)) == 0);
+    CHECK(opening(file, with(false, false)) == EAGAIN);
+}
+
+TEST_CASE("nvme: a store that takes another one's place takes over its lock", "[nvme]") {
+    folder here;
+    fs::path const file = here.make("a");
+    auto first = std::make_unique<nvme::file_store>(file, with(false, false));
+    nvme::file_store const second{file, with(true, false), *first};
+    CHECK(second.uuid() == first->uuid());
+    first.reset();
+    CHECK(opening(file, with(false, false)) == EAGAIN);
+    // The lock of another file is none of this one's.
+    fs::path const other = here.make("b");
+    nvme::file_store const holder{other, with(false, false)};
+    try {
+        nvme::file_store const third{other, with(false, false), second};
+        FAIL("opened");
+    } catch (boost::system::system_error const& e) {
+        CHECK(e.code().value() == EAGAIN);
+    }
+}
+
+TEST_CASE("nvme: a store knows whether a path leads to its file", "[nvme]") {
+    folder here;
+    fs::path const file = here.make("a");
+    nvme::file_store const store{file, with(false, false)};
+    CHECK(store.is_at(file));
+    fs::rename(here.make("b"), file);
+    CHECK_FALSE(store.is_at(file));
+    CHECK_FALSE(store.is_at(here.path() / "none"));
+}
+
+TEST_CASE("nvme: derived identifiers differ by text and are well-formed", "[nvme]") {
+    auto const a = nvme::detail::derived_uuid("a");
+    CHECK(a == nvme::detail::derived_uuid("a"));
+    CHECK(a != nvme::detail::derived_uuid("b"));
+    CHECK(std::to_integer<int>(a[6] >> 4) == 5);
+    auto const random = nvme::detail::random_uuid();
+    CHECK(random != nvme::detail::random_uuid());
+    CHECK(std::to_integer<int>(random[6] >> 4) == 4);
+}
