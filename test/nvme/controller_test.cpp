@@ -111,10 +111,40 @@ TEST_CASE("nvme: properties report the controller's capabilities, and enable it"
     shut_down.code = opcode::fabrics;
     shut_down.dword = {0, 0x14, 0x00464001, 0, 0, 0};
     h.must(shut_down);
+    CHECK(h.target.is_shutting_down());
+    CHECK(h.property(0x1c, false) == 5);
+    h.target.on_shut_down();
     CHECK(h.property(0x1c, false) == 9);
+    // Asked once more, it has been done.
+    h.must(shut_down);
+    CHECK_FALSE(h.target.is_shutting_down());
     command other = shut_down;
     other.dword[1] = 0x1c;
     CHECK(h.must(other).code == status::invalid_field);
+}
+
+TEST_CASE("nvme: a configuration that the controller cannot work with is fatal", "[nvme]") {
+    std::uint32_t const right = 0x00460001;
+    std::uint32_t const wrong[] = {
+        right | 1U << 4,  // another command set
+        right | 1U << 7,  // pages of 8 KiB
+        right | 1U << 11,  // another arbitration
+        right | 1U << 16,  // entries of 128 bytes
+        right & ~(4U << 20)};
+    for (std::uint32_t const value : wrong) {
+        host h{disks({1})};
+        command set = of(opcode::fabrics);
+        set.fabrics = fabrics_type::property_set;
+        set.dword = {0, 0x14, value, 0, 0, 0};
+        CHECK(h.must(set).code == status::success);
+        CHECK(h.property(0x1c, false) == 2);
+        CHECK(h.must(of(opcode::keep_alive)).code == status::command_sequence);
+        // It is left by a reset.
+        set.dword[2] = 0;
+        h.must(set);
+        h.enable();
+        CHECK(h.property(0x1c, false) == 1);
+    }
 }
 
 TEST_CASE("nvme: identify describes the controller and its namespaces", "[nvme]") {
@@ -138,6 +168,9 @@ TEST_CASE("nvme: identify describes the controller and its namespaces", "[nvme]"
     CHECK(h.identify(0, 5000) == status::invalid_namespace);
     CHECK(h.identify(3, 4) == status::invalid_namespace);
     CHECK(h.identify(0x55, 1) == status::invalid_field);
+    command zoned = of(opcode::identify);
+    zoned.dword = {6, 2U << 24, 0, 0, 0, 0};
+    CHECK(h.must(zoned, 4096).code == status::invalid_field);
     CHECK(h.identify(1, 0, 512) == status::sgl_data_length_invalid);
 }
 
@@ -150,11 +183,28 @@ TEST_CASE("nvme: log pages are read in parts, and unknown ones refused", "[nvme]
     CHECK(h.word(4UL * opcode::identify) == 1);
     CHECK(h.log(5, 64, 1024) == status::success);
     CHECK(h.word(4UL * opcode::write) == 3);
-    CHECK(h.log(5, 64, 1UL << 20) == status::success);
+    CHECK(h.log(5, 64, 4096) == status::success);
     CHECK(h.word(0) == 0);
+    CHECK(h.log(5, 64, 4100) == status::invalid_field);
     CHECK(h.log(5, 64, 2) == status::invalid_field);
     CHECK(h.log(0x70, 1024) == status::invalid_log_page);
     CHECK(h.log(0x99, 512) == status::invalid_log_page);
+    // There is one SMART log for all namespaces, no list of UUIDs, and no index of offsets.
+    command smart = of(opcode::get_log_page);
+    smart.dword[0] = 2 | 127U << 16;
+    for (std::uint32_t const id : {0U, 0xffffffffU}) {
+        smart.namespace_id = id;
+        CHECK(h.must(smart, 512).code == status::success);
+    }
+    for (std::uint32_t const id : {1U, 9U}) {
+        smart.namespace_id = id;
+        CHECK(h.must(smart, 512).code == status::invalid_field);
+    }
+    smart.namespace_id = 0;
+    for (std::uint32_t const index : {1U, 1U << 23}) {
+        smart.dword[4] = index;
+        CHECK(h.must(smart, 512).code == status::invalid_field);
+    }
     command longer = of(opcode::get_log_page);
     longer.dword[0] = 2 | 127U << 16;
     CHECK(h.must(longer, 256).code == status::sgl_data_length_invalid);
@@ -186,6 +236,15 @@ TEST_CASE("nvme: the error log keeps the newest errors, and counts all of them",
     CHECK(h.word(63 * 64) == 8);  // older ones are gone
     CHECK(h.log(2, 512) == status::success);
     CHECK(h.word(176) == 71);
+    // They are the subsystem's: the controller of a host that comes again has them, too.
+    h.target.of().log().written_bytes = 512'000;
+    auto const same = std::shared_ptr<subsystem>{std::shared_ptr<void>{}, &h.target.of()};
+    host again{same};
+    again.enable();
+    CHECK(again.log(1, 64) == status::success);
+    CHECK(again.word(0) == 71);
+    CHECK(again.log(2, 512) == status::success);
+    CHECK(again.word(48) == 1);
 }
 
 TEST_CASE("nvme: a change of namespaces raises one event until its log is read", "[nvme]") {
@@ -235,10 +294,29 @@ TEST_CASE("nvme: features are set and read", "[nvme]") {
     CHECK(h.must(queues).result == 0x000f000f);
     queues.dword[1] = 0xffff;
     CHECK(h.must(queues).code == status::invalid_field);
+    queues.dword[1] = 0x00030003;
+    h.target.on_queue(true);
+    CHECK(h.must(queues).code == status::command_sequence);
+    h.target.on_queue(false);
+    CHECK(h.must(queues).code == status::success);
+    queues.dword[0] |= 1U << 31;
+    CHECK(h.must(queues).code == status::feature_not_saveable);
+    command saved = get;
+    saved.dword[0] |= 2U << 8;
+    CHECK(h.must(saved).code == status::invalid_field);
+    command events = of(opcode::set_features);
+    events.dword = {0x0b, 1U << 9, 0, 0, 0, 0};
+    CHECK(h.must(events).code == status::invalid_field);
     command keep_alive = of(opcode::set_features);
     keep_alive.dword = {0x0f, 2500, 0, 0, 0, 0};
     h.must(keep_alive);
     CHECK(h.target.keep_alive() == std::chrono::milliseconds{2500});
+    keep_alive.dword[1] = 1;
+    h.must(keep_alive);
+    CHECK(h.target.keep_alive() == std::chrono::milliseconds{100});
+    keep_alive.dword[1] = 0xffffffff;
+    h.must(keep_alive);
+    CHECK(h.target.keep_alive() == std::chrono::milliseconds{4294967300});
     command unknown = of(opcode::get_features);
     unknown.dword[0] = 0x7e;
     CHECK(h.must(unknown).code == status::invalid_field);

@@ -41,6 +41,7 @@ struct capsule {
 
     explicit capsule(std::uint8_t code, std::uint32_t id = 0) {
         bytes[0] = static_cast<std::byte>(code);
+        bytes[1] = std::byte{0x40};  // the data pointer is an SGL
         put(std::span{bytes}, 4, id);
         keyed({});
     }

@@ -258,6 +258,34 @@ case_discard_zeroes_flush_and_compare_do_what_they_say() {
     end_target
 }
 
+case_reading_ahead_is_served() {
+    truncate -s 64M "$work/file"
+    head -c 16M /dev/urandom | dd of="$work/file" conv=notrunc status=none
+    serve "$work/file" --nqn $nqn
+    connect
+    disk
+    # Through the host's page cache: Linux marks what it reads ahead by a hint in the command.
+    blockdev --setra 1024 $udev
+    head -c 16M $udev | cmp -n $((16 << 20)) - "$work/file" || fail "other bytes"
+    [ "$(counter failed_commands)" = 0 ] || fail "commands failed: $(counter failed_commands)"
+    disconnect
+    end_target
+}
+
+case_a_host_that_removes_many_namespaces_is_not_silent() {
+    local i
+    for i in $(seq 59); do echo "{\"id\": $i, \"memory\": \"64K\"},"; done >"$work/list"
+    echo "{\"subsystems\": [{\"nqn\": \"$nqn\", \"namespaces\": [$(cat "$work/list") {\"id\": 60, \"memory\": \"64K\"}]}]}" >"$work/many.json"
+    serve --config "$work/many.json"
+    connect --keep-alive-tmo=5
+    wait_for 60 test -b /dev/nvme0n60 || fail "no disk 60"
+    # Linux sends no keep-alive meanwhile.
+    disconnect
+    wait_for 20 eval '[ "$(counter queues)" = 0 ]' || fail "queues are left"
+    [ "$(counter keep_alive_expired)" = 0 ] || fail "the host was taken for dead"
+    end_target
+}
+
 case_a_disk_that_is_read_only_refuses_writes() {
     truncate -s 16M "$work/file"
     serve "$work/file" --nqn $nqn --read-only

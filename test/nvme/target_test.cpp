@@ -280,6 +280,20 @@ TEST_CASE("nvme: invalid commands get an error status, and the queue goes on", "
         co_await must(
             h.io, capsule{0x09, 1}.dword(10, 255).dword(11, 4).in_capsule(range, 16), 0x0f
         );
+        // Codes of what the target has not: fused commands, PRPs, protection information, storage
+        // tags, directives. A hint of Linux for read-ahead, and LR, are accepted.
+        for (int const flags : {0x00, 0x41, 0x42, 0x43, 0x80, 0xc0}) {
+            capsule c = write(0, 1, h.data);
+            c.bytes[1] = static_cast<std::byte>(flags);
+            co_await must(h.io, c, 0x02);
+        }
+        for (std::uint32_t const bit : {1U << 16, 1U << 20, 1U << 24, 1U << 26, 1U << 29}) {
+            co_await must(h.io, read(0, 1, h.data).dword(12, bit), 0x02);
+            co_await must(h.io, write(0, 1, h.data).dword(12, bit), 0x02);
+            co_await must(h.io, capsule{0x08, 1}.blocks(0, 1).dword(12, bit), 0x02);
+        }
+        co_await must(h.io, read(0, 1, h.data).dword(12, 1U << 31).dword(13, 7), 0);
+        co_await must(h.io, capsule{0x08, 1}.blocks(0, 1).dword(12, 1U << 25), 0);
         // A second Connect, and fabrics commands on an I/O queue.
         co_await must(h.io, h.io.connect_command(1, h.id), 0x0c);
         co_await must(h.io, capsule{0x7f, 4}, 0x01);
@@ -575,12 +589,46 @@ TEST_CASE("nvme: FUA flushes a store in memory that has a cache", "[device][nvme
         CHECK(store->flushes == 1);
         co_await must(h.io, capsule{0x08, 1}.blocks(0, 2048).dword(12, 1U << 30 | 2047), 0);
         CHECK(store->flushes == 2);
+        // What is read with FUA is durable.
+        co_await must(h.io, read(0, 1, h.data).dword(12, 1U << 30), 0);
+        CHECK(store->flushes == 3);
         // More than the whole disk in one discard.
         std::vector<std::byte> ranges(32);
         for (std::size_t const at : {0UL, 16UL})
             put(std::span{ranges}, at + 4, std::uint32_t{2048});
         capsule const twice = capsule{0x09, 1}.dword(10, 1).dword(11, 4).in_capsule(ranges, 32);
         co_await must(h.io, twice, 0x02);
+        co_await end(io, s);
+    });
+}
+
+TEST_CASE(
+    "nvme: a shutdown flushes all stores, and a reset ends the I/O queues", "[device][nvme]"
+) {
+    asio::io_context io;
+    auto const store = std::make_shared<cached_memory>();
+    auto const other = std::make_shared<inverting_store>();
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io, store};
+        s.target.add_namespace(disk_nqn, {.id = 2, .store = other});
+        connected_host h = co_await connect_host(io, s.at());
+        capsule const shut_down = capsule{0x7f, 0}.dword(11, 0x14).dword(12, 0x00464001);
+        capsule const state = capsule{0x7f, 4}.dword(11, 0x1c);
+        // A store that fails does not keep the host.
+        other->fails = true;
+        co_await must(h.admin, shut_down, 0);
+        CHECK(store->flushes == 1);
+        CHECK(other->flushes == 1);
+        response const done = co_await h.admin.run(state);
+        CHECK(done.result == 9);
+        co_await must(h.admin, shut_down, 0);
+        CHECK(store->flushes == 1);
+        co_await must(h.admin, capsule{0x7f, 0}.dword(11, 0x14).dword(12, 0x00460000), 0);
+        co_await wait_until(io, [&] { return s.target.statistics().queues == 1; });
+        co_await must(h.admin, enable(), 0);
+        host_queue again{io};
+        co_await must_open(again, s.at(), 1);
+        co_await must(again, again.connect_command(1, h.id), 0);
         co_await end(io, s);
     });
 }

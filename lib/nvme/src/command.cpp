@@ -41,6 +41,8 @@ std::string decode_name(std::span<std::byte const> bytes) {
 command command::decode(std::span<std::byte const> bytes) noexcept {
     command c;
     c.code = static_cast<std::uint8_t>(bytes[0]);
+    c.fuse = static_cast<std::uint8_t>(bytes[1]) & 3;
+    c.psdt = static_cast<std::uint8_t>(bytes[1]) >> 6;
     c.fabrics = static_cast<std::uint8_t>(bytes[4]);
     c.id = load<std::uint16_t>(bytes, 2);
     c.namespace_id = load<std::uint32_t>(bytes, 4);

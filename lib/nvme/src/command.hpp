@@ -35,6 +35,7 @@ enum class status : std::uint16_t {
     lba_range = 0x080,
     capacity_exceeded = 0x081,
     invalid_log_page = 0x109,
+    feature_not_saveable = 0x10d,
     feature_not_changeable = 0x10e,
     aer_limit_exceeded = 0x105,
     connect_format = 0x180,
@@ -99,9 +100,14 @@ struct data_pointer {
     bool is_invalidated = false;  // the response invalidates the key
 };
 
+/// The one form of the data pointer in a capsule: an SGL, and metadata in one buffer.
+inline constexpr std::uint8_t psdt_sgl = 1;
+
 /// A command of 64 bytes.
 struct command {
     std::uint8_t code = 0;
+    std::uint8_t fuse = 0;  // 0: not fused
+    std::uint8_t psdt = psdt_sgl;  // whether the data pointer is PRPs or an SGL
     std::uint8_t fabrics = 0;  // the type of a fabrics command
     std::uint16_t id = 0;
     std::uint32_t namespace_id = 0;

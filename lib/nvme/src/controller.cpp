@@ -22,6 +22,9 @@ constexpr std::uint32_t configuration_at = 0x14;
 constexpr std::uint32_t state_at = 0x1c;
 constexpr std::uint32_t version_1_4 = 0x00010400;
 constexpr std::uint32_t is_ready = 1;
+constexpr std::uint32_t is_fatal = 2;
+constexpr std::uint32_t shutdown_state = 3U << 2;
+constexpr std::uint32_t shutdown_occurs = 1U << 2;
 constexpr std::uint32_t is_shut_down = 2U << 2;
 constexpr std::uint32_t shutdown_field = 3U << 14;
 constexpr std::uint64_t ready_timeout = 15;  // in units of 500 ms
@@ -52,6 +55,13 @@ enum log_page : std::uint8_t {
     command_effects = 0x05,
     discovery_page = 0x70,
 };
+
+// CC of a host that can work with this controller: NVM commands (CSS 0), pages of 4 KiB (MPS 0), round
+// robin (AMS 0), entries of 64 and 16 bytes (IOSQES 6, IOCQES 4).
+constexpr bool is_right(std::uint32_t configuration) {
+    constexpr std::uint32_t chosen_fields = 0x00ff3ff0;
+    return (configuration & chosen_fields) == 0x00460000;
+}
 
 constexpr completion failed(status why) { return {0, why, false}; }
 
@@ -140,7 +150,7 @@ completion controller::get_property(command const& c) const {
             status::success,
             false};
     }
-    if (is_wide) return failed(status::invalid_field);
+    if ((c.dword[0] & 7) != 0) return failed(status::invalid_field);
     switch (c.dword[1]) {
     case version_at: return {version_1_4, status::success, false};
     case configuration_at: return {configuration_, status::success, false};
@@ -152,9 +162,13 @@ completion controller::get_property(command const& c) const {
 completion controller::set_property(command const& c) {
     bool const is_wide = (c.dword[0] & 7) != 0;
     if (is_wide || c.dword[1] != configuration_at) return failed(status::invalid_field);
+    bool const was_asked = (configuration_ & shutdown_field) != 0;
     configuration_ = c.dword[2];
-    state_ = is_enabled() ? is_ready : 0;
-    if ((configuration_ & shutdown_field) != 0) state_ |= is_shut_down;
+    bool const is_asked = (configuration_ & shutdown_field) != 0;
+    std::uint32_t shutdown = 0;
+    if (is_asked) shutdown = was_asked ? state_ & shutdown_state : shutdown_occurs;
+    state_ = shutdown;
+    if ((configuration_ & 1) != 0) state_ |= is_right(configuration_) ? is_ready : is_fatal;
     if (!is_enabled()) {
         event_requests_.clear();
         changed_.clear();
@@ -162,6 +176,17 @@ completion controller::set_property(command const& c) {
         is_event_due_ = is_event_masked_ = false;
     }
     return {};
+}
+
+bool controller::is_shutting_down() const noexcept {
+    return (state_ & shutdown_state) == shutdown_occurs;
+}
+
+void controller::on_shut_down() noexcept { state_ = (state_ & ~shutdown_state) | is_shut_down; }
+
+void controller::set_keep_alive(std::chrono::milliseconds time) noexcept {
+    constexpr std::int64_t unit = 100 * keep_alive_unit_100ms;
+    keep_alive_ = std::chrono::milliseconds{(time.count() + unit - 1) / unit * unit};
 }
 
 // --- identify ------------------------------------------------------------------------------------
@@ -179,6 +204,10 @@ completion controller::identify(command const& c, std::span<std::byte> out) cons
     };
     if (out.size() < identify_bytes) return failed(status::sgl_data_length_invalid);
     auto const wanted = static_cast<std::uint8_t>(c.dword[0]);
+    // The NVM command set is 0.
+    bool const is_of_command_set =
+        wanted >= namespace_of_command_set && wanted <= active_of_command_set;
+    if (is_of_command_set && c.dword[1] >> 24 != 0) return failed(status::invalid_field);
     std::shared_ptr<disk> const d = subsystem_->find(c.namespace_id);
     switch (wanted) {
     case of_controller: write_controller(out); return {};
@@ -237,7 +266,7 @@ void controller::write_controller(std::span<std::byte> out) const {
     i.cntrltype = is_discovery ? 2 : 1;
     i.acl = 3;
     i.aerl = event_requests_max - 1;
-    i.elpe = static_cast<__u8>(errors_.size() - 1);
+    i.elpe = static_cast<__u8>(subsystem_->log().errors.size() - 1);
     i.frmw = 1U << 1 | 1;  // one firmware slot, read-only
     i.lpa = 1U << 1 | 1U << 2;  // command effects; log pages with offsets
     i.kas = htole16(keep_alive_unit_100ms);
@@ -282,12 +311,18 @@ completion controller::get_log_page(command const& c, std::span<std::byte> out) 
     bool const keeps_event = (c.dword[0] >> 15 & 1) != 0;
     std::uint64_t const dwords = (c.dword[0] >> 16 | std::uint64_t{c.dword[1] & 0xffff} << 16) + 1;
     std::uint64_t const offset = c.dword[2] | std::uint64_t{c.dword[3]} << 32;
-    if (offset % 4 != 0) return failed(status::invalid_field);
+    // The last dword: an index in the place of the offset, and a UUID's index.
+    constexpr std::uint32_t indices = 1U << 23 | 0x7f;
+    if (offset % 4 != 0 || (c.dword[4] & indices) != 0) return failed(status::invalid_field);
+    // There is one for the whole subsystem. Source: Base Specification, 5.16.1.3.
+    bool const is_of_namespace = c.namespace_id != 0 && c.namespace_id != 0xffffffff;
+    if (page == smart && is_of_namespace) return failed(status::invalid_field);
     if (dwords * 4 > out.size()) return failed(status::sgl_data_length_invalid);
     out = out.first(static_cast<std::size_t>(dwords * 4));
     bool const is_event_page = page == changed_namespace_list || page == discovery_page;
     auto const contents = read_log(page);
     if (contents.empty()) return failed(status::invalid_log_page);
+    if (offset > contents.size()) return failed(status::invalid_field);
     write_page(out, contents, offset);
     if (is_event_page && !keeps_event) {
         // What is due is in the log that the host has now.
@@ -317,20 +352,22 @@ std::vector<std::byte> controller::read_log(std::uint8_t page) const {
 }
 
 void controller::note_error(std::uint16_t queue, command const& c, status why) noexcept {
+    subsystem_log& log = subsystem_->log();
     bool const has_blocks = queue != 0 && c.code != opcode::flush && c.code != opcode::fabrics &&
                             c.code != opcode::dataset_management;
-    ++errors_seen_;
-    errors_[errors_seen_ % errors_.size()] = {
+    ++log.errors_seen;
+    log.errors[log.errors_seen % log.errors.size()] = {
         queue, c.id, why, has_blocks ? c.first_block() : 0, c.namespace_id};
 }
 
 // The newest entry first.
 std::vector<std::byte> controller::error_log() const {
-    std::vector<std::byte> log(errors_.size() * sizeof(nvme_error_log_page));
-    std::uint64_t const count = std::min<std::uint64_t>(errors_seen_, errors_.size());
+    subsystem_log const& log = subsystem_->log();
+    std::vector<std::byte> page(log.errors.size() * sizeof(nvme_error_log_page));
+    std::uint64_t const count = std::min<std::uint64_t>(log.errors_seen, log.errors.size());
     for (std::uint64_t i = 0; i < count; ++i) {
-        std::uint64_t const number = errors_seen_ - i;
-        noted_error const& from = errors_[number % errors_.size()];
+        std::uint64_t const number = log.errors_seen - i;
+        subsystem_log::error const& from = log.errors[number % log.errors.size()];
         nvme_error_log_page to{};
         to.error_count = htole64(number);
         to.sqid = htole16(from.queue);
@@ -340,25 +377,26 @@ std::vector<std::byte> controller::error_log() const {
         to.lba = htole64(from.first_block);
         to.nsid = htole32(from.namespace_id);
         to.trtype = NVMF_TRTYPE_RDMA;
-        std::memcpy(log.data() + i * sizeof to, &to, sizeof to);
+        std::memcpy(page.data() + i * sizeof to, &to, sizeof to);
     }
-    return log;
+    return page;
 }
 
 std::vector<std::byte> controller::smart_log() const {
-    nvme_smart_log log{};
-    log.avail_spare = 100;
-    log.spare_thresh = 10;
+    subsystem_log const& log = subsystem_->log();
+    nvme_smart_log page{};
+    page.avail_spare = 100;
+    page.spare_thresh = 10;
     constexpr std::uint16_t kelvin = 273 + 30;
-    store(std::as_writable_bytes(std::span{log.temperature}), 0, kelvin);
+    store(std::as_writable_bytes(std::span{page.temperature}), 0, kelvin);
     // In units of a thousand 512-byte blocks, rounded up. Source: Base Specification, 5.16.1.3.
     auto const units = [](std::uint64_t bytes) { return (bytes + 511'999) / 512'000; };
-    store_counter(log.data_units_read, units(counters_.read_bytes));
-    store_counter(log.data_units_written, units(counters_.written_bytes));
-    store_counter(log.host_reads, counters_.reads);
-    store_counter(log.host_writes, counters_.writes);
-    store_counter(log.num_err_log_entries, errors_seen_);
-    return to_bytes(log);
+    store_counter(page.data_units_read, units(log.read_bytes));
+    store_counter(page.data_units_written, units(log.written_bytes));
+    store_counter(page.host_reads, log.reads);
+    store_counter(page.host_writes, log.writes);
+    store_counter(page.num_err_log_entries, log.errors_seen);
+    return to_bytes(page);
 }
 
 std::vector<std::byte> controller::effects_log() const {
@@ -426,6 +464,8 @@ std::vector<std::byte> controller::discovery_log() const {
 
 completion controller::get_features(command const& c, std::span<std::byte> out) const {
     auto const which = static_cast<std::uint8_t>(c.dword[0]);
+    // Only the current value can be selected.
+    if ((c.dword[0] >> 8 & 7) != 0) return failed(status::invalid_field);
     std::uint64_t const queues = terms_.io_queues_max - 1;
     switch (which) {
     case number_of_queues: return {queues | queues << 16, status::success, false};
@@ -448,17 +488,26 @@ completion controller::get_features(command const& c, std::span<std::byte> out) 
 
 completion controller::set_features(command const& c) {
     std::uint32_t const value = c.dword[1];
+    bool const is_to_save = (c.dword[0] >> 31) != 0;
+    if (is_to_save) return failed(status::feature_not_saveable);
     switch (static_cast<std::uint8_t>(c.dword[0])) {
     case number_of_queues: {
+        if (io_queues_ > 0) return failed(status::command_sequence);
         constexpr std::uint32_t reserved = 0xffff;
         if ((value & 0xffff) == reserved || value >> 16 == reserved)
             return failed(status::invalid_field);
         std::uint64_t const queues = terms_.io_queues_max - 1;
         return {queues | queues << 16, status::success, false};
     }
-    case async_event_configuration: async_events_ = value; return {};
-    // Granted in units of 100 ms, rounded up.
-    case keep_alive_timer: keep_alive_ = std::chrono::milliseconds{value}; return {};
+    case async_event_configuration: {
+        constexpr std::uint32_t health_events = 0xff;  // never raised
+        std::uint32_t const notices =
+            subsystem_->is_discovery() ? discovery_events : namespace_events;
+        if ((value & ~(health_events | notices)) != 0) return failed(status::invalid_field);
+        async_events_ = value;
+        return {};
+    }
+    case keep_alive_timer: set_keep_alive(std::chrono::milliseconds{value}); return {};
     case volatile_write_cache:
         return value == 1 ? completion{} : failed(status::feature_not_changeable);
     case host_identifier: return failed(status::command_sequence);

@@ -49,14 +49,6 @@ struct discovery_list {
 
 class controller {
 public:
-    /// Counters of a host's I/O, for its SMART log.
-    struct io_counters {
-        std::uint64_t reads = 0;
-        std::uint64_t read_bytes = 0;
-        std::uint64_t writes = 0;
-        std::uint64_t written_bytes = 0;
-    };
-
     controller(
         std::uint16_t id,
         std::shared_ptr<subsystem> of,
@@ -67,11 +59,17 @@ public:
     std::uint16_t id() const noexcept { return id_; }
     subsystem& of() const noexcept { return *subsystem_; }
     host_identity const& host() const noexcept { return host_; }
-    /// CC.EN: I/O commands are accepted.
-    bool is_enabled() const noexcept { return (configuration_ & 1) != 0; }
+    /// CC.EN and CSTS.RDY: commands are accepted.
+    bool is_enabled() const noexcept { return (configuration_ & 1) != 0 && (state_ & 1) != 0; }
+    /// The host has asked for a shutdown, which ends when all stores have been flushed: then call
+    /// on_shut_down().
+    bool is_shutting_down() const noexcept;
+    void on_shut_down() noexcept;
+    /// An I/O queue has come, or has gone.
+    void on_queue(bool has_come) noexcept { has_come ? ++io_queues_ : --io_queues_; }
     std::chrono::milliseconds keep_alive() const noexcept { return keep_alive_; }
-    void set_keep_alive(std::chrono::milliseconds time) noexcept { keep_alive_ = time; }
-    io_counters& counters() noexcept { return counters_; }
+    /// Grants a time: in units of 100 ms, rounded up.
+    void set_keep_alive(std::chrono::milliseconds time) noexcept;
     /// Notes a command that failed, for the error log, which keeps the newest.
     void note_error(std::uint16_t queue, command const& c, status why) noexcept;
 
@@ -126,18 +124,7 @@ private:
     bool is_event_due_ = false;
     // After an event no further one is sent until the host has read the log.
     bool is_event_masked_ = false;
-    io_counters counters_;
-
-    struct noted_error {
-        std::uint16_t queue = 0;
-        std::uint16_t command_id = 0;
-        status why = status::success;
-        std::uint64_t first_block = 0;
-        std::uint32_t namespace_id = 0;
-    };
-    // The error of number n, from 1, is at n % size.
-    std::array<noted_error, 64> errors_;
-    std::uint64_t errors_seen_ = 0;
+    std::uint32_t io_queues_ = 0;
 };
 
 }  // namespace rcverbs::nvme::detail

@@ -17,6 +17,12 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr std::uint32_t all_namespaces = 0xffffffff;
+
+// The bits of dword 12 that are carried out, or are hints: the number of blocks, FUA (30) and LR (31);
+// of write zeroes also DEAC (25). All others are codes of what this target has not: protection
+// information, storage tags, directives. Source: NVM Command Set Specification 1.0, 3.2.
+constexpr std::uint32_t transfer_fields = 0xc000ffff;
+constexpr std::uint32_t write_zeroes_fields = transfer_fields | 1U << 25;
 constexpr std::size_t discard_range_bytes = 16;
 constexpr std::size_t staging_alignment = 64;
 
@@ -57,6 +63,8 @@ public:
     std::uint64_t discarded_blocks_ = 0;
     std::uint64_t cleared_bytes_ = 0;
     std::vector<std::shared_ptr<disk>> to_flush_;
+    /// The flush before a read with FUA is done.
+    bool is_flushed_ = false;
     /// While a store has the request, the executor has work.
     asio::any_io_executor work_;
 
@@ -141,6 +149,11 @@ void queue::close() {
     connection_.async_disconnect([self = shared_from_this()](error_code const&) {});
 }
 
+void queue::probe(bool is_on) {
+    std::chrono::milliseconds const time = controller_->keep_alive();
+    connection_.set_keepalive_interval(is_on ? time / 4 : time * 0);
+}
+
 // A controller that is disabled forgets requests for events.
 void queue::drop_waiting() {
     for (slot* const s : std::exchange(waiting_, {})) {
@@ -207,6 +220,7 @@ void queue::route(slot& s) {
 
 // Checks the data pointer against the capsule and the limits, whatever the command does.
 status queue::check_data(slot const& s) const {
+    if (s.what_.fuse != 0 || s.what_.psdt != psdt_sgl) return status::invalid_field;
     data_pointer const& p = s.what_.data;
     bool const has_data = (s.what_.sends_data() || s.what_.takes_data()) && p.size_bytes > 0;
     if (p.where == data_pointer::place::unknown)
@@ -328,10 +342,16 @@ void queue::execute_admin(slot& s) {
     } else if (s.what_.sends_data()) {
         in = s.local_.bytes();
     }
+    bool const was_shutting_down = controller_->is_shutting_down();
     auto const done = controller_->execute(s.what_, in, out);
     if (!done) return waiting_.push_back(&s);
-    if (!controller_->is_enabled()) drop_waiting();
+    if (!controller_->is_enabled()) {
+        drop_waiting();
+        target_->on_disabled(*controller_);
+    }
     if (s.what_.code == opcode::set_features) target_->watch(controller_->id());
+    // The host has its answer when all is durable.
+    if (!was_shutting_down && controller_->is_shutting_down()) return start_flush(s);
     finish(s, *done);
 }
 
@@ -357,7 +377,10 @@ void queue::start_io(slot& s) {
 void queue::start_flush(slot& s) {
     if (s.disk_ == nullptr) {
         for (auto const& [id, each] : controller_->of().disks()) s.to_flush_.push_back(each);
-        if (s.to_flush_.empty()) return finish(s, {});
+        if (s.to_flush_.empty()) {
+            if (id_ == 0) controller_->on_shut_down();
+            return finish(s, {});
+        }
         s.disk_ = s.to_flush_.back();
         s.to_flush_.pop_back();
     }
@@ -368,12 +391,20 @@ void queue::start_flush(slot& s) {
 void queue::start_transfer(slot& s) {
     command const& c = s.what_;
     disk& d = *s.disk_;
+    // What such a command reads must be durable, and so must what it is compared with.
+    bool const reads_durable = c.code != opcode::write && c.has_force_unit_access() &&
+                               d.geometry.has_volatile_cache && !d.is_read_only();
+    if (reads_durable && !std::exchange(s.is_flushed_, true)) {
+        s.ask(store_operation::flush, 0, 0);
+        return start_store(s);
+    }
     std::uint64_t const blocks = d.blocks();
     if (c.first_block() >= blocks || c.blocks() > blocks - c.first_block())
         return fail(s, status::lba_range);
     std::uint64_t const size = std::uint64_t{c.blocks()} * d.geometry.block_bytes;
     if (size > target_->options().transfer_bytes_max) return fail(s, status::invalid_field);
     if (size != c.data.size_bytes) return fail(s, status::sgl_data_length_invalid);
+    if ((c.dword[2] & ~transfer_fields) != 0) return fail(s, status::invalid_field);
     if (c.code == opcode::write && d.is_read_only()) return fail(s, status::write_protected);
     std::uint64_t const offset = c.first_block() * d.geometry.block_bytes;
     store_operation const operation = c.code == opcode::read    ? store_operation::read
@@ -404,6 +435,7 @@ void queue::start_write_zeroes(slot& s) {
     std::uint64_t const blocks = d.blocks();
     if (c.first_block() >= blocks || c.blocks() > blocks - c.first_block())
         return fail(s, status::lba_range);
+    if ((c.dword[2] & ~write_zeroes_fields) != 0) return fail(s, status::invalid_field);
     if (d.is_read_only()) return fail(s, status::write_protected);
     std::uint64_t const block_bytes = d.geometry.block_bytes;
     s.ask(store_operation::write_zeroes, c.first_block() * block_bytes, c.blocks() * block_bytes);
@@ -485,9 +517,10 @@ void queue::write_memory(slot& s) {
 }
 
 void queue::on_stored(slot& s, error_code const& ec, bool is_equal) {
+    bool const is_shutdown = id_ == 0;
     if (ec) {
         target_->on_store_failure(controller_->of().nqn(), *s.disk_, s.operation(), ec);
-        return fail(s, status_of(ec, s.operation()));
+        if (!is_shutdown) return fail(s, status_of(ec, s.operation()));
     }
     if (!is_equal) return fail(s, status::compare_failed);
     // Posted, since a store may have completed the request inside start().
@@ -500,6 +533,8 @@ void queue::on_stored(slot& s, error_code const& ec, bool is_equal) {
             start_store(s);
         });
     }
+    if (s.is_flushed_) return asio::post(target_->executor(), [this, &s] { start_transfer(s); });
+    if (is_shutdown) controller_->on_shut_down();
     finish(s, {});
 }
 
@@ -542,6 +577,7 @@ void queue::release(slot& s) {
         );
     s.disk_.reset();
     s.to_flush_.clear();
+    s.is_flushed_ = false;
     s.local_ = {};
     s.work_ = {};
 }
@@ -554,7 +590,7 @@ void queue::count(slot const& s, completion const& c) {
         return;
     }
     if (id_ == 0 || s.what_.code == opcode::fabrics) return;
-    controller::io_counters& mine = controller_->counters();
+    subsystem_log& mine = controller_->of().log();
     if (s.what_.code == opcode::read) {
         ++all.reads, ++mine.reads;
         all.read_bytes += s.what_.data.size_bytes;

@@ -56,6 +56,9 @@ public:
     void start();
     /// Disconnects.
     void close();
+    /// Starts or stops to check that the host's queue pair answers; the connection ends if it does
+    /// not.
+    void probe(bool is_on);
     /// Sends the completion of an asynchronous event request.
     void complete(controller::event const& e);
 

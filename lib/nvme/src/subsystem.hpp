@@ -2,6 +2,7 @@
 // thread.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -14,6 +15,7 @@
 
 #include <rcverbs/nvme/target.hpp>
 
+#include "command.hpp"
 #include "identity.hpp"
 
 namespace rcverbs::nvme::detail {
@@ -40,6 +42,27 @@ struct disk {
     bool is_read_only() const noexcept { return options.is_read_only || geometry.is_read_only; }
 };
 
+/// What the logs of a subsystem's controllers show, whatever becomes of the controllers. Used on the
+/// target's executor only.
+struct subsystem_log {
+    struct error {
+        std::uint16_t queue = 0;
+        std::uint16_t command_id = 0;
+        status why = status::success;
+        std::uint64_t first_block = 0;
+        std::uint32_t namespace_id = 0;
+    };
+
+    // Of I/O that succeeded.
+    std::uint64_t reads = 0;
+    std::uint64_t read_bytes = 0;
+    std::uint64_t writes = 0;
+    std::uint64_t written_bytes = 0;
+    /// The error of number n, from 1, is at n % size.
+    std::array<error, 64> errors;
+    std::uint64_t errors_seen = 0;
+};
+
 class subsystem {
 public:
     static constexpr std::uint32_t namespace_id_max = 1024;
@@ -56,6 +79,8 @@ public:
     std::string serial_number() const;
     std::string model() const;
     bool is_discovery() const noexcept { return options_.nqn == discovery_nqn; }
+
+    subsystem_log& log() noexcept { return log_; }
 
     /// Whether a host may connect, and how it authenticates.
     struct admission {
@@ -81,6 +106,7 @@ public:
     std::vector<std::uint32_t> exchange(subsystem& other);
 
 private:
+    subsystem_log log_;
     mutable std::mutex mutex_;
     // Guarded by mutex_, except the NQN, which never changes.
     subsystem_options options_;

@@ -293,9 +293,7 @@ completion target_core::connect_admin(
     made->discover = [this, local = from->local_endpoint(), host = data.host] {
         return discover(local, host);
     };
-    associations_.emplace(
-        last_id_, association{made, {from}, asio::steady_timer{executor()}, false}
-    );
+    associations_.emplace(last_id_, association{made, {from}, asio::steady_timer{executor()}});
     from->attach(made);
     if (!to->is_discovery()) {
         ++counters_.controllers, ++counters_.controllers_made;
@@ -330,8 +328,10 @@ completion target_core::connect_io(
         // A queue that has not proved itself does not keep others out.
         (*same)->close();
         a.queues.erase(same);
+        a.about->on_queue(false);
     }
     a.queues.push_back(from);
+    a.about->on_queue(true);
     from->attach(a.about);
     return {a.about->id(), status::success, false};
 }
@@ -373,7 +373,7 @@ void target_core::on_end(std::shared_ptr<queue> const& ended, failure const& why
     auto const found = associations_.find(about->id());
     if (found != associations_.end() && found->second.about == about) {
         if (ended->id() != 0) {
-            std::erase(found->second.queues, ended);
+            if (std::erase(found->second.queues, ended) > 0) about->on_queue(false);
         } else {
             // Without its admin queue a controller is of no use.
             for (auto const& each : found->second.queues) each->close();
@@ -399,7 +399,17 @@ void target_core::on_failed_authentication(queue const& from) {
 
 void target_core::on_command(controller const& of) {
     auto const found = associations_.find(of.id());
-    if (found != associations_.end()) found->second.has_shown_life = true;
+    if (found == associations_.end()) return;
+    found->second.has_shown_life = true;
+    if (std::exchange(found->second.is_in_grace, false)) found->second.queues.front()->probe(false);
+}
+
+void target_core::on_disabled(controller const& of) {
+    auto const found = associations_.find(of.id());
+    if (found == associations_.end()) return;
+    for (auto const& each : found->second.queues) {
+        if (each->id() != 0) each->close();
+    }
 }
 
 void target_core::watch(std::uint16_t id) {
@@ -424,11 +434,17 @@ void target_core::on_silence(std::uint16_t id) {
     // watch() has set the timer again since.
     if (a.timer.expiry() > std::chrono::steady_clock::now()) return;
     if (a.has_shown_life) return watch(id);
+    // Linux sends nothing while it removes namespaces. So a host has one more period, unless its queue
+    // pair does not answer either: then the connection ends.
+    if (!std::exchange(a.is_in_grace, true)) {
+        a.queues.front()->probe(true);
+        return watch(id);
+    }
     ++counters_.keep_alive_expired;
     report(
         "host " + a.about->host().nqn + " sent nothing for " +
-        std::to_string(a.about->keep_alive().count()) + " ms: controller " + std::to_string(id) +
-        " ends"
+        std::to_string(2 * a.about->keep_alive().count()) + " ms: controller " +
+        std::to_string(id) + " ends"
     );
     for (auto const& each : a.queues) each->close();
 }

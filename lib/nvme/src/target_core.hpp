@@ -77,6 +77,8 @@ public:
     );
     /// Starts the keep-alive timer anew, with the controller's time.
     void watch(std::uint16_t id);
+    /// The host has disabled the controller: its I/O queues end.
+    void on_disabled(controller const& of);
     /// A command has arrived for the controller, from a host that has proved itself.
     void on_command(controller const& of);
 
@@ -87,6 +89,8 @@ private:
         std::vector<std::shared_ptr<queue>> queues;  // the admin queue first
         boost::asio::steady_timer timer;
         bool has_shown_life = false;
+        /// The host was silent for one period, and has another one.
+        bool is_in_grace = false;
     };
 
     void get_request();

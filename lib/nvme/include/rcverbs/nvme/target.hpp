@@ -119,8 +119,9 @@ struct target_options {
     std::size_t connections_max = 256;
     /// How long a new connection may take until its Connect command. Above 0.
     std::chrono::milliseconds connect_deadline{10'000};
-    /// The keep-alive timeout for hosts that ask for none: a host without a command for that long
-    /// is disconnected, and its resources are freed. 0 for no limit.
+    /// The keep-alive timeout for hosts that ask for none, rounded up to 100 ms. A host without a
+    /// command for that long has the same time again while its queue pair answers; then it is
+    /// disconnected, and its resources are freed. 0 for no limit.
     std::chrono::milliseconds keep_alive_default{120'000};
     /// Called on the target's executor for events that concern an operator: a host connects, leaves
     /// or is refused. Must not throw.
