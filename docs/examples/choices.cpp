@@ -197,14 +197,28 @@ awaitable<std::string> look_up(request_channel& c, std::string const& key) {
     co_return r.status() == found ? text_of(r.bytes()) : "";
 }
 
+awaitable<void> answer(request r, std::map<std::string, std::string> const& values) {
+    auto const value = values.find(text_of(r.bytes()));
+    bool const is_there = value != values.end();
+    std::string const text = is_there ? value->second : "";
+    // An error ends the channel, and async_next() reports it.
+    co_await r.async_answer(is_there ? found : absent, std::as_bytes(std::span{text}), boost::asio::as_tuple(use_awaitable));
+}
+
 awaitable<void> serve(request_channel& c, std::map<std::string, std::string> const& values) {
     for (;;) {
         auto [ec, r] = co_await c.async_next(boost::asio::as_tuple(use_awaitable));
         if (ec) break;  // boost::asio::error::eof: the peer asks no more
-        auto const value = values.find(text_of(r.bytes()));
-        bool const is_there = value != values.end();
-        std::string const answer = is_there ? value->second : "";
-        co_await r.async_answer(is_there ? found : absent, std::as_bytes(std::span{answer}), use_awaitable);
+        boost::asio::co_spawn(c.get_executor(), answer(std::move(r), values), boost::asio::detached);
+    }
+    co_await c.async_finish(use_awaitable);
+}
+
+awaitable<void> serve_in_turn(request_channel& c, std::map<std::string, std::string> const& values) {
+    for (;;) {
+        auto [ec, r] = co_await c.async_next(boost::asio::as_tuple(use_awaitable));
+        if (ec) break;
+        co_await answer(std::move(r), values);  // the next request waits until the peer has this answer
     }
     co_await c.async_finish(use_awaitable);
 }

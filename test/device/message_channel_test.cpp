@@ -843,22 +843,117 @@ TEST_CASE("a large message that points nowhere ends the channel of its sender", 
     });
 }
 
-TEST_CASE("a peer that sends more than it has credits for fails by itself", "[device]") {
+TEST_CASE(
+    "a message beyond the peer's credits ends its channel, and is not delivered", "[device]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        // With 8 receives, 4 messages of data, one answer, two CREDITs and CLOSE may be on their way.
+        for (std::uint8_t const type : std::initializer_list<std::uint8_t>{1, 2, 4}) {
+            CAPTURE(int{type});
+            hostile e{io};
+            co_await meet_hostile(io, e, small());
+            auto one = forged{"one", type, 0, 0, type == 2 ? 1U : 0U}.bytes();
+            if (type == 2) {
+                for (std::uint64_t const field : {0x1000UL, 1000UL}) put(one, field, 8);
+                put(one, 1, 4);
+                put(one, 4, 4);
+            }
+            int const allowed = type == 4 ? 2 : 4;
+            for (int i = 0; i < allowed; ++i) co_await send(e, one);
+            while (e.server.statistics().arrived < (type == 4 ? 0U : 4U)) co_await pause(io, 1ms);
+            CHECK(e.server.is_open());
+            co_await send(e, one);
+            std::vector<message> held;
+            for (int i = 0; type != 4 && i < allowed; ++i)
+                held.push_back(co_await e.server.async_receive(asio::use_awaitable));
+            auto [ec, none] = co_await e.server.async_receive(awaiting);
+            CHECK(ec == errc::unexpected_message);
+            CHECK(e.server.reason() == close_reason::protocol_error);
+            e.peer.close();
+        }
+    });
+}
+
+TEST_CASE("the end of a peer that floods is heard, whatever the program holds", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         hostile e{io};
         co_await meet_hostile(io, e, small());
+        // More than there are receives: the peer's device tries until it gives up.
+        auto const one = forged{"one", 1}.bytes();
         error_code flooded;
-        for (int i = 0; i < 12 && !flooded; ++i)
-            flooded = co_await send(e, forged{"one more", 1, 0, 0, 0}.bytes());
-        CHECK(flooded == wc_errc::rnr_retry_exceeded);
+        for (int i = 0; i < 12 && !flooded; ++i) flooded = co_await send(e, one);
+        CHECK(flooded.failed());
         e.peer.close();
-        // What arrived is there, and then the end.
-        for (int i = 0; i < 8; ++i) {
-            message const m = co_await e.server.async_receive(asio::use_awaitable);
-            CHECK(m.is_valid());
+        std::vector<message> held;
+        error_code end;
+        while (!end) {
+            auto [ec, m] = co_await e.server.async_receive(awaiting);
+            end = ec;
+            if (!ec) held.push_back(std::move(m));
         }
-        auto [ec, none] = co_await e.server.async_receive(awaiting);
-        CHECK(ec == errc::peer_closed_early);
+        CHECK(held.size() <= 4);
+        CHECK_FALSE(e.server.is_open());
+    });
+}
+
+TEST_CASE("large messages that a peer never takes the answers to end its channel", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        hostile e{io};
+        co_await meet_hostile(io, e, small());
+        // It takes CREDITs, and gives back nothing.
+        std::uint8_t taken = 0;
+        int sent = 0;
+        error_code failed;
+        while (!failed && e.server.is_open() && sent < 200) {
+            auto large = forged{"large", 2, taken, 0, 1}.bytes();
+            for (std::uint64_t const field : {0x1000UL, 1000UL}) put(large, field, 8);
+            put(large, 1, 4);
+            put(large, 4, 4);
+            failed = co_await send(e, large);
+            ++sent;
+            // Declined.
+            auto [ec, m] = co_await e.server.async_receive(awaiting);
+            if (ec) break;
+            m.release();
+            std::uint64_t const credits = e.server.statistics().credits_sent;
+            taken = static_cast<std::uint8_t>(credits);
+            // A receive for what the channel sends next.
+            for (int i = 0; i < 2; ++i)
+                e.peer.async_receive(
+                    e.memory.slice(8192 + 512 * static_cast<std::size_t>(i), 512),
+                    [](error_code const&, receive_result) {}
+                );
+            co_await pause(io, 1ms);
+        }
+        CHECK(e.server.reason() == close_reason::protocol_error);
+        // Five answers find a receive of the peer's, eight wait, and the next one is too many.
+        CHECK(sent == 5 + 8 + 1);
+        e.peer.close();
+    });
+}
+
+TEST_CASE("a cancelled large message is given up by a silent peer in time, or ends the channel") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        hostile e{io};
+        auto options = small();
+        options.withdraw_deadline = 50ms;
+        co_await meet_hostile(io, e, options);
+        auto const big = pattern(3000, 1);
+        asio::cancellation_signal stop;
+        std::optional<error_code> ended;
+        e.server.async_send(big, 1, asio::bind_cancellation_slot(stop.slot(), [&](error_code ec) {
+                                ended = ec;
+                            }));
+        co_await pause(io, 10ms);
+        stop.emit(asio::cancellation_type::total);
+        while (!ended) co_await pause(io, 1ms);
+        CHECK(*ended == errc::timed_out);
+        CHECK(e.server.reason() == close_reason::timed_out);
+        CHECK_FALSE(e.server.is_open());
+        e.peer.close();
     });
 }

@@ -490,7 +490,7 @@ TEST_CASE("a request channel is refused by one of messages, and its options are 
         o.deadline = 0ms;
         CHECK(problem(o).find("deadline") != std::string::npos);
         o = small();
-        o.withdraw_deadline = 0ms;
+        o.messages.withdraw_deadline = 0ms;
         CHECK(problem(o).find("withdraw_deadline") != std::string::npos);
         o = small();
         o.messages.receives = 5;
@@ -872,7 +872,7 @@ TEST_CASE("a peer that keeps a withdrawn large body loses the channel") {
     run(io, [&]() -> asio::awaitable<void> {
         hostile e{io};
         auto options = small();
-        options.withdraw_deadline = 50ms;
+        options.messages.withdraw_deadline = 50ms;
         co_await meet_hostile(io, e, options, 16);
         auto const big = pattern(3000, 1);
         auto [ec, none] = co_await e.server.async_request(1, big, {20ms}, awaiting);

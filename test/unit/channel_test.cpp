@@ -191,24 +191,46 @@ TEST_CASE("a window keeps places for an answer, CREDIT and CLOSE", "[credits]") 
     w.on_send(kind::close);
     CHECK_FALSE(w.may_send(kind::close));
     CHECK(w.outstanding() == 5);
-    CHECK(w.on_arrival(kind::credit, {4, 0}));
+    CHECK(w.on_arrival(kind::credit, {4, 0}) == window::verdict::right);
     CHECK(w.outstanding() == 1);
     CHECK(w.may_send(kind::data));
     CHECK_FALSE(w.may_send(kind::credit));
-    CHECK(w.on_arrival(kind::data, {4, 1}));
+    CHECK(w.on_arrival(kind::data, {4, 1}) == window::verdict::right);
     CHECK(w.may_send(kind::credit));
     // What has not been sent cannot be given back or taken, nor twice.
-    CHECK_FALSE(w.on_arrival(kind::data, {6, 1}));
-    CHECK_FALSE(w.on_arrival(kind::data, {3, 1}));
-    CHECK_FALSE(w.on_arrival(kind::data, {4, 3}));
-    CHECK_FALSE(w.on_arrival(kind::data, {4, 0}));
+    CHECK(w.on_arrival(kind::data, {6, 1}) == window::verdict::wrong_counts);
+    CHECK(w.on_arrival(kind::data, {3, 1}) == window::verdict::wrong_counts);
+    CHECK(w.on_arrival(kind::data, {4, 3}) == window::verdict::wrong_counts);
+    CHECK(w.on_arrival(kind::data, {4, 0}) == window::verdict::wrong_counts);
+}
+
+TEST_CASE("a message without a credit is seen as one, whatever its counts", "[credits]") {
+    using verdict = window::verdict;
+    window w{8, 8};
+    for (int i = 0; i < 4; ++i) REQUIRE(w.on_arrival(kind::data, {}) == verdict::right);
+    CHECK(w.on_arrival(kind::data, {}) == verdict::no_credit);
+    // An answer has a place more, two CREDITs and CLOSE have theirs: eight receives in all.
+    CHECK(w.on_arrival(kind::answer, {}) == verdict::right);
+    CHECK(w.on_arrival(kind::answer, {}) == verdict::no_credit);
+    for (int i = 0; i < 2; ++i) CHECK(w.on_arrival(kind::credit, {}) == verdict::right);
+    CHECK(w.on_arrival(kind::credit, {}) == verdict::no_credit);
+    CHECK(w.on_arrival(kind::close, {}) == verdict::right);
+    CHECK(w.on_arrival(kind::close, {}) == verdict::no_credit);
+    // What was given back counts when the peer could know it.
+    for (int i = 0; i < 5; ++i) w.give_back(kind::data);
+    for (int i = 0; i < 2; ++i) w.give_back(kind::credit);
+    CHECK(w.on_arrival(kind::data, {}) == verdict::no_credit);
+    CHECK(w.on_arrival(kind::credit, {}) == verdict::no_credit);
+    w.on_send(kind::data);
+    CHECK(w.on_arrival(kind::data, {}) == verdict::right);
+    CHECK(w.on_arrival(kind::credit, {}) == verdict::right);
 }
 
 TEST_CASE(
     "a CREDIT is due for half of the receives, or for one if the peer can send none", "[credits]"
 ) {
     window w{16, 16};
-    for (int i = 0; i < 8; ++i) REQUIRE(w.on_arrival(kind::data, {}));
+    for (int i = 0; i < 8; ++i) REQUIRE(w.on_arrival(kind::data, {}) == window::verdict::right);
     for (int i = 0; i < 7; ++i) {
         w.give_back(kind::data);
         CHECK_FALSE(w.owes_credit());
@@ -218,7 +240,8 @@ TEST_CASE(
     CHECK(w.owes_much());
     CHECK(w.on_send(kind::credit) == window::counts{8, 0});
     CHECK_FALSE(w.owes_credit());
-    for (int i = 0; i < 12; ++i) REQUIRE(w.on_arrival(kind::data, {0, 1}));
+    for (int i = 0; i < 12; ++i)
+        REQUIRE(w.on_arrival(kind::data, {0, 1}) == window::verdict::right);
     CHECK_FALSE(w.owes_credit());
     w.give_back(kind::data);
     CHECK(w.owes_credit());
@@ -274,7 +297,7 @@ struct model_side {
         peer.wire.pop_front();
         must(posted > 0);  // else: receiver not ready
         --posted;
-        must(credits.on_arrival(what, counts));
+        must(credits.on_arrival(what, counts) == window::verdict::right);
         if (what == kind::data) {
             ++held;
         } else {

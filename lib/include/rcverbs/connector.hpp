@@ -16,6 +16,7 @@
 #pragma once
 
 #include <boost/asio/any_completion_handler.hpp>
+#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
@@ -218,7 +219,8 @@ public:
     /// Cancels.
     ~basic_connector() { cancel(); }
 
-    /// Connects, and retries after errors for which is_transient() is true.
+    /// Connects, and retries after errors for which is_transient() is true. Interfaces come and go,
+    /// so a bind_address that none has is such an error: backoff_options::attempts_max bounds it.
     ///
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code, Protocol)`
@@ -310,8 +312,9 @@ inline error_code code_of(std::exception_ptr const& thrown) noexcept {
 /// @param operation  `awaitable<T>(Protocol&)`, which throws boost::system::system_error, or the
 ///                   result of `a() && b()`. Doing it twice must do no harm.
 /// @return The result of the operation.
-/// @throws boost::system::system_error: the last error of the operation or of async_connect;
-///         errc::timed_out if there was none.
+/// @throws boost::system::system_error: the last error of the operation or of async_connect, at
+///         once if it is not transient; errc::timed_out if the deadline passed before there was one.
+///         (async_connect() itself retries: last_failure() of the connector has its last attempt.)
 template <class Protocol, class Operation>
 auto retry(
     basic_connector<Protocol>& to,
@@ -319,19 +322,22 @@ auto retry(
     std::chrono::steady_clock::time_point deadline,
     Operation operation
 ) -> std::invoke_result_t<Operation&, Protocol&> {
-    using boost::asio::use_awaitable;
     using namespace boost::asio::experimental::awaitable_operators;
     using std::chrono::milliseconds;
+    constexpr auto as_values = boost::asio::as_tuple(boost::asio::use_awaitable);
     boost::asio::steady_timer timer{co_await boost::asio::this_coro::executor};
     error_code last = errc::timed_out;
     for (milliseconds pause{10};; pause = std::min(2 * pause, milliseconds{1000})) {
         try {
             if (!current.is_open()) {
                 timer.expires_at(deadline);
+                // Without exceptions: `||` goes on waiting after an operation that throws.
                 auto connected =
-                    co_await (to.async_connect(use_awaitable) || timer.async_wait(use_awaitable));
+                    co_await (to.async_connect(as_values) || timer.async_wait(as_values));
                 if (connected.index() == 1) throw boost::system::system_error{last, "retry"};
-                current = std::move(std::get<0>(connected));
+                auto& [ec, made] = std::get<0>(connected);
+                if (ec) throw boost::system::system_error{ec, "retry"};
+                current = std::move(made);
             }
             co_return co_await operation(current);
         } catch (...) {
@@ -340,7 +346,7 @@ auto retry(
         }
         current.close();
         timer.expires_at(std::min(deadline, std::chrono::steady_clock::now() + pause));
-        co_await timer.async_wait(use_awaitable);
+        co_await timer.async_wait(boost::asio::use_awaitable);
     }
 }
 

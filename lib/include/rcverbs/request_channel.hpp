@@ -173,9 +173,6 @@ struct request_channel_options {
     std::uint16_t requests = 64;
     /// How long an answer may take, for requests without a deadline of their own. Above 0.
     std::chrono::milliseconds deadline{30000};
-    /// How long the peer may take to confirm that it no longer reads the large body of a request
-    /// that was cancelled or has timed out; then the channel ends. Above 0.
-    std::chrono::milliseconds withdraw_deadline{1000};
 };
 
 /// Counters of a request channel.

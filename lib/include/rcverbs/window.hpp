@@ -177,7 +177,13 @@ private:
     ) {
         std::shared_ptr<detail::connection_core> const& on = calls::connection_of(core);
         detail::handler_source const source = detail::offer<Result>(std::forward<Handler>(handler));
-        errc const refusal = detail::start_operation(on, {&what, 1}, detail::turn::wait, source);
+        errc refusal{};
+        try {
+            refusal = detail::start_operation(on, {&what, 1}, detail::turn::wait, source);
+        } catch (...) {
+            if (what.problem == errc{}) calls::not_started(core);
+            throw;
+        }
         if (refusal == errc{}) return;
         if (what.problem == errc{}) calls::not_started(core);
         detail::post_refusal(*on, source, refusal);

@@ -185,7 +185,7 @@ bool controller::is_shutting_down() const noexcept {
 void controller::on_shut_down() noexcept { state_ = (state_ & ~shutdown_state) | is_shut_down; }
 
 void controller::set_keep_alive(std::chrono::milliseconds time) noexcept {
-    constexpr std::int64_t unit = 100 * keep_alive_unit_100ms;
+    constexpr std::int64_t unit = std::int64_t{100} * keep_alive_unit_100ms;
     keep_alive_ = std::chrono::milliseconds{(time.count() + unit - 1) / unit * unit};
 }
 

@@ -118,15 +118,16 @@ file_identity identify_device(dev_t device) {
     // A partition is identified by its disk and its number.
     std::string const partition = first_line(about / "partition");
     fs::path const disk = partition.empty() ? about : about / "..";
+    std::string const of_disk = ' ' + partition;
     std::string const machine = machine_name();
     std::string name;
     for (char const* const file : {"wwid", "device/wwid"}) {
         std::string const wwid = first_line(disk / file);
         bool const is_unique =
             wwid.starts_with("naa.") || wwid.starts_with("eui.") || wwid.starts_with("uuid.");
-        if (is_unique) return {derived_uuid("device " + wwid + ' ' + partition), true};
+        if (is_unique) return {derived_uuid("device " + wwid + of_disk), true};
         // Others repeat a vendor's serial number, which virtual disks of several machines share.
-        if (!wwid.empty() && name.empty()) name = wwid + ' ' + partition;
+        if (!wwid.empty() && name.empty()) name = wwid + of_disk;
     }
     if (name.empty()) name = by_id_name(device);
     // The kernel's names and numbers of devices change from start to start.

@@ -83,6 +83,8 @@ public:
     void start_accept(std::span<std::byte const> private_data, control_handler handler);
     void start_disconnect(control_handler handler);
     void start_wait(control_handler handler);
+    /// Waits for the end beside the program, once: a layer that has nothing posted hears of it, too.
+    void start_wait_of_layer(control_handler handler);
     queue_pair_address prepare(
         std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec
     );

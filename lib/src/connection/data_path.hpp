@@ -216,7 +216,12 @@ private:
         if (problem != errc{}) return problem;
         operation* const op = pool_.take();
         if (op == nullptr) return when == turn::now ? errc::would_block : errc::queue_full;
-        place(*op);
+        try {
+            place(*op);
+        } catch (...) {
+            pool_.give_up(*op);
+            throw;
+        }
         start_it(*op);
         return {};
     }

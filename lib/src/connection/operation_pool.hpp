@@ -42,6 +42,12 @@ public:
         op.is_done = true;
         --in_use_;
     }
+    /// Takes back an operation that has not been started, because its handler could not be placed.
+    void give_up(operation& op) noexcept {
+        op.drop();
+        leave(op);
+        free_.push_back(op);
+    }
     /// Returns operations to the pool after their handlers have been called.
     void release(operation_list& used) noexcept { free_.append(used); }
 

@@ -87,6 +87,12 @@ void connection_core::start_wait(control_handler handler) {
         waiters_.tell(waiters::kind::end, life_.end_code());
 }
 
+void connection_core::start_wait_of_layer(control_handler handler) {
+    entry const inside{*this};
+    if (add(waiters::kind::layer, handler) && life_.has_ended())
+        waiters_.tell(waiters::kind::layer, life_.end_code());
+}
+
 void connection_core::close() noexcept {
     entry const inside{*this};
     if (!is_shut_down_) resume({event_kind::close});

@@ -94,7 +94,12 @@ errc shared_receives::start(work_request const& what, turn when, handler_source 
     operation* const op = pool_.take();
     if (op == nullptr) return errc::queue_full;
     op->what = what;
-    place_handler(source, *op, given_, *this);
+    try {
+        place_handler(source, *op, given_, *this);
+    } catch (...) {
+        pool_.give_up(*op);
+        throw;
+    }
     waiting_.push_back(*op);
     operation_list refused;
     post_waiting(refused);

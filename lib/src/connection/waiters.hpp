@@ -17,7 +17,8 @@ namespace rcverbs::detail {
 
 class waiters {
 public:
-    enum class kind : std::uint8_t { setup, disconnect, end };
+    /// layer: as end, of the layer above, so that it and the program can wait at a time.
+    enum class kind : std::uint8_t { setup, disconnect, end, layer };
 
     /// Called when a waiting handler's cancellation signal is emitted.
     using on_cancel =
@@ -59,6 +60,7 @@ public:
         if (a.setup) tell(kind::setup, *a.setup);
         if (a.disconnect) tell(kind::disconnect, *a.disconnect);
         if (a.end) tell(kind::end, *a.end);
+        if (a.end) tell(kind::layer, *a.end);
     }
 
     /// Adds a call of any function, after the completions that were added before.
@@ -71,7 +73,7 @@ public:
 private:
     static constexpr std::size_t index(kind of) noexcept { return static_cast<std::size_t>(of); }
 
-    std::array<control_waiter, 3> of_;
+    std::array<control_waiter, 4> of_;
     std::uint64_t serial_ = 0;
     deferred_completions completions_;
 };

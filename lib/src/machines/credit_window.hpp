@@ -61,22 +61,29 @@ public:
         if (what == kind::credit) ++credits_sent_;
         if (what == kind::close) is_closed_ = true;
         announced_ = given_;
+        credits_announced_ = credits_taken_;
         owed_ = 0;
         return {given_, credits_taken_};
     }
 
-    /// A message of the peer's has arrived, with its counts. False if the peer gave back or has
-    /// taken what it has not got.
-    bool on_arrival(kind what, counts const& peer) noexcept {
+    /// What a message of the peer's shows: that it kept the rules, that it gave back or took what it
+    /// has not got, or that it had no credit for the message.
+    enum class verdict : std::uint8_t { right, wrong_counts, no_credit };
+
+    /// A message of the peer's has arrived, with its counts.
+    verdict on_arrival(kind what, counts const& peer) noexcept {
         auto const more = static_cast<std::uint16_t>(peer.given_back - given_by_peer_);
         auto const taken = static_cast<std::uint8_t>(peer.credits_taken - credits_acknowledged_);
         if (more > outstanding() ||
             taken > static_cast<std::uint8_t>(credits_sent_ - credits_acknowledged_))
-            return false;
+            return verdict::wrong_counts;
+        if (!had_credit(what)) return verdict::no_credit;
         given_by_peer_ = peer.given_back;
         credits_acknowledged_ = peer.credits_taken;
         if (what == kind::data || what == kind::answer) ++arrived_;
-        return true;
+        if (what == kind::credit) ++credits_arrived_;
+        if (what == kind::close) has_peer_closed_ = true;
+        return verdict::right;
     }
 
     /// A receive has been posted again after its message.
@@ -98,6 +105,19 @@ public:
     int outstanding() const noexcept { return static_cast<std::uint16_t>(sent_ - given_by_peer_); }
 
 private:
+    // The peer knows at most what this side has announced. So it never uses all receives, and one
+    // reports the connection's end.
+    bool had_credit(kind what) const noexcept {
+        switch (what) {
+        case kind::data: return outstanding_for_peer() < own_ - 4;
+        case kind::answer: return outstanding_for_peer() < own_ - 3;
+        case kind::credit:
+            return static_cast<std::uint8_t>(credits_arrived_ - credits_announced_) < 2;
+        case kind::close: return !has_peer_closed_;
+        }
+        return false;
+    }
+
     // What is outstanding in the eyes of the peer, if it has received all counts.
     int outstanding_for_peer() const noexcept {
         return static_cast<std::uint16_t>(arrived_ - announced_);
@@ -114,7 +134,10 @@ private:
     std::uint8_t credits_sent_ = 0;
     std::uint8_t credits_acknowledged_ = 0;  // of these, those that the peer has acknowledged
     std::uint8_t credits_taken_ = 0;
+    std::uint8_t credits_announced_ = 0;  // of these, those that a message has carried
+    std::uint8_t credits_arrived_ = 0;
     bool is_closed_ = false;
+    bool has_peer_closed_ = false;
 };
 
 }  // namespace rcverbs::machines

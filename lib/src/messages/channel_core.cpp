@@ -54,6 +54,7 @@ channel_core::channel_core(
       order_{access::core_of(connection_)->order()},
       executor_{connection_.get_executor()},
       timer_{executor_},
+      withdraw_timer_{executor_},
       arrived_(options.receives) {}
 
 channel_core::~channel_core() {
@@ -80,6 +81,7 @@ void channel_core::shut_down() noexcept {
     std::deque<std::shared_ptr<fetching>> fetches;
     control_waiter finisher;
     std::optional<asio::steady_timer> timer;
+    std::optional<asio::steady_timer> withdraw_timer;
     asio::any_io_executor gone;
     guard const lock{mutex_};
     is_shut_down_ = true;
@@ -96,6 +98,7 @@ void channel_core::shut_down() noexcept {
     receivers.swap(receivers_);
     finisher = std::move(finisher_);
     timer.swap(timer_);
+    withdraw_timer.swap(withdraw_timer_);
     gone.swap(executor_);
 }
 
@@ -238,7 +241,14 @@ void channel_core::on_established(error_code ec, control_waiter handler) {
         if (ec) early_.clear();
         has_early = !early_.empty();
     }
-    if (ec) connection_.close();
+    if (ec) {
+        connection_.close();
+    } else {
+        // With nothing posted, too: a peer may have left although all receives are taken.
+        access::core_of(connection_)
+            ->start_wait_of_layer(control_handler{
+                [self = shared_from_this()](error_code why) { self->on_ended(why); }});
+    }
     if (has_early) run_later([self = shared_from_this()] { self->take_early(); });
     run_later([self = shared_from_this()] { self->deliver(); });
     handler(ec);
@@ -262,12 +272,18 @@ void channel_core::open(wire::channel_hello const& theirs) {
     state_ = state::open;
     greeting_ = theirs.greeting;
     peer_requests_ = theirs.requests;
+    peer_receives_ = theirs.receives;
     credits_ = window{options_.receives, theirs.receives};
     small_bytes_max_ = std::min(options_.slot_bytes, theirs.slot_bytes) -
                        static_cast<std::uint32_t>(wire::channel_head_bytes);
 }
 
 // --- sending -------------------------------------------------------------------------------------
+
+// How many large messages that a side with so many receives has got may be unanswered.
+std::uint64_t channel_core::large_unanswered_max(std::uint16_t receives) const noexcept {
+    return std::uint64_t{receives} + requests_ + peer_requests_;
+}
 
 bool channel_core::is_large(std::uint64_t size_bytes) const noexcept {
     guard const lock{mutex_};
@@ -344,7 +360,9 @@ std::uint64_t channel_core::enqueue(outgoing&& o, error_code refused, control_ha
             if (auto const self = weak.lock()) self->on_cancelled(serial, type);
         });
     }
-    sending const place = idle_entry();
+    // With spare ones: what is sent along must not throw any more.
+    while (idle_.size() <= control_slots) idle_.emplace_back();
+    sending const place = idle_.begin();
     *place = std::move(o);
     place->handler = std::move(waiter);
     place->count = static_cast<std::uint32_t>(
@@ -366,6 +384,9 @@ void channel_core::send_queued() {
     while (!waiting_.empty() && credits_.may_send(window::kind::data) &&
            free_slots_.size() > control_slots) {
         sending const o = waiting_.begin();
+        bool const is_large = o->type == wire::channel_type::large;
+        if (is_large && large_sent_ - answers_arrived_ >= large_unanswered_max(peer_receives_))
+            break;
         sent_.splice(sent_.end(), waiting_, o);
         post(o);
     }
@@ -393,6 +414,7 @@ void channel_core::post(sending o) {
     wire::encode(
         {o->type, counts.credits_taken, counts.given_back, o->count, o->tag}, place.bytes()
     );
+    if (o->type == wire::channel_type::large_done) ++answers_sent_;
     std::size_t size = wire::channel_head_bytes;
     if (o->type == wire::channel_type::eager) {
         copy(o->source, place.bytes().subspan(size));
@@ -505,8 +527,43 @@ channel_core::cancelled channel_core::cancel_send(std::uint64_t serial) {
         o->tag = sent->number;
         answers_.splice(answers_.end(), idle_, o);
         send_queued();
+        withdraw_by(serial, std::chrono::steady_clock::now() + options_.withdraw_deadline);
     }
     return cancelled::exposed;
+}
+
+// Ends the channel if the peer still has a withdrawn message then: its memory is not the program's
+// before. The deadlines are in order, as all are equally long. REQUIRES: the mutex is held.
+void channel_core::withdraw_by(std::uint64_t serial, std::chrono::steady_clock::time_point when) {
+    withdrawals_.push_back({serial, when});
+    if (withdrawals_.size() == 1) await_withdrawal();
+}
+
+void channel_core::await_withdrawal() {
+    if (!withdraw_timer_) return;
+    withdraw_timer_->expires_at(withdrawals_.front().deadline);
+    withdraw_timer_->async_wait([weak = weak_from_this()](error_code ec) {
+        auto const self = weak.lock();
+        if (!ec && self != nullptr) self->run_later([self] { self->on_withdrawal_due(); });
+    });
+}
+
+void channel_core::on_withdrawal_due() {
+    bool is_late = false;
+    {
+        guard const lock{mutex_};
+        if (state_ != state::open) return;
+        auto const now = std::chrono::steady_clock::now();
+        while (!withdrawals_.empty() && !is_late && withdrawals_.front().deadline <= now) {
+            std::uint64_t const serial = withdrawals_.front().serial;
+            withdrawals_.pop_front();
+            is_late = std::ranges::any_of(sent_, [serial](outgoing const& o) {
+                return o.handler.serial == serial && !o.is_answered;
+            });
+        }
+        if (!is_late && !withdrawals_.empty()) await_withdrawal();
+    }
+    if (is_late) end_now(errc::timed_out, close_reason::timed_out);
 }
 
 // --- receiving -----------------------------------------------------------------------------------
@@ -562,9 +619,13 @@ error_code channel_core::take(std::uint32_t slot, std::size_t size_bytes, outgoi
     arrival a;
     a.slot = slot;
     a.head = wire::decode_channel_head(bytes, ec);
-    window::counts const counts{a.head.given_back, a.head.credits_taken};
-    if (!ec && !credits_.on_arrival(kind_of(a.head.type), counts)) ec = errc::malformed_message;
     if (ec) return ec;
+    window::counts const counts{a.head.given_back, a.head.credits_taken};
+    switch (credits_.on_arrival(kind_of(a.head.type), counts)) {
+    case window::verdict::right: break;
+    case window::verdict::wrong_counts: return errc::malformed_message;
+    case window::verdict::no_credit: return errc::unexpected_message;
+    }
     if (is_of_the_program(a.head.type)) {
         if (has_peer_closed_) return errc::unexpected_message;
         a.message_bytes = a.head.count;
@@ -572,6 +633,9 @@ error_code channel_core::take(std::uint32_t slot, std::size_t size_bytes, outgoi
             wire::channel_segments const segments = wire::decode_segments(bytes, ec);
             if (!ec && segments.size_bytes > message_bytes_max) ec = errc::malformed_message;
             if (ec) return ec;
+            // Each needs an entry here until its answer has been sent.
+            if (large_arrived_ - answers_sent_ >= large_unanswered_max(options_.receives))
+                return errc::unexpected_message;
             a.message_bytes = segments.size_bytes;
             a.number = large_arrived_++;
             announced_.push_back({a.number});
@@ -608,6 +672,7 @@ void channel_core::on_answer(arrival const& a, outgoing_list& done, error_code& 
         return;
     }
     asked->is_answered = true;
+    ++answers_arrived_;
     // A WITHDRAW that was not sent would come after CLOSE.
     auto const request = std::find_if(answers_.begin(), answers_.end(), [&](outgoing const& o) {
         return o.type == wire::channel_type::withdraw && o.tag == a.head.tag;
@@ -838,6 +903,7 @@ void channel_core::fetch(message what, local_slices const& into, control_handler
     if (!is_right) return call_later(std::move(f->handler), errc::out_of_range);
     f->what = std::move(what);
     f->into = into;
+    prepare_fetch(*f);
     {
         guard const lock{mutex_};
         if (fetches_ == options_.receives) return waiting_fetches_.push_back(f);
@@ -846,38 +912,43 @@ void channel_core::fetch(message what, local_slices const& into, control_handler
     start_fetch(f);
 }
 
-void channel_core::start_fetch(std::shared_ptr<fetching> const& f) {
-    message const& what = f->what;
-    bool is_withdrawn = false;
+// Assigns the caller's memory to the segments of the sender's.
+void channel_core::prepare_fetch(fetching& f) const {
+    message const& what = f.what;
     {
         guard const lock{mutex_};
-        auto const at = std::ranges::find(announced_, what.number_, &announced::number);
-        is_withdrawn = at == announced_.end();
-        if (!is_withdrawn) at->is_fetched = true;
         std::span<std::byte const> bytes = what.own_;
         if (!what.is_detached_) bytes = receive_slot(what.slot_).bytes();
         // Checked when it arrived; the peer has no access to it.
         error_code ignored;
         auto const count = wire::decode_channel_head(bytes, ignored).count;
         auto const size = wire::channel_head_bytes + count * remote_region::encoded_bytes;
-        f->segments = wire::decode_segments(bytes.first(size), ignored);
-    }
-    if (is_withdrawn) {
-        return run_later([f] { f->end(errc::message_withdrawn); });
+        f.segments = wire::decode_segments(bytes.first(size), ignored);
     }
     std::size_t index = 0;
     std::size_t offset = 0;
-    for (std::size_t i = 0; i < f->segments.count; ++i) {
-        std::size_t left = f->segments.list[i].size();
-        auto& part = f->parts.emplace_back();
+    for (std::size_t i = 0; i < f.segments.count; ++i) {
+        std::size_t left = f.segments.list[i].size();
+        auto& part = f.parts.emplace_back();
         while (left > 0) {
-            std::size_t const size = std::min(left, f->into[index].size() - offset);
-            if (size > 0) part.push_back(f->into[index].slice(offset, size));
+            std::size_t const size = std::min(left, f.into[index].size() - offset);
+            if (size > 0) part.push_back(f.into[index].slice(offset, size));
             left -= size;
             offset += size;
-            if (offset == f->into[index].size()) ++index, offset = 0;
+            if (offset == f.into[index].size()) ++index, offset = 0;
         }
     }
+}
+
+void channel_core::start_fetch(std::shared_ptr<fetching> const& f) {
+    bool is_withdrawn = false;
+    {
+        guard const lock{mutex_};
+        auto const at = std::ranges::find(announced_, f->what.number_, &announced::number);
+        is_withdrawn = at == announced_.end();
+        if (!is_withdrawn) at->is_fetched = true;
+    }
+    if (is_withdrawn) return run_later([f] { f->end(errc::message_withdrawn); });
     f->read();
 }
 
@@ -935,6 +1006,16 @@ void channel_core::on_broken(error_code ec, outgoing_list& done) {
         return;
     }
     end(ec, step::transfer, close_reason::open, done);
+}
+
+// The connection has ended, and everything posted has completed.
+void channel_core::on_ended(error_code why) {
+    outgoing_list done;
+    {
+        guard const lock{mutex_};
+        if (state_ == state::open) on_broken(why ? why : errc::peer_disconnected, done);
+    }
+    complete_and_deliver(done);
 }
 
 bool channel_core::begin_to_finish(control_handler handler) {
@@ -1019,6 +1100,7 @@ void channel_core::end_now(error_code why, close_reason reason) {
 // REQUIRES: the mutex is held.
 void channel_core::on_finished(error_code ec) {
     if (timer_) timer_->cancel();
+    if (withdraw_timer_) withdraw_timer_->cancel();
     if (!finisher_) return;
     call_later(std::move(finisher_), ec);
     finisher_ = {};

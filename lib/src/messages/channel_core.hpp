@@ -12,6 +12,7 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <list>
@@ -146,6 +147,7 @@ private:
     void take_early();
 
     // Sending.
+    std::uint64_t large_unanswered_max(std::uint16_t receives) const noexcept;
     bool is_large(std::uint64_t size_bytes) const noexcept;
     std::uint64_t enqueue(outgoing&& o, error_code refused, control_handler handler);
     sending idle_entry();
@@ -154,6 +156,9 @@ private:
     void post_control(wire::channel_type type);
     void on_sent(sending o, error_code ec);
     void on_cancelled(std::uint64_t serial, boost::asio::cancellation_type type);
+    void withdraw_by(std::uint64_t serial, std::chrono::steady_clock::time_point when);
+    void await_withdrawal();
+    void on_withdrawal_due();
     void complete(outgoing_list& done);
     void complete_and_deliver(outgoing_list& done);
 
@@ -167,6 +172,7 @@ private:
     error_code take(std::uint32_t slot, std::size_t size_bytes, outgoing_list& done);
     void on_answer(arrival const& a, outgoing_list& done, error_code& ec);
     void on_withdrawal(std::uint64_t number);
+    void prepare_fetch(fetching& f) const;
     void start_fetch(std::shared_ptr<fetching> const& f);
     void on_fetched(message& what);
     void on_fetch_ended();
@@ -179,6 +185,7 @@ private:
     // Ending.
     void end(error_code why, step where, close_reason reason, outgoing_list& done);
     void on_broken(error_code ec, outgoing_list& done);
+    void on_ended(error_code why);
     void on_late();
     void continue_finishing();
     void on_finished(error_code ec);
@@ -193,6 +200,7 @@ private:
     // Everything below is guarded by mutex_.
     boost::asio::any_io_executor executor_;  // empty once its context is destroyed
     std::optional<boost::asio::steady_timer> timer_;
+    std::optional<boost::asio::steady_timer> withdraw_timer_;
     bool is_shut_down_ = false;
     state state_ = state::idle;
     side side_ = side::active;
@@ -200,6 +208,7 @@ private:
     window credits_;
     std::uint32_t small_bytes_max_ = 0;
     std::uint16_t peer_requests_ = 0;
+    std::uint16_t peer_receives_ = 0;
     std::vector<std::byte> greeting_;
     std::uint64_t serial_ = 0;
 
@@ -209,6 +218,12 @@ private:
     outgoing_list idle_;
     std::vector<std::uint32_t> free_slots_;
     std::uint64_t large_sent_ = 0;
+    std::uint64_t answers_arrived_ = 0;  // to these
+    struct withdrawal {
+        std::uint64_t serial = 0;
+        std::chrono::steady_clock::time_point deadline;
+    };
+    std::deque<withdrawal> withdrawals_;
 
     // Of receives that were faster than the handler of the connect.
     struct early_arrival {
@@ -221,6 +236,7 @@ private:
     std::size_t arrived_first_ = 0;
     std::size_t arrived_count_ = 0;
     std::uint64_t large_arrived_ = 0;
+    std::uint64_t answers_sent_ = 0;  // to these
     // Of large messages that have not been answered.
     struct announced {
         std::uint64_t number = 0;

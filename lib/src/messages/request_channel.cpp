@@ -68,8 +68,7 @@ request_calls::core_ptr request_calls::make(
     option_check check{"request_channel_options"};
     check.inside(problem_of(options.messages))
         .within("requests", options.requests, 1, 65535)
-        .from("deadline", options.deadline, least)
-        .from("withdraw_deadline", options.withdraw_deadline, least);
+        .from("deadline", options.deadline, least);
     throw_if_refused(check.problem());
     return request_core::make(std::move(over), options);
 }

@@ -118,8 +118,15 @@ void request_core::enqueue(outgoing&& a, std::chrono::milliseconds deadline) {
                 self->cancel(serial, asio::error::operation_aborted);
         });
     }
-    waiting_.push_back(std::move(a));
-    set_deadline(waiting_.back(), deadline);
+    outgoing_list one;
+    one.push_back(std::move(a));
+    try {
+        set_deadline(one.back(), deadline);
+    } catch (...) {
+        clear_deadline(one.back());
+        throw;
+    }
+    waiting_.splice(waiting_.end(), one);
     send_queued();
 }
 
@@ -131,8 +138,14 @@ void request_core::send_queued() {
             id = free_ids_.back();
             free_ids_.pop_back();
         } else if (by_id_.size() < messages_->peer_requests()) {
-            id = static_cast<std::uint16_t>(by_id_.size());
-            by_id_.emplace_back();
+            // Without memory, it waits for a number that is freed, or for its deadline.
+            try {
+                free_ids_.reserve(by_id_.size() + 1);
+                by_id_.emplace_back();
+            } catch (std::bad_alloc const&) {
+                return;
+            }
+            id = static_cast<std::uint16_t>(by_id_.size() - 1);
         } else {
             return;
         }
@@ -141,12 +154,18 @@ void request_core::send_queued() {
         by_id_[id] = a;
         a->id = id;
         auto const kind = a->is_notice ? wire::request_kind::notice : wire::request_kind::request;
-        a->send = messages_->send(
-            a->body,
-            wire::encode({kind, id, a->operation}),
-            control_handler{
-                [self = shared_from_this(), id](error_code ec) { self->on_sent(id, ec); }}
-        );
+        try {
+            a->send = messages_->send(
+                a->body,
+                wire::encode({kind, id, a->operation}),
+                control_handler{
+                    [self = shared_from_this(), id](error_code ec) { self->on_sent(id, ec); }}
+            );
+        } catch (std::bad_alloc const&) {
+            call c = complete(*a, asio::error::no_memory);
+            free_number(a);
+            call_later(std::move(c));
+        }
     }
 }
 
@@ -239,14 +258,8 @@ void request_core::cancel(std::uint64_t serial, error_code why) {
     if (a == outstanding_.end()) return;
     // The context of its handler is gone.
     if (a->is_completed()) return clear_deadline(*a);
-    if (a->is_withdrawing) {
-        if (why != errc::timed_out) return;
-        // The peer does not let go of the body.
-        clear_deadline(*a);
-        return messages_->run_later([self = shared_from_this()] {
-            self->messages_->end_now(errc::timed_out, close_reason::timed_out);
-        });
-    }
+    // The channel sees to it that the peer lets go of the body.
+    if (a->is_withdrawing) return clear_deadline(*a);
     // An answer may have come before the body is free.
     if (!a->result) a->result = a->is_answered ? error_code{} : why;
     auto const state = messages_->cancel_send(a->send);
@@ -254,7 +267,7 @@ void request_core::cancel(std::uint64_t serial, error_code why) {
     if (is_with_peer && !a->is_notice) send_control(wire::request_kind::cancel, a->id);
     if (state == channel_core::cancelled::exposed) {
         a->is_withdrawing = true;
-        set_deadline(*a, options_.withdraw_deadline);
+        clear_deadline(*a);
     } else {
         call_later(complete(*a, a->result));
     }

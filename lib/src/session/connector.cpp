@@ -90,8 +90,10 @@ private:
     std::shared_ptr<connector_target> const target_;
     std::optional<asio::steady_timer> timer_;
     std::mt19937_64 random_{std::random_device{}()};
-    // True from start() until release().
+    // True until release(), when the handler has the connection.
     std::atomic<bool> is_connecting_{false};
+    // Used on the strand: an attempt, or a delay before one, is under way.
+    bool is_trying_ = false;
     bool is_cancelled_ = false;
     bool is_shut_down_ = false;
 
@@ -109,10 +111,10 @@ void connector_core::start(control_handler handler) {
             if (self != nullptr && type != asio::cancellation_type::none) self->cancel();
         });
     }
-    bool const is_first = !is_connecting_.exchange(true);
-    asio::post(strand_, [self = shared_from_this(), waiter, is_first] {
-        if (!is_first) return (*waiter)(errc::operation_in_progress);
+    asio::post(strand_, [self = shared_from_this(), waiter] {
+        if (self->is_connecting_.exchange(true)) return (*waiter)(errc::operation_in_progress);
         self->is_cancelled_ = false;
+        self->is_trying_ = true;
         asio::co_spawn(
             self->strand_,
             self->connect(),
@@ -121,6 +123,8 @@ void connector_core::start(control_handler handler) {
                 if (failed)
                     ec = boost::system::errc::make_error_code(boost::system::errc::not_enough_memory
                     );
+                // From now on the connection belongs to the handler, which takes it on its executor.
+                self->is_trying_ = false;
                 if (ec) {
                     self->target_->close();
                     self->release();
@@ -185,9 +189,9 @@ asio::awaitable<error_code> connector_core::connect() {
 }
 
 void connector_core::cancel() noexcept {
-    if (!is_connecting_) return;
+    if (is_shut_down_) return;
     asio::post(strand_, [self = shared_from_this()] {
-        if (!self->is_connecting_) return;
+        if (!self->is_trying_) return;
         self->is_cancelled_ = true;
         self->timer_->cancel();
         self->target_->close();

@@ -128,7 +128,12 @@ public:
             auto allocator = rebound<holder>(handler);
             using traits = std::allocator_traits<decltype(allocator)>;
             holder* place = traits::allocate(allocator, 1);
-            ::new (static_cast<void*>(place)) holder{std::forward<Handler>(handler), io, *this};
+            try {
+                ::new (static_cast<void*>(place)) holder{std::forward<Handler>(handler), io, *this};
+            } catch (...) {
+                traits::deallocate(allocator, place, 1);
+                throw;
+            }
             ::new (static_cast<void*>(storage_.data())) holder* {place};
             actions_ = &allocated_actions<holder>;
         }
