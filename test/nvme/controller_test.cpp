@@ -2,6 +2,7 @@
 #include "controller.hpp"
 
 #include "authentication.hpp"
+#include "report_budget.hpp"
 
 #include <string>
 
@@ -291,7 +292,14 @@ TEST_CASE("nvme: features are set and read", "[nvme]") {
     CHECK(h.must(get).result == 0x000f000f);
     command queues = of(opcode::set_features);
     queues.dword = {7, 0x00030003, 0, 0, 0, 0};
+    CHECK(h.must(queues).result == 0x00030003);
+    CHECK(h.must(get).result == 0x00030003);
+    queues.dword[1] = 0x00ff00ff;
     CHECK(h.must(queues).result == 0x000f000f);
+    h.target.io_queues_left = [] { return 2U; };
+    CHECK(h.must(queues).result == 0x00010001);
+    h.target.io_queues_left = [] { return 0U; };
+    CHECK(h.must(queues).result == 0);
     queues.dword[1] = 0xffff;
     CHECK(h.must(queues).code == status::invalid_field);
     queues.dword[1] = 0x00030003;
@@ -351,6 +359,22 @@ TEST_CASE("nvme: a subsystem refuses invalid names and namespaces", "[nvme]") {
     );
     CHECK_THROWS_AS(memory_store(1000, 512), boost::system::system_error);
     CHECK_THROWS_AS(memory_store(1024, 768), boost::system::system_error);
+}
+
+TEST_CASE(
+    "nvme: more events than the budget are counted, and reported with a later one", "[nvme]"
+) {
+    using std::chrono::seconds;
+    report_budget b{2};
+    report_budget::clock::time_point const begin{};
+    CHECK(b.admit(begin) == 0U);
+    CHECK(b.admit(begin + seconds{1}) == 0U);
+    CHECK_FALSE(b.admit(begin + seconds{2}));
+    CHECK_FALSE(b.admit(begin + seconds{9}));
+    CHECK(b.admit(begin + seconds{10}) == 2U);
+    CHECK(b.admit(begin + seconds{19}) == 0U);
+    CHECK_FALSE(b.admit(begin + seconds{19}));
+    CHECK(b.admit(begin + seconds{60}) == 1U);
 }
 
 // --- authentication ------------------------------------------------------------------------------

@@ -129,21 +129,32 @@ public:
 
     /// Sends a command several times at once, and returns the statuses of the completions.
     asio::awaitable<std::vector<int>> run_together(capsule const& c, std::size_t count) {
-        std::ranges::copy(c.bytes, sent_.bytes().begin());
-        std::size_t left = count;
-        for (std::size_t i = 0; i < count; ++i) {
+        return run_all(std::vector<capsule>(count, c));
+    }
+    /// Sends commands at once, and returns the statuses of the completions in their order of arrival.
+    asio::awaitable<std::vector<int>> run_all(std::vector<capsule> all) {
+        std::size_t left = all.size();
+        for (std::size_t i = 0; i < all.size(); ++i) {
             auto const on_end = [&left](error_code const&, auto const&) { --left; };
             connection_.async_receive(received_.slice(16 * i, 16), on_end);
         }
-        for (std::size_t i = 0; i < count; ++i)
-            connection_.async_send(
-                sent_.slice(0, c.bytes.size()), [](error_code const&, std::size_t) {}
-            );
+        send_only(all);
         while (left > 0) co_await asio::post(connection_.get_executor(), asio::use_awaitable);
         std::vector<int> statuses;
-        for (std::size_t i = 0; i < count; ++i)
+        for (std::size_t i = 0; i < all.size(); ++i)
             statuses.push_back(get<std::uint16_t>(received_.bytes(), 16 * i + 14) >> 1 & 0x7ff);
         co_return statuses;
+    }
+    /// Sends commands, and posts no receive for the completions.
+    void send_only(std::vector<capsule> const& all) {
+        std::size_t at = 0;
+        for (capsule const& c : all) {
+            std::ranges::copy(c.bytes, sent_.bytes().begin() + static_cast<std::ptrdiff_t>(at));
+            connection_.async_send(
+                sent_.slice(at, c.bytes.size()), [](error_code const&, std::size_t) {}
+            );
+            at += c.bytes.size();
+        }
     }
 
     /// The Connect command.
@@ -173,6 +184,7 @@ private:
     static rcverbs::connection_options options() {
         rcverbs::connection_options o;
         o.deadlines.disconnect = 200ms;
+        o.queue_pair.rnr_retry_count = 7;  // the target's device waits for ever for a receive
         return o;
     }
     asio::awaitable<error_code> open_copy(rcverbs::endpoint to, std::array<std::byte, 32> data) {

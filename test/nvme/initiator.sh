@@ -141,7 +141,7 @@ case_admin_commands_answer() {
     nvme changed-ns-list-log /dev/nvme0 >/dev/null || fail changed-ns-list-log
     # In the log of effects a command that is supported has bit 0.
     nvme get-log /dev/nvme0 -i 5 -l 4096 -b | od -An -tx4 -j$((1024 + 4)) -N4 | grep -q '00000003' || fail effects-log
-    nvme get-feature /dev/nvme0 -f 7 | grep -q 0x000f000f || fail "get-feature 7"
+    nvme get-feature /dev/nvme0 -f 7 | grep -q 0x00010001 || fail "get-feature 7"
     nvme get-feature /dev/nvme0 -f 0xf | grep -qi 1388 || fail "get-feature keep-alive: $(nvme get-feature /dev/nvme0 -f 0xf)"
     nvme set-feature /dev/nvme0 -f 0xb -v 0x100 >/dev/null || fail "set-feature 0xb"
     nvme get-feature /dev/nvme0 -f 0xb | grep -q 0x00000100 || fail "get-feature 0xb"

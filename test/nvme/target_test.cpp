@@ -166,12 +166,14 @@ public:
         }
         flushes += r.operation() == nvme::store_operation::flush;
         durable += r.is_durable();
+        sizes.push_back(r.size_bytes());
         if (fails)
             return r.complete(boost::system::errc::make_error_code(boost::system::errc::io_error));
         r.complete({});
     }
     int flushes = 0;
     int durable = 0;
+    std::vector<std::uint64_t> sizes;  // of all requests
     bool fails = false;
 
 private:
@@ -472,7 +474,8 @@ TEST_CASE("nvme: transfers wait for staging memory, and all of them finish", "[d
     run(io, [&]() -> asio::awaitable<void> {
         nvme::target_options narrow;
         narrow.transfer_bytes_max = 65536;
-        narrow.staging_bytes_max = 131072;
+        narrow.connections_max = 16;
+        narrow.staging_bytes_max = (2 + 16) * 65536;
         serving_target s{io, std::make_shared<inverting_store>(), narrow};
         std::vector<connected_host> hosts;
         for (int i = 0; i < 6; ++i) hosts.push_back(co_await connect_host(io, s.at()));
@@ -542,6 +545,10 @@ private:
     std::vector<std::byte> bytes_ = std::vector<std::byte>(disk_bytes);
 };
 
+bool all_succeeded(std::vector<int> const& statuses) {
+    return std::ranges::all_of(statuses, [](int status) { return status == 0; });
+}
+
 asio::awaitable<void> flush(connected_host& h) {
     response const r = co_await h.io.run(capsule{0x00, 1});
     CHECK_FALSE(r.is_alive);
@@ -575,6 +582,110 @@ TEST_CASE(
     later.join();
     // The executor had work until then, and the target has let go of the store.
     CHECK(store.use_count() == 1);
+}
+
+TEST_CASE("nvme: a read with FUA is preceded by a flush", "[device][nvme]") {
+    asio::io_context io;
+    auto const store = std::make_shared<inverting_store>();
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io, store};
+        connected_host h = co_await connect_host(io, s.at());
+        co_await must_serve(h, 0, 8);
+        CHECK(store->flushes == 0);
+        co_await must(h.io, read(0, 1, h.data).dword(12, 1U << 30), 0);
+        CHECK(store->flushes == 1);
+        co_await must(h.io, read(0, 1, h.data), 0);
+        CHECK(store->flushes == 1);
+        co_await end(io, s);
+    });
+}
+
+TEST_CASE(
+    "nvme: transfers beyond a host's share go through its queue in pieces", "[device][nvme]"
+) {
+    asio::io_context io;
+    auto const store = std::make_shared<inverting_store>();
+    run(io, [&]() -> asio::awaitable<void> {
+        // Common memory for two transfers, of which a host may use one at a time.
+        nvme::target_options narrow;
+        constexpr std::uint32_t size = 1U << 18;
+        narrow.transfer_bytes_max = size;
+        narrow.connections_max = 4;
+        narrow.staging_bytes_max = 2 * size + 4 * 65536;
+        serving_target s{io, store, narrow};
+        connected_host h = co_await connect_host(io, s.at());
+        buffer all{
+            h.io.connection().domain(),
+            disk_bytes,
+            access_flags::remote_read | access_flags::remote_write};
+        fill(all.bytes(), 11);
+        std::vector<std::byte> const sent{all.bytes().begin(), all.bytes().end()};
+        auto const commands = [&](std::uint8_t code) {
+            std::vector<capsule> list;
+            for (std::uint64_t at = 0; at < disk_bytes; at += size)
+                list.push_back(capsule{code, 1}
+                                   .blocks(at / block_bytes, size / block_bytes)
+                                   .keyed(all.remote().slice(at, size)));
+            return list;
+        };
+        auto statuses = co_await h.io.run_all(commands(0x01));
+        CHECK(all_succeeded(statuses));
+        std::ranges::fill(all.bytes(), std::byte{0});
+        statuses = co_await h.io.run_all(commands(0x02));
+        CHECK(all_succeeded(statuses));
+        CHECK(std::ranges::equal(all.bytes(), sent));
+        CHECK(std::ranges::count(store->sizes, 65536U) >= 4);
+        CHECK(std::ranges::count(store->sizes, size) >= 2);
+        co_await end(io, s);
+    });
+}
+
+TEST_CASE(
+    "nvme: a host that takes no completions keeps no memory from others, and is ended",
+    "[device][nvme]"
+) {
+    asio::io_context io;
+    auto const store = std::make_shared<inverting_store>();
+    run(io, [&]() -> asio::awaitable<void> {
+        nvme::target_options narrow;
+        narrow.transfer_bytes_max = 65536;
+        narrow.connections_max = 8;
+        narrow.staging_bytes_max = (2 + 8) * 65536;
+        narrow.transfer_timeout = 400ms;
+        serving_target s{io, store, narrow};
+        connected_host bad = co_await connect_host(io, s.at());
+        connected_host good = co_await connect_host(io, s.at());
+        bad.io.send_only(std::vector<capsule>(20, read(0, 128, bad.data)));
+        bad.admin.send_only(std::vector<capsule>(
+            20, capsule{0x06, 0}.dword(10, 1).keyed(bad.data.remote().slice(0, 4096))
+        ));
+        for (int i = 0; i < 4; ++i) co_await must_serve(good, 128, 128);
+        CHECK(s.target.statistics().queues == 4);
+        co_await wait_until(io, [&] { return s.target.statistics().queues == 2; });
+        CHECK(s.target.statistics().transfers_stalled >= 1);
+        co_await must_serve(good, 256, 128);
+        co_await end(io, s);
+    });
+}
+
+TEST_CASE("nvme: queues beyond the limit are refused, counted and reported", "[device][nvme]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        nvme::target_options few;
+        few.io_queues_max = 2;
+        few.connections_max = 8;
+        serving_target s{io, memory(), few};
+        std::vector<connected_host> hosts;
+        for (int i = 0; i < 3; ++i) hosts.push_back(co_await connect_host(io, s.at()));
+        // Six of eight are this address's share. The next host gets none.
+        host_queue more{io};
+        error_code const ec = co_await more.open(s.at(), 0);
+        CHECK(ec == cm_errc::rejected_by_peer);
+        CHECK(get<std::uint16_t>(more.connection().private_data(), 2) == 6);
+        CHECK(s.target.statistics().refused == 1);
+        co_await must_serve(hosts[0], 0, 8);
+        co_await end(io, s);
+    });
 }
 
 TEST_CASE("nvme: FUA flushes a store in memory that has a cache", "[device][nvme]") {

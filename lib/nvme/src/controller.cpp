@@ -105,7 +105,8 @@ controller::controller(
     : id_{id},
       subsystem_{std::move(of)},
       host_{std::move(host)},
-      terms_{terms} {}
+      terms_{terms},
+      granted_queues_{(terms.io_queues_max - 1) * 0x10001} {}
 
 std::optional<completion> controller::execute(
     command const& c, std::span<std::byte const> in, std::span<std::byte> out
@@ -466,9 +467,8 @@ completion controller::get_features(command const& c, std::span<std::byte> out) 
     auto const which = static_cast<std::uint8_t>(c.dword[0]);
     // Only the current value can be selected.
     if ((c.dword[0] >> 8 & 7) != 0) return failed(status::invalid_field);
-    std::uint64_t const queues = terms_.io_queues_max - 1;
     switch (which) {
-    case number_of_queues: return {queues | queues << 16, status::success, false};
+    case number_of_queues: return {granted_queues_, status::success, false};
     case volatile_write_cache: return {1, status::success, false};
     case async_event_configuration: return {async_events_, status::success, false};
     case keep_alive_timer:
@@ -496,8 +496,11 @@ completion controller::set_features(command const& c) {
         constexpr std::uint32_t reserved = 0xffff;
         if ((value & 0xffff) == reserved || value >> 16 == reserved)
             return failed(status::invalid_field);
-        std::uint64_t const queues = terms_.io_queues_max - 1;
-        return {queues | queues << 16, status::success, false};
+        // At least one: a host without any cannot do anything.
+        std::uint32_t const left = io_queues_left ? io_queues_left() : terms_.io_queues_max;
+        std::uint32_t const most = std::max(left, 1U) - 1;
+        granted_queues_ = std::min(value & 0xffff, most) | std::min(value >> 16, most) << 16;
+        return {granted_queues_, status::success, false};
     }
     case async_event_configuration: {
         constexpr std::uint32_t health_events = 0xff;  // never raised

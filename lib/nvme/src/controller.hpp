@@ -91,6 +91,8 @@ public:
     };
     std::optional<event> on_namespace_change(std::uint32_t namespace_id);
 
+    /// The I/O queues that the host may still connect; without it, those of the terms.
+    std::function<std::uint32_t()> io_queues_left;
     /// Supplies the discovery log.
     std::function<discovery_list()> discover;
 
@@ -125,6 +127,8 @@ private:
     // After an event no further one is sent until the host has read the log.
     bool is_event_masked_ = false;
     std::uint32_t io_queues_ = 0;
+    // Number of Queues, as granted: submission and completion queues, 0-based.
+    std::uint32_t granted_queues_ = 0;
 };
 
 }  // namespace rcverbs::nvme::detail

@@ -24,7 +24,6 @@ constexpr std::uint32_t all_namespaces = 0xffffffff;
 constexpr std::uint32_t transfer_fields = 0xc000ffff;
 constexpr std::uint32_t write_zeroes_fields = transfer_fields | 1U << 25;
 constexpr std::size_t discard_range_bytes = 16;
-constexpr std::size_t staging_alignment = 64;
 
 status status_of(error_code const& ec, store_operation operation) noexcept {
     using namespace boost::system::errc;
@@ -56,8 +55,20 @@ public:
     std::shared_ptr<disk> disk_;
     /// The data, here; of the size that is transferred.
     local_slice local_;
-    void* staged_ = nullptr;
+    void* staged_ = nullptr;  // of the common part
     std::size_t staged_bytes_ = 0;
+    bool is_own_ = false;  // uses the queue's own part
+    /// What happens when there is memory; of a command that waits for some.
+    step next_ = nullptr;
+    std::size_t wanted_bytes_ = 0;
+    bool may_be_cut_ = false;
+    /// A transfer through the stores, in pieces of the memory's size: the first byte of the disk, all
+    /// bytes, and those that are done.
+    std::uint64_t first_byte_ = 0;
+    std::uint64_t total_bytes_ = 0;
+    std::uint64_t done_bytes_ = 0;
+    /// When work for the host was posted, in periods of check_transfers(); none is posted now if empty.
+    std::optional<unsigned> posted_in_;
     /// What is left to discard, or to flush.
     std::size_t ranges_done_ = 0;
     std::uint64_t discarded_blocks_ = 0;
@@ -137,8 +148,9 @@ void queue::start() {
     connection_.async_accept(answer, [self](error_code const&) {});
     connection_.async_wait_disconnected([self](error_code const&) {
         self->deadline_.cancel();
-        // Requests for events hold the queue.
+        // Requests for events, and commands without memory, hold the queue.
         for (slot* const s : std::exchange(self->waiting_, {})) self->release(*s);
+        for (slot* const s : std::exchange(self->without_memory_, {})) self->release(*s);
         self->target_->on_end(self, self->connection_.last_failure());
     });
 }
@@ -248,47 +260,101 @@ void queue::fetch(slot& s, step next) {
     with_memory(s, p.size_bytes, next);
 }
 
-// Allocates memory for the data, and reads it from the host if the host sends any.
-void queue::with_memory(slot& s, std::size_t size_bytes, step next) {
-    auto const on_memory = [this, &s, size_bytes, next](error_code const& ec, void* memory) {
-        if (ec) return fail(s, status::internal_error);
-        s.staged_ = memory;
-        s.staged_bytes_ = size_bytes;
-        s.local_ = staging_->pool.slice_of(memory, size_bytes);
-        if (s.what_.sends_data()) return read_from_host(s, next);
-        (this->*next)(s);
-    };
-    void* memory = nullptr;
-    try {
-        if (staging_->waiting == 0) memory = staging_->pool.allocate(size_bytes, staging_alignment);
-    } catch (memory_pool_exhausted const&) {
-        // Waits.
+// Provides memory for the data, and reads it from the host if the host sends any.
+void queue::with_memory(slot& s, std::size_t size_bytes, step next, bool may_be_cut) {
+    s.next_ = next;
+    s.wanted_bytes_ = size_bytes;
+    s.may_be_cut_ = may_be_cut;
+    without_memory_.push_back(&s);
+    if (without_memory_.size() == 1) serve_waiting();
+}
+
+void queue::serve_waiting() {
+    is_in_line_ = false;
+    while (!without_memory_.empty()) {
+        slot& s = *without_memory_.front();
+        try {
+            if (!give_memory(s)) break;
+        } catch (boost::system::system_error const& e) {
+            without_memory_.pop_front();
+            target_->on_no_memory(e.code());
+            finish(s, {0, status::internal_error, true});
+            continue;
+        }
+        without_memory_.pop_front();
+        // A transfer in pieces reads them itself.
+        if (s.what_.sends_data() && !s.may_be_cut_) read_from_host(s, s.next_);
+        else (this->*s.next_)(s);
     }
-    if (memory != nullptr) return on_memory({}, memory);
-    ++staging_->waiting;
-    staging_->pool.async_allocate(
-        size_bytes,
-        staging_alignment,
-        asio::bind_executor(
-            target_->executor(),
-            [this, on_memory](error_code const& ec, void* allocated) {
-                --staging_->waiting;
-                on_memory(ec, allocated);
-            }
-        )
-    );
+    if (!without_memory_.empty() && !std::exchange(is_in_line_, true))
+        staging_->stand_in_line(shared_from_this());
+}
+
+// Common memory, or else the queue's own. False if there is none now.
+bool queue::give_memory(slot& s) {
+    std::size_t const size = s.wanted_bytes_;
+    try {
+        if (account_ != nullptr) s.staged_ = staging_->allocate(size, *account_);
+    } catch (boost::system::system_error const& e) {
+        target_->on_no_memory(e.code());
+    }
+    if (s.staged_ != nullptr) {
+        s.staged_bytes_ = size;
+        s.local_ = staging_->slice_of(s.staged_, size);
+        return true;
+    }
+    bool const fits = size <= staging_memory::queue_bytes || s.may_be_cut_;
+    if (is_own_used_ || !fits) return false;
+    if (own_.size() == 0)
+        own_ = buffer{connection_.domain(), staging_memory::queue_bytes, access_flags::local_write};
+    is_own_used_ = s.is_own_ = true;
+    s.local_ = own_.slice(0, std::min(size, staging_memory::queue_bytes));
+    return true;
+}
+
+void queue::free_memory(slot& s) {
+    if (s.staged_ != nullptr)
+        staging_->free(std::exchange(s.staged_, nullptr), s.staged_bytes_, *account_);
+    if (std::exchange(s.is_own_, false)) {
+        is_own_used_ = false;
+        serve_waiting();
+    }
 }
 
 void queue::read_from_host(slot& s, step next) {
     data_pointer const& p = s.what_.data;
     remote_region const source{
-        p.address, p.size_bytes, remote_key{p.key}, access_flags::remote_read};
+        p.address + s.done_bytes_, s.local_.size(), remote_key{p.key}, access_flags::remote_read};
+    s.posted_in_ = period_;
     connection_.async_read(source, s.local_, [this, &s, next](error_code const& ec, std::size_t) {
+        s.posted_in_.reset();
         if (!ec) return (this->*next)(s);
         // An error that was found before posting leaves the connection open.
         if (connection_.is_open()) return fail(s, status::internal_error);
         release(s);
     });
+}
+
+// A piece of a read, except the last one, which goes with the completion.
+void queue::write_to_host(slot& s) {
+    data_pointer const& p = s.what_.data;
+    remote_region const target{
+        p.address + s.done_bytes_, s.local_.size(), remote_key{p.key}, access_flags::remote_write};
+    s.posted_in_ = period_;
+    connection_.async_write(s.local_, target, [this, &s](error_code const& ec, std::size_t) {
+        s.posted_in_.reset();
+        if (ec) return release(s);
+        finish_piece(s);
+    });
+}
+
+void queue::check_transfers(unsigned periods) {
+    ++period_;
+    for (auto const& s : slots_) {
+        if (!s->posted_in_ || period_ - *s->posted_in_ <= periods) continue;
+        target_->on_stalled_transfer(*this);
+        return connection_.close();
+    }
 }
 
 // --- fabrics and admin commands ------------------------------------------------------------------
@@ -413,8 +479,10 @@ void queue::start_transfer(slot& s) {
     s.ask(operation, offset, size);
     s.set_durable(c.code == opcode::write && c.has_force_unit_access());
     if (!is_direct(d)) {
-        if (c.code == opcode::read) return with_memory(s, size, &queue::start_store);
-        return fetch(s, &queue::start_store);
+        if (c.data.where == data_pointer::place::in_capsule) return fetch(s, &queue::start_store);
+        s.first_byte_ = offset;
+        s.total_bytes_ = size;
+        return with_memory(s, size, &queue::start_piece, true);
     }
     if (c.code == opcode::compare) return fetch(s, &queue::access_memory);
     if (c.data.where == data_pointer::place::in_capsule) return fetch(s, &queue::write_memory);
@@ -427,6 +495,23 @@ void queue::start_transfer(slot& s) {
     }
     if (c.code == opcode::read) return finish(s, {});
     read_from_host(s, &queue::access_memory);
+}
+
+// Transfers what fits into the memory, and is not done.
+void queue::start_piece(slot& s) {
+    command const& c = s.what_;
+    std::uint64_t const left = s.total_bytes_ - s.done_bytes_;
+    if (left < s.local_.size()) s.local_ = s.local_.first(static_cast<std::size_t>(left));
+    s.ask(s.operation(), s.first_byte_ + s.done_bytes_, s.local_.size());
+    s.set_durable(c.code == opcode::write && c.has_force_unit_access());
+    if (c.sends_data()) return read_from_host(s, &queue::start_store);
+    start_store(s);
+}
+
+// A piece has reached its end: the store, or the host.
+void queue::finish_piece(slot& s) {
+    s.done_bytes_ += s.local_.size();
+    start_piece(s);
 }
 
 void queue::start_write_zeroes(slot& s) {
@@ -533,8 +618,11 @@ void queue::on_stored(slot& s, error_code const& ec, bool is_equal) {
             start_store(s);
         });
     }
-    if (s.is_flushed_) return asio::post(target_->executor(), [this, &s] { start_transfer(s); });
+    if (s.is_flushed_ && s.operation() == store_operation::flush)
+        return asio::post(target_->executor(), [this, &s] { start_transfer(s); });
     if (is_shutdown) controller_->on_shut_down();
+    if (s.done_bytes_ + s.local_.size() < s.total_bytes_)
+        return s.what_.sends_data() ? finish_piece(s) : write_to_host(s);
     finish(s, {});
 }
 
@@ -550,14 +638,20 @@ void queue::finish(slot& s, completion const& c) {
     if (has_data) {
         s.reply_.write(
             s.local_,
-            remote_region{p.address, p.size_bytes, remote_key{p.key}, access_flags::remote_write}
+            remote_region{
+                p.address + s.done_bytes_,
+                s.local_.size(),
+                remote_key{p.key},
+                access_flags::remote_write}
         );
     }
+    s.posted_in_ = period_;
     // A host whose key is not invalidated does so itself.
     if (p.is_invalidated && connection_.domain().limits().has_send_with_invalidate)
         s.reply_.send_with_invalidate(s.answer_, remote_key{p.key});
     else s.reply_.send(s.answer_);
     s.reply_.async_submit([this, &s](error_code const& ec, std::size_t) {
+        s.posted_in_.reset();
         auto const self = std::exchange(s.holder_, nullptr);
         release(s);
         // Without a response the host would wait for ever.
@@ -571,15 +665,14 @@ void queue::finish(slot& s, completion const& c) {
 // Frees what the command uses. The last thing that happens to the command, and maybe to the queue.
 void queue::release(slot& s) {
     auto const self = std::exchange(s.holder_, nullptr);
-    if (s.staged_ != nullptr)
-        staging_->pool.deallocate(
-            std::exchange(s.staged_, nullptr), s.staged_bytes_, staging_alignment
-        );
+    s.total_bytes_ = 0;
+    s.done_bytes_ = 0;
     s.disk_.reset();
     s.to_flush_.clear();
     s.is_flushed_ = false;
     s.local_ = {};
     s.work_ = {};
+    free_memory(s);
 }
 
 void queue::count(slot const& s, completion const& c) {

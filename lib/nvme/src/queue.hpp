@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,20 +21,11 @@
 #include "authentication.hpp"
 #include "command.hpp"
 #include "controller.hpp"
+#include "staging.hpp"
 
 namespace rcverbs::nvme::detail {
 
 class target_core;
-
-/// Memory for data on its way, of one device.
-struct staging_memory {
-    staging_memory(protection_domain const& domain, memory_pool_options const& o)
-        : pool{domain, o} {}
-
-    memory_pool pool;
-    /// Commands that wait for memory: a later one must not overtake them.
-    std::size_t waiting = 0;
-};
 
 class queue final : public std::enable_shared_from_this<queue> {
 public:
@@ -75,6 +67,12 @@ public:
     bool is_trusted() const noexcept;
     /// From now on, only a host with these secrets is served.
     void authenticate_by(host_secrets const& secrets);
+    /// Without one, before Connect, only the queue's own memory is used.
+    void set_account(std::shared_ptr<host_account> account) { account_ = std::move(account); }
+    /// Gives memory to commands that wait for it, in order.
+    void serve_waiting();
+    /// Ends the queue if a transfer that was posted `periods` calls ago is not complete.
+    void check_transfers(unsigned periods);
 
 private:
     class slot;
@@ -86,7 +84,12 @@ private:
     status check_data(slot const& s) const;
     void fetch(slot& s, step next);
     void read_from_host(slot& s, step next);
-    void with_memory(slot& s, std::size_t size_bytes, step next);
+    void with_memory(slot& s, std::size_t size_bytes, step next, bool may_be_cut = false);
+    bool give_memory(slot& s);
+    void free_memory(slot& s);
+    void start_piece(slot& s);
+    void write_to_host(slot& s);
+    void finish_piece(slot& s);
     void connect(slot& s);
     void drop_waiting();
     void authenticate(slot& s);
@@ -121,6 +124,13 @@ private:
     std::vector<std::unique_ptr<slot>> slots_;
     std::shared_ptr<controller> controller_;
     std::unique_ptr<authenticator> authenticator_;  // null if hosts need no secret
+    std::shared_ptr<host_account> account_;
+    buffer own_;  // of staging_memory::queue_bytes, when it has been needed
+    bool is_own_used_ = false;
+    // Commands that wait for memory.
+    std::deque<slot*> without_memory_;
+    bool is_in_line_ = false;
+    unsigned period_ = 0;  // counts calls of check_transfers()
     boost::asio::steady_timer deadline_;
     // Asynchronous event requests that wait.
     std::vector<slot*> waiting_;

@@ -20,12 +20,28 @@ namespace {
 
 constexpr std::uint16_t any_controller = 0xffff;
 constexpr std::uint16_t controller_id_max = 0xffef;
+// The age of posted transfers is counted in periods of a timer, this many in transfer_timeout.
+constexpr unsigned transfer_periods = 8;
 // A queue of fewer entries can hold no command.
 constexpr std::uint32_t queue_depth_min = 2;
 // That of every host's admin queue.
 constexpr std::uint32_t admin_depth = 32;
 // The least that a memory pool can have.
-constexpr std::uint32_t staging_bytes_min = 1U << 16;
+constexpr std::size_t staging_bytes_min = staging_memory::queue_bytes;
+
+// What is left of the staging memory when each queue has its own part.
+std::size_t common_staging_bytes(target_options const& o) {
+    std::size_t const own = o.connections_max * staging_memory::queue_bytes;
+    return (o.staging_bytes_max - own) / staging_bytes_min * staging_bytes_min;
+}
+
+// A host may use half of the common part, so two of the largest transfers must fit.
+std::size_t connections_max(target_options const& o) {
+    std::size_t const common = std::max<std::size_t>(2 * o.transfer_bytes_max, staging_bytes_min);
+    return std::min(
+        o.connections_max, (o.staging_bytes_max - common) / staging_memory::queue_bytes
+    );
+}
 
 target_options checked(target_options o) {
     using std::chrono::milliseconds;
@@ -39,13 +55,16 @@ target_options checked(target_options o) {
         .within(
             "staging_bytes_max",
             o.staging_bytes_max,
-            std::max(o.transfer_bytes_max, staging_bytes_min),
+            std::max<std::size_t>(2 * o.transfer_bytes_max, staging_bytes_min) +
+                staging_memory::queue_bytes,
             std::size_t{64} << 30
         )
         .within("connections_max", o.connections_max, 1, 4096)
         .from("connect_deadline", o.connect_deadline, milliseconds{1})
+        .from("transfer_timeout", o.transfer_timeout, milliseconds{transfer_periods})
         .from("keep_alive_default", o.keep_alive_default, milliseconds{0});
     throw_if_refused(check.problem());
+    o.connections_max = connections_max(o);
     return o;
 }
 
@@ -85,9 +104,19 @@ std::vector<std::byte> reject_data(connect_reject why) {
     return data;
 }
 
-acceptor_options terms(target_options const& o) {
+// A quarter is left for hosts at other addresses, unless one host needs more for one controller.
+std::size_t connections_per_address_max(target_options const& o) {
+    std::size_t const of_one = std::min<std::size_t>(o.connections_max, o.io_queues_max + 1);
+    return std::max(o.connections_max / 4 * 3, of_one);
+}
+
+acceptor_options terms(
+    target_options const& o, std::function<void(endpoint const&, refusal)> on_refused
+) {
     acceptor_options a;
     a.connections_max = o.connections_max;
+    a.connections_per_address_max = connections_per_address_max(o);
+    a.on_refused = std::move(on_refused);
     a.busy_private_data = reject_data(connect_reject::no_resources);
     return a;
 }
@@ -135,7 +164,11 @@ target_core::target_core(
     : where_{std::move(where)},
       options_{checked(std::move(options))},
       subsystems_{made(std::move(subsystems))},
-      acceptor_{where_, local, terms(options_)},
+      acceptor_{
+          where_,
+          local,
+          terms(options_, [this](endpoint const& peer, refusal why) { on_refused(peer, why); })},
+      transfer_timer_{executor()},
       local_{acceptor_.local_endpoint()} {}
 
 void target_core::start() {
@@ -189,16 +222,39 @@ void target_core::on_request(connection_request request) {
         queues_.insert(next);
         ++counters_.queues;
         next->start();
+        if (queues_.size() == 1) check_transfers();
     } catch (std::exception const& e) {
         // The host has gone, or the device or the system has no resources left.
         ++counters_.refused;
-        report("host at " + peer + " could not be accepted: " + e.what());
+        report_refusal("host at " + peer + " could not be accepted: " + e.what());
     }
+}
+
+// More connections than the limits allow.
+void target_core::on_refused(endpoint const& peer, refusal why) {
+    ++counters_.refused;
+    bool const is_of_address = why == refusal::connections_per_address;
+    report_refusal(
+        "refused a connection from " + peer.to_string() +
+        (is_of_address ? ": too many queues of this address" : ": too many queues")
+    );
+}
+
+// I/O queues that a host at this address may still connect.
+std::uint32_t target_core::io_queues_left(endpoint const& host) const {
+    auto const of_host = std::ranges::count_if(queues_, [&](auto const& each) {
+        return each->remote_endpoint().address() == host.address();
+    });
+    std::size_t const all =
+        options_.connections_max - std::min(options_.connections_max, queues_.size());
+    std::size_t const mine = connections_per_address_max(options_);
+    std::size_t const left = mine - std::min(mine, static_cast<std::size_t>(of_host));
+    return static_cast<std::uint32_t>(std::min({all, left, std::size_t{options_.io_queues_max}}));
 }
 
 void target_core::reject(connection_request request, connect_reject why) {
     ++counters_.refused;
-    report(
+    report_refusal(
         "refused a connection from " + request.remote_endpoint().to_string() +
         ": connect reject status " + std::to_string(static_cast<int>(why))
     );
@@ -220,10 +276,7 @@ std::shared_ptr<staging_memory> target_core::staging_for(protection_domain const
     for (auto const& [of, pool] : staging_) {
         if (auto alive = pool.lock(); alive != nullptr && of == domain) return alive;
     }
-    memory_pool_options o;
-    o.bytes_max = options_.staging_bytes_max / staging_bytes_min * staging_bytes_min;
-    o.chunk_bytes = std::min(o.bytes_max, std::size_t{4} << 20);
-    auto pool = std::make_shared<staging_memory>(domain, o);
+    auto pool = std::make_shared<staging_memory>(domain, common_staging_bytes(options_));
     staging_.emplace_back(domain, pool);
     return pool;
 }
@@ -258,13 +311,25 @@ completion target_core::connect(
             *from, {0, status::connect_invalid_host, false}, "host has no secret"
         );
     completion done = id == 0 ? connect_admin(from, to, c, data) : connect_io(from, to, data);
-    if (done.code == status::success) from->set_depth(depth);
+    if (done.code == status::success) {
+        from->set_depth(depth);
+        from->set_account(account_of(data.host));
+    }
     if (done.code == status::success && host.secrets) {
         constexpr std::uint64_t must_authenticate = 1U << 17;
         done.result |= must_authenticate;
         from->authenticate_by(*host.secrets);
     }
     return done;
+}
+
+// The account lasts as long as the host has a queue.
+std::shared_ptr<host_account> target_core::account_of(std::string const& host) {
+    std::erase_if(accounts_, [](auto const& one) { return one.second.expired(); });
+    auto& account = accounts_[host];
+    auto held = account.lock();
+    if (held == nullptr) account = held = std::make_shared<host_account>();
+    return held;
 }
 
 completion target_core::connect_admin(
@@ -290,6 +355,7 @@ completion target_core::connect_admin(
         std::make_shared<controller>(last_id_, to, host_identity{data.host, data.host_id}, terms);
     std::chrono::milliseconds const asked{c.dword[2]};
     made->set_keep_alive(asked.count() > 0 ? asked : options_.keep_alive_default);
+    made->io_queues_left = [this, host = from->remote_endpoint()] { return io_queues_left(host); };
     made->discover = [this, local = from->local_endpoint(), host = data.host] {
         return discover(local, host);
     };
@@ -340,7 +406,9 @@ completion target_core::refuse_connect(
     queue const& from, completion const& why, std::string const& what
 ) {
     ++counters_.refused;
-    report("refused a Connect command from " + from.remote_endpoint().to_string() + ": " + what);
+    report_refusal(
+        "refused a Connect command from " + from.remote_endpoint().to_string() + ": " + what
+    );
     return why;
 }
 
@@ -366,6 +434,7 @@ discovery_list target_core::discover(endpoint const& local, std::string const& h
 void target_core::on_end(std::shared_ptr<queue> const& ended, failure const& why) {
     if (queues_.erase(ended) == 0) return;
     --counters_.queues;
+    if (queues_.empty()) transfer_timer_.cancel();
     // Later, when the queue has been destroyed.
     asio::post(executor(), [self = shared_from_this()] { self->staging_for({}); });
     auto const about = ended->of();
@@ -389,9 +458,33 @@ void target_core::on_end(std::shared_ptr<queue> const& ended, failure const& why
     }
 }
 
+// Runs while there are queues.
+void target_core::check_transfers() {
+    transfer_timer_.expires_after(options_.transfer_timeout / transfer_periods);
+    transfer_timer_.async_wait([weak = weak_from_this()](error_code const& ec) {
+        auto const self = weak.lock();
+        if (ec || self == nullptr || self->queues_.empty()) return;
+        for (auto const& each : self->queues_) each->check_transfers(transfer_periods);
+        self->check_transfers();
+    });
+}
+
+void target_core::on_stalled_transfer(queue const& from) {
+    ++counters_.transfers_stalled;
+    report(
+        "host at " + from.remote_endpoint().to_string() + " did not take a transfer for " +
+        std::to_string(options_.transfer_timeout.count()) + " ms: its queue ends"
+    );
+}
+
+void target_core::on_no_memory(error_code const& why) {
+    if (std::exchange(has_reported_memory_, true) || !options_.on_fault) return;
+    options_.on_fault("memory for data could not be registered: " + why.message());
+}
+
 void target_core::on_failed_authentication(queue const& from) {
     ++counters_.refused;
-    report(
+    report_refusal(
         "host " + from.of()->host().nqn + " at " + from.remote_endpoint().to_string() +
         " failed to authenticate"
     );
@@ -548,8 +641,17 @@ void target_core::tell_hosts(
 
 // --- observers -----------------------------------------------------------------------------------
 
-void target_core::report(std::string const& message) const {
-    if (options_.on_event) options_.on_event(message);
+void target_core::report(std::string const& message) { report(host_reports_, message); }
+
+void target_core::report_refusal(std::string const& message) { report(refusal_reports_, message); }
+
+void target_core::report(report_budget& budget, std::string const& message) {
+    if (!options_.on_event) return;
+    auto const missed = budget.admit(report_budget::clock::now());
+    if (!missed) return;
+    if (*missed > 0)
+        options_.on_event(std::to_string(*missed) + " events like the next one were not reported");
+    options_.on_event(message);
 }
 
 void target_core::on_store_failure(
@@ -583,7 +685,8 @@ target_statistics target_core::statistics() const {
         c.written_bytes,
         c.other_commands,
         c.failed_commands,
-        c.store_failures};
+        c.store_failures,
+        c.transfers_stalled};
 }
 
 }  // namespace rcverbs::nvme::detail

@@ -20,6 +20,7 @@
 
 #include "controller.hpp"
 #include "queue.hpp"
+#include "report_budget.hpp"
 
 namespace rcverbs::nvme::detail {
 
@@ -38,6 +39,7 @@ public:
         std::atomic<std::uint64_t> other_commands{0};
         std::atomic<std::uint64_t> failed_commands{0};
         std::atomic<std::uint64_t> store_failures{0};
+        std::atomic<std::uint64_t> transfers_stalled{0};
     };
 
     target_core(
@@ -75,6 +77,10 @@ public:
     void on_store_failure(
         std::string const& nqn, disk const& of, store_operation operation, error_code const& why
     );
+    /// The host has not taken a transfer for too long.
+    void on_stalled_transfer(queue const& from);
+    /// Memory for data could not be registered.
+    void on_no_memory(error_code const& why);
     /// Starts the keep-alive timer anew, with the controller's time.
     void watch(std::uint16_t id);
     /// The host has disabled the controller: its I/O queues end.
@@ -96,6 +102,10 @@ private:
     void get_request();
     void on_request(connection_request request);
     void reject(connection_request request, connect_reject why);
+    void check_transfers();
+    void on_refused(endpoint const& peer, refusal why);
+    std::uint32_t io_queues_left(endpoint const& host) const;
+    std::shared_ptr<host_account> account_of(std::string const& host);
     std::shared_ptr<staging_memory> staging_for(protection_domain const& domain);
     completion connect_admin(
         std::shared_ptr<queue> const& from,
@@ -115,7 +125,10 @@ private:
     std::shared_ptr<subsystem> find(std::string const& nqn) const;
     std::shared_ptr<subsystem> must_find(std::string const& nqn) const;
     void tell_hosts(std::shared_ptr<subsystem> const& of, std::vector<std::uint32_t> namespaces);
-    void report(std::string const& message) const;
+    // Of hosts that come and go; of those that are refused, who need prove nothing.
+    void report(std::string const& message);
+    void report_refusal(std::string const& message);
+    void report(report_budget& budget, std::string const& message);
 
     runs_on<boost::asio::any_io_executor> const where_;
     target_options const options_;
@@ -128,10 +141,15 @@ private:
     std::uint64_t generation_ = 1;  // of the discovery log
     std::shared_ptr<subsystem> const discovery_ = subsystem::discovery();
     acceptor acceptor_;
+    boost::asio::steady_timer transfer_timer_;
     endpoint const local_;
     std::vector<std::pair<protection_domain, std::weak_ptr<staging_memory>>> staging_;
     std::map<std::uint16_t, association> associations_;
     std::set<std::shared_ptr<queue>> queues_;
+    std::map<std::string, std::weak_ptr<host_account>> accounts_;  // by the NQN of the host
+    bool has_reported_memory_ = false;
+    report_budget host_reports_{100};
+    report_budget refusal_reports_{10};
     std::uint16_t last_id_ = 0;
     counters counters_;
     bool is_closed_ = false;

@@ -110,13 +110,18 @@ struct target_options {
     std::uint32_t in_capsule_bytes = 4096;
     /// The largest transfer of a command, in bytes: a power of two, 4096 to 1 MiB.
     std::uint32_t transfer_bytes_max = 1U << 20;
-    /// Registered memory per device for data on its way between hosts and stores, in bytes.
-    /// Commands wait in order when all of it is used. transfer_bytes_max, and at least 64 KiB, to
-    /// 64 GiB. Stores with memory() of their own do not use it for data.
+    /// Registered memory per device for data on its way between hosts and stores, in bytes. Each
+    /// queue has 64 KiB of its own, when it needs them; the rest is common, and a host may use half
+    /// of it. When common memory is short, a command goes through its queue's own, in pieces if it
+    /// is longer. Two transfers of transfer_bytes_max, and 64 KiB, to 64 GiB. Stores with memory()
+    /// of their own do not use it for data.
     std::size_t staging_bytes_max = std::size_t{64} << 20;
     /// Connections at a time, that is queues of all hosts together; one more is rejected. 1 to
-    /// 4096.
+    /// 4096, and at most as many as have 64 KiB each of staging_bytes_max beside two transfers.
     std::size_t connections_max = 256;
+    /// How long a host may take for one transfer of data or a completion that was posted to it; then
+    /// its queue ends. 8 ms or more.
+    std::chrono::milliseconds transfer_timeout{10'000};
     /// How long a new connection may take until its Connect command. Above 0.
     std::chrono::milliseconds connect_deadline{10'000};
     /// The keep-alive timeout for hosts that ask for none, rounded up to 100 ms. A host without a
@@ -124,7 +129,9 @@ struct target_options {
     /// disconnected, and its resources are freed. 0 for no limit.
     std::chrono::milliseconds keep_alive_default{120'000};
     /// Called on the target's executor for events that concern an operator: a host connects, leaves
-    /// or is refused. Must not throw.
+    /// or is refused. Hosts cause these events, so at most 100 that concern hosts and 10 refusals
+    /// are reported in 10 s; the next one follows a message with the number of the others. Must
+    /// neither throw nor block: all hosts wait meanwhile.
     std::function<void(std::string const& message)> on_event = {};
     /// Called on the target's executor for faults on this side that an operator must repair, such as
     /// a store that fails: once for each operation and error of a namespace. Must not throw.
@@ -157,6 +164,8 @@ struct target_statistics {
     std::uint64_t failed_commands = 0;
     /// Requests that a store failed.
     std::uint64_t store_failures = 0;
+    /// Queues that ended because of target_options::transfer_timeout.
+    std::uint64_t transfers_stalled = 0;
 };
 
 /// A target at one endpoint. Closes when it is destroyed.

@@ -1,0 +1,52 @@
+// staging.hpp — memory for data on its way between hosts and stores, of one device.
+//
+// A queue has queue_bytes of its own, made when it first needs them, and all queues share the common
+// part, of which a host may use half. A command takes common memory if there is some. Otherwise it
+// goes through the queue's own memory, in pieces if it is longer, so that no host waits for another.
+// Everything runs on the target's executor.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+
+#include <rcverbs/memory_pool.hpp>
+#include <rcverbs/protection_domain.hpp>
+
+namespace rcverbs::nvme::detail {
+
+class queue;
+
+/// What one host uses of the common parts.
+struct host_account {
+    std::size_t staged_bytes = 0;
+};
+
+class staging_memory {
+public:
+    /// Bytes of a queue's own part.
+    static constexpr std::size_t queue_bytes = 65536;
+    static constexpr std::size_t alignment = 64;
+
+    /// @param common_bytes  The size of the common part: a multiple of 64 KiB, one at least.
+    staging_memory(protection_domain const& domain, std::size_t common_bytes);
+
+    /// Allocates from the common part; null if there is not enough now.
+    ///
+    /// @throws boost::system::system_error: memory could not be registered.
+    void* allocate(std::size_t size_bytes, host_account& of);
+    /// Frees, and serves queues that wait.
+    void free(void* memory, std::size_t size_bytes, host_account& of);
+    local_slice slice_of(void* memory, std::size_t size_bytes) const {
+        return pool_.slice_of(memory, size_bytes);
+    }
+    /// Calls queue::serve_waiting() when common memory has been freed.
+    void stand_in_line(std::shared_ptr<queue> const& waits);
+
+private:
+    memory_pool pool_;
+    std::size_t const host_bytes_max_;
+    std::deque<std::weak_ptr<queue>> line_;
+};
+
+}  // namespace rcverbs::nvme::detail
