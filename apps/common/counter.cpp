@@ -107,7 +107,8 @@ asio::awaitable<error_code> take_lock(
     }
 }
 
-// Reads, changes and writes back the record. REQUIRES: the lock is held.
+// Reads, changes and writes back the record; one that is spoiled is whole again afterwards.
+// REQUIRES: the lock is held.
 asio::awaitable<error_code> change(
     rcverbs::connection& c,
     exposed const& theirs,
@@ -120,7 +121,7 @@ asio::awaitable<error_code> change(
     auto words = words_of(copy.bytes());
     is_whole = read == record_bytes && is_consistent(words);
     seen = words[0];
-    for (std::uint64_t& w : words) ++w;
+    words.fill(seen + 1);
     std::memcpy(copy.bytes().data(), words.data(), record_bytes);
     auto [ec, written] = co_await c.async_write(copy.slice(), theirs.record, awaiting);
     static_cast<void>(written);
@@ -259,7 +260,23 @@ std::uint64_t shared_counter::enter() {
 void shared_counter::leave(std::uint64_t ticket) {
     std::lock_guard const lock{mutex_};
     tickets_.erase(ticket);
+    // Nobody else changes it while this client's ticket is in the lock, or while there is no client.
+    bool const has_lock = std::atomic_ref{cells_.lock}.load() == ticket;
+    if (has_lock || tickets_.empty()) mend_record();
     free_foreign_lock();
+}
+
+// A client that fails in the middle of a change, or writes what it likes, must not spoil the record
+// for those that come later.
+void shared_counter::mend_record() {
+    std::array<std::uint64_t, record_words> words{};
+    for (std::size_t i = 0; i < words.size(); ++i) words[i] = std::atomic_ref{record_[i]}.load();
+    if (is_consistent(words)) {
+        last_whole_ = words[0];
+        return;
+    }
+    print_error("a client left the record spoiled; it is as before");
+    for (std::uint64_t& w : record_) std::atomic_ref{w}.store(last_whole_);
 }
 
 void shared_counter::tend() {

@@ -2,7 +2,8 @@
 // clients.
 //
 // Clients add to the counter with fetch-and-add. They take the lock with compare-and-swap to read,
-// change and write back the record; its eight words stay equal as long as the lock works. The
+// change and write back the record; its eight words stay equal as long as the lock works, and the
+// server repairs them after a client that spoiled them. The
 // server gives each client a ticket, a random number that the lock holds while the client owns it.
 // The server frees the lock when its value is not the ticket of a connected client. A client that
 // sends no MSG_DONE is disconnected at its deadline, so no client can hold the lock for ever.
@@ -69,6 +70,7 @@ private:
     std::uint64_t enter();
     void leave(std::uint64_t ticket);
     void free_foreign_lock() noexcept;
+    void mend_record();
 
     // On separate cache lines, so that atomics and writes do not share one.
     alignas(64) mutable cells cells_{};
@@ -77,6 +79,7 @@ private:
     std::mutex mutex_;
     std::set<std::uint64_t> tickets_;  // of the connected clients
     std::mt19937_64 random_{std::random_device{}()};
+    std::uint64_t last_whole_ = 0;  // what the record was when it was last seen whole
     bool was_used_ = false;
 };
 

@@ -57,14 +57,6 @@ exit_code report_start_failure(std::exception const& e) {
     return is_out_of_descriptors ? exit_code::could_not_connect : exit_code::other;
 }
 
-void print(std::string const& line) { std::fputs((one_line(line) + '\n').c_str(), stdout); }
-
-void print_error(std::string const& line) {
-    std::fputs(
-        (std::string{program_invocation_short_name} + ": " + one_line(line) + '\n').c_str(), stderr
-    );
-}
-
 asio::awaitable<exit_code> exchange(rcverbs::session& s, exchange_options const& options) {
     bool const is_write = options.mode == transfer_mode::write;
     error_code ec;

@@ -15,6 +15,7 @@
 #include <rcverbs/session.hpp>
 
 #include "common/exit_code.hpp"
+#include "common/print.hpp"
 
 namespace demo {
 
@@ -55,10 +56,5 @@ exit_code report(
 
 /// Prints why a program could not start and how to fix it, and returns the exit code.
 exit_code report_start_failure(std::exception const& e);
-
-/// Prints a line to standard output.
-void print(std::string const& line);
-/// Prints a line to standard error, prefixed with the program's name.
-void print_error(std::string const& line);
 
 }  // namespace demo

@@ -44,6 +44,7 @@ std::vector<demo::subsystem_description> subsystems_of(serve_arguments const& a)
 }
 
 exit_code serve(serve_arguments const& a, demo::nvme_arguments served) {
+    demo::background_printing const printing;
     try {
         served.subsystems = subsystems_of(a);
         served.configuration = a.configuration;

@@ -52,14 +52,22 @@ constexpr metric metrics[] = {
 
 using stream = beast::basic_stream<asio::generic::stream_protocol>;
 constexpr std::chrono::seconds patience{5};
+// Descriptors that scrapers may hold.
+constexpr std::size_t exchanges_max = 16;
 constexpr std::size_t request_bytes_max = 4096;
 
 // One request on one connection.
 struct exchange : std::enable_shared_from_this<exchange> {
-    explicit exchange(stream s, target_statistics now) : peer{std::move(s)}, sample{now} {
+    exchange(stream s, target_statistics now, std::shared_ptr<std::size_t> open)
+        : peer{std::move(s)},
+          sample{now},
+          open_{std::move(open)} {
+        ++*open_;
         parser.header_limit(request_bytes_max);
         parser.body_limit(0);
     }
+
+    ~exchange() { --*open_; }
 
     void start() {
         peer.expires_after(patience);
@@ -97,6 +105,7 @@ struct exchange : std::enable_shared_from_this<exchange> {
     using error_code = boost::system::error_code;
     stream peer;
     target_statistics const sample;
+    std::shared_ptr<std::size_t> const open_;
     beast::flat_buffer buffer{request_bytes_max};
     http::request_parser<http::empty_body> parser;
     http::response<http::string_body> response;
@@ -166,7 +175,9 @@ void metrics_server::accept() {
                 if (acceptor_.is_open()) accept();
             });
         }
-        std::make_shared<exchange>(stream{std::move(peer)}, sample_())->start();
+        // One too many is closed at once.
+        if (*open_ < exchanges_max)
+            std::make_shared<exchange>(stream{std::move(peer)}, sample_(), open_)->start();
         accept();
     });
 }

@@ -6,7 +6,9 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include <rcverbs/nvme/target.hpp>
@@ -38,6 +40,7 @@ private:
     std::string path_;  // of the Unix socket
     std::function<rcverbs::nvme::target_statistics()> sample_;
     boost::asio::basic_socket_acceptor<boost::asio::generic::stream_protocol> acceptor_;
+    std::shared_ptr<std::size_t> const open_ = std::make_shared<std::size_t>(0);  // exchanges
     boost::asio::steady_timer pause_;
 };
 

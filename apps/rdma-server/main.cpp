@@ -55,6 +55,7 @@ int main(int argc, char** argv) {
     if (!demo::parse(app, argc, argv, code)) return static_cast<int>(code);
     a.apply_timeout();
     if (shares_domain) a.connection.placement.domain = rcverbs::domain_sharing::shared;
+    demo::background_printing const printing;
     try {
         boost::asio::io_context io;
         demo::server server{io, a};

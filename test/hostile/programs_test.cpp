@@ -2,6 +2,7 @@
 // leave: the process continues, the next peer is served, and output and exit code name the peer.
 #include <csignal>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 
@@ -269,6 +270,35 @@ hostile::bytes greeting(
 }
 
 }  // namespace
+
+TEST_CASE("a client that spoils the record does not spoil it for the next", "[hostile]") {
+    server s{{"atomic"}};
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        rcverbs::session_options o;
+        o.mode = atomic_mode;
+        rcverbs::session visitor{rcverbs::connection{io}, o};
+        co_await visitor.async_connect({device_address(), number(s.port)}, asio::use_awaitable);
+        auto const regions = co_await visitor.async_wait_regions(asio::use_awaitable);
+        rcverbs::remote_region const* const record = regions.find("record");
+        REQUIRE(record != nullptr);
+        // Two words of eight, without the lock.
+        rcverbs::buffer from{visitor.next_layer().domain(), 16, rcverbs::access_flags::local_write};
+        std::ranges::fill(from.bytes(), std::byte{0x55});
+        co_await visitor.next_layer().async_write(
+            from.slice(), record->slice(8, 16), asio::use_awaitable
+        );
+        visitor.close();
+    });
+    CHECK(s.process.wait_for_error("left the record spoiled"));
+    child_process next = s.client("atomic", {"--updates", "3"});
+    auto const status = next.wait();
+    INFO(next.error());
+    CHECK(status == done);
+    CHECK(next.output().find("changed the record x 3") != std::string::npos);
+    s.process.signal(SIGTERM);
+    CHECK(s.process.wait() == done);
+}
 
 TEST_CASE("rdma-bench's server outlives a client whose orders do not fit its plan", "[hostile]") {
     bench_server s;

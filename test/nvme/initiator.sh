@@ -286,6 +286,32 @@ case_a_host_that_removes_many_namespaces_is_not_silent() {
     end_target
 }
 
+case_hosts_are_served_although_nobody_reads_the_output() {
+    log=$work/serve-unread.log
+    # A pipe that is full from the beginning.
+    python3 - "$programs/rdma-nvme" $port $nqn >"$log" 2>&1 <<'PY' &
+import fcntl, os, subprocess, sys
+r, w = os.pipe()
+fcntl.fcntl(w, fcntl.F_SETPIPE_SZ if hasattr(fcntl, "F_SETPIPE_SZ") else 1031, 4096)
+os.set_blocking(w, False)
+try:
+    while True: os.write(w, b"x")
+except BlockingIOError:
+    os.set_blocking(w, True)
+p = subprocess.Popen([sys.argv[1], "serve", "--memory", "16M", "--port", sys.argv[2], "--nqn", sys.argv[3]], stdout=w, stderr=w)
+print("pid", p.pid, flush=True)
+sys.exit(p.wait())
+PY
+    target=$!
+    wait_for 10 eval "nvme discover -t rdma -a $here -s $port >/dev/null" || fail "it does not serve"
+    connect
+    disk
+    verify_by_fio $udev --bs=4k --size=1M
+    disconnect
+    kill "$(sed -n 's/^pid //p' "$log")"
+    wait $target || fail "the target ended with status $?"
+}
+
 case_a_disk_that_is_read_only_refuses_writes() {
     truncate -s 16M "$work/file"
     serve "$work/file" --nqn $nqn --read-only

@@ -2,9 +2,12 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
 
+#include <array>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include <unistd.h>
 
@@ -13,6 +16,40 @@
 
 namespace asio = boost::asio;
 using namespace std::chrono_literals;
+
+TEST_CASE("a metrics server holds a bounded number of connections", "[programs]") {
+    asio::io_context io;
+    std::string const path =
+        std::filesystem::temp_directory_path() / ("metrics-many-" + std::to_string(::getpid()));
+    demo::metrics_server server{io, path, [] { return rcverbs::nvme::target_statistics{}; }};
+    asio::io_context of_peers;
+    std::vector<asio::local::stream_protocol::socket> peers;
+    for (int i = 0; i < 40; ++i) {
+        peers.emplace_back(of_peers).connect(asio::local::stream_protocol::endpoint{path});
+        io.run_for(5ms);
+    }
+    // Those beyond the limit have been closed.
+    int closed = 0;
+    for (auto& each : peers) {
+        each.non_blocking(true);
+        char byte = 0;
+        boost::system::error_code ec;
+        each.read_some(asio::buffer(&byte, 1), ec);
+        closed += ec == asio::error::eof;
+    }
+    CHECK(closed == 40 - 16);
+    // There is room again when one has left.
+    peers.front().close();
+    io.run_for(20ms);
+    auto& next = peers.emplace_back(of_peers);
+    next.connect(asio::local::stream_protocol::endpoint{path});
+    asio::write(next, asio::buffer(std::string{"GET /statistics HTTP/1.1\r\nHost: x\r\n\r\n"}));
+    io.run_for(50ms);
+    std::array<char, 16> answer{};
+    CHECK(next.read_some(asio::buffer(answer)) == answer.size());
+    CHECK(std::string{answer.data(), 15} == "HTTP/1.1 200 OK");
+    server.close();
+}
 
 TEST_CASE(
     "a metrics server that is closed when a peer has connected does not go on", "[programs]"
