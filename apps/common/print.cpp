@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -31,6 +32,7 @@ public:
     void start() {
         // The thread keeps the printer alive: it may still wait for a reader when the program ends.
         std::thread{[self = shared_from_this()] { self->run(); }}.detach();
+        is_started_ = true;
     }
 
     void add(int fd, std::string line) {
@@ -47,6 +49,7 @@ public:
     }
 
     void finish() {
+        if (!is_started_) return;
         std::unique_lock lock{mutex_};
         is_finishing_ = true;
         changed_.notify_all();
@@ -93,6 +96,7 @@ private:
         }
     }
 
+    bool is_started_ = false;
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<std::pair<int, std::string>> lines_;
@@ -115,7 +119,11 @@ std::shared_ptr<background_printing::printer> background_printing::exchange(
 
 background_printing::background_printing() : printer_{std::make_shared<printer>()} {
     std::fflush(stdout);
-    printer_->start();
+    try {
+        printer_->start();
+    } catch (std::system_error const&) {
+        return;  // no thread can be started: lines are printed by those who have them
+    }
     exchange(&printer_);
 }
 
