@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include <rcverbs/nvme/memory_store.hpp>
@@ -69,7 +70,8 @@ disk_description to_disk(json const& from, std::string const& where) {
     disk_description d;
     d.id = field(from, where, "id", d.id);
     d.file = field(from, where, "file", d.file);
-    d.block_bytes = field(from, where, "block_size", d.block_bytes);
+    if (from.contains("block_size"))
+        d.block_bytes = field(from, where, "block_size", std::uint32_t{0});
     d.is_read_only = field(from, where, "read_only", false);
     d.is_shared = field(from, where, "shared", false);
     std::string const uuid = field(from, where, "uuid", std::string{});
@@ -132,7 +134,8 @@ private:
 };
 
 std::shared_ptr<nvme::block_store> make_store(disk_description const& d, open_files& before) {
-    if (d.file.empty()) return std::make_shared<nvme::memory_store>(d.memory_bytes, d.block_bytes);
+    if (d.file.empty())
+        return std::make_shared<nvme::memory_store>(d.memory_bytes, d.block_bytes.value_or(4096));
     nvme::file_store_options options;
     options.block_bytes = d.block_bytes;
     options.is_read_only = d.is_read_only;
@@ -157,6 +160,44 @@ std::uint64_t parse_size(std::string const& text) {
     if (!is_right || value > std::numeric_limits<std::uint64_t>::max() >> 10 * power)
         throw configuration_error{text + " is not a size such as 4096, 64K, 512M, 2G or 1T"};
     return value << 10 * power;
+}
+
+std::pair<std::uint16_t, std::uint16_t> parse_controller_ids(std::string const& text) {
+    std::size_t const dash = text.find('-');
+    auto const number = [](std::string const& digits) -> std::uint16_t {
+        bool const is_right = !digits.empty() && digits.size() <= 5 &&
+                              digits.find_first_not_of("0123456789") == std::string::npos;
+        unsigned long const value = is_right ? std::stoul(digits) : 0;
+        return static_cast<std::uint16_t>(value <= 65519 ? value : 0);
+    };
+    std::uint16_t const first = number(text.substr(0, dash));
+    std::uint16_t const last = dash == text.npos ? std::uint16_t{0} : number(text.substr(dash + 1));
+    if (first == 0 || last < first)
+        throw configuration_error{text + " is no range of controller numbers, such as 1-1000"};
+    return {first, last};
+}
+
+std::string plain_names(std::string text) {
+    constexpr std::pair<std::string_view, std::string_view> names[] = {
+        {"an option is out of its range. Correct the option.: ", ""},
+        {"store_geometry::block_bytes", "block size"},
+        {"file_store_options::block_bytes", "block size"},
+        {"memory_store::block_bytes", "block size"},
+        {"store_geometry::size_bytes", "size"},
+        {"memory_store::size_bytes", "size"},
+        {"namespace_options::id", "namespace \"id\""},
+        {"subsystem_options::nqn", "NQN"},
+        {"subsystem_options::serial_number", "\"serial\""},
+        {"subsystem_options::model", "\"model\""},
+        {"host_secrets::secret", "\"secret\""},
+        {"host_secrets::controller_secret", "\"controller_secret\""},
+        {"host_secrets::host", "\"host\" of a secret"}};
+    for (auto const& [from, to] : names) {
+        for (std::size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size())
+            text.replace(at, from.size(), to);
+    }
+    std::size_t const code = text.rfind(" [rcverbs:");
+    return code == text.npos ? text : text.substr(0, code) + '.';
 }
 
 nvme::file_method parse_method(std::string const& text) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <rcverbs/nvme/file_store.hpp>
@@ -21,7 +22,8 @@ struct disk_description {
     /// A file or a block device; empty for memory.
     std::string file;
     std::uint64_t memory_bytes = 0;
-    std::uint32_t block_bytes = 4096;
+    /// Empty for what the file holds, or for 4096 bytes in memory.
+    std::optional<std::uint32_t> block_bytes;
     bool is_read_only = false;
     /// The file may be used by others at the same time.
     bool is_shared = false;
@@ -49,6 +51,11 @@ struct configuration_error : std::runtime_error {
 /// A size in bytes, with or without a unit: 4096, 64K, 512M, 2G, 1T (powers of 1024). Throws
 /// configuration_error.
 std::uint64_t parse_size(std::string const& text);
+/// FIRST-LAST, 1 to 65519. Throws configuration_error.
+std::pair<std::uint16_t, std::uint16_t> parse_controller_ids(std::string const& text);
+/// A text of the library's with the names of this program's options and of the configuration's
+/// fields instead of the library's.
+std::string plain_names(std::string text);
 /// auto, io_uring or threads. Throws configuration_error.
 rcverbs::nvme::file_method parse_method(std::string const& text);
 

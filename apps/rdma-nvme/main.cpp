@@ -1,8 +1,10 @@
 // rdma-nvme — serves files, block devices or memory to NVMe over Fabrics initiators, by RDMA.
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <tuple>
 
 #include "common/arguments.hpp"
 #include "rdma-nvme/configuration.hpp"
@@ -17,7 +19,7 @@ struct serve_arguments {
     std::string memory;
     std::string configuration;
     demo::subsystem_description disk;
-    std::uint32_t block_bytes = 4096;
+    std::uint32_t block_bytes = 0;
     bool is_read_only = false;
     bool is_shared = false;
     std::string method = "auto";
@@ -34,7 +36,7 @@ std::vector<demo::subsystem_description> subsystems_of(serve_arguments const& a)
             "this machine has no /etc/machine-id to name the subsystem by: give --nqn"};
     demo::disk_description d;
     d.file = a.file;
-    d.block_bytes = a.block_bytes;
+    if (a.block_bytes > 0) d.block_bytes = a.block_bytes;
     d.is_read_only = a.is_read_only;
     d.is_shared = a.is_shared;
     d.method = demo::parse_method(a.method);
@@ -48,6 +50,14 @@ exit_code serve(serve_arguments const& a, demo::nvme_arguments served) {
     try {
         served.subsystems = subsystems_of(a);
         served.configuration = a.configuration;
+        if (!served.controller_ids.empty())
+            std::tie(served.target.controller_id_min, served.target.controller_id_max) =
+                demo::parse_controller_ids(served.controller_ids);
+        // Each queue has memory of its own; what the default leaves for all is added.
+        served.target.staging_bytes_max = std::max(
+            served.target.staging_bytes_max,
+            (std::size_t{32} << 20) + served.target.connections_max * std::size_t{65536}
+        );
     } catch (demo::configuration_error const& e) {
         demo::print_error(e.what());
         return exit_code::usage;
@@ -58,8 +68,10 @@ exit_code serve(serve_arguments const& a, demo::nvme_arguments served) {
         try {
             server.start();
         } catch (boost::system::system_error const& e) {
-            demo::print_error(e.what());
-            return exit_code::could_not_connect;
+            demo::print_error(demo::plain_names(e.what()));
+            // An option that is wrong, or a combination of them.
+            return e.code() == rcverbs::errc::invalid_option ? exit_code::usage
+                                                             : exit_code::could_not_connect;
         }
         io.run();
     } catch (std::exception const& e) {
@@ -86,9 +98,15 @@ void add_serve(CLI::App& app, serve_arguments& a, demo::nvme_arguments& served) 
            "the NQN of a host that may connect; may be given more than once. Without it, all may"
     )
         ->option_text("NQN");
-    app.add_option("--block-size", a.block_bytes, "the size of a block in bytes")
+    app.add_option(
+           "--block-size",
+           a.block_bytes,
+           "the size of a block in bytes; without it, that of the device, or the one with which "
+           "the "
+           "contents of the file were written, or 4096"
+    )
         ->check(CLI::IsMember({512, 1024, 2048, 4096}))
-        ->option_text("512|1024|2048|4096 [4096]");
+        ->option_text("512|1024|2048|4096");
     app.add_flag("--read-only", a.is_read_only, "refuse writes");
     app.add_flag(
         "--shared", a.is_shared, "serve FILE although it is mounted, or used by another program"
@@ -115,6 +133,13 @@ void add_serve(CLI::App& app, serve_arguments& a, demo::nvme_arguments& served) 
     )
         ->check(CLI::Range(1, 4096))
         ->option_text("N [256]");
+    app.add_option(
+           "--controller-ids",
+           served.controller_ids,
+           "the numbers of controllers, such as 1-1000: two programs that serve one disk under one "
+           "NQN need numbers that differ"
+    )
+        ->option_text("FIRST-LAST [1-65519]");
     app.add_option(
            "--statistics",
            served.metrics,

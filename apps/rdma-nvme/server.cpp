@@ -45,7 +45,7 @@ void nvme_server::start() {
         target_.emplace(rcverbs::poller{}, here, served_.options, arguments_.target);
         return 0;
     });
-    warn_of_random_uuids();
+    print_remarks();
     std::size_t const count = served_.options.size();
     if (!arguments_.metrics.empty())
         metrics_.emplace(io_, arguments_.metrics, [this] { return target_->statistics(); });
@@ -85,7 +85,7 @@ void nvme_server::try_reload() {
         reload();
         print("reloaded.");
     } catch (std::exception const& e) {
-        print_error(e.what());
+        print_error(plain_names(e.what()));
     }
 }
 
@@ -97,19 +97,27 @@ void nvme_server::reload() {
     opened_subsystems next = open_stores(std::move(now), served_);
     target_->serve(next.options);
     served_ = std::move(next);
-    warn_of_random_uuids();
+    print_remarks();
 }
 
-void nvme_server::warn_of_random_uuids() const {
+void nvme_server::print_remarks() const {
     for (std::size_t i = 0; i < served_.options.size(); ++i) {
         for (auto const& disk : served_.options[i].namespaces) {
             auto const* const file = dynamic_cast<nvme::file_store const*>(disk.store.get());
-            if (disk.uuid || file == nullptr || file->has_lasting_uuid()) continue;
-            print_error(
-                "namespace " + std::to_string(disk.id) + " of " + served_.options[i].nqn +
-                " has nothing to identify it by, so hosts take it for another disk after each "
-                "start: give it a \"uuid\" in the configuration"
-            );
+            if (file == nullptr) continue;
+            std::string const name =
+                "namespace " + std::to_string(disk.id) + " of " + served_.options[i].nqn;
+            if (!disk.uuid && !file->has_lasting_uuid())
+                print_error(
+                    name +
+                    " has nothing to identify it by, so hosts take it for another disk after each "
+                    "start: give it a \"uuid\" in the configuration"
+                );
+            if (std::uint32_t const left = file->bytes_left_out(); left > 0)
+                print_error(
+                    name + ": the last " + std::to_string(left) +
+                    " bytes of the file are no whole block and are not served"
+                );
         }
     }
 }

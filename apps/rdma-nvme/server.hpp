@@ -28,6 +28,8 @@ struct nvme_arguments {
     /// The file that they are from, which SIGHUP reads again; empty for none.
     std::string configuration;
     rcverbs::nvme::target_options target;
+    /// FIRST-LAST; empty for all.
+    std::string controller_ids;
     /// A port or a path; empty for none.
     std::string metrics;
     bool is_quiet = false;
@@ -46,7 +48,7 @@ private:
     void wait_for_hosts();
     void try_reload();
     void reload();
-    void warn_of_random_uuids() const;
+    void print_remarks() const;
 
     boost::asio::io_context& io_;
     nvme_arguments arguments_;

@@ -6,14 +6,19 @@
 #include <catch2/catch.hpp>
 
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include <rcverbs/nvme/file_store.hpp>
 #include <rcverbs/nvme/memory_store.hpp>
 
+#include "block_size.hpp"
 #include "identity.hpp"
 
 namespace fs = std::filesystem;
@@ -168,6 +173,59 @@ TEST_CASE("nvme: a store knows whether a path leads to its file", "[nvme]") {
     fs::rename(here.make("b"), file);
     CHECK_FALSE(store.is_at(file));
     CHECK_FALSE(store.is_at(here.path() / "none"));
+}
+
+TEST_CASE("nvme: the block size is that of what the file holds", "[nvme]") {
+    using nvme::detail::block_bytes_in;
+    auto const holding = [](std::size_t at, std::string const& text) {
+        std::vector<std::byte> image(nvme::detail::block_size_probe_bytes);
+        std::memcpy(image.data() + at, text.data(), text.size());
+        return image;
+    };
+    CHECK(block_bytes_in({}) == 4096);
+    CHECK(block_bytes_in(holding(0, "nothing known")) == 4096);
+    CHECK(block_bytes_in(holding(512, "EFI PART")) == 512);
+    CHECK(block_bytes_in(holding(4096, "EFI PART")) == 4096);
+    CHECK(block_bytes_in(holding(510, "\x55\xaa")) == 512);
+    // A GUID partition table has a protective one of the old kind before it.
+    auto both = holding(4096, "EFI PART");
+    both[510] = std::byte{0x55};
+    both[511] = std::byte{0xaa};
+    CHECK(block_bytes_in(both) == 4096);
+    for (auto const& [size, high, low] : {std::tuple{512U, 2, 0}, {4096U, 16, 0}, {1024U, 4, 0}}) {
+        auto xfs = holding(0, "XFSB");
+        xfs[102] = static_cast<std::byte>(high);
+        xfs[103] = static_cast<std::byte>(low);
+        CHECK(block_bytes_in(xfs) == size);
+    }
+    for (auto const& [size, log] : {std::pair{1024U, 0}, {2048U, 1}, {4096U, 2}, {4096U, 6}}) {
+        auto ext = holding(1024 + 56, "\x53\xef");
+        ext[1024 + 24] = static_cast<std::byte>(log);
+        CHECK(block_bytes_in(ext) == size);
+    }
+    // Any bytes give a size that is valid, and nothing is read beyond them.
+    for (std::size_t size = 0; size < 1200; size += 7) {
+        std::vector<std::byte> const noise(size, std::byte{0x55});
+        CHECK(block_bytes_in(noise) == 4096);
+    }
+}
+
+TEST_CASE("nvme: a store serves whole blocks of its file, and says what is left", "[nvme]") {
+    folder here;
+    fs::path const file = here.make("a");
+    fs::resize_file(file, 3 * 4096 + 700);
+    nvme::file_store const store{file, with(false, false)};
+    CHECK(store.geometry().size_bytes == 3 * 4096);
+    CHECK(store.geometry().block_bytes == 4096);
+    CHECK(store.bytes_left_out() == 700);
+    auto small = with(false, true);
+    small.block_bytes = 512;
+    nvme::file_store const other{file, small};
+    CHECK(other.geometry().size_bytes == 3 * 4096 + 512);
+    CHECK(other.bytes_left_out() == 188);
+    small.block_bytes = 768;
+    CHECK(opening(file, small) != 0);
+    CHECK(opening(here.path(), with(true, true)) != 0);
 }
 
 TEST_CASE("nvme: derived identifiers differ by text and are well-formed", "[nvme]") {

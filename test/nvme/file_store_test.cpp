@@ -96,7 +96,9 @@ public:
     ending wait() { return end_.get_future().get(); }
 
 private:
-    void on_end(outcome how) noexcept override { end_.set_value({how.failure, how.is_equal}); }
+    void on_end(outcome how) noexcept override {
+        end_.set_value({how.failure, how.how != end::differs});
+    }
 
     std::promise<ending> end_;
 };

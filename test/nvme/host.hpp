@@ -83,6 +83,7 @@ struct response {
     bool is_alive = false;
     std::uint64_t result = 0;
     std::uint16_t status = 0;  // type << 8 | code
+    bool is_final = false;  // the host is told not to try again
 };
 
 /// One queue.
@@ -124,7 +125,8 @@ public:
         co_return response{
             true,
             get<std::uint64_t>(in, 0),
-            static_cast<std::uint16_t>(get<std::uint16_t>(in, 14) >> 1 & 0x7ff)};
+            static_cast<std::uint16_t>(get<std::uint16_t>(in, 14) >> 1 & 0x7ff),
+            (get<std::uint16_t>(in, 14) >> 15) != 0};
     }
 
     /// Sends a command several times at once, and returns the statuses of the completions.

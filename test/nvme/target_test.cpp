@@ -3,8 +3,10 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <random>
 #include <thread>
 
@@ -167,6 +169,7 @@ public:
         flushes += r.operation() == nvme::store_operation::flush;
         durable += r.is_durable();
         sizes.push_back(r.size_bytes());
+        if (ends) return ends(r);
         if (fails)
             return r.complete(boost::system::errc::make_error_code(boost::system::errc::io_error));
         r.complete({});
@@ -174,6 +177,7 @@ public:
     int flushes = 0;
     int durable = 0;
     std::vector<std::uint64_t> sizes;  // of all requests
+    std::function<void(nvme::store_request&)> ends;  // instead of success
     bool fails = false;
 
 private:
@@ -805,6 +809,59 @@ TEST_CASE("nvme: what is served changes as a whole, or not at all", "[device][nv
         s.target.serve(more);
         co_await wait_until(io, [&] { return s.target.statistics().queues == 0; });
         CHECK(s.target.statistics().controllers == 0);
+        co_await end(io, s);
+    });
+}
+
+TEST_CASE("nvme: what may pass is to be tried again, and other errors are not", "[device][nvme]") {
+    asio::io_context io;
+    auto const store = std::make_shared<inverting_store>();
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io, store};
+        connected_host h = co_await connect_host(io, s.at());
+        auto const ends_with = [&](auto how, int status, bool is_final) -> asio::awaitable<void> {
+            store->ends = how;
+            response const r = co_await h.io.run(write(0, 1, h.data));
+            CHECK(r.is_alive);
+            CHECK(r.status == status);
+            CHECK(r.is_final == is_final);
+        };
+        auto const error = [](int number) {
+            return [number](nvme::store_request& r) {
+                r.complete({number, boost::system::system_category()});
+            };
+        };
+        for (int const number : {EAGAIN, EBUSY, EINTR, ENOMEM, ENOBUFS})
+            co_await ends_with(error(number), 0x06, false);
+        co_await ends_with(error(EIO), 0x280, true);
+        co_await ends_with(error(ENOSPC), 0x81, true);
+        co_await ends_with(error(EROFS), 0x20, true);
+        co_await ends_with([](nvme::store_request& r) { r.complete_retry(); }, 0x06, false);
+        co_await ends_with([](nvme::store_request& r) { r.complete_path_error(); }, 0x300, false);
+        store->ends = nullptr;
+        co_await must_serve(h, 0, 8);
+        co_await end(io, s);
+    });
+}
+
+TEST_CASE("nvme: controllers get numbers of the target's range, and no others", "[device][nvme]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        nvme::target_options range;
+        range.controller_id_min = 500;
+        range.controller_id_max = 501;
+        serving_target s{io, memory(), range};
+        connected_host first = co_await connect_host(io, s.at());
+        connected_host second = co_await connect_host(io, s.at());
+        CHECK(first.id == 500);
+        CHECK(second.id == 501);
+        host_queue third{io};
+        co_await must_open(third, s.at(), 0);
+        co_await must(third, third.connect_command(0, 0xffff), 0x181);
+        first.admin.connection().close();
+        first.io.connection().close();
+        co_await wait_until(io, [&] { return s.target.statistics().controllers == 1; });
+        co_await must(third, third.connect_command(0, 0xffff), 0);
         co_await end(io, s);
     });
 }

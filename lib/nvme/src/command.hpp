@@ -46,6 +46,7 @@ enum class status : std::uint16_t {
     write_fault = 0x280,
     read_error = 0x281,
     compare_failed = 0x285,
+    path_error = 0x300,
 };
 
 namespace opcode {

@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <utility>
 
+#include "block_size.hpp"
 #include "descriptor.hpp"
+#include "error/detailed_error.hpp"
 #include "error/option_check.hpp"
 #include "file_claim.hpp"
 #include "file_engine.hpp"
@@ -32,16 +34,25 @@ public:
             throw boost::system::system_error{
                 errno, boost::system::system_category(), path.string()};
         identity_ = identify_file(file_.get());
+        block_bytes_ = options.block_bytes ? *options.block_bytes : block_bytes_of(file_.get());
     }
 
-    store_geometry geometry() const {
+    // Nothing else has blocks: the size of a folder is any number.
+    bool has_blocks() const noexcept {
+        struct stat here {};
+        if (::fstat(file_.get(), &here) != 0) return false;
+        return (S_ISREG(here.st_mode) || S_ISBLK(here.st_mode)) && size_bytes() >= block_bytes_;
+    }
+    std::uint64_t size_bytes() const noexcept {
         off_t const end = ::lseek(file_.get(), 0, SEEK_END);  // of a block device, too
-        std::uint64_t const size = end < 0 ? 0 : static_cast<std::uint64_t>(end);
+        return end < 0 ? 0 : static_cast<std::uint64_t>(end);
+    }
+    store_geometry geometry() const {
         return {
-            size / options_.block_bytes * options_.block_bytes,
-            options_.block_bytes,
-            true,
-            options_.is_read_only};
+            size_bytes() / block_bytes_ * block_bytes_, block_bytes_, true, options_.is_read_only};
+    }
+    std::uint32_t bytes_left_out() const noexcept {
+        return static_cast<std::uint32_t>(size_bytes() % block_bytes_);
     }
 
     void make_engine() {
@@ -88,6 +99,7 @@ private:
     std::shared_ptr<file_claim const> const claim_;  // null if the file is shared
     descriptor const file_;
     file_identity identity_;
+    std::uint32_t block_bytes_ = 0;
     file_method method_ = file_method::automatic;
     std::unique_ptr<file_engine> engine_;
 };
@@ -102,13 +114,17 @@ std::unique_ptr<detail::file_store_core> opened(
     detail::file_store_core const* replaced
 ) {
     rcverbs::detail::option_check check{"file_store_options"};
-    check.within("block_bytes", options.block_bytes, 512, 4096)
-        .that(std::has_single_bit(options.block_bytes), "block_bytes", "is no power of two")
+    std::uint32_t const block = options.block_bytes.value_or(4096);
+    check.within("block_bytes", block, 512, 4096)
+        .that(std::has_single_bit(block), "block_bytes", "is no power of two")
         .within("threads", options.threads, 1, 64);
     rcverbs::detail::throw_if_refused(check.problem());
     auto made = std::make_unique<detail::file_store_core>(path, options, replaced);
-    check.that(made->geometry().size_bytes > 0, "block_bytes", "is larger than the file");
-    rcverbs::detail::throw_if_refused(check.problem());
+    if (!made->has_blocks()) {
+        error_code const ec = errc::invalid_option;
+        throw rcverbs::detail::detailed_error{
+            ec, path.string() + " is no file or block device of a block or more"};
+    }
     made->make_engine();
     return made;
 }
@@ -126,6 +142,8 @@ file_store::file_store(
 file_store::~file_store() = default;
 
 store_geometry file_store::geometry() const { return core_->geometry(); }
+
+std::uint32_t file_store::bytes_left_out() const { return core_->bytes_left_out(); }
 
 std::optional<std::array<std::byte, 16>> file_store::uuid() const { return core_->identity().uuid; }
 

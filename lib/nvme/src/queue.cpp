@@ -25,14 +25,19 @@ constexpr std::uint32_t transfer_fields = 0xc000ffff;
 constexpr std::uint32_t write_zeroes_fields = transfer_fields | 1U << 25;
 constexpr std::size_t discard_range_bytes = 16;
 
-status status_of(error_code const& ec, store_operation operation) noexcept {
-    using namespace boost::system::errc;
-    if (ec == no_space_on_device) return status::capacity_exceeded;
-    if (ec == read_only_file_system || ec == operation_not_permitted)
-        return status::write_protected;
+completion completion_of(error_code const& ec, store_operation operation) noexcept {
+    namespace e = boost::system::errc;
+    if (!ec) return {};
+    if (ec == e::no_space_on_device) return {0, status::capacity_exceeded, false};
+    if (ec == e::read_only_file_system || ec == e::operation_not_permitted)
+        return {0, status::write_protected, false};
+    bool const is_passing = ec == e::resource_unavailable_try_again ||
+                            ec == e::device_or_resource_busy || ec == e::interrupted ||
+                            ec == e::not_enough_memory || ec == e::no_buffer_space;
+    if (is_passing) return {0, status::internal_error, true};
     bool const is_reading =
         operation == store_operation::read || operation == store_operation::compare;
-    return is_reading ? status::read_error : status::write_fault;
+    return {0, is_reading ? status::read_error : status::write_fault, false};
 }
 
 bool is_direct(disk const& d) noexcept { return !d.options.store->memory().empty(); }
@@ -98,10 +103,14 @@ public:
     std::uint64_t range_bytes() const noexcept { return store_request::size_bytes_; }
 
 private:
-    void on_end(outcome how) noexcept override {
+    void on_end(outcome o) noexcept override {
+        completion c = completion_of(o.failure, operation());
+        if (o.how == end::differs) c = {0, status::compare_failed, false};
+        if (o.how == end::retry) c = {0, status::internal_error, true};
+        if (o.how == end::path_error) c = {0, status::path_error, true};
         // Held until the handler is in the executor: the request may be over before this returns.
         asio::any_io_executor const work = work_;
-        asio::dispatch(work, [this, how] { owner_.on_stored(*this, how.failure, how.is_equal); });
+        asio::dispatch(work, [this, c, why = o.failure] { owner_.on_stored(*this, c, why); });
     }
 };
 
@@ -277,7 +286,7 @@ void queue::serve_waiting() {
             if (!give_memory(s)) break;
         } catch (boost::system::system_error const& e) {
             without_memory_.pop_front();
-            target_->on_no_memory(e.code());
+            target_->on_no_memory(e.what());
             finish(s, {0, status::internal_error, true});
             continue;
         }
@@ -296,7 +305,7 @@ bool queue::give_memory(slot& s) {
     try {
         if (account_ != nullptr) s.staged_ = staging_->allocate(size, *account_);
     } catch (boost::system::system_error const& e) {
-        target_->on_no_memory(e.code());
+        target_->on_no_memory(e.what());
     }
     if (s.staged_ != nullptr) {
         s.staged_bytes_ = size;
@@ -490,8 +499,9 @@ void queue::start_transfer(slot& s) {
     if (regions == nullptr) regions = std::make_shared<store_regions>(d.options.store);
     try {
         s.local_ = regions->slice(connection_.domain(), offset, size);
-    } catch (boost::system::system_error const&) {
-        return fail(s, status::internal_error);
+    } catch (boost::system::system_error const& e) {
+        target_->on_no_memory(e.what());
+        return finish(s, {0, status::internal_error, true});
     }
     if (c.code == opcode::read) return finish(s, {});
     read_from_host(s, &queue::access_memory);
@@ -601,13 +611,10 @@ void queue::write_memory(slot& s) {
     access_memory(s);
 }
 
-void queue::on_stored(slot& s, error_code const& ec, bool is_equal) {
+void queue::on_stored(slot& s, completion const& c, error_code const& why) {
     bool const is_shutdown = id_ == 0;
-    if (ec) {
-        target_->on_store_failure(controller_->of().nqn(), *s.disk_, s.operation(), ec);
-        if (!is_shutdown) return fail(s, status_of(ec, s.operation()));
-    }
-    if (!is_equal) return fail(s, status::compare_failed);
+    if (why) target_->on_store_failure(controller_->of().nqn(), *s.disk_, s.operation(), why);
+    if (c.code != status::success && !is_shutdown) return finish(s, c);
     // Posted, since a store may have completed the request inside start().
     if (s.operation() == store_operation::discard)
         return asio::post(target_->executor(), [this, &s] { next_discard(s); });

@@ -106,7 +106,7 @@ private:
     void access_memory(slot& s);
     void write_memory(slot& s);
     void clear_memory(slot& s, step next);
-    void on_stored(slot& s, error_code const& ec, bool is_equal);
+    void on_stored(slot& s, completion const& c, error_code const& why);
     void finish(slot& s, completion const& c);
     void fail(slot& s, status why) { finish(s, {0, why, false}); }
     void release(slot& s);

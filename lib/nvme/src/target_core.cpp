@@ -19,7 +19,6 @@ using rcverbs::detail::throw_if_refused;
 namespace {
 
 constexpr std::uint16_t any_controller = 0xffff;
-constexpr std::uint16_t controller_id_max = 0xffef;
 // The age of posted transfers is counted in periods of a timer, this many in transfer_timeout.
 constexpr unsigned transfer_periods = 8;
 // A queue of fewer entries can hold no command.
@@ -60,6 +59,8 @@ target_options checked(target_options o) {
             std::size_t{64} << 30
         )
         .within("connections_max", o.connections_max, 1, 4096)
+        .within("controller_id_min", o.controller_id_min, 1, o.controller_id_max)
+        .within("controller_id_max", o.controller_id_max, 1, 0xffef)
         .from("connect_deadline", o.connect_deadline, milliseconds{1})
         .from("transfer_timeout", o.transfer_timeout, milliseconds{transfer_periods})
         .from("keep_alive_default", o.keep_alive_default, milliseconds{0});
@@ -341,10 +342,13 @@ completion target_core::connect_admin(
     constexpr std::uint64_t controller_at = 16;
     if (data.controller_id != any_controller)
         return refuse_connect(*from, invalid_parameter(controller_at, true), "wrong controller");
-    if (associations_.size() >= controller_id_max)
+    if (associations_.size() > std::size_t{options_.controller_id_max} - options_.controller_id_min)
         return refuse_connect(*from, {0, status::connect_busy, true}, "too many controllers");
     // Numbers are used again as late as possible.
-    do last_id_ = last_id_ >= controller_id_max ? 1 : static_cast<std::uint16_t>(last_id_ + 1);
+    do
+        last_id_ = last_id_ < options_.controller_id_min || last_id_ >= options_.controller_id_max
+                       ? options_.controller_id_min
+                       : static_cast<std::uint16_t>(last_id_ + 1);
     while (associations_.contains(last_id_));
     controller_terms terms;
     terms.queue_depth_max = options_.queue_depth_max;
@@ -447,11 +451,13 @@ void target_core::on_end(std::shared_ptr<queue> const& ended, failure const& why
             // Without its admin queue a controller is of no use.
             for (auto const& each : found->second.queues) each->close();
             associations_.erase(found);
+            // A host that leaves is no failure, and needs no advice.
+            bool const has_left = !why.code || why.code == errc::peer_disconnected;
             if (!about->of().is_discovery()) {
                 --counters_.controllers;
                 report(
                     "controller " + std::to_string(about->id()) + " of host " + about->host().nqn +
-                    " ended" + (why.code ? ": " + why.message() : std::string{})
+                    " ended" + (has_left ? std::string{} : ": " + why.message())
                 );
             }
         }
@@ -477,9 +483,9 @@ void target_core::on_stalled_transfer(queue const& from) {
     );
 }
 
-void target_core::on_no_memory(error_code const& why) {
+void target_core::on_no_memory(std::string const& why) {
     if (std::exchange(has_reported_memory_, true) || !options_.on_fault) return;
-    options_.on_fault("memory for data could not be registered: " + why.message());
+    options_.on_fault("commands fail: " + why);
 }
 
 void target_core::on_failed_authentication(queue const& from) {

@@ -80,7 +80,7 @@ public:
     /// The host has not taken a transfer for too long.
     void on_stalled_transfer(queue const& from);
     /// Memory for data could not be registered.
-    void on_no_memory(error_code const& why);
+    void on_no_memory(std::string const& why);
     /// Starts the keep-alive timer anew, with the controller's time.
     void watch(std::uint16_t id);
     /// The host has disabled the controller: its I/O queues end.

@@ -1,8 +1,10 @@
+#include <rcverbs/failure.hpp>
 #include <rcverbs/open_domain.hpp>
 
 #include "cm/id.hpp"
 #include "connection/io_object_service.hpp"
 #include "verbs/domain.hpp"
+#include "error/detailed_error.hpp"
 
 namespace rcverbs {
 
@@ -25,6 +27,8 @@ protection_domain open_domain(any_runs_on const& where, endpoint const& local, e
     cm::event_channel& channel = channel_of(where);
     std::unique_ptr<cm::id> const id = channel.make_id(ec);
     if (!ec) ec = id->bind(local);
+    // The kernel's error for an address without a device.
+    if (ec == boost::system::errc::no_such_device) ec = errc::no_rdma_device;
     if (!ec && id->device() == nullptr) ec = errc::no_rdma_device;
     return ec ? protection_domain{} : shared_domain(channel, id->device(), ec);
 }
@@ -32,7 +36,7 @@ protection_domain open_domain(any_runs_on const& where, endpoint const& local, e
 protection_domain open_domain(any_runs_on const& where, endpoint const& local) {
     error_code ec;
     protection_domain found = open_domain(where, local, ec);
-    if (ec) throw boost::system::system_error{ec, "open_domain"};
+    if (ec) throw detail::detailed_error{ec, failure{step::open, ec, local, 0}.message()};
     return found;
 }
 

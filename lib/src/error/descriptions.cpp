@@ -12,7 +12,8 @@ description describe(errc e) noexcept {
             "the connection object was used before", "Make a new connection, or use a connector"};
     case errc::operation_in_progress:
         return {
-            "an operation of this kind is outstanding, or MSG_MR or MSG_DONE was sent before",
+            "an operation of this kind is outstanding, or has been carried out and cannot be "
+            "repeated",
             "Wait for the first operation"};
     case errc::queue_full:
         return {
@@ -83,12 +84,11 @@ description describe(errc e) noexcept {
         return {"the peer disconnected, or its process ended", "Connect again if necessary"};
     case errc::peer_closed_early:
         return {
-            "the peer left before both sides had sent MSG_DONE",
+            "the peer left before both sides had finished",
             "Assume that its work is incomplete, and connect again"};
-    case errc::foreign_peer:
-        return {"the peer does not speak the rcverbs session protocol", "Check address and port"};
+    case errc::foreign_peer: return {"the peer speaks another protocol", "Check address and port"};
     case errc::version_mismatch:
-        return {"the peer speaks another version of the session protocol", "Update the older side"};
+        return {"the peer speaks another version of the protocol", "Update the older side"};
     case errc::mode_mismatch:
         return {"the peer runs in another mode", "Start both sides in the same one"};
     case errc::peer_busy:
@@ -97,11 +97,11 @@ description describe(errc e) noexcept {
             "Try again later, as a connector does"};
     case errc::malformed_message:
         return {
-            "a message of the session protocol could not be decoded",
+            "a message of the peer's could not be decoded",
             "Check which program the peer runs: it has a defect, or is hostile"};
     case errc::unexpected_message:
         return {
-            "a message of the session protocol arrived out of order",
+            "a message of the peer's arrived out of order, or without a credit for it",
             "Compare the order of the calls on both sides"};
     case errc::device_removed:
         return {
@@ -227,7 +227,8 @@ description describe(wc_errc e) noexcept {
             "remote invalid request: the peer's device rejected the message; it is too long for "
             "the "
             "receive, or the peer has revoked the right",
-            "Compare message and receive sizes, and do not use the peer's memory after MSG_DONE"};
+            "Compare message and receive sizes, and do not use the peer's memory after it has "
+            "finished"};
     case wc_errc::remote_access:
         return {
             "remote access error: the peer grants no such access to this range with this key",
@@ -294,7 +295,9 @@ description describe(cm_errc e) noexcept {
         return {"the address of the network interface changed", "Connect again"};
     case cm_errc::rejected_no_listener:
         return {
-            "rejected: no program listens there", "Start the server, or check address and port"};
+            "rejected: no program listens at that address and port",
+            "Start the server, or check address and port; it may listen at another address of that "
+            "machine"};
     case cm_errc::rejected_stale: return {"rejected as part of an earlier connection", "Try again"};
     case cm_errc::rejected_by_peer:
         return {

@@ -86,6 +86,10 @@ std::string remedy(step where, int number) {
         return "There is no RDMA device, or the kernel modules are not loaded: try modprobe "
                "rdma_ucm, "
                "ls /dev/infiniband, rdma link";
+    case EFAULT:
+        return "The memory is not mapped, or is a read-only shared mapping, which Linux before 6.2 "
+               "cannot "
+               "register: map it with MAP_PRIVATE";
     case EACCES: return "This user may not use the device: check the files in /dev/infiniband";
     case EPERM:
         if (may_lock_nothing())
@@ -119,7 +123,9 @@ std::string remedy(step where, int number) {
 }  // namespace
 
 std::string detail::memory_remedy(error_code const& ec) {
-    return ec == boost::system::errc::not_enough_memory ? remedy(step::transfer, ENOMEM) : "";
+    bool const is_known =
+        ec == boost::system::errc::not_enough_memory || ec == boost::system::errc::bad_address;
+    return is_known ? remedy(step::transfer, ec.value()) : "";
 }
 
 void detail::throw_registration_failure(error_code const& ec, std::size_t size_bytes) {
@@ -137,7 +143,14 @@ std::string failure::message() const {
     text += ": ";
     text += code.message();
     if (code.category() == boost::system::system_category()) {
-        std::string const help = remedy(where, code.value());
+        // Source: ipv6(7), sin6_scope_id.
+        bool const lacks_scope = code.value() == EINVAL && address.address().is_v6() &&
+                                 address.address().to_v6().is_link_local() &&
+                                 address.address().to_v6().scope_id() == 0;
+        std::string const help = lacks_scope
+                                     ? "A link-local address needs its network interface: " +
+                                           address.address().to_string() + "%eth0"
+                                     : remedy(where, code.value());
         if (!help.empty()) text += ". " + help + ".";
     }
     text += " [";

@@ -56,17 +56,24 @@ public:
 
     /// Ends the request; call it exactly once, from any thread.
     ///
-    /// @param ec  Empty for success. The host gets a status that fits: no space, read-only, and
-    ///            otherwise a media error of the operation's kind.
-    void complete(error_code const& ec) noexcept { on_end({ec, true}); }
+    /// @param ec  Empty for success. The host gets a status that fits: no space, read-only; for
+    ///            EAGAIN, EBUSY, EINTR, ENOMEM and ENOBUFS that of complete_retry(); otherwise a
+    ///            media error of the operation's kind, after which it does not try again.
+    void complete(error_code const& ec) noexcept { on_end({ec, end::done}); }
     /// Ends a compare whose bytes differ.
-    void complete_mismatch() noexcept { on_end({{}, false}); }
+    void complete_mismatch() noexcept { on_end({{}, end::differs}); }
+    /// Ends a request that may succeed if the host sends it again, which Linux does some times.
+    void complete_retry() noexcept { on_end({{}, end::retry}); }
+    /// Ends a request that may succeed on another path: the store cannot be reached from here. A
+    /// host with several paths takes another one.
+    void complete_path_error() noexcept { on_end({{}, end::path_error}); }
 
 protected:
+    enum class end : std::uint8_t { done, differs, retry, path_error };
     /// How a request ended.
     struct outcome {
         error_code failure;
-        bool is_equal = true;
+        end how = end::done;
     };
 
     store_request() = default;

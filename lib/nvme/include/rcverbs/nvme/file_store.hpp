@@ -34,8 +34,10 @@ enum class file_method {
 
 /// Options of a file store.
 struct file_store_options {
-    /// The size of a logical block: 512, 1024, 2048 or 4096.
-    std::uint32_t block_bytes = 4096;
+    /// The size of a logical block: 512, 1024, 2048 or 4096. Empty for that of the block device
+    /// (BLKSSZGET), or for the one with which the contents of the file were written, as its partition
+    /// table or file system shows; 4096 if it has none.
+    std::optional<std::uint32_t> block_bytes = {};
     /// Opens the file read-only; writes fail.
     bool is_read_only = false;
     /// True to open the file although it is mounted, or used by another store or program that locks
@@ -81,6 +83,8 @@ public:
     /// Waits for the requests under way.
     ~file_store() override;
 
+    /// Bytes at the end of the file that are no whole block, and are not served.
+    std::uint32_t bytes_left_out() const;
     /// Reads the size of the file again: after it has changed, call target::namespace_changed().
     store_geometry geometry() const override;
     /// Of a file: stored with it in the extended attribute user.rcverbs.uuid, and bound to its inode

@@ -122,6 +122,11 @@ struct target_options {
     /// How long a host may take for one transfer of data or a completion that was posted to it; then
     /// its queue ends. 8 ms or more.
     std::chrono::milliseconds transfer_timeout{10'000};
+    /// The numbers of controllers. Give the targets that are paths to one disk, with one NQN,
+    /// numbers that differ: a host refuses a number that it has. 1 to 65519.
+    std::uint16_t controller_id_min = 1;
+    /// See controller_id_min.
+    std::uint16_t controller_id_max = 65519;
     /// How long a new connection may take until its Connect command. Above 0.
     std::chrono::milliseconds connect_deadline{10'000};
     /// The keep-alive timeout for hosts that ask for none, rounded up to 100 ms. A host without a
