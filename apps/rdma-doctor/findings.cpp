@@ -92,6 +92,17 @@ finding missing_module(machine const& m, std::string const& name, std::string co
 
 void look_for_device(machine const& m, std::vector<finding>& out) {
     if (!m.devices.empty()) return;
+    if (!m.devices_elsewhere.empty()) {
+        std::string const what = "the RDMA device " + m.devices_elsewhere.front() +
+                                 " belongs to another network namespace, and this one has none";
+        out.push_back(
+            {true,
+             what + (m.is_container ? ": use that of the host (--network=host), or on the host:"
+                                    : "; to share all devices:"),
+             "rdma system set netns shared"}
+        );
+        return;
+    }
     if (state_of(m, "rdma_rxe") != module::state::loaded)
         out.push_back(missing_module(m, "rdma_rxe", "SoftRoCE"));
     netdev const* const on = carrier(m);
@@ -214,10 +225,18 @@ void look_at_port(
     }
 }
 
-// If one port works, defects of other ports are remarks.
-void look_at_ports(machine const& m, std::vector<finding>& out) {
+// If one port works, defects of other ports and devices are remarks.
+void look_at_devices(machine const& m, std::vector<finding>& out) {
     std::vector<finding> about;
     for (rdma_device const& d : m.devices) {
+        look_at_file(m, d.file, "ib_uverbs", about);
+        if (d.file.may_be_opened && !d.limits) {
+            about.push_back(
+                {true,
+                 "libibverbs cannot open " + d.name + ": its provider library is missing",
+                 "apt-get install ibverbs-providers"}
+            );
+        }
         for (port const& p : d.ports) look_at_port(m, d, p, about);
     }
     bool const has_way = !addresses_to_try(m).empty();
@@ -246,7 +265,7 @@ std::vector<std::string> addresses_to_try(machine const& m) {
         if (std::ranges::find(out, address) == out.end()) out.push_back(address);
     };
     for (rdma_device const& d : m.devices) {
-        if (!d.file.may_be_opened) continue;
+        if (!d.file.may_be_opened || !d.limits) continue;
         for (port const& p : d.ports) {
             if (!is_active(p)) continue;
             for (std::string const& interface : interfaces(d, p)) {
@@ -262,17 +281,7 @@ std::vector<finding> findings(machine const& m) {
     std::vector<finding> out;
     look_for_device(m, out);
     look_at_file(m, m.connection_manager, "rdma_ucm", out);
-    for (rdma_device const& d : m.devices) {
-        look_at_file(m, d.file, "ib_uverbs", out);
-        if (d.file.may_be_opened && !d.limits) {
-            out.push_back(
-                {true,
-                 "libibverbs cannot open " + d.name + ": its provider library is missing",
-                 "apt-get install ibverbs-providers"}
-            );
-        }
-    }
-    look_at_ports(m, out);
+    look_at_devices(m, out);
     if (!m.may_lock_all && m.memory_lock_bytes < enough_locked) {
         std::string const what = "only " + std::to_string(m.memory_lock_bytes / 1024) +
                                  " KiB of memory may be registered by this user (ulimit -l)";

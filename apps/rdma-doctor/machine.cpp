@@ -162,7 +162,13 @@ void add_addresses(machine& m) {
     ifaddrs* list = nullptr;
     if (::getifaddrs(&list) != 0) return;
     std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> const owner{list, ::freeifaddrs};
-    for (int const family : {AF_INET, AF_INET6}) {
+    // Link-local addresses last: programs need their interface, too.
+    struct kind {
+        int family;
+        bool is_link_local;
+    };
+    for (kind const k : {kind{AF_INET, false}, {AF_INET6, false}, {AF_INET6, true}}) {
+        int const family = k.family;
         for (ifaddrs const* a = list; a != nullptr; a = a->ifa_next) {
             if (a->ifa_addr == nullptr || a->ifa_addr->sa_family != family) continue;
             // A label ("eth0:1") belongs to an address, not to an interface.
@@ -181,10 +187,10 @@ void add_addresses(machine& m) {
             } else {
                 in6_addr const& address =
                     reinterpret_cast<sockaddr_in6 const*>(a->ifa_addr)->sin6_addr;
-                if (IN6_IS_ADDR_LINKLOCAL(&address)) continue;
+                if ((IN6_IS_ADDR_LINKLOCAL(&address) != 0) != k.is_link_local) continue;
                 ::inet_ntop(family, &address, text, sizeof text);
             }
-            at->addresses.emplace_back(text);
+            at->addresses.push_back(k.is_link_local ? text + ('%' + at->name) : text);
         }
     }
 }
@@ -240,6 +246,13 @@ machine look_at(fs::path const& root, std::string const& release) {
         for (std::string const& p : names_in(devices / name / "ports"))
             d.ports.push_back(look_at_port(devices / name / "ports" / p));
         m.devices.push_back(std::move(d));
+    }
+    // Device files belong to no namespace, and devices do.
+    for (std::string const& file : names_in(root / "sys/class/infiniband_verbs")) {
+        std::string const name = line_of(root / "sys/class/infiniband_verbs" / file / "ibdev");
+        bool const is_here =
+            std::ranges::find(m.devices, name, &rdma_device::name) != m.devices.end();
+        if (!name.empty() && !is_here) m.devices_elsewhere.push_back(name);
     }
     fs::path const netdevs = root / "sys/class/net";
     std::vector<std::string> const routed = default_routes(root);

@@ -71,7 +71,7 @@ struct netdev {
     /// True for an adapter, false for an interface that exists in software only (a bridge, a veth).
     bool is_hardware = false;
     bool has_default_route = false;
-    /// IPv4 first, without link-local addresses.
+    /// IPv4 first; link-local ones last, with the interface (fe80::1%eth0).
     std::vector<std::string> addresses;
 };
 
@@ -93,6 +93,8 @@ struct machine {
     std::vector<module> modules;
     device_file connection_manager;
     std::vector<rdma_device> devices;
+    /// Devices that belong to other network namespaces: they have a file, and cannot be used here.
+    std::vector<std::string> devices_elsewhere;
     std::vector<netdev> netdevs;
 };
 

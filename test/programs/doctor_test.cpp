@@ -102,6 +102,7 @@ TEST_CASE("the doctor reads devices, ports and addresses of the kernel's files",
     }
     t.write("sys/class/infiniband_verbs/uverbs7/ibdev", "mlx5_1");
     t.write("dev/infiniband/uverbs7", "");
+    t.write("sys/class/infiniband_verbs/uverbs8/ibdev", "mlx5_8");
     t.write("sys/class/net/eth4/type", "1");
     t.write("sys/class/net/eth4/flags", "0x1003");
     t.write("sys/class/net/eth4/carrier", "1");
@@ -132,6 +133,7 @@ TEST_CASE("the doctor reads devices, ports and addresses of the kernel's files",
     CHECK(m.modules[2].is == module::state::not_there);
     CHECK_FALSE(m.connection_manager.is_there);
     REQUIRE(m.devices.size() == 1);
+    CHECK(m.devices_elsewhere == std::vector<std::string>{"mlx5_8"});
     CHECK(m.devices[0].file.path == "/dev/infiniband/uverbs7");
     CHECK(m.devices[0].file.is_there);
     CHECK(m.devices[0].file.may_be_opened);
@@ -273,6 +275,32 @@ TEST_CASE("for each missing part the doctor prints the command that repairs it",
         m.devices[0].file.error = EACCES;
         CHECK_THAT(commands(m), ContainsSubstring("-> chmod a+rw /dev/infiniband/uverbs0\n"));
         CHECK(addresses_to_try(m).empty());
+    }
+    SECTION("a device of another network namespace") {
+        m.devices.clear();
+        m.netdevs.clear();
+        m.devices_elsewhere = {"mlx5_0"};
+        CHECK_THAT(
+            commands(m),
+            StartsWith("! the RDMA device mlx5_0 belongs to another network namespace") &&
+                EndsWith("-> rdma system set netns shared\n") && !ContainsSubstring("SoftRoCE")
+        );
+    }
+    SECTION("defects of another device are remarks while one works") {
+        m.devices.push_back(m.devices[0]);
+        m.devices[1].name = "rxe1";
+        m.devices[1].file = {"/dev/infiniband/uverbs1", false, false, 0};
+        CHECK_THAT(commands(m), StartsWith("/dev/infiniband/uverbs1 is not there"));
+        m.devices[1].file = m.devices[0].file;
+        m.devices[1].limits.reset();
+        CHECK_THAT(commands(m), StartsWith("libibverbs cannot open rxe1"));
+        m.devices[0].limits.reset();
+        CHECK_THAT(commands(m), StartsWith("! libibverbs cannot open rxe0"));
+    }
+    SECTION("an interface with nothing but a link-local address works") {
+        m.netdevs[0].addresses = {"fe80::1%eth0"};
+        CHECK(commands(m).empty());
+        CHECK(addresses_to_try(m) == std::vector<std::string>{"fe80::1%eth0"});
     }
     SECTION("no provider library") {
         m.devices[0].limits.reset();

@@ -243,7 +243,7 @@ TEST_CASE("a failure names step, address, cause, remedy and number", "[values]")
     CHECK(
         f.message() ==
         "connect 10.0.0.1:7471: rejected: no program listens there. Start the server, or check "
-        "address and port. "
+        "address and port; it may listen at another address of that machine. "
         "[rcverbs.connection_manager 1008 RDMA_CM_EVENT_REJECTED, reason: invalid service id, "
         "status 8]"
     );

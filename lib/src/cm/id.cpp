@@ -23,8 +23,12 @@ public:
     explicit socket_address(endpoint const& e) {
         if (!e.is_infiniband()) {
             // Asio's TCP endpoint is a sockaddr of the right family and size; the RDMA port space
-            // uses the same structures.
-            ip_ = {e.address(), e.port()};
+            // uses the same structures. It knows no IPv4 addresses in IPv6 form, which sockets that
+            // accept both report.
+            auto const& a = e.address();
+            bool const is_mapped = a.is_v6() && a.to_v6().is_v4_mapped();
+            if (is_mapped) ip_ = {make_address_v4(boost::asio::ip::v4_mapped, a.to_v6()), e.port()};
+            else ip_ = {a, e.port()};
             return;
         }
         ib_.sib_family = AF_IB;
@@ -51,6 +55,36 @@ error_code name_family(endpoint const& e, error_code ec) noexcept {
     bool const is_unknown =
         ec == no_such_device || ec == invalid_argument || ec == address_family_not_supported;
     return e.is_infiniband() && is_unknown ? make_error_code(errc::address_family_unsupported) : ec;
+}
+
+// The network interface of a link-local address of a device; 0 if it has no such address. The kernel
+// does not report the scope of a connection that was accepted. Source: ibv_query_gid_ex(3).
+std::uint32_t interface_of(rdma_cm_id const& id, in6_addr const& local) {
+    ibv_port_attr port{};
+    if (id.verbs == nullptr || ibv_query_port(id.verbs, id.port_num, &port) != 0) return 0;
+    for (int i = 0; i < port.gid_tbl_len; ++i) {
+        ibv_gid_entry entry{};
+        auto const index = static_cast<std::uint32_t>(i);
+        if (ibv_query_gid_ex(id.verbs, id.port_num, index, &entry, 0) != 0) continue;
+        if (std::memcmp(entry.gid.raw, local.s6_addr, sizeof entry.gid.raw) == 0)
+            return entry.ndev_ifindex;
+    }
+    return 0;
+}
+
+// With the scope of a link-local address, so that it can be connected to.
+endpoint with_scope(endpoint const& e, rdma_cm_id& id) {
+    if (!e.address().is_v6()) return e;
+    boost::asio::ip::address_v6 address = e.address().to_v6();
+    if (!address.is_link_local() || address.scope_id() != 0) return e;
+    sockaddr const* const local = rdma_get_local_addr(&id);
+    if (local == nullptr || local->sa_family != AF_INET6) return e;
+    sockaddr_in6 here{};
+    std::memcpy(&here, local, sizeof here);
+    address.scope_id(
+        here.sin6_scope_id != 0 ? here.sin6_scope_id : interface_of(id, here.sin6_addr)
+    );
+    return {address, e.port()};
 }
 
 endpoint from_sockaddr(sockaddr const* address) {
@@ -163,11 +197,11 @@ error_code id::disconnect() {
 
 endpoint id::local() const {
     auto const lock = channel_->lock();
-    return from_sockaddr(rdma_get_local_addr(raw_));
+    return with_scope(from_sockaddr(rdma_get_local_addr(raw_)), *raw_);
 }
 endpoint id::peer() const {
     auto const lock = channel_->lock();
-    return from_sockaddr(rdma_get_peer_addr(raw_));
+    return with_scope(from_sockaddr(rdma_get_peer_addr(raw_)), *raw_);
 }
 
 }  // namespace rcverbs::cm

@@ -304,7 +304,7 @@ link::next link::describe(cm::event& e, bool is_passive) {
     case RDMA_CM_EVENT_ADDR_ERROR:
         // ENODEV and EPERM are of this machine: no device, or one whose file may not be opened.
         if (e.status == -EPERM || e.status == -EACCES)
-            return failed(verbs::from_event_status(e.status));
+            return failed(verbs::or_out_of_descriptors(verbs::from_event_status(e.status)));
         return failed(
             verbs::or_out_of_descriptors(e.status == -ENODEV ? make_error_code(no_device()) : code)
         );

@@ -295,7 +295,7 @@ description describe(cm_errc e) noexcept {
         return {"the address of the network interface changed", "Connect again"};
     case cm_errc::rejected_no_listener:
         return {
-            "rejected: no program listens at that address and port",
+            "rejected: no program listens there",
             "Start the server, or check address and port; it may listen at another address of that "
             "machine"};
     case cm_errc::rejected_stale: return {"rejected as part of an earlier connection", "Try again"};
