@@ -250,6 +250,7 @@ build_fuzz_and_run() {
 nvme_tests() {
     RCVERBS_VM_OUT=$PWD/$logs/vm-nvme test/softroce/vm --memory 2048 -- test/nvme/initiator.sh build/release/bin
     RCVERBS_VM_OUT=$PWD/$logs/vm-nvme test/softroce/vm --topology pair --memory 2048 -- test/nvme/initiator.sh build/release/bin
+    RCVERBS_VM_OUT=$PWD/$logs/vm-nvme test/softroce/vm --memory 2048 -- test/nvme/blktests.sh build/release/bin
 }
 
 # The programs take seconds to start with a sanitizer, so only the tests that cover most of them run; they use the same threads as the other

@@ -10,6 +10,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <fstream>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -61,9 +62,18 @@ void write_files(arguments const& a, record const& r) {
     if (!a.report_file.empty()) write_file(a.report_file, report_html(r));
 }
 
+// Before measuring, which may take hours.
+void check_files(arguments const& a) {
+    for (std::string const& file : {a.json_file, a.histogram_file, a.report_file}) {
+        if (!file.empty() && !std::ofstream{file, std::ios::app})
+            throw std::runtime_error{"cannot write " + file};
+    }
+}
+
 exit_code run_client(
     arguments const& a, rcverbs::endpoint const& server, std::string const& server_name
 ) {
+    check_files(a);
     asio::io_context io;
     record kept{a.wanted, server_name, {}, {}};
     console shows{kept};
@@ -103,6 +113,7 @@ exit_code run_client(arguments const& a) {
 }
 
 exit_code run_server(arguments const& a) {
+    demo::background_printing const printing;
     asio::io_context io;
     std::unique_ptr<server> serving;
     try {

@@ -223,4 +223,20 @@ awaitable<void> serve_in_turn(request_channel& c, std::map<std::string, std::str
     co_await c.async_finish(use_awaitable);
 }
 
+// Calls that the reference names and that no other example makes.
+awaitable<void> accept_on_pollers(acceptor& a, std::vector<poller>& pollers, boost::asio::io_context& io) {
+    connection first = co_await a.async_accept(pollers.front(), use_awaitable);
+    connection second = co_await a.async_accept(own_thread, use_awaitable);
+    connection third = co_await a.async_accept(io, use_awaitable);
+    connection fourth = co_await a.async_accept(boost::asio::make_strand(io), use_awaitable);
+}
+
+awaitable<void> fetch_and_answer(request_channel& c, request r, local_slice into) {
+    co_await c.async_fetch(std::move(r), into, use_awaitable);
+    request next = co_await c.async_next(use_awaitable);
+    co_await next.async_answer(0, std::span<std::byte const>{}, use_awaitable);
+    request last = co_await c.async_next(use_awaitable);
+    co_await last.async_answer(0, into, use_awaitable);
+}
+
 int main() {}

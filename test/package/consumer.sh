@@ -30,6 +30,51 @@ by_pkg_config first rcverbs
 by_pkg_config without_rdma rcverbs-fabric rcverbs
 "$place/without_rdma"
 
+# A program that is linked fully statically has the drivers of devices only if it asks for them, and otherwise says so where it finds none.
+(
+    export PKG_CONFIG_PATH=$pc
+    printf '#include <rcverbs/static_providers.hpp>\n' >"$place/providers.cpp"
+    # shellcheck disable=SC2046 # flags
+    g++ -std=c++20 $(pkg-config --cflags rcverbs) -c "$place/providers.cpp" -o "$place/providers.o"
+    # shellcheck disable=SC2046 # flags
+    g++ -static "$place/first.o" -o "$place/first-static" $(pkg-config --static --libs rcverbs) 2>"$place/log" || { cat "$place/log"; exit 1; }
+    # shellcheck disable=SC2046 # flags
+    g++ -static "$place/first.o" "$place/providers.o" -o "$place/first-static-providers" $(pkg-config --static --libs rcverbs) 2>"$place/log" || { cat "$place/log"; exit 1; }
+)
+if [ ! -e /dev/infiniband/rdma_cm ]; then
+    "$place/first-static" 127.0.0.1 >"$place/log" 2>&1 && exit 1
+    grep -q 'static_providers.hpp' "$place/log" || { cat "$place/log"; exit 1; }
+    "$place/first-static-providers" 127.0.0.1 >"$place/log" 2>&1 && exit 1
+    grep -q 'There is no RDMA device' "$place/log" || { cat "$place/log"; exit 1; }
+fi
+
+# Components that are there are found, and others are missed with the reason.
+mkdir "$place/components"
+cat >"$place/components/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.25)
+project(components LANGUAGES CXX)
+find_package(rcverbs 0.1 REQUIRED COMPONENTS ${WANTED})
+CMAKE
+cmake -S "$place/components" -B "$place/components-build" -DCMAKE_PREFIX_PATH="$place/prefix" '-DWANTED=nvme;fabric' >"$place/log" 2>&1 || { cat "$place/log"; exit 1; }
+if cmake -S "$place/components" -B "$place/components-missing" -DCMAKE_PREFIX_PATH="$place/prefix" -DWANTED=teapot >"$place/log" 2>&1; then
+    echo "a component that does not exist was found"
+    exit 1
+fi
+grep -q 'has no component teapot' "$place/log" || { cat "$place/log"; exit 1; }
+
+# A project that has this one as a part, and exports its own build tree.
+mkdir "$place/part"
+cat >"$place/part/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.25)
+project(mine LANGUAGES CXX)
+add_subdirectory(${RCVERBS_SOURCE} rcverbs)
+file(WRITE ${CMAKE_BINARY_DIR}/mine.cpp "#include <rcverbs/rcverbs.hpp>\n")
+add_library(mine STATIC ${CMAKE_BINARY_DIR}/mine.cpp)
+target_link_libraries(mine PUBLIC rcverbs::rcverbs)
+export(TARGETS mine NAMESPACE mine:: FILE mine-build.cmake)
+CMAKE
+cmake -S "$place/part" -B "$place/part-build" -DRCVERBS_SOURCE="$here/../.." >"$place/log" 2>&1 || { cat "$place/log"; exit 1; }
+
 # A project for which the library is optional must configure even if the library's dependencies are missing.
 mkdir "$place/optional" "$place/without"
 cat >"$place/optional/CMakeLists.txt" <<'CMAKE'

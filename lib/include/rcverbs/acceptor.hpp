@@ -15,11 +15,14 @@
 #include <boost/asio/async_result.hpp>
 
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <rcverbs/connection.hpp>
@@ -210,6 +213,15 @@ public:
     }
 
     /// Accepts one connection that runs on another executor, a poller or own_thread.
+    template <class Where, class Token>
+    requires(std::convertible_to<Where, runs_on<Executor>> && !detail::is_runs_on<std::remove_cvref_t<Where>>) auto async_accept(
+        Where&& where, Token&& token
+    ) {
+        return async_accept(
+            runs_on<Executor>(std::forward<Where>(where)), std::forward<Token>(token)
+        );
+    }
+    /// The same; the connection has the executor type of `where`.
     template <class Other, class Token = detail::default_token_t<Executor>>
     auto async_accept(runs_on<Other> where, Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code, basic_connection<Other>)>(

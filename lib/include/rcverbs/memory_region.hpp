@@ -60,7 +60,8 @@ public:
     )
         : memory_region{domain, std::span<std::byte>{std::as_writable_bytes(elements)}, rights} {}
     /// Registers memory that is only read, by this side and, with remote_read, by the peer: a span
-    /// of constant bytes or elements, which may be mapped read-only. Slices of it are for sending
+    /// of constant bytes or elements, which may be mapped read-only; before Linux 6.2 a mapping that
+    /// is shared and read-only cannot be registered (EFAULT), one with MAP_PRIVATE can. Slices of it are for sending
     /// and for writing from; another use of one is refused with errc::access_denied.
     ///
     /// @param domain    As above.

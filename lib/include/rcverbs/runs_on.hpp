@@ -115,4 +115,13 @@ private:
     std::shared_ptr<progress::poller_thread> thread_;
 };
 
+namespace detail {
+
+template <class T>
+inline constexpr bool is_runs_on = false;
+template <class Executor>
+inline constexpr bool is_runs_on<runs_on<Executor>> = true;
+
+}  // namespace detail
+
 }  // namespace rcverbs

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <rcverbs/error.hpp>
+#include <rcverbs/export.hpp>
 
 namespace rcverbs::detail {
 
@@ -22,6 +23,9 @@ private:
 /// The remedy for ENOMEM from registering memory or creating a queue: names the limit on locked
 /// memory and the amount in use. Empty for other errors.
 std::string memory_remedy(error_code const& ec);
+
+/// Declared in rcverbs/static_providers.hpp, too, which libraries must not include.
+RCVERBS_EXPORT void set_has_static_providers() noexcept;
 
 /// Throws a detailed_error for a failure to register `size_bytes`.
 [[noreturn]] void throw_registration_failure(error_code const& ec, std::size_t size_bytes);

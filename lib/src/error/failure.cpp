@@ -2,10 +2,13 @@
 
 #include <rcverbs/close_reason.hpp>
 
+#include <sys/auxv.h>
 #include <sys/resource.h>
 
 #include <cerrno>
 #include <fstream>
+
+#include <rcverbs/export.hpp>
 
 #include "error/detailed_error.hpp"
 #include "error/symbols.hpp"
@@ -73,6 +76,11 @@ std::string pinned_memory() {
     return "an unknown amount";
 }
 
+bool has_providers = false;
+
+// A program without a dynamic loader can load no providers. Source: getauxval(3), AT_BASE.
+bool lacks_providers() { return !has_providers && ::getauxval(AT_BASE) == 0; }
+
 // The remedy for an errno at a step, as a sentence; empty if none is known. The messages of the
 // library's own codes contain theirs.
 std::string remedy(step where, int number) {
@@ -83,6 +91,9 @@ std::string remedy(step where, int number) {
                "its network";
     case ENODEV:
     case ENOENT:
+        if (lacks_providers())
+            return "This program is linked statically and has no device drivers: include "
+                   "rcverbs/static_providers.hpp in one of its source files";
         return "There is no RDMA device, or the kernel modules are not loaded: try modprobe "
                "rdma_ucm, "
                "ls /dev/infiniband, rdma link";
@@ -121,6 +132,8 @@ std::string remedy(step where, int number) {
 }
 
 }  // namespace
+
+void detail::set_has_static_providers() noexcept { has_providers = true; }
 
 std::string detail::memory_remedy(error_code const& ec) {
     bool const is_known =

@@ -96,6 +96,8 @@ public:
     /// @param into   As many bytes as the message has, registered with local_write.
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code)`
+    /// @par Cancellation          None: the reads of the peer's memory run to their end, or until
+    ///                            the channel is closed.
     /// @par Errors                errc::out_of_range (another size, or not large),
     ///                            errc::message_withdrawn, and those of connection::async_read.
     template <class Token = default_token_t<Executor>>

@@ -1,0 +1,30 @@
+// static_providers.hpp — the device drivers of a program that is linked fully statically.
+//
+// libibverbs loads its drivers (providers) at run time. A program that is linked with -static cannot
+// load any, and finds no device. Include this header in one source file of such a program, and in no
+// other program: it links the providers of libibverbs, which `pkg-config --static --libs rcverbs`
+// lists. rcverbs.hpp does not include it.
+#pragma once
+
+#ifdef INFINIBAND_VERBS_H
+#error "include rcverbs/static_providers.hpp before infiniband/verbs.h"
+#endif
+#define RDMA_STATIC_PROVIDERS all
+#include <infiniband/verbs.h>
+
+#include <rcverbs/export.hpp>
+
+namespace rcverbs::detail {
+
+/// Makes messages about missing devices leave out this header.
+RCVERBS_EXPORT void set_has_static_providers() noexcept;
+
+// Registers the providers before main(): they are registered when devices are first listed.
+inline bool const has_static_providers = [] {
+    int count = 0;
+    ibv_free_device_list(ibv_get_device_list(&count));
+    set_has_static_providers();
+    return true;
+}();
+
+}  // namespace rcverbs::detail

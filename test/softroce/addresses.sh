@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# addresses.sh PROGRAMS: machines whose addresses, devices or network namespaces are unusual. Inside the virtual machine, whose network it
+# changes.
+set -uo pipefail
+programs=$1
+work=$(mktemp -d)
+fail() { echo "FAILED: $*"; cat "$work"/* 2>/dev/null; exit 1; }
+
+# exchange ADDRESS SERVER-OPTION…: a server, and a client that visits it at that address.
+exchange() {
+    local address=$1 server
+    shift
+    "$programs/rdma-server" write --count 1 "$@" >"$work/server" 2>&1 &
+    server=$!
+    for _ in $(seq 100); do grep -q 'listening on port' "$work/server" && break; sleep 0.1; done
+    "$programs/rdma-client" write "$address" "$(sed -n 's/listening on port \(.*\)\.$/\1/p' "$work/server")" >"$work/client" 2>&1 || fail "client of $address"
+    wait $server || fail "server at $address"
+}
+
+# A machine with nothing but link-local addresses.
+ip addr del 10.0.0.1/24 dev v0
+ip addr del fd00::1/64 dev v0
+address=$(ip -6 -o addr show dev v0 scope link | awk '{ print $4 }' | cut -d/ -f1)
+[ "$("$programs/rdma-doctor" --quiet)" = "$address%v0" ] || fail "the doctor does not find $address%v0"
+exchange "$address%v0"
+exchange "$address%v0" --bind "$address%v0"
+"$programs/rdma-server" write --bind "$address" >"$work/server" 2>&1
+[ $? = 3 ] && grep -q "needs its network interface: $address%eth0" "$work/server" || fail "an address without its interface"
+ip addr add 10.0.0.1/24 dev v0
+ip addr add fd00::1/64 dev v0 nodad
+exchange ::ffff:10.0.0.1
+exchange ::ffff:10.0.0.1 --bind ::ffff:10.0.0.1
+exchange fd00::1
+
+# A second device whose file is missing, as in a container: a remark, while the first one works.
+ip link add v2 type veth peer name v2peer
+ip link set v2peer up
+ip link set v2 up
+ip addr add 10.0.2.1/24 dev v2
+rdma link add rxe2 type rxe netdev v2
+sleep 1
+rm /dev/infiniband/uverbs1
+"$programs/rdma-doctor" --json >"$work/doctor" || fail "the doctor's status"
+python3 - "$work/doctor" <<'PY' || fail "the doctor's findings"
+import json, sys
+seen = json.load(open(sys.argv[1]))
+about = [f for f in seen["findings"] if "uverbs1" in f["what"]]
+sys.exit(0 if seen["works"] and len(about) == 1 and not about[0]["prevents"] else 1)
+PY
+"$programs/rdma-client" write 10.0.2.1 7471 >"$work/client" 2>&1
+[ $? = 3 ] && grep -q 'check the files in /dev/infiniband' "$work/client" || fail "the cause of a missing device file"
+rdma link delete rxe2
+
+# Network namespaces: one that shares the device but not its interface, and one without the device.
+ip netns add other
+ip netns exec other "$programs/rdma-doctor" >"$work/doctor" 2>&1
+[ $? = 1 ] && grep -q 'v0, the interface of port 1 of rxe0, is in another network namespace' "$work/doctor" || fail "a namespace with the device"
+ip netns del other
+sleep 1
+rdma system set netns exclusive || fail "rdma system"
+ip netns add other
+ip netns exec other "$programs/rdma-doctor" >"$work/doctor" 2>&1
+[ $? = 1 ] && grep -q 'the RDMA device rxe0 belongs to another network namespace' "$work/doctor" || fail "a namespace without the device"
+ip netns del other
+rm -rf "$work"
+echo passed
