@@ -3,6 +3,9 @@
 #include "behaviour/provider_quirks.hpp"
 #include "behaviour/ends.hpp"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -12,11 +15,40 @@ using namespace std::chrono_literals;
 
 namespace {
 
-void be(ibv_wc const& wc, std::uint64_t id, std::set<ibv_wc_status> const& statuses) {
+void be(ibv_wc const& wc, std::uint64_t id, ibv_wc_status status) {
     INFO("completion " << wc.wr_id << " with " << ibv_wc_status_str(wc.status));
     CHECK(wc.wr_id == id);
-    CHECK(statuses.contains(wc.status));
+    CHECK(wc.status == status);
 }
+
+// Long memory of which all parts are the same 2 MiB: the longest message of some devices is longer
+// than the memory of the virtual machine.
+class folded_memory {
+public:
+    explicit folded_memory(std::size_t size) : size_{(size + fold - 1) / fold * fold} {
+        int const file = ::memfd_create("folded", MFD_CLOEXEC);
+        REQUIRE(::ftruncate(file, static_cast<off_t>(fold)) == 0);
+        void* const place = ::mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        REQUIRE(place != MAP_FAILED);
+        begin_ = static_cast<std::byte*>(place);
+        for (std::size_t at = 0; at < size_; at += fold) {
+            void* const part =
+                ::mmap(begin_ + at, fold, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
+            REQUIRE(part == begin_ + at);
+        }
+        ::close(file);
+    }
+    folded_memory(folded_memory const&) = delete;
+    folded_memory& operator=(folded_memory const&) = delete;
+    ~folded_memory() { ::munmap(begin_, size_); }
+
+    std::byte* begin() const { return begin_; }
+
+private:
+    static constexpr std::size_t fold = std::size_t{2} << 20;
+    std::size_t size_;
+    std::byte* begin_ = nullptr;
+};
 
 }  // namespace
 
@@ -30,7 +62,7 @@ TEST_CASE("a write moves its bytes to the place it names and touches nothing els
     ibv_send_wr wr = remote(IBV_WR_RDMA_WRITE, &segment, 1, to.at(offset), to.mr->rkey);
     REQUIRE(c.client.post(wr) == 0);
     ibv_wc const wc = c.client.await();
-    be(wc, 1, {IBV_WC_SUCCESS});
+    be(wc, 1, IBV_WC_SUCCESS);
     CHECK(wc.opcode == IBV_WC_RDMA_WRITE);
     CHECK(wc.qp_num == c.client.qp()->qp_num);
     for (std::size_t i = 0; i < 64; ++i) {
@@ -48,13 +80,13 @@ TEST_CASE("long messages are whole, in both directions", "[behaviour]") {
     ibv_sge segment = ours.segment(0, size);
     ibv_send_wr wr = remote(IBV_WR_RDMA_WRITE, &segment, 1, theirs.at(), theirs.mr->rkey);
     REQUIRE(c.client.post(wr) == 0);
-    be(c.client.await(), 1, {IBV_WC_SUCCESS});
+    be(c.client.await(), 1, IBV_WC_SUCCESS);
     CHECK(std::equal(ours.bytes(), ours.bytes() + size, theirs.bytes()));
     std::fill_n(ours.bytes(), size, std::byte{0});
     wr.opcode = IBV_WR_RDMA_READ;
     REQUIRE(c.client.post(wr) == 0);
     ibv_wc const wc = c.client.await();
-    be(wc, 1, {IBV_WC_SUCCESS});
+    be(wc, 1, IBV_WC_SUCCESS);
     CHECK(wc.byte_len == size);
     CHECK(std::equal(ours.bytes(), ours.bytes() + size, theirs.bytes()));
 }
@@ -83,9 +115,9 @@ TEST_CASE(
     third.wr_id = 3;
     third.send_flags = 0;  // a flushed work request completes even if it is unsignaled
     REQUIRE(c.client.post(first) == 0);
-    be(c.client.await(), 1, {IBV_WC_REM_ACCESS_ERR});
-    be(c.client.await(), 2, {IBV_WC_WR_FLUSH_ERR});
-    be(c.client.await(), 3, {IBV_WC_WR_FLUSH_ERR});
+    be(c.client.await(), 1, IBV_WC_REM_ACCESS_ERR);
+    be(c.client.await(), 2, IBV_WC_WR_FLUSH_ERR);
+    be(c.client.await(), 3, IBV_WC_WR_FLUSH_ERR);
     CHECK(c.client.state() == IBV_QPS_ERR);
     CHECK(std::all_of(writable.bytes(), writable.bytes() + 64, [](std::byte b) {
         return b == std::byte{0};
@@ -94,7 +126,7 @@ TEST_CASE(
     ibv_send_wr late = remote(IBV_WR_RDMA_WRITE, &segment, 1, writable.at(), writable.mr->rkey);
     late.wr_id = 4;
     REQUIRE(c.client.post(late) == 0);
-    be(c.client.await(), 4, {IBV_WC_WR_FLUSH_ERR});
+    be(c.client.await(), 4, IBV_WC_WR_FLUSH_ERR);
 }
 
 TEST_CASE("a key of another protection domain gives no access", "[behaviour]") {
@@ -112,7 +144,7 @@ TEST_CASE("a key of another protection domain gives no access", "[behaviour]") {
         elsewhere->rkey
     );
     REQUIRE(c.client.post(wr) == 0);
-    be(c.client.await(), 1, {IBV_WC_REM_ACCESS_ERR});
+    be(c.client.await(), 1, IBV_WC_REM_ACCESS_ERR);
 }
 
 TEST_CASE("a wrong lkey fails the completion, not the post", "[behaviour]") {
@@ -144,13 +176,13 @@ TEST_CASE("sends meet receives in order, with their immediate data", "[behaviour
     }
     for (std::uint64_t i = 0; i < 4; ++i) {
         ibv_wc const wc = c.server.await();
-        be(wc, 100 + i, {IBV_WC_SUCCESS});
+        be(wc, 100 + i, IBV_WC_SUCCESS);
         CHECK(wc.opcode == IBV_WC_RECV);
         CHECK(wc.byte_len == 1);
         CHECK(((wc.wc_flags & IBV_WC_WITH_IMM) != 0) == (i % 2 == 1));
         if (i % 2 == 1) CHECK(ntohl(wc.imm_data) == 0xabcd'0000U + i);
         CHECK(to.bytes()[i * 16] == static_cast<std::byte>(i + 1));
-        be(c.client.await(), i, {IBV_WC_SUCCESS});
+        be(c.client.await(), i, IBV_WC_SUCCESS);
     }
 }
 
@@ -168,10 +200,10 @@ TEST_CASE(
     with.imm_data = htonl(42);
     plain.next = &with;
     REQUIRE(c.client.post(plain) == 0);
-    be(c.client.await(), 1, {IBV_WC_SUCCESS});
-    be(c.client.await(), 1, {IBV_WC_SUCCESS});
+    be(c.client.await(), 1, IBV_WC_SUCCESS);
+    be(c.client.await(), 1, IBV_WC_SUCCESS);
     ibv_wc const wc = c.server.await();
-    be(wc, 100, {IBV_WC_SUCCESS});
+    be(wc, 100, IBV_WC_SUCCESS);
     CHECK(wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM);
     CHECK(wc.byte_len == 0);
     CHECK(ntohl(wc.imm_data) == 42);
@@ -201,7 +233,7 @@ TEST_CASE("a send without a posted receive fails after rnr_retry_count retries",
     ibv_sge segment = from.segment(0, 8);
     ibv_send_wr wr = work(IBV_WR_SEND, &segment, 1);
     REQUIRE(c.client.post(wr) == 0);
-    be(c.client.await(), 1, {IBV_WC_RNR_RETRY_EXC_ERR});
+    be(c.client.await(), 1, IBV_WC_RNR_RETRY_EXC_ERR);
 }
 
 TEST_CASE("a send is retried after RNR until a receive is posted", "[behaviour]") {
@@ -219,8 +251,8 @@ TEST_CASE("a send is retried after RNR until a receive is posted", "[behaviour]"
     CHECK_FALSE(c.client.poll(20ms));
     ibv_sge into = to.segment(0, 8);
     REQUIRE(c.server.receive(100, &into, 1) == 0);
-    be(c.server.await(), 100, {IBV_WC_SUCCESS});
-    be(c.client.await(), 1, {IBV_WC_SUCCESS});
+    be(c.server.await(), 100, IBV_WC_SUCCESS);
+    be(c.client.await(), 1, IBV_WC_SUCCESS);
     CHECK(to.words[0] == 42);
 }
 
@@ -234,7 +266,7 @@ TEST_CASE("atomics return the previous value", "[behaviour]") {
     wr.wr.atomic = {word.at(), 3, 0, word.mr->rkey};
     REQUIRE(c.client.post(wr) == 0);
     ibv_wc const added = c.client.await();
-    be(added, 1, {IBV_WC_SUCCESS});
+    be(added, 1, IBV_WC_SUCCESS);
     CHECK(added.opcode == IBV_WC_FETCH_ADD);
     CHECK(result.words[0] == 5);
     CHECK(word.words[0] == 8);
@@ -243,7 +275,7 @@ TEST_CASE("atomics return the previous value", "[behaviour]") {
         wr.wr.atomic = {word.at(), expected, 77, word.mr->rkey};
         std::uint64_t const before = word.words[0];
         REQUIRE(c.client.post(wr) == 0);
-        be(c.client.await(), 1, {IBV_WC_SUCCESS});
+        be(c.client.await(), 1, IBV_WC_SUCCESS);
         CHECK(result.words[0] == before);
         CHECK(word.words[0] == 77);
     }
@@ -270,7 +302,7 @@ TEST_CASE("atomics of the wrong size, place or right are refused", "[behaviour]"
     ibv_wc_status const expected = what == wrong::place  ? IBV_WC_REM_INV_REQ_ERR
                                    : what == wrong::size ? IBV_WC_LOC_LEN_ERR
                                                          : IBV_WC_REM_ACCESS_ERR;
-    be(c.client.await(), 1, {expected});
+    be(c.client.await(), 1, expected);
     CHECK(word.words[0] == 0);
 }
 
@@ -305,7 +337,7 @@ TEST_CASE("many reads pass through a small depth, in order", "[behaviour]") {
         wr.wr_id = i;
         REQUIRE(c.client.post(wr) == 0);
     }
-    for (std::size_t i = 0; i < 32; ++i) be(c.client.await(), i, {IBV_WC_SUCCESS});
+    for (std::size_t i = 0; i < 32; ++i) be(c.client.await(), i, IBV_WC_SUCCESS);
     CHECK(into.words == from.words);
 }
 
@@ -321,8 +353,8 @@ TEST_CASE("a fence delays later operations until earlier reads have completed", 
     write.send_flags |= IBV_SEND_FENCE;
     read.next = &write;
     REQUIRE(c.client.post(read) == 0);
-    be(c.client.await(), 1, {IBV_WC_SUCCESS});
-    be(c.client.await(), 1, {IBV_WC_SUCCESS});
+    be(c.client.await(), 1, IBV_WC_SUCCESS);
+    be(c.client.await(), 1, IBV_WC_SUCCESS);
     CHECK(to.words[0] == 42);
 }
 
@@ -335,7 +367,7 @@ TEST_CASE("bytes are gathered and scattered", "[behaviour]") {
         from.segment(40, 3), from.segment(0, 5), from.segment(63, 1), from.segment(8, 0)};
     ibv_send_wr wr = remote(IBV_WR_RDMA_WRITE, pieces, 4, to.at(1), to.mr->rkey);
     REQUIRE(c.client.post(wr) == 0);
-    be(c.client.await(), 1, {IBV_WC_SUCCESS});
+    be(c.client.await(), 1, IBV_WC_SUCCESS);
     std::vector<int> const expected{0, 40, 41, 42, 0, 1, 2, 3, 4, 63, 0};
     for (std::size_t i = 0; i < expected.size(); ++i)
         CHECK(static_cast<int>(to.bytes()[i]) == expected[i]);
@@ -344,7 +376,7 @@ TEST_CASE("bytes are gathered and scattered", "[behaviour]") {
     wr = work(IBV_WR_SEND, pieces, 4);
     REQUIRE(c.client.post(wr) == 0);
     ibv_wc const wc = c.server.await();
-    be(wc, 100, {IBV_WC_SUCCESS});
+    be(wc, 100, IBV_WC_SUCCESS);
     CHECK(wc.byte_len == 9);
     CHECK(static_cast<int>(to.bytes()[51]) == 41);
     CHECK(static_cast<int>(to.bytes()[30]) == 42);
@@ -375,7 +407,7 @@ TEST_CASE("inline bytes are the program's again at once, and need no key", "[beh
     wr.send_flags |= IBV_SEND_INLINE;
     REQUIRE(c.client.post(wr) == 0);
     word = 0;
-    be(c.client.await(), 1, {IBV_WC_SUCCESS});
+    be(c.client.await(), 1, IBV_WC_SUCCESS);
     CHECK(to.words[0] == 42);
     std::vector<std::byte> big(8192);
     segment = {reinterpret_cast<std::uintptr_t>(big.data()), 8192, 0};
@@ -452,7 +484,7 @@ TEST_CASE("a completion frees the slots of all earlier unsignaled work", "[behav
             wr.wr_id = static_cast<std::uint64_t>(i);
             REQUIRE(c.client.post(wr) == 0);
         }
-        be(c.client.await(), 15, {IBV_WC_SUCCESS});
+        be(c.client.await(), 15, IBV_WC_SUCCESS);
     }
 }
 
@@ -461,12 +493,19 @@ TEST_CASE("the longest message is the device's", "[behaviour]") {
     ibv_port_attr port{};
     REQUIRE(ibv_query_port(c.client.id->verbs, 1, &port) == 0);
     std::size_t const size = std::size_t{port.max_msg_sz} + 1;
-    memory from{c.client, size};
-    memory to{c.server, size, all_access};
-    ibv_sge segment = from.segment(0, size);
-    ibv_send_wr wr = remote(IBV_WR_RDMA_WRITE, &segment, 1, to.at(), to.mr->rkey);
+    folded_memory const bytes{size};
+    owned_mr const from{
+        ibv_reg_mr(c.client.pd.get(), bytes.begin(), size, int{IBV_ACCESS_LOCAL_WRITE})};
+    owned_mr const to{ibv_reg_mr(c.server.pd.get(), bytes.begin(), size, all_access)};
+    REQUIRE(from);
+    REQUIRE(to);
+    auto const at = reinterpret_cast<std::uintptr_t>(bytes.begin());
+    ibv_sge segment{at, static_cast<std::uint32_t>(size), from->lkey};
+    ibv_send_wr wr = remote(IBV_WR_RDMA_WRITE, &segment, 1, at, to->rkey);
     REQUIRE(c.client.post(wr) == 0);
-    be(c.client.await(), 1, {here().takes_longer_messages ? IBV_WC_SUCCESS : IBV_WC_LOC_LEN_ERR});
+    std::optional<ibv_wc> const wc = c.client.poll(5min);
+    REQUIRE(wc);
+    be(*wc, 1, here().too_long_message);
 }
 
 TEST_CASE(
@@ -494,7 +533,7 @@ TEST_CASE(
     REQUIRE(c.client.post(wr) == 0);
     CHECK(::poll(&readable, 1, 100) == 0);
     ibv_ack_cq_events(source, 1);
-    for (int i = 0; i < 3; ++i) be(c.client.await(), 1, {IBV_WC_SUCCESS});
+    for (int i = 0; i < 3; ++i) be(c.client.await(), 1, IBV_WC_SUCCESS);
 }
 
 TEST_CASE("an overrun queue raises an event of the device's", "[behaviour]") {
@@ -535,7 +574,7 @@ TEST_CASE(
     ibv_send_wr wr = work(IBV_WR_SEND, &segment, 1);
     for (std::uint64_t i = 0; i < 2; ++i) {
         REQUIRE(c.client.post(wr) == 0);
-        be(c.server.await(), 100 + i, {IBV_WC_SUCCESS});
+        be(c.server.await(), 100 + i, IBV_WC_SUCCESS);
     }
     pollfd readable{c.server.id->verbs->async_fd, POLLIN, 0};
     REQUIRE(::poll(&readable, 1, 5000) == 1);
@@ -560,13 +599,13 @@ TEST_CASE("a memory window opens a part of a region until it is invalidated", "[
     bind.bind_mw.rkey = ibv_inc_rkey(window->rkey);
     bind.bind_mw.bind_info = {region.mr.get(), region.at(8), 16, IBV_ACCESS_REMOTE_WRITE};
     REQUIRE(c.server.post(bind) == 0);
-    be(c.server.await(), 50, {IBV_WC_SUCCESS});
+    be(c.server.await(), 50, IBV_WC_SUCCESS);
 
     from.words[0] = 42;
     ibv_sge segment = from.segment(0, 8);
     ibv_send_wr wr = remote(IBV_WR_RDMA_WRITE, &segment, 1, region.at(8), bind.bind_mw.rkey);
     REQUIRE(c.client.post(wr) == 0);
-    be(c.client.await(), 1, {IBV_WC_SUCCESS});
+    be(c.client.await(), 1, IBV_WC_SUCCESS);
     CHECK(region.words[1] == 42);
 
     enum class closing { by_owner, by_peer, not_at_all };
@@ -578,29 +617,29 @@ TEST_CASE("a memory window opens a part of a region until it is invalidated", "[
         send.invalidate_rkey = bind.bind_mw.rkey;
         REQUIRE(c.client.post(send) == 0);
         ibv_wc const arrived = c.server.await();
-        be(arrived, 100, {IBV_WC_SUCCESS});
+        be(arrived, 100, IBV_WC_SUCCESS);
         if (!here().hides_invalidation) {
             CHECK((arrived.wc_flags & IBV_WC_WITH_INV) != 0);
             CHECK(arrived.invalidated_rkey == bind.bind_mw.rkey);
         }
-        be(c.client.await(), 52, {IBV_WC_SUCCESS});
+        be(c.client.await(), 52, IBV_WC_SUCCESS);
     } else if (how == closing::by_owner) {
         ibv_send_wr invalidate = work(IBV_WR_LOCAL_INV, nullptr, 0, 51);
         invalidate.invalidate_rkey = bind.bind_mw.rkey;
         REQUIRE(c.server.post(invalidate) == 0);
-        be(c.server.await(), 51, {IBV_WC_SUCCESS});
+        be(c.server.await(), 51, IBV_WC_SUCCESS);
     } else {
         wr.wr.rdma.remote_addr = region.at(0);  // outside of the window
     }
     REQUIRE(c.client.post(wr) == 0);
     bool const is_let_in = !is_withdrawn && here().ignores_bounds_of_windows;
-    be(c.client.await(), 1, {is_let_in ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR});
+    be(c.client.await(), 1, is_let_in ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR);
     if (is_let_in) {
         // While a window is bound, SoftRoCE blocks the destruction of the queue pair for 50 s.
         ibv_send_wr invalidate = work(IBV_WR_LOCAL_INV, nullptr, 0, 53);
         invalidate.invalidate_rkey = bind.bind_mw.rkey;
         REQUIRE(c.server.post(invalidate) == 0);
-        be(c.server.await(), 53, {IBV_WC_SUCCESS});
+        be(c.server.await(), 53, IBV_WC_SUCCESS);
     }
     rdma_destroy_qp(c.server.id.get());
     CHECK(ibv_dealloc_mw(window) == 0);
@@ -631,15 +670,21 @@ TEST_CASE("the error state flushes posted receives", "[behaviour]") {
     ibv_qp_attr a{};
     a.qp_state = IBV_QPS_ERR;
     REQUIRE(ibv_modify_qp(c.server.qp(), &a, IBV_QP_STATE) == 0);
-    for (std::uint64_t i = 0; i < 5; ++i) be(c.server.await(), 100 + i, {IBV_WC_WR_FLUSH_ERR});
+    for (std::uint64_t i = 0; i < 5; ++i) be(c.server.await(), 100 + i, IBV_WC_WR_FLUSH_ERR);
 }
 
-TEST_CASE("in the error state no attribute can be modified", "[behaviour]") {
+TEST_CASE(
+    "in the error state no attribute can be modified, except access flags on some devices",
+    "[behaviour]"
+) {
     connected c;
     ibv_qp_attr a{};
     a.qp_state = IBV_QPS_ERR;
     REQUIRE(ibv_modify_qp(c.client.qp(), &a, IBV_QP_STATE) == 0);
-    CHECK(ibv_modify_qp(c.client.qp(), &a, IBV_QP_ACCESS_FLAGS) == EINVAL);
+    CHECK(
+        ibv_modify_qp(c.client.qp(), &a, IBV_QP_ACCESS_FLAGS) ==
+        (here().modifies_access_in_error_state ? 0 : EINVAL)
+    );
     a.qp_state = IBV_QPS_RTS;
     CHECK(ibv_modify_qp(c.client.qp(), &a, IBV_QP_STATE | IBV_QP_MIN_RNR_TIMER) == EINVAL);
 }
@@ -667,7 +712,7 @@ TEST_CASE(
     ibv_sge segment = from.segment(0, 8);
     ibv_send_wr wr = work(IBV_WR_SEND, &segment, 1);
     REQUIRE(c.client.post(wr) == 0);
-    be(c.server.await(), 100, {IBV_WC_SUCCESS});
+    be(c.server.await(), 100, IBV_WC_SUCCESS);
     CHECK(::poll(&readable, 1, 100) == 0);
     wr.send_flags |= IBV_SEND_SOLICITED;
     REQUIRE(c.client.post(wr) == 0);
@@ -675,7 +720,7 @@ TEST_CASE(
     ibv_cq* source = nullptr;
     void* context = nullptr;
     REQUIRE(ibv_get_cq_event(c.server.completions.get(), &source, &context) == 0);
-    be(c.server.await(), 101, {IBV_WC_SUCCESS});
+    be(c.server.await(), 101, IBV_WC_SUCCESS);
 
     // Destroying the completion queue blocks until its event is acknowledged.
     rdma_destroy_qp(c.server.id.get());
