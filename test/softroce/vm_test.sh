@@ -48,6 +48,14 @@ login_path) # works with a user's PATH without sbin, and an empty cache
     mkdir home
     expect_status 0 env PATH=/usr/local/bin:/usr/bin:/bin XDG_CACHE_HOME="$work/home" "$vm" -- bash -c 'rdma link show && tc -V'
     grep -q rxe0 out || fail "no device" ;;
+kernel) # the pinned kernel boots, with what the tests need of it
+    expect_status 0 "$vm" --kernel 6.12 --topology pair -- bash -c 'uname -r && for module in nvme-rdma nvmet-rdma null_blk brd loop ext4 xfs dm-mod sch_netem nf_tables; do modprobe $module || exit; done'
+    grep -q '^6\.12\.' out || fail "another kernel" ;;
+kernel_gone) # a version that the archive no longer has: the list of those that it has
+    cp -r "$(dirname "$vm")" softroce
+    sed -i 's/^pinned_6_12=.*/pinned_6_12=6.12.1+deb12/' softroce/kernel
+    expect_status 200 env XDG_CACHE_HOME="$work/home" softroce/vm --kernel 6.12 -- true
+    grep -q 'has these versions: .*6\.12\.[0-9.]*+deb12' err && grep -q 'does not have linux-image-6.12.1+deb12-amd64' err || fail "no list" ;;
 fault) # faults in the kernel log are reported
     expect_status 0 "$vm" -- bash -c 'echo "BUG: of a test" >/dev/kmsg'
     grep -q "reported a fault" err && grep -q 'BUG: of a test' err || fail "not reported" ;;
@@ -71,6 +79,7 @@ usable_device) # usable-device finds the guest's own device
     [ "$(cat out)" = 'rxe0 10.0.0.1 fd00::1' ] || fail "the device" ;;
 usage)
     expect_status 2 "$vm" --topology three -- true
+    expect_status 2 "$vm" --kernel 5.10 -- true
     expect_status 2 "$vm" --memory much -- true
     expect_status 2 "$vm" --slow 4 -- true
     expect_status 2 "$vm" --steady --slow 11 -- true
