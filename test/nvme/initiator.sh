@@ -22,6 +22,12 @@ fail() {
     exit 1
 }
 
+# A case that this kernel cannot run; it does not count as passed.
+skip() {
+    echo "skipped: $*"
+    exit 77
+}
+
 # wait_for SECONDS COMMAND…: repeats a command until it succeeds.
 wait_for() {
     local tries=$(($1 * 10))
@@ -630,18 +636,147 @@ case_hosts_that_are_not_allowed_are_refused() {
     end_target
 }
 
-# Debian 12's kernel is built without CONFIG_NVME_AUTH, so it can only be refused; test/nvme/authentication_test.cpp is a host that can.
-case_a_host_that_cannot_authenticate_is_refused() {
-    local host=nqn.host:secret id=00000000-0000-4000-8000-000000000003 secret
-    secret=$(nvme gen-dhchap-key --nqn=$host)
+# --- authentication: the kernel of Debian 12 cannot, Linux 6.12 of its backports can ------------------------------------------------------
+
+secret_host=nqn.host:secret
+secret_id=00000000-0000-4000-8000-000000000003
+
+# The kernel has this function only with CONFIG_NVME_HOST_AUTH (before 6.7: CONFIG_NVME_AUTH).
+needs_authentication() {
+    grep -q ' nvme_auth_negotiate\b' /proc/kallsyms || skip "Linux $(uname -r) is built without CONFIG_NVME_HOST_AUTH"
+}
+
+# new_secret OWNER HASH: HASH is 0 for a secret that is used as it is, or 1 to 3 for one that SHA-256, -384 or -512 transforms.
+new_secret() { nvme gen-dhchap-key --nqn="$1" --hmac="$2" || fail "gen-dhchap-key $*"; }
+
+# serve_secrets SECRET [CONTROLLER-SECRET]
+serve_secrets() {
     cat >"$work/secrets.json" <<JSON
-{"subsystems": [{"nqn": "$nqn", "secrets": [{"host": "$host", "secret": "$secret"}], "namespaces": [{"memory": "16M"}]}]}
+{"subsystems": [{"nqn": "$nqn", "secrets": [{"host": "$secret_host", "secret": "$1"${2:+, \"controller_secret\": \"$2\"}}],
+    "namespaces": [{"memory": "16M"}]}]}
 JSON
     serve --config "$work/secrets.json"
-    refused -n $nqn --hostnqn=$host --hostid=$id
-    refused -n $nqn --hostnqn=nqn.host:other --hostid=$id
+}
+
+connect_secretly() { connect --hostnqn=$secret_host --hostid=$secret_id "$@"; }
+# refused_secretly REASON ARGUMENT…: REASON is the one of nvme-cli.
+refused_secretly() {
+    local reason=$1
+    shift
+    refused -n $nqn --hostnqn=$secret_host --hostid=$secret_id "$@"
+    grep -q "$reason" "$work/refused" || fail "another reason than '$reason': $(cat "$work/refused")"
+}
+
+case_a_host_that_does_not_authenticate_is_refused() {
+    serve_secrets "$(new_secret $secret_host 0)"
+    refused -n $nqn --hostnqn=$secret_host --hostid=$secret_id
+    refused -n $nqn --hostnqn=nqn.host:other --hostid=$secret_id
     says 'host has no secret'
     [ "$(counter reads)" = 0 ] || fail "read without authentication"
+    end_target
+}
+
+# Linux offers all hashes and groups, of which the target chooses SHA-256 and ffdhe2048; test/nvme/authentication_test.cpp has the others.
+authenticate_one_way() { # authenticate_one_way HASH
+    local secret
+    needs_authentication
+    secret=$(new_secret $secret_host "$1")
+    serve_secrets "$secret"
+    dmesg -C
+    connect_secretly --dhchap-secret="$secret"
+    disk
+    dmesg | grep -q 'qid 0: authenticated with hash hmac(sha256) dhgroup ffdhe2048' || fail "the host did not authenticate"
+    if dmesg | grep -q 'controller authenticated'; then fail "the target authenticated unasked"; fi
+    verify_by_fio $udev --bs=4k --size=1M
+    [ "$(counter refused)" = 0 ] || fail "refused: $(counter refused)"
+    disconnect
+    end_target
+}
+
+authenticate_both_ways() { # authenticate_both_ways HASH
+    local secret controller_secret
+    needs_authentication
+    secret=$(new_secret $secret_host "$1") controller_secret=$(new_secret $nqn "$1")
+    serve_secrets "$secret" "$controller_secret"
+    dmesg -C
+    connect_secretly --dhchap-secret="$secret" --dhchap-ctrl-secret="$controller_secret"
+    disk
+    dmesg | grep -q 'qid 0: authenticated with hash hmac(sha256) dhgroup ffdhe2048' || fail "the host did not authenticate"
+    dmesg | grep -q 'qid 0: controller authenticated' || fail "the target did not authenticate"
+    verify_by_fio $udev --bs=4k --size=1M
+    [ "$(counter refused)" = 0 ] || fail "refused: $(counter refused)"
+    disconnect
+    end_target
+}
+
+refuse_a_wrong_secret() { # refuse_a_wrong_secret HASH
+    needs_authentication
+    serve_secrets "$(new_secret $secret_host "$1")"
+    refused_secretly 'Key was rejected by service' --dhchap-secret="$(new_secret $secret_host "$1")"
+    says "host $secret_host at .* failed to authenticate"
+    [ "$(counter refused)" = 1 ] || fail "refused: $(counter refused)"
+    [ "$(counter reads)" = 0 ] || fail "read without authentication"
+    end_target
+}
+
+refuse_a_wrong_controller_secret() { # refuse_a_wrong_controller_secret HASH
+    local secret
+    needs_authentication
+    secret=$(new_secret $secret_host "$1")
+    serve_secrets "$secret" "$(new_secret $nqn "$1")"
+    dmesg -C
+    refused_secretly 'Key was rejected by service' --dhchap-secret="$secret" --dhchap-ctrl-secret="$(new_secret $nqn "$1")"
+    dmesg | grep -q 'qid 0: controller authentication failed' || fail "the host did not check the target"
+    [ "$(counter reads)" = 0 ] || fail "read by a host that refused the target"
+    end_target
+}
+
+case_authentication_one_way_with_a_plain_secret() { authenticate_one_way 0; }
+case_authentication_one_way_with_a_secret_of_sha256() { authenticate_one_way 1; }
+case_authentication_one_way_with_a_secret_of_sha384() { authenticate_one_way 2; }
+case_authentication_one_way_with_a_secret_of_sha512() { authenticate_one_way 3; }
+case_authentication_both_ways_with_plain_secrets() { authenticate_both_ways 0; }
+case_authentication_both_ways_with_secrets_of_sha256() { authenticate_both_ways 1; }
+case_authentication_both_ways_with_secrets_of_sha384() { authenticate_both_ways 2; }
+case_authentication_both_ways_with_secrets_of_sha512() { authenticate_both_ways 3; }
+case_authentication_refuses_a_wrong_plain_secret() { refuse_a_wrong_secret 0; }
+case_authentication_refuses_a_wrong_secret_of_sha256() { refuse_a_wrong_secret 1; }
+case_authentication_refuses_a_wrong_secret_of_sha384() { refuse_a_wrong_secret 2; }
+case_authentication_refuses_a_wrong_secret_of_sha512() { refuse_a_wrong_secret 3; }
+case_authentication_refuses_a_wrong_plain_controller_secret() { refuse_a_wrong_controller_secret 0; }
+case_authentication_refuses_a_wrong_controller_secret_of_sha256() { refuse_a_wrong_controller_secret 1; }
+case_authentication_refuses_a_wrong_controller_secret_of_sha384() { refuse_a_wrong_controller_secret 2; }
+case_authentication_refuses_a_wrong_controller_secret_of_sha512() { refuse_a_wrong_controller_secret 3; }
+
+case_authentication_is_repeated_during_io() {
+    local secret controller_secret load i
+    needs_authentication
+    secret=$(new_secret $secret_host 1) controller_secret=$(new_secret $nqn 2)
+    serve_secrets "$secret" "$controller_secret"
+    connect_secretly --dhchap-secret="$secret" --dhchap-ctrl-secret="$controller_secret"
+    disk
+    fio --name=load --filename=$udev --rw=randwrite --bs=4k --size=8M --verify=crc32c --verify_fatal=1 --ioengine=libaio --direct=1 \
+        --iodepth=8 --time_based --runtime=600 --output="$work/fio" &
+    load=$!
+    wait_for 20 eval '[ "$(counter writes)" -gt 0 ]' || fail "no I/O"
+    for i in 1 2 3; do
+        dmesg -C
+        # Setting a secret, even the same one, makes Linux authenticate again.
+        echo -n "$secret" >/sys/class/nvme/nvme0/dhchap_secret || fail "setting the secret"
+        wait_for 20 eval 'dmesg | grep -q "qid 0: controller authenticated"' || fail "not authenticated again"
+        dmesg | grep -q 're-authenticating controller' || fail "not a repetition"
+    done
+    kill -INT $load
+    wait $load
+    # 128 is fio's status after a signal, if no I/O failed.
+    status=$?
+    [ $status = 128 ] || { cat "$work/fio"; fail "fio: status $status"; }
+    [ "$(counter controllers_made)" = 1 ] || fail "connected again"
+    [ "$(counter failed_commands)" = 0 ] || fail "commands failed: $(counter failed_commands)"
+    echo -n "$(new_secret $secret_host 1)" >/sys/class/nvme/nvme0/dhchap_secret || fail "setting another secret"
+    says "host $secret_host at .* failed to authenticate"
+    says 'controller 1 .* ended'
+    disconnect
     end_target
 }
 
@@ -743,7 +878,11 @@ for name in $all; do
     (set -m; ("case_$name") >"$work/output" 2>&1 & wait $!)
     status=$?
     took=$(awk "BEGIN { printf \"%.2f\", ($(date +%s%N) - $start) / 1e9 }")
-    if [ $status = 0 ]; then verdict='   Passed'; else verdict='***Failed'; bad=$((bad + 1)); fi
+    case $status in
+    0) verdict='   Passed' ;;
+    77) verdict='***Skipped' ;;
+    *) verdict='***Failed' bad=$((bad + 1)) ;;
+    esac
     printf '%3d/%d Test %3s: nvme: %s ...%s %6s sec\n' $number "$count" "#$number" "${name//_/ }" "$verdict" "$took"
     [ $status = 0 ] || cat "$work/output"
     nvme disconnect-all 2>/dev/null
