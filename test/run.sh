@@ -35,6 +35,11 @@ hosts-tsan        all      two devices, with the thread sanitizer
 fuzz              all      arbitrary bytes for everything that a peer or a person may say (clang, libFuzzer)
 packages          all      Debian packages in a fresh installation, Docker images and compose file
 nvme              all      the Linux kernel as the initiator of rdma-nvme: disks, file systems, killed targets, cut links
+device-612        all      the device tests on the SoftRoCE of Linux 6.12
+programs-612      all      the programs there
+hostile-612       all      hostile peers there
+hosts-612         all      two devices there
+nvme-612          all      the kernel of Linux 6.12 as the initiator of rdma-nvme, which can authenticate
 virtual-machine   all      the SoftRoCE virtual machine itself, perftest beside rdma-bench, docs/start.md to the letter
 '
 
@@ -100,10 +105,9 @@ explain() {
     *) alone='ctest --test-dir build/release' ;;
     esac
     case $name in
-    hosts*) machine="$(machine_of "$name") " ;;
-    slow*) machine="$(machine_of "$name") " ;;
+    nvme*) return ;; # its scripts print what failed
+    hosts* | slow* | *-612) machine="$(machine_of "$name") " ;;
     device* | programs* | hostile) if [ -z "$device" ]; then machine="$(machine_of "$name") "; fi ;;
-    nvme) return ;; # its scripts print what failed
     esac
     awk -v step="$name" -v alone="$alone" -v machine="$machine" '
         function end() {
@@ -210,12 +214,13 @@ run_ctest() {
     $gently ctest --test-dir "build/$tree" --output-on-failure --no-tests=error "$@"
 }
 
-# The virtual machine of a step. The gate's is steady: a test takes the same guest time however busy the host is. The machines of slow* skip
-# idle time, which for a fast processor would take most of an hour. The others have two processors, which interleave otherwise, and the
-# host's time.
+# The virtual machine of a step. The gate's is steady: a test takes the same guest time however busy the host is. So are those of another
+# kernel, whose tests then differ by the kernel alone. The machines of slow* skip idle time, which for a fast processor would take most of an
+# hour. The others have two processors, which interleave otherwise, and the host's time.
 machine_of() {
     local options='--memory 4096 --timeout 5000'
-    case $1 in device | programs | hostile | hosts) options+=' --steady' ;; esac
+    case ${1%-612} in device | programs | hostile | hosts) options+=' --steady' ;; esac
+    case $1 in *-612) options+=' --kernel 6.12' ;; esac
     if [[ $1 =~ ^slow([0-9]+)-seed([0-9]+)$ ]]; then options+=" --deterministic --slow ${BASH_REMATCH[1]} --seed ${BASH_REMATCH[2]}"; fi
     case $1 in hosts*) options+=' --topology pair' ;; esac
     echo "test/softroce/vm $options --"
@@ -246,11 +251,16 @@ build_fuzz_and_run() {
     cmake --preset fuzz && cmake --build --preset fuzz && run_ctest fuzz -L fuzz -j 2
 }
 
-# Always in the virtual machine, whose kernel is the initiator.
+# nvme_tests STEP [OPTION…]: always in the virtual machine, whose kernel is the initiator.
 nvme_tests() {
-    RCVERBS_VM_OUT=$PWD/$logs/vm-nvme test/softroce/vm --memory 2048 -- test/nvme/initiator.sh build/release/bin
-    RCVERBS_VM_OUT=$PWD/$logs/vm-nvme test/softroce/vm --topology pair --memory 2048 -- test/nvme/initiator.sh build/release/bin
-    RCVERBS_VM_OUT=$PWD/$logs/vm-nvme test/softroce/vm --memory 2048 -- test/nvme/blktests.sh build/release/bin
+    local status=0
+    local -x RCVERBS_VM_OUT=$PWD/$logs/vm-$1
+    shift
+    test/softroce/vm "$@" --memory 2048 -- test/nvme/initiator.sh build/release/bin || status=1
+    test/softroce/vm "$@" --topology pair --memory 2048 -- test/nvme/initiator.sh build/release/bin || status=1
+    # Its list of tests is for the distribution's kernel.
+    if [ $# = 0 ]; then test/softroce/vm --memory 2048 -- test/nvme/blktests.sh build/release/bin || status=1; fi
+    return $status
 }
 
 # The programs take seconds to start with a sanitizer, so only the tests that cover most of them run; they use the same threads as the other
@@ -300,7 +310,12 @@ run() {
     fuzz) tests "$name" build_fuzz_and_run ;;
     # The Docker image compiles the packages, if there is a Docker engine, so that they are compiled only once.
     packages) tests "$name" env RCVERBS_PACKAGES="$PWD/build/packages" ctest --test-dir build/release -L distribution --output-on-failure --no-tests=error ;;
-    nvme) tests "$name" nvme_tests ;;
+    device-612) tests "$name" in_machine "$name" test/device/apart.sh release cases behaviour ;;
+    programs-612) tests "$name" in_machine "$name" test/device/apart.sh release programs scripts ;;
+    hostile-612) tests "$name" in_machine "$name" test/device/apart.sh release hostile ;;
+    hosts-612) tests "$name" hosts_tests "$name" release ;;
+    nvme) tests "$name" nvme_tests "$name" ;;
+    nvme-612) tests "$name" nvme_tests "$name" --kernel 6.12 ;;
     virtual-machine) tests "$name" ctest --test-dir build/release -L vm --output-on-failure --no-tests=error ;;
     esac
 }
@@ -315,7 +330,7 @@ for name in $only; do
     unit-asan) need build-asan ;;
     device-asan | programs-asan) need build-asan-device ;;
     unit-tsan | device-tsan | hosts-tsan) need build-tsan ;;
-    headers | tidy | site | unit-release | checks | device | programs | hostile | device-smp | device-long | slow* | hosts | hosts-smp | packages | nvme | virtual-machine) need build-release ;;
+    headers | tidy | site | unit-release | checks | device | programs | hostile | device-smp | device-long | slow* | hosts | hosts-smp | *-612 | packages | nvme | virtual-machine) need build-release ;;
     esac
 done
 
@@ -339,7 +354,7 @@ use_tools
 run build-release || exit 1
 
 # Two chains of steps run in parallel. A machine uses one processor; whichever chain is free first takes the next step in this list.
-on_machine=(device programs hostile hosts device-smp hosts-smp device-long slow0-seed1 slow2-seed2 slow3-seed3 slow5-seed4 virtual-machine nvme)
+on_machine=(device programs hostile hosts device-smp hosts-smp device-long slow0-seed1 slow2-seed2 slow3-seed3 slow5-seed4 virtual-machine nvme device-612 programs-612 hostile-612 hosts-612 nvme-612)
 rm -rf "$logs/taken"
 mkdir "$logs/taken"
 take_steps() {
