@@ -12,6 +12,7 @@
 #include <rcverbs/rcverbs.hpp>
 
 #include "support/device_address.hpp"
+#include "bench/optimised.hpp"
 
 using namespace rcverbs;
 namespace asio = boost::asio;
@@ -139,4 +140,9 @@ BENCHMARK(with_registration)->Apply(sizes);
 
 }  // namespace
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+    if (!bench::may_run(argc, argv)) return 2;
+    benchmark::Initialize(&argc, argv);
+    if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+    benchmark::RunSpecifiedBenchmarks();
+}

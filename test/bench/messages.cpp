@@ -26,6 +26,8 @@
 
 #include <rcverbs/rcverbs.hpp>
 
+#include "bench/optimised.hpp"
+
 namespace {
 
 namespace asio = boost::asio;
@@ -271,6 +273,7 @@ void run(bool is_server, options const& o) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    if (!bench::may_run(argc, argv)) return 2;
     options o;
     std::string role;
     std::string transport;

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "bench/loops.hpp"
+#include "bench/optimised.hpp"
 
 namespace {
 
@@ -85,6 +86,7 @@ int count_loop(std::string_view name, std::uint64_t count, std::uint64_t depth) 
 }  // namespace
 
 int main(int argc, char** argv) {
+    if (!bench::may_run(argc, argv)) return 2;
     if (argc == 5 && std::string_view{argv[1]} == "count") {
         std::string_view name{argv[2]};
         auto const count = std::strtoull(argv[3], nullptr, 10);

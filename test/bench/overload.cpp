@@ -21,6 +21,7 @@
 #include <rcverbs/rcverbs.hpp>
 
 #include "common/message_frame.hpp"
+#include "bench/optimised.hpp"
 
 namespace {
 
@@ -74,6 +75,7 @@ asio::awaitable<void> visit(asio::io_context& io, load& l) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    if (!bench::may_run(argc, argv)) return 2;
     std::string host;
     std::uint16_t port = 0;
     std::size_t clients = 1;

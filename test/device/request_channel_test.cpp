@@ -105,7 +105,7 @@ TEST_CASE("requests are answered in both directions, with status and bytes", "[d
         CHECK(text_of(e.client.greeting()) == "hello, client");
         CHECK(text_of(e.server.greeting()) == "hello, server");
         auto const ask = [](request_channel& at) -> asio::awaitable<void> {
-            for (std::size_t const size : {0, 1, 300, 496, 497, 5000, 200'000}) {
+            for (std::size_t const size : {0UL, 1UL, 300UL, 496UL, 497UL, 5000UL, 200'000UL}) {
                 auto const bytes = pattern(size, size);
                 auto const operation = static_cast<std::uint32_t>(size);
                 reply r = co_await at.async_request(operation, bytes, asio::use_awaitable);

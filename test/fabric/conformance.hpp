@@ -115,7 +115,7 @@ public:
 
 private:
     associations with_;
-    std::array<char, 400> large_{};
+    [[maybe_unused]] std::array<char, 400> large_{};
 };
 
 /// Makes handlers, and counts the use of their associated executor and allocator.

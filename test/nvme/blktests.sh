@@ -39,7 +39,7 @@ modprobe nvme-rdma
 mkdir -p /etc/nvme
 for name in $all; do
     number=$((number + 1)) start=$(date +%s%N)
-    NVME_TARGET_CONTROL=$here/blktests_control USE_RXE=1 NVMET_TRTYPES=rdma NVME_IMG_SIZE=1G ./check "nvme/$name" >"$RCVERBS_BLKTESTS_WORK/output" 2>&1
+    NVME_TARGET_CONTROL=$here/blktests_control USE_RXE=1 NVMET_TRTYPES=rdma NVME_IMG_SIZE=64M ./check "nvme/$name" >"$RCVERBS_BLKTESTS_WORK/output" 2>&1
     took=$(awk "BEGIN { printf \"%.2f\", ($(date +%s%N) - $start) / 1e9 }")
     if grep -q '\[failed\]' "$RCVERBS_BLKTESTS_WORK/output"; then
         verdict='***Failed' bad=$((bad + 1))

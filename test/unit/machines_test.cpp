@@ -70,12 +70,12 @@ TEST_CASE(
 ) {
     using namespace std::chrono_literals;
     backoff plain{{100ms, 1000ms, 2.0, 0.25, 0}};
-    for (auto const expected : {100ms, 200ms, 400ms, 800ms, 1000ms, 1000ms})
-        CHECK(plain.next(0.5) == expected);
+    for (auto const pause : {100ms, 200ms, 400ms, 800ms, 1000ms, 1000ms})
+        CHECK(plain.next(0.5) == pause);
     backoff low{{100ms, 1000ms, 2.0, 0.25, 0}};
-    for (auto const expected : {75ms, 150ms, 300ms}) CHECK(low.next(0.0) == expected);
+    for (auto const pause : {75ms, 150ms, 300ms}) CHECK(low.next(0.0) == pause);
     backoff high{{100ms, 1000ms, 3.0, 0.5, 0}};
-    for (auto const expected : {150ms, 450ms, 1350ms, 1500ms}) CHECK(high.next(1.0) == expected);
+    for (auto const pause : {150ms, 450ms, 1350ms, 1500ms}) CHECK(high.next(1.0) == pause);
     backoff three{{100ms, 1000ms, 2.0, 0.0, 3}};
     CHECK(three.next(0.5) == 100ms);
     CHECK(three.next(0.5) == 200ms);
