@@ -33,9 +33,8 @@ by_pkg_config without_rdma rcverbs-fabric rcverbs
 # A program that is linked fully statically has the drivers of devices only if it asks for them, and otherwise says so where it finds none.
 (
     export PKG_CONFIG_PATH=$pc
-    printf '#include <rcverbs/static_providers.hpp>\n' >"$place/providers.cpp"
     # shellcheck disable=SC2046 # flags
-    g++ -std=c++20 $(pkg-config --cflags rcverbs) -c "$place/providers.cpp" -o "$place/providers.o"
+    g++ -std=c++20 $(pkg-config --cflags rcverbs) -c "$place/consumer/static_providers.cpp" -o "$place/providers.o"
     # shellcheck disable=SC2046 # flags
     g++ -static "$place/first.o" -o "$place/first-static" $(pkg-config --static --libs rcverbs) 2>"$place/log" || { cat "$place/log"; exit 1; }
     # shellcheck disable=SC2046 # flags

@@ -8,8 +8,7 @@ trap 'rm -rf "$place"' EXIT
 cmake --install "$build" --prefix "$place/prefix" >"$place/log" || { cat "$place/log"; exit 1; }
 PKG_CONFIG_PATH=$(dirname "$(find "$place/prefix" -name rcverbs.pc)")
 export PKG_CONFIG_PATH
-printf '#include <rcverbs/static_providers.hpp>\n' >"$place/providers.cpp"
 # shellcheck disable=SC2046 # flags
-g++ -std=c++20 -Wno-mismatched-new-delete -static $(pkg-config --cflags rcverbs) "$here/../../docs/examples/first.cpp" "$place/providers.cpp" -o "$place/first" \
+g++ -std=c++20 -Wno-mismatched-new-delete -static $(pkg-config --cflags rcverbs) "$here/../../docs/examples/first.cpp" "$here/../../docs/examples/static_providers.cpp" -o "$place/first" \
     $(pkg-config --static --libs rcverbs) 2>"$place/log" || { cat "$place/log"; exit 1; }
 "$here/../softroce/vm" -- bash -c '"$1/bin/docs_callback_server" & sleep 1; "$0" 10.0.0.1' "$place/first" "$build"

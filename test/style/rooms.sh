@@ -14,7 +14,8 @@ for room in *; do
         case " ${may[$room]} " in *" $other "*) ;; *) echo "$file includes $included"; status=1 ;; esac
     done < <(grep -rHoP '^#include "\K[^"]+' "$room")
 done
-if grep -rnE '#include <(infiniband|rdma)/' machines wire error session messages ../include; then status=1; fi
+# One public header is for C libraries that are linked statically.
+if grep -rnE '#include <(infiniband|rdma)/' machines wire error session messages ../include | grep -v '^../include/rcverbs/static_providers.hpp:'; then status=1; fi
 # The fabric is a separate library: it must not include rcverbs.
 if grep -rnE '#include <rcverbs/' ../fabric/src ../fabric/include | grep -v '<rcverbs/fabric.hpp>'; then status=1; fi
 [ $status = 0 ] && echo "no room looks up"

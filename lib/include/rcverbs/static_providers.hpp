@@ -1,5 +1,7 @@
 // static_providers.hpp — the device drivers of a program that is linked fully statically.
 //
+//     #include <rcverbs/static_providers.hpp>  // in one source file
+//
 // libibverbs loads its drivers (providers) at run time. A program that is linked with -static cannot
 // load any, and finds no device. Include this header in one source file of such a program, and in no
 // other program: it links the providers of libibverbs, which `pkg-config --static --libs rcverbs`
@@ -22,7 +24,7 @@ RCVERBS_EXPORT void set_has_static_providers() noexcept;
 // Registers the providers before main(): they are registered when devices are first listed.
 inline bool const has_static_providers = [] {
     int count = 0;
-    ibv_free_device_list(ibv_get_device_list(&count));
+    if (ibv_device** const devices = ibv_get_device_list(&count)) ibv_free_device_list(devices);
     set_has_static_providers();
     return true;
 }();

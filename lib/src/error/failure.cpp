@@ -98,9 +98,9 @@ std::string remedy(step where, int number) {
                "rdma_ucm, "
                "ls /dev/infiniband, rdma link";
     case EFAULT:
-        return "The memory is not mapped, or is a read-only shared mapping, which Linux before 6.2 "
-               "cannot "
-               "register: map it with MAP_PRIVATE";
+        return "The memory is not mapped, or this kernel does not pin such a mapping: a shared "
+               "read-only one before Linux 6.2 (map it with MAP_PRIVATE), that of a file for "
+               "writing since 6.5 (use memory, tmpfs or hugetlbfs)";
     case EACCES: return "This user may not use the device: check the files in /dev/infiniband";
     case EPERM:
         if (may_lock_nothing())
