@@ -45,7 +45,6 @@ server::server(asio::io_context& io, server_arguments a)
       arguments_{std::move(a)},
       signals_{io.get_executor()},
       grace_{io},
-      pace_{io},
       counter_tick_{io.get_executor()} {}
 
 void server::start() {
@@ -88,28 +87,8 @@ void server::report_refusal(rcverbs::endpoint const& peer, std::string const& wh
     );
 }
 
-// With more clients than the machine can open in time, opening all of them at once makes all of them late: they
-// give up, and the work is lost. The others wait in the acceptor, which drops those that give up before anything
-// is made for them. A client that does not go on holds its place for a moment only.
-asio::awaitable<void> server::await_place() {
-    constexpr std::size_t places = 16;
-    constexpr std::chrono::milliseconds longest{250};
-    while (opening_.size() >= places && !is_ending_) {
-        auto const oldest = opening_.begin();
-        std::uint64_t const number = oldest->first;
-        pace_.expires_at(oldest->second + longest);
-        auto [cancelled] = co_await pace_.async_wait(awaiting);
-        if (!cancelled) opening_.erase(number);
-    }
-}
-
-void server::on_opened(std::uint64_t number) {
-    if (opening_.erase(number) > 0) pace_.cancel();
-}
-
 asio::awaitable<void> server::accept_clients() {
     for (;;) {
-        co_await await_place();
         auto [ec, request] = co_await acceptor_.async_get_request(awaiting);
         if (ec == asio::error::operation_aborted) co_return;
         if (ec) {
@@ -154,11 +133,9 @@ void server::start_serving(rcverbs::connection_request request) {
         return print_error(rcverbs::failure{rcverbs::step::accept, ec, peer, 0}.message());
     }
     running_.push_back(client);
-    std::uint64_t const number = ++last_number_;
-    opening_.emplace(number, std::chrono::steady_clock::now());
     asio::co_spawn(
         client->get_executor(),
-        serve(client, peer.to_string(), number),
+        serve(client, peer.to_string()),
         asio::bind_executor(
             io_, [this, client](std::exception_ptr const&, outcome o) { on_served(client, o); }
         )
@@ -166,12 +143,11 @@ void server::start_serving(rcverbs::connection_request request) {
 }
 
 asio::awaitable<server::outcome> server::serve(
-    std::shared_ptr<rcverbs::session> client, std::string peer, std::uint64_t number
+    std::shared_ptr<rcverbs::session> client, std::string peer
 ) {
     auto [code, counts, exchanges] = outcome{};
     try {
         auto [ec] = co_await client->async_accept(awaiting);
-        asio::post(io_, [this, number] { on_opened(number); });
         if (ec) {
             if (client->reason() != rcverbs::close_reason::closed_locally)
                 print_error(client->last_failure().message());
@@ -228,7 +204,6 @@ void server::cut_off() {
 
 void server::end_if_idle() {
     acceptor_.close();
-    pace_.cancel();
     if (!running_.empty() || std::exchange(has_ended_, true)) return;
     exit_code const verdict = counter_.conclude();
     if (incomplete_ > 0) {

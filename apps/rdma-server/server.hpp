@@ -8,9 +8,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include <chrono>
 #include <list>
-#include <map>
 #include <memory>
 #include <optional>
 
@@ -54,11 +52,9 @@ private:
     };
 
     boost::asio::awaitable<void> accept_clients();
-    boost::asio::awaitable<void> await_place();
-    void on_opened(std::uint64_t number);
     void start_serving(rcverbs::connection_request request);
     boost::asio::awaitable<outcome> serve(
-        std::shared_ptr<rcverbs::session> client, std::string peer, std::uint64_t number
+        std::shared_ptr<rcverbs::session> client, std::string peer
     );
     void on_served(std::shared_ptr<rcverbs::session> const& client, outcome const& o);
     void on_refused(rcverbs::endpoint const& peer, rcverbs::refusal why);
@@ -73,10 +69,6 @@ private:
     repeating_signals signals_;
     boost::asio::steady_timer grace_;
     std::list<std::shared_ptr<rcverbs::session>> running_;
-    // Connections that are being opened, in order, and when that began.
-    std::map<std::uint64_t, std::chrono::steady_clock::time_point> opening_;
-    std::uint64_t last_number_ = 0;
-    boost::asio::steady_timer pace_;
     // Shared by all clients in atomic mode.
     shared_counter counter_;
     repeating_timer counter_tick_;
