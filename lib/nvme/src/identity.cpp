@@ -125,9 +125,10 @@ file_identity identify_device(dev_t device) {
         std::string const wwid = first_line(disk / file);
         bool const is_unique =
             wwid.starts_with("naa.") || wwid.starts_with("eui.") || wwid.starts_with("uuid.");
-        if (is_unique) return {derived_uuid("device " + wwid + of_disk), true};
+        std::string const disk_name = wwid + of_disk;
+        if (is_unique) return {derived_uuid("device " + disk_name), true};
         // Others repeat a vendor's serial number, which virtual disks of several machines share.
-        if (!wwid.empty() && name.empty()) name = wwid + of_disk;
+        if (!wwid.empty() && name.empty()) name = disk_name;
     }
     if (name.empty()) name = by_id_name(device);
     // The kernel's names and numbers of devices change from start to start.

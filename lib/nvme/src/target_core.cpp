@@ -35,10 +35,13 @@ std::size_t common_staging_bytes(target_options const& o) {
 }
 
 // A host may use half of the common part, so two of the largest transfers must fit.
+std::size_t common_bytes_min(target_options const& o) {
+    return std::max(2 * std::size_t{o.transfer_bytes_max}, staging_bytes_min);
+}
+
 std::size_t connections_max(target_options const& o) {
-    std::size_t const common = std::max<std::size_t>(2 * o.transfer_bytes_max, staging_bytes_min);
     return std::min(
-        o.connections_max, (o.staging_bytes_max - common) / staging_memory::queue_bytes
+        o.connections_max, (o.staging_bytes_max - common_bytes_min(o)) / staging_memory::queue_bytes
     );
 }
 
@@ -54,8 +57,7 @@ target_options checked(target_options o) {
         .within(
             "staging_bytes_max",
             o.staging_bytes_max,
-            std::max<std::size_t>(2 * o.transfer_bytes_max, staging_bytes_min) +
-                staging_memory::queue_bytes,
+            common_bytes_min(o) + staging_memory::queue_bytes,
             std::size_t{64} << 30
         )
         .within("connections_max", o.connections_max, 1, 4096)
