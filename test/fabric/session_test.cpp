@@ -190,7 +190,89 @@ last_words finish_with_client_leaving(
     return result;
 }
 
+enum class client_end { finishes, leaves_without_done, leaves_after_done };
+
+/// Two sessions end, and the client's acknowledgement of the server's MSG_DONE never arrives.
+last_words end_without_last_acknowledgement(client_end how, std::uint64_t seed) {
+    using fabric::packet_fate;
+    using fabric::packet_info;
+    fabric::world_options options;
+    options.seed = seed;
+    world w{options};
+    asio::io_context io;
+    std::uint32_t server_qp = 0;
+    bool is_losing = false;
+    w.on_packet([&](packet_info const& p) {
+        bool const is_lost =
+            is_losing && p.what == packet_info::kind::acknowledge && p.target_qp == server_qp;
+        return packet_fate{is_lost ? packet_fate::kind::drop : packet_fate::kind::deliver};
+    });
+    last_words result;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        acceptor_options accepting;
+        accepting.connection = stepped();
+        acceptor a{io, {"10.0.0.1", 0}, accepting};
+        session client{connection{io, stepped()}, impatient()};
+        auto const serve = [&]() -> asio::awaitable<void> {
+            session server{co_await requested(a, stepped()), impatient()};
+            co_await server.async_accept(asio::use_awaitable);
+            server_qp = server.next_layer().queue_pair_number();
+            co_await server.async_exchange({}, asio::use_awaitable);
+            if (how != client_end::leaves_without_done)
+                co_await server.async_wait_done(asio::use_awaitable);
+            if (how == client_end::leaves_after_done)
+                co_await server.next_layer().async_wait_disconnected(asio::use_awaitable);
+            is_losing = true;
+            auto [ec] = co_await server.async_finish(awaiting);
+            result = {ec, server.reason(), server.last_failure()};
+        };
+        auto const end = [&]() -> asio::awaitable<void> {
+            co_await client.async_connect(a.local_endpoint(), asio::use_awaitable);
+            co_await client.async_exchange({}, asio::use_awaitable);
+            switch (how) {
+            case client_end::finishes:
+                co_await client.async_finish(asio::use_awaitable);
+                CHECK(client.reason() == close_reason::completed);
+                break;
+            case client_end::leaves_without_done:
+                co_await client.async_wait_done(asio::use_awaitable);
+                break;
+            case client_end::leaves_after_done:
+                co_await client.async_send_done(asio::use_awaitable);
+                break;
+            }
+            client.close();
+        };
+        co_await (serve() && end());
+        a.close();
+    });
+    return result;
+}
+
 }  // namespace
+
+TEST_CASE(
+    "both sides of a finished session say so, although an acknowledgement is lost", "[fabric]"
+) {
+    for (std::uint64_t const seed : seeds(200)) {
+        INFO("RCVERBS_FABRIC_SEED=" << seed);
+        last_words const last = end_without_last_acknowledgement(client_end::finishes, seed);
+        CHECK_FALSE(last.code);
+        CHECK(last.reason == close_reason::completed);
+        CHECK_FALSE(last.remembered.code);
+    }
+}
+
+TEST_CASE("a client that leaves before both have sent MSG_DONE has left early", "[fabric]") {
+    auto const how = GENERATE(client_end::leaves_without_done, client_end::leaves_after_done);
+    for (std::uint64_t const seed : seeds(200)) {
+        INFO("RCVERBS_FABRIC_SEED=" << seed);
+        last_words const last = end_without_last_acknowledgement(how, seed);
+        CHECK(last.code == errc::peer_closed_early);
+        CHECK(last.reason == close_reason::peer_closed_early);
+        CHECK(last.remembered.code == errc::peer_closed_early);
+    }
+}
 
 TEST_CASE(
     "whichever side dies, at whatever event, the other ends in time and reports no success",

@@ -12,7 +12,7 @@
 
 namespace rcverbs::fabric::detail {
 
-using nanoseconds = std::chrono::nanoseconds;
+using std::chrono::nanoseconds;
 
 class scheduler {
 public:

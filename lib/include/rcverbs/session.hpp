@@ -250,9 +250,12 @@ public:
     /// arrives.
     ///
     /// @param token  Completion token.
-    /// @par Completion signature  `void(error_code)`: called when the peer's device has it.
-    /// @par Errors                errc::operation_in_progress (sent before), and those of
-    ///                            connection::async_send.
+    /// @par Completion signature  `void(error_code)`: called when the peer's device has it. On the
+    ///                            accepting side also, with no error, when the peer has
+    ///                            disconnected after its own MSG_DONE: it does so when it has this
+    ///                            one, and the acknowledgement may be lost.
+    /// @par Errors                errc::operation_in_progress (sent before),
+    ///                            errc::peer_closed_early, and those of connection::async_send.
     template <class Token = detail::default_token_t<Executor>>
     auto async_send_done(Token&& token = Token{}) {
         return this->control(

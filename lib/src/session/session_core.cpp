@@ -124,22 +124,22 @@ asio::awaitable<error_code> session_core::accept() {
     co_return ec;
 }
 
-asio::awaitable<error_code> session_core::send(
-    wire::message message, std::size_t slot, step where
-) {
+asio::awaitable<error_code> session_core::send(wire::message message, std::size_t slot) {
     error_code ec;
     local_slice const place = send_slot(slot);
     std::size_t const size = wire::encode(message, place.bytes(), ec);
     if (ec) co_return ec;
     local_slice const bytes = place.first(size);
     auto [failed, sent] = co_await connection_.async_send(bytes, awaiting);
-    // A send can detect the peer's disconnect as well as a receive.
-    if (failed == errc::peer_disconnected || failed == errc::not_connected) {
-        co_return fail(
-            where, inward_end_.value_or(errc::peer_closed_early), close_reason::peer_closed_early
-        );
-    }
     co_return failed;
+}
+
+// A send can detect the peer's disconnect as well as a receive.
+error_code session_core::fail_if_peer_left(step where, error_code ec) {
+    if (ec != errc::peer_disconnected && ec != errc::not_connected) return ec;
+    return fail(
+        where, inward_end_.value_or(errc::peer_closed_early), close_reason::peer_closed_early
+    );
 }
 
 asio::awaitable<error_code> session_core::publish(std::vector<named_region> regions) {
@@ -155,20 +155,32 @@ asio::awaitable<error_code> session_core::publish(std::vector<named_region> regi
     if (exchange_.resume(exchange::event::publish) == exchange::action::illegal) {
         co_return errc::operation_in_progress;
     }
-    co_return co_await send(std::move(message), 0, step::exchange);
+    error_code const failed = co_await send(std::move(message), 0);
+    co_return fail_if_peer_left(step::exchange, failed);
 }
 
 asio::awaitable<error_code> session_core::send_done() {
-    if (!connection_.is_open()) co_return inward_end_.value_or(errc::not_connected);
+    if (!connection_.is_open()) {
+        bool const peer_left = connection_.reason() == close_reason::peer_disconnected;
+        error_code const why = peer_left ? errc::peer_disconnected : errc::not_connected;
+        co_return peer_left ? fail_if_peer_left(step::finish, why) : inward_end_.value_or(why);
+    }
     if (exchange_.resume(exchange::event::finish) == exchange::action::illegal) {
         co_return errc::operation_in_progress;
     }
     // After MSG_DONE the peer revokes the access right that a keepalive needs. The next step has a
     // deadline of its own.
     connection_.set_keepalive_interval(std::chrono::milliseconds{0});
-    error_code const ec = co_await send(wire::done_message{}, 1, step::finish);
+    error_code ec = co_await send(wire::done_message{}, 1);
+    if (ec == errc::peer_disconnected && side_ == side::passive) {
+        // The connecting side disconnects as soon as it has both MSG_DONEs, so that its
+        // acknowledgement of ours may be lost. When the connection has ended, every message that
+        // arrived has been processed.
+        co_await connection_.async_wait_disconnected(awaiting);
+        if (exchange_.inward() == exchange::progress::done) ec = {};
+    }
     if (!ec) done_was_delivered_ = true;
-    co_return ec;
+    co_return fail_if_peer_left(step::finish, ec);
 }
 
 asio::awaitable<error_code> session_core::exchange_regions(std::vector<named_region> own) {

@@ -65,7 +65,8 @@ private:
     error_code take_message(wire::message message);
     wire::hello own_hello() const noexcept;
     error_code fail(step where, error_code ec, close_reason reason);
-    boost::asio::awaitable<error_code> send(wire::message message, std::size_t slot, step where);
+    error_code fail_if_peer_left(step where, error_code ec);
+    boost::asio::awaitable<error_code> send(wire::message message, std::size_t slot);
     // One wait for a message of the peer's. The timer is cancelled, which resumes the wait,
     // whenever a message or an error arrives.
     struct wait {
