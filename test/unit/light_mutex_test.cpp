@@ -1,13 +1,13 @@
 // A connection's lock: mutual exclusion, progress of every waiter, early release.
-#include "progress/light_mutex.hpp"
+#include "hosting/light_mutex.hpp"
 
 #include <thread>
 #include <vector>
 
 #include "support/catch.hpp"
 
-using rcverbs::progress::light_lock;
-using rcverbs::progress::light_mutex;
+using rcverbs::hosting::light_lock;
+using rcverbs::hosting::light_mutex;
 
 TEST_CASE("a light mutex lets one in at a time", "[light_mutex]") {
     light_mutex mutex;

@@ -17,7 +17,7 @@
 #include <future>
 #include <thread>
 
-#include "progress/sequence.hpp"
+#include "hosting/sequence.hpp"
 #include "support/catch.hpp"
 
 using namespace rcverbs;
@@ -148,7 +148,7 @@ TEST_CASE("functions that wait in a sequence are destroyed with its context", "[
     auto const token = std::make_shared<int>();
     bool called = false;
     auto const fill = [&](asio::any_io_executor const& executor) {
-        auto const order = std::make_shared<progress::sequence>(executor);
+        auto const order = std::make_shared<hosting::sequence>(executor);
         // The function keeps its own sequence alive, as a connection's functions do.
         order->call([order, token, &called] { called = true; });
         order->call([order, token, &called] { called = true; });

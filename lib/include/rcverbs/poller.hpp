@@ -20,9 +20,9 @@
 
 namespace rcverbs {
 
-namespace progress {
+namespace hosting {
 class poller_thread;
-}  // namespace progress
+}  // namespace hosting
 
 /// How a completion queue that is empty is waited on.
 enum class poll_mode {
@@ -79,7 +79,7 @@ private:
     template <class Executor>
     friend class runs_on;
 
-    std::shared_ptr<progress::poller_thread> impl_;
+    std::shared_ptr<hosting::poller_thread> impl_;
 };
 
 /// Stands for a polling thread of the object's own: `connection c{own_thread};`.

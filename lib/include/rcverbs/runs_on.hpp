@@ -44,7 +44,7 @@ using default_token_t = typename default_token<Executor>::type;
 struct place {
     boost::asio::any_io_executor executor;
     // Kept until the object has one of its own; null unless the thread is the library's.
-    std::shared_ptr<progress::poller_thread> thread;
+    std::shared_ptr<hosting::poller_thread> thread;
 };
 
 // Unwraps an executor that only adds a default token, so that for the compiled part it compares
@@ -112,7 +112,7 @@ public:
 
 private:
     Executor executor_;
-    std::shared_ptr<progress::poller_thread> thread_;
+    std::shared_ptr<hosting::poller_thread> thread_;
 };
 
 namespace detail {

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "progress/signals_blocked.hpp"
+#include "hosting/signals_blocked.hpp"
 
 namespace rcverbs::nvme::detail {
 
@@ -110,7 +110,7 @@ private:
 class file_ring final : public file_engine {
 public:
     explicit file_ring(file_in_use const& file) : file_{file} {
-        progress::signals_blocked const until_started;
+        hosting::signals_blocked const until_started;
         thread_ = std::thread{[this] { run(); }};
     }
 

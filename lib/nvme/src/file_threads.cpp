@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "file_engine.hpp"
-#include "progress/signals_blocked.hpp"
+#include "hosting/signals_blocked.hpp"
 
 namespace rcverbs::nvme::detail {
 
@@ -52,7 +52,7 @@ error_code write_zeroes_by_hand(int fd, std::uint64_t at, std::uint64_t size) {
 class file_threads final : public file_engine {
 public:
     file_threads(file_in_use const& file, std::uint32_t threads) : file_{file} {
-        progress::signals_blocked const until_started;
+        hosting::signals_blocked const until_started;
         threads_.emplace(threads);
     }
 

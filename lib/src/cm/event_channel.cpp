@@ -8,11 +8,13 @@ boost::asio::execution_context::id event_channel::id;
 
 event_channel::event_channel(boost::asio::execution_context& context)
     : boost::asio::execution_context::service{context},
+      members_{boost::asio::use_service<hosting::members>(context)},
       descriptors_{boost::asio::use_service<progress::descriptor_set>(context)} {}
 
 event_channel::~event_channel() = default;
 
 void event_channel::shutdown() noexcept {
+    members_.notify_all();
     std::lock_guard const lock{mutex_};
     is_shut_down_ = true;
     // The channel and the devices own the descriptors: release() ends the waits without closing

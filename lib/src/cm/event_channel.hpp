@@ -24,6 +24,7 @@
 
 #include "cm/device_watch.hpp"
 #include "cm/id.hpp"
+#include "hosting/members.hpp"
 #include "progress/descriptor_set.hpp"
 #include "verbs/domain.hpp"
 
@@ -89,6 +90,7 @@ private:
     void forget_one() noexcept;
     void set_sink(cm::id& owner, std::weak_ptr<event_sink> sink);
 
+    hosting::members& members_;
     progress::descriptor_set& descriptors_;
     std::mutex mutex_;
     std::unique_ptr<rdma_event_channel, destroy_channel> channel_;

@@ -9,7 +9,7 @@
 #include "connection/resource_limits.hpp"
 #include "error/detailed_error.hpp"
 #include "error/option_check.hpp"
-#include "progress/executors.hpp"
+#include "hosting/executors.hpp"
 #include "verbs/errno_map.hpp"
 
 namespace rcverbs::detail {
@@ -35,25 +35,23 @@ std::string problem_of(acceptor_options const& o) {
 }  // namespace
 
 acceptor_core::acceptor_core(place const& where, acceptor_options options)
-    : thread_{progress::thread_of(where.executor)},
-      service_{io_object_service::of(where.executor)},
-      executor_{progress::in_order(where.executor)},
+    : thread_{hosting::thread_of(where.executor)},
+      services_{connection_services::of(where.executor)},
+      executor_{hosting::in_order(where.executor)},
       options_{std::move(options)},
       limiter_{std::make_shared<connection_limiter>(connection_limiter::limits{
           options_.connections_max ? *options_.connections_max : affordable_connections(options_),
           options_.connections_per_address_max,
           options_.violation_delay})} {}
 
-acceptor_core::~acceptor_core() {
-    if (!is_shut_down_) service_.remove(this);
-}
+acceptor_core::~acceptor_core() = default;
 
 error_code acceptor_core::listen(endpoint const& local) {
     if (options_.busy_private_data.size() > reject_data_max) return errc::private_data_too_large;
-    service_.add(shared_from_this());
+    membership_.join(executor_, weak_from_this(), hosting::rank::object);
     guard const lock{mutex_};
     error_code ec;
-    id_ = service_.channel().make_id(ec);
+    id_ = services_.channel().make_id(ec);
     if (ec) return ec;
     id_->set_sink(weak_from_this());
     ec = id_->bind(local);
@@ -124,9 +122,8 @@ void acceptor_core::on_request(guard& lock, cm::event& e) {
         lock.unlock();
         return refuse(e, why);
     }
-    requests_.push_back(std::make_shared<waiting_request>(
-        service_, waiting_request::parts{std::move(e), std::move(place)}
-    ));
+    requests_.push_back(std::make_shared<waiting_request>(waiting_request::parts{
+        std::move(e), std::move(place)}));
     lock.unlock();
     serve();
 }
@@ -217,8 +214,7 @@ void acceptor_core::answer(guard& lock, waiter taken, std::shared_ptr<waiting_re
         );
     } else {
         if (!ec) {
-            service_.add(request);
-            request->expire_after(executor_, options_.answer_deadline);
+            request->wait_on(executor_, options_.answer_deadline);
         }
         complete(
             std::move(wants_request->handler),
@@ -332,7 +328,7 @@ void acceptor_core::end(error_code why) noexcept {
     fail(std::move(waiters), why);
 }
 
-void acceptor_core::shut_down() noexcept {
+void acceptor_core::context_is_going(asio::execution_context const&) noexcept {
     guard lock{mutex_};
     is_shut_down_ = true;
     is_closed_ = true;

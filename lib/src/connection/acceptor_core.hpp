@@ -14,15 +14,15 @@
 #include <rcverbs/acceptor.hpp>
 
 #include "connection/connection_limiter.hpp"
-#include "connection/deferred_completions.hpp"
+#include "hosting/deferred_completions.hpp"
 #include "connection/core.hpp"
-#include "connection/io_object_service.hpp"
+#include "connection/connection_services.hpp"
 #include "connection/waiting_request.hpp"
 
 namespace rcverbs::detail {
 
 class acceptor_core final : public std::enable_shared_from_this<acceptor_core>,
-                            public io_object,
+                            public hosting::member,
                             public cm::event_sink {
 public:
     acceptor_core(place const& where, acceptor_options options);
@@ -62,7 +62,7 @@ private:
     };
     using request_list = std::deque<std::shared_ptr<waiting_request>>;
 
-    void shut_down() noexcept override;
+    void context_is_going(boost::asio::execution_context const&) noexcept override;
     void on_event(cm::event& e) override;
     void end(error_code why) noexcept;
     void on_request(guard& lock, cm::event& e);
@@ -81,8 +81,9 @@ private:
     void complete(Handler handler, error_code ec, Value value);
     void cancel(std::uint64_t serial);
 
-    std::shared_ptr<progress::poller_thread> const thread_;
-    io_object_service& service_;
+    std::shared_ptr<hosting::poller_thread> const thread_;
+    connection_services& services_;
+    hosting::membership membership_;
     boost::asio::any_io_executor executor_;
     acceptor_options const options_;
 

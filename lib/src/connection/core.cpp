@@ -8,7 +8,7 @@
 #include <array>
 
 #include "error/option_check.hpp"
-#include "progress/executors.hpp"
+#include "hosting/executors.hpp"
 
 namespace rcverbs::detail {
 
@@ -19,31 +19,28 @@ namespace asio = boost::asio;
 connection_core::connection_core(
     place const& where, connection_options options, lifecycle::state first
 )
-    : thread_{progress::thread_of(where.executor)},
-      service_{io_object_service::of(where.executor)},
+    : thread_{hosting::thread_of(where.executor)},
+      services_{connection_services::of(where.executor)},
       executor_{where.executor},
-      order_{std::make_shared<progress::sequence>(executor_)},
+      order_{std::make_shared<hosting::sequence>(executor_)},
       work_{asio::prefer(executor_, asio::execution::outstanding_work.tracked)},
       options_{std::move(options)},
-      host_{&progress::context_of(executor_)},
+      host_{&hosting::context_of(executor_)},
       life_{first},
-      link_{service_, options_, executor_},
+      link_{services_, options_, executor_},
       liveness_{
           {options_.liveness.stall_timeout,
            options_.liveness.keepalive_interval,
            options_.liveness.idle_timeout}} {}
 
-connection_core::~connection_core() {
-    // The service removes an object before it shuts it down, and may itself be destroyed by now.
-    if (!is_shut_down_) service_.remove(this);
-}
+connection_core::~connection_core() = default;
 
 std::shared_ptr<connection_core> connection_core::make(
     place const& where, connection_options options, lifecycle::state first
 ) {
     throw_if_refused(problem_of(options));
     auto core = std::make_shared<connection_core>(where, std::move(options), first);
-    core->service_.add(core);
+    core->membership_.join(where.executor, core, hosting::rank::object);
     return core;
 }
 

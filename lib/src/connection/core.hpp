@@ -10,7 +10,7 @@
 // by the executor's context; calls come from any thread. One lock guards all state. Nothing blocks
 // while it is held, and user code is called only after it is released: an `entry` holds the lock
 // and makes the deferred calls on leaving. The lock order is: core, then event channel or
-// io_object_service.
+// members.
 //
 // Life. The user's handle, the CQ poller and the handlers in progress keep the connection alive.
 // When the handle is destroyed, or the connection ends for any other reason, the lifecycle leads to
@@ -19,6 +19,7 @@
 // called.
 #pragma once
 
+#include <forward_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,28 +30,27 @@
 
 #include "connection/data_path.hpp"
 #include "connection/link.hpp"
+#include "connection/connection_services.hpp"
 #include "connection/option_problems.hpp"
-#include "connection/io_object_service.hpp"
 #include "connection/waiters.hpp"
 #include "connection/window_core.hpp"
 #include "machines/lifecycle.hpp"
 #include "machines/liveness.hpp"
 #include "progress/cq_poller.hpp"
-#include "progress/guests.hpp"
-#include "progress/light_mutex.hpp"
-#include "progress/poller_thread.hpp"
+#include "hosting/members.hpp"
+#include "hosting/light_mutex.hpp"
+#include "hosting/poller_thread.hpp"
 
 namespace rcverbs::detail {
 
 class connection_core final : public std::enable_shared_from_this<connection_core>,
-                              public io_object,
-                              public progress::guest,
+                              public hosting::member,
                               public cm::event_sink,
                               public cm::device_event_sink,
                               public progress::completion_sink {
     using lifecycle = machines::lifecycle;
     using event_kind = lifecycle::event_kind;
-    using guard = progress::light_lock;
+    using guard = hosting::light_lock;
 
     // Returns the result of `look`, called with the lock held.
     template <class Look>
@@ -91,7 +91,7 @@ public:
     error_code establish(queue_pair_address const& peer);
     error_code reject(std::span<std::byte const> private_data);
     /// What runs the connection's handlers: functions of protocols on top of it do not overlap them.
-    std::shared_ptr<progress::sequence> const& order() const noexcept { return order_; }
+    std::shared_ptr<hosting::sequence> const& order() const noexcept { return order_; }
     void close() noexcept;
     /// Closes the connection because the peer violated a protocol on top of it.
     void close_for(error_code violation) noexcept;
@@ -178,8 +178,8 @@ private:
     };
 
     // Called without the lock, by the event sources and the context.
-    void shut_down() noexcept override;
-    void host_is_going() noexcept override;
+    void context_is_going(boost::asio::execution_context const& which) noexcept override;
+    void shut_down() noexcept;
     void shut_down_as_guest() noexcept;
     void on_event(cm::event& e) override;
     void on_device_event(cm::device_event const& e) override;
@@ -240,20 +240,22 @@ private:
     }
 
     // The polling thread, if it belongs to the library; shared, so it outlives the objects on it.
-    std::shared_ptr<progress::poller_thread> const thread_;
-    io_object_service& service_;
+    std::shared_ptr<hosting::poller_thread> const thread_;
+    connection_services& services_;
     // The program's executor. Emptied when its context is destroyed, because strands belong to it.
     boost::asio::any_io_executor executor_;
     // All handlers and polling rounds run in this sequence.
-    std::shared_ptr<progress::sequence> const order_;
+    std::shared_ptr<hosting::sequence> const order_;
     // Outstanding work: keeps the context running until the connection has ended, even if it is
     // idle.
     boost::asio::any_io_executor work_;
     connection_options const options_;
     // The context of the last handler that had one of its own; become_guest() runs when it changes.
     boost::asio::execution_context* host_ = nullptr;
+    hosting::membership membership_;
+    std::forward_list<hosting::membership> as_guest_;
 
-    mutable progress::light_mutex mutex_;
+    mutable hosting::light_mutex mutex_;
     lifecycle life_;
     link link_;
     data_path data_;

@@ -24,7 +24,7 @@ link::next link::take(waiting_request::parts request, listener const& who) {
     admitted_ = std::move(request.admitted);
     id_ = std::move(request.event.incoming);
     id_->set_sink(who.manager);
-    if (error_code const ec = service_.channel().take_over(*id_))
+    if (error_code const ec = services_.channel().take_over(*id_))
         return failed(step::create_queue_pair, ec);
     if (error_code const ec = mark_packets()) return failed(step::create_queue_pair, ec);
     next made = make_queue_pair(true, who);
@@ -45,7 +45,7 @@ error_code link::mark_packets() {
 
 link::next link::resolve_address(std::weak_ptr<cm::event_sink> sink) {
     error_code ec;
-    id_ = service_.channel().make_id(ec);
+    id_ = services_.channel().make_id(ec);
     if (ec) return failed(step::open, ec);
     id_->set_sink(std::move(sink));
     if (error_code const refused = mark_packets()) return failed(step::open, refused);
@@ -71,9 +71,9 @@ error_code link::find_device(ibv_context*& on) {
         return {};
     }
     error_code ec;
-    on = service_.channel().find_device(out_of_band_->name, ec);
+    on = services_.channel().find_device(out_of_band_->name, ec);
     if (!ec) port_address_ = verbs::find_address(on, out_of_band_->gid_index, ec);
-    if (!ec) id_ = service_.channel().make_id(ec);
+    if (!ec) id_ = services_.channel().make_id(ec);
     return ec;
 }
 
@@ -110,7 +110,7 @@ error_code link::find_domain(ibv_context* on, bool is_passive) {
         verbs::device device = verbs::device::borrow(on, ec);
         if (!ec) domain_ = verbs::domain::create(std::move(device), ec);
     } else {
-        domain_ = service_.channel().shared_domain(on, ec);
+        domain_ = services_.channel().shared_domain(on, ec);
     }
     if (ec || !placed.shared_receives.is_valid()) return ec;
     std::shared_ptr<shared_receives> const queue = access::core_of(placed.shared_receives);
@@ -157,13 +157,13 @@ error_code link::make_queues(ibv_context* on, bool is_passive, listener const& w
     error_code ec;
     // Deep enough for all completions that can be outstanding: the queue cannot overflow.
     verbs::completion_queue queue{on, sizes_.send_depth + receives, limits_.completion_vector, ec};
-    if (!ec) ec = service_.descriptors().add(queue.descriptor());
+    if (!ec) ec = services_.descriptors().add(queue.descriptor());
     if (ec) return ec;
     auto source = std::make_shared<progress::cq_poller>(
-        who.executor, who.order, options_.polling, service_.sources(), std::move(queue)
+        who.executor, who.order, options_.polling, services_.sources(), std::move(queue)
     );
     {
-        auto const channel = service_.channel().lock();
+        auto const channel = services_.channel().lock();
         rdma_cm_id* const id = out_of_band_ ? nullptr : id_->raw();
         ibv_cq* const completions = source->queue().get();
         qp_ = verbs::queue_pair{id, domain_->get(), completions, sizes_, ec};
@@ -184,7 +184,7 @@ error_code link::make_queues(ibv_context* on, bool is_passive, listener const& w
             protection_domain{domain_}, results, access_flags::local_write, ec
         );
     }
-    if (!ec) service_.channel().watch(on, who.device, ec);
+    if (!ec) services_.channel().watch(on, who.device, ec);
     // From here on the teardown releases everything.
     source_ = std::move(source);
     poll_counters_ = source_->counters();
@@ -379,7 +379,7 @@ bool link::destroy_queue_pair() {
     windows_.clear();
     error_code ec;
     if (qp_.is_open()) {
-        auto const channel = service_.channel().lock();
+        auto const channel = services_.channel().lock();
         ec = qp_.destroy();
     }
     if (ec) {

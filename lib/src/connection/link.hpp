@@ -24,7 +24,7 @@
 #include "cm/id.hpp"
 #include "connection/connection_limiter.hpp"
 #include "connection/data_path.hpp"
-#include "connection/io_object_service.hpp"
+#include "connection/connection_services.hpp"
 #include "connection/shared_receives.hpp"
 #include "connection/waiting_request.hpp"
 #include "machines/lifecycle.hpp"
@@ -49,15 +49,15 @@ public:
         std::shared_ptr<cm::device_event_sink> device;
         std::shared_ptr<progress::completion_sink> completions;
         boost::asio::any_io_executor const& executor;
-        std::shared_ptr<progress::sequence> const& order;
+        std::shared_ptr<hosting::sequence> const& order;
     };
 
     link(
-        io_object_service& on,
+        connection_services& on,
         connection_options const& options,
         boost::asio::any_io_executor const& executor
     )
-        : service_{on},
+        : services_{on},
           options_{options},
           timer_{executor} {}
 
@@ -164,7 +164,7 @@ private:
     cm::connection_parameters parameters(std::span<std::byte const> private_data) const noexcept;
     error_code find_device(ibv_context*& on);
 
-    io_object_service& service_;
+    connection_services& services_;
     connection_options const& options_;
     std::optional<boost::asio::steady_timer> timer_;
     std::uint64_t timer_use_ = 0;

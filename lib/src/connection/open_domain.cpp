@@ -2,7 +2,7 @@
 #include <rcverbs/open_domain.hpp>
 
 #include "cm/id.hpp"
-#include "connection/io_object_service.hpp"
+#include "connection/connection_services.hpp"
 #include "verbs/domain.hpp"
 #include "error/detailed_error.hpp"
 
@@ -13,7 +13,7 @@ namespace {
 using any_runs_on = runs_on<boost::asio::any_io_executor>;
 
 cm::event_channel& channel_of(any_runs_on const& where) {
-    return detail::io_object_service::of(where.place().executor).channel();
+    return detail::connection_services::of(where.place().executor).channel();
 }
 
 protection_domain shared_domain(cm::event_channel& channel, ibv_context* device, error_code& ec) {

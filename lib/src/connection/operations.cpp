@@ -8,7 +8,7 @@
 #include <future>
 
 #include "connection/core.hpp"
-#include "progress/executors.hpp"
+#include "hosting/executors.hpp"
 
 namespace rcverbs::detail {
 
@@ -164,7 +164,8 @@ void connection_core::unlock_and_call() {
 // A context for which handlers wait is being destroyed, and its handlers with it. Before that, the
 // device must stop using the memory that they own. So the connection is shut down now, on its own
 // thread, which continues to run.
-void connection_core::host_is_going() noexcept {
+void connection_core::context_is_going(asio::execution_context const& which) noexcept {
+    if (thread_ == nullptr || &which == &thread_->context()) return shut_down();
     if (thread_->has_ended() || thread_->is_this_thread()) return shut_down_as_guest();
     std::promise<void> done;
     asio::post(thread_->context(), [this, &done] {
@@ -176,16 +177,23 @@ void connection_core::host_is_going() noexcept {
 
 void connection_core::shut_down_as_guest() noexcept {
     if (seen([this] { return is_shut_down_; })) return;
-    service_.remove(this);
+    membership_.leave();
     shut_down();
 }
 
 void connection_core::become_guest(asio::execution_context& host) {
     if (thread_ == nullptr) return;
     host_ = &host;
-    if (&host == &progress::context_of(executor_)) return;
-    asio::use_service<progress::guests>(host).add(std::shared_ptr<progress::guest>{
-        shared_from_this(), this});
+    if (&host == &hosting::context_of(executor_)) return;
+    for (hosting::membership& m : as_guest_) {
+        if (m.is_of(host)) return;
+    }
+    // A place in a context that is gone is used again.
+    auto const left = std::find_if(as_guest_.begin(), as_guest_.end(), [](auto const& m) {
+        return !m.is_listed();
+    });
+    hosting::membership& m = left != as_guest_.end() ? *left : as_guest_.emplace_front();
+    m.join(host, weak_from_this(), hosting::rank::guest);
 }
 
 // --- liveness ------------------------------------------------------------------------------------

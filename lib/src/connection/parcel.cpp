@@ -2,7 +2,7 @@
 
 #include <mutex>
 
-#include "progress/light_mutex.hpp"
+#include "hosting/light_mutex.hpp"
 
 namespace rcverbs::detail {
 
@@ -16,7 +16,7 @@ struct free_block {
 };
 
 struct free_blocks {
-    progress::light_mutex mutex;
+    hosting::light_mutex mutex;
     free_block* first = nullptr;
     std::size_t count = 0;
 };
@@ -30,7 +30,7 @@ free_blocks& pool() {
 
 void* parcel_memory::take() {
     {
-        progress::light_lock const lock{pool().mutex};
+        hosting::light_lock const lock{pool().mutex};
         if (free_block* const block = pool().first) {
             pool().first = block->next;
             --pool().count;
@@ -42,7 +42,7 @@ void* parcel_memory::take() {
 
 void parcel_memory::give(void* block) noexcept {
     {
-        progress::light_lock const lock{pool().mutex};
+        hosting::light_lock const lock{pool().mutex};
         if (pool().count < blocks_max) {
             pool().first = ::new (block) free_block{pool().first};
             ++pool().count;

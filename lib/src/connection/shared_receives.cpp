@@ -8,7 +8,7 @@
 
 #include "connection/leaked_resources.hpp"
 #include "error/option_check.hpp"
-#include "progress/executors.hpp"
+#include "hosting/executors.hpp"
 #include "verbs/errno_map.hpp"
 #include "verbs/region_record.hpp"
 #include "verbs/work_request.hpp"
@@ -18,15 +18,12 @@ namespace rcverbs::detail {
 namespace asio = boost::asio;
 
 shared_receives::shared_receives(place const& where, shared_receive_options const& options)
-    : thread_{progress::thread_of(where.executor)},
-      service_{io_object_service::of(where.executor)},
+    : thread_{hosting::thread_of(where.executor)},
       given_{where.executor},
-      executor_{progress::in_order(given_)},
+      executor_{hosting::in_order(given_)},
       options_{options} {}
 
-shared_receives::~shared_receives() {
-    if (!is_shut_down_) service_.remove(this);
-}
+shared_receives::~shared_receives() = default;
 
 std::shared_ptr<shared_receives> shared_receives::make(
     place const& where, shared_receive_options const& options
@@ -35,7 +32,7 @@ std::shared_ptr<shared_receives> shared_receives::make(
     check.from("depth", options.depth, 1).from("segments_max", options.segments_max, 1);
     throw_if_refused(check.problem());
     auto made = std::make_shared<shared_receives>(where, options);
-    made->service_.add(made);
+    made->membership_.join(where.executor, made, hosting::rank::object);
     return made;
 }
 
@@ -224,7 +221,7 @@ void shared_receives::release_all(guard& lock) {
     if (!left.empty()) post_handlers(left);
 }
 
-void shared_receives::shut_down() noexcept {
+void shared_receives::context_is_going(asio::execution_context const&) noexcept {
     {
         guard const lock{mutex_};
         is_shut_down_ = true;

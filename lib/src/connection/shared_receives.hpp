@@ -15,14 +15,14 @@
 
 #include "connection/operation_list.hpp"
 #include "connection/operation_pool.hpp"
-#include "connection/io_object_service.hpp"
-#include "progress/light_mutex.hpp"
+#include "connection/connection_services.hpp"
+#include "hosting/light_mutex.hpp"
 #include "verbs/domain.hpp"
 
 namespace rcverbs::detail {
 
 class shared_receives final : public std::enable_shared_from_this<shared_receives>,
-                              public io_object {
+                              public hosting::member {
 public:
     static std::shared_ptr<shared_receives> make(
         place const& where, shared_receive_options const& options
@@ -56,9 +56,9 @@ public:
     void complete(operation_list taken, boost::asio::any_io_executor const& running);
 
 private:
-    using guard = progress::light_lock;
+    using guard = hosting::light_lock;
 
-    void shut_down() noexcept override;
+    void context_is_going(boost::asio::execution_context const&) noexcept override;
     void post_waiting(operation_list& refused);
     void end(operation& op, error_code ec) noexcept;
     void end_all(operation_list const& list, error_code ec) noexcept;
@@ -67,14 +67,14 @@ private:
     void post_handlers(operation_list done);
     void call_handlers(operation_list done);
 
-    std::shared_ptr<progress::poller_thread> const thread_;
-    io_object_service& service_;
+    std::shared_ptr<hosting::poller_thread> const thread_;
+    hosting::membership membership_;
     // The program's executor, and the same executor running one function at a time.
     boost::asio::any_io_executor given_;
     boost::asio::any_io_executor executor_;
     shared_receive_options const options_;
 
-    mutable progress::light_mutex mutex_;
+    mutable hosting::light_mutex mutex_;
     std::shared_ptr<verbs::domain> domain_;
     verbs::shared_queue_handle queue_;
     std::uint32_t depth_ = 0;

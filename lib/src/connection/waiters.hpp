@@ -10,7 +10,7 @@
 #include <functional>
 #include <utility>
 
-#include "connection/deferred_completions.hpp"
+#include "hosting/deferred_completions.hpp"
 #include "machines/lifecycle.hpp"
 
 namespace rcverbs::detail {

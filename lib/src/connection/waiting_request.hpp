@@ -14,7 +14,7 @@
 
 #include "cm/id.hpp"
 #include "connection/connection_limiter.hpp"
-#include "connection/io_object_service.hpp"
+#include "hosting/members.hpp"
 
 namespace rcverbs::detail {
 
@@ -24,7 +24,7 @@ inline constexpr std::size_t connect_data_max = 56;
 inline constexpr std::size_t accept_data_max = 196;
 inline constexpr std::size_t reject_data_max = 148;
 
-class waiting_request final : public io_object,
+class waiting_request final : public hosting::member,
                               public std::enable_shared_from_this<waiting_request> {
 public:
     /// The parts that a connection takes over.
@@ -33,9 +33,8 @@ public:
         std::shared_ptr<connection_limiter::permit> admitted;
     };
 
-    waiting_request(io_object_service& service, parts what)
-        : service_{service},
-          what_{std::move(what)},
+    explicit waiting_request(parts what)
+        : what_{std::move(what)},
           private_data_{what_.event.private_data},
           initiator_depth_{what_.event.initiator_depth},
           responder_resources_{what_.event.responder_resources},
@@ -43,9 +42,6 @@ public:
           local_{what_.event.incoming->local()} {}
     waiting_request(waiting_request const&) = delete;
     waiting_request& operator=(waiting_request const&) = delete;
-    ~waiting_request() {
-        if (!is_shut_down_) service_.remove(this);
-    }
 
     endpoint const& remote() const noexcept { return remote_; }
     endpoint const& local() const noexcept { return local_; }
@@ -65,8 +61,10 @@ public:
             static_cast<void>(what_.event.incoming->reject(private_data));
         return {};
     }
-    /// Rejects the request after `time`, unless it has been answered.
-    void expire_after(boost::asio::any_io_executor const& on, std::chrono::milliseconds time) {
+    /// Rejects the request after `time`, or when the context of `on` is destroyed, unless it has
+    /// been answered.
+    void wait_on(boost::asio::any_io_executor const& on, std::chrono::milliseconds time) {
+        membership_.join(on, weak_from_this(), hosting::rank::object);
         std::lock_guard const lock{mutex_};
         timer_.emplace(on, time);
         timer_->async_wait([weak = weak_from_this()](error_code const& ec) {
@@ -86,12 +84,9 @@ public:
     }
 
 private:
-    void shut_down() noexcept override {
-        is_shut_down_ = true;
-        take();
-    }
+    void context_is_going(boost::asio::execution_context const&) noexcept override { take(); }
 
-    io_object_service& service_;
+    hosting::membership membership_;
     std::mutex mutex_;
     parts what_;
     std::optional<boost::asio::steady_timer> timer_;
@@ -102,7 +97,6 @@ private:
     endpoint const remote_;
     endpoint const local_;
     std::chrono::steady_clock::time_point const arrived_ = std::chrono::steady_clock::now();
-    bool is_shut_down_ = false;
 };
 
 }  // namespace rcverbs::detail

@@ -19,15 +19,15 @@
 #include <rcverbs/detail/lender.hpp>
 #include <rcverbs/runs_on.hpp>
 
-#include "connection/deferred_completions.hpp"
-#include "connection/io_object_service.hpp"
-#include "progress/executors.hpp"
+#include "hosting/deferred_completions.hpp"
+#include "hosting/members.hpp"
+#include "hosting/executors.hpp"
 
 namespace rcverbs::detail {
 
 /// `Lease` is movable, tells is_valid(), and has disarm(), which makes it forget what it holds.
 template <class Lease>
-class lending : public std::enable_shared_from_this<lending<Lease>>, public io_object {
+class lending : public std::enable_shared_from_this<lending<Lease>>, public hosting::member {
 public:
     void start_acquire(lease_handler<Lease> handler) {
         // Declared before the lock: a handler is never destroyed under it.
@@ -114,18 +114,17 @@ public:
 
 protected:
     lending(place const& where, std::uint32_t count)
-        : thread_{progress::thread_of(where.executor)},
-          service_{io_object_service::of(where.executor)},
+        : thread_{hosting::thread_of(where.executor)},
           executor_{where.executor},
           free_(count) {
         // The first is lent first.
         std::iota(free_.rbegin(), free_.rend(), 0U);
     }
-    ~lending() {
-        if (!is_shut_down_) service_.remove(this);
-    }
+    ~lending() = default;
     /// Call it once the object is complete.
-    void join_service() { service_.add(this->shared_from_this()); }
+    void join_context() {
+        membership_.join(executor_, this->weak_from_this(), hosting::rank::object);
+    }
 
 private:
     using guard = std::unique_lock<std::mutex>;
@@ -150,13 +149,12 @@ private:
     virtual Lease lend(std::uint32_t index) noexcept = 0;
 
     // Handlers are destroyed uncalled, as Asio does with its own; threads wake.
-    void shut_down() noexcept override {
+    void context_is_going(boost::asio::execution_context const&) noexcept override {
         std::list<waiter> dropped;
         boost::asio::any_io_executor gone;
         {
             guard const lock{mutex_};
             is_closed_ = true;
-            is_shut_down_ = true;
             dropped.swap(waiters_);
             gone.swap(executor_);
         }
@@ -239,8 +237,8 @@ private:
         abort(std::move(taken));
     }
 
-    std::shared_ptr<progress::poller_thread> const thread_;
-    io_object_service& service_;
+    std::shared_ptr<hosting::poller_thread> const thread_;
+    hosting::membership membership_;
 
     mutable std::mutex mutex_;
     boost::asio::any_io_executor executor_;  // empty once its context is destroyed
@@ -248,7 +246,6 @@ private:
     std::list<waiter> waiters_;
     std::uint64_t serial_ = 0;
     bool is_closed_ = false;
-    bool is_shut_down_ = false;
 };
 
 // The calls from the header. Each pool instantiates them.

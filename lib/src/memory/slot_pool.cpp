@@ -80,7 +80,7 @@ std::shared_ptr<slot_pool_core> slot_pool_core::make(
         );
     throw_if_refused(check.problem());
     auto made = std::make_shared<slot_pool_core>(where, domain, options);
-    made->join_service();
+    made->join_context();
     return made;
 }
 

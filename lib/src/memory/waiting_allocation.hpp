@@ -12,13 +12,13 @@
 
 #include <rcverbs/memory_pool.hpp>
 
-#include "connection/deferred_completions.hpp"
-#include "connection/io_object_service.hpp"
+#include "hosting/deferred_completions.hpp"
+#include "hosting/members.hpp"
 
 namespace rcverbs::detail {
 
 /// Destroys its handler uncalled when the execution context of the handler is destroyed.
-class waiting_allocation final : public io_object,
+class waiting_allocation final : public hosting::member,
                                  public std::enable_shared_from_this<waiting_allocation> {
 public:
     static std::shared_ptr<waiting_allocation> make(
@@ -30,7 +30,7 @@ public:
         auto made = std::make_shared<waiting_allocation>(
             size_bytes, alignment, executor, std::move(handler)
         );
-        made->service_->add(made);
+        made->membership_.join(executor, made, hosting::rank::object);
         return made;
     }
     waiting_allocation(
@@ -41,12 +41,8 @@ public:
     )
         : size_bytes{size},
           alignment{aligned},
-          service_{&io_object_service::of(executor)},
           executor_{executor},
           handler_{std::move(handler), executor} {}
-    ~waiting_allocation() {
-        if (service_ != nullptr) service_->remove(this);
-    }
 
     std::size_t const size_bytes;
     std::size_t const alignment;
@@ -56,7 +52,7 @@ public:
     /// True as long as the handler's execution context exists.
     bool is_wanted() const noexcept {
         std::lock_guard const lock{mutex_};
-        return service_ != nullptr;
+        return static_cast<bool>(executor_);
     }
 
     /// Posts the handler. `undelivered` gets the block back if the handler is never called.
@@ -92,18 +88,17 @@ public:
     }
 
 private:
-    void shut_down() noexcept override {
+    void context_is_going(boost::asio::execution_context const&) noexcept override {
         boost::asio::any_io_executor gone;
         waiting_handler<error_code, void*> dropped;
         std::lock_guard const lock{mutex_};
-        service_ = nullptr;
         gone.swap(executor_);
         std::swap(dropped, handler_);
     }
 
     mutable std::mutex mutex_;
-    io_object_service* service_;  // null once its context is destroyed
-    boost::asio::any_io_executor executor_;
+    hosting::membership membership_;
+    boost::asio::any_io_executor executor_;  // empty once its context is destroyed
     waiting_handler<error_code, void*> handler_;
 };
 

@@ -50,22 +50,21 @@ channel_core::channel_core(
     : options_{options},
       requests_{requests},
       connection_{std::move(over)},
-      service_{io_object_service::of(connection_.get_executor())},
       order_{access::core_of(connection_)->order()},
       executor_{connection_.get_executor()},
       timer_{executor_},
       withdraw_timer_{executor_},
       arrived_(options.receives) {}
 
-channel_core::~channel_core() {
-    if (!is_shut_down_) service_.remove(this);
-}
+channel_core::~channel_core() = default;
 
 std::shared_ptr<channel_core> channel_core::make(
     connection over, message_channel_options const& options, std::uint16_t requests
 ) {
     auto made = std::make_shared<channel_core>(std::move(over), options, requests);
-    made->service_.add(made, io_object_service::layer::above);
+    made->membership_.join(
+        made->connection_.get_executor(), made, hosting::rank::above_connections
+    );
     return made;
 }
 
@@ -74,7 +73,7 @@ void channel_core::call_later(control_waiter waiter, error_code result) {
 }
 
 // Handlers are destroyed uncalled, as Asio does with its own, and not under the mutex.
-void channel_core::shut_down() noexcept {
+void channel_core::context_is_going(asio::execution_context const&) noexcept {
     outgoing_list waiting;
     outgoing_list sent;
     std::list<receiver> receivers;

@@ -6,7 +6,7 @@
 //   send ─▶ waiting ── credit, slot ─▶ sent ── acknowledged, fetched ─▶ handler
 //   receive ─▶ arrived ── receiver ─▶ message ── released ─▶ receive posted again ─▶ given back
 //
-// A core may outlive its context: shut_down() releases the executor and the timer.
+// A core may outlive its context: context_is_going() releases the executor and the timer.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -26,8 +26,8 @@
 #include <rcverbs/message_channel.hpp>
 
 #include "connection/core.hpp"
-#include "connection/deferred_completions.hpp"
-#include "connection/io_object_service.hpp"
+#include "hosting/deferred_completions.hpp"
+#include "hosting/members.hpp"
 #include "machines/credit_window.hpp"
 #include "wire/channel_hello.hpp"
 #include "wire/channel_message.hpp"
@@ -37,7 +37,8 @@ namespace rcverbs::detail {
 /// The first option out of its range; empty if there is none.
 std::string problem_of(message_channel_options const& options);
 
-class channel_core final : public std::enable_shared_from_this<channel_core>, public io_object {
+class channel_core final : public std::enable_shared_from_this<channel_core>,
+                           public hosting::member {
 public:
     /// @param requests  Of a request channel, how many of the peer's it takes at a time; else 0.
     static std::shared_ptr<channel_core> make(
@@ -68,7 +69,7 @@ public:
     /// Ends at once. REQUIRES: this runs in the connection's order.
     void end_now(error_code why, close_reason reason);
     /// May be called again.
-    void shut_down() noexcept override;
+    void context_is_going(boost::asio::execution_context const&) noexcept override;
     /// A message has been released.
     void release(message const& what) noexcept;
     void detach(message& what);
@@ -193,8 +194,8 @@ private:
     message_channel_options const options_;
     std::uint16_t const requests_;
     connection connection_;
-    io_object_service& service_;
-    std::shared_ptr<progress::sequence> const order_;
+    hosting::membership membership_;
+    std::shared_ptr<hosting::sequence> const order_;
 
     mutable std::mutex mutex_;
     // Everything below is guarded by mutex_.

@@ -15,31 +15,28 @@ namespace asio = boost::asio;
 request_core::request_core(connection over, request_channel_options const& options)
     : options_{options},
       messages_{channel_core::make(std::move(over), options.messages, options.requests)},
-      service_{io_object_service::of(messages_->executor())},
       timer_{messages_->executor()},
       incoming_(options.requests) {}
 
-request_core::~request_core() {
-    if (!is_shut_down_) service_.remove(this);
-}
+request_core::~request_core() = default;
 
 std::shared_ptr<request_core> request_core::make(
     connection over, request_channel_options const& options
 ) {
     auto made = std::make_shared<request_core>(std::move(over), options);
-    made->service_.add(made, io_object_service::layer::above);
+    made->membership_.join(made->messages_->executor(), made, hosting::rank::above_connections);
     return made;
 }
 
 // Handlers are destroyed uncalled, as Asio does with its own, and not under the mutex.
-void request_core::shut_down() noexcept {
+void request_core::context_is_going(asio::execution_context const& which) noexcept {
     outgoing_list waiting;
     outgoing_list outstanding;
     std::list<waiting_next> nexts;
     std::deque<arrival> arrived;
     std::optional<asio::steady_timer> timer;
     // Deregisters the bodies before their requests are destroyed.
-    messages_->shut_down();
+    messages_->context_is_going(which);
     guard const lock{mutex_};
     is_shut_down_ = true;
     is_over_ = true;

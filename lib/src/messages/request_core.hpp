@@ -9,7 +9,7 @@
 // The number of a request that ended early stays in use until the peer has answered, so that a late
 // answer cannot meet another request.
 //
-// A core may outlive its context: shut_down() releases the timer and the handlers.
+// A core may outlive its context: context_is_going() releases the timer and the handlers.
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>
@@ -25,14 +25,15 @@
 
 #include <rcverbs/request_channel.hpp>
 
-#include "connection/deferred_completions.hpp"
-#include "connection/io_object_service.hpp"
+#include "hosting/deferred_completions.hpp"
+#include "hosting/members.hpp"
 #include "messages/channel_core.hpp"
 #include "wire/request_tag.hpp"
 
 namespace rcverbs::detail {
 
-class request_core final : public std::enable_shared_from_this<request_core>, public io_object {
+class request_core final : public std::enable_shared_from_this<request_core>,
+                           public hosting::member {
 public:
     static std::shared_ptr<request_core> make(
         connection over, request_channel_options const& options
@@ -123,7 +124,7 @@ private:
         bool is_cancelled = false;
     };
 
-    void shut_down() noexcept override;
+    void context_is_going(boost::asio::execution_context const&) noexcept override;
     void call_later(call what);
 
     void enqueue(outgoing&& a, std::chrono::milliseconds deadline);
@@ -155,7 +156,7 @@ private:
 
     request_channel_options const options_;
     std::shared_ptr<channel_core> const messages_;
-    io_object_service& service_;
+    hosting::membership membership_;
 
     mutable std::mutex mutex_;
     // Everything below is guarded by mutex_.

@@ -7,7 +7,7 @@ namespace rcverbs::progress {
 
 cq_poller::cq_poller(
     boost::asio::any_io_executor executor,
-    std::shared_ptr<sequence> order,
+    std::shared_ptr<hosting::sequence> order,
     polling_options options,
     std::atomic<unsigned>& sources,
     verbs::completion_queue queue

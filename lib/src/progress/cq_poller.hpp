@@ -33,7 +33,7 @@
 #include <rcverbs/poller.hpp>
 #include <rcverbs/statistics.hpp>
 
-#include "progress/sequence.hpp"
+#include "hosting/sequence.hpp"
 #include "verbs/completion_queue.hpp"
 
 namespace rcverbs::progress {
@@ -84,12 +84,13 @@ private:
     counter sleeps_{0};
 };
 
-class cq_poller final : public std::enable_shared_from_this<cq_poller>, private sequence::task {
+class cq_poller final : public std::enable_shared_from_this<cq_poller>,
+                        private hosting::sequence::task {
 public:
     /// `sources` counts the pollers on the same context; it must live until this one is stopped.
     cq_poller(
         boost::asio::any_io_executor executor,
-        std::shared_ptr<sequence> order,
+        std::shared_ptr<hosting::sequence> order,
         polling_options options,
         std::atomic<unsigned>& sources,
         verbs::completion_queue queue
@@ -129,7 +130,7 @@ private:
     bool has_spun_enough();
 
     boost::asio::any_io_executor executor_;
-    std::shared_ptr<sequence> const order_;
+    std::shared_ptr<hosting::sequence> const order_;
     polling_options options_;
     // Itself while a round is posted. The reference moves from round to round, so that polling does
     // not touch the reference count.

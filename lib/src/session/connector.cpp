@@ -14,8 +14,8 @@
 #include <tuple>
 #include <utility>
 
-#include "connection/deferred_completions.hpp"
-#include "connection/io_object_service.hpp"
+#include "hosting/deferred_completions.hpp"
+#include "hosting/members.hpp"
 #include "error/option_check.hpp"
 #include "machines/backoff.hpp"
 
@@ -26,14 +26,15 @@ namespace asio = boost::asio;
 namespace detail {
 
 // The coroutine runs on a strand of the executor; the lock guards the state that observers read on
-// other threads. The connector may outlive its context, so shut_down() releases what belongs to the
+// other threads. The connector may outlive its context, so context_is_going() releases what belongs to the
 // context.
-class connector_core final : public std::enable_shared_from_this<connector_core>, public io_object {
+class connector_core final : public std::enable_shared_from_this<connector_core>,
+                             public hosting::member {
 public:
     template <class... Arguments>
     static std::shared_ptr<connector_core> make(Arguments&&... arguments) {
         auto made = std::make_shared<connector_core>(std::forward<Arguments>(arguments)...);
-        made->service_.add(made);
+        made->membership_.join(made->strand_, made, hosting::rank::object);
         return made;
     }
     connector_core(
@@ -44,8 +45,7 @@ public:
         std::function<void(std::uint64_t, failure const&)> on_retry,
         std::shared_ptr<connector_target> target
     )
-        : service_{io_object_service::of(where.executor)},
-          where_{std::move(where)},
+        : where_{std::move(where)},
           strand_{asio::make_strand(where_.executor)},
           peer_{peer},
           connection_{std::move(connection)},
@@ -53,9 +53,6 @@ public:
           on_retry_{std::move(on_retry)},
           target_{std::move(target)},
           timer_{strand_} {}
-    ~connector_core() {
-        if (!is_shut_down_) service_.remove(this);
-    }
 
     void start(control_handler handler);
     void release() noexcept { is_connecting_ = false; }
@@ -78,9 +75,9 @@ private:
     asio::awaitable<error_code> connect();
     asio::awaitable<error_code> attempt();
     connection_options terms();
-    void shut_down() noexcept override;
+    void context_is_going(boost::asio::execution_context const&) noexcept override;
 
-    io_object_service& service_;
+    hosting::membership membership_;
     place where_;
     asio::any_io_executor strand_;
     endpoint const peer_;
@@ -198,7 +195,7 @@ void connector_core::cancel() noexcept {
     });
 }
 
-void connector_core::shut_down() noexcept {
+void connector_core::context_is_going(asio::execution_context const&) noexcept {
     is_shut_down_ = true;
     is_connecting_ = false;
     timer_.reset();

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "connection/deferred_completions.hpp"
+#include "hosting/deferred_completions.hpp"
 #include "error/option_check.hpp"
 #include "session/session_core.hpp"
 

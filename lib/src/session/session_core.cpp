@@ -22,23 +22,19 @@ constexpr auto awaiting = asio::as_tuple(asio::use_awaitable);
 session_core::session_core(connection over, session_options options)
     : options_{options},
       connection_{std::move(over)},
-      service_{io_object_service::of(connection_.get_executor())},
       executor_{asio::make_strand(connection_.get_executor())},
       regions_wait_{asio::steady_timer{executor_}},
       done_wait_{asio::steady_timer{executor_}} {}
 
-session_core::~session_core() {
-    if (!is_shut_down_) service_.remove(this);
-}
+session_core::~session_core() = default;
 
 std::shared_ptr<session_core> session_core::make(connection over, session_options options) {
     auto made = std::make_shared<session_core>(std::move(over), options);
-    made->service_.add(made);
+    made->membership_.join(made->executor_, made, hosting::rank::object);
     return made;
 }
 
-void session_core::shut_down() noexcept {
-    is_shut_down_ = true;
+void session_core::context_is_going(asio::execution_context const&) noexcept {
     regions_wait_.timer.reset();
     done_wait_.timer.reset();
     executor_ = {};

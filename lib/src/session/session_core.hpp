@@ -2,7 +2,7 @@
 //
 // Everything here runs on a strand of the connection's executor; a lock guards only what the
 // observers read. Each operation is a coroutine over public connection functions; the exchange
-// machine decides which message is due. A session may outlive its context: shut_down() releases the
+// machine decides which message is due. A session may outlive its context: context_is_going() releases the
 // strand and the timers.
 #pragma once
 
@@ -17,14 +17,15 @@
 
 #include <rcverbs/session.hpp>
 
-#include "connection/io_object_service.hpp"
+#include "hosting/members.hpp"
 #include "machines/exchange_machine.hpp"
 #include "wire/hello.hpp"
 #include "wire/message.hpp"
 
 namespace rcverbs::detail {
 
-class session_core final : public std::enable_shared_from_this<session_core>, public io_object {
+class session_core final : public std::enable_shared_from_this<session_core>,
+                           public hosting::member {
 public:
     static std::shared_ptr<session_core> make(connection over, session_options options);
     session_core(connection over, session_options options);
@@ -56,7 +57,7 @@ private:
     static constexpr std::size_t messages_each_way = 2;
     enum class side : std::uint8_t { unknown, active, passive };
 
-    void shut_down() noexcept override;
+    void context_is_going(boost::asio::execution_context const&) noexcept override;
     error_code prepare();
     local_slice receive_slot(std::size_t i) const;
     local_slice send_slot(std::size_t i) const;
@@ -80,7 +81,7 @@ private:
 
     session_options const options_;
     connection connection_;
-    io_object_service& service_;
+    hosting::membership membership_;
     boost::asio::any_io_executor executor_;
     buffer messages_;
     side side_ = side::unknown;
@@ -93,7 +94,6 @@ private:
     bool has_regions_ = false;
     wait regions_wait_;
     wait done_wait_;
-    bool is_shut_down_ = false;
 
     mutable std::mutex mutex_;  // guards what the observers read
     failure failure_;

@@ -1,7 +1,5 @@
-// deferred_completions.hpp — handlers to call after a lock has been released.
-//
-// User code is never called under a lock. The holder of a lock gathers handlers with their results
-// here and calls them after it has released the lock.
+// waiting_handler.hpp — the handler of an operation that waits, until it is called or its execution
+// context is destroyed.
 #pragma once
 
 #include <boost/asio/any_completion_executor.hpp>
@@ -18,19 +16,15 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include <rcverbs/detail/control_handler.hpp>
 #include <rcverbs/error.hpp>
-#include <rcverbs/failure.hpp>
 
-#include "progress/executors.hpp"
-#include "progress/guests.hpp"
-#include "progress/sequence.hpp"
+#include "hosting/executors.hpp"
+#include "hosting/members.hpp"
 
 namespace rcverbs::detail {
 
@@ -46,9 +40,9 @@ public:
     waiting_handler() = default;
     waiting_handler(erased_handler<Arguments...> handler, boost::asio::any_io_executor const& io)
         : kept_{std::make_shared<kept>(std::move(handler.handler), io)} {
-        if (handler.host == nullptr || handler.host == &progress::context_of(io)) return;
+        if (handler.host == nullptr || handler.host == &hosting::context_of(io)) return;
         kept_->is_foreign = true;
-        boost::asio::use_service<progress::guests>(*handler.host).add(kept_);
+        kept_->membership.join(*handler.host, kept_, hosting::rank::guest);
     }
     waiting_handler(waiting_handler&& other) noexcept = default;
     waiting_handler& operator=(waiting_handler&& other) noexcept = default;
@@ -67,7 +61,7 @@ public:
     std::uint64_t serial = 0;
 
 private:
-    struct kept final : progress::guest {
+    struct kept final : hosting::member {
         kept(handler_type h, boost::asio::any_io_executor const& io)
             : work{boost::asio::prefer(
                   boost::asio::get_associated_executor(h, io),
@@ -92,7 +86,7 @@ private:
             );
         }
 
-        void host_is_going() noexcept override {
+        void context_is_going(boost::asio::execution_context const&) noexcept override {
             handler_type dropped;
             boost::asio::any_completion_executor gone;
             std::lock_guard const lock{mutex};
@@ -106,6 +100,7 @@ private:
         boost::asio::any_completion_executor work;
         bool is_foreign = false;
         std::atomic<bool> is_gone{false};
+        hosting::membership membership;
     };
 
     // A handler that clears its cancellation slot on its own executor, because signals are emitted
@@ -140,58 +135,5 @@ void close_when_cancelled(Waiter const& waiter, std::shared_ptr<Target> const& t
         if (is_terminal && alive != nullptr) alive->close();
     });
 }
-
-/// An ordered list of calls.
-class deferred_completions {
-public:
-    deferred_completions() = default;
-    deferred_completions(deferred_completions&&) noexcept = default;
-    deferred_completions& operator=(deferred_completions&&) noexcept = default;
-
-    bool empty() const noexcept { return list_.empty(); }
-
-    /// Adds the completion of a handler, if there is one, and empties `waiter`.
-    void complete(control_waiter& waiter, error_code ec) {
-        if (waiter) list_.push_back({std::exchange(waiter, {}), ec, {}});
-    }
-    /// Adds a call of any function.
-    void run(std::function<void()> function) { list_.push_back({{}, {}, std::move(function)}); }
-
-    /// Makes the calls in order. If one throws, the rest are made later, in the same order.
-    void make(progress::sequence& order) {
-        struct remainder {
-            deferred_completions& all;
-            progress::sequence& order;
-            std::size_t made = 0;
-
-            ~remainder() {
-                all.list_.erase(
-                    all.list_.begin(), all.list_.begin() + static_cast<std::ptrdiff_t>(made)
-                );
-                if (all.empty()) return;
-                order.call([rest = std::move(all), order = order.shared_from_this()]() mutable {
-                    rest.make(*order);
-                });
-            }
-        };
-        remainder r{*this, order};
-        while (r.made < list_.size()) {
-            call c = std::move(list_[r.made++]);
-            if (c.waiter) {
-                c.waiter(c.code);
-            } else {
-                c.function();
-            }
-        }
-    }
-
-private:
-    struct call {
-        control_waiter waiter;
-        error_code code;
-        std::function<void()> function;
-    };
-    std::vector<call> list_;
-};
 
 }  // namespace rcverbs::detail

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "error/option_check.hpp"
-#include "memory/window_pool_core.hpp"
+#include "connection/window_pool_core.hpp"
 
 namespace rcverbs {
 
@@ -60,7 +60,7 @@ std::shared_ptr<window_pool_core> window_pool_core::make(
     check.within("windows", options.windows, 1, 65536);
     throw_if_refused(check.problem());
     auto made = std::make_shared<window_pool_core>(where, on, options);
-    made->join_service();
+    made->join_context();
     return made;
 }
 

@@ -1,4 +1,4 @@
-#include "progress/poller_thread.hpp"
+#include "hosting/poller_thread.hpp"
 
 #include <pthread.h>
 #include <sched.h>
@@ -12,9 +12,9 @@
 #include <rcverbs/error.hpp>
 #include <rcverbs/poller.hpp>
 
-#include "progress/signals_blocked.hpp"
+#include "hosting/signals_blocked.hpp"
 
-namespace rcverbs::progress {
+namespace rcverbs::hosting {
 
 boost::asio::execution_context::id single_thread::id;
 
@@ -143,11 +143,11 @@ bool poller_thread::is_this_thread() const noexcept {
     return loop_->context().get_executor().running_in_this_thread();
 }
 
-}  // namespace rcverbs::progress
+}  // namespace rcverbs::hosting
 
 namespace rcverbs {
 
-poller::poller(poller_options const& options) : impl_{progress::poller_thread::start(options)} {}
+poller::poller(poller_options const& options) : impl_{hosting::poller_thread::start(options)} {}
 
 poller::executor_type poller::get_executor() const noexcept {
     return impl_->context().get_executor();

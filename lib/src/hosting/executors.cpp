@@ -1,4 +1,4 @@
-#include "progress/executors.hpp"
+#include "hosting/executors.hpp"
 
 #include <boost/asio/execution/context.hpp>
 #include <boost/asio/io_context.hpp>
@@ -6,9 +6,9 @@
 #include <boost/asio/strand.hpp>
 #include <boost/asio/thread_pool.hpp>
 
-#include "progress/poller_thread.hpp"
+#include "hosting/poller_thread.hpp"
 
-namespace rcverbs::progress {
+namespace rcverbs::hosting {
 
 namespace asio = boost::asio;
 
@@ -53,4 +53,4 @@ asio::any_io_executor at_large(asio::any_io_executor const& given) {
     return given;
 }
 
-}  // namespace rcverbs::progress
+}  // namespace rcverbs::hosting

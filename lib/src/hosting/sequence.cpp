@@ -1,10 +1,10 @@
-#include "progress/sequence.hpp"
+#include "hosting/sequence.hpp"
 
 #include <boost/asio/post.hpp>
 
 #include <new>
 
-namespace rcverbs::progress {
+namespace rcverbs::hosting {
 
 // Asio frees the memory before it calls the handler, so that the handler can allocate it again.
 template <class T>
@@ -143,4 +143,4 @@ void sequence::abandon() noexcept {
     while (task* const t = left.pop_front()) t->run(false);
 }
 
-}  // namespace rcverbs::progress
+}  // namespace rcverbs::hosting

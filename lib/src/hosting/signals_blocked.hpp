@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 
-namespace rcverbs::progress {
+namespace rcverbs::hosting {
 
 /// While it lives, the thread blocks all signals; a thread that it starts inherits that.
 class signals_blocked {
@@ -22,4 +22,4 @@ private:
     sigset_t before_;
 };
 
-}  // namespace rcverbs::progress
+}  // namespace rcverbs::hosting

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-namespace rcverbs::progress {
+namespace rcverbs::hosting {
 
 class poller_thread;
 
@@ -23,4 +23,4 @@ boost::asio::any_io_executor in_order(boost::asio::any_io_executor const& given)
 /// delay it; else the executor itself.
 boost::asio::any_io_executor at_large(boost::asio::any_io_executor const& given);
 
-}  // namespace rcverbs::progress
+}  // namespace rcverbs::hosting

@@ -17,9 +17,9 @@
 #include <optional>
 #include <utility>
 
-#include "progress/light_mutex.hpp"
+#include "hosting/light_mutex.hpp"
 
-namespace rcverbs::progress {
+namespace rcverbs::hosting {
 
 class sequence : public std::enable_shared_from_this<sequence> {
 public:
@@ -92,4 +92,4 @@ private:
     alignas(std::max_align_t) std::array<std::byte, 128> slot_;
 };
 
-}  // namespace rcverbs::progress
+}  // namespace rcverbs::hosting

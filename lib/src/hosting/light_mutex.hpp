@@ -8,7 +8,7 @@
 
 #include <atomic>
 
-namespace rcverbs::progress {
+namespace rcverbs::hosting {
 
 class light_mutex {
 public:
@@ -67,4 +67,4 @@ private:
     light_mutex* mutex_;
 };
 
-}  // namespace rcverbs::progress
+}  // namespace rcverbs::hosting

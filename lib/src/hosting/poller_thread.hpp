@@ -15,7 +15,7 @@
 
 #include <rcverbs/poller.hpp>
 
-namespace rcverbs::progress {
+namespace rcverbs::hosting {
 
 class poller_thread;
 
@@ -86,4 +86,4 @@ private:
     std::shared_ptr<run_loop> loop_;
 };
 
-}  // namespace rcverbs::progress
+}  // namespace rcverbs::hosting
