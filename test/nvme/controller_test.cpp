@@ -277,6 +277,62 @@ TEST_CASE("nvme: a change of namespaces raises one event until its log is read",
     CHECK(late->result == 0x040002);
 }
 
+TEST_CASE("nvme: a host never reaches another disk under a number that it knows", "[nvme]") {
+    constexpr std::uint8_t of_namespace = 0;
+    constexpr std::uint8_t list = 2;
+    constexpr std::uint8_t descriptors = 3;
+    auto const served = disks({1, 2});
+    host h{served};
+    h.enable();
+    command wants = of(opcode::set_features);
+    wants.dword = {0x0b, 1U << 8, 0, 0, 0, 0};
+    CHECK(h.must(wants).code == status::success);
+    for (std::uint16_t i = 0; i < 4; ++i) CHECK_FALSE(h.run(event_request(i)));
+    auto const before = served->find(1);
+    // The host has seen the disk, or, after it has connected again, goes on with it.
+    if (GENERATE(true, false)) CHECK(h.identify(descriptors, 1) == status::success);
+    else CHECK(h.target.find_for_io(1) == before);
+    CHECK(h.identify(descriptors, 2) == status::success);
+
+    // Each disk gets another UUID; a number keeps its disk if that is put back.
+    auto const others = disks({1, 2});
+    CHECK(served->exchange(*others) == std::vector<std::uint32_t>{1, 2});
+    CHECK(h.target.find_for_io(1) == nullptr);
+    CHECK(h.target.find_for_io(2) == nullptr);
+    REQUIRE(h.target.on_namespace_change(1));
+    CHECK_FALSE(h.target.on_namespace_change(2));
+    CHECK(h.identify(descriptors, 1) == status::invalid_namespace);
+    CHECK(h.identify(of_namespace, 1) == status::success);
+    CHECK(h.word(0) == 0);  // as of a number without a disk
+    CHECK(h.target.find_for_io(1) == nullptr);
+    CHECK(h.log(4, 4096) == status::success);
+
+    // The host learns that the old ones are gone, and is told to look again.
+    CHECK_FALSE(h.target.take_due_event());
+    CHECK(h.identify(list, 0) == status::success);
+    CHECK(h.word(0) == 0);
+    REQUIRE(h.target.take_due_event());
+    CHECK_FALSE(h.target.take_due_event());
+    // What it has cached of the old disk is still not for the new one.
+    CHECK(h.target.find_for_io(1) == nullptr);
+    CHECK(h.log(4, 4096) == status::success);
+    CHECK(h.word(0) == 1);
+    CHECK(h.word(4) == 2);
+    CHECK(h.identify(list, 0) == status::success);
+    CHECK(h.word(0) == 1);
+    CHECK(h.word(4) == 2);
+    CHECK(h.target.find_for_io(1) == nullptr);
+    CHECK(h.identify(descriptors, 1) == status::success);
+    CHECK(h.target.find_for_io(1) == served->find(1));
+    CHECK(h.target.find_for_io(1) != before);
+    CHECK(h.target.find_for_io(2) == nullptr);
+    CHECK_FALSE(h.target.take_due_event());
+
+    // The same disk with another size stays the same disk.
+    served->refresh(1);
+    CHECK(h.target.find_for_io(1) != nullptr);
+}
+
 TEST_CASE("nvme: more event requests than the controller has room for are refused", "[nvme]") {
     host h{disks({1})};
     h.enable();

@@ -406,8 +406,64 @@ case_namespaces_come_go_and_grow_while_hosts_are_connected() {
     kill -HUP "$target"
     wait_for 10 test ! -e /dev/nvme0n2 || fail "the second disk does not go"
     verify_by_fio $udev --bs=4k --size=1M
+    # The same disk, in another way: the target's own lock does not keep it out.
+    configure "{\"id\": 1, \"file\": \"$work/one\", \"read_only\": true}"
+    kill -HUP "$target"
+    wait_for 10 grep -qx 1 /sys/block/nvme0n1/ro || fail "the disk can be written"
+    configure "{\"id\": 1, \"file\": \"$work/one\", \"shared\": true}"
+    kill -HUP "$target"
+    wait_for 10 grep -qx 0 /sys/block/nvme0n1/ro || fail "the disk cannot be written"
+    verify_by_fio $udev --bs=4k --size=1M
     disconnect
     end_target
+}
+
+case_a_disk_that_is_replaced_is_never_written_by_its_old_hosts() {
+    truncate -s 64M "$work/file"
+    echo "{\"subsystems\": [{\"nqn\": \"$nqn\", \"namespaces\": [{\"id\": 1, \"file\": \"$work/file\"}]}]}" >"$work/disks.json"
+    serve --config "$work/disks.json"
+    connect
+    disk
+    local round before writer
+    for round in 1 2 3; do
+        disk
+        before=$(cat /sys/block/nvme0n1/wwid)
+        fio --name=writer --filename=$udev --rw=randwrite --bs=4k --iodepth=16 --ioengine=libaio --direct=1 --time_based --runtime=60 \
+            --output="$work/fio" >/dev/null 2>&1 &
+        writer=$!
+        wait_for 10 eval "! cmp -s -n $((64 << 20)) /dev/zero '$work/file'" || fail "nothing is written"
+        mv "$work/file" "$work/old$round"
+        truncate -s 64M "$work/file"
+        kill -HUP "$target"
+        if wait $writer; then fail "the writer does not notice"; fi
+        wait_for 20 eval "[ -e /sys/block/nvme0n1/wwid ] && [ \"\$(cat /sys/block/nvme0n1/wwid)\" != '$before' ]" || fail "the new disk does not appear"
+        cmp -n $((64 << 20)) /dev/zero "$work/file" || fail "the new disk was written in round $round"
+    done
+    disconnect
+    end_target
+}
+
+case_a_device_of_the_device_mapper_is_known_by_its_uuid() {
+    modprobe -rq brd; modprobe brd rd_nr=1 rd_size=32768
+    modprobe dm-mod
+    # identity UUID: of a device that is always called mapped.
+    identity() {
+        dmsetup --noudevsync create mapped --uuid "$1" --table '0 65536 linear /dev/ram0 0' || fail "dmsetup create"
+        dmsetup mknodes mapped
+        serve /dev/mapper/mapped --nqn $nqn >/dev/null
+        connect
+        disk
+        cat /sys/block/nvme0n1/wwid
+        disconnect
+        wait_for 10 test ! -e /dev/nvme0n1
+        end_target
+        dmsetup --noudevsync remove --retry mapped || fail "dmsetup remove"
+    }
+    identity LVM-one >"$work/one"
+    identity LVM-two >"$work/two"
+    identity LVM-one >"$work/again"
+    cmp "$work/one" "$work/again" || fail "another disk after a restart"
+    if cmp -s "$work/one" "$work/two"; then fail "the same disk although its UUID is another"; fi
 }
 
 case_a_reload_with_an_error_changes_nothing() {
@@ -528,7 +584,9 @@ case_lost_data_is_reported_and_stays_lost() {
     for method in io_uring threads; do
         device create "$works"
         dmsetup mknodes lost || fail "dmsetup mknodes"
-        serve /dev/mapper/lost --nqn $nqn --file-io $method --quiet
+        configure() { echo "{\"subsystems\": [{\"nqn\": \"$nqn\", \"namespaces\": [{\"id\": 1, \"file\": \"/dev/mapper/lost\", \"file_io\": \"$1\"}]}]}" >"$work/disks.json"; }
+        configure $method
+        serve --config "$work/disks.json" --quiet
         connect
         disk
         dd if=/dev/urandom of=$udev bs=64k count=4 oflag=direct status=none || fail write
@@ -538,6 +596,11 @@ case_lost_data_is_reported_and_stays_lost() {
         swap_table "$works"
         if nvme flush $udev >"$work/said" 2>&1; then fail "a later flush succeeds"; fi
         if dd if=/dev/zero of=$udev bs=4k count=1 oflag=direct status=none 2>/dev/null; then fail "a later write succeeds"; fi
+        # A store that takes its place does not make durable what is lost.
+        configure auto
+        kill -HUP "$target"
+        sleep 1
+        if nvme flush $udev >"$work/said" 2>&1; then fail "a flush succeeds after a reload"; fi
         dd if=$udev of=/dev/null bs=4k count=1 iflag=direct status=none || fail "read"
         [ "$(grep -c 'a flush failed' "$log")" = 1 ] || fail "said more than once: $(cat "$log")"
         [ "$(counter store_failures)" -ge 2 ] || fail "not counted"

@@ -39,11 +39,15 @@ public:
         if (read_from_ >= 0) ::close(read_from_);
         read_from_ = -1;
     }
-    std::string read_all() const {
+    std::string read_all() const { return read_some(std::string::npos); }
+    /// At least that many bytes, or all.
+    std::string read_some(std::size_t least) const {
         std::string all;
         std::array<char, 4096> part{};
-        for (ssize_t n = 0; (n = ::read(read_from_, part.data(), part.size())) > 0;)
-            all.append(part.data(), static_cast<std::size_t>(n));
+        for (ssize_t n = 1; n > 0 && all.size() < least;) {
+            n = ::read(read_from_, part.data(), part.size());
+            if (n > 0) all.append(part.data(), static_cast<std::size_t>(n));
+        }
         return all;
     }
     // 0 if it ended by itself.
@@ -56,6 +60,23 @@ public:
 private:
     int read_from_ = -1;
     pid_t pid_ = 0;
+};
+
+// What one process waits for and another one lets happen.
+class occasion {
+public:
+    occasion() { REQUIRE(::pipe(ends_.data()) == 0); }
+    ~occasion() {
+        for (int const end : ends_) ::close(end);
+    }
+    void wait() const {
+        char byte = 0;
+        static_cast<void>(::read(ends_[0], &byte, 1));
+    }
+    void let_happen() const { static_cast<void>(::write(ends_[1], "!", 1)); }
+
+private:
+    std::array<int, 2> ends_{};
 };
 
 void print_many(int count) {
@@ -72,15 +93,21 @@ TEST_CASE("a program whose output nobody reads goes on, and ends", "[programs]")
 }
 
 TEST_CASE("lines that found no room are counted when somebody reads again", "[programs]") {
-    printing_child child{[] {
+    occasion all_are_printed;
+    occasion there_is_room;
+    printing_child child{[&] {
         demo::background_printing const printing;
         // While nobody reads: a page in the pipe, and a thousand lines behind it.
         for (int i = 0; i < 5000; ++i) demo::print("line " + std::to_string(i) + '.');
-        ::usleep(300'000);
+        all_are_printed.let_happen();
+        there_is_room.wait();
         demo::print("the last one.");
     }};
-    ::usleep(100'000);
-    std::string const all = child.read_all();
+    all_are_printed.wait();
+    // More than the pipe holds, so lines that waited for it have gone.
+    std::string all = child.read_some(8192);
+    there_is_room.let_happen();
+    all += child.read_all();
     CHECK(child.status() == 0);
     // Printed lines and missed ones are all there were; notes and the last line come on top.
     std::string const note = " lines were not printed, because nobody read them\n";

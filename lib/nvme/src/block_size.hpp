@@ -15,7 +15,8 @@ inline constexpr std::size_t block_size_probe_bytes = 8192;
 /// @param beginning  The first block_size_probe_bytes of the contents, or fewer.
 std::uint32_t block_bytes_in(std::span<std::byte const> beginning) noexcept;
 
-/// That of a block device, or of the contents of a file. 512 to 4096.
-std::uint32_t block_bytes_of(int fd) noexcept;
+/// That of a block device; of a file the one that was kept for it, or else that of its contents. 512
+/// to 4096.
+std::uint32_t block_bytes_of(int fd);
 
 }  // namespace rcverbs::nvme::detail

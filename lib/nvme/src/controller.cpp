@@ -192,7 +192,7 @@ void controller::set_keep_alive(std::chrono::milliseconds time) noexcept {
 
 // --- identify ------------------------------------------------------------------------------------
 
-completion controller::identify(command const& c, std::span<std::byte> out) const {
+completion controller::identify(command const& c, std::span<std::byte> out) {
     enum structure : std::uint8_t {
         of_namespace = 0x00,
         of_controller = 0x01,
@@ -209,21 +209,19 @@ completion controller::identify(command const& c, std::span<std::byte> out) cons
     bool const is_of_command_set =
         wanted >= namespace_of_command_set && wanted <= active_of_command_set;
     if (is_of_command_set && c.dword[1] >> 24 != 0) return failed(status::invalid_field);
-    std::shared_ptr<disk> const d = subsystem_->find(c.namespace_id);
+    std::shared_ptr<disk> const d = visible(c.namespace_id);
     switch (wanted) {
     case of_controller: write_controller(out); return {};
     case active_of_command_set:
     case active_namespaces: {
         if (c.namespace_id >= 0xfffffffe) return failed(status::invalid_namespace);
-        std::size_t at = 0;
-        for (auto const& [id, each] : subsystem_->disks()) {
-            if (id > c.namespace_id && at < identify_bytes) store(out, at, id), at += sizeof id;
-        }
+        write_active_namespaces(c.namespace_id, out);
         return {};
     }
     case controller_of_command_set: return {};  // no limits beyond those of the controller
     case namespace_descriptors:
         if (d == nullptr) return failed(status::invalid_namespace);
+        known_[c.namespace_id] = d->uuid;
         write_descriptors(*d, out);
         return {};
     // All-zero for a number without a namespace. Source: Base Specification, 5.17.2.1.
@@ -237,6 +235,7 @@ completion controller::identify(command const& c, std::span<std::byte> out) cons
     if (c.namespace_id == 0xffffffff) {
         n.lbaf[0].ds = 12;
     } else if (d != nullptr) {
+        known_[c.namespace_id] = d->uuid;
         n.nsze = n.ncap = n.nuse = htole64(d->blocks());
         n.nsfeat = 1U << 4;  // the preferred sizes below are valid
         n.nmic = 1;  // may be shared by controllers
@@ -249,6 +248,40 @@ completion controller::identify(command const& c, std::span<std::byte> out) cons
     }
     std::memcpy(out.data(), &n, sizeof n);
     return {};
+}
+
+// Null if the host still knows another disk of that number.
+std::shared_ptr<disk> controller::visible(std::uint32_t namespace_id) const {
+    auto d = subsystem_->find(namespace_id);
+    auto const known = known_.find(namespace_id);
+    bool const is_withheld =
+        d != nullptr && known != known_.end() && known->second && *known->second != d->uuid;
+    return is_withheld ? nullptr : d;
+}
+
+std::shared_ptr<disk> controller::find_for_io(std::uint32_t namespace_id) {
+    auto d = subsystem_->find(namespace_id);
+    if (d == nullptr) return d;
+    // A host that connects again goes on at once with the disk that it knows.
+    auto const [known, is_first] = known_.try_emplace(namespace_id, d->uuid);
+    return known->second == d->uuid ? d : nullptr;
+}
+
+void controller::write_active_namespaces(std::uint32_t after, std::span<std::byte> out) {
+    std::set<std::uint32_t> listed;
+    std::size_t at = 0;
+    for (auto const& [id, each] : subsystem_->disks()) {
+        if (id <= after || at >= identify_bytes || visible(id) == nullptr) continue;
+        store(out, at, id);
+        at += sizeof id;
+        listed.insert(id);
+    }
+    for (auto& [id, uuid] : known_) {
+        if (id <= after || listed.contains(id) || !uuid) continue;
+        // Now the host knows that this disk is gone; it may look for the one that took its place.
+        uuid.reset();
+        if (subsystem_->find(id) != nullptr) note_change(id);
+    }
 }
 
 void controller::write_controller(std::span<std::byte> out) const {
@@ -521,11 +554,15 @@ completion controller::set_features(command const& c) {
 // --- asynchronous events -------------------------------------------------------------------------
 
 std::optional<controller::event> controller::on_namespace_change(std::uint32_t namespace_id) {
+    note_change(namespace_id);
+    return tell();
+}
+
+void controller::note_change(std::uint32_t namespace_id) {
     std::uint32_t const kind = subsystem_->is_discovery() ? discovery_events : namespace_events;
-    if ((async_events_ & kind) == 0) return std::nullopt;
+    if ((async_events_ & kind) == 0) return;
     if (changed_.size() < changed_namespaces_max) changed_.insert(namespace_id);
     is_event_due_ = true;
-    return tell();
 }
 
 std::optional<controller::event> controller::tell() {

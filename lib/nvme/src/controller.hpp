@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -90,6 +91,12 @@ public:
         completion what;
     };
     std::optional<event> on_namespace_change(std::uint32_t namespace_id);
+    /// The event that a command has made due, if the host waits for one. Ask after each command.
+    std::optional<event> take_due_event() { return tell(); }
+
+    /// The disk that a command for I/O is for. Null if there is none with that number, or if it is
+    /// another one than the host knows under it.
+    std::shared_ptr<disk> find_for_io(std::uint32_t namespace_id);
 
     /// The I/O queues that the host may still connect; without it, those of the terms.
     std::function<std::uint32_t()> io_queues_left;
@@ -99,7 +106,7 @@ public:
 private:
     completion get_property(command const& c) const;
     completion set_property(command const& c);
-    completion identify(command const& c, std::span<std::byte> out) const;
+    completion identify(command const& c, std::span<std::byte> out);
     completion get_log_page(command const& c, std::span<std::byte> out);
     completion get_features(command const& c, std::span<std::byte> out) const;
     completion set_features(command const& c);
@@ -112,6 +119,9 @@ private:
     std::vector<std::byte> changed_namespaces() const;
     std::vector<std::byte> discovery_log() const;
     std::optional<event> tell();
+    void note_change(std::uint32_t namespace_id);
+    std::shared_ptr<disk> visible(std::uint32_t namespace_id) const;
+    void write_active_namespaces(std::uint32_t after, std::span<std::byte> out);
 
     std::uint16_t const id_;
     std::shared_ptr<subsystem> const subsystem_;
@@ -127,6 +137,11 @@ private:
     // After an event no further one is sent until the host has read the log.
     bool is_event_masked_ = false;
     std::uint32_t io_queues_ = 0;
+    // The disks that the host has seen, or uses. When another disk takes the number of one, a host still
+    // writes what it has cached of the old one. So the new disk is not shown, and takes no I/O, until
+    // the host has read a list without it (then there is no UUID here); and takes I/O only once the
+    // host has identified it.
+    std::map<std::uint32_t, std::optional<uuid_bytes>> known_;
     // Number of Queues, as granted: submission and completion queues, 0-based.
     std::uint32_t granted_queues_ = 0;
 };

@@ -11,7 +11,10 @@ class descriptor {
 public:
     explicit descriptor(int fd) noexcept : fd_{fd} {}
     descriptor(descriptor&& other) noexcept : fd_{std::exchange(other.fd_, -1)} {}
-    descriptor& operator=(descriptor&&) = delete;
+    descriptor& operator=(descriptor&& other) noexcept {
+        descriptor old{std::exchange(fd_, std::exchange(other.fd_, -1))};
+        return *this;
+    }
     ~descriptor() {
         if (fd_ >= 0) ::close(fd_);
     }

@@ -1,23 +1,73 @@
-// file_claim.hpp — the right to use a file or a block device alone.
+// file_claim.hpp — the right to use a file or a block device: alone, or shared by consent.
 #pragma once
 
 #include <filesystem>
+#include <memory>
+#include <mutex>
 
 #include "descriptor.hpp"
 
 namespace rcverbs::nvme::detail {
 
-/// Holds an exclusive open of a block device, or a lock on a file: a read lock if the file is only
-/// read, so that several may. Locks are of the open file description (OFD locks), so two claims of
-/// one process exclude each other, too.
-class file_claim {
+/// How a store uses its file. Several stores may read a file, or share it; any other two exclude each
+/// other.
+enum class file_use { writing, reading, shared };
+
+/// What a program holds of a file: locks of an open file description (OFD locks, so that two claims
+/// of one process exclude each other, too), and an exclusive open of a block device that is not
+/// shared. Safe from any thread.
+class file_claim : public std::enable_shared_from_this<file_claim> {
 public:
+    /// Holds a use until it is destroyed.
+    class hold {
+    public:
+        hold(std::shared_ptr<file_claim> of, file_use use) noexcept
+            : of_{std::move(of)},
+              use_{use} {}
+        hold(hold&&) noexcept = default;
+        hold& operator=(hold&&) = delete;
+        ~hold() {
+            if (of_ != nullptr) of_->release(use_);
+        }
+        std::shared_ptr<file_claim> const& of() const noexcept { return of_; }
+
+    private:
+        std::shared_ptr<file_claim> of_;
+        file_use use_;
+    };
+
+    /// @throws boost::system::system_error: errno of open(2).
+    explicit file_claim(std::filesystem::path const& path);
+
+    /// Holds the file, in addition to what this claim holds already: a store that takes another
+    /// one's place has the claim of that one, and both may use the file meanwhile.
+    ///
     /// @throws boost::system::system_error: EBUSY if the device is mounted or in use, EAGAIN if the
     ///         file is locked; errno of open(2) and fcntl(2).
-    file_claim(std::filesystem::path const& path, bool is_read_only);
+    hold acquire(file_use use);
 
 private:
-    descriptor const file_;
+    struct counts {
+        unsigned writing = 0;
+        unsigned reading = 0;
+        unsigned shared = 0;
+
+        unsigned& of(file_use use) noexcept;
+        bool is_alone() const noexcept { return writing + reading > 0; }
+    };
+
+    void release(file_use use) noexcept;
+    int apply(counts const& now) noexcept;
+    [[noreturn]] void fail(int error, char const* what) const;
+
+    std::filesystem::path const path_;
+    bool is_device_ = false;
+    int write_error_ = 0;  // why the file could only be opened for reading
+    descriptor file_;
+    std::mutex mutex_;
+    // Guarded by mutex_.
+    counts held_;
+    descriptor alone_{-1};  // the exclusive open of a block device
 };
 
 }  // namespace rcverbs::nvme::detail

@@ -30,12 +30,12 @@ void file_engine::start(store_request& r) noexcept {
 }
 
 error_code file_engine::sync_failure() const noexcept {
-    return {sync_failure_.load(), boost::system::system_category()};
+    return {file_.sync_failure->load(), boost::system::system_category()};
 }
 
 void file_engine::keep_sync_failure(int error) noexcept {
     int none = 0;
-    sync_failure_.compare_exchange_strong(none, error);
+    file_.sync_failure->compare_exchange_strong(none, error);
 }
 
 }  // namespace rcverbs::nvme::detail

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include <rcverbs/nvme/block_store.hpp>
 
@@ -14,6 +15,8 @@ namespace rcverbs::nvme::detail {
 struct file_in_use {
     int descriptor = -1;
     bool is_read_only = false;
+    /// The error number of the first sync of the file that failed; 0 if none has.
+    std::shared_ptr<std::atomic<int>> sync_failure;
 };
 
 /// What fallocate(2) is asked for to zero a range, or to discard it.
@@ -29,7 +32,7 @@ std::span<std::byte> zeros() noexcept;
 /// changes the file, or that promises durability, fails with the same error.
 class file_engine {
 public:
-    file_engine() = default;
+    explicit file_engine(file_in_use file) : file_{std::move(file)} {}
     file_engine(file_engine const&) = delete;
     file_engine& operator=(file_engine const&) = delete;
     /// Waits for the requests under way.
@@ -49,8 +52,7 @@ protected:
     /// @param error  An error number, not 0.
     void keep_sync_failure(int error) noexcept;
 
-private:
-    std::atomic<int> sync_failure_{0};
+    file_in_use const file_;
 };
 
 /// An engine of threads that block.

@@ -109,7 +109,7 @@ private:
 // The thread that owns the ring submits what start() has left for it, and waits for the kernel.
 class file_ring final : public file_engine {
 public:
-    explicit file_ring(file_in_use const& file) : file_{file} {
+    explicit file_ring(file_in_use const& file) : file_engine{file} {
         hosting::signals_blocked const until_started;
         thread_ = std::thread{[this] { run(); }};
     }
@@ -303,7 +303,6 @@ private:
         r.complete(ec);
     }
 
-    file_in_use const file_;
     ring ring_;
     wake_up const wake_;
     std::uint64_t wakes_ = 0;

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <utility>
@@ -28,13 +29,17 @@ public:
         file_store_core const* replaced
     )
         : options_{options},
-          claim_{claim(path, options, replaced)},
+          hold_{hold(path, options, replaced)},
           file_{::open(path.c_str(), (options.is_read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC)} {
         if (file_.get() < 0)
             throw boost::system::system_error{
                 errno, boost::system::system_category(), path.string()};
-        identity_ = identify_file(file_.get());
+        // Of the same file: what one has lost, the other cannot make durable.
+        bool const is_same = replaced != nullptr && replaced->hold_.of() == hold_.of();
+        if (is_same) sync_failure_ = replaced->sync_failure_;
+        identity_ = is_same ? replaced->identity_ : identify_file(file_.get());
         block_bytes_ = options.block_bytes ? *options.block_bytes : block_bytes_of(file_.get());
+        if (!options.is_read_only) keep_block_bytes(file_.get(), block_bytes_);
     }
 
     // Nothing else has blocks: the size of a folder is any number.
@@ -56,7 +61,7 @@ public:
     }
 
     void make_engine() {
-        file_in_use const file{file_.get(), options_.is_read_only};
+        file_in_use const file{file_.get(), options_.is_read_only, sync_failure_};
         if (options_.method != file_method::threads) {
             try {
                 engine_ = make_file_ring(file);
@@ -82,22 +87,21 @@ public:
     void start(store_request& r) { engine_->start(r); }
 
 private:
-    static std::shared_ptr<file_claim const> claim(
+    static file_claim::hold hold(
         std::filesystem::path const& path,
         file_store_options const& options,
         file_store_core const* replaced
     ) {
-        if (options.is_shared) return nullptr;
-        bool const has_one = replaced != nullptr && replaced->claim_ != nullptr &&
-                             replaced->is_at(path) &&
-                             (options.is_read_only || !replaced->options_.is_read_only);
-        if (has_one) return replaced->claim_;
-        return std::make_shared<file_claim const>(path, options.is_read_only);
+        bool const has_claim = replaced != nullptr && replaced->is_at(path);
+        auto const claim = has_claim ? replaced->hold_.of() : std::make_shared<file_claim>(path);
+        if (options.is_shared) return claim->acquire(file_use::shared);
+        return claim->acquire(options.is_read_only ? file_use::reading : file_use::writing);
     }
 
     file_store_options const options_;
-    std::shared_ptr<file_claim const> const claim_;  // null if the file is shared
+    file_claim::hold const hold_;
     descriptor const file_;
+    std::shared_ptr<std::atomic<int>> sync_failure_ = std::make_shared<std::atomic<int>>(0);
     file_identity identity_;
     std::uint32_t block_bytes_ = 0;
     file_method method_ = file_method::automatic;

@@ -51,7 +51,7 @@ error_code write_zeroes_by_hand(int fd, std::uint64_t at, std::uint64_t size) {
 
 class file_threads final : public file_engine {
 public:
-    file_threads(file_in_use const& file, std::uint32_t threads) : file_{file} {
+    file_threads(file_in_use const& file, std::uint32_t threads) : file_engine{file} {
         hosting::signals_blocked const until_started;
         threads_.emplace(threads);
     }
@@ -139,7 +139,6 @@ private:
         }
     }
 
-    file_in_use const file_;
     std::mutex sync_mutex_;
     std::condition_variable sync_done_;
     // Guarded by sync_mutex_.

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <sys/xattr.h>
 
 #include <boost/uuid/name_generator_sha1.hpp>
@@ -18,6 +19,7 @@
 #include <fstream>
 #include <optional>
 #include <stdexcept>
+#include <string_view>
 
 namespace rcverbs::nvme::detail {
 
@@ -25,7 +27,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char const* attribute = "user.rcverbs.uuid";
+constexpr char const* uuid_attribute = "user.rcverbs.uuid";
+constexpr char const* block_bytes_attribute = "user.rcverbs.block_bytes";
 
 uuid_bytes to_bytes(boost::uuids::uuid const& id) {
     uuid_bytes bytes{};
@@ -69,16 +72,33 @@ std::string file_handle_text(int fd) {
            std::to_string(of.stx_btime.tv_nsec);
 }
 
-// The UUID in the attribute, if it was stored for this handle.
-std::optional<uuid_bytes> stored_uuid(int fd, std::string const& handle) {
+// The file system of a file, if its number says so: a number derived from its own UUID. That of other
+// file systems is the number of their device.
+std::string file_system_text(int fd) {
+    constexpr auto ext4 = 0xef53;
+    constexpr auto btrfs = 0x9123683e;
+    constexpr auto zfs = 0x2fc12fc1;
+    struct statfs on {};
+    bool const has_number =
+        ::fstatfs(fd, &on) == 0 && (on.f_type == ext4 || on.f_type == btrfs || on.f_type == zfs);
+    if (!has_number) return {};
+    return hexadecimal(std::as_bytes(std::span{&on.f_fsid, 1}));
+}
+
+// What the attribute keeps for the file with this handle; empty if it has none.
+std::string kept_value(int fd, char const* name, std::string const& handle) {
     std::array<char, 512> value{};
-    ssize_t const size = ::fgetxattr(fd, attribute, value.data(), value.size());
-    if (size <= 0) return std::nullopt;
+    ssize_t const size = ::fgetxattr(fd, name, value.data(), value.size());
+    if (size <= 0) return {};
     std::string_view const text{value.data(), static_cast<std::size_t>(size)};
     std::size_t const blank = text.find(' ');
-    if (blank == text.npos || text.substr(blank + 1) != handle) return std::nullopt;
+    if (blank == text.npos || text.substr(blank + 1) != handle) return {};
+    return std::string{text.substr(0, blank)};
+}
+
+std::optional<uuid_bytes> kept_uuid(int fd, std::string const& handle) {
     try {
-        return to_bytes(boost::uuids::string_generator{}(text.begin(), text.begin() + blank));
+        return to_bytes(boost::uuids::string_generator{}(kept_value(fd, uuid_attribute, handle)));
     } catch (std::runtime_error const&) {
         return std::nullopt;
     }
@@ -87,29 +107,33 @@ std::optional<uuid_bytes> stored_uuid(int fd, std::string const& handle) {
 file_identity identify_regular(int fd) {
     std::string const handle = file_handle_text(fd);
     if (handle.empty()) return {random_uuid(), false};
-    if (auto const stored = stored_uuid(fd, handle)) return {*stored, true};
+    if (auto const kept = kept_uuid(fd, handle)) return {*kept, true};
+    // The same whether it can be kept or not, so that a file that is only read at first stays the same
+    // disk when it is written.
     std::string const machine = machine_name();
     uuid_bytes const id =
-        machine.empty() ? random_uuid() : derived_uuid("file " + machine + ' ' + handle);
+        machine.empty()
+            ? random_uuid()
+            : derived_uuid("file " + machine + ' ' + file_system_text(fd) + ' ' + handle);
     std::string const value = boost::uuids::to_string(to_uuid(id)) + ' ' + handle;
     bool const is_writable = (::fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY;
-    // Not over another one, which the file's original may still have.
-    bool const is_stored =
-        is_writable && ::fsetxattr(fd, attribute, value.data(), value.size(), XATTR_CREATE) == 0;
-    return {id, is_stored || !machine.empty()};
+    // A copy has the attribute of its original, which may come back from a backup: it stays.
+    bool const is_kept =
+        is_writable &&
+        ::fsetxattr(fd, uuid_attribute, value.data(), value.size(), XATTR_CREATE) == 0;
+    return {id, is_kept || !machine.empty()};
 }
 
-// The name under which the device is in /dev/disk/by-id: the first of several.
+// The name under which the device is in /dev/disk/by-id.
 std::string by_id_name(dev_t device) {
-    std::string best;
+    std::vector<std::string> names;
     std::error_code ec;
     for (auto const& link : fs::directory_iterator{"/dev/disk/by-id", ec}) {
         struct stat there {};
         if (::stat(link.path().c_str(), &there) != 0 || there.st_rdev != device) continue;
-        std::string const name = link.path().filename();
-        if (best.empty() || name < best) best = name;
+        names.push_back(link.path().filename());
     }
-    return best;
+    return identifying_link(names);
 }
 
 file_identity identify_device(dev_t device) {
@@ -130,6 +154,9 @@ file_identity identify_device(dev_t device) {
         // Others repeat a vendor's serial number, which virtual disks of several machines share.
         if (!wwid.empty() && name.empty()) name = disk_name;
     }
+    // What the device mapper maps has a UUID if LVM, multipath or cryptsetup made it.
+    std::string const mapped = first_line(disk / "dm" / "uuid");
+    if (name.empty() && !mapped.empty()) name = "dm " + mapped + of_disk;
     if (name.empty()) name = by_id_name(device);
     // The kernel's names and numbers of devices change from start to start.
     if (machine.empty() || name.empty()) return {random_uuid(), false};
@@ -178,6 +205,49 @@ std::string hexadecimal(std::span<std::byte const> bytes) {
         text += digits[std::to_integer<unsigned>(b) & 15];
     }
     return text;
+}
+
+std::string identifying_link(std::vector<std::string> const& names) {
+    // The best first. Others come and go: udev adds some for what a host writes to the device.
+    constexpr std::string_view prefixes[] = {
+        "wwn-",
+        "nvme-eui.",
+        "nvme-uuid.",
+        "nvme-nguid.",
+        "dm-uuid-",
+        "md-uuid-",
+        "scsi-",
+        "nvme-",
+        "ata-",
+        "virtio-",
+        "usb-",
+        "mmc-",
+        "xen-",
+        "ccw-"};
+    for (std::string_view const prefix : prefixes) {
+        std::string best;
+        for (std::string const& name : names) {
+            if (name.starts_with(prefix) && (best.empty() || name < best)) best = name;
+        }
+        if (!best.empty()) return best;
+    }
+    return {};
+}
+
+std::optional<std::uint32_t> kept_block_bytes(int fd) {
+    std::string const text = kept_value(fd, block_bytes_attribute, file_handle_text(fd));
+    if (text == "512" || text == "1024" || text == "2048" || text == "4096")
+        return static_cast<std::uint32_t>(std::stoul(text));
+    return std::nullopt;
+}
+
+void keep_block_bytes(int fd, std::uint32_t bytes) {
+    struct stat here {};
+    if (::fstat(fd, &here) != 0 || !S_ISREG(here.st_mode)) return;
+    std::string const handle = file_handle_text(fd);
+    if (handle.empty() || kept_block_bytes(fd) == bytes) return;
+    std::string const value = std::to_string(bytes) + ' ' + handle;
+    static_cast<void>(::fsetxattr(fd, block_bytes_attribute, value.data(), value.size(), 0));
 }
 
 file_identity identify_file(int fd) {

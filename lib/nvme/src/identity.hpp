@@ -4,8 +4,11 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace rcverbs::nvme::detail {
 
@@ -28,12 +31,23 @@ struct file_identity {
     bool is_lasting = true;
 };
 
-/// A file keeps its UUID in the extended attribute user.rcverbs.uuid, together with its file handle
-/// (inode and generation). If the handle is another one, as of a copy, or if the attribute cannot
-/// be stored, the UUID is derived from the machine and the handle. A block device has that of its
-/// wwid; without one, that of the machine and its link in /dev/disk/by-id.
+/// The UUID of a file is derived from the machine, the file system and the file handle (inode and
+/// generation), and kept with the handle in the extended attribute user.rcverbs.uuid. If another
+/// handle is kept there, as of a copy, it is derived anew.
+/// A block device has that of its wwid; without one, that of the machine and the UUID of the device
+/// mapper, or its best link in /dev/disk/by-id.
 ///
 /// @param fd  An open file or block device. Its attribute is stored if fd is writable.
 file_identity identify_file(int fd);
+
+/// The name that identifies a device best, of its links in /dev/disk/by-id; empty if none does. Links
+/// that name what an administrator chose (dm-name, md-name), or what the device holds (lvm-pv-uuid),
+/// identify no device.
+std::string identifying_link(std::vector<std::string> const& names);
+
+/// The block size with which a file was served last, if it was kept for this file.
+std::optional<std::uint32_t> kept_block_bytes(int fd);
+/// Keeps it in the extended attribute user.rcverbs.block_bytes, where the file system has such.
+void keep_block_bytes(int fd, std::uint32_t bytes);
 
 }  // namespace rcverbs::nvme::detail

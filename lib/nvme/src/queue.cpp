@@ -427,7 +427,9 @@ void queue::execute_admin(slot& s) {
     if (s.what_.code == opcode::set_features) target_->watch(controller_->id());
     // The host has its answer when all is durable.
     if (!was_shutting_down && controller_->is_shutting_down()) return start_flush(s);
+    auto const self = shared_from_this();
     finish(s, *done);
+    if (auto const due = controller_->take_due_event()) complete(*due);
 }
 
 // --- I/O -----------------------------------------------------------------------------------------
@@ -436,7 +438,7 @@ void queue::start_io(slot& s) {
     command const& c = s.what_;
     if (!controller_->is_enabled()) return fail(s, status::command_sequence);
     if (c.code == opcode::flush && c.namespace_id == all_namespaces) return start_flush(s);
-    s.disk_ = controller_->of().find(c.namespace_id);
+    s.disk_ = controller_->find_for_io(c.namespace_id);
     if (s.disk_ == nullptr) return fail(s, status::invalid_namespace);
     switch (c.code) {
     case opcode::flush: return start_flush(s);

@@ -47,7 +47,7 @@ void check(store_geometry const& g) {
 
 }  // namespace
 
-subsystem::subsystem(subsystem_options options) : options_{std::move(options)} {
+subsystem::subsystem(subsystem_options options) : nqn_{options.nqn}, options_{std::move(options)} {
     std::string& serial = options_.serial_number;
     if (serial.empty())
         serial =
@@ -120,7 +120,7 @@ void subsystem::add(namespace_options what) {
     auto made = std::make_shared<disk>();
     made->geometry = what.store->geometry();
     check(made->geometry);
-    made->uuid = uuid_of(what, options_.nqn);
+    made->uuid = uuid_of(what, nqn_);
     made->options = std::move(what);
     std::lock_guard const lock{mutex_};
     bool const is_new = disks_.emplace(made->options.id, made).second;
@@ -162,9 +162,11 @@ std::vector<std::uint32_t> subsystem::exchange(subsystem& other) {
     for (auto& [id, now] : other.disks_) {
         auto const old = disks_.find(id);
         bool const was_there = old != disks_.end();
-        bool const has_same_store = was_there && old->second->options.store == now->options.store &&
-                                    old->second->uuid == now->uuid;
+        bool const is_same_disk = was_there && old->second->uuid == now->uuid;
+        bool const has_same_store =
+            is_same_disk && old->second->options.store == now->options.store;
         if (has_same_store) now->state = old->second->state;
+        else if (is_same_disk) now->state->failures = old->second->state->failures;
         bool const is_same = has_same_store && old->second->geometry == now->geometry &&
                              old->second->is_read_only() == now->is_read_only();
         if (!is_same) changed.push_back(id);

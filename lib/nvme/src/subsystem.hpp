@@ -26,9 +26,11 @@ class store_regions;
 struct disk_state {
     /// The registrations of the store's memory, made by the first queue that transfers directly.
     std::shared_ptr<store_regions> regions;
-    /// The failures of the store that were reported, at most failures_max.
+    /// The failures that were reported, at most failures_max. Another store of the same disk goes on
+    /// with them.
     static constexpr std::size_t failures_max = 16;
-    std::vector<std::pair<store_operation, error_code>> failures;
+    using failure_list = std::vector<std::pair<store_operation, error_code>>;
+    std::shared_ptr<failure_list> failures = std::make_shared<failure_list>();
 };
 
 /// A namespace as it is served. Commands under way keep one that was removed.
@@ -75,10 +77,10 @@ public:
     /// The subsystem of the discovery controllers.
     static std::shared_ptr<subsystem> discovery();
 
-    std::string const& nqn() const noexcept { return options_.nqn; }
+    std::string const& nqn() const noexcept { return nqn_; }
     std::string serial_number() const;
     std::string model() const;
-    bool is_discovery() const noexcept { return options_.nqn == discovery_nqn; }
+    bool is_discovery() const noexcept { return nqn_ == discovery_nqn; }
 
     subsystem_log& log() noexcept { return log_; }
 
@@ -106,9 +108,10 @@ public:
     std::vector<std::uint32_t> exchange(subsystem& other);
 
 private:
+    std::string const nqn_;
     subsystem_log log_;
     mutable std::mutex mutex_;
-    // Guarded by mutex_, except the NQN, which never changes.
+    // Guarded by mutex_.
     subsystem_options options_;
     disk_map disks_;
 };

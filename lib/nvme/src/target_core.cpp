@@ -666,7 +666,7 @@ void target_core::on_store_failure(
     std::string const& nqn, disk const& of, store_operation operation, error_code const& why
 ) {
     ++counters_.store_failures;
-    auto& reported = of.state->failures;
+    disk_state::failure_list& reported = *of.state->failures;
     std::pair const one{operation, why};
     if (reported.size() >= disk_state::failures_max || std::ranges::count(reported, one) > 0)
         return;

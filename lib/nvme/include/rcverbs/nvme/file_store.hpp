@@ -35,13 +35,15 @@ enum class file_method {
 /// Options of a file store.
 struct file_store_options {
     /// The size of a logical block: 512, 1024, 2048 or 4096. Empty for that of the block device
-    /// (BLKSSZGET), or for the one with which the contents of the file were written, as its partition
-    /// table or file system shows; 4096 if it has none.
+    /// (BLKSSZGET); of a file for the one with which it was served last, which is kept in the extended
+    /// attribute user.rcverbs.block_bytes, or the one with which its contents were written, as its
+    /// partition table or file system shows; 4096 if it has none.
     std::optional<std::uint32_t> block_bytes = {};
     /// Opens the file read-only; writes fail.
     bool is_read_only = false;
-    /// True to open the file although it is mounted, or used by another store or program that locks
-    /// it. Whoever uses it at the same time sees and destroys the other's blocks.
+    /// True to open the file although it is mounted, used by another program that locks its bytes, or
+    /// by another store for which this is true as well. Whoever uses it at the same time sees and
+    /// destroys the other's blocks.
     bool is_shared = false;
     /// Containers and hardened systems often forbid io_uring.
     file_method method = file_method::automatic;
@@ -53,10 +55,11 @@ struct file_store_options {
 /// A store in a file or a block device, through the page cache. Writes are durable after a flush,
 /// or with FUA: both call fdatasync(2). If that fails once, written data may be lost, and the
 /// kernel forgets the failure: from then on every write, flush and discard of this store fails with
-/// the same error, for all hosts, and reads go on. Open the file again after the cause is repaired.
+/// the same error, for all hosts, and reads go on. Destroy the store, and open the file again after
+/// the cause is repaired.
 ///
 /// A store uses its file alone, unless file_store_options::is_shared: it opens a block device with
-/// O_EXCL, and holds a lock on a file (fcntl(2), F_OFD_SETLK; a read lock if it is read-only).
+/// O_EXCL, and holds a lock (fcntl(2), F_OFD_SETLK; a read lock if it is read-only).
 class RCVERBS_EXPORT file_store final : public block_store {
 public:
     /// Opens an existing file, or a block device. Its size, rounded down to whole blocks, is the
@@ -69,8 +72,9 @@ public:
     ///         errno of open(2) and fcntl(2); with file_method::io_uring, errno of
     ///         io_uring_setup(2).
     explicit file_store(std::filesystem::path const& path, file_store_options const& options = {});
-    /// Opens a store that takes the place of another one, and takes over its lock if both have the
-    /// same file. The other one may be used until it is destroyed.
+    /// Opens a store that takes the place of another one. If both have the same file, it takes over
+    /// the lock, the UUID, and a failure to make data durable. The other one may be used until it is
+    /// destroyed.
     ///
     /// @throws as above.
     file_store(
@@ -87,10 +91,10 @@ public:
     std::uint32_t bytes_left_out() const;
     /// Reads the size of the file again: after it has changed, call target::namespace_changed().
     store_geometry geometry() const override;
-    /// Of a file: stored with it in the extended attribute user.rcverbs.uuid, and bound to its inode
-    /// and generation, so that a copy has another one. Where that is impossible, derived from the
-    /// file and /etc/machine-id. Of a block device: derived from its wwid; without a unique one, from
-    /// /etc/machine-id and its name in /dev/disk/by-id.
+    /// Of a file: derived from /etc/machine-id, the file system, and the file's inode and generation,
+    /// and kept with these in the extended attribute user.rcverbs.uuid. A copy has another one. Of a
+    /// block device: derived from its wwid; without a unique one, from /etc/machine-id and the UUID of
+    /// the device mapper or a name of the hardware in /dev/disk/by-id.
     std::optional<std::array<std::byte, 16>> uuid() const override;
     /// False if uuid() is random, because the file or the device has nothing to derive it from:
     /// another store of the same file has another one.
