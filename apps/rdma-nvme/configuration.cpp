@@ -9,6 +9,7 @@
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <regex>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -196,6 +197,9 @@ std::string plain_names(std::string text) {
         for (std::size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size())
             text.replace(at, from.size(), to);
     }
+    // Others are called alike in the configuration.
+    static std::regex const option{"[a-z_]+_options::([a-z_]+)"};
+    text = std::regex_replace(text, option, "\"$1\"");
     std::size_t const code = text.rfind(" [rcverbs:");
     return code == text.npos ? text : text.substr(0, code) + '.';
 }

@@ -229,6 +229,13 @@ awaitable<void> accept_on_pollers(acceptor& a, std::vector<poller>& pollers, boo
     connection second = co_await a.async_accept(own_thread, use_awaitable);
     connection third = co_await a.async_accept(io, use_awaitable);
     connection fourth = co_await a.async_accept(boost::asio::make_strand(io), use_awaitable);
+    // The default token is deferred, which can be awaited.
+    std::size_t const i = 0;
+    connection fifth = co_await a.async_accept(pollers[i]);
+}
+
+awaitable<void> write_with_the_default_token(connection& c, buffer const& mine, remote_region theirs) {
+    co_await c.async_write(mine.slice(), theirs);
 }
 
 awaitable<void> fetch_and_answer(request_channel& c, request r, local_slice into) {

@@ -34,6 +34,8 @@ struct provider_quirks {
     bool hides_invalidation;
     // The access flags of a queue pair can be modified in the error state.
     bool modifies_access_in_error_state;
+    // A mapping that is shared and read-only can be registered for reading. (Linux since 6.2.)
+    bool registers_shared_read_only_mappings;
     // The completion statuses of a wrong local key, of a message longer than the device's longest,
     // and of both ends of a receive that is too short.
     ibv_wc_status wrong_local_key;
@@ -63,6 +65,7 @@ inline provider_quirks const& here() {
         .ignores_bounds_of_windows = true,
         .hides_invalidation = true,
         .modifies_access_in_error_state = false,
+        .registers_shared_read_only_mappings = false,
         .wrong_local_key = IBV_WC_LOC_QP_OP_ERR,
         .too_long_message = IBV_WC_SUCCESS,  // the longest message is not enforced
         .short_receive = IBV_WC_LOC_QP_OP_ERR,
@@ -71,6 +74,7 @@ inline provider_quirks const& here() {
     static provider_quirks const linux_6_12 = [] {
         provider_quirks q = linux_6_1;
         q.modifies_access_in_error_state = true;
+        q.registers_shared_read_only_mappings = true;
         // Errors that the sender finds itself are reported as a flush, without a first error.
         q.wrong_local_key = IBV_WC_WR_FLUSH_ERR;
         q.too_long_message = IBV_WC_WR_FLUSH_ERR;
@@ -85,6 +89,7 @@ inline provider_quirks const& here() {
         .ignores_bounds_of_windows = false,
         .hides_invalidation = false,
         .modifies_access_in_error_state = false,
+        .registers_shared_read_only_mappings = true,
         .wrong_local_key = IBV_WC_LOC_PROT_ERR,
         .too_long_message = IBV_WC_LOC_LEN_ERR,
         .short_receive = IBV_WC_LOC_LEN_ERR,

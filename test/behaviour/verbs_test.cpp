@@ -735,3 +735,26 @@ TEST_CASE(
     destroyer.join();
     CHECK(is_destroyed);
 }
+
+TEST_CASE(
+    "memory that is mapped read-only is registered for reading, private or shared", "[behaviour]"
+) {
+    connected c;
+    int const file = ::memfd_create("page", MFD_CLOEXEC);
+    REQUIRE(::ftruncate(file, 4096) == 0);
+    for (int const sharing : {MAP_PRIVATE, MAP_SHARED}) {
+        INFO((sharing == MAP_PRIVATE ? "private" : "shared"));
+        void* const page = ::mmap(nullptr, 4096, PROT_READ, sharing, file, 0);
+        REQUIRE(page != MAP_FAILED);
+        errno = 0;
+        ibv_mr* const region =
+            ibv_reg_mr(c.client.pd.get(), page, 4096, static_cast<int>(IBV_ACCESS_REMOTE_READ));
+        bool const is_possible =
+            sharing == MAP_PRIVATE || here().registers_shared_read_only_mappings;
+        CHECK((region != nullptr) == is_possible);
+        if (region == nullptr) CHECK(errno == EFAULT);
+        else CHECK(ibv_dereg_mr(region) == 0);
+        ::munmap(page, 4096);
+    }
+    ::close(file);
+}

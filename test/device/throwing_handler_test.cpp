@@ -7,6 +7,7 @@
 #include <rcverbs/connector.hpp>
 #include <rcverbs/request_channel.hpp>
 #include <rcverbs/shared_receive_queue.hpp>
+#include <rcverbs/slot_pool.hpp>
 #include <rcverbs/window.hpp>
 
 #include "device/channel_fixture.hpp"
@@ -155,9 +156,26 @@ TEST_CASE("calls of a channel that throw as they are started take no place", "[d
         must_throw(2, [&](auto const& h) { client.async_connect(door.local_endpoint(), h); });
         co_await (answer() && client.async_connect(door.local_endpoint(), asio::use_awaitable));
         auto const body = pattern(100, 1);
+        unmovable_handler const unmovable;
         must_throw(many, [&](auto const& h) { client.async_request(1, body, h); });
         must_throw(many, [&](auto const& h) { client.async_notify(1, body, h); });
         must_throw(many, [&](auto const& h) { server.async_next(h); });
+        // A request whose answer throws is dropped, and its number is free again.
+        auto const fail_to_answer = [&]() -> asio::awaitable<void> {
+            for (int i = 0; i < 8; ++i) {
+                request r = co_await server.async_next(asio::use_awaitable);
+                if (i % 2 == 0)
+                    CHECK_THROWS_AS(r.async_answer(7, body, large_handler{}), std::bad_alloc);
+                else CHECK_THROWS_AS(r.async_answer(7, body, unmovable), std::bad_alloc);
+            }
+        };
+        auto const get_no_answer = [&]() -> asio::awaitable<void> {
+            for (int i = 0; i < 8; ++i) {
+                auto [ec, none] = co_await client.async_request(1, body, awaiting);
+                CHECK(ec == errc::request_dropped);
+            }
+        };
+        co_await (fail_to_answer() && get_no_answer());
         auto const serve = [&]() -> asio::awaitable<void> {
             request r = co_await server.async_next(asio::use_awaitable);
             co_await r.async_answer(7, r.slice(), asio::use_awaitable);
@@ -170,6 +188,67 @@ TEST_CASE("calls of a channel that throw as they are started take no place", "[d
         must_throw(2, [&](auto const& h) { client.async_finish(h); });
         client.close();
         server.close();
+    });
+}
+
+TEST_CASE("messages whose calls throw as they are started take no place", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        message_channel_options options;
+        acceptor door{io, {device_address(), 0}};
+        message_channel client{connection{io, message_channel::needed(options)}, options};
+        message_channel server;
+        auto const enter = [&]() -> asio::awaitable<void> {
+            connection_request asked = co_await door.async_get_request(asio::use_awaitable);
+            server = message_channel{
+                connection{io, std::move(asked), message_channel::needed(options)}, options};
+            co_await server.async_accept(asio::use_awaitable);
+        };
+        co_await (enter() && client.async_connect(door.local_endpoint(), asio::use_awaitable));
+        buffer large{client.next_layer().domain(), 65536, access_flags::remote_read};
+        buffer into{server.next_layer().domain(), 65536, access_flags::local_write};
+        auto const body = pattern(100, 1);
+        must_throw(many, [&](auto const& h) { client.async_send(body, 1, h); });
+        must_throw(many, [&](auto const& h) { client.async_send(large.slice(), 1, h); });
+        must_throw(many, [&](auto const& h) { server.async_receive(h); });
+        auto const receive = [&]() -> asio::awaitable<void> {
+            message const small = co_await server.async_receive(asio::use_awaitable);
+            CHECK(small.size() == body.size());
+            // A message whose fetch throws is declined, as one that is dropped.
+            message first = co_await server.async_receive(asio::use_awaitable);
+            CHECK_THROWS_AS(
+                server.async_fetch(std::move(first), into.slice(), large_handler{}), std::bad_alloc
+            );
+            message second = co_await server.async_receive(asio::use_awaitable);
+            co_await server.async_fetch(std::move(second), into.slice(), asio::use_awaitable);
+        };
+        auto const send = [&]() -> asio::awaitable<void> {
+            co_await client.async_send(body, 1, asio::use_awaitable);
+            auto [declined] = co_await client.async_send(large.slice(), 2, awaiting);
+            CHECK(declined == errc::message_declined);
+            co_await client.async_send(large.slice(), 3, asio::use_awaitable);
+        };
+        co_await (receive() && send());
+        must_throw(2, [&](auto const& h) { client.async_finish(h); });
+        client.close();
+        server.close();
+    });
+}
+
+TEST_CASE("pools whose calls throw as they are started lend to the next one", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        test::pair ends = co_await connect(io);
+        slot_pool slots{io, ends.client.domain(), {.slots = 1, .slot_bytes = 64}};
+        {
+            slot_lease const taken = co_await slots.async_acquire(asio::use_awaitable);
+            must_throw(many, [&](auto const& h) { slots.async_acquire(h); });
+            CHECK(slots.waiting_count() == 0);
+        }
+        slot_lease const again = co_await slots.async_acquire(asio::use_awaitable);
+        CHECK(again.is_valid());
+        ends.client.close();
+        co_await ends.server.async_wait_disconnected(awaiting);
     });
 }
 

@@ -6,6 +6,7 @@
 * A block of shell commands calls programs that exist, with options that they have. (docs/start.md's are run: start.sh.)
 * A picture in docs/images has every label of the text that it is drawn from.
 * A public header begins with an example, which is part of such a program, too.
+* A call of an asynchronous function within a sentence or a comment occurs in such a program.
 * Names of errors that are mentioned are in the headers.
 
 PROGRAMS is the folder of the built programs.
@@ -121,13 +122,28 @@ def check_example(header):
         wrong.append(f"{header}: its example is compiled nowhere:\n{example[1]}")
 
 
+def check_calls(page, text):
+    """A call of an asynchronous function that is mentioned within a line compiles, too."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.S | re.M)
+    for code in re.findall(r"`([^`]+)`", prose):
+        call = re.sub(r"\s+", "", code)
+        if not re.search(r"\w\.(async|try)_\w+\([^)]", call) or "…" in call:
+            continue
+        if not any(call.rstrip(";") in re.sub(r"\s+", "", source) for source in compiled["cpp"]):
+            wrong.append(f"{page}: is compiled nowhere: {code}")
+
+
 for folder in ("lib/include/rcverbs", "lib/nvme/include/rcverbs/nvme"):
     for header in sorted((root / folder).glob("*.hpp")):
         check_example(header)
+        comments = "\n".join(line.strip().lstrip("/ ") for line in header.read_text().splitlines() if line.strip().startswith("//"))
+        check_calls(header, comments)
 for page in pages:
     text = page.read_text()
     check_links(page, text)
     check_blocks(page, text)
     check_names(page, text)
+    if "benchmarks" not in page.parts and "decisions" not in page.parts:
+        check_calls(page, text)
 print("\n".join(wrong) if wrong else f"{len(pages)} documents hold")
 sys.exit(1 if wrong else 0)

@@ -1,4 +1,7 @@
 // retry(): which error it reports, and when, in virtual time.
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/strand.hpp>
+
 #include <chrono>
 #include <cstdint>
 
@@ -89,4 +92,95 @@ TEST_CASE("fabric: retry reports errors of the operation: transient ones at the 
     CHECK(gone.code == errc::stalled);
     CHECK(gone.after >= 59s);
     CHECK(retry_against({"10.0.0.1", 7471}, 1).code == error_code{});
+}
+
+namespace {
+
+struct cancelled_at {
+    error_code code;
+    bool is_usable = false;
+    std::size_t events = 0;
+};
+
+// Connects, and cancels at an event of the network or of the program. The handler runs on a strand,
+// not on the connector's.
+cancelled_at cancel_at(std::size_t at, std::uint64_t seed) {
+    fabric::world_options options;
+    options.seed = seed;
+    world w{options};
+    asio::io_context io;
+    auto const elsewhere = asio::make_strand(io);
+    cancelled_at result;
+    acceptor door{io, {"10.0.0.1", 0}};
+    std::vector<connection> accepted;
+    basic_connector<connection> to{io, door.local_endpoint()};
+    connection made;
+    bool has_ended = false;
+    door.async_accept([&](error_code, connection c) { accepted.push_back(std::move(c)); });
+    to.async_connect(asio::bind_executor(elsewhere, [&](error_code ec, connection c) {
+        result.code = ec;
+        made = std::move(c);
+        has_ended = true;
+    }));
+    CHECK(w.run_until(io, [&] {
+        if (result.events == at) to.cancel();
+        ++result.events;
+        return has_ended;
+    }));
+    // What a cancellation that comes too late may still do.
+    w.run_for(io, 1s);
+    result.is_usable = made.is_open();
+    if (made.is_open()) made.close();
+    door.close();
+    CHECK(w.run(io));
+    for (connection const& c : accepted) CHECK_FALSE(c.is_open());
+    return result;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "fabric: a connector that is cancelled at any moment has connected, or has not", "[fabric]"
+) {
+    int connected = 0;
+    int aborted = 0;
+    for (std::uint64_t const seed : seeds(5)) {
+        std::size_t const whole = cancel_at(SIZE_MAX, seed).events;
+        for (std::size_t at = 0; at <= whole; ++at) {
+            INFO(
+                "RCVERBS_FABRIC_SEED=" << seed << ", cancelled at event " << at << " of " << whole
+            );
+            cancelled_at const r = cancel_at(at, seed);
+            CHECK((r.code == asio::error::operation_aborted || !r.code));
+            CHECK(r.is_usable == !r.code);
+            ++(r.code ? aborted : connected);
+        }
+    }
+    CHECK(aborted > 0);
+    CHECK(connected > 0);
+}
+
+TEST_CASE("fabric: a connection on its way to its handler is not cancelled any more", "[fabric]") {
+    world w;
+    asio::io_context io;
+    asio::io_context elsewhere;
+    acceptor door{io, {"10.0.0.1", 0}};
+    connection accepted;
+    basic_connector<connection> to{io, door.local_endpoint()};
+    connection made;
+    door.async_accept([&](error_code, connection c) { accepted = std::move(c); });
+    to.async_connect(asio::bind_executor(elsewhere, [&](error_code ec, connection c) {
+        CHECK_FALSE(ec);
+        made = std::move(c);
+    }));
+    // Connected, but nobody runs the handler's context yet.
+    w.run_for(io, 1s);
+    CHECK(accepted.is_open());
+    to.cancel();
+    w.run_for(io, 1s);
+    CHECK(elsewhere.run() > 0);
+    CHECK(made.is_open());
+    made.close();
+    door.close();
+    CHECK(w.run(io));
 }

@@ -211,6 +211,25 @@ TEST_CASE("nvme: log pages are read in parts, and unknown ones refused", "[nvme]
     CHECK(h.must(longer, 256).code == status::sgl_data_length_invalid);
 }
 
+TEST_CASE("nvme: command sets and UUIDs that the controller does not have are refused", "[nvme]") {
+    host h{disks({1})};
+    h.enable();
+    for (std::uint8_t const code :
+         {opcode::identify, opcode::get_log_page, opcode::get_features, opcode::set_features}) {
+        INFO(static_cast<int>(code));
+        command c = of(code);
+        c.dword[0] = 1;  // the controller, the error log, arbitration
+        if (code == opcode::get_log_page) c.dword[0] |= 15U << 16;
+        if (code == opcode::get_features || code == opcode::set_features) c.dword[0] = 0x0f;
+        CHECK(h.must(c, 4096).code == status::success);
+        c.dword[4] = 1;
+        CHECK(h.must(c, 4096).code == status::invalid_field);
+        c.dword[4] = 1U << 24;
+        bool const has_command_set = code == opcode::get_log_page;
+        CHECK(h.must(c, 4096).code == (has_command_set ? status::invalid_field : status::success));
+    }
+}
+
 TEST_CASE("nvme: the error log keeps the newest errors, and counts all of them", "[nvme]") {
     host h{disks({1})};
     h.enable();

@@ -202,11 +202,11 @@ void check_many(nvme::file_method method) {
 
 void check_failures(nvme::file_method method) {
     memory_file file;
-    auto const s = open(file, by(method));
-    if (s == nullptr) return;
     auto options = by(method);
-    options.is_read_only = true;
     options.is_shared = true;
+    auto const s = open(file, options);
+    if (s == nullptr) return;
+    options.is_read_only = true;
     auto const fixed = open(file, options);
     auto data = random_blocks(4, 3);
     CHECK(run(*fixed, {op::write, 0, 4, data}).failure.value() == EBADF);

@@ -98,7 +98,8 @@ case_discovery_lists_the_subsystems() {
     nvme list | grep -q rcverbs || fail "nvme list"
     [ "$(counter controllers)" = 1 ] || fail "controllers: $(counter controllers)"
     disconnect
-    says 'controller .* ended'
+    # A host that leaves in order gets no advice.
+    says 'controller [0-9]+ of host [^ ]+ ended\.$'
     end_target
 }
 
@@ -347,6 +348,29 @@ case_a_host_that_removes_many_namespaces_is_not_silent() {
     wait_for 20 eval '[ "$(counter queues)" = 0 ]' || fail "queues are left"
     [ "$(counter keep_alive_expired)" = 0 ] || fail "the host was taken for dead"
     end_target
+}
+
+case_too_little_lockable_memory_is_said_with_both_numbers() {
+    # Root may lock what it likes.
+    cp "$programs/rdma-nvme" "$work/" && chmod 755 "$work" "$work/rdma-nvme"
+    local kib
+    for kib in 64 8192; do
+        log=$work/serve$kib.log
+        (ulimit -l $kib; exec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all "$work/rdma-nvme" serve --memory 64M --nqn $nqn --port $port --quiet) >"$log" 2>&1 &
+        target=$!
+        # It ends with the reason, or says it when the first host needs more.
+        wait_for 10 grep -qE 'on port|RLIMIT_MEMLOCK' "$log" || fail "the target does not start: $(cat "$log")"
+        nvme connect -t rdma -a $here -s $port -n $nqn --nr-io-queues=2 2>"$work/said"
+        if [ -b /dev/nvme0n1 ] || wait_for 5 test -b /dev/nvme0n1; then
+            dd if=/dev/nvme0n1 of=/dev/null bs=64k count=1 iflag=direct status=none 2>/dev/null
+        fi
+        says "this process may lock $kib KiB.*RLIMIT_MEMLOCK.* and has locked [0-9]+ KiB"
+        [ "$(grep -c RLIMIT_MEMLOCK "$log")" = 1 ] || fail "said more than once: $(cat "$log")"
+        nvme disconnect -n $nqn >/dev/null
+        kill $target 2>/dev/null
+        wait $target 2>/dev/null
+        wait_for 10 eval '! ls -d /dev/nvme[0-9]* >/dev/null 2>&1'
+    done
 }
 
 case_hosts_are_served_although_nobody_reads_the_output() {

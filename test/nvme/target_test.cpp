@@ -710,17 +710,36 @@ TEST_CASE("nvme: queues beyond the limit are refused, counted and reported", "[d
         nvme::target_options few;
         few.io_queues_max = 2;
         few.connections_max = 8;
-        serving_target s{io, memory(), few};
+        std::vector<std::string> said;
+        few.on_event = [&](std::string const& message) { said.push_back(message); };
+        nvme::target target{io, {device_address(), 0}, serving(memory()), few};
         std::vector<connected_host> hosts;
-        for (int i = 0; i < 3; ++i) hosts.push_back(co_await connect_host(io, s.at()));
+        for (int i = 0; i < 2; ++i)
+            hosts.push_back(co_await connect_host(io, target.local_endpoint()));
+        // The third host gets an admin queue and one I/O queue, not two.
+        hosts.push_back(connected_host{host_queue{io}, host_queue{io}, {}, 0});
+        host_queue& last = hosts.back().admin;
+        co_await must_open(last, target.local_endpoint(), 0);
+        response const made = co_await last.run(last.connect_command(0, 0xffff));
+        co_await must(last, enable(), 0);
+        response const granted =
+            co_await last.run(capsule{0x09, 0}.dword(10, 0x07).dword(11, 0x00010001));
+        CHECK(granted.result == 0);
+        host_queue& one = hosts.back().io;
+        co_await must_open(one, target.local_endpoint(), 1);
+        co_await must(one, one.connect_command(1, static_cast<std::uint16_t>(made.result)), 0);
         // Six of eight are this address's share. The next host gets none.
         host_queue more{io};
-        error_code const ec = co_await more.open(s.at(), 0);
+        error_code const ec = co_await more.open(target.local_endpoint(), 0);
         CHECK(ec == cm_errc::rejected_by_peer);
         CHECK(get<std::uint16_t>(more.connection().private_data(), 2) == 6);
-        CHECK(s.target.statistics().refused == 1);
+        CHECK(target.statistics().refused == 1);
+        CHECK(std::ranges::count_if(said, [](std::string const& line) {
+                  return line.ends_with("too many queues of this address");
+              }) == 1);
         co_await must_serve(hosts[0], 0, 8);
-        co_await end(io, s);
+        target.close();
+        co_await wait_until(io, [&] { return target.statistics().queues == 0; });
     });
 }
 
@@ -770,12 +789,14 @@ TEST_CASE(
         CHECK(done.result == 9);
         co_await must(h.admin, shut_down, 0);
         CHECK(store->flushes == 1);
+        // After a reset the host asks for queues, and makes them, at once.
         co_await must(h.admin, capsule{0x7f, 0}.dword(11, 0x14).dword(12, 0x00460000), 0);
-        co_await wait_until(io, [&] { return s.target.statistics().queues == 1; });
         co_await must(h.admin, enable(), 0);
+        co_await must(h.admin, capsule{0x09, 0}.dword(10, 0x07).dword(11, 0x00010001), 0);
         host_queue again{io};
         co_await must_open(again, s.at(), 1);
         co_await must(again, again.connect_command(1, h.id), 0);
+        co_await wait_until(io, [&] { return s.target.statistics().queues == 2; });
         co_await end(io, s);
     });
 }

@@ -64,6 +64,8 @@ TEST_CASE("wrong command lines are usage errors with their reason", "[cli]") {
         {{"rdma-bench", "loopback", "write", "--histogram", "x"}, "--latency"},
         {{"rdma-bench", "loopback", "write", "--address", "nowhere"}, "--address"},
         {{"rdma-bench", "server", "--bind", "nowhere"}, "--bind"},
+        {{"rdma-nvme", "serve", "/tmp"}, "/tmp is no file or block device of a block or more"},
+        {{"rdma-nvme", "serve", "--memory", "1M", "--controller-ids", "5"}, "controller numbers"},
         {{"rdma-bench", "server", "--port", "65536"}, "--port"},
     };
     for (expectation const& e : cases) {
@@ -71,6 +73,24 @@ TEST_CASE("wrong command lines are usage errors with their reason", "[cli]") {
         INFO(e.arguments[0] << ": " << o.error << o.output);
         CHECK(o.status == 2);
         CHECK(o.error.find(e.reason) != std::string::npos);
+    }
+}
+
+TEST_CASE("a file that cannot be written is an error before anything is measured", "[cli]") {
+    for (std::string const option : {"--json", "--histogram", "--report"}) {
+        outcome const o = run(
+            {"rdma-bench",
+             "client",
+             "127.0.0.1",
+             "1",
+             "write",
+             "--latency",
+             option,
+             "/no/such/folder/file"}
+        );
+        INFO(option << ": " << o.error << o.output);
+        CHECK(o.status == 1);
+        CHECK(o.error.find("cannot write /no/such/folder/file") != std::string::npos);
     }
 }
 

@@ -22,5 +22,9 @@ TEST_CASE("texts of the library name this program's options", "[programs]") {
             "[rcverbs:13]"
         ) == "namespace \"id\" is in use."
     );
+    CHECK(
+        plain_names("target_options::queue_depth_max is above 128 [rcverbs:13]") ==
+        "\"queue_depth_max\" is above 128."
+    );
     CHECK(plain_names("disk: No such file or directory") == "disk: No such file or directory");
 }

@@ -6,14 +6,15 @@ programs=$1
 work=$(mktemp -d)
 fail() { echo "FAILED: $*"; cat "$work"/* 2>/dev/null; exit 1; }
 
-# exchange ADDRESS SERVER-OPTION…: a server, and a client that visits it at that address.
+# exchange ADDRESS SERVER-OPTION…: a server, and a client, with the options $from, that visits it at that address.
 exchange() {
     local address=$1 server
     shift
     "$programs/rdma-server" write --count 1 "$@" >"$work/server" 2>&1 &
     server=$!
     for _ in $(seq 100); do grep -q 'listening on port' "$work/server" && break; sleep 0.1; done
-    "$programs/rdma-client" write "$address" "$(sed -n 's/listening on port \(.*\)\.$/\1/p' "$work/server")" >"$work/client" 2>&1 || fail "client of $address"
+    # shellcheck disable=SC2086 # options
+    "$programs/rdma-client" write ${from:-} "$address" "$(sed -n 's/listening on port \(.*\)\.$/\1/p' "$work/server")" >"$work/client" 2>&1 || fail "client of $address"
     wait $server || fail "server at $address"
 }
 
@@ -21,9 +22,13 @@ exchange() {
 ip addr del 10.0.0.1/24 dev v0
 ip addr del fd00::1/64 dev v0
 address=$(ip -6 -o addr show dev v0 scope link | awk '{ print $4 }' | cut -d/ -f1)
+# Until another machine could have answered (duplicate address detection), the address cannot be used.
+for _ in $(seq 100); do ip -6 -o addr show dev v0 tentative | grep -q . || break; sleep 0.1; done
+"$programs/rdma-doctor" >"$work/doctor" 2>&1
 [ "$("$programs/rdma-doctor" --quiet)" = "$address%v0" ] || fail "the doctor does not find $address%v0"
 exchange "$address%v0"
 exchange "$address%v0" --bind "$address%v0"
+from="--from $address%v0" exchange "$address%v0"
 "$programs/rdma-server" write --bind "$address" >"$work/server" 2>&1
 [ $? = 3 ] && grep -q "needs its network interface: $address%eth0" "$work/server" || fail "an address without its interface"
 ip addr add 10.0.0.1/24 dev v0

@@ -208,14 +208,16 @@ public:
     ///                            errno if the queue pair could not be made. They concern one
     ///                            peer: call again while is_open().
     template <class Token = detail::default_token_t<Executor>>
-    auto async_accept(Token&& token = Token{}) {
+    requires(!std::convertible_to<Token, runs_on<Executor>>) auto async_accept(
+        Token&& token = Token{}
+    ) {
         return async_accept(runs_on<Executor>{executor_}, std::forward<Token>(token));
     }
 
     /// Accepts one connection that runs on another executor, a poller or own_thread.
-    template <class Where, class Token>
+    template <class Where, class Token = detail::default_token_t<Executor>>
     requires(std::convertible_to<Where, runs_on<Executor>> && !detail::is_runs_on<std::remove_cvref_t<Where>>) auto async_accept(
-        Where&& where, Token&& token
+        Where&& where, Token&& token = Token{}
     ) {
         return async_accept(
             runs_on<Executor>(std::forward<Where>(where)), std::forward<Token>(token)

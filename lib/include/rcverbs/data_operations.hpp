@@ -335,8 +335,8 @@ public:
     ///                            only that frees the memory: `receive || timer` ends the
     ///                            connection when the timer wins. To wait for a message for a
     ///                            limited time, let the receive's handler send the message to a
-    ///                            channel (boost::asio::experimental::channel), and cancel and
-    ///                            repeat `channel.async_receive(…) || timer`.
+    ///                            channel (boost::asio::experimental::channel), and wait for that
+    ///                            or a timer (both as_tuple: `||` waits for the first success).
     /// @par Errors                wc_errc::local_length or local_qp_operation (the message is
     ///                            longer than `into`), errc::too_many_segments,
     ///                            errc::access_denied, errc::region_gone, errc::foreign_domain,

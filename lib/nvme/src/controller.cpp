@@ -34,6 +34,8 @@ constexpr std::uint32_t namespace_events = 1U << 8;
 constexpr std::uint32_t discovery_events = 1U << 31;
 constexpr std::size_t changed_namespaces_max = 1024;
 constexpr std::uint16_t keep_alive_unit_100ms = 1;
+// The field of dword 14 for vendors' definitions, of which there are none.
+constexpr std::uint32_t uuid_index = 0x7f;
 
 enum feature : std::uint8_t {
     arbitration = 0x01,
@@ -203,6 +205,7 @@ completion controller::identify(command const& c, std::span<std::byte> out) {
         active_of_command_set = 0x07,
         independent_namespace = 0x08,
     };
+    if ((c.dword[4] & uuid_index) != 0) return failed(status::invalid_field);
     if (out.size() < identify_bytes) return failed(status::sgl_data_length_invalid);
     auto const wanted = static_cast<std::uint8_t>(c.dword[0]);
     // The NVM command set is 0.
@@ -345,8 +348,9 @@ completion controller::get_log_page(command const& c, std::span<std::byte> out) 
     bool const keeps_event = (c.dword[0] >> 15 & 1) != 0;
     std::uint64_t const dwords = (c.dword[0] >> 16 | std::uint64_t{c.dword[1] & 0xffff} << 16) + 1;
     std::uint64_t const offset = c.dword[2] | std::uint64_t{c.dword[3]} << 32;
-    // The last dword: an index in the place of the offset, and a UUID's index.
-    constexpr std::uint32_t indices = 1U << 23 | 0x7f;
+    // The last dword: the command set, of which there is one (0), an index in the place of the offset,
+    // and a UUID's index.
+    constexpr std::uint32_t indices = 0xffU << 24 | 1U << 23 | uuid_index;
     if (offset % 4 != 0 || (c.dword[4] & indices) != 0) return failed(status::invalid_field);
     // There is one for the whole subsystem. Source: Base Specification, 5.16.1.3.
     bool const is_of_namespace = c.namespace_id != 0 && c.namespace_id != 0xffffffff;
@@ -499,7 +503,8 @@ std::vector<std::byte> controller::discovery_log() const {
 completion controller::get_features(command const& c, std::span<std::byte> out) const {
     auto const which = static_cast<std::uint8_t>(c.dword[0]);
     // Only the current value can be selected.
-    if ((c.dword[0] >> 8 & 7) != 0) return failed(status::invalid_field);
+    if ((c.dword[0] >> 8 & 7) != 0 || (c.dword[4] & uuid_index) != 0)
+        return failed(status::invalid_field);
     switch (which) {
     case number_of_queues: return {granted_queues_, status::success, false};
     case volatile_write_cache: return {1, status::success, false};
@@ -523,6 +528,7 @@ completion controller::set_features(command const& c) {
     std::uint32_t const value = c.dword[1];
     bool const is_to_save = (c.dword[0] >> 31) != 0;
     if (is_to_save) return failed(status::feature_not_saveable);
+    if ((c.dword[4] & uuid_index) != 0) return failed(status::invalid_field);
     switch (static_cast<std::uint8_t>(c.dword[0])) {
     case number_of_queues: {
         if (io_queues_ > 0) return failed(status::command_sequence);

@@ -123,12 +123,17 @@ std::unique_ptr<detail::file_store_core> opened(
         .that(std::has_single_bit(block), "block_bytes", "is no power of two")
         .within("threads", options.threads, 1, 64);
     rcverbs::detail::throw_if_refused(check.problem());
-    auto made = std::make_unique<detail::file_store_core>(path, options, replaced);
-    if (!made->has_blocks()) {
+    auto const refuse = [&path] {
         error_code const ec = errc::invalid_option;
         throw rcverbs::detail::detailed_error{
             ec, path.string() + " is no file or block device of a block or more"};
-    }
+    };
+    // Others, such as folders and pipes, are not even opened.
+    struct stat there {};
+    if (::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISBLK(there.st_mode))
+        refuse();
+    auto made = std::make_unique<detail::file_store_core>(path, options, replaced);
+    if (!made->has_blocks()) refuse();
     made->make_engine();
     return made;
 }

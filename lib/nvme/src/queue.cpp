@@ -165,6 +165,7 @@ void queue::start() {
 }
 
 void queue::close() {
+    is_closing_ = true;
     deadline_.cancel();
     if (!connection_.is_open()) return connection_.close();
     connection_.async_disconnect([self = shared_from_this()](error_code const&) {});
@@ -199,7 +200,7 @@ void queue::post_receive(slot& s) {
     connection_.async_receive(
         s.capsule_,
         [self = shared_from_this(), &s](error_code const& ec, receive_result const& got) {
-            if (!ec) self->on_command(s, got.size_bytes);
+            if (!ec && !self->is_closing_) self->on_command(s, got.size_bytes);
         }
     );
 }
@@ -286,7 +287,7 @@ void queue::serve_waiting() {
             if (!give_memory(s)) break;
         } catch (boost::system::system_error const& e) {
             without_memory_.pop_front();
-            target_->on_no_memory(e.what());
+            target_->on_no_memory(std::string{"commands fail: "} + e.what());
             finish(s, {0, status::internal_error, true});
             continue;
         }
@@ -305,7 +306,7 @@ bool queue::give_memory(slot& s) {
     try {
         if (account_ != nullptr) s.staged_ = staging_->allocate(size, *account_);
     } catch (boost::system::system_error const& e) {
-        target_->on_no_memory(e.what());
+        target_->on_no_memory(std::string{"commands fail: "} + e.what());
     }
     if (s.staged_ != nullptr) {
         s.staged_bytes_ = size;
@@ -495,14 +496,19 @@ void queue::start_transfer(slot& s) {
         s.total_bytes_ = size;
         return with_memory(s, size, &queue::start_piece, true);
     }
-    if (c.code == opcode::compare) return fetch(s, &queue::access_memory);
+    if (c.code == opcode::compare) {
+        if (c.data.where == data_pointer::place::in_capsule) return fetch(s, &queue::access_memory);
+        s.first_byte_ = offset;
+        s.total_bytes_ = size;
+        return with_memory(s, size, &queue::start_piece, true);
+    }
     if (c.data.where == data_pointer::place::in_capsule) return fetch(s, &queue::write_memory);
     auto& regions = d.state->regions;
     if (regions == nullptr) regions = std::make_shared<store_regions>(d.options.store);
     try {
         s.local_ = regions->slice(connection_.domain(), offset, size);
     } catch (boost::system::system_error const& e) {
-        target_->on_no_memory(e.what());
+        target_->on_no_memory(std::string{"commands fail: "} + e.what());
         return finish(s, {0, status::internal_error, true});
     }
     if (c.code == opcode::read) return finish(s, {});
@@ -516,7 +522,8 @@ void queue::start_piece(slot& s) {
     if (left < s.local_.size()) s.local_ = s.local_.first(static_cast<std::size_t>(left));
     s.ask(s.operation(), s.first_byte_ + s.done_bytes_, s.local_.size());
     s.set_durable(c.code == opcode::write && c.has_force_unit_access());
-    if (c.sends_data()) return read_from_host(s, &queue::start_store);
+    if (c.sends_data())
+        return read_from_host(s, is_direct(*s.disk_) ? &queue::access_memory : &queue::start_store);
     start_store(s);
 }
 
@@ -589,6 +596,7 @@ void queue::access_memory(slot& s) {
     bool const is_comparing = s.operation() == store_operation::compare;
     if (is_comparing && std::memcmp(range.data(), s.local_.data(), range.size()) != 0)
         return fail(s, status::compare_failed);
+    if (s.done_bytes_ + s.local_.size() < s.total_bytes_) return finish_piece(s);
     if (s.is_durable() && s.disk_->geometry.has_volatile_cache) {
         s.ask(store_operation::flush, 0, 0);
         return start_store(s);

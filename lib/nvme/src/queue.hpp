@@ -130,6 +130,7 @@ private:
     // Commands that wait for memory.
     std::deque<slot*> without_memory_;
     bool is_in_line_ = false;
+    bool is_closing_ = false;  // takes no more commands
     unsigned period_ = 0;  // counts calls of check_transfers()
     boost::asio::steady_timer deadline_;
     // Asynchronous event requests that wait.

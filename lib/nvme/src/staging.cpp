@@ -19,13 +19,16 @@ memory_pool_options pool_options(std::size_t bytes) {
 
 staging_memory::staging_memory(protection_domain const& domain, std::size_t common_bytes)
     : pool_{domain, pool_options(common_bytes)},
-      host_bytes_max_{common_bytes / 2} {}
+      host_bytes_max_{common_bytes / 2},
+      address_bytes_max_{common_bytes / 4 * 3} {}
 
 void* staging_memory::allocate(std::size_t size_bytes, host_account& of) {
     if (of.staged_bytes + size_bytes > host_bytes_max_) return nullptr;
+    if (of.of_address->staged_bytes + size_bytes > address_bytes_max_) return nullptr;
     try {
         void* const memory = pool_.allocate(size_bytes, alignment);
         of.staged_bytes += size_bytes;
+        of.of_address->staged_bytes += size_bytes;
         return memory;
     } catch (memory_pool_exhausted const&) {
         return nullptr;
@@ -35,6 +38,7 @@ void* staging_memory::allocate(std::size_t size_bytes, host_account& of) {
 void staging_memory::free(void* memory, std::size_t size_bytes, host_account& of) {
     pool_.deallocate(memory, size_bytes, alignment);
     of.staged_bytes -= size_bytes;
+    of.of_address->staged_bytes -= size_bytes;
     // Each queue once; those that still wait stand in line again.
     for (std::size_t left = line_.size(); left > 0; --left) {
         auto const next = line_.front().lock();

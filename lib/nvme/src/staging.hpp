@@ -1,7 +1,7 @@
 // staging.hpp — memory for data on its way between hosts and stores, of one device.
 //
 // A queue has queue_bytes of its own, made when it first needs them, and all queues share the common
-// part, of which a host may use half. A command takes common memory if there is some. Otherwise it
+// part, of which a host may use half, and all hosts at one address three quarters. A command takes common memory if there is some. Otherwise it
 // goes through the queue's own memory, in pieces if it is longer, so that no host waits for another.
 // Everything runs on the target's executor.
 #pragma once
@@ -17,9 +17,11 @@ namespace rcverbs::nvme::detail {
 
 class queue;
 
-/// What one host uses of the common parts.
+/// What one host, or all hosts at one address, use of the common parts.
 struct host_account {
     std::size_t staged_bytes = 0;
+    /// Of a host: the account of its address.
+    std::shared_ptr<host_account> of_address;
 };
 
 class staging_memory {
@@ -46,6 +48,7 @@ public:
 private:
     memory_pool pool_;
     std::size_t const host_bytes_max_;
+    std::size_t const address_bytes_max_;
     std::deque<std::weak_ptr<queue>> line_;
 };
 

@@ -226,10 +226,12 @@ void target_core::on_request(connection_request request) {
         ++counters_.queues;
         next->start();
         if (queues_.size() == 1) check_transfers();
-    } catch (std::exception const& e) {
+    } catch (boost::system::system_error const& e) {
         // The host has gone, or the device or the system has no resources left.
         ++counters_.refused;
-        report_refusal("host at " + peer + " could not be accepted: " + e.what());
+        std::string const what = "host at " + peer + " could not be accepted: " + e.what();
+        if (e.code() == boost::system::errc::not_enough_memory) on_no_memory(what);
+        else report_refusal(what);
     }
 }
 
@@ -316,7 +318,7 @@ completion target_core::connect(
     completion done = id == 0 ? connect_admin(from, to, c, data) : connect_io(from, to, data);
     if (done.code == status::success) {
         from->set_depth(depth);
-        from->set_account(account_of(data.host));
+        from->set_account(account_of(data.host, from->remote_endpoint()));
     }
     if (done.code == status::success && host.secrets) {
         constexpr std::uint64_t must_authenticate = 1U << 17;
@@ -327,12 +329,18 @@ completion target_core::connect(
 }
 
 // The account lasts as long as the host has a queue.
-std::shared_ptr<host_account> target_core::account_of(std::string const& host) {
+std::shared_ptr<host_account> target_core::account_of(std::string const& host, endpoint const& at) {
     std::erase_if(accounts_, [](auto const& one) { return one.second.expired(); });
-    auto& account = accounts_[host];
-    auto held = account.lock();
-    if (held == nullptr) account = held = std::make_shared<host_account>();
-    return held;
+    auto const named = [this](std::string const& name) {
+        auto& account = accounts_[name];
+        auto held = account.lock();
+        if (held == nullptr) account = held = std::make_shared<host_account>();
+        return held;
+    };
+    std::string const address = at.address().to_string();
+    auto account = named(address + ' ' + host);
+    account->of_address = named(address);
+    return account;
 }
 
 completion target_core::connect_admin(
@@ -419,9 +427,15 @@ completion target_core::refuse_connect(
 }
 
 discovery_list target_core::discover(endpoint const& local, std::string const& host) const {
-    // A host reaches all subsystems where it has reached this one.
-    discovery_entry here{
-        discovery_nqn, local.address().to_string(), local_.port(), local.address().is_v6(), true};
+    // A host reaches all subsystems where it has reached this one. The scope of a link-local address is
+    // the name of an interface of this machine.
+    boost::asio::ip::address address = local.address();
+    if (address.is_v6()) {
+        auto v6 = address.to_v6();
+        v6.scope_id(0);
+        address = v6;
+    }
+    discovery_entry here{discovery_nqn, address.to_string(), local_.port(), address.is_v6(), true};
     discovery_list list;
     list.entries = {here};
     here.is_discovery = false;
@@ -487,7 +501,7 @@ void target_core::on_stalled_transfer(queue const& from) {
 
 void target_core::on_no_memory(std::string const& why) {
     if (std::exchange(has_reported_memory_, true) || !options_.on_fault) return;
-    options_.on_fault("commands fail: " + why);
+    options_.on_fault(why);
 }
 
 void target_core::on_failed_authentication(queue const& from) {
@@ -508,9 +522,13 @@ void target_core::on_command(controller const& of) {
 void target_core::on_disabled(controller const& of) {
     auto const found = associations_.find(of.id());
     if (found == associations_.end()) return;
-    for (auto const& each : found->second.queues) {
-        if (each->id() != 0) each->close();
-    }
+    // The host may make new ones at once.
+    std::erase_if(found->second.queues, [&](std::shared_ptr<queue> const& each) {
+        if (each->id() == 0) return false;
+        each->close();
+        found->second.about->on_queue(false);
+        return true;
+    });
 }
 
 void target_core::watch(std::uint16_t id) {

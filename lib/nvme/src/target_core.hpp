@@ -79,7 +79,7 @@ public:
     );
     /// The host has not taken a transfer for too long.
     void on_stalled_transfer(queue const& from);
-    /// Memory for data could not be registered.
+    /// Memory could not be registered.
     void on_no_memory(std::string const& why);
     /// Starts the keep-alive timer anew, with the controller's time.
     void watch(std::uint16_t id);
@@ -105,7 +105,7 @@ private:
     void check_transfers();
     void on_refused(endpoint const& peer, refusal why);
     std::uint32_t io_queues_left(endpoint const& host) const;
-    std::shared_ptr<host_account> account_of(std::string const& host);
+    std::shared_ptr<host_account> account_of(std::string const& host, endpoint const& at);
     std::shared_ptr<staging_memory> staging_for(protection_domain const& domain);
     completion connect_admin(
         std::shared_ptr<queue> const& from,
@@ -146,7 +146,8 @@ private:
     std::vector<std::pair<protection_domain, std::weak_ptr<staging_memory>>> staging_;
     std::map<std::uint16_t, association> associations_;
     std::set<std::shared_ptr<queue>> queues_;
-    std::map<std::string, std::weak_ptr<host_account>> accounts_;  // by the NQN of the host
+    std::map<std::string, std::weak_ptr<host_account>>
+        accounts_;  // of addresses, and of hosts there
     bool has_reported_memory_ = false;
     report_budget host_reports_{100};
     report_budget refusal_reports_{10};

@@ -672,6 +672,7 @@ void channel_core::on_answer(arrival const& a, outgoing_list& done, error_code& 
     }
     asked->is_answered = true;
     ++answers_arrived_;
+    std::erase_if(withdrawals_, [&](auto const& w) { return w.serial == asked->handler.serial; });
     // A WITHDRAW that was not sent would come after CLOSE.
     auto const request = std::find_if(answers_.begin(), answers_.end(), [&](outgoing const& o) {
         return o.type == wire::channel_type::withdraw && o.tag == a.head.tag;

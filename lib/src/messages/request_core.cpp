@@ -471,8 +471,12 @@ void request_core::answer(
     guard const lock{mutex_};
     auto const tag = wire::encode({wire::request_kind::answer, id, status});
     bool const is_queued = messages_->send(body, tag, std::move(watched)) != 0;
-    if (!is_queued) send_control(wire::request_kind::dropped, id);
-    close_number(id);
+    try {
+        if (!is_queued) send_control(wire::request_kind::dropped, id);
+        close_number(id);
+    } catch (...) {
+        messages_->close();  // without memory the peer would wait for ever
+    }
 }
 
 template void request_core::answer(
