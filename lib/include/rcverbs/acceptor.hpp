@@ -208,20 +208,25 @@ public:
     ///                            errno if the queue pair could not be made. They concern one
     ///                            peer: call again while is_open().
     template <class Token = detail::default_token_t<Executor>>
-    requires(!std::convertible_to<Token, runs_on<Executor>>) auto async_accept(
-        Token&& token = Token{}
-    ) {
+    auto async_accept(Token&& token = Token{}) {
         return async_accept(runs_on<Executor>{executor_}, std::forward<Token>(token));
     }
 
     /// Accepts one connection that runs on another executor, a poller or own_thread.
-    template <class Where, class Token = detail::default_token_t<Executor>>
+    template <class Where, class Token>
     requires(std::convertible_to<Where, runs_on<Executor>> && !detail::is_runs_on<std::remove_cvref_t<Where>>) auto async_accept(
-        Where&& where, Token&& token = Token{}
+        Where&& where, Token&& token
     ) {
         return async_accept(
             runs_on<Executor>(std::forward<Where>(where)), std::forward<Token>(token)
         );
+    }
+    /// The same with the default token, on a context, a poller or own_thread. (An executor needs
+    /// runs_on here.)
+    template <class Where>
+    requires detail::is_context_or_thread<std::remove_cvref_t<Where>>
+    auto async_accept(Where&& where) {
+        return async_accept(runs_on<Executor>(std::forward<Where>(where)));
     }
     /// The same; the connection has the executor type of `where`.
     template <class Other, class Token = detail::default_token_t<Executor>>

@@ -122,6 +122,13 @@ inline constexpr bool is_runs_on = false;
 template <class Executor>
 inline constexpr bool is_runs_on<runs_on<Executor>> = true;
 
+// What stands for an executor. (Whether a type converts to any_io_executor must not be asked of every
+// token: Boost 1.81 then looks for functions of the program's.)
+template <class T>
+inline constexpr bool is_context_or_thread =
+    std::derived_from<T, boost::asio::execution_context> || std::same_as<T, poller> ||
+    std::same_as<T, own_thread_t>;
+
 }  // namespace detail
 
 }  // namespace rcverbs
