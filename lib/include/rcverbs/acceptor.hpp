@@ -242,14 +242,16 @@ public:
                     at.place(),
                     detail::accept_handler{detail::adapted_handler{
                         std::move(handler),
+                        // Moved, so that nothing here belongs to a context that the handler
+                        // destroys.
                         [executor = at.get_executor(
                          )](Handler own,
                             error_code ec,
-                            std::shared_ptr<detail::connection_core> made) {
+                            std::shared_ptr<detail::connection_core> made) mutable {
                             std::move(own
                             )(ec,
                               detail::access::make<basic_connection<Other>>(
-                                  executor, std::move(made)
+                                  std::move(executor), std::move(made)
                               ));
                         }}}
                 );

@@ -81,18 +81,11 @@ void acceptor_core::start(Wait wait) {
     guard lock{mutex_};
     if (is_closed_) {
         lock.unlock();
-        std::deque<waiter> refused;
-        refused.push_back({0, std::move(wait)});
+        waiting refused;
+        refused.push_back({waiter{std::move(wait)}});
         return fail(std::move(refused), asio::error::operation_aborted);
     }
-    std::uint64_t const serial = ++serial_;
-    if (wait.handler.slot().is_connected()) {
-        wait.handler.slot().assign([weak = weak_from_this(), serial](asio::cancellation_type type) {
-            auto const self = weak.lock();
-            if (self != nullptr && type != asio::cancellation_type::none) self->cancel(serial);
-        });
-    }
-    waiters_.push_back({serial, std::move(wait)});
+    waiters_.add(waiter{std::move(wait)}, weak_from_this(), &acceptor_core::cancel);
     // Posted, because creating a queue pair is slow and an initiating function must return at once.
     asio::post(executor_, [self = shared_from_this()] { self->serve(); });
 }
@@ -154,8 +147,7 @@ void acceptor_core::serve() {
         if (requests_.empty() || waiters_.empty()) return;
         std::shared_ptr<waiting_request> request = std::move(requests_.front());
         requests_.pop_front();
-        waiter taken = std::move(waiters_.front());
-        waiters_.pop_front();
+        waiting taken = waiters_.take_first();
         // An exception leaves without the lock.
         struct exclusive {
             acceptor_core& self;
@@ -167,14 +159,16 @@ void acceptor_core::serve() {
         };
         is_serving_ = true;
         exclusive const mine{*this, lock};
-        attempts_[taken.serial] = {};
+        attempts_[taken.front().serial] = {};
         answer(lock, std::move(taken), std::move(request));
     }
 }
 
 // REQUIRES: the lock is held. It is held again on return.
-void acceptor_core::answer(guard& lock, waiter taken, std::shared_ptr<waiting_request> request) {
-    auto* const wants_request = std::get_if<request_wait>(&taken.what);
+void acceptor_core::answer(guard& lock, waiting taken, std::shared_ptr<waiting_request> request) {
+    auto& what = taken.front().handler.what;
+    std::uint64_t const serial = taken.front().serial;
+    auto* const wants_request = std::get_if<request_wait>(&what);
     std::shared_ptr<connection_core> core;
     lock.unlock();
     endpoint const peer = request->remote();
@@ -182,11 +176,11 @@ void acceptor_core::answer(guard& lock, waiter taken, std::shared_ptr<waiting_re
     if (request->is_withdrawn()) {
         ec = errc::peer_disconnected;
     } else if (wants_request == nullptr) {
-        core = make_connection(std::get<accept_wait>(taken.what).where, *request, ec);
+        core = make_connection(std::get<accept_wait>(what).where, *request, ec);
         request.reset();
     }
     lock.lock();
-    attempt& mine = attempts_[taken.serial];
+    attempt& mine = attempts_[serial];
     bool const is_wanted = !mine.is_cancelled && !is_closed_;
     bool const is_withdrawn = ec == errc::peer_disconnected;
     if (is_withdrawn) ++dropped_;
@@ -197,8 +191,8 @@ void acceptor_core::answer(guard& lock, waiter taken, std::shared_ptr<waiting_re
         accept(std::move(taken), std::move(core));
         return lock.lock();
     }
-    attempts_.erase(taken.serial);
-    if (is_withdrawn && is_wanted) return waiters_.push_front(std::move(taken));
+    attempts_.erase(serial);
+    if (is_withdrawn && is_wanted) return waiters_.put_back(taken);
     // The wait was cancelled or the acceptor was closed. A request that was not taken goes back to
     // the front of the queue; anything else is destroyed, which rejects the peer.
     if (!is_wanted && !is_withdrawn && request != nullptr && !is_closed_)
@@ -208,9 +202,7 @@ void acceptor_core::answer(guard& lock, waiter taken, std::shared_ptr<waiting_re
     if (core != nullptr) core->close();
     if (wants_request == nullptr) {
         complete(
-            std::move(std::get<accept_wait>(taken.what).handler),
-            ec,
-            std::shared_ptr<connection_core>{}
+            std::move(std::get<accept_wait>(what).handler), ec, std::shared_ptr<connection_core>{}
         );
     } else {
         if (!ec) {
@@ -241,15 +233,16 @@ std::shared_ptr<connection_core> acceptor_core::make_connection(
     return nullptr;
 }
 
-void acceptor_core::accept(waiter taken, std::shared_ptr<connection_core> core) {
-    auto shared = std::make_shared<accept_wait>(std::move(std::get<accept_wait>(taken.what)));
+void acceptor_core::accept(waiting taken, std::shared_ptr<connection_core> core) {
+    auto shared =
+        std::make_shared<accept_wait>(std::move(std::get<accept_wait>(taken.front().handler.what)));
     connection_core& accepted = *core;
     accepted.start_accept(
         {},
         control_handler{[self = shared_from_this(),
                          shared,
                          core = std::move(core),
-                         serial = taken.serial](error_code failed) mutable {
+                         serial = taken.front().serial](error_code failed) mutable {
             {
                 failure const why = failed ? core->last_failure() : failure{};
                 guard const lock{self->mutex_};
@@ -267,13 +260,13 @@ void acceptor_core::complete(Handler handler, error_code ec, Value value) {
     asio::post(executor_, [shared, ec] { shared->first(ec, std::move(shared->second)); });
 }
 
-void acceptor_core::fail(std::deque<waiter> all, error_code ec) {
-    for (waiter& w : all) {
-        if (auto* const wants_request = std::get_if<request_wait>(&w.what)) {
+void acceptor_core::fail(waiting all, error_code ec) {
+    for (auto& w : all) {
+        if (auto* const wants_request = std::get_if<request_wait>(&w.handler.what)) {
             complete(std::move(wants_request->handler), ec, connection_request{});
         } else {
             complete(
-                std::move(std::get<accept_wait>(w.what).handler),
+                std::move(std::get<accept_wait>(w.handler.what).handler),
                 ec,
                 std::shared_ptr<connection_core>{}
             );
@@ -282,11 +275,11 @@ void acceptor_core::fail(std::deque<waiter> all, error_code ec) {
 }
 
 void acceptor_core::cancel() noexcept {
-    std::deque<waiter> all;
+    waiting all;
     std::vector<std::uint64_t> under_way;
     {
         guard const lock{mutex_};
-        all.swap(waiters_);
+        all = waiters_.take_all();
         for (auto const& [serial, a] : attempts_) under_way.push_back(serial);
     }
     fail(std::move(all), asio::error::operation_aborted);
@@ -304,13 +297,7 @@ void acceptor_core::cancel(std::uint64_t serial) {
         if (core != nullptr && !core->is_open()) core->close();
         return;
     }
-    auto const mine = std::find_if(waiters_.begin(), waiters_.end(), [&](waiter const& w) {
-        return w.serial == serial;
-    });
-    if (mine == waiters_.end()) return;
-    std::deque<waiter> one;
-    one.push_back(std::move(*mine));
-    waiters_.erase(mine);
+    waiting one = waiters_.take(serial);
     lock.unlock();
     fail(std::move(one), asio::error::operation_aborted);
 }
@@ -319,7 +306,7 @@ void acceptor_core::end(error_code why) noexcept {
     guard lock{mutex_};
     if (is_closed_) return;
     is_closed_ = true;
-    std::deque<waiter> waiters = std::move(waiters_);
+    waiting waiters = waiters_.take_all();
     // Destroying the requests' ids rejects their peers. Ids must not be destroyed while the lock is
     // held.
     request_list requests = std::move(requests_);
@@ -332,7 +319,7 @@ void acceptor_core::context_is_going(asio::execution_context const&) noexcept {
     guard lock{mutex_};
     is_shut_down_ = true;
     is_closed_ = true;
-    std::deque<waiter> dropped = std::move(waiters_);
+    waiting const dropped = waiters_.take_all();
     request_list requests = std::move(requests_);
     std::unique_ptr<cm::id> id = std::move(id_);
     if (thread_ == nullptr) executor_ = {};

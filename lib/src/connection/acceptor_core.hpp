@@ -17,6 +17,7 @@
 #include "hosting/deferred_completions.hpp"
 #include "connection/core.hpp"
 #include "connection/connection_services.hpp"
+#include "hosting/wait_list.hpp"
 #include "connection/waiting_request.hpp"
 
 namespace rcverbs::detail {
@@ -52,9 +53,14 @@ private:
         place where;
     };
     struct waiter {
-        std::uint64_t serial = 0;
         std::variant<request_wait, accept_wait> what;
+
+        boost::asio::cancellation_slot slot() const noexcept {
+            return std::visit([](auto const& w) { return w.handler.slot(); }, what);
+        }
     };
+    using waiting_list = wait_list<waiter>;
+    using waiting = waiting_list::removed;  // one, or all
     // The connection that is being accepted for a wait.
     struct attempt {
         std::weak_ptr<connection_core> core;
@@ -70,13 +76,13 @@ private:
     template <class Wait>
     void start(Wait wait);
     void serve();
-    void answer(guard& lock, waiter taken, std::shared_ptr<waiting_request> request);
+    void answer(guard& lock, waiting taken, std::shared_ptr<waiting_request> request);
     std::shared_ptr<connection_core> make_connection(
         place const& where, waiting_request& request, error_code& ec
     );
-    void accept(waiter taken, std::shared_ptr<connection_core> core);
+    void accept(waiting taken, std::shared_ptr<connection_core> core);
     void take_expired(request_list& expired);
-    void fail(std::deque<waiter> all, error_code ec);
+    void fail(waiting all, error_code ec);
     template <class Handler, class Value>
     void complete(Handler handler, error_code ec, Value value);
     void cancel(std::uint64_t serial);
@@ -91,13 +97,12 @@ private:
     std::unique_ptr<cm::id> id_;
     endpoint local_;
     request_list requests_;
-    std::deque<waiter> waiters_;
+    waiting_list waiters_;
     std::map<std::uint64_t, attempt> attempts_;
     std::shared_ptr<connection_limiter> const limiter_;
     std::uint64_t requests_seen_ = 0;
     std::uint64_t refused_busy_ = 0;
     std::uint64_t dropped_ = 0;
-    std::uint64_t serial_ = 0;
     failure failure_;
     bool is_serving_ = false;
     bool is_closed_ = false;

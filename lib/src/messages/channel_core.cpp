@@ -76,7 +76,7 @@ void channel_core::call_later(control_waiter waiter, error_code result) {
 void channel_core::context_is_going(asio::execution_context const&) noexcept {
     outgoing_list waiting;
     outgoing_list sent;
-    std::list<receiver> receivers;
+    decltype(receivers_)::removed receivers;
     std::deque<std::shared_ptr<fetching>> fetches;
     control_waiter finisher;
     std::optional<asio::steady_timer> timer;
@@ -94,7 +94,7 @@ void channel_core::context_is_going(asio::execution_context const&) noexcept {
         taken.registered = std::move(o.registered);
     }
     fetches.swap(waiting_fetches_);
-    receivers.swap(receivers_);
+    receivers = receivers_.take_all();
     finisher = std::move(finisher_);
     timer.swap(timer_);
     withdraw_timer.swap(withdraw_timer_);
@@ -701,15 +701,7 @@ void channel_core::receive(message_handler handler) {
         lock.unlock();
         return run_later([w = std::move(waiter)]() mutable { w(errc::not_connected, {}); });
     }
-    std::uint64_t const serial = ++serial_;
-    if (auto slot = waiter.slot(); slot.is_connected()) {
-        slot.assign([weak = weak_from_this(), serial](asio::cancellation_type type) {
-            auto const self = weak.lock();
-            if (self != nullptr && type != asio::cancellation_type::none)
-                self->cancel_receive(serial);
-        });
-    }
-    receivers_.push_back({std::move(waiter), serial});
+    receivers_.add(std::move(waiter), weak_from_this(), &channel_core::cancel_receive);
     // A delivery that is under way takes it.
     if (is_delivering_ || (arrived_count_ == 0 && !end_of_messages_)) return;
     lock.unlock();
@@ -748,8 +740,7 @@ void channel_core::deliver() {
         }
     } on_return{*this, lock};
     while (!receivers_.empty() && (arrived_count_ > 0 || end_of_messages_)) {
-        std::list<receiver> first;
-        first.splice(first.begin(), receivers_, receivers_.begin());
+        auto first = receivers_.take_first();
         // Its context is gone: the message is for the next.
         if (!first.front().handler) {
             lock.unlock();
@@ -778,15 +769,12 @@ void channel_core::deliver() {
 }
 
 void channel_core::cancel_receive(std::uint64_t serial) {
-    std::list<receiver> taken;
+    decltype(receivers_)::removed taken;
     {
         guard const lock{mutex_};
-        auto const waits = std::find_if(receivers_.begin(), receivers_.end(), [&](auto const& r) {
-            return r.serial == serial;
-        });
-        if (waits == receivers_.end()) return;
-        taken.splice(taken.begin(), receivers_, waits);
+        taken = receivers_.take(serial);
     }
+    if (taken.empty()) return;
     run_later([list = std::move(taken)]() mutable {
         if (list.front().handler) list.front().handler(asio::error::operation_aborted, message{});
     });

@@ -28,6 +28,7 @@
 #include "connection/core.hpp"
 #include "hosting/deferred_completions.hpp"
 #include "hosting/members.hpp"
+#include "hosting/wait_list.hpp"
 #include "machines/credit_window.hpp"
 #include "wire/channel_hello.hpp"
 #include "wire/channel_message.hpp"
@@ -120,11 +121,6 @@ private:
     };
     using outgoing_list = std::list<outgoing>;
     using sending = outgoing_list::iterator;
-
-    struct receiver {
-        waiting_handler<error_code, message> handler;
-        std::uint64_t serial = 0;
-    };
 
     // What a receive has brought.
     struct arrival {
@@ -248,7 +244,7 @@ private:
     std::size_t fetches_ = 0;
     std::deque<std::shared_ptr<fetching>> waiting_fetches_;
     std::size_t held_ = 0;
-    std::list<receiver> receivers_;
+    wait_list<waiting_handler<error_code, message>> receivers_;
     bool is_delivering_ = false;
 
     // What receivers get when all messages have been received.

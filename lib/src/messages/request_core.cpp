@@ -32,7 +32,7 @@ std::shared_ptr<request_core> request_core::make(
 void request_core::context_is_going(asio::execution_context const& which) noexcept {
     outgoing_list waiting;
     outgoing_list outstanding;
-    std::list<waiting_next> nexts;
+    decltype(nexts_)::removed nexts;
     std::deque<arrival> arrived;
     std::optional<asio::steady_timer> timer;
     // Deregisters the bodies before their requests are destroyed.
@@ -42,7 +42,7 @@ void request_core::context_is_going(asio::execution_context const& which) noexce
     is_over_ = true;
     waiting.swap(waiting_);
     outstanding.swap(outstanding_);
-    nexts.swap(nexts_);
+    nexts = nexts_.take_all();
     arrived.swap(arrived_);
     timer.swap(timer_);
     by_id_.clear();
@@ -401,14 +401,7 @@ void request_core::next(next_handler handler) {
         c.code = errc::not_connected;
         return call_later(std::move(c));
     }
-    std::uint64_t const serial = ++serial_;
-    if (auto slot = waiter.slot(); slot.is_connected()) {
-        slot.assign([weak = weak_from_this(), serial](asio::cancellation_type type) {
-            auto const self = weak.lock();
-            if (self != nullptr && type != asio::cancellation_type::none) self->cancel_next(serial);
-        });
-    }
-    nexts_.push_back({std::move(waiter), serial});
+    nexts_.add(std::move(waiter), weak_from_this(), &request_core::cancel_next);
     if (arrived_.empty() && !end_) return;
     messages_->run_later([self = shared_from_this()] { self->deliver(); });
 }
@@ -417,8 +410,7 @@ void request_core::next(next_handler handler) {
 waiting_handler<error_code, request> request_core::take_next() {
     waiting_handler<error_code, request> first;
     while (!first && !nexts_.empty()) {
-        first = std::move(nexts_.front().handler);
-        nexts_.pop_front();
+        first = std::move(nexts_.take_first().front().handler);
     }
     return first;
 }
@@ -443,12 +435,11 @@ void request_core::deliver() {
 
 void request_core::cancel_next(std::uint64_t serial) {
     guard const lock{mutex_};
-    auto const waits = std::ranges::find(nexts_, serial, &waiting_next::serial);
-    if (waits == nexts_.end()) return;
+    auto taken = nexts_.take(serial);
+    if (taken.empty()) return;
     call c;
-    c.on_request = std::move(waits->handler);
+    c.on_request = std::move(taken.front().handler);
     c.code = asio::error::operation_aborted;
-    nexts_.erase(waits);
     call_later(std::move(c));
 }
 

@@ -27,6 +27,7 @@
 
 #include "hosting/deferred_completions.hpp"
 #include "hosting/members.hpp"
+#include "hosting/wait_list.hpp"
 #include "messages/channel_core.hpp"
 #include "wire/request_tag.hpp"
 
@@ -105,11 +106,6 @@ private:
         void operator()();
     };
 
-    struct waiting_next {
-        waiting_handler<error_code, request> handler;
-        std::uint64_t serial = 0;
-    };
-
     // A request of the peer's that waits for async_next(). It is made a `request` when it is
     // delivered: that owns this core.
     struct arrival {
@@ -175,7 +171,7 @@ private:
     std::vector<incoming_number> incoming_;
     std::size_t unanswered_ = 0;
     std::deque<arrival> arrived_;
-    std::list<waiting_next> nexts_;
+    wait_list<waiting_handler<error_code, request>> nexts_;
     error_code end_;  // what async_next() gets when nothing has arrived
 
     bool has_peer_ended_ = false;

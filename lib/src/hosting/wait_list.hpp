@@ -1,0 +1,85 @@
+// wait_list.hpp — the handlers of one kind of operation that wait for the same thing.
+//
+// First in, first out; a cancelled one is found by its serial number. Its owner guards it with a
+// lock. A handler is neither called nor destroyed by it: what is removed is returned, for the time
+// when the lock is released.
+#pragma once
+
+#include <boost/asio/cancellation_type.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <utility>
+#include <variant>
+
+#include "hosting/waiting_handler.hpp"
+
+namespace rcverbs::detail {
+
+/// `More` is what the owner keeps with each handler. Everything in this class REQUIRES the owner's
+/// lock.
+template <class Handler, class More = std::monostate>
+class wait_list {
+public:
+    struct waiting {
+        Handler handler;
+        More more{};
+        std::uint64_t serial = 0;
+    };
+    /// What was removed: one, all, or nothing.
+    using removed = std::list<waiting>;
+
+    bool empty() const noexcept { return all_.empty(); }
+    std::size_t size() const noexcept { return all_.size(); }
+    waiting const& front() const noexcept { return all_.front(); }
+
+    /// Adds a handler behind the others. If its cancellation signal is emitted, with any type, calls
+    /// `cancel(serial)` of the owner, without the lock. If this throws, nothing has changed.
+    template <class Owner>
+    void add(
+        Handler handler,
+        std::weak_ptr<Owner> owner,
+        void (Owner::*cancel)(std::uint64_t serial),
+        More more = {}
+    ) {
+        removed one;
+        one.push_back({std::move(handler), std::move(more), ++last_serial_});
+        if (auto slot = one.front().handler.slot(); slot.is_connected()) {
+            slot.assign([owner = std::move(owner),
+                         cancel,
+                         serial = last_serial_](boost::asio::cancellation_type type) {
+                auto const self = owner.lock();
+                if (self != nullptr && type != boost::asio::cancellation_type::none)
+                    (self.get()->*cancel)(serial);
+            });
+        }
+        all_.splice(all_.end(), one);
+    }
+
+    /// Puts what was removed back to the front.
+    void put_back(removed& one) noexcept { all_.splice(all_.begin(), one); }
+
+    /// Removes the first.
+    removed take_first() noexcept {
+        removed first;
+        if (!all_.empty()) first.splice(first.begin(), all_, all_.begin());
+        return first;
+    }
+    /// Removes the one that add() gave this serial number, if it still waits.
+    removed take(std::uint64_t serial) noexcept {
+        removed one;
+        auto const found = std::ranges::find(all_, serial, &waiting::serial);
+        if (found != all_.end()) one.splice(one.begin(), all_, found);
+        return one;
+    }
+    removed take_all() noexcept { return std::exchange(all_, {}); }
+
+private:
+    removed all_;
+    std::uint64_t last_serial_ = 0;
+};
+
+}  // namespace rcverbs::detail
