@@ -15,8 +15,6 @@
 #include <boost/system/error_code.hpp>
 #include <boost/system/system_error.hpp>
 
-#include <cerrno>
-
 #include <rcverbs/export.hpp>
 
 namespace rcverbs {
@@ -25,9 +23,9 @@ using boost::system::error_code;
 
 /// Errors that this library detects.
 enum class errc {
-    /// The operation needs an established connection, and this one is not established yet, or was
-    /// closed by this side. (After any other end the error says why the connection ended.) The same
-    /// as asio::error::not_connected.
+    /// The connection is not established yet, or this side has closed it. If it ended for another
+    /// reason, operations report that reason instead. Equals the condition
+    /// std::errc::not_connected.
     not_connected = 1,
     /// The connection has been used already: a connection object connects once.
     already_connected = 2,
@@ -182,9 +180,8 @@ RCVERBS_EXPORT boost::system::error_category const& work_completion_category() n
 /// The category of cm_errc.
 RCVERBS_EXPORT boost::system::error_category const& connection_manager_category() noexcept;
 
-/// An errc as an error_code. not_connected is Asio's own: asio::error::not_connected.
+/// An errc as an error_code.
 inline error_code make_error_code(errc e) noexcept {
-    if (e == errc::not_connected) return {ENOTCONN, boost::system::system_category()};
     return {static_cast<int>(e), rcverbs_category()};
 }
 /// A wc_errc as an error_code.

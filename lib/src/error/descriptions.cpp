@@ -6,7 +6,10 @@ std::string description::text() const { return std::string{what} + ". " + remedy
 
 description describe(errc e) noexcept {
     switch (e) {
-    case errc::not_connected: break;
+    case errc::not_connected:
+        return {
+            "the connection is not established yet, or this side has closed it",
+            "Wait until it is connected, or make a new connection"};
     case errc::already_connected:
         return {
             "the connection object was used before", "Make a new connection, or use a connector"};

@@ -110,7 +110,6 @@ std::string symbol_of(error_code const& ec) {
         return "RDMA_CM_EVENT_REJECTED, reason: " +
                (reason != nullptr ? reason : std::to_string(value - rejections));
     }
-    if (ec == errc::not_connected) return or_empty(find(ours, 1));
     if (ec.category() == boost::system::system_category())
         return or_empty(::strerrorname_np(value));
     return "";
