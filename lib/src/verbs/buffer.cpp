@@ -44,4 +44,10 @@ buffer::buffer(protection_domain const& domain, std::size_t size_bytes, access_f
     if (ec) detail::throw_registration_failure(ec, size_bytes);
 }
 
+local_slice local_slice::slice(std::size_t offset_bytes, std::size_t size_bytes) const {
+    if (offset_bytes > size() || size_bytes > size() - offset_bytes)
+        throw boost::system::system_error{errc::out_of_range, "slice of a slice"};
+    return {bytes().subspan(offset_bytes, size_bytes), key_, mark()};
+}
+
 }  // namespace rcverbs

@@ -44,4 +44,16 @@ remote_region remote_region::decode(std::span<std::byte const> in) {
     return region;
 }
 
+remote_region remote_region::slice(std::uint64_t offset_bytes, std::uint64_t size_bytes) const {
+    if (offset_bytes > size_bytes_ || size_bytes > size_bytes_ - offset_bytes) {
+        throw boost::system::system_error{errc::out_of_range, "slice of a remote region"};
+    }
+    return {address_ + offset_bytes, size_bytes, key_, rights_};
+}
+
+remote_atomic remote_region::word(std::uint64_t offset_bytes) const {
+    remote_region const cell = slice(offset_bytes, sizeof(std::uint64_t));
+    return {cell.address(), cell.key(), cell.rights()};
+}
+
 }  // namespace rcverbs
