@@ -8,7 +8,6 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -19,8 +18,8 @@
 #include <rcverbs/detail/lender.hpp>
 #include <rcverbs/runs_on.hpp>
 
-#include "hosting/deferred_completions.hpp"
 #include "hosting/members.hpp"
+#include "hosting/wait_list.hpp"
 #include "hosting/executors.hpp"
 
 namespace rcverbs::detail {
@@ -30,24 +29,14 @@ template <class Lease>
 class lending : public std::enable_shared_from_this<lending<Lease>>, public hosting::member {
 public:
     void start_acquire(lease_handler<Lease> handler) {
-        // Declared before the lock: a handler is never destroyed under it.
+        boost::asio::any_io_executor const executor = present_executor();
+        if (!executor) return;  // nobody is left to call
+        // Declared before the lock: a handler is never made or destroyed under it.
         auto const what = std::make_shared<delivery>();
+        what->handler = {std::move(handler), executor};
         guard lock{mutex_};
-        what->handler = {std::move(handler), executor_};
-        std::uint64_t const serial = ++serial_;
         bool const is_refused = is_closed_;
-        if (!is_refused) {
-            auto slot = what->handler.slot();
-            if (slot.is_connected()) {
-                slot.assign([weak = this->weak_from_this(),
-                             serial](boost::asio::cancellation_type type) {
-                    auto const self = weak.lock();
-                    if (self != nullptr && type != boost::asio::cancellation_type::none)
-                        self->cancel(serial);
-                });
-            }
-            waiters_.push_back(asynchronous{serial, what});
-        }
+        if (!is_refused) waiters_.add(waiter{what}, this->weak_from_this(), &lending::cancel_one);
         lock.unlock();
         if (is_refused) {
             static_cast<void>(deliver(what, boost::asio::error::operation_aborted));
@@ -68,7 +57,7 @@ public:
         blocked self;
         guard lock{mutex_};
         if (!is_closed_) {
-            waiters_.emplace_back(&self);
+            waiters_.add(waiter{&self}, this->weak_from_this(), &lending::cancel_one);
             lock.unlock();
             serve();
             lock.lock();
@@ -87,10 +76,10 @@ public:
     }
 
     void cancel() noexcept {
-        std::list<waiter> taken;
+        waiting taken;
         {
             guard const lock{mutex_};
-            taken.swap(waiters_);
+            taken = waiters_.take_all();
         }
         abort(std::move(taken));
     }
@@ -134,28 +123,33 @@ private:
         waiting_handler<error_code, Lease> handler;
         Lease lease;
     };
-    struct asynchronous {
-        std::uint64_t serial = 0;
-        std::shared_ptr<delivery> what;
-    };
     // A thread that waits.
     struct blocked {
         std::condition_variable wakes;
         Lease lease;
         bool is_done = false;
     };
-    using waiter = std::variant<asynchronous, blocked*>;
+    struct waiter {
+        std::variant<std::shared_ptr<delivery>, blocked*> who;
+
+        boost::asio::cancellation_slot slot() const noexcept {
+            auto const* const handler = std::get_if<std::shared_ptr<delivery>>(&who);
+            return handler != nullptr ? (*handler)->handler.slot()
+                                      : boost::asio::cancellation_slot{};
+        }
+    };
+    using waiting = typename wait_list<waiter>::removed;
 
     virtual Lease lend(std::uint32_t index) noexcept = 0;
 
     // Handlers are destroyed uncalled, as Asio does with its own; threads wake.
     void context_is_going(boost::asio::execution_context const&) noexcept override {
-        std::list<waiter> dropped;
+        waiting dropped;
         boost::asio::any_io_executor gone;
         {
             guard const lock{mutex_};
             is_closed_ = true;
-            dropped.swap(waiters_);
+            dropped = waiters_.take_all();
             gone.swap(executor_);
         }
         abort(std::move(dropped));
@@ -169,17 +163,16 @@ private:
             if (free_.empty() || waiters_.empty()) return;
             std::uint32_t const index = free_.back();
             free_.pop_back();
-            // Spliced, here and below, because that allocates nothing.
-            std::list<waiter> first;
-            first.splice(first.begin(), waiters_, waiters_.begin());
-            if (auto* const thread = std::get_if<blocked*>(&first.front())) {
+            // Neither this nor put_back() allocates.
+            waiting first = waiters_.take_first();
+            if (auto* const thread = std::get_if<blocked*>(&first.front().handler.who)) {
                 (*thread)->lease = lend(index);
                 (*thread)->is_done = true;
                 // Under the lock: the thread's stack is gone soon after it wakes.
                 (*thread)->wakes.notify_one();
                 continue;
             }
-            auto const& what = std::get<asynchronous>(first.front()).what;
+            auto const& what = std::get<std::shared_ptr<delivery>>(first.front().handler.who);
             what->lease = lend(index);
             lock.unlock();
             if (deliver(what, {})) continue;
@@ -187,18 +180,14 @@ private:
             lock.lock();
             what->lease.disarm();
             free_.push_back(index);
-            waiters_.splice(waiters_.begin(), first);
+            waiters_.put_back(first);
             return;
         }
     }
 
     // False if there was no memory to post a handler; then `what` is unchanged.
     bool deliver(std::shared_ptr<delivery> const& what, error_code ec) noexcept {
-        boost::asio::any_io_executor executor;
-        {
-            guard const lock{mutex_};
-            executor = executor_;
-        }
+        boost::asio::any_io_executor const executor = present_executor();
         if (!executor) return true;  // its context is gone, and the handler with it
         try {
             boost::asio::post(executor, [what, ec] { what->handler(ec, std::move(what->lease)); });
@@ -209,32 +198,33 @@ private:
     }
 
     // A handler for which there is no memory is destroyed uncalled.
-    void abort(std::list<waiter> all) noexcept {
-        for (waiter& one : all) {
-            if (auto* const thread = std::get_if<blocked*>(&one)) {
+    void abort(waiting all) noexcept {
+        for (auto& one : all) {
+            if (auto* const thread = std::get_if<blocked*>(&one.handler.who)) {
                 guard const lock{mutex_};
                 (*thread)->is_done = true;
                 (*thread)->wakes.notify_one();
             } else {
-                static_cast<void>(
-                    deliver(std::get<asynchronous>(one).what, boost::asio::error::operation_aborted)
-                );
+                static_cast<void>(deliver(
+                    std::get<std::shared_ptr<delivery>>(one.handler.who),
+                    boost::asio::error::operation_aborted
+                ));
             }
         }
     }
 
-    void cancel(std::uint64_t serial) noexcept {
-        std::list<waiter> taken;
+    void cancel_one(std::uint64_t serial) {
+        waiting taken;
         {
             guard const lock{mutex_};
-            for (auto i = waiters_.begin(); i != waiters_.end(); ++i) {
-                auto const* const one = std::get_if<asynchronous>(&*i);
-                if (one == nullptr || one->serial != serial) continue;
-                taken.splice(taken.begin(), waiters_, i);
-                break;
-            }
+            taken = waiters_.take(serial);
         }
         abort(std::move(taken));
+    }
+
+    boost::asio::any_io_executor present_executor() const {
+        guard const lock{mutex_};
+        return executor_;
     }
 
     std::shared_ptr<hosting::poller_thread> const thread_;
@@ -243,8 +233,7 @@ private:
     mutable std::mutex mutex_;
     boost::asio::any_io_executor executor_;  // empty once its context is destroyed
     std::vector<std::uint32_t> free_;
-    std::list<waiter> waiters_;
-    std::uint64_t serial_ = 0;
+    wait_list<waiter> waiters_;
     bool is_closed_ = false;
 };
 

@@ -285,14 +285,7 @@ void memory_pool_core::start_allocate(
         return complete(*what, errc::pool_exhausted, nullptr);
     {
         guard const lock{mutex_};
-        std::uint64_t const serial = ++serial_;
-        if (auto slot = what->slot(); slot.is_connected()) {
-            slot.assign([weak = weak_from_this(), serial](asio::cancellation_type type) {
-                auto const self = weak.lock();
-                if (self != nullptr && type != asio::cancellation_type::none) self->cancel(serial);
-            });
-        }
-        waiters_.push_back({serial, what});
+        waiters_.add(waiter{what}, weak_from_this(), &memory_pool_core::cancel);
         ++waiting_;
     }
     flush_all();
@@ -325,25 +318,25 @@ void memory_pool_core::serve() noexcept {
     is_serving_ = true;
     while (std::exchange(serve_again_, false)) {
         while (!waiters_.empty()) {
-            // Spliced, because that allocates nothing.
-            std::list<waiter> first;
-            first.splice(first.begin(), waiters_, waiters_.begin());
+            // Neither this nor put_back() allocates.
+            auto first = waiters_.take_first();
+            waiting_allocation& next = *first.front().handler.what;
             serving_serial_ = first.front().serial;
             is_cancelled_ = false;
             lock.unlock();
-            bool const is_served = serve(*first.front().what);
+            bool const is_served = serve(next);
             // Without the lock, because a handler that could not be posted goes with it.
             if (is_served) first.clear();
             lock.lock();
             serving_serial_ = 0;
             if (is_served) continue;
             if (!is_cancelled_) {
-                waiters_.splice(waiters_.begin(), first);
+                waiters_.put_back(first);
                 break;
             }
             lock.unlock();
             --waiting_;
-            complete(*first.front().what, asio::error::operation_aborted, nullptr);
+            complete(next, asio::error::operation_aborted, nullptr);
             first.clear();
             lock.lock();
         }
@@ -366,23 +359,19 @@ bool memory_pool_core::serve(waiting_allocation& next) noexcept {
     return true;
 }
 
-void memory_pool_core::cancel(std::uint64_t serial) noexcept {
-    waiter taken;
+void memory_pool_core::cancel(std::uint64_t serial) {
+    wait_list<waiter>::removed taken;
     {
         guard const lock{mutex_};
-        auto const found = std::find_if(waiters_.begin(), waiters_.end(), [&](waiter const& w) {
-            return w.serial == serial;
-        });
-        if (found == waiters_.end()) {
+        taken = waiters_.take(serial);
+        if (taken.empty()) {
             // It is being served: serve() looks again if that fails.
             if (serial == serving_serial_) is_cancelled_ = true;
             return;
         }
-        taken = std::move(*found);
-        waiters_.erase(found);
     }
     --waiting_;
-    complete(*taken.what, asio::error::operation_aborted, nullptr);
+    complete(*taken.front().handler.what, asio::error::operation_aborted, nullptr);
 }
 
 // --- the rest ------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,6 +15,7 @@
 
 #include <rcverbs/memory_pool.hpp>
 
+#include "hosting/wait_list.hpp"
 #include "memory/best_fit.hpp"
 #include "memory/chunk.hpp"
 #include "memory/waiting_allocation.hpp"
@@ -65,8 +65,9 @@ private:
         std::size_t bytes = 0;
     };
     struct waiter {
-        std::uint64_t serial = 0;
         std::shared_ptr<waiting_allocation> what;
+
+        boost::asio::cancellation_slot slot() const noexcept { return what->slot(); }
     };
 
     static bool is_small(std::size_t size_bytes, std::size_t alignment) noexcept {
@@ -93,7 +94,7 @@ private:
     void serve() noexcept;
     bool serve(waiting_allocation& next) noexcept;
     void complete(waiting_allocation& what, error_code ec, std::byte* block) noexcept;
-    void cancel(std::uint64_t serial) noexcept;
+    void cancel(std::uint64_t serial);
     chunk const& chunk_of(void const* memory, std::size_t size_bytes) const;
     std::byte* finish(std::byte* block, std::size_t size_bytes) noexcept;
 
@@ -106,8 +107,7 @@ private:
     best_fit free_;
     std::size_t registered_bytes_ = 0;
     std::size_t pending_bytes_ = 0;  // of chunks that are being registered
-    std::list<waiter> waiters_;
-    std::uint64_t serial_ = 0;
+    wait_list<waiter> waiters_;
     // The wait that is being served, and whether it was cancelled meanwhile.
     std::uint64_t serving_serial_ = 0;
     bool is_cancelled_ = false;
