@@ -62,14 +62,14 @@ std::array<std::byte, 16> parse_uuid(std::string const& text, std::string const&
     }
 }
 
-disk_description to_disk(json const& from, std::string const& where) {
+disk_description to_disk(json const& from, std::string const& where, std::uint32_t place) {
     check_fields(
         from,
         where,
         {"id", "file", "file_io", "memory", "block_size", "read_only", "shared", "uuid"}
     );
     disk_description d;
-    d.id = field(from, where, "id", d.id);
+    d.id = field(from, where, "id", place);
     d.file = field(from, where, "file", d.file);
     if (from.contains("block_size"))
         d.block_bytes = field(from, where, "block_size", std::uint32_t{0});
@@ -229,6 +229,7 @@ std::vector<subsystem_description> read_configuration(std::filesystem::path cons
         );
         subsystem_description s;
         s.nqn = field(one, where, "nqn", std::string{});
+        if (s.nqn.empty()) throw configuration_error{where + " needs an \"nqn\""};
         s.allowed_hosts = field(one, where, "allow_hosts", s.allowed_hosts);
         s.serial_number = field(one, where, "serial", std::string{});
         s.model = field(one, where, "model", std::string{});
@@ -237,9 +238,8 @@ std::vector<subsystem_description> read_configuration(std::filesystem::path cons
                 s.secrets.push_back(to_secrets(secret, where));
         }
         for (json const& disk : list(one, where, "namespaces")) {
-            s.disks.push_back(
-                to_disk(disk, where + ", namespace " + std::to_string(s.disks.size() + 1))
-            );
+            auto const place = static_cast<std::uint32_t>(s.disks.size() + 1);
+            s.disks.push_back(to_disk(disk, where + ", namespace " + std::to_string(place), place));
         }
         all.push_back(std::move(s));
     }

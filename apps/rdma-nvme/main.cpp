@@ -119,6 +119,17 @@ void add_serve(CLI::App& app, serve_arguments& a, demo::nvme_arguments& served) 
     )
         ->check(CLI::IsMember({"auto", "io_uring", "threads"}))
         ->option_text("auto|io_uring|threads [auto]");
+    // They describe the one disk of the command line, not those of a configuration.
+    for (char const* const option :
+         {"file",
+          "--memory",
+          "--nqn",
+          "--allow-host",
+          "--block-size",
+          "--read-only",
+          "--shared",
+          "--file-io"})
+        app.get_option("--config")->excludes(app.get_option(option));
     demo::add_address(
         app, "--bind", served.bind, "the local address to listen on; without it, all addresses"
     );

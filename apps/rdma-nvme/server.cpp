@@ -85,7 +85,7 @@ void nvme_server::try_reload() {
         reload();
         print("reloaded.");
     } catch (std::exception const& e) {
-        print_error(plain_names(e.what()));
+        print_error("nothing was changed: " + plain_names(e.what()));
     }
 }
 
@@ -96,8 +96,29 @@ void nvme_server::reload() {
                                                 : read_configuration(arguments_.configuration);
     opened_subsystems next = open_stores(std::move(now), served_);
     target_->serve(next.options);
+    print_replaced(next);
     served_ = std::move(next);
     print_remarks();
+}
+
+// Disks that other ones have replaced under their numbers.
+void nvme_server::print_replaced(opened_subsystems const& next) const {
+    auto const uuid_of = [](nvme::namespace_options const& n) {
+        return n.uuid ? n.uuid : n.store->uuid();
+    };
+    for (nvme::subsystem_options const& now : next.options) {
+        auto const before =
+            std::ranges::find(served_.options, now.nqn, &nvme::subsystem_options::nqn);
+        if (before == served_.options.end()) continue;
+        for (nvme::namespace_options const& disk : now.namespaces) {
+            auto const old =
+                std::ranges::find(before->namespaces, disk.id, &nvme::namespace_options::id);
+            if (old == before->namespaces.end() || uuid_of(*old) == uuid_of(disk)) continue;
+            print(
+                "namespace " + std::to_string(disk.id) + " of " + now.nqn + " is another disk now."
+            );
+        }
+    }
 }
 
 void nvme_server::print_remarks() const {

@@ -49,6 +49,7 @@ private:
     void try_reload();
     void reload();
     void print_remarks() const;
+    void print_replaced(opened_subsystems const& next) const;
 
     boost::asio::io_context& io_;
     nvme_arguments arguments_;

@@ -1,5 +1,6 @@
 // The guides' excerpts, one function each. They are compiled as a check, and never called.
 #include <boost/asio.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <rcverbs/rcverbs.hpp>
 
 #include <iostream>
@@ -10,6 +11,7 @@ using namespace rcverbs;
 using namespace std::chrono_literals;
 using boost::asio::awaitable;
 using boost::asio::use_awaitable;
+using namespace boost::asio::experimental::awaitable_operators;
 
 // --- tuning -----------------------------------------------------------------------------------------------------------
 
@@ -221,6 +223,15 @@ awaitable<void> serve_in_turn(request_channel& c, std::map<std::string, std::str
         co_await answer(std::move(r), values);  // the next request waits until the peer has this answer
     }
     co_await c.async_finish(use_awaitable);
+}
+
+awaitable<bool> receive_within(message_channel& c, std::chrono::milliseconds time) {
+    boost::asio::steady_timer timer{c.get_executor(), time};
+    auto const token = boost::asio::as_tuple(use_awaitable);  // || waits for the first that succeeds
+    auto first = co_await (c.async_receive(token) || timer.async_wait(token));
+    if (first.index() == 1) co_return false;  // nothing has come yet
+    auto const& [ec, m] = std::get<0>(first);
+    co_return !ec && m.is_valid();
 }
 
 // Calls that the reference names and that no other example makes.

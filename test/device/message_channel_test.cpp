@@ -306,9 +306,19 @@ TEST_CASE("a message that is detached gives its receive back, and keeps its byte
         CHECK(std::ranges::equal(into.bytes(), big));
         for (std::uint64_t i = 0; i < kept.size(); ++i) {
             CHECK(kept[i].tag() == i);
-            CHECK(kept[i].slice().size() == 0);
             CHECK(std::ranges::equal(kept[i].bytes(), pattern(i, i)));
         }
+        // Its slice can be sent back, but not be written from: it is not registered any more.
+        for (std::size_t const i : {0UL, 7UL, 39UL}) {
+            co_await e.server.async_send(kept[i].slice(), i, asio::use_awaitable);
+            message const back = co_await e.client.async_receive(asio::use_awaitable);
+            CHECK(std::ranges::equal(back.bytes(), pattern(i, i)));
+        }
+        buffer theirs{e.client.next_layer().domain(), 64, access_flags::remote_write};
+        auto [ec, none] = co_await e.server.next_layer().async_write(
+            kept[39].slice(), theirs.remote().slice(0, 39), awaiting
+        );
+        CHECK(ec == errc::region_gone);
         while (is_big_sent == 0) co_await pause(io, 1ms);
         CHECK(is_big_sent == 1);
         co_await part(e);
@@ -801,6 +811,18 @@ TEST_CASE(
             CHECK(ec == (is_answer ? errc::unexpected_message : errc::malformed_message));
             CHECK(e.server.reason() == close_reason::protocol_error);
             CHECK(e.server.last_failure().code == ec);
+            e.peer.close();
+        }
+        {
+            // Longer than the peer's own receives, though not than ours.
+            hostile e{io};
+            co_await meet_hostile(io, e, small(8, 1024));
+            co_await send(e, forged{"the longest", 1, 0, 0, 496, 0, 496}.bytes());
+            message const m = co_await e.server.async_receive(asio::use_awaitable);
+            CHECK(m.size() == 496);
+            co_await send(e, forged{"one byte more", 1, 0, 0, 497, 0, 497}.bytes());
+            auto [ec, none] = co_await e.server.async_receive(awaiting);
+            CHECK(ec == errc::malformed_message);
             e.peer.close();
         }
         hostile e{io};

@@ -40,7 +40,9 @@ public:
     /// @param rights  What the device and peers may do; see access_flags for what is implied.
     /// @throws boost::system::system_error with errno: ENOMEM (the memlock limit, physical memory
     ///         or the device's tables are exhausted), EINVAL (empty or too long), EFAULT (not
-    ///         mapped, or not writable as asked for); errc::on_demand_paging_unsupported.
+    ///         mapped, or not writable as asked for); errc::on_demand_paging_unsupported;
+    ///         errc::not_connected (the domain is not open: that of a connection is from
+    ///         async_resolve() or async_connect() on).
     memory_region(protection_domain const& domain, std::span<std::byte> bytes, access_flags rights);
     /// As above; reports through `ec` instead of throwing, and leaves no region on failure.
     memory_region(

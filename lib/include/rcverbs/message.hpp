@@ -49,7 +49,9 @@ public:
         if (is_detached_ && !is_large_) return own_;
         return slice_.bytes();
     }
-    /// The same, registered: may be sent or written from without a copy. Empty when detached.
+    /// The same as a slice. Registered, so that it may be sent or written from without a copy, until
+    /// the message is detached; then a channel still sends it as a small message, and other
+    /// operations refuse it (errc::region_gone). A request channel detaches by itself.
     local_slice const& slice() const noexcept { return slice_; }
 
     /// Copies the bytes, at most the channel's small_bytes_max(), into memory of the message's own,

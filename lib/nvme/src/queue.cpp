@@ -396,16 +396,20 @@ void queue::authenticate(slot& s) {
 }
 
 void queue::take_message(slot& s) {
+    bool const was_trusted = is_trusted();
     if (!authenticator_->on_message(s.local_.bytes())) return fail(s, status::command_sequence);
     if (authenticator_->has_failed()) target_->on_failed_authentication(*this);
+    if (!was_trusted && is_trusted()) target_->on_trusted(*this);
     finish(s, {});
 }
 
 void queue::give_message(slot& s) {
     auto const out = s.local_.bytes();
     std::ranges::fill(out, std::byte{0});
+    bool const was_trusted = is_trusted();
     if (!authenticator_->next_message(out)) return fail(s, status::command_sequence);
     if (authenticator_->has_failed()) target_->on_failed_authentication(*this);
+    if (!was_trusted && is_trusted()) target_->on_trusted(*this);
     finish(s, {});
 }
 

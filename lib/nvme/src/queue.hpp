@@ -65,6 +65,9 @@ public:
     void set_depth(std::uint32_t depth) noexcept { wraps_at_ = depth; }
     /// There is a controller, and the host has proved itself if it must.
     bool is_trusted() const noexcept;
+    bool has_failed_authentication() const noexcept {
+        return authenticator_ != nullptr && authenticator_->has_failed();
+    }
     /// From now on, only a host with these secrets is served.
     void authenticate_by(host_secrets const& secrets);
     /// Without one, before Connect, only the queue's own memory is used.

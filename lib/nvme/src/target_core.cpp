@@ -325,7 +325,17 @@ completion target_core::connect(
         done.result |= must_authenticate;
         from->authenticate_by(*host.secrets);
     }
+    if (done.code == status::success && from->is_trusted()) on_trusted(*from);
     return done;
+}
+
+void target_core::on_trusted(queue const& from) {
+    controller const& of = *from.of();
+    if (from.id() != 0 || of.of().is_discovery()) return;
+    report(
+        "host " + of.host().nqn + " at " + from.remote_endpoint().to_string() + " connected to " +
+        of.of().nqn() + " as controller " + std::to_string(of.id())
+    );
 }
 
 // The account lasts as long as the host has a queue.
@@ -377,10 +387,6 @@ completion target_core::connect_admin(
     from->attach(made);
     if (!to->is_discovery()) {
         ++counters_.controllers, ++counters_.controllers_made;
-        report(
-            "host " + data.host + " at " + from->remote_endpoint().to_string() + " connected to " +
-            to->nqn() + " as controller " + std::to_string(last_id_)
-        );
     }
     watch(last_id_);
     return {last_id_, status::success, false};
@@ -469,8 +475,12 @@ void target_core::on_end(std::shared_ptr<queue> const& ended, failure const& why
             associations_.erase(found);
             // A host that leaves is no failure, and needs no advice.
             bool const has_left = !why.code || why.code == errc::peer_disconnected;
-            if (!about->of().is_discovery()) {
-                --counters_.controllers;
+            if (!about->of().is_discovery()) --counters_.controllers;
+            if (ended->has_failed_authentication()) return;  // reported
+            if (!ended->is_trusted()) {
+                ++counters_.refused;
+                report_refusal("host " + about->host().nqn + " left before it had authenticated");
+            } else if (!about->of().is_discovery()) {
                 report(
                     "controller " + std::to_string(about->id()) + " of host " + about->host().nqn +
                     " ended" + (has_left ? std::string{} : ": " + why.message())

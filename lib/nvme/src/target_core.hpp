@@ -71,6 +71,8 @@ public:
     );
     /// The queue's connection has ended.
     void on_end(std::shared_ptr<queue> const& ended, failure const& why);
+    /// The host of the queue has proved itself, or needs not.
+    void on_trusted(queue const& from);
     /// The host of the queue does not have its secret, or does not trust this controller's.
     void on_failed_authentication(queue const& from);
     /// A store failed a request: reports the first of each kind.

@@ -627,6 +627,8 @@ error_code channel_core::take(std::uint32_t slot, std::size_t size_bytes, outgoi
     }
     if (is_of_the_program(a.head.type)) {
         if (has_peer_closed_) return errc::unexpected_message;
+        bool const is_eager = a.head.type == wire::channel_type::eager;
+        if (is_eager && a.head.count > small_bytes_max_) return errc::malformed_message;
         a.message_bytes = a.head.count;
         if (a.head.type == wire::channel_type::large) {
             wire::channel_segments const segments = wire::decode_segments(bytes, ec);
@@ -821,7 +823,10 @@ void channel_core::detach(message& what) {
     what.own_.assign(bytes.begin(), bytes.end());
     if (state_ == state::open) end_hold(what);
     what.is_detached_ = true;
-    what.slice_ = {};
+    // Of no registration: what copies it works, everything else says errc::region_gone.
+    detail::region_mark gone = what.slice_.mark();
+    gone.generation -= 2;
+    what.slice_ = what.is_large_ ? local_slice{} : local_slice{what.own_, what.slice_.key(), gone};
     send_queued();
 }
 

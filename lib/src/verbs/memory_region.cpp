@@ -51,7 +51,11 @@ void memory_region::open(
     Register const& register_with
 ) noexcept {
     ec.clear();
-    if (!domain.is_open() || bytes.empty()) {
+    if (!domain.is_open()) {
+        ec = errc::not_connected;
+        return;
+    }
+    if (bytes.empty()) {
         ec = boost::system::errc::make_error_code(boost::system::errc::invalid_argument);
         return;
     }
