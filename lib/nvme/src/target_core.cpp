@@ -332,6 +332,8 @@ completion target_core::connect(
 void target_core::on_trusted(queue const& from) {
     controller const& of = *from.of();
     if (from.id() != 0 || of.of().is_discovery()) return;
+    auto const found = associations_.find(of.id());
+    if (found != associations_.end()) found->second.was_trusted = true;
     report(
         "host " + of.host().nqn + " at " + from.remote_endpoint().to_string() + " connected to " +
         of.of().nqn() + " as controller " + std::to_string(of.id())
@@ -472,21 +474,27 @@ void target_core::on_end(std::shared_ptr<queue> const& ended, failure const& why
         } else {
             // Without its admin queue a controller is of no use.
             for (auto const& each : found->second.queues) each->close();
+            bool const was_trusted = found->second.was_trusted;
             associations_.erase(found);
-            // A host that leaves is no failure, and needs no advice.
-            bool const has_left = !why.code || why.code == errc::peer_disconnected;
-            if (!about->of().is_discovery()) --counters_.controllers;
-            if (ended->has_failed_authentication()) return;  // reported
-            if (!ended->is_trusted()) {
-                ++counters_.refused;
-                report_refusal("host " + about->host().nqn + " left before it had authenticated");
-            } else if (!about->of().is_discovery()) {
-                report(
-                    "controller " + std::to_string(about->id()) + " of host " + about->host().nqn +
-                    " ended" + (has_left ? std::string{} : ": " + why.message())
-                );
-            }
+            if (!about->of().is_discovery()) report_end(*ended, was_trusted, why);
         }
+    }
+}
+
+// The end of a controller.
+void target_core::report_end(queue const& admin, bool was_trusted, failure const& why) {
+    controller const& about = *admin.of();
+    --counters_.controllers;
+    if (was_trusted) {
+        // A host that leaves is no failure, and needs no advice.
+        bool const has_left = !why.code || why.code == errc::peer_disconnected;
+        report(
+            "controller " + std::to_string(about.id()) + " of host " + about.host().nqn + " ended" +
+            (has_left ? std::string{} : ": " + why.message())
+        );
+    } else if (!admin.has_failed_authentication()) {
+        ++counters_.refused;
+        report_refusal("host " + about.host().nqn + " left before it had authenticated");
     }
 }
 

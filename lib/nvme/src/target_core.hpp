@@ -97,6 +97,8 @@ private:
         std::vector<std::shared_ptr<queue>> queues;  // the admin queue first
         boost::asio::steady_timer timer;
         bool has_shown_life = false;
+        /// The host has proved itself once, or needed not.
+        bool was_trusted = false;
         /// The host was silent for one period, and has another one.
         bool is_in_grace = false;
     };
@@ -130,6 +132,7 @@ private:
     // Of hosts that come and go; of those that are refused, who need prove nothing.
     void report(std::string const& message);
     void report_refusal(std::string const& message);
+    void report_end(queue const& admin, bool was_trusted, failure const& why);
     void report(report_budget& budget, std::string const& message);
 
     runs_on<boost::asio::any_io_executor> const where_;
