@@ -421,6 +421,41 @@ TEST_CASE("waits for memory are served in order, and can be cancelled", "[device
     CHECK(pool.statistics().used_bytes == 0);
 }
 
+TEST_CASE("a handler that got memory or a slot may destroy the pool", "[device]") {
+    asio::io_context io;
+    constexpr std::size_t chunk = std::size_t{64} << 10;
+    auto pool = std::make_unique<memory_pool>(
+        domain_of(io), memory_pool_options{.bytes_max = chunk, .chunk_bytes = chunk}
+    );
+    void* const all = pool->allocate(chunk, 64);
+    std::vector<error_code> ends;
+    pool->async_allocate(64, 64, asio::bind_executor(io, [&](error_code ec, void* block) {
+                             ends.push_back(ec);
+                             pool->deallocate(block, 64, 64);
+                             pool.reset();
+                         }));
+    pool->deallocate(all, chunk, 64);
+    io.poll();
+    CHECK(pool == nullptr);
+    CHECK(ends == std::vector<error_code>{error_code{}});
+
+    auto slots = std::make_unique<slot_pool>(io, domain_of(io), slot_pool_options{.slots = 1});
+    slot_lease held = slots->try_acquire();
+    ends.clear();
+    slots->async_acquire([&](error_code ec, slot_lease lease) {
+        ends.push_back(ec);
+        slots.reset();
+        CHECK(lease.is_valid());
+    });
+    slots->async_acquire([&](error_code ec, slot_lease) { ends.push_back(ec); });
+    held.release();
+    io.restart();
+    io.poll();
+    REQUIRE(ends.size() == 2);
+    CHECK_FALSE(ends[0]);
+    CHECK(ends[1] == asio::error::operation_aborted);
+}
+
 TEST_CASE("memory that waits for a context that is destroyed goes back to the pool", "[device]") {
     asio::io_context io;
     constexpr std::size_t chunk = std::size_t{64} << 10;

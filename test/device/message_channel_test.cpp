@@ -372,6 +372,29 @@ TEST_CASE("a large message that is cancelled is taken back before its memory is 
     });
 }
 
+TEST_CASE("a withdrawal that the peer has answered in time ends nothing later", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        auto options = small();
+        options.withdraw_deadline = 500ms;
+        co_await meet(io, e, options);
+        auto const bytes = pattern(5000, 1);
+        asio::cancellation_signal stop;
+        std::optional<error_code> ended;
+        e.client.async_send(bytes, 1, asio::bind_cancellation_slot(stop.slot(), [&](error_code ec) {
+                                ended = ec;
+                            }));
+        message const kept = co_await e.server.async_receive(asio::use_awaitable);
+        stop.emit(asio::cancellation_type::total);
+        while (!ended) co_await pause(io, 1ms);
+        CHECK(*ended == errc::message_withdrawn);
+        co_await pause(io, 600ms);
+        CHECK(e.client.is_open());
+        co_await part(e);
+    });
+}
+
 TEST_CASE("messages before the end are delivered, and then both sides finish", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

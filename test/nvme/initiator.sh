@@ -103,6 +103,18 @@ case_discovery_lists_the_subsystems() {
     end_target
 }
 
+case_a_host_at_a_link_local_address_is_told_it_without_a_scope() {
+    local device address
+    device=$(ip -o addr show to "$here" | awk '{ print $2; exit }')
+    address=$(ip -6 -o addr show dev "$device" scope link | awk '{ sub("/.*", "", $4); print $4; exit }')
+    [ -n "$address" ] || fail "no link-local address of $device"
+    serve --memory 16M --nqn $nqn
+    nvme discover -t rdma -a "$address%$device" -s $port >"$work/list" || fail discover
+    grep -q "subnqn:  $nqn" "$work/list" || fail "the subsystem is not listed"
+    grep -qx "traddr:  $address" "$work/list" || { cat "$work/list"; fail "the address is not listed without its scope"; }
+    end_target
+}
+
 case_the_demo_shows_it_all() {
     RCVERBS_PRESET=$(basename "$(dirname "$programs")") apps/demo-nvme.sh --inside >"$work/said" 2>&1 || { cat "$work/said"; fail "the demo"; }
     grep -q 'the copy is the same' "$work/said" || fail "the demo compares nothing"
@@ -462,6 +474,7 @@ case_a_disk_that_is_replaced_is_never_written_by_its_old_hosts() {
         if wait $writer; then fail "the writer does not notice"; fi
         wait_for 20 eval "[ -e /sys/block/nvme0n1/wwid ] && [ \"\$(cat /sys/block/nvme0n1/wwid)\" != '$before' ]" || fail "the new disk does not appear"
         cmp -n $((64 << 20)) /dev/zero "$work/file" || fail "the new disk was written in round $round"
+        [ "$(grep -cxF "namespace 1 of $nqn is another disk now." "$log")" = $round ] || fail "the target does not say so in round $round"
     done
     disconnect
     end_target
@@ -501,13 +514,13 @@ case_a_reload_with_an_error_changes_nothing() {
     # A file that is missing, a file that is given twice, a secret that is none.
     configure "{\"id\": 1, \"file\": \"$work/on\"}" ''
     kill -HUP "$target"
-    says "$work/on.*No such file"
+    says "^rdma-nvme: nothing was changed: .*$work/on.*No such file"
     configure "{\"id\": 1, \"file\": \"$work/one\"}, {\"id\": 2, \"file\": \"$work/one\"}" ''
     kill -HUP "$target"
-    says "$work/one is in use"
+    says "^rdma-nvme: nothing was changed: .*$work/one is in use"
     configure "{\"id\": 1, \"file\": \"$work/one\"}" ', "secrets": [{"host": "nqn.x:y", "secret": "none"}]'
     kill -HUP "$target"
-    says '"secret" is not of the form DHHC-1'
+    says '^rdma-nvme: nothing was changed: .*"secret" is not of the form DHHC-1'
     verify_by_fio $udev --bs=4k --size=1M
     [ -e /dev/nvme0n1 ] && [ "$(counter controllers)" = 1 ] || fail "the host lost its disk"
     # Another host only: this one is disconnected, the file is not opened again.
@@ -566,6 +579,30 @@ case_another_file_of_the_same_name_is_another_disk() {
     dmesg | grep -qE 'identifiers changed for nsid 1' || fail "the host does not say so"
     disconnect
     end_target
+}
+
+case_files_with_equal_handles_on_two_file_systems_are_two_disks() {
+    local i
+    modprobe -rq brd; modprobe brd rd_nr=2 rd_size=32768
+    mkfs.ext4 -q /dev/ram0 || fail "mkfs.ext4"
+    mkdir "$work/at1" "$work/at2"
+    mount /dev/ram0 "$work/at1" || fail mount
+    truncate -s 16M "$work/at1/disk"
+    umount "$work/at1"
+    # The copy has the same inodes and generations.
+    cat /dev/ram0 >/dev/ram1
+    tune2fs -f -U random /dev/ram1 >/dev/null 2>&1 || fail tune2fs
+    for i in 1 2; do mount -o ro /dev/ram$((i - 1)) "$work/at$i" || fail "mount $i"; done
+    [ "$(stat -c %i "$work/at1/disk")" = "$(stat -c %i "$work/at2/disk")" ] || fail "the inodes differ"
+    echo "{\"subsystems\": [{\"nqn\": \"$nqn\", \"namespaces\": [{\"id\": 1, \"file\": \"$work/at1/disk\", \"read_only\": true}, {\"id\": 2, \"file\": \"$work/at2/disk\", \"read_only\": true}]}]}" >"$work/disks.json"
+    serve --config "$work/disks.json"
+    connect
+    disk
+    wait_for 10 test -b /dev/nvme0n2 || fail "no second disk"
+    [ "$(cat /sys/block/nvme0n1/wwid)" != "$(cat /sys/block/nvme0n2/wwid)" ] || fail "the same wwid"
+    disconnect
+    end_target
+    umount "$work/at1" "$work/at2"
 }
 
 case_two_machines_with_the_same_defaults_are_two_disks() {

@@ -3,6 +3,7 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -83,18 +84,18 @@ asio::awaitable<void> must(host_queue& q, capsule c, int status) {
 capsule enable() { return capsule{0x7f, 0}.dword(11, 0x14).dword(12, 0x00460001); }
 
 asio::awaitable<connected_host> connect_host(
-    asio::io_context& io, endpoint to, std::uint32_t keep_alive_ms = 0
+    asio::io_context& io, endpoint to, std::uint32_t keep_alive_ms = 0, std::string nqn = host_nqn
 ) {
     connected_host h{host_queue{io}, host_queue{io}, {}, 0};
     co_await must_open(h.admin, to, 0);
     response const made =
-        co_await h.admin.run(h.admin.connect_command(0, 0xffff, disk_nqn, host_nqn, keep_alive_ms));
+        co_await h.admin.run(h.admin.connect_command(0, 0xffff, disk_nqn, nqn, keep_alive_ms));
     REQUIRE(made.is_alive);
     REQUIRE(made.status == 0);
     h.id = static_cast<std::uint16_t>(made.result);
     co_await must(h.admin, enable(), 0);
     co_await must_open(h.io, to, 1);
-    response const joined = co_await h.io.run(h.io.connect_command(1, h.id));
+    response const joined = co_await h.io.run(h.io.connect_command(1, h.id, disk_nqn, nqn));
     REQUIRE(joined.is_alive);
     REQUIRE(joined.status == 0);
     h.data = buffer{
@@ -644,6 +645,70 @@ TEST_CASE(
     });
 }
 
+TEST_CASE("nvme: hosts at one address share its part of the staging memory", "[device][nvme]") {
+    asio::io_context io;
+    auto const store = std::make_shared<inverting_store>();
+    std::vector<nvme::store_request*> held;
+    store->ends = [&](nvme::store_request& r) { held.push_back(&r); };
+    run(io, [&]() -> asio::awaitable<void> {
+        // Common memory for four transfers: two for a host, three for an address.
+        nvme::target_options narrow;
+        constexpr std::uint32_t size = 1U << 17;
+        narrow.transfer_bytes_max = size;
+        narrow.connections_max = 8;
+        narrow.staging_bytes_max = 4 * size + 8 * 65536;
+        serving_target s{io, store, narrow};
+        connected_host one = co_await connect_host(io, s.at(), 0, "nqn.test:one");
+        connected_host two = co_await connect_host(io, s.at(), 0, "nqn.test:two");
+        buffer into_one{one.io.connection().domain(), size, access_flags::remote_write};
+        buffer into_two{two.io.connection().domain(), size, access_flags::remote_write};
+        auto const whole = [&](buffer const& into) {
+            return capsule{0x02, 1}.blocks(0, size / block_bytes).keyed(into.remote());
+        };
+        one.io.send_only(std::vector<capsule>(2, whole(into_one)));
+        co_await wait_until(io, [&] { return held.size() == 2; });
+        two.io.send_only(std::vector<capsule>(2, whole(into_two)));
+        co_await wait_until(io, [&] { return held.size() == 4; });
+        // The last one has none of the common part.
+        CHECK(store->sizes == std::vector<std::uint64_t>{size, size, size, 65536});
+        store->ends = nullptr;
+        for (nvme::store_request* const each : held) each->complete({});
+        one.io.connection().close();
+        two.io.connection().close();
+        co_await end(io, s);
+    });
+}
+
+TEST_CASE("nvme: memory is compared in pieces, up to the last byte", "[device][nvme]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        // Common memory for two transfers, of which a host may use one at a time.
+        nvme::target_options narrow;
+        constexpr std::uint32_t size = 1U << 18;
+        narrow.transfer_bytes_max = size;
+        narrow.connections_max = 4;
+        narrow.staging_bytes_max = 2 * size + 4 * 65536;
+        serving_target s{io, memory(), narrow};
+        connected_host h = co_await connect_host(io, s.at());
+        buffer all{
+            h.io.connection().domain(),
+            size,
+            access_flags::remote_read | access_flags::remote_write};
+        fill(all.bytes(), 5);
+        auto const whole = [&](std::uint8_t code) {
+            return capsule{code, 1}.blocks(0, size / block_bytes).keyed(all.remote());
+        };
+        co_await must(h.io, whole(0x01), 0);
+        auto statuses = co_await h.io.run_all(std::vector<capsule>(3, whole(0x05)));
+        CHECK(all_succeeded(statuses));
+        all.bytes().back() ^= std::byte{1};
+        statuses = co_await h.io.run_all(std::vector<capsule>(3, whole(0x05)));
+        CHECK(statuses == std::vector<int>(3, 0x285));
+        CHECK(s.target.statistics().queues == 2);
+        co_await end(io, s);
+    });
+}
+
 namespace {
 
 // Posts a receive now and then, so that the target's device does not give up.
@@ -830,6 +895,34 @@ TEST_CASE("nvme: what is served changes as a whole, or not at all", "[device][nv
         s.target.serve(more);
         co_await wait_until(io, [&] { return s.target.statistics().queues == 0; });
         CHECK(s.target.statistics().controllers == 0);
+        co_await end(io, s);
+    });
+}
+
+TEST_CASE("nvme: another thread changes what is served while hosts use it", "[device][nvme]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const store = memory();
+        serving_target s{io, store};
+        connected_host h = co_await connect_host(io, s.at());
+        std::atomic<bool> is_over{false};
+        std::jthread other{[&] {
+            for (int i = 0; i < 100; ++i) {
+                auto all = serving(store);
+                if (i % 2 == 0) all.front().namespaces.push_back({.id = 2, .store = memory()});
+                if (i % 3 == 0) {
+                    all.push_back(serving(memory()).front());
+                    all.back().nqn = "nqn.test:other";
+                }
+                s.target.serve(std::move(all));
+                static_cast<void>(s.target.statistics());
+            }
+            is_over = true;
+        }};
+        do co_await must_serve(h, 0, 8);
+        while (!is_over);
+        other.join();
+        CHECK(s.target.statistics().controllers == 1);
         co_await end(io, s);
     });
 }

@@ -1,4 +1,10 @@
 // The words and names of rdma-nvme's command line and configuration.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
 #include "rdma-nvme/configuration.hpp"
 #include "support/catch.hpp"
 
@@ -27,4 +33,18 @@ TEST_CASE("texts of the library name this program's options", "[programs]") {
         "\"queue_depth_max\" is above 128."
     );
     CHECK(plain_names("disk: No such file or directory") == "disk: No such file or directory");
+}
+
+TEST_CASE("namespaces without a number get that of their place", "[programs]") {
+    auto const path = std::filesystem::temp_directory_path() /
+                      ("rcverbs-configuration-" + std::to_string(::getpid()));
+    std::ofstream{path} << R"({"subsystems": [{"nqn": "nqn.test:disk", "namespaces": [
+        {"memory": "1M"}, {"id": 7, "memory": "1M"}, {"memory": "1M"}]}]})";
+    auto const read = read_configuration(path);
+    std::filesystem::remove(path);
+    REQUIRE(read.size() == 1);
+    REQUIRE(read[0].disks.size() == 3);
+    CHECK(read[0].disks[0].id == 1);
+    CHECK(read[0].disks[1].id == 7);
+    CHECK(read[0].disks[2].id == 3);
 }
