@@ -138,6 +138,11 @@ step() {
     local name=$1 start=$SECONDS status=0
     shift
     "$@" >"$logs/$name.log" 2>&1 || status=$?
+    # Other compilers may warn of what these do not, so a user's test run does not fail for it.
+    if [ $all = yes ] && [[ $name == build-* ]] && grep -a 'warning: ' "$logs/$name.log"; then
+        echo "$name: the compiler warned"
+        status=1
+    fi
     if [ $status != 0 ]; then
         tail -n 60 "$logs/$name.log"
         echo "$name broken $((SECONDS - start))" >>"$results"

@@ -50,7 +50,7 @@ public:
                                  (frame[udp + 2] << 8 | frame[udp + 3]) == 4791;
             if (!is_roce) continue;
             unsigned char const* const bth = &frame[transport_header];
-            unsigned const queue_pair = bth[5] << 16U | bth[6] << 8U | bth[7];
+            unsigned const queue_pair = unsigned{bth[5]} << 16U | unsigned{bth[6]} << 8U | bth[7];
             if (queue_pair == 1) continue;
             std::uint32_t source = 0;
             std::memcpy(&source, &frame[ip + 12], sizeof source);
