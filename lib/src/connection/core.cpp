@@ -80,7 +80,7 @@ void connection_core::shut_down() noexcept {
     if (thread_ == nullptr) order_->abandon();
     if (shared != nullptr) shared->detach();
     // Last, because a handler may own the last handle of another connection, or of this one.
-    data_.for_each([](operation& op) { op.drop(); });
+    data_.drop_handlers();
 }
 
 // --- events --------------------------------------------------------------------------------------

@@ -6,7 +6,9 @@
 //   waiters     the handlers of setup, disconnect and end; the calls to make outside of the lock
 //   liveness    detects that the peer no longer answers
 //
-// Threads. Events come from the event channel, the deadline timer and the completion queue, all run
+// Threads. User code, which includes moving a handler, its allocator and its executor, runs without
+// the lock: an operation is reserved under it, its handler placed without it, and started under it.
+// Events come from the event channel, the deadline timer and the completion queue, all run
 // by the executor's context; calls come from any thread. One lock guards all state. Nothing blocks
 // while it is held, and user code is called only after it is released: an `entry` holds the lock
 // and makes the deferred calls on leaving. The lock order is: core, then event channel or
@@ -196,7 +198,7 @@ private:
     link::listener listener();
     failure present_failure() const;
     connection_statistics counted() const noexcept;
-    bool add(waiters::kind of, control_handler& handler);
+    bool add(waiters::kind of, control_waiter& waiter);
     void cancel(waiters::kind of, std::uint64_t serial, boost::asio::cancellation_type type);
     [[gnu::noinline]] void check_drained();
     void begin_finish();
@@ -204,14 +206,32 @@ private:
     operation_list take_rest(operation_list& arrived);
 
     // The operations.
-    void put_handler(handler_source const& source, operation& op) {
-        if (source.actions->is_plain) {
-            source.actions->place(source.handler, op, executor_);
-        } else {
-            put_bound_handler(source, op);
+    // Stores the handler of a reserved operation, without the lock. If that throws, the operation is
+    // given back.
+    void put(handler_source const& source, operation& op) {
+        try {
+            if (source.actions->is_plain) {
+                source.actions->place(source.handler, op, executor_);
+            } else {
+                put_bound(source, op);
+            }
+        } catch (...) {
+            give_back(op);
+            throw;
         }
     }
-    [[gnu::noinline]] void put_bound_handler(handler_source const& source, operation& op);
+    [[gnu::noinline]] void put_bound(handler_source const& source, operation& op);
+    [[gnu::cold]] void give_back(operation& op) noexcept;
+    // Starts a reserved operation whose handler is placed. Inside a round the doorbell is rung once,
+    // at its end. False if the context is being destroyed: the operation must be given back.
+    bool start(operation& op, std::span<work_request const> what) {
+        if (!data_.build(op, what.front())) return start_slow(op, what);
+        if (round_thread_ == this_thread()) return true;
+        if (!data_.ring(link_.queue_pair())) post_waiting();
+        if (!is_armed_) arm_liveness();
+        return true;
+    }
+    [[gnu::noinline]] bool start_slow(operation& op, std::span<work_request const> what);
     [[gnu::noinline]] void become_guest(boost::asio::execution_context& host);
     void post_queued() {
         if (data_.has_work() && !(data_.is_open() && data_.ring(link_.queue_pair())))

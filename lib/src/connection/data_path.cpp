@@ -107,22 +107,31 @@ errc data_path::refusal(work_request const& what) const noexcept {
                                                                   : errc{};
 }
 
-errc data_path::refusal(std::span<work_request const> what, turn when) const noexcept {
+// For an operation of several requests, or of several work requests.
+data_path::reservation data_path::reserve_large(
+    std::span<work_request const> what, turn when
+) noexcept {
     for (work_request const& one : what) {
-        if (errc const problem = refusal(one); problem != errc{}) return problem;
+        if (errc const problem = refusal(one); problem != errc{}) return {nullptr, problem};
     }
-    if (when == turn::wait) return {};
+    if (when == turn::now && !has_room_now(what)) return {nullptr, errc::would_block};
+    reservation const taken = take(when);
+    if (taken.op != nullptr) taken.op->is_single = false;
+    return taken;
+}
+
+bool data_path::has_room_now(std::span<work_request const> what) const noexcept {
     bool const is_receive = what.front().kind == operation_kind::receive;
-    bool const has_room = has_room_for(is_receive ? receives_ : sends_, cost_of(what));
-    return (is_open() || is_receive) && has_room ? errc{} : errc::would_block;
+    return (is_open() || is_receive) &&
+           has_room_for(is_receive ? receives_ : sends_, cost_of(what));
 }
 
 // --- from start to the doorbell ------------------------------------------------------------------
 
-void data_path::start_slow(operation& op, std::span<work_request const> what) noexcept {
+void data_path::start(operation& op, std::span<work_request const> what) noexcept {
+    op.stage = operation::stage::started;
     op.what = what.front();
     op.batch = what.size() > 1 ? what : std::span<work_request const>{};
-    op.is_single = op.batch.empty() && is_single(op.what);
     queue& q = queue_of(op);
     cost const c = cost_of(op.requests());
     if (!has_room_for(q, c)) {

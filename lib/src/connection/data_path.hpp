@@ -1,17 +1,19 @@
 // data_path.hpp — the operations of one connection: checks, queues, posts and completes them.
 //
-//        free ──start──▶ waiting ──post_queued──▶ posted ──completion──▶ done ──release──▶ free
-//                           └───────────take_back / fail──────────▲
+//        free ──reserve──▶ placing ──start──▶ waiting ──post_queued──▶ posted ──completion──▶ done
+//         ▲                   │                  └───────────take_back / fail──────────────▲   │
+//         └─────give_back─────┴───────────────────────────────release──────────────────────────┘
 //
 // Waiting operations are posted strictly in order, as far as the queue and the negotiated read
 // depth allow. An operation that finds room and no other operation waiting does not wait: start()
 // builds its work request, and post_queued() rings the doorbell. The connection's lock guards
 // everything here. The functions return lists of operations, whose handlers the connection calls
 // outside of the lock. All operations, and the work requests of one doorbell, are allocated in
-// advance.
+// advance. A handler is placed between reserve and start, without the lock, because moving it, its
+// allocator and its executor are the program's code.
 //
-// The path of nearly all operations is defined here, to be inlined at its only call site: start,
-// ring, retire. docs/benchmarks/ has the measured gain.
+// The path of nearly all operations is defined here, to be inlined: reserve,
+// build, ring, retire. docs/benchmarks/ has the measured gain.
 #pragma once
 
 #include <cstddef>
@@ -81,28 +83,40 @@ public:
     /// Sets which operations may be started from now on.
     void enter(data_phase phase) noexcept;
     bool is_open() const noexcept { return phase_ == data_phase::open; }
+    bool is_closed() const noexcept { return phase_ == data_phase::closed; }
 
-    /// Starts an operation of one or more requests, or returns the reason for its refusal;
-    /// post_queued() posts it. `place(op)` stores its handler, if it has one. The inlined code is
-    /// for the usual case: one request of at most one slice that can be posted at once.
-    template <class Place>
-    errc start(std::span<work_request const> what, turn when, Place const& place) {
+    /// An operation that is taken, or null and the reason for the refusal.
+    struct reservation {
+        operation* op;
+        errc why;
+    };
+    /// Takes an operation for one or more requests, or refuses. Its
+    /// handler is then placed without the lock; start() or give_back() follows. The inlined code is
+    /// for the usual case: one request of at most one slice.
+    reservation reserve(std::span<work_request const> what, turn when) noexcept {
         work_request const& first = what.front();
-        if (what.size() == 1 && is_open()) {
-            if (is_plain(first)) {
-                return begin(plain_refusal(first), when, place, [&](operation& op) {
-                    start_plain(op, first);
-                });
-            }
-            if (is_plain_receive(first)) {
-                return begin(plain_refusal(first), when, place, [&](operation& op) {
-                    start_plain_receive(op, first);
-                });
-            }
-        }
-        return begin(refusal(what, when), when, place, [&](operation& op) {
-            start_slow(op, what);
-        });
+        if (what.size() != 1 || !is_single(first)) [[unlikely]]
+            return reserve_large(what, when);
+        errc const problem = single_refusal(first, when);
+        return problem != errc{} ? reservation{nullptr, problem} : take(when);
+    }
+    /// Builds the work request of a reserved operation at once: the usual case. False if it has to
+    /// wait, or is not usual: then call start().
+    bool build(operation& op, work_request const& first) noexcept {
+        if (!op.is_single || !is_open() || !is_plain(first)) return false;
+        op.stage = operation::stage::started;
+        start_plain(op, first);
+        return true;
+    }
+    /// Starts a reserved operation; post_queued() posts it. If another thread has taken the room
+    /// meanwhile, it waits, whatever its turn. REQUIRES: !is_closed().
+    void start(operation& op, std::span<work_request const> what) noexcept;
+    /// Takes back a reserved operation that is not started. REQUIRES: it has no handler.
+    void give_back(operation& op) noexcept { pool_.give_back(op); }
+    /// Fails a reserved operation: the connection has ended since.
+    void fail_reserved(operation& op, work_request const& what, error_code why) noexcept {
+        op.what = what;
+        fail(op, why);
     }
     /// Returns operations to the pool after their handlers have been called.
     void release(operation_list& used) noexcept { pool_.release(used); }
@@ -168,8 +182,8 @@ public:
     }
     /// The counters, except for those of the completion queue.
     connection_statistics statistics() const noexcept;
-    /// Visits every operation, for shutdown.
-    void for_each(std::function<void(operation&)> const& visit) { pool_.for_each(visit); }
+    /// As operation_pool's.
+    void drop_handlers() noexcept { pool_.drop_handlers(); }
 
 private:
     struct entry {
@@ -194,15 +208,10 @@ private:
     bool is_single(work_request const& what) const noexcept {
         return what.local.count() <= 1 && what.local.size() <= limits_.bytes_max;
     }
-    // True for a single request, other than a receive, that can be posted at once.
+    // True for a request, other than a receive, that can be posted at once. REQUIRES: it is single.
     bool is_plain(work_request const& what) const noexcept {
-        return is_single(what) && sends_.waiting.empty() && what.kind < operation_kind::receive &&
+        return sends_.waiting.empty() && what.kind < operation_kind::receive &&
                sends_.window.can_post(verbs::is_read_or_atomic(what.kind));
-    }
-    // True for a single receive for which there is room behind the waiting ones.
-    bool is_plain_receive(work_request const& what) const noexcept {
-        return what.kind == operation_kind::receive && is_single(what) &&
-               has_room_for(receives_, {1, 0});
     }
     // Checks the kind and the first slice of a request, which is sufficient for a plain one.
     // Returns the reason for a refusal.
@@ -211,34 +220,28 @@ private:
         if ((kinds_ >> static_cast<unsigned>(what.kind) & 1U) == 0) return kind_refusal(what.kind);
         return check(what.local.front(), domain_, verbs::local_rights(what.kind));
     }
-    template <class Place, class Start>
-    errc begin(errc problem, turn when, Place const& place, Start const& start_it) {
-        if (problem != errc{}) return problem;
+    reservation take(turn when) noexcept {
         operation* const op = pool_.take();
-        if (op == nullptr) return when == turn::now ? errc::would_block : errc::queue_full;
-        try {
-            place(*op);
-        } catch (...) {
-            pool_.give_up(*op);
-            throw;
-        }
-        start_it(*op);
-        return {};
+        if (op != nullptr) return {op, {}};
+        return {nullptr, when == turn::now ? errc::would_block : errc::queue_full};
     }
+    [[gnu::noinline]] reservation reserve_large(
+        std::span<work_request const> what, turn when
+    ) noexcept;
+    errc single_refusal(work_request const& what, turn when) const noexcept {
+        errc const problem = plain_refusal(what);
+        if (problem != errc{} || when == turn::wait) return problem;
+        return has_room_now({&what, 1}) ? errc{} : errc::would_block;
+    }
+    bool has_room_now(std::span<work_request const> what) const noexcept;
     errc kind_refusal(operation_kind kind) const noexcept;
     errc refusal(work_request const& what) const noexcept;
-    [[gnu::noinline]] errc refusal(std::span<work_request const> what, turn when) const noexcept;
 
-    // Builds the work request at once and does not keep the request.
+    // Does not keep the request.
     void start_plain(operation& op, work_request const& what) noexcept {
         op.what.kind = what.kind;
         append_single(op, what, verbs::is_read_or_atomic(what.kind));
     }
-    void start_plain_receive(operation& op, work_request const& what) noexcept {
-        op.what = what;
-        wait_in(receives_, op, {1, 0});
-    }
-    [[gnu::noinline]] void start_slow(operation& op, std::span<work_request const> what) noexcept;
 
     cost cost_of(std::span<work_request const> what) const noexcept;
     static void wait_in(queue& q, operation& op, cost const& c) noexcept {

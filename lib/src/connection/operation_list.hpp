@@ -18,6 +18,7 @@ class operation_list {
 public:
     bool empty() const noexcept { return first_ == nullptr; }
     operation* front() const noexcept { return first_; }
+    operation* back() const noexcept { return last_; }
     void push_back(operation& op) noexcept {
         op.next = nullptr;
         (last_ != nullptr ? last_->next : first_) = &op;

@@ -19,13 +19,21 @@ namespace asio = boost::asio;
 inline errc connection_core::start_operation(
     std::span<work_request const> what, turn when, handler_source source
 ) {
-    entry const inside{*this};
-    assert(!is_shut_down_ && "an operation was started after its io_context had been destroyed");
-    errc const refused = data_.start(what, when, [&](operation& op) { put_handler(source, op); });
-    if (refused != errc{}) [[unlikely]]
+    auto const [op, refused] = seen([&] {
+        assert(
+            !is_shut_down_ && "an operation was started after its io_context had been destroyed"
+        );
+        return data_.reserve(what, when);
+    });
+    if (op == nullptr) [[unlikely]]
         return refused;
-    // Inside a round the doorbell is rung once, at its end.
-    if (round_thread_ != this_thread()) post_queued();
+    put(source, *op);
+    bool is_started = false;
+    {
+        entry const inside{*this};
+        is_started = start(*op, what);
+    }
+    if (!is_started) give_back(*op);
     return {};
 }
 
@@ -40,11 +48,35 @@ inline errc connection_core::start_operation(
 }
 
 // For a handler with a cancellation slot or an executor of its own.
-void connection_core::put_bound_handler(handler_source const& source, operation& op) {
+void connection_core::put_bound(handler_source const& source, operation& op) {
     place_handler(source, op, executor_, *this);
+    if (op.host == nullptr) return;
     // The handler runs on another context.
-    if (op.host != nullptr && op.host != host_) [[unlikely]]
+    guard const lock{mutex_};
+    if (op.host != host_) [[unlikely]]
         become_guest(*op.host);
+}
+
+void connection_core::give_back(operation& op) noexcept {
+    op.drop();
+    guard const lock{mutex_};
+    data_.give_back(op);
+}
+
+// Starts a receive, or an operation that has to wait or has several parts.
+bool connection_core::start_slow(operation& op, std::span<work_request const> what) {
+    if (!data_.is_closed()) {
+        data_.start(op, what);
+        if (round_thread_ != this_thread()) post_queued();
+        return true;
+    }
+    if (is_shut_down_) return false;
+    // The connection has ended since the operation was reserved.
+    data_.fail_reserved(op, what.front(), life_.refusal_code());
+    operation_list failed;
+    failed.push_back(op);
+    waiters_.run([self = shared_from_this(), failed] { self->post_handlers(failed); });
+    return true;
 }
 
 void connection_core::post_waiting() {
@@ -59,7 +91,8 @@ void connection_core::post_waiting() {
 
 void connection_core::cancel(operation& op, std::uint32_t use, asio::cancellation_type type) {
     entry const inside{*this};
-    if (op.use != use || op.is_done || is_shut_down_ || type == asio::cancellation_type::none)
+    if (op.use != use || op.stage != operation::stage::started || is_shut_down_ ||
+        type == asio::cancellation_type::none)
         return;
     if (data_.take_back(op)) {
         operation_list taken;
@@ -233,11 +266,11 @@ void connection_core::tick() {
 void connection_core::send_keepalive() {
     work_request nothing;
     nothing.kind = operation_kind::write;
-    errc const refused = data_.start({&nothing, 1}, turn::now, [this](operation& op) {
-        // With a handler, so that the work request is signaled.
-        op.emplace<bytes_result>([](error_code, std::size_t) {}, executor_);
-    });
-    if (refused != errc{}) return;
+    operation* const op = data_.reserve({&nothing, 1}, turn::now).op;
+    if (op == nullptr) return;
+    // With a handler, so that the work request is signaled.
+    op->emplace<bytes_result>([](error_code, std::size_t) {}, executor_);
+    data_.start(*op, {&nothing, 1});
     ++keepalives_sent_;
     post_queued();
 }

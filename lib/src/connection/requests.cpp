@@ -12,8 +12,9 @@ namespace asio = boost::asio;
 void connection_core::start_resolve(
     endpoint const& peer, bool and_connect, control_handler handler
 ) {
+    control_waiter waiter{std::move(handler), executor_};
     entry const inside{*this};
-    if (!add(waiters::kind::setup, handler)) return;
+    if (!add(waiters::kind::setup, waiter)) return;
     if (life_.current() == lifecycle::state::idle) link_.aim(peer);
     resume({and_connect ? event_kind::resolve_and_connect : event_kind::resolve});
 }
@@ -21,8 +22,9 @@ void connection_core::start_resolve(
 void connection_core::start_establish(
     std::span<std::byte const> private_data, control_handler handler
 ) {
+    control_waiter waiter{std::move(handler), executor_};
     entry const inside{*this};
-    if (!add(waiters::kind::setup, handler)) return;
+    if (!add(waiters::kind::setup, waiter)) return;
     if (life_.current() == lifecycle::state::ready) {
         if (private_data.size() > connect_data_max)
             return waiters_.tell(waiters::kind::setup, errc::private_data_too_large);
@@ -34,8 +36,9 @@ void connection_core::start_establish(
 void connection_core::start_accept(
     std::span<std::byte const> private_data, control_handler handler
 ) {
+    control_waiter waiter{std::move(handler), executor_};
     entry const inside{*this};
-    if (!add(waiters::kind::setup, handler)) return;
+    if (!add(waiters::kind::setup, waiter)) return;
     if (life_.current() == lifecycle::state::requested) {
         if (private_data.size() > accept_data_max)
             return waiters_.tell(waiters::kind::setup, errc::private_data_too_large);
@@ -77,19 +80,22 @@ error_code connection_core::establish(queue_pair_address const& peer) {
 }
 
 void connection_core::start_disconnect(control_handler handler) {
+    control_waiter waiter{std::move(handler), executor_};
     entry const inside{*this};
-    if (add(waiters::kind::disconnect, handler)) resume({event_kind::disconnect});
+    if (add(waiters::kind::disconnect, waiter)) resume({event_kind::disconnect});
 }
 
 void connection_core::start_wait(control_handler handler) {
+    control_waiter waiter{std::move(handler), executor_};
     entry const inside{*this};
-    if (add(waiters::kind::end, handler) && life_.has_ended())
+    if (add(waiters::kind::end, waiter) && life_.has_ended())
         waiters_.tell(waiters::kind::end, life_.end_code());
 }
 
 void connection_core::start_wait_of_layer(control_handler handler) {
+    control_waiter waiter{std::move(handler), executor_};
     entry const inside{*this};
-    if (add(waiters::kind::layer, handler) && life_.has_ended())
+    if (add(waiters::kind::layer, waiter) && life_.has_ended())
         waiters_.tell(waiters::kind::layer, life_.end_code());
 }
 
@@ -103,12 +109,11 @@ void connection_core::close_for(error_code violation) noexcept {
     if (!is_shut_down_) resume({event_kind::violated, violation});
 }
 
-bool connection_core::add(waiters::kind of, control_handler& handler) {
+bool connection_core::add(waiters::kind of, control_waiter& waiter) {
     assert(!is_shut_down_ && "an operation was started after its io_context had been destroyed");
     return waiters_.add(
         of,
-        handler,
-        executor_,
+        waiter,
         [weak = weak_from_this(
          )](waiters::kind cancelled, std::uint64_t serial, asio::cancellation_type type) {
             if (auto const self = weak.lock()) self->cancel(cancelled, serial, type);

@@ -80,7 +80,39 @@ void shared_receives::detach() noexcept {
 }
 
 errc shared_receives::start(work_request const& what, turn when, handler_source source) {
+    operation* op = nullptr;
+    if (errc const refused = reserve(what, when, op); refused != errc{}) return refused;
+    try {
+        place_handler(source, *op, given_, *this);
+    } catch (...) {
+        give_back(*op);
+        throw;
+    }
     guard lock{mutex_};
+    if (is_shut_down_) {
+        lock.unlock();
+        give_back(*op);
+        return {};
+    }
+    op->stage = operation::stage::started;
+    operation_list refused;
+    if (is_closed_) {
+        end(*op, asio::error::operation_aborted);
+        refused.push_back(*op);
+    } else {
+        op->what = what;
+        waiting_.push_back(*op);
+        post_waiting(refused);
+    }
+    lock.unlock();
+    if (!refused.empty()) post_handlers(refused);
+    return {};
+}
+
+// Takes an operation, whose handler is then placed without the lock, or returns the reason for its
+// refusal.
+errc shared_receives::reserve(work_request const& what, turn when, operation*& op) noexcept {
+    guard const lock{mutex_};
     if (queue_ == nullptr || is_closed_ || is_shut_down_) return errc::not_connected;
     for (std::size_t i = 0; i < what.local.count(); ++i) {
         errc const problem = check(what.local[i], domain_.get(), access_flags::local_write);
@@ -88,21 +120,14 @@ errc shared_receives::start(work_request const& what, turn when, handler_source 
     }
     if (verbs::count_segments(what) > segments_max_) return errc::too_many_segments;
     if (when == turn::now && (free_slots_.empty() || !waiting_.empty())) return errc::would_block;
-    operation* const op = pool_.take();
-    if (op == nullptr) return errc::queue_full;
-    op->what = what;
-    try {
-        place_handler(source, *op, given_, *this);
-    } catch (...) {
-        pool_.give_up(*op);
-        throw;
-    }
-    waiting_.push_back(*op);
-    operation_list refused;
-    post_waiting(refused);
-    lock.unlock();
-    if (!refused.empty()) post_handlers(refused);
-    return {};
+    op = pool_.take();
+    return op != nullptr ? errc{} : errc::queue_full;
+}
+
+void shared_receives::give_back(operation& op) noexcept {
+    op.drop();
+    guard const lock{mutex_};
+    pool_.give_back(op);
 }
 
 // Posts waiting receives as far as there are slots. A receive that the device refuses fails.
@@ -180,7 +205,8 @@ void shared_receives::end_all(operation_list const& list, error_code ec) noexcep
 
 void shared_receives::cancel(operation& op, std::uint32_t use, asio::cancellation_type type) {
     guard lock{mutex_};
-    if (op.use != use || op.is_done || is_shut_down_ || type == asio::cancellation_type::none)
+    if (op.use != use || op.stage != operation::stage::started || is_shut_down_ ||
+        type == asio::cancellation_type::none)
         return;
     if (!waiting_.remove(op)) return;
     end(op, asio::error::operation_aborted);
@@ -239,7 +265,7 @@ void shared_receives::drop_all() noexcept {
         given_ = {};
         executor_ = {};
     }
-    pool_.for_each([](operation& op) { op.drop(); });
+    pool_.drop_handlers();
 }
 
 protection_domain shared_receives::domain() const {

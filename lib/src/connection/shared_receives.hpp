@@ -59,6 +59,8 @@ private:
     using guard = hosting::light_lock;
 
     void context_is_going(boost::asio::execution_context const&) noexcept override;
+    errc reserve(work_request const& what, turn when, operation*& op) noexcept;
+    void give_back(operation& op) noexcept;
     void post_waiting(operation_list& refused);
     void end(operation& op, error_code ec) noexcept;
     void end_all(operation_list const& list, error_code ec) noexcept;

@@ -26,13 +26,7 @@ public:
 
     /// Adds a handler. If a handler of this kind waits already, completes the new one with
     /// errc::operation_in_progress and returns false.
-    bool add(
-        kind of,
-        control_handler& handler,
-        boost::asio::any_io_executor const& io,
-        on_cancel const& cancelled
-    ) {
-        control_waiter made{std::move(handler), io};
+    bool add(kind of, control_waiter& made, on_cancel const& cancelled) {
         if (of_[index(of)]) {
             completions_.complete(made, errc::operation_in_progress);
             return false;

@@ -289,8 +289,13 @@ bool channel_core::is_large(std::uint64_t size_bytes) const noexcept {
     return small_bytes_max_ > 0 && size_bytes > small_bytes_max_;
 }
 
+control_waiter channel_core::waiter_for(control_handler handler) const {
+    boost::asio::any_io_executor const own = executor();
+    return own ? control_waiter{std::move(handler), own} : control_waiter{};
+}
+
 std::uint64_t channel_core::send(
-    std::span<std::byte const> bytes, std::uint64_t tag, control_handler handler
+    std::span<std::byte const> bytes, std::uint64_t tag, control_waiter waiter
 ) {
     outgoing o;
     o.tag = tag;
@@ -308,11 +313,11 @@ std::uint64_t channel_core::send(
         auto* const data = const_cast<std::byte*>(bytes.data());
         o.source = local_slice{{data, bytes.size()}, local_key{}};
     }
-    return enqueue(std::move(o), refused, std::move(handler));
+    return enqueue(std::move(o), refused, std::move(waiter));
 }
 
 std::uint64_t channel_core::send(
-    local_slices const& source, std::uint64_t tag, control_handler handler
+    local_slices const& source, std::uint64_t tag, control_waiter waiter
 ) {
     outgoing o;
     o.tag = tag;
@@ -329,7 +334,7 @@ std::uint64_t channel_core::send(
         }
         if (o.segments.size() > wire::channel_segments_max) refused = errc::too_many_segments;
     }
-    return enqueue(std::move(o), refused, std::move(handler));
+    return enqueue(std::move(o), refused, std::move(waiter));
 }
 
 channel_core::sending channel_core::idle_entry() {
@@ -337,10 +342,9 @@ channel_core::sending channel_core::idle_entry() {
     return idle_.begin();
 }
 
-std::uint64_t channel_core::enqueue(outgoing&& o, error_code refused, control_handler handler) {
+std::uint64_t channel_core::enqueue(outgoing&& o, error_code refused, control_waiter waiter) {
     // Nobody is left to call.
     if (!executor()) return 0;
-    control_waiter waiter{std::move(handler), executor_};
     guard lock{mutex_};
     if (!refused && has_all_sent_) refused = errc::operation_in_progress;
     // A message whose size was looked at before the channel was open is not for it.

@@ -51,11 +51,11 @@ public:
     // False if it is refused before it begins, which the handler is told.
     bool connect(endpoint const& peer, std::vector<std::byte> greeting, control_handler handler);
     bool accept(std::vector<std::byte> greeting, control_handler handler);
+    /// The handler of a message that is sent; empty if the context is gone.
+    control_waiter waiter_for(control_handler handler) const;
     /// Returns a number for cancel_send(); 0 if the message was refused.
-    std::uint64_t send(
-        std::span<std::byte const> bytes, std::uint64_t tag, control_handler handler
-    );
-    std::uint64_t send(local_slices const& source, std::uint64_t tag, control_handler handler);
+    std::uint64_t send(std::span<std::byte const> bytes, std::uint64_t tag, control_waiter waiter);
+    std::uint64_t send(local_slices const& source, std::uint64_t tag, control_waiter waiter);
     /// What has become of a message that is to be cancelled: over, taken back before it was sent,
     /// sent from a copy, or still in the program's memory, which the peer is asked to let go.
     enum class cancelled : std::uint8_t { over, unsent, copied, exposed };
@@ -146,7 +146,7 @@ private:
     // Sending.
     std::uint64_t large_unanswered_max(std::uint16_t receives) const noexcept;
     bool is_large(std::uint64_t size_bytes) const noexcept;
-    std::uint64_t enqueue(outgoing&& o, error_code refused, control_handler handler);
+    std::uint64_t enqueue(outgoing&& o, error_code refused, control_waiter waiter);
     sending idle_entry();
     void send_queued();
     void post(sending o);

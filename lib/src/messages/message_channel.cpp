@@ -115,12 +115,12 @@ void channel_calls::start_send(
     std::uint64_t tag,
     control_handler handler
 ) {
-    core->send(bytes, tag, std::move(handler));
+    core->send(bytes, tag, core->waiter_for(std::move(handler)));
 }
 void channel_calls::start_send(
     core_ptr const& core, local_slices const& source, std::uint64_t tag, control_handler handler
 ) {
-    core->send(source, tag, std::move(handler));
+    core->send(source, tag, core->waiter_for(std::move(handler)));
 }
 void channel_calls::start_receive(core_ptr const& core, message_handler handler) {
     core->receive(std::move(handler));

@@ -155,8 +155,8 @@ void request_core::send_queued() {
             a->send = messages_->send(
                 a->body,
                 wire::encode({kind, id, a->operation}),
-                control_handler{
-                    [self = shared_from_this(), id](error_code ec) { self->on_sent(id, ec); }}
+                messages_->waiter_for(control_handler{
+                    [self = shared_from_this(), id](error_code ec) { self->on_sent(id, ec); }})
             );
         } catch (std::bad_alloc const&) {
             call c = complete(*a, asio::error::no_memory);
@@ -459,9 +459,10 @@ void request_core::answer(
             std::move(own)(ec);
         }}}};
     watched.host = host;
+    control_waiter waiter = messages_->waiter_for(std::move(watched));
     guard const lock{mutex_};
     auto const tag = wire::encode({wire::request_kind::answer, id, status});
-    bool const is_queued = messages_->send(body, tag, std::move(watched)) != 0;
+    bool const is_queued = messages_->send(body, tag, std::move(waiter)) != 0;
     try {
         if (!is_queued) send_control(wire::request_kind::dropped, id);
         close_number(id);
@@ -515,8 +516,9 @@ bool request_core::is_cancelled(std::uint16_t id) const noexcept {
 
 void request_core::send_control(wire::request_kind kind, std::uint16_t id) {
     messages_->send(
-        std::span<std::byte const>{}, wire::encode({kind, id, 0}), control_handler{[](error_code) {
-        }}
+        std::span<std::byte const>{},
+        wire::encode({kind, id, 0}),
+        messages_->waiter_for(control_handler{[](error_code) {}})
     );
 }
 

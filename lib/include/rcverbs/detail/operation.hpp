@@ -151,6 +151,10 @@ public:
         if (actions_ != nullptr) std::exchange(actions_, nullptr)->drop(*this);
     }
 
+    /// placing: its handler is being stored, without the owner's lock. done: its handler is about to
+    /// be called. A cancellation has an effect between the two only.
+    enum class stage : std::uint8_t { placing, started, done };
+
     /// Makes a free operation ready for its next use.
     void begin_use() noexcept {
         if (code.failed()) code.clear();
@@ -158,7 +162,7 @@ public:
         is_single = true;
         is_posted = false;
         is_cancelled = false;
-        is_done = false;
+        stage = stage::placing;
         ++use;
     }
 
@@ -186,8 +190,7 @@ public:
     bool is_single = true;
     bool is_posted = false;
     bool is_cancelled = false;
-    // The handler is about to be called; a cancellation has no effect any more.
-    bool is_done = false;
+    enum stage stage = stage::done;
     operation* next = nullptr;
     // The context of the handler's executor; null if that is the connection's executor. Set only for
     // a handler that has an executor of its own.

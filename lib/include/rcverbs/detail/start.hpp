@@ -35,8 +35,7 @@ struct access {
 
 /// The functions of a handler whose type the compiled library does not know.
 struct handler_actions {
-    /// Moves the handler into the operation; called at most once, under the connection's lock if
-    /// the operation is accepted.
+    /// Moves the handler into the operation; called at most once, without a lock.
     void (*place)(void* handler, operation& op, boost::asio::any_io_executor const& io);
     /// Returns its cancellation slot. Null if it has none.
     boost::asio::cancellation_slot (*slot)(void* handler);
