@@ -591,7 +591,9 @@ case_files_with_equal_handles_on_two_file_systems_are_two_disks() {
     umount "$work/at1"
     # The copy has the same inodes and generations.
     cat /dev/ram0 >/dev/ram1
-    tune2fs -f -U random /dev/ram1 >/dev/null 2>&1 || fail tune2fs
+    # As tune2fs demands.
+    e2fsck -fy /dev/ram1 >/dev/null 2>&1 || fail e2fsck
+    tune2fs -f -U random /dev/ram1 >"$work/tune2fs" 2>&1 || { cat "$work/tune2fs"; ls -l /dev/ram*; fail tune2fs; }
     for i in 1 2; do mount -o ro /dev/ram$((i - 1)) "$work/at$i" || fail "mount $i"; done
     [ "$(stat -c %i "$work/at1/disk")" = "$(stat -c %i "$work/at2/disk")" ] || fail "the inodes differ"
     echo "{\"subsystems\": [{\"nqn\": \"$nqn\", \"namespaces\": [{\"id\": 1, \"file\": \"$work/at1/disk\", \"read_only\": true}, {\"id\": 2, \"file\": \"$work/at2/disk\", \"read_only\": true}]}]}" >"$work/disks.json"
