@@ -6,6 +6,8 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
+#include <string_view>
 
 #include "fabric/fixture.hpp"
 
@@ -206,4 +208,67 @@ TEST_CASE(
         }
     }
     CHECK(lives > 60);
+}
+
+TEST_CASE("queues and regions are made without the connection's lock", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        acceptor_options accepting;
+        accepting.connection = stepped();
+        acceptor door{io, endpoint{"10.0.0.1", 0}, accepting};
+        shared_receive_queue shared{io};
+        connection_options options = stepped();
+        options.placement.shared_receives = shared;
+        connection client{io, options};
+        std::map<std::string, int, std::less<>> seen;
+        w.on_call([&](std::string_view function) {
+            bool const makes = function == "ibv_create_cq" || function == "rdma_create_qp" ||
+                               function == "ibv_create_srq" || function == "ibv_reg_mr";
+            if (!makes) return;
+            ++seen[std::string{function}];
+            static_cast<void>(client.statistics());
+            static_cast<void>(shared.credits());
+        });
+        auto const accept = [&]() -> asio::awaitable<connection> {
+            co_return co_await door.async_accept(asio::use_awaitable);
+        };
+        connection server =
+            co_await (accept() && client.async_connect(door.local_endpoint(), asio::use_awaitable));
+        w.on_call(nullptr);
+        CHECK(seen["ibv_create_cq"] == 2);
+        CHECK(seen["rdma_create_qp"] == 2);
+        CHECK(seen["ibv_create_srq"] == 1);
+        CHECK(seen["ibv_reg_mr"] == 2);
+        client.close();
+        co_await server.async_wait_disconnected(awaiting);
+    });
+}
+
+TEST_CASE(
+    "a connection that is closed while its queues are made leaves nothing behind", "[fabric]"
+) {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        acceptor_options accepting;
+        accepting.connection = stepped();
+        acceptor door{io, endpoint{"10.0.0.1", 0}, accepting};
+        auto const before = w.live();
+        for (std::string_view const at : {"ibv_create_cq", "rdma_create_qp", "ibv_reg_mr"}) {
+            CAPTURE(at);
+            connection client{io, stepped()};
+            w.on_call([&](std::string_view function) {
+                if (function == at) client.close();
+            });
+            auto [ec] = co_await client.async_connect(door.local_endpoint(), awaiting);
+            w.on_call(nullptr);
+            CHECK(ec == asio::error::operation_aborted);
+            co_await client.async_wait_disconnected(awaiting);
+            CHECK(client.reason() == close_reason::closed_locally);
+        }
+        CHECK(w.live().queue_pairs == before.queue_pairs);
+        CHECK(w.live().completion_queues == before.completion_queues);
+        CHECK(w.live().memory_regions == before.memory_regions);
+    });
 }

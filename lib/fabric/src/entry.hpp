@@ -16,6 +16,7 @@ template <class Act>
 int enter(char const* function, Act&& act) {
     network* const n = network::current();
     if (n == nullptr) return ENODEV;
+    if (n->faults.call_watcher) n->faults.call_watcher(function);
     inside const mark;
     auto held = n->lock();
     if (int const error = n->faults.failure_of(function)) return error;
@@ -27,6 +28,7 @@ template <class Act>
 void always(char const* function, Act&& act) {
     network* const n = network::current();
     if (n == nullptr) return;
+    if (n->faults.call_watcher) n->faults.call_watcher(function);
     inside const mark;
     auto held = n->lock();
     static_cast<void>(n->faults.failure_of(function));

@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct fault_plan {
     std::atomic<bool> expects_failures{false};
     bool has_failed = false;
 
+    /// Called without the lock, and changed while no other thread calls.
+    std::function<void(std::string_view)> call_watcher;
     std::function<packet_fate(packet_info const&)> packet_decision;
     std::function<cm_event_fate(cm_event_info const&)> cm_decision;
     flush_policy flush;

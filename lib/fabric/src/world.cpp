@@ -170,6 +170,10 @@ void world::fail_call(std::string_view function, std::size_t nth, int error) {
     impl_->faults.order_failure(std::string{function}, nth, error);
 }
 
+void world::on_call(std::function<void(std::string_view)> watch) {
+    impl_->faults.call_watcher = std::move(watch);
+}
+
 bool world::has_failed_call() const {
     auto const held = impl_->lock();
     return impl_->faults.has_failed;

@@ -52,14 +52,56 @@ std::shared_ptr<connection_core> connection_core::make_for_request(
         return nullptr;
     }
     auto core = make(where, std::move(options), lifecycle::state::requested);
-    entry const inside{*core};
-    request.admitted->belong_to(core);
-    core->arm(lifecycle::deadline::connect);
-    link::event const made = *core->link_.take(std::move(request), core->listener());
-    ec = made.code;
-    if (!ec) core->data_ = core->link_.make_data_path();
-    core->resume(made);
+    {
+        entry const inside{*core};
+        request.admitted->belong_to(core);
+        core->arm(lifecycle::deadline::connect);
+        if (link::next const failed = core->link_.take(std::move(request), core->listener())) {
+            ec = failed->code;
+            core->resume(*failed);
+            return core;
+        }
+    }
+    ec = core->make_queues();
     return core;
+}
+
+// Returns the failure, if any. The connection may be closed meanwhile: finish() waits for the queues.
+error_code connection_core::make_queues() {
+    link::queues made;
+    data_path path;
+    std::shared_ptr<progress::cq_poller> source;
+    bool is_passive = false;
+    std::optional<link::listener> who;
+    {
+        guard const lock{mutex_};
+        if (is_shut_down_) return errc::not_connected;
+        is_making_queues_ = true;
+        is_passive = life_.is_passive();
+        who.emplace(listener());
+    }
+    made = link_.make_queues(is_passive, *who);
+    error_code const failed = made.result.code;
+    link::event const result = made.result;
+    if (!failed) path = link_.make_data_path(made);
+    {
+        guard const lock{mutex_};
+        if (!is_shut_down_) {
+            source = made.source;
+            link_.adopt(std::move(made));
+            data_ = std::move(path);
+        }
+    }
+    if (source != nullptr) {
+        source->start(who->completions);
+    } else if (made.shared != nullptr) {
+        made.shared->detach();
+    }
+    entry const inside{*this};
+    is_making_queues_ = false;
+    resume(result);
+    if (is_finish_late_) begin_finish();
+    return failed;
 }
 
 void connection_core::shut_down() noexcept {
@@ -115,9 +157,11 @@ link::next connection_core::act(lifecycle::action what, bool was_open) {
     case action::resolve_address: return link_.resolve_address(weak_from_this());
     case action::resolve_route: return link_.resolve_route();
     case action::make_queue_pair:
-        next = link_.make_queue_pair(life_.is_passive(), listener());
-        if (!next->code) data_ = link_.make_data_path();
-        return next;
+        // prepare() does it itself.
+        if (!link_.is_out_of_band()) {
+            waiters_.run([self = shared_from_this()] { static_cast<void>(self->make_queues()); });
+        }
+        break;
     case action::connect: return link_.connect(own_private_data_);
     case action::accept: return link_.accept(own_private_data_);
     case action::open:
@@ -220,6 +264,10 @@ void connection_core::finish() {
     {
         guard const lock{mutex_};
         if (is_shut_down_ || life_.current() != lifecycle::state::finishing) return;
+        if (is_making_queues_) {
+            is_finish_late_ = true;
+            return;
+        }
         // Drain the completion queue before the queue pair is destroyed: a device may discard the
         // completions with the queue pair, and messages that have arrived must still be delivered.
         left = take_rest(arrived);

@@ -189,6 +189,9 @@ private:
     void on_queue_broken(error_code ec) override;
     void on_deadline(std::uint64_t armed);
 
+    // Called without the lock.
+    error_code make_queues();
+
     // Called with the lock held; the entry makes the deferred calls.
     void resume(link::event const& e);
     link::next act(lifecycle::action what, bool was_open);
@@ -281,6 +284,10 @@ private:
     data_path data_;
     waiters waiters_;
     bool is_shut_down_ = false;
+    // A thread creates the queue pair, without the lock.
+    bool is_making_queues_ = false;
+    // finish() was called meanwhile, and is to be called again.
+    bool is_finish_late_ = false;
     std::vector<std::byte> own_private_data_;
     // The thread that runs a round of completions. Operations that it starts are posted at the end
     // of the round.

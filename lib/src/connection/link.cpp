@@ -22,18 +22,13 @@ void link::aim(std::string device, std::optional<std::uint8_t> gid_index) {
 link::next link::take(waiting_request::parts request, listener const& who) {
     peer_private_data_ = std::move(request.event.private_data);
     admitted_ = std::move(request.admitted);
+    asked_initiator_depth_ = request.event.initiator_depth;
+    asked_responder_resources_ = request.event.responder_resources;
     id_ = std::move(request.event.incoming);
     id_->set_sink(who.manager);
     if (error_code const ec = services_.channel().take_over(*id_))
         return failed(step::create_queue_pair, ec);
-    if (error_code const ec = mark_packets()) return failed(step::create_queue_pair, ec);
-    next made = make_queue_pair(true, who);
-    // The peer's request bounds both depths: more would be refused or wasted.
-    limits_.initiator_depth =
-        std::min<std::uint32_t>(limits_.initiator_depth, request.event.initiator_depth);
-    limits_.responder_resources =
-        std::min<std::uint32_t>(limits_.responder_resources, request.event.responder_resources);
-    return made;
+    return failed(step::create_queue_pair, mark_packets());
 }
 
 // The connection manager has an option for the traffic class, and none for the flow label.
@@ -60,62 +55,73 @@ link::next link::resolve_route() {
     return failed(step::resolve_route, id_->resolve_route(options_.deadlines.resolve_route));
 }
 
+// --- making the queues, without the connection's lock --------------------------------------------
+
+link::queues link::make_queues(bool is_passive, listener const& who) const {
+    queues made;
+    made.result = {event_kind::queue_pair_made};
+    ibv_context* on = nullptr;
+    error_code ec = find_device(made, on);
+    if (!ec) ec = make_queues(made, on, is_passive, who);
+    if (!ec && out_of_band_) ec = made.qp.initialise(static_cast<std::uint8_t>(made.port));
+    if (ec) {
+        made.result = *failed(step::create_queue_pair, ec);
+        return made;
+    }
+    // The peer's request bounds both depths: more would be refused or wasted.
+    made.limits.initiator_depth = std::min(made.limits.initiator_depth, asked_initiator_depth_);
+    made.limits.responder_resources =
+        std::min(made.limits.responder_resources, asked_responder_resources_);
+    if (out_of_band_) {
+        made.own_address = {
+            made.qp.get()->qp_num,
+            std::random_device{}() & 0xFFFFFFU,
+            made.port_address.gid,
+            made.port_address.lid,
+            made.port_address.mtu,
+            static_cast<std::uint8_t>(made.limits.initiator_depth),
+            static_cast<std::uint8_t>(made.limits.responder_resources),
+            options_.queue_pair.rnr_retry_count};
+    }
+    return made;
+}
+
 // Finds the device: the one that the connection manager resolved, or the one that the program
 // named.
-error_code link::find_device(ibv_context*& on) {
+error_code link::find_device(queues& made, ibv_context*& on) const {
     if (!out_of_band_) {
-        local_ = id_->local();
-        peer_ = id_->peer();
-        port_ = id_->port();
+        made.local = id_->local();
+        made.peer = id_->peer();
+        made.port = id_->port();
         on = id_->device();
         return {};
     }
     error_code ec;
     on = services_.channel().find_device(out_of_band_->name, ec);
-    if (!ec) port_address_ = verbs::find_address(on, out_of_band_->gid_index, ec);
-    if (!ec) id_ = services_.channel().make_id(ec);
+    if (!ec) made.port_address = verbs::find_address(on, out_of_band_->gid_index, ec);
+    if (!ec) made.id = services_.channel().make_id(ec);
     return ec;
 }
 
-link::next link::make_queue_pair(bool is_passive, listener const& who) {
-    ibv_context* on = nullptr;
-    error_code ec = find_device(on);
-    if (!ec) ec = make_queues(on, is_passive, who);
-    if (!ec && out_of_band_) ec = qp_.initialise(static_cast<std::uint8_t>(port_));
-    if (ec) return failed(step::create_queue_pair, ec);
-    if (out_of_band_) {
-        own_address_ = {
-            qp_.get()->qp_num,
-            std::random_device{}() & 0xFFFFFFU,
-            port_address_.gid,
-            port_address_.lid,
-            port_address_.mtu,
-            static_cast<std::uint8_t>(limits_.initiator_depth),
-            static_cast<std::uint8_t>(limits_.responder_resources),
-            options_.queue_pair.rnr_retry_count};
-    }
-    return event{event_kind::queue_pair_made};
-}
-
-error_code link::find_domain(ibv_context* on, bool is_passive) {
+error_code link::find_domain(queues& made, ibv_context* on, bool is_passive) const {
     placement_options const& placed = options_.placement;
     bool const is_isolated = has_domain(placed, domain_sharing::isolated) ||
                              (has_domain(placed, domain_sharing::automatic) && is_passive &&
                               !placed.shared_receives.is_valid());
     error_code ec;
     if (auto const* const given = std::get_if<protection_domain>(&placed.domain)) {
-        domain_ = given->impl();
-        if (domain_->on().context() != on) ec = errc::foreign_domain;
+        made.domain = given->impl();
+        if (made.domain->on().context() != on) ec = errc::foreign_domain;
     } else if (is_isolated) {
         verbs::device device = verbs::device::borrow(on, ec);
-        if (!ec) domain_ = verbs::domain::create(std::move(device), ec);
+        if (!ec) made.domain = verbs::domain::create(std::move(device), ec);
     } else {
-        domain_ = services_.channel().shared_domain(on, ec);
+        made.domain = services_.channel().shared_domain(on, ec);
     }
     if (ec || !placed.shared_receives.is_valid()) return ec;
     std::shared_ptr<shared_receives> const queue = access::core_of(placed.shared_receives);
-    queue->attach(domain_, ec);
-    if (!ec) shared_ = queue;
+    queue->attach(made.domain, ec);
+    if (!ec) made.shared = queue;
     return ec;
 }
 
@@ -129,34 +135,37 @@ std::uint32_t link::vector_of(
     return wanted % device.completion_vectors;
 }
 
-error_code link::make_queues(ibv_context* on, bool is_passive, listener const& who) {
-    if (error_code const ec = find_domain(on, is_passive)) return ec;
+error_code link::make_queues(queues& made, ibv_context* on, bool is_passive, listener const& who)
+    const {
+    if (error_code const ec = find_domain(made, on, is_passive)) return ec;
     queue_pair_options const& asked = options_.queue_pair;
-    device_limits const& device = domain_->on().limits();
+    device_limits const& device = made.domain->on().limits();
     // Both work queues share one completion queue.
     std::uint32_t const depth_max =
         std::min(device.queue_depth_max, device.completion_queue_depth_max / 2);
-    sizes_ = {
+    made.sizes = {
         std::min(asked.send_queue_depth, depth_max),
-        shared_ != nullptr ? 0 : std::min(asked.receive_queue_depth, depth_max),
+        made.shared != nullptr ? 0 : std::min(asked.receive_queue_depth, depth_max),
         std::min(asked.send_segments_max, device.segments_max),
         std::min(asked.receive_segments_max, device.segments_max),
         asked.inline_bytes_max,
-        shared_ != nullptr ? shared_->get() : nullptr};
-    std::uint32_t const receives = shared_ != nullptr ? shared_->depth() : sizes_.receive_depth;
-    limits_ = {
-        sizes_.send_depth,
+        made.shared != nullptr ? made.shared->get() : nullptr};
+    std::uint32_t const receives =
+        made.shared != nullptr ? made.shared->depth() : made.sizes.receive_depth;
+    made.limits = {
+        made.sizes.send_depth,
         receives,
         std::min<std::uint32_t>(asked.initiator_depth, device.initiator_depth_max),
         std::min<std::uint32_t>(asked.responder_resources, device.responder_resources_max),
-        sizes_.send_segments,
-        sizes_.receive_segments,
+        made.sizes.send_segments,
+        made.sizes.receive_segments,
         0,
         device.message_bytes_max,
         vector_of(options_.placement, device)};
     error_code ec;
     // Deep enough for all completions that can be outstanding: the queue cannot overflow.
-    verbs::completion_queue queue{on, sizes_.send_depth + receives, limits_.completion_vector, ec};
+    verbs::completion_queue queue{
+        on, made.sizes.send_depth + receives, made.limits.completion_vector, ec};
     if (!ec) ec = services_.descriptors().add(queue.descriptor());
     if (ec) return ec;
     auto source = std::make_shared<progress::cq_poller>(
@@ -166,40 +175,50 @@ error_code link::make_queues(ibv_context* on, bool is_passive, listener const& w
         auto const channel = services_.channel().lock();
         rdma_cm_id* const id = out_of_band_ ? nullptr : id_->raw();
         ibv_cq* const completions = source->queue().get();
-        qp_ = verbs::queue_pair{id, domain_->get(), completions, sizes_, ec};
+        made.qp = verbs::queue_pair{id, made.domain->get(), completions, made.sizes, ec};
         if (ec == boost::system::errc::invalid_argument && is_passive) {
             // The connection manager also returns EINVAL if the peer has withdrawn its request.
             // Then the device can create a queue pair without an id.
             error_code refused;
-            verbs::queue_pair const probe{nullptr, domain_->get(), completions, sizes_, refused};
+            verbs::queue_pair const probe{
+                nullptr, made.domain->get(), completions, made.sizes, refused};
             if (!refused) ec = errc::peer_disconnected;
         }
     }
     if (ec) return ec;
-    limits_.inline_bytes_max = sizes_.inline_bytes;
+    made.limits.inline_bytes_max = made.sizes.inline_bytes;
     if (!out_of_band_) ec = id_->set_ack_timeout(verbs::encode_ack_timeout(asked.ack_timeout));
-    if (!ec && device.has_atomics && limits_.initiator_depth > 0) {
-        std::size_t const results = sizes_.send_depth * sizeof(std::uint64_t);
-        atomic_results_ = std::make_shared<buffer>(
-            protection_domain{domain_}, results, access_flags::local_write, ec
+    if (!ec && device.has_atomics && made.limits.initiator_depth > 0) {
+        std::size_t const results = made.sizes.send_depth * sizeof(std::uint64_t);
+        made.atomic_results = std::make_shared<buffer>(
+            protection_domain{made.domain}, results, access_flags::local_write, ec
         );
     }
     if (!ec) services_.channel().watch(on, who.device, ec);
-    // From here on the teardown releases everything.
-    source_ = std::move(source);
-    poll_counters_ = source_->counters();
-    source_->start(who.completions);
+    made.source = std::move(source);
+    made.poll_counters = made.source->counters();
     return ec;
 }
 
-data_path link::make_data_path() const {
+data_path link::make_data_path(queues const& made) const {
     return data_path{
-        {sizes_,
+        {made.sizes,
          options_.queue_pair.waiting_operations_max,
-         limits_.message_bytes_max,
-         shared_.get(),
-         domain_.get()},
-        atomic_results_ != nullptr ? atomic_results_->slice() : local_slice{}};
+         made.limits.message_bytes_max,
+         made.shared.get(),
+         made.domain.get()},
+        made.atomic_results != nullptr ? made.atomic_results->slice() : local_slice{}};
+}
+
+// --- connecting ----------------------------------------------------------------------------------
+
+void link::adopt(queues made) {
+    if (made.id != nullptr) id_ = std::move(made.id);
+    if (!out_of_band_) {
+        local_ = made.local;
+        peer_ = made.peer;
+    }
+    queues_ = std::move(made);
 }
 
 link::next link::connect(std::span<std::byte const> private_data) {
@@ -210,8 +229,11 @@ link::next link::accept(std::span<std::byte const> private_data) {
     error_code ec = id_->accept(parameters(private_data));
     // From here on the peer may send. Set the RNR NAK delay: the connection manager leaves 0 in the
     // queue pair, which means 655 ms.
-    if (!ec) ec = qp_.set_min_rnr_timer(verbs::encode_rnr_timer(options_.queue_pair.min_rnr_timer));
-    if (!ec && remote_access_) ec = qp_.set_remote_access(verbs::to_ibv_access(*remote_access_));
+    if (!ec)
+        ec = queues_.qp.set_min_rnr_timer(verbs::encode_rnr_timer(options_.queue_pair.min_rnr_timer)
+        );
+    if (!ec && remote_access_)
+        ec = queues_.qp.set_remote_access(verbs::to_ibv_access(*remote_access_));
     return failed(step::accept, explained(ec));
 }
 
@@ -220,13 +242,13 @@ link::next link::open(bool is_passive) {
     std::uint8_t const rnr_code = verbs::encode_rnr_timer(asked.min_rnr_timer);
     error_code ec;
     if (out_of_band_) {
-        ec = qp_.connect(
-            own_address_,
+        ec = queues_.qp.connect(
+            queues_.own_address,
             peer_address_,
-            {static_cast<std::uint8_t>(port_),
-             port_address_.gid_index,
-             static_cast<std::uint8_t>(limits_.initiator_depth),
-             static_cast<std::uint8_t>(limits_.responder_resources),
+            {static_cast<std::uint8_t>(queues_.port),
+             queues_.port_address.gid_index,
+             static_cast<std::uint8_t>(queues_.limits.initiator_depth),
+             static_cast<std::uint8_t>(queues_.limits.responder_resources),
              verbs::encode_ack_timeout(asked.ack_timeout),
              asked.retry_count,
              rnr_code,
@@ -235,23 +257,24 @@ link::next link::open(bool is_passive) {
         );
         if (ec) return failed(step::connect, ec);
     }
-    verbs::queue_pair_state const now = qp_.query(ec);
+    verbs::queue_pair_state const now = queues_.qp.query(ec);
     // In the error state: the device has rejected a request of the peer's that arrived before the
     // event, or between these calls, which then fail.
     if (!ec && now.is_error) return event{event_kind::stopped};
-    if (!ec && !is_passive) ec = qp_.set_min_rnr_timer(rnr_code);
-    if (!ec && remote_access_) ec = qp_.set_remote_access(verbs::to_ibv_access(*remote_access_));
-    if (ec && qp_.is_in_error_state()) return event{event_kind::stopped};
+    if (!ec && !is_passive) ec = queues_.qp.set_min_rnr_timer(rnr_code);
+    if (!ec && remote_access_)
+        ec = queues_.qp.set_remote_access(verbs::to_ibv_access(*remote_access_));
+    if (ec && queues_.qp.is_in_error_state()) return event{event_kind::stopped};
     if (ec) return event{event_kind::failed, ec};
-    limits_.initiator_depth = now.initiator_depth;
-    limits_.responder_resources = now.responder_resources;
+    queues_.limits.initiator_depth = now.initiator_depth;
+    queues_.limits.responder_resources = now.responder_resources;
     return event{event_kind::opened};
 }
 
 cm::connection_parameters link::parameters(std::span<std::byte const> private_data) const noexcept {
     return {
-        static_cast<std::uint8_t>(limits_.initiator_depth),
-        static_cast<std::uint8_t>(limits_.responder_resources),
+        static_cast<std::uint8_t>(queues_.limits.initiator_depth),
+        static_cast<std::uint8_t>(queues_.limits.responder_resources),
         options_.queue_pair.retry_count,
         options_.queue_pair.rnr_retry_count,
         private_data};
@@ -275,9 +298,9 @@ link::next link::failed(step where, error_code ec) const {
 // request, or if the peer's first messages have moved the queue pair to the error state. The state
 // of the queue pair distinguishes the two.
 error_code link::explained(error_code ec) const {
-    if (ec != boost::system::errc::invalid_argument || !qp_.is_open()) return ec;
-    if (!qp_.is_in_error_state()) return errc::peer_disconnected;
-    return domain_->on().is_iwarp() ? errc::peer_disconnected : errc::peer_violation;
+    if (ec != boost::system::errc::invalid_argument || !queues_.qp.is_open()) return ec;
+    if (!queues_.qp.is_in_error_state()) return errc::peer_disconnected;
+    return queues_.domain->on().is_iwarp() ? errc::peer_disconnected : errc::peer_violation;
 }
 
 // --- while open ----------------------------------------------------------------------------------
@@ -286,7 +309,7 @@ error_code link::explained(error_code ec) const {
 // that were set earlier are applied again afterwards.
 error_code link::set_remote_access(access_flags rights, bool is_now) {
     remote_access_ = rights;
-    return is_now ? qp_.set_remote_access(verbs::to_ibv_access(rights)) : error_code{};
+    return is_now ? queues_.qp.set_remote_access(verbs::to_ibv_access(rights)) : error_code{};
 }
 
 link::next link::describe(cm::event& e, bool is_passive) {
@@ -320,11 +343,12 @@ link::next link::describe(cm::event& e, bool is_passive) {
 
 link::next link::describe(cm::device_event const& e) noexcept {
     using kind = cm::device_event::kind;
-    if (source_ == nullptr) return std::nullopt;
+    if (queues_.source == nullptr) return std::nullopt;
     auto const broken = [&](errc why, close_reason reason = close_reason::transport_error) {
         return event{event_kind::broken, why, e.type, reason};
     };
-    bool const is_ours = qp_.is_open() && e.object == qp_.get() && e.number == qp_.get()->qp_num;
+    bool const is_ours = queues_.qp.is_open() && e.object == queues_.qp.get() &&
+                         e.number == queues_.qp.get()->qp_num;
     switch (e.what) {
     case kind::queue_pair_failed:
         if (is_ours) return broken(errc::queue_pair_failed);
@@ -333,20 +357,22 @@ link::next link::describe(cm::device_event const& e) noexcept {
         if (is_ours) return broken(errc::peer_violation);
         break;
     case kind::completion_queue_failed:
-        if (e.object == source_->queue().get()) return broken(errc::completion_queue_broken);
+        if (e.object == queues_.source->queue().get()) return broken(errc::completion_queue_broken);
         break;
     case kind::shared_queue_failed:
-        if (shared_ != nullptr && e.object == shared_->get())
+        if (queues_.shared != nullptr && e.object == queues_.shared->get())
             return broken(errc::queue_pair_failed);
         break;
     case kind::port_down:
-        if (options_.liveness.ends_on_port_down && e.number == port_)
+        if (options_.liveness.ends_on_port_down && e.number == queues_.port)
             return broken(errc::port_down, close_reason::device_gone);
         break;
     case kind::addresses_changed:
         // The event does not name the address that was added or removed.
-        if (e.number == port_ && qp_.is_open() &&
-            !qp_.has_gid(out_of_band_ ? port_address_.gid.data() : id_->source_gid())) {
+        if (e.number == queues_.port && queues_.qp.is_open() &&
+            !queues_.qp.has_gid(
+                out_of_band_ ? queues_.port_address.gid.data() : id_->source_gid()
+            )) {
             return broken(errc::address_gone, close_reason::device_gone);
         }
         break;
@@ -365,7 +391,7 @@ void link::stop(bool tells_peer) {
     if (tells_peer && !out_of_band_) static_cast<void>(id_->disconnect());
     // librdmacm's disconnect does this, too, but only if the id was connected. Doing it twice is
     // harmless.
-    if (qp_.is_open()) static_cast<void>(qp_.move_to_error());
+    if (queues_.qp.is_open()) static_cast<void>(queues_.qp.move_to_error());
 }
 
 verbs::memory_window::handle link::drop_window(verbs::memory_window& window) noexcept {
@@ -378,22 +404,22 @@ bool link::destroy_queue_pair() {
     for (verbs::memory_window* const window : windows_) static_cast<void>(window->release());
     windows_.clear();
     error_code ec;
-    if (qp_.is_open()) {
+    if (queues_.qp.is_open()) {
         auto const channel = services_.channel().lock();
-        ec = qp_.destroy();
+        ec = queues_.qp.destroy();
     }
     if (ec) {
         // The device may still use the memory, so none of it is freed.
-        leak({source_, domain_, atomic_results_});
-    } else if (source_ != nullptr) {
-        static_cast<void>(source_->queue().destroy());
+        leak({queues_.source, queues_.domain, queues_.atomic_results});
+    } else if (queues_.source != nullptr) {
+        static_cast<void>(queues_.source->queue().destroy());
     }
     return !ec;
 }
 
 void link::give_back(connection_statistics const& counted, bool is_violated) {
-    source_.reset();
-    atomic_results_.reset();
+    queues_.source.reset();
+    queues_.atomic_results.reset();
     id_.reset();
     if (admitted_ != nullptr) admitted_->end(counted, is_violated);
     admitted_.reset();
@@ -402,9 +428,9 @@ void link::give_back(connection_statistics const& counted, bool is_violated) {
 void link::abandon() noexcept {
     timer_.reset();
     admitted_.reset();
-    if (source_ != nullptr) source_->abandon();
+    if (queues_.source != nullptr) queues_.source->abandon();
     static_cast<void>(destroy_queue_pair());
-    source_.reset();
+    queues_.source.reset();
     id_.reset();
 }
 

@@ -52,6 +52,28 @@ public:
         std::shared_ptr<hosting::sequence> const& order;
     };
 
+    /// What a queue pair needs.
+    struct queues {
+        /// Without the connection manager: its only purpose is to keep the event channel running.
+        std::unique_ptr<cm::id> id;
+        std::shared_ptr<verbs::domain> domain;
+        std::shared_ptr<shared_receives> shared;
+        std::shared_ptr<progress::cq_poller> source;
+        std::shared_ptr<progress::poll_counters const> poll_counters;
+        verbs::queue_pair qp;
+        verbs::queue_sizes sizes;
+        /// The memory for the results of atomics.
+        std::shared_ptr<buffer> atomic_results;
+        connection_limits limits;
+        queue_pair_address own_address;
+        verbs::port_address port_address;
+        std::uint32_t port = 1;
+        endpoint peer;
+        endpoint local;
+        /// queue_pair_made or failed.
+        event result{event_kind::queue_pair_made};
+    };
+
     link(
         connection_services& on,
         connection_options const& options,
@@ -69,11 +91,16 @@ public:
     void aim(std::string device, std::optional<std::uint8_t> gid_index);
     void aim(queue_pair_address const& peer) { peer_address_ = peer; }
 
-    /// Takes over a peer's request and creates its queue pair.
+    /// Takes over a peer's request; a failure, if any.
     next take(waiting_request::parts request, listener const& who);
     next resolve_address(std::weak_ptr<cm::event_sink> sink);
     next resolve_route();
-    next make_queue_pair(bool is_passive, listener const& who);
+    /// Creates the queue pair and what it needs: milliseconds of system calls. Called without the
+    /// connection's lock, by one thread at a time, while nothing changes the link; adopt() follows.
+    queues make_queues(bool is_passive, listener const& who) const;
+    data_path make_data_path(queues const& made) const;
+    /// Uses what was made; the teardown releases it, even if `result` is a failure.
+    void adopt(queues made);
     next connect(std::span<std::byte const> private_data);
     next accept(std::span<std::byte const> private_data);
     /// Sets the attributes of the queue pair: all without the connection manager, otherwise those
@@ -86,7 +113,7 @@ public:
     /// them.
     error_code set_remote_access(access_flags rights, bool is_now);
     /// True if the queue pair is known to be in the error state.
-    bool has_stopped() const noexcept { return qp_.is_in_error_state(); }
+    bool has_stopped() const noexcept { return queues_.qp.is_in_error_state(); }
     /// Translates an event of the connection manager, and keeps the peer's private data; empty if
     /// the event does not affect a reliable connection.
     next describe(cm::event& e, bool is_passive);
@@ -112,7 +139,7 @@ public:
     /// more.
     void abandon() noexcept;
     /// Returns the shared receive queue, if any, and stops using it.
-    std::shared_ptr<shared_receives> leave_shared() noexcept { return std::move(shared_); }
+    std::shared_ptr<shared_receives> leave_shared() noexcept { return std::move(queues_.shared); }
 
     // --- timer -----------------------------------------------------------------------------------
 
@@ -134,21 +161,21 @@ public:
 
     // --- observers -------------------------------------------------------------------------------
 
-    verbs::queue_pair& queue_pair() noexcept { return qp_; }
-    verbs::queue_pair const& queue_pair() const noexcept { return qp_; }
-    std::shared_ptr<verbs::domain> const& domain() const noexcept { return domain_; }
-    std::shared_ptr<progress::cq_poller> const& source() const noexcept { return source_; }
-    progress::poll_counters const* poll_counters() const noexcept { return poll_counters_.get(); }
-    std::shared_ptr<shared_receives> const& shared() const noexcept { return shared_; }
-    connection_limits const& limits() const noexcept { return limits_; }
+    verbs::queue_pair& queue_pair() noexcept { return queues_.qp; }
+    verbs::queue_pair const& queue_pair() const noexcept { return queues_.qp; }
+    std::shared_ptr<verbs::domain> const& domain() const noexcept { return queues_.domain; }
+    std::shared_ptr<progress::cq_poller> const& source() const noexcept { return queues_.source; }
+    progress::poll_counters const* poll_counters() const noexcept {
+        return queues_.poll_counters.get();
+    }
+    std::shared_ptr<shared_receives> const& shared() const noexcept { return queues_.shared; }
+    connection_limits const& limits() const noexcept { return queues_.limits; }
     endpoint const& peer() const noexcept { return peer_; }
     endpoint const& local() const noexcept { return local_; }
     /// What the peer sent with its request, its acceptance or its rejection.
     std::vector<std::byte> const& peer_private_data() const noexcept { return peer_private_data_; }
-    queue_pair_address const& own_address() const noexcept { return own_address_; }
+    queue_pair_address const& own_address() const noexcept { return queues_.own_address; }
     bool is_out_of_band() const noexcept { return out_of_band_.has_value(); }
-    /// Makes a data path for the created queues. REQUIRES: the queues are created.
-    data_path make_data_path() const;
 
 private:
     next failed(step where, error_code ec) const;
@@ -159,10 +186,11 @@ private:
     static std::uint32_t vector_of(
         placement_options const& placed, device_limits const& device
     ) noexcept;
-    error_code find_domain(ibv_context* on, bool is_passive);
-    error_code make_queues(ibv_context* on, bool is_passive, listener const& who);
+    error_code find_device(queues& made, ibv_context*& on) const;
+    error_code find_domain(queues& made, ibv_context* on, bool is_passive) const;
+    error_code make_queues(queues& made, ibv_context* on, bool is_passive, listener const& who)
+        const;
     cm::connection_parameters parameters(std::span<std::byte const> private_data) const noexcept;
-    error_code find_device(ibv_context*& on);
 
     connection_services& services_;
     connection_options const& options_;
@@ -173,14 +201,7 @@ private:
     std::unique_ptr<cm::id> id_;
     // An acceptor's permit, released after the queue pair is destroyed.
     std::shared_ptr<connection_limiter::permit> admitted_;
-    std::shared_ptr<verbs::domain> domain_;
-    std::shared_ptr<shared_receives> shared_;
-    std::shared_ptr<progress::cq_poller> source_;
-    std::shared_ptr<progress::poll_counters const> poll_counters_;
-    verbs::queue_pair qp_;
-    verbs::queue_sizes sizes_;
-    // The memory for the results of atomics.
-    std::shared_ptr<buffer> atomic_results_;
+    queues queues_;
     std::set<verbs::memory_window*> windows_;
 
     struct named_device {
@@ -189,11 +210,10 @@ private:
     };
     // The named device. Set only without the connection manager.
     std::optional<named_device> out_of_band_;
-    queue_pair_address own_address_;
     queue_pair_address peer_address_;
-    verbs::port_address port_address_;
-    std::uint32_t port_ = 1;
-    connection_limits limits_;
+    // Of the peer's request.
+    std::uint32_t asked_initiator_depth_ = UINT32_MAX;
+    std::uint32_t asked_responder_resources_ = UINT32_MAX;
     endpoint peer_;
     endpoint local_;
     std::vector<std::byte> peer_private_data_;

@@ -59,15 +59,20 @@ error_code connection_core::reject(std::span<std::byte const> private_data) {
 queue_pair_address connection_core::prepare(
     std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec
 ) {
-    entry const inside{*this};
-    if (life_.current() != lifecycle::state::idle) {
-        ec = errc::already_connected;
-        return {};
+    {
+        entry const inside{*this};
+        if (life_.current() != lifecycle::state::idle) {
+            ec = errc::already_connected;
+            return {};
+        }
+        link_.aim(device, gid_index);
+        resume({event_kind::prepare});
     }
-    link_.aim(device, gid_index);
-    resume({event_kind::prepare});
-    ec = life_.failure().code;
-    return link_.own_address();
+    static_cast<void>(make_queues());
+    return seen([&] {
+        ec = life_.failure().code;
+        return link_.own_address();
+    });
 }
 
 error_code connection_core::establish(queue_pair_address const& peer) {

@@ -4,6 +4,7 @@
 #include <boost/asio/post.hpp>
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "connection/leaked_resources.hpp"
@@ -37,36 +38,50 @@ std::shared_ptr<shared_receives> shared_receives::make(
 }
 
 void shared_receives::attach(std::shared_ptr<verbs::domain> const& domain, error_code& ec) {
+    // One thread at a time creates the queue, without the lock.
+    std::lock_guard const making{making_};
+    bool is_made = false;
+    {
+        guard const lock{mutex_};
+        ec = {};
+        if (is_closed_ || is_shut_down_) ec = errc::not_connected;
+        else if (queue_ != nullptr && domain != domain_) ec = errc::foreign_domain;
+        if (ec) return;
+        is_made = queue_ != nullptr;
+        if (is_made) ++users_;
+    }
+    if (is_made) return;
+    device_limits const& device = domain->on().limits();
+    std::uint32_t const depth_max =
+        std::min(device.shared_receive_depth_max, device.completion_queue_depth_max / 2);
+    if (depth_max == 0) {
+        ec = boost::system::errc::make_error_code(boost::system::errc::operation_not_supported);
+        return;
+    }
+    std::uint32_t const depth = std::min(options_.depth, depth_max);
+    std::size_t const segments_max = std::min(options_.segments_max, device.segments_max);
+    ibv_srq_init_attr attributes{};
+    attributes.attr.max_wr = depth;
+    attributes.attr.max_sge = static_cast<std::uint32_t>(segments_max);
+    verbs::shared_queue_handle made{ibv_create_srq(domain->get(), &attributes)};
+    ec = verbs::from_pointer(made.get());
+    if (ec) return;
+    operation_pool pool{std::size_t{depth} + options_.waiting_max, depth};
     guard const lock{mutex_};
-    ec.clear();
     if (is_closed_ || is_shut_down_) {
         ec = errc::not_connected;
-    } else if (queue_ != nullptr) {
-        if (domain != domain_) ec = errc::foreign_domain;
-    } else {
-        device_limits const& device = domain->on().limits();
-        std::uint32_t const depth_max =
-            std::min(device.shared_receive_depth_max, device.completion_queue_depth_max / 2);
-        if (depth_max == 0) {
-            ec = boost::system::errc::make_error_code(boost::system::errc::operation_not_supported);
-            return;
-        }
-        depth_ = std::min(options_.depth, depth_max);
-        segments_max_ = std::min(options_.segments_max, device.segments_max);
-        ibv_srq_init_attr attributes{};
-        attributes.attr.max_wr = depth_;
-        attributes.attr.max_sge = static_cast<std::uint32_t>(segments_max_);
-        queue_.reset(ibv_create_srq(domain->get(), &attributes));
-        ec = verbs::from_pointer(queue_.get());
-        if (ec) return;
-        domain_ = domain;
-        slots_.assign(depth_, nullptr);
-        free_slots_.reserve(depth_);
-        segments_.resize(segments_max_);
-        for (std::uint32_t i = depth_; i-- > 0;) free_slots_.push_back(i);
-        pool_ = operation_pool{std::size_t{depth_} + options_.waiting_max, depth_};
+        return;
     }
-    if (!ec) ++users_;
+    queue_ = std::move(made);
+    domain_ = domain;
+    depth_ = depth;
+    segments_max_ = segments_max;
+    slots_.assign(depth, nullptr);
+    free_slots_.reserve(depth);
+    segments_.resize(segments_max);
+    for (std::uint32_t i = depth; i-- > 0;) free_slots_.push_back(i);
+    pool_ = std::move(pool);
+    ++users_;
 }
 
 void shared_receives::detach() noexcept {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -76,6 +77,8 @@ private:
     boost::asio::any_io_executor executor_;
     shared_receive_options const options_;
 
+    // Held while the queue is created; taken before mutex_.
+    std::mutex making_;
     mutable hosting::light_mutex mutex_;
     std::shared_ptr<verbs::domain> domain_;
     verbs::shared_queue_handle queue_;

@@ -245,6 +245,11 @@ public:
     /// Functions that cannot fail work as usual. The call reports the failure as the function's
     /// manual page says: null, -1 or the code.
     void fail_call(std::string_view function, std::size_t nth, int error);
+    /// Called at the beginning of each call of a C function, except ibv_poll_cq, on the thread that
+    /// makes it, with the function's name; null: not called. It may call the program: a program that
+    /// makes the call under a lock of its own hangs, or sees itself in the middle of something. Set
+    /// it while no other thread runs code of the world.
+    void on_call(std::function<void(std::string_view function)> watch);
     /// True if an ordered failure has happened.
     bool has_failed_call() const;
 
