@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # instructions.sh PROGRAM — counts the user-space instructions of one signaled 8-byte write, in raw verbs and with each form of the library,
 # on a null device. Fails if the library adds more than 290 to a write with a callback, if it makes one system call or more per hundred
-# operations, or if it allocates. Instructions, not time: their number is the same on every run of one build.
+# operations, or if it allocates. Instructions, not time: their number is the same on every run of one build, except for polls that find nothing,
+# of which a busy host causes more. So the limit applies to the least of three runs.
 set -euo pipefail
 
 program=$1
@@ -28,7 +29,14 @@ for depth in 16 1; do
             "$depth" "$loop" "${cost[$loop]}" $((cost[$loop] - cost[raw]))
     done
     # The limit applies with several operations in flight; with one, each operation pays for a whole round of the poller.
-    if ((depth == 16)); then more=$((cost[callback] - cost[raw])); fi
+    if ((depth == 16)); then
+        more=$((cost[callback] - cost[raw]))
+        for _ in 1 2; do
+            again=$(($(count callback "$many" 16) / many - cost[raw]))
+            if ((again < more)); then more=$again; fi
+        done
+        echo "the least of three runs: a callback costs $more more than raw verbs"
+    fi
 done
 # System calls of the loop alone, between its two marks: outside of them the polling thread spins for an unpredictable time. A call that
 # blocks has a second line for its result. Reading the clock is a system call only under valgrind, which has no vDSO.
