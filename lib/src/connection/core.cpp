@@ -71,6 +71,7 @@ error_code connection_core::make_queues() {
     link::queues made;
     data_path path;
     std::shared_ptr<progress::cq_poller> source;
+    std::shared_ptr<shared_receives> unused;
     bool is_passive = false;
     std::optional<link::listener> who;
     {
@@ -86,17 +87,16 @@ error_code connection_core::make_queues() {
     if (!failed) path = link_.make_data_path(made);
     {
         guard const lock{mutex_};
-        if (!is_shut_down_) {
+        if (is_shut_down_) {
+            unused = std::move(made.shared);
+        } else {
             source = made.source;
             link_.adopt(std::move(made));
             data_ = std::move(path);
         }
     }
-    if (source != nullptr) {
-        source->start(who->completions);
-    } else if (made.shared != nullptr) {
-        made.shared->detach();
-    }
+    if (source != nullptr) source->start(who->completions);
+    if (unused != nullptr) unused->detach();
     entry const inside{*this};
     is_making_queues_ = false;
     resume(result);
