@@ -77,6 +77,12 @@ struct counting_executor {
     bool operator==(counting_executor const&) const noexcept = default;
 };
 
+/// A completion token that asks the initiation for its executor, as cancel_after() does.
+struct asking_for_executor {
+    asio::any_io_executor* answer;
+    std::function<void(error_code)> then;
+};
+
 // All tests share two handler types: each further type would compile every operation again.
 
 /// A move-only handler without associations.
@@ -136,3 +142,21 @@ struct handler_probe {
 };
 
 }  // namespace test
+
+namespace boost::asio {
+
+template <class... Signature>
+class async_result<test::asking_for_executor, Signature...> {
+public:
+    template <class Initiation, class... Arguments>
+    static void initiate(Initiation&& start, test::asking_for_executor ask, Arguments&&... with) {
+        static_assert(!std::same_as<typename std::decay_t<Initiation>::executor_type, void>);
+        *ask.answer = start.get_executor();
+        std::forward<Initiation>(start
+        )([then = std::move(ask.then)](error_code ec, auto&&...) { then(ec); },
+          std::forward<Arguments>(with)...);
+    }
+    using error_code = boost::system::error_code;
+};
+
+}  // namespace boost::asio

@@ -58,6 +58,14 @@ asio::awaitable<void> start_with_token(stage& s, int form) {
         std::move(later)(plain_handler{[&](error_code ec) { calls += ec ? 100 : 1; }});
         co_await until(s, [&] { return calls > 0; });
         CHECK(calls == 1);
+    } else if (form == 4) {
+        asio::any_io_executor executor;
+        int calls = 0;
+        auto const count = [&](error_code ec) { calls += ec ? 100 : 1; };
+        Operation::start(s, asking_for_executor{&executor, count});
+        CHECK(executor == s.io.get_executor());
+        co_await until(s, [&] { return calls > 0; });
+        CHECK(calls == 1);
     } else {
         Operation::start(s, asio::detached);
         co_await sleep(s.io, 20ms);
@@ -136,7 +144,7 @@ CONFORMANCE_CASE(
 CONFORMANCE_CASE(
     takes_tokens, "an operation works with awaitables, tuples, futures, deferred and detached"
 ) {
-    auto const form = GENERATE(0, 1, 2, 3, 4);
+    auto const form = GENERATE(0, 1, 2, 3, 4, 5);
     on_stage([&op, form](stage& s) { return op.start_with_token(s, form); });
 }
 

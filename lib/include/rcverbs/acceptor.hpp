@@ -27,6 +27,7 @@
 
 #include <rcverbs/connection.hpp>
 #include <rcverbs/detail/adapted_handler.hpp>
+#include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/request.hpp>
 
 namespace rcverbs {
@@ -189,9 +190,11 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_get_request(Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code, connection_request)>(
-            [](auto handler, std::shared_ptr<detail::acceptor_core> const& core) {
-                calls::start_get_request(*core, detail::request_handler{std::move(handler)});
-            },
+            detail::initiation{
+                executor_,
+                [](auto handler, std::shared_ptr<detail::acceptor_core> const& core) {
+                    calls::start_get_request(*core, detail::request_handler{std::move(handler)});
+                }},
             token,
             core_
         );
@@ -232,30 +235,32 @@ public:
     template <class Other, class Token = detail::default_token_t<Executor>>
     auto async_accept(runs_on<Other> where, Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code, basic_connection<Other>)>(
-            []<class Handler>(
-                Handler handler,
-                std::shared_ptr<detail::acceptor_core> const& core,
-                runs_on<Other> const& at
-            ) {
-                calls::start_accept(
-                    *core,
-                    at.place(),
-                    detail::accept_handler{detail::adapted_handler{
-                        std::move(handler),
-                        // Moved, so that nothing here belongs to a context that the handler
-                        // destroys.
-                        [executor = at.get_executor(
-                         )](Handler own,
-                            error_code ec,
-                            std::shared_ptr<detail::connection_core> made) mutable {
-                            std::move(own
-                            )(ec,
-                              detail::access::make<basic_connection<Other>>(
-                                  std::move(executor), std::move(made)
-                              ));
-                        }}}
-                );
-            },
+            detail::initiation{
+                executor_,
+                []<class Handler>(
+                    Handler handler,
+                    std::shared_ptr<detail::acceptor_core> const& core,
+                    runs_on<Other> const& at
+                ) {
+                    calls::start_accept(
+                        *core,
+                        at.place(),
+                        detail::accept_handler{detail::adapted_handler{
+                            std::move(handler),
+                            // Moved, so that nothing here belongs to a context that the handler
+                            // destroys.
+                            [executor = at.get_executor(
+                             )](Handler own,
+                                error_code ec,
+                                std::shared_ptr<detail::connection_core> made) mutable {
+                                std::move(own
+                                )(ec,
+                                  detail::access::make<basic_connection<Other>>(
+                                      std::move(executor), std::move(made)
+                                  ));
+                            }}}
+                    );
+                }},
             token,
             core_,
             std::move(where)

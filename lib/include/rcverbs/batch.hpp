@@ -14,6 +14,7 @@
 
 #include <boost/asio/async_result.hpp>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include <rcverbs/data_operations.hpp>
+#include <rcverbs/detail/initiation.hpp>
 
 namespace rcverbs {
 
@@ -28,8 +30,11 @@ namespace rcverbs {
 template <class Executor = boost::asio::any_io_executor>
 class basic_batch {
 public:
+    using executor_type = Executor;
+
     /// Makes an empty batch for this connection, with room for `size` requests.
     template <class Other>
+    requires std::convertible_to<Other, Executor>
     explicit basic_batch(basic_data_operations<Other> const& on, std::size_t size = 0)
         : core_{detail::access::core_of(on)} {
         requests_.reserve(size);
@@ -41,6 +46,11 @@ public:
           requests_{std::exchange(other.requests_, {})} {}
     // The target of an assignment may be submitted.
     basic_batch& operator=(basic_batch&&) = delete;
+
+    /// The connection's executor.
+    executor_type get_executor() const noexcept {
+        return detail::recovered<Executor>(detail::executor_of(*core_));
+    }
 
     // data_operations.hpp documents the operations. Submitting reports an invalid request.
 
@@ -112,13 +122,16 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_submit(Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code, std::size_t)>(
-            [](auto&& handler, basic_batch* self) {
-                using type = decltype(handler);
-                detail::handler_source const source =
-                    detail::offer<detail::bytes_result>(std::forward<type>(handler));
-                errc const refusal = self->start(detail::turn::wait, source);
-                if (refusal != errc{}) detail::post_refusal(*self->core_, source, refusal);
-            },
+            detail::initiation_of<Executor>(
+                core_.get(),
+                [](auto&& handler, basic_batch* self) {
+                    using type = decltype(handler);
+                    detail::handler_source const source =
+                        detail::offer<detail::bytes_result>(std::forward<type>(handler));
+                    errc const refusal = self->start(detail::turn::wait, source);
+                    if (refusal != errc{}) detail::post_refusal(*self->core_, source, refusal);
+                }
+            ),
             token,
             this
         );

@@ -51,6 +51,7 @@
 #include <rcverbs/close_reason.hpp>
 #include <rcverbs/data_operations.hpp>
 #include <rcverbs/detail/control_handler.hpp>
+#include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/failure.hpp>
 #include <rcverbs/memory_region.hpp>
@@ -451,9 +452,13 @@ private:
     template <class Start, class Token>
     auto control(Start start, Token&& token) {
         return boost::asio::async_initiate<Token, void(error_code)>(
-            [](auto handler,
-               std::shared_ptr<detail::connection_core> const& core,
-               Start const& begin) { begin(*core, detail::control_handler{std::move(handler)}); },
+            detail::initiation{
+                executor_,
+                [](auto handler,
+                   std::shared_ptr<detail::connection_core> const& core,
+                   Start const& begin) {
+                    begin(*core, detail::control_handler{std::move(handler)});
+                }},
             token,
             this->core_,
             std::move(start)

@@ -37,6 +37,7 @@
 
 #include <rcverbs/backoff_options.hpp>
 #include <rcverbs/detail/adapted_handler.hpp>
+#include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/session.hpp>
 
 namespace rcverbs {
@@ -232,25 +233,27 @@ public:
     template <class Token = detail::default_token_t<executor_type>>
     auto async_connect(Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code, Protocol)>(
-            []<class Handler>(
-                Handler handler,
-                std::shared_ptr<detail::connector_core> const& core,
-                std::shared_ptr<detail::target_of<Protocol>> const& target
-            ) {
-                calls::start(
-                    *core,
-                    detail::control_handler{detail::adapted_handler{
-                        std::move(handler),
-                        [core, target](Handler own, error_code ec) {
-                            Protocol made;
-                            if (!ec) {
-                                made = target->take();
-                                calls::release(*core);
-                            }
-                            std::move(own)(ec, std::move(made));
-                        }}}
-                );
-            },
+            detail::initiation{
+                executor_,
+                []<class Handler>(
+                    Handler handler,
+                    std::shared_ptr<detail::connector_core> const& core,
+                    std::shared_ptr<detail::target_of<Protocol>> const& target
+                ) {
+                    calls::start(
+                        *core,
+                        detail::control_handler{detail::adapted_handler{
+                            std::move(handler),
+                            [core, target](Handler own, error_code ec) {
+                                Protocol made;
+                                if (!ec) {
+                                    made = target->take();
+                                    calls::release(*core);
+                                }
+                                std::move(own)(ec, std::move(made));
+                            }}}
+                    );
+                }},
             token,
             core_,
             target_

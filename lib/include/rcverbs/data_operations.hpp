@@ -44,6 +44,7 @@
 #include <memory>
 #include <utility>
 
+#include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/detail/start.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/keys.hpp>
@@ -60,6 +61,13 @@ namespace rcverbs {
 template <class Executor = boost::asio::any_io_executor>
 class basic_data_operations {
 public:
+    using executor_type = Executor;
+
+    /// The connection's executor. REQUIRES: there is a connection.
+    executor_type get_executor() const noexcept {
+        return detail::recovered<Executor>(detail::executor_of(*core_));
+    }
+
     /// The operations of this connection with a fence: each starts only when all reads and atomics
     /// before it have completed, as in `c.fenced().async_write(…)`. Needed if a write or send
     /// depends on the result of a read; a reliable connection keeps the other orders itself:
@@ -373,7 +381,7 @@ private:
     template <class Result, class Value, class Token>
     auto start(detail::work_request what, Token&& token) {
         what.is_fenced = is_fenced_;
-        return detail::initiate<Result, Value>(core_, what, std::forward<Token>(token));
+        return detail::initiate<Result, Value, Executor>(core_, what, std::forward<Token>(token));
     }
     template <class Result, class... Handler>
     error_code attempt(detail::work_request what, Handler&&... handler) {

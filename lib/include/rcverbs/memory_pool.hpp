@@ -32,6 +32,7 @@
 
 #include <rcverbs/access_flags.hpp>
 #include <rcverbs/detail/control_handler.hpp>
+#include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/error.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/local_slice.hpp>
@@ -166,21 +167,23 @@ public:
     template <class Token>
     auto async_allocate(std::size_t size_bytes, std::size_t alignment, Token&& token) {
         return boost::asio::async_initiate<Token, void(error_code, void*)>(
-            []<class Handler>(
-                Handler handler, memory_pool* pool, std::size_t size, std::size_t align
-            ) {
-                static_assert(
-                    !std::same_as<
-                        boost::asio::associated_executor_t<Handler>,
-                        boost::asio::system_executor>,
-                    "the handler needs an executor: use bind_executor"
-                );
-                boost::asio::any_io_executor const executor =
-                    boost::asio::get_associated_executor(handler);
-                pool->start_allocate(
-                    size, align, executor, detail::allocate_handler{std::move(handler)}
-                );
-            },
+            detail::initiation{
+                boost::asio::system_executor{},
+                []<class Handler>(
+                    Handler handler, memory_pool* pool, std::size_t size, std::size_t align
+                ) {
+                    static_assert(
+                        !std::same_as<
+                            boost::asio::associated_executor_t<Handler>,
+                            boost::asio::system_executor>,
+                        "the handler needs an executor: use bind_executor"
+                    );
+                    boost::asio::any_io_executor const executor =
+                        boost::asio::get_associated_executor(handler);
+                    pool->start_allocate(
+                        size, align, executor, detail::allocate_handler{std::move(handler)}
+                    );
+                }},
             token,
             this,
             size_bytes,

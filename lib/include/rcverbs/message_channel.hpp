@@ -37,6 +37,7 @@
 #include <rcverbs/connection.hpp>
 #include <rcverbs/detail/control_handler.hpp>
 #include <rcverbs/detail/channel.hpp>
+#include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/local_slice.hpp>
 #include <rcverbs/message.hpp>
@@ -218,9 +219,11 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_receive(Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code, message)>(
-            [](auto handler, core_ptr const& core) {
-                calls::start_receive(core, detail::message_handler{std::move(handler)});
-            },
+            detail::initiation{
+                this->get_executor(),
+                [](auto handler, core_ptr const& core) {
+                    calls::start_receive(core, detail::message_handler{std::move(handler)});
+                }},
             token,
             this->core_
         );

@@ -38,6 +38,7 @@
 #include <utility>
 
 #include <rcverbs/detail/channel.hpp>
+#include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/message_channel.hpp>
 
@@ -64,6 +65,8 @@ public:
     void start(std::uint32_t status, std::span<std::byte const> body, control_handler handler);
     void start(std::uint32_t status, local_slices const& body, control_handler handler);
     void drop() noexcept;
+    /// The channel's. REQUIRES: it has been one of a request.
+    boost::asio::any_io_executor executor() const;
 
 private:
     template <class Body>
@@ -129,9 +132,11 @@ private:
         // The peer's request ends when its body is free.
         if (is_large() && wants_answer()) release();
         return boost::asio::async_initiate<Token, void(error_code)>(
-            [](auto handler, detail::responder duty, std::uint32_t number, Body const& bytes) {
-                duty.start(number, bytes, detail::control_handler{std::move(handler)});
-            },
+            detail::initiation{
+                responder_.executor(),
+                [](auto handler, detail::responder duty, std::uint32_t number, Body const& bytes) {
+                    duty.start(number, bytes, detail::control_handler{std::move(handler)});
+                }},
             token,
             responder_.hand_over(!is_notice_),
             status,
@@ -298,15 +303,17 @@ public:
         Token&& token = Token{}
     ) {
         return boost::asio::async_initiate<Token, void(error_code, reply)>(
-            [](auto handler,
-               core_ptr const& core,
-               std::uint32_t number,
-               std::span<std::byte const> bytes,
-               request_options const& how) {
-                calls::start_request(
-                    core, number, bytes, how, detail::reply_handler{std::move(handler)}
-                );
-            },
+            detail::initiation{
+                this->get_executor(),
+                [](auto handler,
+                   core_ptr const& core,
+                   std::uint32_t number,
+                   std::span<std::byte const> bytes,
+                   request_options const& how) {
+                    calls::start_request(
+                        core, number, bytes, how, detail::reply_handler{std::move(handler)}
+                    );
+                }},
             token,
             this->core_,
             operation,
@@ -354,9 +361,11 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_next(Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code, request)>(
-            [](auto handler, core_ptr const& core) {
-                calls::start_next(core, detail::next_handler{std::move(handler)});
-            },
+            detail::initiation{
+                this->get_executor(),
+                [](auto handler, core_ptr const& core) {
+                    calls::start_next(core, detail::next_handler{std::move(handler)});
+                }},
             token,
             this->core_
         );

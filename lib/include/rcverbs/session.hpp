@@ -30,6 +30,7 @@
 #include <rcverbs/buffer.hpp>
 #include <rcverbs/close_reason.hpp>
 #include <rcverbs/connection.hpp>
+#include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/detail/protocol.hpp>
 
 namespace rcverbs {
@@ -214,9 +215,11 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_wait_regions(Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code, peer_regions)>(
-            [](auto handler, core_ptr const& core) {
-                calls::start_wait_regions(core, detail::regions_handler{std::move(handler)});
-            },
+            detail::initiation{
+                this->get_executor(),
+                [](auto handler, core_ptr const& core) {
+                    calls::start_wait_regions(core, detail::regions_handler{std::move(handler)});
+                }},
             token,
             this->core_
         );
@@ -231,12 +234,14 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_exchange(std::vector<named_region> regions, Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code, peer_regions)>(
-            // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved
-            [](auto handler, core_ptr const& core, std::vector<named_region> r) {
-                calls::start_exchange(
-                    core, std::move(r), detail::regions_handler{std::move(handler)}
-                );
-            },
+            detail::initiation{
+                this->get_executor(
+                ),  // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved
+                [](auto handler, core_ptr const& core, std::vector<named_region> r) {
+                    calls::start_exchange(
+                        core, std::move(r), detail::regions_handler{std::move(handler)}
+                    );
+                }},
             token,
             this->core_,
             std::move(regions)

@@ -26,6 +26,7 @@
 #include <memory>
 #include <utility>
 
+#include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/detail/start.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/local_slice.hpp>
@@ -144,16 +145,18 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_receive(local_slices into, Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code, receive_result)>(
-            [](auto&& handler,
-               std::shared_ptr<detail::shared_receives> const& queue,
-               detail::work_request const& wanted) {
-                using type = decltype(handler);
-                detail::handler_source const source =
-                    detail::offer<detail::arrival_result>(std::forward<type>(handler));
-                errc const refusal =
-                    detail::start_receive(queue, wanted, detail::turn::wait, source);
-                if (refusal != errc{}) detail::post_refusal(*queue, source, refusal);
-            },
+            detail::initiation{
+                executor_,
+                [](auto&& handler,
+                   std::shared_ptr<detail::shared_receives> const& queue,
+                   detail::work_request const& wanted) {
+                    using type = decltype(handler);
+                    detail::handler_source const source =
+                        detail::offer<detail::arrival_result>(std::forward<type>(handler));
+                    errc const refusal =
+                        detail::start_receive(queue, wanted, detail::turn::wait, source);
+                    if (refusal != errc{}) detail::post_refusal(*queue, source, refusal);
+                }},
             token,
             core_,
             detail::local_request(detail::operation_kind::receive, into)

@@ -21,12 +21,14 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/async_result.hpp>
 
+#include <concepts>
 #include <memory>
 #include <type_traits>
 #include <utility>
 
 #include <rcverbs/access_flags.hpp>
 #include <rcverbs/data_operations.hpp>
+#include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/local_slice.hpp>
 #include <rcverbs/remote_region.hpp>
@@ -75,6 +77,8 @@ class basic_window {
     using calls = detail::window_calls;
 
 public:
+    using executor_type = Executor;
+
     /// No window; is_valid() is false.
     basic_window() noexcept = default;
     /// Allocates a window of this connection, which must have a queue pair: after async_resolve(),
@@ -83,6 +87,7 @@ public:
     /// @throws boost::system::system_error: errc::windows_unsupported (the device has none of type
     ///         2), errc::not_connected, errno ENOMEM (the device's windows are used up).
     template <class Other>
+    requires std::convertible_to<Other, Executor>
     explicit basic_window(basic_data_operations<Other> const& on)
         : core_{calls::make(detail::access::core_of(on))} {}
     basic_window(basic_window&&) noexcept = default;
@@ -92,6 +97,10 @@ public:
     /// it is outstanding.
     ~basic_window() = default;
 
+    /// The connection's executor. REQUIRES: is_valid().
+    executor_type get_executor() const noexcept {
+        return detail::recovered<Executor>(detail::executor_of(*calls::connection_of(*core_)));
+    }
     /// True if it has a window.
     bool is_valid() const noexcept { return core_ != nullptr; }
     /// True if a binding has succeeded and no invalidation since. REQUIRES: is_valid().
@@ -120,16 +129,19 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_bind(local_slice range, access_flags rights, Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code, remote_region)>(
-            [](auto&& handler,
-               std::shared_ptr<detail::window_core> const& core,
-               local_slice const& slice,
-               access_flags with) {
-                begin<detail::exposed_result>(
-                    *core,
-                    calls::bind_request(*core, slice, with),
-                    std::forward<decltype(handler)>(handler)
-                );
-            },
+            detail::initiation_of<Executor>(
+                calls::connection_of(*core_).get(),
+                [](auto&& handler,
+                   std::shared_ptr<detail::window_core> const& core,
+                   local_slice const& slice,
+                   access_flags with) {
+                    begin<detail::exposed_result>(
+                        *core,
+                        calls::bind_request(*core, slice, with),
+                        std::forward<decltype(handler)>(handler)
+                    );
+                }
+            ),
             token,
             core_,
             range,
@@ -152,13 +164,16 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_invalidate(Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code)>(
-            [](auto&& handler, std::shared_ptr<detail::window_core> const& core) {
-                begin<detail::no_result>(
-                    *core,
-                    calls::invalidate_request(*core),
-                    std::forward<decltype(handler)>(handler)
-                );
-            },
+            detail::initiation_of<Executor>(
+                calls::connection_of(*core_).get(),
+                [](auto&& handler, std::shared_ptr<detail::window_core> const& core) {
+                    begin<detail::no_result>(
+                        *core,
+                        calls::invalidate_request(*core),
+                        std::forward<decltype(handler)>(handler)
+                    );
+                }
+            ),
             token,
             core_
         );

@@ -9,6 +9,10 @@ error_code refusal_code(connection_core const& core, errc why) noexcept {
     return why == errc::not_connected ? core.why_not_connected() : error_code{why};
 }
 
+boost::asio::any_io_executor const& executor_of(connection_core const& core) noexcept {
+    return core.executor();
+}
+
 void post_refusal(connection_core const& core, handler_source const& source, errc why) {
     post_refused_handler(core.executor(), source, refusal_code(core, why));
 }

@@ -31,6 +31,8 @@ responder& responder::operator=(responder&& other) noexcept {
 
 responder::~responder() { drop(); }
 
+boost::asio::any_io_executor responder::executor() const { return core_->messages().executor(); }
+
 void responder::drop() noexcept {
     if (std::exchange(is_open_, false)) core_->drop(id_);
 }

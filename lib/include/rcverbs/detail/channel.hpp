@@ -13,6 +13,7 @@
 
 #include <rcverbs/connection.hpp>
 #include <rcverbs/detail/control_handler.hpp>
+#include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/detail/protocol.hpp>
 #include <rcverbs/local_slice.hpp>
 #include <rcverbs/message.hpp>
@@ -103,9 +104,11 @@ public:
     template <class Token = default_token_t<Executor>>
     auto async_fetch(message what, local_slices into, Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code)>(
-            [](auto handler, core_ptr const& core, message m, local_slices const& to) {
-                Calls::start_fetch(core, std::move(m), to, control_handler{std::move(handler)});
-            },
+            initiation{
+                this->get_executor(),
+                [](auto handler, core_ptr const& core, message m, local_slices const& to) {
+                    Calls::start_fetch(core, std::move(m), to, control_handler{std::move(handler)});
+                }},
             token,
             this->core_,
             std::move(what),

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <rcverbs/detail/control_handler.hpp>
+#include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/error.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/runs_on.hpp>
@@ -67,9 +68,11 @@ public:
     template <class Token = default_token_t<Executor>>
     auto async_acquire(Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code, Lease)>(
-            [](auto handler, std::shared_ptr<lending<Lease>> const& from) {
-                calls::start_acquire(*from, lease_handler<Lease>{std::move(handler)});
-            },
+            initiation{
+                executor_,
+                [](auto handler, std::shared_ptr<lending<Lease>> const& from) {
+                    calls::start_acquire(*from, lease_handler<Lease>{std::move(handler)});
+                }},
             token,
             pool_
         );

@@ -9,6 +9,7 @@
 
 #include <rcverbs/close_reason.hpp>
 #include <rcverbs/connection.hpp>
+#include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/failure.hpp>
 
 namespace rcverbs::detail {
@@ -74,9 +75,11 @@ protected:
     template <class Start, class Token>
     auto control(Start start, Token&& token) {
         return boost::asio::async_initiate<Token, void(error_code)>(
-            [](auto handler, core_ptr const& core, Start const& begin) {
-                begin(core, control_handler{std::move(handler)});
-            },
+            initiation{
+                connection_.get_executor(),
+                [](auto handler, core_ptr const& core, Start const& begin) {
+                    begin(core, control_handler{std::move(handler)});
+                }},
             token,
             core_,
             std::move(start)

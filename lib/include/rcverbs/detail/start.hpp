@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/detail/operation.hpp>
 #include <rcverbs/error.hpp>
 #include <rcverbs/export.hpp>
@@ -175,17 +176,22 @@ handler_source offer(Handler&& handler) noexcept {
 }
 
 /// Starts one request for a completion token.
-template <class Result, class Value, class Token>
+template <class Result, class Value, class Executor, class Token>
 auto initiate(
     std::shared_ptr<connection_core> const& core, work_request const& what, Token&& token
 ) {
     return boost::asio::async_initiate<Token, void(error_code, Value)>(
-        [](auto&& handler, std::shared_ptr<connection_core> const& on, work_request const& wanted) {
-            using type = decltype(handler);
-            handler_source const source = offer<Result>(std::forward<type>(handler));
-            errc const refusal = start_operation(on, {&wanted, 1}, turn::wait, source);
-            if (refusal != errc{}) post_refusal(*on, source, refusal);
-        },
+        initiation_of<Executor>(
+            core.get(),
+            [](auto&& handler,
+               std::shared_ptr<connection_core> const& on,
+               work_request const& wanted) {
+                using type = decltype(handler);
+                handler_source const source = offer<Result>(std::forward<type>(handler));
+                errc const refusal = start_operation(on, {&wanted, 1}, turn::wait, source);
+                if (refusal != errc{}) post_refusal(*on, source, refusal);
+            }
+        ),
         token,
         core,
         what
