@@ -116,8 +116,8 @@ struct calling_handler : intruder {
     using allocator_type = calling_allocator<std::byte>;
     using executor_type = calling_executor<asio::io_context::executor_type>;
 
-    calling_handler(asio::io_context& io, int& calls)
-        : calls{&calls},
+    calling_handler(asio::io_context& io, int& count)
+        : calls{&count},
           executor{io.get_executor()} {}
 
     allocator_type get_allocator() const noexcept { return {}; }

@@ -30,6 +30,17 @@ by_pkg_config first rcverbs
 by_pkg_config without_rdma rcverbs-fabric rcverbs
 "$place/without_rdma"
 
+# A program that was compiled with another Boost than the library is not linked.
+boost=$(nm "$place/first.o" | sed -nE 's/^ +U (rcverbs_boost_[0-9]+)$/\1/p')
+[ -n "$boost" ] || { echo "a program does not name its Boost"; exit 1; }
+objcopy --redefine-sym "$boost=rcverbs_boost_999999" "$place/first.o" "$place/other.o"
+# shellcheck disable=SC2046 # flags
+if g++ "$place/other.o" -o "$place/other" $(PKG_CONFIG_PATH=$pc pkg-config --libs rcverbs) 2>"$place/log"; then
+    echo "a program with another Boost was linked"
+    exit 1
+fi
+grep -q rcverbs_boost_999999 "$place/log" || { cat "$place/log"; exit 1; }
+
 # A program that is linked fully statically has the drivers of devices only if it asks for them, and otherwise says so where it finds none.
 (
     export PKG_CONFIG_PATH=$pc

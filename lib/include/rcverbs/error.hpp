@@ -15,6 +15,7 @@
 #include <boost/system/error_code.hpp>
 #include <boost/system/system_error.hpp>
 
+#include <rcverbs/detail/boost_version.hpp>
 #include <rcverbs/export.hpp>
 
 namespace rcverbs {

@@ -17,13 +17,13 @@ void post_refusal(connection_core const& core, handler_source const& source, err
     post_refused_handler(core.executor(), source, refusal_code(core, why));
 }
 
-using shared = std::shared_ptr<connection_core>;
-
-shared connection_calls::make(place const& where, connection_options options) {
+std::shared_ptr<connection_core> connection_calls::make(
+    place const& where, connection_options options
+) {
     return connection_core::make(where, std::move(options));
 }
 
-shared connection_calls::make(
+std::shared_ptr<connection_core> connection_calls::make(
     place const& where, connection_request request, connection_options options, error_code& ec
 ) {
     ec = validate(options);
@@ -32,7 +32,7 @@ shared connection_calls::make(
     if (!ec && waiting->has_expired()) ec = errc::timed_out;
     if (!ec && waiting->is_withdrawn()) ec = errc::peer_disconnected;
     if (ec) return nullptr;
-    shared made = connection_core::make_for_request(where, std::move(options), waiting->take(), ec);
+    auto made = connection_core::make_for_request(where, std::move(options), waiting->take(), ec);
     if (ec && made != nullptr) std::exchange(made, nullptr)->close();
     return made;
 }
