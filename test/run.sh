@@ -28,6 +28,7 @@ slow2-seed2       all      the same, 4 times faster, from another start
 slow3-seed3       all      the same, 2 times faster, from another start
 slow5-seed4       all      the same, half as fast, from another start
 device-long       all      the device tests that repeat what the others do, a hundred times
+boost-1.88        all      every test that needs no device with the Boost of Debian 13, without deprecated interfaces of Asio
 device-asan       all      the device tests with the address and undefined-behaviour sanitizers
 programs-asan     all      the longest ways of the programs, with the same
 device-tsan       all      the device tests with the thread sanitizer
@@ -101,7 +102,7 @@ explain() {
     case $name in
     unit-asan) alone='ctest --test-dir build/asan' ;;
     unit-tsan) alone='ctest --test-dir build/tsan' ;;
-    fuzz) alone='ctest --test-dir build/fuzz' ;;
+    fuzz | boost-1.88) alone="ctest --test-dir build/$name" ;;
     *) alone='ctest --test-dir build/release' ;;
     esac
     case $name in
@@ -261,6 +262,16 @@ build_fuzz_and_run() {
     cmake --preset fuzz && cmake --build --preset fuzz && run_ctest fuzz -L fuzz -j 2
 }
 
+# Several files as one, which costs a third of the time.
+build_with_boost_and_run() {
+    local folder
+    folder=$(test/package/boost) || return 1
+    cmake --preset release -B build/boost-1.88 -DBoost_DIR="$folder/usr/lib/x86_64-linux-gnu/cmake/Boost-1.88.0" \
+        -DCMAKE_CXX_FLAGS=-DBOOST_ASIO_NO_DEPRECATED -DRCVERBS_UNITY_BUILD='lib;test' "${launcher[@]}" "${linker[@]}" &&
+        $gently cmake --build build/boost-1.88 --parallel "$(nproc)" --target tests_without_device adaptors &&
+        run_ctest boost-1.88 -L '^unit' -LE package -j 2
+}
+
 # nvme_tests STEP [OPTION…]: always in the virtual machine, whose kernel is the initiator.
 nvme_tests() {
     local status=0
@@ -320,6 +331,7 @@ run() {
     hosts | hosts-smp) tests "$name" hosts_tests "$name" release ;;
     hosts-tsan) tests "$name" hosts_tests "$name" tsan ;;
     fuzz) tests "$name" build_fuzz_and_run ;;
+    boost-1.88) tests "$name" build_with_boost_and_run ;;
     # The Docker image compiles the packages, if there is a Docker engine, so that they are compiled only once.
     packages) tests "$name" env RCVERBS_PACKAGES="$PWD/build/packages" ctest --test-dir build/release -L distribution --output-on-failure --no-tests=error ;;
     device-612) tests "$name" in_machine "$name" test/device/apart.sh release cases behaviour ;;
@@ -394,6 +406,7 @@ wait
     run programs-asan
 } &
 run fuzz
+run boost-1.88
 run packages
 wait
 
