@@ -268,7 +268,8 @@ build_with_boost_and_run() {
     folder=$(test/package/boost) || return 1
     cmake --preset release -B build/boost-1.88 -DBoost_DIR="$folder/usr/lib/x86_64-linux-gnu/cmake/Boost-1.88.0" \
         -DCMAKE_CXX_FLAGS=-DBOOST_ASIO_NO_DEPRECATED -DRCVERBS_UNITY_BUILD='lib;test' "${launcher[@]}" "${linker[@]}" &&
-        $gently cmake --build build/boost-1.88 --parallel "$(nproc)" --target tests_without_device adaptors without_rdma_example readme_example docs_in_headers &&
+        $gently cmake --build build/boost-1.88 --parallel "$(nproc)" --target tests_without_device adaptors without_rdma_example readme_example docs_in_headers |
+        tee build/boost-1.88.log && ! grep -aq 'warning: ' build/boost-1.88.log &&
         run_ctest boost-1.88 -L '^unit' -LE package -j 2
 }
 

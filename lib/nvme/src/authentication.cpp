@@ -20,7 +20,7 @@ namespace rcverbs::nvme::detail {
 
 namespace {
 
-using bytes = std::vector<std::byte>;
+using octets = std::vector<std::byte>;
 
 // Types of messages, and the two kinds they are of.
 constexpr std::byte common{0x00};
@@ -76,13 +76,13 @@ unsigned char const* chars(std::span<std::byte const> b) {
 }
 unsigned char* chars(std::span<std::byte> b) { return reinterpret_cast<unsigned char*>(b.data()); }
 
-void append(bytes& to, std::string const& text) {
+void append(octets& to, std::string const& text) {
     auto const more = std::as_bytes(std::span{text});
     to.insert(to.end(), more.begin(), more.end());
 }
 
-bytes hmac(hash_function const& h, bytes const& key, bytes const& text) {
-    bytes out(h.size_bytes);
+octets hmac(hash_function const& h, octets const& key, octets const& text) {
+    octets out(h.size_bytes);
     unsigned size = 0;
     HMAC(
         h.function(),
@@ -96,24 +96,24 @@ bytes hmac(hash_function const& h, bytes const& key, bytes const& text) {
     return out;
 }
 
-bytes digest(hash_function const& h, bytes const& text) {
-    bytes out(h.size_bytes);
+octets digest(hash_function const& h, octets const& text) {
+    octets out(h.size_bytes);
     EVP_Digest(text.data(), text.size(), chars(std::span{out}), nullptr, h.function(), nullptr);
     return out;
 }
 
 // A secret is bound to the name of its owner.
-bytes transformed(dhchap_key const& key, std::string const& owner) {
+octets transformed(dhchap_key const& key, std::string const& owner) {
     hash_function const* const h = find_hash(key.hash);
     if (h == nullptr) return key.value;
-    bytes text;
+    octets text;
     append(text, owner + "NVMe-over-Fabrics");
     return hmac(*h, key.value, text);
 }
 
 // Challenges must not repeat and must not be guessed.
-bytes random_bytes(std::size_t size) {
-    bytes out(size);
+octets random_bytes(std::size_t size) {
+    octets out(size);
     if (RAND_bytes(chars(std::span{out}), static_cast<int>(size)) != 1) out.clear();
     return out;
 }
@@ -130,7 +130,7 @@ dhchap_key dhchap_key::decode(std::string const& text) {
     key.hash = static_cast<std::uint8_t>(text[8] - '0');
     std::string const coded = text.substr(10, text.size() - 11);
     if (coded.size() % 4 != 0) return {};
-    bytes decoded(coded.size() / 4 * 3);
+    octets decoded(coded.size() / 4 * 3);
     int const size = EVP_DecodeBlock(
         chars(std::span{decoded}),
         reinterpret_cast<unsigned char const*>(coded.data()),
@@ -172,12 +172,12 @@ public:
     }
 
     /// The public value, in the group's size; empty if OpenSSL failed.
-    bytes public_value() const {
+    octets public_value() const {
         BIGNUM* raw = nullptr;
         if (own_ == nullptr ||
             EVP_PKEY_get_bn_param(own_.get(), OSSL_PKEY_PARAM_PUB_KEY, &raw) != 1)
             return {};
-        bytes out(group_.size_bytes);
+        octets out(group_.size_bytes);
         int const size =
             BN_bn2binpad(raw, chars(std::span{out}), static_cast<int>(group_.size_bytes));
         BN_free(raw);
@@ -186,7 +186,7 @@ public:
     }
 
     /// The shared secret; empty if the peer's value is none.
-    bytes derive(std::span<std::byte const> theirs) const {
+    octets derive(std::span<std::byte const> theirs) const {
         std::unique_ptr<BIGNUM, free_number> const number{
             BN_bin2bn(chars(theirs), static_cast<int>(theirs.size()), nullptr)};
         std::unique_ptr<OSSL_PARAM_BLD, free_builder> const builder{OSSL_PARAM_BLD_new()};
@@ -203,7 +203,7 @@ public:
             return {};
         key const peer{raw};
         context const deriving{EVP_PKEY_CTX_new_from_pkey(nullptr, own_.get(), nullptr)};
-        bytes out(group_.size_bytes);
+        octets out(group_.size_bytes);
         std::size_t size = out.size();
         if (deriving == nullptr || EVP_PKEY_derive_init(deriving.get()) != 1 ||
             EVP_PKEY_derive_set_peer(deriving.get(), peer.get()) != 1)
@@ -326,7 +326,7 @@ bool authenticator::on_reply(std::span<std::byte const> in) {
     }
     if (host_key_.value.empty() || challenge_.size() != h.size_bytes)
         return fail(failed_authentication);
-    bytes const wanted = respond(host_key_, challenge_, sequence_, "HostHost", host_, subsystem_);
+    octets const wanted = respond(host_key_, challenge_, sequence_, "HostHost", host_, subsystem_);
     if (CRYPTO_memcmp(wanted.data(), response.data(), wanted.size()) != 0)
         return fail(failed_authentication);
     proof_.clear();
@@ -349,9 +349,9 @@ bool authenticator::on_reply(std::span<std::byte const> in) {
 
 // HMAC of the challenge, its number, the transaction, and the names of both. With a shared secret
 // the challenge is augmented by it.
-bytes authenticator::respond(
+octets authenticator::respond(
     dhchap_key const& key,
-    bytes nonce,
+    octets nonce,
     std::uint32_t sequence,
     std::string const& role,
     std::string const& whose,
@@ -359,7 +359,7 @@ bytes authenticator::respond(
 ) const {
     hash_function const& h = *find_hash(hash_);
     if (!shared_.empty()) nonce = hmac(h, digest(h, shared_), nonce);
-    bytes text = std::move(nonce);
+    octets text = std::move(nonce);
     std::array<std::byte, 7> numbers{};  // the last is the secure channel: none
     store(std::span<std::byte>{numbers}, 0, sequence);
     store(std::span<std::byte>{numbers}, 4, transaction_);
@@ -371,7 +371,7 @@ bytes authenticator::respond(
 }
 
 bool authenticator::next_message(std::span<std::byte> out) {
-    bytes message;
+    octets message;
     state after = state::failed;
     switch (state_) {
     case state::owes_challenge:
@@ -400,12 +400,12 @@ bool authenticator::next_message(std::span<std::byte> out) {
     return true;
 }
 
-bytes authenticator::write_challenge() {
+octets authenticator::write_challenge() {
     hash_function const& h = *find_hash(hash_);
     dh_group const& g = *find_group(group_);
     challenge_ = random_bytes(h.size_bytes);
-    bytes const number = random_bytes(sizeof sequence_);
-    bytes value;
+    octets const number = random_bytes(sizeof sequence_);
+    octets value;
     dh_.reset();
     if (g.name != nullptr) {
         dh_ = std::make_unique<dh_exchange>(g);
@@ -413,7 +413,7 @@ bytes authenticator::write_challenge() {
     }
     if (challenge_.empty() || number.empty() || value.size() != g.size_bytes) return {};
     sequence_ = std::max(load<std::uint32_t>(number, 0), 1U);
-    bytes m(header_bytes);
+    octets m(header_bytes);
     m[0] = dhchap;
     m[1] = challenge;
     store(std::span{m}, 4, transaction_);
@@ -427,8 +427,8 @@ bytes authenticator::write_challenge() {
     return m;
 }
 
-bytes authenticator::write_success() const {
-    bytes m(header_bytes + proof_.size());
+octets authenticator::write_success() const {
+    octets m(header_bytes + proof_.size());
     m[0] = dhchap;
     m[1] = success1;
     store(std::span{m}, 4, transaction_);
@@ -438,8 +438,8 @@ bytes authenticator::write_success() const {
     return m;
 }
 
-bytes authenticator::write_failure() const {
-    bytes m(8);
+octets authenticator::write_failure() const {
+    octets m(8);
     m[0] = common;
     m[1] = failure1;
     store(std::span{m}, 4, transaction_);
