@@ -38,7 +38,8 @@ public:
     void add(int fd, std::string line) {
         {
             std::lock_guard const lock{mutex_};
-            if (lines_.size() == lines_max) {
+            // A note and the line behind it may be one more.
+            if (lines_.size() >= lines_max) {
                 ++missed_;
                 return;
             }
