@@ -13,7 +13,8 @@ namespace rdma_bench {
 
 namespace {
 
-std::uint64_t parse_size(std::string const& text) {
+// Digits and K, M, G or nothing; 0 if it is something else.
+std::uint64_t bytes_of(std::string const& text) {
     std::size_t digits = 0;
     std::uint64_t value = 0;
     while (digits < text.size() && digits < 10 && text[digits] >= '0' && text[digits] <= '9') {
@@ -24,7 +25,12 @@ std::uint64_t parse_size(std::string const& text) {
     else if (unit == "M") value <<= 20;
     else if (unit == "G") value <<= 30;
     else if (!unit.empty()) value = 0;
-    if (digits == 0 || value == 0 || value > size_bytes_max) {
+    return value;
+}
+
+std::uint64_t parse_size(std::string const& text) {
+    std::uint64_t const value = bytes_of(text);
+    if (value == 0 || value > size_bytes_max) {
         throw CLI::ValidationError("--sizes", "1 to 1G bytes, such as 8, 4K or 1M, not " + text);
     }
     return value;
@@ -90,7 +96,7 @@ void add_measuring(CLI::App& app, arguments& out) {
            "polling threads that the connections share on each side; 0: none, the program's own "
            "thread does it"
     )
-        ->check(CLI::Range(0, 1024))
+        ->check(CLI::Range(0U, threads_max))
         ->option_text("N [one for each connection]");
     app.add_flag_callback(
         "--shared-poller",
@@ -198,6 +204,19 @@ void describe(CLI::App& app, arguments& out) {
     demo::add_address(*server, "--bind", out.bind, "the local address to listen on", "all");
     server->add_option("--count", out.count, "end after this many clients; 0 for never")
         ->option_text("N [0]");
+    server
+        ->add_option_function<std::string>(
+            "--memory",
+            [&out](std::string const& text) {
+                out.bounds.memory_bytes = bytes_of(text);
+                if (out.bounds.memory_bytes == 0)
+                    throw CLI::ValidationError(
+                        "--memory", "bytes, such as 512M or 4G, not " + text
+                    );
+            },
+            "the most memory that a client's plan may use"
+        )
+        ->option_text("BYTES [half of what is available]");
     server->callback([&out] { out.what = command::server; });
     add_limits(*server, out.bounds);
 

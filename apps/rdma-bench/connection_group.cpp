@@ -37,20 +37,19 @@ connection_group::connection_group(asio::io_context& io, plan const& p, side s, 
       side_{s},
       limits_{std::move(l)},
       work_{io.get_executor()} {
-    if (!p.own_threads) {
-        for (std::uint32_t i = 0; i < std::min(p.threads, p.connections); ++i)
-            pollers_.emplace_back();
-    }
     // Reserved: handlers hold references to the members.
     members_.reserve(p.connections);
 }
 
 connection_group::~connection_group() = default;
 
-rcverbs::runs_on<asio::any_io_executor> connection_group::place(std::size_t index) const {
-    if (!pollers_.empty()) return pollers_[index % pollers_.size()];
+rcverbs::runs_on<asio::any_io_executor> connection_group::place(std::size_t index) {
     if (plan_.own_threads) return rcverbs::own_thread;
-    return io_;
+    if (plan_.threads == 0) return io_;
+    // Started with the first connection that uses it: a client that only sends a plan starts none.
+    std::size_t const at = index % plan_.threads;
+    while (pollers_.size() <= at) pollers_.emplace_back();
+    return pollers_[at];
 }
 
 rcverbs::connection_options connection_group::options() const {
@@ -59,10 +58,7 @@ rcverbs::connection_options connection_group::options() const {
     o.polling = plan_.polling;
     // A passive side must not occupy a processor by polling.
     if (!works) o.polling.mode = rcverbs::poll_mode::event;
-    // A batch longer than half of the send queue would need more than one completion.
-    o.queue_pair.send_queue_depth = std::max({plan_.depth, 2 * plan_.batch, 2U});
-    // A ping-pong is signaled only once every half of the queue: a longer queue makes that rare.
-    if (plan_.how == measure::latency) o.queue_pair.send_queue_depth = 128;
+    o.queue_pair.send_queue_depth = plan_.send_queue_depth();
     o.queue_pair.receive_queue_depth =
         is_received(plan_.what) ? static_cast<std::uint32_t>(layout{plan_}.receives) : 1;
     o.queue_pair.waiting_operations_max = 64;
@@ -76,9 +72,7 @@ rcverbs::connection_options connection_group::options() const {
     o.deadlines.resolve_address = limits_.patience;
     o.deadlines.resolve_route = limits_.patience;
     if (plan_.what == operation::connect) {
-        // Small queues, as in a program with many connections; here depth is the number of
-        // concurrent connects.
-        o.queue_pair.send_queue_depth = o.queue_pair.waiting_operations_max = 16;
+        o.queue_pair.waiting_operations_max = 16;
         o.queue_pair.initiator_depth = o.queue_pair.responder_resources = 1;
     }
     return o;
@@ -152,7 +146,7 @@ asio::awaitable<void> connection_group::pin() {
     std::size_t next = 0;
     std::vector<int> where;
     for (std::size_t i = 0; i < members_.size(); ++i) {
-        next = pollers_.empty() ? (plan_.own_threads ? i : 0) : i % pollers_.size();
+        next = plan_.own_threads ? i : plan_.threads == 0 ? 0 : i % plan_.threads;
         where.push_back(limits_.processors[next % limits_.processors.size()]);
     }
     co_await each([&](member& m, std::function<void()> const& done) {

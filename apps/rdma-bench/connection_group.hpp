@@ -32,11 +32,15 @@ private:
     rcverbs::error_code code_;
 };
 
-/// Limits of a measurement; `patience`: the longest time without progress before it is aborted.
+/// Limits of a measurement.
 struct limits {
+    /// The longest time without progress before it is aborted.
     std::chrono::milliseconds patience{10'000};
     /// Processors to pin the polling threads to, round robin; empty: no pinning.
     std::vector<int> processors;
+    /// The most memory in bytes that a server uses for a client's plan; 0: half of the memory that
+    /// is available when the client comes.
+    std::uint64_t memory_bytes = 0;
 };
 
 class connection_group {
@@ -45,8 +49,9 @@ public:
     /// REQUIRES: close() has completed, or no connection was ever added.
     ~connection_group();
 
-    /// The executor or poller of connection number `index`; pollers are assigned round robin.
-    rcverbs::runs_on<boost::asio::any_io_executor> place(std::size_t index) const;
+    /// The executor or poller of connection number `index`; pollers are assigned round robin, and
+    /// started when they are first needed.
+    rcverbs::runs_on<boost::asio::any_io_executor> place(std::size_t index);
     rcverbs::connection_options options() const;
     /// Adds a connection that is not connected yet, and returns it.
     bench_connection& add(rcverbs::connection c);

@@ -62,8 +62,9 @@ void control::post_receive(std::shared_ptr<state> const& s, std::size_t index) {
                 s->incoming.bytes().subspan(index * text_bytes_max, message.size_bytes);
             std::string_view const read{
                 reinterpret_cast<char const*>(text.data()), text.size()};  // bytes are chars
-            s->last_heard = std::chrono::steady_clock::now();
-            if (read != alive_text) s->texts.emplace_back(read);
+            bool const is_alive = read == alive_text;
+            if (!is_alive || s->is_kept_alive) s->last_heard = std::chrono::steady_clock::now();
+            if (!is_alive) s->texts.emplace_back(read);
             if (s->texts.size() > texts_max) {
                 s->failed = make_error_code(errc::unexpected_message);
                 return s->connection.close();
@@ -78,7 +79,15 @@ asio::awaitable<void> control::send(nlohmann::json const& what) {
     if (text.size() > text_bytes_max)
         throw boost::system::system_error{make_error_code(errc::message_too_large)};
     std::memcpy(state_->outgoing.bytes().data(), text.data(), text.size());
+    // A peer that posts no receive would hold the text for ever.
+    asio::steady_timer const late = close_after_patience();
     co_await connection().async_send(state_->outgoing.slice(0, text.size()), use_awaitable);
+}
+
+asio::awaitable<nlohmann::json> control::receive_hello() {
+    nlohmann::json hello = co_await receive();
+    state_->is_kept_alive = true;
+    co_return hello;
 }
 
 asio::awaitable<nlohmann::json> control::receive() {
@@ -102,11 +111,16 @@ void control::send_alive() {
     });
 }
 
-asio::awaitable<void> control::await_end() {
+asio::steady_timer control::close_after_patience() {
     asio::steady_timer timer{connection().get_executor(), patience_};
     timer.async_wait([s = state_](rcverbs::error_code ec) {
         if (!ec) s->connection.close();
     });
+    return timer;
+}
+
+asio::awaitable<void> control::await_end() {
+    asio::steady_timer const late = close_after_patience();
     co_await connection().async_wait_disconnected(asio::as_tuple(use_awaitable));
 }
 

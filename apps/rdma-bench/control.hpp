@@ -36,9 +36,13 @@ public:
     // These throw boost::system::system_error; receive() also protocol_error.
     boost::asio::awaitable<void> connect(rcverbs::endpoint server);
     boost::asio::awaitable<void> accept();
-    /// Sends a text of up to 256 KiB.
+    /// Sends a text of up to 256 KiB. Closes the connection if the peer has not received it within
+    /// `patience`.
     boost::asio::awaitable<void> send(nlohmann::json const& what);
-    /// The peer's next text. Throws errc::timed_out if nothing arrives within `patience`.
+    /// The peer's first text. Throws errc::timed_out if it does not arrive within `patience`.
+    boost::asio::awaitable<nlohmann::json> receive_hello();
+    /// The peer's next text. Throws errc::timed_out if nothing arrives within `patience`, not even
+    /// the keepalive text.
     boost::asio::awaitable<nlohmann::json> receive();
     /// Sends the keepalive text. Does nothing if it is not connected.
     void send_alive();
@@ -68,10 +72,14 @@ private:
         boost::asio::steady_timer arrived;
         std::deque<std::string> texts;
         std::chrono::steady_clock::time_point last_heard = std::chrono::steady_clock::now();
+        // Whether the keepalive text counts as heard: a peer that has no plan must not stay.
+        bool is_kept_alive = false;
         rcverbs::error_code failed;
     };
 
     void prepare();
+    // Closes the connection unless the timer is destroyed within `patience`.
+    boost::asio::steady_timer close_after_patience();
     static void post_receive(std::shared_ptr<state> const& s, std::size_t index);
 
     std::shared_ptr<state> state_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "rdma-bench/memory.hpp"
+
 namespace rdma_bench {
 
 namespace {
@@ -10,6 +12,18 @@ namespace {
 // memory in a processor's cache, as in programs that process the data they move.
 constexpr std::size_t memory_bytes_max = std::size_t{256} << 20;
 constexpr std::size_t connection_bytes_max = std::size_t{1} << 20;
+
+// Of a connection without its queues, and of a place in a queue: two operations of the library's,
+// the device's work request, and the program's slot. Measured: docs/benchmarks/method.md, "Memory
+// of a connection".
+constexpr std::uint64_t connection_bytes = std::uint64_t{64} << 10;
+constexpr std::uint64_t place_bytes = std::uint64_t{2} << 10;
+
+// Of one direction's memory, as pages maps it: small pages that are not used take no memory.
+std::uint64_t mapped_bytes(plan const& p, std::uint64_t size_bytes) noexcept {
+    if (p.pages == page_kind::small) return size_bytes + 2 * small_page_bytes;
+    return size_bytes + 2 * p.alignment_bytes + huge_page_bytes;
+}
 
 }  // namespace
 
@@ -27,6 +41,20 @@ layout::layout(plan const& p) noexcept
     if (is_atomic(p.what)) slots = p.depth;
     receive_slots = std::clamp<std::size_t>(receive_budget / stride_bytes, 1, p.receives);
     if (p.verifies) receives = receive_slots;
+}
+
+std::uint64_t memory_bytes(plan const& p) noexcept {
+    // plan::problem() bounds every factor: the product is below 2^60.
+    layout const shape{p};
+    std::uint64_t places = p.send_queue_depth();
+    if (is_received(p.what)) places += shape.receives;
+    std::uint64_t each = connection_bytes + places * place_bytes;
+    if (p.what != operation::connect) {
+        std::size_t const in_slots = p.what == operation::send ? shape.receive_slots : shape.slots;
+        each += mapped_bytes(p, shape.stride_bytes * shape.slots);
+        each += mapped_bytes(p, shape.stride_bytes * in_slots);
+    }
+    return each * p.connections;
 }
 
 }  // namespace rdma_bench

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "rdma-bench/plan.hpp"
 
@@ -18,5 +19,9 @@ struct layout {
 
     explicit layout(plan const& p) noexcept;
 };
+
+/// The most memory in bytes that one side uses for a plan's connections: their regions, and an
+/// estimate from above of their queues and operations. REQUIRES: p.problem() is empty.
+std::uint64_t memory_bytes(plan const& p) noexcept;
 
 }  // namespace rdma_bench

@@ -171,7 +171,9 @@ exit_code run_loopback(arguments const& a) {
         demo::print_error("none of this machine's addresses is an RDMA device's: see rdma link");
         return exit_code::could_not_connect;
     }
-    server serving{io, *here, a.bounds};
+    limits own = a.bounds;
+    own.memory_bytes = UINT64_MAX;  // the plan is this user's
+    server serving{io, *here, std::move(own)};
     rcverbs::endpoint const at = serving.local_endpoint();
     asio::co_spawn(io, serving.run(), asio::detached);
     std::thread other{[&io] { io.run(); }};

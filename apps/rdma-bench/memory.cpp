@@ -13,9 +13,6 @@ namespace rdma_bench {
 
 namespace {
 
-constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
-constexpr std::size_t small_page_bytes = 4096;
-
 constexpr std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 
 // Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (splitmix64).

@@ -9,6 +9,9 @@
 
 namespace rdma_bench {
 
+inline constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
+inline constexpr std::size_t small_page_bytes = 4096;
+
 /// A mapping of zeroed pages.
 class pages {
 public:

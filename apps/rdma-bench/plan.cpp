@@ -6,6 +6,8 @@
 #include <array>
 #include <stdexcept>
 
+#include "rdma-bench/json_number.hpp"
+
 namespace rdma_bench {
 
 namespace {
@@ -40,6 +42,16 @@ std::uint64_t plan::size_bytes() const noexcept {
     return sizes_bytes.empty() ? 0 : *std::max_element(sizes_bytes.begin(), sizes_bytes.end());
 }
 
+std::uint32_t plan::send_queue_depth() const noexcept {
+    // Small queues, as in a program with many connections; there depth is the number of concurrent
+    // connects.
+    if (what == operation::connect) return 16;
+    // A ping-pong is signaled only once every half of the queue: a longer queue makes that rare.
+    if (how == measure::latency) return 128;
+    // A batch longer than half of the send queue would need more than one completion.
+    return std::max({depth, 2 * batch, 2U});
+}
+
 std::string plan::problem() const {
     bool const is_power = alignment_bytes != 0 && (alignment_bytes & (alignment_bytes - 1)) == 0;
     if (sizes_bytes.empty() || sizes_bytes.size() > 64) return "there must be 1 to 64 sizes";
@@ -55,7 +67,10 @@ std::string plan::problem() const {
         return "receives are 1 to " + std::to_string(depth_max);
     if (connections == 0 || connections > connections_max)
         return "connections are 1 to " + std::to_string(connections_max);
-    if (threads > 1024) return "at most 1024 threads";
+    if ((own_threads ? connections : threads) > threads_max) {
+        return "at most " + std::to_string(threads_max) +
+               " polling threads; with --threads, connections share them";
+    }
     if (!is_power || alignment_bytes > (std::uint64_t{1} << 30))
         return "the alignment is a power of two, up to 1 GiB";
     if (is_atomic(what) && alignment_bytes < 8) return "atomics need memory that is aligned to 8";
@@ -108,27 +123,27 @@ void to_json(nlohmann::json& out, plan const& p) {
 void from_json(nlohmann::json const& in, plan& p) {
     p.what = value_of<operation>(operation_names, in.at("test"));
     p.how = value_of<measure>(measure_names, in.at("measure"));
-    in.at("sizes_bytes").get_to(p.sizes_bytes);
-    in.at("depth").get_to(p.depth);
-    in.at("batch").get_to(p.batch);
-    in.at("receives").get_to(p.receives);
-    in.at("inline_bytes").get_to(p.inline_bytes);
+    p.sizes_bytes.clear();
+    for (auto const& size : in.at("sizes_bytes").get_ref<nlohmann::json::array_t const&>())
+        p.sizes_bytes.push_back(integer<std::uint64_t>(size, "sizes_bytes"));
+    p.depth = member<std::uint32_t>(in, "depth");
+    p.batch = member<std::uint32_t>(in, "batch");
+    p.receives = member<std::uint32_t>(in, "receives");
+    p.inline_bytes = member<std::uint32_t>(in, "inline_bytes");
     p.polling.mode = value_of<rcverbs::poll_mode>(poll_names, in.at("poll"));
-    // Bounded before the conversion, which could overflow.
-    auto const spin_us = in.at("spin_us").get<std::int64_t>();
     p.polling.spin =
-        std::chrono::microseconds{std::clamp<std::int64_t>(spin_us, -1, 1'000'000'000)};
-    in.at("connections").get_to(p.connections);
-    in.at("threads").get_to(p.threads);
+        std::chrono::microseconds{member<std::int64_t>(in, "spin_us", 0, 1'000'000'000)};
+    p.connections = member<std::uint32_t>(in, "connections");
+    p.threads = member<std::uint32_t>(in, "threads");
     in.at("own_threads").get_to(p.own_threads);
-    in.at("warm_up").get_to(p.warm_up);
-    in.at("iterations").get_to(p.iterations);
-    p.duration = std::chrono::milliseconds{in.at("duration_ms").get<std::int64_t>()};
+    p.warm_up = member<std::uint64_t>(in, "warm_up");
+    p.iterations = member<std::uint64_t>(in, "iterations");
+    p.duration = std::chrono::milliseconds{member<std::int64_t>(in, "duration_ms")};
     in.at("bidirectional").get_to(p.is_bidirectional);
     in.at("verify").get_to(p.verifies);
     in.at("corrupt").get_to(p.corrupts);
     p.pages = value_of<page_kind>(page_names, in.at("pages"));
-    in.at("alignment_bytes").get_to(p.alignment_bytes);
+    p.alignment_bytes = member<std::uint64_t>(in, "alignment_bytes");
     p.registers = value_of<registration>(registration_names, in.at("registration"));
 }
 

@@ -50,6 +50,7 @@ constexpr bool is_atomic(operation o) noexcept {
 inline constexpr std::uint64_t size_bytes_max = std::uint64_t{1} << 30;
 inline constexpr std::uint32_t depth_max = 16'384;
 inline constexpr std::uint32_t connections_max = 16'384;
+inline constexpr std::uint32_t threads_max = 1024;
 inline constexpr std::uint32_t inline_bytes_max = 65'536;
 
 struct plan {
@@ -68,8 +69,8 @@ struct plan {
     rcverbs::polling_options polling;
     /// 1 to connections_max.
     std::uint32_t connections = 1;
-    /// Polling threads that the connections share; one per connection if `own_threads`; 0: no
-    /// polling threads.
+    /// Polling threads that the connections share, up to threads_max; one per connection if
+    /// `own_threads`; 0: no polling threads.
     std::uint32_t threads = 0;
     bool own_threads = true;
     /// Operations of each connection before and during the measurement. `iterations` 0: for as long
@@ -93,12 +94,15 @@ struct plan {
         return is_received(what) || is_bidirectional ||
                (what == operation::write && how == measure::latency);
     }
+    /// The send queue's depth that the plan needs.
+    std::uint32_t send_queue_depth() const noexcept;
     /// Why the plan is invalid; empty if it is valid.
     std::string problem() const;
 };
 
 void to_json(nlohmann::json& out, plan const& p);
-/// Throws nlohmann::json::exception if `in` is no plan. Does not check the values: see problem().
+/// Throws nlohmann::json::exception or std::invalid_argument if `in` is no plan, or a number is no
+/// integer of its member's type. Does not check the values: see problem().
 void from_json(nlohmann::json const& in, plan& p);
 
 }  // namespace rdma_bench

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "common/printable.hpp"
+#include "rdma-bench/json_number.hpp"
 
 namespace rdma_bench {
 
@@ -31,9 +32,11 @@ auto parsed(std::string const& what, Read read) {
 }
 
 std::vector<std::uint64_t> counts(json const& text, plan const& p) {
-    auto all = text.at("operations").get<std::vector<std::uint64_t>>();
-    if (all.size() > p.connections)
-        throw std::invalid_argument{"more connections than the plan has"};
+    json const& listed = text.at("operations");
+    if (!listed.is_array() || listed.size() > p.connections)
+        throw std::invalid_argument{"not one count for each connection"};
+    std::vector<std::uint64_t> all;
+    for (json const& count : listed) all.push_back(integer<std::uint64_t>(count, "operations"));
     return all;
 }
 
@@ -67,12 +70,10 @@ json make_ready(readiness const& r) {
 readiness parse_ready(json const& answer) {
     return parsed("answer", [&] {
         readiness r;
-        auto const port = answer.at("port").get<std::int64_t>();
-        if (port < 1 || port > 65535) throw std::invalid_argument{"no port"};
-        r.port = static_cast<std::uint16_t>(port);
-        r.patience = std::chrono::milliseconds{answer.at("patience_ms").get<std::int64_t>()};
-        if (r.patience.count() < 1 || r.patience > std::chrono::hours{24})
-            throw std::invalid_argument{"no time"};
+        r.port = member<std::uint16_t>(answer, "port", 1);
+        constexpr std::chrono::milliseconds day = std::chrono::hours{24};
+        r.patience =
+            std::chrono::milliseconds{member<std::int64_t>(answer, "patience_ms", 1, day.count())};
         return r;
     });
 }
@@ -111,7 +112,7 @@ order parse_order(json const& text, plan const& p) {
         o.kind = static_cast<order_kind>(found - order_names.begin());
         if (o.kind == order_kind::begin) {
             o.next = {
-                text.at("size_bytes").get<std::uint64_t>(), text.at("seed").get<std::uint64_t>()};
+                member<std::uint64_t>(text, "size_bytes"), member<std::uint64_t>(text, "seed")};
             bool const is_planned =
                 std::ranges::find(p.sizes_bytes, o.next.size_bytes) != p.sizes_bytes.end();
             if (!is_planned) throw std::invalid_argument{"a size that the plan does not have"};

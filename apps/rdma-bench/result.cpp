@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "rdma-bench/json_number.hpp"
+
 namespace rdma_bench {
 
 void side_result::add(rcverbs::connection_statistics const& s, int sign) noexcept {
@@ -31,16 +33,16 @@ void to_json(nlohmann::json& out, side_result const& r) {
 }
 
 void from_json(nlohmann::json const& in, side_result& r) {
-    in.at("operations").get_to(r.operations);
+    r.operations = member<std::uint64_t>(in, "operations");
     in.at("seconds").get_to(r.seconds);
     in.at("cpu_seconds").get_to(r.cpu_seconds);
-    in.at("damaged").get_to(r.damaged);
-    in.at("sends_posted").get_to(r.sends_posted);
-    in.at("doorbells").get_to(r.doorbells);
-    in.at("completions").get_to(r.completions);
-    in.at("polls").get_to(r.polls);
-    in.at("empty_polls").get_to(r.empty_polls);
-    in.at("sleeps").get_to(r.sleeps);
+    r.damaged = member<std::uint64_t>(in, "damaged");
+    r.sends_posted = member<std::uint64_t>(in, "sends_posted");
+    r.doorbells = member<std::uint64_t>(in, "doorbells");
+    r.completions = member<std::uint64_t>(in, "completions");
+    r.polls = member<std::uint64_t>(in, "polls");
+    r.empty_polls = member<std::uint64_t>(in, "empty_polls");
+    r.sleeps = member<std::uint64_t>(in, "sleeps");
 }
 
 double result::operations_per_second() const noexcept {

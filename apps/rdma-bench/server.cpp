@@ -7,6 +7,8 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "common/exchange.hpp"
+#include "rdma-bench/layout.hpp"
+#include "rdma-bench/machine.hpp"
 
 namespace rdma_bench {
 
@@ -19,6 +21,7 @@ namespace {
 
 constexpr auto awaiting = asio::as_tuple(use_awaitable);
 constexpr std::size_t control_connections_max = 32;
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
 
 rcverbs::acceptor_options control_acceptor() {
     rcverbs::acceptor_options o;
@@ -100,7 +103,7 @@ asio::awaitable<void> server::serve(std::shared_ptr<control> client) {
 
 asio::awaitable<void> server::talk(control& client) {
     co_await client.accept();
-    json const hello = co_await client.receive();
+    json const hello = co_await client.receive_hello();
     std::string refusal;
     plan wanted;
     try {
@@ -108,10 +111,21 @@ asio::awaitable<void> server::talk(control& client) {
     } catch (protocol_error const& e) {
         refusal = e.what();
     }
+    if (refusal.empty()) refusal = memory_problem(wanted);
     if (refusal.empty()) co_return co_await carry_out(wanted, client);
     // Built outside of the co_await expression: g++ 12 does not compile a braced list there.
     json const answer{{"refused", refusal}};
     co_await client.send(answer);
+}
+
+std::string server::memory_problem(plan const& p) const {
+    std::uint64_t const needed = memory_bytes(p);
+    std::uint64_t const allowed =
+        limits_.memory_bytes != 0 ? limits_.memory_bytes : available_bytes() / 2;
+    if (needed <= allowed) return {};
+    return "the plan may use " + std::to_string((needed + mebibyte - 1) / mebibyte) +
+           " MiB of the server's memory, and the server allows " +
+           std::to_string(allowed / mebibyte) + " MiB: see its --memory";
 }
 
 asio::awaitable<void> server::accept_connections(

@@ -32,6 +32,8 @@ private:
     void start_serving(rcverbs::connection_request request);
     boost::asio::awaitable<void> serve(std::shared_ptr<control> client);
     boost::asio::awaitable<void> talk(control& client);
+    // Why this machine has not enough memory for the plan; empty if it has.
+    std::string memory_problem(plan const& p) const;
     boost::asio::awaitable<void> carry_out(plan const& p, control& client);
     boost::asio::awaitable<void> obey(plan const& p, connection_group& group, control& client);
     boost::asio::awaitable<void> measure(

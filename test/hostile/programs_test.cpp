@@ -197,9 +197,18 @@ TEST_CASE("a client of a hostile server exits with the code of a broken protocol
 namespace {
 
 struct bench_server {
-    bench_server()
+    explicit bench_server(std::string const& memory = "1G")
         : process{command(
-              "rdma-bench", {"server", "--port", "0", "--bind", device_address(), "--timeout", "2s"}
+              "rdma-bench",
+              {"server",
+               "--port",
+               "0",
+               "--bind",
+               device_address(),
+               "--timeout",
+               "2s",
+               "--memory",
+               memory}
           )} {
         REQUIRE(process.wait_for_output(".\n"));
         std::string const before = "listening on port ";
@@ -207,19 +216,18 @@ struct bench_server {
         port = out.substr(before.size(), out.find('.') - before.size());
     }
 
-    std::unique_ptr<hostile::peer> visit() const {
+    std::unique_ptr<hostile::peer> visit(bool posts_receives = true) const {
         auto peer = std::make_unique<hostile::peer>();
-        peer->approach(device_address(), number(port));
+        peer->approach(device_address(), number(port), posts_receives);
         peer->ask({});
         peer->await_event(RDMA_CM_EVENT_ESTABLISHED);
         return peer;
     }
 
-    child_process client() const {
-        return child_process{command(
-            "rdma-bench",
-            {"client", device_address(), port, "write", "--iterations", "10", "--sizes", "64"}
-        )};
+    child_process client(std::vector<std::string> const& test = {"write", "--sizes", "64"}) const {
+        std::vector<std::string> all{"client", device_address(), port, "--iterations", "10"};
+        all.insert(all.end(), test.begin(), test.end());
+        return child_process{command("rdma-bench", std::move(all))};
     }
 
     /// A well-behaved client is served once the server is free.
@@ -242,6 +250,19 @@ struct bench_server {
     child_process process;
     std::string port;
 };
+
+/// Sends rdma-bench's keepalive text until the server disconnects: well before 20 s, since its
+/// timeout is 2 s.
+void keep_alive_until_dropped(hostile::peer& p) {
+    for (int i = 0; i < 100; ++i) {
+        p.send(hostile::text(R"({"order":"alive"})"));
+        if (auto const event = p.next_event(200)) {
+            CHECK(event->type == RDMA_CM_EVENT_DISCONNECTED);
+            return;
+        }
+    }
+    FAIL("never disconnected");
+}
 
 std::string plan(std::string const& test, std::string const& measure, std::string const& size) {
     return R"({"version":2,"plan":{"test":")" + test + R"(","measure":")" + measure +
@@ -354,6 +375,7 @@ TEST_CASE(
     SECTION("after its plan") {
         CHECK(silent->deliver(hostile::text(plan("write", "bandwidth", "4096"))));
     }
+    SECTION("with keepalive texts, and without a plan") { keep_alive_until_dropped(*silent); }
     SECTION("after a refusal") {
         CHECK(silent->deliver(hostile::text(plan("write", "bandwidth", "0"))));
     }
@@ -362,6 +384,34 @@ TEST_CASE(
     if (status != done) {
         CHECK(status == refused);
         CHECK(impatient.error().find("it serves another client") != std::string::npos);
+    }
+    s.must_serve();
+}
+
+TEST_CASE("rdma-bench's server drops a client that does not receive the answer", "[hostile]") {
+    bench_server s;
+    auto const deaf = s.visit(false);
+    CHECK(deaf->deliver(hostile::text(plan("write", "bandwidth", "4096"))));
+    keep_alive_until_dropped(*deaf);
+    s.must_serve();
+}
+
+TEST_CASE("rdma-bench's server refuses a plan that needs more memory than it allows", "[hostile]") {
+    bench_server s{"64M"};
+    for (std::vector<std::string> const& test : {
+             std::vector<std::string>{"write", "--sizes", "1G"},
+             {"write", "--sizes", "16M", "--connections", "3"},
+             {"fetch-add", "--depth", "16384", "--connections", "2", "--threads", "1"},
+             {"send", "--sizes", "64", "--receives", "16384", "--connections", "3"},
+             {"connect", "--connections", "16384", "--threads", "1"},
+         }) {
+        child_process greedy = s.client(test);
+        auto const status = greedy.wait();
+        INFO(test[0] << ": " << greedy.error());
+        CHECK(status == refused);
+        CHECK(
+            greedy.error().find("the server allows 64 MiB: see its --memory") != std::string::npos
+        );
     }
     s.must_serve();
 }

@@ -279,6 +279,21 @@ TEST_CASE("messages of the other side of rdma-bench are validated before use", "
           {"depth", "-1"},
           {"depth", "0"},
           {"connections", "16385"},
+          {"connections", "4294967297"},
+          {"depth", "4294967297"},
+          {"receives", "1.5"},
+          {"threads", "1025"},
+          {"threads", "4294967296"},
+          {"warm_up", "1e300"},
+          {"iterations", "-1"},
+          {"duration_ms", "9223372036854775807"},
+          {"duration_ms", "9223372036854775808"},
+          {"duration_ms", "1e300"},
+          {"sizes_bytes", "[4096.7]"},
+          {"sizes_bytes", "[1e300]"},
+          {"sizes_bytes", R"({"a":8})"},
+          {"sizes_bytes", "[[8]]"},
+          {"own_threads", "1"},
           {"inline_bytes", "4294967295"},
           {"sizes_bytes", "[]"},
           {"sizes_bytes", "[0]"},
@@ -299,6 +314,9 @@ TEST_CASE("messages of the other side of rdma-bench are validated before use", "
           R"({"patience_ms":1})",
           R"({"port":0,"patience_ms":1})",
           R"({"port":65536,"patience_ms":1})",
+          R"({"port":1.5,"patience_ms":1})",
+          R"({"port":1,"patience_ms":1e300})",
+          R"({"port":1,"patience_ms":86400001})",
           R"({"port":-1,"patience_ms":1})",
           R"({"port":{},"patience_ms":1})",
           R"({"port":1})",
@@ -318,6 +336,11 @@ TEST_CASE("messages of the other side of rdma-bench are validated before use", "
           R"({"order":"begin","size_bytes":0,"seed":1})",
           R"({"order":"begin","size_bytes":4097,"seed":1})",
           R"({"order":"begin","size_bytes":"8","seed":1})",
+          R"({"order":"begin","size_bytes":8.0,"seed":1})",
+          R"({"order":"begin","size_bytes":8,"seed":-1})",
+          R"({"order":"begin","size_bytes":8,"seed":1e300})",
+          R"({"order":"end","operations":[1e300]})",
+          R"({"order":"end","operations":{"a":1}})",
           R"({"order":"end"})",
           R"({"order":"end","operations":7})",
           R"({"order":"end","operations":[1,2,3,4]})"}) {
@@ -346,6 +369,42 @@ TEST_CASE("memory is divided within its bounds", "[bench]") {
     p.what = operation::fetch_add;
     p.depth = 1000;
     CHECK(layout{p}.slots == 1000);
+}
+
+TEST_CASE("the memory of a plan counts every connection, slot and queue", "[bench]") {
+    constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+    plan p;
+    p.sizes_bytes = {mebibyte};
+    p.depth = 1;
+    std::uint64_t const one = memory_bytes(p);
+    CHECK(one > 2 * mebibyte);
+    CHECK(one < 3 * mebibyte);
+    p.connections = 100;
+    CHECK(memory_bytes(p) == 100 * one);
+
+    // The sizes of a slot and of an atomic's results are not bounded by the share of a connection.
+    p = {};
+    p.sizes_bytes = {size_bytes_max};
+    CHECK(memory_bytes(p) >= 2 * size_bytes_max);
+    p = {};
+    p.what = operation::fetch_add;
+    p.sizes_bytes = {8};
+    p.depth = depth_max;
+    CHECK(memory_bytes(p) >= depth_max * (2 * 64 + 928));  // see method.md: 464 bytes, twice
+
+    // The largest plan does not overflow.
+    p.what = operation::send;
+    p.verifies = true;
+    p.sizes_bytes = {size_bytes_max};
+    p.receives = depth_max;
+    p.batch = depth_max;
+    p.connections = connections_max;
+    p.own_threads = false;
+    p.alignment_bytes = size_bytes_max;
+    p.pages = page_kind::huge;
+    REQUIRE(p.problem().empty());
+    CHECK(memory_bytes(p) > std::uint64_t{connections_max} * 2 * size_bytes_max);
+    CHECK(memory_bytes(p) < std::uint64_t{1} << 60);
 }
 
 namespace {
