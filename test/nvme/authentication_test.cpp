@@ -239,14 +239,14 @@ asio::awaitable<outcome> authenticate(host_queue& q, choice how) {
     co_return o;
 }
 
-nvme::target secretive(asio::io_context& io) {
+nvme::target secretive(asio::io_context& io, nvme::target_options options = {}) {
     nvme::namespace_options n;
     n.store = std::make_shared<nvme::memory_store>(1U << 20);
     nvme::subsystem_options o;
     o.nqn = disk_nqn;
     o.namespaces = {n};
     o.secrets = {{host_nqn, host_secret, controller_secret}};
-    return nvme::target{io, {device_address(), 0}, {o}};
+    return nvme::target{io, {device_address(), 0}, {o}, std::move(options)};
 }
 
 asio::awaitable<std::uint16_t> open(
@@ -260,14 +260,18 @@ asio::awaitable<std::uint16_t> open(
     co_return static_cast<std::uint16_t>(r.result);
 }
 
-asio::awaitable<void> end(asio::io_context& io, nvme::target& t) {
-    t.close();
+asio::awaitable<void> wait_for_no_queue(asio::io_context& io, nvme::target& t) {
     asio::steady_timer timer{io};
     for (int i = 0; i < 1000 && t.statistics().queues > 0; ++i) {
         timer.expires_after(10ms);
         co_await timer.async_wait(asio::use_awaitable);
     }
     CHECK(t.statistics().queues == 0);
+}
+
+asio::awaitable<void> end(asio::io_context& io, nvme::target& t) {
+    t.close();
+    co_await wait_for_no_queue(io, t);
 }
 
 }  // namespace
@@ -351,6 +355,69 @@ TEST_CASE("nvme: a host with a wrong secret is rejected, and disconnected", "[de
         CHECK_FALSE(o.is_accepted);
         co_await admin.connection().async_wait_disconnected(awaiting);
         CHECK(t.statistics().refused == 1);
+        co_await end(io, t);
+    });
+}
+
+TEST_CASE(
+    "nvme: a host that does not authenticate ends after connect_deadline, and is reported once",
+    "[device][nvme]"
+) {
+    // The keep-alive time is of hosts that have authenticated.
+    auto const keep_alive_ms = GENERATE(1U, 0xffffffffU);
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        nvme::target_options soon;
+        soon.connect_deadline = 500ms;
+        std::vector<std::string> said;
+        soon.on_event = [&](std::string const& message) { said.push_back(message); };
+        nvme::target t = secretive(io, soon);
+        host_queue silent{io};
+        error_code const ec = co_await silent.open(t.local_endpoint(), 0);
+        REQUIRE_FALSE(ec);
+        response const r =
+            co_await silent.run(silent.connect_command(0, 0xffff, disk_nqn, host_nqn, keep_alive_ms)
+            );
+        REQUIRE(r.status == 0);
+        co_await silent.connection().async_wait_disconnected(awaiting);
+        co_await wait_for_no_queue(io, t);
+        CHECK(t.statistics().refused == 1);
+        CHECK(t.statistics().keep_alive_expired == 0);
+        CHECK(t.statistics().controllers == 0);
+        REQUIRE(said.size() == 1);
+        CHECK(said[0].ends_with(": did not authenticate within 500 ms"));
+        co_await end(io, t);
+    });
+}
+
+TEST_CASE("nvme: hosts that do not authenticate do not keep out one that does", "[device][nvme]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        nvme::target_options few;
+        few.connections_max = 4;
+        few.io_queues_max = 1;
+        nvme::target t = secretive(io, few);
+        std::vector<std::unique_ptr<host_queue>> silent;
+        for (int i = 0; i < 3; ++i) {
+            silent.push_back(std::make_unique<host_queue>(io));
+            co_await open(*silent.back(), t.local_endpoint(), 0, 0xffff);
+        }
+        host_queue admin{io};
+        co_await open(admin, t.local_endpoint(), 0, 0xffff);
+        outcome const o = co_await authenticate(admin, {std::uint8_t{0}, false, true});
+        CHECK(o.is_accepted);
+        co_await silent[0]->connection().async_wait_disconnected(awaiting);
+        CHECK(t.statistics().refused == 1);
+        // More silent ones end each other, and not the host.
+        for (int i = 0; i < 5; ++i) {
+            silent.push_back(std::make_unique<host_queue>(io));
+            co_await open(*silent.back(), t.local_endpoint(), 0, 0xffff);
+        }
+        response const alive =
+            co_await admin.run(capsule{0x7f, 0}.dword(11, 0x14).dword(12, 0x00460001));
+        CHECK(alive.status == 0);
+        CHECK(t.statistics().queues == 3);
+        CHECK(t.statistics().refused == 6);
         co_await end(io, t);
     });
 }

@@ -796,7 +796,7 @@ refused_secretly() {
 case_a_host_that_does_not_authenticate_is_refused() {
     serve_secrets "$(new_secret $secret_host 0)"
     refused -n $nqn --hostnqn=$secret_host --hostid=$secret_id
-    says "host $secret_host left before it had authenticated"
+    says "host $secret_host at .*: left before it had authenticated"
     if grep -q 'connected to' "$log"; then fail "said to be connected"; fi
     refused -n $nqn --hostnqn=nqn.host:other --hostid=$secret_id
     says 'host has no secret'

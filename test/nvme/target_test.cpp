@@ -808,6 +808,97 @@ TEST_CASE("nvme: queues beyond the limit are refused, counted and reported", "[d
     });
 }
 
+TEST_CASE("nvme: silent hosts of discovery make room for hosts with disks", "[device][nvme]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        nvme::target_options few;
+        few.connections_max = 4;
+        few.io_queues_max = 1;
+        few.controller_id_max = 3;
+        std::vector<std::string> said;
+        few.on_event = [&](std::string const& message) { said.push_back(message); };
+        nvme::target target{io, {device_address(), 0}, serving(memory()), few};
+        std::vector<std::unique_ptr<host_queue>> silent;
+        for (int i = 0; i < 3; ++i) {
+            silent.push_back(std::make_unique<host_queue>(io));
+            co_await must_open(*silent.back(), target.local_endpoint(), 0);
+            // As long as a host may ask for: 49 days.
+            response const r = co_await silent.back()->run(silent.back()->connect_command(
+                0, 0xffff, nvme::discovery_nqn, "nqn.silent", 0xffffffff
+            ));
+            REQUIRE(r.status == 0);
+        }
+        // Three of four are this address's share, and there are three numbers of controllers.
+        connected_host host = co_await connect_host(io, target.local_endpoint());
+        co_await must_serve(host, 0, 8);
+        co_await silent[0]->connection().async_wait_disconnected(awaiting);
+        co_await silent[1]->connection().async_wait_disconnected(awaiting);
+        CHECK(silent[2]->connection().is_open());
+        CHECK(target.statistics().refused == 2);
+        CHECK(target.statistics().queues == 3);
+        CHECK(std::ranges::count_if(said, [](std::string const& line) {
+                  return line.find("discovery ends, for a queue of ") != std::string::npos;
+              }) == 2);
+        // A host that has proved itself does not make room.
+        silent[2]->connection().close();
+        co_await wait_until(io, [&] { return target.statistics().queues == 2; });
+        host_queue more{io};
+        co_await must_open(more, target.local_endpoint(), 0);
+        co_await must(more, more.connect_command(0, 0xffff), 0);
+        host_queue last{io};
+        error_code const ec = co_await last.open(target.local_endpoint(), 0);
+        CHECK(ec == cm_errc::rejected_by_peer);
+        co_await must_serve(host, 0, 8);
+        target.close();
+        co_await wait_until(io, [&] { return target.statistics().queues == 0; });
+    });
+}
+
+TEST_CASE(
+    "nvme: a number that a controller of discovery has goes to one with disks", "[device][nvme]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        nvme::target_options one;
+        one.controller_id_max = 1;
+        serving_target s{io, memory(), one};
+        host_queue silent{io};
+        co_await must_open(silent, s.at(), 0);
+        co_await must(silent, silent.connect_command(0, 0xffff, nvme::discovery_nqn), 0);
+        connected_host host = co_await connect_host(io, s.at());
+        CHECK(host.id == 1);
+        co_await silent.connection().async_wait_disconnected(awaiting);
+        CHECK(s.target.statistics().refused == 1);
+        co_await must_serve(host, 0, 8);
+        // Its own is not taken away.
+        host_queue second{io};
+        co_await must_open(second, s.at(), 0);
+        co_await must(second, second.connect_command(0, 0xffff, nvme::discovery_nqn), 0x181);
+        co_await end(io, s);
+    });
+}
+
+TEST_CASE("nvme: a connection without a Connect command ends", "[device][nvme]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        nvme::target_options soon;
+        soon.connect_deadline = 200ms;
+        std::vector<std::string> said;
+        soon.on_event = [&](std::string const& message) { said.push_back(message); };
+        nvme::target target{io, {device_address(), 0}, serving(memory()), soon};
+        connected_host host = co_await connect_host(io, target.local_endpoint());
+        host_queue silent{io};
+        co_await must_open(silent, target.local_endpoint(), 0);
+        co_await silent.connection().async_wait_disconnected(awaiting);
+        co_await wait_until(io, [&] { return target.statistics().queues == 2; });
+        CHECK(target.statistics().refused == 1);
+        CHECK(said.back().ends_with("sent no Connect command within 200 ms"));
+        co_await must_serve(host, 0, 8);
+        target.close();
+        co_await wait_until(io, [&] { return target.statistics().queues == 0; });
+    });
+}
+
 TEST_CASE("nvme: FUA flushes a store in memory that has a cache", "[device][nvme]") {
     asio::io_context io;
     auto const store = std::make_shared<cached_memory>();

@@ -150,7 +150,7 @@ void queue::start() {
     deadline_.expires_after(target_->options().connect_deadline);
     deadline_.async_wait([weak = weak_from_this()](error_code const& ec) {
         auto const late = weak.lock();
-        if (!ec && late != nullptr && !late->is_trusted()) late->close();
+        if (!ec && late != nullptr && !late->is_trusted()) late->target_->on_late(*late);
     });
     std::array<std::byte, connect_private_data::size_bytes> answer{};
     store(std::span<std::byte>{answer}, 2, static_cast<std::uint16_t>(depth_));
@@ -169,6 +169,12 @@ void queue::close() {
     deadline_.cancel();
     if (!connection_.is_open()) return connection_.close();
     connection_.async_disconnect([self = shared_from_this()](error_code const&) {});
+}
+
+void queue::abort() {
+    is_closing_ = true;
+    deadline_.cancel();
+    connection_.close();
 }
 
 void queue::probe(bool is_on) {

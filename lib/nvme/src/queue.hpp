@@ -48,6 +48,8 @@ public:
     void start();
     /// Disconnects.
     void close();
+    /// Ends the connection at once.
+    void abort();
     /// Starts or stops to check that the host's queue pair answers; the connection ends if it does
     /// not.
     void probe(bool is_on);
@@ -65,9 +67,11 @@ public:
     void set_depth(std::uint32_t depth) noexcept { wraps_at_ = depth; }
     /// There is a controller, and the host has proved itself if it must.
     bool is_trusted() const noexcept;
-    bool has_failed_authentication() const noexcept {
-        return authenticator_ != nullptr && authenticator_->has_failed();
-    }
+    /// Trusted, and not of discovery, which every host may use.
+    bool is_proven() const noexcept { return is_trusted() && !controller_->of().is_discovery(); }
+    /// The refusal of its host has been counted and reported.
+    bool is_refused() const noexcept { return is_refused_; }
+    void set_refused(bool is) noexcept { is_refused_ = is; }
     /// From now on, only a host with these secrets is served.
     void authenticate_by(host_secrets const& secrets);
     /// Without one, before Connect, only the queue's own memory is used.
@@ -134,6 +138,7 @@ private:
     std::deque<slot*> without_memory_;
     bool is_in_line_ = false;
     bool is_closing_ = false;  // takes no more commands
+    bool is_refused_ = false;
     unsigned period_ = 0;  // counts calls of check_transfers()
     boost::asio::steady_timer deadline_;
     // Asynchronous event requests that wait.

@@ -25,6 +25,8 @@ constexpr unsigned transfer_periods = 8;
 constexpr std::uint32_t queue_depth_min = 2;
 // That of every host's admin queue.
 constexpr std::uint32_t admin_depth = 32;
+// Connections that may be ending beside connections_max queues.
+constexpr std::size_t ending_max = 64;
 // The least that a memory pool can have.
 constexpr std::size_t staging_bytes_min = staging_memory::queue_bytes;
 
@@ -113,12 +115,13 @@ std::size_t connections_per_address_max(target_options const& o) {
     return std::max(o.connections_max / 4 * 3, of_one);
 }
 
+// Which queues there may be is decided in make_room().
 acceptor_options terms(
     target_options const& o, std::function<void(endpoint const&, refusal)> on_refused
 ) {
     acceptor_options a;
-    a.connections_max = o.connections_max;
-    a.connections_per_address_max = connections_per_address_max(o);
+    a.connections_max = o.connections_max + ending_max;
+    a.connections_per_address_max = o.connections_max + ending_max;
     a.on_refused = std::move(on_refused);
     a.busy_private_data = reject_data(connect_reject::no_resources);
     return a;
@@ -216,52 +219,132 @@ void target_core::on_request(connection_request request) {
         return reject(std::move(request), connect_reject::send_queue_size);
     if (asked.host_receive_queue == 0)
         return reject(std::move(request), connect_reject::receive_queue_size);
-    std::string const peer = request.remote_endpoint().to_string();
+    endpoint const peer = request.remote_endpoint();
+    if (!make_room(peer, request)) return;
     try {
         connection made{where_, std::move(request), queue_terms(depth)};
         auto staging = staging_for(made.domain());
         auto const next =
             std::make_shared<queue>(shared_from_this(), std::move(made), asked, std::move(staging));
-        queues_.insert(next);
+        queues_.push_back(next);
         ++counters_.queues;
         next->start();
         if (queues_.size() == 1) check_transfers();
     } catch (boost::system::system_error const& e) {
         // The host has gone, or the device or the system has no resources left.
         ++counters_.refused;
-        std::string const what = "host at " + peer + " could not be accepted: " + e.what();
+        std::string const what =
+            "host at " + peer.to_string() + " could not be accepted: " + e.what();
         if (e.code() == boost::system::errc::not_enough_memory) on_no_memory(what);
         else report_refusal(what);
     }
 }
 
-// More connections than the limits allow.
+// Requests that were refused before they could be looked at.
 void target_core::on_refused(endpoint const& peer, refusal why) {
     ++counters_.refused;
-    bool const is_of_address = why == refusal::connections_per_address;
-    report_refusal(
-        "refused a connection from " + peer.to_string() +
-        (is_of_address ? ": too many queues of this address" : ": too many queues")
+    char const* reason = "";
+    switch (why) {
+    case refusal::backlog: reason = "too many requests at once"; break;
+    case refusal::connections:
+    case refusal::connections_per_address: reason = "too many queues are ending"; break;
+    case refusal::violation: reason = "this address has broken the protocol"; break;
+    }
+    report_refusal("refused a connection from " + peer.to_string() + ": " + reason);
+}
+
+// Rejects the request if there is no place for its queue.
+bool target_core::make_room(endpoint const& peer, connection_request& request) {
+    std::vector<present_queue> present;
+    for (auto const& each : queues_)
+        present.push_back({each->remote_endpoint().address(), each->is_proven()});
+    admission const decided = admit(
+        present, peer.address(), {options_.connections_max, connections_per_address_max(options_)}
     );
+    switch (decided.is) {
+    case admission::verdict::admitted: return true;
+    case admission::verdict::in_exchange:
+        evict(queues_[decided.replaced], "a queue of " + peer.to_string());
+        return true;
+    case admission::verdict::too_many:
+        reject(std::move(request), connect_reject::no_resources, "too many queues");
+        return false;
+    case admission::verdict::too_many_of_address: break;
+    }
+    reject(std::move(request), connect_reject::no_resources, "too many queues of this address");
+    return false;
 }
 
-// I/O queues that a host at this address may still connect.
+// The same for the numbers of controllers, of which an address has no share.
+bool target_core::make_room_for_controller(endpoint const& host) {
+    std::size_t const ids =
+        std::size_t{options_.controller_id_max} - options_.controller_id_min + 1;
+    std::vector<std::shared_ptr<queue>> admins;
+    std::vector<present_queue> present;
+    for (auto const& each : queues_) {
+        auto const of = each->of();
+        if (of == nullptr || each->id() != 0 || !associations_.contains(of->id())) continue;
+        admins.push_back(each);
+        present.push_back({each->remote_endpoint().address(), each->is_proven()});
+    }
+    // The others have been forgotten: they are ending.
+    admission const decided = admit(present, host.address(), {ids, ids + 1});
+    if (decided.is == admission::verdict::in_exchange)
+        evict(admins[decided.replaced], "a controller for " + host.to_string());
+    return associations_.size() < ids;
+}
+
+void target_core::evict(std::shared_ptr<queue> const& one, std::string const& for_what) {
+    auto const held = one;
+    bool const is_discovery = held->is_trusted();
+    refuse(
+        *held,
+        is_discovery ? "discovery ends, for " + for_what
+                     : "has not authenticated, and ends for " + for_what
+    );
+    if (held->id() == 0 && held->of() != nullptr) {
+        // Its number is free at once.
+        auto const found = associations_.find(held->of()->id());
+        if (found != associations_.end() && found->second.about == held->of()) {
+            for (auto const& each : found->second.queues) each->abort();
+        }
+    }
+    held->abort();
+    forget(held, {});
+}
+
+// Counts and reports a host that is disconnected, once.
+void target_core::refuse(queue& from, std::string const& what) {
+    if (from.is_refused()) return;
+    from.set_refused(true);
+    ++counters_.refused;
+    auto const of = from.of();
+    std::string const host = of == nullptr ? "" : " " + of->host().nqn;
+    report_refusal("host" + host + " at " + from.remote_endpoint().to_string() + ": " + what);
+}
+
+// I/O queues that a host at this address may still connect; others without a proof make room.
 std::uint32_t target_core::io_queues_left(endpoint const& host) const {
-    auto const of_host = std::ranges::count_if(queues_, [&](auto const& each) {
-        return each->remote_endpoint().address() == host.address();
-    });
-    std::size_t const all =
-        options_.connections_max - std::min(options_.connections_max, queues_.size());
-    std::size_t const mine = connections_per_address_max(options_);
-    std::size_t const left = mine - std::min(mine, static_cast<std::size_t>(of_host));
-    return static_cast<std::uint32_t>(std::min({all, left, std::size_t{options_.io_queues_max}}));
+    std::size_t proven = 0;
+    std::size_t of_host = 0;
+    for (auto const& each : queues_) {
+        if (!each->is_proven()) continue;
+        ++proven;
+        if (each->remote_endpoint().address() == host.address()) ++of_host;
+    }
+    auto const left = [](std::size_t max, std::size_t used) { return max - std::min(max, used); };
+    return static_cast<std::uint32_t>(std::min(
+        {left(options_.connections_max, proven),
+         left(connections_per_address_max(options_), of_host),
+         std::size_t{options_.io_queues_max}}
+    ));
 }
 
-void target_core::reject(connection_request request, connect_reject why) {
+void target_core::reject(connection_request request, connect_reject why, std::string const& what) {
     ++counters_.refused;
     report_refusal(
-        "refused a connection from " + request.remote_endpoint().to_string() +
-        ": connect reject status " + std::to_string(static_cast<int>(why))
+        "refused a connection from " + request.remote_endpoint().to_string() + ": " +
+        (what.empty() ? "connect reject status " + std::to_string(static_cast<int>(why)) : what)
     );
     static_cast<void>(request.reject(reject_data(why)));
 }
@@ -317,6 +400,7 @@ completion target_core::connect(
         );
     completion done = id == 0 ? connect_admin(from, to, c, data) : connect_io(from, to, data);
     if (done.code == status::success) {
+        from->set_refused(false);
         from->set_depth(depth);
         from->set_account(account_of(data.host, from->remote_endpoint()));
     }
@@ -331,9 +415,13 @@ completion target_core::connect(
 
 void target_core::on_trusted(queue const& from) {
     controller const& of = *from.of();
-    if (from.id() != 0 || of.of().is_discovery()) return;
+    if (from.id() != 0) return;
     auto const found = associations_.find(of.id());
-    if (found != associations_.end()) found->second.was_trusted = true;
+    if (found == associations_.end() || found->second.about != from.of()) return;
+    // Until then, connect_deadline counts.
+    watch(of.id());
+    if (of.of().is_discovery()) return;
+    found->second.was_trusted = true;
     report(
         "host " + of.host().nqn + " at " + from.remote_endpoint().to_string() + " connected to " +
         of.of().nqn() + " as controller " + std::to_string(of.id())
@@ -364,7 +452,7 @@ completion target_core::connect_admin(
     constexpr std::uint64_t controller_at = 16;
     if (data.controller_id != any_controller)
         return refuse_connect(*from, invalid_parameter(controller_at, true), "wrong controller");
-    if (associations_.size() > std::size_t{options_.controller_id_max} - options_.controller_id_min)
+    if (!make_room_for_controller(from->remote_endpoint()))
         return refuse_connect(*from, {0, status::connect_busy, true}, "too many controllers");
     // Numbers are used again as late as possible.
     do
@@ -390,7 +478,6 @@ completion target_core::connect_admin(
     if (!to->is_discovery()) {
         ++counters_.controllers, ++counters_.controllers_made;
     }
-    watch(last_id_);
     return {last_id_, status::success, false};
 }
 
@@ -425,8 +512,9 @@ completion target_core::connect_io(
 }
 
 completion target_core::refuse_connect(
-    queue const& from, completion const& why, std::string const& what
+    queue& from, completion const& why, std::string const& what
 ) {
+    from.set_refused(true);
     ++counters_.refused;
     report_refusal(
         "refused a Connect command from " + from.remote_endpoint().to_string() + ": " + what
@@ -460,11 +548,16 @@ discovery_list target_core::discover(endpoint const& local, std::string const& h
 // --- the end of queues and controllers -----------------------------------------------------------
 
 void target_core::on_end(std::shared_ptr<queue> const& ended, failure const& why) {
-    if (queues_.erase(ended) == 0) return;
-    --counters_.queues;
-    if (queues_.empty()) transfer_timer_.cancel();
+    forget(ended, why);
     // Later, when the queue has been destroyed.
     asio::post(executor(), [self = shared_from_this()] { self->staging_for({}); });
+}
+
+// The queue, and if it is an admin queue the controller, counts no more.
+void target_core::forget(std::shared_ptr<queue> const& ended, failure const& why) {
+    if (std::erase(queues_, ended) == 0) return;
+    --counters_.queues;
+    if (queues_.empty()) transfer_timer_.cancel();
     auto const about = ended->of();
     if (about == nullptr) return;
     auto const found = associations_.find(about->id());
@@ -482,7 +575,7 @@ void target_core::on_end(std::shared_ptr<queue> const& ended, failure const& why
 }
 
 // The end of a controller.
-void target_core::report_end(queue const& admin, bool was_trusted, failure const& why) {
+void target_core::report_end(queue& admin, bool was_trusted, failure const& why) {
     controller const& about = *admin.of();
     --counters_.controllers;
     if (was_trusted) {
@@ -492,9 +585,8 @@ void target_core::report_end(queue const& admin, bool was_trusted, failure const
             "controller " + std::to_string(about.id()) + " of host " + about.host().nqn + " ended" +
             (has_left ? std::string{} : ": " + why.message())
         );
-    } else if (!admin.has_failed_authentication()) {
-        ++counters_.refused;
-        report_refusal("host " + about.host().nqn + " left before it had authenticated");
+    } else {
+        refuse(admin, "left before it had authenticated");
     }
 }
 
@@ -522,12 +614,15 @@ void target_core::on_no_memory(std::string const& why) {
     options_.on_fault(why);
 }
 
-void target_core::on_failed_authentication(queue const& from) {
-    ++counters_.refused;
-    report_refusal(
-        "host " + from.of()->host().nqn + " at " + from.remote_endpoint().to_string() +
-        " failed to authenticate"
+void target_core::on_failed_authentication(queue& from) { refuse(from, "failed to authenticate"); }
+
+void target_core::on_late(queue& from) {
+    refuse(
+        from,
+        std::string{from.of() == nullptr ? "sent no Connect command" : "did not authenticate"} +
+            " within " + std::to_string(options_.connect_deadline.count()) + " ms"
     );
+    from.close();
 }
 
 void target_core::on_command(controller const& of) {

@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +17,7 @@
 #include <rcverbs/nvme/target.hpp>
 #include <rcverbs/rcverbs.hpp>
 
+#include "admission.hpp"
 #include "controller.hpp"
 #include "queue.hpp"
 #include "report_budget.hpp"
@@ -74,7 +74,9 @@ public:
     /// The host of the queue has proved itself, or needs not.
     void on_trusted(queue const& from);
     /// The host of the queue does not have its secret, or does not trust this controller's.
-    void on_failed_authentication(queue const& from);
+    void on_failed_authentication(queue& from);
+    /// The host of the queue has not proved itself within connect_deadline.
+    void on_late(queue& from);
     /// A store failed a request: reports the first of each kind.
     void on_store_failure(
         std::string const& nqn, disk const& of, store_operation operation, error_code const& why
@@ -105,7 +107,12 @@ private:
 
     void get_request();
     void on_request(connection_request request);
-    void reject(connection_request request, connect_reject why);
+    void reject(connection_request request, connect_reject why, std::string const& what = {});
+    bool make_room(endpoint const& peer, connection_request& request);
+    bool make_room_for_controller(endpoint const& host);
+    void evict(std::shared_ptr<queue> const& one, std::string const& for_what);
+    void forget(std::shared_ptr<queue> const& ended, failure const& why);
+    void refuse(queue& from, std::string const& what);
     void check_transfers();
     void on_refused(endpoint const& peer, refusal why);
     std::uint32_t io_queues_left(endpoint const& host) const;
@@ -122,7 +129,7 @@ private:
         std::shared_ptr<subsystem> const& to,
         connect_data const& data
     );
-    completion refuse_connect(queue const& from, completion const& why, std::string const& what);
+    completion refuse_connect(queue& from, completion const& why, std::string const& what);
     void end_controllers(std::function<bool(controller const&)> const& of);
     discovery_list discover(endpoint const& local, std::string const& host) const;
     void on_silence(std::uint16_t id);
@@ -132,7 +139,7 @@ private:
     // Of hosts that come and go; of those that are refused, who need prove nothing.
     void report(std::string const& message);
     void report_refusal(std::string const& message);
-    void report_end(queue const& admin, bool was_trusted, failure const& why);
+    void report_end(queue& admin, bool was_trusted, failure const& why);
     void report(report_budget& budget, std::string const& message);
 
     runs_on<boost::asio::any_io_executor> const where_;
@@ -150,7 +157,7 @@ private:
     endpoint const local_;
     std::vector<std::pair<protection_domain, std::weak_ptr<staging_memory>>> staging_;
     std::map<std::uint16_t, association> associations_;
-    std::set<std::shared_ptr<queue>> queues_;
+    std::vector<std::shared_ptr<queue>> queues_;  // the oldest first
     std::map<std::string, std::weak_ptr<host_account>>
         accounts_;  // of addresses, and of hosts there
     bool has_reported_memory_ = false;

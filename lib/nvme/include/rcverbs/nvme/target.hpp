@@ -116,18 +116,23 @@ struct target_options {
     /// is longer. Two transfers of transfer_bytes_max, and 64 KiB, to 64 GiB. Stores with memory()
     /// of their own do not use it for data.
     std::size_t staging_bytes_max = std::size_t{64} << 20;
-    /// Connections at a time, that is queues of all hosts together; one more is rejected. 1 to
-    /// 4096, and at most as many as have 64 KiB each of staging_bytes_max beside two transfers.
+    /// Connections at a time, that is queues of all hosts together; three quarters of them for one
+    /// address, or as many as one controller needs if that is more. One more is rejected, unless
+    /// there is a queue whose host has proved nothing: of discovery, or before its authentication.
+    /// The oldest of these ends for it. 1 to 4096, and at most as many as have 64 KiB each of
+    /// staging_bytes_max beside two transfers.
     std::size_t connections_max = 256;
     /// How long a host may take for one transfer of data or a completion that was posted to it; then
     /// its queue ends. 8 ms or more.
     std::chrono::milliseconds transfer_timeout{10'000};
     /// The numbers of controllers. Give the targets that are paths to one disk, with one NQN,
-    /// numbers that differ: a host refuses a number that it has. 1 to 65519.
+    /// numbers that differ: a host refuses a number that it has. When all are in use, a controller
+    /// of discovery, or of a host that has not authenticated, ends for a new one. 1 to 65519.
     std::uint16_t controller_id_min = 1;
     /// See controller_id_min.
     std::uint16_t controller_id_max = 65519;
-    /// How long a new connection may take until its Connect command. Above 0.
+    /// How long a new connection may take until its Connect command, and its host's authentication
+    /// where secrets are required; then it ends. Above 0.
     std::chrono::milliseconds connect_deadline{10'000};
     /// The keep-alive timeout for hosts that ask for none, rounded up to 100 ms. A host without a
     /// command for that long has the same time again while its queue pair answers; then it is
