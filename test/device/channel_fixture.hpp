@@ -50,6 +50,8 @@ struct forged {
     std::uint32_t count = 0;
     std::uint64_t tag = 0;
     std::size_t more = 0;
+    /// Of a LARGE: the size that its segment claims; 0 for no segment.
+    std::uint64_t segment_bytes = 0;
 
     std::vector<std::byte> bytes() const {
         std::vector<std::byte> b;
@@ -59,6 +61,11 @@ struct forged {
         put(b, count, 4);
         put(b, tag, 8);
         b.resize(b.size() + more);
+        if (segment_bytes == 0) return b;
+        put(b, 4096, 8);
+        put(b, segment_bytes, 8);
+        put(b, 1, 4);
+        put(b, 4, 4);
         return b;
     }
 };

@@ -777,7 +777,100 @@ std::uint64_t tag(std::uint8_t kind, std::uint16_t id, std::uint32_t value = 0) 
     return std::uint64_t{kind} << 56 | std::uint64_t{id} << 32 | value;
 }
 
+/// What a peer sends, in order, and whether it breaks the rules with the last one. The server has a
+/// request and a notice outstanding, with the numbers 0 and 1.
+struct exchange {
+    char const* what;
+    std::vector<forged> sent;
+    bool is_violation;
+};
+
+forged eager(std::uint64_t tag, std::uint8_t body_bytes = 0) {
+    return {"", 1, 0, 0, body_bytes, tag, body_bytes};
+}
+forged large(std::uint64_t tag, std::uint64_t body_bytes) {
+    return {"", 2, 0, 0, 1, tag, 0, body_bytes};
+}
+
+constexpr std::uint64_t body_bytes_max = std::uint64_t{1} << 32;
+
 }  // namespace
+
+TEST_CASE("what a peer of requests may send, and what ends its channel", "[device]") {
+    // REQUEST 1, NOTICE 2, ANSWER 3, DROPPED 4, CANCEL 5, END 6.
+    std::vector<exchange> const cases{
+        {"the end twice", {eager(tag(6, 0)), eager(tag(6, 0))}, true},
+        {"a notice after the end", {eager(tag(6, 0)), eager(tag(2, 0))}, true},
+        {"a large request after the end", {eager(tag(6, 0)), large(tag(1, 0), 5000)}, true},
+        {"a cancellation after the end", {eager(tag(6, 0)), eager(tag(5, 0))}, false},
+        {"an answer after the end", {eager(tag(6, 0)), eager(tag(3, 0, 7), 4)}, false},
+        {"two answers", {eager(tag(3, 0)), eager(tag(3, 0))}, true},
+        {"two refusals", {eager(tag(4, 0)), eager(tag(4, 0))}, true},
+        {"a refusal and an answer", {eager(tag(4, 0)), eager(tag(3, 0))}, true},
+        {"an answer and a refusal", {eager(tag(3, 0)), eager(tag(4, 0))}, true},
+        {"an answer to a number that is not in use", {eager(tag(3, 2))}, true},
+        {"an answer to the largest number", {eager(tag(3, 65535))}, true},
+        {"an answer to a notice", {eager(tag(3, 1))}, false},
+        {"a refusal of a notice", {eager(tag(4, 1))}, false},
+        {"an answer with a body to a notice", {eager(tag(3, 1), 1)}, true},
+        {"an answer with a large body to a notice", {large(tag(3, 1), 5000)}, true},
+        {"an answer with a status to a notice", {eager(tag(3, 1, 1))}, true},
+        {"the largest status", {eager(tag(3, 0, 0xffffffff))}, false},
+        {"the largest operation", {eager(tag(1, 15, 0xffffffff), 8)}, false},
+        {"the largest request", {eager(tag(1, 65535))}, true},
+        {"a notice with a number beyond the limit", {eager(tag(2, 16))}, true},
+        {"a cancellation of what was never asked", {eager(tag(5, 15))}, false},
+        {"two cancellations", {eager(tag(1, 3)), eager(tag(5, 3)), eager(tag(5, 3))}, false},
+        {"the largest cancellation", {eager(tag(5, 65535))}, true},
+        {"a cancellation with a body", {eager(tag(5, 0), 1)}, true},
+        {"a large cancellation", {large(tag(5, 0), 5000)}, true},
+        {"a large end", {large(tag(6, 0), 5000)}, true},
+        {"the largest body", {large(tag(1, 0), body_bytes_max)}, false},
+        {"a larger body", {large(tag(1, 0), body_bytes_max + 1)}, true},
+        {"the largest answer", {large(tag(3, 0), body_bytes_max)}, false},
+        {"a larger answer", {large(tag(3, 0), body_bytes_max + 1)}, true},
+    };
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        for (exchange const& each : cases) {
+            CAPTURE(each.what);
+            hostile e{io};
+            co_await meet_hostile(io, e, small(), 16);
+            int ended = 0;
+            e.server.async_request(5, bytes_of("a request"), [&](error_code ec, reply const& r) {
+                ++ended;
+                bool const is_refused = ec == errc::request_dropped;
+                if (!each.is_violation) CHECK((!ec || is_refused || !e.server.is_open()));
+                if (!ec && each.what == std::string{"the largest status"})
+                    CHECK(r.status() == 0xffffffff);
+            });
+            e.server.async_notify(6, bytes_of("a notice"), [&](error_code) { ++ended; });
+            while (e.server.statistics().messages.sent < 2) co_await pause(io, 1ms);
+            auto const before = e.server.statistics().messages.arrived;
+            std::vector<request> kept;
+            std::function<void(error_code, request)> const keep = [&](error_code ec, request r) {
+                if (ec) return;
+                kept.push_back(std::move(r));
+                e.server.async_next(keep);
+            };
+            e.server.async_next(keep);
+            for (forged const& f : each.sent) co_await send(e, f.bytes());
+            if (each.is_violation) {
+                while (e.server.reason() == close_reason::open) co_await pause(io, 1ms);
+                CHECK(e.server.reason() == close_reason::protocol_error);
+            } else {
+                while (e.server.statistics().messages.arrived < before + each.sent.size())
+                    co_await pause(io, 1ms);
+                co_await pause(io, 5ms);
+                CHECK(e.server.reason() == close_reason::open);
+            }
+            kept.clear();
+            e.peer.close();
+            while (e.server.reason() == close_reason::open) co_await pause(io, 1ms);
+            while (ended < 2) co_await pause(io, 1ms);
+        }
+    });
+}
 
 TEST_CASE("a peer that breaks the rules of requests ends its own channel", "[device]") {
     forged const cases[] = {

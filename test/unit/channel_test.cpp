@@ -130,9 +130,11 @@ TEST_CASE("the tags of a request channel have the documented bytes", "[wire]") {
         static_cast<void>(decode_request_tag(tag, size, ec));
         return ec == errc::malformed_message;
     };
-    CHECK(is_refused(0, 0));
-    CHECK(is_refused(std::uint64_t{7} << 56, 0));
-    CHECK(is_refused(encode(t) | std::uint64_t{1} << 48, 0));
+    for (std::uint64_t kind = 0; kind < 256; ++kind) {
+        INFO(kind);
+        CHECK(is_refused(kind << 56, 0) == (kind < 1 || kind > 6));
+    }
+    for (unsigned bit = 48; bit < 56; ++bit) CHECK(is_refused(encode(t) | 1ULL << bit, 0));
     for (auto const bodiless : {request_kind::dropped, request_kind::cancel}) {
         CHECK_FALSE(is_refused(encode({bodiless, 5, 0}), 0));
         CHECK(is_refused(encode({bodiless, 5, 0}), 1));

@@ -370,9 +370,13 @@ request_core::call request_core::on_answer(arrival a, error_code& violation) {
         return {};
     }
     position const to = *by_id_[id];
+    bool const is_answer = a.tag.kind == wire::request_kind::answer;
+    if (to->is_notice && is_answer && (a.tag.value != 0 || a.body.size() > 0)) {
+        violation = errc::malformed_message;
+        return {};
+    }
     to->is_answered = true;
-    if (a.tag.kind == wire::request_kind::dropped && !to->result)
-        to->result = errc::request_dropped;
+    if (!is_answer && !to->result) to->result = errc::request_dropped;
     if (!to->is_completed() && !to->result) {
         static_cast<message&>(to->answer) = std::move(a.body);
         to->answer.set_tag(a.tag.value);

@@ -11,7 +11,8 @@
 //                 application's number; else zero
 //
 // REQUEST, NOTICE and ANSWER have a body of any size, the others have none. A number is free again
-// when its ANSWER, or DROPPED, has arrived; a NOTICE gets an ANSWER without a body.
+// when its ANSWER, or DROPPED, has arrived; a NOTICE gets an ANSWER with status 0 and
+// without a body.
 #pragma once
 
 #include <cstdint>
