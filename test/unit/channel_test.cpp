@@ -130,9 +130,9 @@ TEST_CASE("the tags of a request channel have the documented bytes", "[wire]") {
         static_cast<void>(decode_request_tag(tag, size, ec));
         return ec == errc::malformed_message;
     };
-    for (std::uint64_t kind = 0; kind < 256; ++kind) {
-        INFO(kind);
-        CHECK(is_refused(kind << 56, 0) == (kind < 1 || kind > 6));
+    for (std::uint64_t code = 0; code < 256; ++code) {
+        INFO(code);
+        CHECK(is_refused(code << 56, 0) == (code < 1 || code > 6));
     }
     for (unsigned bit = 48; bit < 56; ++bit) CHECK(is_refused(encode(t) | 1ULL << bit, 0));
     for (auto const bodiless : {request_kind::dropped, request_kind::cancel}) {
