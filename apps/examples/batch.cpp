@@ -12,8 +12,8 @@ asio::awaitable<void> work(asio::io_context& io, std::string address) {
     rcverbs::buffer exposed{server.domain(), 4096, rcverbs::access_flags::remote_write};
     rcverbs::local_slices const nowhere;  // immediate data alone needs no memory
     rcverbs::batch b{client};
-    for (std::size_t i = 0; i < 20; ++i) b.write(mine.slice(i * 10, 10), exposed.remote().slice(i * 200, 10));
-    b.send_with_immediate({}, 20);  // arrives after all preceding writes
+    for (std::size_t i = 0; i < 20; ++i) b.add(rcverbs::op::write(mine.slice(i * 10, 10), exposed.remote().slice(i * 200, 10)));
+    b.add(rcverbs::op::send_with_immediate({}, 20));  // arrives after all preceding writes
     auto const before = client.statistics();
     auto const [told, bytes] = co_await (server.async_receive(nowhere, use_awaitable) && b.async_submit(use_awaitable));
     auto const after = client.statistics();

@@ -7,6 +7,8 @@
 
 namespace rdma_bench {
 
+namespace op = rcverbs::op;
+
 using rcverbs::errc;
 using rcverbs::error_code;
 
@@ -91,8 +93,9 @@ void message_ping_load::send() {
     bool const is_send = on().terms().what == operation::send;
     error_code const ec = start_unnotified(
         [&] {
-            return is_send ? c.try_send(outgoing(n))
-                           : c.try_write_with_immediate(outgoing(n), target(n), immediate);
+            return is_send
+                       ? c.try_start(op::send(outgoing(n)))
+                       : c.try_start(op::write_with_immediate(outgoing(n), target(n), immediate));
         },
         [&] {
             is_send ? c.async_send(outgoing(n), failed)
@@ -140,7 +143,7 @@ void memory_ping_load::write() {
     rcverbs::local_slice const& source = outgoing(0);
     source.data()[source.size() - 1] = static_cast<std::byte>(++next_ & 0xff);
     error_code const ec = start_unnotified(
-        [&] { return c.try_write(source, target(0)); },
+        [&] { return c.try_start(op::write(source, target(0))); },
         [&] {
             c.async_write(source, target(0), [this](error_code failed, std::size_t) {
                 if (failed) fail(failed);

@@ -6,6 +6,8 @@
 
 namespace rdma_bench {
 
+namespace op = rcverbs::op;
+
 using rcverbs::access_flags;
 using rcverbs::error_code;
 
@@ -74,14 +76,14 @@ void stream_load::start_one() {
 
 void stream_load::add(rcverbs::batch& to, std::uint64_t n) {
     switch (on().terms().what) {
-    case operation::write: to.write(outgoing(n), target(n)); break;
-    case operation::read: to.read(target(n), incoming(n)); break;
-    case operation::send: to.send(outgoing(n)); break;
+    case operation::write: to.add(op::write(outgoing(n), target(n))); break;
+    case operation::read: to.add(op::read(target(n), incoming(n))); break;
+    case operation::send: to.add(op::send(outgoing(n))); break;
     case operation::write_imm:
-        to.write_with_immediate(outgoing(n), target(n), static_cast<std::uint32_t>(n));
+        to.add(op::write_with_immediate(outgoing(n), target(n), static_cast<std::uint32_t>(n)));
         break;
-    case operation::fetch_add: to.fetch_add(cell(), 1, outgoing(n)); break;
-    case operation::compare_swap: to.compare_swap(cell(), n, n + 1, outgoing(n)); break;
+    case operation::fetch_add: to.add(op::fetch_add(cell(), 1, outgoing(n))); break;
+    case operation::compare_swap: to.add(op::compare_swap(cell(), n, n + 1, outgoing(n))); break;
     case operation::connect: break;
     }
 }

@@ -55,7 +55,7 @@ awaitable<void> expose_for_one_request(connection& c) {
 
 awaitable<void> write_many(connection& c, std::vector<local_slice> const& from, std::vector<remote_region> const& to) {
     batch b{c};
-    for (std::size_t i = 0; i < from.size(); ++i) b.write(from[i], to[i]);
+    for (std::size_t i = 0; i < from.size(); ++i) b.add(op::write(from[i], to[i]));
     co_await b.async_submit(use_awaitable);  // one doorbell, one completion
 }
 

@@ -44,7 +44,7 @@ awaitable<void> in_connector(boost::asio::io_context& io) {
 // --- batch.hpp
 awaitable<void> in_batch(connection& c, std::vector<local_slice> const& from, std::vector<remote_region> const& to) {
     batch b{c};
-    for (std::size_t i = 0; i < from.size(); ++i) b.write(from[i], to[i]);
+    for (std::size_t i = 0; i < from.size(); ++i) b.add(op::write(from[i], to[i]));
     co_await b.async_submit(use_awaitable);
 }
 
@@ -70,14 +70,11 @@ awaitable<void> in_connection(boost::asio::io_context& io, buffer const& mine, r
     co_await c.async_disconnect(use_awaitable);
 }
 
-// --- data_operations.hpp
-void in_data_operations(connection& c, buffer& inbox, local_slice request) {
-    c.async_receive(inbox.slice(), [&](error_code ec, receive_result got) {
-        if (!ec) std::cout << got.size_bytes << " bytes\n";
-    });
-    c.async_send(request, [](error_code ec, std::size_t) {
-        if (ec) std::cerr << ec.message() << '\n';
-    });
+// --- connection_base.hpp
+void in_connection_base(connection& c) {
+    if (!c.is_open()) std::cerr << c.last_failure().message() << '\n';
+    std::cout << c.statistics().bytes_sent << " bytes sent\n";
+    c.close();
 }
 
 // --- device.hpp
@@ -160,6 +157,14 @@ awaitable<void> in_message_channel(boost::asio::io_context& io, std::string cons
     message answer = co_await c.async_receive(use_awaitable);
     use(answer.tag(), answer.bytes());
     co_await c.async_finish(use_awaitable);
+}
+
+// --- op.hpp
+awaitable<void> in_op(connection& c, batch& list, buffer const& mine, remote_region theirs) {
+    co_await c.async_start(op::write(mine.slice(), theirs).fenced(), use_awaitable);
+    error_code const ec = c.try_start(op::send(mine.slice()), [](error_code, std::size_t) {});
+    if (ec == errc::would_block) std::cout << "the queue is full\n";
+    list.add(op::write(mine.slice(), theirs)).add(op::send(mine.slice()));
 }
 
 // --- open_domain.hpp
@@ -256,7 +261,7 @@ void in_remote_region(buffer const& page, std::span<std::byte> message, std::spa
     static_cast<void>(theirs);
 }
 
-// --- request.hpp
+// --- connection_request.hpp
 awaitable<void> in_request(boost::asio::io_context& io, acceptor& a, connection_options options) {
     connection_request r = co_await a.async_get_request(use_awaitable);
     std::cout << r.remote_endpoint() << " asks\n";

@@ -205,11 +205,11 @@ TEST_CASE("a connection's handlers may call it while they are moved", "[device]"
             client.async_fetch_add(theirs.remote().word(0), 1, std::move(h));
         });
         co_await all([&](auto h) {
-            CHECK_FALSE(client.try_write(ours.slice(), theirs.remote(), std::move(h)));
+            CHECK_FALSE(client.try_start(op::write(ours.slice(), theirs.remote()), std::move(h)));
         });
         batch two{client, 2};
-        two.write(ours.slice(0, 8), theirs.remote().slice(0, 8));
-        two.write(ours.slice(8, 8), theirs.remote().slice(8, 8));
+        two.add(op::write(ours.slice(0, 8), theirs.remote().slice(0, 8)));
+        two.add(op::write(ours.slice(8, 8), theirs.remote().slice(8, 8)));
         co_await all([&](auto h) { two.async_submit(std::move(h)); });
         co_await all([&](auto h) {
             client.async_receive(ours.slice(0, 64), std::move(h));

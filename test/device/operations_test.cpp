@@ -230,11 +230,11 @@ TEST_CASE("a batch is one list with one doorbell and one completion", "[device]"
         connection_statistics const before = p.client.statistics();
         batch b{p.client, 16};
         for (std::size_t i = 0; i < 13; ++i)
-            b.write(ours.slice(i * 100, 50), theirs.remote().slice(i * 200, 50));
-        b.fetch_add(theirs.remote().word(3200), 5, ours.slice(2048, 8));
-        b.compare_swap(theirs.remote().word(3200), 5, 77, ours.slice(2056, 8)).fence();
-        b.read(theirs.remote().slice(0, 50), ours.slice(3000, 50))
-            .send_with_immediate(ours.slice(8, 8), 4);
+            b.add(op::write(ours.slice(i * 100, 50), theirs.remote().slice(i * 200, 50)));
+        b.add(op::fetch_add(theirs.remote().word(3200), 5, ours.slice(2048, 8)));
+        b.add(op::compare_swap(theirs.remote().word(3200), 5, 77, ours.slice(2056, 8)).fenced());
+        b.add(op::read(theirs.remote().slice(0, 50), ours.slice(3000, 50)))
+            .add(op::send_with_immediate(ours.slice(8, 8), 4));
         std::size_t const moved = co_await b.async_submit(asio::use_awaitable);
         CHECK(moved == 13 * 50 + 8 + 8 + 50 + 8);
         for (std::size_t i = 0; i < 13; ++i) {
@@ -255,7 +255,7 @@ TEST_CASE("a batch is one list with one doorbell and one completion", "[device]"
 
         // A batch can be submitted again, and can be cleared and filled again.
         b.clear();
-        b.send({});
+        b.add(op::send({}));
         int more = 0;
         auto count =
             asio::bind_executor(io, [&](error_code ec, receive_result) { more += ec ? 0 : 1; });
@@ -287,9 +287,9 @@ TEST_CASE(
             local_slice const here = ours.slice(i * 16, 64);
             remote_region const there = theirs.remote().slice(i * 16, 64);
             if (reads) {
-                b.read(there, here);
+                b.add(op::read(there, here));
             } else {
-                b.write(here, there);
+                b.add(op::write(here, there));
             }
         }
         int calls = 0;
@@ -349,7 +349,7 @@ TEST_CASE("functions posted to a polling thread run, however many completions ar
         for (std::size_t i = 0; i < lists; ++i) {
             batch& b = all.emplace_back(p.client, list_length);
             for (std::size_t k = 0; k < list_length; ++k)
-                b.write(ours.slice(0, 8), theirs.remote().slice(8, 8));
+                b.add(op::write(ours.slice(0, 8), theirs.remote().slice(8, 8)));
         }
         asio::post(p.client.get_executor(), [&] {
             for (std::size_t i = 0; i < lists; ++i) submit(i);
@@ -379,24 +379,137 @@ TEST_CASE("a batch with an invalid request posts nothing", "[device]") {
         batch b{p.client};
         auto [empty, n0] = co_await b.async_submit(awaiting);
         CHECK(empty == errc::invalid_option);
-        b.write(ours.slice(0, 8), theirs.remote().slice(0, 8)).read(theirs.remote(), ours.slice());
+        b.add(op::write(ours.slice(0, 8), theirs.remote().slice(0, 8)))
+            .add(op::read(theirs.remote(), ours.slice()));
         auto [denied, n1] = co_await b.async_submit(awaiting);
         CHECK(denied == errc::access_denied);
         b.clear();
-        b.write(ours.slice(0, 8), theirs.remote().slice(0, 9));
+        b.add(op::write(ours.slice(0, 8), theirs.remote().slice(0, 9)));
         auto [longer, n2] = co_await b.async_submit(awaiting);
         CHECK(longer == errc::out_of_range);
         b.clear();
         std::vector<local_slice> const many(
             p.client.limits().send_segments_max + 1, ours.slice(0, 1)
         );
-        b.write(ours.slice(0, 8), theirs.remote().slice(0, 8)).send(many);
+        b.add(op::write(ours.slice(0, 8), theirs.remote().slice(0, 8))).add(op::send(many));
         auto [wide, n3] = co_await b.async_submit(awaiting);
         CHECK(wide == errc::too_many_segments);
         CHECK(n0 + n1 + n2 + n3 == 0);
         CHECK(p.client.statistics().sends_posted == before.sends_posted);
         CHECK(all_are(theirs.bytes(), std::byte{0}));
         CHECK(p.client.is_open());
+        co_await p.client.async_disconnect(asio::use_awaitable);
+    });
+}
+
+// --- operations as values ------------------------------------------------------------------------
+
+namespace {
+
+template <class Op>
+concept can_be_added = requires(batch& b, Op const& what) {
+    b.add(what);
+};
+template <class Op>
+concept can_be_fenced = requires(Op const& what) {
+    what.fenced();
+};
+template <class Op>
+concept can_be_silent = requires(connection& c, Op const& what) {
+    c.try_start(what);
+};
+
+static_assert(can_be_added<op::write_t> && can_be_added<op::atomic_t> && !can_be_added<op::receive_t>);
+static_assert(can_be_fenced<op::send_t> && !can_be_fenced<op::receive_t>);
+// Without a handler nobody would learn that the bytes are there.
+static_assert(can_be_silent<op::write_t> && can_be_silent<op::send_t>);
+static_assert(!can_be_silent<op::read_t> && !can_be_silent<op::receive_t>);
+// Nothing but a connection owns a connection.
+static_assert(!std::is_copy_constructible_v<connection_base>);
+static_assert(!std::is_constructible_v<connection_base, connection&&>);
+
+}  // namespace
+
+TEST_CASE("an operation is a value: started again, copied, and fenced", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await connect(io);
+        buffer ours{p.client.domain(), 64, access_flags::local_write};
+        buffer theirs{p.server.domain(), 64, all_remote};
+        op::write_t const what = op::write(ours.slice(0, 8), theirs.remote().slice(0, 8));
+        for (std::uint32_t round = 0; round < 3; ++round) {
+            fill(ours.bytes().first(8), round);
+            std::size_t const n = co_await p.client.async_start(what, asio::use_awaitable);
+            CHECK(n == 8);
+            CHECK(same(theirs.bytes().first(8), ours.bytes().first(8)));
+        }
+        op::write_t const after = what.fenced();
+        std::size_t const n = co_await p.client.async_start(after, asio::use_awaitable);
+        CHECK(n == 8);
+        // The server writes, and the client learns it by the immediate alone.
+        auto const [arrived, sent] = co_await (
+            p.client.async_start(op::receive({}), asio::use_awaitable) &&
+            p.server.async_start(op::write_with_immediate({}, {}, 7), asio::use_awaitable)
+        );
+        CHECK(arrived.immediate == 7U);
+        CHECK(sent == 0);
+        co_await p.client.async_disconnect(asio::use_awaitable);
+    });
+}
+
+TEST_CASE(
+    "an atomic gives the old value to its handler, and to memory if it is asked", "[device]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await connect(io);
+        buffer ours{p.client.domain(), 64, access_flags::local_write};
+        buffer theirs{p.server.domain(), 64, all_remote};
+        remote_atomic const cell = theirs.remote().word(8);
+        auto const at = [&](std::size_t offset) {
+            std::uint64_t value = 0;
+            std::memcpy(&value, ours.bytes().data() + offset, sizeof value);
+            return value;
+        };
+        fill(ours.bytes(), 1);
+        std::uint64_t const untouched = at(8);
+        CHECK(co_await p.client.async_start(op::fetch_add(cell, 5), asio::use_awaitable) == 0);
+        CHECK(
+            co_await p.client.async_start(
+                op::fetch_add(cell, 2, ours.slice(0, 8)), asio::use_awaitable
+            ) == 5
+        );
+        CHECK(at(0) == 5);
+        CHECK(at(8) == untouched);
+        CHECK(
+            co_await p.client.async_start(
+                op::compare_swap(cell, 7, 100, ours.slice(16, 8)).fenced(), asio::use_awaitable
+            ) == 7
+        );
+        CHECK(at(16) == 7);
+        CHECK(co_await p.client.async_fetch_add(cell, 0, asio::use_awaitable) == 100);
+        // Several in flight, with memory of the program's and without.
+        std::vector<std::uint64_t> before;
+        for (std::size_t i = 0; i < 4; ++i) {
+            auto const note = [&](error_code ec, std::uint64_t value) {
+                CHECK_FALSE(ec);
+                before.push_back(value);
+            };
+            if (i % 2 == 0) p.client.async_start(op::fetch_add(cell, 1), note);
+            else p.client.async_start(op::fetch_add(cell, 1, ours.slice(8 * i, 8)), note);
+        }
+        while (before.size() < 4) co_await asio::post(io, asio::use_awaitable);
+        CHECK(before == std::vector<std::uint64_t>{100, 101, 102, 103});
+        CHECK(at(8) == 101);
+        CHECK(at(24) == 103);
+        auto [ec, n] =
+            co_await p.client.async_start(op::fetch_add(cell, 1, ours.slice(0, 4)), awaiting);
+        CHECK(ec == errc::out_of_range);
+        // In a batch of its own, an atomic needs no memory.
+        batch one{p.client};
+        one.add(op::fetch_add(cell, 1));
+        CHECK(co_await one.async_submit(asio::use_awaitable) == 8);
+        CHECK(co_await p.client.async_fetch_add(cell, 0, asio::use_awaitable) == 105);
         co_await p.client.async_disconnect(asio::use_awaitable);
     });
 }
@@ -420,32 +533,36 @@ TEST_CASE(
         remote_region const there = theirs.remote().slice(0, 8);
         int done = 0;
         auto const count = [&](error_code ec, auto) { done += ec ? 100 : 1; };
-        CHECK_FALSE(p.client.try_write(here, there, count));
-        CHECK_FALSE(p.client.try_read(there, here, count));
-        CHECK_FALSE(p.client.try_fetch_add(theirs.remote().word(8), 1, count));
-        CHECK(p.client.try_compare_swap(theirs.remote().word(8), 1, 2, count) == errc::would_block);
-        CHECK_FALSE(p.client.try_write(here, there));
+        CHECK_FALSE(p.client.try_start(op::write(here, there), count));
+        CHECK_FALSE(p.client.try_start(op::read(there, here), count));
+        CHECK_FALSE(p.client.try_start(op::fetch_add(theirs.remote().word(8), 1), count));
+        CHECK(
+            p.client.try_start(op::compare_swap(theirs.remote().word(8), 1, 2), count) ==
+            errc::would_block
+        );
+        CHECK_FALSE(p.client.try_start(op::write(here, there)));
         auto kept = std::make_unique<int>(5);
         auto only = [&done, kept = std::move(kept)](error_code, std::size_t) { done += *kept; };
-        CHECK(p.client.try_write(here, there, std::move(only)) == errc::would_block);
-        CHECK(p.client.try_send(here, count) == errc::would_block);
-        CHECK(p.client.try_send(here) == errc::would_block);
+        CHECK(p.client.try_start(op::write(here, there), std::move(only)) == errc::would_block);
+        CHECK(p.client.try_start(op::send(here), count) == errc::would_block);
+        CHECK(p.client.try_start(op::send(here)) == errc::would_block);
         batch b{p.client};
-        b.write(here, there).write(here, there);
+        b.add(op::write(here, there)).add(op::write(here, there));
         CHECK(b.try_submit(count) == errc::would_block);
-        CHECK_FALSE(p.client.try_receive(here, [](error_code, receive_result) {}));
-        CHECK_FALSE(p.client.try_receive(here, [](error_code, receive_result) {}));
-        CHECK(p.client.try_receive(here, [](error_code, receive_result) {}) == errc::would_block);
+        CHECK_FALSE(p.client.try_start(op::receive(here), [](error_code, receive_result) {}));
+        CHECK_FALSE(p.client.try_start(op::receive(here), [](error_code, receive_result) {}));
+        CHECK(p.client.try_start(op::receive(here), [](error_code, receive_result) {
+        }) == errc::would_block);
         while (done < 3) co_await asio::post(io, asio::use_awaitable);
         // The handler still has its capture: would_block must not move it.
-        CHECK_FALSE(p.client.try_write(here, there, std::move(only)));
+        CHECK_FALSE(p.client.try_start(op::write(here, there), std::move(only)));
         CHECK_FALSE(b.try_submit(count));
         while (done < 9) co_await asio::post(io, asio::use_awaitable);
         CHECK(done == 9);
-        CHECK(p.client.try_write(here, theirs.remote(), count) == errc::out_of_range);
+        CHECK(p.client.try_start(op::write(here, theirs.remote()), count) == errc::out_of_range);
         p.client.close();
-        CHECK(p.client.try_write(here, there, count) == errc::not_connected);
-        CHECK(p.client.try_write(here, there) == errc::not_connected);
+        CHECK(p.client.try_start(op::write(here, there), count) == errc::not_connected);
+        CHECK(p.client.try_start(op::write(here, there)) == errc::not_connected);
     });
 }
 
@@ -463,7 +580,7 @@ TEST_CASE("work without a handler is signaled once per half queue, and never sta
         for (std::size_t i = 0; i < count;) {
             std::size_t const at = i % 512 * 8;
             error_code const ec =
-                p.client.try_write(ours.slice(at, 8), theirs.remote().slice(at, 8));
+                p.client.try_start(op::write(ours.slice(at, 8), theirs.remote().slice(at, 8)));
             if (!ec) {
                 ++i;
                 continue;
@@ -491,7 +608,7 @@ TEST_CASE("a failure of work without a handler ends the connection with its reas
         buffer theirs{p.server.domain(), 64, access_flags::remote_read};
         remote_region const lie{
             theirs.remote().address(), 64, theirs.remote().key(), access_flags::remote_write};
-        CHECK_FALSE(p.client.try_write(ours.slice(), lie));
+        CHECK_FALSE(p.client.try_start(op::write(ours.slice(), lie)));
         auto [end] = co_await p.client.async_wait_disconnected(awaiting);
         CHECK(end == wc_errc::remote_access);
     });
@@ -725,7 +842,9 @@ TEST_CASE("a fenced write sends the result of the read before it", "[device]") {
             auto count =
                 asio::bind_executor(io, [&](error_code ec, std::size_t) { done += ec ? 100 : 1; });
             p.client.async_read(theirs.remote().slice(0, size), ours.slice(), count);
-            p.client.fenced().async_write(ours.slice(), theirs.remote().slice(size, size), count);
+            p.client.async_start(
+                op::write(ours.slice(), theirs.remote().slice(size, size)).fenced(), count
+            );
             while (done < 2) co_await asio::post(io, asio::use_awaitable);
             CHECK(done == 2);
             CHECK(same(theirs.bytes().first(size), theirs.bytes().last(size)));

@@ -123,10 +123,10 @@ TEST_CASE("a shared receive queue refuses what cannot be, and keeps its limits",
         auto const count = [&](error_code ec, receive_result) {
             aborted += ec == asio::error::operation_aborted ? 1 : 100;
         };
-        CHECK_FALSE(queue.try_receive(into.slice(0, 8), count));
-        CHECK_FALSE(queue.try_receive(into.slice(8, 8), count));
+        CHECK_FALSE(queue.try_start(op::receive(into.slice(0, 8)), count));
+        CHECK_FALSE(queue.try_start(op::receive(into.slice(8, 8)), count));
         CHECK(queue.credits() == 2);
-        CHECK(queue.try_receive(into.slice(16, 8), count) == errc::would_block);
+        CHECK(queue.try_start(op::receive(into.slice(16, 8)), count) == errc::would_block);
         asio::cancellation_signal signal;
         queue.async_receive(into.slice(16, 8), asio::bind_cancellation_slot(signal.slot(), count));
         auto [full, r5] = co_await queue.async_receive(into.slice(24, 8), awaiting);

@@ -77,11 +77,11 @@ TEST_CASE("operations that throw as they are started take no place", "[device]")
         });
         must_throw(many, [&](auto const& h) { client.async_receive(ours.slice(0, 64), h); });
         must_throw(many, [&](auto const& h) {
-            static_cast<void>(client.try_write(ours.slice(), theirs.remote(), h));
+            static_cast<void>(client.try_start(op::write(ours.slice(), theirs.remote()), h));
         });
         batch two{client, 2};
-        two.write(ours.slice(0, 8), theirs.remote().slice(0, 8));
-        two.write(ours.slice(8, 8), theirs.remote().slice(8, 8));
+        two.add(op::write(ours.slice(0, 8), theirs.remote().slice(0, 8)));
+        two.add(op::write(ours.slice(8, 8), theirs.remote().slice(8, 8)));
         must_throw(many, [&](auto const& h) { two.async_submit(h); });
         CHECK(client.statistics().operations_failed == 0);
         co_await client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);

@@ -62,8 +62,8 @@ struct stage {
           windows{ends.client, {.windows = 1}},
           lent_window{windows.try_acquire()} {
         bound.async_bind(ours.slice(0, 64), access_flags::remote_read, ignore);
-        several.write(ours.slice(0, 8), theirs.remote().slice(0, 8))
-            .write(ours.slice(8, 8), theirs.remote().slice(8, 8));
+        several.add(op::write(ours.slice(0, 8), theirs.remote().slice(0, 8)))
+            .add(op::write(ours.slice(8, 8), theirs.remote().slice(8, 8)));
     }
 
     static acceptor_options options() {

@@ -102,7 +102,7 @@ TEST_CASE("work that a full device rejects waits, in order, and is not lost", "[
         w.fail_call("ibv_post_send", 1, ENOMEM);
         batch b{p.client};
         for (std::size_t i = 0; i < size; ++i)
-            b.write(ours.slice(i * 100, 100), theirs.remote().slice(i * 100, 100));
+            b.add(op::write(ours.slice(i * 100, 100), theirs.remote().slice(i * 100, 100)));
         b.async_submit(note(1));
         CHECK(w.has_failed_call());
         p.client.async_write(ours.slice(0, 8), theirs.remote().slice(2048, 8), note(2));
@@ -371,7 +371,7 @@ TEST_CASE(
         auto [swapped, m] = co_await p.client.async_compare_swap(word, 0, 1, awaiting);
         CHECK(swapped == errc::atomics_unsupported);
         batch b{p.client};
-        b.write(ours.slice(), theirs.remote()).fetch_add(word, 1, ours.slice());
+        b.add(op::write(ours.slice(), theirs.remote())).add(op::fetch_add(word, 1, ours.slice()));
         auto [mixed, k] = co_await b.async_submit(awaiting);
         CHECK(mixed == errc::atomics_unsupported);
         CHECK(n + m + k == 0);

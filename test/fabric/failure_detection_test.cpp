@@ -339,7 +339,7 @@ TEST_CASE(
                 closed.remote().address(), 64, closed.remote().key(), access_flags::remote_write};
             // An unsignaled write without a handler: it fails, and the peer disconnects because of
             // it.
-            CHECK_FALSE(p.client.try_write(ours.slice(), lie));
+            CHECK_FALSE(p.client.try_start(op::write(ours.slice(), lie)));
             auto [why] = co_await p.client.async_wait_disconnected(awaiting);
             CHECK(why == wc_errc::remote_access);
             CHECK(p.client.reason() == close_reason::transport_error);

@@ -252,7 +252,7 @@ TEST_CASE("a wrong key of the peer is reported on the side of the memory", "[hos
     CHECK(c.last_failure().code == errc::peer_violation);
     CHECK(c.reason() == close_reason::transport_error);
     if (has_receive) CHECK(receiving.code() == errc::peer_violation);
-    CHECK(c.try_send(memory.slice()) == errc::peer_violation);
+    CHECK(c.try_start(op::send(memory.slice())) == errc::peer_violation);
     a.close();
 }
 

@@ -97,6 +97,9 @@ void compile_data_operations(
     RCVERBS_USE(c.async_send_with_immediate(mine, 1, RCVERBS_TOKEN));
     RCVERBS_USE(c.async_send_with_invalidate(mine, remote_key{}, RCVERBS_TOKEN));
     RCVERBS_USE(c.async_receive(mine, RCVERBS_TOKEN));
+    RCVERBS_USE(c.async_start(op::write(mine, theirs).fenced(), RCVERBS_TOKEN));
+    RCVERBS_USE(c.async_start(op::fetch_add(cell, 1, mine), RCVERBS_TOKEN));
+    RCVERBS_USE(c.async_start(op::receive(mine), RCVERBS_TOKEN));
     RCVERBS_USE(several.async_submit(RCVERBS_TOKEN));
     RCVERBS_USE(w.async_bind(mine, access_flags::remote_read, RCVERBS_TOKEN));
     RCVERBS_USE(w.async_invalidate(RCVERBS_TOKEN));

@@ -28,7 +28,7 @@
 #include <rcverbs/connection.hpp>
 #include <rcverbs/detail/adapted_handler.hpp>
 #include <rcverbs/detail/initiation.hpp>
-#include <rcverbs/request.hpp>
+#include <rcverbs/connection_request.hpp>
 
 namespace rcverbs {
 

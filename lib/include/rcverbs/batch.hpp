@@ -1,7 +1,7 @@
 // batch.hpp — several operations that are posted as one list and complete as one.
 //
 //     batch b{c};
-//     for (std::size_t i = 0; i < from.size(); ++i) b.write(from[i], to[i]);
+//     for (std::size_t i = 0; i < from.size(); ++i) b.add(op::write(from[i], to[i]));
 //     co_await b.async_submit(use_awaitable);
 //
 // A batch costs one doorbell and one completion, which makes it the cheapest way to move many small
@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include <rcverbs/data_operations.hpp>
+#include <rcverbs/connection.hpp>
 #include <rcverbs/detail/initiation.hpp>
 
 namespace rcverbs {
@@ -35,7 +35,7 @@ public:
     /// Makes an empty batch for this connection, with room for `size` requests.
     template <class Other>
     requires std::convertible_to<Other, Executor>
-    explicit basic_batch(basic_data_operations<Other> const& on, std::size_t size = 0)
+    explicit basic_batch(basic_connection<Other> const& on, std::size_t size = 0)
         : core_{detail::access::core_of(on)} {
         requests_.reserve(size);
     }
@@ -52,54 +52,12 @@ public:
         return detail::recovered<Executor>(detail::executor_of(*core_));
     }
 
-    // data_operations.hpp documents the operations. Submitting reports an invalid request.
-
-    /// Adds a write.
-    basic_batch& write(local_slices source, remote_region target) {
-        return add(detail::transfer_request(detail::operation_kind::write, source, target));
-    }
-    /// Adds a write with immediate data.
-    basic_batch& write_with_immediate(
-        local_slices source, remote_region target, std::uint32_t immediate
-    ) {
-        return add(detail::transfer_request(
-            detail::operation_kind::write_with_immediate, source, target, immediate
-        ));
-    }
-    /// Adds a read.
-    basic_batch& read(remote_region source, local_slices target) {
-        return add(detail::transfer_request(detail::operation_kind::read, target, source));
-    }
-    /// Adds a fetch-and-add; the device writes the cell's old value to `before`: 8 bytes of a
-    /// region with local_write.
-    basic_batch& fetch_add(remote_atomic target, std::uint64_t addend, local_slice before) {
-        return add_atomic(detail::operation_kind::fetch_add, target, addend, 0, before);
-    }
-    /// Adds a compare-and-swap; the device writes the cell's old value to `before`: 8 bytes of a
-    /// region with local_write.
-    basic_batch& compare_swap(
-        remote_atomic target, std::uint64_t expected, std::uint64_t desired, local_slice before
-    ) {
-        return add_atomic(detail::operation_kind::compare_swap, target, expected, desired, before);
-    }
-    /// Adds a send.
-    basic_batch& send(local_slices message) {
-        return add(detail::local_request(detail::operation_kind::send, message));
-    }
-    /// Adds a send with immediate data.
-    basic_batch& send_with_immediate(local_slices message, std::uint32_t immediate) {
-        return add(
-            detail::message_request(detail::operation_kind::send_with_immediate, message, immediate)
-        );
-    }
-    /// Adds a send that invalidates a key of the receiver.
-    basic_batch& send_with_invalidate(local_slices message, remote_key key) {
-        return add(detail::invalidation_request(message, key));
-    }
-    /// Fences the last request: it starts only when all reads and atomics before it have completed.
-    /// REQUIRES: not empty.
-    basic_batch& fence() {
-        requests_.back().is_fenced = true;
+    /// Adds an operation. Submitting reports an invalid one.
+    ///
+    /// @param what  One of rcverbs::op but a receive, such as op::write(source, target).fenced().
+    ///              Copied, but for a list of two or more slices.
+    basic_batch& add(op::send_queue_operation const& what) {
+        requests_.push_back(detail::access::request_of(what));
         return *this;
     }
 
@@ -156,30 +114,15 @@ private:
         return requests_.empty() ? errc::invalid_option
                                  : detail::start_operation(core_, requests_, when, source);
     }
-    basic_batch& add(detail::work_request const& what) {
-        requests_.push_back(what);
-        return *this;
-    }
-    basic_batch& add_atomic(
-        detail::operation_kind kind,
-        remote_atomic target,
-        std::uint64_t operand,
-        std::uint64_t swap,
-        local_slice before
-    ) {
-        detail::work_request what = detail::atomic_request(kind, target, operand, swap, before);
-        if (before.size() != sizeof(std::uint64_t)) what.problem = errc::out_of_range;
-        return add(what);
-    }
 
     std::shared_ptr<detail::connection_core> core_;
     std::vector<detail::work_request> requests_;
 };
 
 template <class Executor>
-basic_batch(basic_data_operations<Executor> const&) -> basic_batch<Executor>;
+basic_batch(basic_connection<Executor> const&) -> basic_batch<Executor>;
 template <class Executor>
-basic_batch(basic_data_operations<Executor> const&, std::size_t) -> basic_batch<Executor>;
+basic_batch(basic_connection<Executor> const&, std::size_t) -> basic_batch<Executor>;
 
 /// With executors of any type.
 using batch = basic_batch<>;

@@ -27,7 +27,7 @@
 // wait for a connection on a polling thread, that connection ends, as if it had been made with the
 // context.
 //
-// data_operations.hpp has the data operations and their rules. Every handler, also of connecting
+// op.hpp has the operations on data and their rules. Every handler, also of connecting
 // and disconnecting, is called exactly once, and never from inside the call that starts the
 // operation.
 #pragma once
@@ -37,90 +37,34 @@
 #include <boost/asio/associated_cancellation_slot.hpp>
 #include <boost/asio/deferred.hpp>
 
-#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include <rcverbs/close_reason.hpp>
-#include <rcverbs/data_operations.hpp>
+#include <rcverbs/connection_base.hpp>
+#include <rcverbs/connection_request.hpp>
 #include <rcverbs/detail/control_handler.hpp>
 #include <rcverbs/detail/initiation.hpp>
-#include <rcverbs/export.hpp>
-#include <rcverbs/failure.hpp>
+#include <rcverbs/local_slice.hpp>
 #include <rcverbs/memory_region.hpp>
+#include <rcverbs/op.hpp>
 #include <rcverbs/options.hpp>
-#include <rcverbs/queue_pair_address.hpp>
+#include <rcverbs/receive_result.hpp>
+#include <rcverbs/remote_region.hpp>
 #include <rcverbs/runs_on.hpp>
-#include <rcverbs/statistics.hpp>
-
-struct ibv_qp;
 
 namespace rcverbs {
-
-class connection_request;
-
-namespace detail {
-
-// The compiled part of a connection.
-struct RCVERBS_EXPORT connection_calls {
-    using core = connection_core;
-    using shared = std::shared_ptr<connection_core>;
-
-    static shared make(place const& where, connection_options options);
-    static shared make(
-        place const& where, connection_request request, connection_options options, error_code& ec
-    );
-    static void close(core& c) noexcept;
-    static void close(core& c, error_code violation) noexcept;
-    static void cancel(core& c);
-    static void set_keepalive_interval(core& c, std::chrono::milliseconds interval) noexcept;
-    static void start_resolve(core& c, endpoint const& peer, control_handler handler);
-    static void start_establish(
-        core& c, std::span<std::byte const> private_data, control_handler handler
-    );
-    static void start_connect(core& c, endpoint const& peer, control_handler handler);
-    static void start_accept(
-        core& c, std::span<std::byte const> private_data, control_handler handler
-    );
-    static void start_disconnect(core& c, control_handler handler);
-    static void start_wait(core& c, control_handler handler);
-    static error_code reject(core& c, std::span<std::byte const> private_data);
-    static queue_pair_address prepare(
-        core& c, std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec
-    );
-    static error_code establish(core& c, queue_pair_address const& peer);
-    static error_code set_remote_access(core& c, access_flags rights);
-    static bool is_open(core const& c) noexcept;
-    static protection_domain domain(core const& c);
-    static connection_limits limits(core const& c);
-    static endpoint remote_endpoint(core const& c);
-    static endpoint local_endpoint(core const& c);
-    static std::vector<std::byte> private_data(core const& c);
-    static close_reason reason(core const& c);
-    static failure last_failure(core const& c);
-    static connection_statistics statistics(core const& c);
-    static std::uint32_t queue_pair_number(core const& c);
-    static ibv_qp* native_handle(core const& c);
-    static std::size_t leaked_count() noexcept;
-};
-
-}  // namespace detail
 
 /// A reliable connection to one peer.
 ///
 /// Outstanding operations: one connect or accept, one disconnect, one wait; data operations as many
 /// as the options allow.
 template <class Executor = boost::asio::any_io_executor>
-class basic_connection : public basic_data_operations<Executor> {
-    using calls = detail::connection_calls;
-
+class basic_connection : public connection_base {
 public:
     using executor_type = Executor;
 
@@ -140,7 +84,7 @@ public:
     /// @throws boost::system::system_error: errc::invalid_option; std::system_error if a thread is
     ///                                      asked for and cannot be started.
     explicit basic_connection(runs_on<Executor> where, connection_options options = {})
-        : basic_data_operations<Executor>{calls::make(where.place(), std::move(options))},
+        : connection_base{where.place(), std::move(options)},
           executor_{where.get_executor()} {}
     /// Makes a connection of a peer's request, with its queue pair: post receives, then call
     /// async_accept() or reject(). A failure rejects the request.
@@ -153,7 +97,9 @@ public:
     ///         std::system_error if a thread is asked for and cannot be started.
     basic_connection(
         runs_on<Executor> where, connection_request request, connection_options options = {}
-    );
+    )
+        : connection_base{where.place(), std::move(request), std::move(options)},
+          executor_{where.get_executor()} {}
     /// The same; on failure is_valid() is false.
     ///
     /// @param where    As above.
@@ -166,26 +112,21 @@ public:
         connection_request request,
         connection_options options,
         error_code& ec
-    );
+    )
+        : connection_base{where.place(), std::move(request), std::move(options), ec},
+          executor_{where.get_executor()} {}
     /// Converts a connection with another executor type.
     template <class Other>
     requires(!std::same_as<Other, Executor> && std::convertible_to<Other, Executor>)
         basic_connection(basic_connection<Other>&& other)
-        : basic_data_operations<Executor>{std::move(other.core_)},
+        : connection_base{std::move(other.core_)},
           executor_{detail::converted<Executor>(other.executor_)} {}
 
     basic_connection(basic_connection&&) noexcept = default;
-    basic_connection& operator=(basic_connection&& other) noexcept {
-        if (this != &other) {
-            close();
-            this->core_ = std::move(other.core_);
-            executor_ = std::move(other.executor_);
-        }
-        return *this;
-    }
+    basic_connection& operator=(basic_connection&&) noexcept = default;
     /// Closes. Outstanding operations complete with asio::error::operation_aborted, in the
     /// background.
-    ~basic_connection() { close(); }
+    ~basic_connection() = default;
 
     // --- connecting ------------------------------------------------------------------------------
 
@@ -204,7 +145,7 @@ public:
     auto async_resolve(endpoint const& peer, Token&& token = Token{}) {
         return control(
             [peer](detail::connection_core& core, detail::control_handler handler) {
-                calls::start_resolve(core, peer, std::move(handler));
+                start_resolve(core, peer, std::move(handler));
             },
             std::forward<Token>(token)
         );
@@ -228,7 +169,7 @@ public:
         return control(
             [data = std::vector<std::byte>(private_data.begin(), private_data.end())](
                 detail::connection_core& core, detail::control_handler handler
-            ) { calls::start_establish(core, data, std::move(handler)); },
+            ) { start_establish(core, data, std::move(handler)); },
             std::forward<Token>(token)
         );
     }
@@ -244,7 +185,7 @@ public:
     auto async_connect(endpoint const& peer, Token&& token = Token{}) {
         return control(
             [peer](detail::connection_core& core, detail::control_handler handler) {
-                calls::start_connect(core, peer, std::move(handler));
+                start_connect(core, peer, std::move(handler));
             },
             std::forward<Token>(token)
         );
@@ -265,18 +206,9 @@ public:
         return control(
             [data = std::vector<std::byte>(private_data.begin(), private_data.end())](
                 detail::connection_core& core, detail::control_handler handler
-            ) { calls::start_accept(core, data, std::move(handler)); },
+            ) { start_accept(core, data, std::move(handler)); },
             std::forward<Token>(token)
         );
-    }
-
-    /// Rejects the peer's request. The connection has ended afterwards.
-    ///
-    /// @param private_data  At most 148 bytes with the reason for the peer.
-    /// @return errc::private_data_too_large, errc::not_connected (no request to reject). Succeeds
-    ///         if the peer has already left.
-    [[nodiscard]] error_code reject(std::span<std::byte const> private_data = {}) {
-        return calls::reject(core(), private_data);
     }
 
     // --- ending ----------------------------------------------------------------------------------
@@ -296,7 +228,7 @@ public:
     auto async_disconnect(Token&& token = Token{}) {
         return control(
             [](detail::connection_core& core, detail::control_handler handler) {
-                calls::start_disconnect(core, std::move(handler));
+                start_disconnect(core, std::move(handler));
             },
             std::forward<Token>(token)
         );
@@ -313,129 +245,233 @@ public:
     auto async_wait_disconnected(Token&& token = Token{}) {
         return control(
             [](detail::connection_core& core, detail::control_handler handler) {
-                calls::start_wait(core, std::move(handler));
+                start_wait(core, std::move(handler));
             },
             std::forward<Token>(token)
         );
     }
 
-    // --- connecting without the connection manager -----------------------------------------------
+    // --- operations on data ----------------------------------------------------------------------
 
-    /// Makes the queue pair on a device, for a connection without the connection manager.
+    /// Starts an operation.
     ///
-    /// Afterwards domain() is known and receives can be posted. Makes system calls; needs no
-    /// network.
+    /// @param what   One of rcverbs::op, such as op::write(source, target).fenced(). Copied; the
+    ///               memory that it names, and a list of slices, must live until the handler runs.
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code, Op::result_type)`
+    /// @par Ordering              Sends, reads, writes and atomics are posted and complete in the
+    ///                            order of the calls; so do receives.
+    /// @par Cancellation          total while it waits for a place in its queue. Once posted, only
+    ///                            terminal has an effect: it ends the connection.
+    /// @par Errors                Those of the function named after the operation, such as
+    ///                            async_write() of op::write().
+    template <detail::operation_value Op, class Token = detail::default_token_t<Executor>>
+    auto async_start(Op const& what, Token&& token = Token{}) {
+        return detail::initiate<Executor>(core_, what, std::forward<Token>(token));
+    }
+
+    using connection_base::try_start;
+    /// Starts an operation if it can be posted at once.
     ///
-    /// @param device     Its name, such as "rxe0" or "mlx5_0".
-    /// @param gid_index  Index of the address (GID) to use; see: ibv_devinfo -v. Empty for the
-    ///                   first that is an IPv4 address (RoCE v2), else the first.
-    /// @param ec         errc::no_rdma_device, errc::already_connected, errc::invalid_option (no
-    ///                   such address), errno.
-    /// @return The address to send to the peer.
-    queue_pair_address prepare(
-        std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec
+    /// @param what     As for async_start().
+    /// @param handler  A plain completion handler with the signature of async_start().
+    /// @return errc::would_block, or an error of async_start() that is detected before posting.
+    ///         After any error nothing has been started, and the handler is unchanged. If the
+    ///         connection ends between the check and the start: no error, and the handler gets the
+    ///         reason.
+    template <detail::operation_value Op, class Handler>
+    [[nodiscard]] error_code try_start(Op const& what, Handler&& handler) {
+        using reader = decltype(detail::access::reader_of<Op>());
+        return detail::to_code(
+            *core_,
+            detail::start_operation(
+                core_,
+                {&detail::access::request_of(what), 1},
+                detail::turn::now,
+                detail::offer<reader>(std::forward<Handler>(handler))
+            )
+        );
+    }
+
+    // --- reading and writing the peer's memory ---------------------------------------------------
+
+    /// Writes local bytes into memory that the peer has exposed. The peer's program gets no
+    /// completion.
+    ///
+    /// @param source  Bytes to read, 0 or more, gathered from one slice or several; split if
+    ///                longer than the device's message limit, or with more slices than fit into a
+    ///                work request.
+    /// @param target  The peer's memory: exactly as many bytes, exposed with remote_write.
+    /// @param token   Completion token.
+    /// @par Completion signature  `void(error_code, std::size_t bytes_written)`
+    /// @par Object lifetimes      The regions of `source`, and a list of slices, must live until
+    ///                            the handler runs.
+    /// @par Ordering              Posted and completed in the order of the calls.
+    /// @par Cancellation          total while it waits, terminal once posted (ends the
+    ///                            connection).
+    /// @par Errors                errc::out_of_range, errc::access_denied, errc::region_gone,
+    ///                            errc::foreign_domain (nothing was posted, the connection
+    ///                            continues); errc::queue_full; errc::not_connected;
+    ///                            wc_errc::remote_access (key or range that the peer does not
+    ///                            grant), wc_errc::retry_exceeded (peer gone), wc_errc::flushed (an
+    ///                            earlier operation failed), errc::stalled,
+    ///                            asio::error::operation_aborted, and the reasons for the end of
+    ///                            the connection: errc::peer_disconnected, idle, port_down,
+    ///                            address_gone, device_removed.
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_write(local_slices source, remote_region target, Token&& token = Token{}) {
+        return async_start(op::write(source, target), std::forward<Token>(token));
+    }
+
+    /// Writes as async_write(), and completes the peer's oldest receive with `immediate`.
+    ///
+    /// @param source     Bytes to read, 0 or more.
+    /// @param target     The peer's memory; may be default-constructed if `source` is empty.
+    /// @param immediate  32 bits for the peer, in host byte order. 0 is a value like any other.
+    /// @param token      Completion token.
+    /// @par Completion signature  `void(error_code, std::size_t bytes_written)`
+    /// @par Ordering              When the peer's receive completes, all bytes are there. If the
+    ///                            write was split, the peer gets one completion, with the size of
+    ///                            the last piece.
+    /// @par Errors                Those of async_write(), and wc_errc::rnr_retry_exceeded (the peer
+    ///                            posts no receives).
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_write_with_immediate(
+        local_slices source, remote_region target, std::uint32_t immediate, Token&& token = Token{}
     ) {
-        return calls::prepare(core(), device, gid_index, ec);
+        return async_start(
+            op::write_with_immediate(source, target, immediate), std::forward<Token>(token)
+        );
     }
 
-    /// Connects to the peer's queue pair. Both sides call it, in any order: packets that are sent
-    /// before the other side has called it are retransmitted, within ack_timeout and retry_count.
-    /// Makes system calls.
+    /// Reads memory that the peer has exposed into local memory. The peer's program gets no
+    /// completion.
     ///
-    /// Without the connection manager nothing reports that the peer leaves: posted work fails, and
-    /// keepalive_interval detects it without posted work. async_disconnect() ends this side only.
-    ///
-    /// @param peer  The result of the peer's prepare().
-    /// @return errc::not_connected (not prepared), errno.
-    [[nodiscard]] error_code establish(queue_pair_address const& peer) {
-        return calls::establish(core(), peer);
+    /// @param source  The peer's memory, exposed with remote_read.
+    /// @param target  Exactly as many bytes of local memory, one slice or several, of regions with
+    ///                local_write.
+    /// @param token   Completion token.
+    /// @par Completion signature  `void(error_code, std::size_t bytes_read)`
+    /// @par Ordering              Posted in the order of the calls; no more outstanding than
+    ///                            limits().initiator_depth.
+    /// @par Errors                Those of async_write(), and errc::read_depth_zero.
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_read(remote_region source, local_slices target, Token&& token = Token{}) {
+        return async_start(op::read(source, target), std::forward<Token>(token));
     }
 
-    // --- rights of the peer ----------------------------------------------------------------------
+    // --- atomics ---------------------------------------------------------------------------------
 
-    /// Sets the peer's rights to this side's memory on this connection, whatever its keys allow:
-    /// any of remote_read, remote_write and remote_atomic, or local_read for none. A connection
-    /// starts with all of them (reads and atomics only if responder_resources is above 0). An
-    /// operation of the peer without the right fails there with wc_errc::remote_access or
-    /// remote_invalid_request, and ends the connection.
+    /// Adds to an 8-byte cell of the peer's memory, atomically, and returns the old value.
     ///
-    /// Without remote_write the peer's keepalives fail, too: see set_keepalive_interval(). May be
-    /// called as soon as domain() is known; before the connection is established it takes effect on
-    /// establishment (on the accepting side as soon as async_accept() has started).
+    /// Atomic among the operations of the peer's device; whether also with the peer's CPU depends
+    /// on the device. Source: ibv_query_device(3), atomic_cap.
     ///
-    /// @return errc::not_connected, or errno. Source: ibv_modify_qp(3), IBV_QP_ACCESS_FLAGS.
-    [[nodiscard]] error_code set_remote_access(access_flags rights) {
-        return calls::set_remote_access(core(), rights);
+    /// @param target  The cell: 8-byte aligned, exposed with remote_atomic.
+    /// @param add     The number to add, modulo 2^64. The cell is in the peer's host byte order.
+    /// @param token   Completion token.
+    /// @par Completion signature  `void(error_code, std::uint64_t before)`
+    /// @par Errors                Those of async_read(), errc::misaligned,
+    ///                            errc::atomics_unsupported.
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_fetch_add(remote_atomic target, std::uint64_t add, Token&& token = Token{}) {
+        return async_start(op::fetch_add(target, add), std::forward<Token>(token));
     }
 
-    /// Changes liveness_options::keepalive_interval. Set 0 if the peer is about to revoke this
-    /// side's right to write.
+    /// Replaces an 8-byte cell of the peer's memory by `desired` if it holds `expected`,
+    /// atomically, and returns the old value: the swap took place if it equals `expected`.
     ///
-    /// @param interval  0 or more.
-    void set_keepalive_interval(std::chrono::milliseconds interval) noexcept {
-        calls::set_keepalive_interval(core(), interval);
+    /// @param target    The cell: 8-byte aligned, exposed with remote_atomic.
+    /// @param expected  The value to compare with.
+    /// @param desired   The value to store.
+    /// @param token     Completion token.
+    /// @par Completion signature  `void(error_code, std::uint64_t before)`
+    /// @par Errors                Those of async_fetch_add().
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_compare_swap(
+        remote_atomic target, std::uint64_t expected, std::uint64_t desired, Token&& token = Token{}
+    ) {
+        return async_start(op::compare_swap(target, expected, desired), std::forward<Token>(token));
     }
 
-    // --- cancelling ------------------------------------------------------------------------------
+    // --- messages --------------------------------------------------------------------------------
 
-    /// Cancels operations that wait for a place in their queue, and async_wait_disconnected(): they
-    /// complete with asio::error::operation_aborted. Posted operations, receives included, are not
-    /// affected: the device uses their memory until the connection ends. Connecting, accepting and
-    /// disconnecting continue; close() ends them.
-    void cancel() {
-        if (this->core_ != nullptr) calls::cancel(*this->core_);
-    }
-
-    // --- ending at once --------------------------------------------------------------------------
-
-    /// Ends the connection at once: outstanding operations complete with operation_aborted as soon
-    /// as the device no longer uses their memory. Does not block; may be called again, in any
-    /// state, from any thread.
-    void close() noexcept {
-        if (this->core_ != nullptr) calls::close(*this->core_);
-    }
-    /// Ends the connection because the peer violated a protocol on top of it. last_failure()
-    /// reports the violation, reason() is close_reason::protocol_error, and the acceptor counts a
-    /// violation of the peer's address; no effect if the connection had ended before.
+    /// Sends a message into the buffer of the peer's oldest receive.
     ///
-    /// @param violation  The error. REQUIRES: not empty.
-    void close(error_code violation) noexcept {
-        if (this->core_ != nullptr) calls::close(*this->core_, violation);
+    /// @param message  0 to limits().message_bytes_max bytes in at most limits().send_segments_max
+    ///                 slices; a message is not split.
+    /// @param token    Completion token.
+    /// @par Completion signature  `void(error_code, std::size_t bytes_sent)`
+    /// @par Errors                As async_write(), errc::message_too_large,
+    ///                            errc::too_many_segments, wc_errc::rnr_retry_exceeded (the peer
+    ///                            posts no receives), wc_errc::remote_invalid_request or
+    ///                            remote_operation (its buffer is too small).
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_send(local_slices message, Token&& token = Token{}) {
+        return async_start(op::send(message), std::forward<Token>(token));
+    }
+
+    /// Sends a message and 32 bits of immediate data.
+    ///
+    /// @param message    As for async_send().
+    /// @param immediate  In host byte order.
+    /// @param token      Completion token.
+    /// @par Completion signature  `void(error_code, std::size_t bytes_sent)`
+    /// @par Errors                Those of async_send().
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_send_with_immediate(
+        local_slices message, std::uint32_t immediate, Token&& token = Token{}
+    ) {
+        return async_start(op::send_with_immediate(message, immediate), std::forward<Token>(token));
+    }
+
+    /// Sends a message and invalidates a key of the receiver.
+    ///
+    /// Valid for keys that this peer may invalidate: of a memory window of type 2 bound to this
+    /// queue pair, or of a region for fast registration. Any other key ends the connection.
+    /// Source: ibv_post_send(3), ibv_bind_mw(3).
+    ///
+    /// @param message  As for async_send().
+    /// @param key      The peer's key.
+    /// @param token    Completion token.
+    /// @par Completion signature  `void(error_code, std::size_t bytes_sent)`
+    /// @par Errors                Those of async_send(), errc::invalidate_unsupported.
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_send_with_invalidate(local_slices message, remote_key key, Token&& token = Token{}) {
+        return async_start(op::send_with_invalidate(message, key), std::forward<Token>(token));
+    }
+
+    /// Receives a message, or the immediate data of a write.
+    ///
+    /// May be started as soon as the queue pair exists: after async_resolve(), or before
+    /// async_accept().
+    ///
+    /// @param into   Memory for a sent message: at most limits().receive_segments_max slices of
+    ///               regions with local_write; may be empty for immediate data alone.
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code, receive_result)`
+    /// @par Ordering              Receives are filled, and complete, in the order of the calls.
+    /// @par Cancellation          total while it waits, terminal once posted. Most receives are
+    ///                            posted, and cancelling a posted one ends the connection, because
+    ///                            only that frees the memory: `receive || timer` ends the
+    ///                            connection when the timer wins. To wait for a message for a
+    ///                            limited time, let the receive's handler send the message to a
+    ///                            channel (boost::asio::experimental::channel), and wait for that
+    ///                            or a timer (both as_tuple: `||` waits for the first success).
+    /// @par Errors                wc_errc::local_length or local_qp_operation (the message is
+    ///                            longer than `into`), errc::too_many_segments,
+    ///                            errc::access_denied, errc::region_gone, errc::foreign_domain,
+    ///                            errc::queue_full, errc::not_connected, errc::peer_disconnected,
+    ///                            wc_errc::flushed, asio::error::operation_aborted.
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_receive(local_slices into, Token&& token = Token{}) {
+        return async_start(op::receive(into), std::forward<Token>(token));
     }
 
     // --- observers -------------------------------------------------------------------------------
 
-    /// True unless default-constructed or moved from.
-    bool is_valid() const noexcept { return this->core_ != nullptr; }
-    /// True from the end of connecting until the connection fails or is closed.
-    bool is_open() const noexcept { return is_valid() && calls::is_open(core()); }
     /// The executor that it was made with: handlers run there by default, one at a time.
     executor_type get_executor() const noexcept { return executor_; }
-    /// The protection domain to register memory with; not open before async_resolve() or a request.
-    protection_domain domain() const { return calls::domain(core()); }
-    /// The options in effect.
-    connection_limits limits() const { return calls::limits(core()); }
-    /// The peer's address, once known.
-    endpoint remote_endpoint() const { return calls::remote_endpoint(core()); }
-    /// This side's address, once known.
-    endpoint local_endpoint() const { return calls::local_endpoint(core()); }
-    /// The private data of the peer's request, acceptance or rejection, padded with zeros to the
-    /// full field.
-    std::vector<std::byte> private_data() const { return calls::private_data(core()); }
-    /// Why the connection ended.
-    close_reason reason() const { return calls::reason(core()); }
-    /// The first failure with its details; its code is empty if there was none.
-    failure last_failure() const { return calls::last_failure(core()); }
-    /// Number of connections of this process whose queue pairs could not be destroyed; their
-    /// resources are leaked on purpose.
-    static std::size_t leaked_count() noexcept { return calls::leaked_count(); }
-    /// A snapshot of the counters.
-    connection_statistics statistics() const { return calls::statistics(core()); }
-    /// The queue pair's number, known as domain() is; 0 before. Source: ibv_create_qp(3).
-    std::uint32_t queue_pair_number() const { return calls::queue_pair_number(core()); }
-    /// The verbs object, borrowed, for functions that this library lacks. Do not post to it: the
-    /// library counts its places. Null before domain() is known and after the end.
-    ibv_qp* native_handle() const { return calls::native_handle(core()); }
 
 private:
     template <class>
@@ -444,10 +480,8 @@ private:
 
     // Shares a connection that the library made.
     basic_connection(Executor executor, std::shared_ptr<detail::connection_core> core)
-        : basic_data_operations<Executor>{std::move(core)},
+        : connection_base{std::move(core)},
           executor_{std::move(executor)} {}
-
-    detail::connection_core& core() const noexcept { return *this->core_; }
 
     template <class Start, class Token>
     auto control(Start start, Token&& token) {
@@ -460,7 +494,7 @@ private:
                     begin(*core, detail::control_handler{std::move(handler)});
                 }},
             token,
-            this->core_,
+            core_,
             std::move(start)
         );
     }
@@ -472,5 +506,3 @@ private:
 using connection = basic_connection<>;
 
 }  // namespace rcverbs
-
-#include <rcverbs/request.hpp>

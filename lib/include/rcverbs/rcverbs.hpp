@@ -15,8 +15,9 @@
 #include <rcverbs/buffer.hpp>
 #include <rcverbs/close_reason.hpp>
 #include <rcverbs/connection.hpp>
+#include <rcverbs/connection_base.hpp>
+#include <rcverbs/connection_request.hpp>
 #include <rcverbs/connector.hpp>
-#include <rcverbs/data_operations.hpp>
 #include <rcverbs/device.hpp>
 #include <rcverbs/endpoint.hpp>
 #include <rcverbs/error.hpp>
@@ -28,6 +29,7 @@
 #include <rcverbs/memory_region.hpp>
 #include <rcverbs/message.hpp>
 #include <rcverbs/message_channel.hpp>
+#include <rcverbs/op.hpp>
 #include <rcverbs/open_domain.hpp>
 #include <rcverbs/options.hpp>
 #include <rcverbs/poller.hpp>

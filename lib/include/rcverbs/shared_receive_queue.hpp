@@ -30,6 +30,7 @@
 #include <rcverbs/detail/start.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/local_slice.hpp>
+#include <rcverbs/op.hpp>
 #include <rcverbs/protection_domain.hpp>
 #include <rcverbs/receive_result.hpp>
 #include <rcverbs/runs_on.hpp>
@@ -159,18 +160,22 @@ public:
                 }},
             token,
             core_,
-            detail::local_request(detail::operation_kind::receive, into)
+            detail::access::request_of(op::receive(into))
         );
     }
-    /// Receives as async_receive() if the receive can be posted at once, else returns
-    /// errc::would_block without any effect.
+    /// Starts a receive if it can be posted at once.
+    ///
+    /// @param what     op::receive(into), as for async_receive().
+    /// @param handler  A plain completion handler with the signature of async_receive().
+    /// @return errc::would_block, or an error of async_receive() that is detected before posting;
+    ///         then nothing has been started, and the handler is unchanged.
     template <class Handler>
-    error_code try_receive(local_slices into, Handler&& handler) {
+    [[nodiscard]] error_code try_start(op::receive_t const& what, Handler&& handler) {
         return detail::to_code(
             *core_,
             detail::start_receive(
                 core_,
-                detail::local_request(detail::operation_kind::receive, into),
+                detail::access::request_of(what),
                 detail::turn::now,
                 detail::offer<detail::arrival_result>(std::forward<Handler>(handler))
             )

@@ -27,7 +27,7 @@
 #include <utility>
 
 #include <rcverbs/access_flags.hpp>
-#include <rcverbs/data_operations.hpp>
+#include <rcverbs/connection.hpp>
 #include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/local_slice.hpp>
@@ -88,7 +88,7 @@ public:
     ///         2), errc::not_connected, errno ENOMEM (the device's windows are used up).
     template <class Other>
     requires std::convertible_to<Other, Executor>
-    explicit basic_window(basic_data_operations<Other> const& on)
+    explicit basic_window(basic_connection<Other> const& on)
         : core_{calls::make(detail::access::core_of(on))} {}
     basic_window(basic_window&&) noexcept = default;
     /// Frees the window that it had.
@@ -186,6 +186,10 @@ public:
 private:
     friend struct detail::access;
 
+    // Of a connection that the library knows.
+    explicit basic_window(std::shared_ptr<detail::connection_core> const& on)
+        : core_{calls::make(on)} {}
+
     template <class Result, class Handler>
     static void begin(
         detail::window_core& core, detail::work_request const& what, Handler&& handler
@@ -208,7 +212,7 @@ private:
 };
 
 template <class Executor>
-basic_window(basic_data_operations<Executor> const&) -> basic_window<Executor>;
+basic_window(basic_connection<Executor> const&) -> basic_window<Executor>;
 
 /// With executors of any type.
 using window = basic_window<>;

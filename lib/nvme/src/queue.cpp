@@ -663,20 +663,20 @@ void queue::finish(slot& s, completion const& c) {
     s.reply_.clear();
     bool const has_data = c.code == status::success && s.what_.takes_data() && p.size_bytes > 0;
     if (has_data) {
-        s.reply_.write(
+        s.reply_.add(op::write(
             s.local_,
             remote_region{
                 p.address + s.done_bytes_,
                 s.local_.size(),
                 remote_key{p.key},
                 access_flags::remote_write}
-        );
+        ));
     }
     s.posted_in_ = period_;
     // A host whose key is not invalidated does so itself.
     if (p.is_invalidated && connection_.domain().limits().has_send_with_invalidate)
-        s.reply_.send_with_invalidate(s.answer_, remote_key{p.key});
-    else s.reply_.send(s.answer_);
+        s.reply_.add(op::send_with_invalidate(s.answer_, remote_key{p.key}));
+    else s.reply_.add(op::send(s.answer_));
     s.reply_.async_submit([this, &s](error_code const& ec, std::size_t) {
         s.posted_in_.reset();
         auto const self = std::exchange(s.holder_, nullptr);

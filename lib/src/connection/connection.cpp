@@ -17,14 +17,13 @@ void post_refusal(connection_core const& core, handler_source const& source, err
     post_refused_handler(core.executor(), source, refusal_code(core, why));
 }
 
-std::shared_ptr<connection_core> connection_calls::make(
-    place const& where, connection_options options
-) {
-    return connection_core::make(where, std::move(options));
-}
+namespace {
 
-std::shared_ptr<connection_core> connection_calls::make(
-    place const& where, connection_request request, connection_options options, error_code& ec
+std::shared_ptr<connection_core> make_for_request(
+    place const& where,
+    connection_request const& request,
+    connection_options options,
+    error_code& ec
 ) {
     ec = validate(options);
     std::shared_ptr<waiting_request> const waiting = access::core_of(request);
@@ -37,61 +36,123 @@ std::shared_ptr<connection_core> connection_calls::make(
     return made;
 }
 
-void connection_calls::close(core& c) noexcept { c.close(); }
-void connection_calls::close(core& c, error_code violation) noexcept { c.close_for(violation); }
-void connection_calls::cancel(core& c) { c.cancel_waiting(); }
-void connection_calls::set_keepalive_interval(
-    core& c, std::chrono::milliseconds interval
+// Starts a request without a handler.
+error_code start_silently(
+    std::shared_ptr<connection_core> const& core, work_request const& what
 ) noexcept {
-    c.set_keepalive_interval(interval);
+    errc const refusal = start_operation(core, {&what, 1}, turn::now, {});
+    return to_code(*core, refusal);
 }
-void connection_calls::start_resolve(core& c, endpoint const& peer, control_handler handler) {
+
+}  // namespace
+
+}  // namespace rcverbs::detail
+
+namespace rcverbs {
+
+connection_base::connection_base(detail::place const& where, connection_options options)
+    : core_{detail::connection_core::make(where, std::move(options))} {}
+
+connection_base::connection_base(
+    detail::place const& where,
+    connection_request request,
+    connection_options options,
+    error_code& ec
+)
+    : core_{detail::make_for_request(where, request, std::move(options), ec)} {}
+
+connection_base::connection_base(
+    detail::place const& where, connection_request request, connection_options options
+) {
+    error_code ec;
+    core_ = detail::make_for_request(where, request, std::move(options), ec);
+    if (ec) throw boost::system::system_error{ec, "connection"};
+}
+
+connection_base& connection_base::operator=(connection_base&& other) noexcept {
+    if (this == &other) return *this;
+    close();
+    core_ = std::move(other.core_);
+    return *this;
+}
+
+error_code connection_base::try_start(op::write_t const& what) {
+    return detail::start_silently(core_, detail::access::request_of(what));
+}
+error_code connection_base::try_start(op::send_t const& what) {
+    return detail::start_silently(core_, detail::access::request_of(what));
+}
+
+void connection_base::close() noexcept {
+    if (core_ != nullptr) core_->close();
+}
+void connection_base::close(error_code violation) noexcept {
+    if (core_ != nullptr) core_->close_for(violation);
+}
+void connection_base::cancel() {
+    if (core_ != nullptr) core_->cancel_waiting();
+}
+void connection_base::set_keepalive_interval(std::chrono::milliseconds interval) noexcept {
+    core_->set_keepalive_interval(interval);
+}
+error_code connection_base::reject(std::span<std::byte const> private_data) {
+    return core_->reject(private_data);
+}
+queue_pair_address connection_base::prepare(
+    std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec
+) {
+    return core_->prepare(device, gid_index, ec);
+}
+error_code connection_base::establish(queue_pair_address const& peer) {
+    return core_->establish(peer);
+}
+error_code connection_base::set_remote_access(access_flags rights) {
+    return core_->set_remote_access(rights);
+}
+bool connection_base::is_open() const noexcept { return core_ != nullptr && core_->is_open(); }
+protection_domain connection_base::domain() const { return core_->domain(); }
+connection_limits connection_base::limits() const { return core_->limits(); }
+endpoint connection_base::remote_endpoint() const { return core_->peer(); }
+endpoint connection_base::local_endpoint() const { return core_->local(); }
+std::vector<std::byte> connection_base::private_data() const { return core_->private_data(); }
+close_reason connection_base::reason() const { return core_->reason(); }
+failure connection_base::last_failure() const { return core_->last_failure(); }
+connection_statistics connection_base::statistics() const { return core_->statistics(); }
+std::uint32_t connection_base::queue_pair_number() const { return core_->queue_pair_number(); }
+ibv_qp* connection_base::native_handle() const { return core_->native_queue_pair(); }
+std::size_t connection_base::leaked_count() noexcept { return detail::leaked_count(); }
+
+void connection_base::start_resolve(
+    detail::connection_core& c, endpoint const& peer, detail::control_handler handler
+) {
     c.start_resolve(peer, false, std::move(handler));
 }
-void connection_calls::start_establish(
-    core& c, std::span<std::byte const> private_data, control_handler handler
+void connection_base::start_establish(
+    detail::connection_core& c,
+    std::span<std::byte const> private_data,
+    detail::control_handler handler
 ) {
     c.start_establish(private_data, std::move(handler));
 }
-void connection_calls::start_connect(core& c, endpoint const& peer, control_handler handler) {
+void connection_base::start_connect(
+    detail::connection_core& c, endpoint const& peer, detail::control_handler handler
+) {
     c.start_resolve(peer, true, std::move(handler));
 }
-void connection_calls::start_accept(
-    core& c, std::span<std::byte const> private_data, control_handler handler
+void connection_base::start_accept(
+    detail::connection_core& c,
+    std::span<std::byte const> private_data,
+    detail::control_handler handler
 ) {
     c.start_accept(private_data, std::move(handler));
 }
-void connection_calls::start_disconnect(core& c, control_handler handler) {
+void connection_base::start_disconnect(
+    detail::connection_core& c, detail::control_handler handler
+) {
     c.start_disconnect(std::move(handler));
 }
-void connection_calls::start_wait(core& c, control_handler handler) {
+void connection_base::start_wait(detail::connection_core& c, detail::control_handler handler) {
     c.start_wait(std::move(handler));
 }
-error_code connection_calls::reject(core& c, std::span<std::byte const> private_data) {
-    return c.reject(private_data);
-}
-queue_pair_address connection_calls::prepare(
-    core& c, std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec
-) {
-    return c.prepare(device, gid_index, ec);
-}
-error_code connection_calls::establish(core& c, queue_pair_address const& peer) {
-    return c.establish(peer);
-}
-error_code connection_calls::set_remote_access(core& c, access_flags rights) {
-    return c.set_remote_access(rights);
-}
-bool connection_calls::is_open(core const& c) noexcept { return c.is_open(); }
-protection_domain connection_calls::domain(core const& c) { return c.domain(); }
-connection_limits connection_calls::limits(core const& c) { return c.limits(); }
-endpoint connection_calls::remote_endpoint(core const& c) { return c.peer(); }
-endpoint connection_calls::local_endpoint(core const& c) { return c.local(); }
-std::vector<std::byte> connection_calls::private_data(core const& c) { return c.private_data(); }
-close_reason connection_calls::reason(core const& c) { return c.reason(); }
-failure connection_calls::last_failure(core const& c) { return c.last_failure(); }
-connection_statistics connection_calls::statistics(core const& c) { return c.statistics(); }
-std::uint32_t connection_calls::queue_pair_number(core const& c) { return c.queue_pair_number(); }
-ibv_qp* connection_calls::native_handle(core const& c) { return c.native_queue_pair(); }
-std::size_t connection_calls::leaked_count() noexcept { return detail::leaked_count(); }
 
-}  // namespace rcverbs::detail
+}  // namespace rcverbs

@@ -99,7 +99,7 @@ errc data_path::refusal(work_request const& what) const noexcept {
         if (other != errc{}) return other;
     }
     bool const is_receive = what.kind == operation_kind::receive;
-    bool const is_send = what.kind <= operation_kind::send_with_invalidate;
+    bool const is_send = verbs::is_send(what.kind);
     if (is_send && what.local.size() > message_bytes_max_) return errc::message_too_large;
     std::size_t const segments_max = is_receive ? receive_segments_max_ : limits_.segments_max;
     bool const is_uncut = is_receive || is_send;
@@ -211,14 +211,19 @@ void data_path::gather_sends() {
     }
 }
 
-// The result of an atomic is written to the place of its sequence number. No two posted work
-// requests share a place.
-void data_path::give_result_place(ibv_send_wr& wr, std::uint64_t sequence) noexcept {
-    wr.sg_list[0] = {
-        reinterpret_cast<std::uintptr_t>(result_place(sequence)),  // verbs addresses are integers
-        sizeof(std::uint64_t),
-        atomic_results_.key().value};
-    wr.num_sge = 1;
+// The result of an atomic is written to the program's memory, or else to the place of its sequence
+// number. No two posted work requests share a place. Until the completion, the operation's result is
+// the address.
+void data_path::set_result_place(operation& op, ibv_send_wr& wr, std::uint64_t sequence) noexcept {
+    if (wr.num_sge == 0) {
+        wr.sg_list[0] = {
+            reinterpret_cast<std::uintptr_t>(result_place(sequence)
+            ),  // verbs addresses are integers
+            sizeof(std::uint64_t),
+            atomic_results_.key().value};
+        wr.num_sge = 1;
+    }
+    op.result.word = wr.sg_list[0].addr;
 }
 
 void data_path::append_window(operation& op) noexcept {
@@ -419,9 +424,7 @@ operation_list data_path::take_back_waiting() noexcept {
 }
 
 // Sets the result of a receive, an atomic, a batch or an operation of several pieces.
-void data_path::succeed_slow(
-    operation& op, std::uint64_t sequence, ibv_wc const& completion
-) noexcept {
+void data_path::succeed_slow(operation& op, ibv_wc const& completion) noexcept {
     if (op.what.kind == operation_kind::receive) {
         op.result.arrival = verbs::read_arrival(completion);
         counts_.bytes_received += op.result.arrival.size_bytes;
@@ -435,7 +438,9 @@ void data_path::succeed_slow(
         return;
     }
     if (op.is_single && verbs::is_atomic(op.what.kind)) {
-        std::memcpy(&op.result.word, result_place(sequence), sizeof op.result.word);
+        // See set_result_place().
+        auto const* const place = reinterpret_cast<std::byte const*>(op.result.word);
+        std::memcpy(&op.result.word, place, sizeof op.result.word);
     }
     op.result.bytes = 0;
     if (op.is_single) {
@@ -476,8 +481,8 @@ void data_path::retire_slow(ibv_wc const& wc, completion_report& report) noexcep
             op.code = is_called_off ? error_code{boost::asio::error::operation_aborted} : ec;
         note_failure(report, wc);
     }
-    q.window.retire(sequence, [&](entry const& e, std::uint64_t number) {
-        if (e.is_last_piece) take_in(*e.op, number, wc, report);
+    q.window.retire(sequence, [&](entry const& e, std::uint64_t) {
+        if (e.is_last_piece) take_in(*e.op, wc, report);
     });
 }
 

@@ -152,10 +152,10 @@ public:
             if (wc.status == IBV_WC_SUCCESS && wc.wr_id == sends_.window.oldest() &&
                 sends_.window.posted() > 0) {
                 entry const e = sends_.window.retire_oldest();
-                if (e.is_last_piece) take_in(*e.op, wc.wr_id, wc, report);
+                if (e.is_last_piece) take_in(*e.op, wc, report);
             } else if (wc.status == IBV_WC_SUCCESS && wc.wr_id == verbs::receive_id(receives_.window.oldest()) &&
                        receives_.window.posted() > 0) {
-                take_in(*receives_.window.retire_oldest().op, wc.wr_id, wc, report);
+                take_in(*receives_.window.retire_oldest().op, wc, report);
             } else {
                 retire_slow(wc, report);
             }
@@ -210,7 +210,8 @@ private:
     }
     // True for a request, other than a receive, that can be posted at once. REQUIRES: it is single.
     bool is_plain(work_request const& what) const noexcept {
-        return sends_.waiting.empty() && what.kind < operation_kind::receive &&
+        return sends_.waiting.empty() && what.kind != operation_kind::receive &&
+               !verbs::is_of_window(what.kind) &&
                sends_.window.can_post(verbs::is_read_or_atomic(what.kind));
     }
     // Checks the kind and the first slice of a request, which is sufficient for a plain one.
@@ -264,7 +265,7 @@ private:
     std::byte* result_place(std::uint64_t sequence) const noexcept {
         return atomic_results_.data() + sequence % sends_.window.size() * sizeof(std::uint64_t);
     }
-    void give_result_place(ibv_send_wr& wr, std::uint64_t sequence) noexcept;
+    void set_result_place(operation& op, ibv_send_wr& wr, std::uint64_t sequence) noexcept;
     void append_window(operation& op) noexcept;
     void send_inline(ibv_send_wr& wr) noexcept;
     void refuse_reads(operation_list& refused);
@@ -277,7 +278,7 @@ private:
     [[gnu::noinline]] void retire_slow(ibv_wc const& wc, completion_report& report) noexcept;
     void note_failure(completion_report& report, ibv_wc const& wc) noexcept;
     void fail(operation& op, error_code ec) noexcept;
-    void succeed_slow(operation& op, std::uint64_t sequence, ibv_wc const& completion) noexcept;
+    void succeed_slow(operation& op, ibv_wc const& completion) noexcept;
 
     // Removes a failed operation from the account of its queue and of the pool, which frees its
     // place.
@@ -290,22 +291,19 @@ private:
         pool_.leave(op);
     }
     // Completes an operation; called for its last piece.
-    void take_in(
-        operation& op, std::uint64_t sequence, ibv_wc const& completion, completion_report& report
-    ) noexcept {
+    void take_in(operation& op, ibv_wc const& completion, completion_report& report) noexcept {
         if (op.code.failed()) {
             fail(op, op.code);
         } else {
-            succeed(op, sequence, completion);
+            succeed(op, completion);
         }
         report.done.push_back(op);
     }
     // Sets the result of a successful operation.
-    void succeed(operation& op, std::uint64_t sequence, ibv_wc const& completion) noexcept {
+    void succeed(operation& op, ibv_wc const& completion) noexcept {
         ++counts_.operations_completed;
         pool_.leave(op);  // all of it was posted
-        if (!op.is_single || op.what.kind > operation_kind::read)
-            return succeed_slow(op, sequence, completion);
+        if (!op.is_single || !verbs::is_transfer(op.what.kind)) return succeed_slow(op, completion);
         (op.what.kind == operation_kind::read ? counts_.bytes_read : counts_.bytes_sent) +=
             op.result.bytes;
     }
@@ -321,7 +319,7 @@ private:
             ++unsignalled_;
         }
         if (is_read) {
-            if (wr.num_sge == 0 && wr.opcode != IBV_WR_RDMA_READ) give_result_place(wr, sequence);
+            if (wr.opcode != IBV_WR_RDMA_READ) set_result_place(op, wr, sequence);
         } else if (inline_bytes_max_ > 0) {
             send_inline(wr);
         }

@@ -71,7 +71,7 @@ window_pool_core::window_pool_core(
       on_{std::move(on)} {
     windows_.reserve(options.windows);
     for (std::uint32_t i = 0; i < options.windows; ++i)
-        windows_.emplace_back(data_operations{access::make<data_operations>(on_)});
+        windows_.push_back(access::make<window>(on_));
 }
 
 window_lease window_pool_core::lend(std::uint32_t index) noexcept {
@@ -89,7 +89,7 @@ void window_pool_core::take_back(std::uint32_t index) noexcept {
 void window_pool_core::replace(window& bound) noexcept {
     window_calls::free(*access::core_of(bound));
     try {
-        bound = window{access::make<data_operations>(on_)};
+        bound = access::make<window>(on_);
     } catch (...) {}
 }
 

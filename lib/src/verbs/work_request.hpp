@@ -43,50 +43,59 @@ constexpr std::uint64_t shared_receive_id(std::uint64_t slot) noexcept {
 }
 constexpr bool is_shared_receive(std::uint64_t id) noexcept { return (id & shared_bit) != 0; }
 
-// The functions below rely on the order of operation_kind: operations that only read local memory,
-// then reads, atomics, receives.
-static_assert(
-    detail::operation_kind::write_with_immediate < detail::operation_kind::read &&
-    detail::operation_kind::read < detail::operation_kind::fetch_add &&
-    detail::operation_kind::fetch_add < detail::operation_kind::compare_swap &&
-    detail::operation_kind::compare_swap < detail::operation_kind::receive &&
-    detail::operation_kind::receive < detail::operation_kind::bind_window
-);
-
 /// True for fetch-and-add and compare-and-swap.
 constexpr bool is_atomic(detail::operation_kind kind) noexcept {
-    return kind >= detail::operation_kind::fetch_add &&
-           kind <= detail::operation_kind::compare_swap;
+    return kind == detail::operation_kind::fetch_add ||
+           kind == detail::operation_kind::compare_swap;
 }
 /// True for operations that count against the negotiated depth of reads and atomics.
 constexpr bool is_read_or_atomic(detail::operation_kind kind) noexcept {
-    return kind >= detail::operation_kind::read && kind <= detail::operation_kind::compare_swap;
+    return kind == detail::operation_kind::read || is_atomic(kind);
 }
-
+/// True for messages: they are not split.
+constexpr bool is_send(detail::operation_kind kind) noexcept {
+    return kind == detail::operation_kind::send ||
+           kind == detail::operation_kind::send_with_immediate ||
+           kind == detail::operation_kind::send_with_invalidate;
+}
 /// True for the operations of a memory window.
 constexpr bool is_of_window(detail::operation_kind kind) noexcept {
-    return kind > detail::operation_kind::receive;
+    return kind == detail::operation_kind::bind_window ||
+           kind == detail::operation_kind::invalidate_window;
+}
+/// True for operations whose result is the number of bytes that they move.
+constexpr bool is_transfer(detail::operation_kind kind) noexcept {
+    return is_send(kind) || kind == detail::operation_kind::write ||
+           kind == detail::operation_kind::write_with_immediate ||
+           kind == detail::operation_kind::read;
 }
 
 /// The rights that an operation needs on its local memory.
 constexpr access_flags local_rights(detail::operation_kind kind) noexcept {
-    return kind >= detail::operation_kind::read ? access_flags::local_write
-                                                : access_flags::local_read;
+    bool const is_read_only = is_send(kind) || kind == detail::operation_kind::write ||
+                              kind == detail::operation_kind::write_with_immediate;
+    return is_read_only ? access_flags::local_read : access_flags::local_write;
 }
 
 // --- helpers of the builders below ---------------------------------------------------------------
 
-// In the order of operation_kind.
-inline constexpr std::array opcodes{
-    IBV_WR_SEND,
-    IBV_WR_SEND_WITH_IMM,
-    IBV_WR_SEND_WITH_INV,
-    IBV_WR_RDMA_WRITE,
-    IBV_WR_RDMA_WRITE_WITH_IMM,
-    IBV_WR_RDMA_READ,
-    IBV_WR_ATOMIC_FETCH_AND_ADD,
-    IBV_WR_ATOMIC_CMP_AND_SWP};
-static_assert(opcodes.size() == static_cast<std::size_t>(detail::operation_kind::receive));
+// By operation_kind; receives and the operations of windows have none here.
+inline constexpr auto opcodes = [] {
+    using detail::operation_kind;
+    std::array<ibv_wr_opcode, detail::operation_kinds> of{};
+    auto const at = [&](operation_kind kind) -> ibv_wr_opcode& {
+        return of[static_cast<std::size_t>(kind)];
+    };
+    at(operation_kind::send) = IBV_WR_SEND;
+    at(operation_kind::send_with_immediate) = IBV_WR_SEND_WITH_IMM;
+    at(operation_kind::send_with_invalidate) = IBV_WR_SEND_WITH_INV;
+    at(operation_kind::write) = IBV_WR_RDMA_WRITE;
+    at(operation_kind::write_with_immediate) = IBV_WR_RDMA_WRITE_WITH_IMM;
+    at(operation_kind::read) = IBV_WR_RDMA_READ;
+    at(operation_kind::fetch_add) = IBV_WR_ATOMIC_FETCH_AND_ADD;
+    at(operation_kind::compare_swap) = IBV_WR_ATOMIC_CMP_AND_SWP;
+    return of;
+}();
 
 inline ibv_wr_opcode opcode_of(detail::operation_kind kind, bool is_last) noexcept {
     // Only the last piece carries the immediate. A reliable connection delivers in order, so the

@@ -33,7 +33,8 @@
 
 namespace rcverbs::detail {
 
-/// The kind of an operation; it determines the work request's opcode.
+/// The kind of an operation; it determines the work request's opcode. Their order has no meaning:
+/// verbs/work_request.hpp has what they have in common.
 enum class operation_kind : std::uint8_t {
     send,
     send_with_immediate,
@@ -44,12 +45,14 @@ enum class operation_kind : std::uint8_t {
     fetch_add,
     compare_swap,
     receive,
-    // Of a memory window. After `receive`, so that they leave the fast path at its first test.
+    // Of a memory window.
     bind_window,
     invalidate_window,
+    // Not a kind: their number.
+    count
 };
 
-inline constexpr std::size_t operation_kinds = 11;
+inline constexpr std::size_t operation_kinds = static_cast<std::size_t>(operation_kind::count);
 
 /// The result of an operation; its kind determines which member is valid.
 struct outcome {

@@ -32,6 +32,15 @@ struct access {
     static Handle make(Arguments&&... arguments) {
         return Handle{std::forward<Arguments>(arguments)...};
     }
+    /// Of an operation value: its request, and what turns the outcome into its result.
+    template <class Op>
+    static work_request const& request_of(Op const& what) noexcept {
+        return what.request_;
+    }
+    template <class Op>
+    static auto reader_of() noexcept {
+        return typename Op::reader{};
+    }
 };
 
 /// The functions of a handler whose type the compiled library does not know.
@@ -139,6 +148,8 @@ inline work_request atomic_request(
     what.operand = operand;
     what.swap = swap;
     what.problem = check(word);
+    if (result.count() > 0 && result.size() != sizeof(std::uint64_t))
+        what.problem = errc::out_of_range;
     return what;
 }
 
@@ -175,26 +186,25 @@ handler_source offer(Handler&& handler) noexcept {
     return {address, &actions_for<Result, Handler>::all};
 }
 
-/// Starts one request for a completion token.
-template <class Result, class Value, class Executor, class Token>
-auto initiate(
-    std::shared_ptr<connection_core> const& core, work_request const& what, Token&& token
-) {
-    return boost::asio::async_initiate<Token, void(error_code, Value)>(
+/// Starts an operation value for a completion token.
+template <class Executor, class Op, class Token>
+auto initiate(std::shared_ptr<connection_core> const& core, Op const& operation, Token&& token) {
+    return boost::asio::async_initiate<Token, void(error_code, typename Op::result_type)>(
         initiation_of<Executor>(
             core.get(),
             [](auto&& handler,
                std::shared_ptr<connection_core> const& on,
                work_request const& wanted) {
                 using type = decltype(handler);
-                handler_source const source = offer<Result>(std::forward<type>(handler));
+                using reader = decltype(access::reader_of<Op>());
+                handler_source const source = offer<reader>(std::forward<type>(handler));
                 errc const refusal = start_operation(on, {&wanted, 1}, turn::wait, source);
                 if (refusal != errc{}) post_refusal(*on, source, refusal);
             }
         ),
         token,
         core,
-        what
+        access::request_of(operation)
     );
 }
 
@@ -202,21 +212,6 @@ auto initiate(
 template <class Owner>
 error_code to_code(Owner const& owner, errc e) noexcept {
     return e == errc{} ? error_code{} : refusal_code(owner, e);
-}
-
-/// Starts one request if it can be posted at once.
-template <class Result, class Handler>
-error_code attempt(
-    std::shared_ptr<connection_core> const& core, work_request const& what, Handler&& handler
-) {
-    handler_source const source = offer<Result>(std::forward<Handler>(handler));
-    return to_code(*core, start_operation(core, {&what, 1}, turn::now, source));
-}
-
-/// The same, without a handler.
-template <class Result>
-error_code attempt(std::shared_ptr<connection_core> const& core, work_request const& what) {
-    return to_code(*core, start_operation(core, {&what, 1}, turn::now, {}));
 }
 
 }  // namespace rcverbs::detail

@@ -1,4 +1,4 @@
-// request.hpp — a peer's request for a connection, before anything is allocated for it.
+// connection_request.hpp — a peer's request for a connection, before anything is allocated for it.
 //
 //     connection_request r = co_await a.async_get_request(use_awaitable);
 //     std::cout << r.remote_endpoint() << " asks\n";
@@ -16,11 +16,14 @@
 #include <memory>
 #include <span>
 
-#include <rcverbs/connection.hpp>
+#include <rcverbs/endpoint.hpp>
+#include <rcverbs/error.hpp>
+#include <rcverbs/export.hpp>
 
 namespace rcverbs {
 
 namespace detail {
+struct access;
 class waiting_request;
 }  // namespace detail
 
@@ -62,24 +65,5 @@ private:
 
     std::shared_ptr<detail::waiting_request> core_;
 };
-
-template <class Executor>
-basic_connection<Executor>::basic_connection(
-    runs_on<Executor> where, connection_request request, connection_options options, error_code& ec
-)
-    : basic_data_operations<Executor>{calls::make(
-          where.place(), std::move(request), std::move(options), ec
-      )},
-      executor_{where.get_executor()} {}
-
-template <class Executor>
-basic_connection<Executor>::basic_connection(
-    runs_on<Executor> where, connection_request request, connection_options options
-)
-    : executor_{where.get_executor()} {
-    error_code ec;
-    this->core_ = calls::make(where.place(), std::move(request), std::move(options), ec);
-    if (ec) throw boost::system::system_error{ec, "connection"};
-}
 
 }  // namespace rcverbs

@@ -1,0 +1,275 @@
+// op.hpp — operations on data as values.
+//
+//     co_await c.async_start(op::write(mine.slice(), theirs).fenced(), use_awaitable);
+//     error_code const ec = c.try_start(op::send(mine.slice()), [](error_code, std::size_t) {});
+//     if (ec == errc::would_block) std::cout << "the queue is full\n";
+//     list.add(op::write(mine.slice(), theirs)).add(op::send(mine.slice()));
+//
+// A value says what an operation does; nothing happens until a connection or a batch gets it. It
+// can be copied, and started any number of times. connection::async_start() starts it for a
+// completion token, connection::try_start() only if it can be posted at once, and batch::add() adds
+// it to a list. connection::async_write() and its sisters are short for async_start(); they
+// document each operation, and its errors.
+//
+// Rules for every operation:
+//   * Its handler is called exactly once, on its associated executor or else on the connection's,
+//     and never from inside the initiating call.
+//   * The memory of an operation belongs to it until its handler runs. After a failure, a
+//     cancellation or close(), the handler runs only when the device no longer uses the memory. The
+//     same holds for a list of two or more slices and for a batch, which are not copied: a list
+//     must stay unchanged from the making of the value until then.
+//   * Sends, reads, writes and atomics are posted and complete in the order of the calls; so do
+//     receives. An operation that finds its queue full waits; at most
+//     queue_pair_options::waiting_operations_max operations wait.
+//   * Everything that can be checked is checked before posting. Such an error harms neither the
+//     connection nor other operations. A failed work request moves an RC queue pair to the error
+//     state, and the connection ends.
+//   * If you cancel an operation before it is posted, it is as if it had never been started. A
+//     posted one cannot be cancelled alone: only a terminal cancellation has an effect, and it ends
+//     the connection.
+//   * Operations that were posted when the connection failed complete with the error that describes
+//     the cause: see connection::last_failure.
+//   * An operation allocates nothing if its handler fits detail::operation::handler_bytes_max.
+//
+// Any thread may start operations. Operations that handlers start on the connection's executor are
+// posted as one list at the end of the polling round; all others are posted at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <rcverbs/detail/start.hpp>
+#include <rcverbs/keys.hpp>
+#include <rcverbs/local_slice.hpp>
+#include <rcverbs/receive_result.hpp>
+#include <rcverbs/remote_region.hpp>
+
+namespace rcverbs::op {
+
+/// An operation of the send queue: every one but op::receive_t. What batch::add() takes.
+class send_queue_operation {
+protected:
+    explicit send_queue_operation(detail::work_request const& what) noexcept : request_{what} {}
+
+    detail::work_request request_;
+
+private:
+    friend struct detail::access;
+};
+
+/// What the operations of the send queue have in common.
+template <class Derived>
+class fenceable : public send_queue_operation {
+public:
+    /// The same operation with a fence: it starts only when all reads and atomics before it have
+    /// completed. Needed if a write or send depends on the result of a read; a reliable connection
+    /// keeps the other orders itself: docs/reference/ordering.md. Source: ibv_post_send(3),
+    /// IBV_SEND_FENCE.
+    [[nodiscard]] Derived fenced() const noexcept {
+        Derived same = static_cast<Derived const&>(*this);
+        same.request_.is_fenced = true;
+        return same;
+    }
+
+protected:
+    using send_queue_operation::send_queue_operation;
+};
+
+/// A write, with or without immediate data.
+class write_t : public fenceable<write_t> {
+public:
+    /// The bytes written.
+    using result_type = std::size_t;
+
+private:
+    friend struct detail::access;
+    using reader = detail::bytes_result;
+    explicit write_t(detail::work_request const& what) noexcept : fenceable{what} {}
+};
+
+/// A read.
+class read_t : public fenceable<read_t> {
+public:
+    /// The bytes read.
+    using result_type = std::size_t;
+
+private:
+    friend struct detail::access;
+    using reader = detail::bytes_result;
+    explicit read_t(detail::work_request const& what) noexcept : fenceable{what} {}
+};
+
+/// A send, with or without immediate data or an invalidation.
+class send_t : public fenceable<send_t> {
+public:
+    /// The bytes sent.
+    using result_type = std::size_t;
+
+private:
+    friend struct detail::access;
+    using reader = detail::bytes_result;
+    explicit send_t(detail::work_request const& what) noexcept : fenceable{what} {}
+};
+
+/// A fetch-and-add or a compare-and-swap.
+class atomic_t : public fenceable<atomic_t> {
+public:
+    /// The cell's value before.
+    using result_type = std::uint64_t;
+
+private:
+    friend struct detail::access;
+    using reader = detail::word_result;
+    explicit atomic_t(detail::work_request const& what) noexcept : fenceable{what} {}
+};
+
+/// A receive.
+class receive_t {
+public:
+    /// What has arrived.
+    using result_type = receive_result;
+
+private:
+    friend struct detail::access;
+    using reader = detail::arrival_result;
+    explicit receive_t(detail::work_request const& what) noexcept : request_{what} {}
+
+    detail::work_request request_;
+};
+
+/// Writes local bytes into memory that the peer has exposed: see connection::async_write().
+///
+/// @param source  Bytes to read, 0 or more, of one slice or several.
+/// @param target  The peer's memory: exactly as many bytes, exposed with remote_write.
+inline write_t write(local_slices source, remote_region target) noexcept {
+    return detail::access::make<write_t>(
+        detail::transfer_request(detail::operation_kind::write, source, target)
+    );
+}
+
+/// The same, and completes the peer's oldest receive with `immediate`: see
+/// connection::async_write_with_immediate().
+///
+/// @param source     As above.
+/// @param target     As above; may be default-constructed if `source` is empty.
+/// @param immediate  In host byte order.
+inline write_t write_with_immediate(
+    local_slices source, remote_region target, std::uint32_t immediate
+) noexcept {
+    return detail::access::make<write_t>(detail::transfer_request(
+        detail::operation_kind::write_with_immediate, source, target, immediate
+    ));
+}
+
+/// Reads memory that the peer has exposed: see connection::async_read().
+///
+/// @param source  The peer's memory, exposed with remote_read.
+/// @param target  Exactly as many bytes, of regions with local_write.
+inline read_t read(remote_region source, local_slices target) noexcept {
+    return detail::access::make<read_t>(
+        detail::transfer_request(detail::operation_kind::read, target, source)
+    );
+}
+
+/// Sends a message: see connection::async_send().
+///
+/// @param message  One slice or several.
+inline send_t send(local_slices message) noexcept {
+    return detail::access::make<send_t>(detail::local_request(detail::operation_kind::send, message)
+    );
+}
+
+/// Sends a message and 32 bits of immediate data: see connection::async_send_with_immediate().
+///
+/// @param message    As above.
+/// @param immediate  In host byte order.
+inline send_t send_with_immediate(local_slices message, std::uint32_t immediate) noexcept {
+    return detail::access::make<send_t>(
+        detail::message_request(detail::operation_kind::send_with_immediate, message, immediate)
+    );
+}
+
+/// Sends a message and invalidates a key of the receiver's: see
+/// connection::async_send_with_invalidate().
+///
+/// @param message  As above.
+/// @param key      The peer's key.
+inline send_t send_with_invalidate(local_slices message, remote_key key) noexcept {
+    return detail::access::make<send_t>(detail::invalidation_request(message, key));
+}
+
+/// Adds to an 8-byte cell of the peer's memory: see connection::async_fetch_add().
+///
+/// @param target  The cell: 8-byte aligned, exposed with remote_atomic.
+/// @param add     The number to add, modulo 2^64.
+inline atomic_t fetch_add(remote_atomic target, std::uint64_t add) noexcept {
+    return detail::access::make<atomic_t>(
+        detail::atomic_request(detail::operation_kind::fetch_add, target, add, 0)
+    );
+}
+
+/// The same; the device also writes the cell's old value to memory of the program's, which a batch
+/// needs to report it.
+///
+/// @param target  As above.
+/// @param add     As above.
+/// @param before  8 bytes of a region with local_write.
+inline atomic_t fetch_add(
+    remote_atomic target, std::uint64_t add, local_slice const& before
+) noexcept {
+    return detail::access::make<atomic_t>(
+        detail::atomic_request(detail::operation_kind::fetch_add, target, add, 0, before)
+    );
+}
+
+/// Replaces an 8-byte cell of the peer's memory if it holds `expected`: see
+/// connection::async_compare_swap().
+///
+/// @param target    As for fetch_add().
+/// @param expected  The value to compare with.
+/// @param desired   The value to store.
+inline atomic_t compare_swap(
+    remote_atomic target, std::uint64_t expected, std::uint64_t desired
+) noexcept {
+    return detail::access::make<atomic_t>(
+        detail::atomic_request(detail::operation_kind::compare_swap, target, expected, desired)
+    );
+}
+
+/// The same; the device also writes the cell's old value to memory of the program's, which a batch
+/// needs to report it.
+///
+/// @param target    As for fetch_add().
+/// @param expected  As above.
+/// @param desired   As above.
+/// @param before    8 bytes of a region with local_write.
+inline atomic_t compare_swap(
+    remote_atomic target, std::uint64_t expected, std::uint64_t desired, local_slice const& before
+) noexcept {
+    return detail::access::make<atomic_t>(detail::atomic_request(
+        detail::operation_kind::compare_swap, target, expected, desired, before
+    ));
+}
+
+/// Receives a message, or the immediate data of a write: see connection::async_receive().
+///
+/// @param into  Memory for a sent message, of regions with local_write; may be empty for immediate
+///              data alone.
+inline receive_t receive(local_slices into) noexcept {
+    return detail::access::make<receive_t>(
+        detail::local_request(detail::operation_kind::receive, into)
+    );
+}
+
+}  // namespace rcverbs::op
+
+namespace rcverbs::detail {
+
+/// One of the classes of rcverbs::op.
+template <class Op>
+concept operation_value = requires(Op const& what) {
+    typename Op::result_type;
+    access::request_of(what);
+};
+
+}  // namespace rcverbs::detail
