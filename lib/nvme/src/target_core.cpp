@@ -264,7 +264,7 @@ bool target_core::make_room(endpoint const& peer, connection_request& request) {
     switch (decided.is) {
     case admission::verdict::admitted: return true;
     case admission::verdict::in_exchange:
-        evict(queues_[decided.replaced], "a queue of " + peer.to_string());
+        evict(std::shared_ptr{queues_[decided.replaced]}, "a queue of " + peer.to_string());
         return true;
     case admission::verdict::too_many:
         reject(std::move(request), connect_reject::no_resources, "too many queues");
@@ -294,8 +294,8 @@ bool target_core::make_room_for_controller(endpoint const& host) {
     return associations_.size() < ids;
 }
 
-void target_core::evict(std::shared_ptr<queue> const& one, std::string const& for_what) {
-    auto const held = one;
+// REQUIRES: `held` is no element of queues_, from which this erases the queue.
+void target_core::evict(std::shared_ptr<queue> const& held, std::string const& for_what) {
     bool const is_discovery = held->is_trusted();
     refuse(
         *held,

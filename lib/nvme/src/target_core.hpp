@@ -110,7 +110,7 @@ private:
     void reject(connection_request request, connect_reject why, std::string const& what = {});
     bool make_room(endpoint const& peer, connection_request& request);
     bool make_room_for_controller(endpoint const& host);
-    void evict(std::shared_ptr<queue> const& one, std::string const& for_what);
+    void evict(std::shared_ptr<queue> const& held, std::string const& for_what);
     void forget(std::shared_ptr<queue> const& ended, failure const& why);
     void refuse(queue& from, std::string const& what);
     void check_transfers();
