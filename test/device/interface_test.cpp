@@ -8,6 +8,7 @@
 #include <boost/asio/write.hpp>
 
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "device/fixture.hpp"
@@ -17,6 +18,23 @@ using namespace rcverbs;
 using namespace test;
 
 namespace {
+
+// A handle is the only owner: its base cannot be copied or moved out of it, or made alone.
+template <class Base, class Handle>
+constexpr bool is_closed_base =
+    std::is_base_of_v<Base, Handle> && !std::is_constructible_v<Base, Handle&&> &&
+    !std::is_default_constructible_v<Base> && !std::is_destructible_v<Base> &&
+    !std::is_polymorphic_v<Base> && std::is_nothrow_move_constructible_v<Handle>;
+static_assert(is_closed_base<connection_base, connection>);
+static_assert(is_closed_base<acceptor_base, acceptor>);
+static_assert(is_closed_base<connector_base, connector>);
+static_assert(is_closed_base<session_base, session>);
+static_assert(is_closed_base<message_channel_base, message_channel>);
+static_assert(is_closed_base<request_channel_base, request_channel>);
+static_assert(is_closed_base<shared_receive_queue_base, shared_receive_queue>);
+static_assert(is_closed_base<slot_pool_base, slot_pool>);
+static_assert(is_closed_base<window_pool_base, window_pool>);
+static_assert(is_closed_base<window_base, window>);
 
 /// Connects `client`, and returns the acceptor's end.
 asio::awaitable<connection> accepted(acceptor& a, connection& client) {

@@ -109,33 +109,51 @@ using request_handler = erased_handler<error_code, connection_request>;
 
 using accept_handler = erased_handler<error_code, std::shared_ptr<connection_core>>;
 
-// The compiled part of an acceptor.
-struct RCVERBS_EXPORT acceptor_calls {
-    using core = acceptor_core;
-
-    static std::shared_ptr<core> make(
-        place const& where, endpoint const& local, acceptor_options options
-    );
-    static void start_get_request(core& c, request_handler handler);
-    static void start_accept(core& c, place where, accept_handler handler);
-    static void cancel(core& c) noexcept;
-    static void close(core& c) noexcept;
-    static bool is_open(core const& c);
-    static endpoint local_endpoint(core const& c);
-    static acceptor_statistics statistics(core const& c);
-    static failure last_failure(core const& c);
-    static std::size_t connections_max(core const& c) noexcept;
-};
-
 }  // namespace detail
+
+/// The members of basic_acceptor that do not depend on its executor type.
+class RCVERBS_EXPORT acceptor_base {
+public:
+    /// Cancels all outstanding operations: they complete with asio::error::operation_aborted.
+    /// Waiting requests remain.
+    void cancel() noexcept;
+    /// Stops listening and rejects waiting requests. Delivered connections are not affected. Does
+    /// not block; idempotent.
+    void close() noexcept;
+
+    /// True as long as it listens: until it is closed, or its device is removed.
+    bool is_open() const;
+    /// The endpoint that it listens on, with the actual port.
+    endpoint local_endpoint() const;
+    /// A snapshot of the counters.
+    acceptor_statistics statistics() const;
+    /// The failure of the last connection that async_accept() could not make, with the peer's
+    /// address, or the failure that ended the acceptor; its code is empty if there was none.
+    failure last_failure() const;
+    /// The limit of connections, from acceptor_options::connections_max or computed; 0 for no
+    /// limit.
+    std::size_t connections_max() const noexcept;
+
+protected:
+    acceptor_base() noexcept = default;
+    acceptor_base(detail::place const& where, endpoint const& local, acceptor_options options);
+    acceptor_base(acceptor_base&&) noexcept = default;
+    acceptor_base& operator=(acceptor_base&& other) noexcept;
+    ~acceptor_base() { close(); }
+
+    static void start_get_request(detail::acceptor_core& core, detail::request_handler handler);
+    static void start_accept(
+        detail::acceptor_core& core, detail::place where, detail::accept_handler handler
+    );
+
+    std::shared_ptr<detail::acceptor_core> core_;
+};
 
 /// Accepts connections at one local endpoint.
 ///
 /// Outstanding operations: any number; they take requests in the order of the calls.
 template <class Executor = boost::asio::any_io_executor>
-class basic_acceptor {
-    using calls = detail::acceptor_calls;
-
+class basic_acceptor : public acceptor_base {
 public:
     using executor_type = Executor;
 
@@ -158,26 +176,19 @@ public:
     ///         (busy_private_data), errno (EADDRINUSE, EADDRNOTAVAIL, ENODEV …).
     // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved
     basic_acceptor(runs_on<Executor> where, endpoint const& local, acceptor_options options = {})
-        : core_{calls::make(where.place(), local, std::move(options))},
+        : acceptor_base{where.place(), local, std::move(options)},
           executor_{where.get_executor()} {}
     /// Converts an acceptor with another executor type.
     template <class Other>
     requires(!std::same_as<Other, Executor> && std::convertible_to<Other, Executor>)
         basic_acceptor(basic_acceptor<Other>&& other)
-        : core_{std::move(other.core_)},
+        : acceptor_base{std::move(other)},
           executor_{detail::converted<Executor>(other.executor_)} {}
 
     basic_acceptor(basic_acceptor&&) noexcept = default;
-    basic_acceptor& operator=(basic_acceptor&& other) noexcept {
-        if (this != &other) {
-            close();
-            core_ = std::move(other.core_);
-            executor_ = std::move(other.executor_);
-        }
-        return *this;
-    }
+    basic_acceptor& operator=(basic_acceptor&&) noexcept = default;
     /// Closes.
-    ~basic_acceptor() { close(); }
+    ~basic_acceptor() = default;
 
     /// Takes one request without answering it.
     ///
@@ -193,7 +204,7 @@ public:
             detail::initiation{
                 executor_,
                 [](auto handler, std::shared_ptr<detail::acceptor_core> const& core) {
-                    calls::start_get_request(*core, detail::request_handler{std::move(handler)});
+                    start_get_request(*core, detail::request_handler{std::move(handler)});
                 }},
             token,
             core_
@@ -242,7 +253,7 @@ public:
                     std::shared_ptr<detail::acceptor_core> const& core,
                     runs_on<Other> const& at
                 ) {
-                    calls::start_accept(
+                    start_accept(
                         *core,
                         at.place(),
                         detail::accept_handler{detail::adapted_handler{
@@ -267,30 +278,6 @@ public:
         );
     }
 
-    /// Cancels all outstanding operations: they complete with asio::error::operation_aborted.
-    /// Waiting requests remain.
-    void cancel() noexcept {
-        if (core_ != nullptr) calls::cancel(*core_);
-    }
-
-    /// Stops listening and rejects waiting requests. Delivered connections are not affected. Does
-    /// not block; idempotent.
-    void close() noexcept {
-        if (core_ != nullptr) calls::close(*core_);
-    }
-
-    /// True as long as it listens: until it is closed, or its device is removed.
-    bool is_open() const { return core_ != nullptr && calls::is_open(*core_); }
-    /// The endpoint that it listens on, with the actual port.
-    endpoint local_endpoint() const { return calls::local_endpoint(*core_); }
-    /// A snapshot of the counters.
-    acceptor_statistics statistics() const { return calls::statistics(*core_); }
-    /// The failure of the last connection that async_accept() could not make, with the peer's
-    /// address, or the failure that ended the acceptor; its code is empty if there was none.
-    failure last_failure() const { return calls::last_failure(*core_); }
-    /// The limit of connections, from acceptor_options::connections_max or computed; 0 for no
-    /// limit.
-    std::size_t connections_max() const noexcept { return calls::connections_max(*core_); }
     /// The executor that it was made with.
     executor_type get_executor() const noexcept { return executor_; }
 
@@ -298,7 +285,6 @@ private:
     template <class>
     friend class basic_acceptor;
 
-    std::shared_ptr<detail::acceptor_core> core_;
     Executor executor_;
 };
 

@@ -137,25 +137,43 @@ private:
 
 class connector_core;
 
-// The compiled part of a connector.
-struct RCVERBS_EXPORT connector_calls {
-    static std::shared_ptr<connector_core> make(
-        place const& where,
+}  // namespace detail
+
+/// The members of basic_connector that do not depend on its protocol.
+class RCVERBS_EXPORT connector_base {
+public:
+    /// Cancels an outstanding async_connect(). Delivered connections are not affected. Does not
+    /// block; idempotent.
+    void cancel() noexcept;
+
+    /// The protection domain of the last connection, and of the next as long as the address leads
+    /// to the same device. Not open before the first.
+    protection_domain domain() const;
+    /// Number of attempts so far, of all calls.
+    std::uint64_t attempts() const noexcept;
+    /// The failure of the last attempt.
+    failure last_failure() const;
+
+protected:
+    connector_base() noexcept = default;
+    connector_base(
+        detail::place const& where,
         endpoint const& peer,
         connection_options connection,
         backoff_options const& backoff,
         std::function<void(std::uint64_t, failure const&)> on_retry,
-        std::shared_ptr<connector_target> target
+        std::shared_ptr<detail::connector_target> target
     );
-    static void start(connector_core& c, control_handler handler);
-    static void release(connector_core& c) noexcept;
-    static void cancel(connector_core& c) noexcept;
-    static protection_domain domain(connector_core const& c);
-    static std::uint64_t attempts(connector_core const& c) noexcept;
-    static failure last_failure(connector_core const& c);
-};
+    connector_base(connector_base&&) noexcept = default;
+    connector_base& operator=(connector_base&& other) noexcept;
+    ~connector_base() { cancel(); }
 
-}  // namespace detail
+    static void start(detail::connector_core& core, detail::control_handler handler);
+    // The connection has been taken.
+    static void release(detail::connector_core& core) noexcept;
+
+    std::shared_ptr<detail::connector_core> core_;
+};
 
 /// A protocol that a connector connects: a basic_connection, or a type that is made of one, and of
 /// its options if it has any (protocol_options). Its destructor closes the connection.
@@ -173,9 +191,7 @@ concept connectable = std::movable<Protocol> && std::default_initializable<Proto
 ///
 /// Outstanding operations: one async_connect.
 template <connectable Protocol = session>
-class basic_connector {
-    using calls = detail::connector_calls;
-
+class basic_connector : public connector_base {
 public:
     using protocol_type = Protocol;
     using executor_type = typename Protocol::executor_type;
@@ -194,31 +210,16 @@ public:
     basic_connector(
         runs_on<executor_type> where, endpoint const& peer, connector_options<Protocol> options = {}
     )
-        : target_{std::make_shared<detail::target_of<Protocol>>(
-              where, std::move(options.protocol)
-          )},
-          core_{calls::make(
-              where.place(),
+        : basic_connector{
+              where,
               peer,
-              std::move(options.connection),
-              options.backoff,
-              std::move(options.on_retry),
-              target_
-          )},
-          executor_{where.get_executor()} {}
+              options,
+              std::make_shared<detail::target_of<Protocol>>(where, std::move(options.protocol))} {}
 
     basic_connector(basic_connector&&) noexcept = default;
-    basic_connector& operator=(basic_connector&& other) noexcept {
-        if (this != &other) {
-            cancel();
-            target_ = std::move(other.target_);
-            core_ = std::move(other.core_);
-            executor_ = std::move(other.executor_);
-        }
-        return *this;
-    }
+    basic_connector& operator=(basic_connector&&) noexcept = default;
     /// Cancels.
-    ~basic_connector() { cancel(); }
+    ~basic_connector() = default;
 
     /// Connects, and retries after errors for which is_transient() is true. Interfaces come and go,
     /// so a bind_address that none has is such an error: backoff_options::attempts_max bounds it.
@@ -240,7 +241,7 @@ public:
                     std::shared_ptr<detail::connector_core> const& core,
                     std::shared_ptr<detail::target_of<Protocol>> const& target
                 ) {
-                    calls::start(
+                    start(
                         *core,
                         detail::control_handler{detail::adapted_handler{
                             std::move(handler),
@@ -248,7 +249,7 @@ public:
                                 Protocol made;
                                 if (!ec) {
                                     made = target->take();
-                                    calls::release(*core);
+                                    release(*core);
                                 }
                                 std::move(own)(ec, std::move(made));
                             }}}
@@ -260,25 +261,28 @@ public:
         );
     }
 
-    /// Cancels an outstanding async_connect(). Delivered connections are not affected. Does not
-    /// block; idempotent.
-    void cancel() noexcept {
-        if (core_ != nullptr) calls::cancel(*core_);
-    }
-
-    /// The protection domain of the last connection, and of the next as long as the address leads
-    /// to the same device. Not open before the first.
-    protection_domain domain() const { return calls::domain(*core_); }
-    /// Number of attempts so far, of all calls.
-    std::uint64_t attempts() const noexcept { return calls::attempts(*core_); }
-    /// The failure of the last attempt.
-    failure last_failure() const { return calls::last_failure(*core_); }
     /// The executor that it was made with.
     executor_type get_executor() const noexcept { return executor_; }
 
 private:
+    // The rest of the constructor, with the target that both sides share.
+    basic_connector(
+        runs_on<executor_type> const& where,
+        endpoint const& peer,
+        connector_options<Protocol>& options,
+        std::shared_ptr<detail::target_of<Protocol>> target
+    )
+        : connector_base{
+              where.place(),
+              peer,
+              std::move(options.connection),
+              options.backoff,
+              std::move(options.on_retry),
+              target},
+          target_{std::move(target)},
+          executor_{where.get_executor()} {}
+
     std::shared_ptr<detail::target_of<Protocol>> target_;
-    std::shared_ptr<detail::connector_core> core_;
     executor_type executor_;
 };
 

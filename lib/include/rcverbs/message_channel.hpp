@@ -86,45 +86,61 @@ namespace detail {
 
 using message_handler = erased_handler<error_code, message>;
 
-// The compiled part of a channel.
-struct RCVERBS_EXPORT channel_calls {
-    using core_ptr = std::shared_ptr<channel_core>;
-
-    static core_ptr make(connection over, message_channel_options const& options);
-    static connection_options needed(
-        message_channel_options const& options, connection_options base
-    );
-    static void start_connect(
-        core_ptr const&, endpoint const&, std::vector<std::byte> greeting, control_handler
-    );
-    static void start_accept(core_ptr const&, std::vector<std::byte> greeting, control_handler);
-    static void start_send(
-        core_ptr const&, std::span<std::byte const>, std::uint64_t tag, control_handler
-    );
-    static void start_send(
-        core_ptr const&, local_slices const&, std::uint64_t tag, control_handler
-    );
-    static void start_receive(core_ptr const&, message_handler);
-    static void start_fetch(core_ptr const&, message, local_slices const&, control_handler);
-    static void start_finish(core_ptr const&, control_handler);
-    static void close(core_ptr const&) noexcept;
-    static std::vector<std::byte> greeting(core_ptr const&);
-    static close_reason reason(core_ptr const&);
-    static failure last_failure(core_ptr const&);
-    static message_channel_statistics statistics(core_ptr const&);
-    static std::uint32_t small_bytes_max(core_ptr const&) noexcept;
-};
-
 }  // namespace detail
+
+/// The members of basic_message_channel that do not depend on its executor type.
+class RCVERBS_EXPORT message_channel_base : public detail::channel_base {
+public:
+    /// The options of a connection for a channel: `base` with queues that are deep enough.
+    static connection_options needed(
+        message_channel_options const& options = {}, connection_options base = {}
+    );
+
+    /// A snapshot of the counters.
+    message_channel_statistics statistics() const;
+
+protected:
+    using core_ptr = std::shared_ptr<detail::channel_core>;
+
+    message_channel_base() noexcept = default;
+    message_channel_base(connection over, message_channel_options const& options);
+    message_channel_base(message_channel_base&&) noexcept = default;
+    message_channel_base& operator=(message_channel_base&&) noexcept = default;
+    ~message_channel_base() = default;
+    core_ptr const& core() const noexcept { return messages_; }
+
+    static void start_connect(
+        core_ptr const& core,
+        endpoint const& peer,
+        std::vector<std::byte> greeting,
+        detail::control_handler handler
+    );
+    static void start_accept(
+        core_ptr const& core, std::vector<std::byte> greeting, detail::control_handler handler
+    );
+    static void start_send(
+        core_ptr const& core,
+        std::span<std::byte const> bytes,
+        std::uint64_t tag,
+        detail::control_handler handler
+    );
+    static void start_send(
+        core_ptr const& core,
+        local_slices const& source,
+        std::uint64_t tag,
+        detail::control_handler handler
+    );
+    static void start_receive(core_ptr const& core, detail::message_handler handler);
+    static void start_finish(core_ptr const& core, detail::control_handler handler);
+};
 
 /// Messages over one connection.
 ///
 /// Outstanding operations: one connect or accept, one finish; any number of sends, receives and
 /// fetches.
 template <class Executor = boost::asio::any_io_executor>
-class basic_message_channel : public detail::basic_channel<detail::channel_calls, Executor> {
-    using calls = detail::channel_calls;
-    using base = detail::basic_channel<calls, Executor>;
+class basic_message_channel : public detail::basic_channel<message_channel_base, Executor> {
+    using base = detail::basic_channel<message_channel_base, Executor>;
     using core_ptr = typename base::core_ptr;
 
 public:
@@ -156,13 +172,6 @@ public:
         basic_message_channel(basic_message_channel<Other>&& other)
         : base{std::move(other)} {}
 
-    /// The options of a connection for a channel: `base` with queues that are deep enough.
-    static connection_options needed(
-        message_channel_options const& options = {}, connection_options base = {}
-    ) {
-        return calls::needed(options, std::move(base));
-    }
-
     /// Sends a message; waits while the peer has no receive for it.
     ///
     /// @param bytes  0 to 2^32 bytes, unchanged until the handler runs. Up to small_bytes_max()
@@ -184,7 +193,7 @@ public:
     auto async_send(std::span<std::byte const> bytes, std::uint64_t tag, Token&& token = Token{}) {
         return this->control(
             [bytes, tag](core_ptr const& core, detail::control_handler handler) {
-                calls::start_send(core, bytes, tag, std::move(handler));
+                base::start_send(core, bytes, tag, std::move(handler));
             },
             std::forward<Token>(token)
         );
@@ -196,7 +205,7 @@ public:
     auto async_send(local_slices source, std::uint64_t tag, Token&& token = Token{}) {
         return this->control(
             [source, tag](core_ptr const& core, detail::control_handler handler) {
-                calls::start_send(core, source, tag, std::move(handler));
+                base::start_send(core, source, tag, std::move(handler));
             },
             std::forward<Token>(token)
         );
@@ -222,15 +231,12 @@ public:
             detail::initiation{
                 this->get_executor(),
                 [](auto handler, core_ptr const& core) {
-                    calls::start_receive(core, detail::message_handler{std::move(handler)});
+                    base::start_receive(core, detail::message_handler{std::move(handler)});
                 }},
             token,
-            this->core_
+            this->core()
         );
     }
-
-    /// Counters.
-    message_channel_statistics statistics() const { return calls::statistics(this->core_); }
 };
 
 /// With executors of any type.

@@ -202,48 +202,64 @@ namespace detail {
 using next_handler = erased_handler<error_code, request>;
 using reply_handler = erased_handler<error_code, reply>;
 
-// The compiled part of a request channel.
-struct RCVERBS_EXPORT request_calls {
-    using core_ptr = std::shared_ptr<request_core>;
+}  // namespace detail
 
-    static core_ptr make(connection over, request_channel_options const& options);
+/// The members of basic_request_channel that do not depend on its executor type.
+class RCVERBS_EXPORT request_channel_base : public detail::channel_base {
+public:
+    /// The options of a connection for a channel: `base` with queues that are deep enough.
     static connection_options needed(
-        request_channel_options const& options, connection_options base
+        request_channel_options const& options = {}, connection_options base = {}
     );
+
+    /// A snapshot of the counters.
+    request_channel_statistics statistics() const;
+
+protected:
+    using core_ptr = std::shared_ptr<detail::request_core>;
+
+    request_channel_base() noexcept = default;
+    request_channel_base(connection over, request_channel_options const& options);
+    request_channel_base(request_channel_base&&) noexcept = default;
+    request_channel_base& operator=(request_channel_base&&) noexcept = default;
+    ~request_channel_base() = default;
+    core_ptr const& core() const noexcept { return core_; }
+
     static void start_connect(
-        core_ptr const&, endpoint const&, std::vector<std::byte> greeting, control_handler
+        core_ptr const& core,
+        endpoint const& peer,
+        std::vector<std::byte> greeting,
+        detail::control_handler handler
     );
-    static void start_accept(core_ptr const&, std::vector<std::byte> greeting, control_handler);
+    static void start_accept(
+        core_ptr const& core, std::vector<std::byte> greeting, detail::control_handler handler
+    );
     static void start_request(
-        core_ptr const&,
+        core_ptr const& core,
         std::uint32_t operation,
-        std::span<std::byte const>,
-        request_options const&,
-        reply_handler
+        std::span<std::byte const> body,
+        request_options const& options,
+        detail::reply_handler handler
     );
     static void start_notify(
-        core_ptr const&, std::uint32_t operation, std::span<std::byte const>, control_handler
+        core_ptr const& core,
+        std::uint32_t operation,
+        std::span<std::byte const> body,
+        detail::control_handler handler
     );
-    static void start_next(core_ptr const&, next_handler);
-    static void start_fetch(core_ptr const&, message, local_slices const&, control_handler);
-    static void start_finish(core_ptr const&, control_handler);
-    static void close(core_ptr const&) noexcept;
-    static std::vector<std::byte> greeting(core_ptr const&);
-    static close_reason reason(core_ptr const&);
-    static failure last_failure(core_ptr const&);
-    static request_channel_statistics statistics(core_ptr const&);
-    static std::uint32_t small_bytes_max(core_ptr const&) noexcept;
-};
+    static void start_next(core_ptr const& core, detail::next_handler handler);
+    static void start_finish(core_ptr const& core, detail::control_handler handler);
 
-}  // namespace detail
+private:
+    core_ptr core_;
+};
 
 /// Requests and answers over one connection, in both directions.
 ///
 /// Outstanding operations: one connect or accept, one finish; any number of the others.
 template <class Executor = boost::asio::any_io_executor>
-class basic_request_channel : public detail::basic_channel<detail::request_calls, Executor> {
-    using calls = detail::request_calls;
-    using base = detail::basic_channel<calls, Executor>;
+class basic_request_channel : public detail::basic_channel<request_channel_base, Executor> {
+    using base = detail::basic_channel<request_channel_base, Executor>;
     using core_ptr = typename base::core_ptr;
 
 public:
@@ -271,13 +287,6 @@ public:
     requires(!std::same_as<Other, Executor> && std::convertible_to<Other, Executor>)
         basic_request_channel(basic_request_channel<Other>&& other)
         : base{std::move(other)} {}
-
-    /// The options of a connection for a channel: `base` with queues that are deep enough.
-    static connection_options needed(
-        request_channel_options const& options = {}, connection_options base = {}
-    ) {
-        return calls::needed(options, std::move(base));
-    }
 
     /// Sends a request to the peer, and waits for the reply. Waits first while the peer's limit of
     /// requests is reached.
@@ -310,12 +319,12 @@ public:
                    std::uint32_t number,
                    std::span<std::byte const> bytes,
                    request_options const& how) {
-                    calls::start_request(
+                    base::start_request(
                         core, number, bytes, how, detail::reply_handler{std::move(handler)}
                     );
                 }},
             token,
-            this->core_,
+            this->core(),
             operation,
             body,
             options
@@ -344,7 +353,7 @@ public:
     ) {
         return this->control(
             [operation, body](core_ptr const& core, detail::control_handler handler) {
-                calls::start_notify(core, operation, body, std::move(handler));
+                base::start_notify(core, operation, body, std::move(handler));
             },
             std::forward<Token>(token)
         );
@@ -364,15 +373,12 @@ public:
             detail::initiation{
                 this->get_executor(),
                 [](auto handler, core_ptr const& core) {
-                    calls::start_next(core, detail::next_handler{std::move(handler)});
+                    base::start_next(core, detail::next_handler{std::move(handler)});
                 }},
             token,
-            this->core_
+            this->core()
         );
     }
-
-    /// Counters.
-    request_channel_statistics statistics() const { return calls::statistics(this->core_); }
 };
 
 /// With executors of any type.

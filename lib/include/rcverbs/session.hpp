@@ -90,35 +90,59 @@ namespace detail {
 class session_core;
 using regions_handler = erased_handler<error_code, peer_regions>;
 
-// The compiled part of a session.
-struct RCVERBS_EXPORT session_calls {
-    using core_ptr = std::shared_ptr<session_core>;
-
-    static core_ptr make(connection over, session_options options);
-    static void start_connect(core_ptr const&, endpoint const&, control_handler);
-    static void start_accept(core_ptr const&, control_handler);
-    static void start_publish(core_ptr const&, std::vector<named_region> const&, control_handler);
-    static void start_wait_regions(core_ptr const&, regions_handler);
-    static void start_exchange(core_ptr const&, std::vector<named_region>, regions_handler);
-    static void start_send_done(core_ptr const&, control_handler);
-    static void start_wait_done(core_ptr const&, control_handler);
-    static void start_disconnect(core_ptr const&, control_handler);
-    static void start_finish(core_ptr const&, control_handler);
-    static void close(core_ptr const&) noexcept;
-    static std::vector<std::byte> busy_private_data();
-    static close_reason reason(core_ptr const&);
-    static failure last_failure(core_ptr const&);
-};
-
 }  // namespace detail
+
+/// The members of basic_session that do not depend on its executor type.
+class RCVERBS_EXPORT session_base {
+public:
+    /// Ends at once, as connection::close().
+    void close() noexcept;
+    /// Why it ended; `completed` only if both sides ended it in order.
+    close_reason reason() const;
+    /// The first failure, of the session or its connection.
+    failure last_failure() const;
+    /// The private data with which an acceptor of sessions rejects clients over its limits: a value
+    /// for acceptor_options::busy_private_data.
+    static std::vector<std::byte> busy_private_data();
+
+protected:
+    using core_ptr = std::shared_ptr<detail::session_core>;
+
+    session_base() noexcept = default;
+    session_base(connection over, session_options const& options);
+    session_base(session_base&&) noexcept = default;
+    session_base& operator=(session_base&&) noexcept = default;
+    ~session_base() = default;
+    core_ptr const& core() const noexcept { return core_; }
+
+    static void start_connect(
+        core_ptr const& core, endpoint const& peer, detail::control_handler handler
+    );
+    static void start_accept(core_ptr const& core, detail::control_handler handler);
+    static void start_publish(
+        core_ptr const& core,
+        std::vector<named_region> const& regions,
+        detail::control_handler handler
+    );
+    static void start_wait_regions(core_ptr const& core, detail::regions_handler handler);
+    static void start_exchange(
+        core_ptr const& core, std::vector<named_region> regions, detail::regions_handler handler
+    );
+    static void start_send_done(core_ptr const& core, detail::control_handler handler);
+    static void start_wait_done(core_ptr const& core, detail::control_handler handler);
+    static void start_disconnect(core_ptr const& core, detail::control_handler handler);
+    static void start_finish(core_ptr const& core, detail::control_handler handler);
+
+private:
+    core_ptr core_;
+};
 
 /// The session protocol on one connection.
 ///
 /// Outstanding operations: one of each kind.
 template <class Executor = boost::asio::any_io_executor>
-class basic_session : public detail::basic_protocol<detail::session_calls, Executor> {
-    using calls = detail::session_calls;
-    using base = detail::basic_protocol<calls, Executor>;
+class basic_session : public detail::basic_protocol<session_base, Executor> {
+    using base = detail::basic_protocol<session_base, Executor>;
     using core_ptr = typename base::core_ptr;
 
 public:
@@ -160,7 +184,7 @@ public:
     auto async_connect(endpoint const& peer, Token&& token = Token{}) {
         return this->control(
             [peer](auto const& core, detail::control_handler handler) {
-                calls::start_connect(core, peer, std::move(handler));
+                base::start_connect(core, peer, std::move(handler));
             },
             std::forward<Token>(token)
         );
@@ -177,7 +201,7 @@ public:
     auto async_accept(Token&& token = Token{}) {
         return this->control(
             [](auto const& core, detail::control_handler handler) {
-                calls::start_accept(core, std::move(handler));
+                base::start_accept(core, std::move(handler));
             },
             std::forward<Token>(token)
         );
@@ -197,7 +221,7 @@ public:
     auto async_publish(std::vector<named_region> regions, Token&& token = Token{}) {
         return this->control(
             [regions = std::move(regions)](auto const& core, detail::control_handler handler) {
-                calls::start_publish(core, regions, std::move(handler));
+                base::start_publish(core, regions, std::move(handler));
             },
             std::forward<Token>(token)
         );
@@ -218,10 +242,10 @@ public:
             detail::initiation{
                 this->get_executor(),
                 [](auto handler, core_ptr const& core) {
-                    calls::start_wait_regions(core, detail::regions_handler{std::move(handler)});
+                    base::start_wait_regions(core, detail::regions_handler{std::move(handler)});
                 }},
             token,
-            this->core_
+            this->core()
         );
     }
 
@@ -238,12 +262,12 @@ public:
                 this->get_executor(
                 ),  // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved
                 [](auto handler, core_ptr const& core, std::vector<named_region> r) {
-                    calls::start_exchange(
+                    base::start_exchange(
                         core, std::move(r), detail::regions_handler{std::move(handler)}
                     );
                 }},
             token,
-            this->core_,
+            this->core(),
             std::move(regions)
         );
     }
@@ -265,7 +289,7 @@ public:
     auto async_send_done(Token&& token = Token{}) {
         return this->control(
             [](auto const& core, detail::control_handler handler) {
-                calls::start_send_done(core, std::move(handler));
+                base::start_send_done(core, std::move(handler));
             },
             std::forward<Token>(token)
         );
@@ -281,7 +305,7 @@ public:
     auto async_wait_done(Token&& token = Token{}) {
         return this->control(
             [](auto const& core, detail::control_handler handler) {
-                calls::start_wait_done(core, std::move(handler));
+                base::start_wait_done(core, std::move(handler));
             },
             std::forward<Token>(token)
         );
@@ -300,7 +324,7 @@ public:
     auto async_disconnect(Token&& token = Token{}) {
         return this->control(
             [](auto const& core, detail::control_handler handler) {
-                calls::start_disconnect(core, std::move(handler));
+                base::start_disconnect(core, std::move(handler));
             },
             std::forward<Token>(token)
         );
@@ -315,15 +339,11 @@ public:
     auto async_finish(Token&& token = Token{}) {
         return this->control(
             [](auto const& core, detail::control_handler handler) {
-                calls::start_finish(core, std::move(handler));
+                base::start_finish(core, std::move(handler));
             },
             std::forward<Token>(token)
         );
     }
-
-    /// The private data with which an acceptor of sessions rejects clients over its limits: a value
-    /// for acceptor_options::busy_private_data.
-    static std::vector<std::byte> busy_private_data() { return calls::busy_private_data(); }
 };
 
 /// With executors of any type.

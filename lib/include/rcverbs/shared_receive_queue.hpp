@@ -64,27 +64,42 @@ struct shared_receive_options {
     std::uint32_t segments_max = 4;
 };
 
-namespace detail {
+/// The members of basic_shared_receive_queue that do not depend on its executor type.
+class RCVERBS_EXPORT shared_receive_queue_base {
+public:
+    /// True unless default-constructed.
+    bool is_valid() const noexcept { return core_ != nullptr; }
+    /// Closes the queue. Waiting receives are aborted now, posted ones as soon as no connection
+    /// uses the queue.
+    void close() noexcept;
 
-// The compiled part of a shared receive queue.
-struct RCVERBS_EXPORT shared_queue_calls {
-    static std::shared_ptr<shared_receives> make(
-        place const& where, shared_receive_options const& options
-    );
-    static void close(shared_receives& queue) noexcept;
-    static protection_domain domain(shared_receives const& queue);
-    static std::uint32_t credits(shared_receives const& queue);
+    /// The protection domain to register memory with; not open before a connection has been made
+    /// with the queue.
+    protection_domain domain() const;
+    /// Receives posted at this moment, for all peers together.
+    std::uint32_t credits() const;
+
+protected:
+    shared_receive_queue_base() noexcept = default;
+    shared_receive_queue_base(detail::place const& where, shared_receive_options const& options);
+    shared_receive_queue_base(shared_receive_queue_base const&) = default;
+    shared_receive_queue_base(shared_receive_queue_base&&) noexcept = default;
+    shared_receive_queue_base& operator=(shared_receive_queue_base const&) = default;
+    shared_receive_queue_base& operator=(shared_receive_queue_base&&) noexcept = default;
+    ~shared_receive_queue_base() = default;
+
+    // The last copy closes the queue.
+    std::shared_ptr<detail::shared_receives> core_;
+
+private:
+    friend struct detail::access;
 };
-
-}  // namespace detail
 
 /// A queue of receives that any of its connections may consume.
 ///
 /// Outstanding operations: shared_receive_options::depth and waiting_max.
 template <class Executor = boost::asio::any_io_executor>
-class basic_shared_receive_queue {
-    using calls = detail::shared_queue_calls;
-
+class basic_shared_receive_queue : public shared_receive_queue_base {
 public:
     using executor_type = Executor;
 
@@ -108,17 +123,14 @@ public:
     explicit basic_shared_receive_queue(
         runs_on<Executor> where, shared_receive_options const& options = {}
     )
-        : core_{calls::make(where.place(), options)},
+        : shared_receive_queue_base{where.place(), options},
           executor_{where.get_executor()} {}
     /// Converts a queue with another executor type.
     template <class Other>
     requires(!std::same_as<Other, Executor> && std::convertible_to<Other, Executor>)
         basic_shared_receive_queue(basic_shared_receive_queue<Other> other)
-        : core_{std::move(other.core_)},
+        : shared_receive_queue_base{std::move(other)},
           executor_{detail::converted<Executor>(other.executor_)} {}
-
-    /// True unless default-constructed.
-    bool is_valid() const noexcept { return core_ != nullptr; }
 
     /// Receives a message, or the immediate data of a write, from any of the connections.
     ///
@@ -182,17 +194,6 @@ public:
         );
     }
 
-    /// Closes the queue. Waiting receives are aborted now, posted ones as soon as no connection
-    /// uses the queue.
-    void close() noexcept {
-        if (core_ != nullptr) calls::close(*core_);
-    }
-
-    /// The protection domain to register memory with; not open before a connection has been made
-    /// with the queue.
-    protection_domain domain() const { return calls::domain(*core_); }
-    /// Receives posted at this moment, for all peers together.
-    std::uint32_t credits() const { return calls::credits(*core_); }
     /// The executor that it was made with: handlers run there by default, one at a time.
     executor_type get_executor() const noexcept { return executor_; }
 
@@ -201,8 +202,6 @@ private:
     friend class basic_shared_receive_queue;
     friend struct detail::access;
 
-    // The last copy closes the queue.
-    std::shared_ptr<detail::shared_receives> core_;
     Executor executor_;
 };
 

@@ -103,26 +103,35 @@ private:
 
 namespace detail {
 
-// The compiled part of a slot pool; see lender.hpp for the rest.
-struct RCVERBS_EXPORT slot_pool_calls {
-    static std::shared_ptr<lending<slot_lease>> make(
-        place const& where, protection_domain const& domain, slot_pool_options const& options
-    );
-    static memory_region const& region(lending<slot_lease> const& pool) noexcept;
-    static slot_pool_options const& options(lending<slot_lease> const& pool) noexcept;
-};
-
-extern template struct RCVERBS_EXPORT lending_calls<slot_lease>;
+extern template class RCVERBS_EXPORT lender_base<slot_lease>;
 
 }  // namespace detail
+
+/// The members of basic_slot_pool that do not depend on its executor type.
+class RCVERBS_EXPORT slot_pool_base : public detail::lender_base<slot_lease> {
+public:
+    /// The options that it was made with.
+    slot_pool_options const& options() const noexcept;
+    /// The registered region of all slots.
+    memory_region const& region() const noexcept;
+
+protected:
+    slot_pool_base(
+        detail::place const& where,
+        protection_domain const& domain,
+        slot_pool_options const& options
+    );
+    slot_pool_base(slot_pool_base&&) noexcept = default;
+    slot_pool_base& operator=(slot_pool_base&&) noexcept = default;
+    ~slot_pool_base() = default;
+};
 
 /// A pool of registered slots.
 ///
 /// Outstanding operations: any number; they get slots in the order of the calls.
 template <class Executor = boost::asio::any_io_executor>
-class basic_slot_pool : public detail::basic_lender<slot_lease, Executor> {
-    using base = detail::basic_lender<slot_lease, Executor>;
-    using calls = detail::slot_pool_calls;
+class basic_slot_pool : public detail::basic_lender<slot_pool_base, slot_lease, Executor> {
+    using base = detail::basic_lender<slot_pool_base, slot_lease, Executor>;
 
 public:
     /// The same with another executor type.
@@ -142,12 +151,7 @@ public:
         protection_domain const& domain,
         slot_pool_options const& options = {}
     )
-        : base{calls::make(where.place(), domain, options), where.get_executor()} {}
-
-    /// The options that it was made with.
-    slot_pool_options const& options() const noexcept { return calls::options(*this->pool_); }
-    /// The registered region of all slots.
-    memory_region const& region() const noexcept { return calls::region(*this->pool_); }
+        : base{where.get_executor(), where.place(), domain, options} {}
 };
 
 /// With executors of any type.

@@ -39,43 +39,59 @@ namespace detail {
 
 class window_core;
 
-// The compiled part of a window.
-struct RCVERBS_EXPORT window_calls {
-    static std::shared_ptr<window_core> make(std::shared_ptr<connection_core> const& on);
-    static work_request bind_request(
-        window_core& w, local_slice const& range, access_flags rights
-    ) noexcept;
-    static work_request invalidate_request(window_core& w) noexcept;
-    // After a request that had no problem was refused.
-    static void not_started(window_core& w) noexcept;
-    static remote_region remote(window_core const& w) noexcept;
-    static bool is_bound(window_core const& w) noexcept;
-    static void mark_invalidated(window_core& w) noexcept;
-    static void free(window_core& w) noexcept;
-    // The region of a binding that has completed.
-    static remote_region bound_region(outcome const& o) noexcept;
-    static std::shared_ptr<connection_core> const& connection_of(window_core const& w) noexcept;
-};
-
-}  // namespace detail
-
-namespace detail {
+// The region of a binding that has completed.
+RCVERBS_EXPORT remote_region bound_region(outcome const& o) noexcept;
 
 struct exposed_result {
-    remote_region operator()(outcome const& o) const noexcept {
-        return window_calls::bound_region(o);
-    }
+    remote_region operator()(outcome const& o) const noexcept { return bound_region(o); }
 };
 
 }  // namespace detail
+
+/// The members of basic_window that do not depend on its executor type.
+class RCVERBS_EXPORT window_base {
+public:
+    /// True if it has a window.
+    bool is_valid() const noexcept { return core_ != nullptr; }
+    /// True if a binding has succeeded and no invalidation since. REQUIRES: is_valid().
+    bool is_bound() const noexcept;
+    /// The range, for the peer. Valid for use by the peer once async_bind() has completed, or for
+    /// any message that is sent after async_bind() was started: both are processed in order.
+    /// REQUIRES: is_valid().
+    remote_region remote() const noexcept;
+    /// Records that the peer has invalidated the key by async_send_with_invalidate(): the window
+    /// may be bound again. The message's receive_result::invalidated has the key, where the device
+    /// reports it; SoftRoCE does not. REQUIRES: is_valid().
+    void mark_invalidated() noexcept;
+
+protected:
+    window_base() noexcept = default;
+    explicit window_base(std::shared_ptr<detail::connection_core> const& on);
+    window_base(window_base&&) noexcept = default;
+    window_base& operator=(window_base&&) noexcept = default;
+    ~window_base() = default;
+
+    static detail::work_request bind_request(
+        detail::window_core& w, local_slice const& range, access_flags rights
+    ) noexcept;
+    static detail::work_request invalidate_request(detail::window_core& w) noexcept;
+    // After a request that had no problem was refused.
+    static void not_started(detail::window_core& w) noexcept;
+    static std::shared_ptr<detail::connection_core> const& connection_of(
+        detail::window_core const& w
+    ) noexcept;
+
+    std::shared_ptr<detail::window_core> core_;
+
+private:
+    friend struct detail::access;
+};
 
 /// A memory window of type 2.
 ///
 /// Outstanding operations: one.
 template <class Executor = boost::asio::any_io_executor>
-class basic_window {
-    using calls = detail::window_calls;
-
+class basic_window : public window_base {
 public:
     using executor_type = Executor;
 
@@ -89,7 +105,7 @@ public:
     template <class Other>
     requires std::convertible_to<Other, Executor>
     explicit basic_window(basic_connection<Other> const& on)
-        : core_{calls::make(detail::access::core_of(on))} {}
+        : window_base{detail::access::core_of(on)} {}
     basic_window(basic_window&&) noexcept = default;
     /// Frees the window that it had.
     basic_window& operator=(basic_window&&) noexcept = default;
@@ -99,16 +115,8 @@ public:
 
     /// The connection's executor. REQUIRES: is_valid().
     executor_type get_executor() const noexcept {
-        return detail::recovered<Executor>(detail::executor_of(*calls::connection_of(*core_)));
+        return detail::recovered<Executor>(detail::executor_of(*connection_of(*core_)));
     }
-    /// True if it has a window.
-    bool is_valid() const noexcept { return core_ != nullptr; }
-    /// True if a binding has succeeded and no invalidation since. REQUIRES: is_valid().
-    bool is_bound() const noexcept { return calls::is_bound(*core_); }
-    /// The range, for the peer. Valid for use by the peer once async_bind() has completed, or for
-    /// any message that is sent after async_bind() was started: both are processed in order.
-    /// REQUIRES: is_valid().
-    remote_region remote() const noexcept { return calls::remote(*core_); }
 
     /// Opens a range to the peer, with a new key.
     ///
@@ -130,14 +138,14 @@ public:
     auto async_bind(local_slice range, access_flags rights, Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code, remote_region)>(
             detail::initiation_of<Executor>(
-                calls::connection_of(*core_).get(),
+                connection_of(*core_).get(),
                 [](auto&& handler,
                    std::shared_ptr<detail::window_core> const& core,
                    local_slice const& slice,
                    access_flags with) {
                     begin<detail::exposed_result>(
                         *core,
-                        calls::bind_request(*core, slice, with),
+                        bind_request(*core, slice, with),
                         std::forward<decltype(handler)>(handler)
                     );
                 }
@@ -165,12 +173,10 @@ public:
     auto async_invalidate(Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code)>(
             detail::initiation_of<Executor>(
-                calls::connection_of(*core_).get(),
+                connection_of(*core_).get(),
                 [](auto&& handler, std::shared_ptr<detail::window_core> const& core) {
                     begin<detail::no_result>(
-                        *core,
-                        calls::invalidate_request(*core),
-                        std::forward<decltype(handler)>(handler)
+                        *core, invalidate_request(*core), std::forward<decltype(handler)>(handler)
                     );
                 }
             ),
@@ -178,37 +184,30 @@ public:
             core_
         );
     }
-    /// Records that the peer has invalidated the key by async_send_with_invalidate(): the window
-    /// may be bound again. The message's receive_result::invalidated has the key, where the device
-    /// reports it; SoftRoCE does not. REQUIRES: is_valid().
-    void mark_invalidated() noexcept { calls::mark_invalidated(*core_); }
 
 private:
     friend struct detail::access;
 
     // Of a connection that the library knows.
-    explicit basic_window(std::shared_ptr<detail::connection_core> const& on)
-        : core_{calls::make(on)} {}
+    explicit basic_window(std::shared_ptr<detail::connection_core> const& on) : window_base{on} {}
 
     template <class Result, class Handler>
     static void begin(
         detail::window_core& core, detail::work_request const& what, Handler&& handler
     ) {
-        std::shared_ptr<detail::connection_core> const& on = calls::connection_of(core);
+        std::shared_ptr<detail::connection_core> const& on = connection_of(core);
         detail::handler_source const source = detail::offer<Result>(std::forward<Handler>(handler));
         errc refusal{};
         try {
             refusal = detail::start_operation(on, {&what, 1}, detail::turn::wait, source);
         } catch (...) {
-            if (what.problem == errc{}) calls::not_started(core);
+            if (what.problem == errc{}) not_started(core);
             throw;
         }
         if (refusal == errc{}) return;
-        if (what.problem == errc{}) calls::not_started(core);
+        if (what.problem == errc{}) not_started(core);
         detail::post_refusal(*on, source, refusal);
     }
-
-    std::shared_ptr<detail::window_core> core_;
 };
 
 template <class Executor>

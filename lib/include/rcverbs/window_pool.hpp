@@ -81,26 +81,29 @@ private:
 
 namespace detail {
 
-// The compiled part of a window pool; see lender.hpp for the rest.
-struct RCVERBS_EXPORT window_pool_calls {
-    static std::shared_ptr<lending<window_lease>> make(
-        place const& where,
-        std::shared_ptr<connection_core> const& on,
-        window_pool_options const& options
-    );
-};
-
-extern template struct RCVERBS_EXPORT lending_calls<window_lease>;
+extern template class RCVERBS_EXPORT lender_base<window_lease>;
 
 }  // namespace detail
+
+/// The members of basic_window_pool that do not depend on its executor type.
+class RCVERBS_EXPORT window_pool_base : public detail::lender_base<window_lease> {
+protected:
+    window_pool_base(
+        detail::place const& where,
+        std::shared_ptr<detail::connection_core> const& on,
+        window_pool_options const& options
+    );
+    window_pool_base(window_pool_base&&) noexcept = default;
+    window_pool_base& operator=(window_pool_base&&) noexcept = default;
+    ~window_pool_base() = default;
+};
 
 /// A pool of memory windows of one connection.
 ///
 /// Outstanding operations: any number; they get windows in the order of the calls.
 template <class Executor = boost::asio::any_io_executor>
-class basic_window_pool : public detail::basic_lender<window_lease, Executor> {
-    using base = detail::basic_lender<window_lease, Executor>;
-    using calls = detail::window_pool_calls;
+class basic_window_pool : public detail::basic_lender<window_pool_base, window_lease, Executor> {
+    using base = detail::basic_lender<window_pool_base, window_lease, Executor>;
 
 public:
     /// The same with another executor type.
@@ -119,10 +122,10 @@ public:
         basic_connection<Executor> const& on, window_pool_options const& options = {}
     )
         : base{
-              calls::make(
-                  {detail::erase(on.get_executor()), nullptr}, detail::access::core_of(on), options
-              ),
-              on.get_executor()} {}
+              on.get_executor(),
+              detail::place{detail::erase(on.get_executor()), nullptr},
+              detail::access::core_of(on),
+              options} {}
 };
 
 template <class Executor>

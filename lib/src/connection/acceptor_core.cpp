@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t backlog_max = 4096;
 
-std::string problem_of(acceptor_options const& o) {
+std::string acceptor_problem(acceptor_options const& o) {
     using std::chrono::milliseconds;
     option_check check{"acceptor_options"};
     check.within("backlog", o.backlog, 1, backlog_max)
@@ -350,35 +350,50 @@ failure acceptor_core::last_failure() const {
     return failure_;
 }
 
-std::shared_ptr<acceptor_core> acceptor_calls::make(
-    place const& where, endpoint const& local, acceptor_options options
-) {
-    throw_if_refused(problem_of(options));
-    auto made = std::make_shared<acceptor_core>(where, std::move(options));
-    if (error_code const ec = made->listen(local)) {
-        made->close();
-        throw detailed_error{ec, failure{step::listen, ec, local, 0}.message()};
-    }
-    return made;
-}
-
-void acceptor_calls::start_get_request(core& c, request_handler handler) {
-    c.start_get_request(std::move(handler));
-}
-void acceptor_calls::start_accept(core& c, place where, accept_handler handler) {
-    c.start_accept(std::move(where), std::move(handler));
-}
-void acceptor_calls::cancel(core& c) noexcept { c.cancel(); }
-void acceptor_calls::close(core& c) noexcept { c.close(); }
-bool acceptor_calls::is_open(core const& c) { return c.is_open(); }
-endpoint acceptor_calls::local_endpoint(core const& c) { return c.local(); }
-acceptor_statistics acceptor_calls::statistics(core const& c) { return c.statistics(); }
-failure acceptor_calls::last_failure(core const& c) { return c.last_failure(); }
-std::size_t acceptor_calls::connections_max(core const& c) noexcept { return c.connections_max(); }
-
 }  // namespace rcverbs::detail
 
 namespace rcverbs {
+
+acceptor_base::acceptor_base(
+    detail::place const& where, endpoint const& local, acceptor_options options
+) {
+    detail::throw_if_refused(detail::acceptor_problem(options));
+    core_ = std::make_shared<detail::acceptor_core>(where, std::move(options));
+    if (error_code const ec = core_->listen(local)) {
+        core_->close();
+        throw detail::detailed_error{ec, failure{step::listen, ec, local, 0}.message()};
+    }
+}
+
+acceptor_base& acceptor_base::operator=(acceptor_base&& other) noexcept {
+    if (this == &other) return *this;
+    close();
+    core_ = std::move(other.core_);
+    return *this;
+}
+
+void acceptor_base::cancel() noexcept {
+    if (core_ != nullptr) core_->cancel();
+}
+void acceptor_base::close() noexcept {
+    if (core_ != nullptr) core_->close();
+}
+bool acceptor_base::is_open() const { return core_ != nullptr && core_->is_open(); }
+endpoint acceptor_base::local_endpoint() const { return core_->local(); }
+acceptor_statistics acceptor_base::statistics() const { return core_->statistics(); }
+failure acceptor_base::last_failure() const { return core_->last_failure(); }
+std::size_t acceptor_base::connections_max() const noexcept { return core_->connections_max(); }
+
+void acceptor_base::start_get_request(
+    detail::acceptor_core& core, detail::request_handler handler
+) {
+    core.start_get_request(std::move(handler));
+}
+void acceptor_base::start_accept(
+    detail::acceptor_core& core, detail::place where, detail::accept_handler handler
+) {
+    core.start_accept(std::move(where), std::move(handler));
+}
 
 connection_request::connection_request() noexcept = default;
 connection_request::connection_request(connection_request&&) noexcept = default;

@@ -306,24 +306,28 @@ void post_refusal(shared_receives const& queue, handler_source const& source, er
     post_refused_handler(queue.executor(), source, why);
 }
 
+}  // namespace rcverbs::detail
+
+namespace rcverbs {
+
 // The copies of a handle share this object. The last copy closes the queue, even if connections
 // still hold it.
-std::shared_ptr<shared_receives> shared_queue_calls::make(
-    place const& where, shared_receive_options const& options
+shared_receive_queue_base::shared_receive_queue_base(
+    detail::place const& where, shared_receive_options const& options
 ) {
-    auto const made = shared_receives::make(where, options);
+    auto const made = detail::shared_receives::make(where, options);
     struct handle {
-        std::shared_ptr<shared_receives> queue;
+        std::shared_ptr<detail::shared_receives> queue;
         ~handle() { queue->close(); }
     };
     std::shared_ptr<handle> const kept{new handle{made}};
-    return {kept, made.get()};
+    core_ = {kept, made.get()};
 }
 
-void shared_queue_calls::close(shared_receives& queue) noexcept { queue.close(); }
-protection_domain shared_queue_calls::domain(shared_receives const& queue) {
-    return queue.domain();
+void shared_receive_queue_base::close() noexcept {
+    if (core_ != nullptr) core_->close();
 }
-std::uint32_t shared_queue_calls::credits(shared_receives const& queue) { return queue.credits(); }
+protection_domain shared_receive_queue_base::domain() const { return core_->domain(); }
+std::uint32_t shared_receive_queue_base::credits() const { return core_->credits(); }
 
-}  // namespace rcverbs::detail
+}  // namespace rcverbs

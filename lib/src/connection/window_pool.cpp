@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "error/option_check.hpp"
+#include "connection/core.hpp"
+#include "connection/window_core.hpp"
 #include "connection/window_pool_core.hpp"
 
 namespace rcverbs {
@@ -87,24 +89,22 @@ void window_pool_core::take_back(std::uint32_t index) noexcept {
 // Freeing a window makes its key invalid at once: whoever drops a lease may deregister the memory
 // next. If there is no other window then, operations of the freed one fail with not_connected.
 void window_pool_core::replace(window& bound) noexcept {
-    window_calls::free(*access::core_of(bound));
+    window_core& core = *access::core_of(bound);
+    core.connection->drop_window(core.window);
     try {
         bound = access::make<window>(on_);
     } catch (...) {}
 }
 
-// --- calls from the header -----------------------------------------------------------------------
-
-template struct lending_calls<window_lease>;
-
-std::shared_ptr<lending<window_lease>> window_pool_calls::make(
-    place const& where,
-    std::shared_ptr<connection_core> const& on,
-    window_pool_options const& options
-) {
-    return window_pool_core::make(where, on, options);
-}
+template class lender_base<window_lease>;
 
 }  // namespace detail
+
+window_pool_base::window_pool_base(
+    detail::place const& where,
+    std::shared_ptr<detail::connection_core> const& on,
+    window_pool_options const& options
+)
+    : lender_base{detail::window_pool_core::make(where, on, options)} {}
 
 }  // namespace rcverbs

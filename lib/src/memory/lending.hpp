@@ -237,35 +237,38 @@ private:
     bool is_closed_ = false;
 };
 
-// The calls from the header. Each pool instantiates them.
+// Each pool instantiates these.
 
 template <class Lease>
-void lending_calls<Lease>::start_acquire(lending<Lease>& from, lease_handler<Lease> handler) {
+void lender_base<Lease>::start_acquire(lending<Lease>& from, lease_handler<Lease> handler) {
     from.start_acquire(std::move(handler));
 }
 template <class Lease>
-Lease lending_calls<Lease>::try_acquire(lending<Lease>& from) noexcept {
-    return from.try_acquire();
+Lease lender_base<Lease>::try_acquire() noexcept {
+    return pool_->try_acquire();
 }
 template <class Lease>
-Lease lending_calls<Lease>::acquire(lending<Lease>& from, error_code& ec) {
-    return from.acquire(ec);
+Lease lender_base<Lease>::acquire() {
+    error_code ec;
+    Lease lease = pool_->acquire(ec);
+    if (ec) throw boost::system::system_error{ec, "acquire"};
+    return lease;
 }
 template <class Lease>
-void lending_calls<Lease>::cancel(lending<Lease>& from) noexcept {
-    from.cancel();
+void lender_base<Lease>::cancel() noexcept {
+    if (pool_ != nullptr) pool_->cancel();
 }
 template <class Lease>
-void lending_calls<Lease>::close(lending<Lease>& from) noexcept {
-    from.close();
+void lender_base<Lease>::close() noexcept {
+    if (pool_ != nullptr) pool_->close();
 }
 template <class Lease>
-std::uint32_t lending_calls<Lease>::free_count(lending<Lease> const& from) noexcept {
-    return from.free_count();
+std::uint32_t lender_base<Lease>::free_count() const noexcept {
+    return pool_->free_count();
 }
 template <class Lease>
-std::size_t lending_calls<Lease>::waiting_count(lending<Lease> const& from) noexcept {
-    return from.waiting_count();
+std::size_t lender_base<Lease>::waiting_count() const noexcept {
+    return pool_->waiting_count();
 }
 
 }  // namespace rcverbs::detail

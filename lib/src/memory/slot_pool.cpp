@@ -101,22 +101,22 @@ slot_lease slot_pool_core::lend(std::uint32_t index) noexcept {
     return slot_lease{std::move(self), slice, index};
 }
 
-// --- calls from the header -----------------------------------------------------------------------
-
-template struct lending_calls<slot_lease>;
-
-std::shared_ptr<lending<slot_lease>> slot_pool_calls::make(
-    place const& where, protection_domain const& domain, slot_pool_options const& options
-) {
-    return slot_pool_core::make(where, domain, options);
-}
-memory_region const& slot_pool_calls::region(lending<slot_lease> const& pool) noexcept {
-    return static_cast<slot_pool_core const&>(pool).region();
-}
-slot_pool_options const& slot_pool_calls::options(lending<slot_lease> const& pool) noexcept {
-    return static_cast<slot_pool_core const&>(pool).options();
-}
+template class lender_base<slot_lease>;
 
 }  // namespace detail
+
+// --- the members of pools ------------------------------------------------------------------------
+
+slot_pool_base::slot_pool_base(
+    detail::place const& where, protection_domain const& domain, slot_pool_options const& options
+)
+    : lender_base{detail::slot_pool_core::make(where, domain, options)} {}
+
+memory_region const& slot_pool_base::region() const noexcept {
+    return static_cast<detail::slot_pool_core const&>(*pool_).region();
+}
+slot_pool_options const& slot_pool_base::options() const noexcept {
+    return static_cast<detail::slot_pool_core const&>(*pool_).options();
+}
 
 }  // namespace rcverbs

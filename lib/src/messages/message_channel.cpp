@@ -55,8 +55,6 @@ void message::release() noexcept {
 
 namespace detail {
 
-// --- calls from the header -----------------------------------------------------------------------
-
 std::string problem_of(message_channel_options const& options) {
     constexpr std::chrono::milliseconds least{1};
     option_check check{"message_channel_options"};
@@ -76,14 +74,33 @@ std::string problem_of(message_channel_options const& options) {
     return check.problem();
 }
 
-channel_calls::core_ptr channel_calls::make(
-    connection over, message_channel_options const& options
+// --- the members of channels ---------------------------------------------------------------------
+
+void channel_base::close() noexcept {
+    if (messages_ != nullptr) messages_->close();
+}
+close_reason channel_base::reason() const { return messages_->reason(); }
+failure channel_base::last_failure() const { return messages_->last_failure(); }
+std::vector<std::byte> channel_base::greeting() const { return messages_->greeting(); }
+std::uint32_t channel_base::small_bytes_max() const noexcept {
+    return messages_->small_bytes_max();
+}
+void channel_base::start_fetch(
+    channel_core& messages, message what, local_slices const& into, control_handler handler
 ) {
-    throw_if_refused(problem_of(options));
-    return channel_core::make(std::move(over), options);
+    messages.fetch(std::move(what), into, std::move(handler));
 }
 
-connection_options channel_calls::needed(
+}  // namespace detail
+
+message_channel_base::message_channel_base(
+    connection over, message_channel_options const& options
+) {
+    detail::throw_if_refused(detail::problem_of(options));
+    messages_ = detail::channel_core::make(std::move(over), options);
+}
+
+connection_options message_channel_base::needed(
     message_channel_options const& options, connection_options base
 ) {
     queue_pair_options& q = base.queue_pair;
@@ -96,55 +113,44 @@ connection_options channel_calls::needed(
     return base;
 }
 
-void channel_calls::start_connect(
+void message_channel_base::start_connect(
     core_ptr const& core,
     endpoint const& peer,
     std::vector<std::byte> greeting,
-    control_handler handler
+    detail::control_handler handler
 ) {
     core->connect(peer, std::move(greeting), std::move(handler));
 }
-void channel_calls::start_accept(
-    core_ptr const& core, std::vector<std::byte> greeting, control_handler handler
+void message_channel_base::start_accept(
+    core_ptr const& core, std::vector<std::byte> greeting, detail::control_handler handler
 ) {
     core->accept(std::move(greeting), std::move(handler));
 }
-void channel_calls::start_send(
+void message_channel_base::start_send(
     core_ptr const& core,
     std::span<std::byte const> bytes,
     std::uint64_t tag,
-    control_handler handler
+    detail::control_handler handler
 ) {
     core->send(bytes, tag, core->waiter_for(std::move(handler)));
 }
-void channel_calls::start_send(
-    core_ptr const& core, local_slices const& source, std::uint64_t tag, control_handler handler
+void message_channel_base::start_send(
+    core_ptr const& core,
+    local_slices const& source,
+    std::uint64_t tag,
+    detail::control_handler handler
 ) {
     core->send(source, tag, core->waiter_for(std::move(handler)));
 }
-void channel_calls::start_receive(core_ptr const& core, message_handler handler) {
+void message_channel_base::start_receive(core_ptr const& core, detail::message_handler handler) {
     core->receive(std::move(handler));
 }
-void channel_calls::start_fetch(
-    core_ptr const& core, message what, local_slices const& into, control_handler handler
-) {
-    core->fetch(std::move(what), into, std::move(handler));
-}
-void channel_calls::start_finish(core_ptr const& core, control_handler handler) {
+void message_channel_base::start_finish(core_ptr const& core, detail::control_handler handler) {
     core->begin_to_finish(std::move(handler));
     core->finish_sending();
 }
-void channel_calls::close(core_ptr const& core) noexcept { core->close(); }
-std::vector<std::byte> channel_calls::greeting(core_ptr const& core) { return core->greeting(); }
-close_reason channel_calls::reason(core_ptr const& core) { return core->reason(); }
-failure channel_calls::last_failure(core_ptr const& core) { return core->last_failure(); }
-message_channel_statistics channel_calls::statistics(core_ptr const& core) {
-    return core->statistics();
+message_channel_statistics message_channel_base::statistics() const {
+    return messages_->statistics();
 }
-std::uint32_t channel_calls::small_bytes_max(core_ptr const& core) noexcept {
-    return core->small_bytes_max();
-}
-
-}  // namespace detail
 
 }  // namespace rcverbs

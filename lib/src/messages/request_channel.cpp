@@ -63,80 +63,65 @@ void responder::start(std::uint32_t status, local_slices const& body, control_ha
     answer(status, body, std::move(handler));
 }
 
-// --- calls from the header -----------------------------------------------------------------------
+}  // namespace rcverbs::detail
 
-request_calls::core_ptr request_calls::make(
+namespace rcverbs {
+
+request_channel_base::request_channel_base(
     connection over, request_channel_options const& options
 ) {
     constexpr std::chrono::milliseconds least{1};
-    option_check check{"request_channel_options"};
-    check.inside(problem_of(options.messages))
+    detail::option_check check{"request_channel_options"};
+    check.inside(detail::problem_of(options.messages))
         .within("requests", options.requests, 1, 65535)
         .from("deadline", options.deadline, least);
-    throw_if_refused(check.problem());
-    return request_core::make(std::move(over), options);
+    detail::throw_if_refused(check.problem());
+    core_ = detail::request_core::make(std::move(over), options);
+    messages_ = {core_, &core_->messages()};
 }
 
-connection_options request_calls::needed(
+connection_options request_channel_base::needed(
     request_channel_options const& options, connection_options base
 ) {
-    return channel_calls::needed(options.messages, std::move(base));
+    return message_channel_base::needed(options.messages, std::move(base));
 }
 
-void request_calls::start_connect(
+void request_channel_base::start_connect(
     core_ptr const& core,
     endpoint const& peer,
     std::vector<std::byte> greeting,
-    control_handler handler
+    detail::control_handler handler
 ) {
     core->connect(peer, std::move(greeting), std::move(handler));
 }
-void request_calls::start_accept(
-    core_ptr const& core, std::vector<std::byte> greeting, control_handler handler
+void request_channel_base::start_accept(
+    core_ptr const& core, std::vector<std::byte> greeting, detail::control_handler handler
 ) {
     core->accept(std::move(greeting), std::move(handler));
 }
-void request_calls::start_request(
+void request_channel_base::start_request(
     core_ptr const& core,
     std::uint32_t operation,
     std::span<std::byte const> body,
     request_options const& options,
-    reply_handler handler
+    detail::reply_handler handler
 ) {
     core->send_request(operation, body, options, std::move(handler));
 }
-void request_calls::start_notify(
+void request_channel_base::start_notify(
     core_ptr const& core,
     std::uint32_t operation,
     std::span<std::byte const> body,
-    control_handler handler
+    detail::control_handler handler
 ) {
     core->send_notice(operation, body, std::move(handler));
 }
-void request_calls::start_next(core_ptr const& core, next_handler handler) {
+void request_channel_base::start_next(core_ptr const& core, detail::next_handler handler) {
     core->next(std::move(handler));
 }
-void request_calls::start_fetch(
-    core_ptr const& core, message what, local_slices const& into, control_handler handler
-) {
-    core->messages().fetch(std::move(what), into, std::move(handler));
-}
-void request_calls::start_finish(core_ptr const& core, control_handler handler) {
+void request_channel_base::start_finish(core_ptr const& core, detail::control_handler handler) {
     core->finish(std::move(handler));
 }
-void request_calls::close(core_ptr const& core) noexcept { core->messages().close(); }
-std::vector<std::byte> request_calls::greeting(core_ptr const& core) {
-    return core->messages().greeting();
-}
-close_reason request_calls::reason(core_ptr const& core) { return core->messages().reason(); }
-failure request_calls::last_failure(core_ptr const& core) {
-    return core->messages().last_failure();
-}
-request_channel_statistics request_calls::statistics(core_ptr const& core) {
-    return core->statistics();
-}
-std::uint32_t request_calls::small_bytes_max(core_ptr const& core) noexcept {
-    return core->messages().small_bytes_max();
-}
+request_channel_statistics request_channel_base::statistics() const { return core_->statistics(); }
 
-}  // namespace rcverbs::detail
+}  // namespace rcverbs

@@ -203,34 +203,44 @@ void connector_core::context_is_going(asio::execution_context const&) noexcept {
     if (where_.thread == nullptr) where_.executor = {};
 }
 
-std::shared_ptr<connector_core> connector_calls::make(
-    place const& where,
+}  // namespace detail
+
+connector_base::connector_base(
+    detail::place const& where,
     endpoint const& peer,
-    connection_options connection,
+    connection_options options,
     backoff_options const& b,
     std::function<void(std::uint64_t, failure const&)> on_retry,
-    std::shared_ptr<connector_target> target
+    std::shared_ptr<detail::connector_target> target
 ) {
-    option_check check{"backoff_options"};
+    detail::option_check check{"backoff_options"};
     check.from("delay_first", b.delay_first, std::chrono::milliseconds{1})
         .from("delay_max", b.delay_max, b.delay_first)
         .within("factor", b.factor, 1.0, 100.0)
         .within("jitter", b.jitter, 0.0, 1.0);
-    throw_if_refused(check.problem());
-    return connector_core::make(
-        where, peer, std::move(connection), b, std::move(on_retry), std::move(target)
+    detail::throw_if_refused(check.problem());
+    core_ = detail::connector_core::make(
+        where, peer, std::move(options), b, std::move(on_retry), std::move(target)
     );
 }
 
-void connector_calls::start(connector_core& c, control_handler handler) {
-    c.start(std::move(handler));
+connector_base& connector_base::operator=(connector_base&& other) noexcept {
+    if (this == &other) return *this;
+    cancel();
+    core_ = std::move(other.core_);
+    return *this;
 }
-void connector_calls::release(connector_core& c) noexcept { c.release(); }
-void connector_calls::cancel(connector_core& c) noexcept { c.cancel(); }
-protection_domain connector_calls::domain(connector_core const& c) { return c.domain(); }
-std::uint64_t connector_calls::attempts(connector_core const& c) noexcept { return c.attempts(); }
-failure connector_calls::last_failure(connector_core const& c) { return c.last_failure(); }
 
-}  // namespace detail
+void connector_base::cancel() noexcept {
+    if (core_ != nullptr) core_->cancel();
+}
+protection_domain connector_base::domain() const { return core_->domain(); }
+std::uint64_t connector_base::attempts() const noexcept { return core_->attempts(); }
+failure connector_base::last_failure() const { return core_->last_failure(); }
+
+void connector_base::start(detail::connector_core& core, detail::control_handler handler) {
+    core.start(std::move(handler));
+}
+void connector_base::release(detail::connector_core& core) noexcept { core.release(); }
 
 }  // namespace rcverbs

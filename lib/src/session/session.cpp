@@ -71,38 +71,36 @@ remote_region const* peer_regions::find(std::string_view name) const noexcept {
     return found == regions_.end() ? nullptr : &found->region;
 }
 
-namespace detail {
-
-core_ptr session_calls::make(connection over, session_options options) {
+session_base::session_base(connection over, session_options const& options) {
     constexpr std::chrono::milliseconds least{1};
-    option_check check{"session_options"};
+    detail::option_check check{"session_options"};
     check.from("exchange_deadline", options.exchange_deadline, least)
         .from("finish_deadline", options.finish_deadline, least);
-    throw_if_refused(check.problem());
-    return session_core::make(std::move(over), options);
+    detail::throw_if_refused(check.problem());
+    core_ = detail::session_core::make(std::move(over), options);
 }
 
-void session_calls::start_connect(
+void session_base::start_connect(
     core_ptr const& core, endpoint const& peer, detail::control_handler handler
 ) {
     run_control(core, std::move(handler), [core, peer] { return core->connect(peer); });
 }
 
-void session_calls::start_accept(core_ptr const& core, detail::control_handler handler) {
+void session_base::start_accept(core_ptr const& core, detail::control_handler handler) {
     run_control(core, std::move(handler), [core] { return core->accept(); });
 }
 
-void session_calls::start_publish(
+void session_base::start_publish(
     core_ptr const& core, std::vector<named_region> const& regions, detail::control_handler handler
 ) {
     run_control(core, std::move(handler), [core, regions] { return core->publish(regions); });
 }
 
-void session_calls::start_wait_regions(core_ptr const& core, detail::regions_handler handler) {
+void session_base::start_wait_regions(core_ptr const& core, detail::regions_handler handler) {
     run_regions(core, std::move(handler), [core] { return core->wait_regions(); });
 }
 
-void session_calls::start_exchange(
+void session_base::start_exchange(
     core_ptr const& core, std::vector<named_region> regions, detail::regions_handler handler
 ) {
     run_regions(
@@ -114,33 +112,33 @@ void session_calls::start_exchange(
     );
 }
 
-void session_calls::start_send_done(core_ptr const& core, detail::control_handler handler) {
+void session_base::start_send_done(core_ptr const& core, detail::control_handler handler) {
     run_control(core, std::move(handler), [core] { return core->send_done(); });
 }
 
-void session_calls::start_wait_done(core_ptr const& core, detail::control_handler handler) {
+void session_base::start_wait_done(core_ptr const& core, detail::control_handler handler) {
     run_control(core, std::move(handler), [core] { return core->wait_done(); });
 }
 
-void session_calls::start_disconnect(core_ptr const& core, detail::control_handler handler) {
+void session_base::start_disconnect(core_ptr const& core, detail::control_handler handler) {
     run_control(core, std::move(handler), [core] { return core->disconnect(); });
 }
 
-void session_calls::start_finish(core_ptr const& core, detail::control_handler handler) {
+void session_base::start_finish(core_ptr const& core, detail::control_handler handler) {
     run_control(core, std::move(handler), [core] { return core->finish(); });
 }
 
-std::vector<std::byte> session_calls::busy_private_data() {
+std::vector<std::byte> session_base::busy_private_data() {
     wire::hello h;
     h.answer = wire::verdict::busy;
     auto const bytes = wire::encode(h);
     return {bytes.begin(), bytes.end()};
 }
 
-void session_calls::close(core_ptr const& core) noexcept { core->close(); }
-close_reason session_calls::reason(core_ptr const& core) { return core->reason(); }
-failure session_calls::last_failure(core_ptr const& core) { return core->last_failure(); }
-
-}  // namespace detail
+void session_base::close() noexcept {
+    if (core_ != nullptr) core_->close();
+}
+close_reason session_base::reason() const { return core_->reason(); }
+failure session_base::last_failure() const { return core_->last_failure(); }
 
 }  // namespace rcverbs

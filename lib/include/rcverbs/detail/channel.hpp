@@ -7,31 +7,66 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include <rcverbs/close_reason.hpp>
 #include <rcverbs/connection.hpp>
 #include <rcverbs/detail/control_handler.hpp>
 #include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/detail/protocol.hpp>
+#include <rcverbs/export.hpp>
+#include <rcverbs/failure.hpp>
 #include <rcverbs/local_slice.hpp>
 #include <rcverbs/message.hpp>
 
 namespace rcverbs::detail {
 
-/// `Calls` are the functions of the compiled core.
-template <class Calls, class Executor>
-class basic_channel : public basic_protocol<Calls, Executor> {
-    using base = basic_protocol<Calls, Executor>;
+/// The members of both kinds of channel that do not depend on the executor type.
+class RCVERBS_EXPORT channel_base {
+public:
+    /// Bytes of the application's greeting, at most.
+    static constexpr std::size_t greeting_bytes_max = 32;
+
+    /// Ends at once, as connection::close().
+    void close() noexcept;
+    /// Why it ended; `completed` only if both sides ended it in order.
+    close_reason reason() const;
+    /// The first failure, of the channel or its connection.
+    failure last_failure() const;
+    /// The peer's greeting. Known to the accepting side at once, to the connecting one when
+    /// connected.
+    std::vector<std::byte> greeting() const;
+    /// Messages up to this size are copied; longer ones are large. Follows from the slot_bytes of
+    /// both sides, so it is known when connected.
+    std::uint32_t small_bytes_max() const noexcept;
+
+protected:
+    channel_base() noexcept = default;
+    explicit channel_base(std::shared_ptr<channel_core> messages) noexcept
+        : messages_{std::move(messages)} {}
+    channel_base(channel_base&&) noexcept = default;
+    channel_base& operator=(channel_base&&) noexcept = default;
+    ~channel_base() = default;
+
+    static void start_fetch(
+        channel_core& messages, message what, local_slices const& into, control_handler handler
+    );
+
+    std::shared_ptr<channel_core> messages_;
+};
+
+/// `Base` is derived from channel_base: see basic_protocol.
+template <class Base, class Executor>
+class basic_channel : public basic_protocol<Base, Executor> {
+    using base = basic_protocol<Base, Executor>;
 
 protected:
     using typename base::core_ptr;
 
 public:
-    /// Bytes of the application's greeting, at most.
-    static constexpr std::size_t greeting_bytes_max = 32;
-
     /// Connects, and exchanges hellos with the peer.
     ///
     /// @param peer      The endpoint to connect to.
@@ -50,7 +85,7 @@ public:
         return this->control(
             [peer, bytes = std::vector<std::byte>(greeting.begin(), greeting.end())](
                 core_ptr const& core, control_handler handler
-            ) { Calls::start_connect(core, peer, bytes, std::move(handler)); },
+            ) { base::start_connect(core, peer, bytes, std::move(handler)); },
             std::forward<Token>(token)
         );
     }
@@ -76,7 +111,7 @@ public:
         return this->control(
             [bytes = std::vector<std::byte>(greeting.begin(), greeting.end())](
                 core_ptr const& core, control_handler handler
-            ) { Calls::start_accept(core, bytes, std::move(handler)); },
+            ) { base::start_accept(core, bytes, std::move(handler)); },
             std::forward<Token>(token)
         );
     }
@@ -87,9 +122,6 @@ public:
     ) {
         return async_accept(std::span<std::byte const>{}, std::forward<Token>(token));
     }
-    /// The peer's greeting. Known to the accepting side at once, to the connecting one when
-    /// connected.
-    std::vector<std::byte> greeting() const { return Calls::greeting(this->core_); }
 
     /// Reads the bytes of a large message into memory of the program's, and releases it.
     ///
@@ -106,11 +138,16 @@ public:
         return boost::asio::async_initiate<Token, void(error_code)>(
             initiation{
                 this->get_executor(),
-                [](auto handler, core_ptr const& core, message m, local_slices const& to) {
-                    Calls::start_fetch(core, std::move(m), to, control_handler{std::move(handler)});
+                [](auto handler,
+                   std::shared_ptr<channel_core> const& messages,
+                   message m,
+                   local_slices const& to) {
+                    base::start_fetch(
+                        *messages, std::move(m), to, control_handler{std::move(handler)}
+                    );
                 }},
             token,
-            this->core_,
+            this->messages_,
             std::move(what),
             into
         );
@@ -131,15 +168,11 @@ public:
     auto async_finish(Token&& token = Token{}) {
         return this->control(
             [](core_ptr const& core, control_handler handler) {
-                Calls::start_finish(core, std::move(handler));
+                base::start_finish(core, std::move(handler));
             },
             std::forward<Token>(token)
         );
     }
-
-    /// Messages up to this size are copied; longer ones are large. Follows from the slot_bytes of
-    /// both sides, so it is known when connected.
-    std::uint32_t small_bytes_max() const noexcept { return Calls::small_bytes_max(this->core_); }
 
 protected:
     using base::base;

@@ -14,9 +14,10 @@
 
 namespace rcverbs::detail {
 
-/// `Calls` are the functions of the compiled core, and the type core_ptr.
-template <class Calls, class Executor>
-class basic_protocol {
+/// `Base` is the compiled part of the protocol: it has the core, the type core_ptr and core(), and
+/// the members that do not depend on the executor type.
+template <class Base, class Executor>
+class basic_protocol : public Base {
 public:
     using executor_type = Executor;
     using next_layer_type = basic_connection<Executor>;
@@ -24,19 +25,14 @@ public:
     basic_protocol(basic_protocol&&) noexcept = default;
     basic_protocol& operator=(basic_protocol&& other) noexcept {
         if (this != &other) {
-            close();
+            this->close();
             connection_ = std::move(other.connection_);
-            core_ = std::move(other.core_);
+            Base::operator=(std::move(other));
         }
         return *this;
     }
     /// Closes.
-    ~basic_protocol() { close(); }
-
-    /// Ends at once, as connection::close().
-    void close() noexcept {
-        if (core_ != nullptr) Calls::close(core_);
-    }
+    ~basic_protocol() { this->close(); }
 
     /// The connection, for reads, writes and atomics. Neither send nor receive on it: the protocol
     /// does.
@@ -47,29 +43,20 @@ public:
     bool is_open() const noexcept { return connection_.is_open(); }
     /// The connection's executor.
     executor_type get_executor() const noexcept { return connection_.get_executor(); }
-    /// Why it ended; `completed` only if both sides ended it in order.
-    close_reason reason() const { return Calls::reason(core_); }
-    /// The first failure, of the protocol or its connection.
-    failure last_failure() const { return Calls::last_failure(core_); }
 
 protected:
-    using core_ptr = typename Calls::core_ptr;
+    using core_ptr = typename Base::core_ptr;
 
     basic_protocol() noexcept requires std::default_initializable<Executor>
     = default;
     template <class Options>
     basic_protocol(basic_connection<Executor> over, Options const& options)
-        : connection_{std::move(over)},
-          core_{Calls::make(
-              access::make<connection>(
-                  erase(connection_.get_executor()), access::core_of(connection_)
-              ),
-              options
-          )} {}
+        : Base{access::make<connection>(erase(over.get_executor()), access::core_of(over)), options},
+          connection_{std::move(over)} {}
     template <class Other>
-    explicit basic_protocol(basic_protocol<Calls, Other>&& other)
-        : connection_{std::move(other.connection_)},
-          core_{std::move(other.core_)} {}
+    explicit basic_protocol(basic_protocol<Base, Other>&& other)
+        : Base{static_cast<Base&&>(other)},
+          connection_{std::move(other.connection_)} {}
 
     // Starts an operation whose handler gets nothing but an error.
     template <class Start, class Token>
@@ -81,13 +68,12 @@ protected:
                     begin(core, control_handler{std::move(handler)});
                 }},
             token,
-            core_,
+            this->core(),
             std::move(start)
         );
     }
 
     basic_connection<Executor> connection_;
-    core_ptr core_;
 
 private:
     template <class, class>
