@@ -133,6 +133,7 @@ struct choice {
 struct outcome {
     bool is_accepted = false;
     bool is_proven = false;  // the controller's response is right
+    bool is_told = false;  // has the completion of the last message
 };
 
 bytes text_of(
@@ -223,6 +224,7 @@ asio::awaitable<outcome> authenticate(host_queue& q, choice how) {
     r = co_await receive(4096);
     REQUIRE(r.status == 0);
     outcome o;
+    o.is_told = r.is_alive;
     o.is_accepted = m[0] == std::byte{1} && m[1] == std::byte{3};
     if (!o.is_accepted || !how.wants_proof) co_return o;
     bytes challenge = ours;
@@ -418,6 +420,26 @@ TEST_CASE("nvme: hosts that do not authenticate do not keep out one that does", 
         CHECK(alive.status == 0);
         CHECK(t.statistics().queues == 3);
         CHECK(t.statistics().refused == 6);
+        co_await end(io, t);
+    });
+}
+
+// Linux waits a minute for each completion that does not come.
+TEST_CASE("nvme: every host with a wrong secret is told so before it ends", "[device][nvme]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        nvme::target t = secretive(io);
+        int told = 0;
+        constexpr int hosts = 100;
+        for (int i = 0; i < hosts; ++i) {
+            host_queue admin{io};
+            co_await open(admin, t.local_endpoint(), 0, 0xffff);
+            outcome const o = co_await authenticate(admin, {std::uint8_t{0}, false, false});
+            CHECK_FALSE(o.is_accepted);
+            told += o.is_told;
+            co_await admin.connection().async_wait_disconnected(awaiting);
+        }
+        CHECK(told == hosts);
         co_await end(io, t);
     });
 }

@@ -677,15 +677,17 @@ void queue::finish(slot& s, completion const& c) {
     if (p.is_invalidated && connection_.domain().limits().has_send_with_invalidate)
         s.reply_.add(op::send_with_invalidate(s.answer_, remote_key{p.key}));
     else s.reply_.add(op::send(s.answer_));
-    s.reply_.async_submit([this, &s](error_code const& ec, std::size_t) {
+    // With this response the host is told. The end of an earlier one may come later than the command
+    // that this one answers: then the queue must not end yet.
+    bool const is_last = authenticator_ != nullptr && authenticator_->has_failed();
+    s.reply_.async_submit([this, &s, is_last](error_code const& ec, std::size_t) {
         s.posted_in_.reset();
         auto const self = std::exchange(s.holder_, nullptr);
         release(s);
         // Without a response the host would wait for ever.
         if (ec) return connection_.close();
         post_receive(s);
-        // The host has been told.
-        if (authenticator_ != nullptr && authenticator_->has_failed()) close();
+        if (is_last) close();
     });
 }
 
