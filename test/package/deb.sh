@@ -55,13 +55,13 @@ for package in "$library" "$development" "$tools"; do has "$package" '/copyright
 dpkg-deb -f "$library" Depends | grep libibverbs1 >/dev/null || fail "the library's package does not depend on libibverbs1"
 tar -tzf rcverbs-*.tar.gz | grep 'include/rcverbs/rcverbs\.hpp$' >/dev/null || fail "the archive has no headers"
 
-# The library exports only its own names, and its soname identifies compatible versions.
+# The library exports only its own names, one of which names the Boost that it was built with, and its soname identifies compatible versions.
 mkdir "$place/library"
 dpkg-deb -x "$library" "$place/library"
 so=$(ls "$place"/library/usr/lib/*/librcverbs.so.0.1)
 readelf -d "$so" | grep 'SONAME.*\[librcverbs\.so\.0\.1\]' >/dev/null || fail "wrong SONAME"
 # Excludes vague linkage: templates and inline functions of the standard library and of Boost that are instantiated here.
-foreign=$(nm -DC --defined-only "$so" | awk '$2 != "V" && $2 != "W" && $2 != "u"' | grep -v ' rcverbs::' | grep -vE ' (typeinfo|typeinfo name|vtable|guard variable) for rcverbs::' || true)
+foreign=$(nm -DC --defined-only "$so" | awk '$2 != "V" && $2 != "W" && $2 != "u"' | grep -v ' rcverbs::' | grep -vE ' T rcverbs_boost_[0-9]+$' | grep -vE ' (typeinfo|typeinfo name|vtable|guard variable) for rcverbs::' || true)
 [ -z "$foreign" ] || fail "exported besides the library's own: $foreign"
 
 # A fresh installation.
