@@ -131,7 +131,7 @@ void add_shared(CLI::App& app, arguments& out) {
         "disconnect 2s, or a fifth of it if that is more",
         "10s"
     );
-    add_poll(app, out.connection.polling.mode);
+    add_poll(app, out.polling.mode);
     app.add_option(
            "--hold-at",
            out.exchange.hold_at,

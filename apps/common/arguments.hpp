@@ -26,6 +26,7 @@ struct arguments {
     counter_options counter;
     std::chrono::milliseconds timeout{10000};
     rcverbs::connection_options connection;
+    rcverbs::polling_options polling;
 
     /// The session's options; the mode is the number sent on the wire.
     rcverbs::session_options session() const;

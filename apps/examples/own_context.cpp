@@ -7,9 +7,9 @@
 using namespace example;
 
 asio::awaitable<void> work(asio::io_context& io, std::string address) {
-    rcverbs::connection_options options;
-    options.polling.mode = rcverbs::poll_mode::event;  // sleep at once when there is nothing to poll
-    auto [client, server] = co_await connect(io, address, options);
+    // Sleeps at once when there is nothing to poll.
+    auto const sleeping = rcverbs::poller::on(io, {.polling = {.mode = rcverbs::poll_mode::event}});
+    auto [client, server] = co_await connect(sleeping, address);
     rcverbs::buffer mine{client.domain(), 64, rcverbs::access_flags::local_read};
     rcverbs::buffer exposed{server.domain(), 64, rcverbs::access_flags::remote_write};
     auto const here = std::this_thread::get_id();

@@ -9,9 +9,8 @@
 using namespace example;
 
 asio::awaitable<void> work(asio::io_context& io, std::string address, bool& is_done) {
-    rcverbs::connection_options options;
-    options.polling.mode = rcverbs::poll_mode::event;
-    auto [client, server] = co_await connect(io, address, options);
+    auto const sleeping = rcverbs::poller::on(io, {.polling = {.mode = rcverbs::poll_mode::event}});
+    auto [client, server] = co_await connect(sleeping, address);
     rcverbs::buffer mine{client.domain(), 4096, rcverbs::access_flags::local_write};
     rcverbs::buffer theirs{server.domain(), 4096, rcverbs::access_flags::remote_write};
     for (int i = 0; i < 100; ++i) {

@@ -7,7 +7,7 @@ using namespace example;
 
 asio::awaitable<void> work(std::string address) {
     rcverbs::connection_options options;
-    rcverbs::poller const thread;
+    rcverbs::poller const thread = rcverbs::poller::start();
     std::vector<both_ends> pairs;
     // One protection domain for all connections: memory registered once is valid on all connections of the device.
     options.placement.domain = rcverbs::domain_sharing::shared;

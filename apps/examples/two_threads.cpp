@@ -10,7 +10,7 @@ using namespace example;
 
 asio::awaitable<void> work(std::string address) {
     // Both ends poll on a thread of the library, so this thread may block.
-    rcverbs::poller const polling;
+    rcverbs::poller const polling = rcverbs::poller::start();
     auto [client, server] = co_await connect(polling, address);
     rcverbs::buffer mine{client.domain(), 2 * 64, rcverbs::access_flags::local_read};
     rcverbs::buffer exposed{server.domain(), 2 * 64, rcverbs::access_flags::remote_write};

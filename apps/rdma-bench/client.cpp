@@ -39,8 +39,10 @@ client::client(asio::io_context& io, destination to, plan const& p, limits l, ob
       limits_{std::move(l)},
       observer_{watching},
       heartbeat_{io.get_executor()},
-      control_{io, rcverbs::connection{io, with_source(control_options(), to_)}, limits_.patience} {
-}
+      control_{
+          io,
+          rcverbs::connection{control_poller(io), with_source(control_options(), to_)},
+          limits_.patience} {}
 
 asio::awaitable<json> client::order(json what) {
     co_await control_.send(what);

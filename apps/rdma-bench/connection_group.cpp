@@ -44,20 +44,20 @@ connection_group::connection_group(asio::io_context& io, plan const& p, side s, 
 connection_group::~connection_group() = default;
 
 rcverbs::runs_on<asio::any_io_executor> connection_group::place(std::size_t index) {
-    if (plan_.own_threads) return rcverbs::own_thread;
-    if (plan_.threads == 0) return io_;
+    rcverbs::poller_options how{.polling = plan_.polling};
+    // A passive side must not occupy a processor by polling.
+    bool const works = side_ == side::client || plan_.server_works();
+    if (!works) how.polling.mode = rcverbs::poll_mode::event;
+    if (plan_.own_threads) return rcverbs::poller::start(how);
+    if (plan_.threads == 0) return rcverbs::poller::on(io_, how);
     // Started with the first connection that uses it: a client that only sends a plan starts none.
     std::size_t const at = index % plan_.threads;
-    while (pollers_.size() <= at) pollers_.emplace_back();
+    while (pollers_.size() <= at) pollers_.push_back(rcverbs::poller::start(how));
     return pollers_[at];
 }
 
 rcverbs::connection_options connection_group::options() const {
     rcverbs::connection_options o;
-    bool const works = side_ == side::client || plan_.server_works();
-    o.polling = plan_.polling;
-    // A passive side must not occupy a processor by polling.
-    if (!works) o.polling.mode = rcverbs::poll_mode::event;
     o.queue_pair.send_queue_depth = plan_.send_queue_depth();
     o.queue_pair.receive_queue_depth =
         is_received(plan_.what) ? static_cast<std::uint32_t>(layout{plan_}.receives) : 1;

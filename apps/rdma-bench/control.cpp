@@ -14,10 +14,13 @@ using rcverbs::errc;
 
 rcverbs::connection_options control_options() {
     rcverbs::connection_options o;
-    o.polling.mode = rcverbs::poll_mode::event;
     // No stall timeout: during a measurement the peer may not post receives for a long time.
     o.liveness.stall_timeout = std::chrono::milliseconds{0};
     return o;
+}
+
+rcverbs::poller control_poller(asio::io_context& io) {
+    return rcverbs::poller::on(io, {.polling = {.mode = rcverbs::poll_mode::event}});
 }
 
 control::control(asio::io_context& io, rcverbs::connection c, std::chrono::milliseconds patience)

@@ -26,6 +26,8 @@ namespace rdma_bench {
 inline constexpr std::uint16_t port_default = 7472;
 /// Options of control connections and of their acceptor.
 rcverbs::connection_options control_options();
+/// Polls for control connections.
+rcverbs::poller control_poller(boost::asio::io_context& io);
 
 class control {
 public:

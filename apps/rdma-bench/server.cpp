@@ -45,7 +45,7 @@ rcverbs::acceptor_options data_acceptor(plan const& p) {
 server::server(asio::io_context& io, rcverbs::endpoint const& where, limits l)
     : io_{io},
       limits_{std::move(l)},
-      acceptor_{io, where, control_acceptor()} {}
+      acceptor_{control_poller(io), where, control_acceptor()} {}
 
 void server::stop() {
     is_stopped_ = true;
@@ -73,7 +73,9 @@ asio::awaitable<void> server::run(std::uint64_t count) {
 void server::start_serving(rcverbs::connection_request request) {
     try {
         client_ = std::make_shared<control>(
-            io_, rcverbs::connection{io_, std::move(request), control_options()}, limits_.patience
+            io_,
+            rcverbs::connection{control_poller(io_), std::move(request), control_options()},
+            limits_.patience
         );
     } catch (boost::system::system_error const& e) {
         return print_error(e.what());

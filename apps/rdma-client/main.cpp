@@ -44,7 +44,8 @@ exit_code run_once(client_arguments const& a, rcverbs::endpoint const& server) {
         if (s == rcverbs::step::resolve_address) demo::print("address resolved.");
         if (s == rcverbs::step::resolve_route) demo::print("route resolved.");
     };
-    rcverbs::session session{rcverbs::connection{rcverbs::own_thread, options}, a.session()};
+    rcverbs::session session{
+        rcverbs::connection{rcverbs::poller::start({.polling = a.polling}), options}, a.session()};
     exit_code code = exit_code::other;
     auto const work = [&]() -> asio::awaitable<void> {
         auto [ec] = co_await session.async_connect(server, asio::as_tuple(asio::use_awaitable));
@@ -81,7 +82,7 @@ class persistent_client {
 public:
     persistent_client(client_arguments const& a, rcverbs::endpoint const& server)
         : arguments_{a},
-          to_server_{io_, server, terms(a)} {}
+          to_server_{rcverbs::poller::on(io_, {.polling = a.polling}), server, terms(a)} {}
 
     exit_code run() {
         asio::co_spawn(io_, exchange_all(), [this](std::exception_ptr failed) {

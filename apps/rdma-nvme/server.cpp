@@ -42,7 +42,7 @@ void nvme_server::start() {
     };
     served_ = open_stores(arguments_.subsystems);
     listen_at(arguments_.bind, arguments_.port, [&](rcverbs::endpoint const& here) {
-        target_.emplace(rcverbs::poller{}, here, served_.options, arguments_.target);
+        target_.emplace(rcverbs::poller::start(), here, served_.options, arguments_.target);
         return 0;
     });
     print_remarks();

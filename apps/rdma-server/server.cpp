@@ -122,7 +122,10 @@ void server::start_serving(rcverbs::connection_request request) {
     std::shared_ptr<rcverbs::session> client;
     try {
         client = std::make_shared<rcverbs::session>(
-            rcverbs::connection{rcverbs::own_thread, std::move(request), arguments_.connection},
+            rcverbs::connection{
+                rcverbs::poller::start({.polling = arguments_.polling}),
+                std::move(request),
+                arguments_.connection},
             arguments_.session()
         );
     } catch (boost::system::system_error const& e) {

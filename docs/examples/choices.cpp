@@ -15,19 +15,19 @@ using namespace boost::asio::experimental::awaitable_operators;
 
 // --- tuning -----------------------------------------------------------------------------------------------------------
 
-connection_options for_latency() {
+connection for_latency() {
     connection_options o;
-    o.polling.mode = poll_mode::busy;  // one processor for this connection alone
     o.queue_pair.inline_bytes_max = 128;  // small writes and sends travel in their work request
-    return o;
+    // One processor for this connection alone.
+    return connection{poller::start({.polling = {.mode = poll_mode::busy}}), o};
 }
 
-connection_options for_throughput() {
+connection for_throughput(boost::asio::io_context& io) {
     connection_options o;
     o.queue_pair.send_queue_depth = 128;
     o.queue_pair.initiator_depth = 16;  // reads in flight
-    o.polling.mode = poll_mode::event;  // the device is busy anyway
-    return o;
+    // The device is busy anyway.
+    return connection{poller::on(io, {.polling = {.mode = poll_mode::event}}), o};
 }
 
 connection for_many_connections(poller const& thread) {
@@ -38,9 +38,9 @@ connection for_many_connections(poller const& thread) {
 
 connection on_socket_of_adapter() {
     connection_options o;
-    o.placement.completion_vector = 2;  // the interrupt that wakes the thread
     o.placement.traffic_class = std::uint8_t{26 << 2};  // DSCP 26
-    return connection{poller{{.cpus = {2, 3}}}, o};  // the thread's processors
+    // The thread's processors, and the interrupt that wakes it.
+    return connection{poller::start({.cpus = {2, 3}, .completion_vector = 2}), o};
 }
 
 awaitable<void> tell_peer(connection&, remote_region) { co_return; }

@@ -185,10 +185,11 @@ connection in_options(boost::asio::io_context& io) {
 }
 
 // --- poller.hpp
-void in_poller() {
-    poller thread;
-    connection a{thread};
-    connection b{thread};
+void in_poller(boost::asio::io_context& io) {
+    poller const shared = poller::start();
+    connection a{shared};
+    connection b{shared};
+    connection c{poller::on(io, {.polling = {.mode = poll_mode::event}})};
     connection alone{own_thread};
 }
 
@@ -270,10 +271,10 @@ awaitable<void> in_request(boost::asio::io_context& io, acceptor& a, connection_
 }
 
 // --- runs_on.hpp
-void in_runs_on(boost::asio::io_context& io, boost::asio::thread_pool& pool, poller const& thread) {
+void in_runs_on(boost::asio::io_context& io, boost::asio::thread_pool& pool, poller const& shared) {
     connection a{io};
     connection b{boost::asio::make_strand(pool)};
-    connection c{thread};
+    connection c{shared};  // a poller
     connection d{own_thread};
 }
 

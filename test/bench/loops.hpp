@@ -30,7 +30,7 @@ template <class Executor = asio::any_io_executor>
 class scene {
 public:
     scene()
-        : client_{rcverbs::own_thread, options()},
+        : client_{busy(), options()},
           server_{connect()},
           work_{io_.get_executor()},
           thread_{[this] { io_.run(); }} {
@@ -93,10 +93,13 @@ public:
     }
 
 private:
+    // The null device generates no events, so the thread must not sleep.
+    static rcverbs::poller busy() {
+        return rcverbs::poller::start({.polling = {.mode = rcverbs::poll_mode::busy}});
+    }
+
     static rcverbs::connection_options options() {
         rcverbs::connection_options o;
-        // The null device generates no events, so the thread must not sleep.
-        o.polling.mode = rcverbs::poll_mode::busy;
         o.liveness.stall_timeout = std::chrono::milliseconds{0};
         return o;
     }

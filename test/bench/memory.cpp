@@ -78,12 +78,9 @@ void with_registration(benchmark::State& state) {
 // request costs, beside registering for it.
 void with_window(benchmark::State& state) {
     asio::io_context io;
-    connection_options o;
-    o.polling.mode = poll_mode::busy;
-    acceptor_options accepting;
-    accepting.connection = o;
-    acceptor a{io, {test::device_address(), 0}, accepting};
-    connection client{io, o};
+    poller const busy = poller::on(io, {.polling = {.mode = poll_mode::busy}});
+    acceptor a{busy, {test::device_address(), 0}};
+    connection client{busy};
     connection server{io};
     int connected = 0;
     a.async_accept([&](error_code ec, connection c) {

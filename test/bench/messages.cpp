@@ -52,22 +52,24 @@ void check(error_code ec) {
 // fetched into it.
 class channel_link {
 public:
-    explicit channel_link(asio::io_context& io, options const& o) : io_{io}, options_{o} {}
+    explicit channel_link(asio::io_context& io, options const& o)
+        : where_{rcverbs::poller::on(io, {.polling = {.mode = rcverbs::poll_mode::event}})},
+          options_{o} {}
 
     void listen(std::function<void()> then) {
-        door_ = rcverbs::acceptor{io_, {options_.address, 0}};
+        door_ = rcverbs::acceptor{where_, {options_.address, 0}};
         std::printf("listens on %u\n", unsigned{door_.local_endpoint().port()});
         door_.async_get_request([this, then](error_code ec, rcverbs::connection_request r) {
             check(ec);
             rcverbs::connection over{
-                io_, std::move(r), rcverbs::message_channel::needed({}, base())};
+                where_, std::move(r), rcverbs::message_channel::needed({}, base())};
             channel_ = rcverbs::message_channel{std::move(over)};
             door_.close();
             channel_.async_accept([this, then](error_code failed) { start(failed, then); });
         });
     }
     void connect(std::function<void()> then) {
-        rcverbs::connection over{io_, rcverbs::message_channel::needed({}, base())};
+        rcverbs::connection over{where_, rcverbs::message_channel::needed({}, base())};
         channel_ = rcverbs::message_channel{std::move(over)};
         channel_.async_connect({options_.address, options_.port}, [this, then](error_code ec) {
             start(ec, then);
@@ -95,7 +97,6 @@ public:
 private:
     static rcverbs::connection_options base() {
         rcverbs::connection_options o;
-        o.polling.mode = rcverbs::poll_mode::event;
         o.queue_pair.inline_bytes_max = 220;  // as perftest does when it measures latency
         return o;
     }
@@ -108,7 +109,7 @@ private:
         then();
     }
 
-    asio::io_context& io_;
+    rcverbs::poller where_;
     options const& options_;
     rcverbs::acceptor door_;
     rcverbs::message_channel channel_;

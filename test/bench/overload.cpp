@@ -41,11 +41,12 @@ struct load {
 };
 
 asio::awaitable<void> exchange(asio::io_context& io, load const& l) {
+    rcverbs::poller const where =
+        rcverbs::poller::on(io, {.polling = {.mode = rcverbs::poll_mode::event}});
     rcverbs::connection_options options;
-    options.polling.mode = rcverbs::poll_mode::event;
     options.deadlines.connect = l.patience;
     rcverbs::session_options terms{write_mode, l.patience, l.patience};
-    rcverbs::session s{rcverbs::connection{io, options}, terms};
+    rcverbs::session s{rcverbs::connection{where, options}, terms};
     co_await s.async_connect(l.server, use_awaitable);
     rcverbs::connection& c = s.next_layer();
     rcverbs::buffer outbox{c.domain(), region_bytes, rcverbs::access_flags::local_read};

@@ -33,11 +33,9 @@ TEST_CASE("connect, accept and disconnect work in every way of driving", "[devic
     asio::io_context io;
     auto const how = GENERATE(drive::own_thread, drive::poller, drive::context);
     auto const mode = GENERATE(poll_mode::busy, poll_mode::adaptive, poll_mode::event);
-    connection_options options;
-    options.polling.mode = mode;
-    places at{io, how};
+    places at{io, how, {.mode = mode}};
     run(io, [&]() -> asio::awaitable<void> {
-        test::pair p = co_await connect(at(), at(), options, options);
+        test::pair p = co_await connect(at(), at());
         CHECK(p.client.is_open());
         CHECK(p.server.is_open());
         CHECK(p.client.remote_endpoint() == p.server.local_endpoint());

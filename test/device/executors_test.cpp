@@ -135,7 +135,7 @@ TEST_CASE("strands run connections", "[device]") {
 }
 
 TEST_CASE("pollers run connections", "[device]") {
-    poller const thread;
+    poller const thread = poller::start();
     SECTION("by themselves") { exercise(thread); }
     SECTION("by their executor") { exercise(thread.get_executor()); }
     SECTION("of the connection's own") { exercise(own_thread); }
@@ -154,7 +154,7 @@ TEST_CASE("an executor type of the program's own runs connections", "[device]") 
 TEST_CASE("destroying the io_context of a pending handler ends the connection", "[device]") {
     asio::io_context io;
     auto other = std::make_unique<asio::io_context>();
-    poller const thread;
+    poller const thread = poller::start();
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(thread);
         buffer memory{p.client.domain(), 64, access_flags::local_write};
@@ -206,7 +206,7 @@ TEST_CASE("requests become connections with options and executors of their own",
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         acceptor a{io, {device_address(), 0}};
-        std::vector<poller> const threads(2);
+        std::array const threads{poller::start(), poller::start()};
         std::vector<connection> servers;
         for (std::uint8_t i = 0; i < 2; ++i) {
             connection client{io};

@@ -132,19 +132,23 @@ enum class drive { own_thread, poller, context };
 /// Executors of one kind; `poller` returns the same one each time.
 class places {
 public:
-    places(asio::io_context& io, drive how) : io_{io}, how_{how} {}
+    places(asio::io_context& io, drive how, rcverbs::polling_options polling = {})
+        : io_{io},
+          how_{how},
+          polling_{polling} {}
 
     home operator()() {
-        if (how_ == drive::context) return io_;
-        if (how_ == drive::own_thread) return rcverbs::own_thread;
-        if (!shared_) shared_ = rcverbs::poller{};
-        return *shared_;
+        if (how_ == drive::context) return rcverbs::poller::on(io_, {.polling = polling_});
+        if (how_ == drive::own_thread) return rcverbs::poller::start({.polling = polling_});
+        if (!shared_.is_valid()) shared_ = rcverbs::poller::start({.polling = polling_});
+        return shared_;
     }
 
 private:
     asio::io_context& io_;
     drive const how_;
-    std::optional<home> shared_;
+    rcverbs::polling_options const polling_;
+    rcverbs::poller shared_;
 };
 
 }  // namespace test

@@ -320,8 +320,8 @@ TEST_CASE("functions posted to a polling thread run, however many completions ar
         constexpr std::size_t lists_to_do = 4000 / slowness;
         connection_options options;
         options.queue_pair.send_queue_depth = list_length * lists;
-        options.polling.mode = poll_mode::busy;
-        test::pair p = co_await connect(own_thread, io, options);
+        poller const busy = poller::start({.polling = {.mode = poll_mode::busy}});
+        test::pair p = co_await connect(busy, io, options);
         buffer ours{p.client.domain(), 64, access_flags::local_write};
         buffer theirs{p.server.domain(), 64, all_remote};
         // Everything except the wait runs on the polling thread.

@@ -95,11 +95,10 @@ TEST_CASE("a completion vector beyond the device's is taken modulo", "[device]")
     run(io, [&]() -> asio::awaitable<void> {
         std::uint32_t const vectors = devices().front().limits.completion_vectors;
         REQUIRE(vectors > 0);
-        connection_options chosen;
-        chosen.polling.mode = poll_mode::event;
-        chosen.placement.completion_vector = vectors + vectors / 2;
-        connection_options any;
-        test::pair p = co_await connect(io, chosen, any);
+        poller const chosen = poller::on(
+            io, {.polling = {.mode = poll_mode::event}, .completion_vector = vectors + vectors / 2}
+        );
+        test::pair p = co_await connect(chosen, io);
         CHECK(p.client.limits().completion_vector == vectors / 2);
         CHECK(p.server.limits().completion_vector < vectors);
         // Its events come.
@@ -117,7 +116,7 @@ TEST_CASE("a poller runs on the processors that it is given", "[device]") {
     for (unsigned cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
         if (CPU_ISSET(cpu, &mine)) last = cpu;
     }
-    poller const thread{{.cpus = {last}}};
+    poller const thread = poller::start({.cpus = {last}});
     std::future<cpu_set_t> allowed =
         asio::post(thread.get_executor(), asio::use_future([] {
                        cpu_set_t set;
@@ -129,8 +128,8 @@ TEST_CASE("a poller runs on the processors that it is given", "[device]") {
     cpu_set_t const found = allowed.get();
     CHECK(CPU_EQUAL(&found, &expected));
 
-    CHECK_THROWS_AS((poller{{.cpus = {CPU_SETSIZE}}}), boost::system::system_error);
-    CHECK_THROWS_AS((poller{{.cpus = {CPU_SETSIZE - 1}}}), boost::system::system_error);
+    CHECK_THROWS_AS(poller::start({.cpus = {CPU_SETSIZE}}), boost::system::system_error);
+    CHECK_THROWS_AS(poller::start({.cpus = {CPU_SETSIZE - 1}}), boost::system::system_error);
     // The program's own threads stay where they were.
     cpu_set_t now;
     REQUIRE(sched_getaffinity(0, sizeof now, &now) == 0);

@@ -200,7 +200,7 @@ TEST_CASE(
     asio::io_context io;
     auto const on_poller = GENERATE(true, false);
     run(io, [&]() -> asio::awaitable<void> {
-        poller shared;
+        poller const shared = poller::start();
         shared_receive_queue queue{on_poller ? home{shared} : home{io}};
         test::pair p = co_await connect(io, shared, {}, sharing(queue));
         std::thread::id poller_thread;

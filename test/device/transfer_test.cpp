@@ -579,15 +579,15 @@ TEST_CASE("no operation allocates once a connection is up", "[device]") {
     asio::io_context io;
     auto const form = GENERATE(0, 1);
     auto const how = GENERATE(drive::own_thread, drive::context);
-    places at{io, how};
-    connection_options options;
     // In busy mode there is no allocation at all. In adaptive mode a sleeping connection waits in
     // Asio's reactor, which reuses memory cached by the thread; on a busy machine the cache is
     // sometimes empty.
-    options.polling.mode = GENERATE(poll_mode::busy, poll_mode::adaptive);
-    bool const is_busy = options.polling.mode == poll_mode::busy;
+    auto const mode = GENERATE(poll_mode::busy, poll_mode::adaptive);
+    bool const is_busy = mode == poll_mode::busy;
+    home const polled{poller::on(io, {.polling = {.mode = mode}})};
+    places at{io, how, {.mode = mode}};
     run(io, [&]() -> asio::awaitable<void> {
-        test::pair p = co_await connect(at(), io, options, options);
+        test::pair p = co_await connect(at(), polled);
         buffer ours{p.client.domain(), 64, access_flags::local_write};
         buffer theirs{
             p.server.domain(), 64, access_flags::remote_write | access_flags::remote_read};

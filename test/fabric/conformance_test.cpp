@@ -49,8 +49,8 @@ struct stage {
           ours{ends.client.domain(), 4096, access_flags::local_write | access_flags::bind_windows},
           theirs{ends.server.domain(), 4096, all_remote},
           several{ends.client},
-          open_acceptor{context, {"10.0.0.1", 0}, options()},
-          fresh{context, stepped()},
+          open_acceptor{stepped(context), {"10.0.0.1", 0}},
+          fresh{stepped(context)},
           shared{std::move(queue)},
           sharing{std::move(sharing_pair)},
           place{shared.domain(), 64, access_flags::local_write},
@@ -64,12 +64,6 @@ struct stage {
         bound.async_bind(ours.slice(0, 64), access_flags::remote_read, ignore);
         several.add(op::write(ours.slice(0, 8), theirs.remote().slice(0, 8)))
             .add(op::write(ours.slice(8, 8), theirs.remote().slice(8, 8)));
-    }
-
-    static acceptor_options options() {
-        acceptor_options o;
-        o.connection = stepped();
-        return o;
     }
 
     static asio::awaitable<std::shared_ptr<stage>> set(world& w, asio::io_context& io);
@@ -121,7 +115,7 @@ struct stage {
 };
 
 asio::awaitable<std::shared_ptr<stage>> stage::set(world& w, asio::io_context& io) {
-    connection_options options = stepped();
+    connection_options options;
     options.queue_pair.send_queue_depth = 4;
     options.queue_pair.receive_queue_depth = 4;
     options.queue_pair.waiting_operations_max = 4;
@@ -130,9 +124,9 @@ asio::awaitable<std::shared_ptr<stage>> stage::set(world& w, asio::io_context& i
     few.depth = 4;
     few.waiting_max = 4;
     shared_receive_queue queue{io, few};
-    connection_options server = stepped();
+    connection_options server;
     server.placement.shared_receives = queue;
-    test::pair sharing = co_await meet(io, stepped(), server);
+    test::pair sharing = co_await meet(io, {}, server);
     auto made = std::make_shared<stage>(w, io, std::move(p), std::move(queue), std::move(sharing));
     co_await sleep(io, 1ms);  // until the windows are bound
     co_return made;

@@ -22,7 +22,7 @@ TEST_CASE("small sends and writes go inline, others quietly do not", "[fabric]")
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
-        connection_options options = stepped();
+        connection_options options;
         options.queue_pair.inline_bytes_max = r.asked;
         test::pair p = co_await meet(io, options);
         CHECK(p.client.limits().inline_bytes_max == r.granted);
@@ -206,7 +206,7 @@ TEST_CASE(
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
-        connection_options shallow = stepped();
+        connection_options shallow;
         shallow.queue_pair.send_queue_depth = 2;
         shallow.queue_pair.send_segments_max = 1;
         test::pair p = co_await meet(io, shallow);
@@ -266,7 +266,7 @@ TEST_CASE("the stall timeout is accurate to an eighth of its length", "[fabric]"
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
-        connection_options options = stepped();
+        connection_options options;
         options.liveness.stall_timeout = 8s;
         options.queue_pair.ack_timeout = 1000s;
         test::pair p = co_await meet(io, options);
@@ -298,7 +298,7 @@ TEST_CASE("a SoftRoCE send queue that lost work is kicked, even if it is full", 
     world w{two_devices([&](fabric::device_options& d) { d.is_softroce = is_softroce; })};
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
-        connection_options shallow = stepped();
+        connection_options shallow;
         shallow.liveness.stall_timeout = 8s;
         shallow.queue_pair.send_queue_depth = 4;
         test::pair p = co_await meet(io, shallow);
@@ -332,7 +332,7 @@ TEST_CASE("without a stall timeout no connection is reported as stalled", "[fabr
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
-        connection_options options = stepped();
+        connection_options options;
         options.liveness.stall_timeout = 0ms;
         options.queue_pair.ack_timeout = 4000s;
         test::pair p = co_await meet(io, options);
@@ -407,7 +407,7 @@ TEST_CASE("many operations through a queue of eight hold no more memory than a f
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
-        connection_options options = stepped();
+        connection_options options;
         options.queue_pair.send_queue_depth = 8;
         options.queue_pair.waiting_operations_max = 64;
         test::pair p = co_await meet(io, options);
@@ -450,7 +450,7 @@ TEST_CASE("a signal for a completed operation affects no later one", "[fabric]")
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
-        connection_options options = stepped();
+        connection_options options;
         options.queue_pair.send_queue_depth = 4;
         options.queue_pair.receive_queue_depth = 4;
         options.queue_pair.waiting_operations_max = 4;

@@ -127,12 +127,10 @@ TEST_CASE(
     run(w, io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await meet(io);
         // A connection from the third device to itself.
-        acceptor_options accepting;
-        accepting.connection = stepped();
-        acceptor a{io, {"10.0.2.1", 0}, accepting};
-        connection_options from = stepped();
+        acceptor a{stepped(io), {"10.0.2.1", 0}};
+        connection_options from;
         from.placement.bind_address = asio::ip::make_address("10.0.2.1");
-        connection c{io, from};
+        connection c{stepped(io), from};
         connection s = co_await (
             a.async_accept(asio::use_awaitable) &&
             c.async_connect(a.local_endpoint(), asio::use_awaitable)
@@ -208,7 +206,7 @@ TEST_CASE("a keepalive detects a peer without power within worst_case_detection(
     asio::io_context io;
     bool const asks = GENERATE(true, false);
     run(w, io, [&]() -> asio::awaitable<void> {
-        connection_options options = stepped();
+        connection_options options;
         detect_within(options, 500ms);
         if (!asks) options.liveness.keepalive_interval = 0ms;
         test::pair p = co_await meet(io, options);
@@ -243,7 +241,7 @@ TEST_CASE("keepalives keep out of the way of work, and of a full queue", "[fabri
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
-        connection_options options = stepped();
+        connection_options options;
         options.liveness.keepalive_interval = 8ms;
         options.queue_pair.send_queue_depth = 1;
         options.queue_pair.waiting_operations_max = 1;
@@ -270,12 +268,12 @@ TEST_CASE(
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
-        connection_options options = stepped();
+        connection_options options;
         options.liveness.keepalive_interval = 80ms;
         acceptor_options accepting;
         accepting.connection = options;
-        acceptor a{io, {"10.0.0.1", 0}, accepting};
-        session client{connection{io, options}};
+        acceptor a{stepped(io), {"10.0.0.1", 0}, accepting};
+        session client{connection{stepped(io), options}};
         auto const serve = [&]() -> asio::awaitable<session> {
             session s{co_await requested(a, options)};
             co_await s.async_accept(asio::use_awaitable);
@@ -301,7 +299,7 @@ TEST_CASE("idle_timeout ends a connection that is idle, and not one in use", "[f
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
-        connection_options options = stepped();
+        connection_options options;
         options.liveness.idle_timeout = 400ms;
         options.liveness.keepalive_interval = 50ms;
         test::pair p = co_await meet(io, options);

@@ -47,10 +47,8 @@ asio::awaitable<void> life(world& w, asio::io_context& io, ledger& book, outcome
     std::optional<connection> client;
     connection server;
     try {
-        acceptor_options accepting;
-        accepting.connection = stepped();
-        listening.emplace(io, endpoint{"10.0.0.1", 0}, accepting);
-        client.emplace(io, stepped());
+        listening.emplace(stepped(io), endpoint{"10.0.0.1", 0});
+        client.emplace(stepped(io));
     } catch (boost::system::system_error const& e) {
         report += std::string{"opening: "} + e.code().message() + "\n";
         book.entry("opening")(e.code());
@@ -214,13 +212,11 @@ TEST_CASE("queues and regions are made without the connection's lock", "[fabric]
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
-        acceptor_options accepting;
-        accepting.connection = stepped();
-        acceptor door{io, endpoint{"10.0.0.1", 0}, accepting};
+        acceptor door{stepped(io), endpoint{"10.0.0.1", 0}};
         shared_receive_queue shared{io};
-        connection_options options = stepped();
+        connection_options options;
         options.placement.shared_receives = shared;
-        connection client{io, options};
+        connection client{stepped(io), options};
         std::map<std::string, int, std::less<>> seen;
         w.on_call([&](std::string_view function) {
             bool const makes = function == "ibv_create_cq" || function == "rdma_create_qp" ||
@@ -251,13 +247,11 @@ TEST_CASE(
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
-        acceptor_options accepting;
-        accepting.connection = stepped();
-        acceptor door{io, endpoint{"10.0.0.1", 0}, accepting};
+        acceptor door{stepped(io), endpoint{"10.0.0.1", 0}};
         auto const before = w.live();
         for (std::string_view const at : {"ibv_create_cq", "rdma_create_qp", "ibv_reg_mr"}) {
             CAPTURE(at);
-            connection client{io, stepped()};
+            connection client{stepped(io)};
             w.on_call([&](std::string_view function) {
                 if (function == at) client.close();
             });

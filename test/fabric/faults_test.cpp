@@ -122,7 +122,7 @@ TEST_CASE("a cut path is detected after the configured retries", "[fabric]") {
     enum class cut { packets, port, power };
     auto const how = GENERATE(cut::packets, cut::port, cut::power);
     run(w, io, [&]() -> asio::awaitable<void> {
-        connection_options options = stepped();
+        connection_options options;
         options.queue_pair.ack_timeout = 16ms;
         options.queue_pair.retry_count = 3;
         test::pair p = co_await meet(io, options);
@@ -153,7 +153,7 @@ TEST_CASE("a link that comes back in time costs time only", "[fabric]") {
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
         // Keeps the connection open while the port is down: this test is about retries.
-        connection_options patient = stepped();
+        connection_options patient;
         patient.liveness.ends_on_port_down = false;
         test::pair p = co_await meet(io, patient, patient);
         memory_pair m{p};
@@ -267,9 +267,8 @@ TEST_CASE("an overrun completion queue ends the connections that use it", "[fabr
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
-        connection_options busy = stepped();
-        busy.polling.mode = poll_mode::busy;
-        test::pair p = co_await meet(io, busy);
+        home const busy{poller::on(io, {.polling = {.mode = poll_mode::busy}})};
+        test::pair p = co_await connect(busy, stepped(io));
         memory_pair m{p};
         w.overrun("fab1");
         auto [ec, n] = co_await p.client.async_write(m.ours.slice(), m.theirs.remote(), awaiting);
@@ -291,10 +290,8 @@ TEST_CASE("a lost event ends its step at the deadline", "[fabric]") {
         GENERATE(cm_address_resolved, cm_route_resolved, cm_connect_request, cm_connect_response);
     CAPTURE(lost);
     run(w, io, [&]() -> asio::awaitable<void> {
-        acceptor_options accepting;
-        accepting.connection = stepped();
-        acceptor a{io, {"10.0.0.1", 0}, accepting};
-        connection client{io, stepped()};
+        acceptor a{stepped(io), {"10.0.0.1", 0}};
+        connection client{stepped(io)};
         w.on_cm_event([&](cm_event_info const& e) {
             return e.type == lost ? cm_event_fate{cm_event_fate::kind::lose, {}} : cm_event_fate{};
         });
@@ -314,7 +311,7 @@ TEST_CASE("keepalives asked for while connecting leave the deadline alone", "[fa
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
         acceptor a{io, {"10.0.0.1", 0}};
-        connection client{io, stepped()};
+        connection client{stepped(io)};
         w.on_cm_event([&](cm_event_info const& e) {
             return e.type == cm_connect_request ? cm_event_fate{cm_event_fate::kind::lose, {}}
                                                 : cm_event_fate{};
@@ -336,10 +333,8 @@ TEST_CASE("an accept that the peer never confirms fails at the deadline", "[fabr
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
-        acceptor_options accepting;
-        accepting.connection = stepped();
-        acceptor a{io, {"10.0.0.1", 0}, accepting};
-        connection client{io, stepped()};
+        acceptor a{stepped(io), {"10.0.0.1", 0}};
+        connection client{stepped(io)};
         // The connecting side's event comes from the response; this is the accepting side's.
         w.on_cm_event([&](cm_event_info const& e) {
             return e.type == cm_established ? cm_event_fate{cm_event_fate::kind::lose, {}}
@@ -386,7 +381,7 @@ TEST_CASE("a request that the network rejects has the reason", "[fabric]") {
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
         acceptor a{io, {"10.0.0.1", 0}};
-        connection client{io, stepped()};
+        connection client{stepped(io)};
         w.reject_next_request(10);
         auto [ec] = co_await client.async_connect(a.local_endpoint(), awaiting);
         CHECK(ec == cm_errc::rejected_stale);
@@ -466,10 +461,8 @@ TEST_CASE(
     asio::io_context io;
     bool const while_accepting = GENERATE(true, false);
     run(w, io, [&]() -> asio::awaitable<void> {
-        acceptor_options options;
-        options.connection = stepped();
-        acceptor a{io, {"10.0.0.1", 0}, options};
-        connection client{io, stepped()};
+        acceptor a{stepped(io), {"10.0.0.1", 0}};
+        connection client{stepped(io)};
         // The kernel's answer in this case. The device itself could create the queue pair.
         w.fail_call(
             while_accepting ? "rdma_accept" : "rdma_create_qp", while_accepting ? 1 : 2, EINVAL
@@ -503,10 +496,8 @@ TEST_CASE(
     asio::io_context io;
     bool const while_accepting = GENERATE(true, false);
     run(w, io, [&]() -> asio::awaitable<void> {
-        acceptor_options options;
-        options.connection = stepped();
-        acceptor a{io, {"10.0.0.1", 0}, options};
-        connection client{io, stepped()};
+        acceptor a{stepped(io), {"10.0.0.1", 0}};
+        connection client{stepped(io)};
         // First the accepting side modifies its queue pair, then the other: to RTR, to RTS, and then
         // min_rnr_timer.
         w.break_queue_pair(while_accepting ? 3 : 6);

@@ -19,11 +19,9 @@ namespace test {
 
 using rcverbs::fabric::world;
 
-/// Options for the world's one thread: sleeps when there is nothing to do.
-inline rcverbs::connection_options stepped() {
-    rcverbs::connection_options o;
-    o.polling.mode = rcverbs::poll_mode::event;
-    return o;
+/// Runs on the world's one thread, and sleeps when there is nothing to do.
+inline home stepped(asio::io_context& io) {
+    return rcverbs::poller::on(io, {.polling = {.mode = rcverbs::poll_mode::event}});
 }
 
 /// Runs a test until nothing is left to do; an unfinished test or an exception fails it.
@@ -32,10 +30,10 @@ void run(world& w, asio::io_context& io, test_body test);
 /// Connects two ends in the world.
 inline asio::awaitable<pair> meet(
     asio::io_context& io,
-    rcverbs::connection_options client = stepped(),
-    rcverbs::connection_options server = stepped()
+    rcverbs::connection_options client = {},
+    rcverbs::connection_options server = {}
 ) {
-    co_return co_await connect(io, std::move(client), std::move(server));
+    co_return co_await connect(stepped(io), std::move(client), std::move(server));
 }
 
 asio::awaitable<void> sleep(asio::io_context& io, std::chrono::nanoseconds time);

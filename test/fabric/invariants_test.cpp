@@ -136,7 +136,7 @@ void disturb(world& w, dice& d, test::pair& p) {
 }
 
 asio::awaitable<void> storm(world& w, asio::io_context& io, dice& d) {
-    connection_options options = stepped();
+    connection_options options;
     options.queue_pair.send_queue_depth = static_cast<std::uint32_t>(1 + d.below(8));
     options.queue_pair.receive_queue_depth = static_cast<std::uint32_t>(1 + d.below(8));
     options.queue_pair.initiator_depth = static_cast<std::uint8_t>(1 + d.below(3));
@@ -144,9 +144,8 @@ asio::awaitable<void> storm(world& w, asio::io_context& io, dice& d) {
     options.queue_pair.ack_timeout = 1ms;
     options.queue_pair.retry_count = 3;
     // Only polling detects an overrun; a sleeping connection is not woken.
-    options.polling.mode = poll_mode::adaptive;
-    options.polling.spin = std::chrono::milliseconds{1};
-    test::pair p = co_await meet(io, options, options);
+    home const where{poller::on(io, {.polling = {.spin = std::chrono::milliseconds{1}}})};
+    test::pair p = co_await connect(where, options, options);
     side client{p.client, d};
     side server{p.server, d};
     if (d.one_in(2)) {
@@ -213,7 +212,7 @@ namespace {
 asio::awaitable<void> rush(
     asio::io_context& io, dice& d, std::vector<std::optional<long>>& blocks, std::uint32_t depth
 ) {
-    connection_options options = stepped();
+    connection_options options;
     options.queue_pair.send_queue_depth = depth;
     options.queue_pair.receive_queue_depth = depth;
     options.queue_pair.initiator_depth = static_cast<std::uint8_t>(1 + d.below(2));

@@ -57,9 +57,7 @@ TEST_CASE("connections are spread over the device's completion vectors", "[fabri
             co_await disconnect(p);
         }
         CHECK(used == std::multiset<std::uint32_t>{0, 0, 1, 1, 2, 2, 3, 3});
-        connection_options third = stepped();
-        third.placement.completion_vector = 3;
-        test::pair p = co_await meet(io, third, third);
+        test::pair p = co_await connect(home{poller::on(io, {.completion_vector = 3})});
         CHECK(p.client.limits().completion_vector == 3);
         CHECK(p.server.limits().completion_vector == 3);
         co_await disconnect(p);

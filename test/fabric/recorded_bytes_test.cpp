@@ -110,7 +110,7 @@ asio::awaitable<void> exchange(session& s, plain_peer& peer) {
 }
 
 connection_options roomy() {
-    connection_options o = stepped();
+    connection_options o;
     o.queue_pair.receive_queue_depth = plain_peer::count;
     return o;
 }
@@ -121,13 +121,13 @@ TEST_CASE("a session that connects sends and takes the recorded bytes", "[fabric
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
-        acceptor a{io, {"10.0.0.1", 0}};
-        session s{connection{io, stepped()}, mode_7()};
+        acceptor a{stepped(io), {"10.0.0.1", 0}};
+        session s{connection{stepped(io)}, mode_7()};
         std::optional<plain_peer> peer;
         auto const answer = [&]() -> asio::awaitable<void> {
             connection_request asked = co_await a.async_get_request(asio::use_awaitable);
             CHECK(beginning(asked.private_data(), 24) == session_hello);
-            peer.emplace(connection{io, std::move(asked), roomy()});
+            peer.emplace(connection{stepped(io), std::move(asked), roomy()});
             peer->prepare();
             co_await peer->c.async_accept(from_hex(session_hello), asio::use_awaitable);
         };
@@ -146,13 +146,11 @@ TEST_CASE("a session that accepts sends and takes the recorded bytes", "[fabric]
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
-        acceptor_options accepting;
-        accepting.connection = stepped();
-        acceptor a{io, {"10.0.0.1", 0}, accepting};
-        plain_peer peer{connection{io, roomy()}};
+        acceptor a{stepped(io), {"10.0.0.1", 0}};
+        plain_peer peer{connection{stepped(io), roomy()}};
         session s;
         auto const enter = [&]() -> asio::awaitable<void> {
-            s = session{co_await requested(a, stepped()), mode_7()};
+            s = session{co_await requested(a), mode_7()};
             co_await s.async_accept(asio::use_awaitable);
         };
         auto const visit = [&]() -> asio::awaitable<void> {
@@ -200,14 +198,14 @@ TEST_CASE("a channel that connects sends and takes the recorded bytes", "[fabric
     world w;
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
-        acceptor a{io, {"10.0.0.1", 0}};
+        acceptor a{stepped(io), {"10.0.0.1", 0}};
         message_channel s{
-            connection{io, message_channel::needed(of_mode_3(), stepped())}, of_mode_3()};
+            connection{stepped(io), message_channel::needed(of_mode_3())}, of_mode_3()};
         std::optional<plain_peer> peer;
         auto const answer = [&]() -> asio::awaitable<void> {
             connection_request asked = co_await a.async_get_request(asio::use_awaitable);
             CHECK(beginning(asked.private_data(), 24) == channel_hello);
-            peer.emplace(connection{io, std::move(asked), roomy()});
+            peer.emplace(connection{stepped(io), std::move(asked), roomy()});
             peer->prepare();
             co_await peer->c.async_accept(from_hex(channel_hello), asio::use_awaitable);
         };
@@ -256,9 +254,9 @@ TEST_CASE("a channel that accepts sends and takes the recorded bytes", "[fabric]
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
         acceptor_options accepting;
-        accepting.connection = message_channel::needed(of_mode_3(), stepped());
-        acceptor a{io, {"10.0.0.1", 0}, accepting};
-        plain_peer peer{connection{io, roomy()}};
+        accepting.connection = message_channel::needed(of_mode_3());
+        acceptor a{stepped(io), {"10.0.0.1", 0}, accepting};
+        plain_peer peer{connection{stepped(io), roomy()}};
         message_channel s;
         auto const enter = [&]() -> asio::awaitable<void> {
             s = message_channel{co_await requested(a, accepting.connection), of_mode_3()};
@@ -305,13 +303,13 @@ TEST_CASE("a request channel sends and takes the recorded bytes", "[fabric]") {
         request_channel_options options;
         options.messages = of_mode_3();
         options.requests = 4;
-        acceptor a{io, {"10.0.0.1", 0}};
-        request_channel s{connection{io, request_channel::needed(options, stepped())}, options};
+        acceptor a{stepped(io), {"10.0.0.1", 0}};
+        request_channel s{connection{stepped(io), request_channel::needed(options)}, options};
         std::optional<plain_peer> peer;
         auto const enter = [&]() -> asio::awaitable<void> {
             connection_request asked = co_await a.async_get_request(asio::use_awaitable);
             CHECK(beginning(asked.private_data(), 24) == hello);
-            peer.emplace(connection{io, std::move(asked), roomy()});
+            peer.emplace(connection{stepped(io), std::move(asked), roomy()});
             peer->prepare();
             co_await peer->c.async_accept(from_hex(hello), asio::use_awaitable);
         };

@@ -35,7 +35,7 @@ struct stage {
     void serve() {
         open_acceptor.async_get_request([this](error_code ec, connection_request request) {
             if (ec) return;
-            served = session{connection{io, std::move(request), stepped()}};
+            served = session{connection{stepped(io), std::move(request)}};
             served.async_accept(ignore);
         });
     }
@@ -83,10 +83,10 @@ private:
 asio::awaitable<std::pair<session, session>> meet_in_session(
     asio::io_context& io, acceptor& listener
 ) {
-    session client{connection{io, stepped()}};
+    session client{connection{stepped(io)}};
     auto const serve = [&]() -> asio::awaitable<session> {
         session s{
-            connection{io, co_await listener.async_get_request(asio::use_awaitable), stepped()}};
+            connection{stepped(io), co_await listener.async_get_request(asio::use_awaitable)}};
         co_await s.async_accept(asio::use_awaitable);
         co_return s;
     };
@@ -96,9 +96,7 @@ asio::awaitable<std::pair<session, session>> meet_in_session(
 }
 
 asio::awaitable<std::shared_ptr<stage>> stage::set(world& w, asio::io_context& io) {
-    acceptor_options options;
-    options.connection = stepped();
-    acceptor listener{io, {"10.0.0.1", 0}, options};
+    acceptor listener{stepped(io), {"10.0.0.1", 0}};
     auto [client, server] = co_await meet_in_session(io, listener);
     auto [finished_client, finished_server] = co_await meet_in_session(io, listener);
     co_await (
@@ -107,17 +105,15 @@ asio::awaitable<std::shared_ptr<stage>> stage::set(world& w, asio::io_context& i
         finished_client.async_wait_done(asio::use_awaitable) &&
         finished_server.async_wait_done(asio::use_awaitable)
     );
-    connection resolved{io, stepped()};
+    connection resolved{stepped(io)};
     co_await resolved.async_resolve(listener.local_endpoint(), asio::use_awaitable);
-    connection caller{io, stepped()};
+    connection caller{stepped(io)};
     caller.async_connect(listener.local_endpoint(), ignore);
-    connection incoming{io, co_await listener.async_get_request(asio::use_awaitable), stepped()};
-    session calling{connection{io, stepped()}};
+    connection incoming{stepped(io), co_await listener.async_get_request(asio::use_awaitable)};
+    session calling{connection{stepped(io)}};
     calling.async_connect(listener.local_endpoint(), ignore);
     session arriving{
-        connection{io, co_await listener.async_get_request(asio::use_awaitable), stepped()}};
-    connector_options<> reconnecting;
-    reconnecting.connection = stepped();
+        connection{stepped(io), co_await listener.async_get_request(asio::use_awaitable)}};
     endpoint const where = listener.local_endpoint();
     co_return std::make_shared<stage>(stage{
         w,
@@ -126,14 +122,14 @@ asio::awaitable<std::shared_ptr<stage>> stage::set(world& w, asio::io_context& i
         std::move(resolved),
         std::move(incoming),
         std::move(caller),
-        session{connection{io, stepped()}},
+        session{connection{stepped(io)}},
         std::move(arriving),
         std::move(calling),
         std::move(client),
         std::move(server),
         std::move(finished_client),
         std::move(finished_server),
-        connector{io, where, reconnecting},
+        connector{stepped(io), where},
         session{}});
 }
 

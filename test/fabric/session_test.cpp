@@ -81,15 +81,13 @@ life_result live_once(std::uint64_t seed, death const& d) {
     };
     {
         asio::io_context io;
-        acceptor_options accepting;
-        accepting.connection = stepped();
-        acceptor a{io, {"10.0.0.1", 0}, accepting};
-        session client{connection{io, stepped()}, impatient()};
+        acceptor a{stepped(io), {"10.0.0.1", 0}};
+        session client{connection{stepped(io)}, impatient()};
         session server;
         auto const serve = [&]() -> asio::awaitable<void> {
             error_code failed;
             try {
-                server = session{co_await requested(a, stepped()), impatient()};
+                server = session{co_await requested(a), impatient()};
             } catch (boost::system::system_error const& e) {
                 failed = e.code();
             }
@@ -162,14 +160,12 @@ last_words finish_with_client_leaving(
     asio::io_context io;
     last_words result;
     run(w, io, [&]() -> asio::awaitable<void> {
-        acceptor_options accepting;
-        accepting.connection = stepped();
-        acceptor a{io, {"10.0.0.1", 0}, accepting};
-        session client{connection{io, stepped()}, impatient()};
+        acceptor a{stepped(io), {"10.0.0.1", 0}};
+        session client{connection{stepped(io)}, impatient()};
         auto const serve = [&]() -> asio::awaitable<void> {
             session_options patient = impatient();
             patient.finish_deadline = deadline;
-            session server{co_await requested(a, stepped()), patient};
+            session server{co_await requested(a), patient};
             co_await server.async_accept(asio::use_awaitable);
             co_await server.async_exchange({}, asio::use_awaitable);
             auto [ec] = co_await server.async_finish(awaiting);
@@ -209,12 +205,10 @@ last_words end_without_last_acknowledgement(client_end how, std::uint64_t seed) 
     });
     last_words result;
     run(w, io, [&]() -> asio::awaitable<void> {
-        acceptor_options accepting;
-        accepting.connection = stepped();
-        acceptor a{io, {"10.0.0.1", 0}, accepting};
-        session client{connection{io, stepped()}, impatient()};
+        acceptor a{stepped(io), {"10.0.0.1", 0}};
+        session client{connection{stepped(io)}, impatient()};
         auto const serve = [&]() -> asio::awaitable<void> {
-            session server{co_await requested(a, stepped()), impatient()};
+            session server{co_await requested(a), impatient()};
             co_await server.async_accept(asio::use_awaitable);
             server_qp = server.next_layer().queue_pair_number();
             co_await server.async_exchange({}, asio::use_awaitable);

@@ -241,11 +241,63 @@ TEST_CASE("threads of ended connections are joined while the program goes on", "
     CHECK(threads() <= 3);  // this one, and a sanitizer's
 }
 
+TEST_CASE("a poller is a thread, an executor, or empty", "[no_device]") {
+    asio::io_context io;
+    SECTION("empty") {
+        poller const p;
+        CHECK_FALSE(p.is_valid());
+        CHECK(p.get_executor() == asio::any_io_executor{});
+        CHECK_THROWS_AS(connection{p}, asio::execution::bad_executor);
+    }
+    SECTION("an executor, a context, a strand") {
+        CHECK(poller::on(io).get_executor() == asio::any_io_executor{io.get_executor()});
+        CHECK(poller::on(io.get_executor()).get_executor() == poller::on(io).get_executor());
+        auto const strand = asio::make_strand(io);
+        CHECK(poller::on(strand).get_executor() == asio::any_io_executor{strand});
+        CHECK(connection{poller::on(strand)}.get_executor() == asio::any_io_executor{strand});
+    }
+    SECTION("a thread, which copies and objects keep") {
+        poller p = poller::start();
+        poller const copy = p;
+        CHECK(copy.get_executor() == p.get_executor());
+        connection const c{p};
+        p = {};
+        std::thread::id const there =
+            asio::post(
+                copy.get_executor(), asio::use_future([] { return std::this_thread::get_id(); })
+            ).get();
+        CHECK(there != std::this_thread::get_id());
+    }
+    SECTION("for objects of a concrete executor type") {
+        using executor = asio::io_context::executor_type;
+        CHECK(basic_connection<executor>{poller::on(io)}.get_executor() == io.get_executor());
+        CHECK(basic_connection<executor>{poller::start()}.is_valid());
+        CHECK_THROWS_AS(
+            basic_connection<executor>{poller::on(asio::make_strand(io))},
+            asio::execution::bad_executor
+        );
+    }
+    SECTION("with options that are refused") {
+        auto const code_of = [](auto&& f) {
+            try {
+                f();
+            } catch (boost::system::system_error const& e) {
+                return e.code();
+            }
+            return error_code{};
+        };
+        poller_options const spinning{.polling = {.spin = std::chrono::nanoseconds{-1}}};
+        CHECK(code_of([&] { poller::on(io, spinning); }) == errc::invalid_option);
+        CHECK(code_of([&] { poller::start(spinning); }) == errc::invalid_option);
+        CHECK(code_of([&] { poller::on(io, {.cpus = {0}}); }) == errc::invalid_option);
+    }
+}
+
 TEST_CASE(
     "handlers that wait on a polling thread for an io_context are destroyed with it, uncalled",
     "[no_device]"
 ) {
-    poller const thread;
+    poller const thread = poller::start();
     connection c{thread};
     auto const token = std::make_shared<int>();
     {

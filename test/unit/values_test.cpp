@@ -165,10 +165,11 @@ TEST_CASE("options are named where they are given, without a warning", "[values]
     shared_receive_options const shared{.depth = 7};
     session_options const s{.mode = 2};
     polling_options const p{.mode = poll_mode::busy};
+    poller_options const where{.polling = p};
     CHECK(a.connection.queue_pair.send_queue_depth == 3);
     CHECK(again.backoff.factor == 3.0);
     CHECK(shared.depth + s.mode == 9);
-    CHECK(p.mode == poll_mode::busy);
+    CHECK(where.polling.mode == poll_mode::busy);
 }
 #pragma GCC diagnostic pop
 

@@ -177,13 +177,15 @@ public:
     // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved
     basic_acceptor(runs_on<Executor> where, endpoint const& local, acceptor_options options = {})
         : acceptor_base{where.place(), local, std::move(options)},
-          executor_{where.get_executor()} {}
+          executor_{where.executor_},
+          poller_{where.poller_} {}
     /// Converts an acceptor with another executor type.
     template <class Other>
     requires(!std::same_as<Other, Executor> && std::convertible_to<Other, Executor>)
         basic_acceptor(basic_acceptor<Other>&& other)
         : acceptor_base{std::move(other)},
-          executor_{detail::converted<Executor>(other.executor_)} {}
+          executor_{detail::converted<Executor>(other.executor_)},
+          poller_{std::move(other.poller_)} {}
 
     basic_acceptor(basic_acceptor&&) noexcept = default;
     basic_acceptor& operator=(basic_acceptor&&) noexcept = default;
@@ -211,7 +213,7 @@ public:
         );
     }
 
-    /// Accepts one connection on the acceptor's executor, with acceptor_options::connection.
+    /// Accepts one connection where the acceptor runs, with acceptor_options::connection.
     /// Completes when the connection is established, or when this attempt has failed.
     ///
     /// @param token  Completion token.
@@ -223,7 +225,7 @@ public:
     ///                            peer: call again while is_open().
     template <class Token = detail::default_token_t<Executor>>
     auto async_accept(Token&& token = Token{}) {
-        return async_accept(runs_on<Executor>{executor_}, std::forward<Token>(token));
+        return async_accept(runs_on<Executor>{executor_, poller_}, std::forward<Token>(token));
     }
 
     /// Accepts one connection that runs on another executor, a poller or own_thread.
@@ -286,6 +288,8 @@ private:
     friend class basic_acceptor;
 
     Executor executor_;
+    // Polls for the connections, if the acceptor was made with one.
+    poller poller_;
 };
 
 /// With executors of any type.

@@ -21,7 +21,6 @@
 #include <rcverbs/endpoint.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/failure.hpp>
-#include <rcverbs/poller.hpp>
 #include <rcverbs/protection_domain.hpp>
 #include <rcverbs/shared_receive_queue.hpp>
 
@@ -143,11 +142,6 @@ struct placement_options {
     /// itself, so connecting with another value than 0 fails with errc::invalid_option. SoftRoCE
     /// ignores it.
     std::uint32_t flow_label = 0;
-    /// The completion vector, an interrupt of the device and so a processor, that reports the
-    /// completion queue's events: taken modulo device_limits::completion_vectors. Empty to spread
-    /// the connections of the process over all vectors. Without effect while a queue is polled
-    /// busily. limits() has the result.
-    std::optional<std::uint32_t> completion_vector = {};
 };
 
 /// All options of a connection.
@@ -158,10 +152,8 @@ struct connection_options {
     deadline_options deadlines = {};
     /// When a connection without answers, or without use, is closed.
     liveness_options liveness = {};
-    /// Address, protection domain, shared receives, traffic class, completion vector.
+    /// Address, protection domain, shared receives, traffic class.
     placement_options placement = {};
-    /// How the connection's completion queue is polled.
-    polling_options polling = {};
     /// Called when a step has succeeded (resolve_address, resolve_route, connect, accept), on the
     /// connection's executor, before the handler of the operation that the step belongs to. Must
     /// not throw.
@@ -189,7 +181,7 @@ struct connection_limits {
     std::uint32_t inline_bytes_max = 0;
     /// Bytes in one send. A longer read or write is split.
     std::uint64_t message_bytes_max = 0;
-    /// See placement_options.
+    /// See poller_options.
     std::uint32_t completion_vector = 0;
 };
 

@@ -2,13 +2,15 @@
 //
 //     connection a{io};
 //     connection b{boost::asio::make_strand(pool)};
-//     connection c{thread};
+//     connection c{shared};  // a poller
 //     connection d{own_thread};
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/deferred.hpp>
+#include <boost/asio/execution/bad_executor.hpp>
 #include <boost/asio/execution_context.hpp>
+#include <boost/asio/io_context.hpp>
 
 #include <concepts>
 #include <memory>
@@ -40,11 +42,11 @@ struct default_token<Executor> {
 template <class Executor>
 using default_token_t = typename default_token<Executor>::type;
 
-/// The executor of an object, for the compiled part of the library.
+/// Where an object runs, for the compiled part of the library.
 struct place {
     boost::asio::any_io_executor executor;
-    // Kept until the object has one of its own; null unless the thread is the library's.
-    std::shared_ptr<hosting::poller_thread> thread;
+    // Null for a poller of the object's own, with default options.
+    std::shared_ptr<progress::poller_core const> poller;
 };
 
 // Unwraps an executor that only adds a default token, so that for the compiled part it compares
@@ -71,6 +73,22 @@ Executor converted(Other const& other) {
     }
 }
 
+// The executor of a poller in another type. Throws bad_executor if it is of none that converts.
+template <class Executor>
+Executor unerased(boost::asio::any_io_executor const& from) {
+    using on_context = boost::asio::io_context::executor_type;
+    if (!from) throw boost::asio::execution::bad_executor{};
+    if constexpr (std::convertible_to<boost::asio::any_io_executor, Executor>) {
+        return from;
+    } else {
+        if (auto* const same = from.target<Executor>()) return *same;
+        if constexpr (std::convertible_to<on_context, Executor>) {
+            if (auto* const wrapped = from.target<on_context>()) return *wrapped;
+        }
+        throw boost::asio::execution::bad_executor{};
+    }
+}
+
 }  // namespace detail
 
 /// Runs an object: converts from an executor, an execution context, a poller, or own_thread.
@@ -94,25 +112,35 @@ public:
         runs_on(Context& context)
         : executor_(context.get_executor()) {}
 
-    /// From a poller; its thread runs as long as the object lives.
-    runs_on(poller const& thread) requires std::convertible_to<poller::executor_type, Executor>
-        : executor_(thread.get_executor()), thread_{thread.impl_} {}
+    /// From a poller, which works as long as the object lives.
+    ///
+    /// @throws boost::asio::execution::bad_executor if the poller is empty, or its executor is not,
+    ///         and does not convert to, an Executor.
+    runs_on(poller const& p)
+        : executor_(detail::unerased<Executor>(p.get_executor())),
+          poller_{p} {}
 
     /// A polling thread for this object alone.
     ///
     /// @throws std::system_error if no thread can be started.
-    runs_on(own_thread_t) requires std::convertible_to<poller::executor_type, Executor>
-        : runs_on{poller{}} {}
+    runs_on(own_thread_t
+    ) requires std::convertible_to<boost::asio::io_context::executor_type, Executor>
+        : runs_on{poller::start()} {}
 
     /// The executor.
     Executor const& get_executor() const noexcept { return executor_; }
 
     /// For the library's own use.
-    detail::place place() const { return {detail::erase(executor_), thread_}; }
+    detail::place place() const { return {detail::erase(executor_), poller_.core_}; }
 
 private:
+    template <class>
+    friend class basic_acceptor;
+
+    runs_on(Executor executor, poller p) : executor_(std::move(executor)), poller_{std::move(p)} {}
+
     Executor executor_;
-    std::shared_ptr<hosting::poller_thread> thread_;
+    poller poller_;
 };
 
 namespace detail {

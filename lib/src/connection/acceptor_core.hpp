@@ -17,6 +17,7 @@
 #include "hosting/deferred_completions.hpp"
 #include "connection/core.hpp"
 #include "connection/connection_services.hpp"
+#include "hosting/poller_thread.hpp"
 #include "hosting/wait_list.hpp"
 #include "connection/waiting_request.hpp"
 

@@ -27,7 +27,7 @@ connection_core::connection_core(
       options_{std::move(options)},
       host_{&hosting::context_of(executor_)},
       life_{first},
-      link_{services_, options_, executor_},
+      link_{services_, options_, where},
       liveness_{
           {options_.liveness.stall_timeout,
            options_.liveness.keepalive_interval,

@@ -8,10 +8,20 @@
 
 #include "connection/option_problems.hpp"
 #include "connection/leaked_resources.hpp"
+#include "progress/poller_core.hpp"
 #include "verbs/errno_map.hpp"
 #include "verbs/rights.hpp"
 
 namespace rcverbs::detail {
+
+link::link(connection_services& on, connection_options const& options, place const& where)
+    : services_{on},
+      options_{options},
+      timer_{where.executor} {
+    if (where.poller == nullptr) return;
+    polling_ = where.poller->polling();
+    completion_vector_ = where.poller->completion_vector();
+}
 
 // --- setup ---------------------------------------------------------------------------------------
 
@@ -125,13 +135,10 @@ error_code link::find_domain(queues& made, ibv_context* on, bool is_passive) con
     return ec;
 }
 
-std::uint32_t link::vector_of(
-    placement_options const& placed, device_limits const& device
-) noexcept {
+std::uint32_t link::vector_on(device_limits const& device) const noexcept {
     static std::atomic<std::uint32_t> next{0};
-    std::uint32_t const wanted = placed.completion_vector
-                                     ? *placed.completion_vector
-                                     : next.fetch_add(1, std::memory_order_relaxed);
+    std::uint32_t const wanted =
+        completion_vector_ ? *completion_vector_ : next.fetch_add(1, std::memory_order_relaxed);
     return wanted % device.completion_vectors;
 }
 
@@ -161,7 +168,7 @@ error_code link::make_queues(queues& made, ibv_context* on, bool is_passive, lis
         made.sizes.receive_segments,
         0,
         device.message_bytes_max,
-        vector_of(options_.placement, device)};
+        vector_on(device)};
     error_code ec;
     // Deep enough for all completions that can be outstanding: the queue cannot overflow.
     verbs::completion_queue queue{
@@ -169,7 +176,7 @@ error_code link::make_queues(queues& made, ibv_context* on, bool is_passive, lis
     if (!ec) ec = services_.descriptors().add(queue.descriptor());
     if (ec) return ec;
     auto source = std::make_shared<progress::cq_poller>(
-        who.executor, who.order, options_.polling, services_.sources(), std::move(queue)
+        who.executor, who.order, polling_, services_.sources(), std::move(queue)
     );
     {
         auto const channel = services_.channel().lock();

@@ -20,6 +20,7 @@
 #include <rcverbs/buffer.hpp>
 #include <rcverbs/options.hpp>
 #include <rcverbs/queue_pair_address.hpp>
+#include <rcverbs/runs_on.hpp>
 
 #include "cm/id.hpp"
 #include "connection/connection_limiter.hpp"
@@ -74,14 +75,7 @@ public:
         event result{event_kind::queue_pair_made};
     };
 
-    link(
-        connection_services& on,
-        connection_options const& options,
-        boost::asio::any_io_executor const& executor
-    )
-        : services_{on},
-          options_{options},
-          timer_{executor} {}
+    link(connection_services& on, connection_options const& options, place const& where);
 
     // --- setup -----------------------------------------------------------------------------------
 
@@ -183,9 +177,7 @@ private:
     errc no_device() const noexcept;
     error_code explained(error_code ec) const;
     error_code mark_packets();
-    static std::uint32_t vector_of(
-        placement_options const& placed, device_limits const& device
-    ) noexcept;
+    std::uint32_t vector_on(device_limits const& device) const noexcept;
     error_code find_device(queues& made, ibv_context*& on) const;
     error_code find_domain(queues& made, ibv_context* on, bool is_passive) const;
     error_code make_queues(queues& made, ibv_context* on, bool is_passive, listener const& who)
@@ -194,6 +186,8 @@ private:
 
     connection_services& services_;
     connection_options const& options_;
+    polling_options polling_;
+    std::optional<std::uint32_t> completion_vector_;
     std::optional<boost::asio::steady_timer> timer_;
     std::uint64_t timer_use_ = 0;
 

@@ -60,7 +60,6 @@ std::string detail::problem_of(connection_options const& o) {
         .from("liveness.stall_timeout", o.liveness.stall_timeout, milliseconds{0})
         .from("liveness.keepalive_interval", o.liveness.keepalive_interval, milliseconds{0})
         .from("liveness.idle_timeout", o.liveness.idle_timeout, milliseconds{0})
-        .from("polling.spin", o.polling.spin, nanoseconds{0})
         .within("placement.flow_label", o.placement.flow_label, 0, 0xFFFFF)
         .that(
             !has_domain(o.placement, domain_sharing::isolated) ||

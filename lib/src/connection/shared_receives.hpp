@@ -18,6 +18,7 @@
 #include "connection/operation_pool.hpp"
 #include "connection/connection_services.hpp"
 #include "hosting/light_mutex.hpp"
+#include "hosting/poller_thread.hpp"
 #include "verbs/domain.hpp"
 
 namespace rcverbs::detail {

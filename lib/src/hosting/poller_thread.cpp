@@ -10,7 +10,6 @@
 #include <vector>
 
 #include <rcverbs/error.hpp>
-#include <rcverbs/poller.hpp>
 
 #include "hosting/signals_blocked.hpp"
 
@@ -87,11 +86,11 @@ all_threads& threads() {
     return all;
 }
 
-std::optional<cpu_set_t> processors(poller_options const& options) {
-    if (options.cpus.empty()) return std::nullopt;
+std::optional<cpu_set_t> processors(std::span<unsigned const> given) {
+    if (given.empty()) return std::nullopt;
     cpu_set_t set;
     CPU_ZERO(&set);
-    for (unsigned const cpu : options.cpus) {
+    for (unsigned const cpu : given) {
         if (cpu >= CPU_SETSIZE)
             throw boost::system::system_error{errc::invalid_option, "poller_options.cpus"};
         CPU_SET(cpu, &set);
@@ -119,8 +118,8 @@ void run_loop::run() {
     is_finished = true;
 }
 
-std::shared_ptr<poller_thread> poller_thread::start(poller_options const& options) {
-    std::optional<cpu_set_t> const cpus = processors(options);
+std::shared_ptr<poller_thread> poller_thread::start(std::span<unsigned const> given) {
+    std::optional<cpu_set_t> const cpus = processors(given);
     threads().join_finished();
     static at_exit const joiner;
     auto loop = std::make_shared<run_loop>();
@@ -144,13 +143,3 @@ bool poller_thread::is_this_thread() const noexcept {
 }
 
 }  // namespace rcverbs::hosting
-
-namespace rcverbs {
-
-poller::poller(poller_options const& options) : impl_{hosting::poller_thread::start(options)} {}
-
-poller::executor_type poller::get_executor() const noexcept {
-    return impl_->context().get_executor();
-}
-
-}  // namespace rcverbs

@@ -12,8 +12,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
-
-#include <rcverbs/poller.hpp>
+#include <span>
 
 namespace rcverbs::hosting {
 
@@ -69,8 +68,9 @@ private:
 class poller_thread {
 public:
     /// Starts a thread with all signals blocked, so that the program's signal handlers run on the
-    /// program's threads. Throws the exceptions of std::thread's constructor.
-    static std::shared_ptr<poller_thread> start(poller_options const& options);
+    /// program's threads; on all processors of the process if `cpus` is empty. Throws the exceptions
+    /// of std::thread's constructor, and errc::invalid_option.
+    static std::shared_ptr<poller_thread> start(std::span<unsigned const> cpus);
 
     explicit poller_thread(std::shared_ptr<run_loop> loop) noexcept : loop_{std::move(loop)} {}
     poller_thread(poller_thread const&) = delete;

@@ -15,7 +15,9 @@
 #include <utility>
 
 #include "hosting/deferred_completions.hpp"
+#include "hosting/executors.hpp"
 #include "hosting/members.hpp"
+#include "hosting/poller_thread.hpp"
 #include "error/option_check.hpp"
 #include "machines/backoff.hpp"
 
@@ -45,7 +47,8 @@ public:
         std::function<void(std::uint64_t, failure const&)> on_retry,
         std::shared_ptr<connector_target> target
     )
-        : where_{std::move(where)},
+        : thread_{hosting::thread_of(where.executor)},
+          where_{std::move(where)},
           strand_{asio::make_strand(where_.executor)},
           peer_{peer},
           connection_{std::move(connection)},
@@ -78,6 +81,7 @@ private:
     void context_is_going(boost::asio::execution_context const&) noexcept override;
 
     hosting::membership membership_;
+    std::shared_ptr<hosting::poller_thread> const thread_;
     place where_;
     asio::any_io_executor strand_;
     endpoint const peer_;
@@ -200,7 +204,7 @@ void connector_core::context_is_going(asio::execution_context const&) noexcept {
     is_connecting_ = false;
     timer_.reset();
     strand_ = {};
-    if (where_.thread == nullptr) where_.executor = {};
+    if (thread_ == nullptr) where_ = {};
 }
 
 }  // namespace detail
