@@ -112,7 +112,7 @@ asio::awaitable<error_code> take_lock(
 asio::awaitable<error_code> change(
     rcverbs::connection& c,
     exposed const& theirs,
-    rcverbs::buffer& copy,
+    rcverbs::registered_buffer& copy,
     std::uint64_t& seen,
     bool& is_whole
 ) {
@@ -135,7 +135,7 @@ asio::awaitable<exit_code> update(
     counter_options const& counter
 ) {
     rcverbs::connection& c = s.next_layer();
-    rcverbs::buffer copy{c.domain(), record_bytes, access_flags::local_write};
+    rcverbs::registered_buffer copy{c.domain(), record_bytes, access_flags::local_write};
     std::uint32_t attempts = 0;
     std::uint64_t seen = 0;
     for (std::uint32_t i = 0; i < counter.updates; ++i) {

@@ -62,19 +62,19 @@ asio::awaitable<exit_code> exchange(rcverbs::session& s, exchange_options const&
     error_code ec;
     rcverbs::protection_domain const domain = s.next_layer().domain();
     // Each region grants only the rights that this mode needs.
-    rcverbs::buffer outbox{
+    rcverbs::registered_buffer outbox{
         domain,
         options.size_bytes,
         is_write ? access_flags::local_read : access_flags::remote_read,
         ec};
     if (ec) co_return report(s, ec, step::exchange);
-    rcverbs::buffer inbox{
+    rcverbs::registered_buffer inbox{
         domain,
         options.size_bytes,
         is_write ? access_flags::remote_write : access_flags::local_write,
         ec};
     if (ec) co_return report(s, ec, step::exchange);
-    rcverbs::buffer const& exposed = is_write ? inbox : outbox;
+    rcverbs::registered_buffer const& exposed = is_write ? inbox : outbox;
     write_frame(outbox.bytes(), own_message(options));
     if (options.corrupt) outbox.bytes().back() ^= std::byte{1};
 

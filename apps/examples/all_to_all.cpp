@@ -27,8 +27,8 @@ using rcverbs::message_channel;
 /// The exchange of a pair, run on both sides.
 asio::awaitable<void> meet(member& m, message_channel& c) {
     rcverbs::connection& over = c.next_layer();
-    rcverbs::buffer row{over.domain(), m.count * sizeof(std::uint64_t), rcverbs::access_flags::remote_write};
-    rcverbs::buffer own{over.domain(), sizeof(std::uint64_t), rcverbs::access_flags::local_read};
+    rcverbs::registered_buffer row{over.domain(), m.count * sizeof(std::uint64_t), rcverbs::access_flags::remote_write};
+    rcverbs::registered_buffer own{over.domain(), sizeof(std::uint64_t), rcverbs::access_flags::local_read};
     std::uint64_t const mark = m.rank + 1;
     std::memcpy(own.bytes().data(), &mark, sizeof mark);
     auto const place = row.remote().encode();

@@ -5,7 +5,7 @@ using namespace example;
 
 asio::awaitable<void> work(asio::io_context& io, std::string address) {
     auto [client, server] = co_await connect(io, address);
-    rcverbs::buffer exposed{server.domain(), 4096, rcverbs::access_flags::remote_atomic};
+    rcverbs::registered_buffer exposed{server.domain(), 4096, rcverbs::access_flags::remote_atomic};
     rcverbs::remote_atomic const counter = exposed.remote().word(0);  // 8 bytes, aligned to 8
 
     std::uint64_t before = 0;

@@ -9,7 +9,7 @@ using namespace example;
 
 struct chain {
     rcverbs::connection& client;
-    rcverbs::local_slice source;
+    rcverbs::mutable_slice source;
     rcverbs::remote_region target;
     std::function<void(rcverbs::error_code)> then;
     int left = 1000;
@@ -24,8 +24,8 @@ struct chain {
 
 asio::awaitable<void> work(asio::io_context& io, std::string address) {
     auto [client, server] = co_await connect(io, address);
-    rcverbs::buffer mine{client.domain(), 64, rcverbs::access_flags::local_read};
-    rcverbs::buffer exposed{server.domain(), 64, rcverbs::access_flags::remote_write};
+    rcverbs::registered_buffer mine{client.domain(), 64, rcverbs::access_flags::local_read};
+    rcverbs::registered_buffer exposed{server.domain(), 64, rcverbs::access_flags::remote_write};
     asio::steady_timer ended{io, asio::steady_timer::time_point::max()};
     rcverbs::error_code result;
     chain writes{client, mine.slice(), exposed.remote(), [&](rcverbs::error_code ec) {

@@ -5,8 +5,8 @@ using namespace example;
 
 asio::awaitable<void> work(asio::io_context& io, std::string address) {
     auto [client, server] = co_await connect(io, address);
-    rcverbs::buffer mine{client.domain(), 4096, rcverbs::access_flags::local_write};
-    rcverbs::buffer exposed{server.domain(), 4096, rcverbs::access_flags::remote_read | rcverbs::access_flags::remote_write};
+    rcverbs::registered_buffer mine{client.domain(), 4096, rcverbs::access_flags::local_write};
+    rcverbs::registered_buffer exposed{server.domain(), 4096, rcverbs::access_flags::remote_read | rcverbs::access_flags::remote_write};
     rcverbs::remote_region const theirs = exposed.remote();  // a real server would send it to the client in a message
 
     mine.bytes()[0] = std::byte{42};

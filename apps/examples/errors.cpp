@@ -16,8 +16,8 @@ asio::awaitable<void> work(asio::io_context& io, std::string address) {
     std::cout << lonely.last_failure().message() << '\n';
 
     auto [client, server] = co_await connect(io, address);
-    rcverbs::buffer mine{client.domain(), 64, rcverbs::access_flags::local_write};
-    rcverbs::buffer exposed{server.domain(), 64, rcverbs::access_flags::remote_read};
+    rcverbs::registered_buffer mine{client.domain(), 64, rcverbs::access_flags::local_write};
+    rcverbs::registered_buffer exposed{server.domain(), 64, rcverbs::access_flags::remote_read};
     auto const [denied, n] = co_await client.async_write(mine.slice(), exposed.remote(), as_values);
     expect(denied == rcverbs::errc::access_denied && !rcverbs::is_fatal(denied), "the region is for reading");
     expect(n == 0 && client.is_open(), "nothing was posted, the connection goes on");

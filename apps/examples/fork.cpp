@@ -11,8 +11,8 @@ using namespace example;
 
 asio::awaitable<void> work(asio::io_context& io, std::string address) {
     auto [client, server] = co_await connect(io, address);
-    rcverbs::buffer mine{client.domain(), 1 << 20, rcverbs::access_flags::local_write};
-    rcverbs::buffer theirs{server.domain(), 1 << 20, rcverbs::access_flags::remote_write | rcverbs::access_flags::remote_read};
+    rcverbs::registered_buffer mine{client.domain(), 1 << 20, rcverbs::access_flags::local_write};
+    rcverbs::registered_buffer theirs{server.domain(), 1 << 20, rcverbs::access_flags::remote_write | rcverbs::access_flags::remote_read};
     std::ranges::fill(theirs.bytes(), std::byte{1});
 
     pid_t const child = ::fork();

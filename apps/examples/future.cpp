@@ -22,8 +22,8 @@ int main(int argc, char** argv) {
         client.async_connect(acceptor.local_endpoint(), asio::use_future).get();
         rcverbs::connection server = accepted.get();
 
-        rcverbs::buffer mine{client.domain(), 4096, rcverbs::access_flags::local_write};
-        rcverbs::buffer exposed{server.domain(), 4096, rcverbs::access_flags::remote_write};
+        rcverbs::registered_buffer mine{client.domain(), 4096, rcverbs::access_flags::local_write};
+        rcverbs::registered_buffer exposed{server.domain(), 4096, rcverbs::access_flags::remote_write};
         std::size_t const written = client.async_write(mine.slice(), exposed.remote(), asio::use_future).get();
         expect(written == 4096, "all of it is written");
         std::cout << "wrote " << written << " bytes, waiting for a future\n";

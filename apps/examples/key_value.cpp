@@ -86,7 +86,7 @@ private:
     }
 
     rcverbs::request_channel channel_;
-    rcverbs::buffer memory_;
+    rcverbs::registered_buffer memory_;
 };
 
 class cache {
@@ -95,7 +95,7 @@ public:
 
     asio::awaitable<void> connect(rcverbs::endpoint to) {
         co_await channel_.async_connect(to, use_awaitable);
-        mine_ = rcverbs::buffer{channel_.next_layer().domain(), sizeof(entry), rcverbs::access_flags::local_write};
+        mine_ = rcverbs::registered_buffer{channel_.next_layer().domain(), sizeof(entry), rcverbs::access_flags::local_write};
         rcverbs::reply const r = co_await channel_.async_request(find_table, std::span<std::byte const>{}, use_awaitable);
         table_ = rcverbs::remote_region::decode(r.bytes());
     }
@@ -123,7 +123,7 @@ public:
 
 private:
     rcverbs::request_channel channel_;
-    rcverbs::buffer mine_;
+    rcverbs::registered_buffer mine_;
     rcverbs::remote_region table_;
     std::array<std::uint32_t, entries> versions_{};  // of the own puts
 };

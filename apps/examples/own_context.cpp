@@ -10,8 +10,8 @@ asio::awaitable<void> work(asio::io_context& io, std::string address) {
     // Sleeps at once when there is nothing to poll.
     auto const sleeping = rcverbs::poller::on(io, {.polling = {.mode = rcverbs::poll_mode::event}});
     auto [client, server] = co_await connect(sleeping, address);
-    rcverbs::buffer mine{client.domain(), 64, rcverbs::access_flags::local_read};
-    rcverbs::buffer exposed{server.domain(), 64, rcverbs::access_flags::remote_write};
+    rcverbs::registered_buffer mine{client.domain(), 64, rcverbs::access_flags::local_read};
+    rcverbs::registered_buffer exposed{server.domain(), 64, rcverbs::access_flags::remote_write};
     auto const here = std::this_thread::get_id();
     co_await client.async_write(mine.slice(), exposed.remote(), use_awaitable);
     expect(std::this_thread::get_id() == here, "everything runs on the program's only thread");

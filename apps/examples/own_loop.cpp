@@ -11,8 +11,8 @@ using namespace example;
 asio::awaitable<void> work(asio::io_context& io, std::string address, bool& is_done) {
     auto const sleeping = rcverbs::poller::on(io, {.polling = {.mode = rcverbs::poll_mode::event}});
     auto [client, server] = co_await connect(sleeping, address);
-    rcverbs::buffer mine{client.domain(), 4096, rcverbs::access_flags::local_write};
-    rcverbs::buffer theirs{server.domain(), 4096, rcverbs::access_flags::remote_write};
+    rcverbs::registered_buffer mine{client.domain(), 4096, rcverbs::access_flags::local_write};
+    rcverbs::registered_buffer theirs{server.domain(), 4096, rcverbs::access_flags::remote_write};
     for (int i = 0; i < 100; ++i) {
         mine.bytes()[0] = static_cast<std::byte>(i);
         co_await client.async_write(mine.slice(), theirs.remote(), use_awaitable);

@@ -20,7 +20,7 @@ asio::awaitable<void> take_back(asio::io_context& io, std::string address) {
     rcverbs::connection_options options;
     options.queue_pair.receive_queue_depth = 1;
     auto [client, server] = co_await connect(io, address, options);
-    rcverbs::buffer into{client.domain(), 128, rcverbs::access_flags::local_write};
+    rcverbs::registered_buffer into{client.domain(), 128, rcverbs::access_flags::local_write};
     client.async_receive(into.slice(0, 64), asio::detached);  // posted; the next one waits for a queue slot
     asio::cancellation_signal signal;
     asio::post(io, [&] { signal.emit(asio::cancellation_type::total); });
@@ -34,7 +34,7 @@ asio::awaitable<void> take_back(asio::io_context& io, std::string address) {
 
 asio::awaitable<void> give_up(asio::io_context& io, std::string address) {
     auto [client, server] = co_await connect(io, address);
-    rcverbs::buffer into{client.domain(), 64, rcverbs::access_flags::local_write};
+    rcverbs::registered_buffer into{client.domain(), 64, rcverbs::access_flags::local_write};
     asio::steady_timer timer{io, 50ms};
     // The timer wins and cancels the receive; that ends the connection, after which the program may reuse the memory.
     auto const winner = co_await (client.async_receive(into.slice(), as_values) || timer.async_wait(use_awaitable));
@@ -48,7 +48,7 @@ asio::awaitable<void> stall(asio::io_context& io, std::string address) {
     options.liveness.stall_timeout = 200ms;
     options.queue_pair.rnr_retry_count = 7;  // the device retries for ever while the peer has no receive posted
     auto [client, server] = co_await connect(io, address, options);
-    rcverbs::buffer message{client.domain(), 64, rcverbs::access_flags::local_read};
+    rcverbs::registered_buffer message{client.domain(), 64, rcverbs::access_flags::local_read};
     auto const [ec, bytes] = co_await client.async_send(message.slice(), as_values);
     expect(ec == rcverbs::errc::stalled && bytes == 0, "nobody receives, so the send stalls");
     std::cout << "stalled: " << ec.message() << '\n';

@@ -12,8 +12,8 @@ asio::awaitable<void> work(std::string address) {
     // Both ends poll on a thread of the library, so this thread may block.
     rcverbs::poller const polling = rcverbs::poller::start();
     auto [client, server] = co_await connect(polling, address);
-    rcverbs::buffer mine{client.domain(), 2 * 64, rcverbs::access_flags::local_read};
-    rcverbs::buffer exposed{server.domain(), 2 * 64, rcverbs::access_flags::remote_write};
+    rcverbs::registered_buffer mine{client.domain(), 2 * 64, rcverbs::access_flags::local_read};
+    rcverbs::registered_buffer exposed{server.domain(), 2 * 64, rcverbs::access_flags::remote_write};
     constexpr int each = 500;
     // Limits the operations in flight to the connection's capacity: 64 posted and 192 waiting by default.
     constexpr int in_flight = 128;

@@ -95,7 +95,7 @@ void bench_connection::post_receives() {
 }
 
 void bench_connection::post_receive() {
-    rcverbs::local_slice into;
+    rcverbs::mutable_slice into;
     if (plan_.what == operation::send) {
         into = incoming_.slice(
             next_receive_ % layout_.receive_slots * layout_.stride_bytes, layout_.stride_bytes

@@ -42,17 +42,17 @@ asio::awaitable<void> control::accept() {
 
 void control::prepare() {
     state_->outgoing =
-        rcverbs::buffer{connection().domain(), text_bytes_max, access_flags::local_read};
-    state_->incoming = rcverbs::buffer{
+        rcverbs::registered_buffer{connection().domain(), text_bytes_max, access_flags::local_read};
+    state_->incoming = rcverbs::registered_buffer{
         connection().domain(), receives * text_bytes_max, access_flags::local_write};
-    state_->alive =
-        rcverbs::buffer{connection().domain(), alive_text.size(), access_flags::local_read};
+    state_->alive = rcverbs::registered_buffer{
+        connection().domain(), alive_text.size(), access_flags::local_read};
     std::memcpy(state_->alive.bytes().data(), alive_text.data(), alive_text.size());
     for (std::size_t i = 0; i < receives; ++i) post_receive(state_, i);
 }
 
 void control::post_receive(std::shared_ptr<state> const& s, std::size_t index) {
-    rcverbs::local_slice const into = s->incoming.slice(index * text_bytes_max, text_bytes_max);
+    rcverbs::mutable_slice const into = s->incoming.slice(index * text_bytes_max, text_bytes_max);
     s->connection.async_receive(
         into,
         [s, index](rcverbs::error_code ec, rcverbs::receive_result message) {

@@ -67,9 +67,9 @@ private:
         state(boost::asio::io_context& io, rcverbs::connection c)
             : connection{std::move(c)},
               arrived{io} {}
-        rcverbs::buffer outgoing;
-        rcverbs::buffer incoming;
-        rcverbs::buffer alive;
+        rcverbs::registered_buffer outgoing;
+        rcverbs::registered_buffer incoming;
+        rcverbs::registered_buffer alive;
         rcverbs::connection connection;
         boost::asio::steady_timer arrived;
         std::deque<std::string> texts;

@@ -140,7 +140,7 @@ void memory_ping_load::start() {
 // The last byte has the write's number; devices write a message's bytes in order.
 void memory_ping_load::write() {
     rcverbs::connection& c = on().connection();
-    rcverbs::local_slice const& source = outgoing(0);
+    rcverbs::mutable_slice const& source = outgoing(0);
     source.data()[source.size() - 1] = static_cast<std::byte>(++next_ & 0xff);
     error_code const ec = start_unnotified(
         [&] { return c.try_start(op::write(source, target(0))); },
@@ -156,7 +156,7 @@ void memory_ping_load::write() {
 // Polls the memory for a limited number of iterations; then completions are polled.
 void memory_ping_load::poll_memory() {
     bool const is_client = on().which() == side::client;
-    rcverbs::local_slice const& memory = incoming(0);
+    rcverbs::mutable_slice const& memory = incoming(0);
     // Volatile: the device writes it. The fence below keeps the reads of the other bytes behind it.
     auto const* const last =
         reinterpret_cast<unsigned char const volatile*>(memory.data() + memory.size() - 1);

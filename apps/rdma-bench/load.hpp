@@ -69,10 +69,10 @@ protected:
     std::uint64_t round_seed() const noexcept { return round_.seed; }
     bool verifies() const noexcept { return on_.terms().verifies; }
 
-    rcverbs::local_slice const& outgoing(std::uint64_t n) const noexcept {
+    rcverbs::mutable_slice const& outgoing(std::uint64_t n) const noexcept {
         return slots_[n % slots_.size()].out;
     }
-    rcverbs::local_slice const& incoming(std::uint64_t n) const noexcept {
+    rcverbs::mutable_slice const& incoming(std::uint64_t n) const noexcept {
         return slots_[n % slots_.size()].in;
     }
     rcverbs::remote_region const& target(std::uint64_t n) const noexcept {
@@ -104,8 +104,8 @@ private:
     // One operation's memory. Made once per round: the bounds check of a slice costs as much as a
     // part of posting it.
     struct slot {
-        rcverbs::local_slice out;
-        rcverbs::local_slice in;
+        rcverbs::mutable_slice out;
+        rcverbs::mutable_slice in;
         rcverbs::remote_region peer;
     };
 

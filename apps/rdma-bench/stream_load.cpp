@@ -123,7 +123,7 @@ void stream_load::start_registered() {
         c.domain(), bytes, is_read ? access_flags::local_write : access_flags::local_read, ec
     );
     if (ec) return fail(ec);
-    rcverbs::local_slice const slice = region->slice();
+    rcverbs::mutable_slice const slice = region->slice();
     auto done = [this, region = std::move(region)](error_code failed, std::size_t) mutable {
         region.reset();
         on_done(failed, 1);

@@ -70,11 +70,11 @@ private:
 
     asio::awaitable<void> move_data(rcverbs::connection& client, rcverbs::connection& server) {
         using rcverbs::access_flags;
-        rcverbs::buffer ours{client.domain(), moved_bytes, access_flags::local_write};
+        rcverbs::registered_buffer ours{client.domain(), moved_bytes, access_flags::local_write};
         bool const has_atomics = client.domain().limits().has_atomics;
         access_flags open_to = access_flags::remote_write | access_flags::remote_read;
         if (has_atomics) open_to = open_to | access_flags::remote_atomic;
-        rcverbs::buffer theirs{server.domain(), moved_bytes, open_to};
+        rcverbs::registered_buffer theirs{server.domain(), moved_bytes, open_to};
         for (std::size_t i = 0; i < moved_bytes; ++i)
             ours.bytes()[i] = static_cast<std::byte>(i * 37 % 251);
         co_await client.async_write(ours.slice(), theirs.remote(), use_awaitable);

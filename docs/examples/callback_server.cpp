@@ -19,7 +19,7 @@ private:
     void on_accepted(error_code ec, std::shared_ptr<client> self) {
         if (ec) return print_error();
         // Uses the error code: an exception from a handler would end the program, and one client's failure must not do that.
-        page_ = buffer{session_.next_layer().domain(), 4096, access_flags::remote_read | access_flags::remote_write, ec};
+        page_ = registered_buffer{session_.next_layer().domain(), 4096, access_flags::remote_read | access_flags::remote_write, ec};
         if (ec) {
             std::cerr << "no memory for a client: " << ec.message() << '\n';
             return session_.close();
@@ -38,7 +38,7 @@ private:
     void print_error() const { std::cerr << session_.last_failure().message() << '\n'; }
 
     // Declared before the session, so that it outlives it: the peer may access the page until the session has ended.
-    buffer page_;
+    registered_buffer page_;
     session session_;
 };
 

@@ -46,20 +46,20 @@ connection on_socket_of_adapter() {
 awaitable<void> tell_peer(connection&, remote_region) { co_return; }
 
 awaitable<void> expose_for_one_request(connection& c) {
-    buffer pages{c.domain(), std::size_t{1} << 20, access_flags::local_write | access_flags::bind_windows};
+    registered_buffer pages{c.domain(), std::size_t{1} << 20, access_flags::local_write | access_flags::bind_windows};
     window w{c};
     remote_region const page = co_await w.async_bind(pages.slice(0, 4096), access_flags::remote_read, use_awaitable);
     co_await tell_peer(c, page);  // it reads, and answers
     co_await w.async_invalidate(use_awaitable);  // from here on the page is ours alone
 }
 
-awaitable<void> write_many(connection& c, std::vector<local_slice> const& from, std::vector<remote_region> const& to) {
+awaitable<void> write_many(connection& c, std::vector<mutable_slice> const& from, std::vector<remote_region> const& to) {
     batch b{c};
     for (std::size_t i = 0; i < from.size(); ++i) b.add(op::write(from[i], to[i]));
     co_await b.async_submit(use_awaitable);  // one doorbell, one completion
 }
 
-awaitable<void> on_the_polling_thread(connection& c, buffer const& mine, remote_region theirs) {
+awaitable<void> on_the_polling_thread(connection& c, registered_buffer const& mine, remote_region theirs) {
     // `c` was made with own_thread. Spawned on its executor, the coroutine runs on the thread that polls completions; the caller
     // resumes on its own executor when it has ended.
     co_await boost::asio::co_spawn(
@@ -75,7 +75,7 @@ awaitable<void> on_the_polling_thread(connection& c, buffer const& mine, remote_
 
 void register_before_listening(boost::asio::io_context& io) {
     protection_domain const domain = open_domain(io, {"192.168.0.1", 0});  // or by name: open_domain(io, "rxe0")
-    buffer blocks{domain, std::size_t{1} << 30, access_flags::remote_read};
+    registered_buffer blocks{domain, std::size_t{1} << 30, access_flags::remote_read};
     acceptor_options options;
     options.connection.placement.domain = domain;
     acceptor a{io, {"192.168.0.1", 7471}, options};
@@ -83,12 +83,12 @@ void register_before_listening(boost::asio::io_context& io) {
 
 void register_memory(connection& c) {
     // The library's: page-aligned, zeroed, freed when it is deregistered.
-    buffer pages{c.domain(), std::size_t{1} << 20, access_flags::remote_read};
+    registered_buffer pages{c.domain(), std::size_t{1} << 20, access_flags::remote_read};
 
     // Your own: stays yours, must outlive the region.
     std::vector<double> values(1000);
     memory_region region{c.domain(), std::span{values}, access_flags::local_write};
-    local_slice some = region.slice(std::span{values}.subspan(10, 5));
+    mutable_slice some = region.slice(std::span{values}.subspan(10, 5));
 
     // What a peer needs to know; a value, to be sent to it.
     remote_region offered = pages.remote();
@@ -113,10 +113,10 @@ public:
     }
     // Call this only after the operation's handler has run: until then the device may access the slot.
     void give_back(std::size_t slot) { free_.push_back(slot); }
-    local_slice slice(std::size_t slot) const { return memory_.slice(slot * slot_bytes_, slot_bytes_); }
+    mutable_slice slice(std::size_t slot) const { return memory_.slice(slot * slot_bytes_, slot_bytes_); }
 
 private:
-    buffer memory_;
+    registered_buffer memory_;
     std::size_t slot_bytes_;
     std::vector<std::size_t> free_;
 };
@@ -140,7 +140,7 @@ void end_of_lease(connection& c) {
 
 // --- errors -----------------------------------------------------------------------------------------------------------
 
-awaitable<void> careful_write(connection& c, buffer const& mine, remote_region theirs) {
+awaitable<void> careful_write(connection& c, registered_buffer const& mine, remote_region theirs) {
     auto [ec, bytes] = co_await c.async_write(mine.slice(), theirs, boost::asio::as_tuple(use_awaitable));
     if (!ec) co_return;
     if (!is_fatal(ec)) {
@@ -176,9 +176,9 @@ awaitable<void> echo(connection accepted) {
     co_await c.async_finish(use_awaitable);
 }
 
-awaitable<void> store(message_channel& c, message m, buffer& into) {
+awaitable<void> store(message_channel& c, message m, registered_buffer& into) {
     if (!m.is_large() || m.size() > into.size()) co_return;  // a large message that is dropped is declined
-    local_slice const place = into.slice(0, static_cast<std::size_t>(m.size()));
+    mutable_slice const place = into.slice(0, static_cast<std::size_t>(m.size()));
     co_await c.async_fetch(std::move(m), place, use_awaitable);
 }
 
@@ -245,11 +245,11 @@ awaitable<void> accept_on_pollers(acceptor& a, std::vector<poller>& pollers, boo
     connection fifth = co_await a.async_accept(pollers[i]);
 }
 
-awaitable<void> write_with_the_default_token(connection& c, buffer const& mine, remote_region theirs) {
+awaitable<void> write_with_the_default_token(connection& c, registered_buffer const& mine, remote_region theirs) {
     co_await c.async_write(mine.slice(), theirs);
 }
 
-awaitable<void> fetch_and_answer(request_channel& c, request r, local_slice into) {
+awaitable<void> fetch_and_answer(request_channel& c, request r, mutable_slice into) {
     co_await c.async_fetch(std::move(r), into, use_awaitable);
     request next = co_await c.async_next(use_awaitable);
     co_await next.async_answer(0, std::span<std::byte const>{}, use_awaitable);

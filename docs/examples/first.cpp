@@ -9,7 +9,7 @@ using boost::asio::use_awaitable;
 
 boost::asio::awaitable<void> visit(session& s, endpoint server) {
     co_await s.async_connect(server, use_awaitable);
-    buffer mine{s.next_layer().domain(), 4096, access_flags::local_write};
+    registered_buffer mine{s.next_layer().domain(), 4096, access_flags::local_write};
     std::vector<named_region> nothing;  // we expose none of our memory
     peer_regions theirs = co_await s.async_exchange(nothing, use_awaitable);
     remote_region const* offered = theirs.find("page");

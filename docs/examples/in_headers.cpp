@@ -2,6 +2,7 @@
 #include <boost/asio.hpp>
 #include <rcverbs/rcverbs.hpp>
 
+#include <array>
 #include <iostream>
 #include <unordered_set>
 #include <vector>
@@ -26,7 +27,7 @@ awaitable<void> in_acceptor(boost::asio::io_context& io) {
 
 // --- access_flags.hpp
 void in_access_flags(protection_domain const& domain) {
-    buffer page{domain, 4096, access_flags::remote_read | access_flags::remote_write};
+    registered_buffer page{domain, 4096, access_flags::remote_read | access_flags::remote_write};
 }
 
 // --- backoff_options.hpp, connector.hpp
@@ -42,15 +43,15 @@ awaitable<void> in_connector(boost::asio::io_context& io) {
 }
 
 // --- batch.hpp
-awaitable<void> in_batch(connection& c, std::vector<local_slice> const& from, std::vector<remote_region> const& to) {
+awaitable<void> in_batch(connection& c, std::vector<mutable_slice> const& from, std::vector<remote_region> const& to) {
     batch b{c};
     for (std::size_t i = 0; i < from.size(); ++i) b.add(op::write(from[i], to[i]));
     co_await b.async_submit(use_awaitable);
 }
 
-// --- buffer.hpp
+// --- registered_buffer.hpp
 awaitable<void> in_buffer(connection& c, remote_region theirs) {
-    buffer page{c.domain(), 4096, access_flags::local_write};
+    registered_buffer page{c.domain(), 4096, access_flags::local_write};
     page.bytes()[0] = std::byte{42};
     co_await c.async_write(page.slice(0, 64), theirs.slice(0, 64), use_awaitable);
 }
@@ -62,7 +63,7 @@ void in_close_reason(connection const& c) {
 }
 
 // --- connection.hpp
-awaitable<void> in_connection(boost::asio::io_context& io, buffer const& mine, remote_region theirs) {
+awaitable<void> in_connection(boost::asio::io_context& io, registered_buffer const& mine, remote_region theirs) {
     connection c{io};
     co_await c.async_connect({"192.168.0.1", 7471}, use_awaitable);
     co_await c.async_write(mine.slice(), theirs, use_awaitable);
@@ -91,7 +92,7 @@ void in_endpoint() {
 }
 
 // --- error.hpp
-awaitable<void> in_error(connection& c, buffer const& mine, remote_region theirs) {
+awaitable<void> in_error(connection& c, registered_buffer const& mine, remote_region theirs) {
     auto [ec, n] = co_await c.async_write(mine.slice(), theirs, as_tuple(use_awaitable));
     if (ec == errc::out_of_range) std::cerr << "the peer's region is smaller\n";
     else if (is_transient(ec)) std::cerr << "connect again: " << ec.message() << '\n';
@@ -104,18 +105,21 @@ void in_failure(connection const& c) {
 }
 
 // --- keys.hpp
-void in_keys(buffer const& pages) {
+void in_keys(registered_buffer const& pages) {
     local_key mine = pages.slice().key();       // stays on this host
     remote_key shared = pages.remote().key();   // is sent to the peer, within a remote_region
     static_cast<void>(mine);
     static_cast<void>(shared);
 }
 
-// --- local_slice.hpp
-awaitable<void> in_local_slice(connection& c, boost::asio::ip::tcp::socket& socket, buffer& pages, remote_region theirs) {
-    local_slice const page = pages.slice(0, 4096);
+// --- slice.hpp
+awaitable<void> in_slice(
+    connection& c, boost::asio::ip::tcp::socket& socket, registered_buffer& pages, registered_buffer& head, remote_region theirs
+) {
+    mutable_slice const page = pages.slice(0, 4096);
     co_await boost::asio::async_read(socket, page, use_awaitable);
     co_await c.async_write(page, theirs.slice(0, 4096), use_awaitable);
+    co_await c.async_send(std::array{head.slice(), page.first(100)}, use_awaitable);
 }
 
 // --- loop_descriptor.hpp
@@ -129,7 +133,7 @@ void in_loop_descriptor() {
 awaitable<void> in_memory_pool(connection& c) {
     memory_pool pool{c.domain(), {.bytes_max = std::size_t{1} << 30}};
     std::pmr::vector<std::byte> message{4096, &pool};
-    local_slice const bytes = pool.slice_of(message.data(), message.size());
+    mutable_slice const bytes = pool.slice_of(message.data(), message.size());
     co_await c.async_send(bytes, use_awaitable);
 }
 
@@ -137,7 +141,7 @@ awaitable<void> in_memory_pool(connection& c) {
 void in_memory_region(connection& c) {
     std::vector<double> values(1000);
     memory_region region{c.domain(), std::span{values}, access_flags::local_write};
-    local_slice some = region.slice(std::span{values}.subspan(10, 5));
+    mutable_slice some = region.slice(std::span{values}.subspan(10, 5));
     static_cast<void>(some);
 }
 
@@ -160,7 +164,7 @@ awaitable<void> in_message_channel(boost::asio::io_context& io, std::string cons
 }
 
 // --- op.hpp
-awaitable<void> in_op(connection& c, batch& list, buffer const& mine, remote_region theirs) {
+awaitable<void> in_op(connection& c, batch& list, registered_buffer const& mine, remote_region theirs) {
     co_await c.async_start(op::write(mine.slice(), theirs).fenced(), use_awaitable);
     error_code const ec = c.try_start(op::send(mine.slice()), [](error_code, std::size_t) {});
     if (ec == errc::would_block) std::cout << "the queue is full\n";
@@ -170,7 +174,7 @@ awaitable<void> in_op(connection& c, batch& list, buffer const& mine, remote_reg
 // --- open_domain.hpp
 void in_open_domain(boost::asio::io_context& io) {
     protection_domain const domain = open_domain(io, "rxe0");
-    buffer blocks{domain, std::size_t{1} << 30, access_flags::remote_read};
+    registered_buffer blocks{domain, std::size_t{1} << 30, access_flags::remote_read};
     acceptor_options options;
     options.connection.placement.domain = domain;
 }
@@ -196,7 +200,7 @@ void in_poller(boost::asio::io_context& io) {
 // --- protection_domain.hpp
 void in_protection_domain(connection& c) {
     protection_domain const domain = c.domain();
-    buffer page{domain, 4096, access_flags::local_write};
+    registered_buffer page{domain, 4096, access_flags::local_write};
 }
 
 // --- queue_pair_address.hpp
@@ -218,7 +222,7 @@ void in_rcverbs() {
 }
 
 // --- receive_result.hpp
-awaitable<void> in_receive_result(connection& c, buffer& inbox) {
+awaitable<void> in_receive_result(connection& c, registered_buffer& inbox) {
     auto const use = [](std::span<std::byte>) {};
     receive_result got = co_await c.async_receive(inbox.slice(), use_awaitable);
     if (got.immediate) std::cout << "number " << *got.immediate << '\n';
@@ -254,7 +258,7 @@ awaitable<void> in_request_channel_too(request_channel& c) {
 }
 
 // --- remote_region.hpp
-void in_remote_region(buffer const& page, std::span<std::byte> message, std::span<std::byte const> received) {
+void in_remote_region(registered_buffer const& page, std::span<std::byte> message, std::span<std::byte const> received) {
     auto const bytes = page.remote().encode();
     std::copy(bytes.begin(), bytes.end(), message.begin());
     error_code ec;
@@ -279,7 +283,7 @@ void in_runs_on(boost::asio::io_context& io, boost::asio::thread_pool& pool, pol
 }
 
 // --- session.hpp
-awaitable<void> in_session(boost::asio::io_context& io, buffer const& page) {
+awaitable<void> in_session(boost::asio::io_context& io, registered_buffer const& page) {
     session s{connection{io}};
     co_await s.async_connect({"192.168.0.1", 7471}, use_awaitable);
     std::vector<named_region> mine{{"page", page.remote()}};
@@ -322,7 +326,7 @@ awaitable<void> in_window(connection& c, std::span<std::byte> pages) {
 
 // --- window_pool.hpp
 awaitable<void> answer(connection&, remote_region) { co_return; }
-awaitable<void> in_window_pool(connection& c, buffer& pages) {
+awaitable<void> in_window_pool(connection& c, registered_buffer& pages) {
     window_pool windows{c, {.windows = 64}};
     window_lease lease = co_await windows.async_acquire(use_awaitable);
     remote_region const page = co_await lease->async_bind(

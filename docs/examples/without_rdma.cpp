@@ -11,8 +11,8 @@ awaitable<void> test(io_context& io, fabric::world& world, bool& passed) {
     acceptor a{io, {"10.0.0.1", 0}};
     connection client{io};
     connection server = co_await (a.async_accept(use_awaitable) && client.async_connect(a.local_endpoint(), use_awaitable));
-    rcverbs::buffer theirs{server.domain(), 4096, access_flags::remote_write};
-    rcverbs::buffer ours{client.domain(), 4096, access_flags::local_write};
+    rcverbs::registered_buffer theirs{server.domain(), 4096, access_flags::remote_write};
+    rcverbs::registered_buffer ours{client.domain(), 4096, access_flags::local_write};
     world.power_off("fab0");  // the server's machine no longer answers
     auto [ec, n] = co_await client.async_write(ours.slice(), theirs.remote(), as_tuple(use_awaitable));
     passed = ec == wc_errc::retry_exceeded && client.reason() == close_reason::transport_error;

@@ -34,8 +34,10 @@ public:
           server_{connect()},
           work_{io_.get_executor()},
           thread_{[this] { io_.run(); }} {
-        ours_ = rcverbs::buffer{client_.domain(), 4096, rcverbs::access_flags::local_write};
-        theirs_ = rcverbs::buffer{server_.domain(), 4096, rcverbs::access_flags::remote_write};
+        ours_ =
+            rcverbs::registered_buffer{client_.domain(), 4096, rcverbs::access_flags::local_write};
+        theirs_ =
+            rcverbs::registered_buffer{server_.domain(), 4096, rcverbs::access_flags::remote_write};
         source_ = ours_.slice(0, 8);
         target_ = theirs_.remote().slice(0, 8);
         queue_ = client_.native_handle();
@@ -199,9 +201,9 @@ private:
     rcverbs::basic_connection<Executor> client_;
     rcverbs::connection server_;
     asio::executor_work_guard<asio::io_context::executor_type> work_;
-    rcverbs::buffer ours_;
-    rcverbs::buffer theirs_;
-    rcverbs::local_slice source_;
+    rcverbs::registered_buffer ours_;
+    rcverbs::registered_buffer theirs_;
+    rcverbs::mutable_slice source_;
     rcverbs::remote_region target_;
     ibv_qp* queue_ = nullptr;
     std::optional<null_device> device_;

@@ -93,7 +93,7 @@ void with_window(benchmark::State& state) {
         ++connected;
     });
     while (connected < 2) io.run_one();
-    buffer pages{
+    registered_buffer pages{
         server.domain(),
         static_cast<std::size_t>(state.range(0)),
         access_flags::local_write | access_flags::bind_windows};

@@ -102,7 +102,7 @@ private:
     }
     void start(error_code ec, std::function<void()> const& then) {
         check(ec);
-        memory_ = rcverbs::buffer{
+        memory_ = rcverbs::registered_buffer{
             channel_.next_layer().domain(),
             options_.size,
             rcverbs::access_flags::local_write | rcverbs::access_flags::remote_read};
@@ -113,7 +113,7 @@ private:
     options const& options_;
     rcverbs::acceptor door_;
     rcverbs::message_channel channel_;
-    rcverbs::buffer memory_;
+    rcverbs::registered_buffer memory_;
 };
 
 // The same over a socket, which has one write at a time.

@@ -49,8 +49,8 @@ asio::awaitable<void> exchange(asio::io_context& io, load const& l) {
     rcverbs::session s{rcverbs::connection{where, options}, terms};
     co_await s.async_connect(l.server, use_awaitable);
     rcverbs::connection& c = s.next_layer();
-    rcverbs::buffer outbox{c.domain(), region_bytes, rcverbs::access_flags::local_read};
-    rcverbs::buffer inbox{c.domain(), region_bytes, rcverbs::access_flags::remote_write};
+    rcverbs::registered_buffer outbox{c.domain(), region_bytes, rcverbs::access_flags::local_read};
+    rcverbs::registered_buffer inbox{c.domain(), region_bytes, rcverbs::access_flags::remote_write};
     demo::write_frame(outbox.bytes(), "message from the benchmark");
     std::vector<rcverbs::named_region> const own{{"message", inbox}};
     rcverbs::peer_regions const theirs = co_await s.async_exchange(own, use_awaitable);

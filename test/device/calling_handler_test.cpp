@@ -194,8 +194,8 @@ TEST_CASE("a connection's handlers may call it while they are moved", "[device]"
                    }};
         auto const rights =
             access_flags::remote_read | access_flags::remote_write | access_flags::remote_atomic;
-        buffer theirs{server.domain(), 4096, rights};
-        buffer ours{client.domain(), 4096, access_flags::local_write};
+        registered_buffer theirs{server.domain(), 4096, rights};
+        registered_buffer ours{client.domain(), 4096, access_flags::local_write};
         co_await all([&](auto h) {
             client.async_write(ours.slice(), theirs.remote(), std::move(h));
         });
@@ -232,8 +232,8 @@ TEST_CASE("an operation whose connection ends while its handler is moved reports
     run(io, [&]() -> asio::awaitable<void> {
         test::pair ends = co_await connect(io);
         connection& client = ends.client;
-        buffer theirs{ends.server.domain(), 64, access_flags::remote_write};
-        buffer ours{client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{ends.server.domain(), 64, access_flags::remote_write};
+        registered_buffer ours{client.domain(), 64, access_flags::local_write};
         error_code ended;
         int calls = 0;
         struct closing : intruder {
@@ -263,8 +263,8 @@ TEST_CASE("an operation that a handler starts while it is moved goes first", "[d
     run(io, [&]() -> asio::awaitable<void> {
         test::pair ends = co_await connect(io);
         connection& client = ends.client;
-        buffer theirs{ends.server.domain(), 64, access_flags::remote_write};
-        buffer ours{client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{ends.server.domain(), 64, access_flags::remote_write};
+        registered_buffer ours{client.domain(), 64, access_flags::local_write};
         std::vector<int> order;
         struct starting : intruder {
             std::vector<int>* order;
@@ -300,8 +300,8 @@ TEST_CASE("handlers of shared receives and windows may call their owner", "[devi
         test::pair ends = co_await connect(io, {}, sharing);
         connection& client = ends.client;
         connection& server = ends.server;
-        buffer into{queue.domain(), 64, access_flags::local_write};
-        buffer from{client.domain(), 64, access_flags::local_write};
+        registered_buffer into{queue.domain(), 64, access_flags::local_write};
+        registered_buffer from{client.domain(), 64, access_flags::local_write};
         tester all{io, [&] {
                        static_cast<void>(queue.credits());
                        static_cast<void>(client.statistics());
@@ -311,7 +311,7 @@ TEST_CASE("handlers of shared receives and windows may call their owner", "[devi
             queue.async_receive(into.slice(), std::move(h));
             client.async_send(from.slice(), [](error_code, std::size_t) {});
         });
-        buffer pages{server.domain(), 4096, access_flags::bind_windows};
+        registered_buffer pages{server.domain(), 4096, access_flags::bind_windows};
         {
             window w{server};
             window_pool windows{server, {.windows = 1}};

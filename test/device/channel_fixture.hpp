@@ -94,7 +94,7 @@ struct hostile_ends {
     rcverbs::acceptor door;
     rcverbs::connection peer;
     Channel server;
-    rcverbs::buffer memory;  // of the peer
+    rcverbs::registered_buffer memory;  // of the peer
 };
 
 /// @param options  Of the server's channel: mode 3, 8 receives of 512 bytes.
@@ -116,7 +116,7 @@ asio::awaitable<void> meet_hostile(
     };
     auto const visit = [&]() -> asio::awaitable<void> {
         co_await e.peer.async_resolve(e.door.local_endpoint(), asio::use_awaitable);
-        e.memory = buffer{e.peer.domain(), 16384, access_flags::local_write};
+        e.memory = registered_buffer{e.peer.domain(), 16384, access_flags::local_write};
         for (std::size_t i = 0; i < 8; ++i)
             e.peer.async_receive(
                 e.memory.slice(8192 + 512 * i, 512), [](error_code const&, receive_result) {}

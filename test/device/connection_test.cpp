@@ -91,8 +91,9 @@ TEST_CASE("an operation completes in the form that its token asks for", "[device
     connection third = third_accepted.get();
 
     // The same for data operations.
-    buffer ours{with_future.domain(), 64, access_flags::local_write};
-    buffer theirs{server.domain(), 64, access_flags::remote_write | access_flags::remote_read};
+    registered_buffer ours{with_future.domain(), 64, access_flags::local_write};
+    registered_buffer theirs{
+        server.domain(), 64, access_flags::remote_write | access_flags::remote_read};
     CHECK(with_future.async_write(ours.slice(), theirs.remote(), asio::use_future).get() == 64);
     CHECK(with_future.async_read(theirs.remote(), ours.slice())(asio::use_future).get() == 64);
     auto arrived = server.async_receive(theirs.slice(), asio::use_future);
@@ -308,7 +309,7 @@ TEST_CASE("an io_context destroyed with connections up leaves nothing behind", "
             io,
             [&, token]() -> asio::awaitable<void> {
                 test::pair p = co_await connect(at(), at());
-                buffer b{p.server.domain(), 4096, access_flags::local_write};
+                registered_buffer b{p.server.domain(), 4096, access_flags::local_write};
                 p.server.async_receive(b.slice(), [token](error_code, receive_result) {});
                 io.stop();
                 co_await p.server.async_wait_disconnected(asio::use_awaitable);

@@ -68,7 +68,7 @@ TEST_CASE(
             is_private ? domain_sharing::isolated : domain_sharing::automatic;
         acceptor a{io, {device_address(), 0}};
         connector to_server{io, a.local_endpoint(), options};
-        std::optional<buffer> ours;
+        std::optional<registered_buffer> ours;
         ibv_pd* domain = nullptr;
         for (int round = 0; round < 3; ++round) {
             auto [server, client] =
@@ -79,7 +79,8 @@ TEST_CASE(
                 domain = to_server.domain().native_handle();
             }
             CHECK(client.next_layer().domain().native_handle() == domain);
-            buffer theirs{server.next_layer().domain(), 4096, access_flags::remote_write};
+            registered_buffer theirs{
+                server.next_layer().domain(), 4096, access_flags::remote_write};
             std::vector<named_region> const exposed{{"r" + std::to_string(round), theirs}};
             std::vector<named_region> const nothing;
             auto [seen, none] = co_await (
@@ -178,8 +179,8 @@ TEST_CASE(
         std::vector<error_code> failures;
         for (int round = 0; round < 6; ++round) {
             test::pair p = co_await connect(io);
-            buffer ours{p.client.domain(), 4096, access_flags::local_write};
-            std::optional<buffer> theirs{
+            registered_buffer ours{p.client.domain(), 4096, access_flags::local_write};
+            std::optional<registered_buffer> theirs{
                 std::in_place, p.server.domain(), 4096, access_flags::remote_write};
             remote_region const target = theirs->remote();
             int outstanding = 0;

@@ -75,8 +75,9 @@ void exercise(home const& where) {
     client.async_connect(a.local_endpoint(), asio::use_future).get();
     connection server = accepted.get();
     CHECK(client.get_executor() == where.get_executor());
-    buffer ours{client.domain(), 4096, access_flags::local_write};
-    buffer theirs{server.domain(), 4096, access_flags::remote_write | access_flags::local_write};
+    registered_buffer ours{client.domain(), 4096, access_flags::local_write};
+    registered_buffer theirs{
+        server.domain(), 4096, access_flags::remote_write | access_flags::local_write};
     constexpr int count = 400;
     std::vector<int> order;
     int messages = 0;
@@ -157,7 +158,7 @@ TEST_CASE("destroying the io_context of a pending handler ends the connection", 
     poller const thread = poller::start();
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(thread);
-        buffer memory{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer memory{p.client.domain(), 64, access_flags::local_write};
         p.client.async_receive(
             memory.slice(), asio::bind_executor(*other, [](error_code, receive_result) {})
         );
@@ -189,7 +190,7 @@ TEST_CASE("a connection of a concrete executor type has its default completion t
         });
         typed client{io};
         co_await client.async_connect(a.local_endpoint());
-        buffer ours{client.domain(), 64, access_flags::local_write};
+        registered_buffer ours{client.domain(), 64, access_flags::local_write};
         CHECK(client.get_executor() == io.get_executor());
         connection erased{std::move(client)};
         CHECK(erased.is_open());
@@ -297,7 +298,7 @@ TEST_CASE(
         connection_options shares;
         shares.placement.domain = domain_sharing::shared;
         shares.queue_pair.rnr_retry_count = 7;  // the receive may be posted late
-        std::optional<buffer> page;
+        std::optional<registered_buffer> page;
         int served = 0;
         // The server closes each connection after its first message, except the last.
         auto const serve = [&]() -> asio::awaitable<void> {
@@ -318,13 +319,13 @@ TEST_CASE(
         };
         int attempts = 0;
         connection current;
-        std::optional<buffer> mine;
+        std::optional<registered_buffer> mine;
         auto const ask = [&](connection& c) -> asio::awaitable<int> {
             ++attempts;
             // Registered once, for all connections.
             if (!mine) mine.emplace(c.domain(), 64, access_flags::local_write);
-            local_slices const into = mine->slice(32, 32);
-            local_slices const out = mine->slice(0, 8);
+            mutable_slices const into = mine->slice(32, 32);
+            const_slices const out = mine->slice(0, 8);
             co_await (
                 c.async_receive(into, asio::use_awaitable) && c.async_send(out, asio::use_awaitable)
             );

@@ -40,8 +40,8 @@ TEST_CASE("a connection's statistics agree with the device's packet counters", "
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
-        buffer ours{p.client.domain(), 256, access_flags::local_write};
-        buffer theirs{p.server.domain(), 256, access_flags::remote_write};
+        registered_buffer ours{p.client.domain(), 256, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 256, access_flags::remote_write};
         wait_for_new_reading();
         std::uint64_t const before = *hardware_counter("sent_pkts");
         std::uint64_t const not_ready = *hardware_counter("send_rnr_err");

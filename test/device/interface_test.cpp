@@ -51,7 +51,7 @@ TEST_CASE("a server registers its memory before it listens", "[device]") {
     run(io, [&]() -> asio::awaitable<void> {
         protection_domain const domain = open_domain(io, {device_address(), 0});
         CHECK(domain == open_domain(io, domain.device_name()));
-        buffer blocks{domain, 4096, access_flags::remote_read};
+        registered_buffer blocks{domain, 4096, access_flags::remote_read};
         blocks.bytes()[4095] = std::byte{9};
         acceptor_options options;
         options.connection.placement.domain = domain;
@@ -59,7 +59,7 @@ TEST_CASE("a server registers its memory before it listens", "[device]") {
         connection client{io};
         connection server = co_await accepted(a, client);
         CHECK(server.domain() == domain);
-        buffer into{client.domain(), 8, access_flags::local_write};
+        registered_buffer into{client.domain(), 8, access_flags::local_write};
         co_await client.async_read(
             blocks.remote().slice(4088, 8), into.slice(), asio::use_awaitable
         );
@@ -86,7 +86,7 @@ TEST_CASE("cancel() aborts waiting operations and leaves posted ones", "[device]
         connection_options few;
         few.queue_pair.send_queue_depth = few.queue_pair.receive_queue_depth = 4;
         test::pair p = co_await connect(io, few, few);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
         std::vector<error_code> receives;
         for (int i = 0; i < 6; ++i) {
             p.client.async_receive(ours.slice(), [&](error_code ec, receive_result) {
@@ -133,8 +133,8 @@ TEST_CASE("on_failure runs once for a failure, and not for an orderly end", "[de
         CHECK(told.empty());
 
         test::pair q = co_await connect(io, options);
-        buffer ours{q.client.domain(), 64, access_flags::local_write};
-        buffer theirs{q.server.domain(), 64, access_flags::remote_read};
+        registered_buffer ours{q.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{q.server.domain(), 64, access_flags::remote_read};
         remote_region const lie{
             theirs.remote().address(), 64, theirs.remote().key(), access_flags::remote_write};
         auto [denied, n] = co_await q.client.async_write(ours.slice(), lie, awaiting);
@@ -165,8 +165,8 @@ TEST_CASE("an acceptor sums its connections' counters, and has their last failur
         for (int i = 0; i < 3; ++i) {
             connection client{io};
             connection server = co_await accepted(a, client);
-            buffer into{server.domain(), 8, access_flags::local_write};
-            buffer from{client.domain(), 8, access_flags::local_read};
+            registered_buffer into{server.domain(), 8, access_flags::local_write};
+            registered_buffer from{client.domain(), 8, access_flags::local_read};
             auto [arrived, sent] = co_await (
                 server.async_receive(into.slice(), awaiting) &&
                 client.async_send(from.slice(), awaiting)
@@ -195,19 +195,24 @@ TEST_CASE("memory that is mapped read-only can be sent from, and read by the pee
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
         std::vector<std::uint32_t> const numbers(1000, 0xC0FFEE);
-        memory_region const ours{p.client.domain(), std::span{numbers}};
-        buffer theirs{p.server.domain(), 4000, access_flags::remote_write};
+        const_memory_region const ours{p.client.domain(), std::span{numbers}};
+        registered_buffer theirs{p.server.domain(), 4000, access_flags::remote_write};
         co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
         CHECK(same(theirs.bytes(), std::as_bytes(std::span{numbers})));
-        auto [refused, what] = co_await p.client.async_receive(ours.slice(0, 8), awaiting);
-        CHECK(refused == errc::access_denied);
+        // Nothing can be received there.
+        static_assert(!std::is_convertible_v<decltype(ours.slice()), mutable_slices>);
+        static_assert(!std::is_convertible_v<const_memory_region, mutable_slices>);
+        const_slice const some = ours.slice(std::span{numbers}.subspan(10, 5));
+        CHECK(some.size() == 20);
+        CHECK(some.bytes().data() == ours.bytes().data() + 40);
 
-        memory_region const shown{p.server.domain(), std::span{numbers}, access_flags::remote_read};
-        buffer copy{p.client.domain(), 4000, access_flags::local_write};
+        const_memory_region const shown{
+            p.server.domain(), std::span{numbers}, access_flags::remote_read};
+        registered_buffer copy{p.client.domain(), 4000, access_flags::local_write};
         co_await p.client.async_read(shown.remote(), copy.slice(), asio::use_awaitable);
         CHECK(same(copy.bytes(), std::as_bytes(std::span{numbers})));
         error_code ec;
-        memory_region const wrong{
+        const_memory_region const wrong{
             p.server.domain(), std::span{numbers}, access_flags::remote_write, ec};
         CHECK(ec == boost::system::errc::invalid_argument);
         CHECK_FALSE(wrong.is_open());
@@ -219,11 +224,11 @@ TEST_CASE("a socket reads into registered memory, and writes from it", "[device]
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         protection_domain const domain = open_domain(io, {device_address(), 0});
-        buffer pages{domain, 4096, access_flags::local_write};
+        registered_buffer pages{domain, 4096, access_flags::local_write};
         asio::local::stream_protocol::socket left{io};
         asio::local::stream_protocol::socket right{io};
         asio::local::connect_pair(left, right);
-        std::vector<local_slice> const scattered{pages.slice(100, 3), pages.slice(0, 4)};
+        std::vector<mutable_slice> const scattered{pages.slice(100, 3), pages.slice(0, 4)};
         co_await asio::async_write(left, asio::buffer("abcdefg", 7), asio::use_awaitable);
         co_await asio::async_read(right, scattered, asio::use_awaitable);
         CHECK(pages.bytes()[102] == std::byte{'c'});

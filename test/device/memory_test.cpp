@@ -240,7 +240,7 @@ TEST_CASE("slots receive messages and are written by peers", "[device]") {
             {.slots = 2, .slot_bytes = 64, .rights = access_flags::remote_write}};
         slot_lease inbox = co_await slots.async_acquire(asio::use_awaitable);
         slot_lease block = co_await slots.async_acquire(asio::use_awaitable);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
         test::fill(ours.bytes(), 7);
         auto [received, sent] = co_await (
             p.server.async_receive(inbox.slice(), awaiting) &&
@@ -307,11 +307,11 @@ TEST_CASE("a pool gives slices of its own memory only, for each of its domains",
     protection_domain const both_domains[] = {first, second};
     memory_pool pool{both_domains};
     void* const memory = pool.allocate(100, 64);
-    local_slice const a = pool.slice_of(memory, 100);
+    mutable_slice const a = pool.slice_of(memory, 100);
     CHECK(a.data() == memory);
     CHECK(a.size() == 100);
     CHECK(pool.slice_of(memory, 100, first).key().value == a.key().value);
-    local_slice const b = pool.slice_of(memory, 100, second);
+    mutable_slice const b = pool.slice_of(memory, 100, second);
     CHECK(b.data() == memory);
     std::byte foreign{};
     CHECK_THROWS_AS(pool.slice_of(&foreign, 1), boost::system::system_error);

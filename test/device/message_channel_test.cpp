@@ -83,7 +83,7 @@ asio::awaitable<std::vector<std::byte>> receive_all(message_channel& from, std::
     message m = co_await from.async_receive(asio::use_awaitable);
     tag = m.tag();
     if (!m.is_large()) co_return std::vector<std::byte>(m.bytes().begin(), m.bytes().end());
-    buffer into{
+    registered_buffer into{
         from.next_layer().domain(), static_cast<std::size_t>(m.size()), access_flags::local_write};
     co_await from.async_fetch(std::move(m), into.slice(), asio::use_awaitable);
     co_return std::vector<std::byte>(into.bytes().begin(), into.bytes().end());
@@ -227,16 +227,16 @@ TEST_CASE(
         co_await meet(io, e);
         protection_domain const ours = e.client.next_layer().domain();
         protection_domain const theirs = e.server.next_layer().domain();
-        buffer from{ours, 100'000, access_flags::remote_read};
+        registered_buffer from{ours, 100'000, access_flags::remote_read};
         std::ranges::copy(pattern(from.size(), 9), from.bytes().begin());
         // Three pieces of the sender's into two of the receiver's.
-        std::vector<local_slice> const pieces{
+        std::vector<mutable_slice> const pieces{
             from.slice(0, 10'000), from.slice(10'000, 1), from.slice(10'001, 50'000)};
-        buffer into{theirs, 80'000, access_flags::local_write};
-        std::vector<local_slice> const places{into.slice(0, 20'001), into.slice(30'000, 40'000)};
+        registered_buffer into{theirs, 80'000, access_flags::local_write};
+        std::vector<mutable_slice> const places{into.slice(0, 20'001), into.slice(30'000, 40'000)};
         error_code sent;
         bool is_sent = false;
-        e.client.async_send(local_slices{pieces}, 1, [&](error_code ec) {
+        e.client.async_send(pieces, 1, [&](error_code ec) {
             sent = ec;
             is_sent = true;
         });
@@ -248,7 +248,7 @@ TEST_CASE(
         CHECK_FALSE(is_sent);
         auto [wrong] = co_await e.server.async_fetch(message{}, into.slice(0, 1), awaiting);
         CHECK(wrong == errc::out_of_range);
-        co_await e.server.async_fetch(std::move(large), local_slices{places}, asio::use_awaitable);
+        co_await e.server.async_fetch(std::move(large), places, asio::use_awaitable);
         CHECK(std::ranges::equal(into.bytes().first(20'001), from.bytes().first(20'001)));
         CHECK(std::ranges::equal(
             into.bytes().subspan(30'000, 40'000), from.bytes().subspan(20'001, 40'000)
@@ -266,10 +266,10 @@ TEST_CASE(
         };
         co_await (decline() && offer());
         // Memory of another domain, and memory that the peer may not read.
-        buffer foreign{theirs, 5000, access_flags::remote_read};
+        registered_buffer foreign{theirs, 5000, access_flags::remote_read};
         auto [elsewhere] = co_await e.client.async_send(foreign.slice(), 3, awaiting);
         CHECK(elsewhere == errc::foreign_domain);
-        buffer secret{ours, 5000, access_flags::local_write};
+        registered_buffer secret{ours, 5000, access_flags::local_write};
         auto [refused] = co_await e.client.async_send(secret.slice(), 3, awaiting);
         CHECK(refused == errc::access_denied);
         co_await part(e);
@@ -301,7 +301,7 @@ TEST_CASE("a message that is detached gives its receive back, and keeps its byte
         CHECK(e.server.statistics().held == 0);
         CHECK(large.is_large());
         CHECK(large.bytes().empty());
-        buffer into{e.server.next_layer().domain(), 3000, access_flags::local_write};
+        registered_buffer into{e.server.next_layer().domain(), 3000, access_flags::local_write};
         co_await e.server.async_fetch(std::move(large), into.slice(), asio::use_awaitable);
         CHECK(std::ranges::equal(into.bytes(), big));
         for (std::uint64_t i = 0; i < kept.size(); ++i) {
@@ -314,7 +314,7 @@ TEST_CASE("a message that is detached gives its receive back, and keeps its byte
             message const back = co_await e.client.async_receive(asio::use_awaitable);
             CHECK(std::ranges::equal(back.bytes(), pattern(i, i)));
         }
-        buffer theirs{e.client.next_layer().domain(), 64, access_flags::remote_write};
+        registered_buffer theirs{e.client.next_layer().domain(), 64, access_flags::remote_write};
         auto [ec, none] = co_await e.server.next_layer().async_write(
             kept[39].slice(), theirs.remote().slice(0, 39), awaiting
         );
@@ -331,7 +331,7 @@ TEST_CASE("a large message that is cancelled is taken back before its memory is 
         ends e{io};
         co_await meet(io, e);
         auto const bytes = pattern(5000, 1);
-        buffer into{e.server.next_layer().domain(), 5000, access_flags::local_write};
+        registered_buffer into{e.server.next_layer().domain(), 5000, access_flags::local_write};
         asio::cancellation_signal stop;
         std::optional<error_code> ended;
         auto const offer = [&](std::uint64_t tag) {
@@ -567,7 +567,7 @@ TEST_CASE(
     run(io, [&]() -> asio::awaitable<void> {
         ends e{io};
         co_await meet(io, e, small(6));
-        buffer page{e.server.next_layer().domain(), 20'000, access_flags::remote_read};
+        registered_buffer page{e.server.next_layer().domain(), 20'000, access_flags::remote_read};
         constexpr std::uint64_t count = 50;
         // The requests that follow take all credits of data; the answer's fetch must not need one.
         auto const serve = [&]() -> asio::awaitable<void> {
@@ -878,7 +878,7 @@ TEST_CASE("a large message that points nowhere ends the channel of its sender", 
         co_await send(e, bytes);
         message m = co_await e.server.async_receive(asio::use_awaitable);
         CHECK(m.size() == 1000);
-        buffer into{e.server.next_layer().domain(), 1000, access_flags::local_write};
+        registered_buffer into{e.server.next_layer().domain(), 1000, access_flags::local_write};
         auto [ec] = co_await e.server.async_fetch(std::move(m), into.slice(), awaiting);
         CHECK(ec.failed());
         auto [end, none] = co_await e.server.async_receive(awaiting);

@@ -29,9 +29,11 @@ constexpr access_flags all_remote =
     access_flags::remote_read | access_flags::remote_write | access_flags::remote_atomic;
 
 /// Cuts a buffer into `count` slices of uneven sizes, some of them empty, in shuffled order.
-std::vector<local_slice> cut(buffer const& from, std::size_t count, std::uint32_t seed) {
+std::vector<mutable_slice> cut(
+    registered_buffer const& from, std::size_t count, std::uint32_t seed
+) {
     std::mt19937 random{seed};
-    std::vector<local_slice> pieces;
+    std::vector<mutable_slice> pieces;
     std::size_t at = 0;
     for (std::size_t i = 0; i < count; ++i) {
         std::size_t const size = i % 7 == 3 ? 0 : 1 + random() % 97;
@@ -42,9 +44,9 @@ std::vector<local_slice> cut(buffer const& from, std::size_t count, std::uint32_
     return pieces;
 }
 
-std::vector<std::byte> flat(std::vector<local_slice> const& pieces) {
+std::vector<std::byte> flat(std::vector<mutable_slice> const& pieces) {
     std::vector<std::byte> all;
-    for (local_slice const& p : pieces) all.insert(all.end(), p.bytes().begin(), p.bytes().end());
+    for (mutable_slice const& p : pieces) all.insert(all.end(), p.bytes().begin(), p.bytes().end());
     return all;
 }
 
@@ -59,13 +61,13 @@ TEST_CASE("any number of slices is gathered and scattered as if they were one", 
         connection_options options;
         options.queue_pair.send_segments_max = segments;
         test::pair p = co_await connect(io, options);
-        buffer ours{p.client.domain(), 16384, access_flags::local_write};
-        buffer theirs{p.server.domain(), 16384, all_remote};
+        registered_buffer ours{p.client.domain(), 16384, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 16384, all_remote};
         for (std::size_t count = 1; count <= 100; count += count < 8 ? 1 : 23) {
             INFO(count << " slices, " << segments << " at a time");
             fill(ours.bytes(), static_cast<std::uint32_t>(count));
             std::ranges::fill(theirs.bytes(), std::byte{0xEE});
-            std::vector<local_slice> const pieces = cut(ours, count, segments);
+            std::vector<mutable_slice> const pieces = cut(ours, count, segments);
             std::vector<std::byte> const expected = flat(pieces);
             remote_region const target = theirs.remote().slice(8, expected.size());
             std::size_t const written =
@@ -89,8 +91,8 @@ TEST_CASE("a message is gathered from slices and scattered to slices", "[device]
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
-        buffer ours{p.client.domain(), 4096, access_flags::local_read};
-        buffer theirs{p.server.domain(), 4096, access_flags::local_write};
+        registered_buffer ours{p.client.domain(), 4096, access_flags::local_read};
+        registered_buffer theirs{p.server.domain(), 4096, access_flags::local_write};
         fill(ours.bytes(), 1);
         std::array const from{
             ours.slice(1000, 10), ours.slice(0, 0), ours.slice(5, 90), ours.slice(2000, 1)};
@@ -110,12 +112,12 @@ TEST_CASE("a message is gathered from slices and scattered to slices", "[device]
         CHECK(theirs.bytes()[3073] == ours.bytes()[2000]);
 
         // A message is not split: too many slices are rejected; empty slices do not count.
-        std::vector<local_slice> const many(
+        std::vector<mutable_slice> const many(
             p.client.limits().send_segments_max + 1, ours.slice(0, 8)
         );
         auto [refused, n] = co_await p.client.async_send(many, awaiting);
         CHECK(refused == errc::too_many_segments);
-        std::vector<local_slice> const wide(
+        std::vector<mutable_slice> const wide(
             p.server.limits().receive_segments_max + 1, theirs.slice(0, 8)
         );
         auto [refused_too, r] = co_await p.server.async_receive(wide, awaiting);
@@ -130,10 +132,10 @@ TEST_CASE("a split write with immediate completes one receive, after all its byt
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
-        buffer ours{p.client.domain(), 16384, access_flags::local_read};
-        buffer theirs{p.server.domain(), 16384, all_remote};
+        registered_buffer ours{p.client.domain(), 16384, access_flags::local_read};
+        registered_buffer theirs{p.server.domain(), 16384, all_remote};
         fill(ours.bytes(), 2);
-        std::vector<local_slice> const pieces = cut(ours, 60, 5);
+        std::vector<mutable_slice> const pieces = cut(ours, 60, 5);
         std::vector<std::byte> const expected = flat(pieces);
         bool was_there = false;
         int notices = 0;
@@ -214,8 +216,8 @@ TEST_CASE("a batch is one list with one doorbell and one completion", "[device]"
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
-        buffer ours{p.client.domain(), 4096, access_flags::local_write};
-        buffer theirs{p.server.domain(), 4096, all_remote};
+        registered_buffer ours{p.client.domain(), 4096, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 4096, all_remote};
         fill(ours.bytes(), 7);
         std::optional<receive_result> arrived;
         p.server.async_receive(
@@ -278,13 +280,13 @@ TEST_CASE(
         options.queue_pair.send_queue_depth = 64;
         options.queue_pair.initiator_depth = 4;
         test::pair p = co_await connect(io, options);
-        buffer ours{p.client.domain(), 8192, access_flags::local_write};
-        buffer theirs{p.server.domain(), 8192, all_remote};
+        registered_buffer ours{p.client.domain(), 8192, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 8192, all_remote};
         fill(reads ? theirs.bytes() : ours.bytes(), 3);
         batch b{p.client};
         for (std::size_t i = 0; i < 200; ++i) {
             // The slices overlap, so the result is correct only if the order is kept.
-            local_slice const here = ours.slice(i * 16, 64);
+            mutable_slice const here = ours.slice(i * 16, 64);
             remote_region const there = theirs.remote().slice(i * 16, 64);
             if (reads) {
                 b.add(op::read(there, here));
@@ -322,8 +324,8 @@ TEST_CASE("functions posted to a polling thread run, however many completions ar
         options.queue_pair.send_queue_depth = list_length * lists;
         poller const busy = poller::start({.polling = {.mode = poll_mode::busy}});
         test::pair p = co_await connect(busy, io, options);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, all_remote};
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, all_remote};
         // Everything except the wait runs on the polling thread.
         std::vector<batch> all;
         std::size_t to_start = lists_to_do;
@@ -372,8 +374,8 @@ TEST_CASE("a batch with an invalid request posts nothing", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
-        buffer ours{p.client.domain(), 128, access_flags::local_write};
-        buffer theirs{p.server.domain(), 128, access_flags::remote_write};
+        registered_buffer ours{p.client.domain(), 128, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 128, access_flags::remote_write};
         fill(ours.bytes(), 7);
         connection_statistics const before = p.client.statistics();
         batch b{p.client};
@@ -388,7 +390,7 @@ TEST_CASE("a batch with an invalid request posts nothing", "[device]") {
         auto [longer, n2] = co_await b.async_submit(awaiting);
         CHECK(longer == errc::out_of_range);
         b.clear();
-        std::vector<local_slice> const many(
+        std::vector<mutable_slice> const many(
             p.client.limits().send_segments_max + 1, ours.slice(0, 1)
         );
         b.add(op::write(ours.slice(0, 8), theirs.remote().slice(0, 8))).add(op::send(many));
@@ -434,8 +436,8 @@ TEST_CASE("an operation is a value: started again, copied, and fenced", "[device
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, all_remote};
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, all_remote};
         op::write_t const what = op::write(ours.slice(0, 8), theirs.remote().slice(0, 8));
         for (std::uint32_t round = 0; round < 3; ++round) {
             fill(ours.bytes().first(8), round);
@@ -463,8 +465,8 @@ TEST_CASE(
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, all_remote};
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, all_remote};
         remote_atomic const cell = theirs.remote().word(8);
         auto const at = [&](std::size_t offset) {
             std::uint64_t value = 0;
@@ -530,9 +532,9 @@ TEST_CASE(
         options.queue_pair.initiator_depth = 2;
         // Handlers run on the test's own thread, so none can run in between.
         test::pair p = co_await connect(io, options, options);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, all_remote};
-        local_slice const here = ours.slice(0, 8);
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, all_remote};
+        mutable_slice const here = ours.slice(0, 8);
         remote_region const there = theirs.remote().slice(0, 8);
         int done = 0;
         auto const count = [&](error_code ec, auto) { done += ec ? 100 : 1; };
@@ -575,8 +577,8 @@ TEST_CASE("work without a handler is signaled once per half queue, and never sta
         connection_options options;
         options.queue_pair.send_queue_depth = 64;
         test::pair p = co_await connect(io, options);
-        buffer ours{p.client.domain(), 4096, access_flags::local_write};
-        buffer theirs{p.server.domain(), 4096, access_flags::remote_write};
+        registered_buffer ours{p.client.domain(), 4096, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 4096, access_flags::remote_write};
         fill(ours.bytes(), 4);
         constexpr std::size_t count = 20'000;
         connection_statistics const before = p.client.statistics();
@@ -607,8 +609,8 @@ TEST_CASE("a failure of work without a handler ends the connection with its reas
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, access_flags::remote_read};
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::remote_read};
         remote_region const lie{
             theirs.remote().address(), 64, theirs.remote().key(), access_flags::remote_write};
         CHECK_FALSE(p.client.try_start(op::write(ours.slice(), lie)));
@@ -627,8 +629,8 @@ TEST_CASE("a hundred thousand operations go through a queue of eight, in order",
         options.queue_pair.initiator_depth = 2;
         options.queue_pair.waiting_operations_max = 64;
         test::pair p = co_await connect(io, options, options);
-        buffer ours{p.client.domain(), 4096, access_flags::local_write};
-        buffer theirs{p.server.domain(), 4096, all_remote};
+        registered_buffer ours{p.client.domain(), 4096, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 4096, all_remote};
         constexpr std::size_t count = 100'000;
         std::size_t started = 0;
         std::size_t completed = 0;
@@ -728,8 +730,8 @@ TEST_CASE("operations that handlers start in one round are posted with one doorb
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
-        buffer ours{p.client.domain(), 4096, access_flags::local_write};
-        buffer theirs{p.server.domain(), 4096, all_remote};
+        registered_buffer ours{p.client.domain(), 4096, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 4096, all_remote};
         connection_statistics before;
         int done = 0;
         std::optional<connection_statistics> after;
@@ -765,8 +767,8 @@ TEST_CASE("statistics add up", "[device]") {
         connection_options options;
         options.queue_pair.inline_bytes_max = 64;
         test::pair p = co_await connect(io, options);
-        buffer ours{p.client.domain(), 4096, access_flags::local_write};
-        buffer theirs{p.server.domain(), 4096, all_remote};
+        registered_buffer ours{p.client.domain(), 4096, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 4096, all_remote};
         CHECK(p.client.statistics().operations_started == 0);
         p.server.async_receive(theirs.slice(0, 100), [](error_code, receive_result) {});
         p.server.async_receive(theirs.slice(0, 100), [](error_code, receive_result) {});
@@ -814,8 +816,8 @@ TEST_CASE(
         connection_options peer;
         peer.queue_pair.rnr_retry_count = 7;  // unlimited
         test::pair p = co_await connect(io, options, peer);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::remote_write};
         // An idle connection does not stall, nor does one whose work completes.
         asio::steady_timer timer{io, 500ms};
         co_await timer.async_wait(asio::use_awaitable);
@@ -837,8 +839,8 @@ TEST_CASE("a fenced write sends the result of the read before it", "[device]") {
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
         std::size_t const size = 256 * 1024;
-        buffer ours{p.client.domain(), size, access_flags::local_write};
-        buffer theirs{p.server.domain(), 2 * size, all_remote};
+        registered_buffer ours{p.client.domain(), size, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 2 * size, all_remote};
         for (std::uint32_t round = 0; round < 10; ++round) {
             fill(theirs.bytes().first(size), round);
             int done = 0;
@@ -865,13 +867,13 @@ TEST_CASE("memory that is gone, foreign or not writable is refused before postin
         alone.placement.domain = domain_sharing::isolated;
         test::pair p = co_await connect(io);
         test::pair other = co_await connect(io, alone, alone);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer fixed{p.client.domain(), 64, access_flags::local_read};
-        buffer foreign{other.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, all_remote};
-        local_slice stale;
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer fixed{p.client.domain(), 64, access_flags::local_read};
+        registered_buffer foreign{other.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, all_remote};
+        mutable_slice stale;
         {
-            buffer const short_lived{p.client.domain(), 64, access_flags::local_write};
+            registered_buffer const short_lived{p.client.domain(), 64, access_flags::local_write};
             stale = short_lived.slice();
         }
         auto const posted = [&] {
@@ -881,7 +883,7 @@ TEST_CASE("memory that is gone, foreign or not writable is refused before postin
         auto [gone, n1] = co_await p.client.async_write(stale, theirs.remote(), awaiting);
         CHECK(gone == errc::region_gone);
         // A new region may reuse the slot of the destroyed one.
-        buffer const next{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer const next{p.client.domain(), 64, access_flags::local_write};
         auto [still_gone, n2] = co_await p.client.async_read(theirs.remote(), stale, awaiting);
         CHECK(still_gone == errc::region_gone);
         auto [foreign_source, n3] = co_await p.client.async_send(foreign.slice(), awaiting);
@@ -911,8 +913,8 @@ TEST_CASE("a wrong key or range at the peer is an error of this connection alone
     run(io, [&]() -> asio::awaitable<void> {
         test::pair victim = co_await connect(io, {}, sharing());
         test::pair bystander = co_await connect(io, {}, sharing());
-        buffer ours{victim.client.domain(), 100, access_flags::local_write};
-        buffer theirs{
+        registered_buffer ours{victim.client.domain(), 100, access_flags::local_write};
+        registered_buffer theirs{
             victim.server.domain(), 100, access_flags::remote_read | access_flags::remote_write};
         remote_region const right = theirs.remote();
         // A key that was never issued, a range that ends one byte too late, and one that begins one
@@ -940,8 +942,8 @@ TEST_CASE("an operation started by itself is posted before the call returns", "[
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(own_thread, io);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::remote_write};
         for (std::uint64_t i = 1; i <= 5; ++i) {
             auto written = p.client.async_write(ours.slice(), theirs.remote(), asio::use_future);
             CHECK(p.client.statistics().sends_posted == i);
@@ -961,8 +963,8 @@ TEST_CASE(
     run(io, [&]() -> asio::awaitable<void> {
         test::pair slow = co_await connect(own_thread, io);
         test::pair quick = co_await connect(own_thread, io);
-        buffer a{slow.client.domain(), 64, access_flags::local_write};
-        buffer b{slow.server.domain(), 64, access_flags::remote_write};
+        registered_buffer a{slow.client.domain(), 64, access_flags::local_write};
+        registered_buffer b{slow.server.domain(), 64, access_flags::remote_write};
         std::promise<std::thread::id> polling;
         asio::post(slow.client.get_executor(), [&] {
             polling.set_value(std::this_thread::get_id());
@@ -975,8 +977,8 @@ TEST_CASE(
         });
         // The handler runs on the thread that polls the completion.
         CHECK(entered.get_future().get() == polling.get_future().get());
-        buffer c{quick.client.domain(), 64, access_flags::local_write};
-        buffer d{quick.server.domain(), 64, access_flags::remote_write};
+        registered_buffer c{quick.client.domain(), 64, access_flags::local_write};
+        registered_buffer d{quick.server.domain(), 64, access_flags::remote_write};
         for (int i = 0; i < 100; ++i)
             co_await quick.client.async_write(c.slice(), d.remote(), asio::use_awaitable);
         CHECK(quick.client.statistics().operations_completed == 100);

@@ -64,8 +64,8 @@ TEST_CASE("two sides that exchange their addresses over a TCP socket are connect
         CHECK(left.limits().initiator_depth == 4);
         CHECK(right.limits().responder_resources >= 4);
 
-        buffer ours{left.domain(), 4096, access_flags::local_write};
-        buffer theirs{
+        registered_buffer ours{left.domain(), 4096, access_flags::local_write};
+        registered_buffer theirs{
             right.domain(),
             4096,
             access_flags::remote_write | access_flags::remote_read | access_flags::remote_atomic};

@@ -102,8 +102,8 @@ TEST_CASE("a completion vector beyond the device's is taken modulo", "[device]")
         CHECK(p.client.limits().completion_vector == vectors / 2);
         CHECK(p.server.limits().completion_vector < vectors);
         // Its events come.
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::remote_write};
         co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
         co_await disconnect(p);
     });
@@ -142,9 +142,9 @@ TEST_CASE(
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
-        buffer ours{
+        registered_buffer ours{
             p.client.domain(), 4096, access_flags::local_write | access_flags::relaxed_ordering};
-        buffer theirs{
+        registered_buffer theirs{
             p.server.domain(), 4096, access_flags::remote_write | access_flags::relaxed_ordering};
         fill(ours.bytes(), 3);
         co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);

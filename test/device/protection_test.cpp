@@ -25,15 +25,15 @@ std::array<std::byte, 24> hello(std::uint8_t version = 1) {
 /// A peer that runs the session protocol by hand, and so can violate it.
 struct rogue {
     connection c;
-    buffer out;
-    buffer in;
+    registered_buffer out;
+    registered_buffer in;
 
     explicit rogue(asio::io_context& io) : c{io} {}
 
     asio::awaitable<void> connect(endpoint to) {
         co_await c.async_resolve(to, asio::use_awaitable);
-        out = buffer{c.domain(), 8192, access_flags::local_read};
-        in = buffer{c.domain(), 8192, access_flags::local_write};
+        out = registered_buffer{c.domain(), 8192, access_flags::local_read};
+        in = registered_buffer{c.domain(), 8192, access_flags::local_write};
         auto const h = hello();
         co_await c.async_establish(h, asio::use_awaitable);
     }
@@ -73,10 +73,10 @@ TEST_CASE(
             a.async_accept(asio::use_awaitable) &&
             thief.async_connect(a.local_endpoint(), asio::use_awaitable)
         );
-        buffer secret{
+        registered_buffer secret{
             to_owner.domain(), 64, access_flags::remote_read | access_flags::remote_write};
         std::ranges::fill(secret.bytes(), std::byte{0x5e});
-        buffer loot{thief.domain(), 64, access_flags::local_write};
+        registered_buffer loot{thief.domain(), 64, access_flags::local_write};
         auto [ec, n] = co_await thief.async_read(secret.remote(), loot.slice(), awaiting);
         if (is_isolated) {
             CHECK(ec.category() == work_completion_category());
@@ -86,7 +86,7 @@ TEST_CASE(
             CHECK(loot.bytes()[63] == std::byte{0x5e});
         }
         // The client that received the key is served in any case.
-        buffer mine{owner.domain(), 64, access_flags::local_write};
+        registered_buffer mine{owner.domain(), 64, access_flags::local_write};
         co_await owner.async_read(secret.remote(), mine.slice(), asio::use_awaitable);
         CHECK(mine.bytes()[63] == std::byte{0x5e});
         owner.close();
@@ -101,7 +101,7 @@ TEST_CASE("after MSG_DONE the peer can access no memory", "[device]") {
         acceptor a{io, {device_address(), 0}};
         rogue peer{io};
         session s = co_await (accept_session(a) && peer.connect(a.local_endpoint()));
-        buffer memory{
+        registered_buffer memory{
             s.next_layer().domain(),
             64,
             access_flags::remote_read | access_flags::remote_write | access_flags::remote_atomic};
@@ -138,8 +138,8 @@ TEST_CASE("nothing can touch memory by way of a connection that was closed", "[d
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::remote_write};
         remote_region const target = theirs.remote();
         p.server.close();
         std::ranges::fill(ours.bytes(), std::byte{0x11});
@@ -154,8 +154,8 @@ TEST_CASE("the rights of a connection can be cut to less than its keys allow", "
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{
             p.server.domain(), 64, access_flags::remote_write | access_flags::remote_read};
         std::ranges::fill(theirs.bytes(), std::byte{0x42});
         CHECK_FALSE(p.server.set_remote_access(access_flags::remote_read));
@@ -399,7 +399,7 @@ TEST_CASE(
         own.placement.domain = domain_sharing::isolated;
         test::pair first = co_await connect(io, own);
         protection_domain const kept = first.client.domain();
-        buffer memory{kept, 4096, access_flags::local_write};
+        registered_buffer memory{kept, 4096, access_flags::local_write};
         first.client.close();
         co_await first.client.async_wait_disconnected(awaiting);
 
@@ -407,7 +407,7 @@ TEST_CASE(
         again.placement.domain = kept;
         test::pair second = co_await connect(io, again);
         CHECK(second.client.domain().native_handle() == kept.native_handle());
-        buffer theirs{second.server.domain(), 4096, access_flags::remote_write};
+        registered_buffer theirs{second.server.domain(), 4096, access_flags::remote_write};
         std::ranges::fill(memory.bytes(), std::byte{9});
         co_await second.client.async_write(memory.slice(), theirs.remote(), asio::use_awaitable);
         CHECK(theirs.bytes()[4095] == std::byte{9});

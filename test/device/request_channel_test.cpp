@@ -76,7 +76,7 @@ asio::awaitable<void> part(ends& e) {
 /// The bytes of a request or a reply, of any size.
 asio::awaitable<std::vector<std::byte>> body_of(request_channel& at, message& m) {
     if (!m.is_large()) co_return std::vector<std::byte>(m.bytes().begin(), m.bytes().end());
-    buffer into{
+    registered_buffer into{
         at.next_layer().domain(), static_cast<std::size_t>(m.size()), access_flags::local_write};
     co_await at.async_fetch(std::move(m), into.slice(), asio::use_awaitable);
     co_return std::vector<std::byte>(into.bytes().begin(), into.bytes().end());
@@ -250,7 +250,8 @@ TEST_CASE("a request that is not answered in time fails, and its late answer har
         auto [too_late, nothing] = co_await e.client.async_request(2, big, soon, awaiting);
         CHECK(too_late == errc::timed_out);
         request large = co_await e.server.async_next(asio::use_awaitable);
-        buffer into{e.server.next_layer().domain(), big.size(), access_flags::local_write};
+        registered_buffer into{
+            e.server.next_layer().domain(), big.size(), access_flags::local_write};
         auto [refused] = co_await e.server.async_fetch(std::move(large), into.slice(), awaiting);
         CHECK(refused == errc::message_withdrawn);
         // Both numbers of the peer's are in use still: this one waits, and is late without having
@@ -555,7 +556,7 @@ TEST_CASE("callers of many threads block until they are answered", "[device]") {
                 if (r.status() != i + 1) continue;
                 std::vector<std::byte> back(r.bytes().begin(), r.bytes().end());
                 if (r.is_large()) {
-                    buffer into{
+                    registered_buffer into{
                         client.next_layer().domain(), bytes.size(), access_flags::local_write};
                     client.async_fetch(std::move(r), into.slice(), asio::use_future).get();
                     back.assign(into.bytes().begin(), into.bytes().end());
@@ -619,7 +620,8 @@ TEST_CASE("an answer that cannot be sent reaches the peer as none", "[device]") 
         auto const bytes = pattern(10, 1);
         auto const answer = [&]() -> asio::awaitable<void> {
             request r = co_await e.server.async_next(asio::use_awaitable);
-            buffer secret{e.server.next_layer().domain(), 5000, access_flags::local_write};
+            registered_buffer secret{
+                e.server.next_layer().domain(), 5000, access_flags::local_write};
             auto [ec] = co_await r.async_answer(1, secret.slice(), awaiting);
             CHECK(ec == errc::access_denied);
         };
@@ -640,7 +642,8 @@ TEST_CASE("a request that is dropped while its body is fetched costs nothing els
         ends e{io};
         co_await meet(io, e);
         auto const big = pattern(400'000, 1);
-        buffer into{e.server.next_layer().domain(), big.size(), access_flags::local_write};
+        registered_buffer into{
+            e.server.next_layer().domain(), big.size(), access_flags::local_write};
         auto const serve = [&]() -> asio::awaitable<void> {
             std::optional<error_code> fetched;
             {
@@ -676,7 +679,8 @@ TEST_CASE("hundreds of large bodies are fetched at a time", "[device]") {
         ends e{io};
         co_await meet(io, e, small(300));
         auto const big = pattern(600, 1);
-        buffer into{e.server.next_layer().domain(), 300 * big.size(), access_flags::local_write};
+        registered_buffer into{
+            e.server.next_layer().domain(), 300 * big.size(), access_flags::local_write};
         int answered = 0;
         std::deque<request> asked;
         for (std::uint32_t i = 0; i < 300; ++i)

@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t info_bytes = 16;
 constexpr std::size_t ping_bytes = 64;  // rping's default
 
-void put_info(buffer const& into, remote_region const& r) {
+void put_info(registered_buffer const& into, remote_region const& r) {
     std::uint64_t const address = boost::endian::native_to_big(r.address());
     std::uint32_t const key = boost::endian::native_to_big(r.key().value);
     std::uint32_t const size = boost::endian::native_to_big(static_cast<std::uint32_t>(r.size()));
@@ -29,7 +29,7 @@ void put_info(buffer const& into, remote_region const& r) {
     std::memcpy(into.bytes().data() + 12, &size, 4);
 }
 
-remote_region get_info(buffer const& from, access_flags rights) {
+remote_region get_info(registered_buffer const& from, access_flags rights) {
     std::uint64_t address = 0;
     std::uint32_t key = 0;
     std::uint32_t size = 0;
@@ -43,7 +43,7 @@ remote_region get_info(buffer const& from, access_flags rights) {
         rights};
 }
 
-std::string text(buffer const& b) {
+std::string text(registered_buffer const& b) {
     return {reinterpret_cast<char const*>(b.bytes().data())};
 }  // bytes as text
 
@@ -63,11 +63,11 @@ TEST_CASE("a plain connection pings an unmodified rping -s", "[device]") {
             if (refused != cm_errc::rejected_no_listener) break;
         }
         REQUIRE(c->is_open());
-        buffer source{
+        registered_buffer source{
             c->domain(), ping_bytes, access_flags::remote_read | access_flags::remote_write};
-        buffer sink{c->domain(), ping_bytes, access_flags::remote_write};
-        buffer out{c->domain(), info_bytes, access_flags::local_read};
-        buffer in{c->domain(), info_bytes, access_flags::local_write};
+        registered_buffer sink{c->domain(), ping_bytes, access_flags::remote_write};
+        registered_buffer out{c->domain(), info_bytes, access_flags::local_read};
+        registered_buffer in{c->domain(), info_bytes, access_flags::local_write};
         for (int i = 0; i < 3; ++i) {
             // rping -V checks exactly this pattern.
             std::string ping = "rdma-ping-" + std::to_string(i) + ": ";
@@ -77,7 +77,7 @@ TEST_CASE("a plain connection pings an unmodified rping -s", "[device]") {
                 ping += static_cast<char>(start++);
             }
             std::memcpy(source.bytes().data(), ping.data(), ping.size());
-            for (buffer const* const shown : {&source, &sink}) {
+            for (registered_buffer const* const shown : {&source, &sink}) {
                 put_info(out, shown->remote());
                 auto [answer, sent] = co_await (
                     c->async_receive(in.slice(), awaiting) && c->async_send(out.slice(), awaiting)
@@ -111,9 +111,9 @@ TEST_CASE("a plain connection serves an unmodified rping -c", "[device]") {
              "-V",
              "-v"}};
         connection c = co_await requested(a);
-        buffer data{c.domain(), ping_bytes, access_flags::local_write};
-        buffer out{c.domain(), info_bytes, access_flags::local_read};
-        buffer in{c.domain(), info_bytes, access_flags::local_write};
+        registered_buffer data{c.domain(), ping_bytes, access_flags::local_write};
+        registered_buffer out{c.domain(), info_bytes, access_flags::local_read};
+        registered_buffer in{c.domain(), info_bytes, access_flags::local_write};
         // Posted before the peer can send, so no RNR NAK is sent.
         auto first = c.async_receive(in.slice(), asio::use_awaitable);
         auto serve = [&]() -> asio::awaitable<int> {

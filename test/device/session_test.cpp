@@ -37,8 +37,8 @@ TEST_CASE("two sessions exchange regions, use them, and finish in order", "[devi
     auto const how = GENERATE(drive::own_thread, drive::poller, drive::context);
     run(io, [&]() -> asio::awaitable<void> {
         session_pair p = co_await meet(io, {}, how);
-        buffer ours{p.client.next_layer().domain(), 4096, access_flags::remote_read};
-        buffer theirs{p.server.next_layer().domain(), 4096, access_flags::remote_write};
+        registered_buffer ours{p.client.next_layer().domain(), 4096, access_flags::remote_read};
+        registered_buffer theirs{p.server.next_layer().domain(), 4096, access_flags::remote_write};
         std::vector<named_region> const from_client{
             {"ours", ours}, {"part", ours.remote().slice(8, 8)}};
         std::vector<named_region> const from_server{{"blocks", theirs}};
@@ -70,7 +70,7 @@ TEST_CASE("either side may publish nothing", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         session_pair p = co_await meet(io);
-        buffer theirs{p.server.next_layer().domain(), 64, access_flags::remote_read};
+        registered_buffer theirs{p.server.next_layer().domain(), 64, access_flags::remote_read};
         std::vector<named_region> const from_server{{"b", theirs}};
         auto const client = [&]() -> asio::awaitable<void> {
             peer_regions const regions = co_await p.client.async_wait_regions(asio::use_awaitable);
@@ -144,7 +144,7 @@ TEST_CASE("a peer that sends rubbish, or a message out of turn, is a protocol er
     run(io, [&]() -> asio::awaitable<void> {
         session_pair p = co_await meet(io);
         connection& raw = p.client.next_layer();
-        buffer out{raw.domain(), 16, access_flags::local_read};
+        registered_buffer out{raw.domain(), 16, access_flags::local_read};
         unsigned char const done[16] = {'R', 'C', 'V', 'M', 1, 2, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0};
         if (!rubbish) std::memcpy(out.bytes().data(), done, sizeof done);
         co_await raw.async_send(out.slice(), asio::use_awaitable);

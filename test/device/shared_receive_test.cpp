@@ -44,7 +44,7 @@ TEST_CASE(
         for (int i = 0; i < 4; ++i) pairs.push_back(co_await connect(io, patient, server));
         CHECK(queue.domain() == pairs[0].server.domain());
         CHECK(pairs[0].server.limits().receive_queue_depth == 8);
-        buffer into{queue.domain(), 8 * 64, access_flags::local_write};
+        registered_buffer into{queue.domain(), 8 * 64, access_flags::local_write};
         std::map<std::uint32_t, std::vector<std::uint32_t>> arrived;
         std::size_t total = 0;
         int wrong = 0;
@@ -68,7 +68,7 @@ TEST_CASE(
             );
         };
         for (std::size_t slot = 0; slot < 8; ++slot) receive(slot);
-        buffer from{pairs[0].client.domain(), 4 * 64, access_flags::local_read};
+        registered_buffer from{pairs[0].client.domain(), 4 * 64, access_flags::local_read};
         for (std::uint32_t n = 0; n < 50; ++n) {
             for (std::uint32_t i = 0; i < 4; ++i) {
                 std::uint32_t const text = i * 1000 + n;
@@ -106,16 +106,16 @@ TEST_CASE("a shared receive queue refuses what cannot be, and keeps its limits",
         connection_options alone;
         alone.placement.domain = domain_sharing::isolated;
         test::pair other = co_await connect(io, alone, alone);
-        buffer into{queue.domain(), 64, access_flags::local_write};
-        buffer fixed{queue.domain(), 64, access_flags::local_read};
-        buffer foreign{other.server.domain(), 64, access_flags::local_write};
+        registered_buffer into{queue.domain(), 64, access_flags::local_write};
+        registered_buffer fixed{queue.domain(), 64, access_flags::local_read};
+        registered_buffer foreign{other.server.domain(), 64, access_flags::local_write};
         auto [own, r1] = co_await p.server.async_receive(into.slice(), awaiting);
         CHECK(own == errc::receives_are_shared);
         auto [denied, r2] = co_await queue.async_receive(fixed.slice(), awaiting);
         CHECK(denied == errc::access_denied);
         auto [not_ours, r3] = co_await queue.async_receive(foreign.slice(), awaiting);
         CHECK(not_ours == errc::foreign_domain);
-        std::vector<local_slice> const many(33, into.slice(0, 1));
+        std::vector<mutable_slice> const many(33, into.slice(0, 1));
         auto [too_many, r4] = co_await queue.async_receive(many, awaiting);
         CHECK(too_many == errc::too_many_segments);
         CHECK(r0.size_bytes + r1.size_bytes + r2.size_bytes + r3.size_bytes + r4.size_bytes == 0);
@@ -158,7 +158,7 @@ TEST_CASE("a connection that breaks takes no other's receives with it", "[device
         shared_receive_queue queue{io};
         test::pair bad = co_await connect(io, {}, sharing(queue));
         test::pair good = co_await connect(io, {}, sharing(queue));
-        buffer into{queue.domain(), 16 * 8, access_flags::local_write};
+        registered_buffer into{queue.domain(), 16 * 8, access_flags::local_write};
         std::vector<std::pair<error_code, receive_result>> ended;
         for (std::size_t i = 0; i < 16; ++i) {
             queue.async_receive(
@@ -168,7 +168,7 @@ TEST_CASE("a connection that breaks takes no other's receives with it", "[device
                 )
             );
         }
-        buffer from{bad.client.domain(), 64, access_flags::local_read};
+        registered_buffer from{bad.client.domain(), 64, access_flags::local_read};
         // Too long for every receive: one receive fails, and its connection with it.
         auto [ec, n] = co_await bad.client.async_send(from.slice(0, 64), awaiting);
         CHECK(is_fatal(ec));
@@ -235,7 +235,7 @@ TEST_CASE("an io_context that is destroyed takes a shared queue's handlers along
     {
         asio::io_context io;
         std::optional<test::pair> p;
-        std::optional<buffer> into;
+        std::optional<registered_buffer> into;
         run(io, [&]() -> asio::awaitable<void> {
             queue.emplace(io);
             p = co_await connect(io, {}, sharing(*queue));

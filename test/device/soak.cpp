@@ -50,7 +50,7 @@ asio::awaitable<int> live(asio::io_context& io, endpoint to, std::uint64_t seed)
     auto [failed, there] = co_await s.async_exchange(nothing, awaiting);
     if (failed) co_return 1;
     connection& c = s.next_layer();
-    buffer mine{c.domain(), region_bytes, access_flags::local_write};
+    registered_buffer mine{c.domain(), region_bytes, access_flags::local_write};
     std::uint64_t added = 0;
     std::size_t const steps = random() % 200;
     for (std::size_t i = 0; i < steps; ++i) {
@@ -186,7 +186,7 @@ private:
         try {
             co_await s.async_accept(asio::use_awaitable);
             ++counts_.accepted;
-            buffer memory{
+            registered_buffer memory{
                 s.next_layer().domain(),
                 region_bytes,
                 access_flags::remote_read | access_flags::remote_write |

@@ -70,8 +70,8 @@ TEST_CASE("operations that throw as they are started take no place", "[device]")
         test::pair ends = co_await connect(io);
         connection& client = ends.client;
         connection& server = ends.server;
-        buffer theirs{server.domain(), 4096, access_flags::remote_write};
-        buffer ours{client.domain(), 4096, access_flags::local_write};
+        registered_buffer theirs{server.domain(), 4096, access_flags::remote_write};
+        registered_buffer ours{client.domain(), 4096, access_flags::local_write};
         must_throw(many, [&](auto const& h) {
             client.async_write(ours.slice(), theirs.remote(), h);
         });
@@ -107,8 +107,8 @@ TEST_CASE("shared receives that throw as they are started take no place", "[devi
         test::pair ends = co_await connect(io, {}, sharing);
         connection& client = ends.client;
         connection& server = ends.server;
-        buffer into{queue.domain(), 64, access_flags::local_write};
-        buffer from{client.domain(), 64, access_flags::local_write};
+        registered_buffer into{queue.domain(), 64, access_flags::local_write};
+        registered_buffer from{client.domain(), 64, access_flags::local_write};
         must_throw(many, [&](auto const& h) { queue.async_receive(into.slice(), h); });
         co_await (
             queue.async_receive(into.slice(), asio::use_awaitable) &&
@@ -125,7 +125,7 @@ TEST_CASE("a window whose operations throw as they are started can be bound", "[
         test::pair ends = co_await connect(io);
         connection& client = ends.client;
         connection& server = ends.server;
-        buffer pages{server.domain(), 4096, access_flags::bind_windows};
+        registered_buffer pages{server.domain(), 4096, access_flags::bind_windows};
         {
             window w{server};
             auto const rights = access_flags::remote_read;
@@ -205,8 +205,8 @@ TEST_CASE("messages whose calls throw as they are started take no place", "[devi
             co_await server.async_accept(asio::use_awaitable);
         };
         co_await (enter() && client.async_connect(door.local_endpoint(), asio::use_awaitable));
-        buffer large{client.next_layer().domain(), 65536, access_flags::remote_read};
-        buffer into{server.next_layer().domain(), 65536, access_flags::local_write};
+        registered_buffer large{client.next_layer().domain(), 65536, access_flags::remote_read};
+        registered_buffer into{server.next_layer().domain(), 65536, access_flags::local_write};
         auto const body = pattern(100, 1);
         must_throw(many, [&](auto const& h) { client.async_send(body, 1, h); });
         must_throw(many, [&](auto const& h) { client.async_send(large.slice(), 1, h); });

@@ -47,8 +47,8 @@ TEST_CASE("reads and writes of every size class move exactly their bytes", "[dev
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
         std::size_t const largest = 4 * 1024 * 1024 + 1;
-        buffer ours{p.client.domain(), largest + 2, access_flags::local_write};
-        buffer theirs{
+        registered_buffer ours{p.client.domain(), largest + 2, access_flags::local_write};
+        registered_buffer theirs{
             p.server.domain(), largest + 2, access_flags::remote_write | access_flags::remote_read};
         for (std::size_t const size :
              {std::size_t{0},
@@ -90,8 +90,8 @@ TEST_CASE("messages and immediate data arrive in order", "[device]") {
     places at{io, how};
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(at(), at());
-        buffer from{p.client.domain(), 4096, access_flags::local_read};
-        buffer into{
+        registered_buffer from{p.client.domain(), 4096, access_flags::local_read};
+        registered_buffer into{
             p.server.domain(), 4096, access_flags::local_write | access_flags::remote_write};
         fill(from.bytes(), 5);
         std::vector<std::pair<error_code, receive_result>> arrivals;
@@ -129,7 +129,7 @@ TEST_CASE("atomics return the previous value, and refuse what cannot work", "[de
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
-        buffer cells{p.server.domain(), 64, access_flags::remote_atomic};
+        registered_buffer cells{p.server.domain(), 64, access_flags::remote_atomic};
         remote_atomic const cell = cells.remote().word(8);
         // Awaited outside of CHECK, which would evaluate it twice.
         std::uint64_t seen = 0;
@@ -163,8 +163,8 @@ TEST_CASE(
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
-        buffer ours{p.client.domain(), 100, access_flags::local_write};
-        buffer theirs{p.server.domain(), 100, access_flags::remote_read};
+        registered_buffer ours{p.client.domain(), 100, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 100, access_flags::remote_read};
         auto [denied, n1] = co_await p.client.async_write(ours.slice(), theirs.remote(), awaiting);
         CHECK(denied == errc::access_denied);
         auto [longer, n2] =
@@ -189,8 +189,8 @@ TEST_CASE(
     run(io, [&]() -> asio::awaitable<void> {
         test::pair victim = co_await connect(io, {}, sharing());
         test::pair bystander = co_await connect(io, {}, sharing());
-        buffer ours{victim.client.domain(), 100, access_flags::local_write};
-        buffer theirs{victim.server.domain(), 100, access_flags::remote_read};
+        registered_buffer ours{victim.client.domain(), 100, access_flags::local_write};
+        registered_buffer theirs{victim.server.domain(), 100, access_flags::remote_read};
         // A false description: the region does not allow remote writes.
         remote_region const lie{
             theirs.remote().address(), 100, theirs.remote().key(), access_flags::remote_write};
@@ -229,8 +229,8 @@ TEST_CASE("tiny queues carry any number of operations, in order", "[device]") {
         test::pair p = co_await connect(io, options, options);
         CHECK(p.client.limits().send_queue_depth == depth);
         CHECK(p.client.limits().initiator_depth == 1);
-        buffer ours{p.client.domain(), 4096, access_flags::local_write};
-        buffer theirs{
+        registered_buffer ours{p.client.domain(), 4096, access_flags::local_write};
+        registered_buffer theirs{
             p.server.domain(), 4096, access_flags::remote_write | access_flags::remote_read};
         constexpr int count = 500;
         std::vector<int> completed;
@@ -271,7 +271,7 @@ TEST_CASE("one operation more than may wait is refused", "[device]") {
         options.queue_pair.send_queue_depth = 1;
         options.queue_pair.waiting_operations_max = 3;
         test::pair p = co_await connect(io, options, options);
-        buffer into{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer into{p.client.domain(), 64, access_flags::local_write};
         int aborted = 0;
         int refused = 0;
         // Two posted, three waiting, and one slot of the unused send queue.
@@ -302,8 +302,8 @@ TEST_CASE("without a depth of reads, reading is refused and writing works", "[de
         none.queue_pair.responder_resources = 0;
         test::pair p = co_await connect(io, {}, none);
         CHECK(p.client.limits().initiator_depth == 0);
-        buffer ours{p.client.domain(), 8, access_flags::local_write};
-        buffer theirs{
+        registered_buffer ours{p.client.domain(), 8, access_flags::local_write};
+        registered_buffer theirs{
             p.server.domain(),
             8,
             access_flags::remote_write | access_flags::remote_read | access_flags::remote_atomic};
@@ -349,8 +349,8 @@ TEST_CASE("closing completes every operation once, and no buffer changes afterwa
     run(io, [&]() -> asio::awaitable<void> {
         for (int round = 0; round < 5; ++round) {
             test::pair p = co_await connect(at(), at(), options, options);
-            buffer ours{p.client.domain(), 1 << 20, access_flags::local_write};
-            buffer theirs{p.server.domain(), 1 << 20, access_flags::remote_read};
+            registered_buffer ours{p.client.domain(), 1 << 20, access_flags::local_write};
+            registered_buffer theirs{p.server.domain(), 1 << 20, access_flags::remote_read};
             fill(theirs.bytes(), 3);
             std::vector<int> calls(30, 0);
             int completed = 0;
@@ -391,7 +391,7 @@ TEST_CASE(
         connection_options options;
         options.queue_pair.receive_queue_depth = 1;
         test::pair p = co_await connect(io, options, options);
-        buffer into{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer into{p.client.domain(), 64, access_flags::local_write};
         asio::cancellation_signal posted_signal;
         asio::cancellation_signal waiting_signal;
         std::optional<error_code> posted;
@@ -435,7 +435,7 @@ TEST_CASE("a send without a receive fails after the configured RNR delay and cou
         connection_options server;
         server.queue_pair.rnr_retry_count = 2;
         test::pair p = co_await connect(io, {}, server);
-        buffer from{p.client.domain(), 8, access_flags::local_read};
+        registered_buffer from{p.client.domain(), 8, access_flags::local_read};
         auto [ec, n] = co_await p.client.async_send(from.slice(), awaiting);
         CHECK(ec == wc_errc::rnr_retry_exceeded);
         CHECK(n == 0);
@@ -450,8 +450,8 @@ TEST_CASE(
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(io);
-        buffer from{p.client.domain(), 64, access_flags::local_read};
-        buffer into{p.server.domain(), 8, access_flags::local_write};
+        registered_buffer from{p.client.domain(), 64, access_flags::local_read};
+        registered_buffer into{p.server.domain(), 8, access_flags::local_write};
         auto [arrived, sent] = co_await (
             p.server.async_receive(into.slice(), awaiting) &&
             p.client.async_send(from.slice(), awaiting)
@@ -480,8 +480,8 @@ TEST_CASE(
         asio::thread_pool pool{2};
         auto const strand = asio::make_strand(pool);
         test::pair p = co_await connect(io, strand);
-        buffer from{p.client.domain(), 64, access_flags::local_read};
-        buffer into{p.server.domain(), 8, access_flags::local_write};
+        registered_buffer from{p.client.domain(), 64, access_flags::local_read};
+        registered_buffer into{p.server.domain(), 8, access_flags::local_write};
         // The strand that would poll the failed receive is busy until the peer has disconnected.
         std::atomic<bool> is_busy{false};
         asio::post(p.server.get_executor(), [&] {
@@ -512,7 +512,7 @@ TEST_CASE("a send longer than the device's messages is refused", "[device]") {
             WARN("skipped: the device's messages are too long to try");
             co_return;
         }
-        buffer from{p.client.domain(), size, access_flags::local_read};
+        registered_buffer from{p.client.domain(), size, access_flags::local_read};
         auto [ec, n] = co_await p.client.async_send(from.slice(), awaiting);
         CHECK(ec == errc::message_too_large);
         CHECK(n == 0);
@@ -526,8 +526,9 @@ TEST_CASE("one region serves several connections of a device", "[device]") {
         test::pair a = co_await connect(io, {}, sharing());
         test::pair b = co_await connect(io, {}, sharing());
         CHECK(a.client.domain() == b.server.domain());
-        buffer ours{a.client.domain(), 64, access_flags::local_write | access_flags::remote_read};
-        buffer theirs{b.server.domain(), 64, access_flags::remote_write};
+        registered_buffer ours{
+            a.client.domain(), 64, access_flags::local_write | access_flags::remote_read};
+        registered_buffer theirs{b.server.domain(), 64, access_flags::remote_write};
         fill(ours.bytes(), 1);
         co_await a.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
         CHECK(same(ours.bytes(), theirs.bytes()));
@@ -541,7 +542,7 @@ TEST_CASE("one region serves several connections of a device", "[device]") {
         // An accepted connection has its own domain by default.
         CHECK_FALSE(c.server.domain() == a.server.domain());
         auto [ec, n] =
-            co_await c.client.async_write(local_slice{}, remote_region{}.slice(0, 0), awaiting);
+            co_await c.client.async_write(mutable_slice{}, remote_region{}.slice(0, 0), awaiting);
         CHECK(ec == errc::access_denied);
         CHECK(n == 0);
     });
@@ -557,8 +558,8 @@ TEST_CASE(
         io.stop();
     });
     io.restart();
-    buffer ours{p->client.domain(), 64, access_flags::local_write};
-    buffer theirs{p->server.domain(), 64, access_flags::remote_write};
+    registered_buffer ours{p->client.domain(), 64, access_flags::local_write};
+    registered_buffer theirs{p->server.domain(), 64, access_flags::remote_write};
     int after = 0;
     p->client.async_write(ours.slice(), theirs.remote(), [](error_code, std::size_t) { throw 42; });
     p->client.async_write(ours.slice(), theirs.remote(), [&](error_code ec, std::size_t) {
@@ -588,8 +589,8 @@ TEST_CASE("no operation allocates once a connection is up", "[device]") {
     places at{io, how, {.mode = mode}};
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await connect(at(), polled);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{
             p.server.domain(), 64, access_flags::remote_write | access_flags::remote_read};
         int measured = -1;
         auto const measure = [&]() -> asio::awaitable<void> {

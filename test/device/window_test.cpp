@@ -34,8 +34,8 @@ struct exposing {
     }
 
     test::pair ends;
-    buffer pages;
-    buffer ours;
+    registered_buffer pages;
+    registered_buffer ours;
 };
 
 asio::awaitable<exposing> make(asio::io_context& io) { co_return exposing{co_await connect(io)}; }
@@ -119,7 +119,7 @@ TEST_CASE("the peer's send with invalidate ends a binding", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         exposing e = co_await make(io);
-        buffer inbox{e.ends.server.domain(), 64, access_flags::local_write};
+        registered_buffer inbox{e.ends.server.domain(), 64, access_flags::local_write};
         window w{e.ends.server};
         remote_region const key = co_await w.async_bind(
             e.pages.slice(0, 64), access_flags::remote_write, asio::use_awaitable
@@ -155,8 +155,8 @@ TEST_CASE("a key may be sent without waiting for its binding", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         exposing e = co_await make(io);
-        buffer inbox{e.ends.client.domain(), 64, access_flags::local_write};
-        buffer outbox{e.ends.server.domain(), 64, access_flags::local_write};
+        registered_buffer inbox{e.ends.client.domain(), 64, access_flags::local_write};
+        registered_buffer outbox{e.ends.server.domain(), 64, access_flags::local_write};
         window w{e.ends.server};
         int done = 0;
         e.ends.client.async_receive(inbox.slice(), [&](error_code ec, receive_result) {
@@ -193,30 +193,31 @@ TEST_CASE("an invalid binding is refused before posting, and harms nothing", "[d
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         exposing e = co_await make(io);
-        buffer plain{e.ends.server.domain(), 64, access_flags::local_write};
-        buffer read_only{e.ends.server.domain(), 64, access_flags::bind_windows};
+        registered_buffer plain{e.ends.server.domain(), 64, access_flags::local_write};
+        registered_buffer read_only{e.ends.server.domain(), 64, access_flags::bind_windows};
         window w{e.ends.server};
-        auto const bind = [&](local_slice range,
+        auto const bind = [&](mutable_slice range,
                               access_flags rights) -> asio::awaitable<error_code> {
             auto [ec, key] = co_await w.async_bind(range, rights, awaiting);
             CHECK(key.size() == 0);
             co_return ec;
         };
-        local_slice const page = e.pages.slice(0, 64);
+        mutable_slice const page = e.pages.slice(0, 64);
         CHECK(co_await bind(page, access_flags::local_read) == errc::access_denied);
         CHECK(co_await bind(page, access_flags::local_write) == errc::access_denied);
         CHECK(co_await bind(plain.slice(), access_flags::remote_read) == errc::access_denied);
         CHECK(co_await bind(read_only.slice(), access_flags::remote_write) == errc::access_denied);
         CHECK(co_await bind({}, access_flags::remote_read) == errc::out_of_range);
-        local_slice gone;
+        mutable_slice gone;
         {
-            buffer const short_lived{e.ends.server.domain(), 64, access_flags::bind_windows};
+            registered_buffer const short_lived{
+                e.ends.server.domain(), 64, access_flags::bind_windows};
             gone = short_lived.slice();
         }
         CHECK(co_await bind(gone, access_flags::remote_read) == errc::region_gone);
         asio::io_context other;
         protection_domain const elsewhere = open_domain(other, {device_address(), 0});
-        buffer const foreign{elsewhere, 64, access_flags::bind_windows};
+        registered_buffer const foreign{elsewhere, 64, access_flags::bind_windows};
         CHECK(co_await bind(foreign.slice(), access_flags::remote_read) == errc::foreign_domain);
         auto [unbound] = co_await w.async_invalidate(awaiting);
         CHECK(unbound == errc::window_unbound);
@@ -337,7 +338,7 @@ TEST_CASE("a lease that is dropped while its window is bound leaves no key valid
         window_pool pool{e.ends.server, {.windows = 1}};
         remote_region key;
         {
-            buffer const page{
+            registered_buffer const page{
                 e.ends.server.domain(),
                 4096,
                 access_flags::local_write | access_flags::bind_windows};

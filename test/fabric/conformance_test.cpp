@@ -15,8 +15,8 @@ struct stage {
     world& w;
     asio::io_context& io;
     test::pair ends;
-    buffer ours;
-    buffer theirs;
+    registered_buffer ours;
+    registered_buffer theirs;
     batch several;
     // A second pair's acceptor and an unconnected connection.
     acceptor open_acceptor;
@@ -25,7 +25,7 @@ struct stage {
     // can invalidate.
     shared_receive_queue shared;
     test::pair sharing;
-    buffer place;
+    registered_buffer place;
     test::plain_window window;
     // A pool whose only slot is lent.
     slot_pool slots;

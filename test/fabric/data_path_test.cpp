@@ -26,8 +26,8 @@ TEST_CASE("small sends and writes go inline, others quietly do not", "[fabric]")
         options.queue_pair.inline_bytes_max = r.asked;
         test::pair p = co_await meet(io, options);
         CHECK(p.client.limits().inline_bytes_max == r.granted);
-        buffer ours{p.client.domain(), 4096, access_flags::local_write};
-        buffer theirs{
+        registered_buffer ours{p.client.domain(), 4096, access_flags::local_write};
+        registered_buffer theirs{
             p.server.domain(), 4096, access_flags::remote_write | access_flags::remote_read};
         for (std::size_t i = 0; i < ours.size(); ++i)
             ours.bytes()[i] = static_cast<std::byte>(i * 7 + 1);
@@ -63,8 +63,8 @@ TEST_CASE("an operation longer than the device's messages is split", "[fabric]")
     run(w, io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await meet(io);
         std::size_t const size = 10 * 4096 + 5;
-        buffer ours{p.client.domain(), size, access_flags::local_write};
-        buffer theirs{
+        registered_buffer ours{p.client.domain(), size, access_flags::local_write};
+        registered_buffer theirs{
             p.server.domain(), size, access_flags::remote_write | access_flags::remote_read};
         fill(ours.bytes(), 1);
         connection_statistics const before = p.client.statistics();
@@ -91,8 +91,8 @@ TEST_CASE("work that a full device rejects waits, in order, and is not lost", "[
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await meet(io);
-        buffer ours{p.client.domain(), 4096, access_flags::local_write};
-        buffer theirs{p.server.domain(), 4096, access_flags::remote_write};
+        registered_buffer ours{p.client.domain(), 4096, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 4096, access_flags::remote_write};
         fill(ours.bytes(), 1);
         std::vector<int> completed;
         auto const note = [&](int i) {
@@ -123,8 +123,8 @@ TEST_CASE(
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await meet(io);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::remote_write};
         w.fail_call("ibv_post_send", 1, EINVAL);
         auto [ec, n] = co_await p.client.async_write(ours.slice(), theirs.remote(), awaiting);
         CHECK(ec == boost::system::errc::invalid_argument);
@@ -147,13 +147,13 @@ TEST_CASE(
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await meet(io);
-        buffer ours{p.client.domain(), 256, access_flags::local_write};
-        buffer theirs{
+        registered_buffer ours{p.client.domain(), 256, access_flags::local_write};
+        registered_buffer theirs{
             p.server.domain(), 256, access_flags::remote_write | access_flags::remote_atomic};
         fill(ours.bytes(), 1);
         std::vector<std::pair<int, error_code>> ended;
         std::vector<std::uint64_t> words;
-        std::vector<local_slice> const many{
+        std::vector<mutable_slice> const many{
             ours.slice(0, 8),
             ours.slice(8, 8),
             ours.slice(16, 8),
@@ -198,6 +198,69 @@ TEST_CASE(
     CHECK(is_clean(w));
 }
 
+TEST_CASE("a list of slices may change as soon as an operation is made of it", "[fabric]") {
+    // Up to four are kept in the operation, more elsewhere.
+    std::size_t const count = GENERATE(2U, 4U, 5U, 9U);
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        connection_options shallow;
+        shallow.queue_pair.send_queue_depth = 2;
+        shallow.queue_pair.send_segments_max = 16;
+        shallow.queue_pair.receive_segments_max = 16;
+        test::pair p = co_await meet(io, shallow, shallow);
+        std::size_t const size = count * 4;
+        registered_buffer ours{p.client.domain(), 1024, access_flags::local_write};
+        registered_buffer wrong{p.client.domain(), 1024, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 1024, access_flags::remote_write};
+        for (std::size_t i = 0; i < 256; ++i) ours.bytes()[i] = static_cast<std::byte>(i);
+        // Every second word, from the last to the first.
+        auto const scattered = [&](registered_buffer const& from) {
+            std::vector<mutable_slice> list;
+            for (std::size_t i = count; i-- > 0;) list.push_back(from.slice(i * 8, 4));
+            return list;
+        };
+        std::vector<std::byte> expected;
+        for (mutable_slice const& each : scattered(ours))
+            expected.insert(expected.end(), each.bytes().begin(), each.bytes().end());
+        std::vector<mutable_slice> list = scattered(ours);
+        auto later = p.client.async_write(list, theirs.remote().slice(0, size), asio::deferred);
+        auto const value = op::write(list, theirs.remote().slice(256, size));
+        batch both{p.client};
+        both.add(value).add(op::write(list, theirs.remote().slice(512, size)));
+        list = scattered(wrong);
+        int done = 0;
+        auto const count_it = [&](error_code ec, std::size_t) {
+            CHECK_FALSE(ec);
+            ++done;
+        };
+        // More than the queue takes: most of them wait.
+        for (int i = 0; i < 6; ++i) p.client.async_start(value, count_it);
+        both.async_submit(count_it);
+        co_await std::move(later)(asio::use_awaitable);
+        while (done < 7) co_await sleep(io, 1ms);
+        for (std::size_t const at : {0U, 256U, 512U})
+            CHECK(std::ranges::equal(theirs.bytes().subspan(at, size), expected));
+        // The same for what is received.
+        registered_buffer into{p.server.domain(), 1024, access_flags::local_write};
+        registered_buffer unused{p.server.domain(), 1024, access_flags::local_write};
+        std::vector<mutable_slice> places = scattered(into);
+        auto receiving = p.server.async_receive(places, asio::deferred);
+        places = scattered(unused);
+        co_await (
+            std::move(receiving)(asio::use_awaitable) &&
+            p.client.async_send(scattered(ours), asio::use_awaitable)
+        );
+        for (std::size_t i = 0; i < count; ++i)
+            CHECK(std::ranges::equal(into.bytes().subspan(i * 8, 4), ours.bytes().subspan(i * 8, 4))
+            );
+        CHECK(std::ranges::count(unused.bytes(), std::byte{0}) == 1024);
+        p.client.close();
+        p.server.close();
+    });
+    CHECK(is_clean(w));
+}
+
 TEST_CASE(
     "an operation that the device refuses after its first part ends the connection, and all "
     "handlers run",
@@ -210,10 +273,11 @@ TEST_CASE(
         shallow.queue_pair.send_queue_depth = 2;
         shallow.queue_pair.send_segments_max = 1;
         test::pair p = co_await meet(io, shallow);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::remote_write};
         // Three work requests where only two slots are free.
-        std::vector<local_slice> const three{ours.slice(0, 8), ours.slice(8, 8), ours.slice(16, 8)};
+        std::vector<mutable_slice> const three{
+            ours.slice(0, 8), ours.slice(8, 8), ours.slice(16, 8)};
         int told = 0;
         int failed = 0;
         auto const note = [&](error_code ec, std::size_t) {
@@ -240,8 +304,8 @@ TEST_CASE("a send with invalidate invalidates the key, and the receive reports i
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await meet(io);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, access_flags::local_write};
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::local_write};
         plain_window const open{p.server, theirs.bytes()};
         co_await sleep(io, 1ms);
         remote_region const exposed = open.remote();
@@ -270,8 +334,8 @@ TEST_CASE("the stall timeout is accurate to an eighth of its length", "[fabric]"
         options.liveness.stall_timeout = 8s;
         options.queue_pair.ack_timeout = 1000s;
         test::pair p = co_await meet(io, options);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::remote_write};
         co_await sleep(io, 60s);
         // Regular completions prevent a stall.
         for (int i = 0; i < 40; ++i) {
@@ -303,8 +367,8 @@ TEST_CASE("a SoftRoCE send queue that lost work is kicked, even if it is full", 
         shallow.queue_pair.send_queue_depth = 4;
         test::pair p = co_await meet(io, shallow);
         std::size_t const size = std::size_t{256} * 1024;
-        buffer ours{p.client.domain(), size, access_flags::local_read};
-        buffer theirs{p.server.domain(), size, access_flags::remote_write};
+        registered_buffer ours{p.client.domain(), size, access_flags::local_read};
+        registered_buffer theirs{p.server.domain(), size, access_flags::remote_write};
         std::vector<error_code> ends;
         for (int i = 0; i < 4; ++i)
             p.client.async_write(ours.slice(), theirs.remote(), [&](error_code ec, std::size_t) {
@@ -336,8 +400,8 @@ TEST_CASE("without a stall timeout no connection is reported as stalled", "[fabr
         options.liveness.stall_timeout = 0ms;
         options.queue_pair.ack_timeout = 4000s;
         test::pair p = co_await meet(io, options);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::remote_write};
         w.on_packet([](fabric::packet_info const&) {
             return fabric::packet_fate{fabric::packet_fate::kind::drop, 0ns};
         });
@@ -362,8 +426,8 @@ TEST_CASE(
         test::pair p = co_await meet(io);
         CHECK(w.live().memory_regions == 0);
         CHECK_FALSE(p.client.domain().limits().has_atomics);
-        buffer ours{p.client.domain(), 8, access_flags::local_write};
-        buffer theirs{p.server.domain(), 8, access_flags::remote_write};
+        registered_buffer ours{p.client.domain(), 8, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 8, access_flags::remote_write};
         // As if the peer had granted remote_atomic.
         remote_atomic const word{theirs.remote().address(), theirs.remote().key()};
         auto [added, n] = co_await p.client.async_fetch_add(word, 1, awaiting);
@@ -387,7 +451,7 @@ TEST_CASE("on a device without send with invalidate it is refused before posting
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await meet(io);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
         std::uint64_t const posted = w.counters("fab1").send_requests;
         auto [ec, n] =
             co_await p.client.async_send_with_invalidate(ours.slice(), remote_key{7}, awaiting);
@@ -411,11 +475,11 @@ TEST_CASE("many operations through a queue of eight hold no more memory than a f
         options.queue_pair.send_queue_depth = 8;
         options.queue_pair.waiting_operations_max = 64;
         test::pair p = co_await meet(io, options);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::remote_write};
         struct chain {
             connection& on;
-            local_slice from;
+            mutable_slice from;
             remote_region to;
             std::size_t to_start;
             std::size_t done = 0;
@@ -455,8 +519,8 @@ TEST_CASE("a signal for a completed operation affects no later one", "[fabric]")
         options.queue_pair.receive_queue_depth = 4;
         options.queue_pair.waiting_operations_max = 4;
         test::pair p = co_await meet(io, options);
-        buffer ours{p.client.domain(), 8, access_flags::local_write};
-        buffer theirs{p.server.domain(), 8, access_flags::remote_write};
+        registered_buffer ours{p.client.domain(), 8, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 8, access_flags::remote_write};
         asio::cancellation_signal late;
         int completed = 0;
         auto const count = [&](error_code ec, std::size_t) { completed += ec ? 0 : 1; };

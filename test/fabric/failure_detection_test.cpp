@@ -54,7 +54,7 @@ TEST_CASE(
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await meet(io);  // the server is on fab0
-        buffer memory{p.server.domain(), 64, access_flags::local_write};
+        registered_buffer memory{p.server.domain(), 64, access_flags::local_write};
         error_code received;
         bool has_received = false;
         if (!is_sleeping) {
@@ -89,8 +89,8 @@ TEST_CASE(
         test::pair p = co_await meet(io);
         // A second pair on the same devices fails by an event for its own queue pair.
         test::pair other = co_await meet(io);
-        buffer ours{other.client.domain(), 64, access_flags::local_write};
-        buffer closed{other.server.domain(), 64, access_flags::local_write};
+        registered_buffer ours{other.client.domain(), 64, access_flags::local_write};
+        registered_buffer closed{other.server.domain(), 64, access_flags::local_write};
         remote_region const lie{
             closed.remote().address(), 64, closed.remote().key(), access_flags::remote_write};
         auto [ec, n] = co_await other.client.async_write(ours.slice(), lie, awaiting);
@@ -141,8 +141,8 @@ TEST_CASE(
         co_await sleep(io, 10ms);
         CHECK(p.client.is_open());
         CHECK(p.server.is_open());
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::remote_write};
         co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
         co_await disconnect(p);
         a.close();
@@ -246,8 +246,8 @@ TEST_CASE("keepalives keep out of the way of work, and of a full queue", "[fabri
         options.queue_pair.send_queue_depth = 1;
         options.queue_pair.waiting_operations_max = 1;
         test::pair p = co_await meet(io, options);
-        buffer ours{p.client.domain(), 4096, access_flags::local_write};
-        buffer theirs{
+        registered_buffer ours{p.client.domain(), 4096, access_flags::local_write};
+        registered_buffer theirs{
             p.server.domain(), 4096, access_flags::remote_write | access_flags::remote_read};
         for (int i = 0; i < 40; ++i) {
             std::ranges::fill(ours.bytes(), static_cast<std::byte>(i));
@@ -303,8 +303,8 @@ TEST_CASE("idle_timeout ends a connection that is idle, and not one in use", "[f
         options.liveness.idle_timeout = 400ms;
         options.liveness.keepalive_interval = 50ms;
         test::pair p = co_await meet(io, options);
-        buffer ours{p.client.domain(), 64, access_flags::local_write};
-        buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::remote_write};
         for (int i = 0; i < 10; ++i) {
             co_await test::sleep(io, 300ms);
             co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
@@ -331,8 +331,8 @@ TEST_CASE(
         asio::io_context io;
         run(w, io, [&]() -> asio::awaitable<void> {
             test::pair p = co_await meet(io);
-            buffer ours{p.client.domain(), 64, access_flags::local_write};
-            buffer closed{p.server.domain(), 64, access_flags::local_write};
+            registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+            registered_buffer closed{p.server.domain(), 64, access_flags::local_write};
             remote_region const lie{
                 closed.remote().address(), 64, closed.remote().key(), access_flags::remote_write};
             // An unsignaled write without a handler: it fails, and the peer disconnects because of

@@ -77,8 +77,8 @@ asio::awaitable<void> life(world& w, asio::io_context& io, ledger& book, outcome
     out.failed_while_open = w.has_failed_call();
     if (accepted && connected) {
         try {
-            buffer ours{client->domain(), 4096, access_flags::local_write};
-            buffer theirs{
+            registered_buffer ours{client->domain(), 4096, access_flags::local_write};
+            registered_buffer theirs{
                 server.domain(),
                 4096,
                 access_flags::remote_read | access_flags::remote_write |

@@ -34,8 +34,8 @@ constexpr int general_error = 21;
 
 /// Memory of both ends, for one write.
 struct memory_pair {
-    buffer ours;
-    buffer theirs;
+    registered_buffer ours;
+    registered_buffer theirs;
 
     explicit memory_pair(test::pair const& p, std::size_t size = 65536)
         : ours{p.client.domain(), size, access_flags::local_write},

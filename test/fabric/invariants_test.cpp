@@ -59,7 +59,7 @@ public:
     void start(remote_region const& theirs) {
         std::size_t const i = started_++;
         std::size_t const size = dice_.one_in(4) ? slot_bytes : 1 + dice_.below(64);
-        local_slice const local = memory_.slice(i * slot_bytes, size);
+        mutable_slice const local = memory_.slice(i * slot_bytes, size);
         remote_region const target = theirs.slice(i * slot_bytes, size);
         signals_.emplace_back();
         auto handler = boost::asio::bind_cancellation_slot(
@@ -113,7 +113,7 @@ private:
 
     connection& connection_;
     dice& dice_;
-    buffer memory_;
+    registered_buffer memory_;
     ledger book_;
     std::deque<asio::cancellation_signal> signals_;
     std::size_t started_ = 0;
@@ -224,8 +224,8 @@ asio::awaitable<void> rush(
     options.queue_pair.retry_count = 6;
     test::pair p = co_await meet(io, options, options);
     constexpr std::size_t size = 256;
-    buffer ours{p.client.domain(), 100 * size, access_flags::local_write};
-    buffer theirs{
+    registered_buffer ours{p.client.domain(), 100 * size, access_flags::local_write};
+    registered_buffer theirs{
         p.server.domain(),
         100 * size,
         access_flags::remote_read | access_flags::remote_write | access_flags::remote_atomic};
@@ -245,7 +245,7 @@ asio::awaitable<void> rush(
         std::size_t sends = 0;
         std::size_t receives = 0;
         for (std::size_t i = 0; i < 100; ++i) {
-            local_slice const local = ours.slice(i * size, size);
+            mutable_slice const local = ours.slice(i * size, size);
             remote_region const remote = theirs.remote().slice(i * size, size);
             ++expected;
             auto handler = count(++sends, last_sent);

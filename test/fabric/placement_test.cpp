@@ -98,12 +98,12 @@ TEST_CASE("memory of a file descriptor is registered by any addresses", "[fabric
             access_flags::remote_write | access_flags::remote_read
         );
         CHECK(region.remote().address() == 0x7000'0000'0040);
-        buffer ours{p.client.domain(), 4096, access_flags::local_write};
+        registered_buffer ours{p.client.domain(), 4096, access_flags::local_write};
         fill(ours.bytes(), 5);
         co_await p.client.async_write(ours.slice(), region.remote(), asio::use_awaitable);
         CHECK(same(file.bytes().subspan(4096 + 64, 4096), ours.bytes()));
         // And as the local side of a send.
-        buffer inbox{p.client.domain(), 128, access_flags::local_write};
+        registered_buffer inbox{p.client.domain(), 128, access_flags::local_write};
         p.client.async_receive(inbox.slice(), [](error_code ec, receive_result r) {
             CHECK_FALSE(ec);
             CHECK(r.size_bytes == 128);
@@ -143,7 +143,7 @@ TEST_CASE("a bad descriptor is no dmabuf", "[fabric]") {
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await meet(io);
-        buffer some{p.client.domain(), 4096, access_flags::local_write};
+        registered_buffer some{p.client.domain(), 4096, access_flags::local_write};
         error_code ec;
         auto const none = memory_region::from_dmabuf(
             p.client.domain(), -1, 0, some.bytes(), access_flags::local_write, ec
@@ -163,7 +163,7 @@ TEST_CASE("memory need not be pinned where the device asks for its pages", "[fab
         std::vector<std::byte> memory(4096);
         memory_region const region{
             p.server.domain(), memory, access_flags::remote_write | access_flags::on_demand};
-        buffer ours{p.client.domain(), 4096, access_flags::local_write};
+        registered_buffer ours{p.client.domain(), 4096, access_flags::local_write};
         fill(ours.bytes(), 6);
         co_await p.client.async_write(ours.slice(), region.remote(), asio::use_awaitable);
         CHECK(same(memory, ours.bytes()));

@@ -71,7 +71,7 @@ TEST_CASE(
     connected.get();
     expect(m.listener.channel.get(), RDMA_CM_EVENT_ESTABLISHED);
 
-    buffer ours{client.domain(), 64, access_flags::remote_write};
+    registered_buffer ours{client.domain(), 64, access_flags::remote_write};
     std::ranges::fill(ours.bytes(), std::byte{42});
     CHECK(client.async_send(ours.slice(0, 7), asio::use_future).get() == 7);
     ibv_wc const arrived = server.await();
@@ -90,7 +90,7 @@ TEST_CASE(
     REQUIRE(rdma_disconnect(server.id.get()) == 0);
     ended.get();
     client = connection{};
-    ours = buffer{};
+    ours = registered_buffer{};
     runner.join();
     rdma_destroy_qp(server.id.get());
     server.id.reset();

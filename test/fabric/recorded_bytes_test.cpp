@@ -47,8 +47,8 @@ struct plain_peer {
     explicit plain_peer(connection over) : c{std::move(over)} {}
 
     void prepare() {
-        incoming = buffer{c.domain(), count * size, access_flags::local_write};
-        outgoing = buffer{c.domain(), size, access_flags::local_write};
+        incoming = registered_buffer{c.domain(), count * size, access_flags::local_write};
+        outgoing = registered_buffer{c.domain(), size, access_flags::local_write};
         for (std::size_t i = 0; i < count; ++i) {
             c.async_receive(
                 incoming.slice(i * size, size),
@@ -68,8 +68,8 @@ struct plain_peer {
     static constexpr std::size_t count = 32;
     static constexpr std::size_t size = 4096;
     connection c;
-    buffer incoming;
-    buffer outgoing;
+    registered_buffer incoming;
+    registered_buffer outgoing;
     std::vector<std::string> arrived;
 };
 
@@ -221,10 +221,10 @@ TEST_CASE("a channel that connects sends and takes the recorded bytes", "[fabric
             CHECK(std::ranges::equal(m.bytes(), std::as_bytes(std::span{hello})));
         }
         // A large one: two segments, which the peer answers.
-        buffer pages{s.next_layer().domain(), 2048, access_flags::remote_read};
-        std::vector<local_slice> const parts{pages.slice(0, 1024), pages.slice(1024, 1024)};
+        registered_buffer pages{s.next_layer().domain(), 2048, access_flags::remote_read};
+        std::vector<mutable_slice> const parts{pages.slice(0, 1024), pages.slice(1024, 1024)};
         auto const send = [&]() -> asio::awaitable<void> {
-            co_await s.async_send(local_slices{parts}, 8, asio::use_awaitable);
+            co_await s.async_send(parts, 8, asio::use_awaitable);
         };
         auto const fetch = [&]() -> asio::awaitable<void> {
             while (peer->arrived.size() < 2) co_await sleep(io, 10us);

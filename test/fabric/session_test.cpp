@@ -29,8 +29,8 @@ struct ending {
 asio::awaitable<void> live(session& s, ending& e, asio::awaitable<void> meeting, std::byte mark) {
     try {
         co_await std::move(meeting);
-        buffer ours{s.next_layer().domain(), 256, access_flags::local_write};
-        buffer exposed{s.next_layer().domain(), 256, access_flags::remote_write};
+        registered_buffer ours{s.next_layer().domain(), 256, access_flags::local_write};
+        registered_buffer exposed{s.next_layer().domain(), 256, access_flags::remote_write};
         std::vector<named_region> const list{{"message", exposed}};
         peer_regions const theirs = co_await s.async_exchange(list, asio::use_awaitable);
         std::ranges::fill(ours.bytes(), mark);

@@ -304,7 +304,8 @@ TEST_CASE("a client that spoils the record does not spoil it for the next", "[ho
         rcverbs::remote_region const* const record = regions.find("record");
         REQUIRE(record != nullptr);
         // Two words of eight, without the lock.
-        rcverbs::buffer from{visitor.next_layer().domain(), 16, rcverbs::access_flags::local_write};
+        rcverbs::registered_buffer from{
+            visitor.next_layer().domain(), 16, rcverbs::access_flags::local_write};
         std::ranges::fill(from.bytes(), std::byte{0x55});
         co_await visitor.next_layer().async_write(
             from.slice(), record->slice(8, 16), asio::use_awaitable

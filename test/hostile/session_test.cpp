@@ -202,7 +202,7 @@ TEST_CASE(
         auto request = a.async_get_request(asio::use_future);
         peer.ask(hostile::hello{}.encoded());
         session s{connection{context.io, request.get()}};
-        buffer memory{
+        registered_buffer memory{
             s.next_layer().domain(),
             64,
             access_flags::remote_read | access_flags::remote_write | access_flags::remote_atomic};
@@ -237,7 +237,7 @@ TEST_CASE("a wrong key of the peer is reported on the side of the memory", "[hos
     peer.ask({});
     peer.await_event(RDMA_CM_EVENT_ESTABLISHED);
     connection c = accepting.get();
-    buffer memory{c.domain(), 64, access_flags::remote_read | access_flags::local_write};
+    registered_buffer memory{c.domain(), 64, access_flags::remote_read | access_flags::local_write};
     outcome<> ended;
     c.async_wait_disconnected(ended.handler());
     outcome<receive_result> receiving;

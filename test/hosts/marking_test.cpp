@@ -74,8 +74,8 @@ TEST_CASE("every packet of a connection has its traffic class, in both direction
         connection_options options;
         options.placement.traffic_class = asked;
         test::pair p = co_await meet_across(io, options);
-        buffer ours{p.client.domain(), 4096, access_flags::local_write};
-        buffer theirs{
+        registered_buffer ours{p.client.domain(), 4096, access_flags::local_write};
+        registered_buffer theirs{
             p.server.domain(), 4096, access_flags::remote_write | access_flags::remote_read};
         for (int i = 0; i < 10; ++i) {
             co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);

@@ -31,8 +31,8 @@ TEST_CASE("a write into a black hole ends when its retries are used up", "[hosts
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await meet_across(io, hasty());
-        buffer ours{p.client.domain(), 4096, access_flags::local_write};
-        buffer theirs{p.server.domain(), 4096, access_flags::remote_write};
+        registered_buffer ours{p.client.domain(), 4096, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 4096, access_flags::remote_write};
         disturbance const hole{"loss 100%"};
         auto [ec, n] = co_await p.client.async_write(ours.slice(), theirs.remote(), awaiting);
         CHECK(ec == wc_errc::retry_exceeded);
@@ -73,8 +73,8 @@ TEST_CASE(
     run(io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await meet_across(io, options);
         constexpr std::size_t size = 32768;
-        buffer ours{p.client.domain(), size, access_flags::local_write};
-        buffer theirs{
+        registered_buffer ours{p.client.domain(), size, access_flags::local_write};
+        registered_buffer theirs{
             p.server.domain(), size, access_flags::remote_write | access_flags::remote_read};
         disturbance const wire{what, both_ways};
         for (int round = 0; round < 8; ++round) {
@@ -151,15 +151,15 @@ TEST_CASE("one server serves clients that come in over two devices", "[hosts]") 
         CHECK(all[0].server.domain().native_handle() != all[1].server.domain().native_handle());
         CHECK(all[0].server.domain().native_handle() == all[1].client.domain().native_handle());
         for (test::pair& p : all) {
-            buffer ours{p.client.domain(), 4096, access_flags::local_write};
-            buffer theirs{p.server.domain(), 4096, access_flags::remote_write};
+            registered_buffer ours{p.client.domain(), 4096, access_flags::local_write};
+            registered_buffer theirs{p.server.domain(), 4096, access_flags::remote_write};
             std::ranges::fill(ours.bytes(), std::byte{7});
             co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
             CHECK(theirs.bytes()[4095] == std::byte{7});
         }
         // Memory of one device is invalid on the other.
-        buffer wrong{all[0].client.domain(), 64, access_flags::local_write};
-        buffer theirs{all[1].server.domain(), 64, access_flags::remote_write};
+        registered_buffer wrong{all[0].client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{all[1].server.domain(), 64, access_flags::remote_write};
         auto [ec, n] = co_await all[1].client.async_write(wrong.slice(), theirs.remote(), awaiting);
         CHECK(ec == errc::foreign_domain);
         for (test::pair& p : all) p.client.close();
@@ -186,7 +186,7 @@ TEST_CASE("a storm of three hundred clients, thirty at a time, is served to the 
         };
         auto const serve_one = [&](session s) -> asio::awaitable<void> {
             co_await s.async_accept(asio::use_awaitable);
-            buffer theirs{s.next_layer().domain(), 64, access_flags::remote_write};
+            registered_buffer theirs{s.next_layer().domain(), 64, access_flags::remote_write};
             std::vector<named_region> const exposed{{"cell", theirs}};
             co_await s.async_exchange(exposed, asio::use_awaitable);
             co_await s.async_finish(asio::use_awaitable);
@@ -205,7 +205,7 @@ TEST_CASE("a storm of three hundred clients, thirty at a time, is served to the 
                 co_await s.async_connect(a.local_endpoint(), asio::use_awaitable);
                 std::vector<named_region> const nothing;
                 peer_regions const there = co_await s.async_exchange(nothing, asio::use_awaitable);
-                buffer ours{s.next_layer().domain(), 64, access_flags::local_read};
+                registered_buffer ours{s.next_layer().domain(), 64, access_flags::local_read};
                 std::ranges::fill(ours.bytes(), std::byte{42});
                 co_await s.next_layer().async_write(ours.slice(), there[0], asio::use_awaitable);
                 co_await s.async_finish(asio::use_awaitable);

@@ -32,19 +32,19 @@ asio::awaitable<void> pause(asio::io_context& io, std::chrono::milliseconds time
 }
 
 /// The last number of the stream. The peer's device writes it concurrently.
-std::uint64_t brought(buffer const& in) {
+std::uint64_t brought(registered_buffer const& in) {
     return std::atomic_ref{*reinterpret_cast<std::uint64_t*>(in.bytes().data())}.load();
 }
 
 struct stream {
     session s;
-    buffer in;
+    registered_buffer in;
 };
 
 asio::awaitable<stream> accept_stream(acceptor& a) {
     session s{co_await requested(a)};
     co_await s.async_accept(asio::use_awaitable);
-    buffer in{s.next_layer().domain(), 4096, access_flags::remote_write};
+    registered_buffer in{s.next_layer().domain(), 4096, access_flags::remote_write};
     std::vector<named_region> const exposed{{"stream", in}};
     co_await s.async_exchange(exposed, asio::use_awaitable);
     co_return stream{std::move(s), std::move(in)};

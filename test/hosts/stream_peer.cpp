@@ -33,7 +33,7 @@ asio::awaitable<void> connect(
         co_await s.next_layer().async_wait_disconnected(awaiting);
         co_return print_reason();
     }
-    buffer out{s.next_layer().domain(), 4096, access_flags::local_read};
+    registered_buffer out{s.next_layer().domain(), 4096, access_flags::local_read};
     std::cout << "streaming" << std::endl;
     for (std::uint64_t i = 1;; ++i) {
         std::memcpy(out.bytes().data(), &i, sizeof i);
@@ -49,7 +49,7 @@ asio::awaitable<void> serve(asio::io_context& io, std::string address, connectio
     connection_request request = co_await a.async_get_request(asio::use_awaitable);
     session s{connection{io, std::move(request), std::move(options)}};
     co_await s.async_accept(asio::use_awaitable);
-    buffer in{s.next_layer().domain(), 4096, access_flags::remote_write};
+    registered_buffer in{s.next_layer().domain(), 4096, access_flags::remote_write};
     std::vector<named_region> const exposed{{"stream", in}};
     co_await s.async_exchange(exposed, asio::use_awaitable);
     co_await s.next_layer().async_wait_disconnected(awaiting);

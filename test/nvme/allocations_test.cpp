@@ -26,8 +26,8 @@ private:
 /// Sends one command again and again, each when the completion of the one before has arrived.
 struct repeater {
     connection& on;
-    local_slice command;
-    local_slice answer;
+    mutable_slice command;
+    mutable_slice answer;
     int left;
     int failed = 0;
 
@@ -74,8 +74,9 @@ TEST_CASE(
         r = co_await queue.run(queue.connect_command(1, id));
         REQUIRE(r.status == 0);
         connection& c = queue.connection();
-        buffer data{c.domain(), 4096, access_flags::remote_read | access_flags::remote_write};
-        buffer memory{c.domain(), 8192, access_flags::local_write};
+        registered_buffer data{
+            c.domain(), 4096, access_flags::remote_read | access_flags::remote_write};
+        registered_buffer memory{c.domain(), 8192, access_flags::local_write};
         capsule what = capsule{code, 1}.blocks(3, 1);
         if (is_in_capsule) what.in_capsule(data.bytes(), 4096);
         else what.keyed(data.remote());

@@ -155,7 +155,7 @@ bytes text_of(
 }
 
 asio::awaitable<response> exchange(
-    host_queue& q, buffer& memory, std::uint8_t type, std::size_t size
+    host_queue& q, registered_buffer& memory, std::uint8_t type, std::size_t size
 ) {
     capsule c{0x7f, type};
     c.dword(10, 0xe9010100).dword(11, static_cast<std::uint32_t>(size));
@@ -165,7 +165,7 @@ asio::awaitable<response> exchange(
 
 /// Authenticates a queue that is connected.
 asio::awaitable<outcome> authenticate(host_queue& q, choice how) {
-    buffer memory{
+    registered_buffer memory{
         q.connection().domain(), 4096, access_flags::remote_read | access_flags::remote_write};
     auto const m = memory.bytes();
     auto const send = [&](std::size_t size) { return exchange(q, memory, 5, size); };

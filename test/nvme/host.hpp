@@ -97,8 +97,10 @@ public:
     asio::awaitable<error_code> open(rcverbs::endpoint to, std::span<std::byte const> data) {
         auto [failed] = co_await connection_.async_resolve(to, awaiting);
         if (failed) co_return failed;
-        sent_ = rcverbs::buffer{connection_.domain(), 65536, rcverbs::access_flags::local_write};
-        received_ = rcverbs::buffer{connection_.domain(), 4096, rcverbs::access_flags::local_write};
+        sent_ = rcverbs::registered_buffer{
+            connection_.domain(), 65536, rcverbs::access_flags::local_write};
+        received_ = rcverbs::registered_buffer{
+            connection_.domain(), 4096, rcverbs::access_flags::local_write};
         auto [ec] = co_await connection_.async_establish(data, awaiting);
         co_return ec;
     }
@@ -168,7 +170,7 @@ public:
         std::uint32_t keep_alive_ms = 0
     ) {
         if (data_.size() == 0)
-            data_ = rcverbs::buffer{
+            data_ = rcverbs::registered_buffer{
                 connection_.domain(),
                 1024,
                 rcverbs::access_flags::remote_read | rcverbs::access_flags::local_write};
@@ -194,9 +196,9 @@ private:
     }
 
     rcverbs::connection connection_;
-    rcverbs::buffer sent_;
-    rcverbs::buffer received_;
-    rcverbs::buffer data_;
+    rcverbs::registered_buffer sent_;
+    rcverbs::registered_buffer received_;
+    rcverbs::registered_buffer data_;
 };
 
 }  // namespace test

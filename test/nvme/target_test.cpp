@@ -66,7 +66,7 @@ struct serving_target {
 struct connected_host {
     host_queue admin;
     host_queue io;
-    buffer data;
+    registered_buffer data;
     std::uint16_t id = 0;
 };
 
@@ -98,18 +98,18 @@ asio::awaitable<connected_host> connect_host(
     response const joined = co_await h.io.run(h.io.connect_command(1, h.id, disk_nqn, nqn));
     REQUIRE(joined.is_alive);
     REQUIRE(joined.status == 0);
-    h.data = buffer{
+    h.data = registered_buffer{
         h.io.connection().domain(), 65536, access_flags::remote_read | access_flags::remote_write};
     co_return h;
 }
 
-capsule write(std::uint64_t first, std::uint32_t count, buffer const& from) {
+capsule write(std::uint64_t first, std::uint32_t count, registered_buffer const& from) {
     return capsule{0x01, 1}
         .blocks(first, count)
         .keyed(from.remote().slice(0, std::uint64_t{count} * block_bytes));
 }
 
-capsule read(std::uint64_t first, std::uint32_t count, buffer const& into) {
+capsule read(std::uint64_t first, std::uint32_t count, registered_buffer const& into) {
     return capsule{0x02, 1}
         .blocks(first, count)
         .keyed(into.remote().slice(0, std::uint64_t{count} * block_bytes));
@@ -619,7 +619,7 @@ TEST_CASE(
         narrow.staging_bytes_max = 2 * size + 4 * 65536;
         serving_target s{io, store, narrow};
         connected_host h = co_await connect_host(io, s.at());
-        buffer all{
+        registered_buffer all{
             h.io.connection().domain(),
             disk_bytes,
             access_flags::remote_read | access_flags::remote_write};
@@ -660,9 +660,9 @@ TEST_CASE("nvme: hosts at one address share its part of the staging memory", "[d
         serving_target s{io, store, narrow};
         connected_host one = co_await connect_host(io, s.at(), 0, "nqn.test:one");
         connected_host two = co_await connect_host(io, s.at(), 0, "nqn.test:two");
-        buffer into_one{one.io.connection().domain(), size, access_flags::remote_write};
-        buffer into_two{two.io.connection().domain(), size, access_flags::remote_write};
-        auto const whole = [&](buffer const& into) {
+        registered_buffer into_one{one.io.connection().domain(), size, access_flags::remote_write};
+        registered_buffer into_two{two.io.connection().domain(), size, access_flags::remote_write};
+        auto const whole = [&](registered_buffer const& into) {
             return capsule{0x02, 1}.blocks(0, size / block_bytes).keyed(into.remote());
         };
         one.io.send_only(std::vector<capsule>(2, whole(into_one)));
@@ -690,7 +690,7 @@ TEST_CASE("nvme: memory is compared in pieces, up to the last byte", "[device][n
         narrow.staging_bytes_max = 2 * size + 4 * 65536;
         serving_target s{io, memory(), narrow};
         connected_host h = co_await connect_host(io, s.at());
-        buffer all{
+        registered_buffer all{
             h.io.connection().domain(),
             size,
             access_flags::remote_read | access_flags::remote_write};

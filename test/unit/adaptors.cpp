@@ -84,7 +84,7 @@ void compile_data_operations(
     batch& several,
     window& w,
     shared_receive_queue& receives,
-    local_slice mine,
+    mutable_slice mine,
     remote_region theirs,
     remote_atomic cell
 ) {
@@ -134,7 +134,7 @@ void compile_protocols(
     request_channel& requests,
     request& asked,
     endpoint const& peer,
-    local_slice mine
+    mutable_slice mine
 ) {
     std::span<std::byte const> const data;
     std::vector<named_region> const regions;
@@ -176,7 +176,7 @@ asio::awaitable<void> compile_default_tokens(
     with_default<session>& s,
     with_default<message_channel>& messages,
     with_default<request_channel>& requests,
-    local_slice mine,
+    mutable_slice mine,
     remote_region theirs
 ) {
     auto [written, bytes] = co_await c.async_write(mine, theirs);

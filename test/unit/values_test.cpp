@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <fstream>
 #include <iterator>
+#include <list>
+#include <numeric>
 #include <set>
 #include <sstream>
 #include <unordered_set>
@@ -65,14 +67,14 @@ TEST_CASE("endpoints are Asio's, and back, and can be printed and hashed", "[val
 
 TEST_CASE("slices are Asio's buffers, and are sliced inside their bounds only", "[values]") {
     namespace asio = boost::asio;
-    static_assert(asio::is_mutable_buffer_sequence<local_slice>::value);
-    static_assert(asio::is_const_buffer_sequence<local_slice>::value);
-    static_assert(asio::is_mutable_buffer_sequence<std::vector<local_slice>>::value);
-    static_assert(asio::is_const_buffer_sequence<std::array<local_slice, 2>>::value);
-    static_assert(std::is_trivially_copyable_v<local_slice>);
+    static_assert(asio::is_mutable_buffer_sequence<mutable_slice>::value);
+    static_assert(asio::is_const_buffer_sequence<mutable_slice>::value);
+    static_assert(asio::is_mutable_buffer_sequence<std::vector<mutable_slice>>::value);
+    static_assert(asio::is_const_buffer_sequence<std::array<mutable_slice, 2>>::value);
+    static_assert(std::is_trivially_copyable_v<mutable_slice>);
     std::array<std::byte, 100> memory{};
-    local_slice const all{memory, local_key{7}};
-    local_slice const part = all.slice(10, 90);
+    mutable_slice const all{memory, local_key{7}};
+    mutable_slice const part = all.slice(10, 90);
     CHECK(part.data() == memory.data() + 10);
     CHECK(part.size() == 90);
     CHECK(part.key() == local_key{7});
@@ -91,17 +93,74 @@ TEST_CASE("slices are Asio's buffers, and are sliced inside their bounds only", 
     CHECK(to_read.data() == part.data());
 }
 
-TEST_CASE("a list of slices that would be gone is refused by the compiler", "[values]") {
-    using list = std::vector<local_slice>;
-    static_assert(std::is_convertible_v<list&, local_slices>);
-    static_assert(std::is_convertible_v<list const&, local_slices>);
-    static_assert(std::is_convertible_v<std::span<local_slice const>, local_slices>);
-    static_assert(std::is_convertible_v<local_slice, local_slices>);
-    static_assert(!std::is_constructible_v<local_slices, list>);
-    static_assert(!std::is_constructible_v<local_slices, std::array<local_slice, 2>>);
-    list const pieces(3);
-    CHECK(local_slices{pieces}.count() == 3);
-    CHECK(local_slices{local_slices{pieces}}.count() == 3);
+// What a function that takes `Slices` accepts.
+template <class From, class Slices>
+constexpr bool is_taken = std::is_convertible_v<From, Slices>;
+
+TEST_CASE("operations take a slice, or any range of slices", "[values]") {
+    static_assert(sizeof(const_slice) == 32 && sizeof(mutable_slice) == 32);
+    static_assert(is_taken<mutable_slice, const_slice>);
+    static_assert(!is_taken<const_slice, mutable_slice>);
+    static_assert(is_taken<const_slice, asio::const_buffer>);
+    static_assert(is_taken<mutable_slice, asio::mutable_buffer>);
+    static_assert(asio::is_const_buffer_sequence<std::vector<const_slice>>::value);
+    static_assert(!asio::is_mutable_buffer_sequence<std::vector<const_slice>>::value);
+    static_assert(asio::is_mutable_buffer_sequence<std::array<mutable_slice, 2>>::value);
+
+    static_assert(is_taken<const_slice, const_slices> && is_taken<mutable_slice, const_slices>);
+    static_assert(is_taken<registered_buffer const&, const_slices> && is_taken<registered_buffer&, mutable_slices>);
+    static_assert(is_taken<memory_region const&, mutable_slices>);
+    static_assert(is_taken<const_memory_region const&, const_slices>);
+    static_assert(is_taken<std::vector<const_slice>, const_slices>);
+    static_assert(is_taken<std::array<mutable_slice, 2> const&, const_slices>);
+    static_assert(is_taken<std::span<mutable_slice const>, mutable_slices>);
+    static_assert(is_taken<std::list<mutable_slice>&, mutable_slices>);
+    // What is read only cannot be written to.
+    static_assert(!is_taken<const_slice, mutable_slices>);
+    static_assert(!is_taken<const_memory_region const&, mutable_slices>);
+    static_assert(!is_taken<std::vector<const_slice>, mutable_slices>);
+    // Memory that is not registered.
+    static_assert(!is_taken<asio::mutable_buffer, const_slices>);
+    static_assert(!is_taken<std::span<std::byte>, const_slices>);
+
+    std::array<std::byte, 64> memory{};
+    auto const piece = [&](std::size_t at, std::size_t size) {
+        return mutable_slice{std::span{memory}.subspan(at, size), local_key{7}};
+    };
+    auto const sizes = [](auto const& slices) {
+        std::vector<std::size_t> all;
+        for (detail::plain_slice const& each : slices.list().all()) all.push_back(each.size);
+        return all;
+    };
+    using list = std::vector<std::size_t>;
+    CHECK(sizes(const_slices{}).empty());
+    CHECK(sizes(const_slices{piece(0, 3)}) == list{3});
+    CHECK(sizes(const_slices{piece(0, 3), piece(3, 4)}) == list{3, 4});
+    CHECK(sizes(mutable_slices{piece(0, 3), piece(3, 4)}) == list{3, 4});
+    // Up to four are in place.
+    for (std::size_t const count : {0U, 1U, 4U, 5U, 6U}) {
+        std::list<mutable_slice> some;
+        list expected;
+        for (std::size_t size = 1; size <= count; ++size) {
+            some.push_back(piece(0, size));
+            expected.push_back(size);
+        }
+        const_slices const made{some};
+        const_slices copied = made;
+        CHECK(sizes(made) == expected);
+        CHECK(sizes(copied) == expected);
+        CHECK(made.count() == count);
+        CHECK(made.size() == std::accumulate(expected.begin(), expected.end(), std::size_t{0}));
+        const_slices const moved = std::move(copied);
+        CHECK(sizes(moved) == expected);
+        // NOLINTNEXTLINE(bugprone-use-after-move)
+        CHECK(copied.count() == 0);
+        copied = moved;
+        CHECK(sizes(copied) == expected);
+        copied = const_slices{};
+        CHECK(copied.size() == 0);
+        CHECK(sizes(moved) == expected);
+    }
 }
 
 TEST_CASE("a remote region travels as the bytes that are documented", "[values]") {
@@ -196,7 +255,7 @@ TEST_CASE(
     "operations are refused before posting where sizes, rights or alignment do not fit", "[values]"
 ) {
     std::array<std::byte, 16> memory{};
-    local_slice const local{memory, local_key{1}};
+    detail::slice_list const local{mutable_slice{memory, local_key{1}}.plain()};
     CHECK(
         detail::check(local, {0, 16, {}, access_flags::remote_write}, access_flags::remote_write) ==
         errc{}

@@ -40,14 +40,14 @@ std::vector<piece> build_all(work_request const& what, verbs::piece_limits const
 
 std::array<std::byte, 4096> memory;
 
-local_slice slice(std::size_t at, std::size_t size, std::uint32_t key = 7) {
+mutable_slice slice(std::size_t at, std::size_t size, std::uint32_t key = 7) {
     return {std::span{memory}.subspan(at, size), local_key{key}};
 }
 
-work_request transfer(operation_kind kind, local_slices const& local) {
+work_request transfer(operation_kind kind, const_slices const& local) {
     return detail::transfer_request(
         kind,
-        local,
+        local.list(),
         remote_region{0x1000, local.size(), remote_key{42}, access_flags::remote_write},
         0x01020304
     );
@@ -125,7 +125,7 @@ TEST_CASE(
     "more slices than fit into one work request go into several, at the right remote offsets",
     "[work_request]"
 ) {
-    std::vector<local_slice> const list{
+    std::vector<mutable_slice> const list{
         slice(0, 10),
         slice(500, 0),
         slice(100, 20),
@@ -144,7 +144,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a slice is cut where the message ends, and goes on in the next", "[work_request]") {
-    std::vector<local_slice> const list{slice(0, 70), slice(1000, 70), slice(2000, 70)};
+    std::vector<mutable_slice> const list{slice(0, 70), slice(1000, 70), slice(2000, 70)};
     std::vector<piece> const all = build_all(transfer(operation_kind::write, list), {100, 2});
     REQUIRE(all.size() == 3);
     std::vector<std::pair<std::uint64_t, std::uint32_t>> segments;
@@ -164,9 +164,9 @@ TEST_CASE("a slice is cut where the message ends, and goes on in the next", "[wo
 }
 
 TEST_CASE("nothing is one work request without segments", "[work_request]") {
-    std::vector<local_slice> const empties(5, slice(0, 0));
-    local_slices const forms[] = {local_slices{}, local_slices{slice(0, 0)}, local_slices{empties}};
-    for (local_slices const& none : forms) {
+    std::vector<mutable_slice> const empties(5, slice(0, 0));
+    const_slices const forms[] = {const_slices{}, const_slices{slice(0, 0)}, const_slices{empties}};
+    for (const_slices const& none : forms) {
         std::vector<piece> const all = build_all(transfer(operation_kind::write, none), {1000, 2});
         REQUIRE(all.size() == 1);
         CHECK(all[0].wr.num_sge == 0);
@@ -174,10 +174,14 @@ TEST_CASE("nothing is one work request without segments", "[work_request]") {
 }
 
 TEST_CASE("a receive scatters to all its slices", "[work_request]") {
-    std::vector<local_slice> const list{slice(0, 10), slice(0, 0), slice(50, 5)};
+    std::vector<mutable_slice> const list{slice(0, 10), slice(0, 0), slice(50, 5)};
     std::array<ibv_sge, 2> segments{};
     ibv_recv_wr wr{};
-    verbs::build(wr, segments.data(), detail::local_request(operation_kind::receive, list));
+    verbs::build(
+        wr,
+        segments.data(),
+        detail::local_request(operation_kind::receive, mutable_slices{list}.list())
+    );
     CHECK(wr.num_sge == 2);
     CHECK(segments[1].addr == address(50));
     CHECK(segments[1].length == 5);

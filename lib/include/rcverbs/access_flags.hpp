@@ -1,6 +1,6 @@
 // access_flags.hpp — the rights of the local side and of peers to a memory region.
 //
-//     buffer page{domain, 4096, access_flags::remote_read | access_flags::remote_write};
+//     registered_buffer page{domain, 4096, access_flags::remote_read | access_flags::remote_write};
 //
 // Grant only the rights that are needed. An operation of a peer without the right fails and ends
 // that peer's connection. Values; no threading rule.

@@ -55,7 +55,7 @@ public:
     /// Adds an operation. Submitting reports an invalid one.
     ///
     /// @param what  One of rcverbs::op but a receive, such as op::write(source, target).fenced().
-    ///              Copied, but for a list of two or more slices.
+    ///              Copied.
     basic_batch& add(op::send_queue_operation const& what) {
         requests_.push_back(detail::access::request_of(what));
         return *this;

@@ -49,7 +49,7 @@
 #include <rcverbs/connection_request.hpp>
 #include <rcverbs/detail/control_handler.hpp>
 #include <rcverbs/detail/initiation.hpp>
-#include <rcverbs/local_slice.hpp>
+#include <rcverbs/slice.hpp>
 #include <rcverbs/memory_region.hpp>
 #include <rcverbs/op.hpp>
 #include <rcverbs/options.hpp>
@@ -256,7 +256,7 @@ public:
     /// Starts an operation.
     ///
     /// @param what   One of rcverbs::op, such as op::write(source, target).fenced(). Copied; the
-    ///               memory that it names, and a list of slices, must live until the handler runs.
+    ///               memory that it names must live until the handler runs.
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code, Op::result_type)`
     /// @par Ordering              Sends, reads, writes and atomics are posted and complete in the
@@ -304,8 +304,7 @@ public:
     /// @param target  The peer's memory: exactly as many bytes, exposed with remote_write.
     /// @param token   Completion token.
     /// @par Completion signature  `void(error_code, std::size_t bytes_written)`
-    /// @par Object lifetimes      The regions of `source`, and a list of slices, must live until
-    ///                            the handler runs.
+    /// @par Object lifetimes      The regions of `source` must live until the handler runs.
     /// @par Ordering              Posted and completed in the order of the calls.
     /// @par Cancellation          total while it waits, terminal once posted (ends the
     ///                            connection).
@@ -319,7 +318,7 @@ public:
     ///                            the connection: errc::peer_disconnected, idle, port_down,
     ///                            address_gone, device_removed.
     template <class Token = detail::default_token_t<Executor>>
-    auto async_write(local_slices source, remote_region target, Token&& token = Token{}) {
+    auto async_write(const_slices source, remote_region target, Token&& token = Token{}) {
         return async_start(op::write(source, target), std::forward<Token>(token));
     }
 
@@ -337,7 +336,7 @@ public:
     ///                            posts no receives).
     template <class Token = detail::default_token_t<Executor>>
     auto async_write_with_immediate(
-        local_slices source, remote_region target, std::uint32_t immediate, Token&& token = Token{}
+        const_slices source, remote_region target, std::uint32_t immediate, Token&& token = Token{}
     ) {
         return async_start(
             op::write_with_immediate(source, target, immediate), std::forward<Token>(token)
@@ -356,7 +355,7 @@ public:
     ///                            limits().initiator_depth.
     /// @par Errors                Those of async_write(), and errc::read_depth_zero.
     template <class Token = detail::default_token_t<Executor>>
-    auto async_read(remote_region source, local_slices target, Token&& token = Token{}) {
+    auto async_read(remote_region source, mutable_slices target, Token&& token = Token{}) {
         return async_start(op::read(source, target), std::forward<Token>(token));
     }
 
@@ -407,7 +406,7 @@ public:
     ///                            posts no receives), wc_errc::remote_invalid_request or
     ///                            remote_operation (its buffer is too small).
     template <class Token = detail::default_token_t<Executor>>
-    auto async_send(local_slices message, Token&& token = Token{}) {
+    auto async_send(const_slices message, Token&& token = Token{}) {
         return async_start(op::send(message), std::forward<Token>(token));
     }
 
@@ -420,7 +419,7 @@ public:
     /// @par Errors                Those of async_send().
     template <class Token = detail::default_token_t<Executor>>
     auto async_send_with_immediate(
-        local_slices message, std::uint32_t immediate, Token&& token = Token{}
+        const_slices message, std::uint32_t immediate, Token&& token = Token{}
     ) {
         return async_start(op::send_with_immediate(message, immediate), std::forward<Token>(token));
     }
@@ -437,7 +436,7 @@ public:
     /// @par Completion signature  `void(error_code, std::size_t bytes_sent)`
     /// @par Errors                Those of async_send(), errc::invalidate_unsupported.
     template <class Token = detail::default_token_t<Executor>>
-    auto async_send_with_invalidate(local_slices message, remote_key key, Token&& token = Token{}) {
+    auto async_send_with_invalidate(const_slices message, remote_key key, Token&& token = Token{}) {
         return async_start(op::send_with_invalidate(message, key), std::forward<Token>(token));
     }
 
@@ -464,7 +463,7 @@ public:
     ///                            errc::queue_full, errc::not_connected, errc::peer_disconnected,
     ///                            wc_errc::flushed, asio::error::operation_aborted.
     template <class Token = detail::default_token_t<Executor>>
-    auto async_receive(local_slices into, Token&& token = Token{}) {
+    auto async_receive(mutable_slices into, Token&& token = Token{}) {
         return async_start(op::receive(into), std::forward<Token>(token));
     }
 

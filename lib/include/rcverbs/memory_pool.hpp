@@ -2,7 +2,7 @@
 //
 //     memory_pool pool{c.domain(), {.bytes_max = std::size_t{1} << 30}};
 //     std::pmr::vector<std::byte> message{4096, &pool};
-//     local_slice const bytes = pool.slice_of(message.data(), message.size());
+//     mutable_slice const bytes = pool.slice_of(message.data(), message.size());
 //     co_await c.async_send(bytes, use_awaitable);
 //
 // The pool registers memory in chunks, and allocates from them by best fit, coalescing what is
@@ -35,7 +35,7 @@
 #include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/error.hpp>
 #include <rcverbs/export.hpp>
-#include <rcverbs/local_slice.hpp>
+#include <rcverbs/slice.hpp>
 #include <rcverbs/protection_domain.hpp>
 #include <rcverbs/remote_region.hpp>
 
@@ -203,11 +203,11 @@ public:
     ///
     /// @throws boost::system::system_error (errc::out_of_range) if the range is not inside one chunk
     ///                                     of the pool.
-    local_slice slice_of(void const* memory, std::size_t size_bytes) const;
+    mutable_slice slice_of(void const* memory, std::size_t size_bytes) const;
     /// The slice for one of the domains.
     ///
     /// @throws as above; errc::foreign_domain if the domain is not one of the pool's.
-    local_slice slice_of(
+    mutable_slice slice_of(
         void const* memory, std::size_t size_bytes, protection_domain const& domain
     ) const;
     /// The range for a peer, with the rights of the pool, for the first domain.

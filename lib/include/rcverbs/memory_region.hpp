@@ -2,7 +2,7 @@
 //
 //     std::vector<double> values(1000);
 //     memory_region region{c.domain(), std::span{values}, access_flags::local_write};
-//     local_slice some = region.slice(std::span{values}.subspan(10, 5));
+//     mutable_slice some = region.slice(std::span{values}.subspan(10, 5));
 //
 // Registration pins the pages and costs about as much as copying them: register once, use often. A
 // region must outlive every operation that uses it, its slices and its keys. Distinct regions may
@@ -19,7 +19,7 @@
 #include <rcverbs/error.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/keys.hpp>
-#include <rcverbs/local_slice.hpp>
+#include <rcverbs/slice.hpp>
 #include <rcverbs/protection_domain.hpp>
 #include <rcverbs/remote_region.hpp>
 
@@ -61,32 +61,6 @@ public:
         protection_domain const& domain, std::span<T, N> elements, access_flags rights
     )
         : memory_region{domain, std::span<std::byte>{std::as_writable_bytes(elements)}, rights} {}
-    /// Registers memory that is only read, by this side and, with remote_read, by the peer: a span
-    /// of constant bytes or elements, which may be mapped read-only; before Linux 6.2 a mapping that
-    /// is shared and read-only cannot be registered (EFAULT), one with MAP_PRIVATE can. Slices of it are for sending
-    /// and for writing from; another use of one is refused with errc::access_denied.
-    ///
-    /// @param domain    As above.
-    /// @param elements  As above.
-    /// @param rights    local_read, with or without remote_read.
-    /// @throws as above; EINVAL for other rights.
-    template <class T, std::size_t N>
-    requires std::is_trivially_copyable_v<T> memory_region(
-        protection_domain const& domain,
-        std::span<T const, N> elements,
-        access_flags rights = access_flags::local_read
-    )
-        : memory_region{read_only(domain, std::as_bytes(elements), rights)} {}
-    /// As above; reports through `ec` instead of throwing.
-    template <class T, std::size_t N>
-    requires std::is_trivially_copyable_v<T> memory_region(
-        protection_domain const& domain,
-        std::span<T const, N> elements,
-        access_flags rights,
-        error_code& ec
-    )
-    noexcept : memory_region{read_only(domain, std::as_bytes(elements), rights, ec)} {}
-
     /// Registers memory that another driver has exported as a dmabuf, such as that of a GPU.
     ///
     /// @param domain        As above.
@@ -123,7 +97,7 @@ public:
 
     /// True if memory is registered.
     bool is_open() const noexcept { return registration_ != nullptr; }
-    /// The registered memory. Do not write to it if it was registered from constant elements.
+    /// The registered memory.
     std::span<std::byte> bytes() const noexcept { return bytes_; }
     /// The size in bytes.
     std::size_t size() const noexcept { return bytes_.size(); }
@@ -133,23 +107,23 @@ public:
     local_key key() const noexcept;
 
     /// All of it, as operations take it.
-    local_slice slice() const noexcept { return {bytes_, key(), mark()}; }
+    mutable_slice slice() const noexcept { return {bytes_, key(), mark()}; }
     /// The same.
-    operator local_slice() const noexcept { return slice(); }
+    operator mutable_slice() const noexcept { return slice(); }
     /// `size_bytes` bytes from `offset_bytes` on.
     ///
     /// @throws boost::system::system_error (errc::out_of_range) if they are not all inside the
     ///                                     region.
-    local_slice slice(std::size_t offset_bytes, std::size_t size_bytes) const;
+    mutable_slice slice(std::size_t offset_bytes, std::size_t size_bytes) const;
 
     /// The part of it that holds these elements.
     ///
     /// @throws boost::system::system_error (errc::out_of_range) if they are not all inside the
     ///                                     region.
     template <class T, std::size_t N>
-    requires std::is_trivially_copyable_v<T> &&(!std::is_const_v<T>)local_slice
+    requires std::is_trivially_copyable_v<T> &&(!std::is_const_v<T>)mutable_slice
         slice(std::span<T, N> elements) const {
-        return slice_of(std::as_writable_bytes(elements));
+        return slice_of(std::as_bytes(elements));
     }
 
     /// The region as a peer needs to know it: to be sent to the peer, which may then use it within
@@ -159,17 +133,10 @@ public:
     ibv_mr* native_handle() const noexcept;
 
 private:
-    static memory_region read_only(
-        protection_domain const& domain, std::span<std::byte const> bytes, access_flags rights
-    );
-    static memory_region read_only(
-        protection_domain const& domain,
-        std::span<std::byte const> bytes,
-        access_flags rights,
-        error_code& ec
-    ) noexcept;
+    friend class const_memory_region;
+
     detail::region_mark mark() const noexcept;
-    local_slice slice_of(std::span<std::byte> part) const;
+    mutable_slice slice_of(std::span<std::byte const> part) const;
 
     struct registration;
     template <class Register>
@@ -184,6 +151,90 @@ private:
     std::unique_ptr<registration> registration_;
     std::span<std::byte> bytes_;
     access_flags rights_ = access_flags::local_read;
+};
+
+/// Memory of the caller's that is only read, by this side and, with remote_read, by the peer: a span
+/// of constant bytes or elements, which may be mapped read-only. Deregisters when destroyed.
+///
+/// Before Linux 6.2 a mapping that is shared and read-only cannot be registered (EFAULT), one with
+/// MAP_PRIVATE can.
+class RCVERBS_EXPORT const_memory_region {
+public:
+    /// No region; is_open() is false.
+    const_memory_region() noexcept = default;
+    /// Registers `bytes`, which the caller owns and keeps unchanged until the region is destroyed.
+    ///
+    /// @param domain  The domain of the connections that will use it.
+    /// @param bytes   1 to domain.limits().region_bytes_max bytes.
+    /// @param rights  local_read, with or without remote_read.
+    /// @throws as memory_region; EINVAL for other rights.
+    const_memory_region(
+        protection_domain const& domain,
+        std::span<std::byte const> bytes,
+        access_flags rights = access_flags::local_read
+    );
+    /// As above; reports through `ec` instead of throwing, and leaves no region on failure.
+    const_memory_region(
+        protection_domain const& domain,
+        std::span<std::byte const> bytes,
+        access_flags rights,
+        error_code& ec
+    ) noexcept;
+    /// Registers the elements of an array, a vector or a span.
+    ///
+    /// @throws as above.
+    template <class T, std::size_t N>
+    requires std::is_trivially_copyable_v<T> const_memory_region(
+        protection_domain const& domain,
+        std::span<T, N> elements,
+        access_flags rights = access_flags::local_read
+    )
+        : const_memory_region{domain, std::span<std::byte const>{std::as_bytes(elements)}, rights} {
+    }
+    /// As above; reports through `ec` instead of throwing.
+    template <class T, std::size_t N>
+    requires std::is_trivially_copyable_v<T> const_memory_region(
+        protection_domain const& domain,
+        std::span<T, N> elements,
+        access_flags rights,
+        error_code& ec
+    )
+    noexcept
+        : const_memory_region{
+              domain, std::span<std::byte const>{std::as_bytes(elements)}, rights, ec} {}
+
+    /// True if memory is registered.
+    bool is_open() const noexcept { return region_.is_open(); }
+    /// The registered memory.
+    std::span<std::byte const> bytes() const noexcept { return region_.bytes(); }
+    /// The size in bytes.
+    std::size_t size() const noexcept { return region_.size(); }
+    /// The rights it was registered with.
+    access_flags rights() const noexcept { return region_.rights(); }
+    /// The key for local use.
+    local_key key() const noexcept { return region_.key(); }
+
+    /// All of it, as operations take it.
+    const_slice slice() const noexcept { return region_.slice(); }
+    /// The same.
+    operator const_slice() const noexcept { return slice(); }
+    /// As memory_region::slice().
+    const_slice slice(std::size_t offset_bytes, std::size_t size_bytes) const {
+        return region_.slice(offset_bytes, size_bytes);
+    }
+    /// As memory_region::slice().
+    template <class T, std::size_t N>
+    requires std::is_trivially_copyable_v<T> const_slice slice(std::span<T, N> elements)
+    const { return region_.slice_of(std::as_bytes(elements)); }
+
+    /// As memory_region::remote().
+    remote_region remote() const noexcept { return region_.remote(); }
+    /// The verbs object, borrowed; null if not is_open().
+    ibv_mr* native_handle() const noexcept { return region_.native_handle(); }
+
+private:
+    // Hands out no slice that can be written to.
+    memory_region region_;
 };
 
 }  // namespace rcverbs

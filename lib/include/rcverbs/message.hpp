@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <rcverbs/export.hpp>
-#include <rcverbs/local_slice.hpp>
+#include <rcverbs/slice.hpp>
 
 namespace rcverbs {
 
@@ -52,7 +52,7 @@ public:
     /// The same as a slice. Registered, so that it may be sent or written from without a copy, until
     /// the message is detached; then a channel still sends it as a small message, and other
     /// operations refuse it (errc::region_gone). A request channel detaches by itself.
-    local_slice const& slice() const noexcept { return slice_; }
+    mutable_slice const& slice() const noexcept { return slice_; }
 
     /// Copies the bytes, at most the channel's small_bytes_max(), into memory of the message's own,
     /// and gives the receive back now. For messages that are kept for long. A large message can
@@ -72,7 +72,7 @@ private:
     friend class detail::channel_core;
 
     std::shared_ptr<detail::channel_core> core_;
-    local_slice slice_;
+    mutable_slice slice_;
     std::uint64_t tag_ = 0;
     std::uint64_t size_bytes_ = 0;
     std::uint64_t number_ = 0;  // of a large message

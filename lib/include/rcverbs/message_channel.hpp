@@ -39,7 +39,7 @@
 #include <rcverbs/detail/channel.hpp>
 #include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/export.hpp>
-#include <rcverbs/local_slice.hpp>
+#include <rcverbs/slice.hpp>
 #include <rcverbs/message.hpp>
 
 namespace rcverbs {
@@ -126,7 +126,7 @@ protected:
     );
     static void start_send(
         core_ptr const& core,
-        local_slices const& source,
+        const_slices const& source,
         std::uint64_t tag,
         detail::control_handler handler
     );
@@ -198,22 +198,17 @@ public:
             std::forward<Token>(token)
         );
     }
-    /// The same from registered memory: one slice, or a list of up to segments_max. A large
+    /// The same from registered memory: one slice, or a range of up to segments_max. A large
     /// message's regions need access_flags::remote_read, and the peer can read them, as a whole,
     /// for as long as they are registered.
     template <class Token = detail::default_token_t<Executor>>
-    auto async_send(local_slices source, std::uint64_t tag, Token&& token = Token{}) {
+    auto async_send(const_slices source, std::uint64_t tag, Token&& token = Token{}) {
         return this->control(
             [source, tag](core_ptr const& core, detail::control_handler handler) {
                 base::start_send(core, source, tag, std::move(handler));
             },
             std::forward<Token>(token)
         );
-    }
-    /// The same from one slice.
-    template <class Token = detail::default_token_t<Executor>>
-    auto async_send(local_slice const& source, std::uint64_t tag, Token&& token = Token{}) {
-        return async_send(local_slices{source}, tag, std::forward<Token>(token));
     }
 
     /// Waits for the next message.

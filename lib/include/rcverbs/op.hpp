@@ -16,8 +16,8 @@
 //     and never from inside the initiating call.
 //   * The memory of an operation belongs to it until its handler runs. After a failure, a
 //     cancellation or close(), the handler runs only when the device no longer uses the memory. The
-//     same holds for a list of two or more slices and for a batch, which are not copied: a list
-//     must stay unchanged from the making of the value until then.
+//     same holds for a batch. Slices themselves are copied: up to four of an operation into the
+//     value, more into memory that is allocated.
 //   * Sends, reads, writes and atomics are posted and complete in the order of the calls; so do
 //     receives. An operation that finds its queue full waits; at most
 //     queue_pair_options::waiting_operations_max operations wait.
@@ -40,7 +40,7 @@
 
 #include <rcverbs/detail/start.hpp>
 #include <rcverbs/keys.hpp>
-#include <rcverbs/local_slice.hpp>
+#include <rcverbs/slice.hpp>
 #include <rcverbs/receive_result.hpp>
 #include <rcverbs/remote_region.hpp>
 
@@ -141,9 +141,9 @@ private:
 ///
 /// @param source  Bytes to read, 0 or more, of one slice or several.
 /// @param target  The peer's memory: exactly as many bytes, exposed with remote_write.
-inline write_t write(local_slices source, remote_region target) noexcept {
+inline write_t write(const_slices source, remote_region target) noexcept {
     return detail::access::make<write_t>(
-        detail::transfer_request(detail::operation_kind::write, source, target)
+        detail::transfer_request(detail::operation_kind::write, source.list(), target)
     );
 }
 
@@ -154,10 +154,10 @@ inline write_t write(local_slices source, remote_region target) noexcept {
 /// @param target     As above; may be default-constructed if `source` is empty.
 /// @param immediate  In host byte order.
 inline write_t write_with_immediate(
-    local_slices source, remote_region target, std::uint32_t immediate
+    const_slices source, remote_region target, std::uint32_t immediate
 ) noexcept {
     return detail::access::make<write_t>(detail::transfer_request(
-        detail::operation_kind::write_with_immediate, source, target, immediate
+        detail::operation_kind::write_with_immediate, source.list(), target, immediate
     ));
 }
 
@@ -165,17 +165,18 @@ inline write_t write_with_immediate(
 ///
 /// @param source  The peer's memory, exposed with remote_read.
 /// @param target  Exactly as many bytes, of regions with local_write.
-inline read_t read(remote_region source, local_slices target) noexcept {
+inline read_t read(remote_region source, mutable_slices target) noexcept {
     return detail::access::make<read_t>(
-        detail::transfer_request(detail::operation_kind::read, target, source)
+        detail::transfer_request(detail::operation_kind::read, target.list(), source)
     );
 }
 
 /// Sends a message: see connection::async_send().
 ///
 /// @param message  One slice or several.
-inline send_t send(local_slices message) noexcept {
-    return detail::access::make<send_t>(detail::local_request(detail::operation_kind::send, message)
+inline send_t send(const_slices message) noexcept {
+    return detail::access::make<send_t>(
+        detail::local_request(detail::operation_kind::send, message.list())
     );
 }
 
@@ -183,10 +184,10 @@ inline send_t send(local_slices message) noexcept {
 ///
 /// @param message    As above.
 /// @param immediate  In host byte order.
-inline send_t send_with_immediate(local_slices message, std::uint32_t immediate) noexcept {
-    return detail::access::make<send_t>(
-        detail::message_request(detail::operation_kind::send_with_immediate, message, immediate)
-    );
+inline send_t send_with_immediate(const_slices message, std::uint32_t immediate) noexcept {
+    return detail::access::make<send_t>(detail::message_request(
+        detail::operation_kind::send_with_immediate, message.list(), immediate
+    ));
 }
 
 /// Sends a message and invalidates a key of the receiver's: see
@@ -194,8 +195,8 @@ inline send_t send_with_immediate(local_slices message, std::uint32_t immediate)
 ///
 /// @param message  As above.
 /// @param key      The peer's key.
-inline send_t send_with_invalidate(local_slices message, remote_key key) noexcept {
-    return detail::access::make<send_t>(detail::invalidation_request(message, key));
+inline send_t send_with_invalidate(const_slices message, remote_key key) noexcept {
+    return detail::access::make<send_t>(detail::invalidation_request(message.list(), key));
 }
 
 /// Adds to an 8-byte cell of the peer's memory: see connection::async_fetch_add().
@@ -215,11 +216,11 @@ inline atomic_t fetch_add(remote_atomic target, std::uint64_t add) noexcept {
 /// @param add     As above.
 /// @param before  8 bytes of a region with local_write.
 inline atomic_t fetch_add(
-    remote_atomic target, std::uint64_t add, local_slice const& before
+    remote_atomic target, std::uint64_t add, mutable_slice const& before
 ) noexcept {
-    return detail::access::make<atomic_t>(
-        detail::atomic_request(detail::operation_kind::fetch_add, target, add, 0, before)
-    );
+    return detail::access::make<atomic_t>(detail::atomic_request(
+        detail::operation_kind::fetch_add, target, add, 0, detail::slice_list{before.plain()}
+    ));
 }
 
 /// Replaces an 8-byte cell of the peer's memory if it holds `expected`: see
@@ -244,10 +245,14 @@ inline atomic_t compare_swap(
 /// @param desired   As above.
 /// @param before    8 bytes of a region with local_write.
 inline atomic_t compare_swap(
-    remote_atomic target, std::uint64_t expected, std::uint64_t desired, local_slice const& before
+    remote_atomic target, std::uint64_t expected, std::uint64_t desired, mutable_slice const& before
 ) noexcept {
     return detail::access::make<atomic_t>(detail::atomic_request(
-        detail::operation_kind::compare_swap, target, expected, desired, before
+        detail::operation_kind::compare_swap,
+        target,
+        expected,
+        desired,
+        detail::slice_list{before.plain()}
     ));
 }
 
@@ -255,9 +260,9 @@ inline atomic_t compare_swap(
 ///
 /// @param into  Memory for a sent message, of regions with local_write; may be empty for immediate
 ///              data alone.
-inline receive_t receive(local_slices into) noexcept {
+inline receive_t receive(mutable_slices into) noexcept {
     return detail::access::make<receive_t>(
-        detail::local_request(detail::operation_kind::receive, into)
+        detail::local_request(detail::operation_kind::receive, into.list())
     );
 }
 

@@ -1,7 +1,7 @@
 // open_domain.hpp — opens a protection domain before there is a connection.
 //
 //     protection_domain const domain = open_domain(io, "rxe0");
-//     buffer blocks{domain, std::size_t{1} << 30, access_flags::remote_read};
+//     registered_buffer blocks{domain, std::size_t{1} << 30, access_flags::remote_read};
 //     acceptor_options options;
 //     options.connection.placement.domain = domain;
 //
@@ -26,7 +26,7 @@ namespace rcverbs {
 /// of acceptors, which are isolated by default, do so, too:
 ///
 ///     auto const domain = open_domain(io, {"192.168.0.1", 0});
-///     buffer blocks{domain, 1 << 20, access_flags::remote_read};
+///     registered_buffer blocks{domain, 1 << 20, access_flags::remote_read};
 ///     acceptor_options options;
 ///     options.connection.placement.domain = domain;
 ///     acceptor a{io, {"192.168.0.1", 7471}, options};

@@ -1,7 +1,7 @@
 // protection_domain.hpp — groups memory regions and queue pairs that may be used together.
 //
 //     protection_domain const domain = c.domain();
-//     buffer page{domain, 4096, access_flags::local_write};
+//     registered_buffer page{domain, 4096, access_flags::local_write};
 //
 // A handle: copies share one domain, which exists until the last copy, region and queue pair of it
 // is gone. By default, connections of one io_context on one device share a domain, so that memory

@@ -12,7 +12,7 @@
 #include <rcverbs/access_flags.hpp>
 #include <rcverbs/backoff_options.hpp>
 #include <rcverbs/batch.hpp>
-#include <rcverbs/buffer.hpp>
+#include <rcverbs/registered_buffer.hpp>
 #include <rcverbs/close_reason.hpp>
 #include <rcverbs/connection.hpp>
 #include <rcverbs/connection_base.hpp>
@@ -23,7 +23,7 @@
 #include <rcverbs/error.hpp>
 #include <rcverbs/failure.hpp>
 #include <rcverbs/keys.hpp>
-#include <rcverbs/local_slice.hpp>
+#include <rcverbs/slice.hpp>
 #include <rcverbs/loop_descriptor.hpp>
 #include <rcverbs/memory_pool.hpp>
 #include <rcverbs/memory_region.hpp>

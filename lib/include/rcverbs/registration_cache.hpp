@@ -25,7 +25,7 @@
 #include <rcverbs/access_flags.hpp>
 #include <rcverbs/error.hpp>
 #include <rcverbs/export.hpp>
-#include <rcverbs/local_slice.hpp>
+#include <rcverbs/slice.hpp>
 #include <rcverbs/protection_domain.hpp>
 #include <rcverbs/remote_region.hpp>
 
@@ -73,20 +73,20 @@ public:
     /// True if it has a range.
     bool is_valid() const noexcept { return region_ != nullptr; }
     /// The range, as operations take it.
-    local_slice const& slice() const noexcept { return slice_; }
+    mutable_slice const& slice() const noexcept { return slice_; }
     /// The same.
-    operator local_slice() const noexcept { return slice_; }
+    operator mutable_slice() const noexcept { return slice_; }
     /// The range for a peer, with the rights of the cache. REQUIRES: is_valid().
     remote_region remote() const;
 
 private:
     friend class detail::registration_cache_core;
-    region_lease(std::shared_ptr<detail::cached_region> region, local_slice slice) noexcept
+    region_lease(std::shared_ptr<detail::cached_region> region, mutable_slice slice) noexcept
         : region_{std::move(region)},
           slice_{slice} {}
 
     std::shared_ptr<detail::cached_region> region_;
-    local_slice slice_;
+    mutable_slice slice_;
 };
 
 /// Registrations of the program's memory, by address.

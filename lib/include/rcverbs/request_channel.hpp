@@ -63,7 +63,7 @@ public:
     // closed one, whose start() fails.
     responder hand_over(bool is_wanted) noexcept;
     void start(std::uint32_t status, std::span<std::byte const> body, control_handler handler);
-    void start(std::uint32_t status, local_slices const& body, control_handler handler);
+    void start(std::uint32_t status, const_slices const& body, control_handler handler);
     void drop() noexcept;
     /// The channel's. REQUIRES: it has been one of a request.
     boost::asio::any_io_executor executor() const;
@@ -115,13 +115,8 @@ public:
     }
     /// The same from registered memory.
     template <class Token>
-    auto async_answer(std::uint32_t status, local_slices body, Token&& token) {
+    auto async_answer(std::uint32_t status, const_slices body, Token&& token) {
         return start_answer(status, body, std::forward<Token>(token));
-    }
-    /// The same from one slice.
-    template <class Token>
-    auto async_answer(std::uint32_t status, local_slice const& body, Token&& token) {
-        return start_answer(status, local_slices{body}, std::forward<Token>(token));
     }
 
 private:

@@ -27,7 +27,7 @@
 #include <string_view>
 #include <vector>
 
-#include <rcverbs/buffer.hpp>
+#include <rcverbs/registered_buffer.hpp>
 #include <rcverbs/close_reason.hpp>
 #include <rcverbs/connection.hpp>
 #include <rcverbs/detail/initiation.hpp>
@@ -47,7 +47,7 @@ struct named_region {
     /// From a whole memory region.
     named_region(std::string_view n, memory_region const& r) : name{n}, region{r.remote()} {}
     /// From a whole buffer.
-    named_region(std::string_view n, buffer const& b) : name{n}, region{b.remote()} {}
+    named_region(std::string_view n, registered_buffer const& b) : name{n}, region{b.remote()} {}
 };
 
 /// The regions that the peer exposes.

@@ -29,7 +29,7 @@
 #include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/detail/start.hpp>
 #include <rcverbs/export.hpp>
-#include <rcverbs/local_slice.hpp>
+#include <rcverbs/slice.hpp>
 #include <rcverbs/op.hpp>
 #include <rcverbs/protection_domain.hpp>
 #include <rcverbs/receive_result.hpp>
@@ -156,7 +156,7 @@ public:
     ///                            longer; its connection ends), asio::error::operation_aborted
     ///                            (closed).
     template <class Token = detail::default_token_t<Executor>>
-    auto async_receive(local_slices into, Token&& token = Token{}) {
+    auto async_receive(mutable_slices into, Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code, receive_result)>(
             detail::initiation{
                 executor_,

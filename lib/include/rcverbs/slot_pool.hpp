@@ -24,7 +24,7 @@
 #include <utility>
 
 #include <rcverbs/access_flags.hpp>
-#include <rcverbs/buffer.hpp>
+#include <rcverbs/registered_buffer.hpp>
 #include <rcverbs/detail/lender.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/protection_domain.hpp>
@@ -71,13 +71,13 @@ public:
     /// The size in bytes.
     std::size_t size() const noexcept { return slice_.size(); }
     /// All of the slot, as operations take it.
-    local_slice const& slice() const noexcept { return slice_; }
+    mutable_slice const& slice() const noexcept { return slice_; }
     /// The same.
-    operator local_slice() const noexcept { return slice_; }
+    operator mutable_slice() const noexcept { return slice_; }
     /// `size_bytes` bytes from `offset_bytes` on.
     ///
     /// @throws boost::system::system_error (errc::out_of_range) if the range is not inside the slot.
-    local_slice slice(std::size_t offset_bytes, std::size_t size_bytes) const {
+    mutable_slice slice(std::size_t offset_bytes, std::size_t size_bytes) const {
         return slice_.slice(offset_bytes, size_bytes);
     }
     /// The slot for a peer, with the rights of the pool. REQUIRES: is_valid().
@@ -92,12 +92,12 @@ private:
     friend class detail::slot_pool_core;
     friend class detail::lending<slot_lease>;
     slot_lease(
-        std::shared_ptr<detail::slot_pool_core> pool, local_slice slice, std::uint32_t index
+        std::shared_ptr<detail::slot_pool_core> pool, mutable_slice slice, std::uint32_t index
     ) noexcept;
     void disarm() noexcept;
 
     std::shared_ptr<detail::slot_pool_core> pool_;
-    local_slice slice_;
+    mutable_slice slice_;
     std::uint32_t index_ = 0;
 };
 

@@ -30,7 +30,7 @@
 #include <rcverbs/connection.hpp>
 #include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/export.hpp>
-#include <rcverbs/local_slice.hpp>
+#include <rcverbs/slice.hpp>
 #include <rcverbs/remote_region.hpp>
 
 namespace rcverbs {
@@ -72,7 +72,7 @@ protected:
     ~window_base() = default;
 
     static detail::work_request bind_request(
-        detail::window_core& w, local_slice const& range, access_flags rights
+        detail::window_core& w, mutable_slice const& range, access_flags rights
     ) noexcept;
     static detail::work_request invalidate_request(detail::window_core& w) noexcept;
     // After a request that had no problem was refused.
@@ -120,7 +120,7 @@ public:
 
     /// Opens a range to the peer, with a new key.
     ///
-    /// @param range   A slice of a memory_region, buffer or pool with bind_windows. It must stay
+    /// @param range   A slice of a memory_region, registered_buffer or pool with bind_windows. It must stay
     ///                registered until the key is invalid.
     /// @param rights  Any of remote_read, remote_write, remote_atomic; the last two need a region
     ///                with local_write.
@@ -135,13 +135,13 @@ public:
     ///                            wc_errc::memory_window_bind, wc_errc::flushed,
     ///                            asio::error::operation_aborted.
     template <class Token = detail::default_token_t<Executor>>
-    auto async_bind(local_slice range, access_flags rights, Token&& token = Token{}) {
+    auto async_bind(mutable_slice range, access_flags rights, Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code, remote_region)>(
             detail::initiation_of<Executor>(
                 connection_of(*core_).get(),
                 [](auto&& handler,
                    std::shared_ptr<detail::window_core> const& core,
-                   local_slice const& slice,
+                   mutable_slice const& slice,
                    access_flags with) {
                     begin<detail::exposed_result>(
                         *core,

@@ -47,7 +47,7 @@ bool is_direct(disk const& d) noexcept { return !d.options.store->memory().empty
 // A command, from its arrival to the end of its response.
 class queue::slot final : public store_request {
 public:
-    slot(queue& owner, local_slice capsule, local_slice answer)
+    slot(queue& owner, mutable_slice capsule, mutable_slice answer)
         : owner_{owner},
           capsule_{capsule},
           answer_{answer},
@@ -59,7 +59,7 @@ public:
     std::size_t size_bytes_received_ = 0;
     std::shared_ptr<disk> disk_;
     /// The data, here; of the size that is transferred.
-    local_slice local_;
+    mutable_slice local_;
     void* staged_ = nullptr;  // of the common part
     std::size_t staged_bytes_ = 0;
     bool is_own_ = false;  // uses the queue's own part
@@ -85,8 +85,8 @@ public:
     asio::any_io_executor work_;
 
     queue& owner_;
-    local_slice const capsule_;
-    local_slice const answer_;
+    mutable_slice const capsule_;
+    mutable_slice const answer_;
     batch reply_;
 
     // Prepares the request for a store.
@@ -322,7 +322,8 @@ bool queue::give_memory(slot& s) {
     bool const fits = size <= staging_memory::queue_bytes || s.may_be_cut_;
     if (is_own_used_ || !fits) return false;
     if (own_.size() == 0)
-        own_ = buffer{connection_.domain(), staging_memory::queue_bytes, access_flags::local_write};
+        own_ = registered_buffer{
+            connection_.domain(), staging_memory::queue_bytes, access_flags::local_write};
     is_own_used_ = s.is_own_ = true;
     s.local_ = own_.slice(0, std::min(size, staging_memory::queue_bytes));
     return true;

@@ -127,12 +127,12 @@ private:
     std::uint16_t head_ = 0;
     std::shared_ptr<staging_memory> const staging_;
     std::size_t const capsule_bytes_;
-    buffer memory_;  // the capsules, and behind them the completions
+    registered_buffer memory_;  // the capsules, and behind them the completions
     std::vector<std::unique_ptr<slot>> slots_;
     std::shared_ptr<controller> controller_;
     std::unique_ptr<authenticator> authenticator_;  // null if hosts need no secret
     std::shared_ptr<host_account> account_;
-    buffer own_;  // of staging_memory::queue_bytes, when it has been needed
+    registered_buffer own_;  // of staging_memory::queue_bytes, when it has been needed
     bool is_own_used_ = false;
     // Commands that wait for memory.
     std::deque<slot*> without_memory_;

@@ -39,7 +39,7 @@ public:
     void* allocate(std::size_t size_bytes, host_account& of);
     /// Frees, and serves queues that wait.
     void free(void* memory, std::size_t size_bytes, host_account& of);
-    local_slice slice_of(void* memory, std::size_t size_bytes) const {
+    mutable_slice slice_of(void* memory, std::size_t size_bytes) const {
         return pool_.slice_of(memory, size_bytes);
     }
     /// Calls queue::serve_waiting() when common memory has been freed.

@@ -2,7 +2,7 @@
 
 namespace rcverbs::nvme::detail {
 
-local_slice store_regions::slice(
+mutable_slice store_regions::slice(
     protection_domain const& domain, std::uint64_t offset_bytes, std::size_t size_bytes
 ) {
     for (auto const& [of, region] : regions_) {

@@ -18,7 +18,7 @@ public:
     explicit store_regions(std::shared_ptr<block_store> store) : store_{std::move(store)} {}
 
     /// A range of the memory, to transfer. @throws the errors of memory_region.
-    local_slice slice(
+    mutable_slice slice(
         protection_domain const& domain, std::uint64_t offset_bytes, std::size_t size_bytes
     );
     /// Removes the registration in a domain.

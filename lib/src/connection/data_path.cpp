@@ -13,7 +13,7 @@
 
 namespace rcverbs::detail {
 
-data_path::data_path(data_path_sizes const& sizes, local_slice atomic_results)
+data_path::data_path(data_path_sizes const& sizes, mutable_slice atomic_results)
     : pool_{std::size_t{sizes.queues.send_depth} + sizes.queues.receive_depth + sizes.waiting_max, std::size_t{sizes.queues.send_depth} + sizes.queues.receive_depth},
       domain_{sizes.domain},
       shared_{sizes.shared},
@@ -94,8 +94,8 @@ errc data_path::kind_refusal(operation_kind kind) const noexcept {
 errc data_path::refusal(work_request const& what) const noexcept {
     errc const problem = plain_refusal(what);
     if (problem != errc{} || is_single(what)) return problem;
-    for (std::size_t i = 1; i < what.local.count(); ++i) {
-        errc const other = check(what.local[i], domain_, verbs::local_rights(what.kind));
+    for (plain_slice const& each : what.local.all()) {
+        errc const other = check(each.mark(), domain_, verbs::local_rights(what.kind));
         if (other != errc{}) return other;
     }
     bool const is_receive = what.kind == operation_kind::receive;

@@ -25,7 +25,7 @@
 
 #include <rcverbs/detail/operation.hpp>
 #include <rcverbs/error.hpp>
-#include <rcverbs/local_slice.hpp>
+#include <rcverbs/slice.hpp>
 #include <rcverbs/statistics.hpp>
 
 #include "connection/operation_list.hpp"
@@ -78,7 +78,7 @@ public:
     data_path() = default;
     /// Allocates all operations that can be posted or wait. The results of atomics are written to
     /// `atomic_results`, 8 bytes for each slot of the send queue; it may be empty.
-    data_path(data_path_sizes const& sizes, local_slice atomic_results);
+    data_path(data_path_sizes const& sizes, mutable_slice atomic_results);
 
     /// Sets which operations may be started from now on.
     void enter(data_phase phase) noexcept;
@@ -219,7 +219,7 @@ private:
     errc plain_refusal(work_request const& what) const noexcept {
         if (what.problem != errc{}) return what.problem;
         if ((kinds_ >> static_cast<unsigned>(what.kind) & 1U) == 0) return kind_refusal(what.kind);
-        return check(what.local.front(), domain_, verbs::local_rights(what.kind));
+        return check(what.local.front().mark(), domain_, verbs::local_rights(what.kind));
     }
     reservation take(turn when) noexcept {
         operation* const op = pool_.take();
@@ -356,7 +356,7 @@ private:
     verbs::piece_limits limits_;
     std::size_t receive_segments_max_ = 0;
     std::uint32_t inline_bytes_max_ = 0;
-    local_slice atomic_results_;
+    mutable_slice atomic_results_;
     machines::signal_policy policy_;
     queue sends_;
     queue receives_;

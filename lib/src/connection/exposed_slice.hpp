@@ -12,12 +12,13 @@ namespace rcverbs::detail {
 /// The slice for a peer that reads it. errc::region_gone, errc::foreign_domain or
 /// errc::access_denied if no peer in `domain` can.
 inline remote_region readable_by_peer(
-    local_slice const& slice, protection_domain const& domain, error_code& ec
+    plain_slice const& slice, protection_domain const& domain, error_code& ec
 ) noexcept {
-    bool const has_region = slice.mark().record != nullptr;
-    errc const found = has_region ? check(slice, domain.impl().get(), access_flags::remote_read)
-                                  : errc::access_denied;
-    if (found == errc{}) return slice.remote(ec);
+    bool const has_region = slice.record != nullptr;
+    errc const found = has_region
+                           ? check(slice.mark(), domain.impl().get(), access_flags::remote_read)
+                           : errc::access_denied;
+    if (found == errc{}) return remote_of(slice, ec);
     ec = found;
     return {};
 }

@@ -136,9 +136,9 @@ error_code link::find_domain(queues& made, ibv_context* on, bool is_passive) con
 }
 
 std::uint32_t link::vector_on(device_limits const& device) const noexcept {
-    static std::atomic<std::uint32_t> next{0};
+    static std::atomic<std::uint32_t> turn{0};
     std::uint32_t const wanted =
-        completion_vector_ ? *completion_vector_ : next.fetch_add(1, std::memory_order_relaxed);
+        completion_vector_ ? *completion_vector_ : turn.fetch_add(1, std::memory_order_relaxed);
     return wanted % device.completion_vectors;
 }
 
@@ -197,7 +197,7 @@ error_code link::make_queues(queues& made, ibv_context* on, bool is_passive, lis
     if (!out_of_band_) ec = id_->set_ack_timeout(verbs::encode_ack_timeout(asked.ack_timeout));
     if (!ec && device.has_atomics && made.limits.initiator_depth > 0) {
         std::size_t const results = made.sizes.send_depth * sizeof(std::uint64_t);
-        made.atomic_results = std::make_shared<buffer>(
+        made.atomic_results = std::make_shared<registered_buffer>(
             protection_domain{made.domain}, results, access_flags::local_write, ec
         );
     }
@@ -214,7 +214,7 @@ data_path link::make_data_path(queues const& made) const {
          made.limits.message_bytes_max,
          made.shared.get(),
          made.domain.get()},
-        made.atomic_results != nullptr ? made.atomic_results->slice() : local_slice{}};
+        made.atomic_results != nullptr ? made.atomic_results->slice() : mutable_slice{}};
 }
 
 // --- connecting ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@
 #include <set>
 #include <vector>
 
-#include <rcverbs/buffer.hpp>
+#include <rcverbs/registered_buffer.hpp>
 #include <rcverbs/options.hpp>
 #include <rcverbs/queue_pair_address.hpp>
 #include <rcverbs/runs_on.hpp>
@@ -64,7 +64,7 @@ public:
         verbs::queue_pair qp;
         verbs::queue_sizes sizes;
         /// The memory for the results of atomics.
-        std::shared_ptr<buffer> atomic_results;
+        std::shared_ptr<registered_buffer> atomic_results;
         connection_limits limits;
         queue_pair_address own_address;
         verbs::port_address port_address;

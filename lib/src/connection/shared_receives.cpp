@@ -129,8 +129,8 @@ errc shared_receives::start(work_request const& what, turn when, handler_source 
 errc shared_receives::reserve(work_request const& what, turn when, operation*& op) noexcept {
     guard const lock{mutex_};
     if (queue_ == nullptr || is_closed_ || is_shut_down_) return errc::not_connected;
-    for (std::size_t i = 0; i < what.local.count(); ++i) {
-        errc const problem = check(what.local[i], domain_.get(), access_flags::local_write);
+    for (plain_slice const& each : what.local.all()) {
+        errc const problem = check(each.mark(), domain_.get(), access_flags::local_write);
         if (problem != errc{}) return problem;
     }
     if (verbs::count_segments(what) > segments_max_) return errc::too_many_segments;

@@ -31,7 +31,7 @@ window_base::window_base(std::shared_ptr<detail::connection_core> const& on) {
 }
 
 work_request window_base::bind_request(
-    window_core& w, local_slice const& range, access_flags rights
+    window_core& w, mutable_slice const& range, access_flags rights
 ) noexcept {
     work_request what;
     what.kind = operation_kind::bind_window;

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include <rcverbs/buffer.hpp>
+#include <rcverbs/registered_buffer.hpp>
 #include <rcverbs/memory_pool.hpp>
 
 namespace rcverbs::detail {

@@ -447,7 +447,7 @@ chunk const& memory_pool_core::chunk_of(void const* memory, std::size_t size_byt
     throw boost::system::system_error{errc::out_of_range, "memory of a memory pool"};
 }
 
-local_slice memory_pool_core::slice_of(
+mutable_slice memory_pool_core::slice_of(
     void const* memory, std::size_t size_bytes, protection_domain const* domain
 ) const {
     std::size_t number = 0;
@@ -534,11 +534,11 @@ void memory_pool::reserve(std::size_t size_bytes) {
 
 std::size_t memory_pool::release_unused() noexcept { return core_->release_unused(); }
 
-local_slice memory_pool::slice_of(void const* memory, std::size_t size_bytes) const {
+mutable_slice memory_pool::slice_of(void const* memory, std::size_t size_bytes) const {
     return core_->slice_of(memory, size_bytes, nullptr);
 }
 
-local_slice memory_pool::slice_of(
+mutable_slice memory_pool::slice_of(
     void const* memory, std::size_t size_bytes, protection_domain const& domain
 ) const {
     return core_->slice_of(memory, size_bytes, &domain);

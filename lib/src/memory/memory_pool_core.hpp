@@ -42,7 +42,7 @@ public:
     );
     void reserve(std::size_t size_bytes, error_code& ec);
     std::size_t release_unused() noexcept;
-    local_slice slice_of(
+    mutable_slice slice_of(
         void const* memory, std::size_t size_bytes, protection_domain const* domain
     ) const;
     remote_region remote_of(void const* memory, std::size_t size_bytes) const;

@@ -13,7 +13,7 @@ namespace rcverbs {
 slot_lease::slot_lease() noexcept = default;
 
 slot_lease::slot_lease(
-    std::shared_ptr<detail::slot_pool_core> pool, local_slice slice, std::uint32_t index
+    std::shared_ptr<detail::slot_pool_core> pool, mutable_slice slice, std::uint32_t index
 ) noexcept
     : pool_{std::move(pool)},
       slice_{slice},
@@ -21,14 +21,14 @@ slot_lease::slot_lease(
 
 slot_lease::slot_lease(slot_lease&& other) noexcept
     : pool_{std::move(other.pool_)},
-      slice_{std::exchange(other.slice_, local_slice{})},
+      slice_{std::exchange(other.slice_, mutable_slice{})},
       index_{other.index_} {}
 
 slot_lease& slot_lease::operator=(slot_lease&& other) noexcept {
     if (this != &other) {
         release();
         pool_ = std::move(other.pool_);
-        slice_ = std::exchange(other.slice_, local_slice{});
+        slice_ = std::exchange(other.slice_, mutable_slice{});
         index_ = other.index_;
     }
     return *this;
@@ -93,7 +93,7 @@ slot_pool_core::slot_pool_core(
       memory_{domain, stride_bytes_ * options.slots, options.rights} {}
 
 slot_lease slot_pool_core::lend(std::uint32_t index) noexcept {
-    local_slice const slice{
+    mutable_slice const slice{
         memory_.bytes().subspan(index * stride_bytes_, options_.slot_bytes),
         memory_.region().key(),
         memory_.slice().mark()};

@@ -28,7 +28,7 @@ private:
 
     slot_pool_options const options_;
     std::size_t const stride_bytes_;
-    buffer const memory_;
+    registered_buffer const memory_;
 };
 
 }  // namespace rcverbs::detail

@@ -18,13 +18,16 @@ namespace {
 constexpr std::uint32_t control_slots = 3;
 constexpr std::uint64_t message_bytes_max = std::uint64_t{1} << 32;
 
-void copy(local_slices const& from, std::span<std::byte> to) noexcept {
-    for (std::size_t i = 0; i < from.count(); ++i) {
-        auto const bytes = from[i].bytes();
-        if (bytes.empty()) continue;
-        std::memcpy(to.data(), bytes.data(), bytes.size());
-        to = to.subspan(bytes.size());
+void copy(slice_list const& from, std::span<std::byte> to) noexcept {
+    for (plain_slice const& each : from.all()) {
+        if (each.size == 0) continue;
+        std::memcpy(to.data(), each.data, each.size);
+        to = to.subspan(each.size);
     }
+}
+
+mutable_slice part_of(plain_slice const& whole, std::size_t offset, std::size_t size) noexcept {
+    return {{whole.data + offset, size}, local_key{whole.key}, whole.mark()};
 }
 
 machines::credit_window::kind kind_of(wire::channel_type type) noexcept {
@@ -113,11 +116,11 @@ wire::channel_hello channel_core::own_hello(std::vector<std::byte> greeting) con
     return h;
 }
 
-local_slice channel_core::receive_slot(std::uint32_t i) const {
+mutable_slice channel_core::receive_slot(std::uint32_t i) const {
     return memory_.slice(std::size_t{i} * options_.slot_bytes, options_.slot_bytes);
 }
 
-local_slice channel_core::send_slot(std::uint32_t i) const {
+mutable_slice channel_core::send_slot(std::uint32_t i) const {
     return receive_slot(options_.receives + i);
 }
 
@@ -128,7 +131,7 @@ error_code channel_core::prepare() {
     if (limits.receive_queue_depth < options_.receives || limits.send_queue_depth < slots)
         return errc::invalid_option;
     error_code ec;
-    buffer made{
+    registered_buffer made{
         connection_.domain(),
         std::size_t{options_.slot_bytes} * (options_.receives + slots),
         access_flags::local_write,
@@ -306,31 +309,29 @@ std::uint64_t channel_core::send(
     } else if (is_large(bytes.size())) {
         o.type = wire::channel_type::large;
         o.registered =
-            memory_region{connection_.domain(), bytes, access_flags::remote_read, refused};
+            const_memory_region{connection_.domain(), bytes, access_flags::remote_read, refused};
         if (!refused) o.segments.push_back(o.registered.remote());
     } else {
-        // Only read.
-        auto* const data = const_cast<std::byte*>(bytes.data());
-        o.source = local_slice{{data, bytes.size()}, local_key{}};
+        o.source = slice_list{const_slice{bytes, local_key{}}.plain()};
     }
     return enqueue(std::move(o), refused, std::move(waiter));
 }
 
 std::uint64_t channel_core::send(
-    local_slices const& source, std::uint64_t tag, control_waiter waiter
+    const_slices const& source, std::uint64_t tag, control_waiter waiter
 ) {
     outgoing o;
     o.tag = tag;
     o.size_bytes = source.size();
-    o.source = source;
+    o.source = source.list();
     error_code refused;
     if (source.size() > message_bytes_max) {
         refused = errc::message_too_large;
     } else if (is_large(source.size())) {
         o.type = wire::channel_type::large;
-        for (std::size_t i = 0; i < source.count() && !refused; ++i) {
-            if (source[i].size() == 0) continue;
-            o.segments.push_back(readable_by_peer(source[i], connection_.domain(), refused));
+        for (plain_slice const& each : o.source.all()) {
+            if (each.size == 0 || refused) continue;
+            o.segments.push_back(readable_by_peer(each, connection_.domain(), refused));
         }
         if (o.segments.size() > wire::channel_segments_max) refused = errc::too_many_segments;
     }
@@ -412,7 +413,7 @@ void channel_core::post_control(wire::channel_type type) {
 void channel_core::post(sending o) {
     o->slot = free_slots_.back();
     free_slots_.pop_back();
-    local_slice const place = send_slot(o->slot);
+    mutable_slice const place = send_slot(o->slot);
     window::counts const counts = credits_.on_send(kind_of(o->type));
     wire::encode(
         {o->type, counts.credits_taken, counts.given_back, o->count, o->tag}, place.bytes()
@@ -830,7 +831,8 @@ void channel_core::detach(message& what) {
     // Of no registration: what copies it works, everything else says errc::region_gone.
     detail::region_mark gone = what.slice_.mark();
     gone.generation -= 2;
-    what.slice_ = what.is_large_ ? local_slice{} : local_slice{what.own_, what.slice_.key(), gone};
+    what.slice_ =
+        what.is_large_ ? mutable_slice{} : mutable_slice{what.own_, what.slice_.key(), gone};
     send_queued();
 }
 
@@ -849,10 +851,10 @@ void channel_core::answer(std::uint64_t number, bool is_fetched) {
 struct channel_core::fetching : std::enable_shared_from_this<fetching> {
     std::shared_ptr<channel_core> core;
     message what;
-    local_slices into;
+    slice_list into;
     control_waiter handler;
     wire::channel_segments segments;
-    std::vector<std::vector<local_slice>> parts;  // the memory for each segment
+    std::vector<std::vector<mutable_slice>> parts;  // the memory for each segment
     std::size_t next = 0;
 
     void read() {
@@ -889,7 +891,7 @@ void channel_core::on_fetched(message& what) {
     what.core_.reset();
 }
 
-void channel_core::fetch(message what, local_slices const& into, control_handler handler) {
+void channel_core::fetch(message what, mutable_slices const& into, control_handler handler) {
     if (!executor()) return;
     auto const f = std::make_shared<fetching>();
     f->core = shared_from_this();
@@ -899,7 +901,7 @@ void channel_core::fetch(message what, local_slices const& into, control_handler
     // Otherwise the message goes with the call, and is declined.
     if (!is_right) return call_later(std::move(f->handler), errc::out_of_range);
     f->what = std::move(what);
-    f->into = into;
+    f->into = into.list();
     prepare_fetch(*f);
     {
         guard const lock{mutex_};
@@ -928,11 +930,11 @@ void channel_core::prepare_fetch(fetching& f) const {
         std::size_t left = f.segments.list[i].size();
         auto& part = f.parts.emplace_back();
         while (left > 0) {
-            std::size_t const size = std::min(left, f.into[index].size() - offset);
-            if (size > 0) part.push_back(f.into[index].slice(offset, size));
+            std::size_t const size = std::min(left, f.into[index].size - offset);
+            if (size > 0) part.push_back(part_of(f.into[index], offset, size));
             left -= size;
             offset += size;
-            if (offset == f.into[index].size()) ++index, offset = 0;
+            if (offset == f.into[index].size) ++index, offset = 0;
         }
     }
 }

@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include <rcverbs/buffer.hpp>
+#include <rcverbs/registered_buffer.hpp>
 #include <rcverbs/message_channel.hpp>
 
 #include "connection/core.hpp"
@@ -55,13 +55,13 @@ public:
     control_waiter waiter_for(control_handler handler) const;
     /// Returns a number for cancel_send(); 0 if the message was refused.
     std::uint64_t send(std::span<std::byte const> bytes, std::uint64_t tag, control_waiter waiter);
-    std::uint64_t send(local_slices const& source, std::uint64_t tag, control_waiter waiter);
+    std::uint64_t send(const_slices const& source, std::uint64_t tag, control_waiter waiter);
     /// What has become of a message that is to be cancelled: over, taken back before it was sent,
     /// sent from a copy, or still in the program's memory, which the peer is asked to let go.
     enum class cancelled : std::uint8_t { over, unsent, copied, exposed };
     cancelled cancel_send(std::uint64_t serial);
     void receive(message_handler handler);
-    void fetch(message what, local_slices const& into, control_handler handler);
+    void fetch(message what, mutable_slices const& into, control_handler handler);
     /// Finishes in two steps: the second lets CLOSE go, when nothing more will be sent. False if the
     /// first is refused, which its handler is counts.
     bool begin_to_finish(control_handler handler);
@@ -109,9 +109,9 @@ private:
         std::uint32_t count = 0;
         std::uint64_t tag = 0;
         std::uint64_t size_bytes = 0;
-        local_slices source;  // of a small message
+        slice_list source;  // of a small message
         std::vector<remote_region> segments;  // of a large one
-        memory_region registered;  // for this message
+        const_memory_region registered;  // for this message
         std::uint64_t number = 0;  // of a large one
         std::uint32_t slot = 0;
         error_code result;
@@ -160,8 +160,8 @@ private:
     void complete_and_deliver(outgoing_list& done);
 
     // Receiving.
-    local_slice receive_slot(std::uint32_t i) const;
-    local_slice send_slot(std::uint32_t i) const;
+    mutable_slice receive_slot(std::uint32_t i) const;
+    mutable_slice send_slot(std::uint32_t i) const;
     void post_receive(std::uint32_t i);
     void give_back(std::uint32_t slot, window::kind of);
     void on_received(std::uint32_t slot, error_code ec, receive_result what);
@@ -201,7 +201,7 @@ private:
     bool is_shut_down_ = false;
     state state_ = state::idle;
     side side_ = side::active;
-    buffer memory_;
+    registered_buffer memory_;
     window credits_;
     std::uint32_t small_bytes_max_ = 0;
     std::uint16_t peer_requests_ = 0;

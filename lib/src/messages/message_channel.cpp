@@ -14,7 +14,7 @@ message::message() noexcept = default;
 
 message::message(message&& other) noexcept
     : core_{std::move(other.core_)},
-      slice_{std::exchange(other.slice_, local_slice{})},
+      slice_{std::exchange(other.slice_, mutable_slice{})},
       tag_{other.tag_},
       size_bytes_{other.size_bytes_},
       number_{other.number_},
@@ -27,7 +27,7 @@ message& message::operator=(message&& other) noexcept {
     if (this != &other) {
         release();
         core_ = std::move(other.core_);
-        slice_ = std::exchange(other.slice_, local_slice{});
+        slice_ = std::exchange(other.slice_, mutable_slice{});
         tag_ = other.tag_;
         size_bytes_ = other.size_bytes_;
         number_ = other.number_;
@@ -86,7 +86,7 @@ std::uint32_t channel_base::small_bytes_max() const noexcept {
     return messages_->small_bytes_max();
 }
 void channel_base::start_fetch(
-    channel_core& messages, message what, local_slices const& into, control_handler handler
+    channel_core& messages, message what, mutable_slices const& into, control_handler handler
 ) {
     messages.fetch(std::move(what), into, std::move(handler));
 }
@@ -136,7 +136,7 @@ void message_channel_base::start_send(
 }
 void message_channel_base::start_send(
     core_ptr const& core,
-    local_slices const& source,
+    const_slices const& source,
     std::uint64_t tag,
     detail::control_handler handler
 ) {

@@ -59,7 +59,7 @@ void responder::start(
 ) {
     answer(status, body, std::move(handler));
 }
-void responder::start(std::uint32_t status, local_slices const& body, control_handler handler) {
+void responder::start(std::uint32_t status, const_slices const& body, control_handler handler) {
     answer(status, body, std::move(handler));
 }
 

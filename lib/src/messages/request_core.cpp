@@ -479,7 +479,7 @@ template void request_core::answer(
     std::uint16_t, std::uint32_t, std::span<std::byte const> const&, control_handler
 );
 template void request_core::answer(
-    std::uint16_t, std::uint32_t, local_slices const&, control_handler
+    std::uint16_t, std::uint32_t, const_slices const&, control_handler
 );
 
 // For a second answer, or one to a notice.

@@ -48,11 +48,11 @@ wire::hello session_core::own_hello() const noexcept {
     return h;
 }
 
-local_slice session_core::receive_slot(std::size_t i) const {
+mutable_slice session_core::receive_slot(std::size_t i) const {
     return messages_.slice(i * wire::message_bytes_max, wire::message_bytes_max);
 }
 
-local_slice session_core::send_slot(std::size_t i) const {
+mutable_slice session_core::send_slot(std::size_t i) const {
     return receive_slot(messages_each_way + i);
 }
 
@@ -61,7 +61,7 @@ error_code session_core::prepare() {
     error_code ec;
     constexpr std::size_t size = 2 * messages_each_way * wire::message_bytes_max;
     static_assert(size <= session::locked_bytes);
-    messages_ = buffer{connection_.domain(), size, access_flags::local_write, ec};
+    messages_ = registered_buffer{connection_.domain(), size, access_flags::local_write, ec};
     if (ec) return fail(step::handshake, ec, close_reason::refused);
     for (std::size_t i = 0; i < messages_each_way; ++i) post_receive(i);
     return {};
@@ -122,10 +122,10 @@ asio::awaitable<error_code> session_core::accept() {
 
 asio::awaitable<error_code> session_core::send(wire::message message, std::size_t slot) {
     error_code ec;
-    local_slice const place = send_slot(slot);
+    mutable_slice const place = send_slot(slot);
     std::size_t const size = wire::encode(message, place.bytes(), ec);
     if (ec) co_return ec;
-    local_slice const bytes = place.first(size);
+    mutable_slice const bytes = place.first(size);
     auto [failed, sent] = co_await connection_.async_send(bytes, awaiting);
     co_return failed;
 }

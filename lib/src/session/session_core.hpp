@@ -59,8 +59,8 @@ private:
 
     void context_is_going(boost::asio::execution_context const&) noexcept override;
     error_code prepare();
-    local_slice receive_slot(std::size_t i) const;
-    local_slice send_slot(std::size_t i) const;
+    mutable_slice receive_slot(std::size_t i) const;
+    mutable_slice send_slot(std::size_t i) const;
     void post_receive(std::size_t i);
     void on_received(std::size_t slot, error_code ec, receive_result what);
     error_code take_message(wire::message message);
@@ -83,7 +83,7 @@ private:
     connection connection_;
     hosting::membership membership_;
     boost::asio::any_io_executor executor_;
-    buffer messages_;
+    registered_buffer messages_;
     side side_ = side::unknown;
     std::uint32_t peer_message_bytes_max_ = 0;
     exchange exchange_;

@@ -135,8 +135,7 @@ memory_region::memory_region(
     if (ec) detail::throw_registration_failure(ec, bytes.size());
 }
 
-// The const_cast is safe: the device writes only where rights allow it, and these allow no writes.
-memory_region memory_region::read_only(
+const_memory_region::const_memory_region(
     protection_domain const& domain,
     std::span<std::byte const> bytes,
     access_flags rights,
@@ -144,29 +143,27 @@ memory_region memory_region::read_only(
 ) noexcept {
     if ((rights | access_flags::remote_read) != access_flags::remote_read) {
         ec = boost::system::errc::make_error_code(boost::system::errc::invalid_argument);
-        return {};
+        return;
     }
+    // The cast is safe: the device writes only where rights allow it, and these allow no writes.
     std::span<std::byte> const as_registered{const_cast<std::byte*>(bytes.data()), bytes.size()};
-    return {domain, as_registered, rights, ec};
+    region_ = memory_region{domain, as_registered, rights, ec};
 }
 
-memory_region memory_region::read_only(
+const_memory_region::const_memory_region(
     protection_domain const& domain, std::span<std::byte const> bytes, access_flags rights
 ) {
     error_code ec;
-    memory_region made = read_only(domain, bytes, rights, ec);
+    *this = const_memory_region{domain, bytes, rights, ec};
     if (ec) detail::throw_registration_failure(ec, bytes.size());
-    return made;
 }
 
 local_key memory_region::key() const noexcept {
     return {registration_ != nullptr ? registration_->handle->lkey : 0};
 }
 
-local_slice memory_region::slice(std::size_t offset_bytes, std::size_t size_bytes) const {
-    if (offset_bytes > size() || size_bytes > size() - offset_bytes) {
-        throw boost::system::system_error{errc::out_of_range, "slice of a memory region"};
-    }
+mutable_slice memory_region::slice(std::size_t offset_bytes, std::size_t size_bytes) const {
+    detail::check_range(size(), offset_bytes, size_bytes);
     return {bytes_.subspan(offset_bytes, size_bytes), key(), mark()};
 }
 
@@ -174,12 +171,12 @@ detail::region_mark memory_region::mark() const noexcept {
     return registration_ != nullptr ? registration_->mark : detail::region_mark{};
 }
 
-local_slice memory_region::slice_of(std::span<std::byte> part) const {
+mutable_slice memory_region::slice_of(std::span<std::byte const> part) const {
     // std::less also orders pointers into different objects.
     if (!part.empty() && std::less<>{}(part.data(), bytes_.data())) {
         throw boost::system::system_error{errc::out_of_range, "slice of a memory region"};
     }
-    return part.empty() ? local_slice{}
+    return part.empty() ? mutable_slice{}
                         : slice(static_cast<std::size_t>(part.data() - bytes_.data()), part.size());
 }
 
@@ -188,26 +185,6 @@ remote_region memory_region::remote() const noexcept {
     auto const address =
         reinterpret_cast<std::uintptr_t>(bytes_.data());  // the peer needs an integer
     return {address, bytes_.size(), remote_key{registration_->handle->rkey}, rights_};
-}
-
-remote_region local_slice::remote(error_code& ec) const noexcept {
-    ec.clear();
-    if (record_ == nullptr) return {};
-    auto const* const handle = record_->handle.load(std::memory_order_relaxed);
-    if (handle == nullptr || record_->generation.load(std::memory_order_acquire) != generation_) {
-        ec = errc::region_gone;
-        return {};
-    }
-    auto const address = reinterpret_cast<std::uintptr_t>(data());  // the peer needs an integer
-    return {
-        address, size(), remote_key{handle->rkey}, record_->rights.load(std::memory_order_relaxed)};
-}
-
-remote_region local_slice::remote() const {
-    error_code ec;
-    remote_region const found = remote(ec);
-    if (ec) throw boost::system::system_error{ec, "remote"};
-    return found;
 }
 
 ibv_mr* memory_region::native_handle() const noexcept {

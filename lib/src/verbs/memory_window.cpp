@@ -18,7 +18,7 @@ memory_window::memory_window(std::shared_ptr<domain> in, error_code& ec) : domai
     if (!ec) key_ = handle_->rkey;
 }
 
-errc memory_window::begin_bind(local_slice const& range, access_flags rights) noexcept {
+errc memory_window::begin_bind(mutable_slice const& range, access_flags rights) noexcept {
     constexpr access_flags remote_all =
         access_flags::remote_read | access_flags::remote_write | access_flags::remote_atomic;
     constexpr access_flags changes = access_flags::remote_write | access_flags::remote_atomic;
@@ -32,7 +32,7 @@ errc memory_window::begin_bind(local_slice const& range, access_flags rights) no
     access_flags const needed = (rights & changes) != access_flags::local_read
                                     ? access_flags::bind_windows | access_flags::local_write
                                     : access_flags::bind_windows;
-    if (errc const problem = detail::check(range, domain_.get(), needed); problem != errc{})
+    if (errc const problem = detail::check(range.mark(), domain_.get(), needed); problem != errc{})
         return problem;
     // A new key even if the last one was never bound: the program may have sent it.
     key_ = ibv_inc_rkey(key_);

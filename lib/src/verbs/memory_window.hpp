@@ -13,7 +13,7 @@
 
 #include <rcverbs/access_flags.hpp>
 #include <rcverbs/error.hpp>
-#include <rcverbs/local_slice.hpp>
+#include <rcverbs/slice.hpp>
 #include <rcverbs/remote_region.hpp>
 
 #include "verbs/domain.hpp"
@@ -39,7 +39,7 @@ public:
 
     /// Makes the next binding known, gives it a key, and makes the window busy; or returns why it is
     /// refused.
-    errc begin_bind(local_slice const& range, access_flags rights) noexcept;
+    errc begin_bind(mutable_slice const& range, access_flags rights) noexcept;
     /// What the peer needs to know of the binding that was prepared last.
     remote_region const& remote() const noexcept { return remote_; }
     /// Makes the window busy, or returns why it cannot be invalidated.

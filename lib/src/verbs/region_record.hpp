@@ -14,7 +14,7 @@
 
 #include <rcverbs/access_flags.hpp>
 #include <rcverbs/error.hpp>
-#include <rcverbs/local_slice.hpp>
+#include <rcverbs/slice.hpp>
 
 struct ibv_mr;
 
@@ -41,9 +41,8 @@ void close_record(region_mark const& mark) noexcept;
 /// errc::region_gone, errc::foreign_domain or errc::access_denied if the slice must not be used in
 /// `domain` with the rights `needed`; else errc{}, also for a slice without a record.
 inline errc check(
-    local_slice const& slice, verbs::domain const* domain, access_flags needed
+    region_mark const& mark, verbs::domain const* domain, access_flags needed
 ) noexcept {
-    region_mark const mark = slice.mark();
     if (mark.record == nullptr) return {};
     if (mark.record->generation.load(std::memory_order_acquire) != mark.generation)
         return errc::region_gone;

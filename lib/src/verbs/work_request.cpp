@@ -20,9 +20,9 @@ bool next_piece(
     std::uint64_t room = limits.bytes_max;
     for (std::size_t taken = 0;
          at.slice_index < what.local.count() && taken < limits.segments_max && room > 0;) {
-        local_slice const& slice = what.local[at.slice_index];
+        detail::plain_slice const& slice = what.local[at.slice_index];
         auto const size =
-            static_cast<std::size_t>(std::min<std::uint64_t>(slice.size() - at.slice_offset, room));
+            static_cast<std::size_t>(std::min<std::uint64_t>(slice.size - at.slice_offset, room));
         if (size > 0) {
             take(slice, at.slice_offset, size);
             ++taken;
@@ -30,7 +30,7 @@ bool next_piece(
         room -= size;
         at.size_bytes += size;
         at.slice_offset += size;
-        if (at.slice_offset == slice.size()) {
+        if (at.slice_offset == slice.size) {
             ++at.slice_index;
             at.slice_offset = 0;
         }
@@ -42,7 +42,7 @@ bool next_piece(
 
 std::size_t count_segments(detail::work_request const& what) noexcept {
     std::size_t count = 0;
-    for (std::size_t i = 0; i < what.local.count(); ++i) count += what.local[i].size() > 0 ? 1 : 0;
+    for (detail::plain_slice const& each : what.local.all()) count += each.size > 0 ? 1 : 0;
     return count;
 }
 
@@ -50,7 +50,8 @@ std::size_t count_pieces(detail::work_request const& what, piece_limits const& l
     if (what.local.count() <= 1 && what.local.size() <= limits.bytes_max) return 1;
     detail::progress_mark at;
     std::size_t count = 1;
-    while (!next_piece(what, at, limits, [](local_slice const&, std::size_t, std::size_t) {}))
+    while (!next_piece(what, at, limits, [](detail::plain_slice const&, std::size_t, std::size_t) {
+    }))
         ++count;
     return count;
 }
@@ -68,7 +69,7 @@ bool build(
         what,
         at,
         limits,
-        [&](local_slice const& slice, std::size_t from, std::size_t size) {
+        [&](detail::plain_slice const& slice, std::size_t from, std::size_t size) {
             segments[count++] = segment_of(slice, from, size);
         }
     );
@@ -81,9 +82,8 @@ bool build(
 void build(ibv_recv_wr& out, ibv_sge* segments, detail::work_request const& what) noexcept {
     out.sg_list = segments;
     out.num_sge = 0;
-    for (std::size_t i = 0; i < what.local.count(); ++i) {
-        local_slice const& slice = what.local[i];
-        if (slice.size() > 0) segments[out.num_sge++] = segment_of(slice, 0, slice.size());
+    for (detail::plain_slice const& each : what.local.all()) {
+        if (each.size > 0) segments[out.num_sge++] = segment_of(each, 0, each.size);
     }
 }
 

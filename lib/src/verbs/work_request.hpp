@@ -127,12 +127,14 @@ inline void fill(
     out.wr.rdma.rkey = what.remote.value;
 }
 
-inline ibv_sge segment_of(local_slice const& slice, std::size_t offset, std::size_t size) noexcept {
+inline ibv_sge segment_of(
+    detail::plain_slice const& slice, std::size_t offset, std::size_t size
+) noexcept {
     // Verbs carry addresses as integers.
     return {
-        reinterpret_cast<std::uintptr_t>(slice.data()) + offset,
+        reinterpret_cast<std::uintptr_t>(slice.data) + offset,
         static_cast<std::uint32_t>(size),
-        slice.key().value};
+        slice.key};
 }
 
 // --- from requests to work requests --------------------------------------------------------------
@@ -160,7 +162,7 @@ inline void build_single(
 ) noexcept {
     out.sg_list = &segment;
     out.num_sge = what.local.size() > 0 ? 1 : 0;
-    segment = segment_of(what.local.only(), 0, what.local.size());
+    segment = segment_of(what.local.front(), 0, what.local.size());
     fill(out, what, 0, true);
 }
 

@@ -19,7 +19,7 @@
 #include <rcverbs/detail/protocol.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/failure.hpp>
-#include <rcverbs/local_slice.hpp>
+#include <rcverbs/slice.hpp>
 #include <rcverbs/message.hpp>
 
 namespace rcverbs::detail {
@@ -52,7 +52,7 @@ protected:
     ~channel_base() = default;
 
     static void start_fetch(
-        channel_core& messages, message what, local_slices const& into, control_handler handler
+        channel_core& messages, message what, mutable_slices const& into, control_handler handler
     );
 
     std::shared_ptr<channel_core> messages_;
@@ -134,14 +134,14 @@ public:
     /// @par Errors                errc::out_of_range (another size, or not large),
     ///                            errc::message_withdrawn, and those of connection::async_read.
     template <class Token = default_token_t<Executor>>
-    auto async_fetch(message what, local_slices into, Token&& token = Token{}) {
+    auto async_fetch(message what, mutable_slices into, Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code)>(
             initiation{
                 this->get_executor(),
                 [](auto handler,
                    std::shared_ptr<channel_core> const& messages,
                    message m,
-                   local_slices const& to) {
+                   mutable_slices const& to) {
                     base::start_fetch(
                         *messages, std::move(m), to, control_handler{std::move(handler)}
                     );

@@ -28,7 +28,7 @@
 #include <rcverbs/detail/parcel.hpp>
 #include <rcverbs/error.hpp>
 #include <rcverbs/keys.hpp>
-#include <rcverbs/local_slice.hpp>
+#include <rcverbs/slice.hpp>
 #include <rcverbs/receive_result.hpp>
 
 namespace rcverbs::detail {
@@ -74,7 +74,7 @@ struct work_request {
     remote_key remote;
     std::uint64_t remote_address = 0;
     // Empty for an atomic whose result is written to the connection's own memory.
-    local_slices local;
+    slice_list local;
     // fetch_add: the value to add; compare_swap: the value to compare; bind_window and
     // invalidate_window: the address of the window.
     std::uint64_t operand = 0;

@@ -15,7 +15,7 @@
 #include <rcverbs/detail/operation.hpp>
 #include <rcverbs/error.hpp>
 #include <rcverbs/export.hpp>
-#include <rcverbs/local_slice.hpp>
+#include <rcverbs/slice.hpp>
 #include <rcverbs/remote_region.hpp>
 
 namespace rcverbs::detail {
@@ -87,7 +87,7 @@ RCVERBS_EXPORT void post_refusal(
 
 /// Checks the two sides of a transfer; errc{} if they are valid.
 inline errc check(
-    local_slices const& local, remote_region const& remote, access_flags needed
+    slice_list const& local, remote_region const& remote, access_flags needed
 ) noexcept {
     if (local.size() != remote.size()) return errc::out_of_range;
     return allows(remote.rights(), needed) ? errc{} : errc::access_denied;
@@ -99,7 +99,7 @@ inline errc check(remote_atomic const& word) noexcept {
     return word.address % sizeof(std::uint64_t) == 0 ? errc{} : errc::misaligned;
 }
 
-inline work_request local_request(operation_kind kind, local_slices const& local) noexcept {
+inline work_request local_request(operation_kind kind, slice_list const& local) noexcept {
     work_request what;
     what.kind = kind;
     what.local = local;
@@ -108,7 +108,7 @@ inline work_request local_request(operation_kind kind, local_slices const& local
 
 /// A message, which has no remote region to check.
 inline work_request message_request(
-    operation_kind kind, local_slices const& local, std::uint32_t immediate
+    operation_kind kind, slice_list const& local, std::uint32_t immediate
 ) noexcept {
     work_request what = local_request(kind, local);
     what.immediate = immediate;
@@ -117,7 +117,7 @@ inline work_request message_request(
 
 inline work_request transfer_request(
     operation_kind kind,
-    local_slices const& local,
+    slice_list const& local,
     remote_region const& remote,
     std::uint32_t immediate = 0
 ) noexcept {
@@ -140,7 +140,7 @@ inline work_request atomic_request(
     remote_atomic const& word,
     std::uint64_t operand,
     std::uint64_t swap,
-    local_slices const& result = {}
+    slice_list const& result = {}
 ) noexcept {
     work_request what = local_request(kind, result);
     what.remote_address = word.address;
@@ -153,7 +153,7 @@ inline work_request atomic_request(
     return what;
 }
 
-inline work_request invalidation_request(local_slices const& message, remote_key key) noexcept {
+inline work_request invalidation_request(slice_list const& message, remote_key key) noexcept {
     work_request what = local_request(operation_kind::send_with_invalidate, message);
     what.remote = key;
     return what;

@@ -1,4 +1,4 @@
-#include <rcverbs/buffer.hpp>
+#include <rcverbs/registered_buffer.hpp>
 
 #include <sys/mman.h>
 
@@ -26,7 +26,7 @@ void detail::unmap::operator()(std::byte* memory) const noexcept {
     static_cast<void>(::munmap(memory, size_bytes));
 }
 
-buffer::buffer(
+registered_buffer::registered_buffer(
     protection_domain const& domain, std::size_t size_bytes, access_flags rights, error_code& ec
 ) noexcept {
     ec.clear();
@@ -38,16 +38,12 @@ buffer::buffer(
     region_ = std::move(region);
 }
 
-buffer::buffer(protection_domain const& domain, std::size_t size_bytes, access_flags rights) {
+registered_buffer::registered_buffer(
+    protection_domain const& domain, std::size_t size_bytes, access_flags rights
+) {
     error_code ec;
-    *this = buffer{domain, size_bytes, rights, ec};
+    *this = registered_buffer{domain, size_bytes, rights, ec};
     if (ec) detail::throw_registration_failure(ec, size_bytes);
-}
-
-local_slice local_slice::slice(std::size_t offset_bytes, std::size_t size_bytes) const {
-    if (offset_bytes > size() || size_bytes > size() - offset_bytes)
-        throw boost::system::system_error{errc::out_of_range, "slice of a slice"};
-    return {bytes().subspan(offset_bytes, size_bytes), key_, mark()};
 }
 
 }  // namespace rcverbs

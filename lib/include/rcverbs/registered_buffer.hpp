@@ -1,6 +1,6 @@
-// buffer.hpp — page-aligned, zeroed and registered memory.
+// registered_buffer.hpp — page-aligned, zeroed and registered memory.
 //
-//     buffer page{c.domain(), 4096, access_flags::local_write};
+//     registered_buffer page{c.domain(), 4096, access_flags::local_write};
 //     page.bytes()[0] = std::byte{42};
 //     co_await c.async_write(page.slice(0, 64), theirs.slice(0, 64), use_awaitable);
 //
@@ -27,24 +27,24 @@ using mapped_memory = std::unique_ptr<std::byte, unmap>;
 }  // namespace detail
 
 /// A memory_region that owns its memory.
-class RCVERBS_EXPORT buffer {
+class RCVERBS_EXPORT registered_buffer {
 public:
     /// No memory.
-    buffer() = default;
+    registered_buffer() = default;
     /// Allocates `size_bytes` bytes (1 to the device's region_bytes_max), page-aligned and zero,
     /// and registers them.
     ///
     /// @throws boost::system::system_error as memory_region does, and ENOMEM if the memory cannot
     ///                                     be allocated.
-    buffer(protection_domain const& domain, std::size_t size_bytes, access_flags rights);
+    registered_buffer(protection_domain const& domain, std::size_t size_bytes, access_flags rights);
     /// As above; reports through `ec` instead of throwing.
-    buffer(
+    registered_buffer(
         protection_domain const& domain, std::size_t size_bytes, access_flags rights, error_code& ec
     ) noexcept;
 
-    buffer(buffer&&) noexcept = default;
+    registered_buffer(registered_buffer&&) noexcept = default;
     /// Deregisters its own memory first, then frees it.
-    buffer& operator=(buffer&& other) noexcept {
+    registered_buffer& operator=(registered_buffer&& other) noexcept {
         region_ = std::move(other.region_);
         memory_ = std::move(other.memory_);
         return *this;
@@ -57,11 +57,11 @@ public:
     /// The size in bytes.
     std::size_t size() const noexcept { return region_.size(); }
     /// All of it, as operations take it.
-    local_slice slice() const noexcept { return region_.slice(); }
+    mutable_slice slice() const noexcept { return region_.slice(); }
     /// The same; boost::asio::buffer() accepts it, too.
-    operator local_slice() const noexcept { return slice(); }
+    operator mutable_slice() const noexcept { return slice(); }
     /// `size_bytes` bytes from `offset_bytes` on; throws errc::out_of_range beyond the buffer.
-    local_slice slice(std::size_t offset_bytes, std::size_t size_bytes) const {
+    mutable_slice slice(std::size_t offset_bytes, std::size_t size_bytes) const {
         return region_.slice(offset_bytes, size_bytes);
     }
     /// The region as a peer needs to know it.
