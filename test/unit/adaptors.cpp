@@ -100,6 +100,8 @@ void compile_data_operations(
     RCVERBS_USE(c.async_start(op::write(mine, theirs).fenced(), RCVERBS_TOKEN));
     RCVERBS_USE(c.async_start(op::fetch_add(cell, 1, mine), RCVERBS_TOKEN));
     RCVERBS_USE(c.async_start(op::receive(mine), RCVERBS_TOKEN));
+    RCVERBS_USE(c.async_start(op::bind(w, mine, access_flags::remote_read), RCVERBS_TOKEN));
+    RCVERBS_USE(c.async_start(op::invalidate(w), RCVERBS_TOKEN));
     RCVERBS_USE(several.async_submit(RCVERBS_TOKEN));
     RCVERBS_USE(w.async_bind(mine, access_flags::remote_read, RCVERBS_TOKEN));
     RCVERBS_USE(w.async_invalidate(RCVERBS_TOKEN));

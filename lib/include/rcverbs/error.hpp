@@ -124,6 +124,8 @@ enum class errc {
     message_withdrawn = 46,
     /// The peer's program destroyed a request without answering it.
     request_dropped = 47,
+    /// The memory window belongs to another connection.
+    foreign_window = 48,
 };
 
 /// The status of a failed work completion, numbered as in `enum ibv_wc_status`. Source:

@@ -213,6 +213,13 @@ public:
     explicit slice_list(plain_slice const& one) noexcept : size_bytes_{one.size}, count_{1} {
         in_place_[0] = one;
     }
+    /// A range that is not transferred: longer than any message, so that an operation with it takes
+    /// the way of those that need more than one check.
+    static slice_list untransferred(plain_slice const& range) noexcept {
+        slice_list made{range};
+        made.size_bytes_ = SIZE_MAX;
+        return made;
+    }
     template <class Slice, class Range>
     slice_list(std::type_identity<Slice>, Range&& range) : slice_list{} {
         auto const length = static_cast<std::size_t>(std::ranges::distance(range));

@@ -12,6 +12,9 @@
 // The region itself needs no remote right: a peer has access to the bound range only, and only
 // until the key is invalidated. An access with an invalidated key ends the peer's connection.
 //
+// Bindings and invalidations are operations like others: op::bind() and op::invalidate() are their
+// values, for connection::try_start() and batches of several windows.
+//
 // A window belongs to one connection, and its keys work on that connection alone. A window has one
 // operation at a time, by one thread at a time. It must outlive its operation, and the region must
 // outlive the binding. SoftRoCE (Linux 6.1) checks the rights of a window but not its range: see
@@ -71,12 +74,6 @@ protected:
     window_base& operator=(window_base&&) noexcept = default;
     ~window_base() = default;
 
-    static detail::work_request bind_request(
-        detail::window_core& w, mutable_slice const& range, access_flags rights
-    ) noexcept;
-    static detail::work_request invalidate_request(detail::window_core& w) noexcept;
-    // After a request that had no problem was refused.
-    static void not_started(detail::window_core& w) noexcept;
     static std::shared_ptr<detail::connection_core> const& connection_of(
         detail::window_core const& w
     ) noexcept;
@@ -86,6 +83,48 @@ protected:
 private:
     friend struct detail::access;
 };
+
+namespace op {
+
+/// The binding of a window.
+class bind_t : public send_queue_operation {
+public:
+    /// The range, for the peer. Empty in a batch: ask the window.
+    using result_type = remote_region;
+
+private:
+    friend struct detail::access;
+    using reader = detail::exposed_result;
+    explicit bind_t(detail::work_request const& what) noexcept : send_queue_operation{what} {}
+};
+
+/// The invalidation of a window's key.
+class invalidate_t : public send_queue_operation {
+public:
+    /// Nothing.
+    using result_type = void;
+
+private:
+    friend struct detail::access;
+    using reader = detail::no_result;
+    explicit invalidate_t(detail::work_request const& what) noexcept : send_queue_operation{what} {}
+};
+
+/// Opens a range to the peer: see basic_window::async_bind(). For the connection that the window
+/// belongs to; the value must not outlive the window.
+///
+/// @param w       A window. REQUIRES: w.is_valid().
+/// @param range   A slice of a region with bind_windows.
+/// @param rights  The peer's.
+RCVERBS_EXPORT bind_t
+bind(window_base const& w, mutable_slice const& range, access_flags rights) noexcept;
+
+/// Invalidates a window's key: see basic_window::async_invalidate(). As bind().
+///
+/// @param w  A window. REQUIRES: w.is_valid().
+RCVERBS_EXPORT invalidate_t invalidate(window_base const& w) noexcept;
+
+}  // namespace op
 
 /// A memory window of type 2.
 ///
@@ -136,24 +175,8 @@ public:
     ///                            asio::error::operation_aborted.
     template <class Token = detail::default_token_t<Executor>>
     auto async_bind(mutable_slice range, access_flags rights, Token&& token = Token{}) {
-        return boost::asio::async_initiate<Token, void(error_code, remote_region)>(
-            detail::initiation_of<Executor>(
-                connection_of(*core_).get(),
-                [](auto&& handler,
-                   std::shared_ptr<detail::window_core> const& core,
-                   mutable_slice const& slice,
-                   access_flags with) {
-                    begin<detail::exposed_result>(
-                        *core,
-                        bind_request(*core, slice, with),
-                        std::forward<decltype(handler)>(handler)
-                    );
-                }
-            ),
-            token,
-            core_,
-            range,
-            rights
+        return detail::initiate<Executor>(
+            connection_of(*core_), op::bind(*this, range, rights), std::forward<Token>(token)
         );
     }
 
@@ -171,17 +194,8 @@ public:
     ///                            its keys are invalid.
     template <class Token = detail::default_token_t<Executor>>
     auto async_invalidate(Token&& token = Token{}) {
-        return boost::asio::async_initiate<Token, void(error_code)>(
-            detail::initiation_of<Executor>(
-                connection_of(*core_).get(),
-                [](auto&& handler, std::shared_ptr<detail::window_core> const& core) {
-                    begin<detail::no_result>(
-                        *core, invalidate_request(*core), std::forward<decltype(handler)>(handler)
-                    );
-                }
-            ),
-            token,
-            core_
+        return detail::initiate<Executor>(
+            connection_of(*core_), op::invalidate(*this), std::forward<Token>(token)
         );
     }
 
@@ -190,24 +204,6 @@ private:
 
     // Of a connection that the library knows.
     explicit basic_window(std::shared_ptr<detail::connection_core> const& on) : window_base{on} {}
-
-    template <class Result, class Handler>
-    static void begin(
-        detail::window_core& core, detail::work_request const& what, Handler&& handler
-    ) {
-        std::shared_ptr<detail::connection_core> const& on = connection_of(core);
-        detail::handler_source const source = detail::offer<Result>(std::forward<Handler>(handler));
-        errc refusal{};
-        try {
-            refusal = detail::start_operation(on, {&what, 1}, detail::turn::wait, source);
-        } catch (...) {
-            if (what.problem == errc{}) not_started(core);
-            throw;
-        }
-        if (refusal == errc{}) return;
-        if (what.problem == errc{}) not_started(core);
-        detail::post_refusal(*on, source, refusal);
-    }
 };
 
 template <class Executor>

@@ -211,7 +211,7 @@ private:
     // The operations.
     // Stores the handler of a reserved operation, without the lock. If that throws, the operation is
     // given back.
-    void put(handler_source const& source, operation& op) {
+    void put(handler_source const& source, operation& op, std::span<work_request const> what) {
         try {
             if (source.actions->is_plain) {
                 source.actions->place(source.handler, op, executor_);
@@ -219,12 +219,12 @@ private:
                 put_bound(source, op);
             }
         } catch (...) {
-            give_back(op);
+            give_back(op, what);
             throw;
         }
     }
     [[gnu::noinline]] void put_bound(handler_source const& source, operation& op);
-    [[gnu::cold]] void give_back(operation& op) noexcept;
+    [[gnu::cold]] void give_back(operation& op, std::span<work_request const> what) noexcept;
     // Starts a reserved operation whose handler is placed. Inside a round the doorbell is rung once,
     // at its end. False if the context is being destroyed: the operation must be given back.
     bool start(operation& op, std::span<work_request const> what) {

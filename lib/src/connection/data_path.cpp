@@ -49,7 +49,8 @@ void data_path::set_read_depth(std::size_t depth) noexcept {
 data_path::cost data_path::cost_of(std::span<work_request const> what) const noexcept {
     cost sum;
     for (work_request const& one : what) {
-        bool const is_one = one.kind == operation_kind::receive || is_single(one);
+        bool const is_one =
+            one.kind == operation_kind::receive || is_single(one) || verbs::is_of_window(one.kind);
         std::size_t const pieces = is_one ? 1 : verbs::count_pieces(one, limits_);
         sum.pieces += pieces;
         if (verbs::is_read_or_atomic(one.kind)) sum.reads += pieces;
@@ -93,7 +94,7 @@ errc data_path::kind_refusal(operation_kind kind) const noexcept {
 // All checks of one request.
 errc data_path::refusal(work_request const& what) const noexcept {
     errc const problem = plain_refusal(what);
-    if (problem != errc{} || is_single(what)) return problem;
+    if (problem != errc{} || is_single(what) || verbs::is_of_window(what.kind)) return problem;
     for (plain_slice const& each : what.local.all()) {
         errc const other = check(each.mark(), domain_, verbs::local_rights(what.kind));
         if (other != errc{}) return other;
@@ -116,8 +117,39 @@ data_path::reservation data_path::reserve_large(
     }
     if (when == turn::now && !has_room_now(what)) return {nullptr, errc::would_block};
     reservation const taken = take(when);
-    if (taken.op != nullptr) taken.op->is_single = false;
+    if (taken.op == nullptr) return taken;
+    taken.op->is_single = false;
+    if (errc const problem = begin_windows(what); problem != errc{}) {
+        pool_.give_back(*taken.op);
+        return {nullptr, problem};
+    }
     return taken;
+}
+
+// Makes the windows of an operation busy: all, or none.
+errc data_path::begin_windows(std::span<work_request const> what) noexcept {
+    for (std::size_t i = 0; i < what.size(); ++i) {
+        if (!verbs::is_of_window(what[i].kind)) continue;
+        if (errc const problem = begin_window(what[i]); problem != errc{}) {
+            end_windows(what.first(i));
+            return problem;
+        }
+    }
+    return {};
+}
+
+errc data_path::begin_window(work_request const& what) noexcept {
+    verbs::memory_window& window = window_of(what);
+    if (!window.is_of(this)) return errc::foreign_window;
+    return what.kind == operation_kind::bind_window
+               ? window.begin_bind(what.local.front(), access_flags{what.immediate})
+               : window.begin_invalidate();
+}
+
+void data_path::end_windows(std::span<work_request const> what) noexcept {
+    for (work_request const& one : what) {
+        if (verbs::is_of_window(one.kind)) window_of(one).end_operation();
+    }
 }
 
 bool data_path::has_room_now(std::span<work_request const> what) const noexcept {
@@ -130,8 +162,7 @@ bool data_path::has_room_now(std::span<work_request const> what) const noexcept 
 
 void data_path::start(operation& op, std::span<work_request const> what) noexcept {
     op.stage = operation::stage::started;
-    op.what = what.front();
-    op.batch = what.size() > 1 ? what : std::span<work_request const>{};
+    keep(op, what);
     queue& q = queue_of(op);
     cost const c = cost_of(op.requests());
     if (!has_room_for(q, c)) {
@@ -149,7 +180,7 @@ error_code data_path::post_queued(verbs::queue_pair& qp, operation_list& refused
 void data_path::fail(operation& op, error_code ec) noexcept {
     if (!op.code) op.code = ec;
     op.result = {};
-    if (verbs::is_of_window(op.what.kind)) window_of(op.what).end_operation();
+    if (!op.is_single) end_windows(op.requests());
     ++counts_.operations_failed;
     leave(op);
 }
@@ -176,6 +207,8 @@ bool data_path::cut_next(operation& op, std::size_t index) {
     if (is_single(what)) {
         // The usual case: nearly all requests of a batch are single.
         verbs::build_single(send_list_[index], *segments, what);
+    } else if (verbs::is_of_window(what.kind)) {
+        fill_window(send_list_[index], what);
     } else {
         ends_request = verbs::build(send_list_[index], segments, what, op.posted, limits_);
     }
@@ -195,11 +228,7 @@ void data_path::gather_sends() {
             sends_.waiting.pop_front();
             op->pieces_left = 0;
             op->reads_left = 0;
-            if (verbs::is_of_window(op->what.kind)) {
-                append_window(*op);
-            } else {
-                append_single(*op, op->what, is_read);
-            }
+            append_single(*op, op->what, is_read);
             continue;
         }
         --op->pieces_left;
@@ -226,15 +255,13 @@ void data_path::set_result_place(operation& op, ibv_send_wr& wr, std::uint64_t s
     op.result.word = wr.sg_list[0].addr;
 }
 
-void data_path::append_window(operation& op) noexcept {
-    ibv_send_wr& wr = send_list_[built_];
-    verbs::memory_window const& window = window_of(op.what);
-    if (op.what.kind == operation_kind::bind_window) {
-        window.fill_bind(wr);
+void data_path::fill_window(ibv_send_wr& out, work_request const& what) noexcept {
+    verbs::memory_window const& window = window_of(what);
+    if (what.kind == operation_kind::bind_window) {
+        window.fill_bind(out);
     } else {
-        window.fill_invalidate(wr);
+        window.fill_invalidate(out);
     }
-    append(op, false, true, wr);
 }
 
 void data_path::send_inline(ibv_send_wr& wr) noexcept {
@@ -423,18 +450,12 @@ operation_list data_path::take_back_waiting() noexcept {
     return taken;
 }
 
-// Sets the result of a receive, an atomic, a batch or an operation of several pieces.
+// Sets the result of a receive, an atomic, an operation of a window, a batch or an operation of
+// several pieces.
 void data_path::succeed_slow(operation& op, ibv_wc const& completion) noexcept {
     if (op.what.kind == operation_kind::receive) {
         op.result.arrival = verbs::read_arrival(completion);
         counts_.bytes_received += op.result.arrival.size_bytes;
-        return;
-    }
-    if (verbs::is_of_window(op.what.kind)) {
-        verbs::memory_window& window = window_of(op.what);
-        window.set_bound(op.what.kind == operation_kind::bind_window);
-        window.end_operation();
-        op.result.word = op.what.operand;
         return;
     }
     if (op.is_single && verbs::is_atomic(op.what.kind)) {
@@ -450,6 +471,13 @@ void data_path::succeed_slow(operation& op, ibv_wc const& completion) noexcept {
         return;
     }
     for (work_request const& what : op.requests()) {
+        if (verbs::is_of_window(what.kind)) {
+            verbs::memory_window& window = window_of(what);
+            window.set_bound(what.kind == operation_kind::bind_window);
+            window.end_operation();
+            op.result.word = what.operand;
+            continue;
+        }
         std::size_t const bytes =
             verbs::is_atomic(what.kind) ? sizeof(std::uint64_t) : what.local.size();
         op.result.bytes += bytes;

@@ -112,10 +112,13 @@ public:
     /// meanwhile, it waits, whatever its turn. REQUIRES: !is_closed().
     void start(operation& op, std::span<work_request const> what) noexcept;
     /// Takes back a reserved operation that is not started. REQUIRES: it has no handler.
-    void give_back(operation& op) noexcept { pool_.give_back(op); }
+    void give_back(operation& op, std::span<work_request const> what) noexcept {
+        if (!op.is_single) end_windows(what);
+        pool_.give_back(op);
+    }
     /// Fails a reserved operation: the connection has ended since.
-    void fail_reserved(operation& op, work_request const& what, error_code why) noexcept {
-        op.what = what;
+    void fail_reserved(operation& op, std::span<work_request const> what, error_code why) noexcept {
+        keep(op, what);
         fail(op, why);
     }
     /// Returns operations to the pool after their handlers have been called.
@@ -211,7 +214,6 @@ private:
     // True for a request, other than a receive, that can be posted at once. REQUIRES: it is single.
     bool is_plain(work_request const& what) const noexcept {
         return sends_.waiting.empty() && what.kind != operation_kind::receive &&
-               !verbs::is_of_window(what.kind) &&
                sends_.window.can_post(verbs::is_read_or_atomic(what.kind));
     }
     // Checks the kind and the first slice of a request, which is sufficient for a plain one.
@@ -236,8 +238,16 @@ private:
     }
     bool has_room_now(std::span<work_request const> what) const noexcept;
     errc kind_refusal(operation_kind kind) const noexcept;
+    errc begin_windows(std::span<work_request const> what) noexcept;
+    errc begin_window(work_request const& what) noexcept;
+    static void end_windows(std::span<work_request const> what) noexcept;
+    static void fill_window(ibv_send_wr& out, work_request const& what) noexcept;
     errc refusal(work_request const& what) const noexcept;
 
+    static void keep(operation& op, std::span<work_request const> what) noexcept {
+        op.what = what.front();
+        op.batch = what.size() > 1 ? what : std::span<work_request const>{};
+    }
     // Does not keep the request.
     void start_plain(operation& op, work_request const& what) noexcept {
         op.what.kind = what.kind;
@@ -266,7 +276,6 @@ private:
         return atomic_results_.data() + sequence % sends_.window.size() * sizeof(std::uint64_t);
     }
     void set_result_place(operation& op, ibv_send_wr& wr, std::uint64_t sequence) noexcept;
-    void append_window(operation& op) noexcept;
     void send_inline(ibv_send_wr& wr) noexcept;
     void refuse_reads(operation_list& refused);
     void refuse(operation& op, error_code ec, operation_list& refused);

@@ -27,13 +27,13 @@ inline errc connection_core::start_operation(
     });
     if (op == nullptr) [[unlikely]]
         return refused;
-    put(source, *op);
+    put(source, *op, what);
     bool is_started = false;
     {
         entry const inside{*this};
         is_started = start(*op, what);
     }
-    if (!is_started) give_back(*op);
+    if (!is_started) give_back(*op, what);
     return {};
 }
 
@@ -57,10 +57,10 @@ void connection_core::put_bound(handler_source const& source, operation& op) {
         become_guest(*op.host);
 }
 
-void connection_core::give_back(operation& op) noexcept {
+void connection_core::give_back(operation& op, std::span<work_request const> what) noexcept {
     op.drop();
     guard const lock{mutex_};
-    data_.give_back(op);
+    data_.give_back(op, what);
 }
 
 // Starts a receive, or an operation that has to wait or has several parts.
@@ -72,7 +72,7 @@ bool connection_core::start_slow(operation& op, std::span<work_request const> wh
     }
     if (is_shut_down_) return false;
     // The connection has ended since the operation was reserved.
-    data_.fail_reserved(op, what.front(), life_.refusal_code());
+    data_.fail_reserved(op, what, life_.refusal_code());
     operation_list failed;
     failed.push_back(op);
     waiters_.run([self = shared_from_this(), failed] { self->post_handlers(failed); });

@@ -176,7 +176,7 @@ std::shared_ptr<window_core> connection_core::make_window(error_code& ec) {
         ec = errc::not_connected;
         return nullptr;
     }
-    verbs::memory_window made{domain, ec};
+    verbs::memory_window made{domain, &data_, ec};
     if (ec) return nullptr;
     auto core = std::make_shared<window_core>(shared_from_this(), std::move(made));
     guard const lock{mutex_};

@@ -30,26 +30,31 @@ window_base::window_base(std::shared_ptr<detail::connection_core> const& on) {
     if (ec) throw boost::system::system_error{ec, "make a memory window"};
 }
 
-work_request window_base::bind_request(
-    window_core& w, mutable_slice const& range, access_flags rights
+namespace {
+
+work_request request_for(window_base const& w, operation_kind kind) noexcept {
+    work_request what;
+    what.kind = kind;
+    // See window_of().
+    what.operand = reinterpret_cast<std::uintptr_t>(&detail::access::core_of(w)->window);
+    return what;
+}
+
+}  // namespace
+
+op::bind_t op::bind(
+    window_base const& w, mutable_slice const& range, access_flags rights
 ) noexcept {
-    work_request what;
-    what.kind = operation_kind::bind_window;
-    what.operand = reinterpret_cast<std::uintptr_t>(&w.window);  // see window_of()
-    what.problem = w.connection->with_window([&] { return w.window.begin_bind(range, rights); });
-    return what;
+    work_request what = request_for(w, operation_kind::bind_window);
+    what.local = detail::slice_list::untransferred(range.plain());
+    what.immediate = static_cast<std::uint32_t>(rights);
+    return detail::access::make<bind_t>(what);
 }
 
-work_request window_base::invalidate_request(window_core& w) noexcept {
-    work_request what;
-    what.kind = operation_kind::invalidate_window;
-    what.operand = reinterpret_cast<std::uintptr_t>(&w.window);  // see window_of()
-    what.problem = w.connection->with_window([&] { return w.window.begin_invalidate(); });
-    return what;
-}
-
-void window_base::not_started(window_core& w) noexcept {
-    w.connection->with_window([&] { w.window.end_operation(); });
+op::invalidate_t op::invalidate(window_base const& w) noexcept {
+    work_request what = request_for(w, operation_kind::invalidate_window);
+    what.local = detail::slice_list::untransferred({});
+    return detail::access::make<invalidate_t>(what);
 }
 
 std::shared_ptr<detail::connection_core> const& window_base::connection_of(window_core const& w

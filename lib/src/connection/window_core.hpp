@@ -29,7 +29,7 @@ public:
 
 /// The window of a request that binds or invalidates it.
 inline verbs::memory_window& window_of(work_request const& what) noexcept {
-    // Put there as an integer by window_base.
+    // Put there as an integer by op::bind() and op::invalidate().
     return *reinterpret_cast<verbs::memory_window*>(static_cast<std::uintptr_t>(what.operand));
 }
 

@@ -157,6 +157,10 @@ description describe(errc e) noexcept {
     case errc::window_unbound:
         return {
             "the memory window is not bound", "Bind it first, and wait for the binding's handler"};
+    case errc::foreign_window:
+        return {
+            "the memory window belongs to another connection",
+            "Start the operation on the connection that the window was made with"};
     case errc::dmabuf_unsupported:
         return {
             "the device cannot register a dmabuf",

@@ -62,7 +62,8 @@ conditions::errc_t meaning(errc e) noexcept {
     case errc::dmabuf_unsupported:
     case errc::on_demand_paging_unsupported: return conditions::operation_not_supported;
     case errc::window_bound: return conditions::device_or_resource_busy;
-    case errc::window_unbound: return conditions::invalid_argument;
+    case errc::window_unbound:
+    case errc::foreign_window: return conditions::invalid_argument;
     case errc::message_declined:
     case errc::message_withdrawn:
     case errc::request_dropped: return conditions::operation_canceled;
@@ -215,6 +216,7 @@ bool is_fatal(error_code const& ec) noexcept {
     case errc::windows_unsupported:
     case errc::window_bound:
     case errc::window_unbound:
+    case errc::foreign_window:
     case errc::dmabuf_unsupported:
     case errc::on_demand_paging_unsupported:
     case errc::message_declined:

@@ -57,6 +57,7 @@ constexpr named ours[] = {
     {45, "errc::message_declined"},
     {46, "errc::message_withdrawn"},
     {47, "errc::request_dropped"},
+    {48, "errc::foreign_window"},
 };
 
 // Source: InfiniBand specification, table of rejection reasons.

@@ -8,7 +8,9 @@
 
 namespace rcverbs::verbs {
 
-memory_window::memory_window(std::shared_ptr<domain> in, error_code& ec) : domain_{std::move(in)} {
+memory_window::memory_window(std::shared_ptr<domain> in, void const* owner, error_code& ec)
+    : domain_{std::move(in)},
+      owner_{owner} {
     if (!domain_->on().limits().has_memory_windows) {
         ec = errc::windows_unsupported;
         return;
@@ -18,17 +20,17 @@ memory_window::memory_window(std::shared_ptr<domain> in, error_code& ec) : domai
     if (!ec) key_ = handle_->rkey;
 }
 
-errc memory_window::begin_bind(mutable_slice const& range, access_flags rights) noexcept {
+errc memory_window::begin_bind(detail::plain_slice const& range, access_flags rights) noexcept {
     constexpr access_flags remote_all =
         access_flags::remote_read | access_flags::remote_write | access_flags::remote_atomic;
     constexpr access_flags changes = access_flags::remote_write | access_flags::remote_atomic;
     if (!is_open()) return errc::not_connected;
     if (is_busy_) return errc::operation_in_progress;
     if (is_bound_) return errc::window_bound;
-    if (range.size() == 0) return errc::out_of_range;
+    if (range.size == 0) return errc::out_of_range;
     bool const is_remote = rights != access_flags::local_read && allows(remote_all, rights);
     // A window needs to know its region, which only slices with a record do.
-    if (!is_remote || range.mark().record == nullptr) return errc::access_denied;
+    if (!is_remote || range.record == nullptr) return errc::access_denied;
     access_flags const needed = (rights & changes) != access_flags::local_read
                                     ? access_flags::bind_windows | access_flags::local_write
                                     : access_flags::bind_windows;
@@ -37,10 +39,10 @@ errc memory_window::begin_bind(mutable_slice const& range, access_flags rights) 
     // A new key even if the last one was never bound: the program may have sent it.
     key_ = ibv_inc_rkey(key_);
     was_invalidated_ = false;
-    region_ = range.mark().record->handle.load(std::memory_order_relaxed);
+    region_ = range.record->handle.load(std::memory_order_relaxed);
     remote_ = {
-        reinterpret_cast<std::uintptr_t>(range.data()),  // the peer needs an integer
-        range.size(),
+        reinterpret_cast<std::uintptr_t>(range.data),  // the peer needs an integer
+        range.size,
         remote_key{key_},
         rights};
     is_busy_ = true;

@@ -22,7 +22,10 @@ namespace rcverbs::verbs {
 
 class memory_window {
 public:
-    memory_window(std::shared_ptr<domain> in, error_code& ec);
+    /// @param owner  What posts its operations.
+    memory_window(std::shared_ptr<domain> in, void const* owner, error_code& ec);
+
+    bool is_of(void const* poster) const noexcept { return owner_ == poster; }
 
     struct dealloc {
         // ibv_dealloc_mw is inline in the C header, so it cannot be a template argument as in
@@ -39,7 +42,7 @@ public:
 
     /// Makes the next binding known, gives it a key, and makes the window busy; or returns why it is
     /// refused.
-    errc begin_bind(mutable_slice const& range, access_flags rights) noexcept;
+    errc begin_bind(detail::plain_slice const& range, access_flags rights) noexcept;
     /// What the peer needs to know of the binding that was prepared last.
     remote_region const& remote() const noexcept { return remote_; }
     /// Makes the window busy, or returns why it cannot be invalidated.
@@ -63,6 +66,7 @@ public:
 private:
     // Declared first: it outlives the window.
     std::shared_ptr<domain> domain_;
+    void const* owner_;
     handle handle_;
     bool is_bound_ = false;
     bool is_busy_ = false;

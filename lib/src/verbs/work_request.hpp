@@ -72,8 +72,10 @@ constexpr bool is_transfer(detail::operation_kind kind) noexcept {
 
 /// The rights that an operation needs on its local memory.
 constexpr access_flags local_rights(detail::operation_kind kind) noexcept {
+    // A binding checks the rights of its range itself.
     bool const is_read_only = is_send(kind) || kind == detail::operation_kind::write ||
-                              kind == detail::operation_kind::write_with_immediate;
+                              kind == detail::operation_kind::write_with_immediate ||
+                              is_of_window(kind);
     return is_read_only ? access_flags::local_read : access_flags::local_write;
 }
 

@@ -186,26 +186,37 @@ handler_source offer(Handler&& handler) noexcept {
     return {address, &actions_for<Result, Handler>::all};
 }
 
+/// The completion signature of an operation with that result.
+template <class Result>
+struct completion_of {
+    using type = void(error_code, Result);
+};
+template <>
+struct completion_of<void> {
+    using type = void(error_code);
+};
+
 /// Starts an operation value for a completion token.
 template <class Executor, class Op, class Token>
 auto initiate(std::shared_ptr<connection_core> const& core, Op const& operation, Token&& token) {
-    return boost::asio::async_initiate<Token, void(error_code, typename Op::result_type)>(
-        initiation_of<Executor>(
-            core.get(),
-            [](auto&& handler,
-               std::shared_ptr<connection_core> const& on,
-               work_request const& wanted) {
-                using type = decltype(handler);
-                using reader = decltype(access::reader_of<Op>());
-                handler_source const source = offer<reader>(std::forward<type>(handler));
-                errc const refusal = start_operation(on, {&wanted, 1}, turn::wait, source);
-                if (refusal != errc{}) post_refusal(*on, source, refusal);
-            }
-        ),
-        token,
-        core,
-        access::request_of(operation)
-    );
+    return boost::asio::
+        async_initiate<Token, typename completion_of<typename Op::result_type>::type>(
+            initiation_of<Executor>(
+                core.get(),
+                [](auto&& handler,
+                   std::shared_ptr<connection_core> const& on,
+                   work_request const& wanted) {
+                    using type = decltype(handler);
+                    using reader = decltype(access::reader_of<Op>());
+                    handler_source const source = offer<reader>(std::forward<type>(handler));
+                    errc const refusal = start_operation(on, {&wanted, 1}, turn::wait, source);
+                    if (refusal != errc{}) post_refusal(*on, source, refusal);
+                }
+            ),
+            token,
+            core,
+            access::request_of(operation)
+        );
 }
 
 /// The result of a `try_` call.
