@@ -10,7 +10,7 @@ asio::awaitable<void> work(asio::io_context& io, std::string address) {
     auto [client, server] = co_await connect(io, address);
     rcverbs::registered_buffer mine{client.domain(), 4096, rcverbs::access_flags::local_read};
     rcverbs::registered_buffer exposed{server.domain(), 4096, rcverbs::access_flags::remote_write};
-    rcverbs::const_slices const nowhere;  // immediate data alone needs no memory
+    rcverbs::mutable_slice const nowhere;  // immediate data alone needs no memory
     rcverbs::batch b{client};
     for (std::size_t i = 0; i < 20; ++i) b.add(rcverbs::op::write(mine.slice(i * 10, 10), exposed.remote().slice(i * 200, 10)));
     b.add(rcverbs::op::send_with_immediate({}, 20));  // arrives after all preceding writes

@@ -31,6 +31,7 @@
 
 namespace rcverbs {
 
+class mutable_slice;
 class remote_region;
 
 namespace detail {
@@ -75,6 +76,8 @@ public:
     /// checked.
     const_slice(std::span<std::byte const> bytes, local_key key) noexcept
         : const_slice{bytes, key, {}} {}
+    /// The same range, to be read only.
+    const_slice(mutable_slice const& slice) noexcept;
     /// For the library's own use: a slice that can be checked.
     const_slice(std::span<std::byte const> bytes, local_key key, detail::region_mark mark) noexcept
         : const_buffer{bytes.data(), bytes.size()},
@@ -144,9 +147,6 @@ public:
           generation_{mark.generation},
           key_{key} {}
 
-    /// The same range, to be read only.
-    operator const_slice() const noexcept { return {bytes(), key_, mark()}; }
-
     /// The first byte.
     std::byte* data() const noexcept { return static_cast<std::byte*>(mutable_buffer::data()); }
     using boost::asio::mutable_buffer::size;
@@ -184,6 +184,9 @@ private:
     std::uint32_t generation_ = 0;
     local_key key_;
 };
+
+inline const_slice::const_slice(mutable_slice const& slice) noexcept
+    : const_slice{slice.bytes(), slice.key(), slice.mark()} {}
 
 namespace detail {
 
