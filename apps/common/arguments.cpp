@@ -27,8 +27,8 @@ rcverbs::session_options arguments::session() const {
     case transfer_mode::read: s.mode = read_mode; break;
     case transfer_mode::atomic: s.mode = atomic_mode; break;
     }
-    s.exchange_deadline = timeout;
-    s.finish_deadline = timeout;
+    s.exchange_timeout = timeout;
+    s.finish_timeout = timeout;
     return s;
 }
 
@@ -38,13 +38,13 @@ void arguments::apply_timeout() {
     auto const share = [this](std::chrono::milliseconds usual) {
         return std::max(std::min(usual, timeout), timeout / 5);
     };
-    connection.deadlines.resolve_address = share(connection.deadlines.resolve_address);
-    connection.deadlines.resolve_route = share(connection.deadlines.resolve_route);
-    connection.deadlines.connect = timeout;
+    connection.timeouts.resolve_address = share(connection.timeouts.resolve_address);
+    connection.timeouts.resolve_route = share(connection.timeouts.resolve_route);
+    connection.timeouts.connect = timeout;
     counter.patience = timeout;
     // Without receives posted at the peer, a send stalls: --timeout limits that, too.
-    connection.liveness.stall_timeout = std::min(connection.liveness.stall_timeout, timeout);
-    connection.deadlines.disconnect = share(connection.deadlines.disconnect);
+    connection.liveness.stall_timeout = std::min(*connection.liveness.stall_timeout, timeout);
+    connection.timeouts.disconnect = share(connection.timeouts.disconnect);
 }
 
 CLI::Option* add_duration(

@@ -39,7 +39,9 @@ asio::awaitable<void> work(asio::io_context& io, std::string address) {
 
 int main(int argc, char** argv) {
     // Must precede every other call of the library.
-    if (rcverbs::error_code const ec = rcverbs::prepare_for_fork()) {
+    rcverbs::error_code ec;
+    rcverbs::prepare_for_fork(ec);
+    if (ec) {
         std::cerr << "prepare_for_fork: " << ec.message() << '\n';
         return 1;
     }

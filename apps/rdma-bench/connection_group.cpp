@@ -68,9 +68,9 @@ rcverbs::connection_options connection_group::options() const {
     o.queue_pair.initiator_depth = reads;
     o.queue_pair.responder_resources = reads;
     o.queue_pair.inline_bytes_max = plan_.inline_bytes;
-    o.deadlines.connect = limits_.patience;
-    o.deadlines.resolve_address = limits_.patience;
-    o.deadlines.resolve_route = limits_.patience;
+    o.timeouts.connect = limits_.patience;
+    o.timeouts.resolve_address = limits_.patience;
+    o.timeouts.resolve_route = limits_.patience;
     if (plan_.what == operation::connect) {
         o.queue_pair.waiting_operations_max = 16;
         o.queue_pair.initiator_depth = o.queue_pair.responder_resources = 1;

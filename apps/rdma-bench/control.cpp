@@ -15,7 +15,7 @@ using rcverbs::errc;
 rcverbs::connection_options control_options() {
     rcverbs::connection_options o;
     // No stall timeout: during a measurement the peer may not post receives for a long time.
-    o.liveness.stall_timeout = std::chrono::milliseconds{0};
+    o.liveness.stall_timeout = std::nullopt;
     return o;
 }
 

@@ -62,7 +62,8 @@ asio::awaitable<void> server::run(std::uint64_t count) {
             print_error(ec.message());
             if (!acceptor_.is_open()) break;
         } else if (client_ != nullptr) {
-            static_cast<void>(request.reject(busy_mark()));
+            rcverbs::error_code ignored;
+            request.reject(busy_mark(), ignored);
         } else {
             start_serving(std::move(request));
         }

@@ -24,12 +24,12 @@ class self_test {
 public:
     self_test(std::string const& address, std::chrono::milliseconds deadline) {
         result_.address = address;
-        options_.deadlines.resolve_address = deadline;
-        options_.deadlines.resolve_route = deadline;
-        options_.deadlines.connect = deadline;
+        options_.timeouts.resolve_address = deadline;
+        options_.timeouts.resolve_route = deadline;
+        options_.timeouts.connect = deadline;
         options_.liveness.stall_timeout = deadline;
-        options_.deadlines.disconnect = deadline;
-        options_.deadlines.drain = deadline;
+        options_.timeouts.disconnect = deadline;
+        options_.timeouts.drain = deadline;
     }
 
     self_test_result run() {

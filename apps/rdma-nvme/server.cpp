@@ -16,7 +16,7 @@ namespace nvme = rcverbs::nvme;
 
 namespace {
 
-constexpr std::chrono::seconds disconnect_deadline{5};
+constexpr std::chrono::seconds disconnect_timeout{5};
 
 }  // namespace
 
@@ -68,7 +68,7 @@ void nvme_server::end() {
     signals_.stop();
     target_->close();
     if (metrics_) metrics_->close();
-    patience_.expires_after(disconnect_deadline);
+    patience_.expires_after(disconnect_timeout);
     wait_for_hosts();
 }
 

@@ -5,6 +5,7 @@
 #include <boost/asio/detached.hpp>
 
 #include <csignal>
+#include <limits>
 #include <utility>
 
 #include "common/awaiting.hpp"
@@ -18,6 +19,11 @@ namespace {
 
 constexpr std::chrono::milliseconds counter_tick{100};
 
+// For an option of the command line, where 0 is no limit.
+std::size_t or_no_limit(std::size_t count) noexcept {
+    return count > 0 ? count : std::numeric_limits<std::size_t>::max();
+}
+
 rcverbs::acceptor listen(
     asio::io_context& io,
     server_arguments const& a,
@@ -26,11 +32,11 @@ rcverbs::acceptor listen(
     rcverbs::acceptor_options options;
     options.connection = a.connection;
     options.descriptors_per_connection = 1 + rcverbs::descriptors_per_own_thread;
-    options.connections_max = a.clients_max;
+    if (a.clients_max) options.connections_max = or_no_limit(*a.clients_max);
     // The two regions and the session's messages.
     options.locked_bytes_per_connection =
         2 * a.exchange.size_bytes + rcverbs::session::locked_bytes;
-    options.connections_per_address_max = a.clients_per_address_max;
+    options.connections_per_address_max = or_no_limit(a.clients_per_address_max);
     options.busy_private_data = rcverbs::session::busy_private_data();
     options.on_refused = std::move(on_refused);
     return listen_at(a.bind, a.port, [&](rcverbs::endpoint const& here) {
@@ -107,7 +113,8 @@ asio::awaitable<void> server::accept_clients() {
                 request.remote_endpoint(),
                 std::to_string(arguments_.count) + " were to be served (--count)"
             );
-            static_cast<void>(request.reject(rcverbs::session::busy_private_data()));
+            error_code ignored;
+            request.reject(rcverbs::session::busy_private_data(), ignored);
             continue;
         }
         print("received connection request.");

@@ -135,7 +135,9 @@ acceptor_options guarded() {
 
 void end_of_lease(connection& c) {
     // From now on this peer can neither read nor write, whatever keys it has.
-    if (c.set_remote_access(access_flags::local_read)) c.close();
+    error_code ec;
+    c.set_remote_access(access_flags::local_read, ec);
+    if (ec) c.close();
 }
 
 // --- errors -----------------------------------------------------------------------------------------------------------
@@ -192,7 +194,7 @@ std::string text_of(std::span<std::byte const> bytes) { return {reinterpret_cast
 
 awaitable<std::string> look_up(request_channel& c, std::string const& key) {
     request_options soon;
-    soon.deadline = std::chrono::milliseconds{200};
+    soon.answer_timeout = std::chrono::milliseconds{200};
     auto [ec, r] = co_await c.async_request(get, std::as_bytes(std::span{key}), soon, boost::asio::as_tuple(use_awaitable));
     if (ec == errc::timed_out) co_return "too late";
     if (ec) throw boost::system::system_error{ec};

@@ -183,7 +183,7 @@ void in_open_domain(boost::asio::io_context& io) {
 connection in_options(boost::asio::io_context& io) {
     connection_options o;
     o.queue_pair.send_queue_depth = 128;
-    o.deadlines.connect = 2s;
+    o.timeouts.connect = 2s;
     o.liveness.keepalive_interval = 10s;
     return connection{io, o};
 }
@@ -205,10 +205,9 @@ void in_protection_domain(connection& c) {
 
 // --- queue_pair_address.hpp
 void in_queue_pair_address(connection& c, queue_pair_address (*swap_over_tcp)(queue_pair_address)) {
-    error_code ec;
-    queue_pair_address const ours = c.prepare("rxe0", {}, ec);
+    queue_pair_address const ours = c.prepare("rxe0");
     queue_pair_address const theirs = swap_over_tcp(ours);
-    if (!ec) ec = c.establish(theirs);
+    c.establish(theirs);
 }
 
 // --- rcverbs.hpp

@@ -102,7 +102,7 @@ private:
 
     static rcverbs::connection_options options() {
         rcverbs::connection_options o;
-        o.liveness.stall_timeout = std::chrono::milliseconds{0};
+        o.liveness.stall_timeout = std::nullopt;
         return o;
     }
 

@@ -44,7 +44,7 @@ asio::awaitable<void> exchange(asio::io_context& io, load const& l) {
     rcverbs::poller const where =
         rcverbs::poller::on(io, {.polling = {.mode = rcverbs::poll_mode::event}});
     rcverbs::connection_options options;
-    options.deadlines.connect = l.patience;
+    options.timeouts.connect = l.patience;
     rcverbs::session_options terms{write_mode, l.patience, l.patience};
     rcverbs::session s{rcverbs::connection{where, options}, terms};
     co_await s.async_connect(l.server, use_awaitable);

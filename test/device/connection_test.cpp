@@ -166,8 +166,10 @@ TEST_CASE("private data travels with request, acceptance and refusal", "[device]
                 if (accepts) {
                     co_await s.async_accept(answer, asio::use_awaitable);
                 } else {
-                    CHECK_FALSE(s.reject(refusal));
-                    CHECK(s.reject(refusal) == errc::not_connected);
+                    CHECK_FALSE(reported([&](error_code& e) { s.reject(refusal, e); }));
+                    CHECK(reported([&](error_code& e) {
+                              s.reject(refusal, e);
+                          }) == errc::not_connected);
                 }
                 co_return s;
             };
@@ -204,7 +206,7 @@ TEST_CASE("a connect that the server never answers fails at the deadline", "[dev
     run(io, [&]() -> asio::awaitable<void> {
         acceptor silent{io, {device_address(), 0}};
         connection_options options;
-        options.deadlines.connect = 500ms;
+        options.timeouts.connect = 500ms;
         connection c{io, options};
         auto const start = std::chrono::steady_clock::now();
         auto [ec] = co_await c.async_connect(silent.local_endpoint(), awaiting);

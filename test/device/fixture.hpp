@@ -82,6 +82,14 @@ using test_body = std::function<asio::awaitable<void>()>;
 /// Runs a test to its end. An exception, including that of a failed REQUIRE, fails the test.
 void run(asio::io_context& io, test_body test);
 
+/// What a function reports through its error_code.
+template <class Function>
+rcverbs::error_code reported(Function&& f) {
+    rcverbs::error_code ec;
+    f(ec);
+    return ec;
+}
+
 struct pair {
     rcverbs::connection client;
     rcverbs::connection server;

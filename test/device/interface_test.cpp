@@ -158,7 +158,7 @@ TEST_CASE("an acceptor sums its connections' counters, and has their last failur
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         acceptor_options options;
-        options.connection.deadlines.connect = 500ms;
+        options.connection.timeouts.connect = 500ms;
         acceptor a{io, {device_address(), 0}, options};
         CHECK_FALSE(a.last_failure().code);
         std::vector<connection> servers;

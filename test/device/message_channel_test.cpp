@@ -377,7 +377,7 @@ TEST_CASE("a withdrawal that the peer has answered in time ends nothing later", 
     run(io, [&]() -> asio::awaitable<void> {
         ends e{io};
         auto options = small();
-        options.withdraw_deadline = 500ms;
+        options.withdraw_timeout = 500ms;
         co_await meet(io, e, options);
         auto const bytes = pattern(5000, 1);
         asio::cancellation_signal stop;
@@ -731,7 +731,7 @@ TEST_CASE("a peer that does not finish is left after the deadline", "[device]") 
     run(io, [&]() -> asio::awaitable<void> {
         ends e{io};
         message_channel_options hasty = small();
-        hasty.finish_deadline = 500ms;
+        hasty.finish_timeout = 500ms;
         co_await meet(io, e, hasty, small());
         auto [ec] = co_await e.client.async_finish(awaiting);
         CHECK(ec == errc::timed_out);
@@ -985,7 +985,7 @@ TEST_CASE("a cancelled large message is given up by a silent peer in time, or en
     run(io, [&]() -> asio::awaitable<void> {
         hostile e{io};
         auto options = small();
-        options.withdraw_deadline = 50ms;
+        options.withdraw_timeout = 50ms;
         co_await meet_hostile(io, e, options);
         auto const big = pattern(3000, 1);
         asio::cancellation_signal stop;

@@ -38,7 +38,8 @@ asio::awaitable<void> meet(connection& c, asio::ip::tcp::socket& s, std::string 
     REQUIRE_FALSE(ec);
     CHECK(own.queue_pair_number == c.queue_pair_number());
     queue_pair_address const theirs = co_await swap(s, own);
-    error_code const failed = c.establish(theirs);
+    error_code failed;
+    c.establish(theirs, failed);
     INFO(failed.message());
     REQUIRE_FALSE(failed);
     CHECK(c.is_open());
@@ -96,7 +97,9 @@ TEST_CASE("prepare() and establish() report their errors", "[device]") {
     run(io, [&]() -> asio::awaitable<void> {
         error_code ec;
         connection lost{io};
-        CHECK(lost.establish({}) == errc::not_connected);
+        CHECK_THROWS_AS(lost.establish({}), boost::system::system_error);
+        CHECK_THROWS_AS(connection{io}.prepare("no such device"), boost::system::system_error);
+        CHECK(reported([&](error_code& e) { lost.establish({}, e); }) == errc::not_connected);
         static_cast<void>(lost.prepare("no such device", {}, ec));
         CHECK(ec == errc::no_rdma_device);
         static_cast<void>(lost.prepare(some_device(), {}, ec));
@@ -113,7 +116,7 @@ TEST_CASE("prepare() and establish() report their errors", "[device]") {
         CHECK_FALSE(ec);
         queue_pair_address nobody = own;
         nobody.queue_pair_number = 0xFFFFF0;
-        CHECK_FALSE(lonely.establish(nobody));
+        CHECK_FALSE(reported([&](error_code& e) { lonely.establish(nobody, e); }));
         auto [failed, n] = co_await lonely.async_send({}, awaiting);
         CHECK(failed == wc_errc::retry_exceeded);
     });

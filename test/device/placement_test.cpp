@@ -65,8 +65,8 @@ TEST_CASE("without the connection manager each side marks its own packets", "[de
     REQUIRE_FALSE(ec);
     queue_pair_address const of_b = b.prepare(device, {}, ec);
     REQUIRE_FALSE(ec);
-    REQUIRE_FALSE(a.establish(of_b));
-    REQUIRE_FALSE(b.establish(of_a));
+    REQUIRE_FALSE(reported([&](error_code& e) { a.establish(of_b, e); }));
+    REQUIRE_FALSE(reported([&](error_code& e) { b.establish(of_a, e); }));
     CHECK(route_of(a).traffic_class == 10 << 2);
     CHECK(route_of(a).flow_label == 0xABCDE);
     CHECK(route_of(b).traffic_class == 0);

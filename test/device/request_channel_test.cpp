@@ -31,7 +31,7 @@ request_channel_options small(std::uint16_t requests = 16) {
     o.messages.sends = 8;
     o.messages.slot_bytes = 512;
     o.requests = requests;
-    o.deadline = 60s;
+    o.answer_timeout = 60s;
     return o;
 }
 
@@ -246,6 +246,9 @@ TEST_CASE("a request that is not answered in time fails, and its late answer har
         CHECK(ec == errc::timed_out);
         request late = co_await e.server.async_next(asio::use_awaitable);
         while (!late.is_cancelled()) co_await pause(io, 1ms);
+        auto [mistake, nought] =
+            co_await e.client.async_request(1, bytes, request_options{0ms}, awaiting);
+        CHECK(mistake == errc::invalid_option);
         // A large body is free when the handler runs: the peer can no longer fetch it.
         auto [too_late, nothing] = co_await e.client.async_request(2, big, soon, awaiting);
         CHECK(too_late == errc::timed_out);
@@ -488,11 +491,11 @@ TEST_CASE("a request channel is refused by one of messages, and its options are 
         o.requests = 0;
         CHECK(problem(o).find("requests") != std::string::npos);
         o = small();
-        o.deadline = 0ms;
-        CHECK(problem(o).find("deadline") != std::string::npos);
+        o.answer_timeout = 0ms;
+        CHECK(problem(o).find("answer_timeout") != std::string::npos);
         o = small();
-        o.messages.withdraw_deadline = 0ms;
-        CHECK(problem(o).find("withdraw_deadline") != std::string::npos);
+        o.messages.withdraw_timeout = 0ms;
+        CHECK(problem(o).find("withdraw_timeout") != std::string::npos);
         o = small();
         o.messages.receives = 5;
         CHECK(problem(o).find("receives") != std::string::npos);
@@ -969,7 +972,7 @@ TEST_CASE("a peer that keeps a withdrawn large body loses the channel") {
     run(io, [&]() -> asio::awaitable<void> {
         hostile e{io};
         auto options = small();
-        options.messages.withdraw_deadline = 50ms;
+        options.messages.withdraw_timeout = 50ms;
         co_await meet_hostile(io, e, options, 16);
         auto const big = pattern(3000, 1);
         auto [ec, none] = co_await e.server.async_request(1, big, {20ms}, awaiting);

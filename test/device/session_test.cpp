@@ -171,8 +171,8 @@ TEST_CASE("a silent peer ends each step at its deadline", "[device]") {
     auto const what = GENERATE(0, 1, 2);
     run(io, [&]() -> asio::awaitable<void> {
         session_options options;
-        options.exchange_deadline = 200ms;
-        options.finish_deadline = 200ms;
+        options.exchange_timeout = 200ms;
+        options.finish_timeout = 200ms;
         session_pair p = co_await meet(io, options);
         auto const start = std::chrono::steady_clock::now();
         error_code ec;

@@ -231,8 +231,8 @@ private:
                 continue;
             }
             session_options patient;
-            patient.exchange_deadline = 20s;
-            patient.finish_deadline = 20s;
+            patient.exchange_timeout = 20s;
+            patient.finish_timeout = 20s;
             session s{std::move(made), patient};
             asio::co_spawn(io_, serve(std::move(s), random_() % 8 != 0), fail_together());
         }

@@ -67,7 +67,7 @@ the result.
     for header, struct in [
         ("options.hpp", "connection_options"),
         ("options.hpp", "queue_pair_options"),
-        ("options.hpp", "deadline_options"),
+        ("options.hpp", "timeout_options"),
         ("options.hpp", "liveness_options"),
         ("options.hpp", "placement_options"),
         ("poller.hpp", "polling_options"),

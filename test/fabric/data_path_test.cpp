@@ -397,7 +397,7 @@ TEST_CASE("without a stall timeout no connection is reported as stalled", "[fabr
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
         connection_options options;
-        options.liveness.stall_timeout = 0ms;
+        options.liveness.stall_timeout = std::nullopt;
         options.queue_pair.ack_timeout = 4000s;
         test::pair p = co_await meet(io, options);
         registered_buffer ours{p.client.domain(), 64, access_flags::local_write};

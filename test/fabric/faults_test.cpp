@@ -227,7 +227,7 @@ TEST_CASE(
         static_cast<void>(why);
         CHECK(book.is_balanced());
         for (ledger::line const& l : book.lines()) CHECK(l.code);
-        // deadlines.drain is one second.
+        // timeouts.drain is one second.
         CHECK(w.now() - began >= (how == flush::late ? 500ms : 1000ms));
         p.client.close();
     });

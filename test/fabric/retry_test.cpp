@@ -40,7 +40,7 @@ outcome retry_against(
         };
         auto const work = [&]() -> asio::awaitable<void> {
             connector_options<Protocol> o;
-            o.backoff.attempts_max = attempts_max;
+            if (attempts_max > 0) o.backoff.attempts_max = attempts_max;
             basic_connector<Protocol> to{io, peer, o};
             Protocol current;
             auto const begin = std::chrono::steady_clock::now();

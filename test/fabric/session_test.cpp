@@ -164,7 +164,7 @@ last_words finish_with_client_leaving(
         session client{connection{stepped(io)}, impatient()};
         auto const serve = [&]() -> asio::awaitable<void> {
             session_options patient = impatient();
-            patient.finish_deadline = deadline;
+            patient.finish_timeout = deadline;
             session server{co_await requested(a), patient};
             co_await server.async_accept(asio::use_awaitable);
             co_await server.async_exchange({}, asio::use_awaitable);

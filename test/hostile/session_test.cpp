@@ -75,14 +75,14 @@ TEST_CASE(
     connection request{context.io, a.async_get_request(asio::use_future).get()};
     if (how == 0) request.close(make_error_code(errc::malformed_message));
     if (how == 1) request.close();
-    if (how == 2) CHECK_FALSE(request.reject());
+    if (how == 2) CHECK_FALSE(reported([&](error_code& e) { request.reject({}, e); }));
     outcome<> ended;
     request.async_wait_disconnected(ended.handler());
     CHECK(peer.await_event(RDMA_CM_EVENT_REJECTED).status == 28);
     error_code const why = ended.code();
     CHECK(why == (how == 0 ? error_code{errc::malformed_message} : error_code{}));
     request.close();
-    CHECK(request.reject() == errc::not_connected);
+    CHECK(reported([&](error_code& e) { request.reject({}, e); }) == errc::not_connected);
     request.close();
     a.close();
 }
@@ -111,10 +111,10 @@ TEST_CASE("a request whose peer gives up is dropped before anything is made for 
     a.close();
 }
 
-TEST_CASE("a request that waits for longer than request_deadline is dropped", "[hostile]") {
+TEST_CASE("a request that waits for longer than request_timeout is dropped", "[hostile]") {
     running_context context;
     acceptor_options options;
-    options.request_deadline = 20ms;
+    options.request_timeout = 20ms;
     acceptor a{context.io, {device_address(), 0}, options};
     hostile::peer early;
     early.approach(device_address(), a.local_endpoint().port());

@@ -47,7 +47,7 @@ TEST_CASE("connecting into a black hole ends with the deadline", "[hosts]") {
     run(io, [&]() -> asio::awaitable<void> {
         acceptor a{io, {"10.0.1.1", 0}};
         connection_options options;
-        options.deadlines.connect = 500ms;
+        options.timeouts.connect = 500ms;
         connection c{io, options};
         disturbance const hole{"loss 100%"};
         auto [ec] = co_await c.async_connect(a.local_endpoint(), awaiting);
@@ -125,7 +125,7 @@ TEST_CASE("two idle ends detect a cut path within worst_case_detection()", "[hos
         };
         auto const [client, server] = co_await (ended(p.client) && ended(p.server));
         // The promised time, the drain deadline, and a margin for late timers on a busy machine.
-        auto const promised = worst_case_detection(options).idle + options.deadlines.drain + 1s;
+        auto const promised = worst_case_detection(options).idle + options.timeouts.drain + 1s;
         CHECK(client <= promised * slowness);
         CHECK(server <= promised * slowness);
     });
@@ -176,8 +176,8 @@ TEST_CASE("a storm of three hundred clients, thirty at a time, is served to the 
         // Tests that each client is served, not how soon.
         acceptor_options accepting;
         connection_options& patient = accepting.connection;
-        patient.deadlines.resolve_address = patient.deadlines.resolve_route = 60s;
-        patient.deadlines.connect = accepting.request_deadline = accepting.answer_deadline = 60s;
+        patient.timeouts.resolve_address = patient.timeouts.resolve_route = 60s;
+        patient.timeouts.connect = accepting.request_timeout = accepting.answer_timeout = 60s;
         acceptor a{io, {"10.0.1.1", 0}, accepting};
         int served = 0;
         int done = 0;

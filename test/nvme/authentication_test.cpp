@@ -362,7 +362,7 @@ TEST_CASE("nvme: a host with a wrong secret is rejected, and disconnected", "[de
 }
 
 TEST_CASE(
-    "nvme: a host that does not authenticate ends after connect_deadline, and is reported once",
+    "nvme: a host that does not authenticate ends after connect_timeout, and is reported once",
     "[device][nvme]"
 ) {
     // The keep-alive time is of hosts that have authenticated.
@@ -370,7 +370,7 @@ TEST_CASE(
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         nvme::target_options soon;
-        soon.connect_deadline = 2s;
+        soon.connect_timeout = 2s;
         std::vector<std::string> said;
         soon.on_event = [&](std::string const& message) { said.push_back(message); };
         nvme::target t = secretive(io, soon);

@@ -187,7 +187,7 @@ public:
 private:
     static rcverbs::connection_options options() {
         rcverbs::connection_options o;
-        o.deadlines.disconnect = 200ms;
+        o.timeouts.disconnect = 200ms;
         o.queue_pair.rnr_retry_count = 7;  // the target's device waits for ever for a receive
         return o;
     }

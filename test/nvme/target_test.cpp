@@ -882,7 +882,7 @@ TEST_CASE("nvme: a connection without a Connect command ends", "[device][nvme]")
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         nvme::target_options soon;
-        soon.connect_deadline = 2s;
+        soon.connect_timeout = 2s;
         std::vector<std::string> said;
         soon.on_event = [&](std::string const& message) { said.push_back(message); };
         nvme::target target{io, {device_address(), 0}, serving(memory()), soon};

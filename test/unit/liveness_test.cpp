@@ -98,7 +98,7 @@ TEST_CASE("the worst case of detection follows from the options", "[liveness]") 
     rcverbs::connection_options o;
     o.queue_pair.ack_timeout = 1ms;  // rounded up to 4.096 us x 2^8
     o.queue_pair.retry_count = 3;
-    o.liveness.stall_timeout = 0ms;
+    o.liveness.stall_timeout = std::nullopt;
     auto const transport = 4 * 4 * std::chrono::nanoseconds{4096 * 256};
     CHECK(rcverbs::worst_case_detection(o).busy == transport);
     CHECK(rcverbs::worst_case_detection(o).idle == std::chrono::nanoseconds::max());

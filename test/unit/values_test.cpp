@@ -23,6 +23,7 @@
 #include "verbs/errno_map.hpp"
 
 using namespace rcverbs;
+namespace asio = boost::asio;
 using namespace std::chrono_literals;
 
 namespace {
@@ -355,9 +356,17 @@ TEST_CASE("options out of range are refused", "[values]") {
     CHECK(refused([](connection_options& o) { o.queue_pair.rnr_retry_count = 8; }));
     CHECK(refused([](connection_options& o) { o.queue_pair.send_queue_depth = 0; }));
     CHECK(refused([](connection_options& o) { o.queue_pair.receive_queue_depth = 0; }));
-    CHECK(refused([](connection_options& o) { o.deadlines.connect = 0ms; }));
-    CHECK(refused([](connection_options& o) { o.deadlines.drain = -1ms; }));
+    CHECK(refused([](connection_options& o) { o.timeouts.connect = 0ms; }));
+    CHECK(refused([](connection_options& o) { o.timeouts.drain = -1ms; }));
     CHECK(refused([](connection_options& o) { o.queue_pair.min_rnr_timer = 1us; }));
+    // Empty is no limit; 0 is a mistake.
+    CHECK(refused([](connection_options& o) { o.liveness.stall_timeout = 0ms; }));
+    CHECK(refused([](connection_options& o) { o.liveness.keepalive_interval = 0ms; }));
+    CHECK(refused([](connection_options& o) { o.liveness.idle_timeout = -1ms; }));
+    CHECK_FALSE(refused([](connection_options& o) {
+        o.liveness = {
+            .stall_timeout = std::nullopt, .keepalive_interval = 1ms, .idle_timeout = 1ms};
+    }));
     CHECK(refused([](connection_options& o) { o.queue_pair.ack_timeout = 1ns; }));
 }
 
@@ -393,10 +402,30 @@ TEST_CASE("a refused option is named, with its value and its range", "[values]")
         }),
         ContainsSubstring("acceptor_options::backlog is 5000, not 1 to 4096")
     );
-    o = {.deadlines = {.drain = -1ms}};
+    acceptor_options const mistakes[] = {
+        {.connections_max = 0}, {.connections_per_address_max = 0}, {.violation_delay = 0ms}};
+    char const* const texts[] = {
+        "acceptor_options::connections_max is 0, not 1 or more",
+        "acceptor_options::connections_per_address_max is 0, not 1 or more",
+        "acceptor_options::violation_delay is 0 ms, not 1 ms or more"};
+    for (std::size_t i = 0; i < std::size(mistakes); ++i) {
+        CHECK_THAT(
+            text_of([&] {
+                acceptor a(io, {"10.0.0.1", 0}, mistakes[i]);
+            }),
+            ContainsSubstring(texts[i])
+        );
+    }
+    CHECK_THAT(
+        text_of([&] {
+            connector c(io, {"10.0.0.1", 1}, {.backoff = {.attempts_max = 0}});
+        }),
+        ContainsSubstring("backoff_options::attempts_max is 0, not 1 or more")
+    );
+    o = {.timeouts = {.drain = -1ms}};
     CHECK_THAT(
         text_of([&] { connection c(io, o); }),
-        ContainsSubstring("deadlines.drain is -1 ms, not 1 ms or more")
+        ContainsSubstring("timeouts.drain is -1 ms, not 1 ms or more")
     );
     o = {.queue_pair = {.ack_timeout = 1us}};
     CHECK_THAT(
@@ -413,8 +442,8 @@ TEST_CASE("a refused option is named, with its value and its range", "[values]")
         text_of([&] { connection c(io, o); }), ContainsSubstring("placement.domain is not open")
     );
     CHECK_THAT(
-        text_of([&] { session s(connection(io), {.finish_deadline = 0ms}); }),
-        ContainsSubstring("session_options::finish_deadline is 0 ms")
+        text_of([&] { session s(connection(io), {.finish_timeout = 0ms}); }),
+        ContainsSubstring("session_options::finish_timeout is 0 ms")
     );
     connector_options<> again{.backoff = {.jitter = 1.5}};
     CHECK_THAT(

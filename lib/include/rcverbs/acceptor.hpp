@@ -57,13 +57,13 @@ struct acceptor_options {
     std::size_t backlog = 128;
     /// How long a request may wait to be taken. An older one is rejected before anything is
     /// allocated for it, because its peer has given up, or soon will. Above 0.
-    std::chrono::milliseconds request_deadline{5000};
+    std::chrono::milliseconds request_timeout{5000};
     /// How long the program may keep a request that it has taken before it makes a connection of it
     /// or rejects it; then the acceptor rejects it. Above 0.
-    std::chrono::milliseconds answer_deadline{5000};
+    std::chrono::milliseconds answer_timeout{5000};
     /// Connections of this acceptor that may exist at a time, including waiting requests; one more
-    /// is rejected. Each counts until its queue pair is destroyed. 0 for no limit. Empty: as many
-    /// as the process's descriptors (RLIMIT_NOFILE) and lockable memory (RLIMIT_MEMLOCK) allow when
+    /// is rejected. Each counts until its queue pair is destroyed. At least 1. Empty: as many as
+    /// the process's descriptors (RLIMIT_NOFILE) and lockable memory (RLIMIT_MEMLOCK) allow when
     /// the acceptor is made, 1 to 4096.
     std::optional<std::size_t> connections_max = {};
     /// Bytes that the program registers per connection, for the computation of an empty
@@ -72,13 +72,13 @@ struct acceptor_options {
     /// Descriptors per connection, for the same computation: 1 for its completion channel, and
     /// descriptors_per_own_thread more if each has a thread of its own. At least 1.
     unsigned descriptors_per_connection = 1;
-    /// Connections per peer address that may exist at a time. 0 for no limit.
-    std::size_t connections_per_address_max = 0;
+    /// Connections per peer address that may exist at a time. At least 1; empty for no limit.
+    std::optional<std::size_t> connections_per_address_max = {};
     /// How long requests of an address are rejected after one of its connections has ended by a
     /// violation (errc::peer_violation, or close_reason::protocol_error). The delay doubles with
-    /// each further violation, up to 64 times, and is reset after the same time without one. 0 for
-    /// never.
-    std::chrono::milliseconds violation_delay{0};
+    /// each further violation, up to 64 times, and is reset after the same time without one. Above
+    /// 0; empty for no delay.
+    std::optional<std::chrono::milliseconds> violation_delay = {};
     /// Private data of a rejection because of one of these limits: at most 148 bytes. A server of
     /// sessions sets session::busy_private_data(); the peer's session then reports errc::peer_busy.
     std::vector<std::byte> busy_private_data = {};
@@ -93,7 +93,7 @@ struct acceptor_statistics {
     std::uint64_t requests = 0;
     /// Requests rejected because of a limit in acceptor_options.
     std::uint64_t refused_busy = 0;
-    /// Requests dropped before they were taken: the peer had given up, or request_deadline had
+    /// Requests dropped before they were taken: the peer had given up, or request_timeout had
     /// passed.
     std::uint64_t dropped = 0;
     /// Connections of the acceptor at this moment, and the waiting requests.
@@ -130,8 +130,7 @@ public:
     /// The failure of the last connection that async_accept() could not make, with the peer's
     /// address, or the failure that ended the acceptor; its code is empty if there was none.
     failure last_failure() const;
-    /// The limit of connections, from acceptor_options::connections_max or computed; 0 for no
-    /// limit.
+    /// The limit of connections, from acceptor_options::connections_max or computed.
     std::size_t connections_max() const noexcept;
 
 protected:

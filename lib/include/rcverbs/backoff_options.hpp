@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 
 namespace rcverbs {
 
@@ -24,8 +25,8 @@ struct backoff_options {
     double factor = 2.0;
     /// The largest random change of a delay, up or down, as a fraction of it. 0.0 to 1.0.
     double jitter = 0.25;
-    /// Attempts of one async_connect(); 0 for no limit.
-    std::uint32_t attempts_max = 0;
+    /// Attempts of one async_connect(). At least 1; empty for no limit.
+    std::optional<std::uint32_t> attempts_max = {};
 };
 
 }  // namespace rcverbs

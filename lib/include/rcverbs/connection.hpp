@@ -93,7 +93,7 @@ public:
     /// @param request  From acceptor::async_get_request().
     /// @param options  Sizes, deadlines and more.
     /// @throws boost::system::system_error: errc::invalid_option, errc::peer_disconnected (it has
-    ///         withdrawn its request), errc::timed_out (answer_deadline has passed), errno;
+    ///         withdrawn its request), errc::timed_out (answer_timeout has passed), errno;
     ///         std::system_error if a thread is asked for and cannot be started.
     basic_connection(
         runs_on<Executor> where, connection_request request, connection_options options = {}

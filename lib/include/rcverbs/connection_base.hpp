@@ -42,9 +42,11 @@ public:
     /// Rejects the peer's request. The connection has ended afterwards.
     ///
     /// @param private_data  At most 148 bytes with the reason for the peer.
-    /// @return errc::private_data_too_large, errc::not_connected (no request to reject). Succeeds
-    ///         if the peer has already left.
-    [[nodiscard]] error_code reject(std::span<std::byte const> private_data = {});
+    /// @throws boost::system::system_error: errc::private_data_too_large, errc::not_connected (no
+    ///         request to reject). Succeeds if the peer has already left.
+    void reject(std::span<std::byte const> private_data = {});
+    /// The same; reports through `ec` instead of throwing.
+    void reject(std::span<std::byte const> private_data, error_code& ec);
 
     // --- starting without a handler --------------------------------------------------------------
 
@@ -94,14 +96,17 @@ public:
     /// called as soon as domain() is known; before the connection is established it takes effect on
     /// establishment (on the accepting side as soon as async_accept() has started).
     ///
-    /// @return errc::not_connected, or errno. Source: ibv_modify_qp(3), IBV_QP_ACCESS_FLAGS.
-    [[nodiscard]] error_code set_remote_access(access_flags rights);
+    /// @throws boost::system::system_error: errc::not_connected, or errno. Source:
+    ///         ibv_modify_qp(3), IBV_QP_ACCESS_FLAGS.
+    void set_remote_access(access_flags rights);
+    /// The same; reports through `ec` instead of throwing.
+    void set_remote_access(access_flags rights, error_code& ec);
 
-    /// Changes liveness_options::keepalive_interval. Set 0 if the peer is about to revoke this
-    /// side's right to write.
+    /// Changes liveness_options::keepalive_interval. Sends no keepalives any more if it is empty:
+    /// for a peer that is about to revoke this side's right to write.
     ///
-    /// @param interval  0 or more.
-    void set_keepalive_interval(std::chrono::milliseconds interval) noexcept;
+    /// @param interval  Above 0, or empty.
+    void set_keepalive_interval(std::optional<std::chrono::milliseconds> interval) noexcept;
 
     // --- connecting without the connection manager -----------------------------------------------
 
@@ -113,9 +118,13 @@ public:
     /// @param device     Its name, such as "rxe0" or "mlx5_0".
     /// @param gid_index  Index of the address (GID) to use; see: ibv_devinfo -v. Empty for the
     ///                   first that is an IPv4 address (RoCE v2), else the first.
-    /// @param ec         errc::no_rdma_device, errc::already_connected, errc::invalid_option (no
-    ///                   such address), errno.
     /// @return The address to send to the peer.
+    /// @throws boost::system::system_error: errc::no_rdma_device, errc::already_connected,
+    ///         errc::invalid_option (no such address), errno.
+    queue_pair_address prepare(
+        std::string const& device, std::optional<std::uint8_t> gid_index = {}
+    );
+    /// The same; reports through `ec` instead of throwing.
     queue_pair_address prepare(
         std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec
     );
@@ -128,8 +137,10 @@ public:
     /// keepalive_interval detects it without posted work. async_disconnect() ends this side only.
     ///
     /// @param peer  The result of the peer's prepare().
-    /// @return errc::not_connected (not prepared), errno.
-    [[nodiscard]] error_code establish(queue_pair_address const& peer);
+    /// @throws boost::system::system_error: errc::not_connected (not prepared), errno.
+    void establish(queue_pair_address const& peer);
+    /// The same; reports through `ec` instead of throwing.
+    void establish(queue_pair_address const& peer, error_code& ec);
 
     // --- observers -------------------------------------------------------------------------------
 

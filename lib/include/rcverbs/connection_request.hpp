@@ -8,7 +8,7 @@
 // acceptor::async_get_request() delivers it with the peer's address, its private data and the
 // depths that it asks for. The program makes a connection of it, with options and an executor that
 // suit this peer, or rejects it. A request that is destroyed, or kept for longer than
-// acceptor_options::answer_deadline, is rejected. One thread at a time.
+// acceptor_options::answer_timeout, is rejected. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -55,9 +55,11 @@ public:
     /// Rejects the request.
     ///
     /// @param private_data  At most 148 bytes with the reason for the peer.
-    /// @return errc::private_data_too_large; then it can be rejected again. Succeeds if the peer
-    ///         has already left.
-    [[nodiscard]] error_code reject(std::span<std::byte const> private_data = {});
+    /// @throws boost::system::system_error: errc::private_data_too_large; then it can be rejected
+    ///         again. Succeeds if the peer has already left.
+    void reject(std::span<std::byte const> private_data = {});
+    /// The same; reports through `ec` instead of throwing.
+    void reject(std::span<std::byte const> private_data, error_code& ec);
 
 private:
     friend struct detail::access;

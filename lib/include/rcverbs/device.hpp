@@ -72,7 +72,10 @@ RCVERBS_EXPORT std::vector<device_info> devices();
 /// child has a copy of registered memory. On older kernels the child has no such memory, and every
 /// registration costs more from then on. Source: ibv_fork_init(3), ibv_is_fork_initialized(3).
 ///
-/// @return errno: EINVAL if verbs have been used already, ENOSYS if the kernel cannot do it.
-RCVERBS_EXPORT error_code prepare_for_fork() noexcept;
+/// @throws boost::system::system_error with errno: EINVAL if verbs have been used already, ENOSYS if
+///         the kernel cannot do it.
+RCVERBS_EXPORT void prepare_for_fork();
+/// The same; reports through `ec` instead of throwing.
+RCVERBS_EXPORT void prepare_for_fork(error_code& ec) noexcept;
 
 }  // namespace rcverbs

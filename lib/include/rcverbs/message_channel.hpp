@@ -57,11 +57,11 @@ struct message_channel_options {
     /// has room for a page and 48 bytes beside it. 512 to 2^20.
     std::uint32_t slot_bytes = 4160;
     /// Deadline for the peer's end (CLOSE), from the start of async_finish(). Above 0.
-    std::chrono::milliseconds finish_deadline{10000};
+    std::chrono::milliseconds finish_timeout{10000};
     /// How long the peer may take to confirm that it no longer reads a large message whose send was
     /// cancelled, or the large body of a request that was cancelled or has timed out; then the
     /// channel ends. Above 0.
-    std::chrono::milliseconds withdraw_deadline{1000};
+    std::chrono::milliseconds withdraw_timeout{1000};
 };
 
 /// Counters of a message channel.

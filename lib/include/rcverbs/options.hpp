@@ -2,7 +2,7 @@
 //
 //     connection_options o;
 //     o.queue_pair.send_queue_depth = 128;
-//     o.deadlines.connect = 2s;
+//     o.timeouts.connect = 2s;
 //     o.liveness.keepalive_interval = 10s;
 //     return connection{io, o};
 //
@@ -81,8 +81,8 @@ struct queue_pair_options {
     std::chrono::nanoseconds ack_timeout = std::chrono::milliseconds{134};
 };
 
-/// Deadlines: the time that each step may take, from its beginning, before the connection fails.
-struct deadline_options {
+/// The time that each step may take, from its beginning, before the connection fails.
+struct timeout_options {
     /// For resolving the address to a device. Above 0.
     std::chrono::milliseconds resolve_address{2000};
     /// For resolving the route. Above 0.
@@ -99,20 +99,21 @@ struct deadline_options {
 /// When a connection without answers, or without use, is closed.
 struct liveness_options {
     /// The time that the oldest posted send, read, write or atomic may stay unanswered; then the
-    /// connection fails with errc::stalled, at most about an eighth later. 0 for no limit. A queue
-    /// pair itself has no limit for a peer that answers RNR forever. Receives may wait without
-    /// limit.
-    std::chrono::milliseconds stall_timeout{30'000};
+    /// connection fails with errc::stalled, at most about an eighth later. Above 0; empty for no
+    /// limit. A queue pair itself has no limit for a peer that answers RNR forever. Receives may
+    /// wait without limit.
+    std::optional<std::chrono::milliseconds> stall_timeout = std::chrono::milliseconds{30'000};
     /// The time without any answer from the peer after which a keepalive is sent, at most about an
     /// eighth later: a write of no bytes, which the peer's device answers without its program.
     /// Without an answer the connection fails after ack_timeout and retry_count, as with any work.
-    /// 0 for never; then a peer that loses power is detected only when something is sent to it. The
-    /// peer's queue pair must allow writes, which is the connection manager's default.
-    std::chrono::milliseconds keepalive_interval{0};
+    /// Above 0; empty for never: then a peer that loses power is detected only when something is
+    /// sent to it. The peer's queue pair must allow writes, which is the connection manager's
+    /// default.
+    std::optional<std::chrono::milliseconds> keepalive_interval = {};
     /// The time without a completed operation of this side, receives included, after which the
     /// connection is closed with errc::idle, at most about an eighth later. Reads and writes of the
-    /// peer do not count. 0 for no limit.
-    std::chrono::milliseconds idle_timeout{0};
+    /// peer do not count. Above 0; empty for no limit.
+    std::optional<std::chrono::milliseconds> idle_timeout = {};
     /// True: the connection fails with errc::port_down as soon as its port is down. False: it fails
     /// only by ack_timeout and retry_count, and may survive a short interruption.
     bool ends_on_port_down = true;
@@ -148,8 +149,8 @@ struct placement_options {
 struct connection_options {
     /// Sizes and retry parameters of the queue pair.
     queue_pair_options queue_pair = {};
-    /// Deadlines of the steps.
-    deadline_options deadlines = {};
+    /// Timeouts of the steps.
+    timeout_options timeouts = {};
     /// When a connection without answers, or without use, is closed.
     liveness_options liveness = {};
     /// Address, protection domain, shared receives, traffic class.

@@ -1,9 +1,8 @@
 // queue_pair_address.hpp — connects two queue pairs without the connection manager.
 //
-//     error_code ec;
-//     queue_pair_address const ours = c.prepare("rxe0", {}, ec);
+//     queue_pair_address const ours = c.prepare("rxe0");
 //     queue_pair_address const theirs = swap_over_tcp(ours);
-//     if (!ec) ec = c.establish(theirs);
+//     c.establish(theirs);
 //
 // The two sides exchange their addresses over any channel: a TCP socket, a file, a job scheduler. A
 // value; no threading rule.

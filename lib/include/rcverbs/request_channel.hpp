@@ -34,6 +34,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -159,9 +160,9 @@ private:
 
 /// Options of one request.
 struct request_options {
-    /// How long the answer may take, from the start of the request. 0:
-    /// request_channel_options::deadline.
-    std::chrono::milliseconds deadline{0};
+    /// How long the answer may take, from the start of the request. Above 0; empty:
+    /// request_channel_options::answer_timeout.
+    std::optional<std::chrono::milliseconds> answer_timeout = {};
 };
 
 /// Options of a request channel.
@@ -171,8 +172,8 @@ struct request_channel_options {
     /// Requests and notices of the peer's that may be unanswered at a time; further ones wait at the
     /// peer. 1 to 65535.
     std::uint16_t requests = 64;
-    /// How long an answer may take, for requests without a deadline of their own. Above 0.
-    std::chrono::milliseconds deadline{30000};
+    /// How long an answer may take, for requests without a timeout of their own. Above 0.
+    std::chrono::milliseconds answer_timeout{30000};
 };
 
 /// Counters of a request channel.
@@ -290,13 +291,14 @@ public:
     /// @param body       0 to 2^32 bytes, unchanged until the handler runs. Up to small_bytes_max()
     ///                   they are copied; more are registered for this request, which costs system
     ///                   calls.
-    /// @param options    The deadline.
+    /// @param options    The timeout.
     /// @param token      Completion token.
     /// @par Completion signature  `void(error_code, reply)`. The peer cannot access the body any
     ///                            more.
     /// @par Cancellation          total: the peer gets a cancellation, and a late answer is ignored.
     /// @par Errors                errc::timed_out, errc::request_dropped, errc::not_connected,
-    ///                            errc::operation_in_progress (finishing), and those of
+    ///                            errc::operation_in_progress (finishing), errc::invalid_option (a
+    ///                            timeout that is not above 0), and those of
     ///                            message_channel::async_send() and async_receive(): then it is not
     ///                            known whether the peer has executed the request.
     template <class Token = detail::default_token_t<Executor>>
@@ -325,7 +327,7 @@ public:
             options
         );
     }
-    /// The same with the channel's deadline.
+    /// The same with the channel's timeout.
     template <class Token = detail::default_token_t<Executor>>
     requires(!std::convertible_to<Token, request_options>) auto async_request(
         std::uint32_t operation, std::span<std::byte const> body, Token&& token = Token{}

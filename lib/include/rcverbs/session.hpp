@@ -79,10 +79,10 @@ struct session_options {
     /// A number that the application chooses for its protocol; both sides must have the same.
     std::uint32_t mode = 0;
     /// Deadline for the peer's MSG_MR, from the start of the wait. Above 0.
-    std::chrono::milliseconds exchange_deadline{10000};
+    std::chrono::milliseconds exchange_timeout{10000};
     /// Deadline for the peer's MSG_DONE, from the start of the wait, and for its disconnect. Above
     /// 0.
-    std::chrono::milliseconds finish_deadline{10000};
+    std::chrono::milliseconds finish_timeout{10000};
 };
 
 namespace detail {
@@ -312,7 +312,7 @@ public:
     }
 
     /// Ends the connection in order. The connecting side disconnects; the accepting side waits for
-    /// that until finish_deadline, and then disconnects itself.
+    /// that until finish_timeout, and then disconnects itself.
     ///
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code)`; no error only if both sides had sent

@@ -147,7 +147,7 @@ queue::~queue() = default;
 void queue::start() {
     auto const self = shared_from_this();
     for (auto const& s : slots_) post_receive(*s);
-    deadline_.expires_after(target_->options().connect_deadline);
+    deadline_.expires_after(target_->options().connect_timeout);
     deadline_.async_wait([weak = weak_from_this()](error_code const& ec) {
         auto const late = weak.lock();
         if (!ec && late != nullptr && !late->is_trusted()) late->target_->on_late(*late);
@@ -179,7 +179,9 @@ void queue::abort() {
 
 void queue::probe(bool is_on) {
     std::chrono::milliseconds const time = controller_->keep_alive();
-    connection_.set_keepalive_interval(is_on ? time / 4 : time * 0);
+    connection_.set_keepalive_interval(
+        is_on && time.count() > 0 ? std::optional{time / 4} : std::nullopt
+    );
 }
 
 // A controller that is disabled forgets requests for events.

@@ -65,9 +65,9 @@ target_options checked(target_options o) {
         .within("connections_max", o.connections_max, 1, 4096)
         .within("controller_id_min", o.controller_id_min, 1, o.controller_id_max)
         .within("controller_id_max", o.controller_id_max, 1, 0xffef)
-        .from("connect_deadline", o.connect_deadline, milliseconds{1})
+        .from("connect_timeout", o.connect_timeout, milliseconds{1})
         .from("transfer_timeout", o.transfer_timeout, milliseconds{transfer_periods})
-        .from("keep_alive_default", o.keep_alive_default, milliseconds{0});
+        .from("keep_alive_default", o.keep_alive_default, milliseconds{1});
     throw_if_refused(check.problem());
     o.connections_max = connections_max(o);
     return o;
@@ -110,6 +110,11 @@ std::vector<std::byte> reject_data(connect_reject why) {
 }
 
 // A quarter is left for hosts at other addresses, unless one host needs more for one controller.
+// 0 for no limit.
+std::chrono::milliseconds keep_alive_default(target_options const& o) noexcept {
+    return o.keep_alive_default.value_or(std::chrono::milliseconds{0});
+}
+
 std::size_t connections_per_address_max(target_options const& o) {
     std::size_t const of_one = std::min<std::size_t>(o.connections_max, o.io_queues_max + 1);
     return std::max(o.connections_max / 4 * 3, of_one);
@@ -346,7 +351,8 @@ void target_core::reject(connection_request request, connect_reject why, std::st
         "refused a connection from " + request.remote_endpoint().to_string() + ": " +
         (what.empty() ? "connect reject status " + std::to_string(static_cast<int>(why)) : what)
     );
-    static_cast<void>(request.reject(reject_data(why)));
+    error_code ignored;
+    request.reject(reject_data(why), ignored);
 }
 
 std::shared_ptr<staging_memory> target_core::staging_for(protection_domain const& domain) {
@@ -418,7 +424,7 @@ void target_core::on_trusted(queue const& from) {
     if (from.id() != 0) return;
     auto const found = associations_.find(of.id());
     if (found == associations_.end() || found->second.about != from.of()) return;
-    // Until then, connect_deadline counts.
+    // Until then, connect_timeout counts.
     watch(of.id());
     if (of.of().is_discovery()) return;
     found->second.was_trusted = true;
@@ -468,7 +474,7 @@ completion target_core::connect_admin(
     auto const made =
         std::make_shared<controller>(last_id_, to, host_identity{data.host, data.host_id}, terms);
     std::chrono::milliseconds const asked{c.dword[2]};
-    made->set_keep_alive(asked.count() > 0 ? asked : options_.keep_alive_default);
+    made->set_keep_alive(asked.count() > 0 ? asked : keep_alive_default(options_));
     made->io_queues_left = [this, host = from->remote_endpoint()] { return io_queues_left(host); };
     made->discover = [this, local = from->local_endpoint(), host = data.host] {
         return discover(local, host);
@@ -620,7 +626,7 @@ void target_core::on_late(queue& from) {
     refuse(
         from,
         std::string{from.of() == nullptr ? "sent no Connect command" : "did not authenticate"} +
-            " within " + std::to_string(options_.connect_deadline.count()) + " ms"
+            " within " + std::to_string(options_.connect_timeout.count()) + " ms"
     );
     from.close();
 }
@@ -649,7 +655,7 @@ void target_core::watch(std::uint16_t id) {
     if (found == associations_.end()) return;
     association& a = found->second;
     a.timer.cancel();
-    if (a.about->keep_alive().count() == 0) a.about->set_keep_alive(options_.keep_alive_default);
+    if (a.about->keep_alive().count() == 0) a.about->set_keep_alive(keep_alive_default(options_));
     if (a.about->keep_alive().count() == 0) return;
     a.has_shown_life = false;
     a.timer.expires_after(a.about->keep_alive());

@@ -75,7 +75,7 @@ public:
     void on_trusted(queue const& from);
     /// The host of the queue does not have its secret, or does not trust this controller's.
     void on_failed_authentication(queue& from);
-    /// The host of the queue has not proved itself within connect_deadline.
+    /// The host of the queue has not proved itself within connect_timeout.
     void on_late(queue& from);
     /// A store failed a request: reports the first of each kind.
     void on_store_failure(

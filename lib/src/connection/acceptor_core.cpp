@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <vector>
+#include <limits>
 
 #include "connection/resource_limits.hpp"
 #include "error/detailed_error.hpp"
@@ -19,15 +20,18 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr std::size_t backlog_max = 4096;
+constexpr std::size_t no_limit = std::numeric_limits<std::size_t>::max();
 
 std::string acceptor_problem(acceptor_options const& o) {
     using std::chrono::milliseconds;
     option_check check{"acceptor_options"};
     check.within("backlog", o.backlog, 1, backlog_max)
-        .from("request_deadline", o.request_deadline, milliseconds{1})
-        .from("answer_deadline", o.answer_deadline, milliseconds{1})
+        .from("request_timeout", o.request_timeout, milliseconds{1})
+        .from("answer_timeout", o.answer_timeout, milliseconds{1})
         .from("descriptors_per_connection", o.descriptors_per_connection, 1)
-        .from("violation_delay", o.violation_delay, milliseconds{0})
+        .from("connections_max", o.connections_max, 1)
+        .from("connections_per_address_max", o.connections_per_address_max, 1)
+        .from("violation_delay", o.violation_delay, milliseconds{1})
         .inside(detail::problem_of(o.connection));
     return check.problem();
 }
@@ -41,8 +45,8 @@ acceptor_core::acceptor_core(place const& where, acceptor_options options)
       options_{std::move(options)},
       limiter_{std::make_shared<connection_limiter>(connection_limiter::limits{
           options_.connections_max ? *options_.connections_max : affordable_connections(options_),
-          options_.connections_per_address_max,
-          options_.violation_delay})} {}
+          options_.connections_per_address_max.value_or(no_limit),
+          options_.violation_delay.value_or(std::chrono::milliseconds{0})})} {}
 
 acceptor_core::~acceptor_core() = default;
 
@@ -129,7 +133,7 @@ void acceptor_core::refuse(cm::event& request, refusal why) {
 
 // The list is in order of arrival: the oldest request is at the front.
 void acceptor_core::take_expired(request_list& expired) {
-    auto const oldest = std::chrono::steady_clock::now() - options_.request_deadline;
+    auto const oldest = std::chrono::steady_clock::now() - options_.request_timeout;
     while (!requests_.empty() && requests_.front()->arrived() < oldest) {
         expired.push_back(std::move(requests_.front()));
         requests_.pop_front();
@@ -206,7 +210,7 @@ void acceptor_core::answer(guard& lock, waiting taken, std::shared_ptr<waiting_r
         );
     } else {
         if (!ec) {
-            request->wait_on(executor_, options_.answer_deadline);
+            request->wait_on(executor_, options_.answer_timeout);
         }
         complete(
             std::move(wants_request->handler),
@@ -414,10 +418,14 @@ std::uint8_t connection_request::initiator_depth() const noexcept {
     return core_->initiator_depth();
 }
 
-error_code connection_request::reject(std::span<std::byte const> private_data) {
-    error_code const ec = core_->reject(private_data);
+void connection_request::reject(std::span<std::byte const> private_data, error_code& ec) {
+    ec = core_->reject(private_data);
     if (!ec) core_.reset();
-    return ec;
+}
+void connection_request::reject(std::span<std::byte const> private_data) {
+    error_code ec;
+    reject(private_data, ec);
+    detail::throw_if(ec, "reject");
 }
 
 }  // namespace rcverbs

@@ -2,6 +2,7 @@
 
 #include "connection/core.hpp"
 #include "connection/leaked_resources.hpp"
+#include "error/detailed_error.hpp"
 
 namespace rcverbs::detail {
 
@@ -92,22 +93,46 @@ void connection_base::close(error_code violation) noexcept {
 void connection_base::cancel() {
     if (core_ != nullptr) core_->cancel_waiting();
 }
-void connection_base::set_keepalive_interval(std::chrono::milliseconds interval) noexcept {
+void connection_base::set_keepalive_interval(std::optional<std::chrono::milliseconds> interval
+) noexcept {
     core_->set_keepalive_interval(interval);
 }
-error_code connection_base::reject(std::span<std::byte const> private_data) {
-    return core_->reject(private_data);
+void connection_base::reject(std::span<std::byte const> private_data, error_code& ec) {
+    ec = core_->reject(private_data);
+}
+void connection_base::reject(std::span<std::byte const> private_data) {
+    error_code ec;
+    reject(private_data, ec);
+    detail::throw_if(ec, "reject");
 }
 queue_pair_address connection_base::prepare(
     std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec
 ) {
     return core_->prepare(device, gid_index, ec);
 }
-error_code connection_base::establish(queue_pair_address const& peer) {
-    return core_->establish(peer);
+queue_pair_address connection_base::prepare(
+    std::string const& device, std::optional<std::uint8_t> gid_index
+) {
+    error_code ec;
+    queue_pair_address const made = prepare(device, gid_index, ec);
+    detail::throw_if(ec, "prepare");
+    return made;
 }
-error_code connection_base::set_remote_access(access_flags rights) {
-    return core_->set_remote_access(rights);
+void connection_base::establish(queue_pair_address const& peer, error_code& ec) {
+    ec = core_->establish(peer);
+}
+void connection_base::establish(queue_pair_address const& peer) {
+    error_code ec;
+    establish(peer, ec);
+    detail::throw_if(ec, "establish");
+}
+void connection_base::set_remote_access(access_flags rights, error_code& ec) {
+    ec = core_->set_remote_access(rights);
+}
+void connection_base::set_remote_access(access_flags rights) {
+    error_code ec;
+    set_remote_access(rights, ec);
+    detail::throw_if(ec, "set_remote_access");
 }
 bool connection_base::is_open() const noexcept { return core_ != nullptr && core_->is_open(); }
 protection_domain connection_base::domain() const { return core_->domain(); }

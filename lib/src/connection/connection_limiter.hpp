@@ -23,10 +23,10 @@ class connection_limiter : public std::enable_shared_from_this<connection_limite
 public:
     using clock = std::chrono::steady_clock;
 
-    /// 0 disables a limit.
     struct limits {
-        std::size_t in_all = 0;
-        std::size_t of_each_address = 0;
+        std::size_t in_all;
+        std::size_t of_each_address;
+        // 0 for none.
         std::chrono::milliseconds violation_delay{0};
     };
 
@@ -75,9 +75,8 @@ public:
         std::lock_guard const lock{mutex_};
         forget_reformed();
         address& theirs = of_address_[whose];
-        bool const is_full = limits_.in_all != 0 && all_ >= limits_.in_all;
-        bool const has_enough =
-            limits_.of_each_address != 0 && theirs.connections >= limits_.of_each_address;
+        bool const is_full = all_ >= limits_.in_all;
+        bool const has_enough = theirs.connections >= limits_.of_each_address;
         bool const is_slowed = theirs.violations > 0 && clock::now() < theirs.refused_until;
         if (is_full || has_enough || is_slowed) {
             if (theirs.is_unknown()) of_address_.erase(whose);

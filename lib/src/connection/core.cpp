@@ -8,6 +8,7 @@
 #include <array>
 
 #include "error/option_check.hpp"
+#include "connection/option_problems.hpp"
 #include "hosting/executors.hpp"
 
 namespace rcverbs::detail {
@@ -28,10 +29,7 @@ connection_core::connection_core(
       host_{&hosting::context_of(executor_)},
       life_{first},
       link_{services_, options_, where},
-      liveness_{
-          {options_.liveness.stall_timeout,
-           options_.liveness.keepalive_interval,
-           options_.liveness.idle_timeout}} {}
+      liveness_{limits_of(options_.liveness)} {}
 
 connection_core::~connection_core() = default;
 
@@ -181,7 +179,7 @@ link::next connection_core::act(lifecycle::action what, bool was_open) {
 
 void connection_core::arm(lifecycle::deadline what) {
     constexpr std::chrono::seconds grace{1};
-    deadline_options const& limits = options_.deadlines;
+    timeout_options const& limits = options_.timeouts;
     switch (what) {
     case lifecycle::deadline::same: return;
     case lifecycle::deadline::none: return link_.disarm();

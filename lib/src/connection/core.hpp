@@ -113,7 +113,7 @@ public:
     }
 
     [[nodiscard]] error_code set_remote_access(access_flags rights);
-    void set_keepalive_interval(std::chrono::milliseconds interval) noexcept;
+    void set_keepalive_interval(std::optional<std::chrono::milliseconds> interval) noexcept;
 
     /// The default executor of its handlers.
     boost::asio::any_io_executor const& executor() const noexcept { return executor_; }

@@ -57,12 +57,12 @@ link::next link::resolve_address(std::weak_ptr<cm::event_sink> sink) {
     std::optional<boost::asio::ip::address> const& from = options_.placement.bind_address;
     return failed(
         step::resolve_address,
-        id_->resolve_address(from ? &*from : nullptr, peer_, options_.deadlines.resolve_address)
+        id_->resolve_address(from ? &*from : nullptr, peer_, options_.timeouts.resolve_address)
     );
 }
 
 link::next link::resolve_route() {
-    return failed(step::resolve_route, id_->resolve_route(options_.deadlines.resolve_route));
+    return failed(step::resolve_route, id_->resolve_route(options_.timeouts.resolve_route));
 }
 
 // --- making the queues, without the connection's lock --------------------------------------------

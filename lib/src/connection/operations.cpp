@@ -8,6 +8,7 @@
 #include <future>
 
 #include "connection/core.hpp"
+#include "connection/option_problems.hpp"
 #include "hosting/executors.hpp"
 
 namespace rcverbs::detail {
@@ -275,11 +276,13 @@ void connection_core::send_keepalive() {
     post_queued();
 }
 
-void connection_core::set_keepalive_interval(std::chrono::milliseconds interval) noexcept {
+void connection_core::set_keepalive_interval(std::optional<std::chrono::milliseconds> interval
+) noexcept {
     entry const inside{*this};
     if (is_shut_down_) return;
-    liveness_options const& limits = options_.liveness;
-    liveness_ = machines::liveness{{limits.stall_timeout, interval, limits.idle_timeout}};
+    liveness_options now = options_.liveness;
+    now.keepalive_interval = interval;
+    liveness_ = machines::liveness{limits_of(now)};
     is_armed_ = false;
     // Before the connection is open, the timer runs the deadlines of the setup.
     if (!life_.is_open()) return;

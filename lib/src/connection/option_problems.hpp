@@ -6,6 +6,8 @@
 #include <rcverbs/error.hpp>
 #include <rcverbs/options.hpp>
 
+#include "machines/liveness.hpp"
+
 namespace rcverbs::detail {
 
 /// Describes the first field that is out of its range, with value and range; empty if there is
@@ -13,6 +15,8 @@ namespace rcverbs::detail {
 std::string problem_of(connection_options const& options);
 /// errc::invalid_option if a field is out of its range.
 error_code validate(connection_options const& options);
+/// The limits, where 0 is none.
+machines::liveness::limits limits_of(liveness_options const& options) noexcept;
 /// True if the protection domain is chosen by `how`.
 bool has_domain(placement_options const& options, domain_sharing how) noexcept;
 

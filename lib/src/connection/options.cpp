@@ -14,8 +14,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-bool is_positive(milliseconds d) noexcept { return d > milliseconds{0}; }
-
 // The longest time for which a queue pair retries. By the specification the timer runs for one to
 // four times its value. Source: InfiniBand specification, local ACK timeout.
 nanoseconds retrying(nanoseconds ack_timeout, unsigned retry_count) noexcept {
@@ -52,14 +50,14 @@ std::string detail::problem_of(connection_options const& o) {
         .from("queue_pair.receive_queue_depth", o.queue_pair.receive_queue_depth, 1)
         .from("queue_pair.send_segments_max", o.queue_pair.send_segments_max, 1)
         .from("queue_pair.receive_segments_max", o.queue_pair.receive_segments_max, 1)
-        .from("deadlines.resolve_address", o.deadlines.resolve_address, least)
-        .from("deadlines.resolve_route", o.deadlines.resolve_route, least)
-        .from("deadlines.connect", o.deadlines.connect, least)
-        .from("deadlines.disconnect", o.deadlines.disconnect, least)
-        .from("deadlines.drain", o.deadlines.drain, least)
-        .from("liveness.stall_timeout", o.liveness.stall_timeout, milliseconds{0})
-        .from("liveness.keepalive_interval", o.liveness.keepalive_interval, milliseconds{0})
-        .from("liveness.idle_timeout", o.liveness.idle_timeout, milliseconds{0})
+        .from("timeouts.resolve_address", o.timeouts.resolve_address, least)
+        .from("timeouts.resolve_route", o.timeouts.resolve_route, least)
+        .from("timeouts.connect", o.timeouts.connect, least)
+        .from("timeouts.disconnect", o.timeouts.disconnect, least)
+        .from("timeouts.drain", o.timeouts.drain, least)
+        .from("liveness.stall_timeout", o.liveness.stall_timeout, least)
+        .from("liveness.keepalive_interval", o.liveness.keepalive_interval, least)
+        .from("liveness.idle_timeout", o.liveness.idle_timeout, least)
         .within("placement.flow_label", o.placement.flow_label, 0, 0xFFFFF)
         .that(
             !has_domain(o.placement, domain_sharing::isolated) ||
@@ -71,25 +69,28 @@ std::string detail::problem_of(connection_options const& o) {
     return check.problem();
 }
 
+machines::liveness::limits detail::limits_of(liveness_options const& o) noexcept {
+    constexpr milliseconds none{0};
+    return {
+        o.stall_timeout.value_or(none),
+        o.keepalive_interval.value_or(none),
+        o.idle_timeout.value_or(none)};
+}
+
 error_code detail::validate(connection_options const& o) {
     return problem_of(o).empty() ? error_code{} : make_error_code(errc::invalid_option);
 }
 
 detection_time worst_case_detection(connection_options const& o) noexcept {
-    milliseconds const period = machines::liveness::look_period(
-        {o.liveness.stall_timeout, o.liveness.keepalive_interval, o.liveness.idle_timeout}
-    );
+    milliseconds const period = machines::liveness::look_period(detail::limits_of(o.liveness));
     auto const latest = [period](milliseconds limit) -> nanoseconds {
         return machines::liveness::latest(limit, period);
     };
     nanoseconds busy = retrying(o.queue_pair.ack_timeout, o.queue_pair.retry_count);
-    if (is_positive(o.liveness.stall_timeout))
-        busy = std::min(busy, latest(o.liveness.stall_timeout));
+    if (o.liveness.stall_timeout) busy = std::min(busy, latest(*o.liveness.stall_timeout));
     nanoseconds idle = nanoseconds::max();
-    if (is_positive(o.liveness.keepalive_interval))
-        idle = latest(o.liveness.keepalive_interval) + busy;
-    if (is_positive(o.liveness.idle_timeout))
-        idle = std::min(idle, latest(o.liveness.idle_timeout));
+    if (o.liveness.keepalive_interval) idle = latest(*o.liveness.keepalive_interval) + busy;
+    if (o.liveness.idle_timeout) idle = std::min(idle, latest(*o.liveness.idle_timeout));
     return {busy, idle};
 }
 

@@ -20,6 +20,11 @@ private:
     std::string text_;
 };
 
+/// Throws what a function has reported.
+inline void throw_if(error_code const& ec, char const* function) {
+    if (ec) throw boost::system::system_error{ec, function};
+}
+
 /// The remedy for ENOMEM from registering memory or creating a queue: names the limit on locked
 /// memory and the amount in use. Empty for other errors.
 std::string memory_remedy(error_code const& ec);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <concepts>
 #include <cstdint>
+#include <optional>
 #include <ratio>
 #include <string>
 #include <type_traits>
@@ -32,6 +33,13 @@ public:
     option_check& from(char const* field, T value, std::type_identity_t<T> least) {
         if (value < least) refuse(field, text(value), "not " + text(least) + " or more");
         return *this;
+    }
+    /// The same, unless it is empty.
+    template <class T>
+    option_check& from(
+        char const* field, std::optional<T> const& value, std::type_identity_t<T> least
+    ) {
+        return value ? from(field, *value, least) : *this;
     }
     /// Requires that a choice is compatible with the other options.
     option_check& that(bool holds, char const* field, char const* why_not) {

@@ -205,7 +205,8 @@ bool channel_core::accept(std::vector<std::byte> greeting, control_handler handl
     error_code why;
     if (ours.answer != wire::verdict::welcome) {
         ours.greeting.clear();
-        static_cast<void>(connection_.reject(wire::encode(ours)));
+        error_code ignored;
+        connection_.reject(wire::encode(ours), ignored);
         why = foreign ? foreign : wire::judgement(ours.answer);
     }
     if (!why) why = prepare();
@@ -531,7 +532,7 @@ channel_core::cancelled channel_core::cancel_send(std::uint64_t serial) {
         o->tag = sent->number;
         answers_.splice(answers_.end(), idle_, o);
         send_queued();
-        withdraw_by(serial, std::chrono::steady_clock::now() + options_.withdraw_deadline);
+        withdraw_by(serial, std::chrono::steady_clock::now() + options_.withdraw_timeout);
     }
     return cancelled::exposed;
 }
@@ -1033,7 +1034,7 @@ bool channel_core::begin_to_finish(control_handler handler) {
     is_finishing_ = true;
     close_when_cancelled(waiter, shared_from_this());
     finisher_ = std::move(waiter);
-    timer_->expires_after(options_.finish_deadline);
+    timer_->expires_after(options_.finish_timeout);
     timer_->async_wait([self = shared_from_this()](error_code ec) {
         if (!ec) self->run_later([self] { self->on_late(); });
     });

@@ -69,8 +69,8 @@ std::string problem_of(message_channel_options const& options) {
             wire::channel_slot_bytes_min,
             wire::channel_slot_bytes_max
         )
-        .from("finish_deadline", options.finish_deadline, least)
-        .from("withdraw_deadline", options.withdraw_deadline, least);
+        .from("finish_timeout", options.finish_timeout, least)
+        .from("withdraw_timeout", options.withdraw_timeout, least);
     return check.problem();
 }
 

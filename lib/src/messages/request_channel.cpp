@@ -74,7 +74,7 @@ request_channel_base::request_channel_base(
     detail::option_check check{"request_channel_options"};
     check.inside(detail::problem_of(options.messages))
         .within("requests", options.requests, 1, 65535)
-        .from("deadline", options.deadline, least);
+        .from("answer_timeout", options.answer_timeout, least);
     detail::throw_if_refused(check.problem());
     core_ = detail::request_core::make(std::move(over), options);
     messages_ = {core_, &core_->messages()};

@@ -82,7 +82,7 @@ void request_core::send_request(
     o.on_reply = {std::move(handler), messages_->executor()};
     o.operation = operation;
     o.body = body;
-    enqueue(std::move(o), how.deadline.count() > 0 ? how.deadline : options_.deadline);
+    enqueue(std::move(o), how.answer_timeout.value_or(options_.answer_timeout));
 }
 
 void request_core::send_notice(
@@ -94,13 +94,14 @@ void request_core::send_notice(
     o.operation = operation;
     o.body = body;
     o.is_notice = true;
-    enqueue(std::move(o), options_.deadline);
+    enqueue(std::move(o), options_.answer_timeout);
 }
 
-void request_core::enqueue(outgoing&& a, std::chrono::milliseconds deadline) {
+void request_core::enqueue(outgoing&& a, std::chrono::milliseconds timeout) {
     guard const lock{mutex_};
     error_code refused;
-    if (is_finishing_) refused = errc::operation_in_progress;
+    if (timeout.count() <= 0) refused = errc::invalid_option;
+    else if (is_finishing_) refused = errc::operation_in_progress;
     else if (is_over_ || messages_->peer_requests() == 0) {
         refused = messages_->last_failure().code;
         if (!refused) refused = errc::not_connected;
@@ -118,7 +119,7 @@ void request_core::enqueue(outgoing&& a, std::chrono::milliseconds deadline) {
     outgoing_list one;
     one.push_back(std::move(a));
     try {
-        set_deadline(one.back(), deadline);
+        set_deadline(one.back(), timeout);
     } catch (...) {
         clear_deadline(one.back());
         throw;

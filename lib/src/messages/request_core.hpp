@@ -123,7 +123,7 @@ private:
     void context_is_going(boost::asio::execution_context const&) noexcept override;
     void call_later(call what);
 
-    void enqueue(outgoing&& a, std::chrono::milliseconds deadline);
+    void enqueue(outgoing&& a, std::chrono::milliseconds timeout);
     void send_queued();
     void on_sent(std::uint16_t id, error_code ec);
     void free_number(position a);

@@ -220,6 +220,7 @@ connector_base::connector_base(
     detail::option_check check{"backoff_options"};
     check.from("delay_first", b.delay_first, std::chrono::milliseconds{1})
         .from("delay_max", b.delay_max, b.delay_first)
+        .from("attempts_max", b.attempts_max, 1U)
         .within("factor", b.factor, 1.0, 100.0)
         .within("jitter", b.jitter, 0.0, 1.0);
     detail::throw_if_refused(check.problem());

@@ -74,8 +74,8 @@ remote_region const* peer_regions::find(std::string_view name) const noexcept {
 session_base::session_base(connection over, session_options const& options) {
     constexpr std::chrono::milliseconds least{1};
     detail::option_check check{"session_options"};
-    check.from("exchange_deadline", options.exchange_deadline, least)
-        .from("finish_deadline", options.finish_deadline, least);
+    check.from("exchange_timeout", options.exchange_timeout, least)
+        .from("finish_timeout", options.finish_timeout, least);
     detail::throw_if_refused(check.problem());
     core_ = detail::session_core::make(std::move(over), options);
 }

@@ -109,7 +109,8 @@ asio::awaitable<error_code> session_core::accept() {
     wire::hello ours = own_hello();
     ours.answer = foreign ? wire::verdict::malformed : wire::judge_request(ours, theirs);
     if (ours.answer != wire::verdict::welcome) {
-        static_cast<void>(connection_.reject(wire::encode(ours)));
+        error_code ignored;
+        connection_.reject(wire::encode(ours), ignored);
         error_code const why = foreign ? foreign : wire::judgement(ours.answer);
         co_return fail(step::handshake, why, close_reason::refused);
     }
@@ -166,7 +167,7 @@ asio::awaitable<error_code> session_core::send_done() {
     }
     // After MSG_DONE the peer revokes the access right that a keepalive needs. The next step has a
     // deadline of its own.
-    connection_.set_keepalive_interval(std::chrono::milliseconds{0});
+    connection_.set_keepalive_interval({});
     error_code ec = co_await send(wire::done_message{}, 1);
     if (ec == errc::peer_disconnected && side_ == side::passive) {
         // The connecting side disconnects as soon as it has both MSG_DONEs, so that its
@@ -211,7 +212,7 @@ asio::awaitable<error_code> session_core::wait_for(
 
 asio::awaitable<error_code> session_core::wait_regions() {
     return wait_for(
-        regions_wait_, [this] { return has_regions_; }, step::exchange, options_.exchange_deadline
+        regions_wait_, [this] { return has_regions_; }, step::exchange, options_.exchange_timeout
     );
 }
 
@@ -220,7 +221,7 @@ asio::awaitable<error_code> session_core::wait_done() {
         done_wait_,
         [this] { return exchange_.inward() == exchange::progress::done; },
         step::finish,
-        options_.finish_deadline
+        options_.finish_timeout
     );
 }
 
@@ -260,7 +261,8 @@ error_code session_core::take_message(wire::message message) {
     } else {
         // The peer does not access our memory any more. A connection that has just ended has no
         // rights to revoke.
-        error_code const ec = connection_.set_remote_access(access_flags::local_read);
+        error_code ec;
+        connection_.set_remote_access(access_flags::local_read, ec);
         if (ec && ec != errc::not_connected) return ec;
     }
     return {};
@@ -271,7 +273,7 @@ asio::awaitable<error_code> session_core::disconnect() {
     if (side_ == side::passive && exchange_.is_complete()) {
         // The peer has received our MSG_DONE and disconnects. After the deadline this side
         // disconnects.
-        asio::steady_timer deadline{executor_, options_.finish_deadline};
+        asio::steady_timer deadline{executor_, options_.finish_timeout};
         deadline.async_wait([self = shared_from_this()](error_code const& cancelled) {
             if (!cancelled) {
                 static_cast<void>(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "error/detailed_error.hpp"
 #include "verbs/errno_map.hpp"
 
 namespace rcverbs::verbs {
@@ -126,11 +127,17 @@ void device::query(error_code& ec) {
 
 namespace rcverbs {
 
-error_code prepare_for_fork() noexcept {
+void prepare_for_fork(error_code& ec) noexcept {
     // If the kernel copies pinned pages, ibv_fork_init is not needed, and it would still remove
     // these pages from child processes.
-    if (ibv_is_fork_initialized() == IBV_FORK_UNNEEDED) return {};
-    return verbs::from_returned_code(ibv_fork_init());
+    bool const is_needed = ibv_is_fork_initialized() != IBV_FORK_UNNEEDED;
+    ec = is_needed ? verbs::from_returned_code(ibv_fork_init()) : error_code{};
+}
+
+void prepare_for_fork() {
+    error_code ec;
+    prepare_for_fork(ec);
+    detail::throw_if(ec, "prepare_for_fork");
 }
 
 std::vector<device_info> devices() {

@@ -133,11 +133,12 @@ struct target_options {
     std::uint16_t controller_id_max = 65519;
     /// How long a new connection may take until its Connect command, and its host's authentication
     /// where secrets are required; then it ends. Above 0.
-    std::chrono::milliseconds connect_deadline{10'000};
+    std::chrono::milliseconds connect_timeout{10'000};
     /// The keep-alive timeout for hosts that ask for none, rounded up to 100 ms. A host without a
     /// command for that long has the same time again while its queue pair answers; then it is
-    /// disconnected, and its resources are freed. 0 for no limit.
-    std::chrono::milliseconds keep_alive_default{120'000};
+    /// disconnected, and its resources are freed. Above 0; empty for no limit.
+    std::optional<std::chrono::milliseconds> keep_alive_default =
+        std::chrono::milliseconds{120'000};
     /// Called on the target's executor for events that concern an operator: a host connects, leaves
     /// or is refused. Hosts cause these events, so at most 100 that concern hosts and 10 refusals
     /// are reported in 10 s; the next one follows a message with the number of the others. Must
