@@ -282,8 +282,7 @@ TEST_CASE("several waits for requests are served in the order of the calls", "[d
             CHECK(taken.back().first == i);
             CHECK(taken.back().second.private_data()[0] == std::byte(i));
         }
-        for (auto& [i, request] : taken)
-            CHECK_NOTHROW(request.reject());
+        for (auto& [i, request] : taken) CHECK_NOTHROW(request.reject());
     });
 }
 

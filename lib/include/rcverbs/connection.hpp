@@ -318,7 +318,7 @@ public:
     ///                            the connection: errc::peer_disconnected, idle, port_down,
     ///                            address_gone, device_removed.
     template <class Token = detail::default_token_t<Executor>>
-    auto async_write(const_slices source, remote_region target, Token&& token = Token{}) {
+    auto async_write(const_slices const& source, remote_region target, Token&& token = Token{}) {
         return async_start(op::write(source, target), std::forward<Token>(token));
     }
 
@@ -336,7 +336,10 @@ public:
     ///                            posts no receives).
     template <class Token = detail::default_token_t<Executor>>
     auto async_write_with_immediate(
-        const_slices source, remote_region target, std::uint32_t immediate, Token&& token = Token{}
+        const_slices const& source,
+        remote_region target,
+        std::uint32_t immediate,
+        Token&& token = Token{}
     ) {
         return async_start(
             op::write_with_immediate(source, target, immediate), std::forward<Token>(token)
@@ -355,7 +358,7 @@ public:
     ///                            limits().initiator_depth.
     /// @par Errors                Those of async_write(), and errc::read_depth_zero.
     template <class Token = detail::default_token_t<Executor>>
-    auto async_read(remote_region source, mutable_slices target, Token&& token = Token{}) {
+    auto async_read(remote_region source, mutable_slices const& target, Token&& token = Token{}) {
         return async_start(op::read(source, target), std::forward<Token>(token));
     }
 
@@ -406,7 +409,7 @@ public:
     ///                            posts no receives), wc_errc::remote_invalid_request or
     ///                            remote_operation (its buffer is too small).
     template <class Token = detail::default_token_t<Executor>>
-    auto async_send(const_slices message, Token&& token = Token{}) {
+    auto async_send(const_slices const& message, Token&& token = Token{}) {
         return async_start(op::send(message), std::forward<Token>(token));
     }
 
@@ -419,7 +422,7 @@ public:
     /// @par Errors                Those of async_send().
     template <class Token = detail::default_token_t<Executor>>
     auto async_send_with_immediate(
-        const_slices message, std::uint32_t immediate, Token&& token = Token{}
+        const_slices const& message, std::uint32_t immediate, Token&& token = Token{}
     ) {
         return async_start(op::send_with_immediate(message, immediate), std::forward<Token>(token));
     }
@@ -436,7 +439,9 @@ public:
     /// @par Completion signature  `void(error_code, std::size_t bytes_sent)`
     /// @par Errors                Those of async_send(), errc::invalidate_unsupported.
     template <class Token = detail::default_token_t<Executor>>
-    auto async_send_with_invalidate(const_slices message, remote_key key, Token&& token = Token{}) {
+    auto async_send_with_invalidate(
+        const_slices const& message, remote_key key, Token&& token = Token{}
+    ) {
         return async_start(op::send_with_invalidate(message, key), std::forward<Token>(token));
     }
 
@@ -463,7 +468,7 @@ public:
     ///                            errc::queue_full, errc::not_connected, errc::peer_disconnected,
     ///                            wc_errc::flushed, asio::error::operation_aborted.
     template <class Token = detail::default_token_t<Executor>>
-    auto async_receive(mutable_slices into, Token&& token = Token{}) {
+    auto async_receive(mutable_slices const& into, Token&& token = Token{}) {
         return async_start(op::receive(into), std::forward<Token>(token));
     }
 

@@ -49,7 +49,9 @@ namespace rcverbs::op {
 /// An operation of the send queue: every one but op::receive_t. What batch::add() takes.
 class send_queue_operation {
 protected:
-    explicit send_queue_operation(detail::work_request const& what) noexcept : request_{what} {}
+    // From a function that makes the request, in place: it is large.
+    template <class Make>
+    explicit send_queue_operation(Make const& make) noexcept : request_{make()} {}
 
     detail::work_request request_;
 
@@ -72,7 +74,8 @@ public:
     }
 
 protected:
-    using send_queue_operation::send_queue_operation;
+    template <class Make>
+    explicit fenceable(Make const& make) noexcept : send_queue_operation{make} {}
 };
 
 /// A write, with or without immediate data.
@@ -84,7 +87,8 @@ public:
 private:
     friend struct detail::access;
     using reader = detail::bytes_result;
-    explicit write_t(detail::work_request const& what) noexcept : fenceable{what} {}
+    template <class Make>
+    explicit write_t(Make const& make) noexcept : fenceable<write_t>{make} {}
 };
 
 /// A read.
@@ -96,7 +100,8 @@ public:
 private:
     friend struct detail::access;
     using reader = detail::bytes_result;
-    explicit read_t(detail::work_request const& what) noexcept : fenceable{what} {}
+    template <class Make>
+    explicit read_t(Make const& make) noexcept : fenceable<read_t>{make} {}
 };
 
 /// A send, with or without immediate data or an invalidation.
@@ -108,7 +113,8 @@ public:
 private:
     friend struct detail::access;
     using reader = detail::bytes_result;
-    explicit send_t(detail::work_request const& what) noexcept : fenceable{what} {}
+    template <class Make>
+    explicit send_t(Make const& make) noexcept : fenceable<send_t>{make} {}
 };
 
 /// A fetch-and-add or a compare-and-swap.
@@ -120,7 +126,8 @@ public:
 private:
     friend struct detail::access;
     using reader = detail::word_result;
-    explicit atomic_t(detail::work_request const& what) noexcept : fenceable{what} {}
+    template <class Make>
+    explicit atomic_t(Make const& make) noexcept : fenceable<atomic_t>{make} {}
 };
 
 /// A receive.
@@ -132,7 +139,8 @@ public:
 private:
     friend struct detail::access;
     using reader = detail::arrival_result;
-    explicit receive_t(detail::work_request const& what) noexcept : request_{what} {}
+    template <class Make>
+    explicit receive_t(Make const& make) noexcept : request_{make()} {}
 
     detail::work_request request_;
 };
@@ -141,10 +149,10 @@ private:
 ///
 /// @param source  Bytes to read, 0 or more, of one slice or several.
 /// @param target  The peer's memory: exactly as many bytes, exposed with remote_write.
-inline write_t write(const_slices source, remote_region target) noexcept {
-    return detail::access::make<write_t>(
-        detail::transfer_request(detail::operation_kind::write, source.list(), target)
-    );
+inline write_t write(const_slices const& source, remote_region target) noexcept {
+    return detail::access::make<write_t>([&] {
+        return detail::transfer_request(detail::operation_kind::write, source.list(), target);
+    });
 }
 
 /// The same, and completes the peer's oldest receive with `immediate`: see
@@ -154,40 +162,44 @@ inline write_t write(const_slices source, remote_region target) noexcept {
 /// @param target     As above; may be default-constructed if `source` is empty.
 /// @param immediate  In host byte order.
 inline write_t write_with_immediate(
-    const_slices source, remote_region target, std::uint32_t immediate
+    const_slices const& source, remote_region target, std::uint32_t immediate
 ) noexcept {
-    return detail::access::make<write_t>(detail::transfer_request(
-        detail::operation_kind::write_with_immediate, source.list(), target, immediate
-    ));
+    return detail::access::make<write_t>([&] {
+        return detail::transfer_request(
+            detail::operation_kind::write_with_immediate, source.list(), target, immediate
+        );
+    });
 }
 
 /// Reads memory that the peer has exposed: see connection::async_read().
 ///
 /// @param source  The peer's memory, exposed with remote_read.
 /// @param target  Exactly as many bytes, of regions with local_write.
-inline read_t read(remote_region source, mutable_slices target) noexcept {
-    return detail::access::make<read_t>(
-        detail::transfer_request(detail::operation_kind::read, target.list(), source)
-    );
+inline read_t read(remote_region source, mutable_slices const& target) noexcept {
+    return detail::access::make<read_t>([&] {
+        return detail::transfer_request(detail::operation_kind::read, target.list(), source);
+    });
 }
 
 /// Sends a message: see connection::async_send().
 ///
 /// @param message  One slice or several.
-inline send_t send(const_slices message) noexcept {
-    return detail::access::make<send_t>(
-        detail::local_request(detail::operation_kind::send, message.list())
-    );
+inline send_t send(const_slices const& message) noexcept {
+    return detail::access::make<send_t>([&] {
+        return detail::local_request(detail::operation_kind::send, message.list());
+    });
 }
 
 /// Sends a message and 32 bits of immediate data: see connection::async_send_with_immediate().
 ///
 /// @param message    As above.
 /// @param immediate  In host byte order.
-inline send_t send_with_immediate(const_slices message, std::uint32_t immediate) noexcept {
-    return detail::access::make<send_t>(detail::message_request(
-        detail::operation_kind::send_with_immediate, message.list(), immediate
-    ));
+inline send_t send_with_immediate(const_slices const& message, std::uint32_t immediate) noexcept {
+    return detail::access::make<send_t>([&] {
+        return detail::message_request(
+            detail::operation_kind::send_with_immediate, message.list(), immediate
+        );
+    });
 }
 
 /// Sends a message and invalidates a key of the receiver's: see
@@ -195,8 +207,10 @@ inline send_t send_with_immediate(const_slices message, std::uint32_t immediate)
 ///
 /// @param message  As above.
 /// @param key      The peer's key.
-inline send_t send_with_invalidate(const_slices message, remote_key key) noexcept {
-    return detail::access::make<send_t>(detail::invalidation_request(message.list(), key));
+inline send_t send_with_invalidate(const_slices const& message, remote_key key) noexcept {
+    return detail::access::make<send_t>([&] {
+        return detail::invalidation_request(message.list(), key);
+    });
 }
 
 /// Adds to an 8-byte cell of the peer's memory: see connection::async_fetch_add().
@@ -204,9 +218,9 @@ inline send_t send_with_invalidate(const_slices message, remote_key key) noexcep
 /// @param target  The cell: 8-byte aligned, exposed with remote_atomic.
 /// @param add     The number to add, modulo 2^64.
 inline atomic_t fetch_add(remote_atomic target, std::uint64_t add) noexcept {
-    return detail::access::make<atomic_t>(
-        detail::atomic_request(detail::operation_kind::fetch_add, target, add, 0)
-    );
+    return detail::access::make<atomic_t>([&] {
+        return detail::atomic_request(detail::operation_kind::fetch_add, target, add, 0);
+    });
 }
 
 /// The same; the device also writes the cell's old value to memory of the program's, which a batch
@@ -218,9 +232,11 @@ inline atomic_t fetch_add(remote_atomic target, std::uint64_t add) noexcept {
 inline atomic_t fetch_add(
     remote_atomic target, std::uint64_t add, mutable_slice const& before
 ) noexcept {
-    return detail::access::make<atomic_t>(detail::atomic_request(
-        detail::operation_kind::fetch_add, target, add, 0, detail::slice_list{before.plain()}
-    ));
+    return detail::access::make<atomic_t>([&] {
+        return detail::atomic_request(
+            detail::operation_kind::fetch_add, target, add, 0, detail::slice_list{before.plain()}
+        );
+    });
 }
 
 /// Replaces an 8-byte cell of the peer's memory if it holds `expected`: see
@@ -232,9 +248,11 @@ inline atomic_t fetch_add(
 inline atomic_t compare_swap(
     remote_atomic target, std::uint64_t expected, std::uint64_t desired
 ) noexcept {
-    return detail::access::make<atomic_t>(
-        detail::atomic_request(detail::operation_kind::compare_swap, target, expected, desired)
-    );
+    return detail::access::make<atomic_t>([&] {
+        return detail::atomic_request(
+            detail::operation_kind::compare_swap, target, expected, desired
+        );
+    });
 }
 
 /// The same; the device also writes the cell's old value to memory of the program's, which a batch
@@ -247,23 +265,25 @@ inline atomic_t compare_swap(
 inline atomic_t compare_swap(
     remote_atomic target, std::uint64_t expected, std::uint64_t desired, mutable_slice const& before
 ) noexcept {
-    return detail::access::make<atomic_t>(detail::atomic_request(
-        detail::operation_kind::compare_swap,
-        target,
-        expected,
-        desired,
-        detail::slice_list{before.plain()}
-    ));
+    return detail::access::make<atomic_t>([&] {
+        return detail::atomic_request(
+            detail::operation_kind::compare_swap,
+            target,
+            expected,
+            desired,
+            detail::slice_list{before.plain()}
+        );
+    });
 }
 
 /// Receives a message, or the immediate data of a write: see connection::async_receive().
 ///
 /// @param into  Memory for a sent message, of regions with local_write; may be empty for immediate
 ///              data alone.
-inline receive_t receive(mutable_slices into) noexcept {
-    return detail::access::make<receive_t>(
-        detail::local_request(detail::operation_kind::receive, into.list())
-    );
+inline receive_t receive(mutable_slices const& into) noexcept {
+    return detail::access::make<receive_t>([&] {
+        return detail::local_request(detail::operation_kind::receive, into.list());
+    });
 }
 
 }  // namespace rcverbs::op

@@ -156,7 +156,7 @@ public:
     ///                            longer; its connection ends), asio::error::operation_aborted
     ///                            (closed).
     template <class Token = detail::default_token_t<Executor>>
-    auto async_receive(mutable_slices into, Token&& token = Token{}) {
+    auto async_receive(mutable_slices const& into, Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code, receive_result)>(
             detail::initiation{
                 executor_,

@@ -118,9 +118,9 @@ public:
     /// The slice for a peer, with the rights of its region; an empty region if the slice has none.
     ///
     /// @throws boost::system::system_error (errc::region_gone).
-    remote_region remote() const;
+    RCVERBS_EXPORT remote_region remote() const;
     /// The same; reports through `ec` instead of throwing.
-    remote_region remote(error_code& ec) const noexcept;
+    RCVERBS_EXPORT remote_region remote(error_code& ec) const noexcept;
 
     /// Deleted: slice() moves the start of a slice with a check.
     const_slice& operator+=(std::size_t) = delete;
@@ -172,9 +172,9 @@ public:
     }
 
     /// As const_slice::remote().
-    remote_region remote() const;
+    RCVERBS_EXPORT remote_region remote() const;
     /// As const_slice::remote().
-    remote_region remote(error_code& ec) const noexcept;
+    RCVERBS_EXPORT remote_region remote(error_code& ec) const noexcept;
 
     /// Deleted: slice() moves the start of a slice with a check.
     mutable_slice& operator+=(std::size_t) = delete;

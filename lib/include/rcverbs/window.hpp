@@ -95,7 +95,8 @@ public:
 private:
     friend struct detail::access;
     using reader = detail::exposed_result;
-    explicit bind_t(detail::work_request const& what) noexcept : send_queue_operation{what} {}
+    template <class Make>
+    explicit bind_t(Make const& make) noexcept : send_queue_operation{make} {}
 };
 
 /// The invalidation of a window's key.
@@ -107,7 +108,8 @@ public:
 private:
     friend struct detail::access;
     using reader = detail::no_result;
-    explicit invalidate_t(detail::work_request const& what) noexcept : send_queue_operation{what} {}
+    template <class Make>
+    explicit invalidate_t(Make const& make) noexcept : send_queue_operation{make} {}
 };
 
 /// Opens a range to the peer: see basic_window::async_bind(). For the connection that the window

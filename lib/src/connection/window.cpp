@@ -48,13 +48,13 @@ op::bind_t op::bind(
     work_request what = request_for(w, operation_kind::bind_window);
     what.local = detail::slice_list::untransferred(range.plain());
     what.immediate = static_cast<std::uint32_t>(rights);
-    return detail::access::make<bind_t>(what);
+    return detail::access::make<bind_t>([&] { return what; });
 }
 
 op::invalidate_t op::invalidate(window_base const& w) noexcept {
     work_request what = request_for(w, operation_kind::invalidate_window);
     what.local = detail::slice_list::untransferred({});
-    return detail::access::make<invalidate_t>(what);
+    return detail::access::make<invalidate_t>([&] { return what; });
 }
 
 std::shared_ptr<detail::connection_core> const& window_base::connection_of(window_core const& w

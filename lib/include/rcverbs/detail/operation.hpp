@@ -64,6 +64,10 @@ struct outcome {
 /// The parameters of an operation: filled in by the initiating function, read when the work
 /// requests are built.
 struct work_request {
+    work_request() noexcept = default;
+    // A constructor, since an aggregate's initialisation clears the unused slices, too.
+    work_request(operation_kind k, slice_list const& slices) noexcept : kind{k}, local{slices} {}
+
     operation_kind kind = operation_kind::send;
     // Starts only when all earlier reads and atomics are complete.
     bool is_fenced = false;

@@ -100,10 +100,7 @@ inline errc check(remote_atomic const& word) noexcept {
 }
 
 inline work_request local_request(operation_kind kind, slice_list const& local) noexcept {
-    work_request what;
-    what.kind = kind;
-    what.local = local;
-    return what;
+    return {kind, local};
 }
 
 /// A message, which has no remote region to check.
