@@ -282,7 +282,10 @@ TEST_CASE("several waits for requests are served in the order of the calls", "[d
             CHECK(taken.back().first == i);
             CHECK(taken.back().second.private_data()[0] == std::byte(i));
         }
-        for (auto& [i, request] : taken) CHECK_NOTHROW(request.reject());
+        for (auto& [i, request] : taken) {
+            CHECK_NOTHROW(request.reject());
+            CHECK_THROWS_AS(request.reject(), boost::system::system_error);
+        }
     });
 }
 

@@ -158,6 +158,10 @@ TEST_CASE("the rights of a connection can be cut to less than its keys allow", "
         registered_buffer theirs{
             p.server.domain(), 64, access_flags::remote_write | access_flags::remote_read};
         std::ranges::fill(theirs.bytes(), std::byte{0x42});
+        for (access_flags const wrong : {access_flags::on_demand, access_flags::local_write})
+            CHECK(reported([&](error_code& e) {
+                      p.server.set_remote_access(wrong, e);
+                  }) == errc::invalid_option);
         CHECK_FALSE(reported([&](error_code& e) {
             p.server.set_remote_access(access_flags::remote_read, e);
         }));

@@ -36,6 +36,8 @@ def default(kind, value):
     value = value.replace("'", "").removesuffix("{}")
     if match := re.match(r"std::chrono::(\w+)\{(.*)\}$", value):
         return f"{match.group(2)} {units[match.group(1)]}"
+    if not value:
+        return "—"
     if "milliseconds" in kind:
         return "0" if value == "0" else f"{value} ms"
     if "::" in value:

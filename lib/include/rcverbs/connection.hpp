@@ -275,7 +275,8 @@ public:
     ///
     /// @param what     As for async_start().
     /// @param handler  A plain completion handler with the signature of async_start().
-    /// @return errc::would_block, or an error of async_start() that is detected before posting.
+    /// @return errc::would_block (always for what needs more work requests than the queue has
+    ///         places), or an error of async_start() that is detected before posting.
     ///         After any error nothing has been started, and the handler is unchanged. If the
     ///         connection ends between the check and the start: no error, and the handler gets the
     ///         reason.

@@ -96,8 +96,8 @@ public:
     /// called as soon as domain() is known; before the connection is established it takes effect on
     /// establishment (on the accepting side as soon as async_accept() has started).
     ///
-    /// @throws boost::system::system_error: errc::not_connected, or errno. Source:
-    ///         ibv_modify_qp(3), IBV_QP_ACCESS_FLAGS.
+    /// @throws boost::system::system_error: errc::invalid_option (other rights),
+    ///         errc::not_connected, or errno. Source: ibv_modify_qp(3), IBV_QP_ACCESS_FLAGS.
     void set_remote_access(access_flags rights);
     /// The same; reports through `ec` instead of throwing.
     void set_remote_access(access_flags rights, error_code& ec);

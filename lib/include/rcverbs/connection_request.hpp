@@ -56,7 +56,7 @@ public:
     ///
     /// @param private_data  At most 148 bytes with the reason for the peer.
     /// @throws boost::system::system_error: errc::private_data_too_large; then it can be rejected
-    ///         again. Succeeds if the peer has already left.
+    ///         again. errc::not_connected (not is_valid()). Succeeds if the peer has already left.
     void reject(std::span<std::byte const> private_data = {});
     /// The same; reports through `ec` instead of throwing.
     void reject(std::span<std::byte const> private_data, error_code& ec);

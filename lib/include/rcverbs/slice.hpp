@@ -224,11 +224,11 @@ public:
         return made;
     }
     template <class Slice, class Range>
-    slice_list(std::type_identity<Slice>, Range&& range) : slice_list{} {
+    slice_list(std::type_identity<Slice>, Range const& range) : slice_list{} {
         auto const length = static_cast<std::size_t>(std::ranges::distance(range));
         if (length > in_place_max) more_ = std::make_shared<plain_slice[]>(length);
         plain_slice* const out = length > in_place_max ? more_.get() : in_place_;
-        for (auto&& element : range) {
+        for (auto const& element : range) {
             out[count_] = plain_of<Slice>(element);
             size_bytes_ += out[count_++].size;
         }
@@ -249,6 +249,7 @@ public:
         other.size_bytes_ = 0;
     }
     slice_list& operator=(slice_list const& other) noexcept {
+        if (this == &other) return *this;
         size_bytes_ = other.size_bytes_;
         count_ = other.count_;
         more_ = other.more_;
@@ -288,7 +289,7 @@ private:
 /// The memory that an operation reads: one slice, or several that the device gathers in order.
 ///
 /// Converts from what converts to a const_slice, and from any range of it: an array, a vector, a
-/// list, a view. The slices are copied, up to four in place, more into memory that is allocated;
+/// list, a span. The slices are copied, up to four in place, more into memory that is allocated;
 /// only the bytes are borrowed.
 class const_slices {
 public:
@@ -298,15 +299,15 @@ public:
     template <class One>
     requires detail::convertible_to_slice<One const&, const_slice> const_slices(One const& one)
     noexcept : list_{detail::plain_of<const_slice>(one)} {}
-    /// Several: `{head.slice(), page.slice()}`.
+    /// Several: `const_slices{head.slice(), page.slice()}`. (Not as a bare list in a call that is
+    /// awaited: g++ 12 refuses braced lists there.)
     const_slices(std::initializer_list<const_slice> list)
         : list_{std::type_identity<const_slice>{}, list} {}
     /// A range.
     ///
     /// @throws std::bad_alloc for more than four slices.
     template <class Range>
-    requires(!std::same_as<std::remove_cvref_t<Range>, const_slices> && detail::range_of_slices<Range, const_slice>)
-        const_slices(Range&& range)
+    requires detail::range_of_slices<Range const&, const_slice> const_slices(Range const& range)
         : list_{std::type_identity<const_slice>{}, range} {}
 
     /// The total number of bytes.
@@ -331,15 +332,14 @@ public:
     template <class One>
     requires detail::convertible_to_slice<One const&, mutable_slice> mutable_slices(One const& one)
     noexcept : list_{detail::plain_of<mutable_slice>(one)} {}
-    /// Several: `{head.slice(), page.slice()}`.
+    /// Several: as for const_slices.
     mutable_slices(std::initializer_list<mutable_slice> list)
         : list_{std::type_identity<mutable_slice>{}, list} {}
     /// A range.
     ///
     /// @throws std::bad_alloc for more than four slices.
     template <class Range>
-    requires(!std::same_as<std::remove_cvref_t<Range>, mutable_slices> && detail::range_of_slices<Range, mutable_slice>)
-        mutable_slices(Range&& range)
+    requires detail::range_of_slices<Range const&, mutable_slice> mutable_slices(Range const& range)
         : list_{std::type_identity<mutable_slice>{}, range} {}
 
     /// The total number of bytes.

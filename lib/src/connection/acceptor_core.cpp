@@ -419,7 +419,7 @@ std::uint8_t connection_request::initiator_depth() const noexcept {
 }
 
 void connection_request::reject(std::span<std::byte const> private_data, error_code& ec) {
-    ec = core_->reject(private_data);
+    ec = core_ != nullptr ? core_->reject(private_data) : error_code{errc::not_connected};
     if (!ec) core_.reset();
 }
 void connection_request::reject(std::span<std::byte const> private_data) {

@@ -196,6 +196,9 @@ void connection_core::drop_window(verbs::memory_window& window) noexcept {
 }
 
 error_code connection_core::set_remote_access(access_flags rights) {
+    constexpr access_flags remote_all =
+        access_flags::remote_read | access_flags::remote_write | access_flags::remote_atomic;
+    if (!allows(remote_all, rights)) return errc::invalid_option;
     entry const inside{*this};
     if (!life_.is_live() || !link_.queue_pair().is_open()) return errc::not_connected;
     // The peer can use an accepted queue pair before the established event arrives here.
