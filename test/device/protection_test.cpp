@@ -255,6 +255,7 @@ TEST_CASE(
         auto connected = co_await (take() && client.async_connect(a.local_endpoint(), awaiting));
         CHECK(std::get<0>(connected) == cm_errc::rejected_by_peer);
         CHECK(std::chrono::steady_clock::now() - start >= 200ms);
+        CHECK_FALSE(request.is_valid());
         error_code late;
         connection const none{io, std::move(request), {}, late};
         CHECK(late == errc::timed_out);

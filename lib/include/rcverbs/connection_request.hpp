@@ -37,9 +37,10 @@ public:
     /// Rejects the request if no connection was made of it.
     ~connection_request();
 
-    /// True unless default-constructed, moved from, used or rejected.
-    bool is_valid() const noexcept { return core_ != nullptr; }
-    /// The peer's endpoint. REQUIRES: is_valid(), as for all functions below.
+    /// True unless default-constructed, moved from, used, rejected or expired.
+    bool is_valid() const noexcept;
+    /// The peer's endpoint. REQUIRES: not default-constructed, moved from or used, as for all
+    /// functions below; they may be called when the request has expired.
     endpoint remote_endpoint() const;
     /// The local endpoint that the request arrived at.
     endpoint local_endpoint() const;

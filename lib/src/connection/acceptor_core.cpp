@@ -69,6 +69,7 @@ error_code acceptor_core::listen(endpoint const& local) {
     }
     if (ec) return ec;
     local_ = id_->local();
+    expiry_.emplace(executor_);
     return ec;
 }
 
@@ -121,6 +122,7 @@ void acceptor_core::on_request(guard& lock, cm::event& e) {
     }
     requests_.push_back(std::make_shared<waiting_request>(waiting_request::parts{
         std::move(e), std::move(place)}));
+    arm_expiry();
     lock.unlock();
     serve();
 }
@@ -134,11 +136,30 @@ void acceptor_core::refuse(cm::event& request, refusal why) {
 // The list is in order of arrival: the oldest request is at the front.
 void acceptor_core::take_expired(request_list& expired) {
     auto const oldest = std::chrono::steady_clock::now() - options_.request_timeout;
-    while (!requests_.empty() && requests_.front()->arrived() < oldest) {
+    while (!requests_.empty() && requests_.front()->arrived() <= oldest) {
         expired.push_back(std::move(requests_.front()));
         requests_.pop_front();
         ++dropped_;
     }
+}
+
+// REQUIRES: the lock is held.
+void acceptor_core::arm_expiry() {
+    if (is_expiry_armed_ || requests_.empty() || !expiry_) return;
+    is_expiry_armed_ = true;
+    expiry_->expires_at(requests_.front()->arrived() + options_.request_timeout);
+    expiry_->async_wait([weak = weak_from_this()](error_code const& ec) {
+        auto const self = weak.lock();
+        if (!ec && self != nullptr) self->on_expiry();
+    });
+}
+
+void acceptor_core::on_expiry() {
+    request_list expired;
+    guard const lock{mutex_};
+    is_expiry_armed_ = false;
+    take_expired(expired);
+    arm_expiry();
 }
 
 // Gives the oldest request to the handler that has waited longest, one pair at a time. If the
@@ -199,8 +220,10 @@ void acceptor_core::answer(guard& lock, waiting taken, std::shared_ptr<waiting_r
     if (is_withdrawn && is_wanted) return waiters_.put_back(taken);
     // The wait was cancelled or the acceptor was closed. A request that was not taken goes back to
     // the front of the queue; anything else is destroyed, which rejects the peer.
-    if (!is_wanted && !is_withdrawn && request != nullptr && !is_closed_)
+    if (!is_wanted && !is_withdrawn && request != nullptr && !is_closed_) {
         requests_.push_front(std::exchange(request, nullptr));
+        arm_expiry();
+    }
     lock.unlock();
     if (!is_wanted) ec = asio::error::operation_aborted;
     if (core != nullptr) core->close();
@@ -315,6 +338,7 @@ void acceptor_core::end(error_code why) noexcept {
     // held.
     request_list requests = std::move(requests_);
     std::unique_ptr<cm::id> id = std::move(id_);
+    expiry_.reset();
     lock.unlock();
     fail(std::move(waiters), why);
 }
@@ -326,6 +350,7 @@ void acceptor_core::context_is_going(asio::execution_context const&) noexcept {
     waiting const dropped = waiters_.take_all();
     request_list requests = std::move(requests_);
     std::unique_ptr<cm::id> id = std::move(id_);
+    expiry_.reset();
     if (thread_ == nullptr) executor_ = {};
     lock.unlock();
 }
@@ -406,6 +431,9 @@ connection_request::~connection_request() = default;
 connection_request::connection_request(std::shared_ptr<detail::waiting_request> waiting) noexcept
     : core_{std::move(waiting)} {}
 
+bool connection_request::is_valid() const noexcept {
+    return core_ != nullptr && !core_->has_expired();
+}
 endpoint connection_request::remote_endpoint() const { return core_->remote(); }
 endpoint connection_request::local_endpoint() const { return core_->local(); }
 std::span<std::byte const> connection_request::private_data() const noexcept {

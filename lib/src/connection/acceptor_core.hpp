@@ -9,7 +9,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <variant>
+
+#include <boost/asio/steady_timer.hpp>
 
 #include <rcverbs/acceptor.hpp>
 
@@ -83,6 +86,8 @@ private:
     );
     void accept(waiting taken, std::shared_ptr<connection_core> core);
     void take_expired(request_list& expired);
+    void arm_expiry();
+    void on_expiry();
     void fail(waiting all, error_code ec);
     template <class Handler, class Value>
     void complete(Handler handler, error_code ec, Value value);
@@ -98,6 +103,9 @@ private:
     std::unique_ptr<cm::id> id_;
     endpoint local_;
     request_list requests_;
+    // Runs while requests wait, so that an expired one gives its permit back.
+    std::optional<boost::asio::steady_timer> expiry_;
+    bool is_expiry_armed_ = false;
     waiting_list waiters_;
     std::map<std::uint64_t, attempt> attempts_;
     std::shared_ptr<connection_limiter> const limiter_;
