@@ -40,7 +40,7 @@ exit_code report(rcverbs::session const& s, error_code ec, step where, bool key_
     if (!f.code) f = {where, ec, s.next_layer().remote_endpoint(), 0};
     // The first failure is the cause; later errors (flushed operations, for example) follow from
     // it. A close by this program is no failure to report.
-    if (s.reason() != rcverbs::close_reason::closed_locally) print_error(f.message());
+    if (s.last_failure().reason != rcverbs::close_reason::closed_locally) print_error(f.message());
     if (key_has_worked && f.code == rcverbs::wc_errc::remote_access) return exit_code::peer_gone;
     return exit_code_for(f.code, std::max(f.where, step::handshake));
 }

@@ -1,5 +1,7 @@
 #include "common/exit_code.hpp"
 
+#include <rcverbs/session_error.hpp>
+
 namespace demo {
 
 using rcverbs::errc;
@@ -19,22 +21,17 @@ exit_code exit_code_for(rcverbs::error_code const& ec, rcverbs::step where) noex
     if (!ec) return exit_code::done;
     if (ec == errc::timed_out || ec == errc::stalled || ec == errc::idle)
         return exit_code::deadline_passed;
+    if (ec == errc::peer_disconnected || ec == rcverbs::session_errc::peer_closed_early)
+        return exit_code::peer_gone;
+    if (ec.category() == rcverbs::session_category()) return exit_code::refused;
     if (ec.category() == rcverbs::rcverbs_category()) {
         switch (static_cast<errc>(ec.value())) {
-        case errc::peer_disconnected:
-        case errc::peer_closed_early:
         case errc::device_removed:
         case errc::port_down:
         case errc::address_gone:
         case errc::queue_pair_failed:
         case errc::completion_queue_broken: return exit_code::peer_gone;
         case errc::peer_violation:
-        case errc::foreign_peer:
-        case errc::version_mismatch:
-        case errc::mode_mismatch:
-        case errc::peer_busy:
-        case errc::malformed_message:
-        case errc::unexpected_message:
         case errc::access_denied:
         case errc::out_of_range:
         case errc::read_depth_zero:

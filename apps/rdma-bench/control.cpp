@@ -69,7 +69,7 @@ void control::post_receive(std::shared_ptr<state> const& s, std::size_t index) {
             if (!is_alive || s->is_kept_alive) s->last_heard = std::chrono::steady_clock::now();
             if (!is_alive) s->texts.emplace_back(read);
             if (s->texts.size() > texts_max) {
-                s->failed = make_error_code(errc::unexpected_message);
+                s->failed = make_error_code(errc::malformed_message);
                 return s->connection.close();
             }
             post_receive(s, index);

@@ -159,10 +159,10 @@ asio::awaitable<server::outcome> server::serve(
     try {
         auto [ec] = co_await client->async_accept(awaiting);
         if (ec) {
-            if (client->reason() != rcverbs::close_reason::closed_locally)
+            if (client->last_failure().reason != rcverbs::close_reason::closed_locally)
                 print_error(client->last_failure().message());
             code = exit_code_for(ec, client->last_failure().where);
-            counts = client->reason() != rcverbs::close_reason::refused;
+            counts = client->last_failure().reason != rcverbs::close_reason::refused;
         } else {
             counts = exchanges = true;
             code = arguments_.exchange.mode == transfer_mode::atomic

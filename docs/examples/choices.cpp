@@ -127,7 +127,7 @@ acceptor_options guarded() {
     acceptor_options o;
     o.connections_max = 200;
     o.connections_per_address_max = 10;
-    o.busy_private_data = session::busy_private_data();   // rejected clients get errc::peer_busy
+    o.busy_private_data = session::busy_private_data();   // rejected clients get session_errc::peer_busy
     o.violation_delay = 1s;                   // an address that sends wrong keys waits, twice as long each time
     o.connection.liveness.keepalive_interval = 10s;
     return o;

@@ -56,10 +56,18 @@ awaitable<void> in_buffer(connection& c, remote_region theirs) {
     co_await c.async_write(page.slice(0, 64), theirs.slice(0, 64), use_awaitable);
 }
 
+// --- channel_error.hpp
+awaitable<void> in_channel_error(request_channel& c, std::span<std::byte const> body) {
+    auto [ec, answer] = co_await c.async_request(7, body, as_tuple(use_awaitable));
+    if (ec == channel_errc::request_dropped) std::cerr << "the server did not answer\n";
+    else if (ec == condition::operation_only) std::cerr << "the channel goes on\n";
+}
+
 // --- close_reason.hpp
 void in_close_reason(connection const& c) {
-    if (c.reason() == close_reason::peer_disconnected) std::cout << "the peer left\n";
-    else std::cout << c.last_failure().message() << '\n';
+    failure const f = c.last_failure();
+    if (f.reason == close_reason::peer_disconnected) std::cout << "the peer left\n";
+    else std::cout << f.message() << '\n';
 }
 
 // --- connection.hpp
@@ -95,7 +103,7 @@ void in_endpoint() {
 awaitable<void> in_error(connection& c, registered_buffer const& mine, remote_region theirs) {
     auto [ec, n] = co_await c.async_write(mine.slice(), theirs, as_tuple(use_awaitable));
     if (ec == errc::out_of_range) std::cerr << "the peer's region is smaller\n";
-    else if (is_transient(ec)) std::cerr << "connect again: " << ec.message() << '\n';
+    else if (ec == condition::transient) std::cerr << "connect again: " << ec.message() << '\n';
 }
 
 // --- failure.hpp
@@ -288,6 +296,13 @@ awaitable<void> in_session(boost::asio::io_context& io, registered_buffer const&
     std::vector<named_region> mine{{"page", page.remote()}};
     peer_regions theirs = co_await s.async_exchange(mine, use_awaitable);
     co_await s.async_finish(use_awaitable);
+}
+
+// --- session_error.hpp
+awaitable<void> in_session_error(session& s, endpoint peer) {
+    auto [ec] = co_await s.async_connect(peer, as_tuple(use_awaitable));
+    if (ec == session_errc::mode_mismatch) std::cerr << "the server runs in another mode\n";
+    else if (ec == condition::transient) std::cerr << "connect again: " << ec.message() << '\n';
 }
 
 // --- shared_receive_queue.hpp

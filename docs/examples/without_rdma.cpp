@@ -15,7 +15,7 @@ awaitable<void> test(io_context& io, fabric::world& world, bool& passed) {
     rcverbs::registered_buffer ours{client.domain(), 4096, access_flags::local_write};
     world.power_off("fab0");  // the server's machine no longer answers
     auto [ec, n] = co_await client.async_write(ours.slice(), theirs.remote(), as_tuple(use_awaitable));
-    passed = ec == wc_errc::retry_exceeded && client.reason() == close_reason::transport_error;
+    passed = ec == wc_errc::retry_exceeded && client.last_failure().reason == close_reason::transport_error;
     server.close();
 }
 

@@ -98,7 +98,7 @@ TEST_CASE(
                 co_return;
             };
             auto [ec] = co_await (dies() && client.async_wait_done(awaiting));
-            CHECK(ec == errc::peer_closed_early);
+            CHECK(ec == session_errc::peer_closed_early);
             co_await client.next_layer().async_wait_disconnected(awaiting);
             auto [late, n] =
                 co_await client.next_layer().async_write(ours->slice(), seen[0], awaiting);
@@ -122,7 +122,7 @@ TEST_CASE(
             co_await s.async_accept(awaiting);
         };
         auto result = co_await (refuse() && wrong_mode.async_connect(awaiting));
-        CHECK(std::get<0>(result) == errc::mode_mismatch);
+        CHECK(std::get<0>(result) == session_errc::mode_mismatch);
         CHECK(wrong_mode.attempts() == 1);
 
         connector_options<> three = hasty();

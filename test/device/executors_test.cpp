@@ -165,7 +165,7 @@ TEST_CASE("destroying the io_context of a pending handler ends the connection", 
         REQUIRE(p.client.is_open());
         other.reset();
         CHECK_FALSE(p.client.is_open());
-        CHECK(p.client.reason() == close_reason::closed_locally);
+        CHECK(p.client.last_failure().reason == close_reason::closed_locally);
         CHECK(p.client.queue_pair_number() == 0);
         p.client.close();
         co_await p.server.async_wait_disconnected(asio::as_tuple(asio::use_awaitable));

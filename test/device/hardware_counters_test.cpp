@@ -109,7 +109,7 @@ TEST_CASE(
         auto [why] = co_await p.client.async_wait_disconnected(awaiting);
         INFO(p.client.last_failure().message());
         CHECK((why == errc::completion_queue_broken || why == errc::queue_pair_failed));
-        CHECK(p.client.reason() == close_reason::transport_error);
+        CHECK(p.client.last_failure().reason == close_reason::transport_error);
         co_await p.server.async_wait_disconnected(awaiting);
     });
 }

@@ -122,38 +122,6 @@ TEST_CASE("cancel() aborts waiting operations and leaves posted ones", "[device]
     });
 }
 
-TEST_CASE("on_failure runs once for a failure, and not for an orderly end", "[device]") {
-    asio::io_context io;
-    run(io, [&]() -> asio::awaitable<void> {
-        std::vector<failure> told;
-        connection_options options;
-        options.on_failure = [&](failure const& f) { told.push_back(f); };
-        test::pair p = co_await connect(io, options, options);
-        co_await disconnect(p);
-        CHECK(told.empty());
-
-        test::pair q = co_await connect(io, options);
-        registered_buffer ours{q.client.domain(), 64, access_flags::local_write};
-        registered_buffer theirs{q.server.domain(), 64, access_flags::remote_read};
-        remote_region const lie{
-            theirs.remote().address(), 64, theirs.remote().key(), access_flags::remote_write};
-        auto [denied, n] = co_await q.client.async_write(ours.slice(), lie, awaiting);
-        CHECK(denied);
-        co_await q.client.async_wait_disconnected(awaiting);
-        CHECK(told.size() == 1);
-        CHECK(told.front().code == q.client.last_failure().code);
-        CHECK(told.front().where == step::transfer);
-        co_await q.server.async_wait_disconnected(awaiting);
-
-        connection lost{io, options};
-        auto [refused] = co_await lost.async_connect({device_address(), 1}, awaiting);
-        CHECK(refused == cm_errc::rejected_no_listener);
-        co_await lost.async_wait_disconnected(awaiting);
-        CHECK(told.size() == 2);
-        CHECK(told.back().code == cm_errc::rejected_no_listener);
-    });
-}
-
 TEST_CASE("an acceptor sums its connections' counters, and has their last failure", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

@@ -74,8 +74,8 @@ asio::awaitable<void> part(ends& e) {
     co_await (
         e.client.async_finish(asio::use_awaitable) && e.server.async_finish(asio::use_awaitable)
     );
-    CHECK(e.client.reason() == close_reason::completed);
-    CHECK(e.server.reason() == close_reason::completed);
+    CHECK(e.client.last_failure().reason == close_reason::completed);
+    CHECK(e.server.last_failure().reason == close_reason::completed);
 }
 
 /// Receives a message of any size.
@@ -262,7 +262,7 @@ TEST_CASE(
         };
         auto const offer = [&]() -> asio::awaitable<void> {
             auto [ec] = co_await e.client.async_send(from.slice(0, 5000), 2, awaiting);
-            CHECK(ec == errc::message_declined);
+            CHECK(ec == channel_errc::message_declined);
         };
         co_await (decline() && offer());
         // Memory of another domain, and memory that the peer may not read.
@@ -344,15 +344,15 @@ TEST_CASE("a large message that is cancelled is taken back before its memory is 
         message m = co_await e.server.async_receive(asio::use_awaitable);
         stop.emit(asio::cancellation_type::all);
         while (!ended) co_await pause(io, 1ms);
-        CHECK(*ended == errc::message_withdrawn);
+        CHECK(*ended == channel_errc::message_withdrawn);
         auto [late] = co_await e.server.async_fetch(std::move(m), into.slice(), awaiting);
-        CHECK(late == errc::message_withdrawn);
+        CHECK(late == channel_errc::message_withdrawn);
         // It was not received yet, or is released.
         offer(2);
         co_await pause(io, 10ms);
         stop.emit(asio::cancellation_type::total);
         while (!ended) co_await pause(io, 1ms);
-        CHECK(*ended == errc::message_withdrawn);
+        CHECK(*ended == channel_errc::message_withdrawn);
         m = co_await e.server.async_receive(asio::use_awaitable);
         CHECK(m.tag() == 2);
         m.release();
@@ -365,8 +365,8 @@ TEST_CASE("a large message that is cancelled is taken back before its memory is 
             e.server.async_fetch(std::move(m), into.slice(), [&](error_code ec) { fetched = ec; });
             if (i % 2 == 1) stop.emit(asio::cancellation_type::total);
             while (!ended || !fetched) co_await pause(io, 1ms);
-            CHECK((!*fetched || *fetched == errc::message_withdrawn));
-            CHECK((*ended ? *ended == errc::message_withdrawn : !*fetched));
+            CHECK((!*fetched || *fetched == channel_errc::message_withdrawn));
+            CHECK((*ended ? *ended == channel_errc::message_withdrawn : !*fetched));
         }
         co_await part(e);
     });
@@ -388,7 +388,7 @@ TEST_CASE("a withdrawal that the peer has answered in time ends nothing later", 
         message const kept = co_await e.server.async_receive(asio::use_awaitable);
         stop.emit(asio::cancellation_type::total);
         while (!ended) co_await pause(io, 1ms);
-        CHECK(*ended == errc::message_withdrawn);
+        CHECK(*ended == channel_errc::message_withdrawn);
         co_await pause(io, 600ms);
         CHECK(e.client.is_open());
         co_await part(e);
@@ -425,8 +425,8 @@ TEST_CASE("messages before the end are delivered, and then both sides finish", "
         CHECK(sent == 50);
         auto [late] = co_await e.client.async_send(bytes, 0, awaiting);
         CHECK(late.failed());
-        CHECK(e.client.reason() == close_reason::completed);
-        CHECK(e.server.reason() == close_reason::completed);
+        CHECK(e.client.last_failure().reason == close_reason::completed);
+        CHECK(e.server.last_failure().reason == close_reason::completed);
     });
 }
 
@@ -443,11 +443,11 @@ TEST_CASE("every unacknowledged send reports a peer that leaves early", "[device
         while (codes.size() < 4) co_await pause(io, 1ms);
         e.server.close();
         auto [ec, none] = co_await e.client.async_receive(awaiting);
-        CHECK(ec == errc::peer_closed_early);
+        CHECK(ec == channel_errc::peer_closed_early);
         while (codes.size() < 20) co_await pause(io, 1ms);
         CHECK(std::count(codes.begin(), codes.end(), error_code{}) == 4);
-        CHECK(std::count(codes.begin(), codes.end(), errc::peer_closed_early) == 16);
-        CHECK(e.client.reason() == close_reason::peer_closed_early);
+        CHECK(std::count(codes.begin(), codes.end(), channel_errc::peer_closed_early) == 16);
+        CHECK(e.client.last_failure().reason == close_reason::peer_closed_early);
         // What had arrived is there, also now.
         for (std::uint64_t i = 1; i < 4; ++i) {
             message const m = co_await e.server.async_receive(asio::use_awaitable);
@@ -469,28 +469,28 @@ TEST_CASE("channels of other modes, sessions and strangers are refused", "[devic
             message_channel c{connection{io, std::move(asked), strict(small())}, small()};
             auto [ec] = co_await c.async_accept(awaiting);
             CHECK(ec == wanted);
-            CHECK(c.reason() == close_reason::refused);
+            CHECK(c.last_failure().reason == close_reason::refused);
         };
         auto const other_mode = [&]() -> asio::awaitable<void> {
             message_channel_options o = small();
             o.mode = 4;
             message_channel c{connection{io, strict(o)}, o};
             auto [ec] = co_await c.async_connect(door.local_endpoint(), awaiting);
-            CHECK(ec == errc::mode_mismatch);
+            CHECK(ec == channel_errc::mode_mismatch);
         };
-        co_await (serve(errc::mode_mismatch) && other_mode());
+        co_await (serve(channel_errc::mode_mismatch) && other_mode());
         auto const as_session = [&]() -> asio::awaitable<void> {
             session s{connection{io}};
             auto [ec] = co_await s.async_connect(door.local_endpoint(), awaiting);
             CHECK(ec == cm_errc::rejected_by_peer);
         };
-        co_await (serve(errc::foreign_peer) && as_session());
+        co_await (serve(channel_errc::foreign_peer) && as_session());
         auto const stranger = [&]() -> asio::awaitable<void> {
             connection c{io};
             auto [ec] = co_await c.async_connect(door.local_endpoint(), awaiting);
             CHECK(ec == cm_errc::rejected_by_peer);
         };
-        co_await (serve(errc::foreign_peer) && stranger());
+        co_await (serve(channel_errc::foreign_peer) && stranger());
     });
 }
 
@@ -640,7 +640,7 @@ TEST_CASE("a channel finishes when the last waiting send is withdrawn", "[device
         };
         co_await (e.client.async_finish(asio::use_awaitable) && end());
         CHECK(withdrawn == asio::error::operation_aborted);
-        CHECK(e.client.reason() == close_reason::completed);
+        CHECK(e.client.last_failure().reason == close_reason::completed);
     });
 }
 
@@ -735,7 +735,7 @@ TEST_CASE("a peer that does not finish is left after the deadline", "[device]") 
         co_await meet(io, e, hasty, small());
         auto [ec] = co_await e.client.async_finish(awaiting);
         CHECK(ec == errc::timed_out);
-        CHECK(e.client.reason() == close_reason::timed_out);
+        CHECK(e.client.last_failure().reason == close_reason::timed_out);
         auto [end, none] = co_await e.server.async_receive(awaiting);
         CHECK(end == asio::error::eof);
     });
@@ -791,7 +791,7 @@ TEST_CASE("a connector connects a channel again when its server has left", "[dev
                 message_channel c = co_await to.async_connect(asio::use_awaitable);
                 co_await c.async_send(bytes, i, asio::use_awaitable);
                 auto [ec, none] = co_await c.async_receive(awaiting);
-                CHECK(ec == errc::peer_closed_early);
+                CHECK(ec == channel_errc::peer_closed_early);
             }
         };
         co_await (serve() && visit());
@@ -831,8 +831,11 @@ TEST_CASE(
             co_await send(e, f.bytes());
             auto [ec, none] = co_await e.server.async_receive(awaiting);
             bool const is_answer = f.type == 3 || f.type == 6;
-            CHECK(ec == (is_answer ? errc::unexpected_message : errc::malformed_message));
-            CHECK(e.server.reason() == close_reason::protocol_error);
+            CHECK(
+                ec ==
+                (is_answer ? channel_errc::unexpected_message : channel_errc::malformed_message)
+            );
+            CHECK(e.server.last_failure().reason == close_reason::protocol_error);
             CHECK(e.server.last_failure().code == ec);
             e.peer.close();
         }
@@ -845,7 +848,7 @@ TEST_CASE(
             CHECK(m.size() == 496);
             co_await send(e, forged{"one byte more", 1, 0, 0, 497, 0, 497}.bytes());
             auto [ec, none] = co_await e.server.async_receive(awaiting);
-            CHECK(ec == errc::malformed_message);
+            CHECK(ec == channel_errc::malformed_message);
             e.peer.close();
         }
         hostile e{io};
@@ -853,9 +856,9 @@ TEST_CASE(
         co_await send(e, forged{"the end", 5}.bytes());
         co_await send(e, forged{"something after it", 1, 0, 0, 1, 0, 1}.bytes());
         auto [ec, none] = co_await e.server.async_receive(awaiting);
-        CHECK((ec == asio::error::eof || ec == errc::unexpected_message));
-        while (e.server.reason() == close_reason::open) co_await pause(io, 1ms);
-        CHECK(e.server.reason() == close_reason::protocol_error);
+        CHECK((ec == asio::error::eof || ec == channel_errc::unexpected_message));
+        while (e.server.last_failure().reason == close_reason::open) co_await pause(io, 1ms);
+        CHECK(e.server.last_failure().reason == close_reason::protocol_error);
         e.peer.close();
         auto const bytes = pattern(10, 1);
         co_await bystanders.client.async_send(bytes, 5, asio::use_awaitable);
@@ -913,8 +916,8 @@ TEST_CASE(
             for (int i = 0; type != 4 && i < allowed; ++i)
                 held.push_back(co_await e.server.async_receive(asio::use_awaitable));
             auto [ec, none] = co_await e.server.async_receive(awaiting);
-            CHECK(ec == errc::unexpected_message);
-            CHECK(e.server.reason() == close_reason::protocol_error);
+            CHECK(ec == channel_errc::credit_exceeded);
+            CHECK(e.server.last_failure().reason == close_reason::protocol_error);
             e.peer.close();
         }
     });
@@ -973,7 +976,7 @@ TEST_CASE("large messages that a peer never takes the answers to end its channel
                 );
             co_await pause(io, 1ms);
         }
-        CHECK(e.server.reason() == close_reason::protocol_error);
+        CHECK(e.server.last_failure().reason == close_reason::protocol_error);
         // Five answers find a receive of the peer's, eight wait, and the next one is too many.
         CHECK(sent == 5 + 8 + 1);
         e.peer.close();
@@ -997,7 +1000,7 @@ TEST_CASE("a cancelled large message is given up by a silent peer in time, or en
         stop.emit(asio::cancellation_type::total);
         while (!ended) co_await pause(io, 1ms);
         CHECK(*ended == errc::timed_out);
-        CHECK(e.server.reason() == close_reason::timed_out);
+        CHECK(e.server.last_failure().reason == close_reason::timed_out);
         CHECK_FALSE(e.server.is_open());
         e.peer.close();
     });

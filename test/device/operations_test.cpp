@@ -828,7 +828,7 @@ TEST_CASE(
         CHECK(ec == errc::stalled);
         CHECK(n == 0);
         CHECK(took >= 350ms);
-        CHECK(p.client.reason() == close_reason::timed_out);
+        CHECK(p.client.last_failure().reason == close_reason::timed_out);
         CHECK(p.client.last_failure().code == errc::stalled);
         co_await p.server.async_wait_disconnected(awaiting);
     });
@@ -930,7 +930,7 @@ TEST_CASE("a wrong key or range at the peer is an error of this connection alone
         CHECK(n == 0);
         CHECK(is_fatal(ec));
         co_await victim.client.async_wait_disconnected(awaiting);
-        CHECK(victim.client.reason() == close_reason::transport_error);
+        CHECK(victim.client.last_failure().reason == close_reason::transport_error);
         std::size_t const moved =
             co_await bystander.client.async_write(ours.slice(), right, asio::use_awaitable);
         CHECK(moved == 100);

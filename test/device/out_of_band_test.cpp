@@ -84,7 +84,7 @@ TEST_CASE("two sides that exchange their addresses over a TCP socket are connect
         CHECK(sent == 5);
         // Each side disconnects on its own.
         co_await left.async_disconnect(asio::use_awaitable);
-        CHECK(left.reason() == close_reason::closed_locally);
+        CHECK(left.last_failure().reason == close_reason::closed_locally);
         CHECK(right.is_open());
         right.close();
         auto [end] = co_await right.async_wait_disconnected(awaiting);

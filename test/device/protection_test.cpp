@@ -205,8 +205,8 @@ TEST_CASE("a full server rejects a client, and has room when another has left", 
         );
         session c3{connection{io}};
         auto [ec] = co_await c3.async_connect(a.local_endpoint(), awaiting);
-        CHECK(ec == errc::peer_busy);
-        CHECK(c3.reason() == close_reason::refused);
+        CHECK(ec == session_errc::peer_busy);
+        CHECK(c3.last_failure().reason == close_reason::refused);
         connection plain{io};
         auto [foreign] = co_await plain.async_connect(a.local_endpoint(), awaiting);
         CHECK(foreign == cm_errc::rejected_by_peer);
@@ -284,7 +284,7 @@ TEST_CASE("silent peers are dropped at the deadline, and nothing of them is left
                     auto [ec, regions] = co_await held.async_wait_regions(awaiting);
                     CHECK(ec == errc::timed_out);
                     co_await held.next_layer().async_wait_disconnected(awaiting);
-                    CHECK(held.reason() == close_reason::timed_out);
+                    CHECK(held.last_failure().reason == close_reason::timed_out);
                     ++ended;
                 }(std::move(s), dropped),
                 asio::detached
@@ -301,7 +301,7 @@ TEST_CASE("a message that breaks the protocol ends its own connection and no oth
     struct row {
         char const* what;
         std::function<asio::awaitable<void>(rogue&)> sends;
-        errc code;
+        error_code code;
     };
     std::vector<row> const rows{
         {"truncated",
@@ -309,33 +309,33 @@ TEST_CASE("a message that breaks the protocol ends its own connection and no oth
              r.put_done();
              co_await r.send(15);
          },
-         errc::malformed_message},
+         session_errc::malformed_message},
         {"empty",
          [](rogue& r) -> asio::awaitable<void> { co_await r.send(0); },
-         errc::malformed_message},
+         session_errc::malformed_message},
         {"longer than it says",
          [](rogue& r) -> asio::awaitable<void> {
              r.put_done();
              co_await r.send(17);
          },
-         errc::malformed_message},
+         session_errc::malformed_message},
         {"not a message",
          [](rogue& r) -> asio::awaitable<void> { co_await r.send(64); },
-         errc::malformed_message},
+         session_errc::malformed_message},
         {"of another version",
          [](rogue& r) -> asio::awaitable<void> {
              r.put_done();
              r.out.bytes()[4] = std::byte{9};
              co_await r.send(16);
          },
-         errc::version_mismatch},
+         session_errc::version_mismatch},
         {"repeated MSG_MR",
          [](rogue& r) -> asio::awaitable<void> {
              r.put_regions();
              co_await r.send(16);
              co_await r.send(16);
          },
-         errc::unexpected_message},
+         session_errc::unexpected_message},
         {"MSG_MR after MSG_DONE",
          [](rogue& r) -> asio::awaitable<void> {
              r.put_done();
@@ -343,26 +343,26 @@ TEST_CASE("a message that breaks the protocol ends its own connection and no oth
              r.put_regions();
              co_await r.send(16);
          },
-         errc::unexpected_message},
+         session_errc::unexpected_message},
         {"a region around the end of the address space",
          [](rogue& r) -> asio::awaitable<void> {
              r.put({'R',  'C',  'V',  'M',  1,    1,    0,    1, 0, 0, 0, 64, 0, 0, 0,    0,
                     0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xf0, 0, 0, 0, 0, 0,  0, 0, 0x20, 0});
              co_await r.send(64);
          },
-         errc::malformed_message},
+         session_errc::malformed_message},
         {"a region with rights that do not exist",
          [](rogue& r) -> asio::awaitable<void> {
              r.put({'R', 'C', 'V',  'M', 1, 1, 0, 1, 0, 0, 0, 64, 0, 0, 0, 0, 0,    0, 0, 0,
                     0,   0,   0x10, 0,   0, 0, 0, 0, 0, 0, 0, 8,  0, 0, 0, 1, 0x80, 0, 0, 0});
              co_await r.send(64);
          },
-         errc::malformed_message},
+         session_errc::malformed_message},
         {"a write with immediate data",
          [](rogue& r) -> asio::awaitable<void> {
              co_await r.c.async_write_with_immediate({}, remote_region{}, 7, awaiting);
          },
-         errc::unexpected_message},
+         session_errc::unexpected_message},
     };
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -378,7 +378,7 @@ TEST_CASE("a message that breaks the protocol ends its own connection and no oth
             co_await r.sends(bad);
             auto [ec] = co_await s.next_layer().async_wait_disconnected(awaiting);
             CHECK(ec == r.code);
-            CHECK(s.reason() == close_reason::protocol_error);
+            CHECK(s.last_failure().reason == close_reason::protocol_error);
             co_await bad.c.async_wait_disconnected(awaiting);
         }
         // A message longer than the receives is rejected by the device itself, which ends the
@@ -389,12 +389,12 @@ TEST_CASE("a message that breaks the protocol ends its own connection and no oth
         CHECK((failed.category() == work_completion_category() || failed == errc::peer_disconnected)
         );
         co_await s.next_layer().async_wait_disconnected(awaiting);
-        CHECK(s.reason() == close_reason::transport_error);
+        CHECK(s.last_failure().reason == close_reason::transport_error);
 
         co_await (
             good.async_finish(asio::use_awaitable) && to_good.async_finish(asio::use_awaitable)
         );
-        CHECK(to_good.reason() == close_reason::completed);
+        CHECK(to_good.last_failure().reason == close_reason::completed);
     });
 }
 

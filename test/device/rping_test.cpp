@@ -143,7 +143,7 @@ TEST_CASE("a plain connection serves an unmodified rping -c", "[device]") {
         auto [pings, accepted] = co_await (serve() && c.async_accept({}, awaiting));
         CHECK_FALSE(std::get<0>(accepted));
         CHECK(pings == 3);
-        CHECK(c.reason() == close_reason::peer_disconnected);
+        CHECK(c.last_failure().reason == close_reason::peer_disconnected);
         CHECK(rping.wait() == 0);
         INFO(rping.error());
         CHECK(rping.output().find("rdma-ping-2: CDEF") != std::string::npos);

@@ -59,8 +59,8 @@ TEST_CASE("two sessions exchange regions, use them, and finish in order", "[devi
             p.client.async_finish(asio::use_awaitable) && p.server.async_finish(asio::use_awaitable)
         );
         CHECK(theirs.bytes()[4095] == std::byte{42});
-        CHECK(p.client.reason() == close_reason::completed);
-        CHECK(p.server.reason() == close_reason::completed);
+        CHECK(p.client.last_failure().reason == close_reason::completed);
+        CHECK(p.server.last_failure().reason == close_reason::completed);
         CHECK_FALSE(p.client.last_failure().code);
         CHECK_FALSE(p.server.last_failure().code);
     });
@@ -82,7 +82,7 @@ TEST_CASE("either side may publish nothing", "[device]") {
             co_await p.server.async_finish(asio::use_awaitable);
         };
         co_await (client() && server());
-        CHECK(p.server.reason() == close_reason::completed);
+        CHECK(p.server.last_failure().reason == close_reason::completed);
     });
 }
 
@@ -92,7 +92,7 @@ TEST_CASE("waiting for regions that the peer will not send ends with its MSG_DON
         session_pair p = co_await meet(io);
         co_await p.server.async_send_done(asio::use_awaitable);
         auto [ec, regions] = co_await p.client.async_wait_regions(awaiting);
-        CHECK(ec == errc::unexpected_message);
+        CHECK(ec == session_errc::unexpected_message);
         CHECK(regions.size() == 0);
     });
 }
@@ -111,20 +111,20 @@ TEST_CASE(
         auto const serve = [&]() -> asio::awaitable<error_code> {
             session s{co_await requested(a), theirs};
             auto [ec] = co_await s.async_accept(awaiting);
-            CHECK(s.reason() == close_reason::refused);
+            CHECK(s.last_failure().reason == close_reason::refused);
             CHECK(s.last_failure().where == step::handshake);
             co_return ec;
         };
         auto [served, connected] =
             co_await (serve() && client.async_connect(a.local_endpoint(), awaiting));
-        CHECK(served == errc::mode_mismatch);
-        CHECK(std::get<0>(connected) == errc::mode_mismatch);
+        CHECK(served == session_errc::mode_mismatch);
+        CHECK(std::get<0>(connected) == session_errc::mode_mismatch);
         CHECK(client.last_failure().message().find("same one") != std::string::npos);
 
         connection foreign{io};
         auto [refused, foreign_result] =
             co_await (serve() && foreign.async_connect(a.local_endpoint(), awaiting));
-        CHECK(refused == errc::foreign_peer);
+        CHECK(refused == session_errc::foreign_peer);
         CHECK(std::get<0>(foreign_result) == cm_errc::rejected_by_peer);
 
         // The reverse: a session connects to a peer without the session protocol.
@@ -132,8 +132,8 @@ TEST_CASE(
         auto [plain, lost_result] = co_await (
             a.async_accept(asio::use_awaitable) && lost.async_connect(a.local_endpoint(), awaiting)
         );
-        CHECK(std::get<0>(lost_result) == errc::foreign_peer);
-        CHECK(lost.reason() == close_reason::protocol_error);
+        CHECK(std::get<0>(lost_result) == session_errc::foreign_peer);
+        CHECK(lost.last_failure().reason == close_reason::protocol_error);
         co_await plain.async_wait_disconnected(awaiting);
     });
 }
@@ -150,8 +150,8 @@ TEST_CASE("a peer that sends rubbish, or a message out of turn, is a protocol er
         co_await raw.async_send(out.slice(), asio::use_awaitable);
         if (!rubbish) co_await raw.async_send(out.slice(), asio::use_awaitable);
         auto [ec] = co_await p.server.next_layer().async_wait_disconnected(awaiting);
-        CHECK(ec == (rubbish ? errc::malformed_message : errc::unexpected_message));
-        CHECK(p.server.reason() == close_reason::protocol_error);
+        CHECK(ec == (rubbish ? session_errc::malformed_message : session_errc::unexpected_message));
+        CHECK(p.server.last_failure().reason == close_reason::protocol_error);
     });
 }
 
@@ -161,8 +161,8 @@ TEST_CASE("a peer that leaves early is not mistaken for one that finished", "[de
         session_pair p = co_await meet(io);
         p.client.close();
         auto [ec] = co_await p.server.async_wait_done(awaiting);
-        CHECK(ec == errc::peer_closed_early);
-        CHECK(p.server.reason() == close_reason::peer_closed_early);
+        CHECK(ec == session_errc::peer_closed_early);
+        CHECK(p.server.last_failure().reason == close_reason::peer_closed_early);
     });
 }
 
@@ -191,7 +191,7 @@ TEST_CASE("a silent peer ends each step at its deadline", "[device]") {
         }
         CHECK(ec == errc::timed_out);
         CHECK(std::chrono::steady_clock::now() - start >= 200ms);
-        CHECK(p.server.reason() == close_reason::timed_out);
+        CHECK(p.server.last_failure().reason == close_reason::timed_out);
     });
 }
 

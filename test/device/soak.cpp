@@ -201,7 +201,7 @@ private:
         } catch (boost::system::system_error const&) {}
         s.close();
         co_await s.next_layer().async_wait_disconnected(awaiting);
-        ++counts_.ends[to_string(s.reason())];
+        ++counts_.ends[to_string(s.last_failure().reason)];
         --serving_;
     }
 

@@ -172,7 +172,7 @@ TEST_CASE("calls of a channel that throw as they are started take no place", "[d
         auto const get_no_answer = [&]() -> asio::awaitable<void> {
             for (int i = 0; i < 8; ++i) {
                 auto [ec, none] = co_await client.async_request(1, body, awaiting);
-                CHECK(ec == errc::request_dropped);
+                CHECK(ec == channel_errc::request_dropped);
             }
         };
         co_await (fail_to_answer() && get_no_answer());
@@ -225,7 +225,7 @@ TEST_CASE("messages whose calls throw as they are started take no place", "[devi
         auto const send = [&]() -> asio::awaitable<void> {
             co_await client.async_send(body, 1, asio::use_awaitable);
             auto [declined] = co_await client.async_send(large.slice(), 2, awaiting);
-            CHECK(declined == errc::message_declined);
+            CHECK(declined == channel_errc::message_declined);
             co_await client.async_send(large.slice(), 3, asio::use_awaitable);
         };
         co_await (receive() && send());

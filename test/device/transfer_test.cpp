@@ -201,7 +201,7 @@ TEST_CASE(
         CHECK(all_are(theirs.bytes(), std::byte{0}));
         auto [end] = co_await victim.client.async_wait_disconnected(awaiting);
         CHECK(end == wc_errc::remote_access);
-        CHECK(victim.client.reason() == close_reason::transport_error);
+        CHECK(victim.client.last_failure().reason == close_reason::transport_error);
         CHECK(victim.client.last_failure().where == step::transfer);
         auto [later, m] = co_await victim.client.async_write(ours.slice(), lie, awaiting);
         CHECK(later == wc_errc::remote_access);  // the reason why the connection ended
@@ -424,7 +424,7 @@ TEST_CASE(
         CHECK(posted == error_code{asio::error::operation_aborted});
         CHECK_FALSE(p.client.is_open());
         co_await p.server.async_wait_disconnected(awaiting);
-        CHECK(p.server.reason() == close_reason::peer_disconnected);
+        CHECK(p.server.last_failure().reason == close_reason::peer_disconnected);
     });
 }
 
@@ -486,7 +486,7 @@ TEST_CASE(
         std::atomic<bool> is_busy{false};
         asio::post(p.server.get_executor(), [&] {
             is_busy = true;
-            while (p.server.reason() == close_reason::open) std::this_thread::yield();
+            while (p.server.last_failure().reason == close_reason::open) std::this_thread::yield();
         });
         while (!is_busy) std::this_thread::yield();
         p.server.async_receive(into.slice(), asio::detached);
@@ -498,7 +498,7 @@ TEST_CASE(
             (why == wc_errc::local_length || why == wc_errc::local_qp_operation ||
              why == errc::peer_violation)
         );
-        CHECK(p.server.reason() == close_reason::transport_error);
+        CHECK(p.server.last_failure().reason == close_reason::transport_error);
         CHECK(p.server.last_failure().code == why);
     });
 }

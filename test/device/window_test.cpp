@@ -78,7 +78,7 @@ TEST_CASE("a window gives the peer access to a range until its key is invalidate
         co_await gives(e.write(key), wc_errc::remote_access);
         co_await e.ends.server.async_wait_disconnected(awaiting);
         CHECK(same(e.pages.bytes(), before));
-        CHECK(e.ends.server.reason() != close_reason::open);
+        CHECK(e.ends.server.last_failure().reason != close_reason::open);
     });
 }
 

@@ -123,15 +123,12 @@ Counters of the device: `/sys/class/infiniband/*/ports/1/hw_counters` (on SoftRo
 """
 
 
-def codes(enumeration):
-    """The names of an enumeration's values in error.hpp."""
-    body = re.search(rf"enum class {enumeration} (?::[^{{]*)?\{{\n(.*?)\n\}};", (headers / "error.hpp").read_text(), re.S).group(1)
-    names, last = {}, -1
-    for name, value in re.findall(r"^\s*(\w+)(?: = (\w+))?,", body, re.M):
-        if value and not value.isdigit():
-            continue  # the system's own
-        last = int(value) if value else last + 1
-        names[last] = name
+def enumerators():
+    """The names of the enumerators, by enumeration and value."""
+    names = {}
+    for header in ["error.hpp", "session_error.hpp", "channel_error.hpp"]:
+        for kind, body in re.findall(r"enum class (\w+) \{\n(.*?)\n\};", (headers / header).read_text(), re.S):
+            names |= {(kind, int(value)): name for name, value in re.findall(r"^\s*(\w+) = (\d+),", body, re.M)}
     return names
 
 
@@ -140,21 +137,21 @@ def sentence(text):
 
 
 def errors(program):
-    rows = {"errc": [], "wc_errc": [], "cm_errc": []}
+    named = {"errc": False, "wc_errc": True, "cm_errc": True, "session_errc": False, "channel_errc": False}  # in C headers
+    rows = {kind: [] for kind in named}
+    names = enumerators()
     for line in subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines():
-        kind, value, what, remedy, fatal, transient, symbol = line.split("\t")
-        name = codes(kind).get(int(value))
+        kind, value, what, remedy, conditions, symbol = line.split("\t")
+        name = names.get((kind, int(value)))
         symbol = re.sub(r"RDMA_CM_EVENT_REJECTED, reason: ", "rejected: ", symbol)
-        cells = [f"`{name}`" if name else "—", value, *([] if kind == "errc" else [symbol]), sentence(what), sentence(remedy),
-                 "yes" if fatal == "1" else "no", "yes" if transient == "1" else "no"]
+        cells = [f"`{name}`" if name else "—", value, *([symbol] if named[kind] else []), sentence(what), sentence(remedy), conditions]
         rows[kind].append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
-    head = {kind: f"| code | value |{' in the C headers |' if kind != 'errc' else ''} what happened | what to do | fatal | transient |\n"
-            + "| --- " * (6 if kind == "errc" else 7) + "|\n" for kind in rows}
     page = (root / "docs/reference/errors.md").read_text()
     for kind in rows:
         marks = f"<!-- {kind}: test/docs/tables.py writes this table -->\n\n", f"\n<!-- end of {kind} -->"
         begin, end = page.index(marks[0]) + len(marks[0]), page.index(marks[1])
-        page = page[:begin] + head[kind] + "\n".join(rows[kind]) + "\n" + page[end:]
+        head = ["code", "value", *(["in the C headers"] if named[kind] else []), "what happened", "what to do", "conditions"]
+        page = page[:begin] + f"| {' | '.join(head)} |\n" + "| --- " * len(head) + "|\n" + "\n".join(rows[kind]) + "\n" + page[end:]
     return page
 
 

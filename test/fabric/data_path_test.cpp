@@ -293,7 +293,7 @@ TEST_CASE(
         CHECK(failed == 2);
         connection_statistics const now = p.client.statistics();
         CHECK(now.operations_started == now.operations_failed);
-        CHECK(p.client.reason() == close_reason::transport_error);
+        CHECK(p.client.last_failure().reason == close_reason::transport_error);
         p.server.close();
     });
     CHECK(is_clean(w));

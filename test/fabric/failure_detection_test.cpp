@@ -71,7 +71,7 @@ TEST_CASE(
             w.now() - began < 2s
         );  // the drain deadline plus a margin, for queue pairs that lost their work
         CHECK(why == r.code);
-        CHECK(p.server.reason() == r.reason);
+        CHECK(p.server.last_failure().reason == r.reason);
         CHECK(p.server.last_failure().message().find(r.event) != std::string::npos);
         CHECK(has_received == !is_sleeping);
         if (!is_sleeping && r.reason == close_reason::device_gone) CHECK(received == r.code);
@@ -227,7 +227,7 @@ TEST_CASE("a keepalive detects a peer without power within worst_case_detection(
             auto [why] = co_await p.client.async_wait_disconnected(awaiting);
             CHECK(why == wc_errc::retry_exceeded);
             CHECK(w.now() - began <= worst_case_detection(options).idle);
-            CHECK(p.client.reason() == close_reason::transport_error);
+            CHECK(p.client.last_failure().reason == close_reason::transport_error);
         } else {
             co_await test::sleep(io, 1h);
             CHECK(p.client.is_open());
@@ -290,8 +290,8 @@ TEST_CASE(
             co_await s.async_disconnect(asio::use_awaitable);
         };
         co_await (leave(client) && leave(server));
-        CHECK(client.reason() == close_reason::completed);
-        CHECK(server.reason() == close_reason::completed);
+        CHECK(client.last_failure().reason == close_reason::completed);
+        CHECK(server.last_failure().reason == close_reason::completed);
     });
 }
 
@@ -313,7 +313,7 @@ TEST_CASE("idle_timeout ends a connection that is idle, and not one in use", "[f
         auto const began = w.now();
         auto [why] = co_await p.client.async_wait_disconnected(awaiting);
         CHECK(why == errc::idle);
-        CHECK(p.client.reason() == close_reason::timed_out);
+        CHECK(p.client.last_failure().reason == close_reason::timed_out);
         CHECK(w.now() - began >= 400ms - 50ms / 8);
         CHECK(w.now() - began <= worst_case_detection(options).idle + 1ms);
         p.server.close();
@@ -340,7 +340,7 @@ TEST_CASE(
             CHECK_FALSE(p.client.try_start(op::write(ours.slice(), lie)));
             auto [why] = co_await p.client.async_wait_disconnected(awaiting);
             CHECK(why == wc_errc::remote_access);
-            CHECK(p.client.reason() == close_reason::transport_error);
+            CHECK(p.client.last_failure().reason == close_reason::transport_error);
         });
     }
 }

@@ -259,7 +259,7 @@ TEST_CASE(
             w.on_call(nullptr);
             CHECK(ec == asio::error::operation_aborted);
             co_await client.async_wait_disconnected(awaiting);
-            CHECK(client.reason() == close_reason::closed_locally);
+            CHECK(client.last_failure().reason == close_reason::closed_locally);
         }
         CHECK(w.live().queue_pairs == before.queue_pairs);
         CHECK(w.live().completion_queues == before.completion_queues);

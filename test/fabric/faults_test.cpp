@@ -142,7 +142,7 @@ TEST_CASE("a cut path is detected after the configured retries", "[fabric]") {
         CHECK(w.now() - began <= 4 * 32ms);
         auto [why] = co_await p.client.async_wait_disconnected(awaiting);
         CHECK(why == wc_errc::retry_exceeded);
-        CHECK(p.client.reason() == close_reason::transport_error);
+        CHECK(p.client.last_failure().reason == close_reason::transport_error);
         p.server.close();
     });
     CHECK(is_clean(w));
@@ -385,7 +385,7 @@ TEST_CASE("a request that the network rejects has the reason", "[fabric]") {
         w.reject_next_request(10);
         auto [ec] = co_await client.async_connect(a.local_endpoint(), awaiting);
         CHECK(ec == cm_errc::rejected_stale);
-        CHECK(client.reason() == close_reason::refused);
+        CHECK(client.last_failure().reason == close_reason::refused);
     });
 }
 
@@ -407,8 +407,8 @@ TEST_CASE("the end of the peer's program is detected at once, during any operati
         auto [why] = co_await p.client.async_wait_disconnected(awaiting);
         static_cast<void>(why);
         CHECK(w.now() - killed < 100ms);
-        CHECK(p.client.reason() != close_reason::completed);
-        CHECK(p.client.reason() != close_reason::closed_locally);
+        CHECK(p.client.last_failure().reason != close_reason::completed);
+        CHECK(p.client.last_failure().reason != close_reason::closed_locally);
         CHECK(book.is_balanced());
         p.server.close();
     });

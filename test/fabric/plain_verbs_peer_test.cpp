@@ -48,7 +48,7 @@ TEST_CASE(
     a.close();
     runner.join();
     REQUIRE(outcomes.size() == 2);
-    CHECK(outcomes[0] == errc::foreign_peer);
+    CHECK(outcomes[0] == session_errc::foreign_peer);
     CHECK_FALSE(outcomes[1]);
 }
 

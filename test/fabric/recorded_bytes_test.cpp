@@ -134,7 +134,7 @@ TEST_CASE("a session that connects sends and takes the recorded bytes", "[fabric
         co_await (answer() && s.async_connect(a.local_endpoint(), asio::use_awaitable));
         co_await exchange(s, *peer);
         co_await s.async_disconnect(asio::use_awaitable);
-        CHECK(s.reason() == close_reason::completed);
+        CHECK(s.last_failure().reason == close_reason::completed);
         REQUIRE(peer->arrived.size() == 2);
         CHECK(peer->arrived[0] == session_regions);
         CHECK(peer->arrived[1] == session_done);
@@ -164,7 +164,7 @@ TEST_CASE("a session that accepts sends and takes the recorded bytes", "[fabric]
         co_await (
             s.async_disconnect(asio::use_awaitable) && peer.c.async_disconnect(asio::use_awaitable)
         );
-        CHECK(s.reason() == close_reason::completed);
+        CHECK(s.last_failure().reason == close_reason::completed);
         REQUIRE(peer.arrived.size() == 2);
         CHECK(peer.arrived[0] == session_regions);
         CHECK(peer.arrived[1] == session_done);
@@ -236,7 +236,7 @@ TEST_CASE("a channel that connects sends and takes the recorded bytes", "[fabric
             co_await peer->send(close_after_two);
         };
         co_await (s.async_finish(asio::use_awaitable) && finish());
-        CHECK(s.reason() == close_reason::completed);
+        CHECK(s.last_failure().reason == close_reason::completed);
         REQUIRE(peer->arrived.size() == 3);
         CHECK(peer->arrived[0] == eager);
         // The addresses and the key are of this run.
@@ -281,7 +281,7 @@ TEST_CASE("a channel that accepts sends and takes the recorded bytes", "[fabric]
             co_await peer.c.async_disconnect(asio::use_awaitable);
         };
         co_await (s.async_finish(asio::use_awaitable) && finish());
-        CHECK(s.reason() == close_reason::completed);
+        CHECK(s.last_failure().reason == close_reason::completed);
         REQUIRE(peer.arrived.size() == 2);
         CHECK(peer.arrived[0] == eager);
         CHECK(peer.arrived[1] == close_after_one);
@@ -333,7 +333,7 @@ TEST_CASE("a request channel sends and takes the recorded bytes", "[fabric]") {
             co_await peer->send(close_after_two);
         };
         co_await (s.async_finish(asio::use_awaitable) && finish());
-        CHECK(s.reason() == close_reason::completed);
+        CHECK(s.last_failure().reason == close_reason::completed);
         REQUIRE(peer->arrived.size() == 3);
         CHECK(peer->arrived[0] == request);
         CHECK(peer->arrived[1] == end);

@@ -69,7 +69,7 @@ outcome retry_against(
 TEST_CASE("fabric: retry reports a permanent error of connecting at once", "[fabric]") {
     // A plain connection's server knows no sessions.
     outcome const o = retry_against<session>({"10.0.0.1", 7471}, 1);
-    CHECK(o.code == errc::foreign_peer);
+    CHECK(o.code == session_errc::foreign_peer);
     CHECK(o.after < 1s);
 }
 

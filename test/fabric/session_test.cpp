@@ -37,13 +37,13 @@ asio::awaitable<void> live(session& s, ending& e, asio::awaitable<void> meeting,
         co_await s.next_layer().async_write(ours.slice(), theirs[0], asio::use_awaitable);
         e.wrote = true;
         co_await s.async_finish(asio::use_awaitable);
-        if (s.reason() == close_reason::completed)
+        if (s.last_failure().reason == close_reason::completed)
             CHECK(exposed.bytes()[255] == (mark ^ std::byte{1}));
     } catch (boost::system::system_error const& failed) {
         e.code = failed.code();
     }
     s.close();
-    e.reason = s.reason();
+    e.reason = s.last_failure().reason;
     e.has_ended = true;
 }
 
@@ -170,7 +170,7 @@ last_words finish_with_client_leaving(
             co_await server.async_exchange({}, asio::use_awaitable);
             auto [ec] = co_await server.async_finish(awaiting);
             co_await sleep(io, 1ms);
-            result = {ec, server.reason(), server.last_failure()};
+            result = {ec, server.last_failure().reason, server.last_failure()};
         };
         auto const leave = [&]() -> asio::awaitable<void> {
             co_await client.async_connect(a.local_endpoint(), asio::use_awaitable);
@@ -218,7 +218,7 @@ last_words end_without_last_acknowledgement(client_end how, std::uint64_t seed) 
                 co_await server.next_layer().async_wait_disconnected(asio::use_awaitable);
             is_losing = true;
             auto [ec] = co_await server.async_finish(awaiting);
-            result = {ec, server.reason(), server.last_failure()};
+            result = {ec, server.last_failure().reason, server.last_failure()};
         };
         auto const end = [&]() -> asio::awaitable<void> {
             co_await client.async_connect(a.local_endpoint(), asio::use_awaitable);
@@ -226,7 +226,7 @@ last_words end_without_last_acknowledgement(client_end how, std::uint64_t seed) 
             switch (how) {
             case client_end::finishes:
                 co_await client.async_finish(asio::use_awaitable);
-                CHECK(client.reason() == close_reason::completed);
+                CHECK(client.last_failure().reason == close_reason::completed);
                 break;
             case client_end::leaves_without_done:
                 co_await client.async_wait_done(asio::use_awaitable);
@@ -262,9 +262,9 @@ TEST_CASE("a client that leaves before both have sent MSG_DONE has left early", 
     for (std::uint64_t const seed : seeds(200)) {
         INFO("RCVERBS_FABRIC_SEED=" << seed);
         last_words const last = end_without_last_acknowledgement(how, seed);
-        CHECK(last.code == errc::peer_closed_early);
+        CHECK(last.code == session_errc::peer_closed_early);
         CHECK(last.reason == close_reason::peer_closed_early);
-        CHECK(last.remembered.code == errc::peer_closed_early);
+        CHECK(last.remembered.code == session_errc::peer_closed_early);
     }
 }
 

@@ -21,7 +21,7 @@ using namespace rcverbs;
 void hello(bytes in) {
     error_code ec;
     wire::hello const theirs = wire::decode_hello(in, ec);
-    must(!ec || ec == errc::foreign_peer);
+    must(!ec || ec == session_errc::foreign_peer);
     wire::hello ours;
     ours.mode = 1;
     wire::verdict const v = wire::judge_request(ours, theirs);
@@ -39,7 +39,7 @@ void hello(bytes in) {
     must(wire::check_refusal(theirs).failed());
     // Every verdict that can arrive maps to an error.
     if (theirs.answer != wire::verdict::welcome)
-        must(static_cast<bool>(wire::to_error(theirs.answer)));
+        must(static_cast<bool>(wire::to_error<session_errc>(theirs.answer)));
     if (!ec) {
         auto const again = wire::encode(theirs);
         // Except for the reserved bytes, which are not checked.
@@ -50,7 +50,7 @@ void hello(bytes in) {
 void message(bytes in) {
     error_code ec;
     wire::message const m = wire::decode(in, ec);
-    must(!ec || ec == errc::malformed_message || ec == errc::version_mismatch);
+    must(!ec || ec == session_errc::malformed_message || ec == session_errc::version_mismatch);
     if (ec) return;
     if (auto const* const regions = std::get_if<wire::regions_message>(&m)) {
         must(regions->regions.size() <= wire::regions_max);
@@ -114,7 +114,7 @@ void exchange(bytes in) {
 void channel_hello(bytes in) {
     error_code ec;
     wire::channel_hello const theirs = wire::decode_channel_hello(in, ec);
-    must(!ec || ec == errc::foreign_peer);
+    must(!ec || ec == channel_errc::foreign_peer);
     wire::channel_hello ours;
     ours.mode = 1;
     wire::verdict const v = wire::judge_request(ours, theirs);
@@ -129,7 +129,7 @@ void channel_hello(bytes in) {
 void channel_message(bytes in) {
     error_code ec;
     wire::channel_head const h = wire::decode_channel_head(in, ec);
-    must(!ec || ec == errc::malformed_message);
+    must(!ec || ec == channel_errc::malformed_message);
     if (ec) return;
     std::vector<std::byte> out(in.begin(), in.end());
     std::ranges::fill(std::span{out}.first(wire::channel_head_bytes), std::byte{0xaa});
@@ -143,7 +143,7 @@ void channel_message(bytes in) {
     must(std::ranges::equal(out, in));
     // A request channel reads the tag.
     wire::request_tag const t = wire::decode_request_tag(h.tag, h.count, ec);
-    must(ec ? ec == errc::malformed_message : wire::encode(t) == h.tag);
+    must(ec ? ec == channel_errc::malformed_message : wire::encode(t) == h.tag);
 }
 
 void endpoint(bytes in) {

@@ -73,14 +73,14 @@ TEST_CASE(
     peer.approach(device_address(), a.local_endpoint().port());
     peer.ask({});
     connection request{context.io, a.async_get_request(asio::use_future).get()};
-    if (how == 0) request.close(make_error_code(errc::malformed_message));
+    if (how == 0) request.close(make_error_code(session_errc::malformed_message));
     if (how == 1) request.close();
     if (how == 2) CHECK_FALSE(reported([&](error_code& e) { request.reject({}, e); }));
     outcome<> ended;
     request.async_wait_disconnected(ended.handler());
     CHECK(peer.await_event(RDMA_CM_EVENT_REJECTED).status == 28);
     error_code const why = ended.code();
-    CHECK(why == (how == 0 ? error_code{errc::malformed_message} : error_code{}));
+    CHECK(why == (how == 0 ? error_code{session_errc::malformed_message} : error_code{}));
     request.close();
     CHECK(reported([&](error_code& e) { request.reject({}, e); }) == errc::not_connected);
     request.close();
@@ -139,14 +139,14 @@ TEST_CASE(
     running_context context;
     acceptor a{context.io, {device_address(), 0}};
     hostile::hello lie;
-    errc expected = errc::malformed_message;
+    session_errc expected = session_errc::malformed_message;
     SECTION("a verdict in a request") { lie.verdict = 3; }
     SECTION("reserved bytes") { lie.reserved = 1; }
     SECTION("receives nothing") { lie.message_bytes_max = 0; }
     SECTION("posts no receives") { lie.receives = 0; }
     SECTION("another version") {
         lie.version = 2;
-        expected = errc::version_mismatch;
+        expected = session_errc::version_mismatch;
     }
     hostile::peer peer;
     peer.approach(device_address(), a.local_endpoint().port());
@@ -177,7 +177,7 @@ TEST_CASE("an answer that breaks the wire format is a protocol error", "[hostile
     client.async_connect(at, connected.handler());
     server.take_request();
     hostile::hello lie;
-    errc expected = errc::malformed_message;
+    session_errc expected = session_errc::malformed_message;
     bool accepts = true;
     SECTION("an acceptance that says busy") { lie.verdict = 3; }
     SECTION("an acceptance with reserved bytes") { lie.reserved = 1; }
@@ -186,7 +186,7 @@ TEST_CASE("an answer that breaks the wire format is a protocol error", "[hostile
     SECTION("a refusal that says busy is none") {
         accepts = false;
         lie.verdict = 3;
-        expected = errc::peer_busy;
+        expected = session_errc::peer_busy;
     }
     accepts ? server.accept(lie.encoded()) : server.reject(lie.encoded());
     CHECK(connected.code() == expected);
@@ -252,7 +252,7 @@ TEST_CASE("a wrong key of the peer is reported on the side of the memory", "[hos
     peer.disconnect();
     CHECK(ended.code() == errc::peer_violation);
     CHECK(c.last_failure().code == errc::peer_violation);
-    CHECK(c.reason() == close_reason::transport_error);
+    CHECK(c.last_failure().reason == close_reason::transport_error);
     if (has_receive) CHECK(receiving.code() == errc::peer_violation);
     CHECK(c.try_start(op::send(memory.slice())) == errc::peer_violation);
     a.close();
@@ -335,7 +335,8 @@ TEST_CASE(
     INFO(why.message());
     CHECK(why);
     CHECK(
-        (s.reason() == close_reason::protocol_error || s.reason() == close_reason::transport_error)
+        (s.last_failure().reason == close_reason::protocol_error ||
+         s.last_failure().reason == close_reason::transport_error)
     );
     a.close();
 }

@@ -37,7 +37,7 @@ TEST_CASE("a write into a black hole ends when its retries are used up", "[hosts
         auto [ec, n] = co_await p.client.async_write(ours.slice(), theirs.remote(), awaiting);
         CHECK(ec == wc_errc::retry_exceeded);
         CHECK(n == 0);
-        CHECK(p.client.reason() == close_reason::transport_error);
+        CHECK(p.client.last_failure().reason == close_reason::transport_error);
         p.server.close();
     });
 }
@@ -120,7 +120,7 @@ TEST_CASE("two idle ends detect a cut path within worst_case_detection()", "[hos
                            ) -> asio::awaitable<std::chrono::steady_clock::duration> {
             auto [why] = co_await c.async_wait_disconnected(awaiting);
             CHECK(why == wc_errc::retry_exceeded);
-            CHECK(c.reason() == close_reason::transport_error);
+            CHECK(c.last_failure().reason == close_reason::transport_error);
             co_return std::chrono::steady_clock::now() - began;
         };
         auto const [client, server] = co_await (ended(p.client) && ended(p.server));
@@ -209,7 +209,7 @@ TEST_CASE("a storm of three hundred clients, thirty at a time, is served to the 
                 std::ranges::fill(ours.bytes(), std::byte{42});
                 co_await s.next_layer().async_write(ours.slice(), there[0], asio::use_awaitable);
                 co_await s.async_finish(asio::use_awaitable);
-                CHECK(s.reason() == close_reason::completed);
+                CHECK(s.last_failure().reason == close_reason::completed);
                 ++done;
             }
         };

@@ -166,8 +166,8 @@ TEST_CASE(
         while (brought(in.in) < stopped_at + 20) co_await pause(io, 5ms);
         writer.signal(SIGKILL);
         auto [ec] = co_await in.s.async_wait_done(awaiting);
-        CHECK(ec == errc::peer_closed_early);
-        CHECK(in.s.reason() == close_reason::peer_closed_early);
+        CHECK(ec == session_errc::peer_closed_early);
+        CHECK(in.s.last_failure().reason == close_reason::peer_closed_early);
         writer.wait();
         // After the disconnect, no further write may arrive.
         co_await in.s.next_layer().async_wait_disconnected(awaiting);

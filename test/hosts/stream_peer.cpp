@@ -26,7 +26,8 @@ asio::awaitable<void> connect(
     std::vector<named_region> const nothing;
     peer_regions const there = co_await s.async_exchange(nothing, asio::use_awaitable);
     auto const print_reason = [&] {
-        std::cout << to_string(s.reason()) << ": " << s.last_failure().message() << std::endl;
+        std::cout << to_string(s.last_failure().reason) << ": " << s.last_failure().message()
+                  << std::endl;
     };
     if (is_idle) {
         std::cout << "idle" << std::endl;

@@ -1,6 +1,8 @@
 // The programs' command lines: errors are reported with exit code 2 before any device is used.
 #include <filesystem>
 
+#include <rcverbs/session_error.hpp>
+
 #include "common/exit_code.hpp"
 #include "support/catch.hpp"
 #include "support/child_process.hpp"
@@ -149,7 +151,7 @@ TEST_CASE("every error has the exit code that the help documents", "[cli]") {
              {errc::stalled, step::transfer, exit_code::deadline_passed},
              {errc::idle, step::transfer, exit_code::deadline_passed},
              {errc::peer_disconnected, step::exchange, exit_code::peer_gone},
-             {errc::peer_closed_early, step::finish, exit_code::peer_gone},
+             {rcverbs::session_errc::peer_closed_early, step::finish, exit_code::peer_gone},
              {errc::port_down, step::transfer, exit_code::peer_gone},
              {errc::device_removed, step::transfer, exit_code::peer_gone},
              {wc_errc::retry_exceeded, step::transfer, exit_code::peer_gone},
@@ -160,9 +162,9 @@ TEST_CASE("every error has the exit code that the help documents", "[cli]") {
              {wc_errc::local_qp_operation, step::exchange, exit_code::refused},
              {errc::read_depth_zero, step::transfer, exit_code::refused},
              {errc::misaligned, step::transfer, exit_code::refused},
-             {errc::mode_mismatch, step::handshake, exit_code::refused},
-             {errc::peer_busy, step::handshake, exit_code::refused},
-             {errc::malformed_message, step::exchange, exit_code::refused},
+             {rcverbs::session_errc::mode_mismatch, step::handshake, exit_code::refused},
+             {rcverbs::session_errc::peer_busy, step::handshake, exit_code::refused},
+             {rcverbs::session_errc::malformed_message, step::exchange, exit_code::refused},
              {errc::peer_violation, step::transfer, exit_code::refused},
              {no_memory, step::exchange, exit_code::other},
              {no_memory, step::create_queue_pair, exit_code::could_not_connect},

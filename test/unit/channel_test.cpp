@@ -43,7 +43,7 @@ std::vector<std::byte> framed(channel_head const& h, std::size_t more) {
 bool is_malformed(std::vector<std::byte> const& in) {
     error_code ec;
     static_cast<void>(decode_channel_head(in, ec));
-    return ec == errc::malformed_message;
+    return ec == channel_errc::malformed_message;
 }
 
 }  // namespace
@@ -62,9 +62,9 @@ TEST_CASE("a channel's hello has the documented bytes", "[wire]") {
 TEST_CASE("a channel's hello that is no hello, or breaks the format, is refused", "[wire]") {
     error_code ec;
     decode_channel_hello(bytes({1, 2, 3}), ec);
-    CHECK(ec == errc::foreign_peer);
+    CHECK(ec == channel_errc::foreign_peer);
     decode_channel_hello(encode(hello{}), ec);
-    CHECK(ec == errc::foreign_peer);
+    CHECK(ec == channel_errc::foreign_peer);
     auto const judged = [](auto change) {
         auto encoded = encode(some_hello());
         change(encoded);
@@ -88,7 +88,7 @@ TEST_CASE("a channel's hello that is no hello, or breaks the format, is refused"
     CHECK(judged([](auto& b) { b[21] = std::byte{1}; }) == verdict::mode_mismatch);
     channel_hello busy = some_hello();
     busy.answer = verdict::busy;
-    CHECK(check_acceptance(some_hello(), busy) == errc::malformed_message);
+    CHECK(check_acceptance(some_hello(), busy) == channel_errc::malformed_message);
 }
 
 TEST_CASE("the messages of a channel have the documented bytes", "[wire]") {
@@ -128,7 +128,7 @@ TEST_CASE("the tags of a request channel have the documented bytes", "[wire]") {
     CHECK_FALSE(ec);
     auto const is_refused = [&](std::uint64_t tag, std::uint64_t size) {
         static_cast<void>(decode_request_tag(tag, size, ec));
-        return ec == errc::malformed_message;
+        return ec == channel_errc::malformed_message;
     };
     for (std::uint64_t code = 0; code < 256; ++code) {
         INFO(code);
@@ -164,7 +164,7 @@ TEST_CASE("the segments of a large message must be readable, and may not wrap ar
         list[1] = second;
         encode_segments(list, all);
         static_cast<void>(decode_segments(all, ec));
-        return ec == errc::malformed_message;
+        return ec == channel_errc::malformed_message;
     };
     CHECK(refused({0x9000, 20, remote_key{8}, access_flags::remote_write}));
     CHECK(refused({0x9000, 0, remote_key{8}, readable}));

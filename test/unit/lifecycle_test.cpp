@@ -24,7 +24,7 @@ constexpr auto last_event = static_cast<int>(event_kind::gone);
 // An event of that kind, with typical data.
 lifecycle::event typical(event_kind what) {
     switch (what) {
-    case event_kind::violated: return {what, errc::unexpected_message};
+    case event_kind::violated: return {what, session_errc::unexpected_message};
     case event_kind::failed: return {what, cm_errc::unreachable, -110};
     case event_kind::peer_gone: return {what, {}, 7};
     case event_kind::work_failed: return {what, wc_errc::remote_access, 0x88};
@@ -42,7 +42,7 @@ std::string name_of(error_code ec) {
         {static_cast<int>(errc::timed_out), "timed_out"},
         {static_cast<int>(errc::peer_disconnected), "peer_disconnected"},
         {static_cast<int>(errc::peer_violation), "peer_violation"},
-        {static_cast<int>(errc::unexpected_message), "unexpected_message"},
+        {static_cast<int>(session_errc::unexpected_message), "unexpected_message"},
         {static_cast<int>(errc::port_down), "port_down"},
         {static_cast<int>(errc::not_drained), "not_drained"}};
     if (ec == make_error_code(cm_errc::unreachable)) return "unreachable";

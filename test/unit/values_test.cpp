@@ -283,12 +283,55 @@ TEST_CASE("every error has a text of its own", "[values]") {
         texts.insert(ec.message());
         ++count;
     };
-    for (int i = 1; i <= 19; ++i) take(static_cast<errc>(i));
-    for (int i = 20; i <= 32; ++i) take(static_cast<errc>(i));
+    for (int i = 1; i <= static_cast<int>(errc::foreign_window); ++i) take(static_cast<errc>(i));
+    for (int i = 1; i <= 8; ++i) take(static_cast<session_errc>(i));
+    for (int i = 1; i <= 13; ++i) take(static_cast<channel_errc>(i));
     for (int i = 1; i <= 23; ++i) take(static_cast<wc_errc>(i));
     for (int i : {1, 3, 5, 6, 8, 10, 11, 14, 1008, 1010, 1028}) take(static_cast<cm_errc>(i));
-    CHECK(texts.size() == count);
+    constexpr std::size_t shared_texts = 9;  // sessions and channels have some in common
+    CHECK(texts.size() == count - shared_texts);
     CHECK(error_code{1005, connection_manager_category()}.message() == "rejected with reason 5");
+}
+
+TEST_CASE("codes of all categories equal the conditions that programs branch on", "[values]") {
+    auto const held_by = [](error_code ec) {
+        std::string all;
+        for (auto const& [c, name] :
+             {std::pair{condition::timed_out, "timed_out "},
+              std::pair{condition::protocol_violation, "protocol_violation "},
+              std::pair{condition::ended_by_peer, "ended_by_peer "},
+              std::pair{condition::refused, "refused "},
+              std::pair{condition::transient, "transient "},
+              std::pair{condition::operation_only, "operation_only "}}) {
+            if (ec == c) all += name;
+        }
+        return all;
+    };
+    auto const of_system = [](int number) {
+        return error_code{number, boost::system::system_category()};
+    };
+    CHECK(held_by({}).empty());
+    CHECK(held_by(errc::stalled) == "timed_out transient ");
+    CHECK(held_by(wc_errc::retry_exceeded) == "timed_out transient ");
+    CHECK(held_by(of_system(ETIMEDOUT)) == "timed_out transient ");
+    CHECK(held_by(channel_errc::request_timed_out) == "timed_out operation_only ");
+    CHECK(held_by(errc::peer_violation) == "protocol_violation ");
+    CHECK(held_by(session_errc::malformed_message) == "protocol_violation ");
+    CHECK(held_by(channel_errc::credit_exceeded) == "protocol_violation ");
+    CHECK(held_by(errc::peer_disconnected) == "ended_by_peer transient ");
+    CHECK(held_by(session_errc::peer_closed_early) == "ended_by_peer transient ");
+    CHECK(held_by(channel_errc::peer_closed_early) == "ended_by_peer transient ");
+    CHECK(held_by(cm_errc::rejected_by_peer) == "refused transient ");
+    CHECK(held_by(error_code{1005, connection_manager_category()}) == "refused transient ");
+    CHECK(held_by(session_errc::peer_busy) == "refused transient ");
+    CHECK(held_by(channel_errc::mode_mismatch) == "refused ");
+    CHECK(held_by(channel_errc::request_dropped) == "operation_only ");
+    CHECK(held_by(errc::would_block) == "operation_only ");
+    CHECK(held_by(errc::not_connected).empty());
+    CHECK(held_by(of_system(EINVAL)).empty());
+    CHECK(held_by(boost::asio::error::eof).empty());
+    CHECK(error_code{channel_errc::request_timed_out} == boost::system::errc::timed_out);
+    CHECK_FALSE(error_code{session_errc::foreign_peer} == channel_errc::foreign_peer);
 }
 
 TEST_CASE("refusals of one operation are not fatal, everything else is", "[values]") {
@@ -522,7 +565,7 @@ TEST_CASE("a failure names events, statuses and errno values", "[values]") {
 TEST_CASE("errors of a peer or path that may recover are transient, others are not", "[values]") {
     for (error_code const ec :
          {error_code{errc::timed_out},
-          error_code{errc::peer_busy},
+          error_code{session_errc::peer_busy},
           error_code{errc::port_down},
           error_code{cm_errc::rejected_no_listener},
           error_code{wc_errc::retry_exceeded},
@@ -536,8 +579,8 @@ TEST_CASE("errors of a peer or path that may recover are transient, others are n
     }
     for (error_code const ec :
          {error_code{},
-          error_code{errc::mode_mismatch},
-          error_code{errc::foreign_peer},
+          error_code{session_errc::mode_mismatch},
+          error_code{channel_errc::foreign_peer},
           error_code{errc::version_mismatch},
           error_code{errc::invalid_option},
           error_code{errc::foreign_domain},

@@ -66,9 +66,9 @@ TEST_CASE("a hello survives the connection manager's padding", "[wire]") {
 TEST_CASE("a hello of another kind, or none, is a foreign peer", "[wire]") {
     error_code ec;
     decode_hello(bytes({1, 2, 3}), ec);
-    CHECK(ec == errc::foreign_peer);
+    CHECK(ec == session_errc::foreign_peer);
     decode_hello(std::vector<std::byte>(56), ec);
-    CHECK(ec == errc::foreign_peer);
+    CHECK(ec == session_errc::foreign_peer);
 }
 
 namespace {
@@ -92,8 +92,8 @@ TEST_CASE("a request is checked by version, then by format, then by mode", "[wir
     CHECK(judge_request(ours, theirs) == verdict::malformed);
     theirs.version = 2;
     CHECK(judge_request(ours, theirs) == verdict::version_mismatch);
-    CHECK(to_error(verdict::mode_mismatch) == errc::mode_mismatch);
-    CHECK(to_error(static_cast<verdict>(999)) == errc::foreign_peer);
+    CHECK(to_error<session_errc>(verdict::mode_mismatch) == session_errc::mode_mismatch);
+    CHECK(to_error<session_errc>(static_cast<verdict>(999)) == session_errc::foreign_peer);
 }
 
 TEST_CASE(
@@ -123,12 +123,12 @@ TEST_CASE("an acceptance must say welcome, and a refusal must not", "[wire]") {
     CHECK_FALSE(check_acceptance(ours, ours));
     hello theirs = ours;
     theirs.answer = verdict::busy;
-    CHECK(check_acceptance(ours, theirs) == errc::malformed_message);
-    CHECK(check_refusal(theirs) == errc::peer_busy);
+    CHECK(check_acceptance(ours, theirs) == session_errc::malformed_message);
+    CHECK(check_refusal(theirs) == session_errc::peer_busy);
     theirs.answer = verdict::welcome;
-    CHECK(check_refusal(theirs) == errc::malformed_message);
+    CHECK(check_refusal(theirs) == session_errc::malformed_message);
     theirs.mode = 1;
-    CHECK(check_acceptance(ours, theirs) == errc::mode_mismatch);
+    CHECK(check_acceptance(ours, theirs) == session_errc::mode_mismatch);
 }
 
 TEST_CASE("MSG_MR has the documented bytes", "[wire]") {
@@ -187,11 +187,11 @@ TEST_CASE("every byte of a message that may not differ is checked", "[wire]") {
         bad[i] ^= std::byte{0x40};
         static_cast<void>(decode(bad, ec));
         INFO("byte " << i);
-        CHECK(ec == (i == 4 ? errc::version_mismatch : errc::malformed_message));
+        CHECK(ec == (i == 4 ? session_errc::version_mismatch : session_errc::malformed_message));
     }
     for (std::size_t size = 0; size < good.size(); ++size) {
         static_cast<void>(decode(std::span{good}.first(size), ec));
-        CHECK(ec == errc::malformed_message);
+        CHECK(ec == session_errc::malformed_message);
     }
 }
 
@@ -205,17 +205,17 @@ TEST_CASE(
             {{"x", remote_region{UINT64_MAX - 5, 6, remote_key{}, access_flags::remote_read}}}}),
         ec
     ));
-    CHECK(ec == errc::malformed_message);
+    CHECK(ec == session_errc::malformed_message);
     static_cast<void>(decode(
         encoded(regions_message{
             {{"x", remote_region{0, 1, remote_key{}, static_cast<rcverbs::access_flags>(0x10)}}}}),
         ec
     ));
-    CHECK(ec == errc::malformed_message);
+    CHECK(ec == session_errc::malformed_message);
     auto dirty = encoded(sample());
     dirty.back() = std::byte{'x'};
     static_cast<void>(decode(dirty, ec));
-    CHECK(ec == errc::malformed_message);
+    CHECK(ec == session_errc::malformed_message);
 }
 
 TEST_CASE("decoders take random and mutated bytes", "[wire]") {
@@ -276,7 +276,7 @@ TEST_CASE(
         static_cast<void>(queue_pair_address::decode(changed, ec));
         return ec;
     };
-    CHECK(with(0, 'X') == errc::foreign_peer);
+    CHECK(with(0, 'X') == errc::malformed_message);
     CHECK(with(5, 2) == errc::version_mismatch);
     CHECK(with(8, 1) == errc::malformed_message);  // more than 24 bits
     CHECK(with(34, 6) == errc::malformed_message);  // no such MTU

@@ -80,7 +80,7 @@ struct acceptor_options {
     /// 0; empty for no delay.
     std::optional<std::chrono::milliseconds> violation_delay = {};
     /// Private data of a rejection because of one of these limits: at most 148 bytes. A server of
-    /// sessions sets session::busy_private_data(); the peer's session then reports errc::peer_busy.
+    /// sessions sets session::busy_private_data(); the peer's session then reports session_errc::peer_busy.
     std::vector<std::byte> busy_private_data = {};
     /// Called for each request that is rejected because of one of these limits, with the peer's
     /// address, on a thread that runs the acceptor's context. Must not throw.

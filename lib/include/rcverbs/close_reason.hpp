@@ -1,7 +1,8 @@
 // close_reason.hpp — why a connection or session ended.
 //
-//     if (c.reason() == close_reason::peer_disconnected) std::cout << "the peer left\n";
-//     else std::cout << c.last_failure().message() << '\n';
+//     failure const f = c.last_failure();
+//     if (f.reason == close_reason::peer_disconnected) std::cout << "the peer left\n";
+//     else std::cout << f.message() << '\n';
 //
 // Values; no threading rule.
 #pragma once

@@ -70,8 +70,8 @@ public:
     /// state, from any thread.
     void close() noexcept;
     /// Ends the connection because the peer violated a protocol on top of it. last_failure()
-    /// reports the violation, reason() is close_reason::protocol_error, and the acceptor counts a
-    /// violation of the peer's address; no effect if the connection had ended before.
+    /// reports the violation with close_reason::protocol_error, and the acceptor counts a violation
+    /// of the peer's address; no effect if the connection had ended before.
     ///
     /// @param violation  The error. REQUIRES: not empty.
     void close(error_code violation) noexcept;
@@ -159,9 +159,8 @@ public:
     /// The private data of the peer's request, acceptance or rejection, padded with zeros to the
     /// full field.
     std::vector<std::byte> private_data() const;
-    /// Why the connection ended.
-    close_reason reason() const;
-    /// The first failure with its details; its code is empty if there was none.
+    /// Why the connection ended, and its first failure with the details; the code is empty if there
+    /// was none.
     failure last_failure() const;
     /// Number of connections of this process whose queue pairs could not be destroyed; their
     /// resources are leaked on purpose.

@@ -2,14 +2,15 @@
 //
 //     auto [ec, n] = co_await c.async_write(mine.slice(), theirs, as_tuple(use_awaitable));
 //     if (ec == errc::out_of_range) std::cerr << "the peer's region is smaller\n";
-//     else if (is_transient(ec)) std::cerr << "connect again: " << ec.message() << '\n';
+//     else if (ec == condition::transient) std::cerr << "connect again: " << ec.message() << '\n';
 //
-// Four categories: errc (detected by this library), wc_errc (status of a work completion), cm_errc
-// (event of the connection manager), and errno of C calls in boost::system::system_category(). The
-// value of a code is the number of the device or the kernel. A code equals the condition of
-// boost::system::errc with the same meaning: `ec == boost::system::errc::timed_out`. A message has
-// the cause and the remedy; connection::last_failure() adds the step and the address. Values; no
-// threading rule.
+// Categories: errc (detected by this library), wc_errc (status of a work completion), cm_errc
+// (event of the connection manager), errno of C calls in boost::system::system_category(), and one
+// for each protocol on top of connections: session_errc, channel_errc. The value of a code is the
+// number of the device or the kernel. Programs compare codes with conditions, which hold across
+// categories: those of `condition`, and those of boost::system::errc with the same meaning: `ec ==
+// boost::system::errc::timed_out`. A message has the cause and the remedy;
+// connection::last_failure() adds the step and the address. Values; no threading rule.
 #pragma once
 
 #include <boost/system/error_code.hpp>
@@ -68,64 +69,48 @@ enum class errc {
     invalidate_unsupported = 19,
     /// The peer disconnected.
     peer_disconnected = 20,
-    /// The peer left before both sides had sent MSG_DONE.
-    peer_closed_early = 21,
-    /// The peer does not speak the rcverbs session protocol.
-    foreign_peer = 22,
-    /// The peer speaks another version of the session protocol.
-    version_mismatch = 23,
-    /// The peer wants another mode than this side.
-    mode_mismatch = 24,
-    /// The peer has as many connections as it allows.
-    peer_busy = 25,
-    /// A message of the session protocol could not be decoded.
-    malformed_message = 26,
-    /// A message of the session protocol arrived out of order.
-    unexpected_message = 27,
+    /// Encoded bytes have a version that this library does not decode.
+    version_mismatch = 21,
+    /// Bytes of the peer could not be decoded.
+    malformed_message = 22,
     /// The RDMA device was removed, or has failed permanently.
-    device_removed = 28,
+    device_removed = 23,
     /// The completion queue failed; completions are lost.
-    completion_queue_broken = 29,
+    completion_queue_broken = 24,
     /// The queue pair could be neither drained nor destroyed: the device may still use the memory
     /// of outstanding operations.
-    not_drained = 30,
+    not_drained = 25,
     /// A posted operation stayed unanswered for longer than liveness_options::stall_timeout.
-    stalled = 31,
+    stalled = 26,
     /// The connection takes its receives from a shared receive queue: start them there.
-    receives_are_shared = 32,
+    receives_are_shared = 27,
     /// No operation completed for longer than liveness_options::idle_timeout.
-    idle = 33,
+    idle = 28,
     /// The device reports that the queue pair, or the shared receive queue that it takes from,
     /// failed.
-    queue_pair_failed = 34,
+    queue_pair_failed = 29,
     /// The peer used memory without the right, or sent a message that the queue pair rejects.
-    peer_violation = 35,
+    peer_violation = 30,
     /// The port of the RDMA device went down.
-    port_down = 36,
+    port_down = 31,
     /// The port of the device has lost the address of the connection.
-    address_gone = 37,
+    address_gone = 32,
     /// The device, or its network, does not support addresses of this family.
-    address_family_unsupported = 38,
+    address_family_unsupported = 33,
     /// The memory pool has registered as many bytes as its options allow.
-    pool_exhausted = 39,
+    pool_exhausted = 34,
     /// The device has no memory windows of type 2.
-    windows_unsupported = 40,
+    windows_unsupported = 35,
     /// The memory window is bound already.
-    window_bound = 41,
+    window_bound = 36,
     /// The memory window is not bound.
-    window_unbound = 42,
+    window_unbound = 37,
     /// The device, or the kernel, cannot register a dmabuf.
-    dmabuf_unsupported = 43,
+    dmabuf_unsupported = 38,
     /// The device cannot register memory without pinning it.
-    on_demand_paging_unsupported = 44,
-    /// The receiver released a large message without fetching it.
-    message_declined = 45,
-    /// The sender took a large message back before it was fetched.
-    message_withdrawn = 46,
-    /// The peer's program destroyed a request without answering it.
-    request_dropped = 47,
+    on_demand_paging_unsupported = 39,
     /// The memory window belongs to another connection.
-    foreign_window = 48,
+    foreign_window = 40,
 };
 
 /// The status of a failed work completion, numbered as in `enum ibv_wc_status`. Source:
@@ -176,12 +161,34 @@ enum class cm_errc {
     rejected_by_peer = 1028,
 };
 
+/// What a program does about an error, whichever category the code is of. A code may equal several
+/// conditions, or none.
+enum class condition {
+    /// A deadline passed, or the peer or the path did not answer: errc::timed_out, errc::stalled,
+    /// wc_errc::retry_exceeded, channel_errc::request_timed_out …
+    timed_out = 1,
+    /// The peer violated a protocol, or used memory without the right.
+    protocol_violation = 2,
+    /// The peer disconnected, left early, or its process ended.
+    ended_by_peer = 3,
+    /// The connection was not established: the peer or its host rejected it, or the two sides do
+    /// not fit.
+    refused = 4,
+    /// As is_transient() says.
+    transient = 5,
+    /// Only this operation failed: the connection and the protocol on top of it go on.
+    operation_only = 6,
+};
+
 /// The category of errc.
 RCVERBS_EXPORT boost::system::error_category const& rcverbs_category() noexcept;
 /// The category of wc_errc.
 RCVERBS_EXPORT boost::system::error_category const& work_completion_category() noexcept;
 /// The category of cm_errc.
 RCVERBS_EXPORT boost::system::error_category const& connection_manager_category() noexcept;
+
+/// The category of condition.
+RCVERBS_EXPORT boost::system::error_category const& condition_category() noexcept;
 
 /// An errc as an error_code.
 inline error_code make_error_code(errc e) noexcept {
@@ -196,10 +203,15 @@ inline error_code make_error_code(cm_errc e) noexcept {
     return {static_cast<int>(e), connection_manager_category()};
 }
 
+/// A condition as an error_condition.
+inline boost::system::error_condition make_error_condition(condition c) noexcept {
+    return {static_cast<int>(c), condition_category()};
+}
+
 /// True if the connection that reported `ec` has ended, and a new one must be made.
 ///
-/// False for errors of a single operation, after which the connection goes on. True for errno and
-/// for operation_aborted, although an operation that was cancelled while it waited has not ended
+/// False for condition::operation_only: the connection goes on. True for errno and for
+/// operation_aborted, although an operation that was cancelled while it waited has not ended
 /// the connection: for these, ask is_open().
 RCVERBS_EXPORT bool is_fatal(error_code const& ec) noexcept;
 
@@ -218,4 +230,6 @@ template <>
 struct boost::system::is_error_code_enum<rcverbs::wc_errc> : std::true_type {};
 template <>
 struct boost::system::is_error_code_enum<rcverbs::cm_errc> : std::true_type {};
+template <>
+struct boost::system::is_error_condition_enum<rcverbs::condition> : std::true_type {};
 /// @endcond

@@ -9,6 +9,7 @@
 
 #include <string>
 
+#include <rcverbs/close_reason.hpp>
 #include <rcverbs/endpoint.hpp>
 #include <rcverbs/error.hpp>
 #include <rcverbs/export.hpp>
@@ -48,7 +49,7 @@ enum class step {
 /// The step's name in text, such as "resolve address".
 RCVERBS_EXPORT char const* to_string(step s) noexcept;
 
-/// The first failure of a connection or acceptor.
+/// The first failure of a connection, acceptor or protocol, and why it ended.
 struct RCVERBS_EXPORT failure {
     /// The step that failed.
     step where = step::open;
@@ -59,6 +60,9 @@ struct RCVERBS_EXPORT failure {
     /// The number that the kernel or the device reported: a connection manager event's status (a
     /// negative errno or a rejection's reason) or a completion's vendor error; 0 if there was none.
     int status = 0;
+    /// Why the connection, or the protocol on it, ended; close_reason::open if it has not. An end
+    /// without a failure has a reason, too.
+    close_reason reason = close_reason::open;
 
     /// One line: step, address, cause, status and remedy. "no failure" without a code.
     std::string message() const;

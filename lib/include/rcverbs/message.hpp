@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include <rcverbs/channel_error.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/slice.hpp>
 
@@ -61,7 +62,7 @@ public:
     /// @throws std::bad_alloc; then nothing has changed.
     void detach();
     /// Gives the receive back now; is_valid() is false afterwards. A large message that was not
-    /// fetched is declined: its send fails with errc::message_declined.
+    /// fetched is declined: its send fails with channel_errc::message_declined.
     void release() noexcept;
 
 protected:

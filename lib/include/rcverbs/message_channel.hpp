@@ -183,9 +183,9 @@ public:
     ///                            message, the peer's program has fetched it.
     /// @par Cancellation          total while it waits: operation_aborted, the peer gets nothing.
     ///                            Once sent, total for a large message, which is withdrawn:
-    ///                            errc::message_withdrawn when the peer has confirmed that, or no
+    ///                            channel_errc::message_withdrawn when the peer has confirmed that, or no
     ///                            error if it has fetched it. Terminal for a small one: closes.
-    /// @par Errors                errc::message_declined (a large one), errc::message_too_large,
+    /// @par Errors                channel_errc::message_declined (a large one), errc::message_too_large,
     ///                            errc::not_connected, errc::operation_in_progress (finishing), the
     ///                            errors of memory_region, and those of connection::async_send:
     ///                            then it is not known whether the peer has it.
@@ -217,8 +217,8 @@ public:
     /// @par Completion signature  `void(error_code, message)`
     /// @par Cancellation          total: the message remains for the next call.
     /// @par Errors                asio::error::eof (the peer has finished), and when all messages
-    ///                            have been received: errc::peer_closed_early,
-    ///                            errc::malformed_message, those of connection::async_receive,
+    ///                            have been received: channel_errc::peer_closed_early,
+    ///                            channel_errc::malformed_message, those of connection::async_receive,
     ///                            asio::error::operation_aborted (closed).
     template <class Token = detail::default_token_t<Executor>>
     auto async_receive(Token&& token = Token{}) {

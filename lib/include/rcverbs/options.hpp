@@ -159,9 +159,6 @@ struct connection_options {
     /// connection's executor, before the handler of the operation that the step belongs to. Must
     /// not throw.
     std::function<void(step)> on_step = {};
-    /// Called once if the connection ends by a failure, with the value of last_failure(), on the
-    /// connection's executor, before the handlers that wait for the end. Must not throw.
-    std::function<void(failure const&)> on_failure = {};
 };
 
 /// The options in effect, after limits of the device and negotiation with the peer.

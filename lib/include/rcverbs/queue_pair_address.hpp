@@ -42,7 +42,7 @@ struct RCVERBS_EXPORT queue_pair_address {
 
     /// In network byte order, with a magic number and a version.
     std::array<std::byte, encoded_bytes> encode() const noexcept;
-    /// Decodes a result of encode(). errc::foreign_peer, errc::version_mismatch,
+    /// Decodes a result of encode(). errc::version_mismatch,
     /// errc::malformed_message.
     static queue_pair_address decode(std::span<std::byte const> in, error_code& ec) noexcept;
 

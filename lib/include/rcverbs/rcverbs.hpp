@@ -13,6 +13,7 @@
 #include <rcverbs/backoff_options.hpp>
 #include <rcverbs/batch.hpp>
 #include <rcverbs/registered_buffer.hpp>
+#include <rcverbs/channel_error.hpp>
 #include <rcverbs/close_reason.hpp>
 #include <rcverbs/connection.hpp>
 #include <rcverbs/connection_base.hpp>
@@ -40,6 +41,7 @@
 #include <rcverbs/remote_region.hpp>
 #include <rcverbs/request_channel.hpp>
 #include <rcverbs/session.hpp>
+#include <rcverbs/session_error.hpp>
 #include <rcverbs/shared_receive_queue.hpp>
 #include <rcverbs/slot_pool.hpp>
 #include <rcverbs/statistics.hpp>

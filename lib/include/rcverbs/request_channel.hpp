@@ -49,7 +49,7 @@ namespace detail {
 
 class request_core;
 
-// Answers a request once; if it is destroyed before, the peer gets errc::request_dropped.
+// Answers a request once; if it is destroyed before, the peer gets channel_errc::request_dropped.
 class RCVERBS_EXPORT responder {
 public:
     responder() noexcept;
@@ -84,7 +84,7 @@ private:
 /// with it: bytes(), slice(), size(), is_large(); a large one may be given to async_fetch() and is
 /// answered all the same.
 ///
-/// If it is destroyed without an answer, the peer gets errc::request_dropped. Movable to any thread;
+/// If it is destroyed without an answer, the peer gets channel_errc::request_dropped. Movable to any thread;
 /// one thread at a time uses it. Remains valid after the channel.
 class RCVERBS_EXPORT request : public message {
 public:
@@ -107,8 +107,8 @@ public:
     /// @par Completion signature  `void(error_code)`: the peer's device has the answer; of a large
     ///                            one, the peer's program has fetched it.
     /// @par Cancellation          As for message_channel::async_send(); without an answer the peer
-    ///                            gets errc::request_dropped.
-    /// @par Errors                asio::error::invalid_argument (answered already, or a notice), and
+    ///                            gets channel_errc::request_dropped.
+    /// @par Errors                channel_errc::already_answered, and
     ///                            those of message_channel::async_send().
     template <class Token>
     auto async_answer(std::uint32_t status, std::span<std::byte const> body, Token&& token) {
@@ -296,7 +296,8 @@ public:
     /// @par Completion signature  `void(error_code, reply)`. The peer cannot access the body any
     ///                            more.
     /// @par Cancellation          total: the peer gets a cancellation, and a late answer is ignored.
-    /// @par Errors                errc::timed_out, errc::request_dropped, errc::not_connected,
+    /// @par Errors                channel_errc::request_timed_out, channel_errc::request_dropped,
+    ///                            errc::not_connected,
     ///                            errc::operation_in_progress (finishing), errc::invalid_option (a
     ///                            timeout that is not above 0), and those of
     ///                            message_channel::async_send() and async_receive(): then it is not

@@ -32,6 +32,7 @@
 #include <rcverbs/connection.hpp>
 #include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/detail/protocol.hpp>
+#include <rcverbs/session_error.hpp>
 
 namespace rcverbs {
 
@@ -97,9 +98,8 @@ class RCVERBS_EXPORT session_base {
 public:
     /// Ends at once, as connection::close().
     void close() noexcept;
-    /// Why it ended; `completed` only if both sides ended it in order.
-    close_reason reason() const;
-    /// The first failure, of the session or its connection.
+    /// Why it ended, with close_reason::completed only if both sides ended it in order; and the first
+    /// failure, of the session or its connection.
     failure last_failure() const;
     /// The private data with which an acceptor of sessions rejects clients over its limits: a value
     /// for acceptor_options::busy_private_data.
@@ -178,7 +178,7 @@ public:
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code)`
     /// @par Cancellation          terminal: closes.
-    /// @par Errors                Those of connection::async_connect, and errc::foreign_peer,
+    /// @par Errors                Those of connection::async_connect, and session_errc::foreign_peer,
     ///                            version_mismatch, mode_mismatch, peer_busy.
     template <class Token = detail::default_token_t<Executor>>
     auto async_connect(endpoint const& peer, Token&& token = Token{}) {
@@ -195,7 +195,7 @@ public:
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code)`
     /// @par Cancellation          terminal: closes.
-    /// @par Errors                Those of connection::async_accept, and errc::foreign_peer,
+    /// @par Errors                Those of connection::async_accept, and session_errc::foreign_peer,
     ///                            version_mismatch, mode_mismatch: the peer was rejected.
     template <class Token = detail::default_token_t<Executor>>
     auto async_accept(Token&& token = Token{}) {
@@ -232,9 +232,9 @@ public:
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code, peer_regions)`
     /// @par Cancellation          terminal: closes.
-    /// @par Errors                errc::timed_out, errc::peer_closed_early,
-    ///                            errc::unexpected_message (MSG_DONE came instead, or MSG_MR
-    ///                            twice), errc::malformed_message, and those of
+    /// @par Errors                errc::timed_out, session_errc::peer_closed_early,
+    ///                            session_errc::unexpected_message (MSG_DONE came instead, or MSG_MR
+    ///                            twice), session_errc::malformed_message, and those of
     ///                            connection::async_receive.
     template <class Token = detail::default_token_t<Executor>>
     auto async_wait_regions(Token&& token = Token{}) {
@@ -284,7 +284,7 @@ public:
     ///                            disconnected after its own MSG_DONE: it does so when it has this
     ///                            one, and the acknowledgement may be lost.
     /// @par Errors                errc::operation_in_progress (sent before),
-    ///                            errc::peer_closed_early, and those of connection::async_send.
+    ///                            session_errc::peer_closed_early, and those of connection::async_send.
     template <class Token = detail::default_token_t<Executor>>
     auto async_send_done(Token&& token = Token{}) {
         return this->control(
@@ -318,7 +318,7 @@ public:
     /// @par Completion signature  `void(error_code)`; no error only if both sides had sent
     ///                            MSG_DONE.
     /// @par Cancellation          terminal: closes.
-    /// @par Errors                errc::peer_closed_early, errc::timed_out, and those of
+    /// @par Errors                session_errc::peer_closed_early, errc::timed_out, and those of
     ///                            connection::async_disconnect.
     template <class Token = detail::default_token_t<Executor>>
     auto async_disconnect(Token&& token = Token{}) {

@@ -140,7 +140,6 @@ connection_limits connection_base::limits() const { return core_->limits(); }
 endpoint connection_base::remote_endpoint() const { return core_->peer(); }
 endpoint connection_base::local_endpoint() const { return core_->local(); }
 std::vector<std::byte> connection_base::private_data() const { return core_->private_data(); }
-close_reason connection_base::reason() const { return core_->reason(); }
 failure connection_base::last_failure() const { return core_->last_failure(); }
 connection_statistics connection_base::statistics() const { return core_->statistics(); }
 std::uint32_t connection_base::queue_pair_number() const { return core_->queue_pair_number(); }

@@ -134,11 +134,6 @@ void connection_core::resume(link::event const& e) {
     if (a.done && options_.on_step) {
         waiters_.run([self = shared_from_this(), s = *a.done] { self->options_.on_step(s); });
     }
-    if (a.end && *a.end && options_.on_failure) {
-        waiters_.run([self = shared_from_this(), f = present_failure()] {
-            self->options_.on_failure(f);
-        });
-    }
     waiters_.tell(a);
     link::next const next = act(a.then, was_open);
     data_.enter(phase());

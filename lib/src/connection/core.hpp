@@ -124,9 +124,6 @@ public:
     bool is_open() const {
         return seen([this] { return life_.is_open(); });
     }
-    close_reason reason() const {
-        return seen([this] { return life_.reason(); });
-    }
     failure last_failure() const {
         return seen([this] { return present_failure(); });
     }

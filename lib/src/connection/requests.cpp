@@ -152,7 +152,8 @@ link::listener connection_core::listener() {
 
 failure connection_core::present_failure() const {
     lifecycle::cause const& why = life_.failure();
-    return why.code ? failure{why.where, why.code, link_.peer(), why.status} : failure{};
+    if (!why.code) return {.reason = life_.reason()};
+    return {why.where, why.code, link_.peer(), why.status, life_.reason()};
 }
 
 connection_statistics connection_core::counted() const noexcept {

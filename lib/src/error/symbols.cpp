@@ -3,62 +3,12 @@
 #include <cstring>
 #include <span>
 
+#include "error/descriptions.hpp"
 #include "error/symbol_tables.hpp"
 
 namespace rcverbs::detail {
 
 namespace {
-
-constexpr named ours[] = {
-    {1, "errc::not_connected"},
-    {2, "errc::already_connected"},
-    {3, "errc::operation_in_progress"},
-    {4, "errc::queue_full"},
-    {5, "errc::timed_out"},
-    {6, "errc::out_of_range"},
-    {7, "errc::access_denied"},
-    {8, "errc::misaligned"},
-    {9, "errc::atomics_unsupported"},
-    {10, "errc::read_depth_zero"},
-    {11, "errc::message_too_large"},
-    {12, "errc::private_data_too_large"},
-    {13, "errc::invalid_option"},
-    {14, "errc::no_rdma_device"},
-    {15, "errc::too_many_segments"},
-    {16, "errc::region_gone"},
-    {17, "errc::foreign_domain"},
-    {18, "errc::would_block"},
-    {19, "errc::invalidate_unsupported"},
-    {20, "errc::peer_disconnected"},
-    {21, "errc::peer_closed_early"},
-    {22, "errc::foreign_peer"},
-    {23, "errc::version_mismatch"},
-    {24, "errc::mode_mismatch"},
-    {25, "errc::peer_busy"},
-    {26, "errc::malformed_message"},
-    {27, "errc::unexpected_message"},
-    {28, "errc::device_removed"},
-    {29, "errc::completion_queue_broken"},
-    {30, "errc::not_drained"},
-    {31, "errc::stalled"},
-    {32, "errc::receives_are_shared"},
-    {33, "errc::idle"},
-    {34, "errc::queue_pair_failed"},
-    {35, "errc::peer_violation"},
-    {36, "errc::port_down"},
-    {37, "errc::address_gone"},
-    {38, "errc::address_family_unsupported"},
-    {39, "errc::pool_exhausted"},
-    {40, "errc::windows_unsupported"},
-    {41, "errc::window_bound"},
-    {42, "errc::window_unbound"},
-    {43, "errc::dmabuf_unsupported"},
-    {44, "errc::on_demand_paging_unsupported"},
-    {45, "errc::message_declined"},
-    {46, "errc::message_withdrawn"},
-    {47, "errc::request_dropped"},
-    {48, "errc::foreign_window"},
-};
 
 // Source: InfiniBand specification, table of rejection reasons.
 constexpr named reasons[] = {
@@ -103,7 +53,6 @@ std::string or_empty(char const* name) { return name != nullptr ? name : ""; }
 
 std::string symbol_of(error_code const& ec) {
     int const value = ec.value();
-    if (ec.category() == rcverbs_category()) return or_empty(find(ours, value));
     if (ec.category() == work_completion_category()) return or_empty(find(statuses, value));
     if (ec.category() == connection_manager_category()) {
         if (value < rejections) return or_empty(find(events, value));
@@ -113,7 +62,8 @@ std::string symbol_of(error_code const& ec) {
     }
     if (ec.category() == boost::system::system_category())
         return or_empty(::strerrorname_np(value));
-    return "";
+    auto const* const described = dynamic_cast<described_category const*>(&ec.category());
+    return described != nullptr ? or_empty(described->describe(value).symbol) : "";
 }
 
 std::string describe_status(error_code const& ec, int status) {

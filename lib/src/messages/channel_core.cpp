@@ -207,7 +207,7 @@ bool channel_core::accept(std::vector<std::byte> greeting, control_handler handl
         ours.greeting.clear();
         error_code ignored;
         connection_.reject(wire::encode(ours), ignored);
-        why = foreign ? foreign : wire::judgement(ours.answer);
+        why = foreign ? foreign : wire::judgement<channel_errc>(ours.answer);
     }
     if (!why) why = prepare();
     if (why) {
@@ -231,7 +231,8 @@ void channel_core::on_established(error_code ec, control_waiter handler) {
     wire::channel_hello const theirs =
         wire::decode_channel_hello(connection_.private_data(), foreign);
     // The reason of a channel's rejection is in its hello; any other is reported unchanged.
-    if (ec == cm_errc::rejected_by_peer && !foreign) ec = wire::refusal(theirs.answer);
+    if (ec == cm_errc::rejected_by_peer && !foreign)
+        ec = wire::refusal<channel_errc>(theirs.answer);
     if (!ec) ec = foreign ? foreign : wire::check_acceptance(own_hello({}), theirs);
     outgoing_list done;
     bool has_early = false;
@@ -607,7 +608,7 @@ void channel_core::process(std::uint32_t slot, error_code ec, receive_result wha
         if (state_ != state::open) return;
         if (ec) on_broken(ec, done);
         else if (what.is_write || what.size_bytes > options_.slot_bytes)
-            violation = errc::unexpected_message;
+            violation = channel_errc::unexpected_message;
         else violation = take(slot, what.size_bytes, done);
         if (violation) end(violation, step::transfer, close_reason::protocol_error, done);
         send_queued();
@@ -628,21 +629,22 @@ error_code channel_core::take(std::uint32_t slot, std::size_t size_bytes, outgoi
     window::counts const counts{a.head.given_back, a.head.credits_taken};
     switch (credits_.on_arrival(kind_of(a.head.type), counts)) {
     case window::verdict::right: break;
-    case window::verdict::wrong_counts: return errc::malformed_message;
-    case window::verdict::no_credit: return errc::unexpected_message;
+    case window::verdict::wrong_counts: return channel_errc::malformed_message;
+    case window::verdict::no_credit: return channel_errc::credit_exceeded;
     }
     if (is_of_the_program(a.head.type)) {
-        if (has_peer_closed_) return errc::unexpected_message;
+        if (has_peer_closed_) return channel_errc::unexpected_message;
         bool const is_eager = a.head.type == wire::channel_type::eager;
-        if (is_eager && a.head.count > small_bytes_max_) return errc::malformed_message;
+        if (is_eager && a.head.count > small_bytes_max_) return channel_errc::malformed_message;
         a.message_bytes = a.head.count;
         if (a.head.type == wire::channel_type::large) {
             wire::channel_segments const segments = wire::decode_segments(bytes, ec);
-            if (!ec && segments.size_bytes > message_bytes_max) ec = errc::malformed_message;
+            if (!ec && segments.size_bytes > message_bytes_max)
+                ec = channel_errc::malformed_message;
             if (ec) return ec;
             // Each needs an entry here until its answer has been sent.
             if (large_arrived_ - answers_sent_ >= large_unanswered_max(options_.receives))
-                return errc::unexpected_message;
+                return channel_errc::unexpected_message;
             a.message_bytes = segments.size_bytes;
             a.number = large_arrived_++;
             announced_.push_back({a.number});
@@ -657,12 +659,13 @@ error_code channel_core::take(std::uint32_t slot, std::size_t size_bytes, outgoi
         on_answer(a, done, ec);
         give_back(a.slot, window::kind::answer);
     } else if (a.head.type == wire::channel_type::withdraw) {
-        if (has_peer_closed_ || a.head.tag >= large_arrived_) return errc::unexpected_message;
+        if (has_peer_closed_ || a.head.tag >= large_arrived_)
+            return channel_errc::unexpected_message;
         on_withdrawal(a.head.tag);
         give_back(a.slot, window::kind::answer);
     } else {
         bool const is_close = a.head.type == wire::channel_type::close;
-        if (is_close && has_peer_closed_) return errc::unexpected_message;
+        if (is_close && has_peer_closed_) return channel_errc::unexpected_message;
         give_back(a.slot, is_close ? window::kind::close : window::kind::credit);
         has_peer_closed_ = has_peer_closed_ || is_close;
         if (is_close) end_of_messages_ = asio::error::eof;
@@ -675,7 +678,7 @@ void channel_core::on_answer(arrival const& a, outgoing_list& done, error_code& 
         return o.type == wire::channel_type::large && !o.is_answered && o.number == a.head.tag;
     });
     if (asked == sent_.end()) {
-        ec = errc::unexpected_message;
+        ec = channel_errc::unexpected_message;
         return;
     }
     asked->is_answered = true;
@@ -687,7 +690,8 @@ void channel_core::on_answer(arrival const& a, outgoing_list& done, error_code& 
     });
     if (request != answers_.end()) idle_.splice(idle_.end(), answers_, request);
     if (a.head.count != 0)
-        asked->result = asked->is_withdrawn ? errc::message_withdrawn : errc::message_declined;
+        asked->result =
+            asked->is_withdrawn ? channel_errc::message_withdrawn : channel_errc::message_declined;
     // The answer may overtake the acknowledgement.
     if (asked->is_acknowledged) done.splice(done.end(), sent_, asked);
 }
@@ -948,7 +952,7 @@ void channel_core::start_fetch(std::shared_ptr<fetching> const& f) {
         is_withdrawn = at == announced_.end();
         if (!is_withdrawn) at->is_fetched = true;
     }
-    if (is_withdrawn) return run_later([f] { f->end(errc::message_withdrawn); });
+    if (is_withdrawn) return run_later([f] { f->end(channel_errc::message_withdrawn); });
     f->read();
 }
 
@@ -974,8 +978,9 @@ void channel_core::on_fetch_ended() {
 void channel_core::end(error_code why, step where, close_reason reason, outgoing_list& done) {
     if (state_ == state::ended) return;
     state_ = state::ended;
-    if (why && !failure_.code) failure_ = {where, why, connection_.remote_endpoint(), 0};
-    if (reason_ == close_reason::open) reason_ = reason;
+    close_reason const first = failure_.reason;
+    if (why && !failure_.code) failure_ = {where, why, connection_.remote_endpoint()};
+    failure_.reason = first != close_reason::open ? first : reason;
     if (!end_of_messages_) end_of_messages_ = why ? why : error_code{asio::error::eof};
     error_code const unsent = why ? why : error_code{errc::not_connected};
     for (outgoing& o : waiting_) o.result = unsent;
@@ -1002,7 +1007,7 @@ void channel_core::on_broken(error_code ec, outgoing_list& done) {
     bool const is_complete = has_peer_closed_ && is_close_posted_;
     if (has_left && is_complete) return end({}, step::disconnect, close_reason::completed, done);
     if (has_left) {
-        end(errc::peer_closed_early, step::transfer, close_reason::peer_closed_early, done);
+        end(channel_errc::peer_closed_early, step::transfer, close_reason::peer_closed_early, done);
         return;
     }
     end(ec, step::transfer, close_reason::open, done);
@@ -1076,7 +1081,7 @@ void channel_core::continue_finishing() {
     if (!is_over || side_ != side::active) return;
     is_disconnecting_ = true;
     state_ = state::ended;
-    reason_ = close_reason::completed;
+    failure_.reason = close_reason::completed;
     connection_.async_disconnect([self = shared_from_this()](error_code ec) {
         {
             guard const lock{self->mutex_};
@@ -1113,7 +1118,7 @@ void channel_core::close() noexcept {
         guard const lock{mutex_};
         if (state_ == state::ended) return;
         if (!end_of_messages_) end_of_messages_ = asio::error::operation_aborted;
-        if (reason_ == close_reason::open) reason_ = close_reason::closed_locally;
+        if (failure_.reason == close_reason::open) failure_.reason = close_reason::closed_locally;
         if (state_ == state::idle) {
             state_ = state::ended;
             return;
@@ -1173,21 +1178,14 @@ asio::any_io_executor channel_core::executor() const {
     return executor_;
 }
 
-close_reason channel_core::reason() const {
-    {
-        guard const lock{mutex_};
-        if (reason_ != close_reason::open) return reason_;
-    }
-    return connection_.reason();
-}
-
 failure channel_core::last_failure() const {
-    {
-        guard const lock{mutex_};
-        // After a completed channel the disconnect by the peer is not a failure.
-        if (failure_.code || reason_ == close_reason::completed) return failure_;
-    }
-    return connection_.last_failure();
+    failure const lower = connection_.last_failure();
+    guard const lock{mutex_};
+    // After a completed channel the disconnect by the peer is not a failure.
+    bool const is_own = failure_.code || failure_.reason == close_reason::completed;
+    failure all = is_own ? failure_ : lower;
+    all.reason = failure_.reason != close_reason::open ? failure_.reason : lower.reason;
+    return all;
 }
 
 message_channel_statistics channel_core::statistics() const {

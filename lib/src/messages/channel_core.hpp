@@ -90,7 +90,6 @@ public:
     bool holds_much() const noexcept;
     /// Empty once its context is destroyed.
     boost::asio::any_io_executor executor() const;
-    close_reason reason() const;
     failure last_failure() const;
     message_channel_statistics statistics() const;
 
@@ -259,7 +258,6 @@ private:
 
     message_channel_statistics counted_;
     failure failure_;
-    close_reason reason_ = close_reason::open;
 };
 
 }  // namespace rcverbs::detail

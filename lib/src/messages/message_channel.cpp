@@ -79,7 +79,6 @@ std::string problem_of(message_channel_options const& options) {
 void channel_base::close() noexcept {
     if (messages_ != nullptr) messages_->close();
 }
-close_reason channel_base::reason() const { return messages_->reason(); }
 failure channel_base::last_failure() const { return messages_->last_failure(); }
 std::vector<std::byte> channel_base::greeting() const { return messages_->greeting(); }
 std::uint32_t channel_base::small_bytes_max() const noexcept {

@@ -50,7 +50,7 @@ responder responder::hand_over(bool is_wanted) noexcept {
 template <class Body>
 void responder::answer(std::uint32_t status, Body const& body, control_handler handler) {
     if (!is_open_) return core_->refuse(std::move(handler));
-    // If that throws nothing was sent, and the peer gets errc::request_dropped.
+    // If that throws nothing was sent, and the peer gets channel_errc::request_dropped.
     core_->answer(id_, status, body, std::move(handler));
     is_open_ = false;
 }

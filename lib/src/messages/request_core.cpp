@@ -174,7 +174,8 @@ void request_core::on_sent(std::uint16_t id, error_code ec) {
         position const a = *by_id_[id];
         a->is_sent = true;
         // The peer has the request all the same, and answers it.
-        if (ec == errc::message_declined || ec == errc::message_withdrawn) ec.clear();
+        if (ec == channel_errc::message_declined || ec == channel_errc::message_withdrawn)
+            ec.clear();
         bool const is_due = ec || a->is_answered || a->is_notice || a->result;
         if (is_due && !a->is_completed()) c = complete(*a, a->result ? a->result : ec);
         if (ec || a->is_answered) free_number(a);
@@ -236,7 +237,7 @@ void request_core::on_timer() {
         auto const end = deadlines_.upper_bound(clock::now());
         for (auto at = deadlines_.begin(); at != end; ++at) late.push_back(at->second);
     }
-    for (std::uint64_t const serial : late) cancel(serial, errc::timed_out);
+    for (std::uint64_t const serial : late) cancel(serial, channel_errc::request_timed_out);
     guard const lock{mutex_};
     arm_timer();
 }
@@ -297,7 +298,7 @@ void request_core::on_message(error_code ec, message m) {
             bool const is_early = ec == asio::error::eof && !has_all;
             on_end(ec);
             if (!is_early) return;
-            violation = errc::unexpected_message;
+            violation = channel_errc::unexpected_message;
         } else {
             receive();
             try {
@@ -328,7 +329,7 @@ request_core::call request_core::process(message m, error_code& violation) {
     case wire::request_kind::cancel: on_cancellation(tag.id, violation); return {};
     case wire::request_kind::end: break;
     }
-    if (has_peer_ended_) violation = errc::unexpected_message;
+    if (has_peer_ended_) violation = channel_errc::unexpected_message;
     has_peer_ended_ = true;
     end_ = asio::error::eof;
     for (std::size_t i = 0; i < nexts_.size(); ++i)
@@ -342,7 +343,7 @@ request_core::call request_core::on_request(arrival a, error_code& violation) {
     std::size_t const queued_max = incoming_.size() + 2 * by_id_.size() + 1;
     bool const is_flood = messages_->waiting_count() > queued_max;
     if (id >= incoming_.size() || incoming_[id].is_open || has_peer_ended_ || is_flood) {
-        violation = errc::unexpected_message;
+        violation = channel_errc::unexpected_message;
         return {};
     }
     incoming_[id] = {true, a.tag.kind == wire::request_kind::notice, false};
@@ -367,17 +368,17 @@ request request_core::make_request(arrival a) {
 request_core::call request_core::on_answer(arrival a, error_code& violation) {
     std::uint16_t const id = a.tag.id;
     if (id >= by_id_.size() || !by_id_[id] || (*by_id_[id])->is_answered) {
-        violation = errc::unexpected_message;
+        violation = channel_errc::unexpected_message;
         return {};
     }
     position const to = *by_id_[id];
     bool const is_answer = a.tag.kind == wire::request_kind::answer;
     if (to->is_notice && is_answer && (a.tag.value != 0 || a.body.size() > 0)) {
-        violation = errc::malformed_message;
+        violation = channel_errc::malformed_message;
         return {};
     }
     to->is_answered = true;
-    if (!is_answer && !to->result) to->result = errc::request_dropped;
+    if (!is_answer && !to->result) to->result = channel_errc::request_dropped;
     if (!to->is_completed() && !to->result) {
         static_cast<message&>(to->answer) = std::move(a.body);
         to->answer.set_tag(a.tag.value);
@@ -392,7 +393,7 @@ request_core::call request_core::on_answer(arrival a, error_code& violation) {
 
 void request_core::on_cancellation(std::uint16_t id, error_code& violation) {
     // Its answer may be under way.
-    if (id >= incoming_.size()) violation = errc::unexpected_message;
+    if (id >= incoming_.size()) violation = channel_errc::unexpected_message;
     else if (incoming_[id].is_open) incoming_[id].is_cancelled = true;
 }
 
@@ -488,7 +489,7 @@ void request_core::refuse(control_handler handler) {
     if (!messages_->executor()) return;
     call c;
     c.on_notified = {std::move(handler), messages_->executor()};
-    c.code = asio::error::invalid_argument;
+    c.code = channel_errc::already_answered;
     call_later(std::move(c));
 }
 
@@ -532,7 +533,8 @@ void request_core::send_control(wire::request_kind kind, std::uint16_t id) {
 // No message arrives any more. REQUIRES: the mutex is held.
 void request_core::on_end(error_code ec) {
     is_over_ = true;
-    error_code const why = ec == asio::error::eof ? error_code{errc::peer_closed_early} : ec;
+    error_code const why =
+        ec == asio::error::eof ? error_code{channel_errc::peer_closed_early} : ec;
     for (outgoing& a : waiting_) call_later(complete(a, why));
     waiting_.clear();
     for (outgoing& a : outstanding_) {

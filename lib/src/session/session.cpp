@@ -138,7 +138,6 @@ std::vector<std::byte> session_base::busy_private_data() {
 void session_base::close() noexcept {
     if (core_ != nullptr) core_->close();
 }
-close_reason session_base::reason() const { return core_->reason(); }
 failure session_base::last_failure() const { return core_->last_failure(); }
 
 }  // namespace rcverbs

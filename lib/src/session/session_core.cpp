@@ -111,7 +111,7 @@ asio::awaitable<error_code> session_core::accept() {
     if (ours.answer != wire::verdict::welcome) {
         error_code ignored;
         connection_.reject(wire::encode(ours), ignored);
-        error_code const why = foreign ? foreign : wire::judgement(ours.answer);
+        error_code const why = foreign ? foreign : wire::judgement<session_errc>(ours.answer);
         co_return fail(step::handshake, why, close_reason::refused);
     }
     peer_message_bytes_max_ = theirs.message_bytes_max;
@@ -135,7 +135,9 @@ asio::awaitable<error_code> session_core::send(wire::message message, std::size_
 error_code session_core::fail_if_peer_left(step where, error_code ec) {
     if (ec != errc::peer_disconnected && ec != errc::not_connected) return ec;
     return fail(
-        where, inward_end_.value_or(errc::peer_closed_early), close_reason::peer_closed_early
+        where,
+        inward_end_.value_or(session_errc::peer_closed_early),
+        close_reason::peer_closed_early
     );
 }
 
@@ -158,7 +160,7 @@ asio::awaitable<error_code> session_core::publish(std::vector<named_region> regi
 
 asio::awaitable<error_code> session_core::send_done() {
     if (!connection_.is_open()) {
-        bool const peer_left = connection_.reason() == close_reason::peer_disconnected;
+        bool const peer_left = connection_.last_failure().reason == close_reason::peer_disconnected;
         error_code const why = peer_left ? errc::peer_disconnected : errc::not_connected;
         co_return peer_left ? fail_if_peer_left(step::finish, why) : inward_end_.value_or(why);
     }
@@ -199,7 +201,7 @@ asio::awaitable<error_code> session_core::wait_for(
         if (inward_end_) {
             result = *inward_end_;
         } else if (exchange_.inward() == exchange::progress::done) {
-            result = errc::unexpected_message;  // no message follows MSG_DONE
+            result = session_errc::unexpected_message;  // no message follows MSG_DONE
         } else {
             auto [cancelled] = co_await w.timer->async_wait(awaiting);
             if (!cancelled && !has_come())
@@ -229,7 +231,7 @@ void session_core::on_received(std::size_t slot, error_code ec, receive_result w
     if (!ec) {
         error_code bad;
         if (what.is_write || what.size_bytes > wire::message_bytes_max) {
-            bad = errc::unexpected_message;  // a write with immediate data is no message
+            bad = session_errc::unexpected_message;  // a write with immediate data is no message
         } else {
             wire::message message =
                 wire::decode(receive_slot(slot).bytes().first(what.size_bytes), bad);
@@ -241,7 +243,8 @@ void session_core::on_received(std::size_t slot, error_code ec, receive_result w
         step const where =
             exchange_.inward() == exchange::progress::opening ? step::exchange : step::finish;
         inward_end_ =
-            has_left ? fail(where, errc::peer_closed_early, close_reason::peer_closed_early) : ec;
+            has_left ? fail(where, session_errc::peer_closed_early, close_reason::peer_closed_early)
+                     : ec;
     }
     regions_wait_.timer->cancel();
     done_wait_.timer->cancel();
@@ -252,7 +255,7 @@ error_code session_core::take_message(wire::message message) {
     auto const event =
         regions != nullptr ? exchange::event::regions_received : exchange::event::done_received;
     if (exchange_.resume(event) == exchange::action::protocol_error)
-        return errc::unexpected_message;
+        return session_errc::unexpected_message;
     if (regions != nullptr) {
         std::vector<named_region> named;
         for (wire::region_descriptor& d : regions->regions) named.emplace_back(d.name, d.region);
@@ -288,11 +291,11 @@ asio::awaitable<error_code> session_core::disconnect() {
     if (ec) co_return ec;
     if (exchange_.is_complete() && done_was_delivered_) {
         std::lock_guard const lock{mutex_};
-        if (reason_ == close_reason::timed_out) co_return failure_.code;
-        reason_ = close_reason::completed;
+        if (failure_.reason == close_reason::timed_out) co_return failure_.code;
+        failure_.reason = close_reason::completed;
         co_return error_code{};
     }
-    co_return fail(step::finish, errc::peer_closed_early, close_reason::peer_closed_early);
+    co_return fail(step::finish, session_errc::peer_closed_early, close_reason::peer_closed_early);
 }
 
 asio::awaitable<error_code> session_core::finish() {
@@ -304,13 +307,14 @@ asio::awaitable<error_code> session_core::finish() {
 
 // Records a failure of the session, closes the connection because of it, and returns its code.
 error_code session_core::fail(step where, error_code ec, close_reason reason) {
-    failure const found{where, ec, connection_.remote_endpoint(), 0};
+    failure const found{where, ec, connection_.remote_endpoint()};
     {
         std::lock_guard const lock{mutex_};
         // A deadline may pass at the moment at which the session completes.
-        if (reason_ == close_reason::completed) return ec;
+        if (failure_.reason == close_reason::completed) return ec;
+        close_reason const first = failure_.reason;
         if (!failure_.code) failure_ = found;
-        if (reason_ == close_reason::open) reason_ = reason;
+        failure_.reason = first != close_reason::open ? first : reason;
     }
     if (reason == close_reason::protocol_error) {
         connection_.close(ec);
@@ -320,21 +324,14 @@ error_code session_core::fail(step where, error_code ec, close_reason reason) {
     return ec;
 }
 
-close_reason session_core::reason() const {
-    {
-        std::lock_guard const lock{mutex_};
-        if (reason_ != close_reason::open) return reason_;
-    }
-    return connection_.reason();
-}
-
 failure session_core::last_failure() const {
-    {
-        std::lock_guard const lock{mutex_};
-        // After a completed session the disconnect by the peer is not a failure.
-        if (failure_.code || reason_ == close_reason::completed) return failure_;
-    }
-    return connection_.last_failure();
+    failure const lower = connection_.last_failure();
+    std::lock_guard const lock{mutex_};
+    // After a completed session the disconnect by the peer is not a failure.
+    bool const is_own = failure_.code || failure_.reason == close_reason::completed;
+    failure all = is_own ? failure_ : lower;
+    all.reason = failure_.reason != close_reason::open ? failure_.reason : lower.reason;
+    return all;
 }
 
 }  // namespace rcverbs::detail

@@ -47,7 +47,6 @@ public:
 
     void close() noexcept { connection_.close(); }
     boost::asio::any_io_executor const& executor() const noexcept { return executor_; }
-    close_reason reason() const;
     failure last_failure() const;
 
 private:
@@ -97,7 +96,6 @@ private:
 
     mutable std::mutex mutex_;  // guards what the observers read
     failure failure_;
-    close_reason reason_ = close_reason::open;
 };
 
 }  // namespace rcverbs::detail

@@ -39,7 +39,7 @@ channel_hello decode_channel_hello(std::span<std::byte const> in, error_code& ec
     h.requests = r.get<std::uint16_t>();
     is_padded = r.get<std::uint16_t>() == 0 && is_padded;
     bool const is_foreign = found != channel_hello_magic || r.too_short();
-    ec = is_foreign ? make_error_code(errc::foreign_peer) : error_code{};
+    ec = is_foreign ? make_error_code(channel_errc::foreign_peer) : error_code{};
     h.is_well_formed = is_padded && greeting_bytes <= channel_greeting_bytes_max;
     if (!is_foreign && h.is_well_formed) {
         auto const greeting = r.take(greeting_bytes);
@@ -61,7 +61,7 @@ verdict judge_request(channel_hello const& ours, channel_hello const& theirs) no
 }
 
 error_code check_acceptance(channel_hello const& ours, channel_hello const& theirs) noexcept {
-    return judgement(judge_request(ours, theirs));
+    return judgement<channel_errc>(judge_request(ours, theirs));
 }
 
 }  // namespace rcverbs::wire

@@ -26,7 +26,7 @@
 #include <span>
 #include <vector>
 
-#include <rcverbs/error.hpp>
+#include <rcverbs/channel_error.hpp>
 
 #include "wire/hello.hpp"
 
@@ -57,7 +57,7 @@ struct channel_hello {
 /// REQUIRES: at most channel_greeting_bytes_max bytes of greeting.
 std::vector<std::byte> encode(channel_hello const& h);
 
-/// Decodes a hello. errc::foreign_peer if the magic or the size is wrong. Checks nothing else,
+/// Decodes a hello. channel_errc::foreign_peer if the magic or the size is wrong. Checks nothing else,
 /// because a hello of another version has other rules.
 channel_hello decode_channel_hello(std::span<std::byte const> in, error_code& ec);
 

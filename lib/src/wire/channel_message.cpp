@@ -38,7 +38,7 @@ channel_head decode_channel_head(std::span<std::byte const> in, error_code& ec) 
         break;
     default: is_right = false;
     }
-    ec = is_right ? error_code{} : make_error_code(errc::malformed_message);
+    ec = is_right ? error_code{} : make_error_code(channel_errc::malformed_message);
     return h;
 }
 
@@ -55,7 +55,8 @@ channel_segments decode_segments(std::span<std::byte const> in, error_code& ec) 
         remote_region const one = remote_region::decode(r.take(remote_region::encoded_bytes), ec);
         std::uint64_t const sum = s.size_bytes + one.size();
         bool const is_readable = allows(one.rights(), access_flags::remote_read);
-        if (one.size() == 0 || !is_readable || sum < s.size_bytes) ec = errc::malformed_message;
+        bool const is_right = !ec && one.size() > 0 && is_readable && sum >= s.size_bytes;
+        if (!is_right) ec = channel_errc::malformed_message;
         s.list[s.count++] = one;
         s.size_bytes = sum;
     }

@@ -21,7 +21,7 @@
 #include <cstdint>
 #include <span>
 
-#include <rcverbs/error.hpp>
+#include <rcverbs/channel_error.hpp>
 #include <rcverbs/remote_region.hpp>
 
 namespace rcverbs::wire {
@@ -52,7 +52,7 @@ struct channel_head {
 void encode(channel_head const& h, std::span<std::byte> out) noexcept;
 
 /// Decodes the head of a message, and checks it against the size of the whole.
-/// errc::malformed_message.
+/// channel_errc::malformed_message.
 channel_head decode_channel_head(std::span<std::byte const> in, error_code& ec) noexcept;
 
 /// Writes the segments of a LARGE behind its head. REQUIRES: room for them.
@@ -65,7 +65,7 @@ struct channel_segments {
     std::uint64_t size_bytes = 0;
 };
 
-/// Decodes the segments of a LARGE. errc::malformed_message if one may not be read, or if all
+/// Decodes the segments of a LARGE. channel_errc::malformed_message if one may not be read, or if all
 /// together have more bytes than 64 bits can count.
 ///
 /// @param in  The whole message, whose head has been decoded.

@@ -30,28 +30,10 @@ hello decode_hello(std::span<std::byte const> in, error_code& ec) noexcept {
     h.message_bytes_max = r.get<std::uint32_t>();
     h.receives = r.get<std::uint16_t>();
     h.is_padded = r.get<std::uint32_t>() == 0 && r.get<std::uint16_t>() == 0;
-    ec = found != hello_magic || in.size() < hello_bytes ? make_error_code(errc::foreign_peer)
-                                                         : error_code{};
+    ec = found != hello_magic || in.size() < hello_bytes
+             ? make_error_code(session_errc::foreign_peer)
+             : error_code{};
     return h;
-}
-
-error_code to_error(verdict v) noexcept {
-    switch (v) {
-    case verdict::welcome: return {};
-    case verdict::version_mismatch: return errc::version_mismatch;
-    case verdict::mode_mismatch: return errc::mode_mismatch;
-    case verdict::busy: return errc::peer_busy;
-    case verdict::malformed: return errc::foreign_peer;
-    }
-    return errc::foreign_peer;
-}
-
-error_code judgement(verdict v) noexcept {
-    return v == verdict::malformed ? make_error_code(errc::malformed_message) : to_error(v);
-}
-
-error_code refusal(verdict v) noexcept {
-    return v == verdict::welcome ? make_error_code(errc::malformed_message) : to_error(v);
 }
 
 namespace {
@@ -73,9 +55,11 @@ verdict judge_request(hello const& ours, hello const& theirs) noexcept {
 }
 
 error_code check_acceptance(hello const& ours, hello const& theirs) noexcept {
-    return judgement(judge(ours, theirs));
+    return judgement<session_errc>(judge(ours, theirs));
 }
 
-error_code check_refusal(hello const& theirs) noexcept { return refusal(theirs.answer); }
+error_code check_refusal(hello const& theirs) noexcept {
+    return refusal<session_errc>(theirs.answer);
+}
 
 }  // namespace rcverbs::wire

@@ -20,7 +20,7 @@
 #include <cstdint>
 #include <span>
 
-#include <rcverbs/error.hpp>
+#include <rcverbs/session_error.hpp>
 
 namespace rcverbs::wire {
 
@@ -55,19 +55,36 @@ std::array<std::byte, hello_bytes> encode(hello const& h) noexcept;
 inline constexpr std::uint16_t receives_min = 2;
 inline constexpr std::uint32_t message_bytes_min = 16;
 
-/// Decodes a hello. errc::foreign_peer if the magic or the size is wrong. Checks nothing else,
+/// Decodes a hello. session_errc::foreign_peer if the magic or the size is wrong. Checks nothing else,
 /// because a hello of another version has other rules.
 hello decode_hello(std::span<std::byte const> in, error_code& ec) noexcept;
 
-/// The error code of a verdict; none for `welcome`.
-error_code to_error(verdict v) noexcept;
+/// The error code of a verdict, of a protocol's enumeration; none for `welcome`.
+template <class Errc>
+error_code to_error(verdict v) noexcept {
+    switch (v) {
+    case verdict::welcome: return {};
+    case verdict::version_mismatch: return Errc::version_mismatch;
+    case verdict::mode_mismatch: return Errc::mode_mismatch;
+    case verdict::busy: return Errc::peer_busy;
+    case verdict::malformed: return Errc::foreign_peer;
+    }
+    return Errc::foreign_peer;
+}
 
-/// The error of this side's verdict on a peer's hello: as to_error(), but errc::malformed_message for
-/// one that breaks the format.
-error_code judgement(verdict v) noexcept;
+/// The error of this side's verdict on a peer's hello: as to_error(), but malformed_message for
+/// `malformed`.
+template <class Errc>
+error_code judgement(verdict v) noexcept {
+    return v == verdict::malformed ? make_error_code(Errc::malformed_message) : to_error<Errc>(v);
+}
+
 /// The error of a peer's refusal. Never success: a refusal with the verdict `welcome` breaks the
-/// protocol.
-error_code refusal(verdict v) noexcept;
+/// format.
+template <class Errc>
+error_code refusal(verdict v) noexcept {
+    return v == verdict::welcome ? make_error_code(Errc::malformed_message) : to_error<Errc>(v);
+}
 
 /// The verdict on a peer's request: whether it is well-formed and compatible with `ours`.
 verdict judge_request(hello const& ours, hello const& theirs) noexcept;

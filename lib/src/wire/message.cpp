@@ -32,12 +32,12 @@ region_descriptor get_descriptor(reader& r, error_code& ec) {
     region_descriptor d;
     error_code wrong;
     d.region = remote_region::decode(r.take(remote_region::encoded_bytes), wrong);
-    if (wrong) ec = wrong;
+    if (wrong) ec = session_errc::malformed_message;
     bool ended = false;
     for (std::size_t i = 0; i < region_name_bytes_max; ++i) {
         auto const c = static_cast<char>(r.get<std::uint8_t>());
         if (c == '\0') ended = true;
-        else if (ended) ec = errc::malformed_message;  // bytes after the padding
+        else if (ended) ec = session_errc::malformed_message;  // bytes after the padding
         else d.name += c;
     }
     return d;
@@ -77,18 +77,18 @@ message decode(std::span<std::byte const> in, error_code& ec) {
     auto const size = r.get<std::uint32_t>();
     auto const zero = r.get<std::uint32_t>();
     if (r.too_short() || found != message_magic) {
-        ec = errc::malformed_message;
+        ec = session_errc::malformed_message;
         return done_message{};
     }
     if (version != protocol_version) {
-        ec = errc::version_mismatch;
+        ec = session_errc::version_mismatch;
         return done_message{};
     }
     bool const known = type == message_type::regions || (type == message_type::done && count == 0);
     bool const fits =
         count <= regions_max && size == head_bytes + count * descriptor_bytes && size == in.size();
     if (!known || !fits || zero != 0) {
-        ec = errc::malformed_message;
+        ec = session_errc::malformed_message;
         return done_message{};
     }
     if (type == message_type::done) return done_message{};

@@ -28,7 +28,7 @@
 #include <variant>
 #include <vector>
 
-#include <rcverbs/error.hpp>
+#include <rcverbs/session_error.hpp>
 #include <rcverbs/remote_region.hpp>
 
 namespace rcverbs::wire {
@@ -67,7 +67,7 @@ using message = std::variant<regions_message, done_message>;
 /// name is too long, or `out` is too small.
 std::size_t encode(message const& m, std::span<std::byte> out, error_code& ec) noexcept;
 
-/// Reads a message. errc::malformed_message, errc::version_mismatch.
+/// Reads a message. session_errc::malformed_message, session_errc::version_mismatch.
 message decode(std::span<std::byte const> in, error_code& ec);
 
 }  // namespace rcverbs::wire

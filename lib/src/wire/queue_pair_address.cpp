@@ -63,7 +63,7 @@ queue_pair_address queue_pair_address::decode(
                           a.queue_pair_number <= bits_24 && a.starting_psn <= bits_24 &&
                           a.mtu >= 1 && a.mtu <= 5 && a.rnr_retry_count <= 7;
     if (found != queue_pair_address_magic || in.size() < 8) {
-        ec = errc::foreign_peer;
+        ec = errc::malformed_message;
     } else if (theirs != version) {
         ec = errc::version_mismatch;
     } else if (!is_sound) {

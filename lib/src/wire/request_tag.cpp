@@ -21,7 +21,7 @@ request_tag decode_request_tag(
         break;
     default: is_right = false;
     }
-    ec = is_right ? error_code{} : make_error_code(errc::malformed_message);
+    ec = is_right ? error_code{} : make_error_code(channel_errc::malformed_message);
     return t;
 }
 

@@ -17,7 +17,7 @@
 
 #include <cstdint>
 
-#include <rcverbs/error.hpp>
+#include <rcverbs/channel_error.hpp>
 
 namespace rcverbs::wire {
 
@@ -43,7 +43,7 @@ constexpr std::uint64_t encode(request_tag const& t) noexcept {
            t.value;
 }
 
-/// errc::malformed_message.
+/// channel_errc::malformed_message.
 ///
 /// @param body_bytes  The size of the message.
 request_tag decode_request_tag(

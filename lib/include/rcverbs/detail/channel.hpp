@@ -32,9 +32,8 @@ public:
 
     /// Ends at once, as connection::close().
     void close() noexcept;
-    /// Why it ended; `completed` only if both sides ended it in order.
-    close_reason reason() const;
-    /// The first failure, of the channel or its connection.
+    /// Why it ended, with close_reason::completed only if both sides ended it in order; and the first
+    /// failure, of the channel or its connection.
     failure last_failure() const;
     /// The peer's greeting. Known to the accepting side at once, to the connecting one when
     /// connected.
@@ -74,7 +73,7 @@ public:
     /// @param token     Completion token.
     /// @par Completion signature  `void(error_code)`
     /// @par Cancellation          terminal: closes.
-    /// @par Errors                Those of connection::async_connect, and errc::foreign_peer,
+    /// @par Errors                Those of connection::async_connect, and channel_errc::foreign_peer,
     ///                            version_mismatch, mode_mismatch, peer_busy, malformed_message,
     ///                            private_data_too_large, invalid_option (the connection was not
     ///                            made with needed()).
@@ -103,7 +102,7 @@ public:
     /// @param token     Completion token.
     /// @par Completion signature  `void(error_code)`
     /// @par Cancellation          terminal: closes.
-    /// @par Errors                Those of connection::async_accept, and errc::foreign_peer,
+    /// @par Errors                Those of connection::async_accept, and channel_errc::foreign_peer,
     ///                            version_mismatch, mode_mismatch, malformed_message: the peer was
     ///                            rejected; private_data_too_large, invalid_option as above.
     template <class Token = default_token_t<Executor>>
@@ -132,7 +131,7 @@ public:
     /// @par Cancellation          None: the reads of the peer's memory run to their end, or until
     ///                            the channel is closed.
     /// @par Errors                errc::out_of_range (another size, or not large),
-    ///                            errc::message_withdrawn, and those of connection::async_read.
+    ///                            channel_errc::message_withdrawn, and those of connection::async_read.
     template <class Token = default_token_t<Executor>>
     auto async_fetch(message what, mutable_slices into, Token&& token = Token{}) {
         return boost::asio::async_initiate<Token, void(error_code)>(
@@ -161,7 +160,7 @@ public:
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code)`; no error only if both sides have finished.
     /// @par Cancellation          terminal: closes.
-    /// @par Errors                errc::timed_out, errc::peer_closed_early, errc::not_connected,
+    /// @par Errors                errc::timed_out, channel_errc::peer_closed_early, errc::not_connected,
     ///                            errc::operation_in_progress, and those of
     ///                            connection::async_disconnect.
     template <class Token = default_token_t<Executor>>

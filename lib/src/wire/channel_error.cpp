@@ -1,0 +1,111 @@
+#include <rcverbs/channel_error.hpp>
+
+#include "error/descriptions.hpp"
+
+namespace rcverbs {
+
+namespace is = boost::system::errc;
+
+detail::description detail::describe(channel_errc e) noexcept {
+    switch (e) {
+    case channel_errc::peer_closed_early:
+        return {
+            "the peer left before both sides had finished",
+            "Assume that its work is incomplete, and connect again",
+            is::connection_reset,
+            conditions::ended_by_peer | conditions::transient,
+            "channel_errc::peer_closed_early"};
+    case channel_errc::foreign_peer:
+        return {
+            "the peer speaks another protocol",
+            "Check address and port",
+            is::protocol_error,
+            conditions::refused,
+            "channel_errc::foreign_peer"};
+    case channel_errc::version_mismatch:
+        return {
+            "the peer speaks another version of the protocol",
+            "Update the older side",
+            is::protocol_error,
+            conditions::refused,
+            "channel_errc::version_mismatch"};
+    case channel_errc::mode_mismatch:
+        return {
+            "the peer runs in another mode",
+            "Start both sides in the same one",
+            is::protocol_error,
+            conditions::refused,
+            "channel_errc::mode_mismatch"};
+    case channel_errc::malformed_message:
+        return {
+            "a message of the peer's could not be decoded",
+            "Check which program the peer runs: it has a defect, or is hostile",
+            is::bad_message,
+            conditions::protocol_violation,
+            "channel_errc::malformed_message"};
+    case channel_errc::unexpected_message:
+        return {
+            "a message of the peer's arrived out of order",
+            "Compare the order of the calls on both sides",
+            is::protocol_error,
+            conditions::protocol_violation,
+            "channel_errc::unexpected_message"};
+    case channel_errc::peer_busy:
+        return {
+            "the peer has as many connections as it allows",
+            "Try again later, as a connector does",
+            is::device_or_resource_busy,
+            conditions::refused | conditions::transient,
+            "channel_errc::peer_busy"};
+    case channel_errc::credit_exceeded:
+        return {
+            "the peer sent more messages than it had credits for",
+            "Check which program the peer runs: it has a defect, or is hostile",
+            is::protocol_error,
+            conditions::protocol_violation,
+            "channel_errc::credit_exceeded"};
+    case channel_errc::message_declined:
+        return {
+            "the receiver released a large message without fetching it",
+            "Find out from the peer's program why; the channel goes on",
+            is::operation_canceled,
+            conditions::operation_only,
+            "channel_errc::message_declined"};
+    case channel_errc::message_withdrawn:
+        return {
+            "the sender took a large message back before it was fetched",
+            "Discard the message: its sender has cancelled it; the channel goes on",
+            is::operation_canceled,
+            conditions::operation_only,
+            "channel_errc::message_withdrawn"};
+    case channel_errc::request_dropped:
+        return {
+            "the peer's program destroyed a request without answering it",
+            "Find out from the peer's program why; the channel goes on",
+            is::operation_canceled,
+            conditions::operation_only,
+            "channel_errc::request_dropped"};
+    case channel_errc::request_timed_out:
+        return {
+            "no answer arrived within answer_timeout",
+            "Check what the peer waits for, or raise the option; the channel goes on",
+            is::timed_out,
+            conditions::timed_out | conditions::operation_only,
+            "channel_errc::request_timed_out"};
+    case channel_errc::already_answered:
+        return {
+            "the request has been answered already, or is a notice",
+            "Answer each request once; the channel goes on",
+            is::invalid_argument,
+            conditions::operation_only,
+            "channel_errc::already_answered"};
+    }
+    return {};
+}
+
+boost::system::error_category const& channel_category() noexcept {
+    static detail::category_of<channel_errc> const category{"rcverbs.channel"};
+    return category;
+}
+
+}  // namespace rcverbs
