@@ -196,7 +196,7 @@ awaitable<std::string> look_up(request_channel& c, std::string const& key) {
     request_options soon;
     soon.answer_timeout = std::chrono::milliseconds{200};
     auto [ec, r] = co_await c.async_request(get, std::as_bytes(std::span{key}), soon, boost::asio::as_tuple(use_awaitable));
-    if (ec == errc::timed_out) co_return "too late";
+    if (ec == channel_errc::request_timed_out) co_return "too late";
     if (ec) throw boost::system::system_error{ec};
     co_return r.status() == found ? text_of(r.bytes()) : "";
 }

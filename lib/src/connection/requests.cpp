@@ -152,7 +152,7 @@ link::listener connection_core::listener() {
 
 failure connection_core::present_failure() const {
     lifecycle::cause const& why = life_.failure();
-    if (!why.code) return {.reason = life_.reason()};
+    if (!why.code) return {{}, {}, {}, 0, life_.reason()};
     return {why.where, why.code, link_.peer(), why.status, life_.reason()};
 }
 

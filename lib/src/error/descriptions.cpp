@@ -507,8 +507,11 @@ description describe(cm_errc e) noexcept {
     case 27:
         return {
             "rejected: the peer's device serves fewer reads at a time", "Lower initiator_depth"};
-    default: return {};
+    default: break;
     }
+    // Without a text.
+    unsigned const rejected = static_cast<int>(e) >= 1000 ? conditions::refused : 0;
+    return {nullptr, nullptr, is::connection_refused, rejected | conditions::transient};
 }
 
 }  // namespace rcverbs::detail

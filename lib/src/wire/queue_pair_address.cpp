@@ -62,13 +62,9 @@ queue_pair_address queue_pair_address::decode(
     bool const is_sound = in.size() == encoded_bytes && zero == 0 &&
                           a.queue_pair_number <= bits_24 && a.starting_psn <= bits_24 &&
                           a.mtu >= 1 && a.mtu <= 5 && a.rnr_retry_count <= 7;
-    if (found != queue_pair_address_magic || in.size() < 8) {
-        ec = errc::malformed_message;
-    } else if (theirs != version) {
-        ec = errc::version_mismatch;
-    } else if (!is_sound) {
-        ec = errc::malformed_message;
-    }
+    bool const is_ours = found == queue_pair_address_magic && in.size() >= 8;
+    if (is_ours && theirs != version) ec = errc::version_mismatch;
+    else if (!is_ours || !is_sound) ec = errc::malformed_message;
     return a;
 }
 
