@@ -1,5 +1,6 @@
-// timeout_and_cancel: three ways to stop waiting. Cancelling an operation that waits for a queue slot withdraws it. A posted
-// operation cannot be withdrawn, so cancelling it ends the connection. stall_timeout ends the connection automatically.
+// timeout_and_cancel: four ways to stop waiting. A receive that owns its memory can be cancelled at any time. Cancelling an operation
+// that waits for a queue slot withdraws it. A posted operation on borrowed memory cannot be withdrawn, so cancelling it ends the
+// connection. stall_timeout ends the connection automatically.
 #include "examples/both_ends.hpp"
 
 #include <boost/asio/as_tuple.hpp>
@@ -15,6 +16,22 @@ using namespace asio::experimental::awaitable_operators;
 using namespace std::chrono_literals;
 
 constexpr auto as_values = asio::as_tuple(use_awaitable);
+
+asio::awaitable<void> wait_again(asio::io_context& io, std::string address) {
+    auto [client, server] = co_await connect(io, address);
+    rcverbs::slot_pool slots{io, client.domain(), {.slots = 4, .slot_bytes = 64}};
+    rcverbs::registered_buffer message{server.domain(), 64, rcverbs::access_flags::local_read};
+    asio::steady_timer timer{io, 50ms};
+    auto const winner = co_await (client.async_receive(slots.try_acquire(), as_values) || timer.async_wait(use_awaitable));
+    expect(winner.index() == 1 && client.is_open(), "the timer was first, and the connection goes on");
+    // A message that arrives meanwhile is kept for the next receive.
+    co_await server.async_send(message.slice(), use_awaitable);
+    auto const got = co_await client.async_receive(slots.try_acquire(), use_awaitable);
+    expect(got.bytes().size() == 64, "no message is lost");
+    std::cout << "received after a timeout\n";
+    client.close();
+    co_await server.async_wait_disconnected(as_values);
+}
 
 asio::awaitable<void> take_back(asio::io_context& io, std::string address) {
     rcverbs::connection_options options;
@@ -56,6 +73,7 @@ asio::awaitable<void> stall(asio::io_context& io, std::string address) {
 }
 
 asio::awaitable<void> work(asio::io_context& io, std::string address) {
+    co_await wait_again(io, address);
     co_await take_back(io, address);
     co_await give_up(io, address);
     co_await stall(io, address);

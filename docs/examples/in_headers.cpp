@@ -1,5 +1,6 @@
 // The examples at the top of the public headers, one function each. Compiled, so that they are right; never called.
 #include <boost/asio.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <rcverbs/rcverbs.hpp>
 
 #include <array>
@@ -12,6 +13,7 @@ using namespace std::chrono_literals;
 using boost::asio::as_tuple;
 using boost::asio::awaitable;
 using boost::asio::use_awaitable;
+using boost::asio::experimental::awaitable_operators::operator||;
 
 void handle(connection) {}
 awaitable<void> work(session&) { co_return; }
@@ -135,6 +137,14 @@ void in_loop_descriptor() {
     boost::asio::io_context io;
     rcverbs::loop_descriptor rdma{io};
     // add rdma.native_handle() to the loop, for reading; when it is readable: rdma.dispatch();
+}
+
+// --- memory_lease.hpp
+awaitable<void> in_memory_lease(connection& c, slot_pool& slots, boost::asio::steady_timer& timer) {
+    slot_lease slot = co_await slots.async_acquire(use_awaitable);
+    auto const first = co_await (c.async_receive(std::move(slot), as_tuple(use_awaitable)) ||
+                                 timer.async_wait(as_tuple(use_awaitable)));
+    if (first.index() == 1) std::cout << "no message yet; the connection goes on\n";
 }
 
 // --- memory_pool.hpp
@@ -317,8 +327,8 @@ void in_shared_receive_queue(boost::asio::io_context& io) {
 awaitable<void> in_slot_pool(boost::asio::io_context& io, connection& c, void (*handle)(std::span<std::byte>)) {
     slot_pool slots{io, c.domain(), {.slots = 64, .slot_bytes = 4096}};
     slot_lease lease = co_await slots.async_acquire(use_awaitable);
-    auto const [ec, got] = co_await c.async_receive(lease.slice(), as_tuple(use_awaitable));
-    if (!ec) handle(lease.bytes().first(got.size_bytes));
+    auto const [ec, got] = co_await c.async_receive(std::move(lease), as_tuple(use_awaitable));
+    if (!ec) handle(got.bytes());
 }
 
 // --- statistics.hpp

@@ -83,6 +83,12 @@ TEST_CASE("operations that throw as they are started take no place", "[device]")
         two.add(op::write(ours.slice(0, 8), theirs.remote().slice(0, 8)));
         two.add(op::write(ours.slice(8, 8), theirs.remote().slice(8, 8)));
         must_throw(many, [&](auto const& h) { two.async_submit(h); });
+        slot_pool slots{io, client.domain(), {.slots = 1, .slot_bytes = 64}};
+        must_throw(many, [&](auto const& h) {
+            client.async_start(op::write(slots.try_acquire(), 64, theirs.remote().slice(0, 64)), h);
+        });
+        must_throw(many, [&](auto const& h) { server.async_receive(memory_lease{}, h); });
+        CHECK(slots.free_count() == 1);
         CHECK(client.statistics().operations_failed == 0);
         co_await client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
         co_await two.async_submit(asio::use_awaitable);

@@ -629,4 +629,38 @@ TEST_CASE("no operation allocates once a connection is up", "[device]") {
         co_await p.client.async_disconnect(asio::use_awaitable);
     });
 }
+
+TEST_CASE(
+    "operations that own their memory allocate nothing, if it is a slot of a pool", "[device]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        test::pair p =
+            co_await connect(home{poller::on(io, {.polling = {.mode = poll_mode::busy}})});
+        slot_pool of_client{io, p.client.domain(), {.slots = 4, .slot_bytes = 64}};
+        slot_pool of_server{io, p.server.domain(), {.slots = 4, .slot_bytes = 64}};
+        int measured = -1;
+        auto const some = [&](int count) -> asio::awaitable<void> {
+            for (int i = 0; i < count; ++i) {
+                bool is_received = false;
+                p.server.async_receive(
+                    of_server.try_acquire(),
+                    [&](error_code, leased_receive_result) { is_received = true; }
+                );
+                co_await p.client.async_start(
+                    op::send(of_client.try_acquire(), 64), asio::use_awaitable
+                );
+                while (!is_received) co_await asio::post(io, asio::use_awaitable);
+            }
+        };
+        co_await some(50);
+        allocations = 0;
+        counts_allocations = true;
+        co_await some(300);
+        counts_allocations = false;
+        measured = allocations;
+        CHECK(measured <= 1);  // the frame of some()
+        co_await p.client.async_disconnect(asio::use_awaitable);
+    });
+}
 #endif

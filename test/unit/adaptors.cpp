@@ -98,6 +98,13 @@ void compile_data_operations(
     RCVERBS_USE(c.async_send_with_invalidate(mine, remote_key{}, RCVERBS_TOKEN));
     RCVERBS_USE(c.async_receive(mine, RCVERBS_TOKEN));
     RCVERBS_USE(c.async_start(op::write(mine, theirs).fenced(), RCVERBS_TOKEN));
+    RCVERBS_USE(c.async_receive(memory_lease{}, RCVERBS_TOKEN));
+    RCVERBS_USE(c.async_receive(slot_lease{}, RCVERBS_TOKEN));
+    RCVERBS_USE(c.async_start(op::write(memory_lease{}, 1, theirs).fenced(), RCVERBS_TOKEN));
+    RCVERBS_USE(c.async_start(op::read(theirs, memory_lease{}), RCVERBS_TOKEN));
+    RCVERBS_USE(c.async_start(op::send(memory_lease{}, 1), RCVERBS_TOKEN));
+    RCVERBS_USE(c.async_start(op::fetch_add(cell, 1, memory_lease{}), RCVERBS_TOKEN));
+    RCVERBS_USE(c.async_start(op::compare_swap(cell, 1, 2, memory_lease{}), RCVERBS_TOKEN));
     RCVERBS_USE(c.async_start(op::fetch_add(cell, 1, mine), RCVERBS_TOKEN));
     RCVERBS_USE(c.async_start(op::receive(mine), RCVERBS_TOKEN));
     RCVERBS_USE(c.async_start(op::bind(w, mine, access_flags::remote_read), RCVERBS_TOKEN));

@@ -4,8 +4,12 @@
 #include <string>
 #include <vector>
 
+#include <algorithm>
+#include <deque>
+
 #include "machines/backoff.hpp"
 #include "machines/exchange_machine.hpp"
+#include "machines/leased_receives.hpp"
 #include "support/catch.hpp"
 
 using namespace rcverbs::machines;
@@ -82,4 +86,101 @@ TEST_CASE(
     CHECK(three.next(0.5) == std::nullopt);
     backoff once{{100ms, 1000ms, 2.0, 0.0, 1}};
     CHECK(once.next(0.5) == std::nullopt);
+}
+
+TEST_CASE("leased receives follow their table", "[machines]") {
+    using m = leased_receives;
+    // Waiting, posted, kept; what starts a receive, a cancellation and a completion lead to.
+    m r;
+    CHECK(r.on_start() == m::start::post);  // 1 1 0
+    CHECK(r.on_start() == m::start::post);  // 2 2 0
+    r.on_cancel();  // 1 2 0
+    CHECK(r.on_start() == m::start::adopt);  // 2 2 0
+    r.on_cancel();  // 1 2 0
+    r.on_cancel();  // 0 2 0
+    CHECK(r.on_completion(false) == m::arrival::keep);  // 0 1 1
+    CHECK(r.on_completion(true) == m::arrival::drop);  // 0 0 1
+    CHECK(r.on_start() == m::start::take_kept);  // 0 1 0
+    r.on_refused(m::start::take_kept);  // 0 0 0
+    CHECK(r.on_start() == m::start::post);  // 1 1 0
+    CHECK(r.on_completion(true) == m::arrival::complete);  // 0 0 0
+    CHECK(r.on_start() == m::start::post);
+    r.on_refused(m::start::post);
+    CHECK(r.waiting() + r.posted() + r.kept() == 0);
+}
+
+namespace {
+
+// The handlers and messages around the machine.
+struct receiving_side {
+    leased_receives machine;
+    std::deque<int> handlers;  // that wait, by number
+    std::deque<int> kept;
+    std::vector<std::pair<int, int>> delivered;  // handler, message
+    int started = 0;
+    int messages = 0;
+    std::size_t waiting_peak = 0;
+
+    void start() {
+        int const me = started++;
+        if (machine.on_start() == leased_receives::start::take_kept) {
+            delivered.emplace_back(me, kept.front());
+            kept.pop_front();
+        } else {
+            handlers.push_back(me);
+        }
+        waiting_peak = std::max(waiting_peak, handlers.size());
+    }
+    void cancel(std::size_t which) {
+        handlers.erase(handlers.begin() + static_cast<std::ptrdiff_t>(which));
+        machine.on_cancel();
+    }
+    void arrive() {
+        int const number = messages++;
+        if (machine.on_completion(false) == leased_receives::arrival::complete) {
+            delivered.emplace_back(handlers.front(), number);
+            handlers.pop_front();
+        } else {
+            kept.push_back(number);
+        }
+    }
+    bool is_sound() const {
+        bool const counts = machine.waiting() == handlers.size() && machine.kept() == kept.size() &&
+                            machine.waiting() <= machine.posted() &&
+                            (kept.empty() || handlers.empty());
+        // The connection holds what handlers have waited for at a time, and no more.
+        bool const bounded =
+            machine.posted() + machine.kept() <= std::max<std::size_t>(waiting_peak, 1);
+        // Each message once, in order, to handlers in order.
+        bool ordered = true;
+        for (std::size_t i = 0; i < delivered.size(); ++i) {
+            ordered = ordered && delivered[i].second == static_cast<int>(i) &&
+                      (i == 0 || delivered[i - 1].first < delivered[i].first);
+        }
+        return counts && bounded && ordered &&
+               delivered.size() + kept.size() == static_cast<std::size_t>(messages);
+    }
+};
+
+// All sequences of that many steps. Returns their number.
+int explore(receiving_side const& at, int steps) {
+    REQUIRE(at.is_sound());
+    if (steps == 0) return 1;
+    int count = 0;
+    auto const go = [&](auto const& change) {
+        receiving_side next = at;
+        change(next);
+        count += explore(next, steps - 1);
+    };
+    go([](receiving_side& s) { s.start(); });
+    for (std::size_t i = 0; i < at.handlers.size(); ++i)
+        go([i](receiving_side& s) { s.cancel(i); });
+    if (at.machine.posted() > 0) go([](receiving_side& s) { s.arrive(); });
+    return count;
+}
+
+}  // namespace
+
+TEST_CASE("leased receives lose no message in any sequence of steps", "[machines]") {
+    CHECK(explore({}, 10) > 10000);
 }

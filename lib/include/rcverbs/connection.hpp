@@ -270,6 +270,26 @@ public:
         return detail::initiate<Executor>(core_, what, std::forward<Token>(token));
     }
 
+    /// Starts an operation that owns its memory, such as op::write(std::move(slot), 4096, theirs).
+    ///
+    /// @param what   One of rcverbs::op, made with an rvalue of a memory_lease.
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code, result_type, memory_lease)`; a receive as
+    ///                            async_receive(). The handler gets the memory back, after an error
+    ///                            too, except after a cancellation.
+    /// @par Cancellation          total, partial and terminal: completes at once with
+    ///                            operation_aborted, and the connection goes on. What was posted may
+    ///                            still be carried out, before all operations that are started
+    ///                            later; then the memory is released.
+    /// @par Errors                Those of the operation on borrowed memory; errc::out_of_range
+    ///                            (the memory is too small).
+    template <class Op, class Token = detail::default_token_t<Executor>>
+    auto async_start(op::leased<Op> what, Token&& token = Token{}) {
+        return detail::initiate_leased<Executor>(
+            core_, std::move(what), std::forward<Token>(token)
+        );
+    }
+
     using connection_base::try_start;
     /// Starts an operation if it can be posted at once.
     ///
@@ -456,21 +476,41 @@ public:
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code, receive_result)`
     /// @par Ordering              Receives are filled, and complete, in the order of the calls.
-    /// @par Cancellation          total while it waits, terminal once posted. Most receives are
-    ///                            posted, and cancelling a posted one ends the connection, because
-    ///                            only that frees the memory: `receive || timer` ends the
-    ///                            connection when the timer wins. To wait for a message for a
-    ///                            limited time, let the receive's handler send the message to a
-    ///                            channel (boost::asio::experimental::channel), and wait for that
-    ///                            or a timer (both as_tuple: `||` waits for the first success).
+    /// @par Cancellation          total while it waits, terminal once posted. **Cancelling a posted
+    ///                            receive ends the connection**, because only that frees the
+    ///                            memory: `receive || timer` ends it when the timer wins. Use the
+    ///                            form below to wait for a limited time.
     /// @par Errors                wc_errc::local_length or local_qp_operation (the message is
-    ///                            longer than `into`), errc::too_many_segments,
+    ///                            longer than `into`), errc::receives_mixed (this connection has
+    ///                            received into memory that receives own), errc::too_many_segments,
     ///                            errc::access_denied, errc::region_gone, errc::foreign_domain,
     ///                            errc::queue_full, errc::not_connected, errc::peer_disconnected,
     ///                            wc_errc::flushed, asio::error::operation_aborted.
     template <class Token = detail::default_token_t<Executor>>
     auto async_receive(mutable_slices const& into, Token&& token = Token{}) {
         return async_start(op::receive(into), std::forward<Token>(token));
+    }
+
+    /// Receives a message, or the immediate data of a write, into memory that the receive owns, such
+    /// as a slot of a pool. `receive || timer` and cancel_after() are safe.
+    ///
+    /// A cancelled receive stays posted, and the next one takes its place: its own memory is given
+    /// back at once. A message that arrives while no handler waits is kept for the next receive. So
+    /// no message is lost, and the connection holds no more memory than handlers have waited at a
+    /// time.
+    ///
+    /// @param into   An rvalue of a memory_lease, or of what converts to it. As long as the longest
+    ///               message of the peer; of a region with local_write.
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code, leased_receive_result)`
+    /// @par Ordering              Handlers get messages in the order of the calls.
+    /// @par Cancellation          total, partial and terminal: completes at once with
+    ///                            operation_aborted, and the connection goes on.
+    /// @par Errors                Those of the form on borrowed memory; errc::receives_mixed (this
+    ///                            connection has received into borrowed memory).
+    template <leasable Into, class Token = detail::default_token_t<Executor>>
+    auto async_receive(Into&& into, Token&& token = Token{}) {
+        return async_start(op::receive(std::forward<Into>(into)), std::forward<Token>(token));
     }
 
     // --- observers -------------------------------------------------------------------------------

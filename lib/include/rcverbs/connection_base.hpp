@@ -79,8 +79,9 @@ public:
     // --- cancelling ------------------------------------------------------------------------------
 
     /// Cancels operations that wait for a place in their queue, and async_wait_disconnected(): they
-    /// complete with asio::error::operation_aborted. Posted operations, receives included, are not
-    /// affected: the device uses their memory until the connection ends. Connecting, accepting and
+    /// complete with asio::error::operation_aborted. So do all operations that own their memory. Posted
+    /// operations on borrowed memory, receives included, are not affected: the device uses it until
+    /// the connection ends. Connecting, accepting and
     /// disconnecting continue; close() ends them.
     void cancel();
 

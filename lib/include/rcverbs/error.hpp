@@ -111,6 +111,8 @@ enum class errc {
     on_demand_paging_unsupported = 39,
     /// The memory window belongs to another connection.
     foreign_window = 40,
+    /// One connection does not mix receives into borrowed memory with receives that own theirs.
+    receives_mixed = 41,
 };
 
 /// The status of a failed work completion, numbered as in `enum ibv_wc_status`. Source:

@@ -37,9 +37,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <type_traits>
+#include <utility>
 
 #include <rcverbs/detail/start.hpp>
 #include <rcverbs/keys.hpp>
+#include <rcverbs/memory_lease.hpp>
 #include <rcverbs/slice.hpp>
 #include <rcverbs/receive_result.hpp>
 #include <rcverbs/remote_region.hpp>
@@ -144,6 +148,53 @@ private:
 
     detail::work_request request_;
 };
+
+/// An operation that owns its local memory: see memory_lease.hpp. Move only.
+template <class Op>
+class leased {
+public:
+    /// As of the operation on borrowed memory.
+    using result_type = typename Op::result_type;
+
+    /// As fenceable::fenced().
+    [[nodiscard]] leased fenced() && noexcept {
+        request_.is_fenced = true;
+        return std::move(*this);
+    }
+
+private:
+    friend struct detail::access;
+    using reader = decltype(detail::access::reader_of<Op>());
+    leased(Op const& what, memory_lease memory, bool fits) noexcept
+        : request_{detail::access::request_of(what)},
+          memory_{std::move(memory)} {
+        if (!fits) request_.problem = errc::out_of_range;
+    }
+
+    detail::work_request request_;
+    memory_lease memory_;
+};
+
+}  // namespace rcverbs::op
+
+namespace rcverbs::detail {
+
+/// Makes an operation that owns its memory, of one on the first `size_bytes` bytes; all of them if
+/// it is empty.
+template <class Owner, class Make>
+auto lease(Owner&& owner, std::optional<std::size_t> size_bytes, Make const& make) {
+    memory_lease memory{std::forward<Owner>(owner)};
+    std::size_t const size = size_bytes.value_or(memory.size());
+    bool const fits = size <= memory.size();
+    auto const what = make(fits ? memory.slice().first(size) : mutable_slice{});
+    return access::make<op::leased<std::remove_const_t<decltype(what)>>>(
+        what, std::move(memory), fits
+    );
+}
+
+}  // namespace rcverbs::detail
+
+namespace rcverbs::op {
 
 /// Writes local bytes into memory that the peer has exposed: see connection::async_write().
 ///
@@ -283,6 +334,91 @@ inline atomic_t compare_swap(
 inline receive_t receive(mutable_slices const& into) noexcept {
     return detail::access::make<receive_t>([&] {
         return detail::local_request(detail::operation_kind::receive, into.list());
+    });
+}
+
+// --- operations that own their memory ------------------------------------------------------------
+
+/// A write from memory that the operation owns: `void(error_code, std::size_t, memory_lease)`.
+///
+/// @param source      An rvalue of a memory_lease, or of what converts to it, such as a slot_lease.
+/// @param size_bytes  Bytes to write, from the start of the memory. 0 to its size.
+/// @param target      The peer's memory: exactly as many bytes, exposed with remote_write.
+template <leasable Source>
+leased<write_t> write(Source&& source, std::size_t size_bytes, remote_region target) {
+    return detail::lease(std::forward<Source>(source), size_bytes, [&](mutable_slice const& bytes) {
+        return op::write(bytes, target);
+    });
+}
+
+/// A read into memory that the operation owns: `void(error_code, std::size_t, memory_lease)`.
+///
+/// @param source  The peer's memory, exposed with remote_read: at most as many bytes as `target`
+///                has.
+/// @param target  An rvalue of a memory_lease, or of what converts to it.
+template <leasable Target>
+leased<read_t> read(remote_region source, Target&& target) {
+    return detail::lease(
+        std::forward<Target>(target),
+        source.size(),
+        [&](mutable_slice const& bytes) { return op::read(source, bytes); }
+    );
+}
+
+/// A send of memory that the operation owns: `void(error_code, std::size_t, memory_lease)`.
+///
+/// @param message     An rvalue of a memory_lease, or of what converts to it.
+/// @param size_bytes  Bytes to send, from the start of the memory. 0 to its size.
+template <leasable Message>
+leased<send_t> send(Message&& message, std::size_t size_bytes) {
+    return detail::lease(
+        std::forward<Message>(message),
+        size_bytes,
+        [](mutable_slice const& bytes) { return op::send(bytes); }
+    );
+}
+
+/// As fetch_add(), into memory that the operation owns: `void(error_code, std::uint64_t,
+/// memory_lease)`.
+///
+/// @param target  As above.
+/// @param add     As above.
+/// @param before  At least 8 bytes: an rvalue of a memory_lease, or of what converts to it.
+template <leasable Before>
+leased<atomic_t> fetch_add(remote_atomic target, std::uint64_t add, Before&& before) {
+    return detail::lease(
+        std::forward<Before>(before),
+        sizeof(std::uint64_t),
+        [&](mutable_slice const& cell) { return op::fetch_add(target, add, cell); }
+    );
+}
+
+/// As compare_swap(), into memory that the operation owns: `void(error_code, std::uint64_t,
+/// memory_lease)`.
+///
+/// @param target    As above.
+/// @param expected  As above.
+/// @param desired   As above.
+/// @param before    As for fetch_add().
+template <leasable Before>
+leased<atomic_t> compare_swap(
+    remote_atomic target, std::uint64_t expected, std::uint64_t desired, Before&& before
+) {
+    return detail::lease(
+        std::forward<Before>(before),
+        sizeof(std::uint64_t),
+        [&](mutable_slice const& cell) { return op::compare_swap(target, expected, desired, cell); }
+    );
+}
+
+/// A receive into memory that the operation owns: see connection::async_receive().
+///
+/// @param into  An rvalue of a memory_lease, or of what converts to it. Its size is the longest
+///              message.
+template <leasable Into>
+leased<receive_t> receive(Into&& into) {
+    return detail::lease(std::forward<Into>(into), std::nullopt, [](mutable_slice const& bytes) {
+        return op::receive(bytes);
     });
 }
 

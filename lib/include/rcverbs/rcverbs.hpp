@@ -26,6 +26,7 @@
 #include <rcverbs/keys.hpp>
 #include <rcverbs/slice.hpp>
 #include <rcverbs/loop_descriptor.hpp>
+#include <rcverbs/memory_lease.hpp>
 #include <rcverbs/memory_pool.hpp>
 #include <rcverbs/memory_region.hpp>
 #include <rcverbs/message.hpp>

@@ -2,12 +2,13 @@
 //
 //     slot_pool slots{io, c.domain(), {.slots = 64, .slot_bytes = 4096}};
 //     slot_lease lease = co_await slots.async_acquire(use_awaitable);
-//     auto const [ec, got] = co_await c.async_receive(lease.slice(), as_tuple(use_awaitable));
-//     if (!ec) handle(lease.bytes().first(got.size_bytes));
+//     auto const [ec, got] = co_await c.async_receive(std::move(lease), as_tuple(use_awaitable));
+//     if (!ec) handle(got.bytes());
 //
 // For receives and for blocks of storage: the memory is registered once, and each slot has a
-// lease that returns the slot when it is destroyed. Keep a lease until the handler of every
-// operation on its slot has run, for example in the handler.
+// lease that returns the slot when it is destroyed. Move a lease into an operation, which keeps it
+// until the device has finished with the slot; or keep it until the handler of every operation on
+// its slot has run.
 //
 // Waiting is first come, first served, for asynchronous and blocking callers alike. Threads: any
 // thread may acquire and release; construction, moves and destruction of the pool need its owner.
@@ -27,6 +28,7 @@
 #include <rcverbs/registered_buffer.hpp>
 #include <rcverbs/detail/lender.hpp>
 #include <rcverbs/export.hpp>
+#include <rcverbs/memory_lease.hpp>
 #include <rcverbs/protection_domain.hpp>
 #include <rcverbs/runs_on.hpp>
 
@@ -91,6 +93,7 @@ public:
 private:
     friend class detail::slot_pool_core;
     friend class detail::lending<slot_lease>;
+    friend class memory_lease;
     slot_lease(
         std::shared_ptr<detail::slot_pool_core> pool, mutable_slice slice, std::uint32_t index
     ) noexcept;

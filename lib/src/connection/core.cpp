@@ -121,6 +121,7 @@ void connection_core::shut_down() noexcept {
     if (shared != nullptr) shared->detach();
     // Last, because a handler may own the last handle of another connection, or of this one.
     data_.drop_handlers();
+    if (leased_ != nullptr) leased_->drop_handlers();
 }
 
 // --- events --------------------------------------------------------------------------------------

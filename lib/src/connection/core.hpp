@@ -31,6 +31,7 @@
 #include <rcverbs/runs_on.hpp>
 
 #include "connection/data_path.hpp"
+#include "connection/leased_operations.hpp"
 #include "connection/link.hpp"
 #include "connection/connection_services.hpp"
 #include "connection/option_problems.hpp"
@@ -99,6 +100,9 @@ public:
     void close_for(error_code violation) noexcept;
 
     errc start_operation(std::span<work_request const> what, turn when, handler_source source);
+    /// Starts an operation that owns its memory.
+    void start_leased(work_request const& what, memory_lease memory, handler_source source);
+    void cancel_leased(leased_waiter& w, std::uint32_t use);
     /// Cancels op if its use count still matches.
     void cancel(operation& op, std::uint32_t use, boost::asio::cancellation_type type);
     /// Cancels the wait for the end and all operations of which nothing is posted.
@@ -239,6 +243,28 @@ private:
         if (!is_armed_) arm_liveness();
     }
     [[gnu::noinline]] void post_waiting();
+
+    // The operations that own their memory.
+    struct owner_of_memory;
+    void put(handler_source const& source, leased_waiter& w);
+    void discard(leased_waiter& w) noexcept;
+    void start_leased_receive(work_request const& what, memory_lease& memory, leased_waiter& w);
+    error_code post_leased(work_request const& what, memory_lease& memory, leased_waiter* w);
+    void on_leased(
+        error_code ec,
+        outcome const& result,
+        memory_lease memory,
+        leased_waiter* w,
+        std::uint32_t use
+    );
+    static void set_result(
+        leased_waiter& w, error_code ec, outcome const& result, memory_lease memory
+    ) noexcept;
+    void complete_later(
+        leased_waiter& w, error_code ec, outcome const& result, memory_lease memory
+    );
+    void call_handler(leased_waiter& w);
+    void cancel_leased(leased_waiter& w);
     [[gnu::noinline]] void on_failed(completion_report const& report);
     void name_flushed(operation_list const& done) noexcept;
     [[gnu::noinline]] void arm_liveness();
@@ -279,6 +305,8 @@ private:
     lifecycle life_;
     link link_;
     data_path data_;
+    // Made when the first operation that owns its memory is started.
+    std::unique_ptr<leased_operations> leased_;
     waiters waiters_;
     bool is_shut_down_ = false;
     // A thread creates the queue pair, without the lock.

@@ -70,8 +70,10 @@ void data_path::enter(data_phase phase) noexcept {
 
 errc data_path::kind_refusal(operation_kind kind) const noexcept {
     if (phase_ == data_phase::closed) return errc::not_connected;
-    if (kind == operation_kind::receive)
-        return shared_ != nullptr ? errc::receives_are_shared : errc{};
+    if (kind == operation_kind::receive) {
+        if (shared_ != nullptr) return errc::receives_are_shared;
+        return is_leasing_ ? errc::receives_mixed : errc{};
+    }
     if (phase_ == data_phase::receiving) return errc::not_connected;
     device_limits const& device = domain_->on().limits();
     switch (kind) {
@@ -106,6 +108,16 @@ errc data_path::refusal(work_request const& what) const noexcept {
     bool const is_uncut = is_receive || is_send;
     return is_uncut && verbs::count_segments(what) > segments_max ? errc::too_many_segments
                                                                   : errc{};
+}
+
+data_path::reservation data_path::reserve_leased_receive(work_request const& what) noexcept {
+    constexpr std::uint32_t receive = 1U << static_cast<unsigned>(operation_kind::receive);
+    is_leasing_ = false;
+    if (kind_refusal(operation_kind::receive) == errc{}) kinds_ |= receive;
+    reservation const taken = reserve({&what, 1}, turn::wait);
+    is_leasing_ = true;
+    kinds_ &= ~receive;
+    return taken;
 }
 
 // For an operation of several requests, or of several work requests.

@@ -100,6 +100,13 @@ public:
         errc const problem = single_refusal(first, when);
         return problem != errc{} ? reservation{nullptr, problem} : take(when);
     }
+    /// Takes an operation for a receive that owns its memory. From then on receives into borrowed
+    /// memory are refused.
+    reservation reserve_leased_receive(work_request const& what) noexcept;
+    /// True if a receive into borrowed memory has been started.
+    bool has_borrowed_receives() const noexcept {
+        return !is_leasing_ && (counts_.receives_posted > 0 || !receives_.waiting.empty());
+    }
     /// Builds the work request of a reserved operation at once: the usual case. False if it has to
     /// wait, or is not usual: then call start().
     bool build(operation& op, work_request const& first) noexcept {
@@ -359,6 +366,8 @@ private:
     data_phase phase_ = data_phase::closed;
     // A bit for each kind of operation that may be started now.
     std::uint32_t kinds_ = 0;
+    // Receives own their memory.
+    bool is_leasing_ = false;
     verbs::domain const* domain_ = nullptr;
     shared_receives* shared_ = nullptr;
     std::uint64_t message_bytes_max_ = 0;

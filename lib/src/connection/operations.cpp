@@ -110,6 +110,8 @@ void connection_core::cancel_waiting() {
     if (is_shut_down_) return;
     waiters_.tell(waiters::kind::end, asio::error::operation_aborted);
     operation_list const taken = data_.take_back_waiting();
+    if (leased_ != nullptr)
+        leased_->for_each_waiting([this](leased_waiter& w) { cancel_leased(w); });
     if (!taken.empty())
         waiters_.run([self = shared_from_this(), taken] { self->post_handlers(taken); });
 }

@@ -266,6 +266,14 @@ description describe(errc e) noexcept {
             is::invalid_argument,
             conditions::operation_only,
             "errc::foreign_window"};
+    case errc::receives_mixed:
+        return {
+            "the connection has receives of the other kind: into borrowed memory, or into memory "
+            "that they own",
+            "Use one kind for each connection",
+            is::invalid_argument,
+            conditions::operation_only,
+            "errc::receives_mixed"};
     case errc::dmabuf_unsupported:
         return {
             "the device cannot register a dmabuf",

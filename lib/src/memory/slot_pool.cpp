@@ -48,6 +48,16 @@ void slot_lease::release() noexcept {
     if (pool != nullptr) pool->give_back(index_);
 }
 
+memory_lease::memory_lease(slot_lease&& slot) noexcept
+    : slice_{slot.slice_},
+      owner_{std::move(slot.pool_)},
+      give_back_{[](void* pool, std::uint32_t index) noexcept {
+          static_cast<detail::slot_pool_core*>(pool)->give_back(index);
+      }},
+      index_{slot.index_} {
+    slot.disarm();
+}
+
 remote_region slot_lease::remote() const {
     memory_region const& all = pool_->region();
     auto const offset = static_cast<std::size_t>(slice_.data() - all.bytes().data());

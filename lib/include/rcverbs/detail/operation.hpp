@@ -28,6 +28,7 @@
 #include <rcverbs/detail/parcel.hpp>
 #include <rcverbs/error.hpp>
 #include <rcverbs/keys.hpp>
+#include <rcverbs/memory_lease.hpp>
 #include <rcverbs/slice.hpp>
 #include <rcverbs/receive_result.hpp>
 
@@ -59,7 +60,26 @@ struct outcome {
     std::size_t bytes = 0;
     receive_result arrival;
     std::uint64_t word = 0;
+    // The memory that the operation owned, for its handler; null for one that owned none.
+    memory_lease* memory = nullptr;
 };
+
+/// A result, and the memory that the operation owned.
+template <class Value>
+struct with_memory {
+    Value value;
+    memory_lease memory;
+};
+
+/// Calls a handler with its arguments.
+template <class Handler, class Value>
+void call(Handler& handler, error_code const& code, Value&& value) {
+    std::move(handler)(code, std::forward<Value>(value));
+}
+template <class Handler, class Value>
+void call(Handler& handler, error_code const& code, with_memory<Value>&& both) {
+    std::move(handler)(code, both.value, std::move(both.memory));
+}
 
 /// The parameters of an operation: filled in by the initiating function, read when the work
 /// requests are built.
@@ -277,7 +297,7 @@ private:
                 if constexpr (std::is_void_v<decltype(Result{}(op.result))>) {
                     std::move(handler)(op.code);
                 } else {
-                    std::move(handler)(op.code, Result{}(op.result));
+                    detail::call(handler, op.code, Result{}(op.result));
                 }
             } else if constexpr (!has_no_executor<Handler>) {
                 using value_type = decltype(Result{}(op.result));
@@ -298,7 +318,7 @@ private:
             Handler handler;
             error_code code;
             std::remove_const_t<Value> value;
-            void operator()() { std::move(handler)(code, value); }
+            void operator()() { detail::call(handler, code, std::move(value)); }
         };
         // The same for an operation without a result.
         struct bound_code {
@@ -372,6 +392,19 @@ struct no_result {
 };
 struct word_result {
     std::uint64_t operator()(outcome const& o) const noexcept { return o.word; }
+};
+/// The same for an operation that owned its memory.
+template <class Reader>
+struct result_with_memory {
+    auto operator()(outcome const& o) const noexcept {
+        return with_memory<decltype(Reader{}(o))>{Reader{}(o), std::move(*o.memory)};
+    }
+};
+template <>
+struct result_with_memory<arrival_result> {
+    leased_receive_result operator()(outcome const& o) const noexcept {
+        return {o.arrival, std::move(*o.memory)};
+    }
 };
 
 }  // namespace rcverbs::detail

@@ -32,6 +32,11 @@ struct access {
     static Handle make(Arguments&&... arguments) {
         return Handle{std::forward<Arguments>(arguments)...};
     }
+    /// Takes the memory of an operation that owns it.
+    template <class Leased>
+    static memory_lease memory_of(Leased& what) noexcept {
+        return std::move(what.memory_);
+    }
     /// Of an operation value: its request, and what turns the outcome into its result.
     template <class Op>
     static work_request const& request_of(Op const& what) noexcept {
@@ -83,6 +88,14 @@ RCVERBS_EXPORT error_code refusal_code(connection_core const& core, errc why) no
 /// Calls the handler of a refused operation with refusal_code(), as if by post. `source` is used up.
 RCVERBS_EXPORT void post_refusal(
     connection_core const& core, handler_source const& source, errc why
+);
+
+/// Starts an operation that owns its memory. Refusals are the handler's; `source` is used up.
+RCVERBS_EXPORT void start_leased(
+    std::shared_ptr<connection_core> const& core,
+    work_request const& what,
+    memory_lease memory,
+    handler_source source
 );
 
 /// Checks the two sides of a transfer; errc{} if they are valid.
@@ -214,6 +227,43 @@ auto initiate(std::shared_ptr<connection_core> const& core, Op const& operation,
             core,
             access::request_of(operation)
         );
+}
+
+/// The completion signature of an operation that owns its memory.
+template <class Reader, class Result>
+struct leased_completion_of {
+    using type = void(error_code, Result, memory_lease);
+};
+template <class Result>
+struct leased_completion_of<arrival_result, Result> {
+    using type = void(error_code, leased_receive_result);
+};
+
+/// The same for an operation that owns its memory.
+template <class Executor, class Leased, class Token>
+auto initiate_leased(
+    std::shared_ptr<connection_core> const& core, Leased operation, Token&& token
+) {
+    using reader = decltype(access::reader_of<Leased>());
+    return boost::asio::async_initiate<
+        Token,
+        typename leased_completion_of<reader, typename Leased::result_type>::type>(
+        initiation_of<Executor>(
+            core.get(),
+            [](auto&& handler, std::shared_ptr<connection_core> const& on, Leased wanted) {
+                using type = decltype(handler);
+                start_leased(
+                    on,
+                    access::request_of(wanted),
+                    access::memory_of(wanted),
+                    offer<result_with_memory<reader>>(std::forward<type>(handler))
+                );
+            }
+        ),
+        token,
+        core,
+        std::move(operation)
+    );
 }
 
 /// The result of a `try_` call.

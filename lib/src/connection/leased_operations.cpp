@@ -1,0 +1,235 @@
+// A connection's operations that own their memory.
+#include "connection/leased_operations.hpp"
+
+#include <boost/asio/error.hpp>
+
+#include <cassert>
+
+#include "connection/core.hpp"
+
+namespace rcverbs {
+
+void memory_lease::release() noexcept {
+    // The owner may end with this reference, after it has the memory back.
+    std::shared_ptr<void> const owner = std::move(owner_);
+    slice_ = {};
+    if (owner != nullptr && give_back_ != nullptr) give_back_(owner.get(), index_);
+    give_back_ = nullptr;
+}
+
+namespace detail {
+
+namespace asio = boost::asio;
+
+namespace {
+
+// The whole outcome, for internal handlers.
+struct whole_outcome {
+    outcome const& operator()(outcome const& o) const noexcept { return o; }
+};
+
+}  // namespace
+
+// The internal handler of the posted part. It belongs to the connection, which outlives it.
+struct connection_core::owner_of_memory {
+    connection_core* core;
+    memory_lease memory;
+    leased_waiter* waiter;  // null for a receive
+    std::uint32_t use;
+
+    void operator()(error_code ec, outcome const& result) {
+        core->on_leased(ec, result, std::move(memory), waiter, use);
+    }
+};
+
+void start_leased(
+    std::shared_ptr<connection_core> const& core,
+    work_request const& what,
+    memory_lease memory,
+    handler_source source
+) {
+    core->start_leased(what, std::move(memory), source);
+}
+
+void connection_core::start_leased(
+    work_request const& what, memory_lease memory, handler_source source
+) {
+    leased_waiter& w = *seen([this] {
+        assert(
+            !is_shut_down_ && "an operation was started after its io_context had been destroyed"
+        );
+        if (leased_ == nullptr) leased_ = std::make_unique<leased_operations>();
+        return &leased_->take();
+    });
+    try {
+        put(source, w);
+    } catch (...) {
+        discard(w);
+        throw;
+    }
+    bool is_started = false;
+    {
+        entry const inside{*this};
+        if (!is_shut_down_) {
+            is_started = true;
+            w.stage = operation::stage::started;
+            if (what.kind == operation_kind::receive) {
+                start_leased_receive(what, memory, w);
+            } else if (error_code const refused = post_leased(what, memory, &w)) {
+                complete_later(w, refused, {}, std::move(memory));
+            }
+        }
+    }
+    if (!is_started) discard(w);
+}
+
+// Stores the program's handler, without the lock.
+void connection_core::put(handler_source const& source, leased_waiter& w) {
+    asio::cancellation_slot slot;
+    if (source.actions->slot != nullptr) slot = source.actions->slot(source.handler);
+    source.actions->place(source.handler, w, executor_);
+    if (slot.is_connected()) {
+        slot.assign([weak = weak_from_this(), &w, use = w.use](asio::cancellation_type type) {
+            auto const self = weak.lock();
+            if (self != nullptr && type != asio::cancellation_type::none)
+                self->cancel_leased(w, use);
+        });
+    }
+    if (w.host == nullptr) return;
+    guard const lock{mutex_};
+    if (w.host != host_) become_guest(*w.host);
+}
+
+// Gives a waiter back whose handler must not be called.
+void connection_core::discard(leased_waiter& w) noexcept {
+    w.drop();
+    guard const lock{mutex_};
+    leased_->release(w);
+}
+
+// REQUIRES: the lock is held, as for the functions below. What is left of `memory` is destroyed
+// without it.
+void connection_core::start_leased_receive(
+    work_request const& what, memory_lease& memory, leased_waiter& w
+) {
+    using start = machines::leased_receives::start;
+    if (data_.has_borrowed_receives())
+        return complete_later(w, errc::receives_mixed, {}, std::move(memory));
+    start const action = leased_->receives.on_start();
+    if (action == start::take_kept) {
+        leased_operations::kept_message oldest = leased_->take_kept();
+        outcome arrived;
+        arrived.arrival = oldest.result;
+        complete_later(w, {}, arrived, std::move(oldest.memory));
+        if (post_leased(what, memory, nullptr)) leased_->receives.on_refused(action);
+        return;
+    }
+    leased_->receivers.push_back(w);
+    if (action == start::adopt) return;
+    if (error_code const refused = post_leased(what, memory, nullptr)) {
+        leased_->receives.on_refused(action);
+        leased_->receivers.remove(w);
+        complete_later(w, refused, {}, std::move(memory));
+    }
+}
+
+// Posts an operation that owns its memory; `memory` is unchanged if it is refused.
+error_code connection_core::post_leased(
+    work_request const& what, memory_lease& memory, leased_waiter* w
+) {
+    static_assert(sizeof(owner_of_memory) <= operation::handler_bytes_max);
+    auto const [op, refused] =
+        w == nullptr ? data_.reserve_leased_receive(what) : data_.reserve({&what, 1}, turn::wait);
+    if (op == nullptr)
+        return refused == errc::not_connected ? life_.refusal_code() : error_code{refused};
+    if (w != nullptr) {
+        w->posted = op;
+        w->posted_use = op->use;
+    }
+    op->emplace<whole_outcome>(
+        owner_of_memory{this, std::move(memory), w, w != nullptr ? w->use : 0}, executor_
+    );
+    static_cast<void>(start(*op, {&what, 1}));  // is not shut down
+    return {};
+}
+
+// The posted part has completed. Called without the lock, in the connection's order.
+void connection_core::on_leased(
+    error_code ec, outcome const& result, memory_lease memory, leased_waiter* w, std::uint32_t use
+) {
+    using arrival = machines::leased_receives::arrival;
+    leased_waiter* due = nullptr;
+    {
+        guard const lock{mutex_};
+        if (w != nullptr) {
+            if (w->use == use && w->stage == operation::stage::started) due = w;
+        } else {
+            switch (leased_->receives.on_completion(ec.failed())) {
+            case arrival::complete:
+                due = static_cast<leased_waiter*>(leased_->receivers.pop_front());
+                break;
+            case arrival::keep: return leased_->keep(result.arrival, std::move(memory));
+            case arrival::drop: break;
+            }
+        }
+        if (due != nullptr) set_result(*due, ec, result, std::move(memory));
+    }
+    if (due != nullptr) call_handler(*due);
+}
+
+void connection_core::set_result(
+    leased_waiter& w, error_code ec, outcome const& result, memory_lease memory
+) noexcept {
+    w.stage = operation::stage::done;
+    w.code = ec;
+    w.result = result;
+    w.memory = std::move(memory);
+    w.result.memory = &w.memory;
+}
+
+void connection_core::complete_later(
+    leased_waiter& w, error_code ec, outcome const& result, memory_lease memory
+) {
+    set_result(w, ec, result, std::move(memory));
+    waiters_.run([self = shared_from_this(), &w] { self->call_handler(w); });
+}
+
+// Called without the lock, in the connection's order.
+void connection_core::call_handler(leased_waiter& w) {
+    struct cleanup {
+        connection_core& self;
+        leased_waiter& w;
+        ~cleanup() {
+            w.memory.release();
+            guard const lock{self.mutex_};
+            self.leased_->release(w);
+        }
+    } const on_return{*this, w};
+    if (!w.is_pending()) return;
+    outgoing_parcels outgoing;
+    w.complete(outgoing);
+    outgoing.send();
+}
+
+void connection_core::cancel_leased(leased_waiter& w, std::uint32_t use) {
+    entry const inside{*this};
+    if (w.use == use && w.stage == operation::stage::started && !is_shut_down_) cancel_leased(w);
+}
+
+// REQUIRES: the lock is held, and the handler waits.
+void connection_core::cancel_leased(leased_waiter& w) {
+    if (w.posted == nullptr) {
+        leased_->receivers.remove(w);
+        leased_->receives.on_cancel();
+    } else if (w.posted->use == w.posted_use && w.posted->stage == operation::stage::started && data_.take_back(*w.posted)) {
+        // Nothing of it was posted: its handler gets the memory back.
+        operation_list taken;
+        taken.push_back(*w.posted);
+        return waiters_.run([self = shared_from_this(), taken] { self->post_handlers(taken); });
+    }
+    complete_later(w, asio::error::operation_aborted, {}, {});
+}
+
+}  // namespace detail
+
+}  // namespace rcverbs
