@@ -200,7 +200,10 @@ TEST_CASE("no message is lost and no slot leaks, whenever receives are cancelled
     constexpr int messages = 300;
     std::uint32_t const seed = GENERATE(1U, 2U, 3U);
     run(io, [&]() -> asio::awaitable<void> {
-        leased_ends e{io, co_await connect(io), 4};
+        // The client waits for as long as no receive is posted.
+        connection_options patient;
+        patient.queue_pair.rnr_retry_count = 7;
+        leased_ends e{io, co_await connect(io, patient, patient), 4};
         std::mt19937 random{seed};
         int received = 0;
         bool is_over = false;

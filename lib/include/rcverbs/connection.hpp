@@ -476,10 +476,10 @@ public:
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code, receive_result)`
     /// @par Ordering              Receives are filled, and complete, in the order of the calls.
-    /// @par Cancellation          total while it waits, terminal once posted. **Cancelling a posted
-    ///                            receive ends the connection**, because only that frees the
-    ///                            memory: `receive || timer` ends it when the timer wins. Use the
-    ///                            form below to wait for a limited time.
+    /// @par Cancellation          total while it waits, terminal once posted.
+    ///                            **Cancelling a posted receive ends the connection**, because only
+    ///                            that frees the memory: `receive || timer` ends it when the timer
+    ///                            wins. Use the form below to wait for a limited time.
     /// @par Errors                wc_errc::local_length or local_qp_operation (the message is
     ///                            longer than `into`), errc::receives_mixed (this connection has
     ///                            received into memory that receives own), errc::too_many_segments,
