@@ -1,6 +1,7 @@
 // The examples at the top of the public headers, one function each. Compiled, so that they are right; never called.
 #include <boost/asio.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
+#include <rcverbs/protocol.hpp>
 #include <rcverbs/rcverbs.hpp>
 
 #include <array>
@@ -219,6 +220,22 @@ void in_poller(boost::asio::io_context& io) {
 void in_protection_domain(connection& c) {
     protection_domain const domain = c.domain();
     registered_buffer page{domain, 4096, access_flags::local_write};
+}
+
+// --- protocol.hpp
+awaitable<void> in_protocol(boost::asio::io_context& io) {
+    class echo final : public protocol::driver {
+    public:
+        explicit echo(connection over) : driver{std::move(over)} {}
+        void ask(protocol::waiter<error_code, std::uint64_t> who) { waiting_.add(std::move(who)); }
+    private:
+        void on_end(failure const& why) override { waiting_.fail_all(why.code); }
+        protocol::wait_list<error_code, std::uint64_t> waiting_{*this};
+    };
+    auto core = protocol::make<echo>(connection{io});
+    std::uint64_t answer = co_await protocol::initiate<error_code, std::uint64_t>(
+        core, [](echo& e, auto who) { e.ask(std::move(who)); }, use_awaitable);
+    std::cout << answer;
 }
 
 // --- queue_pair_address.hpp

@@ -25,6 +25,7 @@ TEST_CASE("every example runs and prints its documented output", "[examples]") {
         row{"own_context", "one thread"},
         row{"shared_poller", "8 connections on one polling thread"},
         row{"timeout_and_cancel", "stalled: "},
+        row{"own_protocol", "ended: "},
         row{"two_threads", "1000 writes from two threads"}
     );
     INFO(r.name);

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "hosting/wait_list.hpp"
+#include <rcverbs/detail/wait_list.hpp>
 #include "support/catch.hpp"
 
 namespace asio = boost::asio;

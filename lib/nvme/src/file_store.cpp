@@ -12,7 +12,7 @@
 #include "block_size.hpp"
 #include "descriptor.hpp"
 #include "error/detailed_error.hpp"
-#include "error/option_check.hpp"
+#include <rcverbs/detail/option_check.hpp>
 #include "file_claim.hpp"
 #include "file_engine.hpp"
 #include "identity.hpp"

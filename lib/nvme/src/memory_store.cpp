@@ -6,7 +6,7 @@
 #include <bit>
 #include <cerrno>
 
-#include "error/option_check.hpp"
+#include <rcverbs/detail/option_check.hpp>
 #include "identity.hpp"
 
 namespace rcverbs::nvme {

@@ -4,7 +4,7 @@
 #include <bit>
 #include <utility>
 
-#include "error/option_check.hpp"
+#include <rcverbs/detail/option_check.hpp>
 #include "identity.hpp"
 
 namespace rcverbs::nvme::detail {

@@ -7,7 +7,7 @@
 #include <bit>
 #include <utility>
 
-#include "error/option_check.hpp"
+#include <rcverbs/detail/option_check.hpp>
 #include "store_regions.hpp"
 
 namespace rcverbs::nvme::detail {

@@ -9,7 +9,7 @@
 
 #include "connection/resource_limits.hpp"
 #include "error/detailed_error.hpp"
-#include "error/option_check.hpp"
+#include <rcverbs/detail/option_check.hpp>
 #include "hosting/executors.hpp"
 #include "verbs/errno_map.hpp"
 

@@ -21,7 +21,7 @@
 #include "connection/core.hpp"
 #include "connection/connection_services.hpp"
 #include "hosting/poller_thread.hpp"
-#include "hosting/wait_list.hpp"
+#include <rcverbs/detail/wait_list.hpp>
 #include "connection/waiting_request.hpp"
 
 namespace rcverbs::detail {

@@ -7,7 +7,7 @@
 
 #include <array>
 
-#include "error/option_check.hpp"
+#include <rcverbs/detail/option_check.hpp>
 #include "connection/option_problems.hpp"
 #include "hosting/executors.hpp"
 

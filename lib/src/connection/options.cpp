@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "connection/option_problems.hpp"
-#include "error/option_check.hpp"
+#include <rcverbs/detail/option_check.hpp>
 #include "machines/liveness.hpp"
 #include "verbs/queue_pair.hpp"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "connection/leaked_resources.hpp"
-#include "error/option_check.hpp"
+#include <rcverbs/detail/option_check.hpp>
 #include "hosting/executors.hpp"
 #include "verbs/errno_map.hpp"
 #include "verbs/region_record.hpp"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "error/option_check.hpp"
+#include <rcverbs/detail/option_check.hpp>
 #include "connection/core.hpp"
 #include "connection/window_core.hpp"
 #include "connection/window_pool_core.hpp"

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <fstream>
 
+#include <rcverbs/detail/option_check.hpp>
 #include <rcverbs/export.hpp>
 
 #include "error/detailed_error.hpp"
@@ -134,6 +135,13 @@ std::string remedy(step where, int number) {
 }  // namespace
 
 void detail::set_has_static_providers() noexcept { has_providers = true; }
+
+void detail::throw_if_refused(std::string const& problem) {
+    if (problem.empty()) return;
+    error_code const ec = errc::invalid_option;
+    throw detailed_error{
+        ec, ec.message() + ": " + problem + " [rcverbs:" + std::to_string(ec.value()) + ']'};
+}
 
 std::string detail::memory_remedy(error_code const& ec) {
     bool const is_known =

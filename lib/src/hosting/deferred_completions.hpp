@@ -11,7 +11,7 @@
 #include <rcverbs/error.hpp>
 
 #include "hosting/sequence.hpp"
-#include "hosting/waiting_handler.hpp"
+#include <rcverbs/detail/waiting_handler.hpp>
 
 namespace rcverbs::detail {
 

@@ -2,6 +2,8 @@
 
 #include <boost/asio/steady_timer.hpp>
 
+#include <array>
+#include <mutex>
 #include <utility>
 
 #include "hosting/executors.hpp"
@@ -10,8 +12,8 @@ namespace rcverbs::hosting {
 
 boost::asio::execution_context::id members::id;
 
-struct members::registry {
-    explicit registry(boost::asio::execution_context const& c) : context{c} {}
+struct member_registry {
+    explicit member_registry(boost::asio::execution_context const& c) : context{c} {}
 
     boost::asio::execution_context const& context;
     std::mutex mutex;
@@ -20,7 +22,7 @@ struct members::registry {
 
 members::members(boost::asio::execution_context& context)
     : boost::asio::execution_context::service{context},
-      registry_{std::make_shared<registry>(context)} {}
+      registry_{std::make_shared<member_registry>(context)} {}
 
 members::~members() = default;
 

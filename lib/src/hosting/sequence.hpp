@@ -17,26 +17,15 @@
 #include <optional>
 #include <utility>
 
+#include <rcverbs/detail/order_task.hpp>
+
 #include "hosting/light_mutex.hpp"
 
 namespace rcverbs::hosting {
 
 class sequence : public std::enable_shared_from_this<sequence> {
 public:
-    /// A function that can be linked into the list.
-    class task {
-    public:
-        /// Runs the task, or only cleans it up if `is_wanted` is false. The function may post the
-        /// task again.
-        virtual void run(bool is_wanted) = 0;
-
-    protected:
-        ~task() = default;
-
-    private:
-        friend class sequence;
-        task* next_ = nullptr;
-    };
+    using task = order_task;
 
     explicit sequence(boost::asio::any_io_executor executor);
     ~sequence();
@@ -46,7 +35,7 @@ public:
     /// Posts any function, in memory of its own.
     template <class Function>
     void call(Function&& function) {
-        post(*new owned<std::decay_t<Function>>{std::forward<Function>(function)});
+        post(*new owned_task<std::decay_t<Function>>{std::forward<Function>(function)});
     }
 
     /// Cleans up the posted tasks without running them, and releases the executor. REQUIRES: no
@@ -54,17 +43,6 @@ public:
     void abandon() noexcept;
 
 private:
-    template <class Function>
-    struct owned final : task {
-        Function function;
-        explicit owned(Function&& f) : function{std::move(f)} {}
-        explicit owned(Function const& f) : function{f} {}
-
-        void run(bool is_wanted) override {
-            std::unique_ptr<owned> const self{this};
-            if (is_wanted) function();
-        }
-    };
     struct list {
         task* first = nullptr;
         task* last = nullptr;

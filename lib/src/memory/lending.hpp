@@ -19,7 +19,7 @@
 #include <rcverbs/runs_on.hpp>
 
 #include "hosting/members.hpp"
-#include "hosting/wait_list.hpp"
+#include <rcverbs/detail/wait_list.hpp>
 #include "hosting/executors.hpp"
 
 namespace rcverbs::detail {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "error/detailed_error.hpp"
-#include "error/option_check.hpp"
+#include <rcverbs/detail/option_check.hpp>
 #include "memory/memory_pool_core.hpp"
 
 namespace rcverbs {

@@ -15,7 +15,7 @@
 
 #include <rcverbs/memory_pool.hpp>
 
-#include "hosting/wait_list.hpp"
+#include <rcverbs/detail/wait_list.hpp>
 #include "memory/best_fit.hpp"
 #include "memory/chunk.hpp"
 #include "memory/waiting_allocation.hpp"

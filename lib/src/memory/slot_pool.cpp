@@ -3,7 +3,7 @@
 #include <bit>
 #include <utility>
 
-#include "error/option_check.hpp"
+#include <rcverbs/detail/option_check.hpp>
 #include "memory/slot_pool_core.hpp"
 
 namespace rcverbs {

@@ -12,7 +12,7 @@
 
 #include <rcverbs/memory_pool.hpp>
 
-#include "hosting/waiting_handler.hpp"
+#include <rcverbs/detail/waiting_handler.hpp>
 #include "hosting/members.hpp"
 
 namespace rcverbs::detail {

@@ -28,7 +28,7 @@
 #include "connection/core.hpp"
 #include "hosting/deferred_completions.hpp"
 #include "hosting/members.hpp"
-#include "hosting/wait_list.hpp"
+#include <rcverbs/detail/wait_list.hpp>
 #include "machines/credit_window.hpp"
 #include "wire/channel_hello.hpp"
 #include "wire/channel_message.hpp"

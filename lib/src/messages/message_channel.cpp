@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "error/option_check.hpp"
+#include <rcverbs/detail/option_check.hpp>
 #include "messages/channel_core.hpp"
 
 namespace rcverbs {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "error/option_check.hpp"
+#include <rcverbs/detail/option_check.hpp>
 #include "messages/request_core.hpp"
 
 namespace rcverbs::detail {

@@ -27,7 +27,7 @@
 
 #include "hosting/deferred_completions.hpp"
 #include "hosting/members.hpp"
-#include "hosting/wait_list.hpp"
+#include <rcverbs/detail/wait_list.hpp>
 #include "messages/channel_core.hpp"
 #include "wire/request_tag.hpp"
 

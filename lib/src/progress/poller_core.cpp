@@ -1,6 +1,6 @@
 #include "progress/poller_core.hpp"
 
-#include "error/option_check.hpp"
+#include <rcverbs/detail/option_check.hpp>
 #include "hosting/poller_thread.hpp"
 
 namespace rcverbs::progress {

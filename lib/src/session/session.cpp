@@ -1,12 +1,10 @@
 #include <rcverbs/session.hpp>
 
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/post.hpp>
-
 #include <algorithm>
+#include <utility>
 
-#include "hosting/deferred_completions.hpp"
-#include "error/option_check.hpp"
+#include <rcverbs/detail/option_check.hpp>
+
 #include "session/session_core.hpp"
 
 namespace rcverbs {
@@ -16,49 +14,41 @@ namespace asio = boost::asio;
 namespace {
 
 using core_ptr = std::shared_ptr<detail::session_core>;
+using detail::session_core;
 
-// Runs an operation on the connection's executor, then calls `finish` with the handler and the
-// operation's error.
-template <class Waiter, class Operation, class Finish>
-void run(core_ptr const& core, Waiter waiter, Operation operation, Finish finish) {
-    detail::close_when_cancelled(waiter, core);
-    auto const executor = core->executor();
-    auto shared = std::make_shared<Waiter>(std::move(waiter));
-    asio::post(
-        executor,
-        [executor, core, shared, operation = std::move(operation), finish]() mutable {
-            asio::co_spawn(
-                executor,
-                operation(),
-                [core, shared, finish](std::exception_ptr const& failed, error_code ec) {
-                    // The coroutine throws only if an allocation fails.
-                    if (failed)
-                        ec = boost::system::errc::make_error_code(
-                            boost::system::errc::not_enough_memory
-                        );
-                    finish(*shared, ec);
-                }
-            );
-        }
-    );
+// Runs an operation of the core in its order. `operation(core, done)` calls `done(error_code)` once,
+// and that the handler, with what `result` adds.
+template <class... Arguments, class Operation, class Result>
+void run(
+    core_ptr const& core,
+    detail::erased_handler<Arguments...> handler,
+    Operation operation,
+    Result result
+) {
+    auto const io = core->executor();
+    if (!io) return;  // the handler goes with its context
+    auto const who = std::make_shared<protocol::waiter<Arguments...>>(std::move(handler), io);
+    detail::close_when_cancelled(*who, core);
+    core->run([core, who, operation = std::move(operation), result]() mutable {
+        operation(*core, [core, who, result](error_code ec) { result(*who, ec); });
+    });
 }
 
 template <class Operation>
 void run_control(core_ptr const& core, detail::control_handler handler, Operation operation) {
     run(core,
-        detail::control_waiter{std::move(handler), core->executor()},
+        std::move(handler),
         std::move(operation),
-        [](detail::control_waiter& waiter, error_code ec) { waiter(ec); });
+        [](protocol::waiter<error_code>& who, error_code ec) { who(ec); });
 }
 
 template <class Operation>
 void run_regions(core_ptr const& core, detail::regions_handler handler, Operation operation) {
-    using waiter_type = detail::waiting_handler<error_code, peer_regions>;
     run(core,
-        waiter_type{std::move(handler), core->executor()},
+        std::move(handler),
         std::move(operation),
-        [core](waiter_type& waiter, error_code ec) {
-            waiter(ec, ec ? peer_regions{} : core->regions());
+        [core](protocol::waiter<error_code, peer_regions>& who, error_code ec) {
+            who(ec, ec ? peer_regions{} : core->regions());
         });
 }
 
@@ -77,27 +67,37 @@ session_base::session_base(connection over, session_options const& options) {
     check.from("exchange_timeout", options.exchange_timeout, least)
         .from("finish_timeout", options.finish_timeout, least);
     detail::throw_if_refused(check.problem());
-    core_ = detail::session_core::make(std::move(over), options);
+    core_ = protocol::make<session_core>(std::move(over), options);
 }
 
 void session_base::start_connect(
     core_ptr const& core, endpoint const& peer, detail::control_handler handler
 ) {
-    run_control(core, std::move(handler), [core, peer] { return core->connect(peer); });
+    run_control(core, std::move(handler), [peer](session_core& c, session_core::done then) {
+        c.connect(peer, std::move(then));
+    });
 }
 
 void session_base::start_accept(core_ptr const& core, detail::control_handler handler) {
-    run_control(core, std::move(handler), [core] { return core->accept(); });
+    run_control(core, std::move(handler), [](session_core& c, session_core::done const& then) {
+        c.accept(then);
+    });
 }
 
 void session_base::start_publish(
     core_ptr const& core, std::vector<named_region> const& regions, detail::control_handler handler
 ) {
-    run_control(core, std::move(handler), [core, regions] { return core->publish(regions); });
+    run_control(
+        core,
+        std::move(handler),
+        [regions](session_core& c, session_core::done const& then) { c.publish(regions, then); }
+    );
 }
 
 void session_base::start_wait_regions(core_ptr const& core, detail::regions_handler handler) {
-    run_regions(core, std::move(handler), [core] { return core->wait_regions(); });
+    run_regions(core, std::move(handler), [](session_core& c, session_core::done then) {
+        c.wait_regions(std::move(then));
+    });
 }
 
 void session_base::start_exchange(
@@ -106,26 +106,34 @@ void session_base::start_exchange(
     run_regions(
         core,
         std::move(handler),
-        [core, regions = std::move(regions)]() -> asio::awaitable<error_code> {
-            return core->exchange_regions(regions);
+        [regions = std::move(regions)](session_core& c, session_core::done const& then) {
+            c.exchange_regions(regions, then);
         }
     );
 }
 
 void session_base::start_send_done(core_ptr const& core, detail::control_handler handler) {
-    run_control(core, std::move(handler), [core] { return core->send_done(); });
+    run_control(core, std::move(handler), [](session_core& c, session_core::done const& then) {
+        c.send_done(then);
+    });
 }
 
 void session_base::start_wait_done(core_ptr const& core, detail::control_handler handler) {
-    run_control(core, std::move(handler), [core] { return core->wait_done(); });
+    run_control(core, std::move(handler), [](session_core& c, session_core::done then) {
+        c.wait_done(std::move(then));
+    });
 }
 
 void session_base::start_disconnect(core_ptr const& core, detail::control_handler handler) {
-    run_control(core, std::move(handler), [core] { return core->disconnect(); });
+    run_control(core, std::move(handler), [](session_core& c, session_core::done then) {
+        c.disconnect(std::move(then));
+    });
 }
 
 void session_base::start_finish(core_ptr const& core, detail::control_handler handler) {
-    run_control(core, std::move(handler), [core] { return core->finish(); });
+    run_control(core, std::move(handler), [](session_core& c, session_core::done then) {
+        c.finish(std::move(then));
+    });
 }
 
 std::vector<std::byte> session_base::busy_private_data() {

@@ -1,53 +1,49 @@
-// session_core.hpp — the state shared by session handles.
+// session_core.hpp — the session protocol, on the kit of rcverbs/protocol.hpp.
 //
-// Everything here runs on a strand of the connection's executor; a lock guards only what the
-// observers read. Each operation is a coroutine over public connection functions; the exchange
-// machine decides which message is due. A session may outlive its context: context_is_going() releases the
-// strand and the timers.
+// Everything here runs in the driver's order. The exchange machine decides which message is due.
 #pragma once
 
-#include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/awaitable.hpp>
-#include <boost/asio/steady_timer.hpp>
-
-#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <vector>
 
+#include <rcverbs/protocol.hpp>
+#include <rcverbs/registered_buffer.hpp>
 #include <rcverbs/session.hpp>
 
-#include "hosting/members.hpp"
 #include "machines/exchange_machine.hpp"
 #include "wire/hello.hpp"
 #include "wire/message.hpp"
 
 namespace rcverbs::detail {
 
-class session_core final : public std::enable_shared_from_this<session_core>,
-                           public hosting::member {
+class session_core final : public protocol::driver {
 public:
-    static std::shared_ptr<session_core> make(connection over, session_options options);
-    session_core(connection over, session_options options);
-    ~session_core();
+    /// Called once with the result of an operation.
+    using done = std::function<void(error_code)>;
 
-    // The operations. They run on the executor; the caller keeps the session alive meanwhile.
-    boost::asio::awaitable<error_code> connect(endpoint peer);
-    boost::asio::awaitable<error_code> accept();
-    boost::asio::awaitable<error_code> publish(std::vector<named_region> regions);
-    boost::asio::awaitable<error_code> wait_regions();
-    boost::asio::awaitable<error_code> exchange_regions(std::vector<named_region> own);
-    boost::asio::awaitable<error_code> send_done();
-    boost::asio::awaitable<error_code> wait_done();
-    boost::asio::awaitable<error_code> disconnect();
-    boost::asio::awaitable<error_code> finish();
+    session_core(connection over, session_options options);
+
+    /// Runs a function in the driver's order. All below are called there.
+    template <class Function>
+    void run(Function function) {
+        in_order(std::move(function));
+    }
+    void connect(endpoint const& peer, done then);
+    void accept(done const& then);
+    void publish(std::vector<named_region> regions, done const& then);
+    void wait_regions(done then);
+    void exchange_regions(std::vector<named_region> own, done const& then);
+    void send_done(done const& then);
+    void wait_done(done then);
+    void disconnect(done then);
+    void finish(done then);
 
     /// The regions received with MSG_MR. Valid after wait_regions has succeeded.
     peer_regions const& regions() const noexcept { return regions_; }
-
-    void close() noexcept { connection_.close(); }
-    boost::asio::any_io_executor const& executor() const noexcept { return executor_; }
-    failure last_failure() const;
 
 private:
     using exchange = machines::exchange_machine;
@@ -56,32 +52,41 @@ private:
     static constexpr std::size_t messages_each_way = 2;
     enum class side : std::uint8_t { unknown, active, passive };
 
-    void context_is_going(boost::asio::execution_context const&) noexcept override;
+    // One wait for a message of the peer's.
+    struct wait {
+        explicit wait(session_core& owner) : limit{owner} {}
+
+        protocol::deadline limit;
+        done waiting;
+    };
+
+    void on_end(failure const& of_connection) override;
+    void on_abandoned() noexcept override;
     error_code prepare();
     mutable_slice receive_slot(std::size_t i) const;
     mutable_slice send_slot(std::size_t i) const;
     void post_receive(std::size_t i);
-    void on_received(std::size_t slot, error_code ec, receive_result what);
+    void on_received(std::size_t slot, error_code ec, receive_result const& what);
+    void on_inward_end(error_code ec);
     error_code take_message(wire::message message);
     wire::hello own_hello() const noexcept;
-    error_code fail(step where, error_code ec, close_reason reason);
+    error_code check_answer(error_code refused);
     error_code fail_if_peer_left(step where, error_code ec);
-    boost::asio::awaitable<error_code> send(wire::message message, std::size_t slot);
-    // One wait for a message of the peer's. The timer is cancelled, which resumes the wait,
-    // whenever a message or an error arrives.
-    struct wait {
-        std::optional<boost::asio::steady_timer> timer;
-        bool is_under_way = false;
-    };
-    template <class Condition>
-    boost::asio::awaitable<error_code> wait_for(
-        wait& w, Condition has_come, step where, std::chrono::milliseconds deadline
-    );
+    void send(wire::message const& message, std::size_t slot, done then);
+    void start_wait(wait& w, step where, std::chrono::milliseconds timeout, done then);
+    void look(wait& w);
+    static void end_wait(wait& w, error_code result);
+    bool has_come(wait const& w) const noexcept;
+    void on_done_sent(error_code ec, done const& then);
+    void on_disconnected(error_code ec, done const& then);
+    // A function of this object as a handler of the connection's.
+    template <class Function>
+    auto then(Function function) {
+        return [self = std::static_pointer_cast<session_core>(shared_from_this()),
+                function](auto... arguments) { function(*self, arguments...); };
+    }
 
     session_options const options_;
-    connection connection_;
-    hosting::membership membership_;
-    boost::asio::any_io_executor executor_;
     registered_buffer messages_;
     side side_ = side::unknown;
     std::uint32_t peer_message_bytes_max_ = 0;
@@ -91,11 +96,9 @@ private:
     // Set when no further message can arrive.
     std::optional<error_code> inward_end_;
     bool has_regions_ = false;
-    wait regions_wait_;
-    wait done_wait_;
-
-    mutable std::mutex mutex_;  // guards what the observers read
-    failure failure_;
+    wait regions_wait_{*this};
+    wait done_wait_{*this};
+    protocol::deadline disconnect_limit_{*this};
 };
 
 }  // namespace rcverbs::detail

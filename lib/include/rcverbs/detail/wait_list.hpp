@@ -2,7 +2,7 @@
 //
 // First in, first out; a cancelled one is found by its serial number. Its owner guards it with a
 // lock. A handler is neither called nor destroyed by it: what is removed is returned, for the time
-// when the lock is released.
+// when the lock is released. Internal.
 #pragma once
 
 #include <boost/asio/cancellation_type.hpp>
@@ -15,7 +15,7 @@
 #include <utility>
 #include <variant>
 
-#include "hosting/waiting_handler.hpp"
+#include <rcverbs/detail/waiting_handler.hpp>
 
 namespace rcverbs::detail {
 
@@ -37,9 +37,10 @@ public:
     waiting const& front() const noexcept { return all_.front(); }
 
     /// Adds a handler behind the others. If its cancellation signal is emitted, with any type, calls
-    /// `cancel(serial)` of the owner, without the lock. If this throws, nothing has changed.
+    /// `cancel(serial)` of the owner, without the lock. Returns the serial number. If this throws,
+    /// nothing has changed.
     template <class Owner>
-    void add(
+    std::uint64_t add(
         Handler handler,
         std::weak_ptr<Owner> owner,
         void (Owner::*cancel)(std::uint64_t serial),
@@ -57,6 +58,7 @@ public:
             });
         }
         all_.splice(all_.end(), one);
+        return last_serial_;
     }
 
     /// Puts what was removed back to the front.

@@ -1,4 +1,5 @@
 // option_check.hpp — checks options against ranges; names the first violation, value and range.
+// Internal.
 #pragma once
 
 #include <chrono>
@@ -10,7 +11,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "error/detailed_error.hpp"
+#include <rcverbs/export.hpp>
 
 namespace rcverbs::detail {
 
@@ -81,11 +82,6 @@ private:
 };
 
 /// Throws errc::invalid_option if there is a problem; the text names it.
-inline void throw_if_refused(std::string const& problem) {
-    if (problem.empty()) return;
-    error_code const ec = errc::invalid_option;
-    throw detailed_error{
-        ec, ec.message() + ": " + problem + " [rcverbs:" + std::to_string(ec.value()) + ']'};
-}
+RCVERBS_EXPORT void throw_if_refused(std::string const& problem);
 
 }  // namespace rcverbs::detail

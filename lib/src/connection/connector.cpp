@@ -18,7 +18,7 @@
 #include "hosting/executors.hpp"
 #include "hosting/members.hpp"
 #include "hosting/poller_thread.hpp"
-#include "error/option_check.hpp"
+#include <rcverbs/detail/option_check.hpp>
 #include "machines/backoff.hpp"
 
 namespace rcverbs {

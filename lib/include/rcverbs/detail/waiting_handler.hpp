@@ -1,5 +1,5 @@
 // waiting_handler.hpp — the handler of an operation that waits, until it is called or its execution
-// context is destroyed.
+// context is destroyed. Internal.
 #pragma once
 
 #include <boost/asio/any_completion_executor.hpp>
@@ -21,10 +21,8 @@
 #include <utility>
 
 #include <rcverbs/detail/control_handler.hpp>
+#include <rcverbs/detail/membership.hpp>
 #include <rcverbs/error.hpp>
-
-#include "hosting/executors.hpp"
-#include "hosting/members.hpp"
 
 namespace rcverbs::detail {
 
@@ -40,7 +38,7 @@ public:
     waiting_handler() = default;
     waiting_handler(erased_handler<Arguments...> handler, boost::asio::any_io_executor const& io)
         : kept_{std::make_shared<kept>(std::move(handler.handler), io)} {
-        if (handler.host == nullptr || handler.host == &hosting::context_of(io)) return;
+        if (handler.host == nullptr || handler.host == context_of(io)) return;
         kept_->is_foreign = true;
         kept_->membership.join(*handler.host, kept_, hosting::rank::guest);
     }

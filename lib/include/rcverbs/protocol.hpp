@@ -1,0 +1,283 @@
+// protocol.hpp — what a protocol on top of a connection is made with. Experimental: it may change.
+//
+//     class echo final : public protocol::driver {
+//     public:
+//         explicit echo(connection over) : driver{std::move(over)} {}
+//         void ask(protocol::waiter<error_code, std::uint64_t> who) { waiting_.add(std::move(who)); }
+//     private:
+//         void on_end(failure const& why) override { waiting_.fail_all(why.code); }
+//         protocol::wait_list<error_code, std::uint64_t> waiting_{*this};
+//     };
+//     auto core = protocol::make<echo>(connection{io});
+//     std::uint64_t answer = co_await protocol::initiate<error_code, std::uint64_t>(
+//         core, [](echo& e, auto who) { e.ask(std::move(who)); }, use_awaitable);
+//
+// A driver has the state of a protocol. All its functions run in the order of its connection: with
+// the handlers of the connection's operations, one at a time, so that the state needs no lock. The
+// kit has what every protocol needs beside its own messages: the order, handlers that wait, the end
+// of the connection (also while nothing is posted), violations, deadlines, and memory for the peer.
+// apps/examples/own_protocol.cpp is a protocol made with it; sessions are, too.
+//
+// Handlers that wait are destroyed uncalled with their execution context, as in Asio. Any thread may
+// start operations with initiate().
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/async_result.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include <rcverbs/access_flags.hpp>
+#include <rcverbs/connection.hpp>
+#include <rcverbs/detail/initiation.hpp>
+#include <rcverbs/detail/order_task.hpp>
+#include <rcverbs/detail/wait_list.hpp>
+#include <rcverbs/detail/waiting_handler.hpp>
+#include <rcverbs/export.hpp>
+#include <rcverbs/failure.hpp>
+#include <rcverbs/remote_region.hpp>
+#include <rcverbs/slice.hpp>
+
+namespace rcverbs::protocol {
+
+class driver;
+
+/// What a driver drops when its execution context is destroyed. For the kit's own use.
+class RCVERBS_EXPORT part {
+public:
+    part(part const&) = delete;
+    part& operator=(part const&) = delete;
+
+protected:
+    explicit part(driver& owner);
+    ~part();
+    /// The driver. REQUIRES: it is not being destroyed.
+    std::shared_ptr<driver> owner() const;
+    /// Posts a function to the driver's order.
+    void post(hosting::order_task& what) const;
+
+private:
+    friend class driver;
+    virtual void abandon() noexcept = 0;
+
+    driver& owner_;
+    part* next_ = nullptr;
+};
+
+/// The handler of an operation, with the outstanding work of its executor; called with Arguments.
+///
+/// Calling it dispatches the handler to its executor. One that is destroyed is never called.
+template <class... Arguments>
+using waiter = detail::waiting_handler<Arguments...>;
+
+/// The state of a protocol on a connection; a base class. Made by make().
+class RCVERBS_EXPORT driver : public std::enable_shared_from_this<driver> {
+public:
+    driver(driver const&) = delete;
+    driver& operator=(driver const&) = delete;
+
+    /// The connection's executor. Empty once its context is destroyed.
+    boost::asio::any_io_executor executor() const;
+    /// Ends the connection at once, as connection::close(). Any thread, any state.
+    void close() noexcept;
+    /// Why the protocol ended: its own failure, otherwise the connection's. Any thread.
+    failure last_failure() const;
+
+protected:
+    /// Takes an idle connection, or one of a peer's request.
+    explicit driver(connection over);
+    virtual ~driver();
+
+    /// The connection. Its handlers without an executor of their own run in the driver's order,
+    /// those of data operations directly; pass those of connecting, disconnecting and waiting
+    /// through ordered().
+    connection& lower() noexcept;
+    /// As above.
+    connection const& lower() const noexcept;
+
+    /// Runs a function in the driver's order, never from inside this call. Any thread. The function
+    /// is destroyed uncalled with the context.
+    template <class Function>
+    void in_order(Function function) {
+        post(*new hosting::owned_task<Function>{std::move(function)});
+    }
+    /// A handler that runs `function` with its arguments in the driver's order.
+    template <class Function>
+    auto ordered(Function function) {
+        return [self = shared_from_this(), f = std::move(function)](auto... arguments) mutable {
+            self->in_order([f = std::move(f), ... a = std::move(arguments)]() mutable {
+                f(std::move(a)...);
+            });
+        };
+    }
+
+    /// Ends the connection because the protocol has failed. Only the first call records its
+    /// arguments.
+    ///
+    /// @param where   The step that failed.
+    /// @param why     The error.
+    /// @param reason  close_reason::protocol_error: the peer is to blame, and the acceptor counts a
+    ///                violation of its address.
+    /// @return `why`.
+    error_code fail(step where, error_code why, close_reason reason) noexcept;
+    /// Records that both sides have finished: last_failure() then has close_reason::completed and no
+    /// code. Without effect after fail(); then false.
+    bool complete() noexcept;
+
+private:
+    template <class Driver, class... Arguments>
+    friend std::shared_ptr<Driver> make(Arguments&&... arguments);
+    template <class... Arguments, class Driver, class Start, class Token>
+    friend auto initiate(std::shared_ptr<Driver> const& on, Start start, Token&& token);
+    friend class part;
+    class impl;
+
+    /// The connection has ended, and everything posted has completed. Called once, in the driver's
+    /// order, also if nothing was posted. The code of `of_connection` is empty if it ended in order.
+    virtual void on_end(failure const& of_connection) = 0;
+    /// The execution context is being destroyed; the handlers in wait lists have been destroyed.
+    /// Releases what else belongs to the context, and calls nothing.
+    virtual void on_abandoned() noexcept {}
+
+    void attach();
+    void abandon() noexcept;
+    void post(hosting::order_task& what) const;
+
+    std::shared_ptr<impl> impl_;
+};
+
+/// Makes a driver of a class derived from it.
+template <class Driver, class... Arguments>
+std::shared_ptr<Driver> make(Arguments&&... arguments) {
+    auto made = std::make_shared<Driver>(std::forward<Arguments>(arguments)...);
+    static_cast<driver&>(*made).attach();
+    return made;
+}
+
+/// Starts an operation of a driver for a completion token, with the completion signature
+/// `void(Arguments...)`. For the function of a handle.
+///
+/// @param on     The driver.
+/// @param start  `start(Driver&, waiter<Arguments...>)`; runs in the driver's order.
+/// @param token  Completion token.
+template <class... Arguments, class Driver, class Start, class Token>
+auto initiate(std::shared_ptr<Driver> const& on, Start start, Token&& token) {
+    return boost::asio::async_initiate<Token, void(Arguments...)>(
+        detail::initiation{
+            on->executor(),
+            [](auto handler, std::shared_ptr<Driver> const& d, Start begin) {
+                auto const io = d->executor();
+                if (!io) return;  // the handler goes with its context
+                waiter<Arguments...> who{
+                    detail::erased_handler<Arguments...>{std::move(handler)}, io};
+                d->in_order([d, begin = std::move(begin), who = std::move(who)]() mutable {
+                    begin(*d, std::move(who));
+                });
+            }},
+        token,
+        on,
+        std::move(start)
+    );
+}
+
+/// The handlers that wait for one thing, first in, first out. A member of a driver; used in its
+/// order only.
+template <class... Arguments>
+class wait_list final : private part {
+public:
+    explicit wait_list(driver& owner) : part{owner} {}
+    ~wait_list() = default;
+
+    bool empty() const noexcept { return all_.empty(); }
+    std::size_t size() const noexcept { return all_.size(); }
+
+    /// Adds a handler behind the others, and returns its number: 1, 2 … A cancellation of any type
+    /// removes it and completes it with operation_aborted and default values.
+    std::uint64_t add(waiter<Arguments...> who) {
+        std::shared_ptr<wait_list> const self{owner(), this};
+        return all_.add(std::move(who), std::weak_ptr{self}, &wait_list::cancel);
+    }
+    /// Completes the handler of this number; false if it does not wait any more.
+    bool complete(std::uint64_t number, Arguments... arguments) {
+        auto one = all_.take(number);
+        if (one.empty() || !one.front().handler) return false;
+        one.front().handler(std::move(arguments)...);
+        return true;
+    }
+    /// Completes the handler that has waited longest; false if there is none.
+    bool complete_first(Arguments... arguments) {
+        auto first = all_.take_first();
+        // A handler whose own context is gone does not count.
+        while (!first.empty() && !first.front().handler) first = all_.take_first();
+        if (first.empty()) return false;
+        first.front().handler(std::move(arguments)...);
+        return true;
+    }
+    /// Completes all handlers with an error and default values.
+    void fail_all(error_code why) {
+        for (auto& one : all_.take_all()) fail(one.handler, why);
+    }
+
+private:
+    using list = detail::wait_list<waiter<Arguments...>>;
+
+    static void fail(waiter<Arguments...>& who, error_code why) {
+        if (!who) return;
+        [&]<class First, class... Rest>(std::type_identity<First>, std::type_identity<Rest>...) {
+            who(why, Rest{}...);
+        }(std::type_identity<Arguments>{}...);
+    }
+    // Any thread.
+    void cancel(std::uint64_t serial) {
+        auto take = [self = std::shared_ptr<wait_list>{owner(), this}, serial] {
+            auto one = self->all_.take(serial);
+            if (!one.empty()) fail(one.front().handler, boost::asio::error::operation_aborted);
+        };
+        post(*new hosting::owned_task<decltype(take)>{std::move(take)});
+    }
+    void abandon() noexcept override { static_cast<void>(all_.take_all()); }
+
+    list all_;
+};
+
+/// A time by which something must have happened. A member of a driver; used in its order only.
+class RCVERBS_EXPORT deadline final : private part {
+public:
+    explicit deadline(driver& owner);
+    ~deadline();
+
+    /// Runs the function in the driver's order after this time, unless cancel() or start() is called
+    /// before.
+    void start(std::chrono::milliseconds after, std::function<void()> function);
+    void cancel() noexcept;
+
+private:
+    void expire(std::uint64_t round);
+    void abandon() noexcept override;
+
+    std::optional<boost::asio::steady_timer> timer_;
+    std::function<void()> function_;
+    std::uint64_t round_ = 0;
+};
+
+/// The slice as a region for the peer of a connection, if it may use it so: the memory is registered
+/// in the connection's domain, with that right.
+///
+/// @param what    Local memory.
+/// @param rights  What the peer is to do: remote_read, remote_write or remote_atomic.
+/// @param on      The connection.
+/// @param ec      errc::region_gone, errc::foreign_domain or errc::access_denied; then the result is
+///                empty.
+RCVERBS_EXPORT remote_region
+expose(const_slice const& what, access_flags rights, connection const& on, error_code& ec) noexcept;
+
+}  // namespace rcverbs::protocol

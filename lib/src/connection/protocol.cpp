@@ -1,0 +1,160 @@
+#include <rcverbs/protocol.hpp>
+
+#include <mutex>
+
+#include "connection/core.hpp"
+#include "hosting/members.hpp"
+#include "hosting/sequence.hpp"
+#include "verbs/region_record.hpp"
+
+namespace rcverbs::protocol {
+
+namespace asio = boost::asio;
+
+// --- the driver ----------------------------------------------------------------------------------
+
+class driver::impl final : public hosting::member {
+public:
+    explicit impl(connection over)
+        : lower{std::move(over)},
+          order{detail::access::core_of(lower)->order()},
+          executor{lower.get_executor()} {}
+
+    void context_is_going(asio::execution_context const&) noexcept override {
+        if (auto const self = owner.lock()) self->abandon();
+    }
+
+    connection lower;
+    std::shared_ptr<hosting::sequence> const order;
+    std::weak_ptr<driver> owner;
+    hosting::membership membership;
+    part* parts = nullptr;
+
+    std::mutex mutex;
+    // Guarded by the mutex, as any thread may read them.
+    asio::any_io_executor executor;
+    failure found;
+};
+
+driver::driver(connection over) : impl_{std::make_shared<impl>(std::move(over))} {}
+
+driver::~driver() = default;
+
+void driver::attach() {
+    impl_->owner = weak_from_this();
+    impl_->membership.join(impl_->lower.get_executor(), impl_, hosting::rank::above_connections);
+    detail::access::core_of(impl_->lower)
+        ->start_wait_of_layer(detail::control_handler{[weak = weak_from_this()](error_code) {
+            auto const self = weak.lock();
+            if (self == nullptr) return;
+            self->in_order([self] { self->on_end(self->impl_->lower.last_failure()); });
+        }});
+}
+
+void driver::abandon() noexcept {
+    {
+        asio::any_io_executor gone;
+        std::lock_guard const lock{impl_->mutex};
+        gone.swap(impl_->executor);
+    }
+    for (part* p = impl_->parts; p != nullptr; p = p->next_) p->abandon();
+    on_abandoned();
+}
+
+connection& driver::lower() noexcept { return impl_->lower; }
+connection const& driver::lower() const noexcept { return impl_->lower; }
+
+asio::any_io_executor driver::executor() const {
+    std::lock_guard const lock{impl_->mutex};
+    return impl_->executor;
+}
+
+void driver::post(hosting::order_task& what) const { impl_->order->post(what); }
+
+void driver::close() noexcept { impl_->lower.close(); }
+
+error_code driver::fail(step where, error_code why, close_reason reason) noexcept {
+    {
+        failure const now{where, why, impl_->lower.remote_endpoint(), 0, reason};
+        std::lock_guard const lock{impl_->mutex};
+        if (impl_->found.reason == close_reason::completed) return why;
+        if (!impl_->found.code) impl_->found = now;
+    }
+    if (reason == close_reason::protocol_error) impl_->lower.close(why);
+    else impl_->lower.close();
+    return why;
+}
+
+bool driver::complete() noexcept {
+    std::lock_guard const lock{impl_->mutex};
+    if (impl_->found.code) return false;
+    impl_->found.reason = close_reason::completed;
+    return true;
+}
+
+failure driver::last_failure() const {
+    failure const of_connection = impl_->lower.last_failure();
+    std::lock_guard const lock{impl_->mutex};
+    // After a protocol that has completed, the disconnect by the peer is not a failure.
+    return impl_->found.reason != close_reason::open ? impl_->found : of_connection;
+}
+
+// --- its parts -----------------------------------------------------------------------------------
+
+part::part(driver& owner) : owner_{owner}, next_{owner.impl_->parts} { owner.impl_->parts = this; }
+
+part::~part() {
+    part** at = &owner_.impl_->parts;
+    while (*at != this) at = &(*at)->next_;
+    *at = next_;
+}
+
+std::shared_ptr<driver> part::owner() const { return owner_.shared_from_this(); }
+void part::post(hosting::order_task& what) const { owner_.post(what); }
+
+deadline::deadline(driver& owner) : part{owner} {}
+deadline::~deadline() = default;
+
+void deadline::start(std::chrono::milliseconds after, std::function<void()> function) {
+    auto const keep = owner();
+    auto const io = keep->executor();
+    if (!io) return;
+    if (!timer_) timer_.emplace(io);
+    function_ = std::move(function);
+    timer_->expires_after(after);
+    std::shared_ptr<deadline> const self{keep, this};
+    timer_->async_wait([weak = std::weak_ptr{self}, round = ++round_](error_code const& ec) {
+        auto const alive = weak.lock();
+        if (ec || alive == nullptr) return;
+        auto expire = [alive, round] { alive->expire(round); };
+        alive->post(*new hosting::owned_task<decltype(expire)>{std::move(expire)});
+    });
+}
+
+void deadline::cancel() noexcept {
+    ++round_;
+    function_ = {};
+    if (timer_) timer_->cancel();
+}
+
+void deadline::expire(std::uint64_t round) {
+    if (round != round_) return;
+    std::exchange(function_, {})();
+}
+
+void deadline::abandon() noexcept {
+    timer_.reset();
+    function_ = {};
+}
+
+// --- memory for the peer -------------------------------------------------------------------------
+
+remote_region expose(
+    const_slice const& what, access_flags rights, connection const& on, error_code& ec
+) noexcept {
+    ec = detail::check(what.mark(), on.domain().impl().get(), rights);
+    if (!ec && what.mark().record == nullptr) ec = errc::access_denied;
+    return ec ? remote_region{} : what.remote(ec);
+}
+
+}  // namespace rcverbs::protocol

@@ -1,0 +1,279 @@
+// The kit for protocols: order, handlers that wait, the end, violations, deadlines, memory for the
+// peer. apps/examples/own_protocol.cpp and the tests of sessions use it, too.
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <boost/asio/use_future.hpp>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include <rcverbs/protocol.hpp>
+
+#include "device/fixture.hpp"
+
+using namespace rcverbs;
+using namespace test;
+
+namespace {
+
+// A protocol without messages, whose parts the tests look at.
+class probe final : public protocol::driver {
+public:
+    explicit probe(connection over) : driver{std::move(over)} {}
+
+    connection& below() { return lower(); }
+    using driver::complete;
+    using driver::fail;
+    template <class Function>
+    void run(Function f) {
+        in_order(std::move(f));
+    }
+    template <class Function>
+    auto in_turn(Function f) {
+        return ordered(std::move(f));
+    }
+
+    protocol::wait_list<error_code, int> waiting{*this};
+    protocol::deadline limit{*this};
+    std::vector<failure> ends;
+    int abandoned = 0;
+
+private:
+    void on_end(failure const& of_connection) override { ends.push_back(of_connection); }
+    void on_abandoned() noexcept override { ++abandoned; }
+};
+
+template <class Token>
+auto async_wait(std::shared_ptr<probe> const& on, Token&& token) {
+    return protocol::initiate<error_code, int>(
+        on, [](probe& p, auto who) { p.waiting.add(std::move(who)); }, std::forward<Token>(token)
+    );
+}
+
+struct probes {
+    std::shared_ptr<probe> client;
+    std::shared_ptr<probe> server;
+};
+
+asio::awaitable<probes> probe_both(asio::io_context& io) {
+    test::pair p = co_await connect(io);
+    co_return probes{
+        protocol::make<probe>(std::move(p.client)), protocol::make<probe>(std::move(p.server))};
+}
+
+asio::awaitable<void> until_ended(asio::io_context& io, probe const& p) {
+    while (p.ends.empty()) co_await asio::post(io, asio::use_awaitable);
+}
+
+}  // namespace
+
+TEST_CASE("a driver hears the end once, also with nothing posted", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        probes p = co_await probe_both(io);
+        p.client->close();
+        co_await until_ended(io, *p.client);
+        co_await until_ended(io, *p.server);
+        CHECK(p.client->ends[0].reason == close_reason::closed_locally);
+        CHECK(p.server->ends[0].reason == close_reason::peer_disconnected);
+        CHECK(p.server->last_failure().reason == close_reason::peer_disconnected);
+        p.server->close();
+        for (int i = 0; i < 10; ++i) co_await asio::post(io, asio::use_awaitable);
+        CHECK(p.client->ends.size() == 1);
+        CHECK(p.server->ends.size() == 1);
+        // Of a connection that was never made.
+        auto const idle = protocol::make<probe>(connection{io});
+        idle->close();
+        co_await until_ended(io, *idle);
+        auto const lost = protocol::make<probe>(connection{io});
+        auto [refused] = co_await lost->below().async_connect({device_address(), 1}, awaiting);
+        CHECK(refused == cm_errc::rejected_no_listener);
+        co_await until_ended(io, *lost);
+        CHECK(lost->ends[0].code == cm_errc::rejected_no_listener);
+        CHECK(lost->ends[0].reason == close_reason::refused);
+    });
+}
+
+TEST_CASE("a driver's failure ends the connection, and is the first that counts", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        probes p = co_await probe_both(io);
+        error_code const why =
+            p.server->fail(step::transfer, errc::malformed_message, close_reason::protocol_error);
+        CHECK(why == errc::malformed_message);
+        p.server->fail(step::finish, errc::timed_out, close_reason::timed_out);
+        CHECK_FALSE(p.server->complete());
+        failure const f = p.server->last_failure();
+        CHECK(f.where == step::transfer);
+        CHECK(f.code == errc::malformed_message);
+        CHECK(f.reason == close_reason::protocol_error);
+        CHECK(f.address == p.server->below().remote_endpoint());
+        co_await until_ended(io, *p.server);
+        CHECK(p.server->ends[0].code == errc::malformed_message);
+        CHECK(p.server->ends[0].reason == close_reason::protocol_error);
+        co_await until_ended(io, *p.client);
+        // An end in order is no failure, whoever disconnects.
+        probes q = co_await probe_both(io);
+        CHECK(q.client->complete());
+        q.client->fail(step::finish, errc::timed_out, close_reason::timed_out);
+        q.server->close();
+        co_await until_ended(io, *q.client);
+        CHECK(q.client->last_failure().reason == close_reason::completed);
+        CHECK_FALSE(q.client->last_failure().code);
+    });
+}
+
+TEST_CASE("handlers wait in a list, by turn and by number, and can be cancelled", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        probes p = co_await probe_both(io);
+        std::vector<std::string> calls;
+        auto const note = [&](std::string name) {
+            return [&, name](error_code ec, int value) {
+                calls.push_back(name + ' ' + (ec ? ec.message() : std::to_string(value)));
+            };
+        };
+        auto const settle = [&]() -> asio::awaitable<void> {
+            for (int i = 0; i < 10; ++i) co_await asio::post(io, asio::use_awaitable);
+        };
+        asio::cancellation_signal signal;
+        async_wait(p.client, note("a"));
+        async_wait(p.client, asio::bind_cancellation_slot(signal.slot(), note("b")));
+        async_wait(p.client, note("c"));
+        async_wait(p.client, note("d"));
+        CHECK(p.client->waiting.empty());  // never from inside the call
+        co_await settle();
+        CHECK(p.client->waiting.size() == 4);
+        signal.emit(asio::cancellation_type::total);
+        co_await settle();
+        CHECK(p.client->waiting.complete(3, {}, 33));
+        CHECK_FALSE(p.client->waiting.complete(2, {}, 22));  // cancelled
+        CHECK(p.client->waiting.complete_first({}, 11));
+        p.client->waiting.fail_all(errc::timed_out);
+        CHECK_FALSE(p.client->waiting.complete_first({}, 1));
+        co_await settle();
+        std::string const aborted = error_code{asio::error::operation_aborted}.message();
+        std::string const late = error_code{errc::timed_out}.message();
+        CHECK(calls == std::vector<std::string>{"b " + aborted, "c 33", "a 11", "d " + late});
+        p.client->close();
+        co_await until_ended(io, *p.server);
+    });
+}
+
+TEST_CASE("a deadline passes once, unless it is cancelled or started again", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        probes p = co_await probe_both(io);
+        int passed = 0;
+        p.client->limit.start(1ms, [&] { passed += 1; });
+        p.client->limit.cancel();
+        p.client->limit.start(1ms, [&] { passed += 10; });
+        p.client->limit.start(2ms, [&] { passed += 100; });
+        while (passed == 0) co_await asio::post(io, asio::use_awaitable);
+        asio::steady_timer more{io, 20ms};
+        co_await more.async_wait(asio::use_awaitable);
+        CHECK(passed == 100);
+        p.client->limit.start(1h, [&] { passed += 1000; });
+        p.client->close();
+        co_await until_ended(io, *p.server);
+        p.client.reset();  // does not wait for the hour
+    });
+}
+
+TEST_CASE("a driver's functions do not overlap, on any number of threads", "[device]") {
+    asio::thread_pool pool{4};
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await connect(pool.get_executor());
+        auto const d = protocol::make<probe>(std::move(p.client));
+        registered_buffer ours{d->below().domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        std::atomic<int> inside{0};
+        std::atomic<int> overlaps{0};
+        std::atomic<int> calls{0};
+        auto const work = [&] {
+            if (inside.fetch_add(1) != 0) ++overlaps;
+            for (int i = 0; i < 100; ++i) inside.load();
+            inside.fetch_sub(1);
+            ++calls;
+        };
+        constexpr int many = 500;
+        for (int i = 0; i < many; ++i) {
+            d->run(work);
+            d->below().async_write(ours.slice(), theirs.remote(), [&](error_code, std::size_t) {
+                work();
+            });
+            async_wait(d, [&](error_code, int) { ++calls; });
+            d->run([&, d] {
+                work();
+                d->waiting.complete_first({}, 1);
+            });
+            asio::post(pool, d->in_turn(work));
+            while (calls < 4 * i) co_await asio::post(io, asio::use_awaitable);
+        }
+        while (calls < 5 * many) co_await asio::post(io, asio::use_awaitable);
+        CHECK(overlaps == 0);
+        d->close();
+        p.server.close();
+    });
+    pool.join();
+}
+
+TEST_CASE(
+    "a context that is destroyed takes a driver's handlers and deadlines with it", "[device]"
+) {
+    auto io = std::make_unique<asio::io_context>();
+    auto const watched = std::make_shared<int>(1);
+    std::shared_ptr<probe> left;
+    run(*io, [&]() -> asio::awaitable<void> {
+        probes p = co_await probe_both(*io);
+        left = p.client;
+        async_wait(p.client, [watched](error_code, int) { FAIL("called"); });
+        p.client->limit.start(1h, [watched] { FAIL("called"); });
+        for (int i = 0; i < 10; ++i) co_await asio::post(*io, asio::use_awaitable);
+        p.client->run([watched] { FAIL("called"); });
+        CHECK(p.client->waiting.size() == 1);
+        p.server->close();
+        io->stop();
+    });
+    io.reset();
+    CHECK(watched.use_count() == 1);
+    CHECK(left->abandoned == 1);
+    CHECK(left->ends.empty());
+    CHECK_FALSE(left->executor());
+    left->close();
+    left.reset();
+}
+
+TEST_CASE("memory is exposed only if the peer can use it", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        probes p = co_await probe_both(io);
+        connection const& here = p.client->below();
+        error_code ec;
+        registered_buffer readable{here.domain(), 64, access_flags::remote_read};
+        remote_region const region =
+            protocol::expose(readable.slice(8, 8), access_flags::remote_read, here, ec);
+        CHECK_FALSE(ec);
+        CHECK(region == readable.remote().slice(8, 8));
+        CHECK(protocol::expose(readable.slice(), access_flags::remote_write, here, ec).size() == 0);
+        CHECK(ec == errc::access_denied);
+        if (here.domain().native_handle() != p.server->below().domain().native_handle()) {
+            registered_buffer other{p.server->below().domain(), 64, access_flags::remote_read};
+            protocol::expose(other.slice(), access_flags::remote_read, here, ec);
+            CHECK(ec == errc::foreign_domain);
+        }
+        mutable_slice const gone =
+            registered_buffer{here.domain(), 64, access_flags::remote_read}.slice();
+        protocol::expose(gone, access_flags::remote_read, here, ec);
+        CHECK(ec == errc::region_gone);
+        std::array<std::byte, 8> plain{};
+        protocol::expose(mutable_slice{plain, local_key{}}, access_flags::remote_read, here, ec);
+        CHECK(ec == errc::access_denied);
+        p.client->close();
+        co_await until_ended(io, *p.server);
+    });
+}
