@@ -277,3 +277,31 @@ TEST_CASE("memory is exposed only if the peer can use it", "[device]") {
         co_await until_ended(io, *p.server);
     });
 }
+
+TEST_CASE("protocols refuse a connection that is none", "[device]") {
+    auto const code_of = [](auto const& make) {
+        try {
+            make();
+        } catch (boost::system::system_error const& e) {
+            return e.code();
+        }
+        return error_code{};
+    };
+    CHECK(code_of([] { session{connection{}}; }) == errc::not_connected);
+    CHECK(code_of([] { message_channel{connection{}}; }) == errc::not_connected);
+    CHECK(code_of([] { request_channel{connection{}}; }) == errc::not_connected);
+}
+
+TEST_CASE("a driver exists until its ordered handlers have run", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto d = protocol::make<probe>(connection{io});
+        std::weak_ptr<probe> const watched = d;
+        int calls = 0;
+        d->in_turn([&, watched](int n) { calls += watched.expired() ? 100 : n; })(1);
+        d->close();
+        d.reset();
+        while (calls == 0) co_await asio::post(io, asio::use_awaitable);
+        CHECK(calls == 1);
+    });
+}

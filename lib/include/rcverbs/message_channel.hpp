@@ -161,7 +161,8 @@ public:
     /// Takes a connection, made with the options that needed() gives: an idle one, for
     /// async_connect(), or one made of a request, for async_accept().
     ///
-    /// @throws boost::system::system_error: errc::invalid_option.
+    /// @throws boost::system::system_error: errc::invalid_option; errc::not_connected (a
+    ///         default-constructed connection).
     explicit basic_message_channel(
         basic_connection<Executor> over, message_channel_options const& options = {}
     )

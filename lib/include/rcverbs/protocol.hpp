@@ -94,6 +94,8 @@ public:
 
 protected:
     /// Takes an idle connection, or one of a peer's request.
+    ///
+    /// @throws boost::system::system_error (errc::not_connected) for a default-constructed one.
     explicit driver(connection over);
     virtual ~driver();
 
@@ -110,13 +112,14 @@ protected:
     void in_order(Function function) {
         post(*new hosting::owned_task<Function>{std::move(function)});
     }
-    /// A handler that runs `function` with its arguments in the driver's order.
+    /// A handler that runs `function` with its arguments in the driver's order, and holds the driver
+    /// until that has returned.
     template <class Function>
     auto ordered(Function function) {
         return [self = shared_from_this(), f = std::move(function)](auto... arguments) mutable {
-            self->in_order([f = std::move(f), ... a = std::move(arguments)]() mutable {
-                f(std::move(a)...);
-            });
+            driver& to = *self;
+            to.in_order([self = std::move(self), f = std::move(f), ... a = std::move(arguments)](
+                        ) mutable { f(std::move(a)...); });
         };
     }
 
@@ -126,7 +129,7 @@ protected:
     /// @param where   The step that failed.
     /// @param why     The error.
     /// @param reason  close_reason::protocol_error: the peer is to blame, and the acceptor counts a
-    ///                violation of its address.
+    ///                violation of its address. close_reason::open: as the connection has ended.
     /// @return `why`.
     error_code fail(step where, error_code why, close_reason reason) noexcept;
     /// Records that both sides have finished: last_failure() then has close_reason::completed and no

@@ -163,7 +163,8 @@ public:
     /// Takes a connection: an idle one, for async_connect(), or one made of a request, for
     /// async_accept().
     ///
-    /// @throws boost::system::system_error: errc::invalid_option.
+    /// @throws boost::system::system_error: errc::invalid_option; errc::not_connected (a
+    ///         default-constructed connection).
     explicit basic_session(basic_connection<Executor> over, session_options options = {})
         : base{std::move(over), options} {}
     /// Converts a session with another executor type.

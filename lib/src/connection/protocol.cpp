@@ -36,7 +36,10 @@ public:
     failure found;
 };
 
-driver::driver(connection over) : impl_{std::make_shared<impl>(std::move(over))} {}
+driver::driver(connection over) {
+    if (!over.is_valid()) throw boost::system::system_error{errc::not_connected, "protocol"};
+    impl_ = std::make_shared<impl>(std::move(over));
+}
 
 driver::~driver() = default;
 
@@ -96,7 +99,10 @@ failure driver::last_failure() const {
     failure const of_connection = impl_->lower.last_failure();
     std::lock_guard const lock{impl_->mutex};
     // After a protocol that has completed, the disconnect by the peer is not a failure.
-    return impl_->found.reason != close_reason::open ? impl_->found : of_connection;
+    bool const is_own = impl_->found.code || impl_->found.reason == close_reason::completed;
+    failure all = is_own ? impl_->found : of_connection;
+    if (all.reason == close_reason::open) all.reason = of_connection.reason;
+    return all;
 }
 
 // --- its parts -----------------------------------------------------------------------------------

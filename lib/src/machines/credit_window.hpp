@@ -20,6 +20,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace rcverbs::machines {
 
@@ -100,6 +101,25 @@ public:
     }
     /// True if half of the receives are owed, so that a CREDIT should not wait for more.
     bool owes_much() const noexcept { return owed_ >= own_ / 2; }
+
+    /// The state as numbers, for tests that visit each state once.
+    void append_to(std::vector<std::uint64_t>& out) const {
+        for (int const value :
+             {+sent_,
+              +given_by_peer_,
+              +arrived_,
+              +given_,
+              +announced_,
+              +owed_,
+              +credits_sent_,
+              +credits_acknowledged_,
+              +credits_taken_,
+              +credits_announced_,
+              +credits_arrived_,
+              +is_closed_,
+              +has_peer_closed_})
+            out.push_back(static_cast<std::uint64_t>(value));
+    }
 
     /// Data and answers that were sent and whose receives have not been given back.
     int outstanding() const noexcept { return static_cast<std::uint16_t>(sent_ - given_by_peer_); }

@@ -96,7 +96,7 @@ message_channel_base::message_channel_base(
     connection over, message_channel_options const& options
 ) {
     detail::throw_if_refused(detail::problem_of(options));
-    messages_ = detail::channel_core::make(std::move(over), options);
+    messages_ = protocol::make<detail::channel_core>(std::move(over), options);
 }
 
 connection_options message_channel_base::needed(

@@ -14,7 +14,7 @@ namespace asio = boost::asio;
 
 request_core::request_core(connection over, request_channel_options const& options)
     : options_{options},
-      messages_{channel_core::make(std::move(over), options.messages, options.requests)},
+      messages_{protocol::make<channel_core>(std::move(over), options.messages, options.requests)},
       timer_{messages_->executor()},
       incoming_(options.requests) {}
 
@@ -29,14 +29,14 @@ std::shared_ptr<request_core> request_core::make(
 }
 
 // Handlers are destroyed uncalled, as Asio does with its own, and not under the mutex.
-void request_core::context_is_going(asio::execution_context const& which) noexcept {
+void request_core::context_is_going(asio::execution_context const&) noexcept {
     outgoing_list waiting;
     outgoing_list outstanding;
     decltype(nexts_)::removed nexts;
     std::deque<arrival> arrived;
     std::optional<asio::steady_timer> timer;
     // Deregisters the bodies before their requests are destroyed.
-    messages_->context_is_going(which);
+    messages_->on_abandoned();
     guard const lock{mutex_};
     is_shut_down_ = true;
     is_over_ = true;

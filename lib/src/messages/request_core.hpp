@@ -23,11 +23,11 @@
 #include <optional>
 #include <vector>
 
+#include <rcverbs/detail/membership.hpp>
+#include <rcverbs/detail/wait_list.hpp>
+#include <rcverbs/detail/waiting_handler.hpp>
 #include <rcverbs/request_channel.hpp>
 
-#include "hosting/deferred_completions.hpp"
-#include "hosting/members.hpp"
-#include <rcverbs/detail/wait_list.hpp>
 #include "messages/channel_core.hpp"
 #include "wire/request_tag.hpp"
 
