@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include <rcverbs/session_error.hpp>
+
 #include "machines/lifecycle.hpp"
 #include "support/catch.hpp"
 
