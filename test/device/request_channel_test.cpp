@@ -7,6 +7,7 @@
 #include <boost/asio/use_future.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -82,7 +83,7 @@ asio::awaitable<std::vector<std::byte>> body_of(request_channel& at, message& m)
     co_return std::vector<std::byte>(into.bytes().begin(), into.bytes().end());
 }
 
-/// Answers requests with their own bytes and operation + 1, until the peer asks no more.
+/// Answers requests, not notices, with their own bytes and operation + 1, until the peer asks no more.
 asio::awaitable<void> echo(request_channel& at) {
     for (;;) {
         auto [ec, r] = co_await at.async_next(awaiting);
@@ -90,6 +91,7 @@ asio::awaitable<void> echo(request_channel& at) {
         REQUIRE_FALSE(ec);
         std::uint32_t const status = r.operation() + 1;
         auto const bytes = co_await body_of(at, r);
+        if (!r.wants_answer()) continue;
         auto [failed] = co_await r.async_answer(status, bytes, awaiting);
         CHECK_FALSE(failed);
     }
@@ -122,6 +124,46 @@ TEST_CASE("requests are answered in both directions, with status and bytes", "[d
         CHECK(e.server.last_failure().reason == close_reason::completed);
         CHECK(e.client.statistics().answered == 7);
         CHECK(e.client.statistics().arrived == 7);
+    });
+}
+
+TEST_CASE("requests and notices have bodies of registered slices", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e);
+        registered_buffer memory{e.client.next_layer().domain(), 10'000, access_flags::remote_read};
+        auto const bytes = pattern(memory.size(), 3);
+        std::ranges::copy(bytes, memory.bytes().begin());
+        auto const ask = [&]() -> asio::awaitable<void> {
+            for (std::size_t const size : {100UL, 5000UL}) {
+                // Two pieces, the last first.
+                std::array<const_slice, 2> const body{
+                    memory.slice(size, size), memory.slice(0, size)};
+                reply r = co_await e.client.async_request(7, body, asio::use_awaitable);
+                auto const back = co_await body_of(e.client, r);
+                REQUIRE(back.size() == 2 * size);
+                CHECK(
+                    std::equal(back.begin(), back.begin() + long(size), bytes.begin() + long(size))
+                );
+                CHECK(std::equal(back.begin() + long(size), back.end(), bytes.begin()));
+                co_await e.client.async_notify(8, body, asio::use_awaitable);
+            }
+            // A large body needs the right for the peer.
+            registered_buffer own{e.client.next_layer().domain(), 5000, access_flags::local_write};
+            auto [ec, none] = co_await e.client.async_request(7, own.slice(), awaiting);
+            CHECK(ec == errc::access_denied);
+            CHECK_FALSE(none.is_valid());
+            // A small one is copied.
+            co_await e.client.async_request(7, own.slice(0, 10), asio::use_awaitable);
+            co_await e.client.async_finish(asio::use_awaitable);
+        };
+        co_await (
+            ask() && echo(e.server) && echo(e.client) && e.server.async_finish(asio::use_awaitable)
+        );
+        CHECK(e.client.statistics().answered == 3);
+        CHECK(e.client.statistics().failed == 1);
+        CHECK(e.server.statistics().arrived == 5);
     });
 }
 

@@ -6,11 +6,11 @@
 #include <functional>
 #include <random>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
 #include "machines/channel_machine.hpp"
 #include "support/catch.hpp"
+#include "support/state_space.hpp"
 
 using namespace rcverbs::machines;
 
@@ -451,8 +451,7 @@ struct exchange {
             wrong = "a receive was not given back";
     }
 
-    std::pair<std::uint64_t, std::uint64_t> fingerprint() const {
-        std::vector<std::uint64_t> all;
+    void append_to(std::vector<std::uint64_t>& all) const {
         for (side const& s : sides) {
             s.machine.append_to(all);
             for (flying const& f : s.sent) {
@@ -470,49 +469,8 @@ struct exchange {
             all.push_back(UINT64_MAX);
         }
         all.push_back(static_cast<std::uint64_t>(cancels_left * 4 + losses_left * 2 + is_lost));
-        std::uint64_t a = 0x9e3779b97f4a7c15;
-        std::uint64_t b = 0xc2b2ae3d27d4eb4f;
-        for (std::uint64_t const x : all) {
-            a = (a ^ x) * 0xff51afd7ed558ccd;
-            a ^= a >> 33U;
-            b = (b + x) * 0xc4ceb9fe1a85ec53;
-            b ^= b >> 29U;
-        }
-        return {a, b};
     }
 };
-
-struct pair_hash {
-    std::size_t operator()(std::pair<std::uint64_t, std::uint64_t> const& p) const noexcept {
-        return p.first;
-    }
-};
-
-// Visits every state that can be reached. Returns their number; the first fault ends it.
-std::size_t explore(exchange const& first, std::string& wrong) {
-    std::unordered_set<std::pair<std::uint64_t, std::uint64_t>, pair_hash> seen;
-    std::vector<exchange> open{first};
-    seen.insert(first.fingerprint());
-    while (!open.empty() && wrong.empty()) {
-        exchange const at = std::move(open.back());
-        open.pop_back();
-        bool is_end = true;
-        at.for_each_step([&](auto const& step) {
-            is_end = false;
-            exchange next = at;
-            step(next);
-            next.check();
-            if (wrong.empty()) wrong = next.wrong;
-            if (seen.insert(next.fingerprint()).second) open.push_back(std::move(next));
-        });
-        if (is_end) {
-            exchange last = at;
-            last.check_end();
-            if (wrong.empty()) wrong = last.wrong;
-        }
-    }
-    return seen.size();
-}
 
 }  // namespace
 
@@ -546,7 +504,7 @@ TEST_CASE("two channels agree in every interleaving of a few messages", "[machin
     first.cancels_left = r.cancels;
     first.losses_left = r.losses;
     std::string wrong;
-    std::size_t const states = explore(first, wrong);
+    std::size_t const states = test::explore(first, wrong);
     INFO(
         "receives " << r.receives << ", messages " << r.messages[0] << '+' << r.messages[1]
                     << ", states " << states

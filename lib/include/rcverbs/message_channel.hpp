@@ -100,24 +100,12 @@ public:
     message_channel_statistics statistics() const;
 
 protected:
-    using core_ptr = std::shared_ptr<detail::channel_core>;
-
     message_channel_base() noexcept = default;
     message_channel_base(connection over, message_channel_options const& options);
     message_channel_base(message_channel_base&&) noexcept = default;
     message_channel_base& operator=(message_channel_base&&) noexcept = default;
     ~message_channel_base() = default;
-    core_ptr const& core() const noexcept { return messages_; }
 
-    static void start_connect(
-        core_ptr const& core,
-        endpoint const& peer,
-        std::vector<std::byte> greeting,
-        detail::control_handler handler
-    );
-    static void start_accept(
-        core_ptr const& core, std::vector<std::byte> greeting, detail::control_handler handler
-    );
     static void start_send(
         core_ptr const& core,
         std::span<std::byte const> bytes,
@@ -131,7 +119,6 @@ protected:
         detail::control_handler handler
     );
     static void start_receive(core_ptr const& core, detail::message_handler handler);
-    static void start_finish(core_ptr const& core, detail::control_handler handler);
 };
 
 /// Messages over one connection.

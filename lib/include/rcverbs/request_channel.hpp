@@ -212,28 +212,23 @@ public:
     request_channel_statistics statistics() const;
 
 protected:
-    using core_ptr = std::shared_ptr<detail::request_core>;
-
     request_channel_base() noexcept = default;
     request_channel_base(connection over, request_channel_options const& options);
     request_channel_base(request_channel_base&&) noexcept = default;
     request_channel_base& operator=(request_channel_base&&) noexcept = default;
     ~request_channel_base() = default;
-    core_ptr const& core() const noexcept { return core_; }
 
-    static void start_connect(
-        core_ptr const& core,
-        endpoint const& peer,
-        std::vector<std::byte> greeting,
-        detail::control_handler handler
-    );
-    static void start_accept(
-        core_ptr const& core, std::vector<std::byte> greeting, detail::control_handler handler
-    );
     static void start_request(
         core_ptr const& core,
         std::uint32_t operation,
         std::span<std::byte const> body,
+        request_options const& options,
+        detail::reply_handler handler
+    );
+    static void start_request(
+        core_ptr const& core,
+        std::uint32_t operation,
+        const_slices const& body,
         request_options const& options,
         detail::reply_handler handler
     );
@@ -243,11 +238,13 @@ protected:
         std::span<std::byte const> body,
         detail::control_handler handler
     );
+    static void start_notify(
+        core_ptr const& core,
+        std::uint32_t operation,
+        const_slices const& body,
+        detail::control_handler handler
+    );
     static void start_next(core_ptr const& core, detail::next_handler handler);
-    static void start_finish(core_ptr const& core, detail::control_handler handler);
-
-private:
-    core_ptr core_;
 };
 
 /// Requests and answers over one connection, in both directions.
@@ -310,31 +307,33 @@ public:
         request_options const& options,
         Token&& token = Token{}
     ) {
-        return boost::asio::async_initiate<Token, void(error_code, reply)>(
-            detail::initiation{
-                this->get_executor(),
-                [](auto handler,
-                   core_ptr const& core,
-                   std::uint32_t number,
-                   std::span<std::byte const> bytes,
-                   request_options const& how) {
-                    base::start_request(
-                        core, number, bytes, how, detail::reply_handler{std::move(handler)}
-                    );
-                }},
-            token,
-            this->core(),
-            operation,
-            body,
-            options
-        );
+        return ask(operation, body, options, std::forward<Token>(token));
+    }
+    /// The same from registered memory: one slice, or a range of up to
+    /// message_channel::segments_max. A large body's regions need access_flags::remote_read, and the
+    /// peer can read them, as a whole, for as long as they are registered.
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_request(
+        std::uint32_t operation,
+        const_slices body,
+        request_options const& options,
+        Token&& token = Token{}
+    ) {
+        return ask(operation, body, options, std::forward<Token>(token));
     }
     /// The same with the channel's timeout.
     template <class Token = detail::default_token_t<Executor>>
     requires(!std::convertible_to<Token, request_options>) auto async_request(
         std::uint32_t operation, std::span<std::byte const> body, Token&& token = Token{}
     ) {
-        return async_request(operation, body, request_options{}, std::forward<Token>(token));
+        return ask(operation, body, request_options{}, std::forward<Token>(token));
+    }
+    /// The same from registered memory, with the channel's timeout.
+    template <class Token = detail::default_token_t<Executor>>
+    requires(!std::convertible_to<Token, request_options>) auto async_request(
+        std::uint32_t operation, const_slices body, Token&& token = Token{}
+    ) {
+        return ask(operation, body, request_options{}, std::forward<Token>(token));
     }
 
     /// Sends a notice to the peer: a request without an answer.
@@ -350,12 +349,12 @@ public:
     auto async_notify(
         std::uint32_t operation, std::span<std::byte const> body, Token&& token = Token{}
     ) {
-        return this->control(
-            [operation, body](core_ptr const& core, detail::control_handler handler) {
-                base::start_notify(core, operation, body, std::move(handler));
-            },
-            std::forward<Token>(token)
-        );
+        return start_notice(operation, body, std::forward<Token>(token));
+    }
+    /// The same from registered memory, as for async_request().
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_notify(std::uint32_t operation, const_slices body, Token&& token = Token{}) {
+        return start_notice(operation, body, std::forward<Token>(token));
     }
 
     /// Waits for the next request, or notice, of the peer's.
@@ -376,6 +375,40 @@ public:
                 }},
             token,
             this->core()
+        );
+    }
+
+private:
+    template <class Body, class Token>
+    auto ask(
+        std::uint32_t operation, Body const& body, request_options const& options, Token&& token
+    ) {
+        return boost::asio::async_initiate<Token, void(error_code, reply)>(
+            detail::initiation{
+                this->get_executor(),
+                [](auto handler,
+                   core_ptr const& core,
+                   std::uint32_t number,
+                   Body const& bytes,
+                   request_options const& how) {
+                    base::start_request(
+                        core, number, bytes, how, detail::reply_handler{std::move(handler)}
+                    );
+                }},
+            token,
+            this->core(),
+            operation,
+            body,
+            options
+        );
+    }
+    template <class Body, class Token>
+    auto start_notice(std::uint32_t operation, Body const& body, Token&& token) {
+        return this->control(
+            [operation, body](core_ptr const& core, detail::control_handler handler) {
+                base::start_notify(core, operation, body, std::move(handler));
+            },
+            std::forward<Token>(token)
         );
     }
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace rcverbs::detail {
@@ -30,6 +31,13 @@ const_slice const_slice_of(plain_slice const& whole) noexcept {
     return {{whole.data, whole.size}, local_key{whole.key}, whole.mark()};
 }
 
+// Of no registration: what copies it works, everything else says errc::region_gone.
+mutable_slice detached(mutable_slice const& from, std::span<std::byte> bytes) noexcept {
+    region_mark gone = from.mark();
+    gone.generation -= 2;
+    return {bytes, from.key(), gone};
+}
+
 error_code code_of(machines::channel_machine::violation found) noexcept {
     using violation = machines::channel_machine::violation;
     switch (found) {
@@ -54,23 +62,20 @@ channel_core::channel_core(
 channel_core::~channel_core() = default;
 
 void channel_core::call_later(waiter who, error_code result) {
-    run_later([w = std::move(who), result]() mutable { w(result); });
+    in_order([w = std::move(who), result]() mutable { w(result); });
 }
 
 // Handlers are destroyed uncalled, as Asio does with its own, and not under the mutex.
 void channel_core::on_abandoned() noexcept {
     std::deque<outgoing> dropped;
-    decltype(receivers_)::removed receivers;
     std::deque<std::shared_ptr<fetching>> fetches;
     waiter finisher;
     guard const lock{mutex_};
     state_ = state::ended;
     machine_ = {};
-    // Each is deregistered before its handler is destroyed, which may own the memory.
     dropped.swap(outgoing_);
     done_first_ = done_last_ = nobody;
     fetches.swap(waiting_fetches_);
-    receivers = receivers_.take_all();
     finisher = std::move(finisher_);
 }
 
@@ -123,15 +128,13 @@ error_code channel_core::begin(bool is_active, std::span<std::byte const> greeti
     return {};
 }
 
-bool channel_core::connect(
+void channel_core::connect(
     endpoint const& peer, std::vector<std::byte> greeting, control_handler handler
 ) {
     waiter who = waiter_for(std::move(handler));
-    if (!who) return false;
-    if (error_code const refused = begin(true, greeting)) {
-        call_later(std::move(who), refused);
-        return false;
-    }
+    if (!who) return;
+    if (error_code const refused = begin(true, greeting))
+        return call_later(std::move(who), refused);
     close_when_cancelled(who, self());
     lower().async_resolve(
         peer,
@@ -147,18 +150,15 @@ bool channel_core::connect(
             );
         })
     );
-    return true;
 }
 
-bool channel_core::accept(std::vector<std::byte> greeting, control_handler handler) {
+void channel_core::accept(std::vector<std::byte> greeting, control_handler handler) {
     waiter who = waiter_for(std::move(handler));
-    if (!who) return false;
+    if (!who) return;
     error_code foreign;
     wire::channel_hello const theirs = wire::decode_channel_hello(lower().private_data(), foreign);
-    if (error_code const refused = begin(false, greeting)) {
-        call_later(std::move(who), refused);
-        return false;
-    }
+    if (error_code const refused = begin(false, greeting))
+        return call_later(std::move(who), refused);
     {
         guard const lock{mutex_};
         greeting_ = theirs.greeting;
@@ -179,7 +179,6 @@ bool channel_core::accept(std::vector<std::byte> greeting, control_handler handl
     };
     if (why) ordered(std::move(established))(why);
     else lower().async_accept(wire::encode(ours), ordered(std::move(established)));
-    return true;
 }
 
 void channel_core::on_established(error_code ec, waiter who) {
@@ -196,9 +195,9 @@ void channel_core::on_established(error_code ec, waiter who) {
         if (ec) end(ec, step::handshake, close_reason::refused);
         else open(theirs);
         if (ec) early_.clear();
-        if (!early_.empty()) run_later([self = self()] { self->take_early(); });
+        if (!early_.empty()) in_order([self = self()] { self->take_early(); });
     }
-    run_later([self = self()] { self->deliver(); });
+    in_order([self = self()] { self->deliver(); });
     who(ec);
 }
 
@@ -210,7 +209,7 @@ void channel_core::take_early() {
         guard const lock{mutex_};
         if (early_.empty()) return;
         a = early_.front();
-        if (early_.size() > 1) run_later([self = self()] { self->take_early(); });
+        if (early_.size() > 1) in_order([self = self()] { self->take_early(); });
         early_.erase(early_.begin());
     }
     process(a.slot, a.code, a.what);
@@ -228,6 +227,7 @@ void channel_core::open(wire::channel_hello const& theirs) {
          is_active_}};
     small_bytes_max_ = std::min(options_.slot_bytes, theirs.slot_bytes) -
                        static_cast<std::uint32_t>(wire::channel_head_bytes);
+    on_open();
 }
 
 // --- sending -------------------------------------------------------------------------------------
@@ -242,11 +242,12 @@ channel_core::waiter channel_core::waiter_for(control_handler handler) const {
     return own ? waiter{std::move(handler), own} : waiter{};
 }
 
-std::uint64_t channel_core::send(std::span<std::byte const> bytes, std::uint64_t tag, waiter who) {
+channel_core::outgoing channel_core::message_of(
+    std::span<std::byte const> bytes, std::uint64_t tag, error_code& refused
+) {
     outgoing o;
     o.tag = tag;
     o.size_bytes = bytes.size();
-    error_code refused;
     if (bytes.size() > message_bytes_max) {
         refused = errc::message_too_large;
     } else if (is_large(bytes.size())) {
@@ -257,15 +258,16 @@ std::uint64_t channel_core::send(std::span<std::byte const> bytes, std::uint64_t
     } else {
         o.source = slice_list{const_slice{bytes, local_key{}}.plain()};
     }
-    return enqueue(std::move(o), refused, std::move(who));
+    return o;
 }
 
-std::uint64_t channel_core::send(const_slices const& source, std::uint64_t tag, waiter who) {
+channel_core::outgoing channel_core::message_of(
+    const_slices const& source, std::uint64_t tag, error_code& refused
+) {
     outgoing o;
     o.tag = tag;
     o.size_bytes = source.size();
     o.source = source.list();
-    error_code refused;
     if (source.size() > message_bytes_max) {
         refused = errc::message_too_large;
     } else if (is_large(source.size())) {
@@ -278,44 +280,51 @@ std::uint64_t channel_core::send(const_slices const& source, std::uint64_t tag, 
         }
         if (o.segments.size() > wire::channel_segments_max) refused = errc::too_many_segments;
     }
-    return enqueue(std::move(o), refused, std::move(who));
+    return o;
 }
 
-std::uint64_t channel_core::enqueue(outgoing&& o, error_code refused, waiter who) {
-    // Nobody is left to call.
-    if (!executor()) return 0;
-    guard lock{mutex_};
-    bool const is_open = state_ == state::open;
-    if (!refused && is_open && !machine_.may_send()) refused = errc::operation_in_progress;
-    // A message whose size was looked at before the channel was open is not for it.
-    bool const fits = o.is_large || o.size_bytes <= small_bytes_max_;
-    if (!refused && (!is_open || !fits)) {
-        lock.unlock();
-        refused = last_failure().code;
-        if (!refused) refused = errc::not_connected;
+// A message whose size was looked at before the channel was open is not for it.
+bool channel_core::may_send(outgoing const& o) const noexcept {
+    return is_open() && machine_.may_send() && (o.is_large || o.size_bytes <= small_bytes_max_);
+}
+
+error_code channel_core::refusal() const {
+    if (is_open() && !machine_.may_send()) return errc::operation_in_progress;
+    error_code const failed = last_failure().code;
+    return failed ? failed : error_code{errc::not_connected};
+}
+
+bool channel_core::send(guard& lock, outgoing&& o, error_code refused) {
+    if (!refused && !may_send(o)) refused = refusal();
+    if (!refused) {
+        submit(std::move(o));
+        return true;
     }
-    if (refused) {
-        if (lock.owns_lock()) lock.unlock();
-        call_later(std::move(who), refused);
-        return 0;
-    }
+    lock.unlock();
+    call_later(std::move(o.handler), refused);
+    lock.lock();
+    return false;
+}
+
+std::uint32_t channel_core::submit(outgoing&& o) {
     std::uint32_t const i = machine_.next_index();
     if (i == outgoing_.size()) outgoing_.emplace_back();
     outgoing& place = outgoing_[i];
     // The number of the use, and the index.
     std::uint64_t const serial = ((place.serial >> 32U) + 1) << 32U | i;
-    if (auto slot = who.slot(); slot.is_connected()) {
-        slot.assign([weak = std::weak_ptr{self()}, serial](asio::cancellation_type asked) {
-            if (auto const alive = weak.lock()) alive->on_cancelled(serial, asked);
-        });
+    if (o.handler) {
+        if (auto slot = o.handler.slot(); slot.is_connected()) {
+            slot.assign([weak = std::weak_ptr{self()}, serial](asio::cancellation_type asked) {
+                if (auto const alive = weak.lock()) alive->on_cancelled(serial, asked);
+            });
+        }
     }
     machine_.add(o.is_large);
     // Nothing throws from here on.
     place = std::move(o);
     place.serial = serial;
-    place.handler = std::move(who);
     machine_.proceed(*this);
-    return serial;
+    return i;
 }
 
 // The machine posts a message.
@@ -351,7 +360,7 @@ void channel_core::post(posting const& what) {
 void channel_core::on_sent(std::uint32_t slot, error_code ec) {
     {
         guard const lock{mutex_};
-        bool const is_breaking = ec && state_ == state::open;
+        bool const is_breaking = ec && is_open();
         if (is_breaking) on_broken(ec);
         machine_.acknowledged(slot, ec.failed(), *this);
     }
@@ -386,7 +395,7 @@ void channel_core::complete_and_deliver() {
         channel_core& core;
         bool is_done = false;
         ~cleanup() {
-            if (!is_done) core.run_later([self = core.self()] { self->complete_and_deliver(); });
+            if (!is_done) core.in_order([self = core.self()] { self->complete_and_deliver(); });
         }
     } on_return{*this};
     for (;;) {
@@ -406,6 +415,7 @@ void channel_core::complete_and_deliver() {
             handler = std::move(o.handler);
             result = std::exchange(o.result, {});
             machine_.forget(i);
+            on_over(o, result);
         }
         if (handler) handler(result);
     }
@@ -415,31 +425,27 @@ void channel_core::complete_and_deliver() {
 
 void channel_core::on_cancelled(std::uint64_t serial, asio::cancellation_type asked) {
     if (asked == asio::cancellation_type::none) return;
+    auto what = machine::cancelled::over;
+    {
+        guard const lock{mutex_};
+        auto const i = static_cast<std::uint32_t>(serial);
+        if (i < outgoing_.size() && outgoing_[i].serial == serial) what = take_back(i);
+    }
     bool const is_terminal =
         (asked & asio::cancellation_type::terminal) != asio::cancellation_type::none;
-    if (cancel_send(serial) == cancelled::copied && is_terminal) close();
+    if (what == machine::cancelled::copied && is_terminal) close();
 }
 
-// The message with this number; null if it is over.
-channel_core::outgoing* channel_core::find(std::uint64_t serial) noexcept {
-    auto const i = static_cast<std::uint32_t>(serial);
-    bool const is_there = i < outgoing_.size() && outgoing_[i].serial == serial;
-    return is_there ? &outgoing_[i] : nullptr;
-}
-
-channel_core::cancelled channel_core::cancel_send(std::uint64_t serial) {
-    guard const lock{mutex_};
-    if (find(serial) == nullptr) return cancelled::over;
-    auto const i = static_cast<std::uint32_t>(serial);
+channel_core::machine::cancelled channel_core::take_back(std::uint32_t i) {
     bool const was_withdrawing = machine_.is_withdrawing(i);
-    cancelled const what = machine_.cancel(i, *this);
-    if (what == cancelled::unsent) {
-        run_later([self = self()] { self->complete_and_deliver(); });
+    auto const what = machine_.cancel(i, *this);
+    if (what == machine::cancelled::unsent) {
+        in_order([self = self()] { self->complete_and_deliver(); });
     } else if (machine_.is_withdrawing(i) && !was_withdrawing) {
         withdrawals_.push_back(
-            {serial, std::chrono::steady_clock::now() + options_.withdraw_timeout}
+            {outgoing_[i].serial, std::chrono::steady_clock::now() + options_.withdraw_timeout}
         );
-        if (withdrawals_.size() == 1) run_later([self = self()] { self->await_withdrawal(); });
+        if (withdrawals_.size() == 1) in_order([self = self()] { self->await_withdrawal(); });
     }
     return what;
 }
@@ -450,7 +456,7 @@ void channel_core::await_withdrawal() {
     std::chrono::steady_clock::time_point next;
     {
         guard const lock{mutex_};
-        if (withdrawals_.empty() || state_ != state::open) return;
+        if (withdrawals_.empty() || !is_open()) return;
         next = withdrawals_.front().deadline;
     }
     auto const left =
@@ -464,7 +470,7 @@ void channel_core::on_withdrawal_due() {
     bool is_late = false;
     {
         guard const lock{mutex_};
-        if (state_ != state::open) return;
+        if (!is_open()) return;
         // Those that were answered are not in the list.
         is_late = !withdrawals_.empty() &&
                   withdrawals_.front().deadline <= std::chrono::steady_clock::now();
@@ -499,13 +505,17 @@ void channel_core::on_received(std::uint32_t slot, error_code ec, receive_result
 void channel_core::process(std::uint32_t slot, error_code ec, receive_result const& what) {
     {
         guard const lock{mutex_};
-        if (state_ != state::open) return;
+        if (!is_open()) return;
         error_code violation;
         if (ec) on_broken(ec);
         else if (what.is_write || what.size_bytes > options_.slot_bytes)
             violation = channel_errc::unexpected_message;
         else violation = take(slot, what.size_bytes);
-        if (violation) end(violation, step::transfer, close_reason::protocol_error);
+        bool const is_own = violation == asio::error::no_memory;
+        if (violation)
+            end(violation,
+                step::transfer,
+                is_own ? close_reason::closed_locally : close_reason::protocol_error);
     }
     complete_and_deliver();
 }
@@ -535,7 +545,11 @@ error_code channel_core::take(std::uint32_t slot, std::size_t size_bytes) {
     }
     bool const is_message = a.what == type::eager || a.what == type::large;
     arrived_[slot] = {head.tag, message_bytes};
-    if (error_code const wrong = code_of(machine_.arrived(a, *this))) return wrong;
+    try {
+        if (error_code const wrong = code_of(machine_.arrived(a, *this))) return wrong;
+    } catch (std::bad_alloc const&) {
+        return asio::error::no_memory;
+    }
     if (is_message) {
         ++counted_.arrived;
         counted_.arrived_bytes += message_bytes;
@@ -544,44 +558,40 @@ error_code channel_core::take(std::uint32_t slot, std::size_t size_bytes) {
     return {};
 }
 
-void channel_core::receive(message_handler handler) {
-    asio::any_io_executor const own = executor();
-    if (!own) return;
-    waiting_handler<error_code, message> who{std::move(handler), own};
-    guard lock{mutex_};
-    if (state_ == state::idle) {
-        lock.unlock();
-        return run_later([w = std::move(who)]() mutable { w(errc::not_connected, {}); });
-    }
-    receivers_.add(std::move(who), std::weak_ptr{self()}, &channel_core::cancel_receive);
-    // A delivery that is under way takes it.
-    if (is_delivering_ || (!machine_.has_kept() && !end_of_messages_)) return;
-    lock.unlock();
-    run_later([self = self()] { self->deliver(); });
+channel_core::arrival channel_core::take_message() {
+    arrival a;
+    a.place = machine_.take();
+    content const& what = arrived_[a.place.receive];
+    a.tag = what.tag;
+    a.size_bytes = what.size_bytes;
+    return a;
 }
 
-message channel_core::make_message(machine::kept const& what) {
-    arrival const& a = arrived_[what.receive];
+message channel_core::make_message(arrival&& a) {
     message m;
     m.core_ = self();
     m.tag_ = a.tag;
-    m.size_bytes_ = a.message_bytes;
-    m.number_ = what.number;
-    m.slot_ = what.receive;
-    m.is_large_ = what.is_large;
+    m.size_bytes_ = a.size_bytes;
+    m.number_ = a.place.number;
+    m.slot_ = a.place.receive;
+    m.is_large_ = a.place.is_large;
+    m.is_detached_ = a.place.is_detached;
+    m.own_ = std::move(a.own);
     if (!m.is_large_) {
-        m.slice_ = receive_slot(what.receive)
-                       .slice(wire::channel_head_bytes, static_cast<std::size_t>(a.message_bytes));
+        m.slice_ = receive_slot(m.slot_).slice(
+            wire::channel_head_bytes, static_cast<std::size_t>(a.size_bytes)
+        );
+        if (m.is_detached_) m.slice_ = detached(m.slice_, m.own_);
     }
     return m;
 }
 
-channel_core::machine::kept channel_core::kept_of(message const& what) const noexcept {
+channel_core::machine::kept channel_core::kept_of(message const& what) noexcept {
     return {what.slot_, what.is_large_, what.number_, what.is_detached_};
 }
 
-// Gives messages to receivers, in order. Runs in the driver's order; a second call while one is
-// under way returns at once.
+// Calls the handlers of those who wait. Runs in the driver's order; a second call while one is under
+// way returns at once.
 void channel_core::deliver() {
     guard lock{mutex_};
     if (is_delivering_) return;
@@ -597,72 +607,50 @@ void channel_core::deliver() {
             core.is_delivering_ = false;
             core.machine_.set_delivering(false, core);
             lock.unlock();
-            if (!is_done) core.run_later([self = core.self()] { self->deliver(); });
+            if (!is_done) core.in_order([self = core.self()] { self->deliver(); });
         }
     } on_return{*this, lock};
-    while (!receivers_.empty() && (machine_.has_kept() || end_of_messages_)) {
-        auto first = receivers_.take_first();
-        // Its context is gone: the message is for the next.
-        if (!first.front().handler) {
-            lock.unlock();
-            first.clear();
-            lock.lock();
-            continue;
-        }
-        message m;
-        error_code ec;
-        if (machine_.has_kept()) m = make_message(machine_.take());
-        else ec = end_of_messages_;
-        lock.unlock();
-        first.front().handler(ec, std::move(m));
-        first.clear();
-        lock.lock();
-    }
+    while (deliver_one(lock)) {}
     on_return.is_done = true;
-}
-
-void channel_core::cancel_receive(std::uint64_t serial) {
-    decltype(receivers_)::removed taken;
-    {
-        guard const lock{mutex_};
-        taken = receivers_.take(serial);
-    }
-    if (taken.empty()) return;
-    run_later([list = std::move(taken)]() mutable {
-        if (list.front().handler) list.front().handler(asio::error::operation_aborted, message{});
-    });
 }
 
 void channel_core::release(message const& what) noexcept {
     try {
         guard const lock{mutex_};
-        if (state_ == state::open) machine_.release(kept_of(what), *this);
+        if (is_open()) machine_.release(kept_of(what), *this);
     } catch (...) {
         // Without memory the peer would wait for ever.
         driver::close();
     }
 }
 
-void channel_core::detach(message& what) {
-    guard const lock{mutex_};
-    if (what.is_detached_) return;
-    auto bytes = receive_slot(what.slot_).bytes();
-    if (what.is_large_) {
+// The bytes of a message, or its head and segments if it is large.
+std::vector<std::byte> channel_core::copy_of(machine::kept const& what, std::uint64_t size_bytes)
+    const {
+    auto bytes = receive_slot(what.receive).bytes();
+    if (what.is_large) {
         error_code ignored;  // checked when it arrived
         auto const count = wire::decode_channel_head(bytes, ignored).count;
         bytes = bytes.first(wire::channel_head_bytes + count * remote_region::encoded_bytes);
     } else {
-        bytes = what.slice_.bytes();
+        bytes = bytes.subspan(wire::channel_head_bytes, static_cast<std::size_t>(size_bytes));
     }
-    what.own_.assign(bytes.begin(), bytes.end());
+    return {bytes.begin(), bytes.end()};
+}
+
+void channel_core::detach(message& what) {
+    guard const lock{mutex_};
+    if (what.is_detached_) return;
     machine::kept held = kept_of(what);
-    if (state_ == state::open) machine_.detach(held, *this);
+    what.own_ = copy_of(held, what.size_bytes_);
+    if (is_open()) machine_.detach(held, *this);
     what.is_detached_ = true;
-    // Of no registration: what copies it works, everything else says errc::region_gone.
-    detail::region_mark gone = what.slice_.mark();
-    gone.generation -= 2;
-    what.slice_ =
-        what.is_large_ ? mutable_slice{} : mutable_slice{what.own_, what.slice_.key(), gone};
+    what.slice_ = what.is_large_ ? mutable_slice{} : detached(what.slice_, what.own_);
+}
+
+void channel_core::detach(arrival& a) {
+    a.own = copy_of(a.place, a.size_bytes);
+    machine_.detach(a.place, *this);
 }
 
 // The segments of the sender's are read one after another, so that many messages that are fetched
@@ -701,7 +689,7 @@ struct channel_core::fetching : std::enable_shared_from_this<fetching> {
 // Gives the receive back, and answers the sender.
 void channel_core::on_fetched(message& what) {
     guard const lock{mutex_};
-    if (state_ == state::open) machine_.end_fetch(kept_of(what), *this);
+    if (is_open()) machine_.end_fetch(kept_of(what), *this);
     what.core_.reset();
 }
 
@@ -760,7 +748,7 @@ void channel_core::start_fetch(std::shared_ptr<fetching> const& f) {
         guard const lock{mutex_};
         is_there = machine_.begin_fetch(kept_of(f->what));
     }
-    if (!is_there) return run_later([f] { f->end(channel_errc::message_withdrawn); });
+    if (!is_there) return in_order([f] { f->end(channel_errc::message_withdrawn); });
     f->read();
 }
 
@@ -785,7 +773,7 @@ void channel_core::on_fetch_ended() {
 // REQUIRES: the mutex is held.
 void channel_core::end(error_code why, step where, close_reason reason) {
     if (state_ == state::ended) return;
-    bool const was_open = state_ == state::open;
+    bool const was_open = is_open();
     state_ = state::ended;
     if (reason == close_reason::completed) driver::complete();
     else if (why) fail(where, why, reason);
@@ -820,8 +808,7 @@ void channel_core::on_end(failure const& of_connection) {
         guard const lock{mutex_};
         error_code const why = of_connection.code;
         bool const has_left = of_connection.reason == close_reason::peer_disconnected;
-        if (state_ == state::open)
-            on_broken(!why || has_left ? error_code{errc::peer_disconnected} : why);
+        if (is_open()) on_broken(!why || has_left ? error_code{errc::peer_disconnected} : why);
     }
     complete_and_deliver();
 }
@@ -833,7 +820,7 @@ bool channel_core::begin_to_finish(control_handler handler) {
     guard lock{mutex_};
     error_code refused;
     if (is_finishing_) refused = errc::operation_in_progress;
-    else if (state_ != state::open) refused = failed ? failed : error_code{errc::not_connected};
+    else if (!is_open()) refused = failed ? failed : error_code{errc::not_connected};
     if (refused) {
         lock.unlock();
         call_later(std::move(who), refused);
@@ -842,7 +829,7 @@ bool channel_core::begin_to_finish(control_handler handler) {
     is_finishing_ = true;
     close_when_cancelled(who, self());
     finisher_ = std::move(who);
-    run_later([self = self()] {
+    in_order([self = self()] {
         self->finish_limit_.start(self->options_.finish_timeout, [core = self.get()] {
             core->on_late();
         });
@@ -851,8 +838,7 @@ bool channel_core::begin_to_finish(control_handler handler) {
 }
 
 void channel_core::finish_sending() {
-    guard const lock{mutex_};
-    if (is_finishing_ && state_ == state::open) machine_.finish(*this);
+    if (is_finishing_ && is_open()) machine_.finish(*this);
 }
 
 // The peer has not finished in time.
@@ -892,7 +878,7 @@ void channel_core::end_now(error_code why, close_reason reason) {
 // REQUIRES: the mutex is held.
 void channel_core::on_finished(error_code ec) {
     if (finisher_) call_later(std::exchange(finisher_, {}), ec);
-    run_later([self = self()] {
+    in_order([self = self()] {
         self->finish_limit_.cancel();
         self->withdraw_limit_.cancel();
     });
@@ -909,7 +895,7 @@ void channel_core::close() noexcept {
             state_ = state::ended;
             return;
         }
-        run_later([self = self()] {
+        in_order([self = self()] {
             {
                 guard const inner{self->mutex_};
                 self->end(
@@ -939,23 +925,11 @@ std::uint32_t channel_core::small_bytes_max() const noexcept {
     return small_bytes_max_;
 }
 
-std::uint16_t channel_core::peer_requests() const noexcept {
-    guard const lock{mutex_};
-    return peer_requests_;
-}
-
-std::size_t channel_core::waiting_count() const noexcept {
-    guard const lock{mutex_};
-    return machine_.waiting();
-}
-
 bool channel_core::holds_much() const noexcept {
-    guard const lock{mutex_};
     return machine_.held() > (options_.receives - 4U) / 2;
 }
 
-message_channel_statistics channel_core::statistics() const {
-    guard const lock{mutex_};
+message_channel_statistics channel_core::message_statistics() const {
     message_channel_statistics s = counted_;
     s.waiting = machine_.waiting();
     s.held = machine_.held();

@@ -1,5 +1,6 @@
-// channel_core.hpp — the state shared by message_channel handles and messages, on the kit of
-// rcverbs/protocol.hpp.
+// channel_core.hpp — what message_channel and request_channel share: the messages of a channel, on
+// the kit of rcverbs/protocol.hpp. message_core and request_core are derived from it, and have the
+// handlers that receive.
 //
 // machines::channel_machine decides; this has the memory, the handlers and the connection. Any
 // thread may send, receive and release: one mutex guards everything. The program's handlers are
@@ -17,7 +18,6 @@
 #include <string>
 #include <vector>
 
-#include <rcverbs/detail/wait_list.hpp>
 #include <rcverbs/message_channel.hpp>
 #include <rcverbs/protocol.hpp>
 #include <rcverbs/registered_buffer.hpp>
@@ -31,66 +31,38 @@ namespace rcverbs::detail {
 /// The first option out of its range; empty if there is none.
 std::string problem_of(message_channel_options const& options);
 
-class channel_core final : public protocol::driver, private machines::channel_actions {
+class channel_core : public protocol::driver, private machines::channel_actions {
 public:
     using waiter = protocol::waiter<error_code>;
-    using machine = machines::channel_machine;
-    using cancelled = machine::cancelled;
 
     /// @param requests  Of a request channel, how many of the peer's it takes at a time; else 0.
-    channel_core(
-        connection over, message_channel_options const& options, std::uint16_t requests = 0
-    );
+    channel_core(connection over, message_channel_options const& options, std::uint16_t requests);
     ~channel_core() override;
 
-    // False if it is refused before it begins, which the handler is told.
-    bool connect(endpoint const& peer, std::vector<std::byte> greeting, control_handler handler);
-    bool accept(std::vector<std::byte> greeting, control_handler handler);
-    /// The handler of a message that is sent; empty if the context is gone.
-    waiter waiter_for(control_handler handler) const;
-    /// Returns a number for cancel_send(); 0 if the message was refused.
-    std::uint64_t send(std::span<std::byte const> bytes, std::uint64_t tag, waiter who);
-    std::uint64_t send(const_slices const& source, std::uint64_t tag, waiter who);
-    cancelled cancel_send(std::uint64_t serial);
-    void receive(message_handler handler);
+    void connect(endpoint const& peer, std::vector<std::byte> greeting, control_handler handler);
+    void accept(std::vector<std::byte> greeting, control_handler handler);
     void fetch(message what, mutable_slices const& into, control_handler handler);
-    /// Finishes in two steps: the second lets CLOSE go, when nothing more will be sent. False if the
-    /// first is refused, which its handler is told.
-    bool begin_to_finish(control_handler handler);
-    void finish_sending();
+    virtual void finish(control_handler handler) = 0;
     void close() noexcept;
-    /// Ends at once. REQUIRES: this runs in the driver's order.
-    void end_now(error_code why, close_reason reason);
-    /// Destroys the handlers, and deregisters messages. May be called again.
-    void on_abandoned() noexcept override;
-    /// A message has been released.
+    /// Of a message of the peer's.
     void release(message const& what) noexcept;
     void detach(message& what);
-    /// Gives a function to the driver's order.
-    template <class Function>
-    void run_later(Function function) {
-        in_order(std::move(function));
-    }
 
     std::vector<std::byte> greeting() const;
     std::uint32_t small_bytes_max() const noexcept;
-    /// How many unanswered requests the peer takes; 0 until the channel is open.
-    std::uint16_t peer_requests() const noexcept;
-    /// Messages that have not been sent.
-    std::size_t waiting_count() const noexcept;
-    /// True if more than half of the receives that the peer's messages may take are held.
-    bool holds_much() const noexcept;
-    message_channel_statistics statistics() const;
 
-private:
+protected:
+    using machine = machines::channel_machine;
     using guard = std::unique_lock<std::mutex>;
+    using type = machine::type;
 
-    enum class state : std::uint8_t { idle, connecting, open, ended };
     static constexpr std::uint32_t nobody = UINT32_MAX;
 
-    // A message of this side's, until its handler is called; at the machine's index of it.
+    // A message of this side's, until its handler is called; at the machine's index of it. What is
+    // registered for it is deregistered before the handler is destroyed, which may own the memory.
     struct outgoing {
         waiter handler;
+        std::uint32_t request = nobody;  // of a request channel
         std::uint64_t serial = 0;  // its index and the number of its use
         bool is_large = false;
         std::uint64_t tag = 0;
@@ -101,17 +73,74 @@ private:
         error_code result;
         std::uint32_t next_done = nobody;
     };
-    // What a receive has brought.
+    // A message of the peer's that the program has not got.
     struct arrival {
+        machine::kept place;
         std::uint64_t tag = 0;
-        std::uint64_t message_bytes = 0;
+        std::uint64_t size_bytes = 0;
+        std::vector<std::byte> own;  // once detached
     };
-    struct fetching;
 
     std::shared_ptr<channel_core> self() {
         return std::static_pointer_cast<channel_core>(shared_from_this());
     }
+    /// The handler of an operation; empty if the context is gone.
+    waiter waiter_for(control_handler handler) const;
     void call_later(waiter who, error_code result);
+    /// A message to be sent. Without the mutex: a large one may be registered.
+    outgoing message_of(std::span<std::byte const> bytes, std::uint64_t tag, error_code& refused);
+    outgoing message_of(const_slices const& source, std::uint64_t tag, error_code& refused);
+    /// Calls the handlers of messages that are over, in order, then those of receivers. In the
+    /// driver's order, without the mutex.
+    void complete_and_deliver();
+    bool begin_to_finish(control_handler handler);
+    void on_abandoned() noexcept override;
+
+    // All below REQUIRE the mutex.
+
+    /// Sends a message, or tells its handler that it is refused; then false. Releases the mutex
+    /// meanwhile, as the handler may be destroyed.
+    bool send(guard& lock, outgoing&& o, error_code refused);
+    /// Sends a message. REQUIRES: may_send().
+    std::uint32_t submit(outgoing&& o);
+    bool may_send(outgoing const& o) const noexcept;
+    /// What a message that may not be sent is refused with.
+    error_code refusal() const;
+    machine::cancelled take_back(std::uint32_t message);
+    void finish_sending();
+    bool is_idle() const noexcept { return state_ == state::idle; }
+    bool is_open() const noexcept { return state_ == state::open; }
+    /// Why there are no more messages, once has_message() is false; empty until then.
+    error_code end_of_messages() const noexcept { return end_of_messages_; }
+    bool has_message() const noexcept { return machine_.has_kept(); }
+    arrival take_message();
+    message make_message(arrival&& a);
+    void detach(arrival& a);
+    void release(arrival const& a) { machine_.release(a.place, *this); }
+    /// True if more than half of the receives that the peer's messages may take are held.
+    bool holds_much() const noexcept;
+    /// Messages that have not been posted.
+    std::size_t waiting() const noexcept { return machine_.waiting(); }
+    /// How many unanswered requests the peer takes; 0 until the channel is open.
+    std::uint16_t peer_requests() const noexcept { return peer_requests_; }
+    bool is_delivering() const noexcept { return is_delivering_; }
+    void end(error_code why, step where, close_reason reason);
+    message_channel_statistics message_statistics() const;
+
+    /// The channel is open. With the mutex.
+    virtual void on_open() {}
+    /// A message without a handler is over. With the mutex.
+    virtual void on_over(outgoing const&, error_code) {}
+    /// Calls the handler of one who waits, without the mutex; false if nothing is due.
+    virtual bool deliver_one(guard& lock) = 0;
+
+    message_channel_options const options_;
+    mutable std::mutex mutex_;
+
+private:
+    enum class state : std::uint8_t { idle, connecting, open, ended };
+
+    struct fetching;
 
     // Connecting.
     error_code begin(bool is_active, std::span<std::byte const> greeting);
@@ -129,13 +158,11 @@ private:
 
     // Sending.
     bool is_large(std::uint64_t size_bytes) const noexcept;
-    std::uint64_t enqueue(outgoing&& o, error_code refused, waiter who);
     void on_sent(std::uint32_t slot, error_code ec);
     void on_cancelled(std::uint64_t serial, boost::asio::cancellation_type type);
     outgoing* find(std::uint64_t serial) noexcept;
     void await_withdrawal();
     void on_withdrawal_due();
-    void complete_and_deliver();
 
     // Receiving.
     mutable_slice receive_slot(std::uint32_t i) const;
@@ -143,29 +170,26 @@ private:
     void on_received(std::uint32_t slot, error_code ec, receive_result const& what);
     void process(std::uint32_t slot, error_code ec, receive_result const& what);
     error_code take(std::uint32_t slot, std::size_t size_bytes);
-    machine::kept kept_of(message const& what) const noexcept;
+    std::vector<std::byte> copy_of(machine::kept const& what, std::uint64_t size_bytes) const;
+    static machine::kept kept_of(message const& what) noexcept;
     void prepare_fetch(fetching& f) const;
     void start_fetch(std::shared_ptr<fetching> const& f);
     void on_fetched(message& what);
     void on_fetch_ended();
     void deliver();
-    void cancel_receive(std::uint64_t serial);
-    message make_message(machine::kept const& what);
 
     // Ending.
-    void end(error_code why, step where, close_reason reason);
+    void end_now(error_code why, close_reason reason);
     void on_broken(error_code ec);
     void on_end(failure const& of_connection) override;
     void on_late();
     void on_finished(error_code ec);
 
-    message_channel_options const options_;
     std::uint16_t const requests_;
     // Used in the driver's order.
     protocol::deadline finish_limit_{*this};
     protocol::deadline withdraw_limit_{*this};
 
-    mutable std::mutex mutex_;
     // Everything below is guarded by mutex_.
     state state_ = state::idle;
     bool is_active_ = false;
@@ -192,11 +216,15 @@ private:
         receive_result what;
     };
     std::vector<early_arrival> early_;
-    std::vector<arrival> arrived_;  // by receive
+    // By receive, what has arrived in it.
+    struct content {
+        std::uint64_t tag = 0;
+        std::uint64_t size_bytes = 0;
+    };
+    std::vector<content> arrived_;
     // As many are fetched at a time as there are receives.
     std::size_t fetches_ = 0;
     std::deque<std::shared_ptr<fetching>> waiting_fetches_;
-    wait_list<waiting_handler<error_code, message>> receivers_;
     bool is_delivering_ = false;
 
     // What receivers get when all messages have been received.

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include <rcverbs/detail/option_check.hpp>
-#include "messages/channel_core.hpp"
+#include "messages/message_core.hpp"
 
 namespace rcverbs {
 
@@ -77,27 +77,53 @@ std::string problem_of(message_channel_options const& options) {
 // --- the members of channels ---------------------------------------------------------------------
 
 void channel_base::close() noexcept {
-    if (messages_ != nullptr) messages_->close();
+    if (core_ != nullptr) core_->close();
 }
-failure channel_base::last_failure() const { return messages_->last_failure(); }
-std::vector<std::byte> channel_base::greeting() const { return messages_->greeting(); }
-std::uint32_t channel_base::small_bytes_max() const noexcept {
-    return messages_->small_bytes_max();
+failure channel_base::last_failure() const { return core_->last_failure(); }
+std::vector<std::byte> channel_base::greeting() const { return core_->greeting(); }
+std::uint32_t channel_base::small_bytes_max() const noexcept { return core_->small_bytes_max(); }
+
+void channel_base::start_connect(
+    core_ptr const& core,
+    endpoint const& peer,
+    std::vector<std::byte> greeting,
+    control_handler handler
+) {
+    core->connect(peer, std::move(greeting), std::move(handler));
+}
+void channel_base::start_accept(
+    core_ptr const& core, std::vector<std::byte> greeting, control_handler handler
+) {
+    core->accept(std::move(greeting), std::move(handler));
 }
 void channel_base::start_fetch(
-    channel_core& messages, message what, mutable_slices const& into, control_handler handler
+    core_ptr const& core, message what, mutable_slices const& into, control_handler handler
 ) {
-    messages.fetch(std::move(what), into, std::move(handler));
+    core->fetch(std::move(what), into, std::move(handler));
+}
+void channel_base::start_finish(core_ptr const& core, control_handler handler) {
+    core->finish(std::move(handler));
 }
 
 }  // namespace detail
 
-message_channel_base::message_channel_base(
+namespace {
+
+std::shared_ptr<detail::message_core> make(
     connection over, message_channel_options const& options
 ) {
     detail::throw_if_refused(detail::problem_of(options));
-    messages_ = protocol::make<detail::channel_core>(std::move(over), options);
+    return protocol::make<detail::message_core>(std::move(over), options);
 }
+
+detail::message_core& as_messages(detail::channel_core& core) {
+    return static_cast<detail::message_core&>(core);
+}
+
+}  // namespace
+
+message_channel_base::message_channel_base(connection over, message_channel_options const& options)
+    : channel_base{make(std::move(over), options)} {}
 
 connection_options message_channel_base::needed(
     message_channel_options const& options, connection_options base
@@ -112,26 +138,13 @@ connection_options message_channel_base::needed(
     return base;
 }
 
-void message_channel_base::start_connect(
-    core_ptr const& core,
-    endpoint const& peer,
-    std::vector<std::byte> greeting,
-    detail::control_handler handler
-) {
-    core->connect(peer, std::move(greeting), std::move(handler));
-}
-void message_channel_base::start_accept(
-    core_ptr const& core, std::vector<std::byte> greeting, detail::control_handler handler
-) {
-    core->accept(std::move(greeting), std::move(handler));
-}
 void message_channel_base::start_send(
     core_ptr const& core,
     std::span<std::byte const> bytes,
     std::uint64_t tag,
     detail::control_handler handler
 ) {
-    core->send(bytes, tag, core->waiter_for(std::move(handler)));
+    as_messages(*core).send(bytes, tag, std::move(handler));
 }
 void message_channel_base::start_send(
     core_ptr const& core,
@@ -139,17 +152,13 @@ void message_channel_base::start_send(
     std::uint64_t tag,
     detail::control_handler handler
 ) {
-    core->send(source, tag, core->waiter_for(std::move(handler)));
+    as_messages(*core).send(source, tag, std::move(handler));
 }
 void message_channel_base::start_receive(core_ptr const& core, detail::message_handler handler) {
-    core->receive(std::move(handler));
-}
-void message_channel_base::start_finish(core_ptr const& core, detail::control_handler handler) {
-    core->begin_to_finish(std::move(handler));
-    core->finish_sending();
+    as_messages(*core).receive(std::move(handler));
 }
 message_channel_statistics message_channel_base::statistics() const {
-    return messages_->statistics();
+    return as_messages(*core()).statistics();
 }
 
 }  // namespace rcverbs

@@ -31,7 +31,7 @@ responder& responder::operator=(responder&& other) noexcept {
 
 responder::~responder() { drop(); }
 
-boost::asio::any_io_executor responder::executor() const { return core_->messages().executor(); }
+boost::asio::any_io_executor responder::executor() const { return core_->executor(); }
 
 void responder::drop() noexcept {
     if (std::exchange(is_open_, false)) core_->drop(id_);
@@ -67,7 +67,9 @@ void responder::start(std::uint32_t status, const_slices const& body, control_ha
 
 namespace rcverbs {
 
-request_channel_base::request_channel_base(
+namespace {
+
+std::shared_ptr<detail::request_core> make(
     connection over, request_channel_options const& options
 ) {
     constexpr std::chrono::milliseconds least{1};
@@ -76,9 +78,17 @@ request_channel_base::request_channel_base(
         .within("requests", options.requests, 1, 65535)
         .from("answer_timeout", options.answer_timeout, least);
     detail::throw_if_refused(check.problem());
-    core_ = detail::request_core::make(std::move(over), options);
-    messages_ = {core_, &core_->messages()};
+    return protocol::make<detail::request_core>(std::move(over), options);
 }
+
+detail::request_core& as_requests(detail::channel_core& core) {
+    return static_cast<detail::request_core&>(core);
+}
+
+}  // namespace
+
+request_channel_base::request_channel_base(connection over, request_channel_options const& options)
+    : channel_base{make(std::move(over), options)} {}
 
 connection_options request_channel_base::needed(
     request_channel_options const& options, connection_options base
@@ -86,19 +96,6 @@ connection_options request_channel_base::needed(
     return message_channel_base::needed(options.messages, std::move(base));
 }
 
-void request_channel_base::start_connect(
-    core_ptr const& core,
-    endpoint const& peer,
-    std::vector<std::byte> greeting,
-    detail::control_handler handler
-) {
-    core->connect(peer, std::move(greeting), std::move(handler));
-}
-void request_channel_base::start_accept(
-    core_ptr const& core, std::vector<std::byte> greeting, detail::control_handler handler
-) {
-    core->accept(std::move(greeting), std::move(handler));
-}
 void request_channel_base::start_request(
     core_ptr const& core,
     std::uint32_t operation,
@@ -106,7 +103,16 @@ void request_channel_base::start_request(
     request_options const& options,
     detail::reply_handler handler
 ) {
-    core->send_request(operation, body, options, std::move(handler));
+    as_requests(*core).ask(operation, body, options, std::move(handler));
+}
+void request_channel_base::start_request(
+    core_ptr const& core,
+    std::uint32_t operation,
+    const_slices const& body,
+    request_options const& options,
+    detail::reply_handler handler
+) {
+    as_requests(*core).ask(operation, body, options, std::move(handler));
 }
 void request_channel_base::start_notify(
     core_ptr const& core,
@@ -114,14 +120,21 @@ void request_channel_base::start_notify(
     std::span<std::byte const> body,
     detail::control_handler handler
 ) {
-    core->send_notice(operation, body, std::move(handler));
+    as_requests(*core).notify(operation, body, std::move(handler));
+}
+void request_channel_base::start_notify(
+    core_ptr const& core,
+    std::uint32_t operation,
+    const_slices const& body,
+    detail::control_handler handler
+) {
+    as_requests(*core).notify(operation, body, std::move(handler));
 }
 void request_channel_base::start_next(core_ptr const& core, detail::next_handler handler) {
-    core->next(std::move(handler));
+    as_requests(*core).next(std::move(handler));
 }
-void request_channel_base::start_finish(core_ptr const& core, detail::control_handler handler) {
-    core->finish(std::move(handler));
+request_channel_statistics request_channel_base::statistics() const {
+    return as_requests(*core()).statistics();
 }
-request_channel_statistics request_channel_base::statistics() const { return core_->statistics(); }
 
 }  // namespace rcverbs

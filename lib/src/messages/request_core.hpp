@@ -1,60 +1,39 @@
 // request_core.hpp — the state shared by request_channel handles, requests and replies.
 //
-// One mutex guards everything; under it, only functions of the channel are called. The program's
-// handlers are called in the connection's sequence, and never under the mutex.
-//
-//   send_request ─▶ waiting ── a free number ─▶ outstanding ── sent and answered ─▶ number free
-//   REQUEST arrives ─▶ arrived ── next() ─▶ request ── answered or dropped ─▶ number free
-//
-// The number of a request that ended early stays in use until the peer has answered, so that a late
-// answer cannot meet another request.
-//
-// A core may outlive its context: context_is_going() releases the timer and the handlers.
+// machines::request_machine decides; this has the handlers, the deadlines and the messages. The mutex
+// of the channel guards everything; the program's handlers are called in the driver's order, and
+// never under it.
 #pragma once
 
-#include <boost/asio/steady_timer.hpp>
+#include <boost/intrusive/set.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
-#include <list>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <vector>
 
-#include <rcverbs/detail/membership.hpp>
 #include <rcverbs/detail/wait_list.hpp>
-#include <rcverbs/detail/waiting_handler.hpp>
 #include <rcverbs/request_channel.hpp>
 
+#include "machines/request_machine.hpp"
 #include "messages/channel_core.hpp"
-#include "wire/request_tag.hpp"
 
 namespace rcverbs::detail {
 
-class request_core final : public std::enable_shared_from_this<request_core>,
-                           public hosting::member {
+class request_core final : public channel_core, private machines::request_actions {
 public:
-    static std::shared_ptr<request_core> make(
-        connection over, request_channel_options const& options
-    );
     request_core(connection over, request_channel_options const& options);
-    ~request_core();
+    ~request_core() override;
 
-    void connect(endpoint const& peer, std::vector<std::byte> greeting, control_handler handler);
-    void accept(std::vector<std::byte> greeting, control_handler handler);
-    void send_request(
-        std::uint32_t operation,
-        std::span<std::byte const> body,
-        request_options const& how,
-        reply_handler handler
+    template <class Body>
+    void ask(
+        std::uint32_t operation, Body const& body, request_options const& how, reply_handler handler
     );
-    void send_notice(
-        std::uint32_t operation, std::span<std::byte const> body, control_handler handler
-    );
+    template <class Body>
+    void notify(std::uint32_t operation, Body const& body, control_handler handler);
     void next(next_handler handler);
-    void finish(control_handler handler);
+    void finish(control_handler handler) override;
 
     // Of a request of the peer's.
     template <class Body>
@@ -63,121 +42,85 @@ public:
     void drop(std::uint16_t id) noexcept;
     bool is_cancelled(std::uint16_t id) const noexcept;
 
-    channel_core& messages() noexcept { return *messages_; }
     request_channel_statistics statistics() const;
 
 private:
-    using guard = std::unique_lock<std::mutex>;
+    std::shared_ptr<request_core> self() {
+        return std::static_pointer_cast<request_core>(shared_from_this());
+    }
     using clock = std::chrono::steady_clock;
-    using deadlines = std::multimap<clock::time_point, std::uint64_t>;
+    using kind = wire::request_kind;
+    using outcome = machines::request_machine::outcome;
 
-    // A request or notice of this side's, until its number is free again; without a handler once
-    // it has been completed.
-    struct outgoing {
+    // A request or notice of this side's, at the machine's index of it.
+    struct asked : boost::intrusive::set_base_hook<> {
         waiting_handler<error_code, reply> on_reply;
-        control_waiter on_notified;
-        std::uint64_t serial = 0;
-        std::uint64_t send = 0;  // the channel's number of the message
-        std::span<std::byte const> body;
-        std::optional<deadlines::iterator> deadline;
+        waiter on_sent;  // of a notice
+        std::uint64_t serial = 0;  // its index and the number of its use
         std::uint32_t operation = 0;
-        std::uint16_t id = 0;
         bool is_notice = false;
-        bool is_sent = false;
-        bool is_answered = false;
-        bool is_withdrawing = false;
-        error_code result;
-        reply answer;
-
-        bool is_completed() const noexcept { return !on_reply && !on_notified; }
-    };
-    using outgoing_list = std::list<outgoing>;
-    using position = outgoing_list::iterator;
-
-    // A call of a handler of the program's.
-    struct call {
-        waiting_handler<error_code, reply> on_reply;
-        control_waiter on_notified;
-        waiting_handler<error_code, request> on_request;
+        outgoing body;  // until it is sent
+        std::uint32_t message = nobody;  // the channel's, while it is sent
+        clock::time_point due;  // if it is in the list of deadlines
+        arrival answer;
+        bool has_answer = false;
         error_code code;
-        reply answer;
-        request incoming;
+        std::uint32_t next_done = nobody;
 
-        void operator()();
+        bool operator<(asked const& other) const noexcept { return due < other.due; }
+    };
+    // A request of the peer's that waits for async_next(), at its number.
+    struct waiting_request {
+        arrival body;
+        std::uint32_t next = nobody;
     };
 
-    // A request of the peer's that waits for async_next(). It is made a `request` when it is
-    // delivered: that owns this core.
-    struct arrival {
-        message body;
-        wire::request_tag tag;
-    };
+    void start(asked&& a, std::chrono::milliseconds timeout, error_code refused);
+    void fail(asked&& a, error_code why);
+    void cancel(std::uint64_t serial);
+    void await_answers();
+    void on_answers_due();
 
-    // A number of the peer's.
-    struct incoming_number {
-        bool is_open = false;
-        bool is_notice = false;
-        bool is_cancelled = false;
-    };
+    // What the machine has done. REQUIRES: the mutex is held.
+    bool send_request(std::uint32_t request, std::uint16_t id) override;
+    void send_control(kind what, std::uint16_t id) override;
+    taken_back take_back_request(std::uint32_t request) override;
+    void complete_request(std::uint32_t request, outcome how) override;
+    void finish_messages() override { finish_sending(); }
 
-    void context_is_going(boost::asio::execution_context const&) noexcept override;
-    void call_later(call what);
+    // Of the channel.
+    void on_open() override;
+    void on_over(outgoing const& o, error_code result) override;
+    bool deliver_one(guard& lock) override;
+    void on_abandoned() noexcept override;
 
-    void enqueue(outgoing&& a, std::chrono::milliseconds timeout);
-    void send_queued();
-    void on_sent(std::uint16_t id, error_code ec);
-    void free_number(position a);
-    call complete(outgoing& a, error_code ec);
-    void cancel(std::uint64_t serial, error_code why);
-    void set_deadline(outgoing& a, std::chrono::milliseconds from_now);
-    void clear_deadline(outgoing& a) noexcept;
-    void arm_timer();
-    void on_timer();
-
-    void start_receiving();
-    void receive();
-    void on_message(error_code ec, message m);
-    call process(message m, error_code& violation);
-    call on_request(arrival a, error_code& violation);
-    call on_answer(arrival a, error_code& violation);
-    void on_cancellation(std::uint16_t id, error_code& violation);
-    request make_request(arrival a);
-    void deliver();
-    waiting_handler<error_code, request> take_next();
+    error_code take(arrival&& a);
+    void take_messages();
+    void on_end_of_messages();
+    void complete_first(guard& lock);
+    void deliver_first(guard& lock);
+    request make_request(std::uint16_t id);
     void cancel_next(std::uint64_t serial);
-    void send_control(wire::request_kind kind, std::uint16_t id);
-    void close_number(std::uint16_t id);
-    void on_end(error_code ec);
-    void continue_finishing();
 
     request_channel_options const options_;
-    std::shared_ptr<channel_core> const messages_;
-    hosting::membership membership_;
+    // Used in the driver's order.
+    protocol::deadline answer_limit_{*this};
 
-    mutable std::mutex mutex_;
-    // Everything below is guarded by mutex_.
-    std::optional<boost::asio::steady_timer> timer_;
-    clock::time_point timer_expiry_ = clock::time_point::max();
-    bool is_shut_down_ = false;
-    bool is_receiving_ = false;
-    std::uint64_t serial_ = 0;
+    // Everything below is guarded by the mutex.
+    machines::request_machine all_;
+    std::deque<asked> asked_;
+    boost::intrusive::multiset<asked> deadlines_;
+    clock::time_point armed_ = clock::time_point::max();
+    // Requests that are over, in order, whose handlers are to be called.
+    std::uint32_t done_first_ = nobody;
+    std::uint32_t done_last_ = nobody;
 
-    outgoing_list waiting_;
-    outgoing_list outstanding_;
-    std::vector<std::optional<position>> by_id_;
-    std::vector<std::uint16_t> free_ids_;
-    deadlines deadlines_;
-
-    std::vector<incoming_number> incoming_;
-    std::size_t unanswered_ = 0;
-    std::deque<arrival> arrived_;
+    std::vector<waiting_request> arrived_;
+    std::uint32_t arrived_first_ = nobody;
+    std::uint32_t arrived_last_ = nobody;
     wait_list<waiting_handler<error_code, request>> nexts_;
     error_code end_;  // what async_next() gets when nothing has arrived
-
-    bool has_peer_ended_ = false;
-    bool is_over_ = false;  // no message arrives any more
-    bool is_finishing_ = false;
-    bool is_end_sent_ = false;
+    error_code end_of_requests_;  // what requests end with that are not answered
 
     request_channel_statistics counted_;
 };

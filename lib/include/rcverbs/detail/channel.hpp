@@ -43,18 +43,31 @@ public:
     std::uint32_t small_bytes_max() const noexcept;
 
 protected:
+    using core_ptr = std::shared_ptr<channel_core>;
+
     channel_base() noexcept = default;
-    explicit channel_base(std::shared_ptr<channel_core> messages) noexcept
-        : messages_{std::move(messages)} {}
+    explicit channel_base(core_ptr core) noexcept : core_{std::move(core)} {}
     channel_base(channel_base&&) noexcept = default;
     channel_base& operator=(channel_base&&) noexcept = default;
     ~channel_base() = default;
+    core_ptr const& core() const noexcept { return core_; }
 
-    static void start_fetch(
-        channel_core& messages, message what, mutable_slices const& into, control_handler handler
+    static void start_connect(
+        core_ptr const& core,
+        endpoint const& peer,
+        std::vector<std::byte> greeting,
+        control_handler handler
     );
+    static void start_accept(
+        core_ptr const& core, std::vector<std::byte> greeting, control_handler handler
+    );
+    static void start_fetch(
+        core_ptr const& core, message what, mutable_slices const& into, control_handler handler
+    );
+    static void start_finish(core_ptr const& core, control_handler handler);
 
-    std::shared_ptr<channel_core> messages_;
+private:
+    core_ptr core_;
 };
 
 /// `Base` is derived from channel_base: see basic_protocol.
@@ -137,16 +150,11 @@ public:
         return boost::asio::async_initiate<Token, void(error_code)>(
             initiation{
                 this->get_executor(),
-                [](auto handler,
-                   std::shared_ptr<channel_core> const& messages,
-                   message m,
-                   mutable_slices const& to) {
-                    base::start_fetch(
-                        *messages, std::move(m), to, control_handler{std::move(handler)}
-                    );
+                [](auto handler, core_ptr const& core, message m, mutable_slices const& to) {
+                    base::start_fetch(core, std::move(m), to, control_handler{std::move(handler)});
                 }},
             token,
-            this->messages_,
+            this->core(),
             std::move(what),
             into
         );

@@ -1,0 +1,88 @@
+#include "messages/message_core.hpp"
+
+#include <boost/asio/error.hpp>
+
+#include <utility>
+
+namespace rcverbs::detail {
+
+namespace asio = boost::asio;
+
+template <class Body>
+void message_core::send(Body const& body, std::uint64_t tag, control_handler handler) {
+    waiter who = waiter_for(std::move(handler));
+    if (!who) return;
+    error_code refused;
+    outgoing o = message_of(body, tag, refused);
+    o.handler = std::move(who);
+    guard lock{mutex_};
+    channel_core::send(lock, std::move(o), refused);
+}
+
+template void message_core::send(std::span<std::byte const> const&, std::uint64_t, control_handler);
+template void message_core::send(const_slices const&, std::uint64_t, control_handler);
+
+void message_core::receive(message_handler handler) {
+    asio::any_io_executor const own = executor();
+    if (!own) return;
+    waiting_handler<error_code, message> who{std::move(handler), own};
+    guard lock{mutex_};
+    if (is_idle()) {
+        lock.unlock();
+        return in_order([w = std::move(who)]() mutable { w(errc::not_connected, {}); });
+    }
+    receivers_.add(std::move(who), std::weak_ptr{self()}, &message_core::cancel_receive);
+    // A delivery that is under way takes it.
+    if (is_delivering() || (!has_message() && !end_of_messages())) return;
+    lock.unlock();
+    in_order([self = self()] { self->complete_and_deliver(); });
+}
+
+bool message_core::deliver_one(guard& lock) {
+    if (receivers_.empty() || (!has_message() && !end_of_messages())) return false;
+    {
+        auto first = receivers_.take_first();
+        message m;
+        error_code const ec = has_message() ? error_code{} : end_of_messages();
+        // One whose context is gone leaves the message for the next.
+        bool const is_wanted = static_cast<bool>(first.front().handler);
+        if (is_wanted && !ec) m = make_message(take_message());
+        lock.unlock();
+        if (is_wanted) first.front().handler(ec, std::move(m));
+    }
+    lock.lock();
+    return true;
+}
+
+void message_core::cancel_receive(std::uint64_t serial) {
+    decltype(receivers_)::removed taken;
+    {
+        guard const lock{mutex_};
+        taken = receivers_.take(serial);
+    }
+    if (taken.empty()) return;
+    in_order([list = std::move(taken)]() mutable {
+        if (list.front().handler) list.front().handler(asio::error::operation_aborted, message{});
+    });
+}
+
+void message_core::finish(control_handler handler) {
+    begin_to_finish(std::move(handler));
+    guard const lock{mutex_};
+    finish_sending();
+}
+
+// Handlers are destroyed uncalled, as Asio does with its own, and not under the mutex.
+void message_core::on_abandoned() noexcept {
+    channel_core::on_abandoned();
+    decltype(receivers_)::removed receivers;
+    guard const lock{mutex_};
+    receivers = receivers_.take_all();
+}
+
+message_channel_statistics message_core::statistics() const {
+    guard const lock{mutex_};
+    return message_statistics();
+}
+
+}  // namespace rcverbs::detail

@@ -1,0 +1,37 @@
+// message_core.hpp — the state shared by message_channel handles: a channel's messages, and those who
+// wait for them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include <rcverbs/detail/wait_list.hpp>
+
+#include "messages/channel_core.hpp"
+
+namespace rcverbs::detail {
+
+class message_core final : public channel_core {
+public:
+    message_core(connection over, message_channel_options const& options)
+        : channel_core{std::move(over), options, 0} {}
+
+    template <class Body>
+    void send(Body const& body, std::uint64_t tag, control_handler handler);
+    void receive(message_handler handler);
+    void finish(control_handler handler) override;
+    message_channel_statistics statistics() const;
+
+private:
+    std::shared_ptr<message_core> self() {
+        return std::static_pointer_cast<message_core>(shared_from_this());
+    }
+    bool deliver_one(guard& lock) override;
+    void on_abandoned() noexcept override;
+    void cancel_receive(std::uint64_t serial);
+
+    // Guarded by the mutex.
+    wait_list<waiting_handler<error_code, message>> receivers_;
+};
+
+}  // namespace rcverbs::detail
