@@ -3,14 +3,24 @@
 #pragma once
 
 #include <boost/asio/any_completion_handler.hpp>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/associated_allocator.hpp>
+#include <boost/asio/associated_cancellation_slot.hpp>
 #include <boost/asio/associated_executor.hpp>
+#include <boost/asio/dispatch.hpp>
 #include <boost/asio/execution/context.hpp>
 #include <boost/asio/execution_context.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/query.hpp>
 
 #include <concepts>
+#include <memory>
+#include <new>
+#include <optional>
+#include <tuple>
 #include <utility>
 
+#include <rcverbs/detail/handler_memory.hpp>
 #include <rcverbs/error.hpp>
 
 namespace rcverbs::detail {
@@ -32,19 +42,120 @@ inline constexpr bool is_erased = false;
 template <class... Signatures>
 inline constexpr bool is_erased<boost::asio::any_completion_handler<Signatures...>> = true;
 
+/// A handler in memory of its own, of its associated allocator.
+template <class... Arguments>
+class held_handler {
+public:
+    held_handler(held_handler const&) = delete;
+    held_handler& operator=(held_handler const&) = delete;
+
+    struct destroyer {
+        void operator()(held_handler* h) const noexcept { h->destroy(); }
+    };
+    using pointer = std::unique_ptr<held_handler, destroyer>;
+
+    template <class Handler>
+    static pointer make(Handler h) {
+        return pointer{typed<Handler>::make(std::move(h))};
+    }
+
+    /// Has it run on `io`, unless it has an executor of its own; its executor has work from now on.
+    virtual void attach(boost::asio::any_io_executor const& io) = 0;
+    /// Dispatches the handler to its executor, and frees the memory. REQUIRES: attach() was called.
+    virtual void call(Arguments... arguments) = 0;
+    virtual boost::asio::cancellation_slot slot() const noexcept = 0;
+
+protected:
+    held_handler() = default;
+    ~held_handler() = default;
+
+private:
+    virtual void destroy() noexcept = 0;
+
+    // The handler with its arguments. It clears its cancellation slot on its own executor, because
+    // signals are emitted there, and then runs.
+    template <class Handler>
+    struct bound {
+        using allocator_type = boost::asio::associated_allocator_t<Handler>;
+        allocator_type get_allocator() const noexcept {
+            return boost::asio::get_associated_allocator(handler);
+        }
+
+        Handler handler;
+        std::tuple<Arguments...> arguments;
+        void operator()() {
+            boost::asio::get_associated_cancellation_slot(handler).clear();
+            std::apply(std::move(handler), std::move(arguments));
+        }
+    };
+
+    template <class Handler>
+    class typed final : public held_handler {
+    public:
+        static typed* make(Handler&& h) {
+            auto allocator = allocator_of(h);
+            typed* const place = std::allocator_traits<decltype(allocator)>::allocate(allocator, 1);
+            try {
+                return ::new (static_cast<void*>(place)) typed{std::move(h)};
+            } catch (...) {
+                std::allocator_traits<decltype(allocator)>::deallocate(allocator, place, 1);
+                throw;
+            }
+        }
+
+        void attach(boost::asio::any_io_executor const& io) override {
+            work_.emplace(boost::asio::get_associated_executor(handler_, io));
+        }
+        void call(Arguments... arguments) override {
+            pointer self{this};
+            auto const work = std::move(*work_);
+            bound<Handler> function{std::move(handler_), {std::move(arguments)...}};
+            self.release();
+            destroy(allocator_of(function.handler));
+            boost::asio::dispatch(work.get_executor(), std::move(function));
+        }
+        boost::asio::cancellation_slot slot() const noexcept override {
+            return boost::asio::get_associated_cancellation_slot(handler_);
+        }
+
+    private:
+        using executor = boost::asio::associated_executor_t<Handler, boost::asio::any_io_executor>;
+
+        explicit typed(Handler&& h) : handler_{std::move(h)} {}
+
+        static auto allocator_of(Handler const& h) noexcept {
+            using own = boost::asio::associated_allocator_t<Handler>;
+            if constexpr (std::same_as<own, std::allocator<void>>) {
+                return recycling_allocator<typed>{};
+            } else {
+                return typename std::allocator_traits<own>::template rebind_alloc<typed>{
+                    boost::asio::get_associated_allocator(h)};
+            }
+        }
+        template <class Allocator>
+        void destroy(Allocator allocator) noexcept {
+            this->~typed();
+            std::allocator_traits<Allocator>::deallocate(allocator, this, 1);
+        }
+        void destroy() noexcept override { destroy(allocator_of(handler_)); }
+
+        Handler handler_;
+        std::optional<boost::asio::executor_work_guard<executor>> work_;
+    };
+};
+
 /// A type-erased handler and the context of its executor.
 template <class... Arguments>
-struct erased_handler {
-    using type = boost::asio::any_completion_handler<void(Arguments...)>;
-
+class erased_handler {
+public:
     template <class Handler>
     requires(!std::same_as<Handler, erased_handler>) explicit erased_handler(Handler h)
         : host{host_of(h)},
-          handler{std::move(h)} {}
+          held{held_handler<Arguments...>::make(std::move(h))} {}
 
     // Null if the handler has no executor of its own, or one that does not provide its context.
     boost::asio::execution_context* host;
-    type handler;
+    typename held_handler<Arguments...>::pointer held;
 
 private:
     // A default candidate that no handler has as its own executor.

@@ -4,6 +4,8 @@
 #include <memory>
 #include <utility>
 
+#include <rcverbs/detail/handler_memory.hpp>
+
 namespace rcverbs::hosting {
 
 class order_task {
@@ -22,7 +24,7 @@ private:
 
 /// Any function, in memory of its own.
 template <class Function>
-struct owned_task final : order_task {
+struct owned_task final : order_task, detail::recycled {
     Function function;
     explicit owned_task(Function&& f) : function{std::move(f)} {}
     explicit owned_task(Function const& f) : function{f} {}

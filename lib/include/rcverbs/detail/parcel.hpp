@@ -13,18 +13,9 @@
 #include <type_traits>
 #include <utility>
 
-#include <rcverbs/export.hpp>
+#include <rcverbs/detail/handler_memory.hpp>
 
 namespace rcverbs::detail {
-
-/// A pool of memory blocks for parcels. Never destroyed; safe from any thread.
-class RCVERBS_EXPORT parcel_memory {
-public:
-    static constexpr std::size_t block_bytes = 4096;
-
-    static void* take();
-    static void give(void* block) noexcept;
-};
 
 /// Functions to be called in order, stored in one block of memory.
 class parcel {
@@ -35,8 +26,9 @@ public:
         while (node* const n = pop()) n->end(n, false);
     }
 
-    static void* operator new(std::size_t) { return parcel_memory::take(); }
-    static void operator delete(void* block) noexcept { parcel_memory::give(block); }
+    static constexpr std::size_t block_bytes = handler_memory::block_bytes_max;
+    static void* operator new(std::size_t) { return handler_memory::take(block_bytes); }
+    static void operator delete(void* block) noexcept { handler_memory::give(block, block_bytes); }
 
     /// Moves a function into the parcel; false if there is no room.
     template <class Function>
@@ -109,7 +101,7 @@ private:
 
     // The functions are stored in the block behind the object, which takes at most header_bytes.
     static constexpr std::size_t header_bytes = 256;
-    static constexpr std::size_t room_bytes = parcel_memory::block_bytes - header_bytes;
+    static constexpr std::size_t room_bytes = block_bytes - header_bytes;
     std::byte* room() noexcept { return reinterpret_cast<std::byte*>(this) + header_bytes; }
 
     static constexpr std::size_t round_up(std::size_t n, std::size_t alignment) noexcept {

@@ -15,6 +15,7 @@
 #include <utility>
 #include <variant>
 
+#include <rcverbs/detail/handler_memory.hpp>
 #include <rcverbs/detail/waiting_handler.hpp>
 
 namespace rcverbs::detail {
@@ -30,7 +31,7 @@ public:
         std::uint64_t serial = 0;
     };
     /// What was removed: one, all, or nothing.
-    using removed = std::list<waiting>;
+    using removed = std::list<waiting, recycling_allocator<waiting>>;
 
     bool empty() const noexcept { return all_.empty(); }
     std::size_t size() const noexcept { return all_.size(); }
