@@ -3,7 +3,8 @@
 // without harm, the end heard while nothing is asked, and a peer that breaks the protocol loses its own connection and no other.
 //
 // A message has 16 bytes in each direction: the question's number, and the value. Each side posts its receives before the other can send,
-// and a client sends no more questions than that: no message meets a missing receive.
+// and a client sends no more questions than that: no message meets a missing receive. A server whose answers are not taken ends the
+// connection, so that a peer cannot make it keep more than twice as many.
 #include "examples/both_ends.hpp"
 
 #include <boost/asio/as_tuple.hpp>
@@ -84,7 +85,8 @@ private:
         if (got.bytes().size() != sizeof(q)) return violated();
         std::memcpy(&q, got.bytes().data(), sizeof(q));
         receive(std::move(got.memory));
-        if (answers_) return send({q.number, q.value + 1});
+        // The acknowledgement of an answer may be later than the next question.
+        if (answers_) return unsent_ == 2 * questions_max ? violated() : send({q.number, q.value + 1});
         if (answered_ == asked_) return violated();
         ++answered_;
         // A question that was cancelled is answered all the same; nobody waits for that.
@@ -93,10 +95,11 @@ private:
 
     // The slot is free again when the peer's device has acknowledged the message.
     void send(question const& q) {
+        ++unsent_;
         slots_->async_acquire(ordered([this, q](error_code ec, rcverbs::slot_lease slot) {
             if (ec) return;
             std::memcpy(slot.bytes().data(), &q, sizeof(q));
-            lower().async_start(rcverbs::op::send(std::move(slot), sizeof(q)), held([](auto&&...) {}));
+            lower().async_start(rcverbs::op::send(std::move(slot), sizeof(q)), held([this](auto&&...) { --unsent_; }));
         }));
     }
 
@@ -118,6 +121,7 @@ private:
     std::optional<rcverbs::slot_pool> slots_;
     std::uint64_t asked_ = 0;
     std::uint64_t answered_ = 0;
+    std::size_t unsent_ = 0;
     protocol::wait_list<error_code> opened_{*this};
     protocol::wait_list<error_code, std::uint64_t> waiting_{*this};
 };

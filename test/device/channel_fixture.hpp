@@ -70,16 +70,16 @@ struct forged {
     }
 };
 
-/// The hello of a channel of mode 3 with 8 receives of 512 bytes.
+/// The hello of a channel of mode 3 with receives of 512 bytes.
 ///
 /// @param requests  Of a request channel; else 0.
-inline std::vector<std::byte> forged_hello(std::uint16_t requests = 0) {
+inline std::vector<std::byte> forged_hello(std::uint16_t requests = 0, std::uint16_t receives = 8) {
     auto h = bytes_of("RCVC");
     put(h, 1, 2);
     put(h, 0, 2);
     put(h, 3, 4);
     put(h, 512, 4);
-    put(h, 8, 2);
+    put(h, receives, 2);
     put(h, 0, 2);
     put(h, requests, 2);
     put(h, 0, 2);
@@ -95,15 +95,27 @@ struct hostile_ends {
     rcverbs::connection peer;
     Channel server;
     rcverbs::registered_buffer memory;  // of the peer
+
+    /// Posts a receive of the peer's. Its number is 0 to 7.
+    void receive(std::size_t i, bool for_ever) {
+        peer.async_receive(
+            memory.slice(8192 + 512 * i, 512),
+            [this, i, for_ever](rcverbs::error_code ec, rcverbs::receive_result const&) {
+                if (!ec && for_ever) receive(i, true);
+            }
+        );
+    }
 };
 
-/// @param options  Of the server's channel: mode 3, 8 receives of 512 bytes.
+/// @param options   Of the server's channel: mode 3, 8 receives of 512 bytes.
+/// @param receives  That the peer says it has; it posts 8, again and again if it says more.
 template <class Channel>
 asio::awaitable<void> meet_hostile(
     asio::io_context& io,
     hostile_ends<Channel>& e,
     typename Channel::options_type options,
-    std::uint16_t requests = 0
+    std::uint16_t requests = 0,
+    std::uint16_t receives = 8
 ) {
     using namespace rcverbs;
     auto const answer = [&]() -> asio::awaitable<void> {
@@ -117,11 +129,10 @@ asio::awaitable<void> meet_hostile(
     auto const visit = [&]() -> asio::awaitable<void> {
         co_await e.peer.async_resolve(e.door.local_endpoint(), asio::use_awaitable);
         e.memory = registered_buffer{e.peer.domain(), 16384, access_flags::local_write};
-        for (std::size_t i = 0; i < 8; ++i)
-            e.peer.async_receive(
-                e.memory.slice(8192 + 512 * i, 512), [](error_code const&, receive_result) {}
-            );
-        auto const hello = forged_hello(requests);
+        for (std::size_t i = 0; i < 8; ++i) {
+            e.receive(i, receives > 8);
+        }
+        auto const hello = forged_hello(requests, receives);
         co_await e.peer.async_establish(hello, asio::use_awaitable);
     };
     co_await (answer() && visit());

@@ -91,6 +91,33 @@ asio::awaitable<std::vector<std::byte>> receive_all(message_channel& from, std::
 
 }  // namespace
 
+TEST_CASE("a channel whose timeouts are of any length does not end at once", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        auto options = small();
+        options.finish_timeout = std::chrono::milliseconds::max();
+        options.withdraw_timeout = std::chrono::milliseconds::max();
+        co_await meet(io, e, options);
+        auto const big = pattern(5000, 1);
+        asio::cancellation_signal cancel;
+        std::optional<error_code> ended;
+        e.client.async_send(big, 1, asio::bind_cancellation_slot(cancel.slot(), [&](error_code ec) {
+                                ended = ec;
+                            }));
+        message const held = co_await e.server.async_receive(asio::use_awaitable);
+        cancel.emit(asio::cancellation_type::total);
+        while (!ended) co_await pause(io, 1ms);
+        CHECK(*ended == channel_errc::message_withdrawn);
+        auto const finish_late = [&]() -> asio::awaitable<void> {
+            co_await pause(io, 20ms);
+            co_await e.server.async_finish(asio::use_awaitable);
+        };
+        co_await (e.client.async_finish(asio::use_awaitable) && finish_late());
+        CHECK(e.client.last_failure().reason == close_reason::completed);
+    });
+}
+
 TEST_CASE("a channel carries messages both ways, with greetings, and finishes", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -726,6 +753,37 @@ TEST_CASE("handlers of a channel do not overlap on a pool of threads", "[device]
     CHECK_NOTHROW(ran.get());
 }
 
+TEST_CASE("a channel that cannot finish says for what it waits", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        message_channel_options hasty = small();
+        hasty.finish_timeout = 200ms;
+        co_await meet(io, e, hasty, small());
+        // A large message that nobody fetches.
+        auto const big = pattern(5000, 1);
+        std::optional<error_code> sent;
+        e.client.async_send(big, 1, [&](error_code ec) { sent = ec; });
+        message const held = co_await e.server.async_receive(asio::use_awaitable);
+        auto [ec] = co_await e.client.async_finish(awaiting);
+        CHECK(ec == channel_errc::peer_not_received);
+        CHECK(ec == condition::timed_out);
+        while (!sent) co_await pause(io, 1ms);
+        CHECK(sent->failed());
+    });
+}
+
+TEST_CASE("queues that are too small for a channel are named", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor door{io, {device_address(), 0}};
+        message_channel client{connection{io}, {.receives = 500}};
+        auto [ec] = co_await client.async_connect(door.local_endpoint(), awaiting);
+        CHECK(ec == channel_errc::queues_too_small);
+        CHECK(ec.message().find("needed()") != std::string::npos);
+    });
+}
+
 TEST_CASE("a peer that does not finish is left after the deadline", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -734,7 +792,8 @@ TEST_CASE("a peer that does not finish is left after the deadline", "[device]") 
         hasty.finish_timeout = 500ms;
         co_await meet(io, e, hasty, small());
         auto [ec] = co_await e.client.async_finish(awaiting);
-        CHECK(ec == errc::timed_out);
+        CHECK(ec == channel_errc::peer_not_finished);
+        CHECK(ec == condition::timed_out);
         CHECK(e.client.last_failure().reason == close_reason::timed_out);
         auto [end, none] = co_await e.server.async_receive(awaiting);
         CHECK(end == asio::error::eof);

@@ -257,6 +257,8 @@ TEST_CASE(
         CHECK(std::chrono::steady_clock::now() - start >= 200ms);
         CHECK_FALSE(request.is_valid());
         error_code late;
+        request.reject({}, late);
+        CHECK(late == errc::not_connected);
         connection const none{io, std::move(request), {}, late};
         CHECK(late == errc::timed_out);
         CHECK_FALSE(none.is_valid());

@@ -478,6 +478,37 @@ TEST_CASE("a channel finishes when all requests of both sides are answered", "[d
     });
 }
 
+TEST_CASE("a request channel that cannot finish says for what it waits", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto options = small();
+        options.messages.finish_timeout = 200ms;
+        auto const finish = [](ends& e) {
+            return (e.client.async_finish(awaiting) && e.server.async_finish(awaiting));
+        };
+        ends idle{io};
+        co_await meet(io, idle, options);
+        auto [only] = co_await idle.client.async_finish(awaiting);
+        CHECK(only == channel_errc::peer_not_finished);
+        // A notice that nobody takes.
+        ends e{io};
+        co_await meet(io, e, options);
+        co_await e.client.async_notify(1, {}, asio::use_awaitable);
+        auto const of_notice = co_await finish(e);
+        CHECK(std::get<0>(std::get<0>(of_notice)) == channel_errc::peer_not_answered);
+        // A request that is kept, with a client that has given up.
+        ends kept{io};
+        co_await meet(io, kept, options);
+        auto [late, none] =
+            co_await kept.client.async_request(1, {}, request_options{20ms}, awaiting);
+        CHECK(late == channel_errc::request_timed_out);
+        request const held = co_await kept.server.async_next(asio::use_awaitable);
+        auto const of_request = co_await finish(kept);
+        CHECK(std::get<0>(std::get<0>(of_request)) == channel_errc::peer_not_answered);
+        CHECK(std::get<0>(std::get<1>(of_request)) == condition::timed_out);
+    });
+}
+
 TEST_CASE("a peer that leaves ends all requests, and those that arrived are there", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -942,11 +973,16 @@ TEST_CASE("a peer that breaks the rules of requests ends its own channel", "[dev
             hostile e{io};
             co_await meet_hostile(io, e, small(), 16);
             co_await send(e, f.bytes());
+            std::optional<error_code> ended;
+            e.server.async_request(1, {}, [&](error_code ec, reply const&) { ended = ec; });
             auto [ec, none] = co_await e.server.async_next(awaiting);
+            bool const is_malformed = f.what == std::string{"an unknown kind"} || f.more > 0;
             CHECK(
-                (ec == channel_errc::unexpected_message || ec == channel_errc::malformed_message ||
-                 ec == asio::error::eof)
+                ec ==
+                (is_malformed ? channel_errc::malformed_message : channel_errc::unexpected_message)
             );
+            while (!ended) co_await pause(io, 1ms);
+            CHECK(*ended == ec);
             while (e.server.last_failure().reason == close_reason::open) co_await pause(io, 1ms);
             CHECK(e.server.last_failure().reason == close_reason::protocol_error);
             e.peer.close();
@@ -991,6 +1027,39 @@ TEST_CASE("a peer that never reads the answers to its requests ends its channel"
         }
         INFO(e.server.last_failure().message());
         CHECK(e.server.last_failure().reason == close_reason::protocol_error);
+        e.peer.close();
+    });
+}
+
+TEST_CASE("a peer does not decide how many large answers are kept for it", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto options = small(4);
+        hostile e{io};
+        // It says that it takes as many as there can be, and fetches none.
+        co_await meet_hostile(io, e, options, 65535, 32767);
+        auto const big = pattern(3000, 1);
+        std::size_t answered = 0;
+        std::size_t unanswered = 0;
+        std::size_t unanswered_max = 0;
+        std::function<void(error_code, request)> const answer = [&](error_code ec, request r) {
+            if (ec) return;
+            unanswered_max = std::max(unanswered_max, ++unanswered);
+            ++answered;
+            r.async_answer(1, big, [&](error_code) { --unanswered; });
+            e.server.async_next(answer);
+        };
+        e.server.async_next(answer);
+        for (std::size_t i = 0; i < 100 && e.server.is_open(); ++i) {
+            co_await send(e, forged{"the same request", 1, 0, 0, 0, tag(1, 0)}.bytes());
+            while (e.server.is_open() && answered <= i) co_await pause(io, 1ms);
+        }
+        INFO(e.server.last_failure().message());
+        CHECK(e.server.last_failure().reason == close_reason::protocol_error);
+        // sends + 2 * requests that it may read, and as many again that wait.
+        CHECK(unanswered_max >= 8 + 2 * 4);
+        CHECK(unanswered_max <= 2 * (8 + 2 * 4));
+        while (unanswered > 0) co_await pause(io, 1ms);
         e.peer.close();
     });
 }

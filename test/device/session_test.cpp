@@ -212,3 +212,52 @@ TEST_CASE("a session sends each of its messages once", "[device]") {
         CHECK(late == errc::operation_in_progress);
     });
 }
+
+TEST_CASE("a timeout of any length does not end at once", "[device]") {
+    asio::io_context io;
+    constexpr auto never = std::chrono::milliseconds::max();
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor_options accepting;
+        accepting.answer_timeout = never;
+        accepting.request_timeout = never;
+        accepting.violation_delay = never;
+        connection_options patient;
+        patient.timeouts = {never, never, never, never, never};
+        patient.liveness.stall_timeout = never;
+        patient.liveness.keepalive_interval = never;
+        patient.liveness.idle_timeout = never;
+        session_options options;
+        options.mode = 3;
+        options.exchange_timeout = never;
+        options.finish_timeout = never;
+        acceptor a{io, {device_address(), 0}, accepting};
+        session client{connection{io, patient}, options};
+        session server;
+        auto const serve = [&]() -> asio::awaitable<void> {
+            connection_request asked = co_await a.async_get_request(asio::use_awaitable);
+            co_await asio::steady_timer{io, 20ms}.async_wait(asio::use_awaitable);
+            REQUIRE(asked.is_valid());
+            server = session{connection{io, std::move(asked), patient}, options};
+            co_await server.async_accept(asio::use_awaitable);
+        };
+        auto const connect_late = [&]() -> asio::awaitable<void> {
+            co_await asio::steady_timer{io, 20ms}.async_wait(asio::use_awaitable);
+            co_await client.async_connect(a.local_endpoint(), asio::use_awaitable);
+        };
+        co_await (serve() && connect_late());
+        registered_buffer memory{server.next_layer().domain(), 64, access_flags::remote_write};
+        std::vector<named_region> const list{{"memory", memory}};
+        auto const exchange_late = [&]() -> asio::awaitable<void> {
+            co_await asio::steady_timer{io, 20ms}.async_wait(asio::use_awaitable);
+            co_await server.async_exchange(list, asio::use_awaitable);
+        };
+        co_await (client.async_exchange({}, asio::use_awaitable) && exchange_late());
+        auto const finish_late = [&]() -> asio::awaitable<void> {
+            co_await asio::steady_timer{io, 20ms}.async_wait(asio::use_awaitable);
+            co_await server.async_finish(asio::use_awaitable);
+        };
+        co_await (client.async_finish(asio::use_awaitable) && finish_late());
+        CHECK(client.last_failure().reason == close_reason::completed);
+        CHECK(server.last_failure().reason == close_reason::completed);
+    });
+}

@@ -4,6 +4,8 @@
 
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -632,4 +634,41 @@ TEST_CASE("a world can be run for a while, until something is so, or step by ste
     while (w.step()) {}
     CHECK(rdma_destroy_id(id) == 0);
     rdma_destroy_event_channel(channel);
+}
+
+TEST_CASE("without a free descriptor a call fails, and the next one works again", "[fabric]") {
+    world const w;
+    int count = 0;
+    ibv_device** const devices = ibv_get_device_list(&count);
+    REQUIRE(count > 0);
+    ibv_context* const opened = ibv_open_device(devices[0]);
+    REQUIRE(opened != nullptr);
+    rlimit before{};
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+    int const next = ::dup(0);
+    ::close(next);
+    rlimit none = before;
+    none.rlim_cur = static_cast<rlim_t>(next);
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+    errno = 0;
+    ibv_comp_channel* const channel = ibv_create_comp_channel(opened);
+    int const of_channel = errno;
+    errno = 0;
+    ibv_context* const second = ibv_open_device(devices[0]);
+    int const of_context = errno;
+    errno = 0;
+    rdma_event_channel* const events = rdma_create_event_channel();
+    int const of_events = errno;
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+    CHECK(channel == nullptr);
+    CHECK(of_channel == EMFILE);
+    CHECK(second == nullptr);
+    CHECK(of_context == EMFILE);
+    CHECK(events == nullptr);
+    CHECK(of_events == EMFILE);
+    ibv_comp_channel* const again = ibv_create_comp_channel(opened);
+    REQUIRE(again != nullptr);
+    ibv_destroy_comp_channel(again);
+    ibv_close_device(opened);
+    ibv_free_device_list(devices);
 }

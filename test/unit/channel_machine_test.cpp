@@ -151,6 +151,18 @@ TEST_CASE("a message is taken back, stays as a copy, or is withdrawn", "[machine
     CHECK_FALSE(b.m.is_withdrawing(1));
 }
 
+TEST_CASE("no more large messages are unanswered than this side allows", "[machines]") {
+    recorder r;
+    channel_machine m{{6, 100, 8, 50, true, 2}};
+    for (int i = 0; i < 3; ++i) m.add(true);
+    m.proceed(r);
+    CHECK(r.taken() == "large 0, large 1");
+    m.acknowledged(r.postings[0].slot, false, r);
+    CHECK(r.taken().empty());
+    CHECK(m.arrived({message_type::large_done, {}, 0, 0, true}, r) == violation::none);
+    CHECK(r.taken() == "complete 0 declined, repost 0, large 2");
+}
+
 TEST_CASE(
     "the receive of a message is given back once, and a large message answered once", "[machines]"
 ) {

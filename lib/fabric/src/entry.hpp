@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "network.hpp"
@@ -55,8 +56,13 @@ int returning_minus_one(char const* function, Act&& act) {
 template <class Object, class Act>
 Object* returning_object(char const* function, Act&& act) {
     Object* made = nullptr;
-    int const error =
-        enter(function, [&](network& n, network::guard& held) { return act(n, held, made); });
+    int error = 0;
+    try {
+        error =
+            enter(function, [&](network& n, network::guard& held) { return act(n, held, made); });
+    } catch (std::system_error const& failed) {
+        error = failed.code().value();  // no descriptor is left
+    }
     if (error == 0) return made;
     errno = error;
     return nullptr;

@@ -40,6 +40,16 @@ enum class channel_errc {
     request_timed_out = 12,
     /// The request has been answered already, or is a notice, which has no answer.
     already_answered = 13,
+    /// The connection's queues are too small for the channel: see needed().
+    queues_too_small = 14,
+    /// While this side finished, the peer did not answer its requests, or take its notices.
+    peer_not_answered = 15,
+    /// While both sides finished, this side did not answer the peer's requests.
+    not_answered = 16,
+    /// While this side finished, the peer did not receive its messages.
+    peer_not_received = 17,
+    /// The peer did not finish.
+    peer_not_finished = 18,
 };
 
 /// The category of channel_errc.

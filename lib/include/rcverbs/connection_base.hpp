@@ -107,7 +107,12 @@ public:
     /// for a peer that is about to revoke this side's right to write.
     ///
     /// @param interval  Above 0, or empty.
-    void set_keepalive_interval(std::optional<std::chrono::milliseconds> interval) noexcept;
+    /// @throws boost::system::system_error (errc::invalid_option): not above 0.
+    void set_keepalive_interval(std::optional<std::chrono::milliseconds> interval);
+    /// The same; reports through `ec` instead of throwing.
+    void set_keepalive_interval(
+        std::optional<std::chrono::milliseconds> interval, error_code& ec
+    ) noexcept;
 
     // --- connecting without the connection manager -----------------------------------------------
 

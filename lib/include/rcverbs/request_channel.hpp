@@ -115,9 +115,9 @@ public:
         return start_answer(status, body, std::forward<Token>(token));
     }
     /// The same from registered memory.
-    template <class Token>
-    auto async_answer(std::uint32_t status, const_slices body, Token&& token) {
-        return start_answer(status, body, std::forward<Token>(token));
+    template <detail::slices_only Slices, class Token>
+    auto async_answer(std::uint32_t status, Slices const& body, Token&& token) {
+        return start_answer(status, const_slices{body}, std::forward<Token>(token));
     }
 
 private:
@@ -312,14 +312,14 @@ public:
     /// The same from registered memory: one slice, or a range of up to
     /// message_channel::segments_max. A large body's regions need access_flags::remote_read, and the
     /// peer can read them, as a whole, for as long as they are registered.
-    template <class Token = detail::default_token_t<Executor>>
+    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
     auto async_request(
         std::uint32_t operation,
-        const_slices body,
+        Slices const& body,
         request_options const& options,
         Token&& token = Token{}
     ) {
-        return ask(operation, body, options, std::forward<Token>(token));
+        return ask(operation, const_slices{body}, options, std::forward<Token>(token));
     }
     /// The same with the channel's timeout.
     template <class Token = detail::default_token_t<Executor>>
@@ -329,11 +329,11 @@ public:
         return ask(operation, body, request_options{}, std::forward<Token>(token));
     }
     /// The same from registered memory, with the channel's timeout.
-    template <class Token = detail::default_token_t<Executor>>
+    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
     requires(!std::convertible_to<Token, request_options>) auto async_request(
-        std::uint32_t operation, const_slices body, Token&& token = Token{}
+        std::uint32_t operation, Slices const& body, Token&& token = Token{}
     ) {
-        return ask(operation, body, request_options{}, std::forward<Token>(token));
+        return ask(operation, const_slices{body}, request_options{}, std::forward<Token>(token));
     }
 
     /// Sends a notice to the peer: a request without an answer.
@@ -352,9 +352,9 @@ public:
         return start_notice(operation, body, std::forward<Token>(token));
     }
     /// The same from registered memory, as for async_request().
-    template <class Token = detail::default_token_t<Executor>>
-    auto async_notify(std::uint32_t operation, const_slices body, Token&& token = Token{}) {
-        return start_notice(operation, body, std::forward<Token>(token));
+    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
+    auto async_notify(std::uint32_t operation, Slices const& body, Token&& token = Token{}) {
+        return start_notice(operation, const_slices{body}, std::forward<Token>(token));
     }
 
     /// Waits for the next request, or notice, of the peer's.

@@ -353,4 +353,13 @@ private:
     detail::slice_list list_;
 };
 
+namespace detail {
+
+/// What is a range of slices and no bytes: where both are taken, `{}` is bytes, of which there are none.
+template <class T>
+concept slices_only = std::convertible_to<T const&, const_slices> &&
+    !std::convertible_to<T const&, std::span<std::byte const>>;
+
+}  // namespace detail
+
 }  // namespace rcverbs

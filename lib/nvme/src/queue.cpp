@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include <rcverbs/detail/timeouts.hpp>
+
 #include "store_regions.hpp"
 #include "target_core.hpp"
 
@@ -147,7 +149,7 @@ queue::~queue() = default;
 void queue::start() {
     auto const self = shared_from_this();
     for (auto const& s : slots_) post_receive(*s);
-    deadline_.expires_after(target_->options().connect_timeout);
+    deadline_.expires_after(rcverbs::detail::bounded(target_->options().connect_timeout));
     deadline_.async_wait([weak = weak_from_this()](error_code const& ec) {
         auto const late = weak.lock();
         if (!ec && late != nullptr && !late->is_trusted()) late->target_->on_late(*late);

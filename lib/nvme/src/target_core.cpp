@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <rcverbs/detail/option_check.hpp>
+#include <rcverbs/detail/timeouts.hpp>
 #include "store_regions.hpp"
 
 namespace rcverbs::nvme::detail {
@@ -598,7 +599,9 @@ void target_core::report_end(queue& admin, bool was_trusted, failure const& why)
 
 // Runs while there are queues.
 void target_core::check_transfers() {
-    transfer_timer_.expires_after(options_.transfer_timeout / transfer_periods);
+    transfer_timer_.expires_after(
+        rcverbs::detail::bounded(options_.transfer_timeout) / transfer_periods
+    );
     transfer_timer_.async_wait([weak = weak_from_this()](error_code const& ec) {
         auto const self = weak.lock();
         if (ec || self == nullptr || self->queues_.empty()) return;

@@ -6,7 +6,10 @@
 
 #include <boost/asio/ip/tcp.hpp>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <limits>
 
 #include "cm/event_channel.hpp"
 #include "verbs/errno_map.hpp"
@@ -16,6 +19,11 @@ namespace rcverbs::cm {
 using verbs::from_minus_one;
 
 namespace {
+
+int as_int(std::chrono::milliseconds t) noexcept {
+    constexpr std::chrono::milliseconds most{std::numeric_limits<int>::max()};
+    return static_cast<int>(std::min(t, most).count());
+}
 
 // An endpoint as the kernel's sockaddr. Source: rdma_cma.h, infiniband/ib.h.
 class socket_address {
@@ -134,14 +142,13 @@ error_code id::resolve_address(
     socket_address to{peer};
     socket_address from{source != nullptr ? endpoint{*source, 0} : endpoint{}};
     sockaddr* const from_address = source != nullptr ? from.get() : nullptr;
-    int const result =
-        rdma_resolve_addr(raw_, from_address, to.get(), static_cast<int>(timeout.count()));
+    int const result = rdma_resolve_addr(raw_, from_address, to.get(), as_int(timeout));
     return verbs::or_out_of_descriptors(name_family(peer, from_minus_one(result)));
 }
 
 error_code id::resolve_route(std::chrono::milliseconds timeout) {
     auto const lock = channel_->lock();
-    return from_minus_one(rdma_resolve_route(raw_, static_cast<int>(timeout.count())));
+    return from_minus_one(rdma_resolve_route(raw_, as_int(timeout)));
 }
 
 error_code id::set_ack_timeout(std::uint8_t code) {

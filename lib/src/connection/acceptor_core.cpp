@@ -10,6 +10,7 @@
 #include "connection/resource_limits.hpp"
 #include "error/detailed_error.hpp"
 #include <rcverbs/detail/option_check.hpp>
+#include <rcverbs/detail/timeouts.hpp>
 #include "hosting/executors.hpp"
 #include "verbs/errno_map.hpp"
 
@@ -135,7 +136,7 @@ void acceptor_core::refuse(cm::event& request, refusal why) {
 
 // The list is in order of arrival: the oldest request is at the front.
 void acceptor_core::take_expired(request_list& expired) {
-    auto const oldest = std::chrono::steady_clock::now() - options_.request_timeout;
+    auto const oldest = std::chrono::steady_clock::now() - bounded(options_.request_timeout);
     while (!requests_.empty() && requests_.front()->arrived() <= oldest) {
         expired.push_back(std::move(requests_.front()));
         requests_.pop_front();
@@ -147,7 +148,7 @@ void acceptor_core::take_expired(request_list& expired) {
 void acceptor_core::arm_expiry() {
     if (is_expiry_armed_ || requests_.empty() || !expiry_) return;
     is_expiry_armed_ = true;
-    expiry_->expires_at(requests_.front()->arrived() + options_.request_timeout);
+    expiry_->expires_at(requests_.front()->arrived() + bounded(options_.request_timeout));
     expiry_->async_wait([weak = weak_from_this()](error_code const& ec) {
         auto const self = weak.lock();
         if (!ec && self != nullptr) self->on_expiry();
@@ -447,7 +448,7 @@ std::uint8_t connection_request::initiator_depth() const noexcept {
 }
 
 void connection_request::reject(std::span<std::byte const> private_data, error_code& ec) {
-    ec = core_ != nullptr ? core_->reject(private_data) : error_code{errc::not_connected};
+    ec = is_valid() ? core_->reject(private_data) : error_code{errc::not_connected};
     if (!ec) core_.reset();
 }
 void connection_request::reject(std::span<std::byte const> private_data) {

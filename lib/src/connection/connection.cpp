@@ -93,9 +93,17 @@ void connection_base::close(error_code violation) noexcept {
 void connection_base::cancel() {
     if (core_ != nullptr) core_->cancel_waiting();
 }
-void connection_base::set_keepalive_interval(std::optional<std::chrono::milliseconds> interval
+void connection_base::set_keepalive_interval(
+    std::optional<std::chrono::milliseconds> interval, error_code& ec
 ) noexcept {
-    core_->set_keepalive_interval(interval);
+    bool const is_right = !interval || interval->count() > 0;
+    ec = is_right ? error_code{} : error_code{errc::invalid_option};
+    if (is_right) core_->set_keepalive_interval(interval);
+}
+void connection_base::set_keepalive_interval(std::optional<std::chrono::milliseconds> interval) {
+    error_code ec;
+    set_keepalive_interval(interval, ec);
+    detail::throw_if(ec, "set_keepalive_interval");
 }
 void connection_base::reject(std::span<std::byte const> private_data, error_code& ec) {
     ec = core_->reject(private_data);

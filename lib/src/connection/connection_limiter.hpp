@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <rcverbs/acceptor.hpp>
+#include <rcverbs/detail/timeouts.hpp>
 
 namespace rcverbs::detail {
 
@@ -136,8 +137,9 @@ private:
         --theirs.connections;
         if (at.is_violated_ && limits_.violation_delay.count() > 0 &&
             of_address_.size() <= remembered_max) {
-            auto const delay =
-                limits_.violation_delay * (1 << std::min(theirs.violations, doublings_max));
+            auto const delay = bounded(
+                bounded(limits_.violation_delay) * (1 << std::min(theirs.violations, doublings_max))
+            );
             ++theirs.violations;
             theirs.refused_until = clock::now() + delay;
             theirs.forgotten_at = theirs.refused_until + delay;

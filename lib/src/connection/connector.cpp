@@ -19,6 +19,7 @@
 #include "hosting/members.hpp"
 #include "hosting/poller_thread.hpp"
 #include <rcverbs/detail/option_check.hpp>
+#include <rcverbs/detail/timeouts.hpp>
 #include "machines/backoff.hpp"
 
 namespace rcverbs {
@@ -183,7 +184,7 @@ asio::awaitable<error_code> connector_core::connect() {
         auto const delay = waits.next(std::uniform_real_distribution{0.0, 1.0}(random_));
         if (!delay) co_return ec;
         if (on_retry_) on_retry_(attempts(), last_failure());
-        timer_->expires_after(*delay);
+        timer_->expires_after(bounded(*delay));
         static_cast<void>(co_await timer_->async_wait(asio::as_tuple(asio::use_awaitable)));
         if (is_cancelled_) co_return asio::error::operation_aborted;
     }

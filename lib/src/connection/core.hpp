@@ -263,6 +263,7 @@ private:
     void complete_later(
         leased_waiter& w, error_code ec, outcome const& result, memory_lease memory
     );
+    void call_due_receivers();
     void call_handler(leased_waiter& w);
     void cancel_leased(leased_waiter& w);
     [[gnu::noinline]] void on_failed(completion_report const& report);

@@ -120,7 +120,9 @@ void connection_core::start_leased_receive(
         leased_operations::kept_message oldest = leased_->take_kept();
         outcome arrived;
         arrived.arrival = oldest.result;
-        complete_later(w, {}, arrived, std::move(oldest.memory));
+        set_result(w, {}, arrived, std::move(oldest.memory));
+        leased_->due.push_back(w);
+        waiters_.run([self = shared_from_this()] { self->call_due_receivers(); });
         if (post_leased(what, memory, nullptr)) leased_->receives.on_refused(action);
         return;
     }
@@ -158,23 +160,50 @@ void connection_core::on_leased(
     error_code ec, outcome const& result, memory_lease memory, leased_waiter* w, std::uint32_t use
 ) {
     using arrival = machines::leased_receives::arrival;
-    leased_waiter* due = nullptr;
     {
         guard const lock{mutex_};
         if (w != nullptr) {
-            if (w->use == use && w->stage == operation::stage::started) due = w;
+            if (w->use != use || w->stage != operation::stage::started) return;
+            set_result(*w, ec, result, std::move(memory));
         } else {
             switch (leased_->receives.on_completion(ec.failed())) {
-            case arrival::complete:
-                due = static_cast<leased_waiter*>(leased_->receivers.pop_front());
+            case arrival::complete: {
+                auto& first = *static_cast<leased_waiter*>(leased_->receivers.pop_front());
+                set_result(first, ec, result, std::move(memory));
+                leased_->due.push_back(first);
                 break;
+            }
             case arrival::keep: return leased_->keep(result.arrival, std::move(memory));
-            case arrival::drop: break;
+            case arrival::drop: return;
             }
         }
-        if (due != nullptr) set_result(*due, ec, result, std::move(memory));
     }
-    if (due != nullptr) call_handler(*due);
+    if (w != nullptr) call_handler(*w);
+    else call_due_receivers();
+}
+
+// Calls those who have got a message, in the order of their calls: one that took a kept message may
+// still wait for its turn when the next message arrives. Called as on_leased().
+void connection_core::call_due_receivers() {
+    // A handler may throw; the others are called later.
+    struct remainder {
+        connection_core& self;
+        bool is_done = false;
+        ~remainder() {
+            if (is_done) return;
+            self.order()->call([again = self.shared_from_this()] { again->call_due_receivers(); });
+        }
+    } on_return{*this};
+    for (;;) {
+        leased_waiter* first = nullptr;
+        {
+            guard const lock{mutex_};
+            first = static_cast<leased_waiter*>(leased_->due.pop_front());
+        }
+        if (first == nullptr) break;
+        call_handler(*first);
+    }
+    on_return.is_done = true;
 }
 
 void connection_core::set_result(

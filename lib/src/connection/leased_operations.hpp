@@ -93,6 +93,8 @@ public:
     machines::leased_receives receives;
     // The handlers that wait for a message, in the order of their calls.
     operation_list receivers;
+    // Those that have their message and are to be called, in the same order.
+    operation_list due;
 
 private:
     std::deque<leased_waiter> all_;

@@ -329,6 +329,8 @@ link::next link::describe(cm::event& e, bool is_passive) {
         if (!is_passive) peer_private_data_ = std::move(e.private_data);
         return event{event_kind::established};
     case RDMA_CM_EVENT_REJECTED:
+        // The client has left before the handshake was over.
+        if (is_passive) return failed(errc::peer_disconnected);
         peer_private_data_ = std::move(e.private_data);
         return failed({1000 + e.status, connection_manager_category()});
     case RDMA_CM_EVENT_ADDR_ERROR:

@@ -21,6 +21,7 @@
 #include <rcverbs/options.hpp>
 #include <rcverbs/queue_pair_address.hpp>
 #include <rcverbs/runs_on.hpp>
+#include <rcverbs/detail/timeouts.hpp>
 
 #include "cm/id.hpp"
 #include "connection/connection_limiter.hpp"
@@ -140,7 +141,7 @@ public:
     /// Calls `expired(use)` on the executor unless the timer is armed or disarmed before.
     template <class Function>
     void arm(std::chrono::milliseconds after, Function&& expired) {
-        timer_->expires_after(after);
+        timer_->expires_after(bounded(after));
         timer_->async_wait([use = ++timer_use_,
                             expired = std::forward<Function>(expired)](error_code const& ec) {
             if (!ec) expired(use);

@@ -4,6 +4,7 @@
 
 #include "connection/option_problems.hpp"
 #include <rcverbs/detail/option_check.hpp>
+#include <rcverbs/detail/timeouts.hpp>
 #include "machines/liveness.hpp"
 #include "verbs/queue_pair.hpp"
 
@@ -72,9 +73,9 @@ std::string detail::problem_of(connection_options const& o) {
 machines::liveness::limits detail::limits_of(liveness_options const& o) noexcept {
     constexpr milliseconds none{0};
     return {
-        o.stall_timeout.value_or(none),
-        o.keepalive_interval.value_or(none),
-        o.idle_timeout.value_or(none)};
+        detail::bounded(o.stall_timeout.value_or(none)),
+        detail::bounded(o.keepalive_interval.value_or(none)),
+        detail::bounded(o.idle_timeout.value_or(none))};
 }
 
 error_code detail::validate(connection_options const& o) {
@@ -84,7 +85,7 @@ error_code detail::validate(connection_options const& o) {
 detection_time worst_case_detection(connection_options const& o) noexcept {
     milliseconds const period = machines::liveness::look_period(detail::limits_of(o.liveness));
     auto const latest = [period](milliseconds limit) -> nanoseconds {
-        return machines::liveness::latest(limit, period);
+        return machines::liveness::latest(detail::bounded(limit), period);
     };
     nanoseconds busy = retrying(o.queue_pair.ack_timeout, o.queue_pair.retry_count);
     if (o.liveness.stall_timeout) busy = std::min(busy, latest(*o.liveness.stall_timeout));

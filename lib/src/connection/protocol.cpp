@@ -2,6 +2,8 @@
 
 #include <mutex>
 
+#include <rcverbs/detail/timeouts.hpp>
+
 #include "connection/core.hpp"
 #include "hosting/members.hpp"
 #include "hosting/sequence.hpp"
@@ -127,7 +129,7 @@ void deadline::start(std::chrono::milliseconds after, std::function<void()> func
     if (!io) return;
     if (!timer_) timer_.emplace(io);
     function_ = std::move(function);
-    timer_->expires_after(after);
+    timer_->expires_after(detail::bounded(after));
     std::shared_ptr<deadline> const self{keep, this};
     timer_->async_wait([weak = std::weak_ptr{self}, round = ++round_](error_code const& ec) {
         auto const alive = weak.lock();

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include <rcverbs/detail/timeouts.hpp>
+
 #include "cm/id.hpp"
 #include "connection/connection_limiter.hpp"
 #include "hosting/members.hpp"
@@ -66,7 +68,7 @@ public:
     void wait_on(boost::asio::any_io_executor const& on, std::chrono::milliseconds time) {
         membership_.join(on, weak_from_this(), hosting::rank::object);
         std::lock_guard const lock{mutex_};
-        timer_.emplace(on, time);
+        timer_.emplace(on, bounded(time));
         timer_->async_wait([weak = weak_from_this()](error_code const& ec) {
             auto const self = weak.lock();
             if (ec || self == nullptr) return;

@@ -99,6 +99,41 @@ detail::description detail::describe(channel_errc e) noexcept {
             is::invalid_argument,
             conditions::operation_only,
             "channel_errc::already_answered"};
+    case channel_errc::queues_too_small:
+        return {
+            "the connection's queues are too small for the channel",
+            "Make the connection with the options that the channel's needed() gives",
+            is::invalid_argument,
+            0,
+            "channel_errc::queues_too_small"};
+    case channel_errc::peer_not_answered:
+        return {
+            "the peer did not answer all requests, or take all notices, within finish_timeout",
+            "Check that the peer's program calls async_next() until the end",
+            is::timed_out,
+            conditions::timed_out,
+            "channel_errc::peer_not_answered"};
+    case channel_errc::not_answered:
+        return {
+            "this side did not answer all requests of the peer's within finish_timeout",
+            "Answer or destroy each request while async_finish() runs",
+            is::timed_out,
+            conditions::timed_out,
+            "channel_errc::not_answered"};
+    case channel_errc::peer_not_received:
+        return {
+            "the peer did not receive all messages within finish_timeout",
+            "Check that the peer's program receives, and fetches large messages, until the end",
+            is::timed_out,
+            conditions::timed_out,
+            "channel_errc::peer_not_received"};
+    case channel_errc::peer_not_finished:
+        return {
+            "the peer did not finish within finish_timeout",
+            "Check that the peer's program calls async_finish(), or raise the option",
+            is::timed_out,
+            conditions::timed_out,
+            "channel_errc::peer_not_finished"};
     }
     return {};
 }

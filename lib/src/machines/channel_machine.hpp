@@ -80,6 +80,8 @@ public:
         std::uint32_t requests = 0;
         /// This side disconnects when both have finished.
         bool disconnects = false;
+        /// Large messages of this side that may be unanswered, however many the peer allows.
+        std::uint64_t large_max = UINT64_MAX;
     };
     /// A message of the peer's.
     struct arrival {

@@ -1,5 +1,7 @@
 #include "messages/channel_core.hpp"
 
+#include <rcverbs/detail/timeouts.hpp>
+
 #include <boost/asio/error.hpp>
 
 #include <algorithm>
@@ -104,7 +106,7 @@ error_code channel_core::prepare() {
     connection_limits const limits = lower().limits();
     std::uint32_t const slots = options_.sends + machine::control_slots;
     if (limits.receive_queue_depth < options_.receives || limits.send_queue_depth < slots)
-        return errc::invalid_option;
+        return channel_errc::queues_too_small;
     error_code ec;
     registered_buffer made{
         lower().domain(),
@@ -219,12 +221,16 @@ void channel_core::open(wire::channel_hello const& theirs) {
     state_ = state::open;
     greeting_ = theirs.greeting;
     peer_requests_ = theirs.requests;
+    // A peer that asks and does not fetch the answers must not decide how many this side keeps.
+    std::uint64_t const large_max =
+        requests_ > 0 ? options_.sends + 2 * std::uint64_t{requests_} : UINT64_MAX;
     machine_ = machine{
         {options_.receives,
          theirs.receives,
          options_.sends,
          std::uint32_t{requests_} + theirs.requests,
-         is_active_}};
+         is_active_,
+         large_max}};
     small_bytes_max_ = std::min(options_.slot_bytes, theirs.slot_bytes) -
                        static_cast<std::uint32_t>(wire::channel_head_bytes);
     on_open();
@@ -443,7 +449,8 @@ channel_core::machine::cancelled channel_core::take_back(std::uint32_t i) {
         in_order([self = self()] { self->complete_and_deliver(); });
     } else if (machine_.is_withdrawing(i) && !was_withdrawing) {
         withdrawals_.push_back(
-            {outgoing_[i].serial, std::chrono::steady_clock::now() + options_.withdraw_timeout}
+            {outgoing_[i].serial,
+             std::chrono::steady_clock::now() + bounded(options_.withdraw_timeout)}
         );
         if (withdrawals_.size() == 1) in_order([self = self()] { self->await_withdrawal(); });
     }
@@ -847,7 +854,7 @@ void channel_core::on_late() {
         guard const lock{mutex_};
         // Disconnecting has its own deadline.
         if (!finisher_ || is_disconnecting_) return;
-        end(errc::timed_out, step::finish, close_reason::timed_out);
+        end(why_late(), step::finish, close_reason::timed_out);
     }
     complete_and_deliver();
 }
@@ -923,6 +930,11 @@ std::vector<std::byte> channel_core::greeting() const {
 std::uint32_t channel_core::small_bytes_max() const noexcept {
     guard const lock{mutex_};
     return small_bytes_max_;
+}
+
+error_code channel_core::why_late() const noexcept {
+    return machine_.is_close_posted() ? channel_errc::peer_not_finished
+                                      : channel_errc::peer_not_received;
 }
 
 bool channel_core::holds_much() const noexcept {

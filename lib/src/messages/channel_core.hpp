@@ -131,6 +131,8 @@ protected:
     virtual void on_open() {}
     /// A message without a handler is over. With the mutex.
     virtual void on_over(outgoing const&, error_code) {}
+    /// On what a channel has waited that could not finish in time. With the mutex.
+    virtual error_code why_late() const noexcept;
     /// Calls the handler of one who waits, without the mutex; false if nothing is due.
     virtual bool deliver_one(guard& lock) = 0;
 

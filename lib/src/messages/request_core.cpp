@@ -6,6 +6,8 @@
 #include <new>
 #include <utility>
 
+#include <rcverbs/detail/timeouts.hpp>
+
 namespace rcverbs::detail {
 
 namespace asio = boost::asio;
@@ -92,14 +94,12 @@ void request_core::start(asked&& a, std::chrono::milliseconds timeout, error_cod
     std::uint64_t const serial = ((place.serial >> 32U) + 1) << 32U | i;
     auto slot = a.is_notice ? a.on_sent.slot() : a.on_reply.slot();
     if (slot.is_connected()) {
-        slot.assign([weak = std::weak_ptr{self()}, serial](asio::cancellation_type asked) {
+        slot.assign([weak = std::weak_ptr{self()}, serial](asio::cancellation_type how) {
             auto const alive = weak.lock();
-            if (alive != nullptr && asked != asio::cancellation_type::none) alive->cancel(serial);
+            if (alive != nullptr && how != asio::cancellation_type::none) alive->cancel(serial);
         });
     }
-    // "Never" must not overflow the clock.
-    constexpr std::chrono::milliseconds longest = std::chrono::hours{24 * 365};
-    auto const due = clock::now() + std::min(timeout, longest);
+    auto const due = clock::now() + bounded(timeout);
     if (due < armed_) {
         in_order([self = self()] { self->await_answers(); });
         armed_ = due;
@@ -116,6 +116,8 @@ void request_core::start(asked&& a, std::chrono::milliseconds timeout, error_cod
     place.code.clear();
     deadlines_.insert(deadlines_.end(), place);
     all_.proceed(*this);
+    // One that could not be sent.
+    if (done_first_ != nobody) in_order([self = self()] { self->complete_and_deliver(); });
 }
 
 void request_core::fail(asked&& a, error_code why) {
@@ -310,8 +312,9 @@ error_code request_core::take(arrival&& a) {
 void request_core::on_end_of_messages() {
     error_code why = end_of_messages();
     if (why == asio::error::eof && !all_.is_finished()) {
-        end(channel_errc::unexpected_message, step::transfer, close_reason::protocol_error);
-        why = channel_errc::peer_closed_early;
+        why = channel_errc::unexpected_message;
+        end(why, step::transfer, close_reason::protocol_error);
+        end_ = why;
     }
     end_of_requests_ = why == asio::error::eof ? error_code{channel_errc::peer_closed_early} : why;
     all_.end(*this);
@@ -451,6 +454,12 @@ void request_core::finish(control_handler handler) {
     if (!begin_to_finish(std::move(handler))) return;
     guard const lock{mutex_};
     all_.finish(*this);
+}
+
+error_code request_core::why_late() const noexcept {
+    if (all_.waiting() + all_.outstanding() > 0) return channel_errc::peer_not_answered;
+    if (all_.has_peer_ended() && all_.open() > 0) return channel_errc::not_answered;
+    return all_.has_peer_ended() ? channel_core::why_late() : channel_errc::peer_not_finished;
 }
 
 request_channel_statistics request_core::statistics() const {

@@ -91,6 +91,7 @@ private:
     // Of the channel.
     void on_open() override;
     void on_over(outgoing const& o, error_code result) override;
+    error_code why_late() const noexcept override;
     bool deliver_one(guard& lock) override;
     void on_abandoned() noexcept override;
 

@@ -88,7 +88,7 @@ public:
     /// @par Cancellation          terminal: closes.
     /// @par Errors                Those of connection::async_connect, and channel_errc::foreign_peer,
     ///                            version_mismatch, mode_mismatch, peer_busy, malformed_message,
-    ///                            private_data_too_large, invalid_option (the connection was not
+    ///                            private_data_too_large, queues_too_small (the connection was not
     ///                            made with needed()).
     template <class Token = default_token_t<Executor>>
     auto async_connect(
@@ -117,7 +117,7 @@ public:
     /// @par Cancellation          terminal: closes.
     /// @par Errors                Those of connection::async_accept, and channel_errc::foreign_peer,
     ///                            version_mismatch, mode_mismatch, malformed_message: the peer was
-    ///                            rejected; private_data_too_large, invalid_option as above.
+    ///                            rejected; private_data_too_large, queues_too_small.
     template <class Token = default_token_t<Executor>>
     auto async_accept(std::span<std::byte const> greeting, Token&& token = Token{}) {
         return this->control(
@@ -168,8 +168,10 @@ public:
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code)`; no error only if both sides have finished.
     /// @par Cancellation          terminal: closes.
-    /// @par Errors                errc::timed_out, channel_errc::peer_closed_early, errc::not_connected,
-    ///                            errc::operation_in_progress, and those of
+    /// @par Errors                After finish_timeout channel_errc::peer_not_answered, not_answered,
+    ///                            peer_not_received or peer_not_finished, which say for what it has
+    ///                            waited and are condition::timed_out; channel_errc::peer_closed_early,
+    ///                            errc::not_connected, errc::operation_in_progress, and those of
     ///                            connection::async_disconnect.
     template <class Token = default_token_t<Executor>>
     auto async_finish(Token&& token = Token{}) {

@@ -54,11 +54,6 @@ public:
     };
     using pointer = std::unique_ptr<held_handler, destroyer>;
 
-    template <class Handler>
-    static pointer make(Handler h) {
-        return pointer{typed<Handler>::make(std::move(h))};
-    }
-
     /// Has it run on `io`, unless it has an executor of its own; its executor has work from now on.
     virtual void attach(boost::asio::any_io_executor const& io) = 0;
     /// Dispatches the handler to its executor, and frees the memory. REQUIRES: attach() was called.
@@ -71,77 +66,81 @@ protected:
 
 private:
     virtual void destroy() noexcept = 0;
+};
 
-    // The handler with its arguments. It clears its cancellation slot on its own executor, because
-    // signals are emitted there, and then runs.
-    template <class Handler>
-    struct bound {
-        using allocator_type = boost::asio::associated_allocator_t<Handler>;
-        allocator_type get_allocator() const noexcept {
-            return boost::asio::get_associated_allocator(handler);
-        }
+/// A handler with its arguments. It clears its cancellation slot on its own executor, because
+/// signals are emitted there, and then runs.
+template <class Handler, class... Arguments>
+struct bound_handler {
+    using allocator_type = boost::asio::associated_allocator_t<Handler>;
+    allocator_type get_allocator() const noexcept {
+        return boost::asio::get_associated_allocator(handler);
+    }
 
-        Handler handler;
-        std::tuple<Arguments...> arguments;
-        void operator()() {
-            boost::asio::get_associated_cancellation_slot(handler).clear();
-            std::apply(std::move(handler), std::move(arguments));
-        }
-    };
+    Handler handler;
+    std::tuple<Arguments...> arguments;
+    void operator()() {
+        boost::asio::get_associated_cancellation_slot(handler).clear();
+        std::apply(std::move(handler), std::move(arguments));
+    }
+};
 
-    template <class Handler>
-    class typed final : public held_handler {
-    public:
-        static typed* make(Handler&& h) {
-            auto allocator = allocator_of(h);
-            typed* const place = std::allocator_traits<decltype(allocator)>::allocate(allocator, 1);
-            try {
-                return ::new (static_cast<void*>(place)) typed{std::move(h)};
-            } catch (...) {
-                std::allocator_traits<decltype(allocator)>::deallocate(allocator, place, 1);
-                throw;
-            }
-        }
+template <class Handler, class... Arguments>
+class held_handler_of final : public held_handler<Arguments...> {
+public:
+    using pointer = typename held_handler<Arguments...>::pointer;
 
-        void attach(boost::asio::any_io_executor const& io) override {
-            work_.emplace(boost::asio::get_associated_executor(handler_, io));
+    static pointer make(Handler&& h) {
+        auto allocator = allocator_of(h);
+        using traits = std::allocator_traits<decltype(allocator)>;
+        held_handler_of* const place = traits::allocate(allocator, 1);
+        try {
+            return pointer{::new (static_cast<void*>(place)) held_handler_of{std::move(h)}};
+        } catch (...) {
+            traits::deallocate(allocator, place, 1);
+            throw;
         }
-        void call(Arguments... arguments) override {
-            pointer self{this};
-            auto const work = std::move(*work_);
-            bound<Handler> function{std::move(handler_), {std::move(arguments)...}};
-            self.release();
-            destroy(allocator_of(function.handler));
-            boost::asio::dispatch(work.get_executor(), std::move(function));
-        }
-        boost::asio::cancellation_slot slot() const noexcept override {
-            return boost::asio::get_associated_cancellation_slot(handler_);
-        }
+    }
 
-    private:
-        using executor = boost::asio::associated_executor_t<Handler, boost::asio::any_io_executor>;
+    void attach(boost::asio::any_io_executor const& io) override {
+        work_.emplace(boost::asio::get_associated_executor(handler_, io));
+    }
+    void call(Arguments... arguments) override {
+        pointer self{this};
+        auto const work = std::move(*work_);
+        bound_handler<Handler, Arguments...> function{
+            std::move(handler_), {std::move(arguments)...}};
+        self.release();
+        destroy(allocator_of(function.handler));
+        boost::asio::dispatch(work.get_executor(), std::move(function));
+    }
+    boost::asio::cancellation_slot slot() const noexcept override {
+        return boost::asio::get_associated_cancellation_slot(handler_);
+    }
 
-        explicit typed(Handler&& h) : handler_{std::move(h)} {}
+private:
+    using executor = boost::asio::associated_executor_t<Handler, boost::asio::any_io_executor>;
 
-        static auto allocator_of(Handler const& h) noexcept {
-            using own = boost::asio::associated_allocator_t<Handler>;
-            if constexpr (std::same_as<own, std::allocator<void>>) {
-                return recycling_allocator<typed>{};
-            } else {
-                return typename std::allocator_traits<own>::template rebind_alloc<typed>{
-                    boost::asio::get_associated_allocator(h)};
-            }
+    explicit held_handler_of(Handler&& h) : handler_{std::move(h)} {}
+
+    static auto allocator_of(Handler const& h) noexcept {
+        using own = boost::asio::associated_allocator_t<Handler>;
+        if constexpr (std::same_as<own, std::allocator<void>>) {
+            return recycling_allocator<held_handler_of>{};
+        } else {
+            return typename std::allocator_traits<own>::template rebind_alloc<held_handler_of>{
+                boost::asio::get_associated_allocator(h)};
         }
-        template <class Allocator>
-        void destroy(Allocator allocator) noexcept {
-            this->~typed();
-            std::allocator_traits<Allocator>::deallocate(allocator, this, 1);
-        }
-        void destroy() noexcept override { destroy(allocator_of(handler_)); }
+    }
+    template <class Allocator>
+    void destroy(Allocator allocator) noexcept {
+        this->~held_handler_of();
+        std::allocator_traits<Allocator>::deallocate(allocator, this, 1);
+    }
+    void destroy() noexcept override { destroy(allocator_of(handler_)); }
 
-        Handler handler_;
-        std::optional<boost::asio::executor_work_guard<executor>> work_;
-    };
+    Handler handler_;
+    std::optional<boost::asio::executor_work_guard<executor>> work_;
 };
 
 /// A type-erased handler and the context of its executor.
@@ -151,7 +150,7 @@ public:
     template <class Handler>
     requires(!std::same_as<Handler, erased_handler>) explicit erased_handler(Handler h)
         : host{host_of(h)},
-          held{held_handler<Arguments...>::make(std::move(h))} {}
+          held{held_handler_of<Handler, Arguments...>::make(std::move(h))} {}
 
     // Null if the handler has no executor of its own, or one that does not provide its context.
     boost::asio::execution_context* host;
