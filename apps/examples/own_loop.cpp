@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <iterator>
 
+#include <rcverbs/experimental/loop_descriptor.hpp>
+
 #include "examples/both_ends.hpp"
 
 using namespace example;

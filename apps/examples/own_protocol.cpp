@@ -1,4 +1,4 @@
-// own_protocol: a protocol of one's own on a connection, made with rcverbs/protocol.hpp. A client asks for the successor of a number;
+// own_protocol: a protocol of one's own on a connection, made with rcverbs/experimental/protocol.hpp. A client asks for the successor of a number;
 // the server answers. Any number of clients, up to eight questions of each at a time, any completion token, cancellation and timeouts
 // without harm, the end heard while nothing is asked, and a peer that breaks the protocol loses its own connection and no other.
 //
@@ -11,7 +11,7 @@
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include <rcverbs/protocol.hpp>
+#include <rcverbs/experimental/protocol.hpp>
 
 #include <cstring>
 #include <optional>

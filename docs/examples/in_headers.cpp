@@ -1,8 +1,11 @@
 // The examples at the top of the public headers, one function each. Compiled, so that they are right; never called.
 #include <boost/asio.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
-#include <rcverbs/protocol.hpp>
+#include <rcverbs/experimental/protocol.hpp>
 #include <rcverbs/rcverbs.hpp>
+#include <rcverbs/experimental/loop_descriptor.hpp>
+#include <rcverbs/experimental/window_pool.hpp>
+#include <rcverbs/experimental/registration_cache.hpp>
 
 #include <array>
 #include <iostream>

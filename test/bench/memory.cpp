@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <rcverbs/rcverbs.hpp>
+#include <rcverbs/experimental/registration_cache.hpp>
 
 #include "support/device_address.hpp"
 #include "bench/optimised.hpp"

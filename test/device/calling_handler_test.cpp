@@ -18,7 +18,7 @@
 #include <rcverbs/shared_receive_queue.hpp>
 #include <rcverbs/slot_pool.hpp>
 #include <rcverbs/window.hpp>
-#include <rcverbs/window_pool.hpp>
+#include <rcverbs/experimental/window_pool.hpp>
 
 #include "device/channel_fixture.hpp"
 

@@ -11,6 +11,8 @@
 #include <type_traits>
 #include <vector>
 
+#include <rcverbs/experimental/window_pool.hpp>
+
 #include "device/fixture.hpp"
 #include "support/bytes.hpp"
 

@@ -20,6 +20,8 @@
 #include <thread>
 #include <vector>
 
+#include <rcverbs/experimental/registration_cache.hpp>
+
 #include "device/fixture.hpp"
 #include "support/bytes.hpp"
 

@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include <rcverbs/protocol.hpp>
+#include <rcverbs/experimental/protocol.hpp>
 
 #include "device/fixture.hpp"
 

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include <rcverbs/experimental/window_pool.hpp>
+
 #include "device/fixture.hpp"
 #include "support/bytes.hpp"
 

@@ -64,7 +64,7 @@ def options():
 
 For programmers who look up a limit or a deadline. Afterwards you know its default, its range and its effect. The tables are made from the headers, which have
 the types. A value out of range is rejected with `errc::invalid_option`; a value beyond the device's limits is reduced to them, and `connection::limits()` has
-the result.
+the result. A duration longer than a year is a year.
 """
     for header, struct in [
         ("options.hpp", "connection_options"),
@@ -83,9 +83,9 @@ the result.
         ("backoff_options.hpp", "backoff_options"),
         ("shared_receive_queue.hpp", "shared_receive_options"),
         ("slot_pool.hpp", "slot_pool_options"),
-        ("window_pool.hpp", "window_pool_options"),
+        ("experimental/window_pool.hpp", "window_pool_options"),
         ("memory_pool.hpp", "memory_pool_options"),
-        ("registration_cache.hpp", "registration_cache_options"),
+        ("experimental/registration_cache.hpp", "registration_cache_options"),
     ]:
         page += f"\n## {struct}\n{table(header, struct)}"
     return page
@@ -111,7 +111,7 @@ Counters start at 0 with their object and never decrease. The tables are made fr
 ## memory_pool::statistics()
 {table("memory_pool.hpp", "memory_pool_statistics", False)}
 ## registration_cache::statistics()
-{table("registration_cache.hpp", "registration_cache_statistics", False)}
+{table("experimental/registration_cache.hpp", "registration_cache_statistics", False)}
 `memory_pool_statistics::fragmentation()` is the share of free memory outside of the largest free block.
 
 ## Other counters

@@ -1,5 +1,7 @@
 // Every asynchronous operation of connections, acceptors and shared receive queues keeps the
 // contract in conformance.hpp. See session_conformance_test.cpp for sessions and connectors.
+#include <rcverbs/experimental/window_pool.hpp>
+
 #include "fabric/conformance.hpp"
 
 using namespace rcverbs;

@@ -16,7 +16,9 @@ TEST_CASE("a message does not overtake one that was kept", "[fabric]") {
     // Two receives start while message 0 is kept and message 1 is under way.
     for (std::uint64_t seed = 1; seed <= 200; ++seed) {
         CAPTURE(seed);
-        world w{{.seed = seed}};
+        fabric::world_options options;
+        options.seed = seed;
+        world w{options};
         asio::io_context io;
         run(w, io, [&]() -> asio::awaitable<void> {
             test::pair both = co_await meet(io);

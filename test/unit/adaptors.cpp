@@ -32,6 +32,7 @@
 #include <vector>
 
 #include <rcverbs/rcverbs.hpp>
+#include <rcverbs/experimental/window_pool.hpp>
 
 namespace asio = boost::asio;
 using namespace rcverbs;

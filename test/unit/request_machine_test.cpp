@@ -17,12 +17,12 @@ using namespace rcverbs::machines;
 
 namespace {
 
-using request_kind = request_actions::kind;
+using request_message = request_actions::kind;
 using request_outcome = request_actions::outcome;
 using request_violation = request_machine::violation;
 using taken_back = request_actions::taken_back;
 
-char const* name_of(request_kind what) {
+char const* name_of(request_message what) {
     static constexpr std::array names{
         "?", "request", "notice", "answer", "dropped", "cancel", "end"};
     return names[static_cast<std::size_t>(what)];
@@ -67,7 +67,7 @@ struct requests_bench {
         m.proceed(r);
         return i;
     }
-    request_violation arrive(request_kind what, std::uint16_t id = 0, bool is_empty = true) {
+    request_violation arrive(request_message what, std::uint16_t id = 0, bool is_empty = true) {
         return m.arrived(what, id, is_empty, r);
     }
     std::string taken() { return r.taken(); }
@@ -87,14 +87,14 @@ TEST_CASE("requests are sent in order, as many as the peer takes", "[machines]")
     b.m.sent(0, false, b.r);
     CHECK(b.taken().empty());
     CHECK(b.m.wants_answer(0) == 0);
-    CHECK(b.arrive(request_kind::answer, 0, false) == request_violation::none);
+    CHECK(b.arrive(request_message::answer, 0, false) == request_violation::none);
     CHECK(b.taken() == "complete 0 answered, send 2 as 0");
     b.m.forget(0);
     CHECK(b.m.next_index() == 0);
     // The answer overtakes the acknowledgement.
-    CHECK(b.arrive(request_kind::answer, 1) == request_violation::none);
+    CHECK(b.arrive(request_message::answer, 1) == request_violation::none);
     CHECK(b.taken().empty());
-    CHECK(b.arrive(request_kind::answer, 1) == request_violation::unexpected);
+    CHECK(b.arrive(request_message::answer, 1) == request_violation::unexpected);
     b.m.sent(1, false, b.r);
     CHECK(b.taken() == "complete 1 answered");
     CHECK_FALSE(request_machine{}.may_ask());
@@ -112,8 +112,8 @@ TEST_CASE(
     b.m.forget(0);
     CHECK(b.m.next_index() == 2);  // 0 still has its number
     CHECK(b.m.wants_answer(0) == request_machine::nobody);
-    CHECK(b.arrive(request_kind::answer, 0, false) == request_violation::malformed);
-    CHECK(b.arrive(request_kind::answer) == request_violation::none);
+    CHECK(b.arrive(request_message::answer, 0, false) == request_violation::malformed);
+    CHECK(b.arrive(request_message::answer) == request_violation::none);
     CHECK(b.taken() == "send 1 as 0");
     CHECK(b.m.next_index() == 0);
 }
@@ -130,9 +130,9 @@ TEST_CASE("a request that is over early keeps its number until it is answered", 
     CHECK(b.taken().empty());
     b.m.forget(0);
     CHECK(b.m.wants_answer(0) == request_machine::nobody);
-    CHECK(b.arrive(request_kind::answer, 0, false) == request_violation::none);
+    CHECK(b.arrive(request_message::answer, 0, false) == request_violation::none);
     CHECK(b.taken() == "send 1 as 0");
-    CHECK(b.arrive(request_kind::dropped) == request_violation::none);
+    CHECK(b.arrive(request_message::dropped) == request_violation::none);
     b.m.sent(1, false, b.r);
     CHECK(b.taken() == "complete 1 dropped");
     b.ask();
@@ -162,7 +162,7 @@ TEST_CASE("what is cancelled depends on where its message is", "[machines]") {
     b.m.sent(2, false, b.r);
     CHECK(b.taken() == "complete 2 cancelled");
     // An answer that came before is not lost.
-    CHECK(b.arrive(request_kind::answer, 3) == request_violation::none);
+    CHECK(b.arrive(request_message::answer, 3) == request_violation::none);
     b.m.cancel(3, b.r);
     CHECK(b.taken() == "take back 3");
     b.m.sent(3, false, b.r);
@@ -171,42 +171,42 @@ TEST_CASE("what is cancelled depends on where its message is", "[machines]") {
 
 TEST_CASE("the peer has as many requests as it may", "[machines]") {
     requests_bench b;
-    CHECK(b.arrive(request_kind::request, 2) == request_violation::unexpected);
-    CHECK(b.arrive(request_kind::request, 1) == request_violation::none);
-    CHECK(b.arrive(request_kind::request, 1) == request_violation::unexpected);
-    CHECK(b.arrive(request_kind::notice, 0) == request_violation::none);
+    CHECK(b.arrive(request_message::request, 2) == request_violation::unexpected);
+    CHECK(b.arrive(request_message::request, 1) == request_violation::none);
+    CHECK(b.arrive(request_message::request, 1) == request_violation::unexpected);
+    CHECK(b.arrive(request_message::notice, 0) == request_violation::none);
     CHECK(b.m.open() == 2);
     CHECK(b.m.is_notice(0));
     CHECK_FALSE(b.m.is_notice(1));
-    CHECK(b.arrive(request_kind::cancel, 1) == request_violation::none);
+    CHECK(b.arrive(request_message::cancel, 1) == request_violation::none);
     CHECK(b.m.is_cancelled(1));
-    CHECK(b.arrive(request_kind::cancel, 2) == request_violation::unexpected);
+    CHECK(b.arrive(request_message::cancel, 2) == request_violation::unexpected);
     b.m.answered(1, b.r);
     CHECK_FALSE(b.m.is_open(1));
-    CHECK(b.arrive(request_kind::cancel, 1) == request_violation::none);  // too late
+    CHECK(b.arrive(request_message::cancel, 1) == request_violation::none);  // too late
     b.m.drop(0, b.r);
     CHECK(b.taken() == "answer 0");
-    CHECK(b.arrive(request_kind::request, 0) == request_violation::none);
+    CHECK(b.arrive(request_message::request, 0) == request_violation::none);
     CHECK_FALSE(b.m.is_cancelled(0));
     b.m.drop(0, b.r);
     CHECK(b.taken() == "dropped 0");
-    CHECK(b.arrive(request_kind::answer, 0) == request_violation::unexpected);
-    CHECK(b.arrive(request_kind::end) == request_violation::none);
-    CHECK(b.arrive(request_kind::end) == request_violation::unexpected);
-    CHECK(b.arrive(request_kind::request, 0) == request_violation::unexpected);
+    CHECK(b.arrive(request_message::answer, 0) == request_violation::unexpected);
+    CHECK(b.arrive(request_message::end) == request_violation::none);
+    CHECK(b.arrive(request_message::end) == request_violation::unexpected);
+    CHECK(b.arrive(request_message::request, 0) == request_violation::unexpected);
 }
 
 TEST_CASE("END follows the last answer, and CLOSE when nothing is open", "[machines]") {
     requests_bench b;
     b.ask();
-    CHECK(b.arrive(request_kind::request) == request_violation::none);
+    CHECK(b.arrive(request_message::request) == request_violation::none);
     b.m.finish(b.r);
     CHECK_FALSE(b.m.may_ask());
     CHECK(b.taken() == "send 0 as 0");
     b.m.sent(0, false, b.r);
-    CHECK(b.arrive(request_kind::answer) == request_violation::none);
+    CHECK(b.arrive(request_message::answer) == request_violation::none);
     CHECK(b.taken() == "complete 0 answered, end 0");
-    CHECK(b.arrive(request_kind::end) == request_violation::none);
+    CHECK(b.arrive(request_message::end) == request_violation::none);
     CHECK_FALSE(b.m.is_finished());
     b.m.answered(0, b.r);
     CHECK(b.taken() == "finish");
@@ -250,7 +250,7 @@ namespace {
 // arrived are posted; others can be taken back.
 struct dialogue {
     struct message {
-        request_kind what = request_kind::request;
+        request_message what = request_message::request;
         std::uint16_t id = 0;
         std::uint64_t tag = 0;  // of the request that it is, or answers
         std::uint32_t request = request_machine::nobody;
@@ -296,7 +296,7 @@ struct dialogue {
 
         bool send_request(std::uint32_t i, std::uint16_t id) override {
             mine const& m = s.requests[i];
-            auto const what = m.is_notice ? request_kind::notice : request_kind::request;
+            auto const what = m.is_notice ? request_message::notice : request_message::request;
             s.sent.push_back({what, id, m.tag, i});
             s.unsent.push_back(i);
             return true;
@@ -367,16 +367,17 @@ struct dialogue {
         message const m = from.sent.front();
         from.sent.pop_front();
         if (m.request != request_machine::nobody) from.requests[m.request].is_known = true;
-        bool const is_answer = m.what == request_kind::answer || m.what == request_kind::dropped;
+        bool const is_answer =
+            m.what == request_message::answer || m.what == request_message::dropped;
         if (is_answer) {
             auto const asking = to.machine.wants_answer(m.id);
-            if (asking != request_machine::nobody && m.what == request_kind::answer)
+            if (asking != request_machine::nobody && m.what == request_message::answer)
                 to.requests[asking].answer = m.tag;
         }
         actions out{*this, to};
         auto const v = to.machine.arrived(m.what, m.id, m.tag == 0, out);
         if (v != request_violation::none) wrong = "an honest message was refused";
-        if (m.what == request_kind::request || m.what == request_kind::notice)
+        if (m.what == request_message::request || m.what == request_message::notice)
             to.open.push_back({m.id, m.tag});
     }
     // A message of a request is over: acknowledged, and a large one fetched or declined.
@@ -401,7 +402,7 @@ struct dialogue {
         s.open.erase(s.open.begin() + static_cast<std::ptrdiff_t>(which));
         actions out{*this, s};
         if (is_answer) {
-            s.sent.push_back({request_kind::answer, t.id, t.tag, request_machine::nobody});
+            s.sent.push_back({request_message::answer, t.id, t.tag, request_machine::nobody});
             s.machine.answered(t.id, out);
         } else {
             s.machine.drop(t.id, out);
@@ -586,7 +587,7 @@ TEST_CASE(
                 m.drop(open.back(), out);
                 open.pop_back();
             }
-            auto const what = static_cast<request_kind>(1 + random() % 6);
+            auto const what = static_cast<request_message>(1 + random() % 6);
             auto const id = static_cast<std::uint16_t>(random() % 4);
             std::size_t const outstanding = m.outstanding();
             request_violation const v = m.arrived(what, id, random() % 2 == 0, out);
@@ -594,7 +595,8 @@ TEST_CASE(
                 CHECK(m.outstanding() == outstanding);
                 break;
             }
-            if (what == request_kind::request || what == request_kind::notice) open.push_back(id);
+            if (what == request_message::request || what == request_message::notice)
+                open.push_back(id);
             REQUIRE(open.size() <= 2);
             REQUIRE(m.open() == open.size());
             REQUIRE(m.outstanding() <= 2);

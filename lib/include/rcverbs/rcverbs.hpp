@@ -25,7 +25,6 @@
 #include <rcverbs/failure.hpp>
 #include <rcverbs/keys.hpp>
 #include <rcverbs/slice.hpp>
-#include <rcverbs/loop_descriptor.hpp>
 #include <rcverbs/memory_lease.hpp>
 #include <rcverbs/memory_pool.hpp>
 #include <rcverbs/memory_region.hpp>
@@ -38,7 +37,6 @@
 #include <rcverbs/protection_domain.hpp>
 #include <rcverbs/queue_pair_address.hpp>
 #include <rcverbs/receive_result.hpp>
-#include <rcverbs/registration_cache.hpp>
 #include <rcverbs/remote_region.hpp>
 #include <rcverbs/request_channel.hpp>
 #include <rcverbs/session.hpp>
@@ -47,4 +45,3 @@
 #include <rcverbs/slot_pool.hpp>
 #include <rcverbs/statistics.hpp>
 #include <rcverbs/window.hpp>
-#include <rcverbs/window_pool.hpp>

@@ -279,12 +279,9 @@ private:
     void run_round(operation_list done);
     [[gnu::noinline]] void run_shared_round(completion_report& report);
     [[gnu::noinline]] void post_handlers(operation_list done);
-    // Identifies the calling thread, in one or two instructions. (The TLS model is valid as long as
-    // the library is not unloaded.)
-    static void const* this_thread() noexcept {
-        [[gnu::tls_model("initial-exec")]] static thread_local char name;
-        return &name;
-    }
+    // Identifies the calling thread, in one or two instructions, and without a thread-local variable
+    // of a fixed place, of which a plugin may find none left.
+    static void const* this_thread() noexcept { return __builtin_thread_pointer(); }
 
     // The polling thread, if it belongs to the library; shared, so it outlives the objects on it.
     std::shared_ptr<hosting::poller_thread> const thread_;

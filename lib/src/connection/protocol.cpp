@@ -1,4 +1,4 @@
-#include <rcverbs/protocol.hpp>
+#include <rcverbs/experimental/protocol.hpp>
 
 #include <mutex>
 

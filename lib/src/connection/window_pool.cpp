@@ -1,4 +1,4 @@
-#include <rcverbs/window_pool.hpp>
+#include <rcverbs/experimental/window_pool.hpp>
 
 #include <utility>
 

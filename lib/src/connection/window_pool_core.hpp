@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include <rcverbs/window_pool.hpp>
+#include <rcverbs/experimental/window_pool.hpp>
 
 #include "memory/lending.hpp"
 

@@ -132,9 +132,8 @@ void channel_machine::proceed(channel_actions& out) {
     ) {
         std::uint32_t const i = waiting_.first;
         message& m = messages_[i];
-        bool const is_full =
-            large_posted_ - answers_arrived_ >=
-            std::min(unanswered_max(settings_.peer_receives), settings_.large_max);
+        bool const is_full = large_posted_ - answers_arrived_ >=
+                             std::min(unanswered_max(settings_.peer_receives), settings_.large_max);
         if (m.is_large && is_full) break;
         remove(waiting_, i);
         m.at = stage::posted;

@@ -19,14 +19,20 @@
 #include <cstdint>
 #include <vector>
 
-#include "wire/request_tag.hpp"
-
 namespace rcverbs::machines {
 
 /// What a machine has its owner do.
 class request_actions {
 public:
-    using kind = wire::request_kind;
+    /// Numbered as on the wire.
+    enum class kind : std::uint8_t {
+        request = 1,
+        notice = 2,
+        answer = 3,
+        dropped = 4,
+        cancel = 5,
+        end = 6
+    };
 
     /// How a request or notice of this side's ended. `sent`: a notice. `failed`: its message was not
     /// sent. `ended`: with the channel.

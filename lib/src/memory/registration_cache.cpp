@@ -1,4 +1,4 @@
-#include <rcverbs/registration_cache.hpp>
+#include <rcverbs/experimental/registration_cache.hpp>
 
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 // channel_core.hpp — what message_channel and request_channel share: the messages of a channel, on
-// the kit of rcverbs/protocol.hpp. message_core and request_core are derived from it, and have the
+// the kit of rcverbs/experimental/protocol.hpp. message_core and request_core are derived from it, and have the
 // handlers that receive.
 //
 // machines::channel_machine decides; this has the memory, the handlers and the connection. Any
@@ -19,7 +19,7 @@
 #include <vector>
 
 #include <rcverbs/message_channel.hpp>
-#include <rcverbs/protocol.hpp>
+#include <rcverbs/experimental/protocol.hpp>
 #include <rcverbs/registered_buffer.hpp>
 
 #include "machines/channel_machine.hpp"

@@ -12,6 +12,16 @@ namespace rcverbs::detail {
 
 namespace asio = boost::asio;
 
+namespace {
+
+std::uint64_t tag_of(
+    machines::request_actions::kind what, std::uint16_t id, std::uint32_t value = 0
+) noexcept {
+    return wire::encode({static_cast<wire::request_kind>(what), id, value});
+}
+
+}  // namespace
+
 request_core::request_core(connection over, request_channel_options const& options)
     : channel_core{std::move(over), options.messages, options.requests},
       options_{options} {}
@@ -129,7 +139,7 @@ void request_core::fail(asked&& a, error_code why) {
 bool request_core::send_request(std::uint32_t i, std::uint16_t id) {
     asked& a = asked_[i];
     auto const as = a.is_notice ? kind::notice : kind::request;
-    a.body.tag = wire::encode({as, id, a.operation});
+    a.body.tag = tag_of(as, id, a.operation);
     a.body.request = i;
     if (!may_send(a.body)) {
         a.code = refusal();
@@ -146,7 +156,7 @@ bool request_core::send_request(std::uint32_t i, std::uint16_t id) {
 
 void request_core::send_control(kind what, std::uint16_t id) {
     outgoing o;
-    o.tag = wire::encode({what, id, 0});
+    o.tag = tag_of(what, id);
     try {
         if (may_send(o)) submit(std::move(o));
     } catch (std::bad_alloc const&) {
@@ -169,7 +179,7 @@ void request_core::on_over(outgoing const& o, error_code result) {
     // An answer that was taken back: the peer waits for something.
     error_code ignored;
     auto const tag = wire::decode_request_tag(o.tag, o.size_bytes, ignored);
-    if (tag.kind == kind::answer && result == asio::error::operation_aborted)
+    if (tag.kind == wire::request_kind::answer && result == asio::error::operation_aborted)
         send_control(kind::dropped, tag.id);
 }
 
@@ -278,19 +288,20 @@ error_code request_core::take(arrival&& a) {
     error_code malformed;
     auto const tag = wire::decode_request_tag(a.tag, a.size_bytes, malformed);
     if (malformed) return malformed;
-    bool const is_request = tag.kind == kind::request || tag.kind == kind::notice;
+    auto const what = static_cast<kind>(tag.kind);
+    bool const is_request = what == kind::request || what == kind::notice;
     // Of a peer that does not make room for the answers.
     if (is_request && waiting() > all_.queued_max()) return channel_errc::unexpected_message;
-    std::uint32_t const asking = tag.kind == kind::answer ? all_.wants_answer(tag.id) : nobody;
+    std::uint32_t const asking = what == kind::answer ? all_.wants_answer(tag.id) : nobody;
     bool const is_kept = is_request || asking != nobody;
     bool const is_empty = a.size_bytes == 0 && tag.value == 0;
     // Before CLOSE may be sent, which says how many receives were given back.
     if (!is_kept) release(a);
     using violation = machines::request_machine::violation;
-    violation const found = all_.arrived(tag.kind, tag.id, is_empty, *this);
+    violation const found = all_.arrived(what, tag.id, is_empty, *this);
     if (found == violation::malformed) return channel_errc::malformed_message;
     if (found == violation::unexpected) return channel_errc::unexpected_message;
-    if (tag.kind == kind::end) end_ = asio::error::eof;
+    if (what == kind::end) end_ = asio::error::eof;
     if (!is_kept) return {};
     // Bodies that the program keeps may take half of the receives; so answers always arrive.
     if (holds_much()) detach(a);
@@ -411,7 +422,7 @@ void request_core::answer(
     waiter who = waiter_for(std::move(handler));
     if (!who) return;
     error_code refused;
-    outgoing o = message_of(body, wire::encode({kind::answer, id, status}), refused);
+    outgoing o = message_of(body, tag_of(kind::answer, id, status), refused);
     o.handler = std::move(who);
     guard lock{mutex_};
     bool const is_queued = send(lock, std::move(o), refused);

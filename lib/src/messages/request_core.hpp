@@ -18,6 +18,7 @@
 
 #include "machines/request_machine.hpp"
 #include "messages/channel_core.hpp"
+#include "wire/request_tag.hpp"
 
 namespace rcverbs::detail {
 
@@ -49,7 +50,7 @@ private:
         return std::static_pointer_cast<request_core>(shared_from_this());
     }
     using clock = std::chrono::steady_clock;
-    using kind = wire::request_kind;
+    using kind = machines::request_actions::kind;
     using outcome = machines::request_machine::outcome;
 
     // A request or notice of this side's, at the machine's index of it.

@@ -4,7 +4,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include <rcverbs/loop_descriptor.hpp>
+#include <rcverbs/experimental/loop_descriptor.hpp>
 
 #include "verbs/errno_map.hpp"
 

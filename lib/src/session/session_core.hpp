@@ -1,4 +1,4 @@
-// session_core.hpp — the session protocol, on the kit of rcverbs/protocol.hpp.
+// session_core.hpp — the session protocol, on the kit of rcverbs/experimental/protocol.hpp.
 //
 // Everything here runs in the driver's order. The exchange machine decides which message is due.
 #pragma once
@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include <rcverbs/protocol.hpp>
+#include <rcverbs/experimental/protocol.hpp>
 #include <rcverbs/registered_buffer.hpp>
 #include <rcverbs/session.hpp>
 

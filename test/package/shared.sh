@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# shared.sh: builds the shared library, looks at the names that it exports, loads it as a plugin of a program that is written in C and has no
+# room for thread-local variables left, and reports how the interface differs from the recorded one.
+#
+#   shared.sh            the test
+#   shared.sh --record   records the interface in lib/librcverbs.abi.xz
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+fail() {
+    echo "shared.sh: $*" >&2
+    exit 1
+}
+launcher=()
+if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+cmake --preset package -B build/shared -DRCVERBS_UNITY_BUILD=lib -DCMAKE_CXX_FLAGS_RELEASE='-O1 -g -DNDEBUG' "${launcher[@]}" >"$place/log" &&
+    cmake --build build/shared --parallel "$(nproc)" --target rcverbs >>"$place/log" 2>&1 || { tail -n 40 "$place/log"; fail "the shared library does not build"; }
+so=$(ls "$PWD"/build/shared/lib/librcverbs.so.0.1)
+
+# --- the exported names ----------------------------------------------------------------------------------------------------------------
+
+nm -DC --defined-only "$so" >"$place/names"
+# Of vague linkage are templates and inline functions of the standard library and of Boost, which several libraries may have.
+foreign=$(awk '$2 != "V" && $2 != "W" && $2 != "u"' "$place/names" | grep -vE ' (typeinfo|typeinfo name|vtable|guard variable) for rcverbs::| rcverbs::| rcverbs_boost_[0-9]+$' || true)
+[ -z "$foreign" ] || fail "exported besides the library's own: $foreign"
+private=$(grep -E ' rcverbs::(hosting|machines|verbs|cm|wire|progress|memory)::' "$place/names" | grep -vE 'hosting::(membership|order_task|member|owned_task)|typeinfo|vtable' || true)
+[ -z "$private" ] || fail "exported from inside: $private"
+echo "names: $(wc -l <"$place/names") exported, $(grep -c ' T rcverbs::' "$place/names") functions of the library"
+
+# --- a plugin --------------------------------------------------------------------------------------------------------------------------
+
+g++ -std=c++20 -O1 -fPIC -shared -Ilib/include -Ibuild/shared/lib/include test/package/plugin/plugin.cpp -o "$place/plugin.so" -L"$(dirname "$so")" -lrcverbs -Wl,-rpath,"$(dirname "$so")"
+gcc -O1 test/package/plugin/host.c -o "$place/host" -ldl
+# Without the surplus that the loader keeps for libraries whose thread-local variables must be at a fixed place.
+GLIBC_TUNABLES=glibc.rtld.optional_static_tls=0 "$place/host" "$place/plugin.so" || fail "the plugin does not work"
+
+# --- the interface, beside the recorded one ----------------------------------------------------------------------------------------------
+
+if ! command -v abidw >/dev/null; then
+    echo "interface: not compared, abigail-tools are missing"
+    exit 0
+fi
+abidw --no-corpus-path --no-comp-dir-path --drop-private-types --headers-dir lib/include --exported-interfaces-only --short-locs "$so" >"$place/new.abi"
+if [ "${1:-}" = --record ]; then
+    xz -9 <"$place/new.abi" >lib/librcverbs.abi.xz
+    ls -l lib/librcverbs.abi.xz
+    exit 0
+fi
+xz -d <lib/librcverbs.abi.xz >"$place/recorded.abi"
+# A report: 0.x may change its interface.
+abidiff --no-show-locs "$place/recorded.abi" "$place/new.abi" >"$place/report" && echo "interface: as recorded" || { echo "interface: differs from the recorded one"; sed -n 1,60p "$place/report"; }
