@@ -181,8 +181,8 @@ void connection_core::arm(lifecycle::deadline what) {
     case lifecycle::deadline::none: return link_.disarm();
     // The connection manager has its own deadlines for these two steps and reports a more exact
     // error. The grace period lets it report first, even if it is slow.
-    case lifecycle::deadline::resolve_address: return arm(limits.resolve_address + grace);
-    case lifecycle::deadline::resolve_route: return arm(limits.resolve_route + grace);
+    case lifecycle::deadline::resolve_address: return arm(bounded(limits.resolve_address) + grace);
+    case lifecycle::deadline::resolve_route: return arm(bounded(limits.resolve_route) + grace);
     case lifecycle::deadline::connect: return arm(limits.connect);
     case lifecycle::deadline::disconnect: return arm(limits.disconnect);
     case lifecycle::deadline::drain: return arm(limits.drain);

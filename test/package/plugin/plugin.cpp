@@ -1,4 +1,5 @@
 // plugin.cpp — a shared library that uses rcverbs, as a plugin of a program that does not know of it.
+#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/io_context.hpp>
 
 #include <rcverbs/connection.hpp>
@@ -6,6 +7,7 @@
 #include <rcverbs/request_channel.hpp>
 
 #include <chrono>
+#include <string_view>
 
 // Connects to an address that leads nowhere, on the caller's thread and on a polling thread. Returns the number of handlers that ran; in
 // `*of_rcverbs`, of those with an error of the library's or the connection manager's.
