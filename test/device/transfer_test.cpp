@@ -663,4 +663,82 @@ TEST_CASE(
         co_await p.client.async_disconnect(asio::use_awaitable);
     });
 }
+
+namespace {
+
+// Answers every request, or message, with the same bytes.
+struct echoing_server {
+    request_channel requests;
+    message_channel messages;
+    std::array<std::byte, 64> bytes{};
+
+    void answer() {
+        requests.async_next([this](error_code ec, request r) {
+            if (ec) return;
+            answer();
+            r.async_answer(1, std::span<std::byte const>{bytes}, [](error_code) {});
+        });
+    }
+    void echo() {
+        messages.async_receive([this](error_code ec, message const&) {
+            if (ec) return;
+            echo();
+            messages.async_send(std::span<std::byte const>{bytes}, 1, [](error_code) {});
+        });
+    }
+};
+
+}  // namespace
+
+TEST_CASE("a message and a request allocate nothing once the channel is up", "[device]") {
+    asio::io_context io;
+    home const where{poller::on(io, {.polling = {.mode = poll_mode::busy}})};
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor door{io, {device_address(), 0}};
+        echoing_server server;
+        auto const open =
+            [&]<class Channel>(Channel& client, Channel& other) -> asio::awaitable<void> {
+            client = Channel{connection{where, Channel::needed()}};
+            auto const accept = [&]() -> asio::awaitable<void> {
+                auto asked = co_await door.async_get_request(asio::use_awaitable);
+                other = Channel{connection{where, std::move(asked), Channel::needed()}};
+                co_await other.async_accept(asio::use_awaitable);
+            };
+            co_await (accept() && client.async_connect(door.local_endpoint(), asio::use_awaitable));
+        };
+        request_channel asking;
+        message_channel sending;
+        co_await open(asking, server.requests);
+        co_await open(sending, server.messages);
+        server.answer();
+        server.echo();
+        std::array<std::byte, 64> const body{};
+        std::span<std::byte const> const bytes{body};
+        auto const ask = [&](int count) -> asio::awaitable<void> {
+            for (int i = 0; i < count; ++i)
+                co_await asking.async_request(1, bytes, asio::use_awaitable);
+        };
+        auto const send = [&](int count) -> asio::awaitable<void> {
+            for (int i = 0; i < count; ++i) {
+                co_await sending.async_send(bytes, 1, asio::use_awaitable);
+                co_await sending.async_receive(asio::use_awaitable);
+            }
+        };
+        co_await ask(100);
+        co_await send(100);
+        allocations = 0;
+        counts_allocations = true;
+        co_await ask(300);
+        counts_allocations = false;
+        int const of_requests = std::exchange(allocations, 0);
+        counts_allocations = true;
+        co_await send(300);
+        counts_allocations = false;
+        // The frames of ask() and send().
+        CHECK(of_requests <= 1);
+        CHECK(allocations <= 1);
+        for (auto* const c : {&asking, &server.requests}) c->close();
+        for (auto* const c : {&sending, &server.messages}) c->close();
+    });
+}
 #endif
