@@ -543,3 +543,23 @@ TEST_CASE("a signal for a completed operation affects no later one", "[fabric]")
         late.emit(asio::cancellation_type::all);
     });
 }
+
+TEST_CASE("in event mode a queue sleeps as soon as it is empty", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        auto const before = p.client.statistics();
+        for (int i = 0; i < 200; ++i)
+            co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
+        auto const after = p.client.statistics();
+        auto const sleeps = after.sleeps - before.sleeps;
+        CHECK(sleeps >= 199);  // it may be about to sleep
+        // One before the queue is armed, and one after.
+        CHECK(after.empty_polls - before.empty_polls <= 2 * sleeps);
+        p.client.close();
+        p.server.close();
+    });
+}

@@ -49,7 +49,9 @@ void cq_poller::run(bool is_wanted) {
     if (!is_wanted || is_stopped_) return;
     if (std::exchange(is_asleep_, false)) {
         if (wake_code_) return fail(wake_code_);
-        queue_.take_events();
+        // One event for each time that the queue was armed, at most.
+        if (std::exchange(times_armed_, 0) == 1) queue_.take_event();
+        else queue_.take_events();
         last_found_ = std::chrono::steady_clock::now();
     }
     run_round(std::move(self));
@@ -59,9 +61,10 @@ void cq_poller::run(bool is_wanted) {
 [[gnu::flatten]] void cq_poller::run_round(std::shared_ptr<cq_poller> self) {
     bool found = false;
     unsigned empty_polls = 0;
+    bool const is_event = options_.mode == poll_mode::event;
     unsigned const sources =
         std::clamp(sources_.load(std::memory_order_relaxed), 1u, empty_polls_per_turn);
-    unsigned const empty_polls_max = empty_polls_per_turn / sources;
+    unsigned const empty_polls_max = is_event ? 1 : empty_polls_per_turn / sources;
     for (int left = work_per_round; left > 0 && empty_polls < empty_polls_max && !is_stopped_;) {
         int const work = poll_once();
         if (work < 0) return;
@@ -71,7 +74,9 @@ void cq_poller::run(bool is_wanted) {
     }
     if (is_stopped_) return;
     if (found) last_found_ = std::chrono::steady_clock::now();
-    if (found || !has_spun_enough()) {
+    // In event mode the queue sleeps as soon as it is empty.
+    bool const is_empty = empty_polls == empty_polls_max;
+    if (is_event ? !is_empty : found || !has_spun_enough()) {
         post_round(std::move(self));
     } else {
         sleep(std::move(self));
@@ -109,17 +114,14 @@ int cq_poller::poll_once() {
 }
 
 bool cq_poller::has_spun_enough() {
-    switch (options_.mode) {
-    case poll_mode::busy: return false;
-    case poll_mode::event: return true;
-    case poll_mode::adaptive: break;
-    }
+    if (options_.mode == poll_mode::busy) return false;
     return std::chrono::steady_clock::now() - last_found_ >= options_.spin;
 }
 
 void cq_poller::sleep(std::shared_ptr<cq_poller> self) {
     error_code ec = queue_.arm();
     if (ec) return fail(ec);
+    ++times_armed_;
     int const work = poll_once();
     if (work < 0 || is_stopped_) return;
     if (work > 0) {

@@ -144,6 +144,8 @@ private:
     bool is_counted_ = false;
     // True from the wake-up until the round that handles it.
     bool is_asleep_ = false;
+    // Since the events were taken.
+    unsigned times_armed_ = 0;
     error_code wake_code_;
     bool is_stopped_ = false;
     bool is_delivering_ = false;

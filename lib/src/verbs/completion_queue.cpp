@@ -22,12 +22,16 @@ error_code completion_queue::arm() noexcept {
     return from_returned_code(ibv_req_notify_cq(queue_.get(), 0));
 }
 
-void completion_queue::take_events() noexcept {
-    unsigned taken = 0;
+bool completion_queue::take_event() noexcept {
     ibv_cq* source = nullptr;
     void* context = nullptr;
-    while (ibv_get_cq_event(channel_.get(), &source, &context) == 0) ++taken;
-    if (taken > 0) ibv_ack_cq_events(queue_.get(), taken);
+    if (ibv_get_cq_event(channel_.get(), &source, &context) != 0) return false;
+    ibv_ack_cq_events(queue_.get(), 1);
+    return true;
+}
+
+void completion_queue::take_events() noexcept {
+    while (take_event()) {}
 }
 
 error_code completion_queue::destroy() noexcept {

@@ -35,7 +35,9 @@ public:
     /// Arms the queue for one event at the next completion. Completions that are already in the
     /// queue raise no event: poll again after arming.
     error_code arm() noexcept;
-    /// Takes all pending events and acknowledges them in one call, because each call takes a lock.
+    /// Takes and acknowledges one event; false if none is pending, which costs a system call, too.
+    bool take_event() noexcept;
+    /// The same with all pending events.
     void take_events() noexcept;
     /// Destroys the queue and the channel. If that fails, both are leaked. REQUIRES: no queue pair
     /// uses the queue.
