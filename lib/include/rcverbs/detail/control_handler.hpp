@@ -110,7 +110,7 @@ public:
         auto const work = std::move(*work_);
         bound_handler<Handler, Arguments...> function{
             std::move(handler_), {std::move(arguments)...}};
-        self.release();
+        static_cast<void>(self.release());
         destroy(allocator_of(function.handler));
         boost::asio::dispatch(work.get_executor(), std::move(function));
     }
