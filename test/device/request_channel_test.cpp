@@ -51,12 +51,16 @@ struct ends {
 };
 
 asio::awaitable<void> meet(
-    asio::io_context& io, ends& e, request_channel_options const& options = small()
+    asio::io_context& io,
+    ends& e,
+    request_channel_options const& options = small(),
+    std::optional<request_channel_options> const& of_server = std::nullopt
 ) {
+    request_channel_options const theirs = of_server.value_or(options);
     e.client = request_channel{connection{io, strict(options)}, options};
     auto const answer = [&]() -> asio::awaitable<void> {
         connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
-        e.server = request_channel{connection{io, std::move(asked), strict(options)}, options};
+        e.server = request_channel{connection{io, std::move(asked), strict(theirs)}, theirs};
         auto const greeting = bytes_of("hello, client");
         co_await e.server.async_accept(greeting, asio::use_awaitable);
     };
@@ -481,31 +485,37 @@ TEST_CASE("a channel finishes when all requests of both sides are answered", "[d
 TEST_CASE("a request channel that cannot finish says for what it waits", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
-        auto options = small();
-        options.messages.finish_timeout = 200ms;
-        auto const finish = [](ends& e) {
-            return (e.client.async_finish(awaiting) && e.server.async_finish(awaiting));
-        };
+        auto hasty = small();
+        hasty.messages.finish_timeout = 200ms;
+        auto const patient = small();
         ends idle{io};
-        co_await meet(io, idle, options);
+        co_await meet(io, idle, hasty, patient);
         auto [only] = co_await idle.client.async_finish(awaiting);
         CHECK(only == channel_errc::peer_not_finished);
         // A notice that nobody takes.
         ends e{io};
-        co_await meet(io, e, options);
+        co_await meet(io, e, hasty, patient);
         co_await e.client.async_notify(1, {}, asio::use_awaitable);
-        auto const of_notice = co_await finish(e);
-        CHECK(std::get<0>(std::get<0>(of_notice)) == channel_errc::peer_not_answered);
-        // A request that is kept, with a client that has given up.
-        ends kept{io};
-        co_await meet(io, kept, options);
-        auto [late, none] =
-            co_await kept.client.async_request(1, {}, request_options{20ms}, awaiting);
-        CHECK(late == channel_errc::request_timed_out);
-        request const held = co_await kept.server.async_next(asio::use_awaitable);
-        auto const of_request = co_await finish(kept);
-        CHECK(std::get<0>(std::get<0>(of_request)) == channel_errc::peer_not_answered);
-        CHECK(std::get<0>(std::get<1>(of_request)) == condition::timed_out);
+        auto [of_notice] = co_await e.client.async_finish(awaiting);
+        CHECK(of_notice == channel_errc::peer_not_answered);
+        CHECK(of_notice == condition::timed_out);
+        // A request that is kept: of both sides.
+        for (bool const is_client_hasty : {true, false}) {
+            ends kept{io};
+            co_await meet(
+                io, kept, is_client_hasty ? hasty : patient, is_client_hasty ? patient : hasty
+            );
+            auto [late, none] =
+                co_await kept.client.async_request(1, {}, request_options{20ms}, awaiting);
+            CHECK(late == channel_errc::request_timed_out);
+            request const held = co_await kept.server.async_next(asio::use_awaitable);
+            request_channel& first = is_client_hasty ? kept.client : kept.server;
+            auto [of_request] = co_await first.async_finish(awaiting);
+            CHECK(
+                of_request ==
+                (is_client_hasty ? channel_errc::peer_not_answered : channel_errc::not_answered)
+            );
+        }
     });
 }
 

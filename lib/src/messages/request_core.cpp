@@ -469,7 +469,7 @@ void request_core::finish(control_handler handler) {
 
 error_code request_core::why_late() const noexcept {
     if (all_.waiting() + all_.outstanding() > 0) return channel_errc::peer_not_answered;
-    if (all_.has_peer_ended() && all_.open() > 0) return channel_errc::not_answered;
+    if (all_.open() > 0) return channel_errc::not_answered;
     return all_.has_peer_ended() ? channel_core::why_late() : channel_errc::peer_not_finished;
 }
 
