@@ -27,6 +27,7 @@
 
 #include <rcverbs/connection.hpp>
 #include <rcverbs/detail/adapted_handler.hpp>
+#include <rcverbs/detail/control_handler.hpp>
 #include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/connection_request.hpp>
 
@@ -120,6 +121,9 @@ public:
     /// Stops listening and rejects waiting requests. Delivered connections are not affected. Does
     /// not block; idempotent.
     void close() noexcept;
+    /// Closes the connections that were made of its requests, as connection::close(). Neither waiting
+    /// requests nor the acceptor are affected. Does not block; async_wait_idle() waits for the end.
+    void close_connections() noexcept;
 
     /// True as long as it listens: until it is closed, or its device is removed.
     bool is_open() const;
@@ -144,6 +148,7 @@ protected:
     static void start_accept(
         detail::acceptor_core& core, detail::place where, detail::accept_handler handler
     );
+    static void start_wait_idle(detail::acceptor_core& core, detail::control_handler handler);
 
     std::shared_ptr<detail::acceptor_core> core_;
 };
@@ -276,6 +281,27 @@ public:
             token,
             core_,
             std::move(where)
+        );
+    }
+
+    /// Waits until statistics().connections is 0: no request waits, and the queue pair of each
+    /// connection is destroyed, so that no peer of them can access memory. A server that ends calls
+    /// close(), close_connections(), and this. Continues when the acceptor is closed or destroyed.
+    ///
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code)`
+    /// @par Cancellation          total.
+    /// @par Errors                asio::error::operation_aborted: cancelled.
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_wait_idle(Token&& token = Token{}) {
+        return boost::asio::async_initiate<Token, void(error_code)>(
+            detail::initiation{
+                executor_,
+                [](auto handler, std::shared_ptr<detail::acceptor_core> const& core) {
+                    start_wait_idle(*core, detail::control_handler{std::move(handler)});
+                }},
+            token,
+            core_
         );
     }
 

@@ -54,6 +54,9 @@ acceptor_core::~acceptor_core() = default;
 error_code acceptor_core::listen(endpoint const& local) {
     if (options_.busy_private_data.size() > reject_data_max) return errc::private_data_too_large;
     membership_.join(executor_, weak_from_this(), hosting::rank::object);
+    limiter_->set_idle_handler([weak = weak_from_this()] {
+        if (auto const self = weak.lock()) self->on_idle();
+    });
     guard const lock{mutex_};
     error_code ec;
     id_ = services_.channel().make_id(ec);
@@ -302,15 +305,76 @@ void acceptor_core::fail(waiting all, error_code ec) {
     }
 }
 
+// --- the connections -----------------------------------------------------------------------------
+
+void acceptor_core::close_connections() noexcept {
+    for (auto const& one : limiter_->accounts().second) {
+        if (auto const core = one.lock()) core->close();
+    }
+}
+
+void acceptor_core::start_wait_idle(control_handler handler) {
+    waiting_handler<error_code> who{std::move(handler), executor_};
+    idle_list::removed ready;
+    {
+        guard const lock{mutex_};
+        if (is_shut_down_) return;
+        idle_waiters_.add(std::move(who), weak_from_this(), &acceptor_core::cancel_idle);
+        // The last connection may have ended meanwhile; after this on_idle() sees the handler.
+        if (limiter_->count() == 0) ready = idle_waiters_.take_all();
+        if (!idle_waiters_.empty()) kept_ = shared_from_this();
+    }
+    complete_idle(std::move(ready), {});
+}
+
+// The last connection has ended, on any thread.
+void acceptor_core::on_idle() noexcept {
+    std::shared_ptr<acceptor_core> keep;
+    idle_list::removed all;
+    {
+        guard const lock{mutex_};
+        all = idle_waiters_.take_all();
+        keep = std::move(kept_);
+    }
+    try {
+        complete_idle(std::move(all), {});
+    } catch (...) {
+        // Without memory nobody can be told.
+    }
+}
+
+void acceptor_core::cancel_idle(std::uint64_t serial) {
+    std::shared_ptr<acceptor_core> keep;
+    idle_list::removed one;
+    {
+        guard const lock{mutex_};
+        one = idle_waiters_.take(serial);
+        if (idle_waiters_.empty()) keep = std::move(kept_);
+    }
+    complete_idle(std::move(one), asio::error::operation_aborted);
+}
+
+void acceptor_core::complete_idle(idle_list::removed all, error_code ec) {
+    for (auto& w : all)
+        asio::post(executor_, [who = std::move(w.handler), ec]() mutable { who(ec); });
+}
+
+// --- the end -------------------------------------------------------------------------------------
+
 void acceptor_core::cancel() noexcept {
+    std::shared_ptr<acceptor_core> keep;
+    idle_list::removed idle;
     waiting all;
     std::vector<std::uint64_t> under_way;
     {
         guard const lock{mutex_};
         all = waiters_.take_all();
+        idle = idle_waiters_.take_all();
+        keep = std::move(kept_);
         for (auto const& [serial, a] : attempts_) under_way.push_back(serial);
     }
     fail(std::move(all), asio::error::operation_aborted);
+    complete_idle(std::move(idle), asio::error::operation_aborted);
     for (std::uint64_t const serial : under_way) cancel(serial);
 }
 
@@ -345,7 +409,10 @@ void acceptor_core::end(error_code why) noexcept {
 }
 
 void acceptor_core::context_is_going(asio::execution_context const&) noexcept {
+    std::shared_ptr<acceptor_core> keep;
     guard lock{mutex_};
+    idle_list::removed const idle = idle_waiters_.take_all();
+    keep = std::move(kept_);
     is_shut_down_ = true;
     is_closed_ = true;
     waiting const dropped = waiters_.take_all();
@@ -408,6 +475,9 @@ void acceptor_base::cancel() noexcept {
 void acceptor_base::close() noexcept {
     if (core_ != nullptr) core_->close();
 }
+void acceptor_base::close_connections() noexcept {
+    if (core_ != nullptr) core_->close_connections();
+}
 bool acceptor_base::is_open() const { return core_ != nullptr && core_->is_open(); }
 endpoint acceptor_base::local_endpoint() const { return core_->local(); }
 acceptor_statistics acceptor_base::statistics() const { return core_->statistics(); }
@@ -423,6 +493,9 @@ void acceptor_base::start_accept(
     detail::acceptor_core& core, detail::place where, detail::accept_handler handler
 ) {
     core.start_accept(std::move(where), std::move(handler));
+}
+void acceptor_base::start_wait_idle(detail::acceptor_core& core, detail::control_handler handler) {
+    core.start_wait_idle(std::move(handler));
 }
 
 connection_request::connection_request() noexcept = default;

@@ -36,7 +36,9 @@ public:
     error_code listen(endpoint const& local);
     void start_get_request(request_handler handler);
     void start_accept(place where, accept_handler handler);
+    void start_wait_idle(control_handler handler);
     void cancel() noexcept;
+    void close_connections() noexcept;
     void close() noexcept { end(boost::asio::error::operation_aborted); }
 
     bool is_open() const;
@@ -64,6 +66,7 @@ private:
         }
     };
     using waiting_list = wait_list<waiter>;
+    using idle_list = wait_list<waiting_handler<error_code>>;
     using waiting = waiting_list::removed;  // one, or all
     // The connection that is being accepted for a wait.
     struct attempt {
@@ -92,6 +95,9 @@ private:
     template <class Handler, class Value>
     void complete(Handler handler, error_code ec, Value value);
     void cancel(std::uint64_t serial);
+    void on_idle() noexcept;
+    void cancel_idle(std::uint64_t serial);
+    void complete_idle(idle_list::removed all, error_code ec);
 
     std::shared_ptr<hosting::poller_thread> const thread_;
     connection_services& services_;
@@ -107,6 +113,8 @@ private:
     std::optional<boost::asio::steady_timer> expiry_;
     bool is_expiry_armed_ = false;
     waiting_list waiters_;
+    idle_list idle_waiters_;
+    std::shared_ptr<acceptor_core> kept_;  // this, while idle_waiters_ has some
     std::map<std::uint64_t, attempt> attempts_;
     std::shared_ptr<connection_limiter> const limiter_;
     std::uint64_t requests_seen_ = 0;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -42,9 +43,7 @@ public:
         ~permit() { at_->leave(*this); }
 
         /// Records the connection that holds this permit.
-        void belong_to(std::weak_ptr<connection_core const> core) {
-            at_->note(*this, std::move(core));
-        }
+        void belong_to(std::weak_ptr<connection_core> core) { at_->note(*this, std::move(core)); }
         /// Records how the connection ended: its final counters, and whether the peer's violation
         /// ended it.
         void end(connection_statistics const& counted, bool by_violation) noexcept {
@@ -68,6 +67,10 @@ public:
     };
 
     explicit connection_limiter(limits l) noexcept : limits_{l} {}
+
+    /// Sets what is called, on any thread, when the last permit has been returned. Must not throw.
+    /// REQUIRES: no permit has been given.
+    void set_idle_handler(std::function<void()> handler) { on_idle_ = std::move(handler); }
 
     std::size_t connections_max() const noexcept { return limits_.in_all; }
 
@@ -98,10 +101,9 @@ public:
     }
 
     /// The summed counters of all ended connections, and the connections that have not ended.
-    std::pair<connection_statistics, std::vector<std::weak_ptr<connection_core const>>> accounts(
-    ) const {
+    std::pair<connection_statistics, std::vector<std::weak_ptr<connection_core>>> accounts() const {
         std::lock_guard const lock{mutex_};
-        std::vector<std::weak_ptr<connection_core const>> alive;
+        std::vector<std::weak_ptr<connection_core>> alive;
         for (auto const& [at, core] : alive_) alive.push_back(core);
         return {ended_, std::move(alive)};
     }
@@ -122,12 +124,17 @@ private:
         bool is_unknown() const noexcept { return connections == 0 && violations == 0; }
     };
 
-    void note(permit const& at, std::weak_ptr<connection_core const> core) {
+    void note(permit const& at, std::weak_ptr<connection_core> core) {
         std::lock_guard const lock{mutex_};
         alive_.emplace(&at, std::move(core));
     }
 
     void leave(permit const& at) noexcept {
+        if (count_out(at) && on_idle_) on_idle_();
+    }
+
+    // True if it was the last.
+    bool count_out(permit const& at) noexcept {
         std::lock_guard const lock{mutex_};
         alive_.erase(&at);
         ended_ += at.counted_;
@@ -146,6 +153,7 @@ private:
             next_forgotten_ = std::min(next_forgotten_, theirs.forgotten_at);
         }
         if (theirs.is_unknown()) of_address_.erase(found);
+        return all_ == 0;
     }
 
     // REQUIRES: mutex_ is held.
@@ -162,9 +170,10 @@ private:
     }
 
     limits const limits_;
+    std::function<void()> on_idle_;
     mutable std::mutex mutex_;
     std::size_t all_ = 0;
-    std::map<permit const*, std::weak_ptr<connection_core const>> alive_;
+    std::map<permit const*, std::weak_ptr<connection_core>> alive_;
     connection_statistics ended_;
     std::map<boost::asio::ip::address, address> of_address_;
     clock::time_point next_forgotten_ = clock::time_point::max();
