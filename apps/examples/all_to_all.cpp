@@ -51,7 +51,6 @@ asio::awaitable<void> serve(member& m, message_channel c) {
 
 asio::awaitable<void> call(member& m, std::uint32_t rank) {
     rcverbs::connector_options<message_channel> options;
-    options.connection = message_channel::needed();
     options.backoff.delay_max = std::chrono::milliseconds{1000};
     options.backoff.attempts_max = 100;
     rcverbs::endpoint const peer{m.address, static_cast<std::uint16_t>(m.base_port + rank)};
@@ -69,7 +68,7 @@ asio::awaitable<void> work(member& m) {
     for (std::uint32_t r = 0; r < m.rank; ++r) asio::co_spawn(m.io, call(m, r), ended);
     for (std::uint32_t r = m.rank + 1; r < m.count; ++r) {
         rcverbs::connection_request asked = co_await acceptor.async_get_request(use_awaitable);
-        message_channel c{rcverbs::connection{m.io, std::move(asked), message_channel::needed()}};
+        message_channel c{m.io, std::move(asked)};
         asio::co_spawn(m.io, serve(m, std::move(c)), ended);
     }
     asio::steady_timer timer{m.io};

@@ -38,8 +38,7 @@ public:
     asio::awaitable<void> run() {
         for (int i = 0; i < members; ++i) {
             rcverbs::connection_request asked = co_await door_.async_get_request(use_awaitable);
-            rcverbs::connection over{io_, std::move(asked), request_channel::needed()};
-            request_channel& c = channels_.emplace_back(std::move(over));
+            request_channel& c = channels_.emplace_back(io_, std::move(asked));
             co_await c.async_accept(use_awaitable);
         }
         // When all are there.
@@ -87,7 +86,7 @@ asio::awaitable<void> talk(request_channel& c) {
 
 asio::awaitable<int> member_with_coroutines(asio::io_context& io, rcverbs::endpoint to) {
     using namespace asio::experimental::awaitable_operators;
-    request_channel c{rcverbs::connection{io, request_channel::needed()}};
+    request_channel c{io};
     co_await c.async_connect(to, use_awaitable);
     int const heard = co_await (hear_others(c) && talk(c));
     co_await c.async_finish(use_awaitable);
@@ -96,7 +95,7 @@ asio::awaitable<int> member_with_coroutines(asio::io_context& io, rcverbs::endpo
 
 class member_with_handlers {
 public:
-    member_with_handlers(asio::io_context& io, rcverbs::endpoint const& to) : channel_{rcverbs::connection{io, request_channel::needed()}} {
+    member_with_handlers(asio::io_context& io, rcverbs::endpoint const& to) : channel_{io} {
         channel_.async_connect(to, [this](rcverbs::error_code ec) {
             if (ec) return;
             speak();
@@ -134,7 +133,7 @@ private:
 };
 
 int member_that_blocks(rcverbs::endpoint const& to) {
-    request_channel c{rcverbs::connection{rcverbs::own_thread, request_channel::needed()}};
+    request_channel c{rcverbs::own_thread};
     c.async_connect(to, asio::use_future).get();
     int heard = 0;
     {

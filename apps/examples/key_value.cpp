@@ -52,7 +52,7 @@ entry entry_of(std::string const& key, std::string const& value) {
 class server {
 public:
     server(asio::io_context& io, rcverbs::connection_request asked)
-        : channel_{rcverbs::connection{io, std::move(asked), rcverbs::request_channel::needed()}},
+        : channel_{io, std::move(asked)},
           memory_{channel_.next_layer().domain(), entries * sizeof(entry), rcverbs::access_flags::remote_read} {}
 
     asio::awaitable<void> run() {
@@ -91,7 +91,7 @@ private:
 
 class cache {
 public:
-    explicit cache(asio::io_context& io) : channel_{rcverbs::connection{io, rcverbs::request_channel::needed()}} {}
+    explicit cache(asio::io_context& io) : channel_{io} {}
 
     asio::awaitable<void> connect(rcverbs::endpoint to) {
         co_await channel_.async_connect(to, use_awaitable);

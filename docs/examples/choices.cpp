@@ -3,6 +3,7 @@
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <rcverbs/rcverbs.hpp>
 
+#include <cstring>
 #include <iostream>
 #include <map>
 #include <vector>
@@ -158,7 +159,7 @@ awaitable<void> careful_write(connection& c, registered_buffer const& mine, remo
 void use(std::uint64_t, std::span<std::byte const>) {}
 
 awaitable<void> ask(boost::asio::io_context& io, endpoint server) {
-    message_channel c{connection{io, message_channel::needed()}};
+    message_channel c{io};
     co_await c.async_connect(server, use_awaitable);
     std::string const question = "how are you?";
     co_await c.async_send(std::as_bytes(std::span{question}), 1, use_awaitable);
@@ -167,8 +168,8 @@ awaitable<void> ask(boost::asio::io_context& io, endpoint server) {
     co_await c.async_finish(use_awaitable);
 }
 
-awaitable<void> echo(connection accepted) {
-    message_channel c{std::move(accepted)};
+awaitable<void> echo(boost::asio::io_context& io, connection_request asked) {
+    message_channel c{io, std::move(asked)};
     co_await c.async_accept(use_awaitable);
     for (;;) {
         auto [ec, m] = co_await c.async_receive(boost::asio::as_tuple(use_awaitable));
@@ -249,6 +250,41 @@ awaitable<void> accept_on_pollers(acceptor& a, std::vector<poller>& pollers, boo
 
 awaitable<void> write_with_the_default_token(connection& c, registered_buffer const& mine, remote_region theirs) {
     co_await c.async_write(mine.slice(), theirs);
+}
+
+constexpr std::uint32_t read_one = 2;
+
+struct block_address {
+    std::uint64_t offset;
+};
+
+awaitable<bool> read_block(request_channel& c, block_address at, mutable_slice into) {
+    std::span<std::byte const> const no_body;
+    reply const r = co_await c.async_request(read_one, std::as_bytes(std::span{&at, 1}), no_body, into, use_awaitable);
+    co_return r.status() == found && r.is_written() && r.size() == into.size();
+}
+
+awaitable<void> answer_block(request r, registered_buffer const& disk) {
+    block_address at{};
+    if (r.head().size() == sizeof at) std::memcpy(&at, r.head().data(), sizeof at);
+    std::size_t const size = static_cast<std::size_t>(r.target_bytes());
+    bool const is_there = at.offset <= disk.size() && size <= disk.size() - at.offset;
+    const_slice const block = is_there ? disk.slice(at.offset, size) : const_slice{};
+    co_await r.async_answer(is_there ? found : absent, block, boost::asio::as_tuple(use_awaitable));
+}
+
+awaitable<std::string> look_up_again(request_client& c, std::string const& key) {
+    client_request_options options;
+    options.answer_timeout = std::chrono::seconds{5};
+    options.may_repeat = true;
+    reply const r = co_await c.async_request(get, std::as_bytes(std::span{key}), options, use_awaitable);
+    co_return r.status() == found ? text_of(r.bytes()) : "";
+}
+
+awaitable<void> stop(acceptor& a) {
+    a.close();  // no further clients
+    a.close_connections();
+    co_await a.async_wait_idle(use_awaitable);  // no peer can access memory any more
 }
 
 awaitable<void> fetch_and_answer(request_channel& c, request r, mutable_slice into) {

@@ -177,7 +177,7 @@ awaitable<void> in_message(message_channel& channel) {
 // --- message_channel.hpp
 awaitable<void> in_message_channel(boost::asio::io_context& io, std::string const& text) {
     auto const use = [](std::uint64_t, std::span<std::byte const>) {};
-    message_channel c{connection{io, message_channel::needed()}};
+    message_channel c{io};
     co_await c.async_connect({"192.168.0.1", 7471}, use_awaitable);
     co_await c.async_send(std::as_bytes(std::span{text}), 7, use_awaitable);
     message answer = co_await c.async_receive(use_awaitable);
@@ -279,7 +279,7 @@ awaitable<void> in_registration_cache(connection& c) {
 awaitable<void> in_request_channel(boost::asio::io_context& io, std::string const& key) {
     constexpr std::uint32_t get = 1;
     auto const use = [](std::uint32_t, std::span<std::byte const>) {};
-    request_channel c{connection{io, request_channel::needed()}};
+    request_channel c{io};
     co_await c.async_connect({"192.168.0.1", 7471}, use_awaitable);
     reply r = co_await c.async_request(get, std::as_bytes(std::span{key}), use_awaitable);
     use(r.status(), r.bytes());
@@ -292,6 +292,15 @@ awaitable<void> in_request_channel_too(request_channel& c) {
         auto const value = find(r.operation(), r.bytes());
         co_await r.async_answer(0, value, use_awaitable);
     }
+}
+
+// --- request_client.hpp
+awaitable<void> in_request_client(boost::asio::io_context& io, std::span<std::byte const> key) {
+    constexpr std::uint32_t get = 1;
+    client_request_options options;
+    options.may_repeat = true;
+    request_client c{io, {"192.168.0.1", 7471}};
+    reply r = co_await c.async_request(get, key, options, use_awaitable);
 }
 
 // --- remote_region.hpp

@@ -75,7 +75,7 @@ struct forged {
 /// @param requests  Of a request channel; else 0.
 inline std::vector<std::byte> forged_hello(std::uint16_t requests = 0, std::uint16_t receives = 8) {
     auto h = bytes_of("RCVC");
-    put(h, 1, 2);
+    put(h, 2, 2);
     put(h, 0, 2);
     put(h, 3, 4);
     put(h, 512, 4);

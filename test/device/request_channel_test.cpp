@@ -968,7 +968,7 @@ TEST_CASE("what a peer of requests may send, and what ends its channel", "[devic
 
 TEST_CASE("a peer that breaks the rules of requests ends its own channel", "[device]") {
     forged const cases[] = {
-        {"an unknown kind", 1, 0, 0, 0, tag(7, 0)},
+        {"an unknown kind", 1, 0, 0, 0, tag(8, 0)},
         {"a number beyond the limit", 1, 0, 0, 0, tag(1, 16)},
         {"an answer to nothing", 1, 0, 0, 0, tag(3, 0)},
         {"a refusal of nothing", 1, 0, 0, 0, tag(4, 3)},

@@ -79,6 +79,8 @@ the result. A duration longer than a year is a year.
         ("message_channel.hpp", "message_channel_options"),
         ("request_channel.hpp", "request_channel_options"),
         ("request_channel.hpp", "request_options"),
+        ("request_client.hpp", "request_client_options"),
+        ("request_client.hpp", "client_request_options"),
         ("connector.hpp", "connector_options"),
         ("backoff_options.hpp", "backoff_options"),
         ("shared_receive_queue.hpp", "shared_receive_options"),
@@ -108,6 +110,8 @@ Counters start at 0 with their object and never decrease. The tables are made fr
 {table("message_channel.hpp", "message_channel_statistics", False)}
 ## request_channel::statistics()
 {table("request_channel.hpp", "request_channel_statistics", False)}
+## request_client::statistics()
+{table("request_client.hpp", "request_client_statistics", False)}
 ## memory_pool::statistics()
 {table("memory_pool.hpp", "memory_pool_statistics", False)}
 ## registration_cache::statistics()

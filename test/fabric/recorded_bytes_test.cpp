@@ -174,7 +174,7 @@ TEST_CASE("a session that accepts sends and takes the recorded bytes", "[fabric]
 
 namespace {
 
-constexpr std::string_view channel_hello = "52435643 00010000 00000003 00000200 00080000 00000000";
+constexpr std::string_view channel_hello = "52435643 00020000 00000003 00000200 00080000 00000000";
 // "hello" with the tag 7, two pages as a large message with the tag 8, the end.
 constexpr std::string_view eager = "01000000 00000005 00000000 00000007 68656c6c 6f";
 constexpr std::string_view large_head = "02000001 00000002 00000000 00000008 ";
@@ -292,7 +292,7 @@ TEST_CASE("a channel that accepts sends and takes the recorded bytes", "[fabric]
 TEST_CASE("a request channel sends and takes the recorded bytes", "[fabric]") {
     // With room for 4 requests. The request has the number 0 and the operation 9, the answer the status
     // 2; then both sides say END and CLOSE.
-    constexpr std::string_view hello = "52435643 00010000 00000003 00000200 00080000 00040000";
+    constexpr std::string_view hello = "52435643 00020000 00000003 00000200 00080000 00040000";
     constexpr std::string_view request = "01000000 00000005 01000000 00000009 68656c6c 6f";
     constexpr std::string_view answer = "01000001 00000005 03000000 00000002 68656c6c 6f";
     constexpr std::string_view end = "01000001 00000000 06000000 00000000";

@@ -134,7 +134,8 @@ void channel_message(bytes in) {
     std::vector<std::byte> out(in.begin(), in.end());
     std::ranges::fill(std::span{out}.first(wire::channel_head_bytes), std::byte{0xaa});
     if (h.type == wire::channel_type::large) {
-        wire::channel_segments const s = wire::decode_segments(in, ec);
+        std::size_t const end = wire::channel_head_bytes + wire::segments_bytes(h);
+        wire::channel_segments const s = wire::decode_segments(in.first(end), ec);
         if (ec) return;
         must(s.count == h.count && s.count >= 1);
         wire::encode_segments(std::span{s.list}.first(s.count), out);
@@ -142,8 +143,19 @@ void channel_message(bytes in) {
     wire::encode(h, out);
     must(std::ranges::equal(out, in));
     // A request channel reads the tag.
-    wire::request_tag const t = wire::decode_request_tag(h.tag, h.count, ec);
+    bool const is_large = h.type == wire::channel_type::large;
+    std::size_t const segments = is_large ? wire::segments_bytes(h) : 0;
+    auto const payload = in.subspan(wire::channel_head_bytes + segments);
+    wire::request_sizes const sizes{is_large ? 1 : payload.size(), is_large, payload.size()};
+    wire::request_tag const t = wire::decode_request_tag(h.tag, sizes, ec);
     must(ec ? ec == channel_errc::malformed_message : wire::encode(t) == h.tag);
+    if (ec || !t.has_target) return;
+    if (t.kind == wire::request_kind::answer) {
+        must(payload.size() >= sizeof wire::decode_written(payload));
+        return;
+    }
+    remote_region const target = wire::decode_target(payload, ec);
+    must(ec || std::ranges::equal(target.encode(), payload.first(remote_region::encoded_bytes)));
 }
 
 void endpoint(bytes in) {

@@ -133,6 +133,7 @@ void compile_connecting(
     RCVERBS_USE(c.async_wait_disconnected(RCVERBS_TOKEN));
     RCVERBS_USE(door.async_get_request(RCVERBS_TOKEN));
     RCVERBS_USE(door.async_accept(RCVERBS_TOKEN));
+    RCVERBS_USE(door.async_wait_idle(RCVERBS_TOKEN));
     RCVERBS_USE(again.async_connect(RCVERBS_TOKEN));
     RCVERBS_USE(slots.async_acquire(RCVERBS_TOKEN));
     RCVERBS_USE(windows.async_acquire(RCVERBS_TOKEN));
@@ -142,6 +143,7 @@ void compile_protocols(
     session& s,
     message_channel& messages,
     request_channel& requests,
+    request_client& client,
     request& asked,
     endpoint const& peer,
     mutable_slice mine
@@ -167,11 +169,21 @@ void compile_protocols(
     RCVERBS_USE(requests.async_connect(peer, RCVERBS_TOKEN));
     RCVERBS_USE(requests.async_accept(RCVERBS_TOKEN));
     RCVERBS_USE(requests.async_request(1, data, RCVERBS_TOKEN));
+    RCVERBS_USE(requests.async_request(1, mine, RCVERBS_TOKEN));
+    RCVERBS_USE(requests.async_request(1, data, request_options{}, RCVERBS_TOKEN));
+    RCVERBS_USE(requests.async_request(1, data, data, mine, RCVERBS_TOKEN));
+    RCVERBS_USE(requests.async_request(1, data, mine, mine, request_options{}, RCVERBS_TOKEN));
     RCVERBS_USE(requests.async_notify(1, data, RCVERBS_TOKEN));
+    RCVERBS_USE(requests.async_notify(1, data, mine, RCVERBS_TOKEN));
+    RCVERBS_USE(client.async_request(1, data, client_request_options{}, RCVERBS_TOKEN));
+    RCVERBS_USE(client.async_request(1, data, mine, mine, client_request_options{}, RCVERBS_TOKEN));
+    RCVERBS_USE(client.async_finish(RCVERBS_TOKEN));
     RCVERBS_USE(requests.async_next(RCVERBS_TOKEN));
     RCVERBS_USE(requests.async_finish(RCVERBS_TOKEN));
     RCVERBS_USE(asked.async_answer(1, data, RCVERBS_TOKEN));
     RCVERBS_USE(asked.async_answer(1, mine, RCVERBS_TOKEN));
+    RCVERBS_USE(asked.async_answer(1, data, data, RCVERBS_TOKEN));
+    RCVERBS_USE(asked.async_answer(1, data, mine, RCVERBS_TOKEN));
 }
 
 // Its handlers need an executor of their own.
@@ -195,6 +207,10 @@ asio::awaitable<void> compile_default_tokens(
     auto [finished] = co_await s.async_finish();
     auto [received, m] = co_await messages.async_receive();
     auto [next, r] = co_await requests.async_next();
+    std::span<std::byte const> const none;
+    auto [asked, reply_to_it] = co_await requests.async_request(1, none, none, mine);
+    auto [noticed] = co_await requests.async_notify(1, none, mine);
+    static_cast<void>(asked ? asked : noticed);
     code = written    ? written
            : accepted ? accepted
            : finished ? finished

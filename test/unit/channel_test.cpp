@@ -50,7 +50,7 @@ bool is_malformed(std::vector<std::byte> const& in) {
 
 TEST_CASE("a channel's hello has the documented bytes", "[wire]") {
     auto const encoded = encode(some_hello());
-    CHECK(encoded == bytes({'R', 'C', 'V', 'C', 0,  1, 0, 0, 1, 2, 3, 4, 0,
+    CHECK(encoded == bytes({'R', 'C', 'V', 'C', 0,  2, 0, 0, 1, 2, 3, 4, 0,
                             0,   16,  0,   0,   32, 2, 0, 0, 0, 0, 0, 7, 8}));
     auto padded = encoded;
     padded.resize(56);
@@ -74,7 +74,7 @@ TEST_CASE("a channel's hello that is no hello, or breaks the format, is refused"
         return judge_request(some_hello(), theirs);
     };
     CHECK(judged([](auto&) {}) == verdict::welcome);
-    CHECK(judged([](auto& b) { b[5] = std::byte{2}; }) == verdict::version_mismatch);
+    CHECK(judged([](auto& b) { b[5] = std::byte{3}; }) == verdict::version_mismatch);
     CHECK(judged([](auto& b) { b[11] = std::byte{5}; }) == verdict::mode_mismatch);
     CHECK(judged([](auto& b) { b[7] = std::byte{3}; }) == verdict::malformed);
     CHECK(judged([](auto& b) { b[17] = std::byte{5}; }) == verdict::malformed);
@@ -118,24 +118,27 @@ TEST_CASE("the messages of a channel have the documented bytes", "[wire]") {
     CHECK(is_malformed(framed({channel_type::large, 0, 0, 0, 9}, 0)));
     CHECK(is_malformed(framed({channel_type::large, 0, 0, 17, 9}, 17 * 24)));
     CHECK(is_malformed(framed({channel_type::large, 0, 0, 2, 9}, 24)));
+    CHECK_FALSE(is_malformed(framed({channel_type::large, 0, 0, 1, 9}, 24 + 88)));
 }
 
 TEST_CASE("the tags of a request channel have the documented bytes", "[wire]") {
     request_tag const t{request_kind::notice, 0x1234, 0x56789abc};
     CHECK(encode(t) == 0x0200'1234'5678'9abcU);
     error_code ec;
-    CHECK(decode_request_tag(encode(t), 100, ec) == t);
+    CHECK(decode_request_tag(encode(t), {100}, ec) == t);
     CHECK_FALSE(ec);
     auto const is_refused = [&](std::uint64_t tag, std::uint64_t size) {
-        static_cast<void>(decode_request_tag(tag, size, ec));
+        static_cast<void>(decode_request_tag(tag, {size}, ec));
         return ec == channel_errc::malformed_message;
     };
     for (std::uint64_t code = 0; code < 256; ++code) {
         INFO(code);
-        CHECK(is_refused(code << 56, 0) == (code < 1 || code > 6));
+        CHECK(is_refused(code << 56, 0) == (code < 1 || code > 7));
     }
+    // What the tag says of the prefix, the message must have.
     for (unsigned bit = 48; bit < 56; ++bit) CHECK(is_refused(encode(t) | 1ULL << bit, 0));
-    for (auto const bodiless : {request_kind::dropped, request_kind::cancel}) {
+    for (auto const bodiless :
+         {request_kind::dropped, request_kind::cancel, request_kind::released}) {
         CHECK_FALSE(is_refused(encode({bodiless, 5, 0}), 0));
         CHECK(is_refused(encode({bodiless, 5, 0}), 1));
         CHECK(is_refused(encode({bodiless, 5, 1}), 0));
@@ -144,6 +147,59 @@ TEST_CASE("the tags of a request channel have the documented bytes", "[wire]") {
     CHECK(is_refused(encode({request_kind::end, 1, 0}), 0));
     CHECK(is_refused(encode({request_kind::end, 0, 1}), 0));
     CHECK(is_refused(encode({request_kind::end, 0, 0}), 1));
+}
+
+TEST_CASE("the prefix of a request has the documented bytes", "[wire]") {
+    request_tag t{request_kind::request, 1, 2, 64, true};
+    CHECK(encode(t) == 0x01c0'0001'0000'0002U);
+    CHECK(t.prefix_bytes() == 88);
+    error_code ec;
+    auto const is_right = [&](request_tag const& what, request_sizes const& sizes) {
+        bool const is_same = decode_request_tag(encode(what), sizes, ec) == what;
+        CHECK((is_same || ec));
+        return !ec;
+    };
+    CHECK(is_right(t, {88}));
+    CHECK(is_right(t, {89}));
+    CHECK_FALSE(is_right(t, {87}));
+    CHECK(is_right(t, {1U << 20, true, 88}));
+    CHECK_FALSE(is_right(t, {1U << 20, true, 87}));
+    CHECK_FALSE(is_right(t, {1U << 20, true, 89}));
+    t.head_bytes = 65;
+    CHECK_FALSE(is_right(t, {1000}));
+    // A notice has no answer, and an answer that was written no body.
+    CHECK(is_right({request_kind::notice, 1, 2, 3, false}, {3}));
+    CHECK_FALSE(is_right({request_kind::notice, 1, 2, 3, true}, {100}));
+    request_tag const written{request_kind::answer, 1, 2, 3, true};
+    CHECK(written.prefix_bytes() == 11);
+    CHECK(is_right(written, {11}));
+    CHECK_FALSE(is_right(written, {12}));
+    CHECK_FALSE(is_right(written, {1000, true, 11}));
+    for (auto const bodiless :
+         {request_kind::dropped, request_kind::cancel, request_kind::released, request_kind::end}) {
+        CHECK_FALSE(is_right({bodiless, 0, 0, 1, false}, {1}));
+        CHECK_FALSE(is_right({bodiless, 0, 0, 0, true}, {24}));
+    }
+
+    request_prefix before;
+    remote_region const page{0x1122334455667788, 4096, remote_key{9}, access_flags::remote_write};
+    before.append(page.encode());
+    before.append(bytes({1, 2, 3}));
+    REQUIRE(before.bytes().size() == 27);
+    CHECK(decode_target(before.bytes(), ec) == page);
+    CHECK_FALSE(ec);
+    CHECK(before.bytes()[24] == std::byte{1});
+    auto const is_target = [&](remote_region const& r) {
+        static_cast<void>(decode_target(r.encode(), ec));
+        return !ec;
+    };
+    CHECK_FALSE(is_target({0x1000, 0, remote_key{9}, access_flags::remote_write}));
+    CHECK_FALSE(is_target({0x1000, 1, remote_key{9}, access_flags::remote_read}));
+    CHECK_FALSE(is_target({~std::uint64_t{0}, 2, remote_key{9}, access_flags::remote_write}));
+    request_prefix size;
+    size.append(std::uint64_t{0x0102030405060708});
+    CHECK(size.bytes().front() == std::byte{1});
+    CHECK(decode_written(size.bytes()) == 0x0102030405060708);
 }
 
 TEST_CASE("the segments of a large message must be readable, and may not wrap around", "[wire]") {

@@ -24,7 +24,7 @@ using taken_back = request_actions::taken_back;
 
 char const* name_of(request_message what) {
     static constexpr std::array names{
-        "?", "request", "notice", "answer", "dropped", "cancel", "end"};
+        "?", "request", "notice", "answer", "dropped", "cancel", "end", "released"};
     return names[static_cast<std::size_t>(what)];
 }
 
@@ -46,6 +46,9 @@ struct requests_recorder final : request_actions {
         add("take back " + std::to_string(request));
         return next_taken_back;
     }
+    void await_release(std::uint32_t request) override {
+        add("await release " + std::to_string(request));
+    }
     void complete_request(std::uint32_t request, outcome how) override {
         static constexpr std::array names{
             "answered", "sent", "dropped", "cancelled", "failed", "ended"};
@@ -62,13 +65,16 @@ struct requests_bench {
 
     explicit requests_bench(std::uint16_t own = 2, std::uint16_t peer = 2) : m{own, peer} {}
 
-    std::uint32_t ask(bool is_notice = false) {
-        std::uint32_t const i = m.add(is_notice);
+    std::uint32_t ask(bool is_notice = false, bool has_target = false) {
+        std::uint32_t const i = m.add(is_notice, has_target);
         m.proceed(r);
         return i;
     }
     request_violation arrive(request_message what, std::uint16_t id = 0, bool is_empty = true) {
-        return m.arrived(what, id, is_empty, r);
+        return m.arrived(what, id, is_empty, false, r);
+    }
+    request_violation arrive_with_target(std::uint16_t id) {
+        return m.arrived(request_message::request, id, false, true, r);
     }
     std::string taken() { return r.taken(); }
 };
@@ -231,6 +237,83 @@ TEST_CASE("at the end every request is over once", "[machines]") {
     CHECK(b.taken().empty());
 }
 
+TEST_CASE("a request with a target is over when the peer writes no more", "[machines]") {
+    requests_bench b{1, 4};
+    for (int i = 0; i < 4; ++i) b.ask(false, true);
+    b.m.sent(0, false, b.r);
+    b.taken();
+    CHECK(b.arrive(request_message::released, 0) == request_violation::unexpected);
+    b.m.cancel(0, b.r);
+    CHECK(b.taken() == "cancel 0, await release 0");
+    b.m.cancel(0, b.r);
+    CHECK(b.taken().empty());
+    CHECK(b.arrive(request_message::released, 0) == request_violation::none);
+    CHECK(b.taken() == "complete 0 cancelled");
+    CHECK(b.arrive(request_message::released, 0) == request_violation::unexpected);
+    // The peer reads the body of one, too.
+    b.r.next_taken_back = taken_back::exposed;
+    b.m.cancel(1, b.r);
+    CHECK(b.taken() == "take back 1, cancel 1, await release 1");
+    CHECK(b.arrive(request_message::released, 1) == request_violation::none);
+    CHECK(b.taken().empty());
+    b.m.sent(1, false, b.r);
+    CHECK(b.taken() == "complete 1 cancelled");
+    // The answer was under way, and overtakes the acknowledgement.
+    b.r.next_taken_back = taken_back::copied;
+    b.m.cancel(2, b.r);
+    CHECK(b.taken() == "take back 2, cancel 2, await release 2");
+    CHECK(b.m.wants_answer(2) == request_machine::nobody);
+    CHECK(b.arrive(request_message::answer, 2) == request_violation::none);
+    CHECK(b.taken().empty());
+    b.m.sent(2, false, b.r);
+    CHECK(b.taken() == "complete 2 cancelled");
+    b.r.next_taken_back = taken_back::unsent;
+    b.m.cancel(3, b.r);
+    CHECK(b.taken() == "take back 3, complete 3 cancelled");
+    b.m.sent(3, true, b.r);
+    CHECK(b.arrive(request_message::dropped, 0) == request_violation::none);
+    CHECK(b.arrive(request_message::answer, 1) == request_violation::none);
+    CHECK(b.m.outstanding() == 0);
+}
+
+TEST_CASE("the memory of a request that its peer cancels is let go at once", "[machines]") {
+    requests_bench b;
+    CHECK(b.arrive_with_target(0) == request_violation::none);
+    CHECK(b.arrive(request_message::request, 1) == request_violation::none);
+    CHECK(b.m.has_target(0));
+    CHECK_FALSE(b.m.has_target(1));
+    CHECK(b.arrive(request_message::cancel, 0) == request_violation::none);
+    CHECK(b.arrive(request_message::cancel, 1) == request_violation::none);
+    CHECK(b.taken() == "released 0");
+    CHECK_FALSE(b.m.has_target(0));
+    CHECK(b.arrive(request_message::cancel, 0) == request_violation::none);
+    CHECK(b.taken().empty());
+    b.m.answered(0, b.r);
+    CHECK(b.arrive_with_target(0) == request_violation::none);
+    CHECK(b.m.has_target(0));
+}
+
+TEST_CASE("a request with a target outlives the channel, until its connection ends", "[machines]") {
+    requests_bench b{1, 5};
+    for (int i = 0; i < 5; ++i) b.ask(false, i != 4);
+    b.m.sent(0, false, b.r);
+    b.m.sent(1, false, b.r);
+    b.m.sent(4, false, b.r);
+    b.m.cancel(1, b.r);
+    b.taken();
+    b.m.sent(2, true, b.r);  // before the end is known
+    b.m.end(b.r);
+    CHECK(b.taken() == "complete 4 ended");
+    b.m.sent(3, true, b.r);
+    CHECK(b.taken().empty());
+    b.m.connection_ended(b.r);
+    CHECK(
+        b.taken() == "complete 0 ended, complete 1 cancelled, complete 2 failed, complete 3 ended"
+    );
+    b.m.connection_ended(b.r);
+    CHECK(b.taken().empty());
+}
+
 TEST_CASE("a request that cannot be sent gives its number back", "[machines]") {
     requests_bench b{1, 1};
     b.r.has_memory = false;
@@ -254,11 +337,14 @@ struct dialogue {
         std::uint16_t id = 0;
         std::uint64_t tag = 0;  // of the request that it is, or answers
         std::uint32_t request = request_machine::nobody;
+        bool has_target = false;  // of a request; of an answer: it is written there
     };
     struct mine {
         std::uint64_t tag = 0;
         bool is_notice = false;
         bool is_large = false;
+        bool has_target = false;
+        bool is_released = false;
         bool is_cancelled = false;
         bool is_over = false;
         bool is_known = false;  // to the peer
@@ -279,6 +365,7 @@ struct dialogue {
         int to_ask = 0;
         std::uint64_t notices = 0;  // which of them are notices: bits
         std::uint64_t larges = 0;  // which are large
+        std::uint64_t targets = 0;  // which have a target
         std::uint64_t asked = 0;
         bool has_finished = false;
         bool may_close = false;
@@ -287,6 +374,7 @@ struct dialogue {
     int cancels_left = 0;
     int losses_left = 0;
     bool is_lost = false;
+    bool can_write = true;  // the peers are connected
     std::string wrong;
 
     struct actions final : request_actions {
@@ -297,12 +385,18 @@ struct dialogue {
         bool send_request(std::uint32_t i, std::uint16_t id) override {
             mine const& m = s.requests[i];
             auto const what = m.is_notice ? request_message::notice : request_message::request;
-            s.sent.push_back({what, id, m.tag, i});
+            s.sent.push_back({what, id, m.tag, i, m.has_target});
             s.unsent.push_back(i);
             return true;
         }
         void send_control(kind what, std::uint16_t id) override {
-            s.sent.push_back({what, id, 0, request_machine::nobody});
+            auto const of = std::ranges::find(s.open, id, &theirs::id);
+            bool const is_known =
+                of != s.open.end() && (what == kind::released || what == kind::dropped);
+            s.sent.push_back({what, id, is_known ? of->tag : 0, request_machine::nobody});
+        }
+        void await_release(std::uint32_t i) override {
+            if (!s.requests[i].has_target) d.wrong = "waits for what the peer does not send";
         }
         taken_back take_back_request(std::uint32_t i) override {
             auto const m = std::ranges::find(s.sent, i, &message::request);
@@ -328,6 +422,10 @@ struct dialogue {
                                  : how == outcome::cancelled ? m.is_cancelled
                                                              : d.is_lost;
             if (!is_fair) d.wrong = "a request ended as it cannot";
+            bool const is_written = m.has_target && m.is_known && !m.is_released && d.can_write &&
+                                    how != outcome::answered && how != outcome::dropped &&
+                                    m.answer == 0;
+            if (is_written) d.wrong = "a request was over while the peer could write";
             if (is_exposed && !d.is_lost) d.wrong = "a request was over while the peer could read";
         }
         void finish_messages() override {
@@ -340,7 +438,8 @@ struct dialogue {
         std::uint16_t limit,
         std::array<int, 2> requests,
         std::array<std::uint64_t, 2> notices,
-        std::array<std::uint64_t, 2> larges
+        std::array<std::uint64_t, 2> larges,
+        std::array<std::uint64_t, 2> targets
     ) {
         for (std::size_t i = 0; i < 2; ++i) {
             side& s = sides[i];
@@ -348,6 +447,7 @@ struct dialogue {
             s.to_ask = requests[i];
             s.notices = notices[i];
             s.larges = larges[i];
+            s.targets = targets[i];
         }
     }
 
@@ -357,8 +457,10 @@ struct dialogue {
         s.requests[i] = {};
         s.requests[i].is_notice = (s.notices >> s.asked & 1U) != 0;
         s.requests[i].is_large = (s.larges >> s.asked & 1U) != 0;
+        bool const has_target = (s.targets >> s.asked & 1U) != 0 && !s.requests[i].is_notice;
+        s.requests[i].has_target = has_target;
         s.requests[i].tag = ++s.asked;
-        if (s.machine.add(s.requests[i].is_notice) != i) wrong = "another index";
+        if (s.machine.add(s.requests[i].is_notice, has_target) != i) wrong = "another index";
         --s.to_ask;
         actions out{*this, s};
         s.machine.proceed(out);
@@ -367,15 +469,18 @@ struct dialogue {
         message const m = from.sent.front();
         from.sent.pop_front();
         if (m.request != request_machine::nobody) from.requests[m.request].is_known = true;
-        bool const is_answer =
-            m.what == request_message::answer || m.what == request_message::dropped;
-        if (is_answer) {
-            auto const asking = to.machine.wants_answer(m.id);
-            if (asking != request_machine::nobody && m.what == request_message::answer)
-                to.requests[asking].answer = m.tag;
-        }
+        auto const asked = std::ranges::find(to.requests, m.tag, &mine::tag);
+        bool const is_asked = asked != to.requests.end() && m.tag != 0;
+        if (m.what == request_message::answer && is_asked) asked->answer = m.tag;
+        bool const is_released = m.what == request_message::released;
+        if (is_released && !is_asked) wrong = "memory of a request that is over was let go";
+        if ((is_released || m.what == request_message::dropped) && is_asked)
+            asked->is_released = true;
+        bool const is_written = m.what == request_message::answer && m.has_target;
+        if (is_written && (!is_asked || asked->is_over))
+            wrong = "memory of a request that is over was written";
         actions out{*this, to};
-        auto const v = to.machine.arrived(m.what, m.id, m.tag == 0, out);
+        auto const v = to.machine.arrived(m.what, m.id, m.tag == 0, m.has_target, out);
         if (v != request_violation::none) wrong = "an honest message was refused";
         if (m.what == request_message::request || m.what == request_message::notice)
             to.open.push_back({m.id, m.tag});
@@ -399,14 +504,17 @@ struct dialogue {
     }
     void close(side& s, std::size_t which, bool is_answer) {
         theirs const t = s.open[which];
-        s.open.erase(s.open.begin() + static_cast<std::ptrdiff_t>(which));
         actions out{*this, s};
         if (is_answer) {
-            s.sent.push_back({request_message::answer, t.id, t.tag, request_machine::nobody});
+            bool const is_written = s.machine.has_target(t.id);
+            s.sent.push_back(
+                {request_message::answer, t.id, t.tag, request_machine::nobody, is_written}
+            );
             s.machine.answered(t.id, out);
         } else {
             s.machine.drop(t.id, out);
         }
+        s.open.erase(s.open.begin() + static_cast<std::ptrdiff_t>(which));
     }
     void cancel(side& s, std::uint32_t i) {
         --cancels_left;
@@ -428,6 +536,11 @@ struct dialogue {
             for (auto* const list : {&s.unsent, &s.failed}) {
                 for (std::uint32_t const i : std::exchange(*list, {})) s.machine.sent(i, true, out);
             }
+        }
+        can_write = false;
+        for (side& s : sides) {
+            actions out{*this, s};
+            s.machine.connection_ended(out);
             while (!s.done.empty()) call_handler(s);
             s.sent.clear();
             s.open.clear();
@@ -485,10 +598,11 @@ struct dialogue {
             for (message const& m : s.sent) {
                 all.push_back(static_cast<std::uint64_t>(m.what) * 100 + m.id);
                 all.push_back(m.tag * 100 + m.request);
+                all.push_back(m.has_target);
             }
             for (mine const& m : s.requests) {
                 all.push_back(m.is_cancelled + 2U * m.is_over + 4U * m.is_known + 8U * m.answer);
-                all.push_back(m.tag);
+                all.push_back(m.tag * 2 + m.is_released);
             }
             for (auto const* const list : {&s.unsent, &s.failed, &s.done}) {
                 for (std::uint32_t const i : *list) all.push_back(i);
@@ -509,27 +623,32 @@ TEST_CASE("two sides agree in every interleaving of a few requests", "[machines]
         std::array<int, 2> requests;
         std::array<std::uint64_t, 2> notices;
         std::array<std::uint64_t, 2> larges;
+        std::array<std::uint64_t, 2> targets;
         int cancels;
         int losses;
     };
     std::vector<row> rows{
-        {1, {2, 0}, {0, 0}, {0, 0}, 1, 1},
-        {1, {1, 1}, {0, 0}, {1, 0}, 1, 0},
-        {1, {2, 0}, {1, 0}, {2, 0}, 1, 1}};
+        {1, {2, 0}, {0, 0}, {0, 0}, {0, 0}, 1, 1},
+        {1, {1, 1}, {0, 0}, {1, 0}, {0, 0}, 1, 0},
+        {1, {2, 0}, {0, 0}, {1, 0}, {3, 0}, 1, 1},
+        {1, {2, 0}, {1, 0}, {2, 0}, {0, 0}, 1, 1}};
     // A sanitizer makes it 30 times as slow.
 #if !defined(RCVERBS_ADDRESS_SANITIZER) && !defined(RCVERBS_THREAD_SANITIZER)
     rows.insert(
         rows.end(),
-        {{2, {3, 0}, {0, 0}, {0, 0}, 1, 0},
-         {1, {3, 0}, {2, 0}, {4, 0}, 1, 1},
-         {2, {2, 0}, {0, 0}, {3, 0}, 2, 1},
-         {1, {2, 1}, {0, 0}, {1, 0}, 1, 0},
-         {1, {2, 1}, {2, 0}, {1, 1}, 1, 1},
-         {2, {3, 0}, {5, 0}, {6, 0}, 1, 1}}
+        {{2, {3, 0}, {0, 0}, {0, 0}, {0, 0}, 1, 0},
+         {1, {3, 0}, {2, 0}, {4, 0}, {0, 0}, 1, 1},
+         {2, {2, 0}, {0, 0}, {3, 0}, {0, 0}, 2, 1},
+         {1, {2, 1}, {0, 0}, {1, 0}, {0, 0}, 1, 0},
+         {1, {2, 1}, {2, 0}, {1, 1}, {0, 0}, 1, 1},
+         {2, {2, 0}, {0, 0}, {1, 0}, {3, 0}, 2, 1},
+         {1, {3, 0}, {0, 0}, {4, 0}, {5, 0}, 2, 1},
+         {1, {1, 1}, {0, 0}, {0, 0}, {1, 1}, 2, 1},
+         {2, {3, 0}, {5, 0}, {6, 0}, {0, 0}, 1, 1}}
     );
 #endif
     row const r = rows[GENERATE_REF(range(std::size_t{0}, rows.size()))];
-    dialogue first{r.limit, r.requests, r.notices, r.larges};
+    dialogue first{r.limit, r.requests, r.notices, r.larges, r.targets};
     first.cancels_left = r.cancels;
     first.losses_left = r.losses;
     std::string wrong;
@@ -549,7 +668,8 @@ TEST_CASE("two sides agree in long dialogues, at random", "[machines]") {
             static_cast<std::uint16_t>(1 + random() % 4),
             {static_cast<int>(random() % 16), static_cast<int>(random() % 16)},
             {random() & random(), random() & random()},
-            {random() & random(), random() & random()}};
+            {random() & random(), random() & random()},
+            {random(), random()}};
         d.cancels_left = static_cast<int>(random() % 6);
         d.losses_left = random() % 10 == 0 ? 1 : 0;
         for (;;) {
@@ -580,17 +700,19 @@ TEST_CASE(
         std::vector<std::uint32_t> unsent;
         for (int i = 0; i < 40; ++i) {
             if (random() % 4 == 0) {
-                unsent.push_back(m.add(random() % 2 == 0));
+                bool const is_notice = random() % 2 == 0;
+                unsent.push_back(m.add(is_notice, !is_notice && random() % 2 == 0));
                 m.proceed(out);
             }
             if (random() % 4 == 0 && !open.empty()) {
                 m.drop(open.back(), out);
                 open.pop_back();
             }
-            auto const what = static_cast<request_message>(1 + random() % 6);
+            auto const what = static_cast<request_message>(1 + random() % 7);
             auto const id = static_cast<std::uint16_t>(random() % 4);
             std::size_t const outstanding = m.outstanding();
-            request_violation const v = m.arrived(what, id, random() % 2 == 0, out);
+            bool const has_target = what == request_message::request && random() % 2 == 0;
+            request_violation const v = m.arrived(what, id, random() % 2 == 0, has_target, out);
             if (v != request_violation::none) {
                 CHECK(m.outstanding() == outstanding);
                 break;

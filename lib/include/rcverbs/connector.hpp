@@ -66,8 +66,8 @@ using protocol_options = typename detail::options_of<Protocol>::type;
 /// Options of a connector.
 template <class Protocol = session>
 struct connector_options {
-    /// Options of the connections. With domain_sharing::isolated all of them share one domain of
-    /// the connector.
+    /// Options of the connections; for a protocol that has needed(), queues are made deep enough.
+    /// With domain_sharing::isolated all of them share one domain of the connector.
     connection_options connection = {};
     /// Options of the protocol.
     protocol_options<Protocol> protocol = {};
@@ -114,6 +114,8 @@ public:
 
     void attempt(place const&, connection_options options, endpoint const& peer, handler then)
         override {
+        if constexpr (requires { Protocol::needed(options_, std::move(options)); })
+            options = Protocol::needed(options_, std::move(options));
         basic_connection<executor_type> over{where_, std::move(options)};
         if constexpr (std::same_as<Protocol, basic_connection<executor_type>>) {
             made_ = std::move(over);

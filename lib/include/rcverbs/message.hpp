@@ -46,10 +46,7 @@ public:
     /// True if the bytes are still with the sender: fetch them by async_fetch().
     bool is_large() const noexcept { return is_large_; }
     /// The bytes; none of a large message.
-    std::span<std::byte const> bytes() const noexcept {
-        if (is_detached_ && !is_large_) return own_;
-        return slice_.bytes();
-    }
+    std::span<std::byte const> bytes() const noexcept { return slice_.bytes(); }
     /// The same as a slice. Registered, so that it may be sent or written from without a copy, until
     /// the message is detached; then a channel still sends it as a small message, and other
     /// operations refuse it (errc::region_gone). A request channel detaches by itself.
@@ -66,8 +63,16 @@ public:
     void release() noexcept;
 
 protected:
-    /// Replaces the sender's number.
-    void set_tag(std::uint64_t tag) noexcept { tag_ = tag; }
+    /// What the sender has put before the body.
+    std::span<std::byte const> head() const noexcept { return head_; }
+    /// The bytes are in memory of the program's.
+    void set_body(mutable_slice const& where) noexcept {
+        slice_ = where;
+        size_bytes_ = where.size();
+        is_elsewhere_ = true;
+    }
+    /// True after set_body().
+    bool is_elsewhere() const noexcept { return is_elsewhere_; }
 
 private:
     friend class detail::channel_core;
@@ -80,7 +85,9 @@ private:
     std::uint32_t slot_ = 0;
     bool is_large_ = false;
     bool is_detached_ = false;
-    std::vector<std::byte> own_;  // when detached: the bytes, or the segments of a large message
+    bool is_elsewhere_ = false;
+    std::span<std::byte const> head_;
+    std::vector<std::byte> own_;  // when detached: all that was in its receive
 };
 
 }  // namespace rcverbs

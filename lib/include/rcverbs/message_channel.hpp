@@ -1,6 +1,6 @@
 // message_channel.hpp — messages of any size, in order, with flow control.
 //
-//     message_channel c{connection{io, message_channel::needed()}};
+//     message_channel c{io};
 //     co_await c.async_connect({"192.168.0.1", 7471}, use_awaitable);
 //     co_await c.async_send(std::as_bytes(std::span{text}), 7, use_awaitable);
 //     message answer = co_await c.async_receive(use_awaitable);
@@ -62,6 +62,8 @@ struct message_channel_options {
     /// cancelled, or the large body of a request that was cancelled or has timed out; then the
     /// channel ends. Above 0.
     std::chrono::milliseconds withdraw_timeout{1000};
+    /// Options of the connection, where the channel makes it. The queues are made deep enough.
+    connection_options connection = {};
 };
 
 /// Counters of a message channel.
@@ -102,6 +104,7 @@ public:
 protected:
     message_channel_base() noexcept = default;
     message_channel_base(connection over, message_channel_options const& options);
+    message_channel_base(connection over, message_channel_options const& options, error_code& ec);
     message_channel_base(message_channel_base&&) noexcept = default;
     message_channel_base& operator=(message_channel_base&&) noexcept = default;
     ~message_channel_base() = default;
@@ -145,6 +148,55 @@ public:
     /// Makes no channel; only assignment and destruction are useful.
     basic_message_channel() noexcept requires std::default_initializable<Executor>
     = default;
+    /// Makes an idle channel, for async_connect(), and its connection: `message_channel c{io};`.
+    ///
+    /// @param where    The executor, or the thread, that runs it.
+    /// @param options  Of the channel, and of its connection.
+    /// @throws boost::system::system_error (errc::invalid_option); std::system_error if a thread is
+    ///         asked for and cannot be started.
+    explicit basic_message_channel(
+        runs_on<Executor> where, message_channel_options const& options = {}
+    )
+        : basic_message_channel{
+              basic_connection<Executor>{
+                  std::move(where), base::needed(options, options.connection)},
+              options} {}
+    /// Makes a channel of a peer's request, for async_accept().
+    ///
+    /// @param where    As above.
+    /// @param request  From acceptor::async_get_request().
+    /// @param options  As above.
+    /// @throws boost::system::system_error: as above, and errc::peer_disconnected (the request was
+    ///         withdrawn), errc::timed_out (answer_timeout has passed), errno.
+    basic_message_channel(
+        runs_on<Executor> where,
+        connection_request request,
+        message_channel_options const& options = {}
+    )
+        : basic_message_channel{
+              basic_connection<Executor>{
+                  std::move(where), std::move(request), base::needed(options, options.connection)},
+              options} {}
+    /// The same; after an error only assignment and destruction are useful.
+    ///
+    /// @param where    As above.
+    /// @param request  As above.
+    /// @param options  As above.
+    /// @param ec       The errors above.
+    basic_message_channel(
+        runs_on<Executor> where,
+        connection_request request,
+        message_channel_options const& options,
+        error_code& ec
+    )
+        : base{
+              basic_connection<Executor>{
+                  std::move(where),
+                  std::move(request),
+                  base::needed(options, options.connection),
+                  ec},
+              options,
+              ec} {}
     /// Takes a connection, made with the options that needed() gives: an idle one, for
     /// async_connect(), or one made of a request, for async_accept().
     ///

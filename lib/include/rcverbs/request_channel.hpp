@@ -1,6 +1,6 @@
 // request_channel.hpp — requests and their answers, in both directions, over one connection.
 //
-//     request_channel c{connection{io, request_channel::needed()}};
+//     request_channel c{io};
 //     co_await c.async_connect({"192.168.0.1", 7471}, use_awaitable);
 //     reply r = co_await c.async_request(get, std::as_bytes(std::span{key}), use_awaitable);
 //     use(r.status(), r.bytes());
@@ -16,8 +16,9 @@
 //
 // Any number of requests may be outstanding, and be answered in any order. Each has a deadline, can
 // be cancelled, and ends in one of three ways: with a reply, with an error, or with the channel. The
-// peer never writes to this side's memory, and reads of it only the body of a large request: it is
-// registered for that request alone and deregistered before the handler runs, however it ends.
+// peer reads of this side's memory only the body of a large request: it is
+// registered for that request alone and deregistered before the handler runs, however it ends. A
+// request that gives memory for its answer lets the peer write there, until its handler runs.
 //
 // Bodies are messages (message_channel.hpp): small ones are copied, large ones fetched. A program
 // may keep requests and replies as long as it likes: while half of the receives are held, bodies are
@@ -63,15 +64,31 @@ public:
     // For an answer now: moves itself out if the answer `is_wanted` and it is open; else returns a
     // closed one, whose start() fails.
     responder hand_over(bool is_wanted) noexcept;
-    void start(std::uint32_t status, std::span<std::byte const> body, control_handler handler);
-    void start(std::uint32_t status, const_slices const& body, control_handler handler);
+    void start(
+        std::uint32_t status,
+        std::span<std::byte const> head,
+        std::span<std::byte const> body,
+        control_handler handler
+    );
+    void start(
+        std::uint32_t status,
+        std::span<std::byte const> head,
+        const_slices const& body,
+        control_handler handler
+    );
     void drop() noexcept;
+    std::uint64_t target_bytes() const noexcept;
     /// The channel's. REQUIRES: it has been one of a request.
     boost::asio::any_io_executor executor() const;
 
 private:
     template <class Body>
-    void answer(std::uint32_t status, Body const& body, control_handler handler);
+    void answer(
+        std::uint32_t status,
+        std::span<std::byte const> head,
+        Body const& body,
+        control_handler handler
+    );
 
     std::shared_ptr<request_core> core_;
     std::uint16_t id_ = 0;
@@ -93,6 +110,12 @@ public:
 
     /// The operation that the peer requests, a number of the application.
     std::uint32_t operation() const noexcept { return static_cast<std::uint32_t>(tag()); }
+    /// The head that the peer has put before the body: 0 to request_channel::head_bytes_max bytes,
+    /// there also before a large body is fetched. Valid until the request is released.
+    using message::head;
+    /// Bytes of memory that the peer has for the answer. Up to so many are written there; a longer
+    /// answer is sent, as all are if it is 0.
+    std::uint64_t target_bytes() const noexcept { return responder_.target_bytes(); }
     /// True until it is answered; false for a notice.
     bool wants_answer() const noexcept { return responder_.is_open() && !is_notice_; }
     /// True if the peer no longer waits. The request may be answered, or just be destroyed.
@@ -108,34 +131,59 @@ public:
     ///                            one, the peer's program has fetched it.
     /// @par Cancellation          As for message_channel::async_send(); without an answer the peer
     ///                            gets channel_errc::request_dropped.
-    /// @par Errors                channel_errc::already_answered, and
-    ///                            those of message_channel::async_send().
+    /// @par Errors                channel_errc::already_answered, errc::message_too_large (a head of
+    ///                            more than request_channel::head_bytes_max bytes), and those of
+    ///                            message_channel::async_send().
     template <class Token>
     auto async_answer(std::uint32_t status, std::span<std::byte const> body, Token&& token) {
-        return start_answer(status, body, std::forward<Token>(token));
+        return start_answer(status, {}, body, std::forward<Token>(token));
     }
     /// The same from registered memory.
     template <detail::slices_only Slices, class Token>
     auto async_answer(std::uint32_t status, Slices const& body, Token&& token) {
-        return start_answer(status, const_slices{body}, std::forward<Token>(token));
+        return start_answer(status, {}, const_slices{body}, std::forward<Token>(token));
+    }
+    /// The same with a head: reply::head(). The head is used before this function returns.
+    template <class Token>
+    auto async_answer(
+        std::uint32_t status,
+        std::span<std::byte const> head,
+        std::span<std::byte const> body,
+        Token&& token
+    ) {
+        return start_answer(status, head, body, std::forward<Token>(token));
+    }
+    /// The same from registered memory, with a head.
+    template <detail::slices_only Slices, class Token>
+    auto async_answer(
+        std::uint32_t status, std::span<std::byte const> head, Slices const& body, Token&& token
+    ) {
+        return start_answer(status, head, const_slices{body}, std::forward<Token>(token));
     }
 
 private:
     friend class detail::request_core;
 
     template <class Body, class Token>
-    auto start_answer(std::uint32_t status, Body body, Token&& token) {
+    auto start_answer(
+        std::uint32_t status, std::span<std::byte const> head, Body body, Token&& token
+    ) {
         // The peer's request ends when its body is free.
         if (is_large() && wants_answer()) release();
         return boost::asio::async_initiate<Token, void(error_code)>(
             detail::initiation{
                 responder_.executor(),
-                [](auto handler, detail::responder duty, std::uint32_t number, Body const& bytes) {
-                    duty.start(number, bytes, detail::control_handler{std::move(handler)});
+                [](auto handler,
+                   detail::responder duty,
+                   std::uint32_t number,
+                   std::span<std::byte const> before,
+                   Body const& bytes) {
+                    duty.start(number, before, bytes, detail::control_handler{std::move(handler)});
                 }},
             token,
             responder_.hand_over(!is_notice_),
             status,
+            head,
             body
         );
     }
@@ -153,9 +201,16 @@ public:
 
     /// The peer's number.
     std::uint32_t status() const noexcept { return static_cast<std::uint32_t>(tag()); }
+    /// The head that the peer has put before the body, as request::head().
+    using message::head;
+    /// True if the bytes are in the memory that the request gave: then slice() and bytes() are a
+    /// part of it.
+    bool is_written() const noexcept { return is_elsewhere(); }
 
 private:
     friend class detail::request_core;
+
+    void move_to(mutable_slice const& into);
 };
 
 /// Options of one request.
@@ -195,6 +250,14 @@ struct request_channel_statistics {
 
 namespace detail {
 
+// A request as a program starts it, but for its body.
+struct question {
+    std::uint32_t operation = 0;
+    std::span<std::byte const> head = {};
+    mutable_slice into = {};
+    request_options options = {};
+};
+
 using next_handler = erased_handler<error_code, request>;
 using reply_handler = erased_handler<error_code, reply>;
 
@@ -203,7 +266,8 @@ using reply_handler = erased_handler<error_code, reply>;
 /// The members of basic_request_channel that do not depend on its executor type.
 class RCVERBS_EXPORT request_channel_base : public detail::channel_base {
 public:
-    /// The options of a connection for a channel: `base` with queues that are deep enough.
+    /// The options of a connection for a channel: `base` with queues that are deep enough. For
+    /// connections that the channel does not make itself.
     static connection_options needed(
         request_channel_options const& options = {}, connection_options base = {}
     );
@@ -214,33 +278,32 @@ public:
 protected:
     request_channel_base() noexcept = default;
     request_channel_base(connection over, request_channel_options const& options);
+    request_channel_base(connection over, request_channel_options const& options, error_code& ec);
     request_channel_base(request_channel_base&&) noexcept = default;
     request_channel_base& operator=(request_channel_base&&) noexcept = default;
     ~request_channel_base() = default;
 
     static void start_request(
         core_ptr const& core,
-        std::uint32_t operation,
+        detail::question const& what,
         std::span<std::byte const> body,
-        request_options const& options,
         detail::reply_handler handler
     );
     static void start_request(
         core_ptr const& core,
-        std::uint32_t operation,
+        detail::question const& what,
         const_slices const& body,
-        request_options const& options,
         detail::reply_handler handler
     );
     static void start_notify(
         core_ptr const& core,
-        std::uint32_t operation,
+        detail::question const& what,
         std::span<std::byte const> body,
         detail::control_handler handler
     );
     static void start_notify(
         core_ptr const& core,
-        std::uint32_t operation,
+        detail::question const& what,
         const_slices const& body,
         detail::control_handler handler
     );
@@ -258,6 +321,9 @@ class basic_request_channel : public detail::basic_channel<request_channel_base,
 public:
     using options_type = request_channel_options;
 
+    /// Bytes of a head, at most.
+    static constexpr std::size_t head_bytes_max = 64;
+
     /// The same with another executor type.
     template <class Other>
     struct rebind_executor {
@@ -267,6 +333,57 @@ public:
     /// Makes no channel; only assignment and destruction are useful.
     basic_request_channel() noexcept requires std::default_initializable<Executor>
     = default;
+    /// Makes an idle channel, for async_connect(), and its connection: `request_channel c{io};`.
+    ///
+    /// @param where    The executor, or the thread, that runs it.
+    /// @param options  Of the channel, and in `messages.connection` of its connection.
+    /// @throws boost::system::system_error (errc::invalid_option); std::system_error if a thread is
+    ///         asked for and cannot be started.
+    explicit basic_request_channel(
+        runs_on<Executor> where, request_channel_options const& options = {}
+    )
+        : basic_request_channel{
+              basic_connection<Executor>{
+                  std::move(where), base::needed(options, options.messages.connection)},
+              options} {}
+    /// Makes a channel of a peer's request, for async_accept().
+    ///
+    /// @param where    As above.
+    /// @param request  From acceptor::async_get_request().
+    /// @param options  As above.
+    /// @throws boost::system::system_error: as above, and errc::peer_disconnected (the request was
+    ///         withdrawn), errc::timed_out (answer_timeout has passed), errno.
+    basic_request_channel(
+        runs_on<Executor> where,
+        connection_request request,
+        request_channel_options const& options = {}
+    )
+        : basic_request_channel{
+              basic_connection<Executor>{
+                  std::move(where),
+                  std::move(request),
+                  base::needed(options, options.messages.connection)},
+              options} {}
+    /// The same; after an error only assignment and destruction are useful.
+    ///
+    /// @param where    As above.
+    /// @param request  As above.
+    /// @param options  As above.
+    /// @param ec       The errors above.
+    basic_request_channel(
+        runs_on<Executor> where,
+        connection_request request,
+        request_channel_options const& options,
+        error_code& ec
+    )
+        : base{
+              basic_connection<Executor>{
+                  std::move(where),
+                  std::move(request),
+                  base::needed(options, options.messages.connection),
+                  ec},
+              options,
+              ec} {}
     /// Takes a connection, made with the options that needed() gives: an idle one, for
     /// async_connect(), or one made of a request, for async_accept().
     ///
@@ -307,7 +424,7 @@ public:
         request_options const& options,
         Token&& token = Token{}
     ) {
-        return ask(operation, body, options, std::forward<Token>(token));
+        return ask({operation, {}, {}, options}, body, std::forward<Token>(token));
     }
     /// The same from registered memory: one slice, or a range of up to
     /// message_channel::segments_max. A large body's regions need access_flags::remote_read, and the
@@ -319,21 +436,85 @@ public:
         request_options const& options,
         Token&& token = Token{}
     ) {
-        return ask(operation, const_slices{body}, options, std::forward<Token>(token));
+        return ask({operation, {}, {}, options}, const_slices{body}, std::forward<Token>(token));
     }
     /// The same with the channel's timeout.
     template <class Token = detail::default_token_t<Executor>>
     requires(!std::convertible_to<Token, request_options>) auto async_request(
         std::uint32_t operation, std::span<std::byte const> body, Token&& token = Token{}
     ) {
-        return ask(operation, body, request_options{}, std::forward<Token>(token));
+        return ask({operation}, body, std::forward<Token>(token));
     }
     /// The same from registered memory, with the channel's timeout.
     template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
     requires(!std::convertible_to<Token, request_options>) auto async_request(
         std::uint32_t operation, Slices const& body, Token&& token = Token{}
     ) {
-        return ask(operation, const_slices{body}, request_options{}, std::forward<Token>(token));
+        return ask({operation}, const_slices{body}, std::forward<Token>(token));
+    }
+    /// The same with a head, and with memory for the answer.
+    ///
+    /// @param operation  The application's number.
+    /// @param head       0 to head_bytes_max bytes, used before this function returns. The peer has
+    ///                   them with the request, also before it fetches a large body.
+    /// @param body       As above.
+    /// @param into       Registered with remote_write; `{}` for none. An answer of up to its size is
+    ///                   there when the handler runs, and reply::is_written() is true: a large one is
+    ///                   written by the peer, which saves the fetch. A longer answer comes as without
+    ///                   it. The peer can write to the region, as a whole, for as long as it is
+    ///                   registered; an rcverbs peer writes until the handler runs: after a timeout or
+    ///                   a cancellation that waits until the peer has confirmed it, or until
+    ///                   withdraw_timeout has passed and the connection has ended.
+    /// @param options    The timeout.
+    /// @param token      Completion token.
+    /// @par Errors       Also errc::message_too_large (the head), errc::region_gone,
+    ///                   errc::foreign_domain, errc::access_denied (`into`).
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_request(
+        std::uint32_t operation,
+        std::span<std::byte const> head,
+        std::span<std::byte const> body,
+        mutable_slice into,
+        request_options const& options,
+        Token&& token = Token{}
+    ) {
+        return ask({operation, head, into, options}, body, std::forward<Token>(token));
+    }
+    /// The same with a body in registered memory.
+    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
+    auto async_request(
+        std::uint32_t operation,
+        std::span<std::byte const> head,
+        Slices const& body,
+        mutable_slice into,
+        request_options const& options,
+        Token&& token = Token{}
+    ) {
+        return ask(
+            {operation, head, into, options}, const_slices{body}, std::forward<Token>(token)
+        );
+    }
+    /// The same with the channel's timeout.
+    template <class Token = detail::default_token_t<Executor>>
+    requires(!std::convertible_to<Token, request_options>) auto async_request(
+        std::uint32_t operation,
+        std::span<std::byte const> head,
+        std::span<std::byte const> body,
+        mutable_slice into,
+        Token&& token = Token{}
+    ) {
+        return ask({operation, head, into, {}}, body, std::forward<Token>(token));
+    }
+    /// The same with a body in registered memory, with the channel's timeout.
+    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
+    requires(!std::convertible_to<Token, request_options>) auto async_request(
+        std::uint32_t operation,
+        std::span<std::byte const> head,
+        Slices const& body,
+        mutable_slice into,
+        Token&& token = Token{}
+    ) {
+        return ask({operation, head, into, {}}, const_slices{body}, std::forward<Token>(token));
     }
 
     /// Sends a notice to the peer: a request without an answer.
@@ -346,15 +527,35 @@ public:
     /// @par Cancellation          total, as for async_request().
     /// @par Errors                As for async_request().
     template <class Token = detail::default_token_t<Executor>>
-    auto async_notify(
+    requires(!detail::is_body<Token>) auto async_notify(
         std::uint32_t operation, std::span<std::byte const> body, Token&& token = Token{}
     ) {
-        return start_notice(operation, body, std::forward<Token>(token));
+        return start_notice({operation}, body, std::forward<Token>(token));
     }
     /// The same from registered memory, as for async_request().
     template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
     auto async_notify(std::uint32_t operation, Slices const& body, Token&& token = Token{}) {
-        return start_notice(operation, const_slices{body}, std::forward<Token>(token));
+        return start_notice({operation}, const_slices{body}, std::forward<Token>(token));
+    }
+    /// The same with a head, as for async_request().
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_notify(
+        std::uint32_t operation,
+        std::span<std::byte const> head,
+        std::span<std::byte const> body,
+        Token&& token = Token{}
+    ) {
+        return start_notice({operation, head}, body, std::forward<Token>(token));
+    }
+    /// The same from registered memory, with a head.
+    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
+    auto async_notify(
+        std::uint32_t operation,
+        std::span<std::byte const> head,
+        Slices const& body,
+        Token&& token = Token{}
+    ) {
+        return start_notice({operation, head}, const_slices{body}, std::forward<Token>(token));
     }
 
     /// Waits for the next request, or notice, of the peer's.
@@ -380,33 +581,29 @@ public:
 
 private:
     template <class Body, class Token>
-    auto ask(
-        std::uint32_t operation, Body const& body, request_options const& options, Token&& token
-    ) {
+    auto ask(detail::question const& what, Body const& body, Token&& token) {
         return boost::asio::async_initiate<Token, void(error_code, reply)>(
             detail::initiation{
                 this->get_executor(),
                 [](auto handler,
                    core_ptr const& core,
-                   std::uint32_t number,
-                   Body const& bytes,
-                   request_options const& how) {
+                   detail::question const& asked,
+                   Body const& bytes) {
                     base::start_request(
-                        core, number, bytes, how, detail::reply_handler{std::move(handler)}
+                        core, asked, bytes, detail::reply_handler{std::move(handler)}
                     );
                 }},
             token,
             this->core(),
-            operation,
-            body,
-            options
+            what,
+            body
         );
     }
     template <class Body, class Token>
-    auto start_notice(std::uint32_t operation, Body const& body, Token&& token) {
+    auto start_notice(detail::question const& what, Body const& body, Token&& token) {
         return this->control(
-            [operation, body](core_ptr const& core, detail::control_handler handler) {
-                base::start_notify(core, operation, body, std::move(handler));
+            [what, body](core_ptr const& core, detail::control_handler handler) {
+                base::start_notify(core, what, body, std::move(handler));
             },
             std::forward<Token>(token)
         );

@@ -127,6 +127,14 @@ public:
     ) requires std::convertible_to<boost::asio::io_context::executor_type, Executor>
         : runs_on{poller::start()} {}
 
+    /// From one with another type of executor.
+    template <class Other>
+    requires(!std::same_as<Other, Executor> && std::convertible_to<Other, Executor>) explicit runs_on(
+        runs_on<Other> const& other
+    )
+        : executor_(detail::converted<Executor>(other.executor_)),
+          poller_{other.poller_} {}
+
     /// The executor.
     Executor const& get_executor() const noexcept { return executor_; }
 
@@ -136,6 +144,8 @@ public:
 private:
     template <class>
     friend class basic_acceptor;
+    template <class>
+    friend class runs_on;
 
     runs_on(Executor executor, poller p) : executor_(std::move(executor)), poller_{std::move(p)} {}
 

@@ -360,6 +360,10 @@ template <class T>
 concept slices_only = std::convertible_to<T const&, const_slices> &&
     !std::convertible_to<T const&, std::span<std::byte const>>;
 
+/// What a message is sent from.
+template <class T>
+concept is_body = std::convertible_to<T const&, std::span<std::byte const>> || slices_only<T>;
+
 }  // namespace detail
 
 }  // namespace rcverbs

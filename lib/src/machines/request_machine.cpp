@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 namespace rcverbs::machines {
 
@@ -25,7 +26,7 @@ void request_machine::remove(list& from, std::uint32_t i) noexcept {
 
 // --- this side's requests ------------------------------------------------------------------------
 
-std::uint32_t request_machine::add(bool is_notice) {
+std::uint32_t request_machine::add(bool is_notice, bool has_target) {
     if (free_.count == 0) {
         requests_.emplace_back();
         push(free_, static_cast<std::uint32_t>(requests_.size() - 1));
@@ -34,6 +35,7 @@ std::uint32_t request_machine::add(bool is_notice) {
     remove(free_, i);
     requests_[i] = {};
     requests_[i].is_notice = is_notice;
+    requests_[i].has_target = has_target;
     requests_[i].at = stage::waiting;
     push(waiting_, i);
     return i;
@@ -106,7 +108,15 @@ void request_machine::proceed(request_actions& out) {
 void request_machine::sent(std::uint32_t i, bool is_failed, request_actions& out) {
     request& r = requests_[i];
     r.is_sent = true;
-    bool const is_due = is_failed || r.is_answered || r.is_notice || r.has_result;
+    if (is_failed && r.has_target && !r.is_completed) {
+        // The peer may have it all the same, until the connection has ended.
+        if (!r.has_result) r.how = outcome::failed;
+        r.has_result = true;
+        return;
+    }
+    // What has a result is written to until the peer says otherwise.
+    bool const is_free_of_peer = r.has_result && !r.has_target;
+    bool const is_due = is_failed || r.is_answered || r.is_notice || is_free_of_peer;
     bool const is_free = is_failed || r.is_answered;
     if (is_due && !r.is_completed) {
         outcome const how = is_failed ? outcome::failed : success_of(r);
@@ -124,7 +134,7 @@ void request_machine::cancel(std::uint32_t i, request_actions& out) {
         complete(i, outcome::cancelled, out);
         return continue_finishing(out);
     }
-    if (r.at != stage::outstanding || r.is_completed || r.is_withdrawing) return;
+    if (r.at != stage::outstanding || r.is_completed || r.is_withdrawing || r.is_releasing) return;
     // An answer may have come before the body is free.
     if (!r.has_result) r.how = r.is_answered ? success_of(r) : outcome::cancelled;
     r.has_result = true;
@@ -132,8 +142,10 @@ void request_machine::cancel(std::uint32_t i, request_actions& out) {
     taken_back const what = r.is_sent ? taken_back::over : out.take_back_request(i);
     bool const is_with_peer = what != taken_back::unsent && !r.is_answered;
     if (is_with_peer && !r.is_notice) out.send_control(kind::cancel, r.id);
-    if (what == taken_back::exposed) r.is_withdrawing = true;
-    else complete(i, r.how, out);
+    r.is_withdrawing = what == taken_back::exposed;
+    r.is_releasing = r.has_target && is_with_peer;
+    if (r.is_releasing) out.await_release(i);
+    else if (!r.is_withdrawing) complete(i, r.how, out);
 }
 
 std::uint32_t request_machine::wants_answer(std::uint16_t id) const noexcept {
@@ -145,18 +157,15 @@ std::uint32_t request_machine::wants_answer(std::uint16_t id) const noexcept {
 // --- the peer's messages -------------------------------------------------------------------------
 
 request_machine::violation request_machine::arrived(
-    kind what, std::uint16_t id, bool is_empty, request_actions& out
+    kind what, std::uint16_t id, bool is_empty, bool has_target, request_actions& out
 ) {
     switch (what) {
     case kind::request:
-    case kind::notice: return on_request(what, id);
+    case kind::notice: return on_request(what, id, has_target);
     case kind::answer:
     case kind::dropped: return on_answer(what, id, is_empty, out);
-    case kind::cancel:
-        if (id >= own_max_) return violation::unexpected;
-        // Its answer may be under way.
-        if (is_open(id)) incoming_[id].is_cancelled = true;
-        return violation::none;
+    case kind::cancel: return on_cancel(id, out);
+    case kind::released: return on_released(id, out);
     case kind::end: break;
     }
     if (has_peer_ended_) return violation::unexpected;
@@ -165,11 +174,34 @@ request_machine::violation request_machine::arrived(
     return violation::none;
 }
 
-request_machine::violation request_machine::on_request(kind what, std::uint16_t id) {
+request_machine::violation request_machine::on_request(
+    kind what, std::uint16_t id, bool has_target
+) {
     if (id >= own_max_ || is_open(id) || has_peer_ended_) return violation::unexpected;
     if (id >= incoming_.size()) incoming_.resize(std::size_t{id} + 1);
-    incoming_[id] = {true, what == kind::notice, false};
+    incoming_[id] = {true, what == kind::notice, false, has_target};
     ++open_;
+    return violation::none;
+}
+
+request_machine::violation request_machine::on_cancel(std::uint16_t id, request_actions& out) {
+    if (id >= own_max_) return violation::unexpected;
+    // Its answer may be under way.
+    if (!is_open(id)) return violation::none;
+    incoming_[id].is_cancelled = true;
+    // The program may take any time to answer, so the peer's memory is let go first.
+    if (std::exchange(incoming_[id].has_target, false)) out.send_control(kind::released, id);
+    return violation::none;
+}
+
+request_machine::violation request_machine::on_released(std::uint16_t id, request_actions& out) {
+    if (id >= by_id_.size() || by_id_[id] == nobody) return violation::unexpected;
+    std::uint32_t const i = by_id_[id];
+    request& r = requests_[i];
+    if (!r.is_releasing || !r.has_target || r.is_answered) return violation::unexpected;
+    r.has_target = false;
+    // The peer may still read the body.
+    if (!r.is_withdrawing || r.is_sent) complete(i, r.how, out);
     return violation::none;
 }
 
@@ -241,7 +273,15 @@ void request_machine::end(request_actions& out) {
         if (!r.has_result) r.how = outcome::ended;
         r.has_result = true;
         // Others are over when their memory is not exposed any more.
-        if (r.is_sent) complete(i, r.how, out);
+        if (r.is_sent && (!r.has_target || r.is_answered)) complete(i, r.how, out);
+    }
+}
+
+void request_machine::connection_ended(request_actions& out) {
+    for (std::uint32_t i = outstanding_.first; i != nobody; i = requests_[i].next) {
+        request& r = requests_[i];
+        r.has_target = false;
+        if (r.is_sent && r.has_result && !r.is_completed) complete(i, r.how, out);
     }
 }
 
@@ -261,11 +301,11 @@ void request_machine::append_to(std::vector<std::uint64_t>& out) const {
     add(has_peer_ended_, has_finished_);
     for (request const& r : requests_) {
         add(r.next, r.id, r.at, r.how, r.has_result, r.is_notice, r.is_sent, r.is_answered);
-        add(r.is_withdrawing, r.is_completed, r.is_forgotten);
+        add(r.is_withdrawing, r.is_completed, r.is_forgotten, r.has_target, r.is_releasing);
     }
     for (std::uint32_t const i : by_id_) add(i);
     for (std::uint16_t const id : free_ids_) add(id);
-    for (incoming const& i : incoming_) add(i.is_open, i.is_notice, i.is_cancelled);
+    for (incoming const& i : incoming_) add(i.is_open, i.is_notice, i.is_cancelled, i.has_target);
 }
 
 }  // namespace rcverbs::machines

@@ -6,6 +6,10 @@
 //                     (answered, dropped, cancelled or failed: over, once)
 //   the peer's: arrived ──▶ open ── answered or dropped ──▶ closed
 //
+// The answer of a request with a *target*, memory of this side's, may be written there by the peer.
+// Such a request that is cancelled is over only when the peer has said that it writes no more, or
+// has answered; at the end, when the connection is over.
+//
 // The number of a request that was over early stays in use until the peer has answered, so that a
 // late answer cannot meet another request. docs/reference/channel-format.md has the rules.
 //
@@ -31,7 +35,8 @@ public:
         answer = 3,
         dropped = 4,
         cancel = 5,
-        end = 6
+        end = 6,
+        released = 7
     };
 
     /// How a request or notice of this side's ended. `sent`: a notice. `failed`: its message was not
@@ -48,6 +53,8 @@ public:
     virtual void send_control(kind what, std::uint16_t id) = 0;
     /// Cancels the message of a request; sent() follows unless it is over.
     virtual taken_back take_back_request(std::uint32_t request) = 0;
+    /// The peer must answer the cancellation of a request with a target soon.
+    virtual void await_release(std::uint32_t request) = 0;
     /// The request is over; its index is used again once the owner calls forget().
     virtual void complete_request(std::uint32_t request, outcome how) = 0;
     /// Nothing more will be sent.
@@ -75,7 +82,7 @@ public:
 
     /// Adds a request or notice; returns its index. proceed() sends it. Throws std::bad_alloc; then
     /// nothing has changed. REQUIRES: may_ask().
-    std::uint32_t add(bool is_notice);
+    std::uint32_t add(bool is_notice, bool has_target = false);
     /// What add() will return.
     std::uint32_t next_index() const noexcept {
         return free_.count > 0 ? free_.first : static_cast<std::uint32_t>(requests_.size());
@@ -96,8 +103,11 @@ public:
 
     /// A message has arrived. On a violation nothing has changed, and the owner ends the channel.
     ///
-    /// @param is_empty  No body, and a value of 0: all that a notice may be answered with.
-    violation arrived(kind what, std::uint16_t id, bool is_empty, request_actions& out);
+    /// @param is_empty    No body, and a value of 0: all that a notice may be answered with.
+    /// @param has_target  Of a request: its answer may be written to the peer's memory.
+    violation arrived(
+        kind what, std::uint16_t id, bool is_empty, bool has_target, request_actions& out
+    );
     /// The answer of an open request has been given to the channel.
     void answered(std::uint16_t id, request_actions& out);
     /// An open request will not be answered.
@@ -107,14 +117,18 @@ public:
     }
     bool is_cancelled(std::uint16_t id) const noexcept { return incoming_[id].is_cancelled; }
     bool is_notice(std::uint16_t id) const noexcept { return incoming_[id].is_notice; }
+    /// True if the answer may be written to the peer's memory.
+    bool has_target(std::uint16_t id) const noexcept { return incoming_[id].has_target; }
 
     // --- the end -------------------------------------------------------------------------------
 
     /// This side asks nothing more: END follows the last answer.
     void finish(request_actions& out);
     /// Nothing more is sent or arrives. Requests whose message is outstanding are over when sent()
-    /// says so.
+    /// says so; those with a target, when connection_ended() does.
     void end(request_actions& out);
+    /// The peer cannot write to this side's memory any more. REQUIRES: end() was called.
+    void connection_ended(request_actions& out);
 
     // --- observers -----------------------------------------------------------------------------
 
@@ -133,7 +147,7 @@ public:
     /// Messages that may wait to be sent: what a peer can cause that reads the answers before it uses
     /// their numbers again.
     std::size_t queued_max() const noexcept {
-        return std::size_t{own_max_} + 2 * by_id_.size() + 1;
+        return 2 * std::size_t{own_max_} + 2 * by_id_.size() + 1;
     }
 
     /// The state as numbers, for tests that visit each state once.
@@ -153,6 +167,8 @@ private:
         bool is_sent = false;
         bool is_answered = false;
         bool is_withdrawing = false;
+        bool has_target = false;  // that the peer may write to
+        bool is_releasing = false;  // the peer has been asked to write no more
         bool is_completed = false;
         bool is_forgotten = false;
     };
@@ -166,6 +182,7 @@ private:
         bool is_open = false;
         bool is_notice = false;
         bool is_cancelled = false;
+        bool has_target = false;
     };
 
     void push(list& to, std::uint32_t i) noexcept;
@@ -175,8 +192,10 @@ private:
     static outcome success_of(request const& r) noexcept;
     void complete(std::uint32_t i, outcome how, request_actions& out);
     void recycle(std::uint32_t i) noexcept;
-    violation on_request(kind what, std::uint16_t id);
+    violation on_request(kind what, std::uint16_t id, bool has_target);
     violation on_answer(kind what, std::uint16_t id, bool is_empty, request_actions& out);
+    violation on_cancel(std::uint16_t id, request_actions& out);
+    violation on_released(std::uint16_t id, request_actions& out);
     void close(std::uint16_t id, request_actions& out);
     void continue_finishing(request_actions& out);
 

@@ -249,14 +249,14 @@ channel_core::waiter channel_core::waiter_for(control_handler handler) const {
 }
 
 channel_core::outgoing channel_core::message_of(
-    std::span<std::byte const> bytes, std::uint64_t tag, error_code& refused
+    std::span<std::byte const> bytes, wire::request_prefix const& before, error_code& refused
 ) {
     outgoing o;
-    o.tag = tag;
+    o.prefix = before;
     o.size_bytes = bytes.size();
     if (bytes.size() > message_bytes_max) {
         refused = errc::message_too_large;
-    } else if (is_large(bytes.size())) {
+    } else if (is_large(bytes.size() + before.size_bytes)) {
         o.is_large = true;
         o.registered =
             const_memory_region{lower().domain(), bytes, access_flags::remote_read, refused};
@@ -268,15 +268,15 @@ channel_core::outgoing channel_core::message_of(
 }
 
 channel_core::outgoing channel_core::message_of(
-    const_slices const& source, std::uint64_t tag, error_code& refused
+    const_slices const& source, wire::request_prefix const& before, error_code& refused
 ) {
     outgoing o;
-    o.tag = tag;
+    o.prefix = before;
     o.size_bytes = source.size();
     o.source = source.list();
     if (source.size() > message_bytes_max) {
         refused = errc::message_too_large;
-    } else if (is_large(source.size())) {
+    } else if (is_large(source.size() + before.size_bytes)) {
         o.is_large = true;
         for (plain_slice const& each : o.source.all()) {
             if (each.size == 0 || refused) continue;
@@ -289,9 +289,37 @@ channel_core::outgoing channel_core::message_of(
     return o;
 }
 
+channel_core::outgoing channel_core::written_message_of(
+    std::span<std::byte const> bytes, remote_region const& target, error_code& refused
+) {
+    const_memory_region registered{lower().domain(), bytes, access_flags::local_read, refused};
+    if (refused) return {};
+    outgoing o = written_message_of(const_slices{registered.slice()}, target, refused);
+    o.registered = std::move(registered);
+    return o;
+}
+
+channel_core::outgoing channel_core::written_message_of(
+    const_slices const& source, remote_region const& target, error_code& refused
+) {
+    outgoing o;
+    o.prefix.append(std::uint64_t{source.size()});
+    o.writes = std::shared_ptr<written>{
+        new written{source.list(), target, batch{lower(), source.list().count() + 1}}};
+    // An answer with bad memory is refused, and does not end the channel.
+    for (plain_slice const& each : o.writes->source.all()) {
+        if (each.size == 0 || refused) continue;
+        static_cast<void>(
+            protocol::expose(const_slice_of(each), access_flags::local_read, lower(), refused)
+        );
+    }
+    return o;
+}
+
 // A message whose size was looked at before the channel was open is not for it.
 bool channel_core::may_send(outgoing const& o) const noexcept {
-    return is_open() && machine_.may_send() && (o.is_large || o.size_bytes <= small_bytes_max_);
+    bool const fits = o.size_bytes + o.prefix.size_bytes <= small_bytes_max_;
+    return is_open() && machine_.may_send() && (o.is_large || fits);
 }
 
 error_code channel_core::refusal() const {
@@ -345,8 +373,10 @@ void channel_core::post(posting const& what) {
     if (what.what == type::large_done) head.count = what.is_declined ? 1 : 0;
     if (what.what == type::eager) {
         outgoing const& o = outgoing_[what.message];
-        head.count = static_cast<std::uint32_t>(o.size_bytes);
+        head.count = static_cast<std::uint32_t>(o.prefix.size_bytes + o.size_bytes);
         head.tag = o.tag;
+        std::ranges::copy(o.prefix.bytes(), place.bytes().subspan(size).begin());
+        size += o.prefix.size_bytes;
         copy(o.source, place.bytes().subspan(size));
         size += o.size_bytes;
     } else if (what.what == type::large) {
@@ -354,13 +384,34 @@ void channel_core::post(posting const& what) {
         head.count = static_cast<std::uint32_t>(o.segments.size());
         head.tag = o.tag;
         wire::encode_segments(o.segments, place.bytes());
-        size += o.segments.size() * remote_region::encoded_bytes;
+        size += wire::segments_bytes(head);
+        std::ranges::copy(o.prefix.bytes(), place.bytes().subspan(size).begin());
+        size += o.prefix.size_bytes;
     }
     wire::encode(head, place.bytes());
+    if (what.what == type::eager && outgoing_[what.message].writes != nullptr)
+        return submit_written(outgoing_[what.message].writes, place.first(size), what.slot);
     lower().async_send(
         place.first(size),
         [self = self(), slot = what.slot](error_code ec, std::size_t) { self->on_sent(slot, ec); }
     );
+}
+
+// All or nothing: the message says that the bytes are there. The handler has the batch, which must
+// outlive it.
+void channel_core::submit_written(
+    std::shared_ptr<written> const& w, mutable_slice const& message, std::uint32_t slot
+) {
+    std::uint64_t offset = 0;
+    for (plain_slice const& each : w->source.all()) {
+        if (each.size == 0) continue;
+        w->all.add(op::write(const_slice_of(each), w->target.slice(offset, each.size)));
+        offset += each.size;
+    }
+    w->all.add(op::send(message));
+    w->all.async_submit([self = self(), w, slot](error_code ec, std::size_t) {
+        self->on_sent(slot, ec);
+    });
 }
 
 void channel_core::on_sent(std::uint32_t slot, error_code ec) {
@@ -379,7 +430,8 @@ void channel_core::complete(std::uint32_t i, outcome how) {
     switch (how) {
     case outcome::sent:
         ++counted_.sent;
-        counted_.sent_bytes += o.size_bytes;
+        counted_.sent_bytes += o.prefix.size_bytes + o.size_bytes;
+        if (o.writes != nullptr) counted_.sent_bytes += o.writes->source.size();
         break;
     case outcome::declined: o.result = channel_errc::message_declined; break;
     case outcome::withdrawn: o.result = channel_errc::message_withdrawn; break;
@@ -418,6 +470,7 @@ void channel_core::complete_and_deliver() {
             if (done_first_ == nobody) done_last_ = nobody;
             registered = std::move(o.registered);
             o.segments.clear();
+            o.writes.reset();
             handler = std::move(o.handler);
             result = std::exchange(o.result, {});
             machine_.forget(i);
@@ -538,12 +591,18 @@ error_code channel_core::take(std::uint32_t slot, std::size_t size_bytes) {
     a.carried = {head.given_back, head.credits_taken};
     a.receive = slot;
     std::uint64_t message_bytes = 0;
+    std::size_t behind = 0;
     if (a.what == type::eager) {
         if (head.count > small_bytes_max_) return channel_errc::malformed_message;
         message_bytes = head.count;
     } else if (a.what == type::large) {
-        wire::channel_segments const segments = wire::decode_segments(bytes, ec);
-        if (!ec && segments.size_bytes > message_bytes_max) ec = channel_errc::malformed_message;
+        std::size_t const end = wire::channel_head_bytes + wire::segments_bytes(head);
+        wire::channel_segments const segments = wire::decode_segments(bytes.first(end), ec);
+        behind = bytes.size() - end;
+        // Without requests there is nothing to precede a body.
+        bool const is_right =
+            segments.size_bytes <= message_bytes_max && (behind == 0 || requests_ > 0);
+        if (!ec && !is_right) ec = channel_errc::malformed_message;
         if (ec) return ec;
         message_bytes = segments.size_bytes;
     } else {
@@ -551,7 +610,11 @@ error_code channel_core::take(std::uint32_t slot, std::size_t size_bytes) {
         a.is_declined = head.count != 0;
     }
     bool const is_message = a.what == type::eager || a.what == type::large;
-    arrived_[slot] = {head.tag, message_bytes};
+    arrived_[slot] = {
+        head.tag,
+        message_bytes,
+        static_cast<std::uint32_t>(bytes.size()),
+        static_cast<std::uint32_t>(behind)};
     try {
         if (error_code const wrong = code_of(machine_.arrived(a, *this))) return wrong;
     } catch (std::bad_alloc const&) {
@@ -559,7 +622,7 @@ error_code channel_core::take(std::uint32_t slot, std::size_t size_bytes) {
     }
     if (is_message) {
         ++counted_.arrived;
-        counted_.arrived_bytes += message_bytes;
+        counted_.arrived_bytes += message_bytes + behind;
     }
     if (a.what == type::close) end_of_messages_ = asio::error::eof;
     return {};
@@ -571,7 +634,19 @@ channel_core::arrival channel_core::take_message() {
     content const& what = arrived_[a.place.receive];
     a.tag = what.tag;
     a.size_bytes = what.size_bytes;
+    a.behind_segments = what.behind_segments;
     return a;
+}
+
+// All that was received in it.
+std::span<std::byte const> channel_core::whole(std::uint32_t receive) const {
+    return receive_slot(receive).bytes().first(arrived_[receive].wire_bytes);
+}
+
+std::span<std::byte const> channel_core::prefix_of(arrival const& a, std::size_t size_bytes) const {
+    auto const all = whole(a.place.receive);
+    return a.place.is_large ? all.last(size_bytes)
+                            : all.subspan(wire::channel_head_bytes, size_bytes);
 }
 
 message channel_core::make_message(arrival&& a) {
@@ -584,12 +659,14 @@ message channel_core::make_message(arrival&& a) {
     m.is_large_ = a.place.is_large;
     m.is_detached_ = a.place.is_detached;
     m.own_ = std::move(a.own);
-    if (!m.is_large_) {
-        m.slice_ = receive_slot(m.slot_).slice(
-            wire::channel_head_bytes, static_cast<std::size_t>(a.size_bytes)
-        );
-        if (m.is_detached_) m.slice_ = detached(m.slice_, m.own_);
-    }
+    // The body is the end of a small message; what precedes it, of a large one.
+    auto const body_bytes = m.is_large_ ? 0 : static_cast<std::size_t>(a.size_bytes);
+    auto const all = m.is_detached_ ? std::span<std::byte const>{m.own_} : whole(m.slot_);
+    m.head_ = all.first(all.size() - body_bytes).last(a.head_bytes);
+    if (m.is_large_) return m;
+    m.slice_ =
+        receive_slot(m.slot_).slice(m.is_detached_ ? 0 : all.size() - body_bytes, body_bytes);
+    if (m.is_detached_) m.slice_ = detached(m.slice_, std::span{m.own_}.last(body_bytes));
     return m;
 }
 
@@ -631,32 +708,25 @@ void channel_core::release(message const& what) noexcept {
     }
 }
 
-// The bytes of a message, or its head and segments if it is large.
-std::vector<std::byte> channel_core::copy_of(machine::kept const& what, std::uint64_t size_bytes)
-    const {
-    auto bytes = receive_slot(what.receive).bytes();
-    if (what.is_large) {
-        error_code ignored;  // checked when it arrived
-        auto const count = wire::decode_channel_head(bytes, ignored).count;
-        bytes = bytes.first(wire::channel_head_bytes + count * remote_region::encoded_bytes);
-    } else {
-        bytes = bytes.subspan(wire::channel_head_bytes, static_cast<std::size_t>(size_bytes));
-    }
-    return {bytes.begin(), bytes.end()};
-}
-
 void channel_core::detach(message& what) {
     guard const lock{mutex_};
     if (what.is_detached_) return;
     machine::kept held = kept_of(what);
-    what.own_ = copy_of(held, what.size_bytes_);
+    auto const all = whole(what.slot_);
+    what.own_.assign(all.begin(), all.end());
+    if (!what.head_.empty())
+        what.head_ = std::span<std::byte const>{what.own_}.subspan(
+            static_cast<std::size_t>(what.head_.data() - all.data()), what.head_.size()
+        );
     if (is_open()) machine_.detach(held, *this);
     what.is_detached_ = true;
-    what.slice_ = what.is_large_ ? mutable_slice{} : detached(what.slice_, what.own_);
+    if (what.is_elsewhere_ || what.is_large_) return;
+    what.slice_ = detached(what.slice_, std::span{what.own_}.last(what.slice_.size()));
 }
 
 void channel_core::detach(arrival& a) {
-    a.own = copy_of(a.place, a.size_bytes);
+    auto const all = whole(a.place.receive);
+    a.own.assign(all.begin(), all.end());
     machine_.detach(a.place, *this);
 }
 
@@ -727,12 +797,11 @@ void channel_core::prepare_fetch(fetching& f) const {
     {
         guard const lock{mutex_};
         std::span<std::byte const> bytes = what.own_;
-        if (!what.is_detached_) bytes = receive_slot(what.slot_).bytes();
+        if (!what.is_detached_) bytes = whole(what.slot_);
         // Checked when it arrived; the peer has no access to it.
         error_code ignored;
-        auto const count = wire::decode_channel_head(bytes, ignored).count;
-        auto const size = wire::channel_head_bytes + count * remote_region::encoded_bytes;
-        f.segments = wire::decode_segments(bytes.first(size), ignored);
+        auto const size = wire::segments_bytes(wire::decode_channel_head(bytes, ignored));
+        f.segments = wire::decode_segments(bytes.first(wire::channel_head_bytes + size), ignored);
     }
     std::size_t index = 0;
     std::size_t offset = 0;

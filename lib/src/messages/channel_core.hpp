@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include <rcverbs/batch.hpp>
 #include <rcverbs/message_channel.hpp>
 #include <rcverbs/experimental/protocol.hpp>
 #include <rcverbs/registered_buffer.hpp>
@@ -25,6 +26,7 @@
 #include "machines/channel_machine.hpp"
 #include "wire/channel_hello.hpp"
 #include "wire/channel_message.hpp"
+#include "wire/request_tag.hpp"
 
 namespace rcverbs::detail {
 
@@ -58,6 +60,13 @@ protected:
 
     static constexpr std::uint32_t nobody = UINT32_MAX;
 
+    // What is written to the peer's memory before a message is sent, and the message itself.
+    struct written {
+        slice_list source;
+        remote_region target;
+        batch all;
+    };
+
     // A message of this side's, until its handler is called; at the machine's index of it. What is
     // registered for it is deregistered before the handler is destroyed, which may own the memory.
     struct outgoing {
@@ -66,10 +75,13 @@ protected:
         std::uint64_t serial = 0;  // its index and the number of its use
         bool is_large = false;
         std::uint64_t tag = 0;
-        std::uint64_t size_bytes = 0;
+        std::uint64_t size_bytes = 0;  // without the prefix
+        wire::request_prefix prefix;  // of a request channel
         slice_list source;  // of a small message
         std::vector<remote_region> segments;  // of a large one
         const_memory_region registered;  // for this message
+        // Of an answer that is written to the peer's memory.
+        std::shared_ptr<written> writes;
         error_code result;
         std::uint32_t next_done = nobody;
     };
@@ -77,7 +89,9 @@ protected:
     struct arrival {
         machine::kept place;
         std::uint64_t tag = 0;
-        std::uint64_t size_bytes = 0;
+        std::uint64_t size_bytes = 0;  // of the body, once the prefix is known
+        std::size_t behind_segments = 0;  // of a large one
+        std::size_t head_bytes = 0;  // the end of the prefix
         std::vector<std::byte> own;  // once detached
     };
 
@@ -88,12 +102,27 @@ protected:
     waiter waiter_for(control_handler handler) const;
     void call_later(waiter who, error_code result);
     /// A message to be sent. Without the mutex: a large one may be registered.
-    outgoing message_of(std::span<std::byte const> bytes, std::uint64_t tag, error_code& refused);
-    outgoing message_of(const_slices const& source, std::uint64_t tag, error_code& refused);
+    ///
+    /// @param before  What precedes the body, on a request channel.
+    outgoing message_of(
+        std::span<std::byte const> bytes, wire::request_prefix const& before, error_code& refused
+    );
+    outgoing message_of(
+        const_slices const& source, wire::request_prefix const& before, error_code& refused
+    );
+    /// A message whose body is written to the peer's memory before. Without the mutex.
+    outgoing written_message_of(
+        std::span<std::byte const> bytes, remote_region const& target, error_code& refused
+    );
+    outgoing written_message_of(
+        const_slices const& source, remote_region const& target, error_code& refused
+    );
+    bool is_large(std::uint64_t size_bytes) const noexcept;
     /// Calls the handlers of messages that are over, in order, then those of receivers. In the
     /// driver's order, without the mutex.
     void complete_and_deliver();
     bool begin_to_finish(control_handler handler);
+    void on_end(failure const& of_connection) override;
     void on_abandoned() noexcept override;
 
     // All below REQUIRE the mutex.
@@ -114,6 +143,8 @@ protected:
     error_code end_of_messages() const noexcept { return end_of_messages_; }
     bool has_message() const noexcept { return machine_.has_kept(); }
     arrival take_message();
+    /// The bytes before the body, or behind the segments.
+    std::span<std::byte const> prefix_of(arrival const& a, std::size_t size_bytes) const;
     message make_message(arrival&& a);
     void detach(arrival& a);
     void release(arrival const& a) { machine_.release(a.place, *this); }
@@ -159,7 +190,9 @@ private:
     void disconnect() override;
 
     // Sending.
-    bool is_large(std::uint64_t size_bytes) const noexcept;
+    void submit_written(
+        std::shared_ptr<written> const& w, mutable_slice const& message, std::uint32_t slot
+    );
     void on_sent(std::uint32_t slot, error_code ec);
     void on_cancelled(std::uint64_t serial, boost::asio::cancellation_type type);
     outgoing* find(std::uint64_t serial) noexcept;
@@ -172,7 +205,7 @@ private:
     void on_received(std::uint32_t slot, error_code ec, receive_result const& what);
     void process(std::uint32_t slot, error_code ec, receive_result const& what);
     error_code take(std::uint32_t slot, std::size_t size_bytes);
-    std::vector<std::byte> copy_of(machine::kept const& what, std::uint64_t size_bytes) const;
+    std::span<std::byte const> whole(std::uint32_t receive) const;
     static machine::kept kept_of(message const& what) noexcept;
     void prepare_fetch(fetching& f) const;
     void start_fetch(std::shared_ptr<fetching> const& f);
@@ -183,7 +216,6 @@ private:
     // Ending.
     void end_now(error_code why, close_reason reason);
     void on_broken(error_code ec);
-    void on_end(failure const& of_connection) override;
     void on_late();
     void on_finished(error_code ec);
 
@@ -222,6 +254,8 @@ private:
     struct content {
         std::uint64_t tag = 0;
         std::uint64_t size_bytes = 0;
+        std::uint32_t wire_bytes = 0;  // in the receive
+        std::uint32_t behind_segments = 0;
     };
     std::vector<content> arrived_;
     // As many are fetched at a time as there are receives.

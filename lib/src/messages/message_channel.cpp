@@ -21,6 +21,8 @@ message::message(message&& other) noexcept
       slot_{other.slot_},
       is_large_{other.is_large_},
       is_detached_{other.is_detached_},
+      is_elsewhere_{other.is_elsewhere_},
+      head_{std::exchange(other.head_, std::span<std::byte const>{})},
       own_{std::move(other.own_)} {}
 
 message& message::operator=(message&& other) noexcept {
@@ -34,6 +36,8 @@ message& message::operator=(message&& other) noexcept {
         slot_ = other.slot_;
         is_large_ = other.is_large_;
         is_detached_ = other.is_detached_;
+        is_elsewhere_ = other.is_elsewhere_;
+        head_ = std::exchange(other.head_, std::span<std::byte const>{});
         own_ = std::move(other.own_);
     }
     return *this;
@@ -49,6 +53,7 @@ void message::release() noexcept {
     // The channel may end with this reference.
     auto const core = std::move(core_);
     slice_ = {};
+    head_ = {};
     if (core != nullptr) core->release(*this);
     own_.clear();
 }
@@ -125,6 +130,11 @@ detail::message_core& as_messages(detail::channel_core& core) {
 message_channel_base::message_channel_base(connection over, message_channel_options const& options)
     : channel_base{make(std::move(over), options)} {}
 
+message_channel_base::message_channel_base(
+    connection over, message_channel_options const& options, error_code& ec
+)
+    : channel_base{ec ? nullptr : make(std::move(over), options)} {}
+
 connection_options message_channel_base::needed(
     message_channel_options const& options, connection_options base
 ) {
@@ -132,8 +142,11 @@ connection_options message_channel_base::needed(
     // Reads of large messages have places beside the sends.
     std::uint32_t const sends = std::uint32_t{options.sends} + 3 + q.initiator_depth;
     q.send_queue_depth = std::max(q.send_queue_depth, sends);
-    // All messages that can be held may be fetched at a time: one read each.
-    q.waiting_operations_max = std::max<std::uint32_t>(q.waiting_operations_max, options.receives);
+    // All messages that can be held may be fetched at a time: one read each. All sends may be
+    // answers that are written, which take more than one place.
+    q.waiting_operations_max = std::max<std::uint32_t>(
+        q.waiting_operations_max, std::uint32_t{options.receives} + options.sends
+    );
     q.receive_queue_depth = std::max<std::uint32_t>(q.receive_queue_depth, options.receives);
     return base;
 }

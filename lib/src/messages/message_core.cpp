@@ -13,7 +13,8 @@ void message_core::send(Body const& body, std::uint64_t tag, control_handler han
     waiter who = waiter_for(std::move(handler));
     if (!who) return;
     error_code refused;
-    outgoing o = message_of(body, tag, refused);
+    outgoing o = message_of(body, {}, refused);
+    o.tag = tag;
     o.handler = std::move(who);
     guard lock{mutex_};
     channel_core::send(lock, std::move(o), refused);

@@ -1,11 +1,21 @@
 #include <rcverbs/request_channel.hpp>
 
+#include <algorithm>
 #include <utility>
 
 #include <rcverbs/detail/option_check.hpp>
 #include "messages/request_core.hpp"
 
 namespace rcverbs::detail {
+
+std::string problem_of(request_channel_options const& options) {
+    constexpr std::chrono::milliseconds least{1};
+    option_check check{"request_channel_options"};
+    check.inside(problem_of(options.messages))
+        .within("requests", options.requests, 1, 65535)
+        .from("answer_timeout", options.answer_timeout, least);
+    return check.problem();
+}
 
 // --- the duty to answer --------------------------------------------------------------------------
 
@@ -47,20 +57,34 @@ responder responder::hand_over(bool is_wanted) noexcept {
     return given;
 }
 
+std::uint64_t responder::target_bytes() const noexcept {
+    return is_open_ ? core_->target_of(id_).size() : 0;
+}
+
 template <class Body>
-void responder::answer(std::uint32_t status, Body const& body, control_handler handler) {
+void responder::answer(
+    std::uint32_t status, std::span<std::byte const> head, Body const& body, control_handler handler
+) {
     if (!is_open_) return core_->refuse(std::move(handler));
     // If that throws nothing was sent, and the peer gets channel_errc::request_dropped.
-    core_->answer(id_, status, body, std::move(handler));
+    core_->answer(id_, status, head, body, std::move(handler));
     is_open_ = false;
 }
 void responder::start(
-    std::uint32_t status, std::span<std::byte const> body, control_handler handler
+    std::uint32_t status,
+    std::span<std::byte const> head,
+    std::span<std::byte const> body,
+    control_handler handler
 ) {
-    answer(status, body, std::move(handler));
+    answer(status, head, body, std::move(handler));
 }
-void responder::start(std::uint32_t status, const_slices const& body, control_handler handler) {
-    answer(status, body, std::move(handler));
+void responder::start(
+    std::uint32_t status,
+    std::span<std::byte const> head,
+    const_slices const& body,
+    control_handler handler
+) {
+    answer(status, head, body, std::move(handler));
 }
 
 }  // namespace rcverbs::detail
@@ -72,12 +96,7 @@ namespace {
 std::shared_ptr<detail::request_core> make(
     connection over, request_channel_options const& options
 ) {
-    constexpr std::chrono::milliseconds least{1};
-    detail::option_check check{"request_channel_options"};
-    check.inside(detail::problem_of(options.messages))
-        .within("requests", options.requests, 1, 65535)
-        .from("answer_timeout", options.answer_timeout, least);
-    detail::throw_if_refused(check.problem());
+    detail::throw_if_refused(detail::problem_of(options));
     return protocol::make<detail::request_core>(std::move(over), options);
 }
 
@@ -87,8 +106,18 @@ detail::request_core& as_requests(detail::channel_core& core) {
 
 }  // namespace
 
+void reply::move_to(mutable_slice const& into) {
+    std::ranges::copy(bytes(), into.data());
+    set_body(into.first(static_cast<std::size_t>(size())));
+}
+
 request_channel_base::request_channel_base(connection over, request_channel_options const& options)
     : channel_base{make(std::move(over), options)} {}
+
+request_channel_base::request_channel_base(
+    connection over, request_channel_options const& options, error_code& ec
+)
+    : channel_base{ec ? nullptr : make(std::move(over), options)} {}
 
 connection_options request_channel_base::needed(
     request_channel_options const& options, connection_options base
@@ -98,37 +127,35 @@ connection_options request_channel_base::needed(
 
 void request_channel_base::start_request(
     core_ptr const& core,
-    std::uint32_t operation,
+    detail::question const& what,
     std::span<std::byte const> body,
-    request_options const& options,
     detail::reply_handler handler
 ) {
-    as_requests(*core).ask(operation, body, options, std::move(handler));
+    as_requests(*core).ask(what, body, std::move(handler));
 }
 void request_channel_base::start_request(
     core_ptr const& core,
-    std::uint32_t operation,
+    detail::question const& what,
     const_slices const& body,
-    request_options const& options,
     detail::reply_handler handler
 ) {
-    as_requests(*core).ask(operation, body, options, std::move(handler));
+    as_requests(*core).ask(what, body, std::move(handler));
 }
 void request_channel_base::start_notify(
     core_ptr const& core,
-    std::uint32_t operation,
+    detail::question const& what,
     std::span<std::byte const> body,
     detail::control_handler handler
 ) {
-    as_requests(*core).notify(operation, body, std::move(handler));
+    as_requests(*core).notify(what, body, std::move(handler));
 }
 void request_channel_base::start_notify(
     core_ptr const& core,
-    std::uint32_t operation,
+    detail::question const& what,
     const_slices const& body,
     detail::control_handler handler
 ) {
-    as_requests(*core).notify(operation, body, std::move(handler));
+    as_requests(*core).notify(what, body, std::move(handler));
 }
 void request_channel_base::start_next(core_ptr const& core, detail::next_handler handler) {
     as_requests(*core).next(std::move(handler));

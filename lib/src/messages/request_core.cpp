@@ -14,10 +14,19 @@ namespace asio = boost::asio;
 
 namespace {
 
-std::uint64_t tag_of(
+wire::request_tag tag_of(
     machines::request_actions::kind what, std::uint16_t id, std::uint32_t value = 0
 ) noexcept {
-    return wire::encode({static_cast<wire::request_kind>(what), id, value});
+    wire::request_tag t;
+    t.kind = static_cast<wire::request_kind>(what);
+    t.id = id;
+    t.value = value;
+    return t;
+}
+
+error_code problem_of_head(std::span<std::byte const> head) noexcept {
+    return head.size() > wire::request_head_bytes_max ? error_code{errc::message_too_large}
+                                                      : error_code{};
 }
 
 }  // namespace
@@ -48,43 +57,53 @@ void request_core::on_abandoned() noexcept {
 
 // --- asking --------------------------------------------------------------------------------------
 
+// Makes the message, without the mutex.
 template <class Body>
-void request_core::ask(
-    std::uint32_t operation, Body const& body, request_options const& how, reply_handler handler
-) {
+void request_core::prepare(asked& a, question const& what, Body const& body, error_code& refused) {
+    a.operation = what.operation;
+    a.into = what.into;
+    refused = problem_of_head(what.head);
+    wire::request_prefix before;
+    if (!refused && a.into.size() > 0) {
+        remote_region const target =
+            protocol::expose(a.into, access_flags::remote_write, lower(), refused);
+        before.append(target.encode());
+    }
+    if (refused) return;
+    a.head_bytes = static_cast<std::uint8_t>(what.head.size());
+    before.append(what.head);
+    a.body = message_of(body, before, refused);
+}
+
+template <class Body>
+void request_core::ask(question const& what, Body const& body, reply_handler handler) {
     asio::any_io_executor const own = executor();
     if (!own) return;
     asked a;
     a.on_reply = {std::move(handler), own};
-    a.operation = operation;
     error_code refused;
-    a.body = message_of(body, 0, refused);
-    start(std::move(a), how.answer_timeout.value_or(options_.answer_timeout), refused);
+    prepare(a, what, body, refused);
+    start(std::move(a), what.options.answer_timeout.value_or(options_.answer_timeout), refused);
 }
 
-template void request_core::ask(
-    std::uint32_t, std::span<std::byte const> const&, request_options const&, reply_handler
-);
-template void request_core::ask(
-    std::uint32_t, const_slices const&, request_options const&, reply_handler
-);
+template void request_core::ask(question const&, std::span<std::byte const> const&, reply_handler);
+template void request_core::ask(question const&, const_slices const&, reply_handler);
 
 template <class Body>
-void request_core::notify(std::uint32_t operation, Body const& body, control_handler handler) {
+void request_core::notify(question const& what, Body const& body, control_handler handler) {
     asked a;
     a.on_sent = waiter_for(std::move(handler));
     if (!a.on_sent) return;
-    a.operation = operation;
     a.is_notice = true;
     error_code refused;
-    a.body = message_of(body, 0, refused);
+    prepare(a, what, body, refused);
     start(std::move(a), options_.answer_timeout, refused);
 }
 
 template void request_core::notify(
-    std::uint32_t, std::span<std::byte const> const&, control_handler
+    question const&, std::span<std::byte const> const&, control_handler
 );
-template void request_core::notify(std::uint32_t, const_slices const&, control_handler);
+template void request_core::notify(question const&, const_slices const&, control_handler);
 
 void request_core::start(asked&& a, std::chrono::milliseconds timeout, error_code refused) {
     guard lock{mutex_};
@@ -114,13 +133,17 @@ void request_core::start(asked&& a, std::chrono::milliseconds timeout, error_cod
         in_order([self = self()] { self->await_answers(); });
         armed_ = due;
     }
-    all_.add(a.is_notice);
+    all_.add(a.is_notice, a.into.size() > 0);
     // Nothing throws from here on.
     place.on_reply = std::move(a.on_reply);
     place.on_sent = std::move(a.on_sent);
     place.serial = serial;
     place.operation = a.operation;
+    place.head_bytes = a.head_bytes;
     place.is_notice = a.is_notice;
+    place.is_releasing = false;
+    place.into = a.into;
+    place.written_bytes.reset();
     place.body = std::move(a.body);
     place.due = due;
     place.code.clear();
@@ -139,7 +162,10 @@ void request_core::fail(asked&& a, error_code why) {
 bool request_core::send_request(std::uint32_t i, std::uint16_t id) {
     asked& a = asked_[i];
     auto const as = a.is_notice ? kind::notice : kind::request;
-    a.body.tag = tag_of(as, id, a.operation);
+    wire::request_tag tag = tag_of(as, id, a.operation);
+    tag.head_bytes = a.head_bytes;
+    tag.has_target = a.into.size() > 0;
+    a.body.tag = wire::encode(tag);
     a.body.request = i;
     if (!may_send(a.body)) {
         a.code = refusal();
@@ -156,7 +182,7 @@ bool request_core::send_request(std::uint32_t i, std::uint16_t id) {
 
 void request_core::send_control(kind what, std::uint16_t id) {
     outgoing o;
-    o.tag = tag_of(what, id);
+    o.tag = wire::encode(tag_of(what, id));
     try {
         if (may_send(o)) submit(std::move(o));
     } catch (std::bad_alloc const&) {
@@ -177,8 +203,7 @@ void request_core::on_over(outgoing const& o, error_code result) {
         return all_.sent(o.request, has_failed, *this);
     }
     // An answer that was taken back: the peer waits for something.
-    error_code ignored;
-    auto const tag = wire::decode_request_tag(o.tag, o.size_bytes, ignored);
+    auto const tag = wire::decode_request_tag(o.tag);
     if (tag.kind == wire::request_kind::answer && result == asio::error::operation_aborted)
         send_control(kind::dropped, tag.id);
 }
@@ -196,6 +221,19 @@ request_core::taken_back request_core::take_back_request(std::uint32_t i) {
     asked& a = asked_[i];
     if (a.is_linked()) deadlines_.erase(deadlines_.iterator_to(a));
     return taken_back::exposed;
+}
+
+// A request is cancelled whose answer the peer may be writing. Its memory is the program's when the
+// peer has said so; one that does not say it in time loses the channel.
+void request_core::await_release(std::uint32_t i) {
+    asked& a = asked_[i];
+    a.is_releasing = true;
+    if (a.is_linked()) deadlines_.erase(deadlines_.iterator_to(a));
+    a.due = clock::now() + bounded(options_.messages.withdraw_timeout);
+    deadlines_.insert(a);
+    if (a.due >= armed_) return;
+    in_order([self = self()] { self->await_answers(); });
+    armed_ = a.due;
 }
 
 // The machine says that a request is over. Its handler is called later, without the mutex.
@@ -248,6 +286,10 @@ void request_core::on_answers_due() {
         while (!deadlines_.empty() && deadlines_.begin()->due <= now) {
             asked& a = *deadlines_.begin();
             deadlines_.erase(deadlines_.begin());
+            if (a.is_releasing) {
+                end(errc::timed_out, step::transfer, close_reason::timed_out);
+                break;
+            }
             a.code = channel_errc::request_timed_out;
             all_.cancel(static_cast<std::uint32_t>(a.serial), *this);
         }
@@ -286,7 +328,8 @@ void request_core::take_messages() {
 // Takes a message of the peer's; returns its violation, if any.
 error_code request_core::take(arrival&& a) {
     error_code malformed;
-    auto const tag = wire::decode_request_tag(a.tag, a.size_bytes, malformed);
+    wire::request_sizes const sizes{a.size_bytes, a.place.is_large, a.behind_segments};
+    auto const tag = wire::decode_request_tag(a.tag, sizes, malformed);
     if (malformed) return malformed;
     auto const what = static_cast<kind>(tag.kind);
     bool const is_request = what == kind::request || what == kind::notice;
@@ -298,22 +341,46 @@ error_code request_core::take(arrival&& a) {
     // Before CLOSE may be sent, which says how many receives were given back.
     if (!is_kept) release(a);
     using violation = machines::request_machine::violation;
-    violation const found = all_.arrived(what, tag.id, is_empty, *this);
+    violation const found = all_.arrived(what, tag.id, is_empty, tag.has_target, *this);
     if (found == violation::malformed) return channel_errc::malformed_message;
     if (found == violation::unexpected) return channel_errc::unexpected_message;
     if (what == kind::end) end_ = asio::error::eof;
     if (!is_kept) return {};
-    // Bodies that the program keeps may take half of the receives; so answers always arrive.
-    if (holds_much()) detach(a);
     a.tag = tag.value;
-    if (asking != nobody) {
-        asked_[asking].answer = std::move(a);
-        asked_[asking].has_answer = true;
-        return {};
+    a.head_bytes = tag.head_bytes;
+    if (asking != nobody) return take_answer(asked_[asking], tag, std::move(a));
+    return take_request(tag, std::move(a));
+}
+
+error_code request_core::take_answer(asked& a, wire::request_tag const& tag, arrival&& body) {
+    auto const before = prefix_of(body, tag.prefix_bytes());
+    if (tag.has_target) {
+        std::uint64_t const size = wire::decode_written(before);
+        if (size > a.into.size()) return channel_errc::malformed_message;
+        a.written_bytes = size;
+        written_bytes_ += size;
     }
+    if (!body.place.is_large) body.size_bytes -= before.size();
+    // Bodies that the program keeps may take half of the receives; so answers always arrive.
+    if (holds_much()) detach(body);
+    a.answer = std::move(body);
+    a.has_answer = true;
+    return {};
+}
+
+error_code request_core::take_request(wire::request_tag const& tag, arrival&& body) {
+    auto const before = prefix_of(body, tag.prefix_bytes());
+    remote_region target;
+    if (tag.has_target) {
+        error_code malformed;
+        target = wire::decode_target(before, malformed);
+        if (malformed) return malformed;
+    }
+    if (!body.place.is_large) body.size_bytes -= before.size();
+    if (holds_much()) detach(body);
     ++counted_.arrived;
     if (tag.id >= arrived_.size()) arrived_.resize(std::size_t{tag.id} + 1);
-    arrived_[tag.id] = {std::move(a), nobody};
+    arrived_[tag.id] = {std::move(body), target, nobody};
     (arrived_last_ != nobody ? arrived_[arrived_last_].next : arrived_first_) = tag.id;
     arrived_last_ = tag.id;
     return {};
@@ -329,6 +396,7 @@ void request_core::on_end_of_messages() {
     }
     end_of_requests_ = why == asio::error::eof ? error_code{channel_errc::peer_closed_early} : why;
     all_.end(*this);
+    if (has_connection_ended_) all_.connection_ended(*this);
     deadlines_.clear();
     armed_ = clock::time_point::max();
     in_order([self = self()] { self->answer_limit_.cancel(); });
@@ -346,17 +414,26 @@ void request_core::complete_first(guard& lock) {
         waiter on_sent = std::move(a.on_sent);
         outgoing const body = std::move(a.body);  // of one that was not sent
         error_code const code = std::exchange(a.code, {});
-        reply r;
-        if (std::exchange(a.has_answer, false)) {
-            static_cast<message&>(r) = make_message(std::move(a.answer));
-        }
+        reply r = make_reply(a);
+        mutable_slice const into = a.into;
         all_.forget(i);
         lock.unlock();
+        // One that was not worth a write of its own.
+        bool const fits = r.is_valid() && !r.is_large() && r.size() <= into.size();
+        if (fits && into.size() > 0 && !r.is_written()) r.move_to(into);
         if (code) r.release();
         if (on_reply) on_reply(code, std::move(r));
         else if (on_sent) on_sent(code);
     }
     lock.lock();
+}
+
+reply request_core::make_reply(asked& a) {
+    reply r;
+    if (!std::exchange(a.has_answer, false)) return r;
+    static_cast<message&>(r) = make_message(std::move(a.answer));
+    if (a.written_bytes) r.set_body(a.into.first(static_cast<std::size_t>(*a.written_bytes)));
+    return r;
 }
 
 // Gives the first request of the peer's, or the end, to the first who waits.
@@ -415,16 +492,51 @@ void request_core::cancel_next(std::uint64_t serial) {
     });
 }
 
+// Without the mutex: a body may be registered.
+template <class Body>
+request_core::outgoing request_core::answer_of(
+    std::uint16_t id,
+    std::uint32_t status,
+    std::span<std::byte const> head,
+    Body const& body,
+    error_code& refused
+) {
+    wire::request_tag tag = tag_of(kind::answer, id, status);
+    tag.head_bytes = static_cast<std::uint8_t>(head.size());
+    remote_region target;
+    if (is_large(body.size() + head.size())) target = target_of(id);
+    tag.has_target = target.size() > 0 && body.size() <= target.size();
+    wire::request_prefix before;
+    if (!tag.has_target) before.append(head);
+    outgoing o = tag.has_target ? written_message_of(body, target, refused)
+                                : message_of(body, before, refused);
+    if (tag.has_target && !refused) o.prefix.append(head);
+    o.tag = wire::encode(tag);
+    return o;
+}
+
 template <class Body>
 void request_core::answer(
-    std::uint16_t id, std::uint32_t status, Body const& body, control_handler handler
+    std::uint16_t id,
+    std::uint32_t status,
+    std::span<std::byte const> head,
+    Body const& body,
+    control_handler handler
 ) {
     waiter who = waiter_for(std::move(handler));
     if (!who) return;
-    error_code refused;
-    outgoing o = message_of(body, tag_of(kind::answer, id, status), refused);
+    error_code refused = problem_of_head(head);
+    outgoing o;
+    if (!refused) o = answer_of(id, status, head, body, refused);
     o.handler = std::move(who);
     guard lock{mutex_};
+    // The peer has given up meanwhile, and its memory is its own again.
+    bool const is_late = o.writes != nullptr && all_.is_open(id) && !all_.has_target(id);
+    if (is_late) {
+        o.writes.reset();
+        o.prefix = {};
+        o.tag = wire::encode(tag_of(kind::answer, id, status));
+    }
     bool const is_queued = send(lock, std::move(o), refused);
     if (!all_.is_open(id)) return;
     if (is_queued) all_.answered(id, *this);
@@ -432,10 +544,14 @@ void request_core::answer(
 }
 
 template void request_core::answer(
-    std::uint16_t, std::uint32_t, std::span<std::byte const> const&, control_handler
+    std::uint16_t,
+    std::uint32_t,
+    std::span<std::byte const>,
+    std::span<std::byte const> const&,
+    control_handler
 );
 template void request_core::answer(
-    std::uint16_t, std::uint32_t, const_slices const&, control_handler
+    std::uint16_t, std::uint32_t, std::span<std::byte const>, const_slices const&, control_handler
 );
 
 // For a second answer, or one to a notice.
@@ -459,7 +575,22 @@ bool request_core::is_cancelled(std::uint16_t id) const noexcept {
     return all_.is_open(id) && all_.is_cancelled(id);
 }
 
+remote_region request_core::target_of(std::uint16_t id) const noexcept {
+    guard const lock{mutex_};
+    return all_.is_open(id) && all_.has_target(id) ? arrived_[id].target : remote_region{};
+}
+
 // --- ending --------------------------------------------------------------------------------------
+
+// Only now is the memory the program's that the peer could write its answers to.
+void request_core::on_end(failure const& of_connection) {
+    {
+        guard const lock{mutex_};
+        has_connection_ended_ = true;
+        if (all_.is_over()) all_.connection_ended(*this);
+    }
+    channel_core::on_end(of_connection);
+}
 
 void request_core::finish(control_handler handler) {
     if (!begin_to_finish(std::move(handler))) return;
@@ -477,6 +608,7 @@ request_channel_statistics request_core::statistics() const {
     guard const lock{mutex_};
     request_channel_statistics s = counted_;
     s.messages = message_statistics();
+    s.messages.arrived_bytes += written_bytes_;
     s.waiting = all_.waiting();
     s.outstanding = all_.outstanding();
     return s;

@@ -22,26 +22,35 @@
 
 namespace rcverbs::detail {
 
+/// The first option out of its range; empty if there is none.
+std::string problem_of(request_channel_options const& options);
+
 class request_core final : public channel_core, private machines::request_actions {
 public:
     request_core(connection over, request_channel_options const& options);
     ~request_core() override;
 
     template <class Body>
-    void ask(
-        std::uint32_t operation, Body const& body, request_options const& how, reply_handler handler
-    );
+    void ask(question const& what, Body const& body, reply_handler handler);
     template <class Body>
-    void notify(std::uint32_t operation, Body const& body, control_handler handler);
+    void notify(question const& what, Body const& body, control_handler handler);
     void next(next_handler handler);
     void finish(control_handler handler) override;
 
     // Of a request of the peer's.
     template <class Body>
-    void answer(std::uint16_t id, std::uint32_t status, Body const& body, control_handler handler);
+    void answer(
+        std::uint16_t id,
+        std::uint32_t status,
+        std::span<std::byte const> head,
+        Body const& body,
+        control_handler handler
+    );
     void refuse(control_handler handler);
     void drop(std::uint16_t id) noexcept;
     bool is_cancelled(std::uint16_t id) const noexcept;
+    /// Where the answer may be written; empty if nowhere.
+    remote_region target_of(std::uint16_t id) const noexcept;
 
     request_channel_statistics statistics() const;
 
@@ -59,23 +68,38 @@ private:
         waiter on_sent;  // of a notice
         std::uint64_t serial = 0;  // its index and the number of its use
         std::uint32_t operation = 0;
+        std::uint8_t head_bytes = 0;
         bool is_notice = false;
+        bool is_releasing = false;  // `due` is that of the peer's RELEASED
+        mutable_slice into;  // memory for the answer
         outgoing body;  // until it is sent
         std::uint32_t message = nobody;  // the channel's, while it is sent
         clock::time_point due;  // if it is in the list of deadlines
         arrival answer;
         bool has_answer = false;
+        std::optional<std::uint64_t> written_bytes;  // the answer is in `into`
         error_code code;
         std::uint32_t next_done = nobody;
 
         bool operator<(asked const& other) const noexcept { return due < other.due; }
     };
-    // A request of the peer's that waits for async_next(), at its number.
+    // A request of the peer's, at its number: what waits for async_next().
     struct waiting_request {
         arrival body;
+        remote_region target;
         std::uint32_t next = nobody;
     };
 
+    template <class Body>
+    void prepare(asked& a, question const& what, Body const& body, error_code& refused);
+    template <class Body>
+    outgoing answer_of(
+        std::uint16_t id,
+        std::uint32_t status,
+        std::span<std::byte const> head,
+        Body const& body,
+        error_code& refused
+    );
     void start(asked&& a, std::chrono::milliseconds timeout, error_code refused);
     void fail(asked&& a, error_code why);
     void cancel(std::uint64_t serial);
@@ -86,6 +110,7 @@ private:
     bool send_request(std::uint32_t request, std::uint16_t id) override;
     void send_control(kind what, std::uint16_t id) override;
     taken_back take_back_request(std::uint32_t request) override;
+    void await_release(std::uint32_t request) override;
     void complete_request(std::uint32_t request, outcome how) override;
     void finish_messages() override { finish_sending(); }
 
@@ -95,8 +120,12 @@ private:
     error_code why_late() const noexcept override;
     bool deliver_one(guard& lock) override;
     void on_abandoned() noexcept override;
+    void on_end(failure const& of_connection) override;
 
     error_code take(arrival&& a);
+    error_code take_answer(asked& a, wire::request_tag const& tag, arrival&& body);
+    error_code take_request(wire::request_tag const& tag, arrival&& body);
+    reply make_reply(asked& a);
     void take_messages();
     void on_end_of_messages();
     void complete_first(guard& lock);
@@ -123,6 +152,8 @@ private:
     wait_list<waiting_handler<error_code, request>> nexts_;
     error_code end_;  // what async_next() gets when nothing has arrived
     error_code end_of_requests_;  // what requests end with that are not answered
+    bool has_connection_ended_ = false;
+    std::uint64_t written_bytes_ = 0;  // to this side's memory, by answers
 
     request_channel_statistics counted_;
 };

@@ -5,7 +5,7 @@
 //
 //   offset  size  field
 //        0     4  magic, "RCVC"
-//        4     2  version of the channel protocol, 1
+//        4     2  version of the channel protocol, 2
 //        6     2  verdict: 0 in a request and an acceptance, else why the channel is refused
 //        8     4  mode, the application's own number; both sides must have the same
 //       12     4  slot_bytes: the longest message that the sender of the hello receives
@@ -34,7 +34,7 @@ namespace rcverbs::wire {
 
 inline constexpr std::size_t channel_hello_bytes = 24;
 inline constexpr std::size_t channel_greeting_bytes_max = 32;
-inline constexpr std::uint16_t channel_version = 1;
+inline constexpr std::uint16_t channel_version = 2;
 inline constexpr std::uint32_t channel_slot_bytes_min = 512;
 inline constexpr std::uint32_t channel_slot_bytes_max = 1U << 20;
 inline constexpr std::uint16_t channel_receives_min = 6;

@@ -28,7 +28,7 @@ channel_head decode_channel_head(std::span<std::byte const> in, error_code& ec) 
     case channel_type::eager: is_right = is_right && h.count == r.left(); break;
     case channel_type::large:
         is_right = is_right && h.count >= 1 && h.count <= channel_segments_max &&
-                   r.left() == h.count * remote_region::encoded_bytes;
+                   r.left() >= segments_bytes(h);
         break;
     case channel_type::large_done: is_right = is_right && r.left() == 0 && h.count <= 1; break;
     case channel_type::withdraw: is_right = is_right && r.left() == 0 && h.count == 0; break;

@@ -13,7 +13,8 @@
 //                 number of the LARGE that they concern, counted from 0; else zero
 //
 // EAGER goes on with the bytes of the message. LARGE goes on with 1 to 16 segments of memory that
-// the receiver reads, 24 bytes each: address, size, rkey, rights, as in MSG_MR.
+// the receiver reads, 24 bytes each: address, size, rkey, rights, as in MSG_MR; and then, on a
+// request channel, with the prefix of the request or answer (request_tag.hpp).
 #pragma once
 
 #include <array>
@@ -55,6 +56,11 @@ void encode(channel_head const& h, std::span<std::byte> out) noexcept;
 /// channel_errc::malformed_message.
 channel_head decode_channel_head(std::span<std::byte const> in, error_code& ec) noexcept;
 
+/// What the segments of a LARGE with this head take.
+constexpr std::size_t segments_bytes(channel_head const& h) noexcept {
+    return h.count * remote_region::encoded_bytes;
+}
+
 /// Writes the segments of a LARGE behind its head. REQUIRES: room for them.
 void encode_segments(std::span<remote_region const> segments, std::span<std::byte> out) noexcept;
 
@@ -68,7 +74,7 @@ struct channel_segments {
 /// Decodes the segments of a LARGE. channel_errc::malformed_message if one may not be read, or if all
 /// together have more bytes than 64 bits can count.
 ///
-/// @param in  The whole message, whose head has been decoded.
+/// @param in  The message up to its last segment; the head has been decoded.
 channel_segments decode_segments(std::span<std::byte const> in, error_code& ec) noexcept;
 
 }  // namespace rcverbs::wire

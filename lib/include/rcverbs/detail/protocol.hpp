@@ -53,6 +53,11 @@ protected:
     basic_protocol(basic_connection<Executor> over, Options const& options)
         : Base{access::make<connection>(erase(over.get_executor()), access::core_of(over)), options},
           connection_{std::move(over)} {}
+    // After an error there is no core.
+    template <class Options>
+    basic_protocol(basic_connection<Executor> over, Options const& options, error_code& ec)
+        : Base{ec ? connection{} : access::make<connection>(erase(over.get_executor()), access::core_of(over)), options, ec},
+          connection_{std::move(over)} {}
     template <class Other>
     explicit basic_protocol(basic_protocol<Base, Other>&& other)
         : Base{static_cast<Base&&>(other)},

@@ -1,0 +1,279 @@
+// request_client.hpp — requests to one peer, over a channel that is connected again after failures.
+//
+//     request_client c{io, {"192.168.0.1", 7471}};
+//     reply r = co_await c.async_request(get, key, options, use_awaitable);
+//
+// Shared by all parts of a program that ask the same server. The first request connects; requests
+// that come meanwhile wait for the same attempt. When the channel fails, the requests that may be
+// repeated are sent again on the next one, until their timeout; the others fail, because it is not
+// known whether the peer has executed them.
+//
+// Threads: any thread may start operations. Handlers run on get_executor() by default; after the
+// channel was connected again they may overlap on an executor with several threads, unless it is a
+// strand.
+#pragma once
+
+#include <boost/asio/async_result.hpp>
+
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include <rcverbs/backoff_options.hpp>
+#include <rcverbs/detail/control_handler.hpp>
+#include <rcverbs/detail/initiation.hpp>
+#include <rcverbs/export.hpp>
+#include <rcverbs/request_channel.hpp>
+#include <rcverbs/runs_on.hpp>
+
+namespace rcverbs {
+
+/// Options of one request of a request_client.
+struct client_request_options {
+    /// How long the answer may take, from the start of the request; connecting and repeating count.
+    /// Above 0; empty: request_channel_options::answer_timeout.
+    std::optional<std::chrono::milliseconds> answer_timeout = {};
+    /// True if executing it twice does no harm.
+    bool may_repeat = false;
+};
+
+/// Options of a request_client.
+struct request_client_options {
+    /// Options of the channels, and in `messages.connection` of their connections.
+    request_channel_options channel = {};
+    /// Delays between attempts to connect.
+    backoff_options backoff = {};
+    /// Called with each channel that was connected, before its requests are sent; for example to take
+    /// the peer's requests. Not called concurrently. Must not throw.
+    std::function<void(request_channel& connected)> on_connected = {};
+    /// As connector_options::on_retry.
+    std::function<void(std::uint64_t attempts, failure const& why)> on_retry = {};
+};
+
+/// Counters of a request_client.
+struct request_client_statistics {
+    /// Channels that were connected.
+    std::uint64_t connected = 0;
+    /// Requests that were started again.
+    std::uint64_t repeated = 0;
+    /// Requests that wait for a channel at this moment.
+    std::size_t waiting = 0;
+};
+
+namespace detail {
+
+class client_core;
+
+}  // namespace detail
+
+/// The members of basic_request_client that do not depend on its executor type.
+class RCVERBS_EXPORT request_client_base {
+public:
+    /// Ends at once: outstanding requests end with asio::error::operation_aborted, or with what ended
+    /// their channel. Idempotent.
+    void close() noexcept;
+    /// True while a channel is connected.
+    bool is_connected() const noexcept;
+    /// The protection domain of the channels, as connector::domain(): memory that is registered in it
+    /// stays registered when the channel is connected again. Not open before the first.
+    protection_domain domain() const;
+    /// Why the last channel ended, or the last attempt to connect failed.
+    failure last_failure() const;
+    /// A snapshot of the counters.
+    request_client_statistics statistics() const;
+
+protected:
+    using core_ptr = std::shared_ptr<detail::client_core>;
+
+    request_client_base() noexcept = default;
+    request_client_base(
+        runs_on<boost::asio::any_io_executor> where,
+        endpoint const& peer,
+        request_client_options options
+    );
+    request_client_base(request_client_base&&) noexcept = default;
+    request_client_base& operator=(request_client_base&& other) noexcept;
+    ~request_client_base() { close(); }
+
+    static void start_request(
+        core_ptr const& core,
+        detail::question const& what,
+        std::span<std::byte const> body,
+        bool may_repeat,
+        detail::reply_handler handler
+    );
+    static void start_request(
+        core_ptr const& core,
+        detail::question const& what,
+        const_slices const& body,
+        bool may_repeat,
+        detail::reply_handler handler
+    );
+    static void start_finish(core_ptr const& core, detail::control_handler handler);
+
+    core_ptr core_;
+};
+
+/// Requests to one peer.
+///
+/// Outstanding operations: one finish; any number of requests.
+template <class Executor = boost::asio::any_io_executor>
+class basic_request_client : public request_client_base {
+public:
+    using executor_type = Executor;
+
+    /// The same with another executor type.
+    template <class Other>
+    struct rebind_executor {
+        using other = basic_request_client<Other>;
+    };
+
+    /// Makes no client; only assignment and destruction are useful.
+    basic_request_client() noexcept requires std::default_initializable<Executor>
+    = default;
+    /// Makes a client; the first request connects.
+    ///
+    /// @param where    The executor, or the thread, that runs it and its channels; own_thread is one
+    ///                 thread for all of them.
+    /// @param peer     The endpoint to connect to.
+    /// @param options  Of the channels, and of connecting.
+    /// @throws boost::system::system_error (errc::invalid_option); std::system_error if a thread is
+    ///         asked for and cannot be started.
+    basic_request_client(
+        runs_on<Executor> where, endpoint const& peer, request_client_options options = {}
+    )
+        : request_client_base{runs_on<boost::asio::any_io_executor>{where}, peer, std::move(options)},
+          executor_{where.get_executor()} {}
+
+    basic_request_client(basic_request_client&&) noexcept = default;
+    basic_request_client& operator=(basic_request_client&&) noexcept = default;
+    /// Closes.
+    ~basic_request_client() = default;
+
+    /// Sends a request to the peer, connecting first if need be, and waits for the reply.
+    ///
+    /// @param operation  As all others: of request_channel::async_request(). The body must be
+    ///                   unchanged until the handler runs. Registered memory is of domain().
+    /// @param body       As above.
+    /// @param options    The timeout, and whether the request may be repeated.
+    /// @param token      Completion token.
+    /// @par Completion signature  `void(error_code, reply)`
+    /// @par Cancellation          total.
+    /// @par Errors                Those of request_channel::async_request(), after an error that
+    ///                            is_transient() of a request that may not be repeated, or whose
+    ///                            timeout has passed; channel_errc::request_timed_out also if there was
+    ///                            no channel until then; those of connector::async_connect() that are not
+    ///                            transient; asio::error::operation_aborted (closed),
+    ///                            errc::operation_in_progress (finishing).
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_request(
+        std::uint32_t operation,
+        std::span<std::byte const> body,
+        client_request_options const& options,
+        Token&& token = Token{}
+    ) {
+        return ask({operation, {}, {}, {}}, body, options, std::forward<Token>(token));
+    }
+    /// The same from registered memory.
+    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
+    auto async_request(
+        std::uint32_t operation,
+        Slices const& body,
+        client_request_options const& options,
+        Token&& token = Token{}
+    ) {
+        return ask(
+            {operation, {}, {}, {}}, const_slices{body}, options, std::forward<Token>(token)
+        );
+    }
+    /// The same with a head, and with memory for the answer.
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_request(
+        std::uint32_t operation,
+        std::span<std::byte const> head,
+        std::span<std::byte const> body,
+        mutable_slice into,
+        client_request_options const& options,
+        Token&& token = Token{}
+    ) {
+        return ask({operation, head, into, {}}, body, options, std::forward<Token>(token));
+    }
+    /// The same with a body in registered memory.
+    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
+    auto async_request(
+        std::uint32_t operation,
+        std::span<std::byte const> head,
+        Slices const& body,
+        mutable_slice into,
+        client_request_options const& options,
+        Token&& token = Token{}
+    ) {
+        return ask(
+            {operation, head, into, {}}, const_slices{body}, options, std::forward<Token>(token)
+        );
+    }
+
+    /// Finishes in order: no further requests; waits as request_channel::async_finish() for those that
+    /// are with the peer. Requests that wait for a channel are aborted.
+    ///
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code)`
+    /// @par Cancellation          terminal: closes.
+    /// @par Errors                Those of request_channel::async_finish(); none without a channel.
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_finish(Token&& token = Token{}) {
+        return boost::asio::async_initiate<Token, void(error_code)>(
+            detail::initiation{
+                executor_,
+                [](auto handler, core_ptr const& core) {
+                    start_finish(core, detail::control_handler{std::move(handler)});
+                }},
+            token,
+            core_
+        );
+    }
+
+    /// The executor that it was made with.
+    executor_type get_executor() const noexcept { return executor_; }
+
+private:
+    template <class Body, class Token>
+    auto ask(
+        detail::question what,
+        Body const& body,
+        client_request_options const& options,
+        Token&& token
+    ) {
+        what.options.answer_timeout = options.answer_timeout;
+        return boost::asio::async_initiate<Token, void(error_code, reply)>(
+            detail::initiation{
+                executor_,
+                [](auto handler,
+                   core_ptr const& core,
+                   detail::question const& asked,
+                   Body const& bytes,
+                   bool may_repeat) {
+                    start_request(
+                        core, asked, bytes, may_repeat, detail::reply_handler{std::move(handler)}
+                    );
+                }},
+            token,
+            core_,
+            what,
+            body,
+            options.may_repeat
+        );
+    }
+
+    Executor executor_;
+};
+
+/// With executors of any type.
+using request_client = basic_request_client<>;
+
+}  // namespace rcverbs

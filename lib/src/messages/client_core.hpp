@@ -1,0 +1,101 @@
+// client_core.hpp — the state of a request_client: the channel, and the requests that wait for one.
+//
+// Made of public parts: a connector and a channel. One lock guards the state; no user code runs under
+// it.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <variant>
+
+#include <rcverbs/connector.hpp>
+#include <rcverbs/detail/membership.hpp>
+#include <rcverbs/detail/waiting_handler.hpp>
+#include <rcverbs/request_client.hpp>
+
+namespace rcverbs::detail {
+
+class client_core final : public std::enable_shared_from_this<client_core>, public hosting::member {
+public:
+    using body_source = std::variant<std::span<std::byte const>, const_slices>;
+
+    client_core(
+        runs_on<boost::asio::any_io_executor> const& where,
+        endpoint const& peer,
+        request_client_options options
+    );
+    void attach();
+
+    void ask(question const& what, body_source body, bool may_repeat, reply_handler handler);
+    void finish(control_handler handler);
+    void close() noexcept;
+
+    bool is_connected() const noexcept;
+    protection_domain domain() const { return connector_.domain(); }
+    failure last_failure() const;
+    request_client_statistics statistics() const;
+
+private:
+    using guard = std::unique_lock<std::mutex>;
+    using clock = std::chrono::steady_clock;
+    using channel_ptr = std::shared_ptr<request_channel>;
+    struct call;
+    using call_ptr = std::shared_ptr<call>;
+    using call_list = std::list<call_ptr>;
+
+    // A request until its handler is called. On a channel it belongs to that; otherwise it waits, for
+    // a channel or for the time to repeat it.
+    struct call {
+        question what;
+        std::array<std::byte, request_channel::head_bytes_max> head;
+        body_source body;
+        bool may_repeat = false;
+        waiting_handler<error_code, reply> handler;
+        clock::time_point deadline;
+        std::chrono::milliseconds pause{10};  // before it is repeated
+        std::optional<boost::asio::steady_timer> timer;  // while it waits
+        std::optional<call_list::iterator> place;  // in the list of those that wait
+        bool is_paused = false;
+        error_code last;
+    };
+
+    void start(call_ptr const& c);
+    void wait(call_ptr const& c, clock::time_point until);
+    void connect();
+    void on_connected(error_code ec, request_channel made);
+    void send(call_ptr const& c, channel_ptr const& over);
+    void on_result(call_ptr const& c, channel_ptr const& over, error_code ec, reply r);
+    void on_timer(call_ptr const& c);
+    void cancel(call_ptr const& c);
+    call_list take_waiting();
+    void end(call_ptr const& c, error_code why);
+    void complete(call_ptr const& c, error_code ec, reply r = {});
+    channel_ptr drop(channel_ptr const& which);
+    void context_is_going(boost::asio::execution_context const&) noexcept override;
+
+    boost::asio::any_io_executor executor_;
+    std::chrono::milliseconds const answer_timeout_;
+    std::function<void(request_channel&)> const on_connected_;
+    hosting::membership membership_;
+
+    mutable std::mutex mutex_;
+    basic_connector<request_channel> connector_;
+    channel_ptr channel_;
+    failure last_of_channel_;
+    call_list waiting_;
+    std::size_t paused_ = 0;
+    bool is_connecting_ = false;
+    bool is_closed_ = false;
+    bool is_finishing_ = false;
+    request_client_statistics counted_;
+};
+
+}  // namespace rcverbs::detail

@@ -1,0 +1,408 @@
+#include <rcverbs/request_client.hpp>
+
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/asio/post.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include <rcverbs/detail/option_check.hpp>
+#include <rcverbs/detail/timeouts.hpp>
+
+#include "messages/client_core.hpp"
+#include "messages/request_core.hpp"
+
+namespace rcverbs::detail {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr std::chrono::milliseconds pause_max{1000};
+
+connector_options<request_channel> connector_options_of(request_client_options& options) {
+    connector_options<request_channel> o;
+    o.connection = options.channel.messages.connection;
+    o.protocol = options.channel;
+    o.backoff = options.backoff;
+    o.on_retry = std::move(options.on_retry);
+    return o;
+}
+
+}  // namespace
+
+client_core::client_core(
+    runs_on<asio::any_io_executor> const& where,
+    endpoint const& peer,
+    request_client_options options
+)
+    : executor_{where.get_executor()},
+      answer_timeout_{options.channel.answer_timeout},
+      on_connected_{std::move(options.on_connected)},
+      connector_{where, peer, connector_options_of(options)} {}
+
+void client_core::attach() {
+    membership_.join(executor_, weak_from_this(), hosting::rank::above_connections);
+}
+
+// --- requests ------------------------------------------------------------------------------------
+
+void client_core::ask(
+    question const& what, body_source body, bool may_repeat, reply_handler handler
+) {
+    asio::any_io_executor own;
+    {
+        guard const lock{mutex_};
+        own = executor_;
+    }
+    if (!own) return;
+    auto const timeout = what.options.answer_timeout.value_or(answer_timeout_);
+    auto const c = std::make_shared<call>(call{
+        what,
+        {},
+        std::move(body),
+        may_repeat,
+        {std::move(handler), own},
+        clock::now() + bounded(timeout),
+        std::chrono::milliseconds{10},
+        {},
+        {},
+        false,
+        {}});
+    error_code refused;
+    if (what.head.size() > c->head.size()) refused = errc::message_too_large;
+    if (timeout.count() <= 0) refused = errc::invalid_option;
+    if (refused) return end(c, refused);
+    std::ranges::copy(what.head, c->head.begin());
+    c->what.head = std::span{c->head}.first(what.head.size());
+    start(c);
+}
+
+// Sends it if there is a channel; else it waits for one.
+void client_core::start(call_ptr const& c) {
+    channel_ptr over;
+    channel_ptr dropped;
+    error_code refused;
+    bool is_first = false;
+    {
+        guard const lock{mutex_};
+        if (!executor_) return;
+        if (is_closed_)
+            refused = is_finishing_ ? error_code{errc::operation_in_progress}
+                                    : error_code{asio::error::operation_aborted};
+        if (!refused && channel_ != nullptr && !channel_->is_open()) dropped = drop(channel_);
+        over = channel_;
+        if (!refused && over == nullptr) {
+            wait(c, c->deadline);
+            is_first = !std::exchange(is_connecting_, true);
+        }
+    }
+    if (refused) return end(c, refused);
+    if (over != nullptr) return send(c, over);
+    if (is_first) connect();
+}
+
+// REQUIRES: the lock is held.
+void client_core::wait(call_ptr const& c, clock::time_point until) {
+    waiting_.push_back(c);
+    c->place = std::prev(waiting_.end());
+    auto const weak = std::weak_ptr{shared_from_this()};
+    if (auto slot = c->handler.slot(); slot.is_connected()) {
+        slot.assign([weak, of = std::weak_ptr{c}](asio::cancellation_type how) {
+            auto const self = weak.lock();
+            auto const alive = of.lock();
+            if (self != nullptr && alive != nullptr && how != asio::cancellation_type::none)
+                self->cancel(alive);
+        });
+    }
+    if (!c->timer) c->timer.emplace(executor_);
+    c->timer->expires_at(until);
+    c->timer->async_wait([weak, of = std::weak_ptr{c}](error_code const& ec) {
+        auto const self = weak.lock();
+        auto const alive = of.lock();
+        if (!ec && self != nullptr && alive != nullptr) self->on_timer(alive);
+    });
+}
+
+void client_core::send(call_ptr const& c, channel_ptr const& over) {
+    auto const left = std::chrono::ceil<std::chrono::milliseconds>(c->deadline - clock::now());
+    if (left.count() <= 0)
+        return end(c, c->last ? c->last : error_code{channel_errc::request_timed_out});
+    question what = c->what;
+    what.options.answer_timeout = left;
+    auto handler = asio::bind_cancellation_slot(
+        c->handler.slot(),
+        [self = shared_from_this(), c, over](error_code ec, reply r) {
+            self->on_result(c, over, ec, std::move(r));
+        }
+    );
+    std::visit(
+        [&](auto const& body) {
+            over->async_request(
+                what.operation, what.head, body, what.into, what.options, std::move(handler)
+            );
+        },
+        c->body
+    );
+}
+
+void client_core::on_result(call_ptr const& c, channel_ptr const& over, error_code ec, reply r) {
+    if (!ec) return complete(c, ec, std::move(r));
+    bool const is_over = !over->is_open() || over->last_failure().reason != close_reason::open;
+    channel_ptr dropped;
+    {
+        guard const lock{mutex_};
+        if (is_over) dropped = drop(over);
+        auto const next = clock::now() + c->pause;
+        bool const is_repeated = is_over && c->may_repeat && is_transient(ec) && !is_closed_ &&
+                                 executor_ && next < c->deadline;
+        if (is_repeated) {
+            ++counted_.repeated;
+            c->last = ec;
+            c->pause = std::min(2 * c->pause, pause_max);
+            c->is_paused = true;
+            ++paused_;
+            return wait(c, next);
+        }
+    }
+    complete(c, ec, std::move(r));
+}
+
+// The time to repeat it has come, or its deadline.
+void client_core::on_timer(call_ptr const& c) {
+    bool is_due = false;
+    {
+        guard const lock{mutex_};
+        if (!c->place) return;
+        waiting_.erase(*std::exchange(c->place, std::nullopt));
+        is_due = std::exchange(c->is_paused, false);
+        if (is_due) --paused_;
+        // Nobody needs the channel any more.
+        if (!is_due && is_connecting_ && waiting_.size() == paused_) connector_.cancel();
+    }
+    if (is_due) return start(c);
+    complete(c, c->last ? c->last : error_code{channel_errc::request_timed_out});
+}
+
+void client_core::cancel(call_ptr const& c) {
+    {
+        guard const lock{mutex_};
+        if (!c->place) return;
+        waiting_.erase(*std::exchange(c->place, std::nullopt));
+        if (std::exchange(c->is_paused, false)) --paused_;
+        if (is_connecting_ && waiting_.size() == paused_) connector_.cancel();
+    }
+    end(c, asio::error::operation_aborted);
+}
+
+void client_core::complete(call_ptr const& c, error_code ec, reply r) {
+    if (c->timer) c->timer->cancel();
+    if (c->handler) c->handler(ec, std::move(r));
+}
+
+// Later, and not from inside the function that led to it.
+void client_core::end(call_ptr const& c, error_code why) {
+    asio::any_io_executor own;
+    {
+        guard const lock{mutex_};
+        own = executor_;
+    }
+    if (own) asio::post(own, [self = shared_from_this(), c, why] { self->complete(c, why); });
+}
+
+// REQUIRES: the lock is held.
+client_core::call_list client_core::take_waiting() {
+    for (call_ptr const& c : waiting_) {
+        c->place.reset();
+        c->is_paused = false;
+    }
+    paused_ = 0;
+    return std::exchange(waiting_, {});
+}
+
+// --- the channel ---------------------------------------------------------------------------------
+
+void client_core::connect() {
+    connector_.async_connect([self = shared_from_this()](error_code ec, request_channel made) {
+        self->on_connected(ec, std::move(made));
+    });
+}
+
+void client_core::on_connected(error_code ec, request_channel made) {
+    auto const over = ec ? nullptr : std::make_shared<request_channel>(std::move(made));
+    if (over != nullptr && on_connected_) on_connected_(*over);
+    call_list ready;
+    bool is_wanted = false;
+    {
+        guard const lock{mutex_};
+        is_connecting_ = false;
+        if (!executor_ || is_closed_) return;
+        for (auto i = waiting_.begin(); i != waiting_.end();) {
+            auto const next = std::next(i);
+            if (!(*i)->is_paused) {
+                (*i)->place.reset();
+                ready.splice(ready.end(), waiting_, i);
+            }
+            i = next;
+        }
+        // Cancelled for the requests that waited before.
+        is_wanted = ec == asio::error::operation_aborted && !ready.empty();
+        if (is_wanted) {
+            for (auto i = ready.begin(); i != ready.end(); ++i) (*i)->place = i;
+            waiting_.splice(waiting_.begin(), ready);
+            is_connecting_ = true;
+        } else if (over != nullptr) {
+            channel_ = over;
+            ++counted_.connected;
+        }
+    }
+    if (is_wanted) return connect();
+    for (call_ptr const& c : ready) {
+        if (ec) end(c, ec);
+        else send(c, over);
+    }
+}
+
+// The channel has ended; it is destroyed without the lock. REQUIRES: the lock is held.
+client_core::channel_ptr client_core::drop(channel_ptr const& which) {
+    if (channel_ != which || which == nullptr) return nullptr;
+    last_of_channel_ = which->last_failure();
+    return std::exchange(channel_, nullptr);
+}
+
+// --- the end -------------------------------------------------------------------------------------
+
+void client_core::finish(control_handler handler) {
+    asio::any_io_executor own;
+    channel_ptr over;
+    call_list waiting;
+    bool is_second = false;
+    {
+        guard const lock{mutex_};
+        own = executor_;
+        is_second = is_finishing_;
+        is_finishing_ = is_closed_ = true;
+        over = channel_;
+        waiting = take_waiting();
+    }
+    if (!own) return;
+    connector_.cancel();
+    for (call_ptr const& c : waiting) end(c, asio::error::operation_aborted);
+    waiting_handler<error_code> who{std::move(handler), own};
+    if (over == nullptr || is_second) {
+        error_code const ec = is_second ? error_code{errc::operation_in_progress} : error_code{};
+        return asio::post(own, [w = std::move(who), ec]() mutable { w(ec); });
+    }
+    close_when_cancelled(who, shared_from_this());
+    over->async_finish([self = shared_from_this(), over, w = std::move(who)](error_code ec
+                       ) mutable {
+        channel_ptr dropped;
+        {
+            guard const lock{self->mutex_};
+            dropped = self->drop(over);
+        }
+        w(ec);
+    });
+}
+
+void client_core::close() noexcept {
+    channel_ptr over;
+    call_list waiting;
+    {
+        guard const lock{mutex_};
+        is_closed_ = true;
+        over = channel_;
+        waiting = take_waiting();
+    }
+    connector_.cancel();
+    if (over != nullptr) over->close();
+    for (call_ptr const& c : waiting) end(c, asio::error::operation_aborted);
+}
+
+// Handlers are destroyed uncalled, as Asio does with its own.
+void client_core::context_is_going(asio::execution_context const&) noexcept {
+    channel_ptr over;
+    call_list waiting;
+    guard lock{mutex_};
+    is_closed_ = true;
+    executor_ = {};
+    over = std::exchange(channel_, nullptr);
+    waiting = take_waiting();
+    lock.unlock();
+}
+
+// --- observers -----------------------------------------------------------------------------------
+
+bool client_core::is_connected() const noexcept {
+    guard const lock{mutex_};
+    return channel_ != nullptr && channel_->is_open();
+}
+
+failure client_core::last_failure() const {
+    guard const lock{mutex_};
+    if (channel_ != nullptr && !channel_->is_open()) return channel_->last_failure();
+    failure const of_connecting = connector_.last_failure();
+    return of_connecting.code ? of_connecting : last_of_channel_;
+}
+
+request_client_statistics client_core::statistics() const {
+    guard const lock{mutex_};
+    request_client_statistics s = counted_;
+    s.waiting = waiting_.size();
+    return s;
+}
+
+}  // namespace rcverbs::detail
+
+namespace rcverbs {
+
+request_client_base::request_client_base(
+    runs_on<boost::asio::any_io_executor> where,
+    endpoint const& peer,
+    request_client_options options
+) {
+    detail::throw_if_refused(detail::problem_of(options.channel));
+    core_ = std::make_shared<detail::client_core>(where, peer, std::move(options));
+    core_->attach();
+}
+
+request_client_base& request_client_base::operator=(request_client_base&& other) noexcept {
+    if (this == &other) return *this;
+    close();
+    core_ = std::move(other.core_);
+    return *this;
+}
+
+void request_client_base::close() noexcept {
+    if (core_ != nullptr) core_->close();
+}
+bool request_client_base::is_connected() const noexcept { return core_->is_connected(); }
+protection_domain request_client_base::domain() const { return core_->domain(); }
+failure request_client_base::last_failure() const { return core_->last_failure(); }
+request_client_statistics request_client_base::statistics() const { return core_->statistics(); }
+
+void request_client_base::start_request(
+    core_ptr const& core,
+    detail::question const& what,
+    std::span<std::byte const> body,
+    bool may_repeat,
+    detail::reply_handler handler
+) {
+    core->ask(what, body, may_repeat, std::move(handler));
+}
+void request_client_base::start_request(
+    core_ptr const& core,
+    detail::question const& what,
+    const_slices const& body,
+    bool may_repeat,
+    detail::reply_handler handler
+) {
+    core->ask(what, body, may_repeat, std::move(handler));
+}
+void request_client_base::start_finish(core_ptr const& core, detail::control_handler handler) {
+    core->finish(std::move(handler));
+}
+
+}  // namespace rcverbs

@@ -1,0 +1,340 @@
+// A request_client: one channel for many callers, which is connected again after failures.
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "device/channel_fixture.hpp"
+
+using namespace rcverbs;
+using namespace test;
+
+namespace {
+
+request_client_options eager_client() {
+    request_client_options o;
+    o.channel.messages.connection.queue_pair.rnr_retry_count = 0;
+    o.channel.answer_timeout = 60s;
+    o.backoff.delay_first = 10ms;
+    o.backoff.delay_max = 50ms;
+    return o;
+}
+
+/// A server of one client at a time: it answers with the bytes of the request,
+/// keeps requests of operation `kept`, and leaves, unanswered, at operation `fatal`.
+struct server_of_one {
+    static constexpr std::uint32_t kept = 2;
+    static constexpr std::uint32_t fatal = 3;
+
+    explicit server_of_one(asio::io_context& on) : io{on}, door{on, {device_address(), 0}} {
+        accept_next();
+    }
+
+    void accept_next() {
+        door.async_get_request([this](error_code ec, connection_request asked) {
+            if (ec) return;
+            channel = request_channel{io, std::move(asked), {}, ec};
+            if (ec) return accept_next();
+            ++visits;
+            channel.async_accept([this](error_code failed) {
+                if (!failed) take_next();
+                accept_next();
+            });
+        });
+    }
+    void take_next() {
+        channel.async_next([this](error_code ec, request r) {
+            if (ec) return;
+            ++requests;
+            if (r.operation() == fatal && fatal_left > 0) {
+                --fatal_left;
+                return channel.close();
+            }
+            if (r.operation() == kept) held.push_back(std::move(r));
+            else {
+                auto const body =
+                    std::make_shared<std::vector<std::byte>>(r.bytes().begin(), r.bytes().end());
+                r.async_answer(7, *body, [body](error_code) {});
+            }
+            take_next();
+        });
+    }
+
+    asio::io_context& io;
+    acceptor door;
+    request_channel channel;
+    std::vector<request> held;
+    int visits = 0;
+    int requests = 0;
+    int fatal_left = 0;
+};
+
+}  // namespace
+
+TEST_CASE("callers of a client share one channel, which the first of them connects", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        server_of_one server{io};
+        auto options = eager_client();
+        int connected = 0;
+        options.on_connected = [&](request_channel& c) {
+            CHECK(c.is_open());
+            ++connected;
+        };
+        request_client c{io, server.door.local_endpoint(), options};
+        CHECK_FALSE(c.is_connected());
+        int answered = 0;
+        for (std::uint8_t i = 0; i < 100; ++i) {
+            auto const body = std::make_shared<std::vector<std::byte>>(pattern(100, i));
+            c.async_request(1, *body, {}, [&, body](error_code ec, reply const& r) {
+                CHECK_FALSE(ec);
+                CHECK(std::ranges::equal(r.bytes(), *body));
+                ++answered;
+            });
+        }
+        CHECK(c.statistics().waiting == 100);
+        while (answered < 100) co_await pause(io, 1ms);
+        CHECK(connected == 1);
+        CHECK(server.visits == 1);
+        CHECK(c.is_connected());
+        CHECK(c.domain().is_open());
+        CHECK(c.statistics().connected == 1);
+        co_await (
+            c.async_finish(asio::use_awaitable) && server.channel.async_finish(asio::use_awaitable)
+        );
+        CHECK_FALSE(c.is_connected());
+        auto [ec, r] = co_await c.async_request(1, {}, {}, awaiting);
+        CHECK(ec == errc::operation_in_progress);
+        server.door.close();
+    });
+}
+
+TEST_CASE("a client repeats what it may on the next channel, and fails the rest", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        server_of_one server{io};
+        request_client c{io, server.door.local_endpoint(), eager_client()};
+        client_request_options again;
+        again.may_repeat = true;
+        auto const body = pattern(200, 3);
+        co_await c.async_request(1, body, {}, asio::use_awaitable);
+        server.fatal_left = 2;
+        std::optional<error_code> kept;
+        std::optional<error_code> repeated;
+        c.async_request(2, body, {}, [&](error_code ec, reply const&) { kept = ec; });
+        c.async_request(2, body, again, [&](error_code ec, reply const&) { repeated = ec; });
+        while (server.held.size() < 2) co_await pause(io, 1ms);
+        // Twice the server leaves instead of answering.
+        reply const r = co_await c.async_request(3, body, again, asio::use_awaitable);
+        CHECK(r.status() == 7);
+        CHECK(std::ranges::equal(r.bytes(), body));
+        REQUIRE(kept);
+        CHECK(is_transient(*kept));
+        CHECK_FALSE(repeated);
+        CHECK(server.visits == 3);
+        CHECK(c.statistics().connected == 3);
+        CHECK(c.statistics().repeated >= 4);
+        while (server.held.size() < 4) co_await pause(io, 1ms);
+        co_await server.held.back().async_answer(0, body, asio::use_awaitable);
+        while (!repeated) co_await pause(io, 1ms);
+        CHECK_FALSE(*repeated);
+        server.held.clear();
+        c.close();
+        server.channel.close();
+        server.door.close();
+    });
+}
+
+TEST_CASE("requests of a client wait for a server as long as their timeouts say", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        std::optional<server_of_one> server;
+        server.emplace(io);
+        endpoint const at = server->door.local_endpoint();
+        server->door.close();
+        request_client c{io, at, eager_client()};
+        client_request_options soon;
+        soon.answer_timeout = 30ms;
+        auto [ec, r] = co_await c.async_request(1, {}, soon, awaiting);
+        CHECK(ec == channel_errc::request_timed_out);
+        CHECK(c.last_failure().code.failed());
+        CHECK(c.statistics().waiting == 0);
+        soon.answer_timeout = 0ms;
+        auto [refused, none] = co_await c.async_request(1, {}, soon, awaiting);
+        CHECK(refused == errc::invalid_option);
+
+        // One is cancelled, another is answered when the server has come.
+        asio::cancellation_signal stop;
+        std::optional<error_code> cancelled;
+        std::optional<error_code> answered;
+        c.async_request(
+            1,
+            {},
+            {},
+            asio::bind_cancellation_slot(
+                stop.slot(), [&](error_code e, reply const&) { cancelled = e; }
+            )
+        );
+        c.async_request(1, {}, {}, [&](error_code e, reply const&) { answered = e; });
+        co_await pause(io, 20ms);
+        stop.emit(asio::cancellation_type::total);
+        CHECK_FALSE(cancelled);
+        while (!cancelled) co_await pause(io, 1ms);
+        CHECK(*cancelled == asio::error::operation_aborted);
+        CHECK_FALSE(answered);
+        acceptor next{io, at};
+        std::swap(server->door, next);
+        server->accept_next();
+        while (!answered) co_await pause(io, 1ms);
+        CHECK_FALSE(*answered);
+
+        // One that is with the server is cancelled, too.
+        cancelled.reset();
+        c.async_request(
+            2,
+            {},
+            {},
+            asio::bind_cancellation_slot(
+                stop.slot(), [&](error_code e, reply const&) { cancelled = e; }
+            )
+        );
+        while (server->held.empty()) co_await pause(io, 1ms);
+        stop.emit(asio::cancellation_type::terminal);
+        while (!cancelled) co_await pause(io, 1ms);
+        CHECK(*cancelled == asio::error::operation_aborted);
+        CHECK(c.is_connected());
+        c.close();
+        server->held.clear();
+        server->channel.close();
+        server->door.close();
+    });
+}
+
+TEST_CASE("a client that is closed or destroyed ends its requests", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        server_of_one server{io};
+        for (bool const is_connected : {false, true}) {
+            request_client c{io, server.door.local_endpoint(), eager_client()};
+            client_request_options again;
+            again.may_repeat = true;
+            int ended = 0;
+            auto const count = server.held.size();
+            for (int i = 0; i < 10; ++i) {
+                c.async_request(2, {}, again, [&](error_code ec, reply const&) {
+                    CHECK(ec == asio::error::operation_aborted);
+                    ++ended;
+                });
+            }
+            while (is_connected && server.held.size() < count + 10) co_await pause(io, 1ms);
+            c = {};
+            while (ended < 10) co_await pause(io, 1ms);
+        }
+        server.held.clear();
+        server.channel.close();
+        server.door.close();
+    });
+}
+
+TEST_CASE("a context that is destroyed takes the requests of its client with it", "[device]") {
+    auto const owned = std::make_shared<int>(0);
+    std::optional<request_client> c;
+    {
+        asio::io_context io;
+        // No server: the requests wait.
+        c.emplace(io, endpoint{device_address(), 1}, eager_client());
+        for (int i = 0; i < 3; ++i)
+            c->async_request(1, {}, {}, [owned](error_code, reply const&) { FAIL("called"); });
+        io.run_for(20ms);
+    }
+    CHECK(owned.use_count() == 1);
+    c.reset();
+}
+
+TEST_CASE("an error that no other attempt mends reaches the caller at once", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        server_of_one server{io};
+        auto options = eager_client();
+        options.channel.messages.mode = 99;
+        request_client c{io, server.door.local_endpoint(), options};
+        client_request_options again;
+        again.may_repeat = true;
+        auto [ec, r] = co_await c.async_request(1, {}, again, awaiting);
+        CHECK(ec == channel_errc::mode_mismatch);
+        CHECK(c.last_failure().code == channel_errc::mode_mismatch);
+        options.channel.requests = 0;
+        CHECK_THROWS_AS(
+            (request_client{io, server.door.local_endpoint(), options}), boost::system::system_error
+        );
+        server.channel.close();
+        server.door.close();
+    });
+}
+
+TEST_CASE("an acceptor closes its connections, and says when there are none", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor a{io, {device_address(), 0}};
+        co_await a.async_wait_idle(asio::use_awaitable);  // there are none
+        std::vector<connection> accepted;
+        std::vector<connection> clients;
+        for (int i = 0; i < 5; ++i) {
+            clients.emplace_back(io);
+            auto const connect = [&]() -> asio::awaitable<void> {
+                co_await clients.back().async_connect(a.local_endpoint(), asio::use_awaitable);
+            };
+            auto const accept = [&]() -> asio::awaitable<void> {
+                accepted.push_back(co_await a.async_accept(asio::use_awaitable));
+            };
+            co_await (accept() && connect());
+        }
+        CHECK(a.statistics().connections == 5);
+        std::optional<error_code> idle;
+        std::optional<error_code> cancelled;
+        asio::cancellation_signal stop;
+        a.async_wait_idle([&](error_code ec) {
+            idle = ec;
+            CHECK(a.statistics().connections == 0);
+        });
+        a.async_wait_idle(asio::bind_cancellation_slot(stop.slot(), [&](error_code ec) {
+            cancelled = ec;
+        }));
+        stop.emit(asio::cancellation_type::total);
+        while (!cancelled) co_await pause(io, 1ms);
+        CHECK(*cancelled == asio::error::operation_aborted);
+        CHECK_FALSE(idle);
+        a.close();
+        CHECK_FALSE(idle);
+        a.close_connections();
+        while (!idle) co_await pause(io, 1ms);
+        CHECK_FALSE(*idle);
+        for (connection const& c : accepted) CHECK_FALSE(c.is_open());
+        for (connection& c : clients) c.close();
+    });
+}
+
+TEST_CASE("the wait for the last connection outlives the acceptor", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        std::optional<acceptor> a;
+        a.emplace(io, endpoint{device_address(), 0});
+        connection client{io};
+        auto [server, none] = co_await (
+            a->async_accept(asio::use_awaitable) &&
+            client.async_connect(a->local_endpoint(), asio::as_tuple(asio::use_awaitable))
+        );
+        std::optional<error_code> idle;
+        a->async_wait_idle([&](error_code ec) { idle = ec; });
+        a.reset();
+        co_await pause(io, 5ms);
+        CHECK_FALSE(idle);
+        server.close();
+        while (!idle) co_await pause(io, 1ms);
+        CHECK_FALSE(*idle);
+        client.close();
+    });
+}
