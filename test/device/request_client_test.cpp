@@ -338,3 +338,29 @@ TEST_CASE("the wait for the last connection outlives the acceptor", "[device]") 
         client.close();
     });
 }
+
+TEST_CASE("a request that was withdrawn leaves an acceptor idle", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor a{io, {device_address(), 0}};
+        connection_options hasty;
+        hasty.timeouts.connect = 50ms;
+        connection client{io, hasty};
+        auto [ec] = co_await client.async_connect(a.local_endpoint(), awaiting);
+        CHECK(ec == errc::timed_out);
+        client = {};
+        while (a.statistics().requests == 0) co_await pause(io, 1ms);
+        co_await pause(io, 50ms);
+        std::optional<error_code> idle;
+        std::optional<error_code> taken;
+        a.async_wait_idle([&](error_code why) { idle = why; });
+        a.async_get_request([&](error_code why, connection_request const&) { taken = why; });
+        while (!idle) co_await pause(io, 1ms);
+        CHECK_FALSE(*idle);
+        CHECK_FALSE(taken);
+        CHECK(a.statistics().dropped == 1);
+        a.close();
+        while (!taken) co_await pause(io, 1ms);
+        CHECK(*taken == asio::error::operation_aborted);
+    });
+}

@@ -221,7 +221,12 @@ void acceptor_core::answer(guard& lock, waiting taken, std::shared_ptr<waiting_r
         return lock.lock();
     }
     attempts_.erase(serial);
-    if (is_withdrawn && is_wanted) return waiters_.put_back(taken);
+    if (is_withdrawn && is_wanted) {
+        waiters_.put_back(taken);
+        lock.unlock();
+        request.reset();
+        return lock.lock();
+    }
     // The wait was cancelled or the acceptor was closed. A request that was not taken goes back to
     // the front of the queue; anything else is destroyed, which rejects the peer.
     if (!is_wanted && !is_withdrawn && request != nullptr && !is_closed_) {
@@ -314,67 +319,71 @@ void acceptor_core::close_connections() noexcept {
 }
 
 void acceptor_core::start_wait_idle(control_handler handler) {
-    waiting_handler<error_code> who{std::move(handler), executor_};
-    idle_list::removed ready;
+    asio::any_io_executor own;
     {
         guard const lock{mutex_};
         if (is_shut_down_) return;
-        idle_waiters_.add(std::move(who), weak_from_this(), &acceptor_core::cancel_idle);
-        // The last connection may have ended meanwhile; after this on_idle() sees the handler.
-        if (limiter_->count() == 0) ready = idle_waiters_.take_all();
-        if (!idle_waiters_.empty()) kept_ = shared_from_this();
+        own = executor_;
     }
+    waiting_handler<error_code> who{std::move(handler), own};
+    std::shared_ptr<acceptor_core> kept;
+    idle_list::removed ready;
+    {
+        guard const lock{idle_mutex_};
+        idle_waiters_.add(
+            std::move(who), weak_from_this(), &acceptor_core::cancel_idle, std::move(own)
+        );
+        kept_ = shared_from_this();
+    }
+    // The last connection may have ended meanwhile; from here on on_idle() sees the handler.
+    if (limiter_->count() == 0) ready = take_idle(kept);
     complete_idle(std::move(ready), {});
 }
 
-// The last connection has ended, on any thread.
+acceptor_core::idle_list::removed acceptor_core::take_idle(std::shared_ptr<acceptor_core>& kept) {
+    guard const lock{idle_mutex_};
+    kept = std::move(kept_);
+    return idle_waiters_.take_all();
+}
+
+// The last connection has ended, on any thread, and perhaps under mutex_.
 void acceptor_core::on_idle() noexcept {
-    std::shared_ptr<acceptor_core> keep;
-    idle_list::removed all;
-    {
-        guard const lock{mutex_};
-        all = idle_waiters_.take_all();
-        keep = std::move(kept_);
-    }
     try {
-        complete_idle(std::move(all), {});
+        std::shared_ptr<acceptor_core> kept;
+        complete_idle(take_idle(kept), {});
     } catch (...) {
         // Without memory nobody can be told.
     }
 }
 
 void acceptor_core::cancel_idle(std::uint64_t serial) {
-    std::shared_ptr<acceptor_core> keep;
+    std::shared_ptr<acceptor_core> kept;
     idle_list::removed one;
     {
-        guard const lock{mutex_};
+        guard const lock{idle_mutex_};
         one = idle_waiters_.take(serial);
-        if (idle_waiters_.empty()) keep = std::move(kept_);
+        if (idle_waiters_.empty()) kept = std::move(kept_);
     }
     complete_idle(std::move(one), asio::error::operation_aborted);
 }
 
 void acceptor_core::complete_idle(idle_list::removed all, error_code ec) {
-    for (auto& w : all)
-        asio::post(executor_, [who = std::move(w.handler), ec]() mutable { who(ec); });
+    for (auto& w : all) asio::post(w.more, [who = std::move(w.handler), ec]() mutable { who(ec); });
 }
 
 // --- the end -------------------------------------------------------------------------------------
 
 void acceptor_core::cancel() noexcept {
-    std::shared_ptr<acceptor_core> keep;
-    idle_list::removed idle;
+    std::shared_ptr<acceptor_core> kept;
+    complete_idle(take_idle(kept), asio::error::operation_aborted);
     waiting all;
     std::vector<std::uint64_t> under_way;
     {
         guard const lock{mutex_};
         all = waiters_.take_all();
-        idle = idle_waiters_.take_all();
-        keep = std::move(kept_);
         for (auto const& [serial, a] : attempts_) under_way.push_back(serial);
     }
     fail(std::move(all), asio::error::operation_aborted);
-    complete_idle(std::move(idle), asio::error::operation_aborted);
     for (std::uint64_t const serial : under_way) cancel(serial);
 }
 
@@ -409,10 +418,9 @@ void acceptor_core::end(error_code why) noexcept {
 }
 
 void acceptor_core::context_is_going(asio::execution_context const&) noexcept {
-    std::shared_ptr<acceptor_core> keep;
+    std::shared_ptr<acceptor_core> kept;
+    idle_list::removed const idle = take_idle(kept);
     guard lock{mutex_};
-    idle_list::removed const idle = idle_waiters_.take_all();
-    keep = std::move(kept_);
     is_shut_down_ = true;
     is_closed_ = true;
     waiting const dropped = waiters_.take_all();

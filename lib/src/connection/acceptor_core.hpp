@@ -66,7 +66,7 @@ private:
         }
     };
     using waiting_list = wait_list<waiter>;
-    using idle_list = wait_list<waiting_handler<error_code>>;
+    using idle_list = wait_list<waiting_handler<error_code>, boost::asio::any_io_executor>;
     using waiting = waiting_list::removed;  // one, or all
     // The connection that is being accepted for a wait.
     struct attempt {
@@ -97,7 +97,8 @@ private:
     void cancel(std::uint64_t serial);
     void on_idle() noexcept;
     void cancel_idle(std::uint64_t serial);
-    void complete_idle(idle_list::removed all, error_code ec);
+    idle_list::removed take_idle(std::shared_ptr<acceptor_core>& kept);
+    static void complete_idle(idle_list::removed all, error_code ec);
 
     std::shared_ptr<hosting::poller_thread> const thread_;
     connection_services& services_;
@@ -113,8 +114,6 @@ private:
     std::optional<boost::asio::steady_timer> expiry_;
     bool is_expiry_armed_ = false;
     waiting_list waiters_;
-    idle_list idle_waiters_;
-    std::shared_ptr<acceptor_core> kept_;  // this, while idle_waiters_ has some
     std::map<std::uint64_t, attempt> attempts_;
     std::shared_ptr<connection_limiter> const limiter_;
     std::uint64_t requests_seen_ = 0;
@@ -124,6 +123,12 @@ private:
     bool is_serving_ = false;
     bool is_closed_ = false;
     bool is_shut_down_ = false;
+
+    // A permit may be returned while mutex_ is held. May be locked inside it, not the other way.
+    std::mutex idle_mutex_;
+    // Guarded by idle_mutex_.
+    idle_list idle_waiters_;
+    std::shared_ptr<acceptor_core> kept_;  // this, while idle_waiters_ has some
 };
 
 }  // namespace rcverbs::detail
