@@ -162,6 +162,9 @@ TEST_CASE("requests of a client wait for a server as long as their timeouts say"
         CHECK(ec == channel_errc::request_timed_out);
         CHECK(c.last_failure().code.failed());
         CHECK(c.statistics().waiting == 0);
+        soon.answer_timeout = std::chrono::milliseconds::min();
+        auto [negative, nothing] = co_await c.async_request(1, {}, soon, awaiting);
+        CHECK(negative == errc::invalid_option);
         soon.answer_timeout = 0ms;
         auto [refused, none] = co_await c.async_request(1, {}, soon, awaiting);
         CHECK(refused == errc::invalid_option);
@@ -266,6 +269,11 @@ TEST_CASE("an error that no other attempt mends reaches the caller at once", "[d
         auto [ec, r] = co_await c.async_request(1, {}, again, awaiting);
         CHECK(ec == channel_errc::mode_mismatch);
         CHECK(c.last_failure().code == channel_errc::mode_mismatch);
+        options.channel.messages.connection.timeouts.connect = 0ms;
+        CHECK_THROWS_AS(
+            (request_client{io, server.door.local_endpoint(), options}), boost::system::system_error
+        );
+        options = eager_client();
         options.channel.requests = 0;
         CHECK_THROWS_AS(
             (request_client{io, server.door.local_endpoint(), options}), boost::system::system_error
@@ -362,5 +370,37 @@ TEST_CASE("a request that was withdrawn leaves an acceptor idle", "[device]") {
         a.close();
         while (!taken) co_await pause(io, 1ms);
         CHECK(*taken == asio::error::operation_aborted);
+    });
+}
+
+TEST_CASE("a channel that cannot be made of its options fails the connect", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor a{io, {device_address(), 0}};
+        connector_options<request_channel> options;
+        options.protocol.requests = 0;
+        basic_connector<request_channel> to{io, a.local_endpoint(), options};
+        auto [ec, made] = co_await to.async_connect(awaiting);
+        CHECK(ec == errc::invalid_option);
+        CHECK(to.last_failure().code == errc::invalid_option);
+        options.connection.timeouts.connect = 0ms;
+        CHECK_THROWS_AS(
+            (basic_connector<request_channel>{io, a.local_endpoint(), options}),
+            boost::system::system_error
+        );
+        // With an error code, no form of the constructor throws.
+        connection client{io};
+        auto const knock = [&]() -> asio::awaitable<void> {
+            auto [refused] = co_await client.async_connect(a.local_endpoint(), awaiting);
+            CHECK(refused.failed());
+        };
+        auto const answer = [&]() -> asio::awaitable<void> {
+            connection_request asked = co_await a.async_get_request(asio::use_awaitable);
+            error_code problem;
+            request_channel const c{io, std::move(asked), options.protocol, problem};
+            CHECK(problem == errc::invalid_option);
+        };
+        co_await (knock() && answer());
+        a.close();
     });
 }

@@ -326,8 +326,6 @@ void acceptor_core::start_wait_idle(control_handler handler) {
         own = executor_;
     }
     waiting_handler<error_code> who{std::move(handler), own};
-    std::shared_ptr<acceptor_core> kept;
-    idle_list::removed ready;
     {
         guard const lock{idle_mutex_};
         idle_waiters_.add(
@@ -336,21 +334,21 @@ void acceptor_core::start_wait_idle(control_handler handler) {
         kept_ = shared_from_this();
     }
     // The last connection may have ended meanwhile; from here on on_idle() sees the handler.
-    if (limiter_->count() == 0) ready = take_idle(kept);
-    complete_idle(std::move(ready), {});
+    if (limiter_->count() == 0) end_idle({});
 }
 
-acceptor_core::idle_list::removed acceptor_core::take_idle(std::shared_ptr<acceptor_core>& kept) {
+// Posts all handlers before a context that is being destroyed can go on: see context_is_going().
+void acceptor_core::end_idle(error_code why) {
+    std::shared_ptr<acceptor_core> kept;
     guard const lock{idle_mutex_};
     kept = std::move(kept_);
-    return idle_waiters_.take_all();
+    complete_idle(idle_waiters_.take_all(), why);
 }
 
 // The last connection has ended, on any thread, and perhaps under mutex_.
 void acceptor_core::on_idle() noexcept {
     try {
-        std::shared_ptr<acceptor_core> kept;
-        complete_idle(take_idle(kept), {});
+        end_idle({});
     } catch (...) {
         // Without memory nobody can be told.
     }
@@ -358,13 +356,9 @@ void acceptor_core::on_idle() noexcept {
 
 void acceptor_core::cancel_idle(std::uint64_t serial) {
     std::shared_ptr<acceptor_core> kept;
-    idle_list::removed one;
-    {
-        guard const lock{idle_mutex_};
-        one = idle_waiters_.take(serial);
-        if (idle_waiters_.empty()) kept = std::move(kept_);
-    }
-    complete_idle(std::move(one), asio::error::operation_aborted);
+    guard const lock{idle_mutex_};
+    complete_idle(idle_waiters_.take(serial), asio::error::operation_aborted);
+    if (idle_waiters_.empty()) kept = std::move(kept_);
 }
 
 void acceptor_core::complete_idle(idle_list::removed all, error_code ec) {
@@ -374,8 +368,7 @@ void acceptor_core::complete_idle(idle_list::removed all, error_code ec) {
 // --- the end -------------------------------------------------------------------------------------
 
 void acceptor_core::cancel() noexcept {
-    std::shared_ptr<acceptor_core> kept;
-    complete_idle(take_idle(kept), asio::error::operation_aborted);
+    end_idle(asio::error::operation_aborted);
     waiting all;
     std::vector<std::uint64_t> under_way;
     {
@@ -419,7 +412,12 @@ void acceptor_core::end(error_code why) noexcept {
 
 void acceptor_core::context_is_going(asio::execution_context const&) noexcept {
     std::shared_ptr<acceptor_core> kept;
-    idle_list::removed const idle = take_idle(kept);
+    idle_list::removed idle;
+    {
+        guard const of_idle{idle_mutex_};
+        idle = idle_waiters_.take_all();
+        kept = std::move(kept_);
+    }
     guard lock{mutex_};
     is_shut_down_ = true;
     is_closed_ = true;

@@ -97,7 +97,7 @@ private:
     void cancel(std::uint64_t serial);
     void on_idle() noexcept;
     void cancel_idle(std::uint64_t serial);
-    idle_list::removed take_idle(std::shared_ptr<acceptor_core>& kept);
+    void end_idle(error_code why);
     static void complete_idle(idle_list::removed all, error_code ec);
 
     std::shared_ptr<hosting::poller_thread> const thread_;
@@ -124,7 +124,8 @@ private:
     bool is_closed_ = false;
     bool is_shut_down_ = false;
 
-    // A permit may be returned while mutex_ is held. May be locked inside it, not the other way.
+    // A permit may be returned while mutex_ is held. May be locked inside it, not the other way. Posting
+    // to the handlers' context under it, so that the context is not destroyed meanwhile.
     std::mutex idle_mutex_;
     // Guarded by idle_mutex_.
     idle_list idle_waiters_;

@@ -1,7 +1,9 @@
 #include <rcverbs/connector.hpp>
 
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/associated_executor.hpp>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
@@ -11,9 +13,11 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
+#include "connection/option_problems.hpp"
 #include "hosting/deferred_completions.hpp"
 #include "hosting/executors.hpp"
 #include "hosting/members.hpp"
@@ -97,7 +101,7 @@ private:
     // Used on the strand: an attempt, or a delay before one, is under way.
     bool is_trying_ = false;
     bool is_cancelled_ = false;
-    bool is_shut_down_ = false;
+    std::atomic<bool> is_shut_down_{false};
 
     mutable std::mutex mutex_;
     protection_domain domain_;
@@ -151,28 +155,46 @@ connection_options connector_core::terms() {
 
 asio::awaitable<error_code> connector_core::attempt() {
     // Type-erased by connector_target, so that this coroutine does not depend on the protocol.
-    auto const start = [this](auto token) {
+    // An exception must not leave an initiating function that a coroutine awaits: it would end the
+    // process.
+    bool has_thrown = false;
+    auto const start = [this, &has_thrown](auto token) {
         return asio::async_initiate<decltype(token), void(error_code)>(
-            [this](auto handler) { target_->attempt(where_, terms(), peer_, std::move(handler)); },
+            [this, &has_thrown](auto handler) {
+                auto const executor = asio::get_associated_executor(handler, strand_);
+                auto const shared = std::make_shared<decltype(handler)>(std::move(handler));
+                auto const then = [shared](error_code ec) { std::move (*shared)(ec); };
+                error_code why;
+                try {
+                    return target_->attempt(
+                        where_, terms(), peer_, asio::bind_executor(executor, then)
+                    );
+                } catch (boost::system::system_error const& e) {
+                    why = e.code();
+                } catch (std::system_error const& e) {
+                    why = {e.code().value(), boost::system::system_category()};
+                } catch (...) {
+                    why = make_error_code(boost::system::errc::not_enough_memory);
+                }
+                has_thrown = true;
+                asio::post(executor, [then, why] { then(why); });
+            },
             token
         );
     };
-    error_code ec;
-    try {
-        std::tie(ec) = co_await start(asio::as_tuple(asio::use_awaitable));
-    } catch (boost::system::system_error const& e) {
-        ec = e.code();
-    }
+    auto const [ec] = co_await start(asio::as_tuple(asio::use_awaitable));
     {
         std::lock_guard const lock{mutex_};
-        if (ec) {
+        if (has_thrown) {
+            failure_ = {step::resolve_address, ec, peer_, 0};
+        } else if (ec) {
             failure_ = target_->last_failure();
         } else {
             domain_ = target_->domain();
         }
     }
     if (is_cancelled_) co_return asio::error::operation_aborted;
-    if (ec) target_->close();
+    if (ec && !has_thrown) target_->close();
     co_return ec;
 }
 
@@ -225,6 +247,7 @@ connector_base::connector_base(
         .within("factor", b.factor, 1.0, 100.0)
         .within("jitter", b.jitter, 0.0, 1.0);
     detail::throw_if_refused(check.problem());
+    detail::throw_if_refused(detail::problem_of(options));
     core_ = detail::connector_core::make(
         where, peer, std::move(options), b, std::move(on_retry), std::move(target)
     );

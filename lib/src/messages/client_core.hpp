@@ -5,6 +5,7 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include <array>
@@ -64,6 +65,8 @@ private:
         std::optional<boost::asio::steady_timer> timer;  // while it waits
         std::optional<call_list::iterator> place;  // in the list of those that wait
         bool is_paused = false;
+        bool is_cancelled = false;
+        boost::asio::cancellation_signal on_channel;  // used under the lock
         error_code last;
     };
 

@@ -121,6 +121,13 @@ std::shared_ptr<detail::message_core> make(
     return protocol::make<detail::message_core>(std::move(over), options);
 }
 
+std::shared_ptr<detail::message_core> make(
+    connection over, message_channel_options const& options, error_code& ec
+) {
+    if (!ec && !detail::problem_of(options).empty()) ec = errc::invalid_option;
+    return ec ? nullptr : protocol::make<detail::message_core>(std::move(over), options);
+}
+
 detail::message_core& as_messages(detail::channel_core& core) {
     return static_cast<detail::message_core&>(core);
 }
@@ -133,7 +140,7 @@ message_channel_base::message_channel_base(connection over, message_channel_opti
 message_channel_base::message_channel_base(
     connection over, message_channel_options const& options, error_code& ec
 )
-    : channel_base{ec ? nullptr : make(std::move(over), options)} {}
+    : channel_base{make(std::move(over), options, ec)} {}
 
 connection_options message_channel_base::needed(
     message_channel_options const& options, connection_options base

@@ -100,6 +100,13 @@ std::shared_ptr<detail::request_core> make(
     return protocol::make<detail::request_core>(std::move(over), options);
 }
 
+std::shared_ptr<detail::request_core> make(
+    connection over, request_channel_options const& options, error_code& ec
+) {
+    if (!ec && !detail::problem_of(options).empty()) ec = errc::invalid_option;
+    return ec ? nullptr : protocol::make<detail::request_core>(std::move(over), options);
+}
+
 detail::request_core& as_requests(detail::channel_core& core) {
     return static_cast<detail::request_core&>(core);
 }
@@ -117,7 +124,7 @@ request_channel_base::request_channel_base(connection over, request_channel_opti
 request_channel_base::request_channel_base(
     connection over, request_channel_options const& options, error_code& ec
 )
-    : channel_base{ec ? nullptr : make(std::move(over), options)} {}
+    : channel_base{make(std::move(over), options, ec)} {}
 
 connection_options request_channel_base::needed(
     request_channel_options const& options, connection_options base

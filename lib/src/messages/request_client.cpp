@@ -59,22 +59,25 @@ void client_core::ask(
     }
     if (!own) return;
     auto const timeout = what.options.answer_timeout.value_or(answer_timeout_);
-    auto const c = std::make_shared<call>(call{
-        what,
-        {},
-        std::move(body),
-        may_repeat,
-        {std::move(handler), own},
-        clock::now() + bounded(timeout),
-        std::chrono::milliseconds{10},
-        {},
-        {},
-        false,
-        {}});
+    auto const c = std::make_shared<call>();
+    c->what = what;
+    c->body = std::move(body);
+    c->may_repeat = may_repeat;
+    c->handler = {std::move(handler), own};
+    // Assigned once, here: the caller emits on a thread of its own.
+    if (auto slot = c->handler.slot(); slot.is_connected()) {
+        slot.assign([weak = weak_from_this(), of = std::weak_ptr{c}](asio::cancellation_type how) {
+            auto const self = weak.lock();
+            auto const alive = of.lock();
+            if (self != nullptr && alive != nullptr && how != asio::cancellation_type::none)
+                self->cancel(alive);
+        });
+    }
     error_code refused;
     if (what.head.size() > c->head.size()) refused = errc::message_too_large;
     if (timeout.count() <= 0) refused = errc::invalid_option;
     if (refused) return end(c, refused);
+    c->deadline = clock::now() + bounded(timeout);
     std::ranges::copy(what.head, c->head.begin());
     c->what.head = std::span{c->head}.first(what.head.size());
     start(c);
@@ -92,6 +95,7 @@ void client_core::start(call_ptr const& c) {
         if (is_closed_)
             refused = is_finishing_ ? error_code{errc::operation_in_progress}
                                     : error_code{asio::error::operation_aborted};
+        if (c->is_cancelled) refused = asio::error::operation_aborted;
         if (!refused && channel_ != nullptr && !channel_->is_open()) dropped = drop(channel_);
         over = channel_;
         if (!refused && over == nullptr) {
@@ -109,14 +113,6 @@ void client_core::wait(call_ptr const& c, clock::time_point until) {
     waiting_.push_back(c);
     c->place = std::prev(waiting_.end());
     auto const weak = std::weak_ptr{shared_from_this()};
-    if (auto slot = c->handler.slot(); slot.is_connected()) {
-        slot.assign([weak, of = std::weak_ptr{c}](asio::cancellation_type how) {
-            auto const self = weak.lock();
-            auto const alive = of.lock();
-            if (self != nullptr && alive != nullptr && how != asio::cancellation_type::none)
-                self->cancel(alive);
-        });
-    }
     if (!c->timer) c->timer.emplace(executor_);
     c->timer->expires_at(until);
     c->timer->async_wait([weak, of = std::weak_ptr{c}](error_code const& ec) {
@@ -132,12 +128,20 @@ void client_core::send(call_ptr const& c, channel_ptr const& over) {
         return end(c, c->last ? c->last : error_code{channel_errc::request_timed_out});
     question what = c->what;
     what.options.answer_timeout = left;
+    // The body may have gone with the handler's context.
+    if (!c->handler) return;
     auto handler = asio::bind_cancellation_slot(
-        c->handler.slot(),
+        c->on_channel.slot(),
         [self = shared_from_this(), c, over](error_code ec, reply r) {
             self->on_result(c, over, ec, std::move(r));
         }
     );
+    // The channel assigns the slot: not while cancel() emits.
+    guard lock{mutex_};
+    if (c->is_cancelled) {
+        lock.unlock();
+        return end(c, asio::error::operation_aborted);
+    }
     std::visit(
         [&](auto const& body) {
             over->async_request(
@@ -157,7 +161,7 @@ void client_core::on_result(call_ptr const& c, channel_ptr const& over, error_co
         if (is_over) dropped = drop(over);
         auto const next = clock::now() + c->pause;
         bool const is_repeated = is_over && c->may_repeat && is_transient(ec) && !is_closed_ &&
-                                 executor_ && next < c->deadline;
+                                 !c->is_cancelled && c->handler && executor_ && next < c->deadline;
         if (is_repeated) {
             ++counted_.repeated;
             c->last = ec;
@@ -189,7 +193,8 @@ void client_core::on_timer(call_ptr const& c) {
 void client_core::cancel(call_ptr const& c) {
     {
         guard const lock{mutex_};
-        if (!c->place) return;
+        c->is_cancelled = true;
+        if (!c->place) return c->on_channel.emit(asio::cancellation_type::total);
         waiting_.erase(*std::exchange(c->place, std::nullopt));
         if (std::exchange(c->is_paused, false)) --paused_;
         if (is_connecting_ && waiting_.size() == paused_) connector_.cancel();
@@ -228,10 +233,17 @@ void client_core::connect() {
     connector_.async_connect([self = shared_from_this()](error_code ec, request_channel made) {
         self->on_connected(ec, std::move(made));
     });
+    // Whoever needs no channel any more could not cancel what was not started.
+    guard const lock{mutex_};
+    if (is_closed_ || (is_connecting_ && waiting_.size() == paused_)) connector_.cancel();
 }
 
 void client_core::on_connected(error_code ec, request_channel made) {
     auto const over = ec ? nullptr : std::make_shared<request_channel>(std::move(made));
+    {
+        guard const lock{mutex_};
+        if (is_closed_) return;
+    }
     if (over != nullptr && on_connected_) on_connected_(*over);
     call_list ready;
     bool is_wanted = false;
@@ -313,11 +325,11 @@ void client_core::close() noexcept {
     {
         guard const lock{mutex_};
         is_closed_ = true;
-        over = channel_;
+        if (channel_ != nullptr) channel_->close();
+        over = drop(channel_);
         waiting = take_waiting();
     }
     connector_.cancel();
-    if (over != nullptr) over->close();
     for (call_ptr const& c : waiting) end(c, asio::error::operation_aborted);
 }
 

@@ -340,49 +340,44 @@ error_code request_core::take(arrival&& a) {
     bool const is_empty = a.size_bytes == 0 && tag.value == 0;
     // Before CLOSE may be sent, which says how many receives were given back.
     if (!is_kept) release(a);
+    // All that can go wrong comes before the machine says that a request is over.
+    remote_region target;
+    auto const before = is_kept ? prefix_of(a, tag.prefix_bytes()) : std::span<std::byte const>{};
+    if (is_request && tag.has_target) target = wire::decode_target(before, malformed);
+    if (asking != nobody) malformed = take_answer(asked_[asking], tag, before);
+    if (malformed) return malformed;
+    if (is_kept && !a.place.is_large) a.size_bytes -= before.size();
+    a.tag = tag.value;
+    a.head_bytes = tag.head_bytes;
+    // Bodies that the program keeps may take half of the receives; so answers always arrive.
+    if (is_kept && holds_much()) detach(a);
+    if (asking != nobody) {
+        asked_[asking].answer = std::move(a);
+        asked_[asking].has_answer = true;
+    }
     using violation = machines::request_machine::violation;
     violation const found = all_.arrived(what, tag.id, is_empty, tag.has_target, *this);
     if (found == violation::malformed) return channel_errc::malformed_message;
     if (found == violation::unexpected) return channel_errc::unexpected_message;
     if (what == kind::end) end_ = asio::error::eof;
-    if (!is_kept) return {};
-    a.tag = tag.value;
-    a.head_bytes = tag.head_bytes;
-    if (asking != nobody) return take_answer(asked_[asking], tag, std::move(a));
-    return take_request(tag, std::move(a));
-}
-
-error_code request_core::take_answer(asked& a, wire::request_tag const& tag, arrival&& body) {
-    auto const before = prefix_of(body, tag.prefix_bytes());
-    if (tag.has_target) {
-        std::uint64_t const size = wire::decode_written(before);
-        if (size > a.into.size()) return channel_errc::malformed_message;
-        a.written_bytes = size;
-        written_bytes_ += size;
-    }
-    if (!body.place.is_large) body.size_bytes -= before.size();
-    // Bodies that the program keeps may take half of the receives; so answers always arrive.
-    if (holds_much()) detach(body);
-    a.answer = std::move(body);
-    a.has_answer = true;
+    if (!is_request) return {};
+    ++counted_.arrived;
+    if (tag.id >= arrived_.size()) arrived_.resize(std::size_t{tag.id} + 1);
+    arrived_[tag.id] = {std::move(a), target, nobody};
+    (arrived_last_ != nobody ? arrived_[arrived_last_].next : arrived_first_) = tag.id;
+    arrived_last_ = tag.id;
     return {};
 }
 
-error_code request_core::take_request(wire::request_tag const& tag, arrival&& body) {
-    auto const before = prefix_of(body, tag.prefix_bytes());
-    remote_region target;
-    if (tag.has_target) {
-        error_code malformed;
-        target = wire::decode_target(before, malformed);
-        if (malformed) return malformed;
-    }
-    if (!body.place.is_large) body.size_bytes -= before.size();
-    if (holds_much()) detach(body);
-    ++counted_.arrived;
-    if (tag.id >= arrived_.size()) arrived_.resize(std::size_t{tag.id} + 1);
-    arrived_[tag.id] = {std::move(body), target, nobody};
-    (arrived_last_ != nobody ? arrived_[arrived_last_].next : arrived_first_) = tag.id;
-    arrived_last_ = tag.id;
+// Checks an answer to a request of this side's; notes what was written.
+error_code request_core::take_answer(
+    asked& a, wire::request_tag const& tag, std::span<std::byte const> before
+) {
+    if (!tag.has_target) return {};
+    std::uint64_t const size = wire::decode_written(before);
+    if (a.into.size() == 0 || size > a.into.size()) return channel_errc::malformed_message;
+    a.written_bytes = size;
+    written_bytes_ += size;
     return {};
 }
 
@@ -420,7 +415,8 @@ void request_core::complete_first(guard& lock) {
         lock.unlock();
         // One that was not worth a write of its own.
         bool const fits = r.is_valid() && !r.is_large() && r.size() <= into.size();
-        if (fits && into.size() > 0 && !r.is_written()) r.move_to(into);
+        // The memory may have gone with the handler's context.
+        if (fits && into.size() > 0 && !r.is_written() && on_reply) r.move_to(into);
         if (code) r.release();
         if (on_reply) on_reply(code, std::move(r));
         else if (on_sent) on_sent(code);

@@ -123,8 +123,9 @@ private:
     void on_end(failure const& of_connection) override;
 
     error_code take(arrival&& a);
-    error_code take_answer(asked& a, wire::request_tag const& tag, arrival&& body);
-    error_code take_request(wire::request_tag const& tag, arrival&& body);
+    error_code take_answer(
+        asked& a, wire::request_tag const& tag, std::span<std::byte const> before
+    );
     reply make_reply(asked& a);
     void take_messages();
     void on_end_of_messages();
