@@ -66,7 +66,7 @@ disk_description to_disk(json const& from, std::string const& where, std::uint32
     check_fields(
         from,
         where,
-        {"id", "file", "file_io", "memory", "block_size", "read_only", "shared", "uuid"}
+        {"id", "file", "file_io", "direct", "memory", "block_size", "read_only", "shared", "uuid"}
     );
     disk_description d;
     d.id = field(from, where, "id", place);
@@ -75,6 +75,7 @@ disk_description to_disk(json const& from, std::string const& where, std::uint32
         d.block_bytes = field(from, where, "block_size", std::uint32_t{0});
     d.is_read_only = field(from, where, "read_only", false);
     d.is_shared = field(from, where, "shared", false);
+    d.is_direct = field(from, where, "direct", false);
     std::string const uuid = field(from, where, "uuid", std::string{});
     if (!uuid.empty()) d.uuid = parse_uuid(uuid, where);
     d.method = parse_method(field(from, where, "file_io", std::string{"auto"}));
@@ -141,6 +142,7 @@ std::shared_ptr<nvme::block_store> make_store(disk_description const& d, open_fi
     options.block_bytes = d.block_bytes;
     options.is_read_only = d.is_read_only;
     options.is_shared = d.is_shared;
+    options.is_direct = d.is_direct;
     options.method = d.method;
     if (nvme::file_store const* const replaced = before.replaceable(d.file))
         return std::make_shared<nvme::file_store>(d.file, options, *replaced);

@@ -27,6 +27,8 @@ struct disk_description {
     bool is_read_only = false;
     /// The file may be used by others at the same time.
     bool is_shared = false;
+    /// Past the page cache.
+    bool is_direct = false;
     std::optional<std::array<std::byte, 16>> uuid;
     rcverbs::nvme::file_method method = rcverbs::nvme::file_method::automatic;
 

@@ -22,6 +22,7 @@ struct serve_arguments {
     std::uint32_t block_bytes = 0;
     bool is_read_only = false;
     bool is_shared = false;
+    bool is_direct = false;
     std::string method = "auto";
 };
 
@@ -39,6 +40,7 @@ std::vector<demo::subsystem_description> subsystems_of(serve_arguments const& a)
     if (a.block_bytes > 0) d.block_bytes = a.block_bytes;
     d.is_read_only = a.is_read_only;
     d.is_shared = a.is_shared;
+    d.is_direct = a.is_direct;
     d.method = demo::parse_method(a.method);
     if (!a.memory.empty()) d.memory_bytes = demo::parse_size(a.memory);
     s.disks = {d};
@@ -111,11 +113,13 @@ void add_serve(CLI::App& app, serve_arguments& a, demo::nvme_arguments& served) 
     app.add_flag(
         "--shared", a.is_shared, "serve FILE although it is mounted, or used by another program"
     );
+    app.add_flag("--direct", a.is_direct, "pass the page cache by: O_DIRECT");
     app.add_option(
            "--file-io",
            a.method,
-           "how FILE is read and written: by io_uring, by threads that block, or auto, which is "
-           "io_uring where the system allows it"
+           "how what the page cache has not is read and written: by io_uring, by threads that "
+           "block, or "
+           "auto, which reads by io_uring where the system allows it"
     )
         ->check(CLI::IsMember({"auto", "io_uring", "threads"}))
         ->option_text("auto|io_uring|threads [auto]");
@@ -128,6 +132,7 @@ void add_serve(CLI::App& app, serve_arguments& a, demo::nvme_arguments& served) 
           "--block-size",
           "--read-only",
           "--shared",
+          "--direct",
           "--file-io"})
         app.get_option("--config")->excludes(app.get_option(option));
     demo::add_address(

@@ -15,6 +15,8 @@ namespace rcverbs::nvme::detail {
 struct file_in_use {
     int descriptor = -1;
     bool is_read_only = false;
+    /// Opened with O_DIRECT, so that memory must be aligned.
+    bool is_direct = false;
     /// The error number of the first sync of the file that failed; 0 if none has.
     std::shared_ptr<std::atomic<int>> sync_failure;
 };
@@ -24,8 +26,25 @@ int fallocate_mode(store_operation zeroing) noexcept;
 /// True if an error number of fallocate(2) says that the file has no such call; then zeros are
 /// written.
 bool lacks_fallocate(int error) noexcept;
-/// Zeros to write from.
+/// Zeros to write from, aligned for direct I/O.
 std::span<std::byte> zeros() noexcept;
+
+/// Memory that is aligned for direct I/O; empty at first.
+class aligned_bytes {
+public:
+    /// Throws std::bad_alloc.
+    void resize(std::size_t size);
+    void clear() noexcept { bytes_.reset(), size_ = 0; }
+    std::byte* data() const noexcept { return bytes_.get(); }
+    std::span<std::byte> all() const noexcept { return {bytes_.get(), size_}; }
+
+private:
+    struct deleter {
+        void operator()(std::byte* b) const noexcept;
+    };
+    std::unique_ptr<std::byte, deleter> bytes_;
+    std::size_t size_ = 0;
+};
 
 /// Carries out requests. A failed sync is final: Linux reports a failed write-back once, so the next
 /// fdatasync(2) would succeed although data is lost. After the first failure every request that
@@ -38,13 +57,14 @@ public:
     /// Waits for the requests under way.
     virtual ~file_engine() = default;
 
-    /// Carries out a request, and completes it on a thread of the engine's own; without memory, or
-    /// after a failed sync, at once.
+    /// Carries out a request, and completes it on a thread of the engine's own; at once without memory,
+    /// after a failed sync, and if the page cache has or takes the data without waiting.
     void start(store_request& r) noexcept;
 
-protected:
+    /// Carries out a request on a thread of the engine's own.
     virtual void begin(store_request& r) noexcept = 0;
 
+protected:
     /// The error of the first sync that failed; empty if none has.
     error_code sync_failure() const noexcept;
     /// Keeps the error of a sync that failed.
@@ -53,6 +73,14 @@ protected:
     void keep_sync_failure(int error) noexcept;
 
     file_in_use const file_;
+
+private:
+    bool complete_at_once(store_request& r) noexcept;
+    bool begin_copied(store_request& r) noexcept;
+
+    // The file has no such calls: a file system may refuse writes only.
+    std::atomic<bool> refuses_reads_{false};
+    std::atomic<bool> refuses_writes_{false};
 };
 
 /// An engine of threads that block.
@@ -65,5 +93,10 @@ std::unique_ptr<file_engine> make_file_threads(file_in_use const& file, std::uin
 /// @throws boost::system::system_error: the error of io_uring_setup(2) if the system has no io_uring
 ///         or forbids it; ENOSYS if it lacks an operation, or if the library is built without.
 std::unique_ptr<file_engine> make_file_ring(file_in_use const& file);
+
+/// Reads by one engine, everything else by another.
+std::unique_ptr<file_engine> make_file_pair(
+    file_in_use const& file, std::unique_ptr<file_engine> reads, std::unique_ptr<file_engine> others
+);
 
 }  // namespace rcverbs::nvme::detail

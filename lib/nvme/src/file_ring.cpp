@@ -14,7 +14,6 @@
 #include <new>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "hosting/signals_blocked.hpp"
 
@@ -34,7 +33,7 @@ struct job {
     store_request* request = nullptr;
     step now = step::transfer;
     std::uint64_t done_bytes = 0;
-    std::vector<std::byte> there;  // what a compare has read
+    aligned_bytes there;  // what a compare has read
     job* next = nullptr;
 };
 
@@ -218,7 +217,7 @@ private:
         switch (what) {
         case job::step::transfer: {
             bool const is_write = r.operation() == store_operation::write;
-            std::byte* const data = j.there.empty() ? r.data().data() : j.there.data();
+            std::byte* const data = j.there.all().empty() ? r.data().data() : j.there.data();
             auto const size = static_cast<unsigned>(left);
             if (is_write) io_uring_prep_write(e, fd, data + j.done_bytes, size, at);
             else io_uring_prep_read(e, fd, data + j.done_bytes, size, at);
@@ -292,8 +291,8 @@ private:
     void finish(job& j, error_code const& ec) {
         store_request& r = *std::exchange(j.request, nullptr);
         bool const is_equal = ec || r.operation() != store_operation::compare ||
-                              std::ranges::equal(j.there, r.data());
-        j.there = {};
+                              std::ranges::equal(j.there.all(), r.data());
+        j.there.clear();
         --under_way_;
         {
             std::lock_guard const lock{mutex_};

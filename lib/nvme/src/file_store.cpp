@@ -40,6 +40,9 @@ public:
         identity_ = is_same ? replaced->identity_ : identify_file(file_.get());
         block_bytes_ = options.block_bytes ? *options.block_bytes : block_bytes_of(file_.get());
         if (!options.is_read_only) keep_block_bytes(file_.get(), block_bytes_);
+        // Only now: what was read until here is not aligned.
+        int const flags = options.is_direct ? ::fcntl(file_.get(), F_GETFL) | O_DIRECT : 0;
+        has_direct_ = options.is_direct && ::fcntl(file_.get(), F_SETFL, flags) == 0;
     }
 
     // Nothing else has blocks: the size of a folder is any number.
@@ -61,18 +64,33 @@ public:
     }
 
     void make_engine() {
-        file_in_use const file{file_.get(), options_.is_read_only, sync_failure_};
+        file_in_use const file{
+            file_.get(), options_.is_read_only, options_.is_direct, sync_failure_};
+        std::unique_ptr<file_engine> ring;
         if (options_.method != file_method::threads) {
             try {
-                engine_ = make_file_ring(file);
-                method_ = file_method::io_uring;
-                return;
+                ring = make_file_ring(file);
             } catch (boost::system::system_error const&) {
                 if (options_.method == file_method::io_uring) throw;
             }
         }
-        engine_ = make_file_threads(file, options_.threads);
-        method_ = file_method::threads;
+        bool const is_ring_enough = options_.method == file_method::io_uring || options_.is_direct;
+        method_ = ring == nullptr  ? file_method::threads
+                  : is_ring_enough ? file_method::io_uring
+                                   : file_method::automatic;
+        // The kernel gives writes to the page cache to threads of its own: one hand-over more.
+        if (method_ == file_method::io_uring) engine_ = std::move(ring);
+        else engine_ = make_file_threads(file, options_.threads);
+        if (method_ == file_method::automatic)
+            engine_ = make_file_pair(file, std::move(ring), std::move(engine_));
+    }
+    // True if the kernel refuses direct I/O on blocks of this size.
+    bool refuses_direct() const {
+        if (!options_.is_direct) return false;
+        if (!has_direct_) return true;
+        aligned_bytes block;
+        block.resize(block_bytes_);
+        return ::pread(file_.get(), block.data(), block_bytes_, 0) < 0 && errno == EINVAL;
     }
 
     file_method method() const noexcept { return method_; }
@@ -104,6 +122,7 @@ private:
     std::shared_ptr<std::atomic<int>> sync_failure_ = std::make_shared<std::atomic<int>>(0);
     file_identity identity_;
     std::uint32_t block_bytes_ = 0;
+    bool has_direct_ = false;
     file_method method_ = file_method::automatic;
     std::unique_ptr<file_engine> engine_;
 };
@@ -134,6 +153,13 @@ std::unique_ptr<detail::file_store_core> opened(
         refuse();
     auto made = std::make_unique<detail::file_store_core>(path, options, replaced);
     if (!made->has_blocks()) refuse();
+    if (made->refuses_direct()) {
+        error_code const ec = errc::invalid_option;
+        throw rcverbs::detail::detailed_error{
+            ec,
+            path.string() + " has no direct I/O of blocks of " +
+                std::to_string(made->geometry().block_bytes) + " bytes"};
+    }
     made->make_engine();
     return made;
 }

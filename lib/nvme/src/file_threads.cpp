@@ -10,7 +10,6 @@
 #include <mutex>
 #include <new>
 #include <optional>
-#include <vector>
 
 #include "file_engine.hpp"
 #include "hosting/signals_blocked.hpp"
@@ -95,9 +94,10 @@ private:
         case store_operation::write_zeroes:
         case store_operation::discard: return zero(r);
         case store_operation::compare: {
-            std::vector<std::byte> there(r.data().size());
-            error_code const ec = transfer(read, there, r.offset_bytes());
-            is_equal = ec || std::ranges::equal(there, r.data());
+            aligned_bytes there;
+            there.resize(r.data().size());
+            error_code const ec = transfer(read, there.all(), r.offset_bytes());
+            is_equal = ec || std::ranges::equal(there.all(), r.data());
             return ec;
         }
         }

@@ -74,8 +74,9 @@ public:
     std::uint64_t first_byte_ = 0;
     std::uint64_t total_bytes_ = 0;
     std::uint64_t done_bytes_ = 0;
-    /// When work for the host was posted, in periods of check_transfers(); none is posted now if empty.
-    std::optional<unsigned> posted_in_;
+    /// When work for the host was posted, in periods of check_transfers(); nothing_posted if none is.
+    static constexpr std::uint64_t nothing_posted = UINT64_MAX;
+    std::atomic<std::uint64_t> posted_in_{nothing_posted};
     /// What is left to discard, or to flush.
     std::size_t ranges_done_ = 0;
     std::uint64_t discarded_blocks_ = 0;
@@ -85,6 +86,13 @@ public:
     bool is_flushed_ = false;
     /// While a store has the request, the executor has work.
     asio::any_io_executor work_;
+    /// When the store has carried out the request, nothing is left but the answer, with this head.
+    bool is_answer_due_ = false;
+    std::uint16_t head_ = 0;
+    /// Two come to the end of an answer: who posted it, on the store's thread, and its handler. The
+    /// second one frees what the command uses.
+    std::atomic<unsigned> ends_{0};
+    error_code answer_code_;
 
     queue& owner_;
     mutable_slice const capsule_;
@@ -106,6 +114,7 @@ public:
 
 private:
     void on_end(outcome o) noexcept override {
+        if (is_answer_due_ && !o.failure && o.how == end::done) return owner_.answer(*this);
         completion c = completion_of(o.failure, operation());
         if (o.how == end::differs) c = {0, status::compare_failed, false};
         if (o.how == end::retry) c = {0, status::internal_error, true};
@@ -346,9 +355,9 @@ void queue::read_from_host(slot& s, step next) {
     data_pointer const& p = s.what_.data;
     remote_region const source{
         p.address + s.done_bytes_, s.local_.size(), remote_key{p.key}, access_flags::remote_read};
-    s.posted_in_ = period_;
+    s.posted_in_ = period_.load();
     connection_.async_read(source, s.local_, [this, &s, next](error_code const& ec, std::size_t) {
-        s.posted_in_.reset();
+        s.posted_in_ = slot::nothing_posted;
         if (!ec) return (this->*next)(s);
         // An error that was found before posting leaves the connection open.
         if (connection_.is_open()) return fail(s, status::internal_error);
@@ -361,9 +370,9 @@ void queue::write_to_host(slot& s) {
     data_pointer const& p = s.what_.data;
     remote_region const target{
         p.address + s.done_bytes_, s.local_.size(), remote_key{p.key}, access_flags::remote_write};
-    s.posted_in_ = period_;
+    s.posted_in_ = period_.load();
     connection_.async_write(s.local_, target, [this, &s](error_code const& ec, std::size_t) {
-        s.posted_in_.reset();
+        s.posted_in_ = slot::nothing_posted;
         if (ec) return release(s);
         finish_piece(s);
     });
@@ -372,7 +381,8 @@ void queue::write_to_host(slot& s) {
 void queue::check_transfers(unsigned periods) {
     ++period_;
     for (auto const& s : slots_) {
-        if (!s->posted_in_ || period_ - *s->posted_in_ <= periods) continue;
+        std::uint64_t const posted = s->posted_in_;
+        if (posted == slot::nothing_posted || period_ - posted <= periods) continue;
         target_->on_stalled_transfer(*this);
         return connection_.close();
     }
@@ -602,6 +612,8 @@ void queue::start_store(slot& s) {
         o == store_operation::read || o == store_operation::write || o == store_operation::compare;
     if (has_data) s.set_data(s.local_.bytes());
     s.work_ = asio::prefer(target_->executor(), asio::execution::outstanding_work.tracked);
+    s.is_answer_due_ = is_answer_due(s);
+    s.head_ = head_;
     s.disk_->options.store->start(s);
 }
 
@@ -636,6 +648,17 @@ void queue::write_memory(slot& s) {
     access_memory(s);
 }
 
+// True if the store's success is the command's.
+bool queue::is_answer_due(slot const& s) const {
+    store_operation const o = s.operation();
+    bool const is_last_flush =
+        o != store_operation::flush || (s.to_flush_.empty() && !s.is_flushed_);
+    bool const is_last_piece = s.done_bytes_ + s.local_.size() >= s.total_bytes_;
+    bool const is_closing = authenticator_ != nullptr && authenticator_->has_failed();
+    return id_ != 0 && o != store_operation::discard && is_last_flush && is_last_piece &&
+           !is_closing;
+}
+
 void queue::on_stored(slot& s, completion const& c, error_code const& why) {
     bool const is_shutdown = id_ == 0;
     if (why) target_->on_store_failure(controller_->of().nqn(), *s.disk_, s.operation(), why);
@@ -660,11 +683,11 @@ void queue::on_stored(slot& s, completion const& c, error_code const& why) {
 
 // --- responses -----------------------------------------------------------------------------------
 
-// Sends the data, if the host takes any, and behind it the completion: one list, one doorbell.
-void queue::finish(slot& s, completion const& c) {
-    count(s, c);
+// Makes the answer: the data, if the host takes any, and behind it the completion: one list, one
+// doorbell.
+void queue::encode(slot& s, completion const& c, std::uint16_t head) {
     data_pointer const& p = s.what_.data;
-    c.encode(s.answer_.bytes(), s.what_.id, id_, head_);
+    c.encode(s.answer_.bytes(), s.what_.id, id_, head);
     s.reply_.clear();
     bool const has_data = c.code == status::success && s.what_.takes_data() && p.size_bytes > 0;
     if (has_data) {
@@ -677,23 +700,45 @@ void queue::finish(slot& s, completion const& c) {
                 access_flags::remote_write}
         ));
     }
-    s.posted_in_ = period_;
     // A host whose key is not invalidated does so itself.
     if (p.is_invalidated && connection_.domain().limits().has_send_with_invalidate)
         s.reply_.add(op::send_with_invalidate(s.answer_, remote_key{p.key}));
     else s.reply_.add(op::send(s.answer_));
+    s.posted_in_ = period_.load();
+}
+
+// The store has succeeded, on any thread: a hand-over to the target's would cost more than the answer.
+void queue::answer(slot& s) {
+    count(s, {});
+    encode(s, {}, s.head_);
+    asio::any_io_executor const work = s.work_;
+    s.ends_ = 0;
+    s.reply_.async_submit([this, &s](error_code const& ec, std::size_t) {
+        s.answer_code_ = ec;
+        if (++s.ends_ == 2) on_answered(s, ec, false);
+    });
+    if (++s.ends_ == 2) asio::post(work, [this, &s] { on_answered(s, s.answer_code_, false); });
+}
+
+void queue::finish(slot& s, completion const& c) {
+    count(s, c);
+    encode(s, c, head_);
     // With this response the host is told. The end of an earlier one may come later than the command
     // that this one answers: then the queue must not end yet.
     bool const is_last = authenticator_ != nullptr && authenticator_->has_failed();
     s.reply_.async_submit([this, &s, is_last](error_code const& ec, std::size_t) {
-        s.posted_in_.reset();
-        auto const self = std::exchange(s.holder_, nullptr);
-        release(s);
-        // Without a response the host would wait for ever.
-        if (ec) return connection_.close();
-        post_receive(s);
-        if (is_last) close();
+        on_answered(s, ec, is_last);
     });
+}
+
+void queue::on_answered(slot& s, error_code const& ec, bool is_last) {
+    s.posted_in_ = slot::nothing_posted;
+    auto const self = std::exchange(s.holder_, nullptr);
+    release(s);
+    // Without a response the host would wait for ever.
+    if (ec) return connection_.close();
+    post_receive(s);
+    if (is_last) close();
 }
 
 // Frees what the command uses. The last thing that happens to the command, and maybe to the queue.

@@ -3,11 +3,13 @@
 // Each slot takes one command from its arrival to the completion of its response. There are twice as
 // many as the host may have commands outstanding, all of them posted as receives at first: a slot
 // whose response is on its way is posted again only when the device no longer uses it. Everything
-// runs on the target's executor, except store_request::complete().
+// runs on the target's executor, except store_request::complete(), which answers the host on the
+// store's thread if nothing else is left to do.
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -113,7 +115,11 @@ private:
     void access_memory(slot& s);
     void write_memory(slot& s);
     void clear_memory(slot& s, step next);
+    bool is_answer_due(slot const& s) const;
     void on_stored(slot& s, completion const& c, error_code const& why);
+    void answer(slot& s);
+    void encode(slot& s, completion const& c, std::uint16_t head);
+    void on_answered(slot& s, error_code const& ec, bool is_last);
     void finish(slot& s, completion const& c);
     void fail(slot& s, status why) { finish(s, {0, why, false}); }
     void release(slot& s);
@@ -139,7 +145,7 @@ private:
     bool is_in_line_ = false;
     bool is_closing_ = false;  // takes no more commands
     bool is_refused_ = false;
-    unsigned period_ = 0;  // counts calls of check_transfers()
+    std::atomic<unsigned> period_{0};  // counts calls of check_transfers()
     boost::asio::steady_timer deadline_;
     // Asynchronous event requests that wait.
     std::vector<slot*> waiting_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -55,11 +56,11 @@ struct subsystem_log {
         std::uint32_t namespace_id = 0;
     };
 
-    // Of I/O that succeeded.
-    std::uint64_t reads = 0;
-    std::uint64_t read_bytes = 0;
-    std::uint64_t writes = 0;
-    std::uint64_t written_bytes = 0;
+    // Of I/O that succeeded. Any thread.
+    std::atomic<std::uint64_t> reads{0};
+    std::atomic<std::uint64_t> read_bytes{0};
+    std::atomic<std::uint64_t> writes{0};
+    std::atomic<std::uint64_t> written_bytes{0};
     /// The error of number n, from 1, is at n % size.
     std::array<error, 64> errors;
     std::uint64_t errors_seen = 0;

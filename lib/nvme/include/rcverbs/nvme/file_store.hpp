@@ -24,11 +24,13 @@ class file_store_core;
 
 /// How the file is read and written.
 enum class file_method {
-    /// io_uring where the system has it and allows it, otherwise threads.
+    /// What the page cache has, or takes, without waiting is read and written at once. Other reads go
+    /// by io_uring where the system has it and allows it, and everything else by threads; with
+    /// is_direct, all by io_uring.
     automatic,
-    /// By io_uring(7): one thread submits all waiting requests in one system call.
+    /// What has to wait, by io_uring(7): one thread submits all waiting requests in one system call.
     io_uring,
-    /// By a pool of threads that block.
+    /// What has to wait, by a pool of threads that block.
     threads,
 };
 
@@ -45,6 +47,10 @@ struct file_store_options {
     /// by another store for which this is true as well. Whoever uses it at the same time sees and
     /// destroys the other's blocks.
     bool is_shared = false;
+    /// True to pass the page cache by (O_DIRECT): for devices whose cache belongs to the hosts. Data
+    /// whose memory is not aligned is copied. Durability is as without it: a device may have a cache
+    /// of its own.
+    bool is_direct = false;
     /// Containers and hardened systems often forbid io_uring.
     file_method method = file_method::automatic;
     /// With threads: their number, and so the number of requests that the system carries out at a
@@ -52,7 +58,7 @@ struct file_store_options {
     std::uint32_t threads = 4;
 };
 
-/// A store in a file or a block device, through the page cache. Writes are durable after a flush,
+/// A store in a file or a block device, through the page cache unless file_store_options::is_direct. Writes are durable after a flush,
 /// or with FUA: both call fdatasync(2). If that fails once, written data may be lost, and the
 /// kernel forgets the failure: from then on every write, flush and discard of this store fails with
 /// the same error, for all hosts, and reads go on. Destroy the store, and open the file again after
@@ -68,7 +74,7 @@ public:
     /// @param path     The file.
     /// @param options  Block size, rights, method.
     /// @throws boost::system::system_error: errc::invalid_option (also of a file of less than one
-    ///         block), EBUSY of a device that is mounted or in use, EAGAIN of a file that is in use,
+    ///         block, or without direct I/O of such blocks), EBUSY of a device that is mounted or in use, EAGAIN of a file that is in use,
     ///         errno of open(2) and fcntl(2); with file_method::io_uring, errno of
     ///         io_uring_setup(2).
     explicit file_store(std::filesystem::path const& path, file_store_options const& options = {});
@@ -102,7 +108,7 @@ public:
     /// True if the path leads to the file of this store, and not to another one that has taken its
     /// name.
     bool is_at(std::filesystem::path const& path) const noexcept;
-    /// The method in use: io_uring or threads.
+    /// The method in use: io_uring, threads, or automatic for both.
     file_method method() const noexcept;
     void start(store_request& request) override;
 
