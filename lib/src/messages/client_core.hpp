@@ -29,7 +29,7 @@ public:
     using body_source = std::variant<std::span<std::byte const>, const_slices>;
 
     client_core(
-        runs_on<boost::asio::any_io_executor> const& where,
+        runs_on<boost::asio::any_io_executor> where,
         endpoint const& peer,
         request_client_options options
     );

@@ -34,14 +34,12 @@ connector_options<request_channel> connector_options_of(request_client_options& 
 }  // namespace
 
 client_core::client_core(
-    runs_on<asio::any_io_executor> const& where,
-    endpoint const& peer,
-    request_client_options options
+    runs_on<asio::any_io_executor> where, endpoint const& peer, request_client_options options
 )
     : executor_{where.get_executor()},
       answer_timeout_{options.channel.answer_timeout},
       on_connected_{std::move(options.on_connected)},
-      connector_{where, peer, connector_options_of(options)} {}
+      connector_{std::move(where), peer, connector_options_of(options)} {}
 
 void client_core::attach() {
     membership_.join(executor_, weak_from_this(), hosting::rank::above_connections);
@@ -376,7 +374,7 @@ request_client_base::request_client_base(
     request_client_options options
 ) {
     detail::throw_if_refused(detail::problem_of(options.channel));
-    core_ = std::make_shared<detail::client_core>(where, peer, std::move(options));
+    core_ = std::make_shared<detail::client_core>(std::move(where), peer, std::move(options));
     core_->attach();
 }
 

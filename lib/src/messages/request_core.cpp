@@ -351,15 +351,16 @@ error_code request_core::take(arrival&& a) {
     a.head_bytes = tag.head_bytes;
     // Bodies that the program keeps may take half of the receives; so answers always arrive.
     if (is_kept && holds_much()) detach(a);
-    if (asking != nobody) {
-        asked_[asking].answer = std::move(a);
-        asked_[asking].has_answer = true;
-    }
     using violation = machines::request_machine::violation;
     violation const found = all_.arrived(what, tag.id, is_empty, tag.has_target, *this);
     if (found == violation::malformed) return channel_errc::malformed_message;
     if (found == violation::unexpected) return channel_errc::unexpected_message;
     if (what == kind::end) end_ = asio::error::eof;
+    if (asking != nobody) {
+        asked_[asking].answer = std::move(a);
+        asked_[asking].has_answer = true;
+        return {};
+    }
     if (!is_request) return {};
     ++counted_.arrived;
     if (tag.id >= arrived_.size()) arrived_.resize(std::size_t{tag.id} + 1);
