@@ -150,6 +150,13 @@ void add_serve(CLI::App& app, serve_arguments& a, demo::nvme_arguments& served) 
         ->check(CLI::Range(1, 4096))
         ->option_text("N [256]");
     app.add_option(
+           "--threads",
+           served.threads,
+           "the polling threads of I/O queues; 1 is the thread that does everything else, too"
+    )
+        ->check(CLI::Range(1, 64))
+        ->option_text("N [1]");
+    app.add_option(
            "--controller-ids",
            served.controller_ids,
            "the numbers of controllers, such as 1-1000: two programs that serve one disk under one "

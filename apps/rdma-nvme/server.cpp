@@ -40,6 +40,8 @@ void nvme_server::start() {
     arguments_.target.on_fault = [](std::string const& message) {
         print_error(printable(message));
     };
+    for (unsigned i = 0; arguments_.threads > 1 && i < arguments_.threads; ++i)
+        arguments_.target.io_pollers.push_back(rcverbs::poller::start());
     served_ = open_stores(arguments_.subsystems);
     listen_at(arguments_.bind, arguments_.port, [&](rcverbs::endpoint const& here) {
         target_.emplace(rcverbs::poller::start(), here, served_.options, arguments_.target);

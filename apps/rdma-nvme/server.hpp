@@ -1,6 +1,7 @@
 // server.hpp — runs a target until a signal ends it.
 //
-// The target runs on a polling thread of its own; signals, statistics and messages on the program's.
+// The target runs on a polling thread of its own, and its I/O queues on that or on several;
+// signals, statistics and messages on the program's.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -28,6 +29,8 @@ struct nvme_arguments {
     /// The file that they are from, which SIGHUP reads again; empty for none.
     std::string configuration;
     rcverbs::nvme::target_options target;
+    /// Of I/O queues.
+    unsigned threads = 1;
     /// FIRST-LAST; empty for all.
     std::string controller_ids;
     /// A port or a path; empty for none.

@@ -248,7 +248,7 @@ nvme::target secretive(asio::io_context& io, nvme::target_options options = {}) 
     o.nqn = disk_nqn;
     o.namespaces = {n};
     o.secrets = {{host_nqn, host_secret, controller_secret}};
-    return nvme::target{io, {device_address(), 0}, {o}, std::move(options)};
+    return nvme::target{io, {device_address(), 0}, {o}, with_io_poller(std::move(options))};
 }
 
 asio::awaitable<std::uint16_t> open(
@@ -269,11 +269,6 @@ asio::awaitable<void> wait_for_no_queue(asio::io_context& io, nvme::target& t) {
         co_await timer.async_wait(asio::use_awaitable);
     }
     CHECK(t.statistics().queues == 0);
-}
-
-asio::awaitable<void> end(asio::io_context& io, nvme::target& t) {
-    t.close();
-    co_await wait_for_no_queue(io, t);
 }
 
 }  // namespace

@@ -5,12 +5,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <boost/asio/steady_timer.hpp>
 
 #include <rcverbs/nvme/target.hpp>
 
@@ -85,6 +89,13 @@ struct response {
     std::uint16_t status = 0;  // type << 8 | code
     bool is_final = false;  // the host is told not to try again
 };
+
+/// With RCVERBS_TEST_IO_POLLER set, a target's I/O queues run on a thread of their own.
+inline rcverbs::nvme::target_options with_io_poller(rcverbs::nvme::target_options o) {
+    if (std::getenv("RCVERBS_TEST_IO_POLLER") != nullptr && o.io_pollers.empty())
+        o.io_pollers.push_back(rcverbs::poller::start());
+    return o;
+}
 
 /// One queue.
 class host_queue {
@@ -200,5 +211,36 @@ private:
     rcverbs::registered_buffer received_;
     rcverbs::registered_buffer data_;
 };
+
+// Catch's macros may evaluate a co_await twice: these evaluate it outside.
+inline asio::awaitable<void> must_open(host_queue& q, rcverbs::endpoint to, std::uint16_t id) {
+    error_code const ec = co_await q.open(to, id);
+    REQUIRE_FALSE(ec);
+}
+inline asio::awaitable<void> must(host_queue& q, capsule c, int status) {
+    response const r = co_await q.run(c);
+    REQUIRE(r.is_alive);
+    CHECK(r.status == status);
+}
+
+/// Sets CC.EN, or clears it.
+inline capsule enable(bool is_on = true) {
+    return capsule{0x7f, 0}.dword(11, 0x14).dword(12, is_on ? 0x00460001 : 0x00460000);
+}
+
+inline asio::awaitable<void> wait_until(asio::io_context& io, std::function<bool()> holds) {
+    asio::steady_timer timer{io};
+    for (int i = 0; i < 1000 && !holds(); ++i) {
+        timer.expires_after(10ms);
+        co_await timer.async_wait(asio::use_awaitable);
+    }
+    CHECK(holds());
+}
+
+/// Closes the target, and waits for its last queue.
+inline asio::awaitable<void> end(asio::io_context& io, rcverbs::nvme::target& t) {
+    t.close();
+    co_await wait_until(io, [&] { return t.statistics().queues == 0; });
+}
 
 }  // namespace test

@@ -55,7 +55,7 @@ struct serving_target {
     // A failed test prints what the target reported.
     static nvme::target_options reporting(nvme::target_options o) {
         o.on_event = [](std::string const& message) { UNSCOPED_INFO(message); };
-        return o;
+        return with_io_poller(std::move(o));
     }
 
     endpoint at() const { return target.local_endpoint(); }
@@ -69,19 +69,6 @@ struct connected_host {
     registered_buffer data;
     std::uint16_t id = 0;
 };
-
-// Catch's macros may evaluate a co_await twice: these evaluate it outside.
-asio::awaitable<void> must_open(host_queue& q, endpoint to, std::uint16_t id) {
-    error_code const ec = co_await q.open(to, id);
-    REQUIRE_FALSE(ec);
-}
-asio::awaitable<void> must(host_queue& q, capsule c, int status) {
-    response const r = co_await q.run(c);
-    REQUIRE(r.is_alive);
-    CHECK(r.status == status);
-}
-
-capsule enable() { return capsule{0x7f, 0}.dword(11, 0x14).dword(12, 0x00460001); }
 
 asio::awaitable<connected_host> connect_host(
     asio::io_context& io, endpoint to, std::uint32_t keep_alive_ms = 0, std::string nqn = host_nqn
@@ -129,20 +116,6 @@ asio::awaitable<void> must_serve(connected_host& h, std::uint64_t first, std::ui
     REQUIRE(there.is_alive);
     REQUIRE(there.status == 0);
     REQUIRE(std::ranges::equal(h.data.bytes().first(size), sent));
-}
-
-asio::awaitable<void> wait_until(asio::io_context& io, std::function<bool()> holds) {
-    asio::steady_timer timer{io};
-    for (int i = 0; i < 1000 && !holds(); ++i) {
-        timer.expires_after(10ms);
-        co_await timer.async_wait(asio::use_awaitable);
-    }
-    CHECK(holds());
-}
-
-asio::awaitable<void> end(asio::io_context& io, serving_target& s) {
-    s.target.close();
-    co_await wait_until(io, [&] { return s.target.statistics().queues == 0; });
 }
 
 struct temporary_file {
@@ -229,7 +202,7 @@ TEST_CASE("nvme: a host reads what it wrote, from memory and from a file", "[dev
         co_await must(h.io, capsule{0x00, 0xffffffff}, 0);
         CHECK(s.target.statistics().controllers == 1);
         CHECK(s.target.statistics().queues == 2);
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -253,7 +226,7 @@ TEST_CASE(
         co_await must(h.io, read(0, 1, h.data), 0x281);
         store->fails = false;
         co_await must_serve(h, 5, 20);
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -305,7 +278,7 @@ TEST_CASE("nvme: invalid commands get an error status, and the queue goes on", "
         co_await must(h.io, h.io.connect_command(1, h.id), 0x0c);
         co_await must(h.io, capsule{0x7f, 4}, 0x01);
         co_await must_serve(h, 0, 8);
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -341,7 +314,7 @@ TEST_CASE(
         co_await must(duplicate, duplicate.connect_command(2, h.id), 0x182);
         CHECK(s.target.statistics().refused == 8);
         co_await must_serve(h, 0, 8);
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -372,7 +345,7 @@ TEST_CASE("nvme: invalid connection requests are rejected with the reason", "[de
             CHECK(get<std::uint16_t>(said, 2) == one.why);
         }
         CHECK(s.target.statistics().refused == std::size(all));
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -396,7 +369,7 @@ TEST_CASE("nvme: a host that breaks the rules ends its own queue only", "[device
         co_await attack(capsule{0x01, 1}.in_capsule(std::vector<std::byte>(60000), 60000));
         co_await must_serve(good, 0, 8);
         co_await wait_until(io, [&] { return s.target.statistics().queues == 2; });
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -448,7 +421,7 @@ TEST_CASE("nvme: arbitrary commands never harm the target or another host", "[de
             bad = co_await connect_host(io, s.at());
         }
         co_await must_serve(good, 0, 8);
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -470,7 +443,7 @@ TEST_CASE(
         CHECK(s.target.statistics().keep_alive_expired == 1);
         CHECK(s.target.statistics().controllers == 1);
         co_await must_serve(alive, 0, 8);
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -497,7 +470,7 @@ TEST_CASE("nvme: transfers wait for staging memory, and all of them finish", "[d
             );
         }
         co_await wait_until(io, [&] { return done == 6; });
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -517,7 +490,7 @@ TEST_CASE(
         q.connection().close();
         co_await wait_until(io, [&] { return s.target.statistics().queues == 0; });
         CHECK(s.target.statistics().controllers == 0);
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -574,7 +547,7 @@ TEST_CASE(
             connected_host h = co_await connect_host(io, s.at());
             asio::co_spawn(io, flush(h), asio::detached);
             co_await wait_until(io, [&] { return store->waiting != nullptr; });
-            co_await end(io, s);
+            co_await end(io, s.target);
             // The handler of the flush uses the host.
             co_await wait_until(io, [&] { return !h.io.connection().is_open(); });
             co_await asio::post(io, asio::use_awaitable);
@@ -601,7 +574,7 @@ TEST_CASE("nvme: a read with FUA is preceded by a flush", "[device][nvme]") {
         CHECK(store->flushes == 1);
         co_await must(h.io, read(0, 1, h.data), 0);
         CHECK(store->flushes == 1);
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -641,7 +614,7 @@ TEST_CASE(
         CHECK(std::ranges::equal(all.bytes(), sent));
         CHECK(std::ranges::count(store->sizes, 65536U) >= 4);
         CHECK(std::ranges::count(store->sizes, size) >= 2);
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -675,7 +648,7 @@ TEST_CASE("nvme: hosts at one address share its part of the staging memory", "[d
         for (nvme::store_request* const each : held) each->complete({});
         one.io.connection().close();
         two.io.connection().close();
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -705,7 +678,7 @@ TEST_CASE("nvme: memory is compared in pieces, up to the last byte", "[device][n
         statuses = co_await h.io.run_all(std::vector<capsule>(3, whole(0x05)));
         CHECK(statuses == std::vector<int>(3, 0x285));
         CHECK(s.target.statistics().queues == 2);
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -746,7 +719,7 @@ TEST_CASE("nvme: a host that takes completions slowly delays no other host", "[d
             slow.io.connection().close();
         };
         co_await (receive_slowly(io, slow) && serve());
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -765,7 +738,7 @@ TEST_CASE("nvme: a transfer that a host does not take in time ends its queue", "
         CHECK(s.target.statistics().transfers_stalled == 1);
         co_await wait_until(io, [&] { return s.target.statistics().queues == 3; });
         co_await must_serve(good, 256, 128);
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -874,7 +847,7 @@ TEST_CASE(
         host_queue second{io};
         co_await must_open(second, s.at(), 0);
         co_await must(second, second.connect_command(0, 0xffff, nvme::discovery_nqn), 0x181);
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -920,7 +893,7 @@ TEST_CASE("nvme: FUA flushes a store in memory that has a cache", "[device][nvme
             put(std::span{ranges}, at + 4, std::uint32_t{2048});
         capsule const twice = capsule{0x09, 1}.dword(10, 1).dword(11, 4).in_capsule(ranges, 32);
         co_await must(h.io, twice, 0x02);
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -953,7 +926,7 @@ TEST_CASE(
         co_await must_open(again, s.at(), 1);
         co_await must(again, again.connect_command(1, h.id), 0);
         co_await wait_until(io, [&] { return s.target.statistics().queues == 2; });
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -986,7 +959,7 @@ TEST_CASE("nvme: what is served changes as a whole, or not at all", "[device][nv
         s.target.serve(more);
         co_await wait_until(io, [&] { return s.target.statistics().queues == 0; });
         CHECK(s.target.statistics().controllers == 0);
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -1014,7 +987,7 @@ TEST_CASE("nvme: another thread changes what is served while hosts use it", "[de
         while (!is_over);
         other.join();
         CHECK(s.target.statistics().controllers == 1);
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -1045,7 +1018,7 @@ TEST_CASE("nvme: what may pass is to be tried again, and other errors are not", 
         co_await ends_with([](nvme::store_request& r) { r.complete_path_error(); }, 0x300, false);
         store->ends = nullptr;
         co_await must_serve(h, 0, 8);
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -1067,7 +1040,7 @@ TEST_CASE("nvme: controllers get numbers of the target's range, and no others", 
         first.io.connection().close();
         co_await wait_until(io, [&] { return s.target.statistics().controllers == 1; });
         co_await must(third, third.connect_command(0, 0xffff), 0);
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
 }
 
@@ -1086,7 +1059,7 @@ TEST_CASE("nvme: each failure of a store is reported once", "[device][nvme]") {
             co_await must(h.io, capsule{0x00, 1}, 0x280);
         }
         CHECK(s.target.statistics().store_failures == 6);
-        co_await end(io, s);
+        co_await end(io, s.target);
     });
     CHECK(
         reported ==

@@ -172,6 +172,7 @@ completion controller::set_property(command const& c) {
     if (is_asked) shutdown = was_asked ? state_ & shutdown_state : shutdown_occurs;
     state_ = shutdown;
     if ((configuration_ & 1) != 0) state_ |= is_right(configuration_) ? is_ready : is_fatal;
+    is_enabled_ = (configuration_ & 1) != 0 && (state_ & is_ready) != 0;
     if (!is_enabled()) {
         event_requests_.clear();
         changed_.clear();
@@ -186,6 +187,11 @@ bool controller::is_shutting_down() const noexcept {
 }
 
 void controller::on_shut_down() noexcept { state_ = (state_ & ~shutdown_state) | is_shut_down; }
+
+bool controller::note_life() noexcept {
+    if (!has_shown_life()) has_shown_life_ = true;
+    return is_in_grace_.load(std::memory_order_relaxed) && is_in_grace_.exchange(false);
+}
 
 void controller::set_keep_alive(std::chrono::milliseconds time) noexcept {
     constexpr std::int64_t unit = std::int64_t{100} * keep_alive_unit_100ms;
@@ -224,7 +230,7 @@ completion controller::identify(command const& c, std::span<std::byte> out) {
     case controller_of_command_set: return {};  // no limits beyond those of the controller
     case namespace_descriptors:
         if (d == nullptr) return failed(status::invalid_namespace);
-        known_[c.namespace_id] = d->uuid;
+        note_known(*d);
         write_descriptors(*d, out);
         return {};
     // All-zero for a number without a namespace. Source: Base Specification, 5.17.2.1.
@@ -238,7 +244,7 @@ completion controller::identify(command const& c, std::span<std::byte> out) {
     if (c.namespace_id == 0xffffffff) {
         n.lbaf[0].ds = 12;
     } else if (d != nullptr) {
-        known_[c.namespace_id] = d->uuid;
+        note_known(*d);
         n.nsze = n.ncap = n.nuse = htole64(d->blocks());
         n.nsfeat = 1U << 4;  // the preferred sizes below are valid
         n.nmic = 1;  // may be shared by controllers
@@ -253,9 +259,15 @@ completion controller::identify(command const& c, std::span<std::byte> out) {
     return {};
 }
 
+void controller::note_known(disk const& d) {
+    std::lock_guard const lock{known_mutex_};
+    known_[d.options.id] = d.uuid;
+}
+
 // Null if the host still knows another disk of that number.
 std::shared_ptr<disk> controller::visible(std::uint32_t namespace_id) const {
     auto d = subsystem_->find(namespace_id);
+    std::lock_guard const lock{known_mutex_};
     auto const known = known_.find(namespace_id);
     bool const is_withheld =
         d != nullptr && known != known_.end() && known->second && *known->second != d->uuid;
@@ -265,6 +277,7 @@ std::shared_ptr<disk> controller::visible(std::uint32_t namespace_id) const {
 std::shared_ptr<disk> controller::find_for_io(std::uint32_t namespace_id) {
     auto d = subsystem_->find(namespace_id);
     if (d == nullptr) return d;
+    std::lock_guard const lock{known_mutex_};
     // A host that connects again goes on at once with the disk that it knows.
     auto const [known, is_first] = known_.try_emplace(namespace_id, d->uuid);
     return known->second == d->uuid ? d : nullptr;
@@ -279,6 +292,7 @@ void controller::write_active_namespaces(std::uint32_t after, std::span<std::byt
         at += sizeof id;
         listed.insert(id);
     }
+    std::lock_guard const lock{known_mutex_};
     for (auto& [id, uuid] : known_) {
         if (id <= after || listed.contains(id) || !uuid) continue;
         // Now the host knows that this disk is gone; it may look for the one that took its place.
@@ -303,7 +317,7 @@ void controller::write_controller(std::span<std::byte> out) const {
     i.cntrltype = is_discovery ? 2 : 1;
     i.acl = 3;
     i.aerl = event_requests_max - 1;
-    i.elpe = static_cast<__u8>(subsystem_->log().errors.size() - 1);
+    i.elpe = static_cast<__u8>(subsystem_log::errors_max - 1);
     i.frmw = 1U << 1 | 1;  // one firmware slot, read-only
     i.lpa = 1U << 1 | 1U << 2;  // command effects; log pages with offsets
     i.kas = htole16(keep_alive_unit_100ms);
@@ -393,19 +407,17 @@ void controller::note_error(std::uint16_t queue, command const& c, status why) n
     subsystem_log& log = subsystem_->log();
     bool const has_blocks = queue != 0 && c.code != opcode::flush && c.code != opcode::fabrics &&
                             c.code != opcode::dataset_management;
-    ++log.errors_seen;
-    log.errors[log.errors_seen % log.errors.size()] = {
-        queue, c.id, why, has_blocks ? c.first_block() : 0, c.namespace_id};
+    log.note({queue, c.id, why, has_blocks ? c.first_block() : 0, c.namespace_id});
 }
 
 // The newest entry first.
 std::vector<std::byte> controller::error_log() const {
-    subsystem_log const& log = subsystem_->log();
-    std::vector<std::byte> page(log.errors.size() * sizeof(nvme_error_log_page));
-    std::uint64_t const count = std::min<std::uint64_t>(log.errors_seen, log.errors.size());
+    subsystem_log::error_list const log = subsystem_->log().errors();
+    std::vector<std::byte> page(log.newest.size() * sizeof(nvme_error_log_page));
+    std::uint64_t const count = std::min<std::uint64_t>(log.seen, log.newest.size());
     for (std::uint64_t i = 0; i < count; ++i) {
-        std::uint64_t const number = log.errors_seen - i;
-        subsystem_log::error const& from = log.errors[number % log.errors.size()];
+        std::uint64_t const number = log.seen - i;
+        subsystem_log::error const& from = log.newest[number % log.newest.size()];
         nvme_error_log_page to{};
         to.error_count = htole64(number);
         to.sqid = htole16(from.queue);
@@ -433,7 +445,7 @@ std::vector<std::byte> controller::smart_log() const {
     store_counter(page.data_units_written, units(log.written_bytes));
     store_counter(page.host_reads, log.reads);
     store_counter(page.host_writes, log.writes);
-    store_counter(page.num_err_log_entries, log.errors_seen);
+    store_counter(page.num_err_log_entries, log.errors().seen);
     return to_bytes(page);
 }
 

@@ -1,14 +1,17 @@
 // controller.hpp — a controller: what a host's admin commands do. No connection, no memory of the
-// device: unit tests and the fuzzer drive it with bytes.
+// device: unit tests and the fuzzer drive it with bytes. The functions for I/O queues are safe from any
+// thread; everything else belongs to one.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -60,8 +63,8 @@ public:
     std::uint16_t id() const noexcept { return id_; }
     subsystem& of() const noexcept { return *subsystem_; }
     host_identity const& host() const noexcept { return host_; }
-    /// CC.EN and CSTS.RDY: commands are accepted.
-    bool is_enabled() const noexcept { return (configuration_ & 1) != 0 && (state_ & 1) != 0; }
+    /// CC.EN and CSTS.RDY: commands are accepted. Any thread.
+    bool is_enabled() const noexcept { return is_enabled_; }
     /// The host has asked for a shutdown, which ends when all stores have been flushed: then call
     /// on_shut_down().
     bool is_shutting_down() const noexcept;
@@ -71,7 +74,7 @@ public:
     std::chrono::milliseconds keep_alive() const noexcept { return keep_alive_; }
     /// Grants a time: in units of 100 ms, rounded up.
     void set_keep_alive(std::chrono::milliseconds time) noexcept;
-    /// Notes a command that failed, for the error log, which keeps the newest.
+    /// Notes a command that failed, for the error log, which keeps the newest. Any thread.
     void note_error(std::uint16_t queue, command const& c, status why) noexcept;
 
     /// Executes a command of the admin queue, other than Connect.
@@ -95,8 +98,17 @@ public:
     std::optional<event> take_due_event() { return tell(); }
 
     /// The disk that a command for I/O is for. Null if there is none with that number, or if it is
-    /// another one than the host knows under it.
+    /// another one than the host knows under it. Any thread.
     std::shared_ptr<disk> find_for_io(std::uint32_t namespace_id);
+
+    /// A command has arrived from the host. True if give_grace() was called since the one before. Any
+    /// thread.
+    bool note_life() noexcept;
+    /// A command has arrived since forget_life().
+    bool has_shown_life() const noexcept { return has_shown_life_; }
+    void forget_life() noexcept { has_shown_life_ = false; }
+    /// The host was silent for its keep-alive time, and has it once more. False if it has had that.
+    bool give_grace() noexcept { return !is_in_grace_.exchange(true); }
 
     /// The I/O queues that the host may still connect; without it, those of the terms.
     std::function<std::uint32_t()> io_queues_left;
@@ -119,6 +131,7 @@ private:
     std::vector<std::byte> changed_namespaces() const;
     std::vector<std::byte> discovery_log() const;
     std::optional<event> tell();
+    void note_known(disk const& d);
     void note_change(std::uint32_t namespace_id);
     std::shared_ptr<disk> visible(std::uint32_t namespace_id) const;
     void write_active_namespaces(std::uint32_t after, std::span<std::byte> out);
@@ -129,6 +142,9 @@ private:
     controller_terms const terms_;
     std::uint32_t configuration_ = 0;  // CC
     std::uint32_t state_ = 0;  // CSTS
+    std::atomic<bool> is_enabled_{false};
+    std::atomic<bool> has_shown_life_{false};
+    std::atomic<bool> is_in_grace_{false};
     std::uint32_t async_events_ = 0;  // the feature: events that the host wants
     std::chrono::milliseconds keep_alive_{0};
     std::vector<std::uint16_t> event_requests_;
@@ -141,7 +157,8 @@ private:
     // writes what it has cached of the old one. So the new disk is not shown, and takes no I/O, until
     // the host has read a list without it (then there is no UUID here); and takes I/O only once the
     // host has identified it.
-    std::map<std::uint32_t, std::optional<uuid_bytes>> known_;
+    mutable std::mutex known_mutex_;
+    std::map<std::uint32_t, std::optional<uuid_bytes>> known_;  // guarded by known_mutex_
     // Number of Queues, as granted: submission and completion queues, 0-based.
     std::uint32_t granted_queues_ = 0;
 };

@@ -2,6 +2,8 @@
 
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/dispatch.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/prefer.hpp>
 
 #include <algorithm>
 #include <cstring>
@@ -133,6 +135,10 @@ queue::queue(
 )
     : target_{std::move(of)},
       connection_{std::move(to)},
+      executor_{connection_.get_executor()},
+      target_work_{asio::prefer(target_->executor(), asio::execution::outstanding_work.tracked)},
+      remote_{connection_.remote_endpoint()},
+      local_{connection_.local_endpoint()},
       id_{asked.queue},
       depth_{std::uint32_t{asked.host_send_queue} + 1},
       staging_{std::move(staging)},
@@ -141,7 +147,7 @@ queue::queue(
           connection_.domain(),
           std::size_t{2} * depth_ * (capsule_bytes_ + completion_bytes),
           access_flags::local_write},
-      deadline_{target_->executor()} {
+      deadline_{executor_} {
     std::size_t const count = std::size_t{2} * depth_;
     slots_.reserve(count);
     for (std::size_t i = 0; i < count; ++i) {
@@ -155,13 +161,29 @@ queue::queue(
 
 queue::~queue() = default;
 
-void queue::start() {
+// Calls a member on the queue's executor; at once if this is it.
+void queue::run(void (queue::*what)()) {
+    asio::dispatch(executor_, [self = shared_from_this(), what] { ((*self).*what)(); });
+}
+
+void queue::start() { run(&queue::do_start); }
+void queue::close() { run(&queue::do_close); }
+void queue::abort() { run(&queue::do_abort); }
+void queue::serve_waiting() { run(&queue::leave_line); }
+
+void queue::check_transfers(unsigned periods) {
+    asio::dispatch(executor_, [self = shared_from_this(), periods] {
+        self->do_check_transfers(periods);
+    });
+}
+
+void queue::do_start() {
     auto const self = shared_from_this();
     for (auto const& s : slots_) post_receive(*s);
     deadline_.expires_after(rcverbs::detail::bounded(target_->options().connect_timeout));
     deadline_.async_wait([weak = weak_from_this()](error_code const& ec) {
         auto const late = weak.lock();
-        if (!ec && late != nullptr && !late->is_trusted()) late->target_->on_late(*late);
+        if (!ec && late != nullptr && !late->is_trusted()) late->target_->on_late(late);
     });
     std::array<std::byte, connect_private_data::size_bytes> answer{};
     store(std::span<std::byte>{answer}, 2, static_cast<std::uint16_t>(depth_));
@@ -175,21 +197,21 @@ void queue::start() {
     });
 }
 
-void queue::close() {
+void queue::do_close() {
     is_closing_ = true;
     deadline_.cancel();
     if (!connection_.is_open()) return connection_.close();
     connection_.async_disconnect([self = shared_from_this()](error_code const&) {});
 }
 
-void queue::abort() {
+void queue::do_abort() {
     is_closing_ = true;
     deadline_.cancel();
     connection_.close();
 }
 
 void queue::probe(bool is_on) {
-    std::chrono::milliseconds const time = controller_->keep_alive();
+    std::chrono::milliseconds const time = standing_.of->keep_alive();
     connection_.set_keepalive_interval(
         is_on && time.count() > 0 ? std::optional{time / 4} : std::nullopt
     );
@@ -230,7 +252,7 @@ void queue::on_command(slot& s, std::size_t size_bytes) {
     s.size_bytes_received_ = size_bytes;
     s.what_ = command::decode(s.capsule_.bytes());
     head_ = static_cast<std::uint16_t>((head_ + 1U) % wraps_at_);
-    if (is_trusted()) target_->on_command(*controller_);
+    if (is_trusted() && controller_->note_life()) target_->on_life(controller_);
     status const wrong = check_data(s);
     if (wrong != status::success) return fail(s, wrong);
     route(s);
@@ -295,15 +317,24 @@ void queue::with_memory(slot& s, std::size_t size_bytes, step next, bool may_be_
     s.wanted_bytes_ = size_bytes;
     s.may_be_cut_ = may_be_cut;
     without_memory_.push_back(&s);
-    if (without_memory_.size() == 1) serve_waiting();
+    if (without_memory_.size() == 1) give_waiting();
 }
 
-void queue::serve_waiting() {
+void queue::leave_line() {
     is_in_line_ = false;
+    give_waiting();
+}
+
+void queue::give_waiting() {
     while (!without_memory_.empty()) {
         slot& s = *without_memory_.front();
+        std::uint64_t const frees = staging_->frees();
         try {
-            if (!give_memory(s)) break;
+            if (!give_memory(s)) {
+                if (is_in_line_) return;
+                is_in_line_ = staging_->stand_in_line(shared_from_this(), frees);
+                continue;
+            }
         } catch (boost::system::system_error const& e) {
             without_memory_.pop_front();
             target_->on_no_memory(std::string{"commands fail: "} + e.what());
@@ -315,8 +346,6 @@ void queue::serve_waiting() {
         if (s.what_.sends_data() && !s.may_be_cut_) read_from_host(s, s.next_);
         else (this->*s.next_)(s);
     }
-    if (!without_memory_.empty() && !std::exchange(is_in_line_, true))
-        staging_->stand_in_line(shared_from_this());
 }
 
 // Common memory, or else the queue's own. False if there is none now.
@@ -347,7 +376,7 @@ void queue::free_memory(slot& s) {
         staging_->free(std::exchange(s.staged_, nullptr), s.staged_bytes_, *account_);
     if (std::exchange(s.is_own_, false)) {
         is_own_used_ = false;
-        serve_waiting();
+        give_waiting();
     }
 }
 
@@ -378,12 +407,12 @@ void queue::write_to_host(slot& s) {
     });
 }
 
-void queue::check_transfers(unsigned periods) {
+void queue::do_check_transfers(unsigned periods) {
     ++period_;
     for (auto const& s : slots_) {
         std::uint64_t const posted = s->posted_in_;
         if (posted == slot::nothing_posted || period_ - posted <= periods) continue;
-        target_->on_stalled_transfer(*this);
+        target_->on_stalled_transfer(shared_from_this());
         return connection_.close();
     }
 }
@@ -392,13 +421,28 @@ void queue::check_transfers(unsigned periods) {
 
 void queue::connect(slot& s) {
     // Another Connect may have been carried out while the data of this one was read.
-    if (controller_ != nullptr) return fail(s, status::command_sequence);
-    connect_data const data = connect_data::decode(s.local_.bytes());
-    finish(s, target_->connect(shared_from_this(), s.what_, data));
+    if (controller_ != nullptr || std::exchange(is_connecting_, true))
+        return fail(s, status::command_sequence);
+    asio::dispatch(target_->executor(), [this, &s, data = connect_data::decode(s.local_.bytes())] {
+        asio::dispatch(
+            executor_,
+            [this, &s, done = target_->connect(shared_from_this(), s.what_, data)] {
+                on_connected(s, done);
+            }
+        );
+    });
 }
 
-void queue::authenticate_by(host_secrets const& secrets) {
-    authenticator_ = std::make_unique<authenticator>(secrets, controller_->of().nqn());
+void queue::on_connected(slot& s, connect_result const& done) {
+    is_connecting_ = false;
+    if (done.of != nullptr) {
+        controller_ = done.of;
+        wraps_at_ = done.depth;
+        account_ = done.account;
+        if (done.secrets)
+            authenticator_ = std::make_unique<authenticator>(*done.secrets, done.of->of().nqn());
+    }
+    finish(s, done.answer);
 }
 
 bool queue::is_trusted() const noexcept {
@@ -419,8 +463,8 @@ void queue::authenticate(slot& s) {
 void queue::take_message(slot& s) {
     bool const was_trusted = is_trusted();
     if (!authenticator_->on_message(s.local_.bytes())) return fail(s, status::command_sequence);
-    if (authenticator_->has_failed()) target_->on_failed_authentication(*this);
-    if (!was_trusted && is_trusted()) target_->on_trusted(*this);
+    if (authenticator_->has_failed()) target_->on_failed_authentication(shared_from_this());
+    if (!was_trusted && is_trusted()) target_->on_trusted(shared_from_this());
     finish(s, {});
 }
 
@@ -429,8 +473,8 @@ void queue::give_message(slot& s) {
     std::ranges::fill(out, std::byte{0});
     bool const was_trusted = is_trusted();
     if (!authenticator_->next_message(out)) return fail(s, status::command_sequence);
-    if (authenticator_->has_failed()) target_->on_failed_authentication(*this);
-    if (!was_trusted && is_trusted()) target_->on_trusted(*this);
+    if (authenticator_->has_failed()) target_->on_failed_authentication(shared_from_this());
+    if (!was_trusted && is_trusted()) target_->on_trusted(shared_from_this());
     finish(s, {});
 }
 
@@ -528,10 +572,8 @@ void queue::start_transfer(slot& s) {
         return with_memory(s, size, &queue::start_piece, true);
     }
     if (c.data.where == data_pointer::place::in_capsule) return fetch(s, &queue::write_memory);
-    auto& regions = d.state->regions;
-    if (regions == nullptr) regions = std::make_shared<store_regions>(d.options.store);
     try {
-        s.local_ = regions->slice(connection_.domain(), offset, size);
+        s.local_ = d.state->regions->slice(connection_.domain(), offset, size);
     } catch (boost::system::system_error const& e) {
         target_->on_no_memory(std::string{"commands fail: "} + e.what());
         return finish(s, {0, status::internal_error, true});
@@ -611,7 +653,7 @@ void queue::start_store(slot& s) {
     bool const has_data =
         o == store_operation::read || o == store_operation::write || o == store_operation::compare;
     if (has_data) s.set_data(s.local_.bytes());
-    s.work_ = asio::prefer(target_->executor(), asio::execution::outstanding_work.tracked);
+    s.work_ = asio::prefer(executor_, asio::execution::outstanding_work.tracked);
     s.is_answer_due_ = is_answer_due(s);
     s.head_ = head_;
     s.disk_->options.store->start(s);
@@ -639,7 +681,7 @@ void queue::clear_memory(slot& s, step next) {
     std::ranges::fill(memory.subspan(s.offset_bytes() + s.cleared_bytes_, size), std::byte{0});
     s.cleared_bytes_ += size;
     if (s.cleared_bytes_ == s.range_bytes()) return (this->*next)(s);
-    asio::post(target_->executor(), [this, &s, next] { clear_memory(s, next); });
+    asio::post(executor_, [this, &s, next] { clear_memory(s, next); });
 }
 
 void queue::write_memory(slot& s) {
@@ -661,20 +703,20 @@ bool queue::is_answer_due(slot const& s) const {
 
 void queue::on_stored(slot& s, completion const& c, error_code const& why) {
     bool const is_shutdown = id_ == 0;
-    if (why) target_->on_store_failure(controller_->of().nqn(), *s.disk_, s.operation(), why);
+    if (why) target_->on_store_failure(controller_->of().nqn(), s.disk_, s.operation(), why);
     if (c.code != status::success && !is_shutdown) return finish(s, c);
     // Posted, since a store may have completed the request inside start().
     if (s.operation() == store_operation::discard)
-        return asio::post(target_->executor(), [this, &s] { next_discard(s); });
+        return asio::post(executor_, [this, &s] { next_discard(s); });
     if (!s.to_flush_.empty()) {
-        return asio::post(target_->executor(), [this, &s] {
+        return asio::post(executor_, [this, &s] {
             s.disk_ = s.to_flush_.back();
             s.to_flush_.pop_back();
             start_store(s);
         });
     }
     if (s.is_flushed_ && s.operation() == store_operation::flush)
-        return asio::post(target_->executor(), [this, &s] { start_transfer(s); });
+        return asio::post(executor_, [this, &s] { start_transfer(s); });
     if (is_shutdown) controller_->on_shut_down();
     if (s.done_bytes_ + s.local_.size() < s.total_bytes_)
         return s.what_.sends_data() ? finish_piece(s) : write_to_host(s);

@@ -2,11 +2,14 @@
 //
 // Each slot takes one command from its arrival to the completion of its response. There are twice as
 // many as the host may have commands outstanding, all of them posted as receives at first: a slot
-// whose response is on its way is posted again only when the device no longer uses it. Everything
-// runs on the target's executor, except store_request::complete(), which answers the host on the
-// store's thread if nothing else is left to do.
+// whose response is on its way is posted again only when the device no longer uses it.
+//
+// A queue runs on its connection's executor; an admin queue's is the target's. The target calls
+// close(), abort(), probe(), serve_waiting() and check_transfers() on any thread. A store's complete()
+// answers the host on the store's thread if nothing else is left to do.
 #pragma once
 
+#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include <atomic>
@@ -28,6 +31,33 @@
 namespace rcverbs::nvme::detail {
 
 class target_core;
+
+/// What the target knows of a queue. Used on the target's executor only.
+struct queue_standing {
+    /// The controller, after a Connect command.
+    std::shared_ptr<controller> of;
+    /// There is a controller, and the host has proved itself if it must.
+    bool is_trusted = false;
+    /// The refusal of its host has been counted and reported.
+    bool is_refused = false;
+    /// The index in target_options::io_pollers; none for the target's executor.
+    std::optional<std::size_t> poller = {};
+
+    /// Trusted, and not of discovery, which every host may use.
+    bool is_proven() const noexcept { return is_trusted && !of->of().is_discovery(); }
+};
+
+/// The result of a Connect command.
+struct connect_result {
+    completion answer;
+    /// Null if the command was refused, and then the rest is empty.
+    std::shared_ptr<controller> of = {};
+    /// As the command says: at most the number that the connection was made for.
+    std::uint32_t depth = 0;
+    std::shared_ptr<host_account> account = {};
+    /// The secrets by which the host must authenticate.
+    std::optional<host_secrets> secrets = {};
+};
 
 class queue final : public std::enable_shared_from_this<queue> {
 public:
@@ -55,38 +85,32 @@ public:
     /// Starts or stops to check that the host's queue pair answers; the connection ends if it does
     /// not.
     void probe(bool is_on);
-    /// Sends the completion of an asynchronous event request.
-    void complete(controller::event const& e);
-
-    std::uint16_t id() const noexcept { return id_; }
-    std::uint32_t depth() const noexcept { return depth_; }
-    endpoint remote_endpoint() const { return connection_.remote_endpoint(); }
-    endpoint local_endpoint() const { return connection_.local_endpoint(); }
-    /// The controller, after a Connect command.
-    std::shared_ptr<controller> const& of() const noexcept { return controller_; }
-    void attach(std::shared_ptr<controller> to) { controller_ = std::move(to); }
-    /// As the Connect command says: at most the number that the connection was made for.
-    void set_depth(std::uint32_t depth) noexcept { wraps_at_ = depth; }
-    /// There is a controller, and the host has proved itself if it must.
-    bool is_trusted() const noexcept;
-    /// Trusted, and not of discovery, which every host may use.
-    bool is_proven() const noexcept { return is_trusted() && !controller_->of().is_discovery(); }
-    /// The refusal of its host has been counted and reported.
-    bool is_refused() const noexcept { return is_refused_; }
-    void set_refused(bool is) noexcept { is_refused_ = is; }
-    /// From now on, only a host with these secrets is served.
-    void authenticate_by(host_secrets const& secrets);
-    /// Without one, before Connect, only the queue's own memory is used.
-    void set_account(std::shared_ptr<host_account> account) { account_ = std::move(account); }
     /// Gives memory to commands that wait for it, in order.
     void serve_waiting();
     /// Ends the queue if a transfer that was posted `periods` calls ago is not complete.
     void check_transfers(unsigned periods);
+    /// Of an admin queue: sends the completion of an asynchronous event request.
+    void complete(controller::event const& e);
+
+    std::uint16_t id() const noexcept { return id_; }
+    std::uint32_t depth() const noexcept { return depth_; }
+    endpoint const& remote_endpoint() const noexcept { return remote_; }
+    endpoint const& local_endpoint() const noexcept { return local_; }
+    queue_standing& standing() noexcept { return standing_; }
+    queue_standing const& standing() const noexcept { return standing_; }
 
 private:
     class slot;
     using step = void (queue::*)(slot&);
 
+    void run(void (queue::*what)());
+    void do_start();
+    void do_close();
+    void do_abort();
+    void leave_line();
+    void give_waiting();
+    void do_check_transfers(unsigned periods);
+    bool is_trusted() const noexcept;
     void post_receive(slot& s);
     void on_command(slot& s, std::size_t size_bytes);
     void route(slot& s);
@@ -100,6 +124,7 @@ private:
     void write_to_host(slot& s);
     void finish_piece(slot& s);
     void connect(slot& s);
+    void on_connected(slot& s, connect_result const& done);
     void drop_waiting();
     void authenticate(slot& s);
     void take_message(slot& s);
@@ -127,6 +152,12 @@ private:
 
     std::shared_ptr<target_core> const target_;
     connection connection_;
+    boost::asio::any_io_executor const executor_;
+    // The end of the queue is reported to the target's executor, which has work until then.
+    boost::asio::any_io_executor const target_work_;
+    endpoint const remote_;
+    endpoint const local_;
+    queue_standing standing_;
     std::uint16_t const id_;
     std::uint32_t const depth_;
     std::uint32_t wraps_at_ = depth_;
@@ -135,8 +166,10 @@ private:
     std::size_t const capsule_bytes_;
     registered_buffer memory_;  // the capsules, and behind them the completions
     std::vector<std::unique_ptr<slot>> slots_;
-    std::shared_ptr<controller> controller_;
+    std::shared_ptr<controller> controller_;  // after a Connect command
+    bool is_connecting_ = false;
     std::unique_ptr<authenticator> authenticator_;  // null if hosts need no secret
+    // Without one, before Connect, only the queue's own memory is used.
     std::shared_ptr<host_account> account_;
     registered_buffer own_;  // of staging_memory::queue_bytes, when it has been needed
     bool is_own_used_ = false;
@@ -144,7 +177,6 @@ private:
     std::deque<slot*> without_memory_;
     bool is_in_line_ = false;
     bool is_closing_ = false;  // takes no more commands
-    bool is_refused_ = false;
     std::atomic<unsigned> period_{0};  // counts calls of check_transfers()
     boost::asio::steady_timer deadline_;
     // Asynchronous event requests that wait.

@@ -1,14 +1,16 @@
 // staging.hpp — memory for data on its way between hosts and stores, of one device.
 //
 // A queue has queue_bytes of its own, made when it first needs them, and all queues share the common
-// part, of which a host may use half, and all hosts at one address three quarters. A command takes common memory if there is some. Otherwise it
-// goes through the queue's own memory, in pieces if it is longer, so that no host waits for another.
-// Everything runs on the target's executor.
+// part, of which a host may use half, and all hosts at one address three quarters. A command takes
+// common memory if there is some. Otherwise it goes through the queue's own memory, in pieces if it is
+// longer, so that no host waits for another. Safe from any thread.
 #pragma once
 
 #include <cstddef>
-#include <deque>
+#include <cstdint>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include <rcverbs/memory_pool.hpp>
 #include <rcverbs/protection_domain.hpp>
@@ -17,7 +19,8 @@ namespace rcverbs::nvme::detail {
 
 class queue;
 
-/// What one host, or all hosts at one address, use of the common parts.
+/// What one host, or all hosts at one address, use of the common parts. Guarded by a mutex of the
+/// target's, since the common parts of several devices share it.
 struct host_account {
     std::size_t staged_bytes = 0;
     /// Of a host: the account of its address.
@@ -31,7 +34,12 @@ public:
     static constexpr std::size_t alignment = 64;
 
     /// @param common_bytes  The size of the common part: a multiple of 64 KiB, one at least.
-    staging_memory(protection_domain const& domain, std::size_t common_bytes);
+    /// @param accounts      The mutex of the accounts.
+    staging_memory(
+        protection_domain const& domain,
+        std::size_t common_bytes,
+        std::shared_ptr<std::mutex> accounts
+    );
 
     /// Allocates from the common part; null if there is not enough now.
     ///
@@ -42,14 +50,20 @@ public:
     mutable_slice slice_of(void* memory, std::size_t size_bytes) const {
         return pool_.slice_of(memory, size_bytes);
     }
-    /// Calls queue::serve_waiting() when common memory has been freed.
-    void stand_in_line(std::shared_ptr<queue> const& waits);
+    /// The number of calls of free() so far.
+    std::uint64_t frees() const;
+    /// Calls queue::serve_waiting() after the next free(). False, and without effect, if frees() has
+    /// changed: then try to allocate again.
+    bool stand_in_line(std::shared_ptr<queue> const& waits, std::uint64_t frees_seen);
 
 private:
     memory_pool pool_;
     std::size_t const host_bytes_max_;
     std::size_t const address_bytes_max_;
-    std::deque<std::weak_ptr<queue>> line_;
+    std::shared_ptr<std::mutex> const mutex_;
+    // Guarded by mutex_.
+    std::uint64_t frees_ = 0;
+    std::vector<std::weak_ptr<queue>> line_;
 };
 
 }  // namespace rcverbs::nvme::detail

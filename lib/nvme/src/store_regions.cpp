@@ -5,6 +5,7 @@ namespace rcverbs::nvme::detail {
 mutable_slice store_regions::slice(
     protection_domain const& domain, std::uint64_t offset_bytes, std::size_t size_bytes
 ) {
+    std::lock_guard const lock{mutex_};
     for (auto const& [of, region] : regions_) {
         if (of == domain) return region.slice(offset_bytes, size_bytes);
     }
@@ -15,6 +16,7 @@ mutable_slice store_regions::slice(
 }
 
 void store_regions::forget(protection_domain const& domain) {
+    std::lock_guard const lock{mutex_};
     std::erase_if(regions_, [&](auto const& one) { return one.first == domain; });
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -12,7 +13,7 @@
 
 namespace rcverbs::nvme::detail {
 
-/// Registers the memory once for each protection domain.
+/// Registers the memory once for each protection domain. Safe from any thread.
 class store_regions {
 public:
     explicit store_regions(std::shared_ptr<block_store> store) : store_{std::move(store)} {}
@@ -26,7 +27,8 @@ public:
 
 private:
     std::shared_ptr<block_store> const store_;
-    std::vector<std::pair<protection_domain, memory_region>> regions_;
+    std::mutex mutex_;
+    std::vector<std::pair<protection_domain, memory_region>> regions_;  // guarded by mutex_
 };
 
 }  // namespace rcverbs::nvme::detail

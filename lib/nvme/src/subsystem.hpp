@@ -23,15 +23,18 @@ namespace rcverbs::nvme::detail {
 
 class store_regions;
 
-/// What outlives a change of a namespace's geometry. Used on the target's executor only.
+/// What outlives a change of a namespace's geometry.
 struct disk_state {
-    /// The registrations of the store's memory, made by the first queue that transfers directly.
-    std::shared_ptr<store_regions> regions;
+    /// The registrations of the store's memory, made by the first queue that transfers directly. Any
+    /// thread.
+    std::shared_ptr<store_regions> const regions;
     /// The failures that were reported, at most failures_max. Another store of the same disk goes on
-    /// with them.
+    /// with them. Used on the target's executor only.
     static constexpr std::size_t failures_max = 16;
     using failure_list = std::vector<std::pair<store_operation, error_code>>;
     std::shared_ptr<failure_list> failures = std::make_shared<failure_list>();
+
+    explicit disk_state(std::shared_ptr<store_regions> of) : regions{std::move(of)} {}
 };
 
 /// A namespace as it is served. Commands under way keep one that was removed.
@@ -39,15 +42,17 @@ struct disk {
     namespace_options options;
     store_geometry geometry;
     uuid_bytes uuid{};
-    std::shared_ptr<disk_state> state = std::make_shared<disk_state>();
+    std::shared_ptr<disk_state> state;
 
     std::uint64_t blocks() const noexcept { return geometry.size_bytes / geometry.block_bytes; }
     bool is_read_only() const noexcept { return options.is_read_only || geometry.is_read_only; }
 };
 
-/// What the logs of a subsystem's controllers show, whatever becomes of the controllers. Used on the
-/// target's executor only.
-struct subsystem_log {
+/// What the logs of a subsystem's controllers show, whatever becomes of the controllers. Safe from any
+/// thread.
+class subsystem_log {
+public:
+    static constexpr std::size_t errors_max = 64;
     struct error {
         std::uint16_t queue = 0;
         std::uint16_t command_id = 0;
@@ -56,14 +61,30 @@ struct subsystem_log {
         std::uint32_t namespace_id = 0;
     };
 
-    // Of I/O that succeeded. Any thread.
+    /// The error of number n, from 1, is at n % errors_max.
+    struct error_list {
+        std::array<error, errors_max> newest;
+        std::uint64_t seen = 0;
+    };
+
+    void note(error const& e) noexcept {
+        std::lock_guard const lock{mutex_};
+        errors_.newest[++errors_.seen % errors_max] = e;
+    }
+    error_list errors() const {
+        std::lock_guard const lock{mutex_};
+        return errors_;
+    }
+
+    // Of I/O that succeeded.
     std::atomic<std::uint64_t> reads{0};
     std::atomic<std::uint64_t> read_bytes{0};
     std::atomic<std::uint64_t> writes{0};
     std::atomic<std::uint64_t> written_bytes{0};
-    /// The error of number n, from 1, is at n % size.
-    std::array<error, 64> errors;
-    std::uint64_t errors_seen = 0;
+
+private:
+    mutable std::mutex mutex_;
+    error_list errors_;  // guarded by mutex_
 };
 
 class subsystem {

@@ -66,6 +66,9 @@ target_options checked(target_options o) {
         .within("connections_max", o.connections_max, 1, 4096)
         .within("controller_id_min", o.controller_id_min, 1, o.controller_id_max)
         .within("controller_id_max", o.controller_id_max, 1, 0xffef)
+        .that(
+            std::ranges::all_of(o.io_pollers, &poller::is_valid), "io_pollers", "has an empty one"
+        )
         .from("connect_timeout", o.connect_timeout, milliseconds{1})
         .from("transfer_timeout", o.transfer_timeout, milliseconds{transfer_periods})
         .from("keep_alive_default", o.keep_alive_default, milliseconds{1});
@@ -183,6 +186,12 @@ target_core::target_core(
       transfer_timer_{executor()},
       local_{acceptor_.local_endpoint()} {}
 
+// Calls f(*this) on the executor; at once if this is it.
+template <class F>
+void target_core::run(F f) {
+    asio::dispatch(executor(), [self = shared_from_this(), f = std::move(f)] { f(*self); });
+}
+
 void target_core::start() {
     asio::post(executor(), [self = shared_from_this()] { self->get_request(); });
 }
@@ -228,10 +237,12 @@ void target_core::on_request(connection_request request) {
     endpoint const peer = request.remote_endpoint();
     if (!make_room(peer, request)) return;
     try {
-        connection made{where_, std::move(request), queue_terms(depth)};
+        auto const poller = choose_poller(asked.queue);
+        connection made{place_for(poller), std::move(request), queue_terms(depth)};
         auto staging = staging_for(made.domain());
         auto const next =
             std::make_shared<queue>(shared_from_this(), std::move(made), asked, std::move(staging));
+        next->standing().poller = poller;
         queues_.push_back(next);
         ++counters_.queues;
         next->start();
@@ -244,6 +255,20 @@ void target_core::on_request(connection_request request) {
         if (e.code() == boost::system::errc::not_enough_memory) on_no_memory(what);
         else report_refusal(what);
     }
+}
+
+// Admin queues share the state of controllers with the target.
+std::optional<std::size_t> target_core::choose_poller(std::uint16_t queue_id) const {
+    if (queue_id == 0 || options_.io_pollers.empty()) return std::nullopt;
+    std::vector<std::size_t> queues(options_.io_pollers.size());
+    for (auto const& each : queues_) {
+        if (auto const poller = each->standing().poller) ++queues[*poller];
+    }
+    return std::ranges::min_element(queues) - queues.begin();
+}
+
+runs_on<asio::any_io_executor> target_core::place_for(std::optional<std::size_t> poller) const {
+    return poller ? runs_on<asio::any_io_executor>{options_.io_pollers[*poller]} : where_;
 }
 
 // Requests that were refused before they could be looked at.
@@ -263,7 +288,7 @@ void target_core::on_refused(endpoint const& peer, refusal why) {
 bool target_core::make_room(endpoint const& peer, connection_request& request) {
     std::vector<present_queue> present;
     for (auto const& each : queues_)
-        present.push_back({each->remote_endpoint().address(), each->is_proven()});
+        present.push_back({each->remote_endpoint().address(), each->standing().is_proven()});
     admission const decided = admit(
         present, peer.address(), {options_.connections_max, connections_per_address_max(options_)}
     );
@@ -288,10 +313,10 @@ bool target_core::make_room_for_controller(endpoint const& host) {
     std::vector<std::shared_ptr<queue>> admins;
     std::vector<present_queue> present;
     for (auto const& each : queues_) {
-        auto const of = each->of();
+        auto const& of = each->standing().of;
         if (of == nullptr || each->id() != 0 || !associations_.contains(of->id())) continue;
         admins.push_back(each);
-        present.push_back({each->remote_endpoint().address(), each->is_proven()});
+        present.push_back({each->remote_endpoint().address(), each->standing().is_proven()});
     }
     // The others have been forgotten: they are ending.
     admission const decided = admit(present, host.address(), {ids, ids + 1});
@@ -302,16 +327,17 @@ bool target_core::make_room_for_controller(endpoint const& host) {
 
 // REQUIRES: `held` is no element of queues_, from which this erases the queue.
 void target_core::evict(std::shared_ptr<queue> const& held, std::string const& for_what) {
-    bool const is_discovery = held->is_trusted();
+    bool const is_discovery = held->standing().is_trusted;
     refuse(
         *held,
         is_discovery ? "discovery ends, for " + for_what
                      : "has not authenticated, and ends for " + for_what
     );
-    if (held->id() == 0 && held->of() != nullptr) {
+    auto const& of = held->standing().of;
+    if (held->id() == 0 && of != nullptr) {
         // Its number is free at once.
-        auto const found = associations_.find(held->of()->id());
-        if (found != associations_.end() && found->second.about == held->of()) {
+        auto const found = associations_.find(of->id());
+        if (found != associations_.end() && found->second.about == of) {
             for (auto const& each : found->second.queues) each->abort();
         }
     }
@@ -321,10 +347,9 @@ void target_core::evict(std::shared_ptr<queue> const& held, std::string const& f
 
 // Counts and reports a host that is disconnected, once.
 void target_core::refuse(queue& from, std::string const& what) {
-    if (from.is_refused()) return;
-    from.set_refused(true);
+    if (std::exchange(from.standing().is_refused, true)) return;
     ++counters_.refused;
-    auto const of = from.of();
+    auto const& of = from.standing().of;
     std::string const host = of == nullptr ? "" : " " + of->host().nqn;
     report_refusal("host" + host + " at " + from.remote_endpoint().to_string() + ": " + what);
 }
@@ -334,7 +359,7 @@ std::uint32_t target_core::io_queues_left(endpoint const& host) const {
     std::size_t proven = 0;
     std::size_t of_host = 0;
     for (auto const& each : queues_) {
-        if (!each->is_proven()) continue;
+        if (!each->standing().is_proven()) continue;
         ++proven;
         if (each->remote_endpoint().address() == host.address()) ++of_host;
     }
@@ -362,7 +387,7 @@ std::shared_ptr<staging_memory> target_core::staging_for(protection_domain const
         if (!one.second.expired()) return false;
         for (auto const& [nqn, each] : subsystems()) {
             for (auto const& [id, d] : each->disks()) {
-                if (d->state->regions != nullptr) d->state->regions->forget(one.first);
+                d->state->regions->forget(one.first);
             }
         }
         return true;
@@ -371,14 +396,21 @@ std::shared_ptr<staging_memory> target_core::staging_for(protection_domain const
     for (auto const& [of, pool] : staging_) {
         if (auto alive = pool.lock(); alive != nullptr && of == domain) return alive;
     }
-    auto pool = std::make_shared<staging_memory>(domain, common_staging_bytes(options_));
+    // The last queue that uses it may end on another thread.
+    auto const forget = [weak = weak_from_this()](staging_memory* unused) {
+        delete unused;
+        if (auto const self = weak.lock())
+            asio::post(self->executor(), [self] { self->staging_for({}); });
+    };
+    std::shared_ptr<staging_memory> pool{
+        new staging_memory{domain, common_staging_bytes(options_), accounts_mutex_}, forget};
     staging_.emplace_back(domain, pool);
     return pool;
 }
 
 // --- the Connect command -------------------------------------------------------------------------
 
-completion target_core::connect(
+connect_result target_core::connect(
     std::shared_ptr<queue> const& from, command const& c, connect_data const& data
 ) {
     constexpr std::uint64_t queue_id_at = 42;
@@ -387,7 +419,10 @@ completion target_core::connect(
     std::uint32_t const format = c.dword[0] & 0xffff;
     std::uint32_t const id = c.dword[0] >> 16;
     std::uint32_t const depth = (c.dword[1] & 0xffff) + 1;
-    if (is_closed_) return refuse_connect(*from, {0, status::connect_busy, true}, "closing");
+    // A queue may have ended, or made room for another one, while the command was on its way.
+    bool const is_there = std::ranges::count(queues_, from) > 0;
+    if (is_closed_ || !is_there)
+        return refuse_connect(*from, {0, status::connect_busy, true}, "closing");
     if (format != 0)
         return refuse_connect(*from, {0, status::connect_format, false}, "unknown record format");
     if (id != from->id())
@@ -405,26 +440,29 @@ completion target_core::connect(
         return refuse_connect(
             *from, {0, status::connect_invalid_host, false}, "host has no secret"
         );
-    completion done = id == 0 ? connect_admin(from, to, c, data) : connect_io(from, to, data);
-    if (done.code == status::success) {
-        from->set_refused(false);
-        from->set_depth(depth);
-        from->set_account(account_of(data.host, from->remote_endpoint()));
-    }
-    if (done.code == status::success && host.secrets) {
-        constexpr std::uint64_t must_authenticate = 1U << 17;
-        done.result |= must_authenticate;
-        from->authenticate_by(*host.secrets);
-    }
-    if (done.code == status::success && from->is_trusted()) on_trusted(*from);
+    connect_result done = id == 0 ? connect_admin(from, to, c, data) : connect_io(from, to, data);
+    if (done.of == nullptr) return done;
+    from->standing().of = done.of;
+    from->standing().is_refused = false;
+    done.depth = depth;
+    done.account = account_of(data.host, from->remote_endpoint());
+    done.secrets = host.secrets;
+    constexpr std::uint64_t must_authenticate = 1U << 17;
+    if (done.secrets) done.answer.result |= must_authenticate;
+    else trust(*from);
     return done;
 }
 
-void target_core::on_trusted(queue const& from) {
-    controller const& of = *from.of();
+void target_core::on_trusted(std::shared_ptr<queue> const& from) {
+    run([from](target_core& self) { self.trust(*from); });
+}
+
+void target_core::trust(queue& from) {
+    from.standing().is_trusted = true;
+    controller const& of = *from.standing().of;
     if (from.id() != 0) return;
     auto const found = associations_.find(of.id());
-    if (found == associations_.end() || found->second.about != from.of()) return;
+    if (found == associations_.end() || found->second.about.get() != &of) return;
     // Until then, connect_timeout counts.
     watch(of.id());
     if (of.of().is_discovery()) return;
@@ -450,7 +488,7 @@ std::shared_ptr<host_account> target_core::account_of(std::string const& host, e
     return account;
 }
 
-completion target_core::connect_admin(
+connect_result target_core::connect_admin(
     std::shared_ptr<queue> const& from,
     std::shared_ptr<subsystem> const& to,
     command const& c,
@@ -481,14 +519,13 @@ completion target_core::connect_admin(
         return discover(local, host);
     };
     associations_.emplace(last_id_, association{made, {from}, asio::steady_timer{executor()}});
-    from->attach(made);
     if (!to->is_discovery()) {
         ++counters_.controllers, ++counters_.controllers_made;
     }
-    return {last_id_, status::success, false};
+    return {{last_id_, status::success, false}, made};
 }
 
-completion target_core::connect_io(
+connect_result target_core::connect_io(
     std::shared_ptr<queue> const& from,
     std::shared_ptr<subsystem> const& to,
     connect_data const& data
@@ -505,7 +542,7 @@ completion target_core::connect_io(
         return refuse_connect(*from, {0, status::command_sequence, false}, "not enabled");
     auto const same = std::ranges::find(a.queues, from->id(), &queue::id);
     if (same != a.queues.end()) {
-        if ((*same)->is_trusted())
+        if ((*same)->standing().is_trusted)
             return refuse_connect(*from, invalid_parameter(queue_id_at, false), "queue in use");
         // A queue that has not proved itself does not keep others out.
         (*same)->close();
@@ -514,19 +551,18 @@ completion target_core::connect_io(
     }
     a.queues.push_back(from);
     a.about->on_queue(true);
-    from->attach(a.about);
-    return {a.about->id(), status::success, false};
+    return {{a.about->id(), status::success, false}, a.about};
 }
 
-completion target_core::refuse_connect(
+connect_result target_core::refuse_connect(
     queue& from, completion const& why, std::string const& what
 ) {
-    from.set_refused(true);
+    from.standing().is_refused = true;
     ++counters_.refused;
     report_refusal(
         "refused a Connect command from " + from.remote_endpoint().to_string() + ": " + what
     );
-    return why;
+    return {why};
 }
 
 discovery_list target_core::discover(endpoint const& local, std::string const& host) const {
@@ -555,9 +591,7 @@ discovery_list target_core::discover(endpoint const& local, std::string const& h
 // --- the end of queues and controllers -----------------------------------------------------------
 
 void target_core::on_end(std::shared_ptr<queue> const& ended, failure const& why) {
-    forget(ended, why);
-    // Later, when the queue has been destroyed.
-    asio::post(executor(), [self = shared_from_this()] { self->staging_for({}); });
+    run([ended, why](target_core& self) { self.forget(ended, why); });
 }
 
 // The queue, and if it is an admin queue the controller, counts no more.
@@ -565,7 +599,7 @@ void target_core::forget(std::shared_ptr<queue> const& ended, failure const& why
     if (std::erase(queues_, ended) == 0) return;
     --counters_.queues;
     if (queues_.empty()) transfer_timer_.cancel();
-    auto const about = ended->of();
+    auto const about = ended->standing().of;
     if (about == nullptr) return;
     auto const found = associations_.find(about->id());
     if (found != associations_.end() && found->second.about == about) {
@@ -583,7 +617,7 @@ void target_core::forget(std::shared_ptr<queue> const& ended, failure const& why
 
 // The end of a controller.
 void target_core::report_end(queue& admin, bool was_trusted, failure const& why) {
-    controller const& about = *admin.of();
+    controller const& about = *admin.standing().of;
     --counters_.controllers;
     if (was_trusted) {
         // A host that leaves is no failure, and needs no advice.
@@ -610,35 +644,48 @@ void target_core::check_transfers() {
     });
 }
 
-void target_core::on_stalled_transfer(queue const& from) {
+void target_core::on_stalled_transfer(std::shared_ptr<queue> const& from) {
     ++counters_.transfers_stalled;
-    report(
-        "host at " + from.remote_endpoint().to_string() + " did not take a transfer for " +
-        std::to_string(options_.transfer_timeout.count()) + " ms: its queue ends"
-    );
+    run([from](target_core& self) {
+        self.report(
+            "host at " + from->remote_endpoint().to_string() + " did not take a transfer for " +
+            std::to_string(self.options_.transfer_timeout.count()) + " ms: its queue ends"
+        );
+    });
 }
 
 void target_core::on_no_memory(std::string const& why) {
-    if (std::exchange(has_reported_memory_, true) || !options_.on_fault) return;
-    options_.on_fault(why);
+    run([why](target_core& self) {
+        if (std::exchange(self.has_reported_memory_, true) || !self.options_.on_fault) return;
+        self.options_.on_fault(why);
+    });
 }
 
-void target_core::on_failed_authentication(queue& from) { refuse(from, "failed to authenticate"); }
-
-void target_core::on_late(queue& from) {
-    refuse(
-        from,
-        std::string{from.of() == nullptr ? "sent no Connect command" : "did not authenticate"} +
-            " within " + std::to_string(options_.connect_timeout.count()) + " ms"
-    );
-    from.close();
+void target_core::on_failed_authentication(std::shared_ptr<queue> const& from) {
+    run([from](target_core& self) {
+        from->standing().is_trusted = false;
+        self.refuse(*from, "failed to authenticate");
+    });
 }
 
-void target_core::on_command(controller const& of) {
-    auto const found = associations_.find(of.id());
-    if (found == associations_.end()) return;
-    found->second.has_shown_life = true;
-    if (std::exchange(found->second.is_in_grace, false)) found->second.queues.front()->probe(false);
+void target_core::on_late(std::shared_ptr<queue> const& from) {
+    run([from](target_core& self) {
+        queue_standing const& is = from->standing();
+        self.refuse(
+            *from,
+            std::string{is.of == nullptr ? "sent no Connect command" : "did not authenticate"} +
+                " within " + std::to_string(self.options_.connect_timeout.count()) + " ms"
+        );
+        from->close();
+    });
+}
+
+void target_core::on_life(std::shared_ptr<controller> const& of) {
+    run([of](target_core& self) {
+        auto const found = self.associations_.find(of->id());
+        if (found == self.associations_.end() || found->second.about != of) return;
+        found->second.queues.front()->probe(false);
+    });
 }
 
 void target_core::on_disabled(controller const& of) {
@@ -660,7 +707,7 @@ void target_core::watch(std::uint16_t id) {
     a.timer.cancel();
     if (a.about->keep_alive().count() == 0) a.about->set_keep_alive(keep_alive_default(options_));
     if (a.about->keep_alive().count() == 0) return;
-    a.has_shown_life = false;
+    a.about->forget_life();
     a.timer.expires_after(a.about->keep_alive());
     a.timer.async_wait([weak = weak_from_this(), id](error_code const& ec) {
         auto const self = weak.lock();
@@ -674,10 +721,10 @@ void target_core::on_silence(std::uint16_t id) {
     association& a = found->second;
     // watch() has set the timer again since.
     if (a.timer.expiry() > std::chrono::steady_clock::now()) return;
-    if (a.has_shown_life) return watch(id);
+    if (a.about->has_shown_life()) return watch(id);
     // Linux sends nothing while it removes namespaces. So a host has one more period, unless its queue
     // pair does not answer either: then the connection ends.
-    if (!std::exchange(a.is_in_grace, true)) {
+    if (a.about->give_grace()) {
         a.queues.front()->probe(true);
         return watch(id);
     }
@@ -803,20 +850,25 @@ void target_core::report(report_budget& budget, std::string const& message) {
 }
 
 void target_core::on_store_failure(
-    std::string const& nqn, disk const& of, store_operation operation, error_code const& why
+    std::string const& nqn,
+    std::shared_ptr<disk> const& of,
+    store_operation operation,
+    error_code const& why
 ) {
     ++counters_.store_failures;
-    disk_state::failure_list& reported = *of.state->failures;
-    std::pair const one{operation, why};
-    if (reported.size() >= disk_state::failures_max || std::ranges::count(reported, one) > 0)
-        return;
-    reported.push_back(one);
-    if (!options_.on_fault) return;
-    std::string text = "namespace " + std::to_string(of.options.id) + " of " + nqn + ": " +
-                       std::string{name_of(operation)} + " failed: " + why.message();
-    if (operation == store_operation::flush)
-        text += "; what hosts have written since the last flush may be lost";
-    options_.on_fault(text);
+    run([nqn, of, operation, why](target_core& self) {
+        disk_state::failure_list& reported = *of->state->failures;
+        std::pair const one{operation, why};
+        if (reported.size() >= disk_state::failures_max || std::ranges::count(reported, one) > 0)
+            return;
+        reported.push_back(one);
+        if (!self.options_.on_fault) return;
+        std::string text = "namespace " + std::to_string(of->options.id) + " of " + nqn + ": " +
+                           std::string{name_of(operation)} + " failed: " + why.message();
+        if (operation == store_operation::flush)
+            text += "; what hosts have written since the last flush may be lost";
+        self.options_.on_fault(text);
+    });
 }
 
 target_statistics target_core::statistics() const {

@@ -63,34 +63,40 @@ public:
     void remove_namespace(std::string const& nqn, std::uint32_t id);
     void namespace_changed(std::string const& nqn, std::uint32_t id);
 
-    // --- for queues, on the executor -------------------------------------------------------------
+    // --- for queues, on any thread; what they cause happens on the executor ----------------------
 
-    /// Executes a Connect command.
-    completion connect(
-        std::shared_ptr<queue> const& from, command const& c, connect_data const& data
-    );
     /// The queue's connection has ended.
     void on_end(std::shared_ptr<queue> const& ended, failure const& why);
     /// The host of the queue has proved itself, or needs not.
-    void on_trusted(queue const& from);
+    void on_trusted(std::shared_ptr<queue> const& from);
     /// The host of the queue does not have its secret, or does not trust this controller's.
-    void on_failed_authentication(queue& from);
+    void on_failed_authentication(std::shared_ptr<queue> const& from);
     /// The host of the queue has not proved itself within connect_timeout.
-    void on_late(queue& from);
+    void on_late(std::shared_ptr<queue> const& from);
     /// A store failed a request: reports the first of each kind.
     void on_store_failure(
-        std::string const& nqn, disk const& of, store_operation operation, error_code const& why
+        std::string const& nqn,
+        std::shared_ptr<disk> const& of,
+        store_operation operation,
+        error_code const& why
     );
     /// The host has not taken a transfer for too long.
-    void on_stalled_transfer(queue const& from);
+    void on_stalled_transfer(std::shared_ptr<queue> const& from);
     /// Memory could not be registered.
     void on_no_memory(std::string const& why);
+    /// A command has arrived for the controller, whose host was believed to be gone.
+    void on_life(std::shared_ptr<controller> const& of);
+
+    // --- for queues, on the executor -------------------------------------------------------------
+
+    /// Executes a Connect command.
+    connect_result connect(
+        std::shared_ptr<queue> const& from, command const& c, connect_data const& data
+    );
     /// Starts the keep-alive timer anew, with the controller's time.
     void watch(std::uint16_t id);
     /// The host has disabled the controller: its I/O queues end.
     void on_disabled(controller const& of);
-    /// A command has arrived for the controller, from a host that has proved itself.
-    void on_command(controller const& of);
 
 private:
     // A controller, its queues, and its keep-alive timer.
@@ -98,13 +104,14 @@ private:
         std::shared_ptr<controller> about;
         std::vector<std::shared_ptr<queue>> queues;  // the admin queue first
         boost::asio::steady_timer timer;
-        bool has_shown_life = false;
         /// The host has proved itself once, or needed not.
         bool was_trusted = false;
-        /// The host was silent for one period, and has another one.
-        bool is_in_grace = false;
     };
 
+    template <class F>
+    void run(F f);
+    runs_on<boost::asio::any_io_executor> place_for(std::optional<std::size_t> poller) const;
+    std::optional<std::size_t> choose_poller(std::uint16_t queue_id) const;
     void get_request();
     void on_request(connection_request request);
     void reject(connection_request request, connect_reject why, std::string const& what = {});
@@ -118,18 +125,19 @@ private:
     std::uint32_t io_queues_left(endpoint const& host) const;
     std::shared_ptr<host_account> account_of(std::string const& host, endpoint const& at);
     std::shared_ptr<staging_memory> staging_for(protection_domain const& domain);
-    completion connect_admin(
+    void trust(queue& from);
+    connect_result connect_admin(
         std::shared_ptr<queue> const& from,
         std::shared_ptr<subsystem> const& to,
         command const& c,
         connect_data const& data
     );
-    completion connect_io(
+    connect_result connect_io(
         std::shared_ptr<queue> const& from,
         std::shared_ptr<subsystem> const& to,
         connect_data const& data
     );
-    completion refuse_connect(queue& from, completion const& why, std::string const& what);
+    connect_result refuse_connect(queue& from, completion const& why, std::string const& what);
     void end_controllers(std::function<bool(controller const&)> const& of);
     discovery_list discover(endpoint const& local, std::string const& host) const;
     void on_silence(std::uint16_t id);
@@ -156,6 +164,7 @@ private:
     boost::asio::steady_timer transfer_timer_;
     endpoint const local_;
     std::vector<std::pair<protection_domain, std::weak_ptr<staging_memory>>> staging_;
+    std::shared_ptr<std::mutex> const accounts_mutex_ = std::make_shared<std::mutex>();
     std::map<std::uint16_t, association> associations_;
     std::vector<std::shared_ptr<queue>> queues_;  // the oldest first
     std::map<std::string, std::weak_ptr<host_account>>

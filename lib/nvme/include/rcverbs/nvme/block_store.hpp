@@ -6,9 +6,10 @@
 //     };
 //
 // The target checks every request before it starts it: the range is inside the store and in whole
-// blocks. Requests may complete in any order. Threads: a target starts requests on its executor; a
-// store that several targets share must expect several threads at a time. complete() may be called
-// on any thread, also inside start().
+// blocks. Requests may complete in any order. Threads: a target starts requests on its executor, or
+// on those of target_options::io_pollers; with several of these, and if several targets share a store,
+// start() must expect several threads at a time. complete() may be called on any thread, also inside
+// start().
 #pragma once
 
 #include <array>

@@ -13,9 +13,11 @@
 // the target use; see target_options.
 //
 // Executor. Everything of a target runs on the executor that it is made with, which must run one
-// handler at a time: of an io_context that one thread runs, of a poller, or a strand. The executor
-// has work until the target and its connections are closed: before you destroy its context, call
-// close() and run it until it has none, or stores and their memory may never be freed.
+// handler at a time: of an io_context that one thread runs, of a poller, or a strand. With
+// target_options::io_pollers, I/O queues run there instead. The executor has work until the target
+// and its connections are closed: before you destroy its context, call close() and run it until it
+// has none. Otherwise stores and their memory may never be freed; with io_pollers, queues may use the
+// context after its end.
 //
 // Threads. Any thread may call the functions of a target; construction, moves and destruction need
 // the owner.
@@ -36,6 +38,7 @@
 #include <rcverbs/endpoint.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/nvme/block_store.hpp>
+#include <rcverbs/poller.hpp>
 #include <rcverbs/runs_on.hpp>
 
 namespace rcverbs::nvme {
@@ -139,6 +142,10 @@ struct target_options {
     /// disconnected, and its resources are freed. Above 0; empty for no limit.
     std::optional<std::chrono::milliseconds> keep_alive_default =
         std::chrono::milliseconds{120'000};
+    /// Where I/O queues run: each new one on the poller that has the fewest. Empty for the target's
+    /// executor. Each must run one handler at a time. With more than one, stores get requests on
+    /// several threads at a time.
+    std::vector<poller> io_pollers = {};
     /// Called on the target's executor for events that concern an operator: a host connects, leaves
     /// or is refused. Hosts cause these events, so at most 100 that concern hosts and 10 refusals
     /// are reported in 10 s; the next one follows a message with the number of the others. Must
