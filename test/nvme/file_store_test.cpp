@@ -1,6 +1,7 @@
 // A file store by itself: the same for io_uring and for threads. Needs a real kernel, no device.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -340,6 +341,22 @@ TEST_CASE("nvme: a file store passes the page cache by", "[device][nvme]") {
         must(*s, {op::read, 5, 2, place});
         CHECK(std::ranges::equal(place, written));
     }
+}
+
+TEST_CASE("nvme: direct I/O avoids io_uring on a device without RWF_NOWAIT", "[device][nvme]") {
+    failing_device device;
+    int const fd = ::open(device.path().c_str(), O_RDONLY | O_DIRECT);
+    REQUIRE(fd >= 0);
+    alignas(block) static std::byte memory[block];
+    iovec const all{memory, sizeof memory};
+    bool const is_supported = ::preadv2(fd, &all, 1, 0, RWF_NOWAIT) >= 0 || errno != EOPNOTSUPP;
+    ::close(fd);
+    nvme::file_store_options options = by(nvme::file_method::automatic);
+    options.is_direct = true;
+    CHECK(
+        open(device, options)->method() ==
+        (is_supported ? nvme::file_method::io_uring : nvme::file_method::threads)
+    );
 }
 
 TEST_CASE("nvme: what the page cache has is read inside start()", "[device][nvme]") {

@@ -185,7 +185,7 @@ case_transfers_of_every_size_arrive() {
     truncate -s 64M "$work/file"
     local method
     for method in io_uring threads; do
-        serve "$work/file" --nqn $nqn --block-size 512 --file-io $method
+        serve "$work/file" --nqn $nqn --block-size 512 --file-io $method --threads 2
         connect
         disk
         for size in 512 4k 128k 1m; do verify_by_fio $udev --bs=$size --size=4M --iodepth=4; done
@@ -210,7 +210,7 @@ case_queues_of_every_size_work() {
 
 case_several_hosts_share_a_disk() {
     local host
-    serve --memory 16M --nqn $nqn
+    serve --memory 16M --nqn $nqn --threads 2
     # A host is who it says it is, so one machine can be three. (nvme-cli would refuse the second one itself.)
     for host in 1 2 3; do
         echo "transport=rdma,traddr=$here,trsvcid=$port,nqn=$nqn,nr_io_queues=1,hostnqn=nqn.host:$host,hostid=00000000-0000-4000-8000-00000000000$host" \
@@ -240,7 +240,7 @@ check_filesystem() {
 
 case_file_systems_keep_their_files() {
     truncate -s 320M "$work/file"
-    serve "$work/file" --nqn $nqn
+    serve "$work/file" --nqn $nqn --threads 2
     connect
     disk
     check_filesystem ext4

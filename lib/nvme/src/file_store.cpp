@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -67,7 +68,9 @@ public:
         file_in_use const file{
             file_.get(), options_.is_read_only, options_.is_direct, sync_failure_};
         std::unique_ptr<file_engine> ring;
-        if (options_.method != file_method::threads) {
+        bool const is_ring_slow = options_.method == file_method::automatic && options_.is_direct &&
+                                  refuses_not_to_wait();
+        if (options_.method != file_method::threads && !is_ring_slow) {
             try {
                 ring = make_file_ring(file);
             } catch (boost::system::system_error const&) {
@@ -83,6 +86,14 @@ public:
         else engine_ = make_file_threads(file, options_.threads);
         if (method_ == file_method::automatic)
             engine_ = make_file_pair(file, std::move(ring), std::move(engine_));
+    }
+    // True if the device cannot be asked to refuse what has to wait. Then io_uring hands each request
+    // to a worker thread of the kernel's, which takes longer than threads of our own.
+    bool refuses_not_to_wait() const {
+        aligned_bytes block;
+        block.resize(block_bytes_);
+        iovec const all{block.data(), block_bytes_};
+        return ::preadv2(file_.get(), &all, 1, 0, RWF_NOWAIT) < 0 && errno == EOPNOTSUPP;
     }
     // True if the kernel refuses direct I/O on blocks of this size.
     bool refuses_direct() const {

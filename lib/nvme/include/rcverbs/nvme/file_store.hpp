@@ -25,8 +25,9 @@ class file_store_core;
 /// How the file is read and written.
 enum class file_method {
     /// What the page cache has, or takes, without waiting is read and written at once. Other reads go
-    /// by io_uring where the system has it and allows it, and everything else by threads; with
-    /// is_direct, all by io_uring.
+    /// by io_uring where the system has it and allows it, and everything else by threads. With
+    /// is_direct, all by io_uring, or all by threads if the device does not support RWF_NOWAIT
+    /// (preadv2(2)).
     automatic,
     /// What has to wait, by io_uring(7): one thread submits all waiting requests in one system call.
     io_uring,
