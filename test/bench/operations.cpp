@@ -65,7 +65,8 @@ template <class Scene>
 int count_loop(std::string_view name, std::uint64_t count, std::uint64_t depth) {
     Scene scene;
     loop<Scene> const run = loop_named<Scene>(name);
-    (scene.*run)(160, depth);
+    // Operations are allocated when as many are in use, or called, for the first time.
+    (scene.*run)(320, 2 * depth);
     // Measures the allocations of starting a loop, which are not the operations'.
     scene.on_poller([] { counts_allocations = true; });
     (scene.*run)(16, depth);

@@ -510,6 +510,38 @@ TEST_CASE("many operations through a queue of eight hold no more memory than a f
     });
 }
 
+TEST_CASE("an idle connection takes little memory, and more when operations need it", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        constexpr std::size_t pairs = 16;
+        std::vector<test::pair> open;
+        open.reserve(pairs);
+        co_await [&]() -> asio::awaitable<void> {
+            // What the first one leaves behind belongs to the context.
+            test::pair first = co_await meet(io);
+            co_await disconnect(first);
+        }();
+        std::optional<long> const before = live_bytes();
+        for (std::size_t i = 0; i < pairs; ++i) open.push_back(co_await meet(io));
+        std::optional<long> const idle = live_bytes();
+        long const each = before ? (*idle - *before) / static_cast<long>(2 * pairs) : 0;
+        INFO("an idle connection: " << each << " bytes");
+        CHECK(each <= 12'000);
+        // One operation at a time needs one chunk of operations.
+        registered_buffer ours{open[0].client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{open[0].server.domain(), 64, access_flags::remote_write};
+        for (int i = 0; i < 500; ++i)
+            co_await open[0].client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
+        std::optional<long> const one = live_bytes();
+        if (before) {
+            INFO("one that writes: " << *one - *idle << " bytes more");
+            CHECK(*one - *idle <= 32'000);
+        }
+        for (test::pair& p : open) co_await disconnect(p);
+    });
+}
+
 TEST_CASE("a signal for a completed operation affects no later one", "[fabric]") {
     world w;
     asio::io_context io;

@@ -249,7 +249,8 @@ asio::awaitable<void> rush(
             remote_region const remote = theirs.remote().slice(i * size, size);
             ++expected;
             auto handler = count(++sends, last_sent);
-            switch (d.below(4)) {
+            // The first burst needs the most operations on both sides; they are kept.
+            switch (burst == 0 ? 3 : d.below(4)) {
             case 0: p.client.async_write(local, remote, handler); break;
             case 1: p.client.async_read(remote, local, handler); break;
             case 2: p.client.async_fetch_add(remote.word(0), 1, handler); break;

@@ -11,5 +11,7 @@ namespace test {
 std::optional<long> live_blocks() noexcept;
 /// Blocks allocated so far, counted as above.
 std::optional<long> allocations() noexcept;
+/// Bytes of the blocks that live_blocks() counts.
+std::optional<long> live_bytes() noexcept;
 
 }  // namespace test

@@ -33,7 +33,8 @@ enum class errc {
     already_connected = 2,
     /// An operation of this kind is outstanding and only one may be.
     operation_in_progress = 3,
-    /// No room for another operation: as many as the options allow are posted and waiting.
+    /// No room for another operation: as many as the options allow are posted and waiting, or there is
+    /// no memory for one more.
     queue_full = 4,
     /// A deadline from the options passed.
     timed_out = 5,

@@ -29,7 +29,8 @@
 //     the connection.
 //   * Operations that were posted when the connection failed complete with the error that describes
 //     the cause: see connection::last_failure.
-//   * An operation allocates nothing if its handler fits detail::operation::handler_bytes_max.
+//   * An operation allocates nothing if its handler fits detail::operation::handler_bytes_max, and
+//     if as many have been outstanding before: what they need is kept.
 //
 // Any thread may start operations. Operations that handlers start on the connection's executor are
 // posted as one list at the end of the polling round; all others are posted at once.

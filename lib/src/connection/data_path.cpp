@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <vector>
 #include <utility>
 
@@ -18,6 +19,7 @@ data_path::data_path(data_path_sizes const& sizes, mutable_slice atomic_results)
       domain_{sizes.domain},
       shared_{sizes.shared},
       message_bytes_max_{sizes.message_bytes_max},
+      sizes_{sizes.queues},
       // The length of a segment has 32 bits, even if the device supports longer messages.
       limits_{
           std::min<std::uint64_t>(sizes.message_bytes_max, std::uint64_t{1} << 31),
@@ -27,18 +29,32 @@ data_path::data_path(data_path_sizes const& sizes, mutable_slice atomic_results)
       atomic_results_{atomic_results},
       policy_{sizes.queues.send_depth},
       sends_{machines::work_window<entry>{sizes.queues.send_depth}, {}, {}},
-      receives_{machines::work_window<entry>{sizes.queues.receive_depth}, {}, {}},
-      send_list_{std::make_unique<ibv_send_wr[]>(sizes.queues.send_depth)},
-      send_segments_{std::make_unique<ibv_sge[]>(sizes.queues.send_depth * limits_.segments_max)},
-      send_marks_{std::make_unique<progress_mark[]>(sizes.queues.send_depth)},
-      receive_list_{std::make_unique<ibv_recv_wr[]>(sizes.queues.receive_depth)},
-      receive_segments_{
-          std::make_unique<ibv_sge[]>(sizes.queues.receive_depth * receive_segments_max_)},
-      receive_pieces_{std::make_unique<operation*[]>(sizes.queues.receive_depth)} {
-    for (std::size_t i = 1; i < sizes.queues.send_depth; ++i)
-        send_list_[i - 1].next = &send_list_[i];
-    for (std::size_t i = 1; i < sizes.queues.receive_depth; ++i)
-        receive_list_[i - 1].next = &receive_list_[i];
+      receives_{machines::work_window<entry>{sizes.queues.receive_depth}, {}, {}} {}
+
+// All operations that were allocated are in use.
+data_path::reservation data_path::take_slow(turn when) noexcept {
+    errc const refusal = when == turn::now ? errc::would_block : errc::queue_full;
+    if ((send_list_ == nullptr && !make_lists()) || !pool_.grow()) return {nullptr, refusal};
+    operation* const op = pool_.take();
+    return {op, op != nullptr ? errc{} : refusal};
+}
+
+// False without memory.
+bool data_path::make_lists() noexcept {
+    std::size_t const sends = sizes_.send_depth;
+    std::size_t const receives = sizes_.receive_depth;
+    auto const make = []<class T>(std::unique_ptr<T[]>& list, std::size_t size) {
+        list.reset(new (std::nothrow) T[size]{});
+        return list != nullptr;
+    };
+    bool const is_made = make(send_segments_, sends * limits_.segments_max) &&
+                         make(send_marks_, sends) && make(receive_list_, receives) &&
+                         make(receive_segments_, receives * receive_segments_max_) &&
+                         make(receive_pieces_, receives) && make(send_list_, sends);
+    if (!is_made) return false;
+    for (std::size_t i = 1; i < sends; ++i) send_list_[i - 1].next = &send_list_[i];
+    for (std::size_t i = 1; i < receives; ++i) receive_list_[i - 1].next = &receive_list_[i];
+    return true;
 }
 
 void data_path::set_read_depth(std::size_t depth) noexcept {

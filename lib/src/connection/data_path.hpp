@@ -76,8 +76,9 @@ enum class data_phase : std::uint8_t {
 class data_path {
 public:
     data_path() = default;
-    /// Allocates all operations that can be posted or wait. The results of atomics are written to
-    /// `atomic_results`, 8 bytes for each slot of the send queue; it may be empty.
+    /// Makes a path. What its operations need is allocated when the first ones are started. The results
+    /// of atomics are written to `atomic_results`, 8 bytes for each slot of the send queue; it may be
+    /// empty.
     data_path(data_path_sizes const& sizes, mutable_slice atomic_results);
 
     /// Sets which operations may be started from now on.
@@ -232,9 +233,10 @@ private:
     }
     reservation take(turn when) noexcept {
         operation* const op = pool_.take();
-        if (op != nullptr) return {op, {}};
-        return {nullptr, when == turn::now ? errc::would_block : errc::queue_full};
+        return op != nullptr ? reservation{op, {}} : take_slow(when);
     }
+    [[gnu::noinline]] reservation take_slow(turn when) noexcept;
+    bool make_lists() noexcept;
     [[gnu::noinline]] reservation reserve_large(
         std::span<work_request const> what, turn when
     ) noexcept;
@@ -371,6 +373,7 @@ private:
     verbs::domain const* domain_ = nullptr;
     shared_receives* shared_ = nullptr;
     std::uint64_t message_bytes_max_ = 0;
+    verbs::queue_sizes sizes_;
     verbs::piece_limits limits_;
     std::size_t receive_segments_max_ = 0;
     std::uint32_t inline_bytes_max_ = 0;
@@ -382,8 +385,8 @@ private:
     std::uint64_t unsignalled_ = 0;
 
     // The linked work requests of one doorbell with their segments, and for each piece of an
-    // operation how far the operation was posted before it. The window maps a work request to its
-    // operation.
+    // operation how far the operation was posted before it; null before the first operation. The
+    // window maps a work request to its operation.
     std::size_t built_ = 0;
     // The error code of the last doorbell, if the device refused it.
     int refusal_ = 0;

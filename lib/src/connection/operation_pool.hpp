@@ -1,4 +1,5 @@
-// operation_pool.hpp — the preallocated operations of one connection or one shared receive queue.
+// operation_pool.hpp — the operations of one connection or one shared receive queue. They are allocated
+// in chunks when as many are in use for the first time, and kept.
 //
 //        free ──take──▶ placing ──start──▶ started ──leave──▶ its handler is called ──release──▶ free
 //                          └──────────────give_back────────────────────────────────────▶ free
@@ -7,9 +8,13 @@
 // Guarded by the owner's lock.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <new>
+#include <vector>
 
 #include <rcverbs/detail/operation.hpp>
 
@@ -20,16 +25,16 @@ namespace rcverbs::detail {
 class operation_pool {
 public:
     operation_pool() = default;
-    /// Allocates `in_use_max` operations, and `called_max` more for those whose handlers are being
-    /// called.
+    /// @param in_use_max  Operations in use at a time.
+    /// @param called_max  Operations, besides, whose handlers are being called.
     operation_pool(std::size_t in_use_max, std::size_t called_max)
         : in_use_max_{in_use_max},
-          count_{in_use_max + called_max},
-          all_{std::make_unique<operation[]>(count_)} {
-        for (std::size_t i = count_; i-- > 0;) push(all_[i]);
+          chunks_max_{(in_use_max + called_max + chunk_size - 1) / chunk_size} {
+        chunks_.reserve(chunks_max_);
     }
 
-    /// An operation whose handler is to be placed; null if the limit is reached.
+    /// An operation whose handler is to be placed; null if the limit is reached, or if grow() must be
+    /// called first.
     operation* take() noexcept {
         if (in_use_ == in_use_max_) return nullptr;
         operation* const op = free_;
@@ -38,6 +43,17 @@ public:
         ++in_use_;
         op->begin_use();
         return op;
+    }
+    /// Allocates operations if all are taken. False if there are as many as there may be, or no
+    /// memory.
+    [[gnu::cold]] bool grow() noexcept {
+        if (free_ != nullptr) return true;
+        if (chunks_.size() == chunks_max_) return false;
+        std::unique_ptr<chunk> made{new (std::nothrow) chunk};
+        if (made == nullptr) return false;
+        for (std::size_t i = chunk_size; i-- > 0;) push((*made)[i]);
+        chunks_.push_back(std::move(made));
+        return true;
     }
     /// Ends the use of an operation; its handler is called next.
     void leave(operation& op) noexcept {
@@ -61,12 +77,17 @@ public:
     /// Destroys all handlers uncalled, without the owner's lock; whoever places one at this moment
     /// destroys it. REQUIRES: the owner starts nothing any more.
     void drop_handlers() noexcept {
-        for (std::size_t i = 0; i < count_; ++i) {
-            if (all_[i].stage != operation::stage::placing) all_[i].drop();
+        for (auto const& each : chunks_) {
+            for (operation& op : *each) {
+                if (op.stage != operation::stage::placing) op.drop();
+            }
         }
     }
 
 private:
+    static constexpr std::size_t chunk_size = 8;
+    using chunk = std::array<operation, chunk_size>;
+
     void push(operation& op) noexcept {
         op.next = free_;
         free_ = &op;
@@ -76,8 +97,8 @@ private:
     std::size_t in_use_max_ = 0;
     // Linked. The last one that was used is taken first, because it is in the processor's cache.
     operation* free_ = nullptr;
-    std::size_t count_ = 0;
-    std::unique_ptr<operation[]> all_;
+    std::size_t chunks_max_ = 0;
+    std::vector<std::unique_ptr<chunk>> chunks_;
 };
 
 }  // namespace rcverbs::detail

@@ -136,6 +136,7 @@ errc shared_receives::reserve(work_request const& what, turn when, operation*& o
     if (verbs::count_segments(what) > segments_max_) return errc::too_many_segments;
     if (when == turn::now && (free_slots_.empty() || !waiting_.empty())) return errc::would_block;
     op = pool_.take();
+    if (op == nullptr && pool_.grow()) op = pool_.take();
     return op != nullptr ? errc{} : errc::queue_full;
 }
 

@@ -1,6 +1,6 @@
-// operation.hpp — the preallocated storage of one data-path operation, its handler included.
+// operation.hpp — the storage of one data-path operation, its handler included, which is used again.
 //
-// A connection allocates all its operations once and reuses them. Starting and completing an
+// A connection allocates operations as it needs them and reuses them. Otherwise starting and completing an
 // operation allocates nothing as long as its handler fits operation::handler_bytes_max. Internal;
 // guarded by the lock of the owner.
 #pragma once
