@@ -271,6 +271,18 @@ TEST_CASE("a second acceptor at the same address and port fails", "[device]") {
         (acceptor{io, first.local_endpoint()}),
         ContainsSubstring(first.local_endpoint().to_string())
     );
+    error_code ec;
+    acceptor const second{io, first.local_endpoint(), {}, ec};
+    CHECK(ec == boost::system::errc::address_in_use);
+    CHECK_FALSE(second.is_open());
+    acceptor_options wrong;
+    wrong.backlog = 0;
+    acceptor const third{io, {device_address(), 0}, wrong, ec};
+    CHECK(ec == errc::invalid_option);
+    CHECK_FALSE(third.is_open());
+    acceptor const other{io, {device_address(), 0}, {}, ec};
+    CHECK_FALSE(ec);
+    CHECK(other.is_open());
 }
 
 TEST_CASE("a connection object connects once", "[device]") {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <thread>
 #include <vector>
@@ -180,6 +181,13 @@ TEST_CASE("a connection of a concrete executor type has its default completion t
     STATIC_REQUIRE(std::is_same_v<
                    typed::executor_type,
                    typed::rebind_executor<typed::executor_type>::other::executor_type>);
+    STATIC_REQUIRE(std::is_same_v<
+                   connector::rebind_executor<
+                       asio::strand<asio::any_io_executor>>::other::executor_type,
+                   asio::strand<asio::any_io_executor>>);
+    STATIC_REQUIRE(std::
+                       is_same_v<window::rebind_executor<executor>::other, basic_window<executor>>);
+    STATIC_REQUIRE(std::is_same_v<batch::rebind_executor<executor>::other, basic_batch<executor>>);
     asio::io_context io;
     std::exception_ptr failed;
     auto const work = [&]() -> asio::awaitable<void, executor> {
@@ -357,5 +365,44 @@ TEST_CASE(
         }
         CHECK(last == errc::timed_out);
         CHECK(to_server.last_failure().code == cm_errc::rejected_no_listener);
+    });
+}
+
+TEST_CASE(
+    "a poller serves its connections in turn, however fast their work completes", "[device]"
+) {
+    constexpr std::size_t count = 32;
+    constexpr std::size_t completions = 64 * count;
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        poller const shared = poller::on(io);
+        connection_options options;
+        options.placement.domain = domain_sharing::shared;
+        std::vector<pair> pairs;
+        for (std::size_t i = 0; i < count; ++i)
+            pairs.push_back(co_await connect(shared, options, options));
+        registered_buffer from{pairs[0].client.domain(), 8, access_flags::local_write};
+        registered_buffer to{pairs[0].server.domain(), 8, access_flags::remote_write};
+        std::vector<std::size_t> served(count);
+        std::size_t in_all = 0;
+        std::size_t under_way = 0;
+        std::function<void(std::size_t)> const write = [&](std::size_t i) {
+            ++under_way;
+            pairs[i]
+                .client.async_write(from.slice(), to.remote(), [&, i](error_code ec, std::size_t) {
+                    --under_way;
+                    CHECK_FALSE(ec);
+                    if (in_all == completions) return;
+                    ++served[i];
+                    ++in_all;
+                    if (!ec) write(i);
+                });
+        };
+        for (std::size_t i = 0; i < count; ++i) write(i);
+        while (under_way > 0) co_await asio::post(io, asio::use_awaitable);
+        auto const [least, most] = std::ranges::minmax(served);
+        INFO("least " << least << ", most " << most);
+        CHECK(4 * least >= 3 * most);
+        for (pair& p : pairs) co_await disconnect(p);
     });
 }

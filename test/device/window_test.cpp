@@ -241,6 +241,10 @@ TEST_CASE("an invalid binding is refused before posting, and harms nothing", "[d
         CHECK_THROWS_AS(window{e.ends.server}, boost::system::system_error);
         connection const idle{io};
         CHECK_THROWS_AS(window{idle}, boost::system::system_error);
+        error_code why;
+        window const missing{idle, why};
+        CHECK(why == errc::not_connected);
+        CHECK_FALSE(missing.is_valid());
     });
 }
 

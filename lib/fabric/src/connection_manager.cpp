@@ -182,6 +182,8 @@ void connection_manager::drop_events(cm_id& id) {
     channel.ready.drop(std::erase_if(channel.events, [&](auto const& e) {
         return e->owner == id.number;
     }));
+    // Only a listener with requests that were not taken has children.
+    if (id.waiting_requests == 0) return;
     std::vector<std::uint64_t> children;
     for (auto const& [number, other] : ids_) {
         if (other->listener == id.number) children.push_back(number);
@@ -195,6 +197,7 @@ void connection_manager::forget(cm_id& id) {
     say_goodbye(id);
     drop_events(id);
     id_pointers_.erase(&id);
+    bound_.erase(&id);
     ids_.erase(id.number);
 }
 
@@ -403,7 +406,7 @@ std::uint16_t connection_manager::free_port() {
 
 // 0 if the port is free; else the error code of the kernel.
 int connection_manager::port_conflict(address const& a) {
-    for (auto const& [number, id] : ids_) {
+    for (cm_id const* const id : bound_) {
         if (id->at != state::bound && id->at != state::listening) continue;
         if (port_of(id->local) != port_of(a)) continue;
         if (is_any(id->local) || is_any(a)) return EADDRNOTAVAIL;
@@ -426,6 +429,7 @@ int connection_manager::bind(rdma_cm_id* raw, sockaddr const* to) {
     id->local = wanted;
     store(id->route.addr.src_storage, wanted);
     id->at = state::bound;
+    bound_.insert(id);
     return 0;
 }
 
@@ -568,15 +572,17 @@ void connection_manager::on_connect_request(std::uint64_t from) {
     };
     if (net_.faults.reject_with)
         return refuse(*std::exchange(net_.faults.reject_with, std::nullopt));
-    auto const found = std::find_if(ids_.begin(), ids_.end(), [&](auto const& entry) {
-        auto const& [number, owned] = entry;
-        cm_id const& id = *owned;
-        return id.at == state::listening && !id.is_abandoned && number >= on.killed_below &&
-               port_of(id.local) == port_of(client->remote) &&
-               (is_any(id.local) || is_same(id.local, client->remote));
-    });
-    if (found == ids_.end()) return refuse(no_such_service);
-    cm_id& listener = *found->second;
+    // The oldest one, as a run must not depend on memory addresses.
+    cm_id* found = nullptr;
+    for (cm_id* const id : bound_) {
+        bool const listens = id->at == state::listening && !id->is_abandoned &&
+                             id->number >= on.killed_below &&
+                             port_of(id->local) == port_of(client->remote) &&
+                             (is_any(id->local) || is_same(id->local, client->remote));
+        if (listens && (found == nullptr || id->number < found->number)) found = id;
+    }
+    if (found == nullptr) return refuse(no_such_service);
+    cm_id& listener = *found;
     if (listener.waiting_requests >= static_cast<std::size_t>(listener.backlog))
         return refuse(refused_by_program);
     ++listener.waiting_requests;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "objects.hpp"
@@ -96,6 +97,7 @@ private:
     // Ordered by creation, because a run must not depend on memory addresses.
     std::map<std::uint64_t, std::unique_ptr<cm_id>> ids_;
     std::unordered_map<void const*, cm_id*> id_pointers_;
+    std::unordered_set<cm_id*> bound_;  // those that have been bound
     std::unordered_map<void const*, std::unique_ptr<cm_event>> given_events_;
     std::uint64_t next_id_ = 1;
     std::uint16_t next_port_ = 32768;

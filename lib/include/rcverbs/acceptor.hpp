@@ -140,6 +140,9 @@ public:
 protected:
     acceptor_base() noexcept = default;
     acceptor_base(detail::place const& where, endpoint const& local, acceptor_options options);
+    acceptor_base(
+        detail::place const& where, endpoint const& local, acceptor_options options, error_code& ec
+    );
     acceptor_base(acceptor_base&&) noexcept = default;
     acceptor_base& operator=(acceptor_base&& other) noexcept;
     ~acceptor_base() { close(); }
@@ -181,6 +184,19 @@ public:
     // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved
     basic_acceptor(runs_on<Executor> where, endpoint const& local, acceptor_options options = {})
         : acceptor_base{where.place(), local, std::move(options)},
+          executor_{where.executor_},
+          poller_{where.poller_} {}
+    /// The same; on failure is_open() is false.
+    ///
+    /// @param where    As above.
+    /// @param local    As above.
+    /// @param options  As above.
+    /// @param ec       The errors above.
+    // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved
+    basic_acceptor(
+        runs_on<Executor> where, endpoint const& local, acceptor_options options, error_code& ec
+    )
+        : acceptor_base{where.place(), local, std::move(options), ec},
           executor_{where.executor_},
           poller_{where.poller_} {}
     /// Converts an acceptor with another executor type.

@@ -32,6 +32,12 @@ class basic_batch {
 public:
     using executor_type = Executor;
 
+    /// The same with another executor type.
+    template <class Other>
+    struct rebind_executor {
+        using other = basic_batch<Other>;
+    };
+
     /// Makes an empty batch for this connection, with room for `size` requests.
     template <class Other>
     requires std::convertible_to<Other, Executor>

@@ -198,6 +198,12 @@ public:
     using protocol_type = Protocol;
     using executor_type = typename Protocol::executor_type;
 
+    /// The same with another executor type.
+    template <class Other>
+    struct rebind_executor {
+        using other = basic_connector<typename Protocol::template rebind_executor<Other>::other>;
+    };
+
     /// Makes no connector; only assignment and destruction are useful.
     basic_connector() noexcept requires std::default_initializable<executor_type>
     = default;

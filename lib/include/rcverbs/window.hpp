@@ -70,6 +70,7 @@ public:
 protected:
     window_base() noexcept = default;
     explicit window_base(std::shared_ptr<detail::connection_core> const& on);
+    window_base(std::shared_ptr<detail::connection_core> const& on, error_code& ec);
     window_base(window_base&&) noexcept = default;
     window_base& operator=(window_base&&) noexcept = default;
     ~window_base() = default;
@@ -136,6 +137,12 @@ class basic_window : public window_base {
 public:
     using executor_type = Executor;
 
+    /// The same with another executor type.
+    template <class Other>
+    struct rebind_executor {
+        using other = basic_window<Other>;
+    };
+
     /// No window; is_valid() is false.
     basic_window() noexcept = default;
     /// Allocates a window of this connection, which must have a queue pair: after async_resolve(),
@@ -147,6 +154,12 @@ public:
     requires std::convertible_to<Other, Executor>
     explicit basic_window(basic_connection<Other> const& on)
         : window_base{detail::access::core_of(on)} {}
+    /// The same; on failure is_valid() is false, and `ec` has one of the errors above.
+    template <class Other>
+    requires std::convertible_to<Other, Executor> basic_window(
+        basic_connection<Other> const& on, error_code& ec
+    )
+        : window_base{detail::access::core_of(on), ec} {}
     basic_window(basic_window&&) noexcept = default;
     /// Frees the window that it had.
     basic_window& operator=(basic_window&&) noexcept = default;

@@ -461,11 +461,19 @@ acceptor_base::acceptor_base(
     detail::place const& where, endpoint const& local, acceptor_options options
 ) {
     detail::throw_if_refused(detail::acceptor_problem(options));
+    error_code ec;
+    *this = acceptor_base{where, local, std::move(options), ec};
+    if (ec) throw detail::detailed_error{ec, failure{step::listen, ec, local, 0}.message()};
+}
+
+acceptor_base::acceptor_base(
+    detail::place const& where, endpoint const& local, acceptor_options options, error_code& ec
+) {
+    ec = detail::acceptor_problem(options).empty() ? errc{} : errc::invalid_option;
+    if (ec) return;
     core_ = std::make_shared<detail::acceptor_core>(where, std::move(options));
-    if (error_code const ec = core_->listen(local)) {
-        core_->close();
-        throw detail::detailed_error{ec, failure{step::listen, ec, local, 0}.message()};
-    }
+    ec = core_->listen(local);
+    if (ec) core_->close();
 }
 
 acceptor_base& acceptor_base::operator=(acceptor_base&& other) noexcept {

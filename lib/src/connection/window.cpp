@@ -24,6 +24,11 @@ using detail::operation_kind;
 using detail::window_core;
 using detail::work_request;
 
+window_base::window_base(std::shared_ptr<detail::connection_core> const& on, error_code& ec) {
+    ec = {};
+    core_ = on->make_window(ec);
+}
+
 window_base::window_base(std::shared_ptr<detail::connection_core> const& on) {
     error_code ec;
     core_ = on->make_window(ec);

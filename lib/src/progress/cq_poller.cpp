@@ -65,7 +65,8 @@ void cq_poller::run(bool is_wanted) {
     unsigned const sources =
         std::clamp(sources_.load(std::memory_order_relaxed), 1u, empty_polls_per_turn);
     unsigned const empty_polls_max = is_event ? 1 : empty_polls_per_turn / sources;
-    for (int left = work_per_round; left > 0 && empty_polls < empty_polls_max && !is_stopped_;) {
+    int const work_max = std::max(work_per_round / static_cast<int>(sources), work_per_round_min);
+    for (int left = work_max; left > 0 && empty_polls < empty_polls_max && !is_stopped_;) {
         int const work = poll_once();
         if (work < 0) return;
         left -= work;

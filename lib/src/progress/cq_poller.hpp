@@ -112,9 +112,11 @@ private:
     // A round ends after this many completed work requests, or after this many empty polls in a
     // row. The limits are so high that the cost of the run queue, which is a system call as soon as
     // it holds a timer or a descriptor, does not show even at the 99th percentile, and so low that
-    // other posted handlers run soon. The pollers of one context share the empty polls, because
-    // another queue may have completions by then.
+    // other posted handlers run soon. The pollers of one context share both limits: the run queue is
+    // passed once for all of them, another queue may have completions by then, and no queue whose
+    // work completes as fast as it is posted keeps the others waiting.
     static constexpr int work_per_round = 256;
+    static constexpr int work_per_round_min = 8;
     static constexpr unsigned empty_polls_per_turn = 64;
     static constexpr std::size_t batch_size = 32;
 
