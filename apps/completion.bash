@@ -3,14 +3,14 @@
 _rcverbs_complete() {
     local program=$1 word=$2 before=$3 subcommand='' help values
     case ${COMP_WORDS[1]-} in
-    server | client | loopback) [ "${program##*/}" != rdma-bench ] || [ "$COMP_CWORD" = 1 ] || subcommand=${COMP_WORDS[1]} ;;
+    server | client | loopback | compare) [ "${program##*/}" != rdma-bench ] || [ "$COMP_CWORD" = 1 ] || subcommand=${COMP_WORDS[1]} ;;
     serve) [ "${program##*/}" != rdma-nvme ] || [ "$COMP_CWORD" = 1 ] || subcommand=serve ;;
     esac
     # shellcheck disable=SC2086 # empty for none
     help=$("$program" $subcommand --help 2>/dev/null) || return
     # What a word may be where the help names a few: "--poll busy|adaptive|event", "mode write|read|atomic".
     case $before in
-    --json | --histogram | --report | --config) [ -z "$subcommand" ] || { COMPREPLY=($(compgen -f -- "$word")); return; } ;;
+    --json | --histogram | --report | --config | compare) [ -z "$subcommand" ] || { COMPREPLY=($(compgen -f -- "$word")); return; } ;;
     esac
     if [[ $before == -* ]]; then
         values=$(sed -nE "s/^ +(-.,)?$before ([^ ]*\|[^ ]*).*/\2/p" <<<"$help")

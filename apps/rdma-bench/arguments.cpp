@@ -139,6 +139,13 @@ void add_measuring(CLI::App& app, arguments& out) {
         ->transform(CLI::CheckedTransformer(std::map<std::string, registration>{
             {"once", registration::once}, {"per-operation", registration::per_operation}}))
         ->option_text("once|per-operation [once]");
+    app.add_option(
+           "--repeat",
+           out.repeats,
+           "measure all sizes so often, in turn: compare tells differences from noise by that"
+    )
+        ->check(CLI::Range(1U, 64U))
+        ->option_text("N [1]");
     app.add_option("--json", out.json_file, "write all results to a file")->option_text("FILE");
     app.add_option(
            "--histogram",
@@ -245,11 +252,38 @@ void describe(CLI::App& app, arguments& out) {
     loopback->callback([&out] { out.what = command::loopback; });
     add_measuring(*loopback, out);
     add_limits(*loopback, out.bounds);
+
+    CLI::App* const compare =
+        app.add_subcommand("compare", "Compares two files that --json has written.");
+    compare->add_option("A", out.before_file, "the results before")
+        ->required()
+        ->option_text("A.json REQUIRED");
+    compare->add_option("B", out.after_file, "the results after")
+        ->required()
+        ->option_text("B.json REQUIRED");
+    compare
+        ->add_option(
+            "--require",
+            out.conditions,
+            "a condition on B / A, such as 'write.8.rate>=0.95': if one does not hold, the exit "
+            "code "
+            "is 7. May be given more than once"
+        )
+        ->allow_extra_args(false)
+        ->option_text("CONDITION");
+    compare->callback([&out] { out.what = command::compare; });
+    compare->footer(
+        "Exit codes:\n"
+        "  0  done, and all conditions hold\n"
+        "  1  any other error, such as a file that cannot be read\n"
+        "  2  wrong usage\n"
+        "  7  a condition of --require does not hold\n"
+    );
 }
 
 /// Fills in the defaults that depend on the test.
 void complete(CLI::App& app, arguments& out) {
-    if (out.what == command::server) return;
+    if (out.what == command::server || out.what == command::compare) return;
     CLI::App const* const used = app.get_subcommands().front();
     plan& p = out.wanted;
     bool const has_sizes = used->count("--sizes") > 0;
@@ -263,6 +297,9 @@ void complete(CLI::App& app, arguments& out) {
         p.sizes_bytes = {8};
         if (!has_depth) p.depth = 16;
     }
+    std::vector<std::uint64_t> const once = p.sizes_bytes;
+    for (std::uint32_t i = 1; i < out.repeats; ++i)
+        p.sizes_bytes.insert(p.sizes_bytes.end(), once.begin(), once.end());
     if (std::string const problem = p.problem(); !problem.empty())
         throw CLI::ValidationError(problem);
     if (!out.histogram_file.empty() && p.how != measure::latency)

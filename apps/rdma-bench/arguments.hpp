@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "common/exit_code.hpp"
 #include "rdma-bench/plan.hpp"
@@ -9,7 +10,7 @@
 
 namespace rdma_bench {
 
-enum class command { server, client, loopback };
+enum class command { server, client, loopback, compare };
 
 struct arguments {
     command what = command::server;
@@ -24,6 +25,12 @@ struct arguments {
     std::string json_file;
     std::string histogram_file;
     std::string report_file;
+    /// How often each size is measured.
+    std::uint32_t repeats = 1;
+    /// Of compare.
+    std::string before_file;
+    std::string after_file;
+    std::vector<std::string> conditions;
 };
 
 /// Reads the command line, and prints help or the error. Returns true to go on, else sets `code` to

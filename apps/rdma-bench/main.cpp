@@ -21,6 +21,7 @@
 #include "common/arguments.hpp"
 #include "rdma-bench/arguments.hpp"
 #include "rdma-bench/client.hpp"
+#include "rdma-bench/compare.hpp"
 #include "rdma-bench/machine.hpp"
 #include "rdma-bench/output.hpp"
 #include "rdma-bench/report.hpp"
@@ -137,6 +138,45 @@ exit_code run_server(arguments const& a) {
     return exit_code::done;
 }
 
+nlohmann::json read_json(std::string const& file) {
+    std::ifstream in{file};
+    if (!in) throw std::runtime_error{"cannot read " + file};
+    nlohmann::json read = nlohmann::json::parse(in, nullptr, false);
+    if (read.is_discarded()) throw std::runtime_error{file + " is no JSON"};
+    return read;
+}
+
+std::vector<series> figures_of(nlohmann::json const& record, std::string const& file) {
+    try {
+        return read_figures(record);
+    } catch (std::runtime_error const& e) {
+        throw std::runtime_error{file + ": " + e.what()};
+    }
+}
+
+exit_code run_compare(arguments const& a) {
+    std::vector<condition> wanted;
+    try {
+        for (std::string const& one : a.conditions) wanted.push_back(parse_condition(one));
+    } catch (std::runtime_error const& e) {
+        demo::print_error(std::string{"--require: "} + e.what());
+        return exit_code::usage;
+    }
+    nlohmann::json const before = read_json(a.before_file);
+    nlohmann::json const after = read_json(a.after_file);
+    auto const all = compare(figures_of(before, a.before_file), figures_of(after, a.after_file));
+    std::fputs(describe(all).c_str(), stdout);
+    for (std::string const& one : differences(before, after)) demo::print_error(one);
+    exit_code code = exit_code::done;
+    for (condition const& one : wanted) {
+        std::string const problem = problem_of(one, all);
+        if (problem.empty()) continue;
+        demo::print_error(problem);
+        code = exit_code::not_verified;
+    }
+    return code;
+}
+
 // The first local address that belongs to an RDMA device.
 std::optional<rcverbs::endpoint> rdma_address(asio::io_context& io) {
     ifaddrs* all = nullptr;
@@ -201,6 +241,7 @@ int main(int argc, char** argv) {
         case command::server: code = run_server(a); break;
         case command::client: code = run_client(a); break;
         case command::loopback: code = run_loopback(a); break;
+        case command::compare: code = run_compare(a); break;
         }
     } catch (std::exception const& e) {
         demo::print_error(e.what());

@@ -24,7 +24,7 @@ check() {
         diff <(echo "$in_help") <(echo "$in_page") || true
     fi
 }
-check rdma-bench server client loopback
+check rdma-bench server client loopback compare
 check rdma-client ''
 check rdma-doctor ''
 check rdma-nvme serve

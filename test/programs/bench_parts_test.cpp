@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rdma-bench/arguments.hpp"
+#include "rdma-bench/compare.hpp"
 #include "rdma-bench/histogram.hpp"
 #include "rdma-bench/bench_connection.hpp"
 #include "rdma-bench/memory.hpp"
@@ -482,4 +483,94 @@ TEST_CASE("figures follow from operations, bytes and seconds in perftest's units
     plan latency;
     latency.how = measure::latency;
     CHECK(table_row(latency, r).size() == table_head(latency).size());
+}
+
+namespace {
+
+nlohmann::json measured(std::vector<double> const& mops, unsigned depth = 128) {
+    nlohmann::json rounds = nlohmann::json::array();
+    for (double const one : mops)
+        rounds.push_back({{"size_bytes", 8}, {"Mops_per_s", one}, {"cpu_us_per_operation", 1 / one}}
+        );
+    return {
+        {"program", "rdma-bench"},
+        {"format", 1},
+        {"plan", {{"test", "write"}, {"depth", depth}, {"sizes_bytes", {8}}}},
+        {"rounds", rounds}};
+}
+
+}  // namespace
+
+TEST_CASE("two results differ only if their ranges do not overlap", "[bench]") {
+    struct row {
+        std::vector<double> before;
+        std::vector<double> after;
+        verdict rate;
+        verdict cpu;
+        double ratio;
+    };
+    using enum verdict;
+    for (row const& r : std::vector<row>{
+             {{2, 2.1, 1.9}, {3, 3.1, 2.9}, better, better, 1.5},
+             {{2, 2.1, 1.9}, {1, 1.1, 0.9}, worse, worse, 0.5},
+             {{2, 2.1, 1.9}, {2.05, 2.1, 2}, no_difference, no_difference, 1.025},
+             {{2, 4}, {3}, unknown, unknown, 1},
+             {{2}, {3, 3.1}, unknown, unknown, 1.525},
+         }) {
+        auto const all = compare(read_figures(measured(r.before)), read_figures(measured(r.after)));
+        REQUIRE(all.size() == 2);
+        CHECK(all[0].before.name == "write.8.rate");
+        CHECK(all[0].ratio() == Approx(r.ratio));
+        CHECK(all[0].decided() == r.rate);
+        CHECK(all[1].before.name == "write.8.cpu");
+        CHECK(all[1].decided() == r.cpu);
+        CHECK_THAT(describe(all), test::ContainsSubstring("write.8.rate"));
+    }
+    series other{"read.8.rate", false, {1}};
+    CHECK_THROWS_WITH(
+        compare(read_figures(measured({1})), {other}),
+        test::ContainsSubstring("no figure in common")
+    );
+    CHECK(differences(measured({1}), measured({1})).empty());
+    CHECK(
+        differences(measured({1}, 1), measured({1}, 16)) ==
+        std::vector<std::string>{"depth is 1 in A and 16 in B"}
+    );
+}
+
+TEST_CASE("a condition on a ratio holds or says why it does not", "[bench]") {
+    auto const all = compare(read_figures(measured({2})), read_figures(measured({1.9})));
+    CHECK(problem_of(parse_condition("write.8.rate>=0.95"), all).empty());
+    CHECK(problem_of(parse_condition("write.8.rate<=0.95"), all).empty());
+    CHECK(
+        problem_of(parse_condition("write.8.rate>=0.96"), all) ==
+        "write.8.rate>=0.96: the ratio is 0.95"
+    );
+    CHECK_THAT(
+        problem_of(parse_condition("write.16.rate>=1"), all),
+        test::ContainsSubstring("no such figure")
+    );
+    for (char const* const wrong :
+         {"",
+          ">=1",
+          "write.8.rate",
+          "write.8.rate>1",
+          "write.8.rate>=",
+          "write.8.rate>=x",
+          "write.8.rate>=1x",
+          "write.8.rate>=-1",
+          "write.8.rate>=0"})
+        CHECK_THROWS_AS(parse_condition(wrong), std::runtime_error);
+}
+
+TEST_CASE("only results of rdma-bench are compared", "[bench]") {
+    CHECK_NOTHROW(read_figures(measured({1})));
+    for (char const* const key : {"program", "format", "plan", "rounds"}) {
+        nlohmann::json damaged = measured({1});
+        damaged.erase(key);
+        CHECK_THROWS_AS(read_figures(damaged), std::runtime_error);
+        damaged[key] = "other";
+        CHECK_THROWS_AS(read_figures(damaged), std::runtime_error);
+    }
+    CHECK_THROWS_AS(read_figures(nlohmann::json::array()), std::runtime_error);
 }
