@@ -185,7 +185,7 @@ TEST_CASE(
                 io,
                 [&, i]() -> asio::awaitable<void> {
                     co_await exercise(
-                        *h.queues[i], h.data[i], i * transfer_bytes, transfer_bytes, 8
+                        *h.queues[i], h.data[i], i * transfer_bytes, transfer_bytes, 3
                     );
                     ++done;
                 },
