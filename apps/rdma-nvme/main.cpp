@@ -172,6 +172,7 @@ void add_serve(CLI::App& app, serve_arguments& a, demo::nvme_arguments& served) 
         ->option_text("PORT|PATH");
     app.get_option("--statistics")->check([](std::string const& at) {
         bool const is_number = at.find_first_not_of("0123456789") == std::string::npos;
+        if (at.empty()) return std::string{"a port or a path is missing"};
         bool const is_right = !is_number || (at.size() <= 5 && std::stoul(at) <= 65535);
         return is_right ? std::string{} : at + " is not a port";
     });

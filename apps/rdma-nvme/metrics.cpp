@@ -31,6 +31,7 @@ struct metric {
 constexpr metric metrics[] = {
     {"controllers", "gauge", "Controllers at this moment", &target_statistics::controllers},
     {"queues", "gauge", "Queues at this moment", &target_statistics::queues},
+    {"commands", "gauge", "Commands at this moment", &target_statistics::commands},
     {"controllers_made", "counter", "Controllers made", &target_statistics::controllers_made},
     {"refused", "counter", "Connections refused", &target_statistics::refused},
     {"keep_alive_expired", "counter", "Hosts lost", &target_statistics::keep_alive_expired},

@@ -74,10 +74,12 @@ void nvme_server::end() {
     wait_for_hosts();
 }
 
-// Hosts that do not answer are given up after the deadline.
+// Hosts that do not answer, and stores, are given up after the deadline. Without a command, no store uses
+// the target any more.
 void nvme_server::wait_for_hosts() {
     bool const is_late = patience_.expiry() <= std::chrono::steady_clock::now();
-    if (target_->statistics().queues == 0 || is_late) return print(to_json(target_->statistics()));
+    nvme::target_statistics const now = target_->statistics();
+    if ((now.queues == 0 && now.commands == 0) || is_late) return print(to_json(now));
     tick_.expires_after(std::chrono::milliseconds{20});
     tick_.async_wait([this](boost::system::error_code const&) { wait_for_hosts(); });
 }

@@ -160,6 +160,13 @@ public:
             statuses.push_back(get<std::uint16_t>(received_.bytes(), 16 * i + 14) >> 1 & 0x7ff);
         co_return statuses;
     }
+    /// The heads of the submission queue in the last `count` completions of run_all().
+    std::vector<int> heads(std::size_t count) {
+        std::vector<int> all;
+        for (std::size_t i = 0; i < count; ++i)
+            all.push_back(get<std::uint16_t>(received_.bytes(), 16 * i + 8));
+        return all;
+    }
     /// Sends commands, and posts no receive for the completions.
     void send_only(std::vector<capsule> const& all) {
         std::size_t at = 0;

@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <rcverbs/nvme/memory_store.hpp>
@@ -137,6 +140,42 @@ asio::awaitable<void> pause(asio::io_context& io) {
     asio::steady_timer timer{io, 10ms};
     co_await timer.async_wait(asio::use_awaitable);
 }
+
+/// Holds requests until there are `count`, and completes them on a thread, the last one first.
+class reversing_store final : public nvme::block_store {
+public:
+    explicit reversing_store(std::size_t count) : count_{count} {}
+    nvme::store_geometry geometry() const override { return {4U << 20, 512, false, false}; }
+    void start(nvme::store_request& r) override {
+        held_.push_back(&r);
+        if (held_.size() == count_) release();
+    }
+    void release() {
+        last_ = std::jthread{[held = std::exchange(held_, {})] {
+            for (std::size_t i = held.size(); i-- > 0;) held[i]->complete({});
+        }};
+    }
+
+private:
+    std::size_t const count_;
+    std::vector<nvme::store_request*> held_;
+    std::jthread last_;
+};
+
+/// Keeps its caller for a while, once.
+class blocking_store final : public nvme::block_store {
+public:
+    explicit blocking_store(std::chrono::milliseconds time) : time_{time} {}
+    nvme::store_geometry geometry() const override { return memory_.geometry(); }
+    void start(nvme::store_request& r) override {
+        std::this_thread::sleep_for(std::exchange(time_, {}));
+        memory_.start(r);
+    }
+
+private:
+    std::chrono::milliseconds time_;
+    nvme::memory_store memory_{1U << 20, 512};
+};
 
 }  // namespace
 
@@ -279,4 +318,85 @@ TEST_CASE("nvme: a target with an empty poller is refused", "[device][nvme]") {
         (nvme::target{io, {device_address(), 0}, {}, options}),
         ContainsSubstring("io_pollers has an empty one")
     );
+}
+
+TEST_CASE("nvme: a long log page that finds no memory is to be asked for again", "[device][nvme]") {
+    auto const pollers = GENERATE(std::size_t{0}, std::size_t{2});
+    constexpr std::uint32_t long_bytes = 1U << 20;
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        nvme::target_options narrow;
+        narrow.connections_max = 16;
+        narrow.staging_bytes_max = 2 * long_bytes + 16 * 65536;
+        auto const store = std::make_shared<reversing_store>(99);
+        pollers_target s{io, pollers, store, narrow};
+        wide_host h = co_await connect_wide(io, s.target.local_endpoint(), 1);
+        auto const rights = access_flags::remote_read | access_flags::remote_write;
+        registered_buffer disk{h.queues[0]->connection().domain(), long_bytes, rights};
+        registered_buffer log{h.admin->connection().domain(), long_bytes, rights};
+        // A read that takes the host's share, and is at the store.
+        bool is_read = false;
+        asio::co_spawn(
+            io,
+            [&]() -> asio::awaitable<void> {
+                co_await must(
+                    *h.queues[0],
+                    capsule{0x02, 1}.blocks(0, long_bytes / 512).keyed(disk.remote()),
+                    0
+                );
+                is_read = true;
+            },
+            asio::detached
+        );
+        co_await wait_until(io, [&] { return s.target.statistics().commands == 1; });
+        capsule const get_log = capsule{0x02, 0xffffffff}
+                                    .dword(10, 0x01U | (long_bytes / 4 - 1) << 16)
+                                    .dword(11, (long_bytes / 4 - 1) >> 16)
+                                    .keyed(log.remote());
+        response const refused = co_await h.admin->run(get_log);
+        CHECK(refused.status == 0x06);
+        CHECK_FALSE(refused.is_final);
+        co_await must(*h.admin, capsule{0x18}, 0);  // keep alive
+        store->release();
+        co_await wait_until(io, [&] { return is_read; });
+        co_await wait_until(io, [&] { return s.target.statistics().commands == 0; });
+        co_await must(*h.admin, get_log, 0);
+        co_await end(io, s.target);
+    });
+}
+
+TEST_CASE(
+    "nvme: the heads in completions never go back, however stores complete", "[device][nvme]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        constexpr std::size_t count = 12;
+        pollers_target s{io, 1, std::make_shared<reversing_store>(count)};
+        wide_host h = co_await connect_wide(io, s.target.local_endpoint(), 1);
+        std::vector<capsule> all;
+        for (std::size_t i = 0; i < count; ++i)
+            all.push_back(capsule{0x02, 1}.blocks(i, 1).keyed(h.data[0].remote().slice(512 * i, 512)
+            ));
+        std::vector<int> const statuses = co_await h.queues[0]->run_all(all);
+        CHECK(statuses == std::vector<int>(count, 0));
+        CHECK(std::ranges::is_sorted(h.queues[0]->heads(count)));
+        co_await end(io, s.target);
+    });
+}
+
+TEST_CASE(
+    "nvme: a poller that was busy ends no queue for a transfer that was taken", "[device][nvme]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        nvme::target_options soon;
+        soon.transfer_timeout = 200ms;
+        pollers_target s{io, 1, std::make_shared<blocking_store>(500ms), soon};
+        wide_host h = co_await connect_wide(io, s.target.local_endpoint(), 1);
+        capsule const read = capsule{0x02, 1}.blocks(0, 1).keyed(h.data[0].remote().slice(0, 512));
+        std::vector<int> const statuses = co_await h.queues[0]->run_together(read, 8);
+        CHECK(statuses == std::vector<int>(8, 0));
+        CHECK(s.target.statistics().transfers_stalled == 0);
+        co_await end(io, s.target);
+    });
 }

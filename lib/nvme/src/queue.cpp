@@ -88,9 +88,8 @@ public:
     bool is_flushed_ = false;
     /// While a store has the request, the executor has work.
     asio::any_io_executor work_;
-    /// When the store has carried out the request, nothing is left but the answer, with this head.
+    /// When the store has carried out the request, nothing is left but the answer.
     bool is_answer_due_ = false;
-    std::uint16_t head_ = 0;
     /// Two come to the end of an answer: who posted it, on the store's thread, and its handler. The
     /// second one frees what the command uses.
     std::atomic<unsigned> ends_{0};
@@ -133,10 +132,10 @@ queue::queue(
     connect_private_data const& asked,
     std::shared_ptr<staging_memory> staging
 )
-    : target_{std::move(of)},
+    : target_work_{asio::prefer(of->executor(), asio::execution::outstanding_work.tracked)},
+      target_{std::move(of)},
       connection_{std::move(to)},
       executor_{connection_.get_executor()},
-      target_work_{asio::prefer(target_->executor(), asio::execution::outstanding_work.tracked)},
       remote_{connection_.remote_endpoint()},
       local_{connection_.local_endpoint()},
       id_{asked.queue},
@@ -169,9 +168,10 @@ void queue::run(void (queue::*what)()) {
 void queue::start() { run(&queue::do_start); }
 void queue::close() { run(&queue::do_close); }
 void queue::abort() { run(&queue::do_abort); }
-void queue::serve_waiting() { run(&queue::leave_line); }
 
 void queue::check_transfers(unsigned periods) {
+    // A poller that was busy for some periods counts one.
+    if (is_check_due_.exchange(true)) return;
     asio::dispatch(executor_, [self = shared_from_this(), periods] {
         self->do_check_transfers(periods);
     });
@@ -249,9 +249,13 @@ void queue::post_receive(slot& s) {
 void queue::on_command(slot& s, std::size_t size_bytes) {
     if (size_bytes < command_bytes) return connection_.close(errc::malformed_message);
     s.holder_ = shared_from_this();
+    ++target_->counted().commands;
     s.size_bytes_received_ = size_bytes;
     s.what_ = command::decode(s.capsule_.bytes());
-    head_ = static_cast<std::uint16_t>((head_ + 1U) % wraps_at_);
+    head_.store(
+        static_cast<std::uint16_t>((head_.load(std::memory_order_relaxed) + 1U) % wraps_at_),
+        std::memory_order_relaxed
+    );
     if (is_trusted() && controller_->note_life()) target_->on_life(controller_);
     status const wrong = check_data(s);
     if (wrong != status::success) return fail(s, wrong);
@@ -320,19 +324,17 @@ void queue::with_memory(slot& s, std::size_t size_bytes, step next, bool may_be_
     if (without_memory_.size() == 1) give_waiting();
 }
 
-void queue::leave_line() {
-    is_in_line_ = false;
-    give_waiting();
-}
-
 void queue::give_waiting() {
     while (!without_memory_.empty()) {
         slot& s = *without_memory_.front();
-        std::uint64_t const frees = staging_->frees();
         try {
             if (!give_memory(s)) {
-                if (is_in_line_) return;
-                is_in_line_ = staging_->stand_in_line(shared_from_this(), frees);
+                // Waits until own memory is free, which this command could never use: others that
+                // use the common part may do so for ever.
+                bool const fits = s.may_be_cut_ || s.wanted_bytes_ <= staging_memory::queue_bytes;
+                if (fits) return;
+                without_memory_.pop_front();
+                finish(s, {0, status::internal_error, true});
                 continue;
             }
         } catch (boost::system::system_error const& e) {
@@ -372,12 +374,11 @@ bool queue::give_memory(slot& s) {
 }
 
 void queue::free_memory(slot& s) {
-    if (s.staged_ != nullptr)
-        staging_->free(std::exchange(s.staged_, nullptr), s.staged_bytes_, *account_);
-    if (std::exchange(s.is_own_, false)) {
-        is_own_used_ = false;
-        give_waiting();
-    }
+    bool const is_staged = s.staged_ != nullptr;
+    if (is_staged) staging_->free(std::exchange(s.staged_, nullptr), s.staged_bytes_, *account_);
+    bool const is_own = std::exchange(s.is_own_, false);
+    if (is_own) is_own_used_ = false;
+    if (is_staged || is_own) give_waiting();
 }
 
 void queue::read_from_host(slot& s, step next) {
@@ -408,10 +409,13 @@ void queue::write_to_host(slot& s) {
 }
 
 void queue::do_check_transfers(unsigned periods) {
+    is_check_due_ = false;
     ++period_;
+    if (is_closing_) return;
     for (auto const& s : slots_) {
         std::uint64_t const posted = s->posted_in_;
         if (posted == slot::nothing_posted || period_ - posted <= periods) continue;
+        is_closing_ = true;
         target_->on_stalled_transfer(shared_from_this());
         return connection_.close();
     }
@@ -655,7 +659,6 @@ void queue::start_store(slot& s) {
     if (has_data) s.set_data(s.local_.bytes());
     s.work_ = asio::prefer(executor_, asio::execution::outstanding_work.tracked);
     s.is_answer_due_ = is_answer_due(s);
-    s.head_ = head_;
     s.disk_->options.store->start(s);
 }
 
@@ -727,9 +730,9 @@ void queue::on_stored(slot& s, completion const& c, error_code const& why) {
 
 // Makes the answer: the data, if the host takes any, and behind it the completion: one list, one
 // doorbell.
-void queue::encode(slot& s, completion const& c, std::uint16_t head) {
+void queue::encode(slot& s, completion const& c) {
     data_pointer const& p = s.what_.data;
-    c.encode(s.answer_.bytes(), s.what_.id, id_, head);
+    c.encode(s.answer_.bytes(), s.what_.id, id_, head_.load(std::memory_order_relaxed));
     s.reply_.clear();
     bool const has_data = c.code == status::success && s.what_.takes_data() && p.size_bytes > 0;
     if (has_data) {
@@ -752,22 +755,25 @@ void queue::encode(slot& s, completion const& c, std::uint16_t head) {
 // The store has succeeded, on any thread: a hand-over to the target's would cost more than the answer.
 void queue::answer(slot& s) {
     count(s, {});
-    encode(s, {}, s.head_);
     asio::any_io_executor const work = s.work_;
     s.ends_ = 0;
+    std::unique_lock lock{answering_};
+    encode(s, {});
     s.reply_.async_submit([this, &s](error_code const& ec, std::size_t) {
         s.answer_code_ = ec;
         if (++s.ends_ == 2) on_answered(s, ec, false);
     });
+    lock.unlock();
     if (++s.ends_ == 2) asio::post(work, [this, &s] { on_answered(s, s.answer_code_, false); });
 }
 
 void queue::finish(slot& s, completion const& c) {
     count(s, c);
-    encode(s, c, head_);
     // With this response the host is told. The end of an earlier one may come later than the command
     // that this one answers: then the queue must not end yet.
     bool const is_last = authenticator_ != nullptr && authenticator_->has_failed();
+    std::lock_guard const lock{answering_};
+    encode(s, c);
     s.reply_.async_submit([this, &s, is_last](error_code const& ec, std::size_t) {
         on_answered(s, ec, is_last);
     });
@@ -793,6 +799,7 @@ void queue::release(slot& s) {
     s.is_flushed_ = false;
     s.local_ = {};
     s.work_ = {};
+    --target_->counted().commands;
     free_memory(s);
 }
 

@@ -4,9 +4,9 @@
 // many as the host may have commands outstanding, all of them posted as receives at first: a slot
 // whose response is on its way is posted again only when the device no longer uses it.
 //
-// A queue runs on its connection's executor; an admin queue's is the target's. The target calls
-// close(), abort(), probe(), serve_waiting() and check_transfers() on any thread. A store's complete()
-// answers the host on the store's thread if nothing else is left to do.
+// A queue runs on its connection's executor; an admin queue's is the target's. close(), abort(), probe()
+// and check_transfers() may be called on any thread. A store's complete() answers the host on the
+// store's thread if nothing else is left to do.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -85,8 +86,6 @@ public:
     /// Starts or stops to check that the host's queue pair answers; the connection ends if it does
     /// not.
     void probe(bool is_on);
-    /// Gives memory to commands that wait for it, in order.
-    void serve_waiting();
     /// Ends the queue if a transfer that was posted `periods` calls ago is not complete.
     void check_transfers(unsigned periods);
     /// Of an admin queue: sends the completion of an asynchronous event request.
@@ -107,7 +106,6 @@ private:
     void do_start();
     void do_close();
     void do_abort();
-    void leave_line();
     void give_waiting();
     void do_check_transfers(unsigned periods);
     bool is_trusted() const noexcept;
@@ -143,25 +141,27 @@ private:
     bool is_answer_due(slot const& s) const;
     void on_stored(slot& s, completion const& c, error_code const& why);
     void answer(slot& s);
-    void encode(slot& s, completion const& c, std::uint16_t head);
+    void encode(slot& s, completion const& c);
     void on_answered(slot& s, error_code const& ec, bool is_last);
     void finish(slot& s, completion const& c);
     void fail(slot& s, status why) { finish(s, {0, why, false}); }
     void release(slot& s);
     void count(slot const& s, completion const& c);
 
+    // The target's executor has work until the queue is destroyed, on whatever thread.
+    boost::asio::any_io_executor const target_work_;
     std::shared_ptr<target_core> const target_;
     connection connection_;
     boost::asio::any_io_executor const executor_;
-    // The end of the queue is reported to the target's executor, which has work until then.
-    boost::asio::any_io_executor const target_work_;
     endpoint const remote_;
     endpoint const local_;
     queue_standing standing_;
     std::uint16_t const id_;
     std::uint32_t const depth_;
     std::uint32_t wraps_at_ = depth_;
-    std::uint16_t head_ = 0;
+    std::atomic<std::uint16_t> head_{0};
+    // Held while a completion is made and posted, so that the heads of all arrive in order.
+    std::mutex answering_;
     std::shared_ptr<staging_memory> const staging_;
     std::size_t const capsule_bytes_;
     registered_buffer memory_;  // the capsules, and behind them the completions
@@ -175,9 +175,9 @@ private:
     bool is_own_used_ = false;
     // Commands that wait for memory.
     std::deque<slot*> without_memory_;
-    bool is_in_line_ = false;
     bool is_closing_ = false;  // takes no more commands
-    std::atomic<unsigned> period_{0};  // counts calls of check_transfers()
+    std::atomic<unsigned> period_{0};  // counts calls of do_check_transfers()
+    std::atomic<bool> is_check_due_{false};
     boost::asio::steady_timer deadline_;
     // Asynchronous event requests that wait.
     std::vector<slot*> waiting_;

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "queue.hpp"
-
 namespace rcverbs::nvme::detail {
 
 namespace {
@@ -41,31 +39,10 @@ void* staging_memory::allocate(std::size_t size_bytes, host_account& of) {
 }
 
 void staging_memory::free(void* memory, std::size_t size_bytes, host_account& of) {
-    std::vector<std::weak_ptr<queue>> line;
-    {
-        std::lock_guard const lock{*mutex_};
-        pool_.deallocate(memory, size_bytes, alignment);
-        of.staged_bytes -= size_bytes;
-        of.of_address->staged_bytes -= size_bytes;
-        ++frees_;
-        line = std::exchange(line_, {});
-    }
-    // Each queue once; those that still wait stand in line again.
-    for (auto const& one : line) {
-        if (auto const next = one.lock()) next->serve_waiting();
-    }
-}
-
-std::uint64_t staging_memory::frees() const {
     std::lock_guard const lock{*mutex_};
-    return frees_;
-}
-
-bool staging_memory::stand_in_line(std::shared_ptr<queue> const& waits, std::uint64_t frees_seen) {
-    std::lock_guard const lock{*mutex_};
-    if (frees_ != frees_seen) return false;
-    line_.push_back(waits);
-    return true;
+    pool_.deallocate(memory, size_bytes, alignment);
+    of.staged_bytes -= size_bytes;
+    of.of_address->staged_bytes -= size_bytes;
 }
 
 }  // namespace rcverbs::nvme::detail

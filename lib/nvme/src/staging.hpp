@@ -2,22 +2,18 @@
 //
 // A queue has queue_bytes of its own, made when it first needs them, and all queues share the common
 // part, of which a host may use half, and all hosts at one address three quarters. A command takes
-// common memory if there is some. Otherwise it goes through the queue's own memory, in pieces if it is
-// longer, so that no host waits for another. Safe from any thread.
+// common memory if there is some. Otherwise it waits its turn to go through the queue's own memory, in
+// pieces if it is longer, so that no host waits for another. Safe from any thread.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include <rcverbs/memory_pool.hpp>
 #include <rcverbs/protection_domain.hpp>
 
 namespace rcverbs::nvme::detail {
-
-class queue;
 
 /// What one host, or all hosts at one address, use of the common parts. Guarded by a mutex of the
 /// target's, since the common parts of several devices share it.
@@ -45,25 +41,16 @@ public:
     ///
     /// @throws boost::system::system_error: memory could not be registered.
     void* allocate(std::size_t size_bytes, host_account& of);
-    /// Frees, and serves queues that wait.
     void free(void* memory, std::size_t size_bytes, host_account& of);
     mutable_slice slice_of(void* memory, std::size_t size_bytes) const {
         return pool_.slice_of(memory, size_bytes);
     }
-    /// The number of calls of free() so far.
-    std::uint64_t frees() const;
-    /// Calls queue::serve_waiting() after the next free(). False, and without effect, if frees() has
-    /// changed: then try to allocate again.
-    bool stand_in_line(std::shared_ptr<queue> const& waits, std::uint64_t frees_seen);
 
 private:
     memory_pool pool_;
     std::size_t const host_bytes_max_;
     std::size_t const address_bytes_max_;
     std::shared_ptr<std::mutex> const mutex_;
-    // Guarded by mutex_.
-    std::uint64_t frees_ = 0;
-    std::vector<std::weak_ptr<queue>> line_;
 };
 
 }  // namespace rcverbs::nvme::detail

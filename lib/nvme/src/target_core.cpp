@@ -479,12 +479,14 @@ std::shared_ptr<host_account> target_core::account_of(std::string const& host, e
     auto const named = [this](std::string const& name) {
         auto& account = accounts_[name];
         auto held = account.lock();
-        if (held == nullptr) account = held = std::make_shared<host_account>();
-        return held;
+        bool const is_new = held == nullptr;
+        if (is_new) account = held = std::make_shared<host_account>();
+        return std::pair{held, is_new};
     };
     std::string const address = at.address().to_string();
-    auto account = named(address + ' ' + host);
-    account->of_address = named(address);
+    auto const [account, is_new] = named(address + ' ' + host);
+    // Other threads read it as long as the account lives.
+    if (is_new) account->of_address = named(address).first;
     return account;
 }
 
@@ -886,7 +888,8 @@ target_statistics target_core::statistics() const {
         c.other_commands,
         c.failed_commands,
         c.store_failures,
-        c.transfers_stalled};
+        c.transfers_stalled,
+        c.commands};
 }
 
 }  // namespace rcverbs::nvme::detail

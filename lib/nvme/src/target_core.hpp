@@ -40,6 +40,7 @@ public:
         std::atomic<std::uint64_t> failed_commands{0};
         std::atomic<std::uint64_t> store_failures{0};
         std::atomic<std::uint64_t> transfers_stalled{0};
+        std::atomic<std::uint64_t> commands{0};
     };
 
     target_core(

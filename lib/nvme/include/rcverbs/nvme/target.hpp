@@ -16,8 +16,8 @@
 // handler at a time: of an io_context that one thread runs, of a poller, or a strand. With
 // target_options::io_pollers, I/O queues run there instead. The executor has work until the target
 // and its connections are closed: before you destroy its context, call close() and run it until it
-// has none. Otherwise stores and their memory may never be freed; with io_pollers, queues may use the
-// context after its end.
+// has none. Otherwise stores and their memory may never be freed; and queues may use the context
+// after its end, with io_pollers, or when a store completes a request later.
 //
 // Threads. Any thread may call the functions of a target; construction, moves and destruction need
 // the owner.
@@ -116,7 +116,8 @@ struct target_options {
     /// Registered memory per device for data on its way between hosts and stores, in bytes. Each
     /// queue has 64 KiB of its own, when it needs them; the rest is common, and a host may use half
     /// of it. When common memory is short, a command goes through its queue's own, in pieces if it
-    /// is longer. Two transfers of transfer_bytes_max, and 64 KiB, to 64 GiB. Stores with memory()
+    /// is longer; a long one of the admin queue, which cannot be cut, ends with a status for which
+    /// hosts try again. Two transfers of transfer_bytes_max, and 64 KiB, to 64 GiB. Stores with memory()
     /// of their own do not use it for data.
     std::size_t staging_bytes_max = std::size_t{64} << 20;
     /// Connections at a time, that is queues of all hosts together; three quarters of them for one
@@ -144,7 +145,8 @@ struct target_options {
         std::chrono::milliseconds{120'000};
     /// Where I/O queues run: each new one on the poller that has the fewest. Empty for the target's
     /// executor. Each must run one handler at a time. With more than one, stores get requests on
-    /// several threads at a time.
+    /// several threads at a time. Each has staging memory, and a registration of each store's
+    /// memory(), of its own: staging_bytes_max counts for each.
     std::vector<poller> io_pollers = {};
     /// Called on the target's executor for events that concern an operator: a host connects, leaves
     /// or is refused. Hosts cause these events, so at most 100 that concern hosts and 10 refusals
@@ -184,6 +186,9 @@ struct target_statistics {
     std::uint64_t store_failures = 0;
     /// Queues that ended because of target_options::transfer_timeout.
     std::uint64_t transfers_stalled = 0;
+    /// Commands at this moment that are not answered: at a store, on their way, or waiting for an
+    /// event. Those of a queue that has ended count until their stores have completed them.
+    std::uint64_t commands = 0;
 };
 
 /// A target at one endpoint. Closes when it is destroyed.
