@@ -569,3 +569,30 @@ TEST_CASE("a request whose memory the peer may write ends with the connection", 
         e.peer.close();
     });
 }
+
+TEST_CASE(
+    "a request with memory for its answer ends when its channel is destroyed or replaced",
+    "[device]"
+) {
+    bool const is_replaced = GENERATE(false, true);
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        asking_ends e{io};
+        co_await meet_asking(io, e);
+        registered_buffer into{e.client.next_layer().domain(), 64, access_flags::remote_write};
+        std::optional<error_code> ended;
+        e.client.async_request(
+            1, {}, pattern(8, 1), into.slice(), [&](error_code ec, reply const&) { ended = ec; }
+        );
+        auto [ec, taken] = co_await e.server.async_next(awaiting);
+        CHECK_FALSE(ec);
+        if (is_replaced) {
+            e.client = request_channel{io, narrow()};
+        } else {
+            auto const gone = std::make_unique<request_channel>(std::move(e.client));
+        }
+        while (!ended) co_await asio::post(io, asio::use_awaitable);
+        CHECK(*ended == asio::error::operation_aborted);
+        e.server.close();
+    });
+}

@@ -41,6 +41,7 @@ void request_core::on_open() { all_ = {options_.requests, peer_requests()}; }
 
 // Handlers are destroyed uncalled, as Asio does with its own, and not under the mutex.
 void request_core::on_abandoned() noexcept {
+    kept_.reset();
     // Deregisters the bodies before their requests are destroyed.
     channel_core::on_abandoned();
     std::deque<asked> dropped;
@@ -393,6 +394,9 @@ void request_core::on_end_of_messages() {
     end_of_requests_ = why == asio::error::eof ? error_code{channel_errc::peer_closed_early} : why;
     all_.end(*this);
     if (has_connection_ended_) all_.connection_ended(*this);
+    // Requests whose memory the peer may write to end with the connection, with or without the
+    // program's channel.
+    else if (all_.outstanding() > 0) kept_ = self();
     deadlines_.clear();
     armed_ = clock::time_point::max();
     in_order([self = self()] { self->answer_limit_.cancel(); });
@@ -587,6 +591,7 @@ void request_core::on_end(failure const& of_connection) {
         if (all_.is_over()) all_.connection_ended(*this);
     }
     channel_core::on_end(of_connection);
+    kept_.reset();
 }
 
 void request_core::finish(control_handler handler) {

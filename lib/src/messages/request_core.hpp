@@ -154,6 +154,7 @@ private:
     error_code end_;  // what async_next() gets when nothing has arrived
     error_code end_of_requests_;  // what requests end with that are not answered
     bool has_connection_ended_ = false;
+    std::shared_ptr<channel_core> kept_;  // between the end of the channel and of its connection
     std::uint64_t written_bytes_ = 0;  // to this side's memory, by answers
 
     request_channel_statistics counted_;
