@@ -142,7 +142,8 @@ void add_measuring(CLI::App& app, arguments& out) {
     app.add_option(
            "--repeat",
            out.repeats,
-           "measure all sizes so often, in turn: compare tells differences from noise by that"
+           "measure all sizes so often, in turn: 5 or more, and compare tells differences from "
+           "noise"
     )
         ->check(CLI::Range(1U, 64U))
         ->option_text("N [1]");
@@ -276,7 +277,7 @@ void describe(CLI::App& app, arguments& out) {
         "Exit codes:\n"
         "  0  done, and all conditions hold\n"
         "  1  any other error, such as a file that cannot be read\n"
-        "  2  wrong usage\n"
+        "  2  wrong usage, or a condition on a figure that the files do not have\n"
         "  7  a condition of --require does not hold\n"
     );
 }

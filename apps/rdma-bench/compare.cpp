@@ -11,6 +11,10 @@ namespace rdma_bench {
 
 namespace {
 
+// Two sets of so many results of one program are apart by chance alone in 1 of 126 cases; of three
+// results, in 1 of 10.
+constexpr std::size_t results_min = 5;
+
 void add(std::vector<series>& all, std::string const& name, bool is_cost, double value) {
     auto found = std::ranges::find(all, name, &series::name);
     if (found == all.end()) found = all.insert(all.end(), {name, is_cost, {}});
@@ -37,7 +41,7 @@ char const* text_of(verdict v) {
     case verdict::no_difference: return "no difference seen";
     case verdict::unknown: break;
     }
-    return "unknown: --repeat shows what varies";
+    return "unknown: measure both with --repeat 5 or more";
 }
 
 }  // namespace
@@ -88,7 +92,8 @@ std::vector<std::string> differences(nlohmann::json const& before, nlohmann::jso
 double comparison::ratio() const { return after.median() / before.median(); }
 
 verdict comparison::decided() const {
-    if (before.values.size() < 2 || after.values.size() < 2) return verdict::unknown;
+    if (before.values.size() < results_min || after.values.size() < results_min)
+        return verdict::unknown;
     bool const is_above = after.least() > before.most();
     bool const is_below = after.most() < before.least();
     if (!is_above && !is_below) return verdict::no_difference;
@@ -152,7 +157,12 @@ std::string problem_of(condition const& wanted, std::vector<comparison> const& a
     auto const found = std::ranges::find_if(all, [&](comparison const& c) {
         return c.before.name == wanted.name;
     });
-    if (found == all.end()) return wanted.text() + ": there is no such figure in both files";
+    if (found == all.end()) {
+        std::string known;
+        for (comparison const& c : all) known += (known.empty() ? "" : ", ") + c.before.name;
+        throw std::runtime_error{
+            wanted.text() + ": there is no such figure in both files, but " + known};
+    }
     double const ratio = found->ratio();
     if (wanted.is_at_least ? ratio >= wanted.ratio : ratio <= wanted.ratio) return {};
     return wanted.text() + ": the ratio is " + short_text(ratio);

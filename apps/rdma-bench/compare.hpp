@@ -38,7 +38,7 @@ enum class verdict {
     worse,
     /// The ranges overlap.
     no_difference,
-    /// Only one result on a side.
+    /// Less than five results on a side.
     unknown,
 };
 
@@ -68,7 +68,7 @@ struct condition {
 };
 /// Throws std::runtime_error.
 condition parse_condition(std::string const& text);
-/// Empty if it holds; else why it does not: the ratio, or that there is no such figure.
+/// Empty if it holds, else the ratio. Throws std::runtime_error if there is no such figure.
 std::string problem_of(condition const& wanted, std::vector<comparison> const& all);
 
 }  // namespace rdma_bench

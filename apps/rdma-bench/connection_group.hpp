@@ -55,6 +55,7 @@ public:
     rcverbs::connection_options options() const;
     /// Adds a connection that is not connected yet, and returns it.
     bench_connection& add(rcverbs::connection c);
+    std::size_t size() const noexcept { return members_.size(); }
 
     /// Pins the threads. Call once, when all connections are connected.
     boost::asio::awaitable<void> pin();

@@ -165,14 +165,19 @@ exit_code run_compare(arguments const& a) {
     nlohmann::json const before = read_json(a.before_file);
     nlohmann::json const after = read_json(a.after_file);
     auto const all = compare(figures_of(before, a.before_file), figures_of(after, a.after_file));
-    std::fputs(describe(all).c_str(), stdout);
     for (std::string const& one : differences(before, after)) demo::print_error(one);
+    std::fputs(describe(all).c_str(), stdout);
     exit_code code = exit_code::done;
     for (condition const& one : wanted) {
-        std::string const problem = problem_of(one, all);
-        if (problem.empty()) continue;
-        demo::print_error(problem);
-        code = exit_code::not_verified;
+        try {
+            std::string const problem = problem_of(one, all);
+            if (problem.empty()) continue;
+            demo::print_error(problem);
+            if (code == exit_code::done) code = exit_code::not_verified;
+        } catch (std::runtime_error const& e) {
+            demo::print_error(std::string{"--require: "} + e.what());
+            code = exit_code::usage;
+        }
     }
     return code;
 }

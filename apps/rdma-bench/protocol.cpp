@@ -130,6 +130,27 @@ std::vector<std::uint64_t> parse_operations(json const& answer, plan const& p) {
     return parsed("result", [&] { return counts(answer, p); });
 }
 
+order_of_orders::order_of_orders(plan const& p)
+    : has_rounds_{p.what != operation::connect},
+      is_bidirectional_{p.is_bidirectional},
+      connections_{p.connections} {}
+
+void order_of_orders::check(order_kind next, std::size_t connections) {
+    bool is_due = false;
+    switch (next) {
+    case order_kind::pin: is_due = !is_pinned_ && connections == connections_; break;
+    case order_kind::begin: is_due = has_rounds_ && is_pinned_ && !has_begun_; break;
+    case order_kind::run: is_due = has_begun_ && is_bidirectional_ && !has_run_; break;
+    case order_kind::measure:
+    case order_kind::end: is_due = has_rounds_ ? has_begun_ : is_pinned_; break;
+    case order_kind::bye: is_due = true; break;
+    }
+    if (!is_due) throw protocol_error{"the client sent an order that is not due"};
+    is_pinned_ |= next == order_kind::pin;
+    has_run_ = (has_run_ || next == order_kind::run) && next != order_kind::end;
+    has_begun_ = (has_begun_ || next == order_kind::begin) && next != order_kind::end;
+}
+
 // --- greetings -----------------------------------------------------------------------------------
 
 namespace {

@@ -86,6 +86,24 @@ inline constexpr std::string_view alive_text = R"({"order":"alive"})";
 nlohmann::json make_order(order const& o);
 order parse_order(nlohmann::json const& text, plan const& p);
 
+/// Which order is due: pin, when all connections are there; then begin, measure, run (of a plan for both
+/// directions) and end for each size. The test "connect" has no sizes: measure and end. bye at any time.
+class order_of_orders {
+public:
+    explicit order_of_orders(plan const& p);
+
+    /// Throws protocol_error if the order is not due. `connections` are there.
+    void check(order_kind next, std::size_t connections);
+
+private:
+    bool const has_rounds_;
+    bool const is_bidirectional_;
+    std::size_t const connections_;
+    bool is_pinned_ = false;
+    bool has_begun_ = false;
+    bool has_run_ = false;
+};
+
 /// The server's measurement, from its answer to `end`.
 side_result parse_result(nlohmann::json const& answer);
 /// The server's operation count of each connection, from its answer to `end`.

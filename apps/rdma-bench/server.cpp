@@ -6,6 +6,8 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include <utility>
+
 #include "common/exchange.hpp"
 #include "rdma-bench/layout.hpp"
 #include "rdma-bench/machine.hpp"
@@ -170,9 +172,11 @@ asio::awaitable<void> server::carry_out(plan const& p, control& client) {
 
 // Returns when the client sends `bye`; serve() answers it after all connections are closed.
 asio::awaitable<void> server::obey(plan const& p, connection_group& group, control& client) {
+    order_of_orders due{p};
     for (;;) {
         json const text = co_await client.receive();
         order const o = parse_order(text, p);
+        due.check(o.kind, group.size());
         if (o.kind == order_kind::bye) co_return;
         json answer{{"done", text.at("order")}};
         if (o.kind == order_kind::run) {
