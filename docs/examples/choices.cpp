@@ -206,7 +206,7 @@ awaitable<void> answer(request r, std::map<std::string, std::string> const& valu
     auto const value = values.find(text_of(r.bytes()));
     bool const is_there = value != values.end();
     std::string const text = is_there ? value->second : "";
-    // An error ends the channel, and async_next() reports it.
+    // Most errors concern this answer alone: is_fatal(ec) is false, and the channel goes on.
     co_await r.async_answer(is_there ? found : absent, std::as_bytes(std::span{text}), boost::asio::as_tuple(use_awaitable));
 }
 
@@ -271,6 +271,21 @@ awaitable<void> answer_block(request r, registered_buffer const& disk) {
     bool const is_there = at.offset <= disk.size() && size <= disk.size() - at.offset;
     const_slice const block = is_there ? disk.slice(at.offset, size) : const_slice{};
     co_await r.async_answer(is_there ? found : absent, block, boost::asio::as_tuple(use_awaitable));
+}
+
+awaitable<void> store_block(std::shared_ptr<request_channel> c, request r, registered_buffer const& disk) {
+    block_address at{};
+    if (r.head().size() == sizeof at) std::memcpy(&at, r.head().data(), sizeof at);  // before the fetch: the head goes with the body
+    std::size_t const size = static_cast<std::size_t>(r.size());
+    bool const is_there = r.is_large() && at.offset <= disk.size() && size <= disk.size() - at.offset;
+    // Fetching needs local_write. Otherwise the answer declines the body.
+    message& body = r;
+    auto const token = boost::asio::as_tuple(use_awaitable);
+    if (is_there) {
+        auto [ec] = co_await c->async_fetch(std::move(body), disk.slice(at.offset, size), token);
+        if (ec) co_return;  // the peer gets request_dropped
+    }
+    co_await r.async_answer(is_there ? found : absent, {}, token);
 }
 
 awaitable<std::string> look_up_again(request_client& c, std::string const& key) {

@@ -15,7 +15,8 @@
 namespace asio = boost::asio;
 namespace nvme = rcverbs::nvme;
 
-// A disk of 1 TiB that needs memory only for blocks that are not zero.
+// A disk of 1 TiB that needs memory only for blocks that are not zero. With several io_pollers it would need
+// a lock.
 class sparse_store final : public nvme::block_store {
 public:
     nvme::store_geometry geometry() const override {
