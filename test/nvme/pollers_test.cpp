@@ -147,10 +147,20 @@ public:
     explicit reversing_store(std::size_t count) : count_{count} {}
     nvme::store_geometry geometry() const override { return {4U << 20, 512, false, false}; }
     void start(nvme::store_request& r) override {
-        held_.push_back(&r);
-        if (held_.size() == count_) release();
+        bool is_complete = false;
+        {
+            std::lock_guard const lock{mutex_};
+            held_.push_back(&r);
+            is_complete = held_.size() == count_;
+        }
+        if (is_complete) release();
+    }
+    std::size_t held() const {
+        std::lock_guard const lock{mutex_};
+        return held_.size();
     }
     void release() {
+        std::lock_guard const lock{mutex_};
         last_ = std::jthread{[held = std::exchange(held_, {})] {
             for (std::size_t i = held.size(); i-- > 0;) held[i]->complete({});
         }};
@@ -158,6 +168,7 @@ public:
 
 private:
     std::size_t const count_;
+    mutable std::mutex mutex_;
     std::vector<nvme::store_request*> held_;
     std::jthread last_;
 };
@@ -348,7 +359,7 @@ TEST_CASE("nvme: a long log page that finds no memory is to be asked for again",
             },
             asio::detached
         );
-        co_await wait_until(io, [&] { return s.target.statistics().commands == 1; });
+        co_await wait_until(io, [&] { return store->held() == 1; });
         capsule const get_log = capsule{0x02, 0xffffffff}
                                     .dword(10, 0x01U | (long_bytes / 4 - 1) << 16)
                                     .dword(11, (long_bytes / 4 - 1) >> 16)
