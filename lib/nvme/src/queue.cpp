@@ -577,7 +577,7 @@ void queue::start_transfer(slot& s) {
     }
     if (c.data.where == data_pointer::place::in_capsule) return fetch(s, &queue::write_memory);
     try {
-        s.local_ = d.state->regions->slice(connection_.domain(), offset, size);
+        s.local_ = regions_of(d).slice(connection_.domain(), offset, size);
     } catch (boost::system::system_error const& e) {
         target_->on_no_memory(std::string{"commands fail: "} + e.what());
         return finish(s, {0, status::internal_error, true});

@@ -20,4 +20,11 @@ void store_regions::forget(protection_domain const& domain) {
     std::erase_if(regions_, [&](auto const& one) { return one.first == domain; });
 }
 
+store_regions& regions_of(disk const& d) {
+    std::lock_guard const lock{d.state->regions_mutex};
+    auto& regions = d.state->regions;
+    if (regions == nullptr) regions = std::make_shared<store_regions>(d.options.store);
+    return *regions;
+}
+
 }  // namespace rcverbs::nvme::detail

@@ -11,6 +11,8 @@
 #include <rcverbs/memory_region.hpp>
 #include <rcverbs/nvme/block_store.hpp>
 
+#include "subsystem.hpp"
+
 namespace rcverbs::nvme::detail {
 
 /// Registers the memory once for each protection domain. Safe from any thread.
@@ -30,5 +32,8 @@ private:
     std::mutex mutex_;
     std::vector<std::pair<protection_domain, memory_region>> regions_;  // guarded by mutex_
 };
+
+/// Those of a disk. Any thread.
+store_regions& regions_of(disk const& d);
 
 }  // namespace rcverbs::nvme::detail

@@ -6,7 +6,6 @@
 
 #include <rcverbs/detail/option_check.hpp>
 #include "identity.hpp"
-#include "store_regions.hpp"
 
 namespace rcverbs::nvme::detail {
 
@@ -122,7 +121,6 @@ void subsystem::add(namespace_options what) {
     made->geometry = what.store->geometry();
     check(made->geometry);
     made->uuid = uuid_of(what, nqn_);
-    made->state = std::make_shared<disk_state>(std::make_shared<store_regions>(what.store));
     made->options = std::move(what);
     std::lock_guard const lock{mutex_};
     bool const is_new = disks_.emplace(made->options.id, made).second;

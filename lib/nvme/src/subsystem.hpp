@@ -25,16 +25,15 @@ class store_regions;
 
 /// What outlives a change of a namespace's geometry.
 struct disk_state {
-    /// The registrations of the store's memory, made by the first queue that transfers directly. Any
-    /// thread.
-    std::shared_ptr<store_regions> const regions;
+    /// The registrations of the store's memory, made by the first queue that transfers directly: see
+    /// regions_of().
+    std::mutex regions_mutex;
+    std::shared_ptr<store_regions> regions;
     /// The failures that were reported, at most failures_max. Another store of the same disk goes on
     /// with them. Used on the target's executor only.
     static constexpr std::size_t failures_max = 16;
     using failure_list = std::vector<std::pair<store_operation, error_code>>;
     std::shared_ptr<failure_list> failures = std::make_shared<failure_list>();
-
-    explicit disk_state(std::shared_ptr<store_regions> of) : regions{std::move(of)} {}
 };
 
 /// A namespace as it is served. Commands under way keep one that was removed.
@@ -42,7 +41,7 @@ struct disk {
     namespace_options options;
     store_geometry geometry;
     uuid_bytes uuid{};
-    std::shared_ptr<disk_state> state;
+    std::shared_ptr<disk_state> state = std::make_shared<disk_state>();
 
     std::uint64_t blocks() const noexcept { return geometry.size_bytes / geometry.block_bytes; }
     bool is_read_only() const noexcept { return options.is_read_only || geometry.is_read_only; }

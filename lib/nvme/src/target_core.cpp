@@ -387,7 +387,7 @@ std::shared_ptr<staging_memory> target_core::staging_for(protection_domain const
         if (!one.second.expired()) return false;
         for (auto const& [nqn, each] : subsystems()) {
             for (auto const& [id, d] : each->disks()) {
-                d->state->regions->forget(one.first);
+                regions_of(*d).forget(one.first);
             }
         }
         return true;
