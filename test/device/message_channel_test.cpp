@@ -550,6 +550,48 @@ TEST_CASE("a channel's options are checked, and its connection's", "[device]") {
     });
 }
 
+TEST_CASE(
+    "cancel() ends what a channel of messages waits for, and the channel goes on", "[device]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e, small(6));
+        std::vector<error_code> received;
+        for (int i = 0; i < 2; ++i)
+            e.server.async_receive([&](error_code ec, message) { received.push_back(ec); });
+        e.server.cancel();
+        while (received.size() < 2) co_await pause(io, 1ms);
+        CHECK(received == std::vector<error_code>(2, asio::error::operation_aborted));
+
+        // Two have receives of the peer's, the large one is withdrawn, and the rest was never sent.
+        auto const bytes = pattern(10, 1);
+        auto const big = pattern(3000, 2);
+        std::vector<error_code> sent;
+        std::optional<error_code> withdrawn;
+        e.client.async_send(big, 9, [&](error_code ec) { withdrawn = ec; });
+        while (e.server.statistics().arrived == 0) co_await pause(io, 1ms);
+        for (std::uint64_t i = 0; i < 4; ++i)
+            e.client.async_send(bytes, i, [&](error_code ec) { sent.push_back(ec); });
+        while (e.server.statistics().arrived < 2) co_await pause(io, 1ms);
+        std::size_t const waiting = e.client.statistics().waiting;
+        REQUIRE(waiting > 0);
+        e.client.cancel();
+        while (sent.size() < 4 || !withdrawn) co_await pause(io, 1ms);
+        CHECK(*withdrawn == channel_errc::message_withdrawn);
+        auto const aborted = std::ranges::count(sent, error_code{asio::error::operation_aborted});
+        CHECK(static_cast<std::size_t>(aborted) == waiting);
+        CHECK(static_cast<std::size_t>(std::ranges::count(sent, error_code{})) == 4 - waiting);
+
+        co_await e.client.async_send(bytes, 77, asio::use_awaitable);
+        for (;;) {
+            message const m = co_await e.server.async_receive(asio::use_awaitable);
+            if (m.tag() == 77) break;
+        }
+        co_await part(e);
+    });
+}
+
 TEST_CASE("receives and waiting sends are cancelled without a loss", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

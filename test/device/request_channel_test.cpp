@@ -377,6 +377,63 @@ TEST_CASE("requests are cancelled while they wait and when they are with the pee
     });
 }
 
+TEST_CASE("cancel() ends what a request channel waits for, and the channel goes on", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e, small(2));
+        auto const bytes = pattern(10, 1);
+        auto const big = pattern(3000, 2);
+        std::vector<error_code> ended;
+        for (std::uint32_t i = 0; i < 4; ++i)
+            e.client.async_request(i, i == 1 ? big : bytes, [&](error_code ec, reply const&) {
+                ended.push_back(ec);
+            });
+        request first = co_await e.server.async_next(asio::use_awaitable);
+        request const second = co_await e.server.async_next(asio::use_awaitable);
+        std::optional<error_code> waited;
+        e.client.async_next([&](error_code ec, request const&) { waited = ec; });
+        e.client.cancel();
+        while (ended.size() < 4 || !waited) co_await pause(io, 1ms);
+        CHECK(ended == std::vector<error_code>(4, asio::error::operation_aborted));
+        CHECK(*waited == asio::error::operation_aborted);
+        while (!first.is_cancelled() || !second.is_cancelled()) co_await pause(io, 1ms);
+        // Nothing of an idle channel.
+        e.client.cancel();
+        e.server.cancel();
+        e.client.async_request(5, bytes, asio::detached);
+        first = co_await e.server.async_next(asio::use_awaitable);
+        CHECK(first.operation() == 5);
+    });
+}
+
+TEST_CASE("a request has a head without options, and without memory for the answer", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e);
+        auto const key = pattern(20, 1);
+        auto const body = pattern(30, 2);
+        registered_buffer registered{
+            e.client.next_layer().domain(), body.size(), access_flags::remote_read};
+        std::ranges::copy(body, registered.bytes().begin());
+        for (int i = 0; i < 2; ++i) {
+            std::optional<error_code> ended;
+            auto const on_reply = [&](error_code ec, reply const&) { ended = ec; };
+            if (i == 0) e.client.async_request(4, key, body, on_reply);
+            else e.client.async_request(4, key, registered.slice(), on_reply);
+            request r = co_await e.server.async_next(asio::use_awaitable);
+            CHECK(std::ranges::equal(r.head(), key));
+            CHECK(std::ranges::equal(r.bytes(), body));
+            CHECK(r.target_bytes() == 0);
+            co_await r.async_answer(0, {}, asio::use_awaitable);
+            while (!ended) co_await pause(io, 1ms);
+            CHECK_FALSE(*ended);
+        }
+        co_await part(e);
+    });
+}
+
 TEST_CASE("an answer that is cancelled before it is sent becomes none", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

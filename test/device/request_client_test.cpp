@@ -112,6 +112,50 @@ TEST_CASE("callers of a client share one channel, which the first of them connec
     });
 }
 
+TEST_CASE("a client sends notices, waiting for a channel as requests do", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        std::optional<server_of_one> server{std::in_place, io};
+        request_client c{io, server->door.local_endpoint(), eager_client()};
+        CHECK(c.is_open());
+        auto const body = pattern(100, 1);
+        auto const head = pattern(10, 2);
+        co_await c.async_notify(server_of_one::kept, head, body, {}, asio::use_awaitable);
+        while (server->held.empty()) co_await pause(io, 1ms);
+        CHECK(std::ranges::equal(server->held[0].head(), head));
+        CHECK(std::ranges::equal(server->held[0].bytes(), body));
+        CHECK_FALSE(server->held[0].wants_answer());
+        // A request with the default options is answered on the same channel.
+        reply const r = co_await c.async_request(1, body, asio::use_awaitable);
+        CHECK(r.status() == 7);
+        CHECK(c.statistics().connected == 1);
+
+        // Without a server it waits as long as its timeout, or until it is cancelled.
+        server->held.clear();
+        server->channel.close();
+        server->door.close();
+        while (c.is_connected()) co_await pause(io, 1ms);
+        client_request_options soon;
+        soon.answer_timeout = 50ms;
+        auto [late] = co_await c.async_notify(1, body, soon, awaiting);
+        CHECK(late == channel_errc::request_timed_out);
+        asio::cancellation_signal stop;
+        std::optional<error_code> ended;
+        c.async_notify(1, body, {}, asio::bind_cancellation_slot(stop.slot(), [&](error_code ec) {
+                           ended = ec;
+                       }));
+        stop.emit(asio::cancellation_type::total);
+        while (!ended) co_await pause(io, 1ms);
+        CHECK(*ended == asio::error::operation_aborted);
+        c.close();
+        CHECK_FALSE(c.is_open());
+        auto [refused] = co_await c.async_notify(1, body, {}, awaiting);
+        CHECK(refused == asio::error::operation_aborted);
+        CHECK_FALSE(request_client{}.is_open());
+        CHECK_FALSE(request_client{}.is_connected());
+    });
+}
+
 TEST_CASE("a client repeats what it may on the next channel, and fails the rest", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

@@ -593,3 +593,46 @@ TEST_CASE("errors of a peer or path that may recover are transient, others are n
         CHECK_FALSE(is_transient(ec));
     }
 }
+
+namespace {
+
+// The members that handles have in common: docs/decisions/0014-handles.md.
+template <class T>
+constexpr unsigned members_of() {
+    return unsigned{requires(T const& t) { t.is_open(); }} |
+           unsigned{requires(T& t) { t.cancel(); }} << 1U |
+           unsigned{requires(T& t) { t.close(); }} << 2U |
+           unsigned{requires(T const& t) { t.statistics(); }} << 3U |
+           unsigned{std::default_initializable<T>} << 4U;
+}
+constexpr unsigned has_all = 31;
+constexpr unsigned has_no_cancel = has_all & ~2U;
+
+static_assert(members_of<connection>() == has_all);
+static_assert(members_of<acceptor>() == has_all);
+static_assert(members_of<message_channel>() == has_all);
+static_assert(members_of<request_channel>() == has_all);
+static_assert(members_of<request_client>() == has_no_cancel);
+static_assert(members_of<session>() == (has_no_cancel & ~8U));
+static_assert(members_of<basic_connector<session>>() == (2U | 16U));
+static_assert(members_of<slot_pool>() == (2U | 4U));
+
+template <class... Handles>
+constexpr bool are_alike =
+    ((std::is_nothrow_move_constructible_v<Handles> && std::is_move_assignable_v<Handles> &&
+      !std::is_copy_constructible_v<Handles> && requires(Handles const& h) {
+          { h.get_executor() } -> std::same_as<typename Handles::executor_type>;
+          typename Handles::template rebind_executor<boost::asio::any_io_executor>::other;
+      }) &&
+     ...);
+static_assert(are_alike<
+              connection,
+              acceptor,
+              session,
+              message_channel,
+              request_channel,
+              request_client,
+              basic_connector<session>,
+              slot_pool>);
+
+}  // namespace

@@ -11,18 +11,19 @@
 
 namespace rcverbs {
 
-/// Why a connection or session ended. Only `completed` is success, and only a session can
-/// distinguish it from a peer that left early.
+/// Why a connection, a session or a channel ended. Only `completed` is success. Sessions and channels
+/// report it, because their protocols say when the peer has finished; a connection alone reports
+/// `peer_disconnected` for a peer that has finished as for one that left early.
 enum class close_reason {
     /// It has not ended.
     open,
-    /// Both sides sent MSG_DONE and disconnected in order.
+    /// Both sides finished (a session's MSG_DONE, a channel's CLOSE) and disconnected in order.
     completed,
     /// This side closed or disconnected.
     closed_locally,
     /// The peer disconnected, or its process ended; verbs do not distinguish the two.
     peer_disconnected,
-    /// The peer left before its MSG_DONE, or before it received ours.
+    /// The peer left before it finished, or before it received that this side has.
     peer_closed_early,
     /// A work request failed: the peer or the path failed, or the peer's device rejected an
     /// operation.
@@ -31,7 +32,7 @@ enum class close_reason {
     timed_out,
     /// The connection was not established: rejected, unreachable, or the hellos do not match.
     refused,
-    /// The peer broke the session protocol.
+    /// The peer broke the protocol of the session or channel.
     protocol_error,
     /// The RDMA device was removed or failed, its port went down, or its address is gone.
     device_gone,

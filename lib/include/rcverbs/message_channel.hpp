@@ -58,9 +58,10 @@ struct message_channel_options {
     std::uint32_t slot_bytes = 4160;
     /// Deadline for the peer's end (CLOSE), from the start of async_finish(). Above 0.
     std::chrono::milliseconds finish_timeout{10000};
-    /// How long the peer may take to confirm that it no longer reads a large message whose send was
-    /// cancelled, or the large body of a request that was cancelled or has timed out; then the
-    /// channel ends. Above 0.
+    /// How long the peer may take to confirm that it no longer uses this side's memory: that it does
+    /// not read a large message whose send was cancelled, or the large body of a request that was
+    /// cancelled or has timed out, and does not write the answer of such a request. Then the channel
+    /// ends. Above 0.
     std::chrono::milliseconds withdraw_timeout{1000};
     /// Options of the connection, where the channel makes it. The queues are made deep enough.
     connection_options connection = {};

@@ -15,10 +15,12 @@
 //     }
 //
 // Any number of requests may be outstanding, and be answered in any order. Each has a deadline, can
-// be cancelled, and ends in one of three ways: with a reply, with an error, or with the channel. The
-// peer reads of this side's memory only the body of a large request: it is
-// registered for that request alone and deregistered before the handler runs, however it ends. A
-// request that gives memory for its answer lets the peer write there, until its handler runs.
+// be cancelled, and ends in one of three ways: with a reply, with an error, or with the channel.
+//
+// What the peer can access of this side's memory: the body of a large request. Plain bytes are
+// registered for that request alone, and deregistered before its handler runs; of registered slices
+// the peer can read the whole region for as long as it is registered. A request that gives memory
+// for its answer lets the peer write to the region of that memory.
 //
 // Bodies are messages (message_channel.hpp): small ones are copied, large ones fetched. A program
 // may keep requests and replies as long as it likes: while half of the receives are held, bodies are
@@ -440,17 +442,44 @@ public:
     }
     /// The same with the channel's timeout.
     template <class Token = detail::default_token_t<Executor>>
-    requires(!std::convertible_to<Token, request_options>) auto async_request(
+    requires(!std::convertible_to<Token, request_options> && !detail::is_body<Token>) auto async_request(
         std::uint32_t operation, std::span<std::byte const> body, Token&& token = Token{}
     ) {
         return ask({operation}, body, std::forward<Token>(token));
     }
     /// The same from registered memory, with the channel's timeout.
     template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
-    requires(!std::convertible_to<Token, request_options>) auto async_request(
+    requires(!std::convertible_to<Token, request_options> && !detail::is_body<Token>) auto async_request(
         std::uint32_t operation, Slices const& body, Token&& token = Token{}
     ) {
         return ask({operation}, const_slices{body}, std::forward<Token>(token));
+    }
+    /// The same with a head, with the channel's timeout.
+    ///
+    /// @param operation  The application's number.
+    /// @param head       As below.
+    /// @param body       As above. To send a head alone, give `std::span<std::byte const>{}` here: `{}`
+    ///                   could be options as well, and does not compile.
+    /// @param token      Completion token.
+    /// @par Errors       Also errc::message_too_large (the head).
+    template <class Token = detail::default_token_t<Executor>>
+    requires(!std::convertible_to<Token, request_options> && !detail::is_body<Token>) auto async_request(
+        std::uint32_t operation,
+        std::span<std::byte const> head,
+        std::span<std::byte const> body,
+        Token&& token = Token{}
+    ) {
+        return ask({operation, head, {}, {}}, body, std::forward<Token>(token));
+    }
+    /// The same with a body in registered memory.
+    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
+    requires(!std::convertible_to<Token, request_options> && !detail::is_body<Token>) auto async_request(
+        std::uint32_t operation,
+        std::span<std::byte const> head,
+        Slices const& body,
+        Token&& token = Token{}
+    ) {
+        return ask({operation, head, {}, {}}, const_slices{body}, std::forward<Token>(token));
     }
     /// The same with a head, and with memory for the answer.
     ///

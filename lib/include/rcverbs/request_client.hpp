@@ -77,6 +77,8 @@ public:
     /// Ends at once: outstanding requests end with asio::error::operation_aborted, or with what ended
     /// their channel. Idempotent.
     void close() noexcept;
+    /// True until close() or async_finish().
+    bool is_open() const noexcept;
     /// True while a channel is connected.
     bool is_connected() const noexcept;
     /// The protection domain of the channels, as connector::domain(): memory that is registered in it
@@ -114,6 +116,20 @@ protected:
         bool may_repeat,
         detail::reply_handler handler
     );
+    static void start_notify(
+        core_ptr const& core,
+        detail::question const& what,
+        std::span<std::byte const> body,
+        bool may_repeat,
+        detail::control_handler handler
+    );
+    static void start_notify(
+        core_ptr const& core,
+        detail::question const& what,
+        const_slices const& body,
+        bool may_repeat,
+        detail::control_handler handler
+    );
     static void start_finish(core_ptr const& core, detail::control_handler handler);
 
     core_ptr core_;
@@ -121,7 +137,7 @@ protected:
 
 /// Requests to one peer.
 ///
-/// Outstanding operations: one finish; any number of requests.
+/// Outstanding operations: one finish; any number of requests and notices.
 template <class Executor = boost::asio::any_io_executor>
 class basic_request_client : public request_client_base {
 public:
@@ -191,6 +207,20 @@ public:
             {operation, {}, {}, {}}, const_slices{body}, options, std::forward<Token>(token)
         );
     }
+    /// The same with the default options.
+    template <class Token = detail::default_token_t<Executor>>
+    requires(!std::convertible_to<Token, client_request_options>) auto async_request(
+        std::uint32_t operation, std::span<std::byte const> body, Token&& token = Token{}
+    ) {
+        return ask({operation, {}, {}, {}}, body, {}, std::forward<Token>(token));
+    }
+    /// The same from registered memory, with the default options.
+    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
+    requires(!std::convertible_to<Token, client_request_options>) auto async_request(
+        std::uint32_t operation, Slices const& body, Token&& token = Token{}
+    ) {
+        return ask({operation, {}, {}, {}}, const_slices{body}, {}, std::forward<Token>(token));
+    }
     /// The same with a head, and with memory for the answer.
     template <class Token = detail::default_token_t<Executor>>
     auto async_request(
@@ -215,6 +245,60 @@ public:
     ) {
         return ask(
             {operation, head, into, {}}, const_slices{body}, options, std::forward<Token>(token)
+        );
+    }
+
+    /// Sends a notice to the peer, a request without an answer, connecting first if need be.
+    ///
+    /// @param operation  As all others: of request_channel::async_notify(). The body must be unchanged
+    ///                   until the handler runs. Registered memory is of domain().
+    /// @param body       As above.
+    /// @param options    How long it may wait for a channel, and whether it may be repeated.
+    /// @param token      Completion token.
+    /// @par Completion signature  `void(error_code)`: the peer's device has it.
+    /// @par Cancellation          total.
+    /// @par Errors                As for async_request().
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_notify(
+        std::uint32_t operation,
+        std::span<std::byte const> body,
+        client_request_options const& options,
+        Token&& token = Token{}
+    ) {
+        return start_notice({operation}, body, options, std::forward<Token>(token));
+    }
+    /// The same from registered memory.
+    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
+    auto async_notify(
+        std::uint32_t operation,
+        Slices const& body,
+        client_request_options const& options,
+        Token&& token = Token{}
+    ) {
+        return start_notice({operation}, const_slices{body}, options, std::forward<Token>(token));
+    }
+    /// The same with a head.
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_notify(
+        std::uint32_t operation,
+        std::span<std::byte const> head,
+        std::span<std::byte const> body,
+        client_request_options const& options,
+        Token&& token = Token{}
+    ) {
+        return start_notice({operation, head}, body, options, std::forward<Token>(token));
+    }
+    /// The same from registered memory, with a head.
+    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
+    auto async_notify(
+        std::uint32_t operation,
+        std::span<std::byte const> head,
+        Slices const& body,
+        client_request_options const& options,
+        Token&& token = Token{}
+    ) {
+        return start_notice(
+            {operation, head}, const_slices{body}, options, std::forward<Token>(token)
         );
     }
 
@@ -260,6 +344,34 @@ private:
                    bool may_repeat) {
                     start_request(
                         core, asked, bytes, may_repeat, detail::reply_handler{std::move(handler)}
+                    );
+                }},
+            token,
+            core_,
+            what,
+            body,
+            options.may_repeat
+        );
+    }
+
+    template <class Body, class Token>
+    auto start_notice(
+        detail::question what,
+        Body const& body,
+        client_request_options const& options,
+        Token&& token
+    ) {
+        what.options.answer_timeout = options.answer_timeout;
+        return boost::asio::async_initiate<Token, void(error_code)>(
+            detail::initiation{
+                executor_,
+                [](auto handler,
+                   core_ptr const& core,
+                   detail::question const& asked,
+                   Body const& bytes,
+                   bool may_repeat) {
+                    start_notify(
+                        core, asked, bytes, may_repeat, detail::control_handler{std::move(handler)}
                     );
                 }},
             token,

@@ -299,8 +299,9 @@ public:
     template <class One>
     requires detail::convertible_to_slice<One const&, const_slice> const_slices(One const& one)
     noexcept : list_{detail::plain_of<const_slice>(one)} {}
-    /// Several: `const_slices{head.slice(), page.slice()}`. (Not as a bare list in a call that is
-    /// awaited: g++ 12 refuses braced lists there.)
+    /// Several: `const_slices const both{head.slice(), page.slice()};`. In the arguments of a call that
+    /// is awaited g++ 12 refuses every braced list of slices, so write
+    /// `std::array{head.slice(), page.slice()}` there.
     const_slices(std::initializer_list<const_slice> list)
         : list_{std::type_identity<const_slice>{}, list} {}
     /// A range.

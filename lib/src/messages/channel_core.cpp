@@ -5,7 +5,6 @@
 #include <boost/asio/error.hpp>
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 #include <utility>
 
@@ -14,24 +13,6 @@ namespace rcverbs::detail {
 namespace asio = boost::asio;
 
 namespace {
-
-constexpr std::uint64_t message_bytes_max = std::uint64_t{1} << 32;
-
-void copy(slice_list const& from, std::span<std::byte> to) noexcept {
-    for (plain_slice const& each : from.all()) {
-        if (each.size == 0) continue;
-        std::memcpy(to.data(), each.data, each.size);
-        to = to.subspan(each.size);
-    }
-}
-
-mutable_slice part_of(plain_slice const& whole, std::size_t offset, std::size_t size) noexcept {
-    return {{whole.data + offset, size}, local_key{whole.key}, whole.mark()};
-}
-
-const_slice const_slice_of(plain_slice const& whole) noexcept {
-    return {{whole.data, whole.size}, local_key{whole.key}, whole.mark()};
-}
 
 // Of no registration: what copies it works, everything else says errc::region_gone.
 mutable_slice detached(mutable_slice const& from, std::span<std::byte> bytes) noexcept {
@@ -59,7 +40,8 @@ channel_core::channel_core(
     : driver{std::move(over)},
       options_{options},
       requests_{requests},
-      arrived_(options.receives) {}
+      arrived_(options.receives),
+      fetches_{options.receives} {}
 
 channel_core::~channel_core() = default;
 
@@ -70,27 +52,15 @@ void channel_core::call_later(waiter who, error_code result) {
 // Handlers are destroyed uncalled, as Asio does with its own, and not under the mutex.
 void channel_core::on_abandoned() noexcept {
     std::deque<outgoing> dropped;
-    std::deque<std::shared_ptr<fetching>> fetches;
+    decltype(fetches_)::list fetches;
     waiter finisher;
     guard const lock{mutex_};
     state_ = state::ended;
     machine_ = {};
     dropped.swap(outgoing_);
     done_first_ = done_last_ = nobody;
-    fetches.swap(waiting_fetches_);
+    fetches = fetches_.take_all();
     finisher = std::move(finisher_);
-}
-
-// --- connecting ----------------------------------------------------------------------------------
-
-wire::channel_hello channel_core::own_hello(std::vector<std::byte> greeting) const {
-    wire::channel_hello h;
-    h.mode = options_.mode;
-    h.slot_bytes = options_.slot_bytes;
-    h.receives = options_.receives;
-    h.requests = requests_;
-    h.greeting = std::move(greeting);
-    return h;
 }
 
 mutable_slice channel_core::receive_slot(std::uint32_t i) const {
@@ -99,141 +69,6 @@ mutable_slice channel_core::receive_slot(std::uint32_t i) const {
 
 mutable_slice channel_core::send_slot(std::uint32_t i) const {
     return receive_slot(options_.receives + i);
-}
-
-// Makes the memory and posts the receives, before the peer can send.
-error_code channel_core::prepare() {
-    connection_limits const limits = lower().limits();
-    std::uint32_t const slots = options_.sends + machine::control_slots;
-    if (limits.receive_queue_depth < options_.receives || limits.send_queue_depth < slots)
-        return channel_errc::queues_too_small;
-    error_code ec;
-    registered_buffer made{
-        lower().domain(),
-        std::size_t{options_.slot_bytes} * (options_.receives + slots),
-        access_flags::local_write,
-        ec};
-    if (ec) return ec;
-    guard const lock{mutex_};
-    memory_ = std::move(made);
-    for (std::uint32_t i = 0; i < options_.receives; ++i) repost(i);
-    return {};
-}
-
-// Begins to connect or to accept, once.
-error_code channel_core::begin(bool is_active, std::span<std::byte const> greeting) {
-    guard const lock{mutex_};
-    if (state_ != state::idle) return errc::already_connected;
-    if (greeting.size() > wire::channel_greeting_bytes_max) return errc::private_data_too_large;
-    state_ = state::connecting;
-    is_active_ = is_active;
-    return {};
-}
-
-void channel_core::connect(
-    endpoint const& peer, std::vector<std::byte> greeting, control_handler handler
-) {
-    waiter who = waiter_for(std::move(handler));
-    if (!who) return;
-    if (error_code const refused = begin(true, greeting))
-        return call_later(std::move(who), refused);
-    close_when_cancelled(who, self());
-    lower().async_resolve(
-        peer,
-        ordered([this,
-                 w = std::move(who),
-                 hello = wire::encode(own_hello(std::move(greeting)))](error_code ec) mutable {
-            if (!ec) ec = prepare();
-            if (ec) return on_established(ec, std::move(w));
-            lower().async_establish(
-                hello, ordered([this, w = std::move(w)](error_code failed) mutable {
-                    on_established(failed, std::move(w));
-                })
-            );
-        })
-    );
-}
-
-void channel_core::accept(std::vector<std::byte> greeting, control_handler handler) {
-    waiter who = waiter_for(std::move(handler));
-    if (!who) return;
-    error_code foreign;
-    wire::channel_hello const theirs = wire::decode_channel_hello(lower().private_data(), foreign);
-    if (error_code const refused = begin(false, greeting))
-        return call_later(std::move(who), refused);
-    {
-        guard const lock{mutex_};
-        greeting_ = theirs.greeting;
-    }
-    close_when_cancelled(who, self());
-    wire::channel_hello ours = own_hello(std::move(greeting));
-    ours.answer = foreign ? wire::verdict::malformed : wire::judge_request(ours, theirs);
-    error_code why;
-    if (ours.answer != wire::verdict::welcome) {
-        ours.greeting.clear();
-        error_code ignored;
-        lower().reject(wire::encode(ours), ignored);
-        why = foreign ? foreign : wire::judgement<channel_errc>(ours.answer);
-    }
-    if (!why) why = prepare();
-    auto established = [this, w = std::move(who)](error_code ec) mutable {
-        on_established(ec, std::move(w));
-    };
-    if (why) ordered(std::move(established))(why);
-    else lower().async_accept(wire::encode(ours), ordered(std::move(established)));
-}
-
-void channel_core::on_established(error_code ec, waiter who) {
-    error_code foreign;
-    wire::channel_hello const theirs = wire::decode_channel_hello(lower().private_data(), foreign);
-    // The reason of a channel's rejection is in its hello; any other is reported unchanged.
-    if (ec == cm_errc::rejected_by_peer && !foreign)
-        ec = wire::refusal<channel_errc>(theirs.answer);
-    if (!ec) ec = foreign ? foreign : wire::check_acceptance(own_hello({}), theirs);
-    {
-        guard const lock{mutex_};
-        // Closed meanwhile.
-        if (!ec && state_ != state::connecting) ec = asio::error::operation_aborted;
-        if (ec) end(ec, step::handshake, close_reason::refused);
-        else open(theirs);
-        if (ec) early_.clear();
-        if (!early_.empty()) in_order([self = self()] { self->take_early(); });
-    }
-    in_order([self = self()] { self->deliver(); });
-    who(ec);
-}
-
-// What has arrived before the channel was open, in its order; what arrives meanwhile waits behind
-// it.
-void channel_core::take_early() {
-    early_arrival a;
-    {
-        guard const lock{mutex_};
-        if (early_.empty()) return;
-        a = early_.front();
-        if (early_.size() > 1) in_order([self = self()] { self->take_early(); });
-        early_.erase(early_.begin());
-    }
-    process(a.slot, a.code, a.what);
-}
-
-void channel_core::open(wire::channel_hello const& theirs) {
-    state_ = state::open;
-    greeting_ = theirs.greeting;
-    peer_requests_ = theirs.requests;
-    // A peer that asks and does not fetch the answers must not decide how many this side keeps.
-    std::uint64_t const large_max =
-        requests_ > 0 ? options_.sends + 2 * std::uint64_t{requests_} : UINT64_MAX;
-    machine_ = machine{
-        {options_.receives,
-         theirs.receives,
-         options_.sends,
-         std::uint32_t{requests_} + theirs.requests,
-         is_active_,
-         large_max}};
-    small_bytes_max_ = std::min(options_.slot_bytes, theirs.slot_bytes) -
-                       static_cast<std::uint32_t>(wire::channel_head_bytes);
-    on_open();
 }
 
 // --- sending -------------------------------------------------------------------------------------
@@ -248,77 +83,9 @@ channel_core::waiter channel_core::waiter_for(control_handler handler) const {
     return own ? waiter{std::move(handler), own} : waiter{};
 }
 
-channel_core::outgoing channel_core::message_of(
-    std::span<std::byte const> bytes, wire::request_prefix const& before, error_code& refused
-) {
-    outgoing o;
-    o.prefix = before;
-    o.size_bytes = bytes.size();
-    if (bytes.size() > message_bytes_max) {
-        refused = errc::message_too_large;
-    } else if (is_large(bytes.size() + before.size_bytes)) {
-        o.is_large = true;
-        o.registered =
-            const_memory_region{lower().domain(), bytes, access_flags::remote_read, refused};
-        if (!refused) o.segments.push_back(o.registered.remote());
-    } else {
-        o.source = slice_list{const_slice{bytes, local_key{}}.plain()};
-    }
-    return o;
-}
-
-channel_core::outgoing channel_core::message_of(
-    const_slices const& source, wire::request_prefix const& before, error_code& refused
-) {
-    outgoing o;
-    o.prefix = before;
-    o.size_bytes = source.size();
-    o.source = source.list();
-    if (source.size() > message_bytes_max) {
-        refused = errc::message_too_large;
-    } else if (is_large(source.size() + before.size_bytes)) {
-        o.is_large = true;
-        for (plain_slice const& each : o.source.all()) {
-            if (each.size == 0 || refused) continue;
-            o.segments.push_back(
-                protocol::expose(const_slice_of(each), access_flags::remote_read, lower(), refused)
-            );
-        }
-        if (o.segments.size() > wire::channel_segments_max) refused = errc::too_many_segments;
-    }
-    return o;
-}
-
-channel_core::outgoing channel_core::written_message_of(
-    std::span<std::byte const> bytes, remote_region const& target, error_code& refused
-) {
-    const_memory_region registered{lower().domain(), bytes, access_flags::local_read, refused};
-    if (refused) return {};
-    outgoing o = written_message_of(const_slices{registered.slice()}, target, refused);
-    o.registered = std::move(registered);
-    return o;
-}
-
-channel_core::outgoing channel_core::written_message_of(
-    const_slices const& source, remote_region const& target, error_code& refused
-) {
-    outgoing o;
-    o.prefix.append(std::uint64_t{source.size()});
-    o.writes = std::shared_ptr<written>{
-        new written{source.list(), target, batch{lower(), source.list().count() + 1}}};
-    // An answer with bad memory is refused, and does not end the channel.
-    for (plain_slice const& each : o.writes->source.all()) {
-        if (each.size == 0 || refused) continue;
-        static_cast<void>(
-            protocol::expose(const_slice_of(each), access_flags::local_read, lower(), refused)
-        );
-    }
-    return o;
-}
-
 // A message whose size was looked at before the channel was open is not for it.
 bool channel_core::may_send(outgoing const& o) const noexcept {
-    bool const fits = o.size_bytes + o.prefix.size_bytes <= small_bytes_max_;
+    bool const fits = o.prefix.size_bytes + o.size_bytes <= small_bytes_max_;
     return is_open() && machine_.may_send() && (o.is_large || fits);
 }
 
@@ -371,22 +138,10 @@ void channel_core::post(posting const& what) {
     head.tag = what.number;
     std::size_t size = wire::channel_head_bytes;
     if (what.what == type::large_done) head.count = what.is_declined ? 1 : 0;
-    if (what.what == type::eager) {
+    if (what.what == type::eager || what.what == type::large) {
         outgoing const& o = outgoing_[what.message];
-        head.count = static_cast<std::uint32_t>(o.prefix.size_bytes + o.size_bytes);
         head.tag = o.tag;
-        std::ranges::copy(o.prefix.bytes(), place.bytes().subspan(size).begin());
-        size += o.prefix.size_bytes;
-        copy(o.source, place.bytes().subspan(size));
-        size += o.size_bytes;
-    } else if (what.what == type::large) {
-        outgoing const& o = outgoing_[what.message];
-        head.count = static_cast<std::uint32_t>(o.segments.size());
-        head.tag = o.tag;
-        wire::encode_segments(o.segments, place.bytes());
-        size += wire::segments_bytes(head);
-        std::ranges::copy(o.prefix.bytes(), place.bytes().subspan(size).begin());
-        size += o.prefix.size_bytes;
+        size += o.encode(head, place.bytes());
     }
     wire::encode(head, place.bytes());
     if (what.what == type::eager && outgoing_[what.message].writes != nullptr)
@@ -397,18 +152,11 @@ void channel_core::post(posting const& what) {
     );
 }
 
-// All or nothing: the message says that the bytes are there. The handler has the batch, which must
-// outlive it.
+// The handler has the batch, which must outlive it.
 void channel_core::submit_written(
-    std::shared_ptr<written> const& w, mutable_slice const& message, std::uint32_t slot
+    std::shared_ptr<written_body> const& w, mutable_slice const& message, std::uint32_t slot
 ) {
-    std::uint64_t offset = 0;
-    for (plain_slice const& each : w->source.all()) {
-        if (each.size == 0) continue;
-        w->all.add(op::write(const_slice_of(each), w->target.slice(offset, each.size)));
-        offset += each.size;
-    }
-    w->all.add(op::send(message));
+    w->add(message);
     w->all.async_submit([self = self(), w, slot](error_code ec, std::size_t) {
         self->on_sent(slot, ec);
     });
@@ -430,8 +178,7 @@ void channel_core::complete(std::uint32_t i, outcome how) {
     switch (how) {
     case outcome::sent:
         ++counted_.sent;
-        counted_.sent_bytes += o.prefix.size_bytes + o.size_bytes;
-        if (o.writes != nullptr) counted_.sent_bytes += o.writes->source.size();
+        counted_.sent_bytes += o.all_bytes();
         break;
     case outcome::declined: o.result = channel_errc::message_declined; break;
     case outcome::withdrawn: o.result = channel_errc::message_withdrawn; break;
@@ -508,6 +255,12 @@ channel_core::machine::cancelled channel_core::take_back(std::uint32_t i) {
         if (withdrawals_.size() == 1) in_order([self = self()] { self->await_withdrawal(); });
     }
     return what;
+}
+
+void channel_core::take_back_all() {
+    for (std::uint32_t i = 0; i < outgoing_.size(); ++i) {
+        if (outgoing_[i].handler) take_back(i);
+    }
 }
 
 // Ends the channel if the peer still has a withdrawn message then: its memory is not the program's
@@ -601,7 +354,7 @@ error_code channel_core::take(std::uint32_t slot, std::size_t size_bytes) {
         behind = bytes.size() - end;
         // Without requests there is nothing to precede a body.
         bool const is_right =
-            segments.size_bytes <= message_bytes_max && (behind == 0 || requests_ > 0);
+            segments.size_bytes <= outgoing_message::bytes_max && (behind == 0 || requests_ > 0);
         if (!ec && !is_right) ec = channel_errc::malformed_message;
         if (ec) return ec;
         message_bytes = segments.size_bytes;
@@ -728,119 +481,6 @@ void channel_core::detach(arrival& a) {
     auto const all = whole(a.place.receive);
     a.own.assign(all.begin(), all.end());
     machine_.detach(a.place, *this);
-}
-
-// The segments of the sender's are read one after another, so that many messages that are fetched
-// at a time leave room in the connection's queues.
-struct channel_core::fetching : std::enable_shared_from_this<fetching> {
-    std::shared_ptr<channel_core> core;
-    message what;
-    slice_list into;
-    waiter handler;
-    wire::channel_segments segments;
-    std::vector<std::vector<mutable_slice>> parts;  // the memory for each segment
-    std::size_t next = 0;
-
-    void read() {
-        std::size_t const i = next++;
-        core->lower().async_read(
-            segments.list[i],
-            parts[i],
-            [self = shared_from_this()](error_code ec, std::size_t) { self->on_read(ec); }
-        );
-    }
-
-    void on_read(error_code ec) {
-        if (!ec && next < segments.count) return read();
-        if (!ec) core->on_fetched(what);
-        end(ec);
-    }
-
-    void end(error_code ec) {
-        what.release();
-        core->call_later(std::move(handler), ec);
-        core->on_fetch_ended();
-    }
-};
-
-// Gives the receive back, and answers the sender.
-void channel_core::on_fetched(message& what) {
-    guard const lock{mutex_};
-    if (is_open()) machine_.end_fetch(kept_of(what), *this);
-    what.core_.reset();
-}
-
-void channel_core::fetch(message what, mutable_slices const& into, control_handler handler) {
-    waiter who = waiter_for(std::move(handler));
-    if (!who) return;
-    auto const f = std::make_shared<fetching>();
-    f->core = self();
-    f->handler = std::move(who);
-    bool const is_right =
-        what.is_large_ && what.core_.get() == this && into.size() == what.size_bytes_;
-    // Otherwise the message goes with the call, and is declined.
-    if (!is_right) return call_later(std::move(f->handler), errc::out_of_range);
-    f->what = std::move(what);
-    f->into = into.list();
-    prepare_fetch(*f);
-    {
-        guard const lock{mutex_};
-        if (fetches_ == options_.receives) return waiting_fetches_.push_back(f);
-        ++fetches_;
-    }
-    start_fetch(f);
-}
-
-// Assigns the caller's memory to the segments of the sender's.
-void channel_core::prepare_fetch(fetching& f) const {
-    message const& what = f.what;
-    {
-        guard const lock{mutex_};
-        std::span<std::byte const> bytes = what.own_;
-        if (!what.is_detached_) bytes = whole(what.slot_);
-        // Checked when it arrived; the peer has no access to it.
-        error_code ignored;
-        auto const size = wire::segments_bytes(wire::decode_channel_head(bytes, ignored));
-        f.segments = wire::decode_segments(bytes.first(wire::channel_head_bytes + size), ignored);
-    }
-    std::size_t index = 0;
-    std::size_t offset = 0;
-    for (std::size_t i = 0; i < f.segments.count; ++i) {
-        std::size_t left = f.segments.list[i].size();
-        auto& part = f.parts.emplace_back();
-        while (left > 0) {
-            std::size_t const size = std::min(left, f.into[index].size - offset);
-            if (size > 0) part.push_back(part_of(f.into[index], offset, size));
-            left -= size;
-            offset += size;
-            if (offset == f.into[index].size) ++index, offset = 0;
-        }
-    }
-}
-
-void channel_core::start_fetch(std::shared_ptr<fetching> const& f) {
-    bool is_there = false;
-    {
-        guard const lock{mutex_};
-        is_there = machine_.begin_fetch(kept_of(f->what));
-    }
-    if (!is_there) return in_order([f] { f->end(channel_errc::message_withdrawn); });
-    f->read();
-}
-
-// Starts the next that waits.
-void channel_core::on_fetch_ended() {
-    std::shared_ptr<fetching> next;
-    {
-        guard const lock{mutex_};
-        if (waiting_fetches_.empty()) {
-            --fetches_;
-            return;
-        }
-        next = std::move(waiting_fetches_.front());
-        waiting_fetches_.pop_front();
-    }
-    start_fetch(next);
 }
 
 // --- ending --------------------------------------------------------------------------------------

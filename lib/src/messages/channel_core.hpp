@@ -8,6 +8,7 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/error.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -18,12 +19,13 @@
 #include <string>
 #include <vector>
 
-#include <rcverbs/batch.hpp>
 #include <rcverbs/message_channel.hpp>
 #include <rcverbs/experimental/protocol.hpp>
 #include <rcverbs/registered_buffer.hpp>
 
 #include "machines/channel_machine.hpp"
+#include "messages/outgoing_message.hpp"
+#include "messages/turns.hpp"
 #include "wire/channel_hello.hpp"
 #include "wire/channel_message.hpp"
 #include "wire/request_tag.hpp"
@@ -45,6 +47,8 @@ public:
     void accept(std::vector<std::byte> greeting, control_handler handler);
     void fetch(message what, mutable_slices const& into, control_handler handler);
     virtual void finish(control_handler handler) = 0;
+    /// Of all operations that are messages.
+    virtual void cancel() = 0;
     void close() noexcept;
     /// Of a message of the peer's.
     void release(message const& what) noexcept;
@@ -60,30 +64,18 @@ protected:
 
     static constexpr std::uint32_t nobody = UINT32_MAX;
 
-    // What is written to the peer's memory before a message is sent, and the message itself.
-    struct written {
-        slice_list source;
-        remote_region target;
-        batch all;
-    };
-
     // A message of this side's, until its handler is called; at the machine's index of it. What is
     // registered for it is deregistered before the handler is destroyed, which may own the memory.
-    struct outgoing {
+    struct outgoing_handler {
         waiter handler;
+    };
+    struct outgoing : outgoing_handler, outgoing_message {
         std::uint32_t request = nobody;  // of a request channel
         std::uint64_t serial = 0;  // its index and the number of its use
-        bool is_large = false;
-        std::uint64_t tag = 0;
-        std::uint64_t size_bytes = 0;  // without the prefix
-        wire::request_prefix prefix;  // of a request channel
-        slice_list source;  // of a small message
-        std::vector<remote_region> segments;  // of a large one
-        const_memory_region registered;  // for this message
-        // Of an answer that is written to the peer's memory.
-        std::shared_ptr<written> writes;
         error_code result;
         std::uint32_t next_done = nobody;
+
+        void assign(outgoing_message&& m) { static_cast<outgoing_message&>(*this) = std::move(m); }
     };
     // A message of the peer's that the program has not got.
     struct arrival {
@@ -101,23 +93,25 @@ protected:
     /// The handler of an operation; empty if the context is gone.
     waiter waiter_for(control_handler handler) const;
     void call_later(waiter who, error_code result);
-    /// A message to be sent. Without the mutex: a large one may be registered.
-    ///
-    /// @param before  What precedes the body, on a request channel.
-    outgoing message_of(
-        std::span<std::byte const> bytes, wire::request_prefix const& before, error_code& refused
-    );
-    outgoing message_of(
-        const_slices const& source, wire::request_prefix const& before, error_code& refused
-    );
-    /// A message whose body is written to the peer's memory before. Without the mutex.
-    outgoing written_message_of(
-        std::span<std::byte const> bytes, remote_region const& target, error_code& refused
-    );
-    outgoing written_message_of(
-        const_slices const& source, remote_region const& target, error_code& refused
-    );
+    /// A message to be sent: see compose(). Without the mutex.
+    template <class Body>
+    outgoing_message message_of(
+        Body const& body, wire::request_prefix const& before, error_code& refused
+    ) {
+        bool const large = is_large(before.size_bytes + body.size());
+        return compose(lower(), body, before, large, refused);
+    }
     bool is_large(std::uint64_t size_bytes) const noexcept;
+    /// Calls handlers that no longer wait, in their order, each from a function of its own: they may
+    /// throw.
+    template <class Removed>
+    void abort(Removed taken) {
+        for (auto& each : taken) {
+            in_order([who = std::move(each.handler)]() mutable {
+                if (who) who(boost::asio::error::operation_aborted, {});
+            });
+        }
+    }
     /// Calls the handlers of messages that are over, in order, then those of receivers. In the
     /// driver's order, without the mutex.
     void complete_and_deliver();
@@ -136,6 +130,8 @@ protected:
     /// What a message that may not be sent is refused with.
     error_code refusal() const;
     machine::cancelled take_back(std::uint32_t message);
+    /// Takes back all messages that have handlers.
+    void take_back_all();
     void finish_sending();
     bool is_idle() const noexcept { return state_ == state::idle; }
     bool is_open() const noexcept { return state_ == state::open; }
@@ -175,7 +171,7 @@ private:
 
     struct fetching;
 
-    // Connecting.
+    // Connecting: see channel_handshake.cpp.
     error_code begin(bool is_active, std::span<std::byte const> greeting);
     wire::channel_hello own_hello(std::vector<std::byte> greeting) const;
     error_code prepare();
@@ -191,7 +187,7 @@ private:
 
     // Sending.
     void submit_written(
-        std::shared_ptr<written> const& w, mutable_slice const& message, std::uint32_t slot
+        std::shared_ptr<written_body> const& w, mutable_slice const& message, std::uint32_t slot
     );
     void on_sent(std::uint32_t slot, error_code ec);
     void on_cancelled(std::uint64_t serial, boost::asio::cancellation_type type);
@@ -207,11 +203,13 @@ private:
     error_code take(std::uint32_t slot, std::size_t size_bytes);
     std::span<std::byte const> whole(std::uint32_t receive) const;
     static machine::kept kept_of(message const& what) noexcept;
-    void prepare_fetch(fetching& f) const;
+    void deliver();
+
+    // Fetching: see fetching.cpp.
+    wire::channel_segments segments_of(message const& what) const;
     void start_fetch(std::shared_ptr<fetching> const& f);
     void on_fetched(message& what);
     void on_fetch_ended();
-    void deliver();
 
     // Ending.
     void end_now(error_code why, close_reason reason);
@@ -259,8 +257,7 @@ private:
     };
     std::vector<content> arrived_;
     // As many are fetched at a time as there are receives.
-    std::size_t fetches_ = 0;
-    std::deque<std::shared_ptr<fetching>> waiting_fetches_;
+    turns<std::shared_ptr<fetching>> fetches_;
     bool is_delivering_ = false;
 
     // What receivers get when all messages have been received.

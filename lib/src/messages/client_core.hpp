@@ -36,9 +36,11 @@ public:
     void attach();
 
     void ask(question const& what, body_source body, bool may_repeat, reply_handler handler);
+    void notify(question const& what, body_source body, bool may_repeat, control_handler handler);
     void finish(control_handler handler);
     void close() noexcept;
 
+    bool is_open() const noexcept;
     bool is_connected() const noexcept;
     protection_domain domain() const { return connector_.domain(); }
     failure last_failure() const;
@@ -52,14 +54,16 @@ private:
     using call_ptr = std::shared_ptr<call>;
     using call_list = std::list<call_ptr>;
 
-    // A request until its handler is called. On a channel it belongs to that; otherwise it waits, for
+    // A request or notice until its handler is called. On a channel it belongs to that; otherwise it waits, for
     // a channel or for the time to repeat it.
     struct call {
         question what;
         std::array<std::byte, request_channel::head_bytes_max> head;
         body_source body;
         bool may_repeat = false;
-        waiting_handler<error_code, reply> handler;
+        waiting_handler<error_code, reply> on_reply;
+        control_waiter on_sent;  // of a notice
+        bool is_notice = false;
         clock::time_point deadline;
         std::chrono::milliseconds pause{10};  // before it is repeated
         std::optional<boost::asio::steady_timer> timer;  // while it waits
@@ -68,8 +72,13 @@ private:
         bool is_cancelled = false;
         boost::asio::cancellation_signal on_channel;  // used under the lock
         error_code last;
+
+        /// False if the context of its handler is gone, and with it maybe the body.
+        bool is_wanted() const noexcept { return is_notice ? bool{on_sent} : bool{on_reply}; }
     };
 
+    boost::asio::any_io_executor own_executor() const;
+    void prepare(call_ptr const& c, question const& what, body_source body, bool may_repeat);
     void start(call_ptr const& c);
     void wait(call_ptr const& c, clock::time_point until);
     void connect();

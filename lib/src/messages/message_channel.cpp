@@ -27,7 +27,7 @@ message::message(message&& other) noexcept
 
 message& message::operator=(message&& other) noexcept {
     if (this != &other) {
-        release();
+        if (core_ != nullptr) release();
         core_ = std::move(other.core_);
         slice_ = std::exchange(other.slice_, mutable_slice{});
         tag_ = other.tag_;
@@ -43,7 +43,9 @@ message& message::operator=(message&& other) noexcept {
     return *this;
 }
 
-message::~message() { release(); }
+message::~message() {
+    if (core_ != nullptr) release();
+}
 
 void message::detach() {
     if (core_ != nullptr) core_->detach(*this);
@@ -81,6 +83,9 @@ std::string problem_of(message_channel_options const& options) {
 
 // --- the members of channels ---------------------------------------------------------------------
 
+void channel_base::cancel() {
+    if (core_ != nullptr) core_->cancel();
+}
 void channel_base::close() noexcept {
     if (core_ != nullptr) core_->close();
 }

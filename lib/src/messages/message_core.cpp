@@ -13,7 +13,8 @@ void message_core::send(Body const& body, std::uint64_t tag, control_handler han
     waiter who = waiter_for(std::move(handler));
     if (!who) return;
     error_code refused;
-    outgoing o = message_of(body, {}, refused);
+    outgoing o;
+    o.assign(message_of(body, {}, refused));
     o.tag = tag;
     o.handler = std::move(who);
     guard lock{mutex_};
@@ -61,10 +62,17 @@ void message_core::cancel_receive(std::uint64_t serial) {
         guard const lock{mutex_};
         taken = receivers_.take(serial);
     }
-    if (taken.empty()) return;
-    in_order([list = std::move(taken)]() mutable {
-        if (list.front().handler) list.front().handler(asio::error::operation_aborted, message{});
-    });
+    abort(std::move(taken));
+}
+
+void message_core::cancel() {
+    decltype(receivers_)::removed taken;
+    {
+        guard const lock{mutex_};
+        take_back_all();
+        taken = receivers_.take_all();
+    }
+    abort(std::move(taken));
 }
 
 void message_core::finish(control_handler handler) {

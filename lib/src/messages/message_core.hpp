@@ -20,6 +20,7 @@ public:
     void send(Body const& body, std::uint64_t tag, control_handler handler);
     void receive(message_handler handler);
     void finish(control_handler handler) override;
+    void cancel() override;
     message_channel_statistics statistics() const;
 
 private:

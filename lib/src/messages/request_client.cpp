@@ -47,23 +47,41 @@ void client_core::attach() {
 
 // --- requests ------------------------------------------------------------------------------------
 
+asio::any_io_executor client_core::own_executor() const {
+    guard const lock{mutex_};
+    return executor_;
+}
+
 void client_core::ask(
     question const& what, body_source body, bool may_repeat, reply_handler handler
 ) {
-    asio::any_io_executor own;
-    {
-        guard const lock{mutex_};
-        own = executor_;
-    }
+    auto const own = own_executor();
     if (!own) return;
-    auto const timeout = what.options.answer_timeout.value_or(answer_timeout_);
     auto const c = std::make_shared<call>();
+    c->on_reply = {std::move(handler), own};
+    prepare(c, what, std::move(body), may_repeat);
+}
+
+void client_core::notify(
+    question const& what, body_source body, bool may_repeat, control_handler handler
+) {
+    auto const own = own_executor();
+    if (!own) return;
+    auto const c = std::make_shared<call>();
+    c->is_notice = true;
+    c->on_sent = {std::move(handler), own};
+    prepare(c, what, std::move(body), may_repeat);
+}
+
+void client_core::prepare(
+    call_ptr const& c, question const& what, body_source body, bool may_repeat
+) {
+    auto const timeout = what.options.answer_timeout.value_or(answer_timeout_);
     c->what = what;
     c->body = std::move(body);
     c->may_repeat = may_repeat;
-    c->handler = {std::move(handler), own};
     // Assigned once, here: the caller emits on a thread of its own.
-    if (auto slot = c->handler.slot(); slot.is_connected()) {
+    if (auto slot = c->is_notice ? c->on_sent.slot() : c->on_reply.slot(); slot.is_connected()) {
         slot.assign([weak = weak_from_this(), of = std::weak_ptr{c}](asio::cancellation_type how) {
             auto const self = weak.lock();
             auto const alive = of.lock();
@@ -127,24 +145,41 @@ void client_core::send(call_ptr const& c, channel_ptr const& over) {
     question what = c->what;
     what.options.answer_timeout = left;
     // The body may have gone with the handler's context.
-    if (!c->handler) return;
-    auto handler = asio::bind_cancellation_slot(
-        c->on_channel.slot(),
-        [self = shared_from_this(), c, over](error_code ec, reply r) {
-            self->on_result(c, over, ec, std::move(r));
-        }
-    );
+    if (!c->is_wanted()) return;
+    auto const self = shared_from_this();
     // The channel assigns the slot: not while cancel() emits.
     guard lock{mutex_};
     if (c->is_cancelled) {
         lock.unlock();
         return end(c, asio::error::operation_aborted);
     }
+    auto const slot = c->on_channel.slot();
     std::visit(
         [&](auto const& body) {
-            over->async_request(
-                what.operation, what.head, body, what.into, what.options, std::move(handler)
-            );
+            if (c->is_notice) {
+                over->async_notify(
+                    what.operation,
+                    what.head,
+                    body,
+                    asio::bind_cancellation_slot(
+                        slot, [self, c, over](error_code ec) { self->on_result(c, over, ec, {}); }
+                    )
+                );
+            } else {
+                over->async_request(
+                    what.operation,
+                    what.head,
+                    body,
+                    what.into,
+                    what.options,
+                    asio::bind_cancellation_slot(
+                        slot,
+                        [self, c, over](error_code ec, reply r) {
+                            self->on_result(c, over, ec, std::move(r));
+                        }
+                    )
+                );
+            }
         },
         c->body
     );
@@ -159,7 +194,8 @@ void client_core::on_result(call_ptr const& c, channel_ptr const& over, error_co
         if (is_over) dropped = drop(over);
         auto const next = clock::now() + c->pause;
         bool const is_repeated = is_over && c->may_repeat && is_transient(ec) && !is_closed_ &&
-                                 !c->is_cancelled && c->handler && executor_ && next < c->deadline;
+                                 !c->is_cancelled && c->is_wanted() && executor_ &&
+                                 next < c->deadline;
         if (is_repeated) {
             ++counted_.repeated;
             c->last = ec;
@@ -202,17 +238,14 @@ void client_core::cancel(call_ptr const& c) {
 
 void client_core::complete(call_ptr const& c, error_code ec, reply r) {
     if (c->timer) c->timer->cancel();
-    if (c->handler) c->handler(ec, std::move(r));
+    if (c->on_reply) c->on_reply(ec, std::move(r));
+    else if (c->on_sent) c->on_sent(ec);
 }
 
 // Later, and not from inside the function that led to it.
 void client_core::end(call_ptr const& c, error_code why) {
-    asio::any_io_executor own;
-    {
-        guard const lock{mutex_};
-        own = executor_;
-    }
-    if (own) asio::post(own, [self = shared_from_this(), c, why] { self->complete(c, why); });
+    if (auto const own = own_executor())
+        asio::post(own, [self = shared_from_this(), c, why] { self->complete(c, why); });
 }
 
 // REQUIRES: the lock is held.
@@ -345,6 +378,11 @@ void client_core::context_is_going(asio::execution_context const&) noexcept {
 
 // --- observers -----------------------------------------------------------------------------------
 
+bool client_core::is_open() const noexcept {
+    guard const lock{mutex_};
+    return !is_closed_;
+}
+
 bool client_core::is_connected() const noexcept {
     guard const lock{mutex_};
     return channel_ != nullptr && channel_->is_open();
@@ -388,7 +426,10 @@ request_client_base& request_client_base::operator=(request_client_base&& other)
 void request_client_base::close() noexcept {
     if (core_ != nullptr) core_->close();
 }
-bool request_client_base::is_connected() const noexcept { return core_->is_connected(); }
+bool request_client_base::is_open() const noexcept { return core_ != nullptr && core_->is_open(); }
+bool request_client_base::is_connected() const noexcept {
+    return core_ != nullptr && core_->is_connected();
+}
 protection_domain request_client_base::domain() const { return core_->domain(); }
 failure request_client_base::last_failure() const { return core_->last_failure(); }
 request_client_statistics request_client_base::statistics() const { return core_->statistics(); }
@@ -410,6 +451,24 @@ void request_client_base::start_request(
     detail::reply_handler handler
 ) {
     core->ask(what, body, may_repeat, std::move(handler));
+}
+void request_client_base::start_notify(
+    core_ptr const& core,
+    detail::question const& what,
+    std::span<std::byte const> body,
+    bool may_repeat,
+    detail::control_handler handler
+) {
+    core->notify(what, body, may_repeat, std::move(handler));
+}
+void request_client_base::start_notify(
+    core_ptr const& core,
+    detail::question const& what,
+    const_slices const& body,
+    bool may_repeat,
+    detail::control_handler handler
+) {
+    core->notify(what, body, may_repeat, std::move(handler));
 }
 void request_client_base::start_finish(core_ptr const& core, detail::control_handler handler) {
     core->finish(std::move(handler));

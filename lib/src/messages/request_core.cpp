@@ -73,7 +73,7 @@ void request_core::prepare(asked& a, question const& what, Body const& body, err
     if (refused) return;
     a.head_bytes = static_cast<std::uint8_t>(what.head.size());
     before.append(what.head);
-    a.body = message_of(body, before, refused);
+    a.body.assign(message_of(body, before, refused));
 }
 
 template <class Body>
@@ -126,7 +126,8 @@ void request_core::start(asked&& a, std::chrono::milliseconds timeout, error_cod
     if (slot.is_connected()) {
         slot.assign([weak = std::weak_ptr{self()}, serial](asio::cancellation_type how) {
             auto const alive = weak.lock();
-            if (alive != nullptr && how != asio::cancellation_type::none) alive->cancel(serial);
+            if (alive != nullptr && how != asio::cancellation_type::none)
+                alive->cancel_asked(serial);
         });
     }
     auto const due = clock::now() + bounded(timeout);
@@ -257,7 +258,7 @@ void request_core::complete_request(std::uint32_t i, outcome how) {
     done_last_ = i;
 }
 
-void request_core::cancel(std::uint64_t serial) {
+void request_core::cancel_asked(std::uint64_t serial) {
     {
         guard const lock{mutex_};
         auto const i = static_cast<std::uint32_t>(serial);
@@ -265,6 +266,20 @@ void request_core::cancel(std::uint64_t serial) {
         all_.cancel(i, *this);
     }
     in_order([self = self()] { self->complete_and_deliver(); });
+}
+
+void request_core::cancel() {
+    decltype(nexts_)::removed nexts;
+    {
+        guard const lock{mutex_};
+        for (std::uint32_t i = 0; i < asked_.size(); ++i) {
+            if (asked_[i].on_reply || asked_[i].on_sent) all_.cancel(i, *this);
+        }
+        take_back_all();
+        nexts = nexts_.take_all();
+    }
+    in_order([self = self()] { self->complete_and_deliver(); });
+    abort(std::move(nexts));
 }
 
 // Sets the timer to the first deadline. One that is too early does no harm.
@@ -487,15 +502,12 @@ void request_core::cancel_next(std::uint64_t serial) {
         guard const lock{mutex_};
         taken = nexts_.take(serial);
     }
-    if (taken.empty()) return;
-    in_order([list = std::move(taken)]() mutable {
-        if (list.front().handler) list.front().handler(asio::error::operation_aborted, request{});
-    });
+    abort(std::move(taken));
 }
 
 // Without the mutex: a body may be registered.
 template <class Body>
-request_core::outgoing request_core::answer_of(
+outgoing_message request_core::answer_of(
     std::uint16_t id,
     std::uint32_t status,
     std::span<std::byte const> head,
@@ -509,8 +521,8 @@ request_core::outgoing request_core::answer_of(
     tag.has_target = target.size() > 0 && body.size() <= target.size();
     wire::request_prefix before;
     if (!tag.has_target) before.append(head);
-    outgoing o = tag.has_target ? written_message_of(body, target, refused)
-                                : message_of(body, before, refused);
+    outgoing_message o = tag.has_target ? compose_written(lower(), body, target, refused)
+                                        : message_of(body, before, refused);
     if (tag.has_target && !refused) o.prefix.append(head);
     o.tag = wire::encode(tag);
     return o;
@@ -528,7 +540,7 @@ void request_core::answer(
     if (!who) return;
     error_code refused = problem_of_head(head);
     outgoing o;
-    if (!refused) o = answer_of(id, status, head, body, refused);
+    if (!refused) o.assign(answer_of(id, status, head, body, refused));
     o.handler = std::move(who);
     guard lock{mutex_};
     // The peer has given up meanwhile, and its memory is its own again.

@@ -36,6 +36,7 @@ public:
     void notify(question const& what, Body const& body, control_handler handler);
     void next(next_handler handler);
     void finish(control_handler handler) override;
+    void cancel() override;
 
     // Of a request of the peer's.
     template <class Body>
@@ -93,7 +94,7 @@ private:
     template <class Body>
     void prepare(asked& a, question const& what, Body const& body, error_code& refused);
     template <class Body>
-    outgoing answer_of(
+    outgoing_message answer_of(
         std::uint16_t id,
         std::uint32_t status,
         std::span<std::byte const> head,
@@ -102,7 +103,7 @@ private:
     );
     void start(asked&& a, std::chrono::milliseconds timeout, error_code refused);
     void fail(asked&& a, error_code why);
-    void cancel(std::uint64_t serial);
+    void cancel_asked(std::uint64_t serial);
     void await_answers();
     void on_answers_due();
 

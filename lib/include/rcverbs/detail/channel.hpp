@@ -30,6 +30,12 @@ public:
     /// Bytes of the application's greeting, at most.
     static constexpr std::size_t greeting_bytes_max = 32;
 
+    /// Cancels the sends, receives, requests, notices and answers that are outstanding, each as its
+    /// cancellation slot does with `total`: what is not sent ends with
+    /// asio::error::operation_aborted, what the peer can still access ends when the peer has confirmed
+    /// that it does not, and small messages that were sent are not affected. Neither are connecting,
+    /// accepting, fetching and finishing; close() ends them.
+    void cancel();
     /// Ends at once, as connection::close().
     void close() noexcept;
     /// Why it ended, with close_reason::completed only if both sides ended it in order; and the first

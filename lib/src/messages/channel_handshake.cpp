@@ -1,0 +1,159 @@
+// The handshake of a channel: connecting and accepting, with the hellos of both sides, until it is open
+// or has been refused.
+#include <boost/asio/error.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include "messages/channel_core.hpp"
+
+namespace rcverbs::detail {
+
+namespace asio = boost::asio;
+
+wire::channel_hello channel_core::own_hello(std::vector<std::byte> greeting) const {
+    wire::channel_hello h;
+    h.mode = options_.mode;
+    h.slot_bytes = options_.slot_bytes;
+    h.receives = options_.receives;
+    h.requests = requests_;
+    h.greeting = std::move(greeting);
+    return h;
+}
+
+// Makes the memory and posts the receives, before the peer can send.
+error_code channel_core::prepare() {
+    connection_limits const limits = lower().limits();
+    std::uint32_t const slots = options_.sends + machine::control_slots;
+    if (limits.receive_queue_depth < options_.receives || limits.send_queue_depth < slots)
+        return channel_errc::queues_too_small;
+    error_code ec;
+    registered_buffer made{
+        lower().domain(),
+        std::size_t{options_.slot_bytes} * (options_.receives + slots),
+        access_flags::local_write,
+        ec};
+    if (ec) return ec;
+    guard const lock{mutex_};
+    memory_ = std::move(made);
+    for (std::uint32_t i = 0; i < options_.receives; ++i) repost(i);
+    return {};
+}
+
+// Begins to connect or to accept, once.
+error_code channel_core::begin(bool is_active, std::span<std::byte const> greeting) {
+    guard const lock{mutex_};
+    if (state_ != state::idle) return errc::already_connected;
+    if (greeting.size() > wire::channel_greeting_bytes_max) return errc::private_data_too_large;
+    state_ = state::connecting;
+    is_active_ = is_active;
+    return {};
+}
+
+void channel_core::connect(
+    endpoint const& peer, std::vector<std::byte> greeting, control_handler handler
+) {
+    waiter who = waiter_for(std::move(handler));
+    if (!who) return;
+    if (error_code const refused = begin(true, greeting))
+        return call_later(std::move(who), refused);
+    close_when_cancelled(who, self());
+    lower().async_resolve(
+        peer,
+        ordered([this,
+                 w = std::move(who),
+                 hello = wire::encode(own_hello(std::move(greeting)))](error_code ec) mutable {
+            if (!ec) ec = prepare();
+            if (ec) return on_established(ec, std::move(w));
+            lower().async_establish(
+                hello, ordered([this, w = std::move(w)](error_code failed) mutable {
+                    on_established(failed, std::move(w));
+                })
+            );
+        })
+    );
+}
+
+void channel_core::accept(std::vector<std::byte> greeting, control_handler handler) {
+    waiter who = waiter_for(std::move(handler));
+    if (!who) return;
+    error_code foreign;
+    wire::channel_hello const theirs = wire::decode_channel_hello(lower().private_data(), foreign);
+    if (error_code const refused = begin(false, greeting))
+        return call_later(std::move(who), refused);
+    {
+        guard const lock{mutex_};
+        greeting_ = theirs.greeting;
+    }
+    close_when_cancelled(who, self());
+    wire::channel_hello ours = own_hello(std::move(greeting));
+    ours.answer = foreign ? wire::verdict::malformed : wire::judge_request(ours, theirs);
+    error_code why;
+    if (ours.answer != wire::verdict::welcome) {
+        ours.greeting.clear();
+        error_code ignored;
+        lower().reject(wire::encode(ours), ignored);
+        why = foreign ? foreign : wire::judgement<channel_errc>(ours.answer);
+    }
+    if (!why) why = prepare();
+    auto established = [this, w = std::move(who)](error_code ec) mutable {
+        on_established(ec, std::move(w));
+    };
+    if (why) ordered(std::move(established))(why);
+    else lower().async_accept(wire::encode(ours), ordered(std::move(established)));
+}
+
+void channel_core::on_established(error_code ec, waiter who) {
+    error_code foreign;
+    wire::channel_hello const theirs = wire::decode_channel_hello(lower().private_data(), foreign);
+    // The reason of a channel's rejection is in its hello; any other is reported unchanged.
+    if (ec == cm_errc::rejected_by_peer && !foreign)
+        ec = wire::refusal<channel_errc>(theirs.answer);
+    if (!ec) ec = foreign ? foreign : wire::check_acceptance(own_hello({}), theirs);
+    {
+        guard const lock{mutex_};
+        // Closed meanwhile.
+        if (!ec && state_ != state::connecting) ec = asio::error::operation_aborted;
+        if (ec) end(ec, step::handshake, close_reason::refused);
+        else open(theirs);
+        if (ec) early_.clear();
+        if (!early_.empty()) in_order([self = self()] { self->take_early(); });
+    }
+    in_order([self = self()] { self->deliver(); });
+    who(ec);
+}
+
+// What has arrived before the channel was open, in its order; what arrives meanwhile waits behind
+// it.
+void channel_core::take_early() {
+    early_arrival a;
+    {
+        guard const lock{mutex_};
+        if (early_.empty()) return;
+        a = early_.front();
+        if (early_.size() > 1) in_order([self = self()] { self->take_early(); });
+        early_.erase(early_.begin());
+    }
+    process(a.slot, a.code, a.what);
+}
+
+void channel_core::open(wire::channel_hello const& theirs) {
+    state_ = state::open;
+    greeting_ = theirs.greeting;
+    peer_requests_ = theirs.requests;
+    // A peer that asks and does not fetch the answers must not decide how many this side keeps.
+    std::uint64_t const large_max =
+        requests_ > 0 ? options_.sends + 2 * std::uint64_t{requests_} : UINT64_MAX;
+    machine_ = machine{
+        {options_.receives,
+         theirs.receives,
+         options_.sends,
+         std::uint32_t{requests_} + theirs.requests,
+         is_active_,
+         large_max}};
+    small_bytes_max_ = std::min(options_.slot_bytes, theirs.slot_bytes) -
+                       static_cast<std::uint32_t>(wire::channel_head_bytes);
+    on_open();
+}
+
+}  // namespace rcverbs::detail

@@ -1,0 +1,135 @@
+#include "messages/outgoing_message.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <rcverbs/experimental/protocol.hpp>
+
+namespace rcverbs::detail {
+
+namespace {
+
+std::size_t copy(slice_list const& from, std::span<std::byte> to) noexcept {
+    std::size_t size = 0;
+    for (plain_slice const& each : from.all()) {
+        if (each.size == 0) continue;
+        std::memcpy(to.data() + size, each.data, each.size);
+        size += each.size;
+    }
+    return size;
+}
+
+const_slice const_slice_of(plain_slice const& whole) noexcept {
+    return {{whole.data, whole.size}, local_key{whole.key}, whole.mark()};
+}
+
+}  // namespace
+
+void written_body::add(mutable_slice const& message) {
+    std::uint64_t offset = 0;
+    for (plain_slice const& each : source.all()) {
+        if (each.size == 0) continue;
+        all.add(op::write(const_slice_of(each), target.slice(offset, each.size)));
+        offset += each.size;
+    }
+    all.add(op::send(message));
+}
+
+std::uint64_t outgoing_message::all_bytes() const noexcept {
+    std::uint64_t const written = writes != nullptr ? writes->source.size() : 0;
+    return prefix.size_bytes + size_bytes + written;
+}
+
+std::size_t outgoing_message::encode(wire::channel_head& head, std::span<std::byte> place) const {
+    std::size_t size = wire::channel_head_bytes;
+    if (is_large) {
+        head.count = static_cast<std::uint32_t>(segments.size());
+        wire::encode_segments(segments, place);
+        size += wire::segments_bytes(head);
+    } else {
+        head.count = static_cast<std::uint32_t>(prefix.size_bytes + size_bytes);
+    }
+    std::ranges::copy(prefix.bytes(), place.subspan(size).begin());
+    size += prefix.size_bytes;
+    if (!is_large) size += copy(source, place.subspan(size));
+    return size - wire::channel_head_bytes;
+}
+
+outgoing_message compose(
+    connection& over,
+    std::span<std::byte const> body,
+    wire::request_prefix const& before,
+    bool is_large,
+    error_code& refused
+) {
+    outgoing_message m;
+    m.prefix = before;
+    m.size_bytes = body.size();
+    m.is_large = is_large;
+    if (body.size() > outgoing_message::bytes_max) {
+        refused = errc::message_too_large;
+    } else if (is_large) {
+        m.registered = const_memory_region{over.domain(), body, access_flags::remote_read, refused};
+        if (!refused) m.segments.push_back(m.registered.remote());
+    } else {
+        m.source = slice_list{const_slice{body, local_key{}}.plain()};
+    }
+    return m;
+}
+
+outgoing_message compose(
+    connection& over,
+    const_slices const& body,
+    wire::request_prefix const& before,
+    bool is_large,
+    error_code& refused
+) {
+    outgoing_message m;
+    m.prefix = before;
+    m.size_bytes = body.size();
+    m.is_large = is_large;
+    m.source = body.list();
+    if (body.size() > outgoing_message::bytes_max) refused = errc::message_too_large;
+    if (!is_large) return m;
+    for (plain_slice const& each : m.source.all()) {
+        if (each.size == 0 || refused) continue;
+        m.segments.push_back(
+            protocol::expose(const_slice_of(each), access_flags::remote_read, over, refused)
+        );
+    }
+    if (m.segments.size() > wire::channel_segments_max) refused = errc::too_many_segments;
+    return m;
+}
+
+outgoing_message compose_written(
+    connection& over,
+    std::span<std::byte const> body,
+    remote_region const& target,
+    error_code& refused
+) {
+    const_memory_region registered{over.domain(), body, access_flags::local_read, refused};
+    if (refused) return {};
+    outgoing_message m = compose_written(over, const_slices{registered.slice()}, target, refused);
+    m.registered = std::move(registered);
+    return m;
+}
+
+outgoing_message compose_written(
+    connection& over, const_slices const& body, remote_region const& target, error_code& refused
+) {
+    outgoing_message m;
+    m.prefix.append(std::uint64_t{body.size()});
+    m.writes = std::shared_ptr<written_body>{
+        new written_body{body.list(), target, batch{over, body.list().count() + 1}}};
+    // An answer with bad memory is refused, and does not end the channel.
+    for (plain_slice const& each : m.writes->source.all()) {
+        if (each.size == 0 || refused) continue;
+        static_cast<void>(
+            protocol::expose(const_slice_of(each), access_flags::local_read, over, refused)
+        );
+    }
+    return m;
+}
+
+}  // namespace rcverbs::detail
