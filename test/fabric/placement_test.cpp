@@ -84,6 +84,70 @@ TEST_CASE("a device without memory windows reports windows_unsupported", "[fabri
     CHECK(is_clean(w));
 }
 
+TEST_CASE("connections of one domain share registrations for the results of atomics", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        constexpr int count = 40;
+        acceptor door{stepped(io), {"10.0.0.1", 0}};
+        // Each server connection has a domain of its own, and so a region.
+        auto const before = w.live().memory_regions;
+        std::vector<connection> clients;
+        std::vector<connection> servers;
+        for (int i = 0; i < count; ++i) {
+            clients.emplace_back(stepped(io));
+            servers.push_back(co_await (
+                door.async_accept(asio::use_awaitable) &&
+                clients.back().async_connect(door.local_endpoint(), asio::use_awaitable)
+            ));
+        }
+        auto const of_clients = w.live().memory_regions - before - count;
+        CHECK(of_clients >= 1);
+        CHECK(of_clients <= 5);
+
+        // Each result comes to its own connection.
+        std::vector<registered_buffer> words;
+        for (connection& s : servers)
+            words.emplace_back(s.domain(), 8, access_flags::remote_atomic);
+        std::vector<std::optional<std::uint64_t>> found(count);
+        for (int round = 0; round < 3; ++round) {
+            for (std::size_t i = 0; i < count; ++i) {
+                found[i].reset();
+                clients[i].async_fetch_add(
+                    words[i].remote().word(0),
+                    1000 + i,
+                    [&, i](error_code ec, std::uint64_t was) {
+                        if (!ec) found[i] = was;
+                    }
+                );
+            }
+            for (std::size_t i = 0; i < count; ++i) {
+                while (!found[i]) co_await test::sleep(io, 1ms);
+                CHECK(*found[i] == static_cast<std::uint64_t>(round) * (1000 + i));
+            }
+        }
+
+        // Places are used again, and the last one takes the registration along.
+        for (int i = 0; i < 5; ++i) {
+            co_await (clients[7].async_disconnect(asio::use_awaitable));
+            co_await servers[7].async_wait_disconnected(awaiting);
+            clients[7] = connection{stepped(io)};
+            servers[7] = co_await (
+                door.async_accept(asio::use_awaitable) &&
+                clients[7].async_connect(door.local_endpoint(), asio::use_awaitable)
+            );
+        }
+        words.clear();
+        CHECK(w.live().memory_regions - before - count == of_clients);
+        for (connection& c : clients) c.close();
+        for (connection& s : servers) co_await s.async_wait_disconnected(awaiting);
+        for (connection& c : clients) co_await c.async_wait_disconnected(awaiting);
+        clients.clear();
+        servers.clear();
+        while (w.live().memory_regions != before) co_await test::sleep(io, 1ms);
+    });
+}
+
 TEST_CASE("memory of a file descriptor is registered by any addresses", "[fabric]") {
     world w;
     asio::io_context io;

@@ -26,7 +26,8 @@ connection_core::connection_core(
       order_{std::make_shared<hosting::sequence>(executor_)},
       work_{asio::prefer(executor_, asio::execution::outstanding_work.tracked)},
       options_{std::move(options)},
-      host_{&hosting::context_of(executor_)},
+      home_{&hosting::context_of(executor_)},
+      host_{home_},
       life_{first},
       link_{services_, options_, where},
       liveness_{limits_of(options_.liveness)} {}

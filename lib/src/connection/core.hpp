@@ -294,6 +294,8 @@ private:
     // idle.
     boost::asio::any_io_executor work_;
     connection_options const options_;
+    // The executor's context, asked for once: no code of a program's runs under the mutex.
+    boost::asio::execution_context* const home_;
     // The context of the last handler that had one of its own; become_guest() runs when it changes.
     boost::asio::execution_context* host_ = nullptr;
     hosting::membership membership_;

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <memory>
 
-#include <rcverbs/registered_buffer.hpp>
 
 #include "progress/cq_poller.hpp"
 #include "verbs/domain.hpp"
@@ -20,7 +19,7 @@ namespace rcverbs::detail {
 struct leaked_resources {
     std::shared_ptr<progress::cq_poller> completions;
     std::shared_ptr<verbs::domain> domain;
-    std::shared_ptr<registered_buffer> atomic_results;
+    std::shared_ptr<verbs::atomic_results::place> atomic_results;
 };
 
 void leak(leaked_resources what);

@@ -197,9 +197,8 @@ error_code link::make_queues(queues& made, ibv_context* on, bool is_passive, lis
     if (!out_of_band_) ec = id_->set_ack_timeout(verbs::encode_ack_timeout(asked.ack_timeout));
     if (!ec && device.has_atomics && made.limits.initiator_depth > 0) {
         std::size_t const results = made.sizes.send_depth * sizeof(std::uint64_t);
-        made.atomic_results = std::make_shared<registered_buffer>(
-            protection_domain{made.domain}, results, access_flags::local_write, ec
-        );
+        made.atomic_results =
+            made.domain->results().take(protection_domain{made.domain}, results, ec);
     }
     if (!ec) services_.channel().watch(on, who.device, ec);
     made.source = std::move(source);

@@ -65,7 +65,7 @@ public:
         verbs::queue_pair qp;
         verbs::queue_sizes sizes;
         /// The memory for the results of atomics.
-        std::shared_ptr<registered_buffer> atomic_results;
+        std::shared_ptr<verbs::atomic_results::place> atomic_results;
         connection_limits limits;
         queue_pair_address own_address;
         verbs::port_address port_address;

@@ -51,7 +51,7 @@ inline errc connection_core::start_operation(
 // For a handler with a cancellation slot or an executor of its own.
 void connection_core::put_bound(handler_source const& source, operation& op) {
     place_handler(source, op, executor_, *this);
-    if (op.host == nullptr) return;
+    if (op.host == nullptr || op.host == home_) return;
     // The handler runs on another context.
     guard const lock{mutex_};
     if (op.host != host_) [[unlikely]]
@@ -220,7 +220,7 @@ void connection_core::shut_down_as_guest() noexcept {
 void connection_core::become_guest(asio::execution_context& host) {
     if (thread_ == nullptr) return;
     host_ = &host;
-    if (&host == &hosting::context_of(executor_)) return;
+    if (&host == home_) return;
     for (hosting::membership& m : as_guest_) {
         if (m.is_of(host)) return;
     }

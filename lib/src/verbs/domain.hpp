@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "verbs/atomic_results.hpp"
 #include "verbs/device.hpp"
 #include "verbs/handles.hpp"
 
@@ -16,10 +17,12 @@ public:
 
     device const& on() const noexcept { return device_; }
     ibv_pd* get() const noexcept { return handle_.get(); }
+    atomic_results& results() noexcept { return results_; }
 
 private:
     device device_;
     domain_handle handle_;
+    atomic_results results_;
 };
 
 }  // namespace rcverbs::verbs
