@@ -6,9 +6,12 @@
 #include <array>
 #include <stdexcept>
 
-#include "rdma-bench/json_number.hpp"
+#include "common/json_number.hpp"
 
 namespace rdma_bench {
+
+using demo::integer;
+using demo::member;
 
 namespace {
 

@@ -4,11 +4,13 @@
 #include <cstring>
 #include <optional>
 
+#include "common/json_number.hpp"
 #include "common/printable.hpp"
-#include "rdma-bench/json_number.hpp"
 
 namespace rdma_bench {
 
+using demo::integer;
+using demo::member;
 using nlohmann::json;
 using rcverbs::access_flags;
 

@@ -2,9 +2,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "rdma-bench/json_number.hpp"
+#include "common/json_number.hpp"
 
 namespace rdma_bench {
+
+using demo::member;
 
 void side_result::add(rcverbs::connection_statistics const& s, int sign) noexcept {
     auto const n = static_cast<std::uint64_t>(static_cast<std::int64_t>(sign)

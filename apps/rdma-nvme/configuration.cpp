@@ -16,6 +16,8 @@
 
 #include <rcverbs/nvme/memory_store.hpp>
 
+#include "common/json_number.hpp"
+
 namespace demo {
 
 namespace nvme = rcverbs::nvme;
@@ -41,6 +43,17 @@ T field(json const& object, std::string const& where, char const* name, T otherw
         return object.value(name, std::move(otherwise));
     } catch (json::exception const&) {
         throw configuration_error{where + ": \"" + name + "\" has the wrong type"};
+    }
+}
+
+std::uint32_t field(
+    json const& object, std::string const& where, char const* name, std::uint32_t otherwise
+) {
+    try {
+        return object.contains(name) ? member<std::uint32_t>(object, name) : otherwise;
+    } catch (std::invalid_argument const&) {
+        throw configuration_error{
+            where + ": \"" + name + "\" is not an integer from 0 to 4294967295"};
     }
 }
 

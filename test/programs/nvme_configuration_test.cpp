@@ -48,3 +48,22 @@ TEST_CASE("namespaces without a number get that of their place", "[programs]") {
     CHECK(read[0].disks[1].id == 7);
     CHECK(read[0].disks[2].id == 3);
 }
+
+TEST_CASE("a number of the configuration that is none, or too large, is refused", "[programs]") {
+    auto const path = std::filesystem::temp_directory_path() /
+                      ("rcverbs-configuration-" + std::to_string(::getpid()));
+    for (char const* const wrong : {"1e300", "1.5", "-1", "4294967296", "\"1\"", "null"}) {
+        CAPTURE(wrong);
+        for (char const* const name : {"id", "block_size"}) {
+            std::ofstream{path} << R"({"subsystems": [{"nqn": "nqn.test:disk", "namespaces": [
+                {"memory": "1M", ")"
+                                << name << "\": " << wrong << "}]}]}";
+            CHECK_THROWS_WITH(
+                read_configuration(path),
+                test::ContainsSubstring(name) &&
+                    test::ContainsSubstring("is not an integer from 0 to 4294967295")
+            );
+        }
+    }
+    std::filesystem::remove(path);
+}

@@ -1,4 +1,4 @@
-// json_number.hpp — numbers in the peer's JSON texts: checked before they are converted.
+// json_number.hpp — numbers in JSON texts of a peer or a file: checked before they are converted.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-namespace rdma_bench {
+namespace demo {
 
 /// The value as an integer. Throws std::invalid_argument, with `name`, unless it is an integer from
 /// `least` to `most`: JSON's numbers may be fractions, and of any size.
@@ -41,4 +41,4 @@ Integer member(
     return integer(in.at(name), name, least, most);
 }
 
-}  // namespace rdma_bench
+}  // namespace demo
