@@ -102,6 +102,22 @@ done
 PKG_CONFIG_LIBDIR=$place/without cmake -S "$place/optional" -B "$place/optional-build" -DCMAKE_PREFIX_PATH="$place/prefix" | tee "$place/log" >/dev/null
 grep -q "goes on without rcverbs" "$place/log" || { cat "$place/log"; exit 1; }
 
+# What only the component nvme needs may be missing where nobody asks for it.
+rm "$place/without"/*
+for file in $(pkg-config --list-all | awk '$1 != "liburing" && $1 !~ /^(openssl|libcrypto|libssl)$/ { print $1 }'); do
+    ln -s "$(pkg-config --variable=pcfiledir "$file")/$file.pc" "$place/without/" 2>/dev/null || true
+done
+# without_nvme WANTED PLACE: configures a program where liburing and OpenSSL are missing.
+without_nvme() {
+    PKG_CONFIG_LIBDIR=$place/without cmake -S "$place/components" -B "$place/$2" -DCMAKE_PREFIX_PATH="$place/prefix" "-DWANTED=$1" \
+        -DOPENSSL_INCLUDE_DIR=/nonexistent -DOPENSSL_CRYPTO_LIBRARY=OPENSSL_CRYPTO_LIBRARY-NOTFOUND >"$place/log" 2>&1
+}
+without_nvme fabric components-fabric || { cat "$place/log"; exit 1; }
+if grep -q 'rcverbs::nvme STATIC' "$(find "$place/prefix" -name rcverbs-nvme-targets.cmake)"; then
+    without_nvme nvme components-nvme && { echo "a static component nvme was found without what it needs"; exit 1; }
+    grep -q 'for the component nvme: ' "$place/log" || { cat "$place/log"; exit 1; }
+fi
+
 # An incomplete build installs nothing, and prints what to do.
 cmake -S "$here/../.." -B "$place/partial" -G Ninja -DRCVERBS_BUILD_TESTS=OFF >/dev/null
 if cmake --install "$place/partial" --prefix "$place/empty" >"$place/log" 2>&1 || [ -e "$place/empty" ]; then
