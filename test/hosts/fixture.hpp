@@ -41,12 +41,17 @@ class broken_link {
 public:
     broken_link() { must("ip link set v1 down"); }
     ~broken_link() {
+        static_cast<void>(std::system("rdma link delete rxe0; rdma link delete rxe1"));
+        mend();
         static_cast<void>(std::system(
-            "rdma link delete rxe0; rdma link delete rxe1; ip link set v1 up;"
-            "ip route replace 10.0.0.1 dev v1 src 10.0.1.1 table 102;"
-            "ip neigh replace 10.0.0.1 dev v1 lladdr $(cat /sys/class/net/v0/address) nud "
-            "permanent;"
             "rdma link add rxe0 type rxe netdev v0; rdma link add rxe1 type rxe netdev v1"
+        ));
+    }
+    /// Packets pass again. The devices remain, and with them what they have ended.
+    void mend() const {
+        static_cast<void>(std::system(
+            "ip link set v1 up; ip route replace 10.0.0.1 dev v1 src 10.0.1.1 table 102;"
+            "ip neigh replace 10.0.0.1 dev v1 lladdr $(cat /sys/class/net/v0/address) nud permanent"
         ));
     }
     broken_link(broken_link const&) = delete;
