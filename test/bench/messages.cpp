@@ -1,12 +1,16 @@
 // messages_bench — messages over a message_channel, or over a TCP socket: their rate, or how long one
-// takes.
+// takes; messages and their echoes over a message_channel, requests and their answers.
 //
 //     messages_bench server channel ADDRESS
 //     messages_bench client channel ADDRESS PORT --size 64 --count 10000 --depth 64
 //
+// The transports: channel, tcp; echo, a message_channel whose messages come back; request, a
+// request_channel whose requests are answered with their own bytes.
+//
 // The server prints "listens on PORT", serves one client and ends. The client prints its figures as
-// JSON: messages per second; or, with --latency, half of the time of a message and its answer, in
-// microseconds. Both sides start operations from handlers, on one thread.
+// JSON: messages per second, of the last two transports round trips; or, with --latency, half of the
+// time of a message and its answer, in microseconds. Both sides start operations from handlers, on one
+// thread. Server and client need the same options.
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -17,10 +21,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <concepts>
 #include <cstdio>
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -260,6 +266,122 @@ private:
     std::vector<double> halves_;
 };
 
+// What messages that come back and requests have in common: connecting, and the count.
+template <class Channel>
+class round_trips {
+public:
+    round_trips(asio::io_context& io, options const& o)
+        : where_{rcverbs::poller::on(io, {.polling = {.mode = rcverbs::poll_mode::event}})},
+          options_{o} {
+        // As messages_bench channel.
+        connection_of(channel_options_).queue_pair.inline_bytes_max = 220;
+    }
+
+    void run(bool is_server) {
+        if (is_server) return listen();
+        channel_ = Channel{where_, channel_options_};
+        channel_.async_connect({options_.address, options_.port}, [this](error_code ec) {
+            check(ec);
+            memory_ = rcverbs::registered_buffer{
+                channel_.next_layer().domain(), options_.size, rcverbs::access_flags::remote_read};
+            began_ = clock_type::now();
+            for (std::size_t i = 0; i < std::min(options_.depth, options_.count); ++i) ask();
+        });
+    }
+
+private:
+    static rcverbs::connection_options& connection_of(rcverbs::message_channel_options& o) {
+        return o.connection;
+    }
+    static rcverbs::connection_options& connection_of(rcverbs::request_channel_options& o) {
+        return o.messages.connection;
+    }
+
+    void listen() {
+        door_ = rcverbs::acceptor{where_, {options_.address, 0}};
+        std::printf("listens on %u\n", unsigned{door_.local_endpoint().port()});
+        door_.async_get_request([this](error_code ec, rcverbs::connection_request r) {
+            check(ec);
+            channel_ = Channel{where_, std::move(r), channel_options_};
+            door_.close();
+            held_.resize(options_.depth);
+            channel_.async_accept([this](error_code failed) {
+                check(failed);
+                for (std::size_t i = 0; i < held_.size(); ++i) serve(i);
+            });
+        });
+    }
+
+    // Each has one message at a time.
+    void serve(std::size_t i) {
+        auto const on_arrival = [this, i](error_code ec, auto m) {
+            if (ec == asio::error::eof) return finish();
+            check(ec);
+            held_[i] = std::move(m);
+            answer(held_[i], [this, i](error_code failed) {
+                check(failed);
+                held_[i] = {};
+                serve(i);
+            });
+        };
+        if constexpr (is_request) channel_.async_next(on_arrival);
+        else channel_.async_receive(on_arrival);
+    }
+    template <class Handler>
+    void answer(auto& m, Handler then) {
+        if constexpr (is_request) m.async_answer(0, m.slice(), then);
+        else channel_.async_send(m.slice(), 0, then);
+    }
+
+    void ask() {
+        ++asked_;
+        auto const on_reply = [this](error_code ec, auto const&) {
+            check(ec);
+            on_answer();
+        };
+        auto const bytes = memory_.slice(0, options_.size);
+        if constexpr (is_request) {
+            channel_.async_request(1, bytes, on_reply);
+        } else {
+            channel_.async_receive(on_reply);
+            channel_.async_send(bytes, 0, check);
+        }
+    }
+    void on_answer() {
+        if (++answered_ == options_.count) {
+            std::chrono::duration<double> const took = clock_type::now() - began_;
+            std::printf("{\"rate\": %.3f}\n", static_cast<double>(answered_) / took.count());
+            finish();
+        }
+        if (asked_ < options_.count) ask();
+    }
+    void finish() {
+        if (!std::exchange(is_finishing_, true)) channel_.async_finish(check);
+    }
+
+    static constexpr bool is_request = std::same_as<Channel, rcverbs::request_channel>;
+
+    rcverbs::poller where_;
+    options const& options_;
+    typename Channel::options_type channel_options_;
+    rcverbs::acceptor door_;
+    Channel channel_;
+    std::vector<std::conditional_t<is_request, rcverbs::request, rcverbs::message>> held_;
+    rcverbs::registered_buffer memory_;
+    clock_type::time_point began_;
+    std::size_t asked_ = 0;
+    std::size_t answered_ = 0;
+    bool is_finishing_ = false;
+};
+
+template <class Channel>
+void run_round_trips(bool is_server, options const& o) {
+    asio::io_context io{1};
+    round_trips<Channel> all{io, o};
+    all.run(is_server);
+    io.run();
+}
+
 template <class Link>
 void run(bool is_server, options const& o) {
     asio::io_context io{1};
@@ -278,9 +400,11 @@ int main(int argc, char** argv) {
     options o;
     std::string role;
     std::string transport;
-    CLI::App app{"Measures messages over a message_channel, or over a TCP socket."};
+    CLI::App app{"Measures messages and requests over channels, or over a TCP socket."};
     app.add_option("role", role)->required()->check(CLI::IsMember({"server", "client"}));
-    app.add_option("transport", transport)->required()->check(CLI::IsMember({"channel", "tcp"}));
+    app.add_option("transport", transport)
+        ->required()
+        ->check(CLI::IsMember({"channel", "tcp", "echo", "request"}));
     app.add_option("address", o.address, "of the server")->required();
     app.add_option("port", o.port, "of the server");
     app.add_option("--size", o.size, "bytes of a message")->check(CLI::Range(1, 1 << 30));
@@ -290,8 +414,11 @@ int main(int argc, char** argv) {
     CLI11_PARSE(app, argc, argv);
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     try {
-        if (transport == "tcp") run<tcp_link>(role == "server", o);
-        else run<channel_link>(role == "server", o);
+        bool const is_server = role == "server";
+        if (transport == "tcp") run<tcp_link>(is_server, o);
+        else if (transport == "echo") run_round_trips<rcverbs::message_channel>(is_server, o);
+        else if (transport == "request") run_round_trips<rcverbs::request_channel>(is_server, o);
+        else run<channel_link>(is_server, o);
     } catch (std::exception const& e) {
         std::fprintf(stderr, "%s\n", e.what());
         return 1;
