@@ -204,7 +204,6 @@ TEST_CASE("requests of a client wait for a server as long as their timeouts say"
         soon.answer_timeout = 30ms;
         auto [ec, r] = co_await c.async_request(1, {}, soon, awaiting);
         CHECK(ec == channel_errc::request_timed_out);
-        CHECK(c.last_failure().code.failed());
         CHECK(c.statistics().waiting == 0);
         soon.answer_timeout = std::chrono::milliseconds::min();
         auto [negative, nothing] = co_await c.async_request(1, {}, soon, awaiting);
@@ -226,7 +225,7 @@ TEST_CASE("requests of a client wait for a server as long as their timeouts say"
             )
         );
         c.async_request(1, {}, {}, [&](error_code e, reply const&) { answered = e; });
-        co_await pause(io, 20ms);
+        while (!c.last_failure().code) co_await pause(io, 1ms);
         stop.emit(asio::cancellation_type::total);
         CHECK_FALSE(cancelled);
         while (!cancelled) co_await pause(io, 1ms);

@@ -598,12 +598,35 @@ namespace {
 
 // The members that handles have in common: docs/decisions/0014-handles.md.
 template <class T>
+concept with_is_open = requires(T const& t) {
+    t.is_open();
+};
+template <class T>
+concept with_cancel = requires(T& t) {
+    t.cancel();
+};
+template <class T>
+concept with_close = requires(T& t) {
+    t.close();
+};
+template <class T>
+concept with_statistics = requires(T const& t) {
+    t.statistics();
+};
+template <class T>
+concept with_executor = requires(T const& t) {
+    { t.get_executor() } -> std::same_as<typename T::executor_type>;
+    typename T::template rebind_executor<boost::asio::any_io_executor>::other;
+};
+
+template <class T>
 constexpr unsigned members_of() {
-    return unsigned{requires(T const& t) { t.is_open(); }} |
-           unsigned{requires(T& t) { t.cancel(); }} << 1U |
-           unsigned{requires(T& t) { t.close(); }} << 2U |
-           unsigned{requires(T const& t) { t.statistics(); }} << 3U |
-           unsigned{std::default_initializable<T>} << 4U;
+    unsigned const is_open = with_is_open<T>;
+    unsigned const cancel = with_cancel<T>;
+    unsigned const close = with_close<T>;
+    unsigned const statistics = with_statistics<T>;
+    unsigned const is_empty = std::default_initializable<T>;
+    return is_open | cancel << 1U | close << 2U | statistics << 3U | is_empty << 4U;
 }
 constexpr unsigned has_all = 31;
 constexpr unsigned has_no_cancel = has_all & ~2U;
@@ -619,12 +642,8 @@ static_assert(members_of<slot_pool>() == (2U | 4U));
 
 template <class... Handles>
 constexpr bool are_alike =
-    ((std::is_nothrow_move_constructible_v<Handles> && std::is_move_assignable_v<Handles> &&
-      !std::is_copy_constructible_v<Handles> && requires(Handles const& h) {
-          { h.get_executor() } -> std::same_as<typename Handles::executor_type>;
-          typename Handles::template rebind_executor<boost::asio::any_io_executor>::other;
-      }) &&
-     ...);
+    ((with_executor<Handles> && std::is_nothrow_move_constructible_v<Handles> &&
+      std::is_move_assignable_v<Handles> && !std::is_copy_constructible_v<Handles>)&&...);
 static_assert(are_alike<
               connection,
               acceptor,
