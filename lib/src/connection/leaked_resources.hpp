@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <memory>
 
-
 #include "progress/cq_poller.hpp"
 #include "verbs/domain.hpp"
 
