@@ -8,6 +8,7 @@
 #include <boost/asio/use_future.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <future>
@@ -126,6 +127,39 @@ TEST_CASE("one io_context that four threads run calls handlers one at a time", "
 TEST_CASE("a thread_pool runs connections", "[device]") {
     asio::thread_pool pool{3};
     exercise(pool);
+}
+
+TEST_CASE("the handlers of refused operations do not overlap with others", "[device]") {
+    asio::thread_pool pool{4};
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await connect(pool.get_executor());
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        std::atomic<int> inside{0};
+        std::atomic<int> overlaps{0};
+        std::atomic<int> calls{0};
+        std::atomic<int> refused{0};
+        auto const work = [&](error_code ec, std::size_t) {
+            if (inside.fetch_add(1) != 0) ++overlaps;
+            refused += ec == errc::out_of_range;
+            for (int i = 0; i < 1000; ++i) inside.load();
+            inside.fetch_sub(1);
+            ++calls;
+        };
+        constexpr int many = 500;
+        for (int i = 0; i < many; ++i) {
+            p.client.async_write(ours.slice(), theirs.remote().slice(0, 32), work);
+            p.client.async_write(ours.slice(), theirs.remote(), work);
+            while (calls < 2 * i - 64) co_await asio::post(io, asio::use_awaitable);
+        }
+        while (calls < 2 * many) co_await asio::post(io, asio::use_awaitable);
+        CHECK(refused == many);
+        CHECK(overlaps == 0);
+        p.client.close();
+        p.server.close();
+    });
+    pool.join();
 }
 
 TEST_CASE("strands run connections", "[device]") {

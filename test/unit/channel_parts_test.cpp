@@ -11,7 +11,9 @@
 #include "support/catch.hpp"
 
 using namespace rcverbs;
-using namespace rcverbs::detail;
+using detail::outgoing_message;
+using detail::parts_of;
+using detail::turns;
 
 TEST_CASE("work in turns starts in order, and as much at a time as may", "[messages]") {
     turns<std::shared_ptr<int>> all{2};
@@ -68,7 +70,7 @@ TEST_CASE("a message has its head, its prefix, and its body or segments", "[mess
     std::vector<std::byte> place(100, std::byte{0});
     wire::channel_head head;
     SECTION("a small one") {
-        m.source = slice_list{const_slice{body, local_key{}}.plain()};
+        m.source = rcverbs::detail::slice_list{const_slice{body, local_key{}}.plain()};
         CHECK(m.encode(head, place) == 8);
         CHECK(head.count == 8);
         CHECK(place[wire::channel_head_bytes + 2] == std::byte{0xaa});

@@ -15,7 +15,8 @@ boost::asio::any_io_executor const& executor_of(connection_core const& core) noe
 }
 
 void post_refusal(connection_core const& core, handler_source const& source, errc why) {
-    post_refused_handler(core.executor(), source, refusal_code(core, why));
+    auto op = refused_operation(core.executor(), source, refusal_code(core, why));
+    if (op != nullptr) core.order()->call([op = std::move(op)] { complete_refused(*op); });
 }
 
 namespace {

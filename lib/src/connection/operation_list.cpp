@@ -1,7 +1,5 @@
 #include "connection/operation_list.hpp"
 
-#include <boost/asio/post.hpp>
-
 namespace rcverbs::detail {
 
 bool operation_list::remove(operation& op) noexcept {
@@ -24,22 +22,23 @@ operation_list operation_list::split_from(operation& op) noexcept {
     return std::exchange(*this, before);
 }
 
-void post_refused_handler(
+std::unique_ptr<operation> refused_operation(
     boost::asio::any_io_executor const& io, handler_source const& source, error_code why
 ) {
     auto op = std::make_unique<operation>();
     source.actions->place(source.handler, *op, io);
     op->code = why;
-    if (op->host != nullptr) {
-        // On its own executor, to which the destructor posts.
-        outgoing_parcels outgoing;
-        return op->complete(outgoing);
-    }
-    boost::asio::post(io, [op = std::move(op)] {
-        outgoing_parcels outgoing;
-        op->complete(outgoing);
-        outgoing.send();
-    });
+    if (op->host == nullptr) return op;
+    // The destructor posts to its executor.
+    outgoing_parcels outgoing;
+    op->complete(outgoing);
+    return nullptr;
+}
+
+void complete_refused(operation& op) {
+    outgoing_parcels outgoing;
+    op.complete(outgoing);
+    outgoing.send();
 }
 
 }  // namespace rcverbs::detail

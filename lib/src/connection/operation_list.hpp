@@ -82,10 +82,14 @@ void place_handler(
     if (slot.is_connected()) connect_slot(slot, op, owner);
 }
 
-/// Calls the handler of a refused operation on its own executor or else on `io`, as if by post.
-void post_refused_handler(
+/// An operation that is refused, with its handler: for complete_refused(), in the order of the other
+/// handlers. Null if the handler has an executor of its own, to which it is posted.
+///
+/// @param io  The executor of the other handlers.
+std::unique_ptr<operation> refused_operation(
     boost::asio::any_io_executor const& io, handler_source const& source, error_code why
 );
+void complete_refused(operation& op);
 
 /// Calls the handlers of completed operations, then `end(called, left)`. If a handler throws,
 /// `left` holds the operations whose handlers are still to be called. An operation may have no

@@ -304,7 +304,9 @@ errc start_receive(
 }
 
 void post_refusal(shared_receives const& queue, handler_source const& source, errc why) {
-    post_refused_handler(queue.executor(), source, why);
+    auto op = refused_operation(queue.executor(), source, why);
+    if (op != nullptr)
+        asio::post(queue.executor(), [op = std::move(op)] { complete_refused(*op); });
 }
 
 }  // namespace rcverbs::detail
