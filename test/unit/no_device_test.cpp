@@ -27,7 +27,7 @@ namespace {
 
 bool has_rdma_cm() { return std::filesystem::exists("/dev/infiniband/rdma_cm"); }
 
-runs_on<asio::any_io_executor> place(asio::io_context& io, bool on_own_thread) {
+runs_on<asio::any_io_executor> home_of(asio::io_context& io, bool on_own_thread) {
     if (on_own_thread) return own_thread;
     return io;
 }
@@ -41,7 +41,7 @@ TEST_CASE("connecting where there is no RDMA fails at the first step, with errno
     }
     bool const on_own_thread = GENERATE(true, false);
     asio::io_context io;
-    connection c{place(io, on_own_thread)};
+    connection c{home_of(io, on_own_thread)};
     error_code result;
     c.async_connect({"10.0.0.1", 1}, asio::bind_executor(io, [&](error_code ec) { result = ec; }));
     CHECK_FALSE(result);  // not from inside the call
@@ -67,7 +67,7 @@ TEST_CASE(
 ) {
     bool const on_own_thread = GENERATE(true, false);
     asio::io_context io;
-    connection c{place(io, on_own_thread)};
+    connection c{home_of(io, on_own_thread)};
     std::promise<error_code> written;
     std::promise<error_code> received_nothing;
     c.async_write({}, {}, [&](error_code ec, std::size_t) { written.set_value(ec); });
@@ -90,7 +90,7 @@ TEST_CASE(
 ) {
     bool const on_own_thread = GENERATE(true, false);
     asio::io_context io;
-    connection c{place(io, on_own_thread)};
+    connection c{home_of(io, on_own_thread)};
     error_code waited = errc::not_drained;
     c.async_wait_disconnected(asio::bind_executor(io, [&](error_code ec) { waited = ec; }));
     c.close();
@@ -123,7 +123,7 @@ TEST_CASE(
     bool called = false;
     {
         asio::io_context io;
-        auto c = std::make_shared<connection>(place(io, on_own_thread));
+        auto c = std::make_shared<connection>(home_of(io, on_own_thread));
         // The handler keeps its own connection alive, as a suspended coroutine does.
         c->async_wait_disconnected(asio::bind_executor(io, [c, token, &called](error_code) {
             called = true;
@@ -174,7 +174,7 @@ TEST_CASE(
 ) {
     bool const on_own_thread = GENERATE(true, false);
     asio::io_context io;
-    connection c{place(io, on_own_thread)};
+    connection c{home_of(io, on_own_thread)};
     std::atomic<bool> done = false;
     bool ended = false;
     asio::co_spawn(
