@@ -5,11 +5,10 @@
 #include <unistd.h>
 
 #include <array>
-#include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "device/fixture.hpp"
+#include "support/hardware_counter.hpp"
 
 using namespace rcverbs;
 using namespace test;
@@ -18,17 +17,6 @@ namespace {
 
 // The kernel reads its counters from the device only when the last reading is 10 ms old.
 void wait_for_new_reading() { std::this_thread::sleep_for(20ms); }
-
-std::optional<std::uint64_t> hardware_counter(std::string const& name) {
-    std::uint64_t sum = 0;
-    bool is_there = false;
-    for (auto const& device : std::filesystem::directory_iterator{"/sys/class/infiniband"}) {
-        std::uint64_t value = 0;
-        if (std::ifstream{device.path() / "ports/1/hw_counters" / name} >> value) is_there = true;
-        sum += value;
-    }
-    return is_there ? std::optional{sum} : std::nullopt;
-}
 
 }  // namespace
 

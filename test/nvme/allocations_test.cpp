@@ -23,24 +23,6 @@ private:
     nvme::memory_store memory_{1U << 20};
 };
 
-/// Sends one command again and again, each when the completion of the one before has arrived.
-struct repeater {
-    connection& on;
-    mutable_slice command;
-    mutable_slice answer;
-    int left;
-    int failed = 0;
-
-    void start() {
-        on.async_receive(answer, [this](error_code const& ec, receive_result const&) {
-            // Assertions allocate.
-            if (ec || get<std::uint16_t>(answer.bytes(), 14) != 0) ++failed;
-            if (--left > 0) start();
-        });
-        on.async_send(command, [](error_code const&, std::size_t) {});
-    }
-};
-
 }  // namespace
 
 TEST_CASE(
@@ -98,5 +80,69 @@ TEST_CASE(
         t.close();
         admin.connection().close();
         queue.connection().close();
+    });
+}
+
+TEST_CASE("fabric: nvme: an idle queue takes little memory beside its receives", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        nvme::namespace_options n;
+        n.store = std::make_shared<nvme::memory_store>(1U << 20);
+        nvme::subsystem_options o;
+        o.nqn = disk_nqn;
+        o.namespaces = {n};
+        constexpr std::uint16_t depth = 128;
+        nvme::target t{io, {"10.0.0.1", 0}, {o}};
+        acceptor plain{io, {"10.0.0.1", 0}};
+        host_queue admin{io};
+        error_code ec = co_await admin.open(t.local_endpoint(), 0);
+        REQUIRE_FALSE(ec);
+        response const made = co_await admin.run(admin.connect_command(0, 0xffff));
+        REQUIRE(made.status == 0);
+        auto const id = static_cast<std::uint16_t>(made.result);
+        response const enabled = co_await admin.run(enable());
+        REQUIRE(enabled.status == 0);
+        std::vector<std::unique_ptr<host_queue>> hosts;
+        std::vector<connection> others;
+        hosts.reserve(6);
+        others.reserve(6);
+        auto const add_queue = [&](std::uint16_t number) -> asio::awaitable<void> {
+            hosts.push_back(std::make_unique<host_queue>(io));
+            error_code const failed =
+                co_await hosts.back()->open(t.local_endpoint(), number, depth);
+            REQUIRE_FALSE(failed);
+            response const joined =
+                co_await hosts.back()->run(hosts.back()->connect_command(number, id));
+            REQUIRE(joined.status == 0);
+        };
+        // The same host, beside a connection without receives.
+        auto const add_other = [&]() -> asio::awaitable<void> {
+            hosts.push_back(std::make_unique<host_queue>(io));
+            auto [accepted, opened] = co_await (
+                plain.async_accept(awaiting) && hosts.back()->open(plain.local_endpoint(), 1, depth)
+            );
+            REQUIRE_FALSE(opened);
+            REQUIRE_FALSE(std::get<0>(accepted));
+            others.push_back(std::move(std::get<1>(accepted)));
+        };
+        co_await add_queue(1);
+        co_await add_other();
+        std::optional<long> const first = live_bytes();
+        co_await add_queue(2);
+        co_await add_queue(3);
+        std::optional<long> const second = live_bytes();
+        co_await add_other();
+        co_await add_other();
+        std::optional<long> const third = live_bytes();
+        if (first) {
+            long const queue = ((*second - *first) - (*third - *second)) / 2;
+            INFO("a queue: " << queue << " bytes more than a connection");
+            // The operation of a posted receive has 576 bytes.
+            CHECK(queue <= depth * 576 + 65'536);
+        }
+        t.close();
+        admin.connection().close();
+        for (auto const& q : hosts) q->connection().close();
     });
 }

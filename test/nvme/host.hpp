@@ -250,4 +250,22 @@ inline asio::awaitable<void> end(asio::io_context& io, rcverbs::nvme::target& t)
     co_await wait_until(io, [&] { return t.statistics().queues == 0; });
 }
 
+/// Sends one command again and again, each when the completion of the one before has arrived.
+struct repeater {
+    rcverbs::connection& on;
+    rcverbs::mutable_slice command;
+    rcverbs::mutable_slice answer;
+    int left;
+    int failed = 0;
+
+    void start() {
+        on.async_receive(answer, [this](error_code const& ec, rcverbs::receive_result const&) {
+            // Assertions allocate.
+            if (ec || get<std::uint16_t>(answer.bytes(), 14) != 0) ++failed;
+            if (--left > 0) start();
+        });
+        on.async_send(command, [](error_code const&, std::size_t) {});
+    }
+};
+
 }  // namespace test

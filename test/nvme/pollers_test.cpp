@@ -20,6 +20,7 @@
 
 #include "nvme/host.hpp"
 #include "support/bytes.hpp"
+#include "support/hardware_counter.hpp"
 
 using namespace rcverbs;
 using namespace test;
@@ -408,6 +409,82 @@ TEST_CASE(
         std::vector<int> const statuses = co_await h.queues[0]->run_together(read, 8);
         CHECK(statuses == std::vector<int>(8, 0));
         CHECK(s.target.statistics().transfers_stalled == 0);
+        co_await end(io, s.target);
+    });
+}
+
+TEST_CASE(
+    "nvme: a host that sends more commands than it may ends its own queue", "[device][nvme]"
+) {
+    auto const pollers = GENERATE(std::size_t{0}, std::size_t{1});
+    asio::io_context io;
+    constexpr std::size_t depth = 8;
+    constexpr std::size_t commands = 10 * depth;
+    // Holds all that it gets.
+    auto const store = std::make_shared<reversing_store>(commands + 1);
+    run(io, [&]() -> asio::awaitable<void> {
+        pollers_target s{io, pollers, store};
+        wide_host greedy = co_await connect_wide(io, s.target.local_endpoint(), 0);
+        wide_host honest = co_await connect_wide(io, s.target.local_endpoint(), 1);
+        host_queue narrow{io};
+        error_code const ec = co_await narrow.open(s.target.local_endpoint(), 1, depth);
+        REQUIRE_FALSE(ec);
+        co_await must(narrow, narrow.connect_command(1, greedy.id).dword(11, depth - 1), 0);
+        std::vector<capsule> all;
+        for (std::size_t i = 0; i < commands; ++i) {
+            std::vector<std::byte> const block(512);
+            all.push_back(capsule{0x01, 1}.blocks(i, 1).in_capsule(block, 512));
+        }
+        // As many as it may have are carried out. It finds no receive for the next one, and its device
+        // gives up.
+        co_await narrow.run_all(all);
+        CHECK_FALSE(narrow.connection().is_open());
+        CHECK(store->held() == depth);
+        auto& other = *honest.queues[0];
+        for (int i = 0; i < 20; ++i)
+            co_await must(other, capsule{0x02, 1}.blocks(1U << 20, 1), 0x80);
+        store->release();
+        co_await wait_until(io, [&] { return s.target.statistics().commands == 0; });
+        co_await end(io, s.target);
+    });
+}
+
+TEST_CASE("nvme: a host that uses its whole depth always finds a receive", "[device][nvme]") {
+    auto const pollers = GENERATE(std::size_t{0}, std::size_t{1});
+    asio::io_context io;
+    constexpr std::size_t depth = 8;
+    auto const store = std::make_shared<watched_store>();
+    run(io, [&]() -> asio::awaitable<void> {
+        pollers_target s{io, pollers, store};
+        wide_host h = co_await connect_wide(io, s.target.local_endpoint(), 0);
+        host_queue narrow{io};
+        error_code const ec = co_await narrow.open(s.target.local_endpoint(), 1, depth);
+        REQUIRE_FALSE(ec);
+        co_await must(narrow, narrow.connect_command(1, h.id).dword(11, depth - 1), 0);
+        connection& c = narrow.connection();
+        registered_buffer data{c.domain(), 512, access_flags::remote_read};
+        registered_buffer memory{c.domain(), depth * 1024, access_flags::local_write};
+        std::optional<std::uint64_t> const before = hardware_counter("send_rnr_err");
+        std::vector<repeater> all;
+        for (std::size_t i = 0; i < depth; ++i) {
+            // Some have their data in the capsule, which is needed longer then.
+            capsule what = capsule{0x01, 1}.blocks(1, 1);
+            if (i % 2 == 0) what.in_capsule(data.bytes(), 512);
+            else what.keyed(data.remote());
+            std::ranges::copy(
+                what.bytes, memory.bytes().begin() + static_cast<std::ptrdiff_t>(i * 1024)
+            );
+            auto const sent = memory.slice(i * 1024, what.bytes.size());
+            all.push_back({c, sent, memory.slice(i * 1024 + 1000, 16), 200});
+        }
+        for (repeater& one : all) one.start();
+        // One may be started by the completion of another's command.
+        co_await wait_until(io, [&] {
+            return std::ranges::all_of(all, [](repeater const& r) { return r.left <= 0; });
+        });
+        for (repeater const& one : all) CHECK(one.failed == 0);
+        CHECK(c.is_open());
+        if (before) CHECK(*hardware_counter("send_rnr_err") == *before);
         co_await end(io, s.target);
     });
 }

@@ -51,14 +51,15 @@ bool is_direct(disk const& d) noexcept { return !d.options.store->memory().empty
 // A command, from its arrival to the end of its response.
 class queue::slot final : public store_request {
 public:
-    slot(queue& owner, mutable_slice capsule, mutable_slice answer)
+    slot(queue& owner, mutable_slice answer)
         : owner_{owner},
-          capsule_{capsule},
           answer_{answer},
           reply_{owner.connection_, 2} {}
 
     // Keeps the queue alive while the command is under way.
     std::shared_ptr<queue> holder_;
+    /// Where the command arrived; until its response is posted.
+    std::uint32_t capsule_ = 0;
     command what_;
     std::size_t size_bytes_received_ = 0;
     std::shared_ptr<disk> disk_;
@@ -96,7 +97,6 @@ public:
     error_code answer_code_;
 
     queue& owner_;
-    mutable_slice const capsule_;
     mutable_slice const answer_;
     batch reply_;
 
@@ -144,19 +144,9 @@ queue::queue(
       capsule_bytes_{command_bytes + (id_ == 0 ? 0 : target_->options().in_capsule_bytes)},
       memory_{
           connection_.domain(),
-          std::size_t{2} * depth_ * (capsule_bytes_ + completion_bytes),
+          depth_ * (capsule_bytes_ + slots_per_command * completion_bytes),
           access_flags::local_write},
-      deadline_{executor_} {
-    std::size_t const count = std::size_t{2} * depth_;
-    slots_.reserve(count);
-    for (std::size_t i = 0; i < count; ++i) {
-        slots_.push_back(std::make_unique<slot>(
-            *this,
-            memory_.slice(i * capsule_bytes_, capsule_bytes_),
-            memory_.slice(count * capsule_bytes_ + i * completion_bytes, completion_bytes)
-        ));
-    }
-}
+      deadline_{executor_} {}
 
 queue::~queue() = default;
 
@@ -179,7 +169,7 @@ void queue::check_transfers(unsigned periods) {
 
 void queue::do_start() {
     auto const self = shared_from_this();
-    for (auto const& s : slots_) post_receive(*s);
+    for (std::uint32_t i = 0; i < depth_; ++i) post_receive(i);
     deadline_.expires_after(rcverbs::detail::bounded(target_->options().connect_timeout));
     deadline_.async_wait([weak = weak_from_this()](error_code const& ec) {
         auto const late = weak.lock();
@@ -222,8 +212,9 @@ void queue::drop_waiting() {
     for (slot* const s : std::exchange(waiting_, {})) {
         auto const self = s->holder_;
         release(*s);
-        post_receive(*s);
+        post_receive(s->capsule_);
     }
+    start_arrived();
 }
 
 void queue::complete(controller::event const& e) {
@@ -237,21 +228,60 @@ void queue::complete(controller::event const& e) {
 
 // --- commands ------------------------------------------------------------------------------------
 
-void queue::post_receive(slot& s) {
+mutable_slice queue::capsule(std::uint32_t index) const {
+    return memory_.slice(index * capsule_bytes_, capsule_bytes_);
+}
+
+void queue::post_receive(std::uint32_t index) {
     connection_.async_receive(
-        s.capsule_,
-        [self = shared_from_this(), &s](error_code const& ec, receive_result const& got) {
-            if (!ec && !self->is_closing_) self->on_command(s, got.size_bytes);
+        capsule(index),
+        [self = shared_from_this(), index](error_code const& ec, receive_result const& got) {
+            if (!ec && !self->is_closing_) self->on_arrival({index, got.size_bytes});
         }
     );
 }
 
-void queue::on_command(slot& s, std::size_t size_bytes) {
-    if (size_bytes < command_bytes) return connection_.close(errc::malformed_message);
+void queue::on_arrival(arrival const& what) {
+    slot* const s = arrived_.empty() ? take_slot() : nullptr;
+    if (s == nullptr) return arrived_.push_back(what);
+    on_command(*s, what);
+}
+
+// Starts the commands that wait, as far as there are slots.
+void queue::start_arrived() {
+    while (!arrived_.empty() && !is_closing_) {
+        slot* const s = take_slot();
+        if (s == nullptr) return;
+        arrival const next = arrived_.front();
+        arrived_.pop_front();
+        on_command(*s, next);
+    }
+}
+
+// A slot that is free; null if all are in use.
+queue::slot* queue::take_slot() {
+    if (free_slots_.empty()) {
+        std::size_t const count = slots_.size();
+        if (count == slots_per_command * depth_) return nullptr;
+        free_slots_.reserve(count + 1);
+        slots_.push_back(std::make_unique<slot>(
+            *this,
+            memory_.slice(depth_ * capsule_bytes_ + count * completion_bytes, completion_bytes)
+        ));
+        return slots_.back().get();
+    }
+    slot* const s = free_slots_.back();
+    free_slots_.pop_back();
+    return s;
+}
+
+void queue::on_command(slot& s, arrival const& from) {
+    if (from.size_bytes < command_bytes) return connection_.close(errc::malformed_message);
     s.holder_ = shared_from_this();
     ++target_->counted().commands;
-    s.size_bytes_received_ = size_bytes;
-    s.what_ = command::decode(s.capsule_.bytes());
+    s.capsule_ = from.capsule;
+    s.size_bytes_received_ = from.size_bytes;
+    s.what_ = command::decode(capsule(from.capsule).bytes());
     head_.store(
         static_cast<std::uint16_t>((head_.load(std::memory_order_relaxed) + 1U) % wraps_at_),
         std::memory_order_relaxed
@@ -309,7 +339,7 @@ status queue::check_data(slot const& s) const {
 void queue::fetch(slot& s, step next) {
     data_pointer const& p = s.what_.data;
     if (p.where == data_pointer::place::in_capsule) {
-        s.local_ = s.capsule_.slice(command_bytes + p.address, p.size_bytes);
+        s.local_ = capsule(s.capsule_).slice(command_bytes + p.address, p.size_bytes);
         return (this->*next)(s);
     }
     with_memory(s, p.size_bytes, next);
@@ -729,8 +759,9 @@ void queue::on_stored(slot& s, completion const& c, error_code const& why) {
 // --- responses -----------------------------------------------------------------------------------
 
 // Makes the answer: the data, if the host takes any, and behind it the completion: one list, one
-// doorbell.
+// doorbell. The capsule is posted before it: with the response the host may send another command.
 void queue::encode(slot& s, completion const& c) {
+    post_receive(s.capsule_);
     data_pointer const& p = s.what_.data;
     c.encode(s.answer_.bytes(), s.what_.id, id_, head_.load(std::memory_order_relaxed));
     s.reply_.clear();
@@ -785,8 +816,8 @@ void queue::on_answered(slot& s, error_code const& ec, bool is_last) {
     release(s);
     // Without a response the host would wait for ever.
     if (ec) return connection_.close();
-    post_receive(s);
     if (is_last) close();
+    start_arrived();
 }
 
 // Frees what the command uses. The last thing that happens to the command, and maybe to the queue.
@@ -801,6 +832,7 @@ void queue::release(slot& s) {
     s.work_ = {};
     --target_->counted().commands;
     free_memory(s);
+    free_slots_.push_back(&s);
 }
 
 void queue::count(slot const& s, completion const& c) {

@@ -1,8 +1,11 @@
 // queue.hpp — one queue of a host: a connection that carries commands and their completions.
 //
-// Each slot takes one command from its arrival to the completion of its response. There are twice as
-// many as the host may have commands outstanding, all of them posted as receives at first: a slot
-// whose response is on its way is posted again only when the device no longer uses it.
+// There is a capsule for each command that the host may have outstanding. It is a posted receive until
+// a command arrives in it, and again before that command's response is posted: so an honest host always
+// finds one, and one that sends more must wait. A slot has a command from its arrival to the completion
+// of its response, which may come later than the host's next command; so there may be twice as many
+// slots as capsules, made when they are first needed. What arrives when all are in use waits in its
+// capsule.
 //
 // A queue runs on its connection's executor; an admin queue's is the target's. close(), abort(), probe()
 // and check_transfers() may be called on any thread. A store's complete() answers the host on the
@@ -101,6 +104,12 @@ public:
 private:
     class slot;
     using step = void (queue::*)(slot&);
+    static constexpr std::size_t slots_per_command = 2;
+    /// A command that has arrived.
+    struct arrival {
+        std::uint32_t capsule;
+        std::size_t size_bytes;
+    };
 
     void run(void (queue::*what)());
     void do_start();
@@ -109,8 +118,12 @@ private:
     void give_waiting();
     void do_check_transfers(unsigned periods);
     bool is_trusted() const noexcept;
-    void post_receive(slot& s);
-    void on_command(slot& s, std::size_t size_bytes);
+    mutable_slice capsule(std::uint32_t index) const;
+    void post_receive(std::uint32_t index);
+    void on_arrival(arrival const& what);
+    void start_arrived();
+    slot* take_slot();
+    void on_command(slot& s, arrival const& from);
     void route(slot& s);
     status check_data(slot const& s) const;
     void fetch(slot& s, step next);
@@ -166,6 +179,8 @@ private:
     std::size_t const capsule_bytes_;
     registered_buffer memory_;  // the capsules, and behind them the completions
     std::vector<std::unique_ptr<slot>> slots_;
+    std::vector<slot*> free_slots_;
+    std::deque<arrival> arrived_;  // commands that wait for a slot
     std::shared_ptr<controller> controller_;  // after a Connect command
     bool is_connecting_ = false;
     std::unique_ptr<authenticator> authenticator_;  // null if hosts need no secret

@@ -138,9 +138,10 @@ acceptor_options terms(
 
 connection_options queue_terms(std::uint32_t depth) {
     connection_options o;
-    // Twice the commands: see queue.hpp. A command takes a write or a read, and a send.
-    o.queue_pair.receive_queue_depth = 2 * depth;
-    o.queue_pair.send_queue_depth = 4 * depth;
+    o.queue_pair.receive_queue_depth = depth;
+    // A response is a send, often behind a write. Those of half of the commands keep the network busy;
+    // others wait. There may be as many as slots: see queue.hpp.
+    o.queue_pair.send_queue_depth = depth;
     o.queue_pair.waiting_operations_max = 4 * depth;
     o.queue_pair.send_segments_max = 1;
     o.queue_pair.receive_segments_max = 1;
