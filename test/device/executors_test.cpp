@@ -52,6 +52,57 @@ private:
     std::shared_ptr<std::atomic<int>> count_;
 };
 
+/// What a program does whenever its executor is copied: here it looks at an object of the library.
+struct on_copy {
+    explicit on_copy(asio::io_context& io) : inner{io.get_executor()} {}
+
+    asio::io_context::executor_type inner;
+    std::function<void()> look;
+    std::atomic<bool> is_looking{false};
+    std::atomic<int> copies{0};
+    std::atomic<bool> was_locked{false};
+    std::vector<std::future<void>> late;
+
+    void operator()() noexcept {
+        if (!look || is_looking.exchange(true)) return;
+        ++copies;
+        // On another thread, so that a lock that is held shows instead of ending the test.
+        std::future<void> done = std::async(std::launch::async, look);
+        if (done.wait_for(2s) == std::future_status::timeout) {
+            was_locked = true;
+            late.push_back(std::move(done));
+        }
+        is_looking = false;
+    }
+};
+
+/// Small enough that any_io_executor copies it.
+class calling_executor {
+public:
+    explicit calling_executor(on_copy& what) noexcept : what_{&what} {}
+    calling_executor(calling_executor const& other) noexcept : what_{other.what_} { (*what_)(); }
+    calling_executor(calling_executor&&) noexcept = default;
+    calling_executor& operator=(calling_executor const&) = delete;
+
+    template <class Function>
+    void execute(Function f) const {
+        what_->inner.execute(std::move(f));
+    }
+    asio::execution_context& query(asio::execution::context_t) const noexcept {
+        return what_->inner.context();
+    }
+    static constexpr asio::execution::blocking_t query(asio::execution::blocking_t) noexcept {
+        return asio::execution::blocking.never;
+    }
+    calling_executor require(asio::execution::blocking_t::never_t) const { return *this; }
+    friend bool operator==(calling_executor const& a, calling_executor const& b) noexcept {
+        return a.what_ == b.what_;
+    }
+
+private:
+    on_copy* what_;
+};
+
 /// Runs an io_context on several threads until it is destroyed.
 class threads {
 public:
@@ -440,4 +491,63 @@ TEST_CASE(
         CHECK(4 * least >= most);
         for (pair& p : pairs) co_await disconnect(p);
     });
+}
+
+TEST_CASE("no lock is held while a program's executor is copied", "[device]") {
+    asio::io_context io;
+    on_copy copies{io};
+    asio::any_io_executor const own = calling_executor{copies};
+    run(io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await connect(io);
+        {
+            slot_pool_options few;
+            few.slots = 1;
+            slot_pool pool{own, p.client.domain(), few};
+            copies.look = [&] { static_cast<void>(pool.free_count()); };
+            slot_lease held = pool.try_acquire();
+            int ended = 0;
+            auto const count = [&](error_code const&, slot_lease const&) { ++ended; };
+            pool.async_acquire(count);
+            held.release();
+            pool.async_acquire(count);
+            pool.cancel();
+            while (ended < 2) co_await asio::post(io, asio::use_awaitable);
+            copies.look = {};
+        }
+        {
+            memory_pool_options small;
+            small.bytes_max = small.chunk_bytes = 65536;
+            memory_pool pool{p.client.domain(), small};
+            copies.look = [&] { static_cast<void>(pool.statistics()); };
+            void* const all = pool.allocate(65536);
+            bool is_done = false;
+            pool.async_allocate(
+                64,
+                64,
+                asio::bind_executor(
+                    own,
+                    [&](error_code const&, void* block) {
+                        pool.deallocate(block, 64, 64);
+                        is_done = true;
+                    }
+                )
+            );
+            pool.deallocate(all, 65536);
+            while (!is_done) co_await asio::post(io, asio::use_awaitable);
+            copies.look = {};
+        }
+        {
+            acceptor a{own, {device_address(), 0}};
+            copies.look = [&] { static_cast<void>(a.is_open()); };
+            int ended = 0;
+            a.async_wait_idle([&](error_code const&) { ++ended; });
+            a.async_accept([&](error_code const&, connection const&) { ++ended; });
+            a.close();
+            while (ended < 2) co_await asio::post(io, asio::use_awaitable);
+            copies.look = {};
+        }
+        co_await p.client.async_disconnect(asio::use_awaitable);
+    });
+    CHECK(copies.copies > 0);
+    CHECK_FALSE(copies.was_locked);
 }

@@ -95,6 +95,7 @@ void acceptor_core::start(Wait wait) {
         return fail(std::move(refused), asio::error::operation_aborted);
     }
     waiters_.add(waiter{std::move(wait)}, weak_from_this(), &acceptor_core::cancel);
+    lock.unlock();
     // Posted, because creating a queue pair is slow and an initiating function must return at once.
     asio::post(executor_, [self = shared_from_this()] { self->serve(); });
 }
@@ -319,13 +320,13 @@ void acceptor_core::close_connections() noexcept {
 }
 
 void acceptor_core::start_wait_idle(control_handler handler) {
-    asio::any_io_executor own;
+    // Copied without a lock, as an executor may be the program's own.
+    asio::any_io_executor own = executor_;
+    waiting_handler<error_code> who{std::move(handler), own};
     {
         guard const lock{mutex_};
         if (is_shut_down_) return;
-        own = executor_;
     }
-    waiting_handler<error_code> who{std::move(handler), own};
     {
         guard const lock{idle_mutex_};
         idle_waiters_.add(
@@ -413,6 +414,7 @@ void acceptor_core::end(error_code why) noexcept {
 void acceptor_core::context_is_going(asio::execution_context const&) noexcept {
     std::shared_ptr<acceptor_core> kept;
     idle_list::removed idle;
+    asio::any_io_executor gone;
     {
         guard const of_idle{idle_mutex_};
         idle = idle_waiters_.take_all();
@@ -425,7 +427,7 @@ void acceptor_core::context_is_going(asio::execution_context const&) noexcept {
     request_list requests = std::move(requests_);
     std::unique_ptr<cm::id> id = std::move(id_);
     expiry_.reset();
-    if (thread_ == nullptr) executor_ = {};
+    if (thread_ == nullptr) gone.swap(executor_);
     lock.unlock();
 }
 

@@ -29,11 +29,11 @@ template <class Lease>
 class lending : public std::enable_shared_from_this<lending<Lease>>, public hosting::member {
 public:
     void start_acquire(lease_handler<Lease> handler) {
-        boost::asio::any_io_executor const executor = present_executor();
-        if (!executor) return;  // nobody is left to call
+        executor_ptr const executor = present_executor();
+        if (executor == nullptr) return;  // nobody is left to call
         // Declared before the lock: a handler is never made or destroyed under it.
         auto const what = std::make_shared<delivery>();
-        what->handler = {std::move(handler), executor};
+        what->handler = {std::move(handler), *executor};
         guard lock{mutex_};
         bool const is_refused = is_closed_;
         if (!is_refused) waiters_.add(waiter{what}, this->weak_from_this(), &lending::cancel_one);
@@ -104,7 +104,7 @@ public:
 protected:
     lending(place const& where, std::uint32_t count)
         : thread_{hosting::thread_of(where.executor)},
-          executor_{where.executor},
+          executor_{std::make_shared<boost::asio::any_io_executor const>(where.executor)},
           free_(count) {
         // The first is lent first.
         std::iota(free_.rbegin(), free_.rend(), 0U);
@@ -112,11 +112,12 @@ protected:
     ~lending() = default;
     /// Call it once the object is complete.
     void join_context() {
-        membership_.join(executor_, this->weak_from_this(), hosting::rank::object);
+        membership_.join(*executor_, this->weak_from_this(), hosting::rank::object);
     }
 
 private:
     using guard = std::unique_lock<std::mutex>;
+    using executor_ptr = std::shared_ptr<boost::asio::any_io_executor const>;
 
     // A handler that waits, and the lease that it gets.
     struct delivery {
@@ -145,7 +146,7 @@ private:
     // Handlers are destroyed uncalled, as Asio does with its own; threads wake.
     void context_is_going(boost::asio::execution_context const&) noexcept override {
         waiting dropped;
-        boost::asio::any_io_executor gone;
+        executor_ptr gone;
         {
             guard const lock{mutex_};
             is_closed_ = true;
@@ -187,10 +188,10 @@ private:
 
     // False if there was no memory to post a handler; then `what` is unchanged.
     bool deliver(std::shared_ptr<delivery> const& what, error_code ec) noexcept {
-        boost::asio::any_io_executor const executor = present_executor();
-        if (!executor) return true;  // its context is gone, and the handler with it
+        executor_ptr const executor = present_executor();
+        if (executor == nullptr) return true;  // its context is gone, and the handler with it
         try {
-            boost::asio::post(executor, [what, ec] { what->handler(ec, std::move(what->lease)); });
+            boost::asio::post(*executor, [what, ec] { what->handler(ec, std::move(what->lease)); });
             return true;
         } catch (...) {
             return false;
@@ -222,7 +223,7 @@ private:
         abort(std::move(taken));
     }
 
-    boost::asio::any_io_executor present_executor() const {
+    executor_ptr present_executor() const {
         guard const lock{mutex_};
         return executor_;
     }
@@ -231,7 +232,9 @@ private:
     hosting::membership membership_;
 
     mutable std::mutex mutex_;
-    boost::asio::any_io_executor executor_;  // empty once its context is destroyed
+    // Null once its context is destroyed. Shared, since the executor itself, which may be the
+    // program's own, is neither copied nor destroyed under the lock.
+    executor_ptr executor_;
     std::vector<std::uint32_t> free_;
     wait_list<waiter> waiters_;
     bool is_closed_ = false;

@@ -41,7 +41,7 @@ public:
     )
         : size_bytes{size},
           alignment{aligned},
-          executor_{executor},
+          executor_{std::make_shared<boost::asio::any_io_executor const>(executor)},
           handler_{std::move(handler), executor} {}
 
     std::size_t const size_bytes;
@@ -52,7 +52,7 @@ public:
     /// True as long as the handler's execution context exists.
     bool is_wanted() const noexcept {
         std::lock_guard const lock{mutex_};
-        return static_cast<bool>(executor_);
+        return executor_ != nullptr;
     }
 
     /// Posts the handler. `undelivered` gets the block back if the handler is never called.
@@ -71,14 +71,14 @@ public:
         auto const what = std::make_shared<delivery>(delivery{
             shared_from_this(), ec, nullptr, std::move(undelivered)});
         what->block = block;
-        boost::asio::any_io_executor executor;
+        executor_ptr executor;
         {
             std::lock_guard const lock{mutex_};
             executor = executor_;
         }
-        if (!executor) return;
+        if (executor == nullptr) return;
         try {
-            boost::asio::post(executor, [what] {
+            boost::asio::post(*executor, [what] {
                 what->self->handler_(what->ec, std::exchange(what->block, nullptr));
             });
         } catch (...) {
@@ -88,8 +88,10 @@ public:
     }
 
 private:
+    using executor_ptr = std::shared_ptr<boost::asio::any_io_executor const>;
+
     void context_is_going(boost::asio::execution_context const&) noexcept override {
-        boost::asio::any_io_executor gone;
+        executor_ptr gone;
         waiting_handler<error_code, void*> dropped;
         std::lock_guard const lock{mutex_};
         gone.swap(executor_);
@@ -98,7 +100,8 @@ private:
 
     mutable std::mutex mutex_;
     hosting::membership membership_;
-    boost::asio::any_io_executor executor_;  // empty once its context is destroyed
+    // Null once its context is destroyed. Not copied under the lock, as it may be the program's own.
+    executor_ptr executor_;
     waiting_handler<error_code, void*> handler_;
 };
 

@@ -53,10 +53,13 @@ private:
     struct call;
     using call_ptr = std::shared_ptr<call>;
     using call_list = std::list<call_ptr>;
+    using executor_ptr = std::shared_ptr<boost::asio::any_io_executor const>;
 
     // A request or notice until its handler is called. On a channel it belongs to that; otherwise it waits, for
     // a channel or for the time to repeat it.
     struct call {
+        explicit call(boost::asio::any_io_executor const& own) : timer{own} {}
+
         question what;
         std::array<std::byte, request_channel::head_bytes_max> head;
         body_source body;
@@ -66,7 +69,7 @@ private:
         bool is_notice = false;
         clock::time_point deadline;
         std::chrono::milliseconds pause{10};  // before it is repeated
-        std::optional<boost::asio::steady_timer> timer;  // while it waits
+        boost::asio::steady_timer timer;  // while it waits
         std::optional<call_list::iterator> place;  // in the list of those that wait
         bool is_paused = false;
         bool is_cancelled = false;
@@ -77,7 +80,7 @@ private:
         bool is_wanted() const noexcept { return is_notice ? bool{on_sent} : bool{on_reply}; }
     };
 
-    boost::asio::any_io_executor own_executor() const;
+    executor_ptr own_executor() const;
     void prepare(call_ptr const& c, question const& what, body_source body, bool may_repeat);
     void start(call_ptr const& c);
     void wait(call_ptr const& c, clock::time_point until);
@@ -93,7 +96,8 @@ private:
     channel_ptr drop(channel_ptr const& which);
     void context_is_going(boost::asio::execution_context const&) noexcept override;
 
-    boost::asio::any_io_executor executor_;
+    // Null once its context is destroyed. Not copied under the lock, as it may be the program's own.
+    executor_ptr executor_;
     std::chrono::milliseconds const answer_timeout_;
     std::function<void(request_channel&)> const on_connected_;
     hosting::membership membership_;

@@ -36,18 +36,18 @@ connector_options<request_channel> connector_options_of(request_client_options& 
 client_core::client_core(
     runs_on<asio::any_io_executor> where, endpoint const& peer, request_client_options options
 )
-    : executor_{where.get_executor()},
+    : executor_{std::make_shared<asio::any_io_executor const>(where.get_executor())},
       answer_timeout_{options.channel.answer_timeout},
       on_connected_{std::move(options.on_connected)},
       connector_{std::move(where), peer, connector_options_of(options)} {}
 
 void client_core::attach() {
-    membership_.join(executor_, weak_from_this(), hosting::rank::above_connections);
+    membership_.join(*executor_, weak_from_this(), hosting::rank::above_connections);
 }
 
 // --- requests ------------------------------------------------------------------------------------
 
-asio::any_io_executor client_core::own_executor() const {
+client_core::executor_ptr client_core::own_executor() const {
     guard const lock{mutex_};
     return executor_;
 }
@@ -56,9 +56,9 @@ void client_core::ask(
     question const& what, body_source body, bool may_repeat, reply_handler handler
 ) {
     auto const own = own_executor();
-    if (!own) return;
-    auto const c = std::make_shared<call>();
-    c->on_reply = {std::move(handler), own};
+    if (own == nullptr) return;
+    auto const c = std::make_shared<call>(*own);
+    c->on_reply = {std::move(handler), *own};
     prepare(c, what, std::move(body), may_repeat);
 }
 
@@ -66,10 +66,10 @@ void client_core::notify(
     question const& what, body_source body, bool may_repeat, control_handler handler
 ) {
     auto const own = own_executor();
-    if (!own) return;
-    auto const c = std::make_shared<call>();
+    if (own == nullptr) return;
+    auto const c = std::make_shared<call>(*own);
     c->is_notice = true;
-    c->on_sent = {std::move(handler), own};
+    c->on_sent = {std::move(handler), *own};
     prepare(c, what, std::move(body), may_repeat);
 }
 
@@ -107,7 +107,7 @@ void client_core::start(call_ptr const& c) {
     bool is_first = false;
     {
         guard const lock{mutex_};
-        if (!executor_) return;
+        if (executor_ == nullptr) return;
         if (is_closed_)
             refused = is_finishing_ ? error_code{errc::operation_in_progress}
                                     : error_code{asio::error::operation_aborted};
@@ -129,9 +129,8 @@ void client_core::wait(call_ptr const& c, clock::time_point until) {
     waiting_.push_back(c);
     c->place = std::prev(waiting_.end());
     auto const weak = std::weak_ptr{shared_from_this()};
-    if (!c->timer) c->timer.emplace(executor_);
-    c->timer->expires_at(until);
-    c->timer->async_wait([weak, of = std::weak_ptr{c}](error_code const& ec) {
+    c->timer.expires_at(until);
+    c->timer.async_wait([weak, of = std::weak_ptr{c}](error_code const& ec) {
         auto const self = weak.lock();
         auto const alive = of.lock();
         if (!ec && self != nullptr && alive != nullptr) self->on_timer(alive);
@@ -194,7 +193,7 @@ void client_core::on_result(call_ptr const& c, channel_ptr const& over, error_co
         if (is_over) dropped = drop(over);
         auto const next = clock::now() + c->pause;
         bool const is_repeated = is_over && c->may_repeat && is_transient(ec) && !is_closed_ &&
-                                 !c->is_cancelled && c->is_wanted() && executor_ &&
+                                 !c->is_cancelled && c->is_wanted() && executor_ != nullptr &&
                                  next < c->deadline;
         if (is_repeated) {
             ++counted_.repeated;
@@ -237,7 +236,7 @@ void client_core::cancel(call_ptr const& c) {
 }
 
 void client_core::complete(call_ptr const& c, error_code ec, reply r) {
-    if (c->timer) c->timer->cancel();
+    c->timer.cancel();
     if (c->on_reply) c->on_reply(ec, std::move(r));
     else if (c->on_sent) c->on_sent(ec);
 }
@@ -245,7 +244,7 @@ void client_core::complete(call_ptr const& c, error_code ec, reply r) {
 // Later, and not from inside the function that led to it.
 void client_core::end(call_ptr const& c, error_code why) {
     if (auto const own = own_executor())
-        asio::post(own, [self = shared_from_this(), c, why] { self->complete(c, why); });
+        asio::post(*own, [self = shared_from_this(), c, why] { self->complete(c, why); });
 }
 
 // REQUIRES: the lock is held.
@@ -281,7 +280,7 @@ void client_core::on_connected(error_code ec, request_channel made) {
     {
         guard const lock{mutex_};
         is_connecting_ = false;
-        if (!executor_ || is_closed_) return;
+        if (executor_ == nullptr || is_closed_) return;
         for (auto i = waiting_.begin(); i != waiting_.end();) {
             auto const next = std::next(i);
             if (!(*i)->is_paused) {
@@ -318,7 +317,7 @@ client_core::channel_ptr client_core::drop(channel_ptr const& which) {
 // --- the end -------------------------------------------------------------------------------------
 
 void client_core::finish(control_handler handler) {
-    asio::any_io_executor own;
+    executor_ptr own;
     channel_ptr over;
     call_list waiting;
     bool is_second = false;
@@ -330,13 +329,13 @@ void client_core::finish(control_handler handler) {
         over = channel_;
         waiting = take_waiting();
     }
-    if (!own) return;
+    if (own == nullptr) return;
     connector_.cancel();
     for (call_ptr const& c : waiting) end(c, asio::error::operation_aborted);
-    waiting_handler<error_code> who{std::move(handler), own};
+    waiting_handler<error_code> who{std::move(handler), *own};
     if (over == nullptr || is_second) {
         error_code const ec = is_second ? error_code{errc::operation_in_progress} : error_code{};
-        return asio::post(own, [w = std::move(who), ec]() mutable { w(ec); });
+        return asio::post(*own, [w = std::move(who), ec]() mutable { w(ec); });
     }
     close_when_cancelled(who, shared_from_this());
     over->async_finish([self = shared_from_this(), over, w = std::move(who)](error_code ec
@@ -368,9 +367,10 @@ void client_core::close() noexcept {
 void client_core::context_is_going(asio::execution_context const&) noexcept {
     channel_ptr over;
     call_list waiting;
+    executor_ptr gone;
     guard lock{mutex_};
     is_closed_ = true;
-    executor_ = {};
+    gone.swap(executor_);
     over = std::exchange(channel_, nullptr);
     waiting = take_waiting();
     lock.unlock();
