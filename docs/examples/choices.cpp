@@ -143,6 +143,13 @@ void end_of_lease(connection& c) {
 
 // --- errors -----------------------------------------------------------------------------------------------------------
 
+awaitable<void> watch(connection& c) {
+    // Success if the peer has disconnected in order.
+    co_await c.async_wait_disconnected(boost::asio::as_tuple(use_awaitable));
+    failure const why = c.last_failure();
+    if (why.reason == close_reason::transport_error) std::cerr << "the path has failed: " << why.message() << '\n';
+}
+
 awaitable<void> careful_write(connection& c, registered_buffer const& mine, remote_region theirs) {
     auto [ec, bytes] = co_await c.async_write(mine.slice(), theirs, boost::asio::as_tuple(use_awaitable));
     if (!ec) co_return;

@@ -67,16 +67,13 @@ public:
         std::printf("listens on %u\n", unsigned{door_.local_endpoint().port()});
         door_.async_get_request([this, then](error_code ec, rcverbs::connection_request r) {
             check(ec);
-            rcverbs::connection over{
-                where_, std::move(r), rcverbs::message_channel::needed({}, base())};
-            channel_ = rcverbs::message_channel{std::move(over)};
+            channel_ = rcverbs::message_channel{where_, std::move(r), channel_options()};
             door_.close();
             channel_.async_accept([this, then](error_code failed) { start(failed, then); });
         });
     }
     void connect(std::function<void()> then) {
-        rcverbs::connection over{where_, rcverbs::message_channel::needed({}, base())};
-        channel_ = rcverbs::message_channel{std::move(over)};
+        channel_ = rcverbs::message_channel{where_, channel_options()};
         channel_.async_connect({options_.address, options_.port}, [this, then](error_code ec) {
             start(ec, then);
         });
@@ -101,9 +98,10 @@ public:
     static constexpr bool sends_overlap = true;
 
 private:
-    static rcverbs::connection_options base() {
-        rcverbs::connection_options o;
-        o.queue_pair.inline_bytes_max = 220;  // as perftest does when it measures latency
+    static rcverbs::message_channel_options channel_options() {
+        rcverbs::message_channel_options o;
+        o.connection.queue_pair.inline_bytes_max =
+            220;  // as perftest does when it measures latency
         return o;
     }
     void start(error_code ec, std::function<void()> const& then) {

@@ -120,10 +120,9 @@ asio::awaitable<void> meet_hostile(
     using namespace rcverbs;
     auto const answer = [&]() -> asio::awaitable<void> {
         connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
-        connection_options base;
-        base.queue_pair.rnr_retry_count = 0;
-        e.server =
-            Channel{connection{io, std::move(asked), Channel::needed(options, base)}, options};
+        connection_options all = Channel::needed(options);
+        all.queue_pair.rnr_retry_count = 0;
+        e.server = Channel{connection{io, std::move(asked), all}, options};
         co_await e.server.async_accept(asio::use_awaitable);
     };
     auto const visit = [&]() -> asio::awaitable<void> {

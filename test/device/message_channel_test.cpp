@@ -36,9 +36,9 @@ message_channel_options small(std::uint16_t receives = 8, std::uint32_t slot_byt
 }
 
 connection_options strict(message_channel_options const& o) {
-    connection_options base;
-    base.queue_pair.rnr_retry_count = 0;
-    return message_channel::needed(o, base);
+    connection_options all = message_channel::needed(o);
+    all.queue_pair.rnr_retry_count = 0;
+    return all;
 }
 
 /// Two ends of a channel, each with an acceptor's and a connector's role.
@@ -864,8 +864,10 @@ TEST_CASE("a connector connects a channel again when its server has left", "[dev
     run(io, [&]() -> asio::awaitable<void> {
         acceptor door{io, {device_address(), 0}};
         connector_options<message_channel> o;
-        o.connection = strict(small());
         o.protocol = small();
+        o.protocol.connection = strict(small());
+        int steps = 0;
+        o.protocol.connection.on_step = [&](step) { ++steps; };
         basic_connector<message_channel> to{io, door.local_endpoint(), o};
         auto const bytes = pattern(20, 1);
         auto const serve = [&]() -> asio::awaitable<void> {
@@ -886,6 +888,7 @@ TEST_CASE("a connector connects a channel again when its server has left", "[dev
             }
         };
         co_await (serve() && visit());
+        CHECK(steps > 0);  // the channel's options are those of the connections
     });
 }
 

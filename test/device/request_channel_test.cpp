@@ -37,9 +37,9 @@ request_channel_options small(std::uint16_t requests = 16) {
 }
 
 connection_options strict(request_channel_options const& o) {
-    connection_options base;
-    base.queue_pair.rnr_retry_count = 0;
-    return request_channel::needed(o, base);
+    connection_options all = request_channel::needed(o);
+    all.queue_pair.rnr_retry_count = 0;
+    return all;
 }
 
 struct ends {
@@ -735,8 +735,8 @@ TEST_CASE("a connector connects a request channel again", "[device]") {
     run(io, [&]() -> asio::awaitable<void> {
         acceptor door{io, {device_address(), 0}};
         connector_options<request_channel> o;
-        o.connection = strict(small());
         o.protocol = small();
+        o.protocol.messages.connection = strict(small());
         basic_connector<request_channel> to{io, door.local_endpoint(), o};
         auto const bytes = pattern(20, 1);
         auto const serve = [&]() -> asio::awaitable<void> {

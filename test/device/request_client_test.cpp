@@ -426,7 +426,7 @@ TEST_CASE("a channel that cannot be made of its options fails the connect", "[de
         auto [ec, made] = co_await to.async_connect(awaiting);
         CHECK(ec == errc::invalid_option);
         CHECK(to.last_failure().code == errc::invalid_option);
-        options.connection.timeouts.connect = 0ms;
+        options.protocol.messages.connection.timeouts.connect = 0ms;
         CHECK_THROWS_AS(
             (basic_connector<request_channel>{io, a.local_endpoint(), options}),
             boost::system::system_error

@@ -63,11 +63,21 @@ struct options_of<Protocol> {
 template <class Protocol>
 using protocol_options = typename detail::options_of<Protocol>::type;
 
+namespace detail {
+
+// A protocol whose options have those of its connections, as channels'.
+template <class Protocol>
+concept has_connection_options = requires(protocol_options<Protocol> const& o) {
+    { Protocol::needed(o) } -> std::same_as<connection_options>;
+};
+
+}  // namespace detail
+
 /// Options of a connector.
 template <class Protocol = session>
 struct connector_options {
-    /// Options of the connections; for a protocol that has needed(), queues are made deep enough.
-    /// With domain_sharing::isolated all of them share one domain of the connector.
+    /// Options of the connections. With domain_sharing::isolated all of them share one domain of the
+    /// connector.
     connection_options connection = {};
     /// Options of the protocol.
     protocol_options<Protocol> protocol = {};
@@ -78,7 +88,25 @@ struct connector_options {
     std::function<void(std::uint64_t attempts, failure const& why)> on_retry = {};
 };
 
+/// Options of a connector of channels: those of the connections are in `protocol`. With
+/// domain_sharing::isolated all of them share one domain of the connector.
+template <detail::has_connection_options Protocol>
+struct connector_options<Protocol> {
+    /// As above.
+    protocol_options<Protocol> protocol = {};
+    /// As above.
+    backoff_options backoff = {};
+    /// As above.
+    std::function<void(std::uint64_t attempts, failure const& why)> on_retry = {};
+};
+
 namespace detail {
+
+template <class Protocol>
+connection_options taken_from(connector_options<Protocol>& options) {
+    if constexpr (has_connection_options<Protocol>) return Protocol::needed(options.protocol);
+    else return std::move(options.connection);
+}
 
 /// Makes a protocol object for each attempt.
 class connector_target {
@@ -114,8 +142,6 @@ public:
 
     void attempt(place const&, connection_options options, endpoint const& peer, handler then)
         override {
-        if constexpr (requires { Protocol::needed(options_, std::move(options)); })
-            options = Protocol::needed(options_, std::move(options));
         basic_connection<executor_type> over{where_, std::move(options)};
         if constexpr (std::same_as<Protocol, basic_connection<executor_type>>) {
             made_ = std::move(over);
@@ -222,6 +248,7 @@ public:
               where,
               peer,
               options,
+              detail::taken_from(options),
               std::make_shared<detail::target_of<Protocol>>(where, std::move(options.protocol))} {}
 
     basic_connector(basic_connector&&) noexcept = default;
@@ -278,15 +305,10 @@ private:
         runs_on<executor_type> const& where,
         endpoint const& peer,
         connector_options<Protocol>& options,
+        connection_options terms,
         std::shared_ptr<detail::target_of<Protocol>> target
     )
-        : connector_base{
-              where.place(),
-              peer,
-              std::move(options.connection),
-              options.backoff,
-              std::move(options.on_retry),
-              target},
+        : connector_base{where.place(), peer, std::move(terms), options.backoff, std::move(options.on_retry), target},
           target_{std::move(target)},
           executor_{where.get_executor()} {}
 
@@ -318,7 +340,8 @@ inline error_code code_of(std::exception_ptr const& thrown) noexcept {
 /// Repeats an idempotent operation until it succeeds or the deadline passes. Connects if `current`
 /// is not open, and repeats the operation on a new connection after an error for which
 /// is_transient() is true. Waits 10 ms after the first failure, and twice as long after each
-/// further one, up to 1 s.
+/// further one, up to 1 s. An answer that is late (channel_errc::request_timed_out) is not
+/// transient: the connection is well, and a program that asks again may overload its peer.
 ///
 /// @param to         The connector.
 /// @param current    The last connection, kept open between calls.

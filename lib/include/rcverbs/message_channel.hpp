@@ -94,10 +94,9 @@ using message_handler = erased_handler<error_code, message>;
 /// The members of basic_message_channel that do not depend on its executor type.
 class RCVERBS_EXPORT message_channel_base : public detail::channel_base {
 public:
-    /// The options of a connection for a channel: `base` with queues that are deep enough.
-    static connection_options needed(
-        message_channel_options const& options = {}, connection_options base = {}
-    );
+    /// The options of a connection for a channel: `options.connection` with queues that are deep
+    /// enough. For connections that the channel does not make itself.
+    static connection_options needed(message_channel_options const& options = {});
 
     /// A snapshot of the counters.
     message_channel_statistics statistics() const;
@@ -159,9 +158,7 @@ public:
         runs_on<Executor> where, message_channel_options const& options = {}
     )
         : basic_message_channel{
-              basic_connection<Executor>{
-                  std::move(where), base::needed(options, options.connection)},
-              options} {}
+              basic_connection<Executor>{std::move(where), base::needed(options)}, options} {}
     /// Makes a channel of a peer's request, for async_accept().
     ///
     /// @param where    As above.
@@ -176,7 +173,7 @@ public:
     )
         : basic_message_channel{
               basic_connection<Executor>{
-                  std::move(where), std::move(request), base::needed(options, options.connection)},
+                  std::move(where), std::move(request), base::needed(options)},
               options} {}
     /// The same; after an error only assignment and destruction are useful.
     ///
@@ -192,10 +189,7 @@ public:
     )
         : base{
               basic_connection<Executor>{
-                  std::move(where),
-                  std::move(request),
-                  base::needed(options, options.connection),
-                  ec},
+                  std::move(where), std::move(request), base::needed(options), ec},
               options,
               ec} {}
     /// Takes a connection, made with the options that needed() gives: an idle one, for

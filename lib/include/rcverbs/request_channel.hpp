@@ -268,11 +268,9 @@ using reply_handler = erased_handler<error_code, reply>;
 /// The members of basic_request_channel that do not depend on its executor type.
 class RCVERBS_EXPORT request_channel_base : public detail::channel_base {
 public:
-    /// The options of a connection for a channel: `base` with queues that are deep enough. For
-    /// connections that the channel does not make itself.
-    static connection_options needed(
-        request_channel_options const& options = {}, connection_options base = {}
-    );
+    /// The options of a connection for a channel: `options.messages.connection` with queues that are
+    /// deep enough. For connections that the channel does not make itself.
+    static connection_options needed(request_channel_options const& options = {});
 
     /// A snapshot of the counters.
     request_channel_statistics statistics() const;
@@ -345,9 +343,7 @@ public:
         runs_on<Executor> where, request_channel_options const& options = {}
     )
         : basic_request_channel{
-              basic_connection<Executor>{
-                  std::move(where), base::needed(options, options.messages.connection)},
-              options} {}
+              basic_connection<Executor>{std::move(where), base::needed(options)}, options} {}
     /// Makes a channel of a peer's request, for async_accept().
     ///
     /// @param where    As above.
@@ -362,9 +358,7 @@ public:
     )
         : basic_request_channel{
               basic_connection<Executor>{
-                  std::move(where),
-                  std::move(request),
-                  base::needed(options, options.messages.connection)},
+                  std::move(where), std::move(request), base::needed(options)},
               options} {}
     /// The same; after an error only assignment and destruction are useful.
     ///
@@ -380,10 +374,7 @@ public:
     )
         : base{
               basic_connection<Executor>{
-                  std::move(where),
-                  std::move(request),
-                  base::needed(options, options.messages.connection),
-                  ec},
+                  std::move(where), std::move(request), base::needed(options), ec},
               options,
               ec} {}
     /// Takes a connection, made with the options that needed() gives: an idle one, for

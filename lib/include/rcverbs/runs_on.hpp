@@ -17,6 +17,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <rcverbs/detail/option_check.hpp>
 #include <rcverbs/poller.hpp>
 
 namespace rcverbs {
@@ -73,11 +74,12 @@ Executor converted(Other const& other) {
     }
 }
 
-// The executor of a poller in another type. Throws bad_executor if it is of none that converts.
+// The executor of a poller in another type. Throws errc::invalid_option if there is none, and
+// bad_executor if it is of none that converts.
 template <class Executor>
 Executor unerased(boost::asio::any_io_executor const& from) {
     using on_context = boost::asio::io_context::executor_type;
-    if (!from) throw boost::asio::execution::bad_executor{};
+    if (!from) throw_if_refused("the poller is empty: poller::start() and poller::on() make one");
     if constexpr (std::convertible_to<boost::asio::any_io_executor, Executor>) {
         return from;
     } else {
@@ -114,8 +116,9 @@ public:
 
     /// From a poller, which works as long as the object lives.
     ///
-    /// @throws boost::asio::execution::bad_executor if the poller is empty, or its executor is not,
-    ///         and does not convert to, an Executor.
+    /// @throws boost::system::system_error: errc::invalid_option (the poller is empty);
+    ///         boost::asio::execution::bad_executor if its executor is not, and does not convert to,
+    ///         an Executor.
     runs_on(poller const& p)
         : executor_(detail::unerased<Executor>(p.get_executor())),
           poller_{p} {}

@@ -39,8 +39,8 @@ description describe(errc e) noexcept {
             "errc::queue_full"};
     case errc::timed_out:
         return {
-            "the peer did not answer before the deadline",
-            "Check that its program runs, or raise the deadline",
+            "the peer did not answer in time",
+            "Check that its program runs, or choose a longer timeout",
             is::timed_out,
             conditions::timed_out | conditions::transient,
             "errc::timed_out"};

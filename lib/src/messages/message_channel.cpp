@@ -147,10 +147,9 @@ message_channel_base::message_channel_base(
 )
     : channel_base{make(std::move(over), options, ec)} {}
 
-connection_options message_channel_base::needed(
-    message_channel_options const& options, connection_options base
-) {
-    queue_pair_options& q = base.queue_pair;
+connection_options message_channel_base::needed(message_channel_options const& options) {
+    connection_options all = options.connection;
+    queue_pair_options& q = all.queue_pair;
     // Reads of large messages have places beside the sends.
     std::uint32_t const sends = std::uint32_t{options.sends} + 3 + q.initiator_depth;
     q.send_queue_depth = std::max(q.send_queue_depth, sends);
@@ -160,7 +159,7 @@ connection_options message_channel_base::needed(
         q.waiting_operations_max, std::uint32_t{options.receives} + options.sends
     );
     q.receive_queue_depth = std::max<std::uint32_t>(q.receive_queue_depth, options.receives);
-    return base;
+    return all;
 }
 
 void message_channel_base::start_send(

@@ -126,10 +126,8 @@ request_channel_base::request_channel_base(
 )
     : channel_base{make(std::move(over), options, ec)} {}
 
-connection_options request_channel_base::needed(
-    request_channel_options const& options, connection_options base
-) {
-    return message_channel_base::needed(options.messages, std::move(base));
+connection_options request_channel_base::needed(request_channel_options const& options) {
+    return message_channel_base::needed(options.messages);
 }
 
 void request_channel_base::start_request(

@@ -24,7 +24,6 @@ constexpr std::chrono::milliseconds pause_max{1000};
 
 connector_options<request_channel> connector_options_of(request_client_options& options) {
     connector_options<request_channel> o;
-    o.connection = options.channel.messages.connection;
     o.protocol = options.channel;
     o.backoff = options.backoff;
     o.on_retry = std::move(options.on_retry);

@@ -28,8 +28,9 @@ extern "C" int visit_nobody(int* of_rcverbs) {
     own.async_connect({"192.0.2.1", 1}, on_connected);
     rcverbs::connection polled{rcverbs::poller::start(), hasty};
     polled.async_connect({"192.0.2.1", 1}, asio::bind_executor(io, on_connected));
-    rcverbs::request_channel channel{
-        rcverbs::connection{io, rcverbs::request_channel::needed({}, hasty)}};
+    rcverbs::request_channel_options options;
+    options.messages.connection = hasty;
+    rcverbs::request_channel channel{io, options};
     channel.async_connect({"192.0.2.1", 1}, on_connected);
     io.run_for(std::chrono::seconds{20});
     return ran;
