@@ -1,10 +1,9 @@
 #include <rcverbs/experimental/protocol.hpp>
 
-#include <mutex>
-
 #include <rcverbs/detail/timeouts.hpp>
 
 #include "connection/core.hpp"
+#include "hosting/light_mutex.hpp"
 #include "hosting/members.hpp"
 #include "hosting/sequence.hpp"
 #include "verbs/region_record.hpp"
@@ -20,7 +19,7 @@ public:
     explicit impl(connection over)
         : lower{std::move(over)},
           order{detail::access::core_of(lower)->order()},
-          executor{lower.get_executor()} {}
+          executor{std::make_shared<asio::any_io_executor const>(lower.get_executor())} {}
 
     void context_is_going(asio::execution_context const&) noexcept override {
         if (auto const self = owner.lock()) self->abandon();
@@ -32,9 +31,10 @@ public:
     hosting::membership membership;
     part* parts = nullptr;
 
-    std::mutex mutex;
-    // Guarded by the mutex, as any thread may read them.
-    asio::any_io_executor executor;
+    hosting::light_mutex mutex;
+    // Guarded by the mutex, as any thread may read them. The executor, which may be the program's own,
+    // is not copied under it.
+    std::shared_ptr<asio::any_io_executor const> executor;
     failure found;
 };
 
@@ -58,8 +58,8 @@ void driver::attach() {
 
 void driver::abandon() noexcept {
     {
-        asio::any_io_executor gone;
-        std::lock_guard const lock{impl_->mutex};
+        std::shared_ptr<asio::any_io_executor const> gone;
+        hosting::light_lock const lock{impl_->mutex};
         gone.swap(impl_->executor);
     }
     for (part* p = impl_->parts; p != nullptr; p = p->next_) p->abandon();
@@ -70,8 +70,12 @@ connection& driver::lower() noexcept { return impl_->lower; }
 connection const& driver::lower() const noexcept { return impl_->lower; }
 
 asio::any_io_executor driver::executor() const {
-    std::lock_guard const lock{impl_->mutex};
-    return impl_->executor;
+    std::shared_ptr<asio::any_io_executor const> present;
+    {
+        hosting::light_lock const lock{impl_->mutex};
+        present = impl_->executor;
+    }
+    return present != nullptr ? *present : asio::any_io_executor{};
 }
 
 void driver::post(hosting::order_task& what) const { impl_->order->post(what); }
@@ -81,7 +85,7 @@ void driver::close() noexcept { impl_->lower.close(); }
 error_code driver::fail(step where, error_code why, close_reason reason) noexcept {
     {
         failure const now{where, why, impl_->lower.remote_endpoint(), 0, reason};
-        std::lock_guard const lock{impl_->mutex};
+        hosting::light_lock const lock{impl_->mutex};
         if (impl_->found.reason == close_reason::completed) return why;
         if (!impl_->found.code) impl_->found = now;
     }
@@ -91,7 +95,7 @@ error_code driver::fail(step where, error_code why, close_reason reason) noexcep
 }
 
 bool driver::complete() noexcept {
-    std::lock_guard const lock{impl_->mutex};
+    hosting::light_lock const lock{impl_->mutex};
     if (impl_->found.code) return false;
     impl_->found.reason = close_reason::completed;
     return true;
@@ -99,7 +103,7 @@ bool driver::complete() noexcept {
 
 failure driver::last_failure() const {
     failure const of_connection = impl_->lower.last_failure();
-    std::lock_guard const lock{impl_->mutex};
+    hosting::light_lock const lock{impl_->mutex};
     // After a protocol that has completed, the disconnect by the peer is not a failure.
     bool const is_own = impl_->found.code || impl_->found.reason == close_reason::completed;
     failure all = is_own ? impl_->found : of_connection;

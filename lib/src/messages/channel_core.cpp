@@ -64,7 +64,9 @@ void channel_core::on_abandoned() noexcept {
 }
 
 mutable_slice channel_core::receive_slot(std::uint32_t i) const {
-    return memory_.slice(std::size_t{i} * options_.slot_bytes, options_.slot_bytes);
+    auto const bytes =
+        all_slots_.bytes().subspan(std::size_t{i} * options_.slot_bytes, options_.slot_bytes);
+    return {bytes, all_slots_.key(), all_slots_.mark()};
 }
 
 mutable_slice channel_core::send_slot(std::uint32_t i) const {
@@ -74,8 +76,8 @@ mutable_slice channel_core::send_slot(std::uint32_t i) const {
 // --- sending -------------------------------------------------------------------------------------
 
 bool channel_core::is_large(std::uint64_t size_bytes) const noexcept {
-    guard const lock{mutex_};
-    return small_bytes_max_ > 0 && size_bytes > small_bytes_max_;
+    std::uint32_t const small = small_bytes_max_.load(std::memory_order_relaxed);
+    return small > 0 && size_bytes > small;
 }
 
 channel_core::waiter channel_core::waiter_for(control_handler handler) const {
@@ -84,9 +86,9 @@ channel_core::waiter channel_core::waiter_for(control_handler handler) const {
 }
 
 // A message whose size was looked at before the channel was open is not for it.
-bool channel_core::may_send(outgoing const& o) const noexcept {
-    bool const fits = o.prefix.size_bytes + o.size_bytes <= small_bytes_max_;
-    return is_open() && machine_.may_send() && (o.is_large || fits);
+bool channel_core::may_send(outgoing_message const& m) const noexcept {
+    bool const fits = m.prefix.size_bytes + m.size_bytes <= small_bytes_max_;
+    return is_open() && machine_.may_send() && (m.is_large || fits);
 }
 
 error_code channel_core::refusal() const {
@@ -95,36 +97,45 @@ error_code channel_core::refusal() const {
     return failed ? failed : error_code{errc::not_connected};
 }
 
-bool channel_core::send(guard& lock, outgoing&& o, error_code refused) {
-    if (!refused && !may_send(o)) refused = refusal();
+bool channel_core::send(guard& lock, outgoing_message& m, waiter&& who, error_code refused) {
+    if (!refused && !may_send(m)) refused = refusal();
     if (!refused) {
-        submit(std::move(o));
+        submit(m, std::move(who));
         return true;
     }
     lock.unlock();
-    call_later(std::move(o.handler), refused);
+    call_later(std::move(who), refused);
     lock.lock();
     return false;
 }
 
-std::uint32_t channel_core::submit(outgoing&& o) {
+std::uint32_t channel_core::submit(outgoing_message& m, waiter&& who, std::uint32_t request) {
     std::uint32_t const i = machine_.next_index();
     if (i == outgoing_.size()) outgoing_.emplace_back();
     outgoing& place = outgoing_[i];
     // The number of the use, and the index.
     std::uint64_t const serial = ((place.serial >> 32U) + 1) << 32U | i;
-    if (o.handler) {
-        if (auto slot = o.handler.slot(); slot.is_connected()) {
+    if (who) {
+        if (auto slot = who.slot(); slot.is_connected()) {
             slot.assign([weak = std::weak_ptr{self()}, serial](asio::cancellation_type asked) {
                 if (auto const alive = weak.lock()) alive->on_cancelled(serial, asked);
             });
         }
     }
-    machine_.add(o.is_large);
+    machine_.add(m.is_large);
     // Nothing throws from here on.
-    place = std::move(o);
+    place.handler = std::move(who);
+    place.tag = m.tag;
+    place.all_bytes = m.all_bytes();
+    place.request = request;
     place.serial = serial;
+    unposted_ = &m;
+    unposted_index_ = i;
     machine_.proceed(*this);
+    // It waits, or its memory is used until it is over.
+    bool const is_copied = unposted_ == nullptr && !m.has_memory();
+    unposted_ = nullptr;
+    if (!is_copied) place.message = std::move(m);
     return i;
 }
 
@@ -139,13 +150,17 @@ void channel_core::post(posting const& what) {
     std::size_t size = wire::channel_head_bytes;
     if (what.what == type::large_done) head.count = what.is_declined ? 1 : 0;
     if (what.what == type::eager || what.what == type::large) {
-        outgoing const& o = outgoing_[what.message];
-        head.tag = o.tag;
-        size += o.encode(head, place.bytes());
+        bool const is_new = unposted_ != nullptr && what.message == unposted_index_;
+        outgoing_message const& m =
+            is_new ? *std::exchange(unposted_, nullptr) : outgoing_[what.message].message;
+        head.tag = m.tag;
+        size += m.encode(head, place.bytes());
+        if (m.writes != nullptr) {
+            wire::encode(head, place.bytes());
+            return submit_written(m.writes, place.first(size), what.slot);
+        }
     }
     wire::encode(head, place.bytes());
-    if (what.what == type::eager && outgoing_[what.message].writes != nullptr)
-        return submit_written(outgoing_[what.message].writes, place.first(size), what.slot);
     lower().async_send(
         place.first(size),
         [self = self(), slot = what.slot](error_code ec, std::size_t) { self->on_sent(slot, ec); }
@@ -163,13 +178,11 @@ void channel_core::submit_written(
 }
 
 void channel_core::on_sent(std::uint32_t slot, error_code ec) {
-    {
-        guard const lock{mutex_};
-        bool const is_breaking = ec && is_open();
-        if (is_breaking) on_broken(ec);
-        machine_.acknowledged(slot, ec.failed(), *this);
-    }
-    complete_and_deliver();
+    guard lock{mutex_};
+    bool const is_breaking = ec && is_open();
+    if (is_breaking) on_broken(ec);
+    machine_.acknowledged(slot, ec.failed(), *this);
+    complete_and_deliver(lock);
 }
 
 // The machine says that a message is over. Its handler is called later, without the mutex.
@@ -178,7 +191,7 @@ void channel_core::complete(std::uint32_t i, outcome how) {
     switch (how) {
     case outcome::sent:
         ++counted_.sent;
-        counted_.sent_bytes += o.all_bytes();
+        counted_.sent_bytes += o.all_bytes;
         break;
     case outcome::declined: o.result = channel_errc::message_declined; break;
     case outcome::withdrawn: o.result = channel_errc::message_withdrawn; break;
@@ -192,9 +205,7 @@ void channel_core::complete(std::uint32_t i, outcome how) {
     done_last_ = i;
 }
 
-// Calls the handlers of messages that are over, in order, then those of receivers. Runs in the
-// driver's order.
-void channel_core::complete_and_deliver() {
+void channel_core::complete_and_deliver(guard& lock) {
     // A handler may throw; the others are called later.
     struct cleanup {
         channel_core& core;
@@ -203,30 +214,30 @@ void channel_core::complete_and_deliver() {
             if (!is_done) core.in_order([self = core.self()] { self->complete_and_deliver(); });
         }
     } on_return{*this};
-    for (;;) {
-        waiter handler;
-        error_code result;
-        {
-            // Deregistered without the mutex, before the handler is called.
-            const_memory_region registered;
-            guard const lock{mutex_};
-            if (done_first_ == nobody) break;
-            std::uint32_t const i = done_first_;
-            outgoing& o = outgoing_[i];
-            done_first_ = o.next_done;
-            if (done_first_ == nobody) done_last_ = nobody;
-            registered = std::move(o.registered);
-            o.segments.clear();
-            o.writes.reset();
-            handler = std::move(o.handler);
-            result = std::exchange(o.result, {});
+    while (done_first_ != nobody) {
+        std::uint32_t const i = done_first_;
+        outgoing& o = outgoing_[i];
+        done_first_ = o.next_done;
+        if (done_first_ == nobody) done_last_ = nobody;
+        error_code const result = std::exchange(o.result, {});
+        if (!o.handler && !o.message.has_memory()) {
             machine_.forget(i);
             on_over(o, result);
+            continue;
         }
-        if (handler) handler(result);
+        waiter handler = std::move(o.handler);
+        // Deregistered without the mutex, before the handler is called.
+        std::optional<outgoing_message> kept;
+        if (o.message.has_memory()) kept.emplace(std::exchange(o.message, {}));
+        machine_.forget(i);
+        on_over(o, result);
+        lock.unlock();
+        kept.reset();
+        if (handler) handler.call_on_io(error_code{result});
+        lock.lock();
     }
     on_return.is_done = true;
-    deliver();
+    if (is_delivery_due()) deliver(lock);
 }
 
 void channel_core::on_cancelled(std::uint64_t serial, asio::cancellation_type asked) {
@@ -304,38 +315,35 @@ void channel_core::repost(std::uint32_t i) {
 }
 
 void channel_core::on_received(std::uint32_t slot, error_code ec, receive_result const& what) {
-    {
-        // The peer may be faster than the handler of the connect.
-        guard const lock{mutex_};
-        if (state_ == state::connecting || !early_.empty()) {
-            early_.push_back({slot, ec, what});
-            return;
-        }
+    guard lock{mutex_};
+    // The peer may be faster than the handler of the connect.
+    if (state_ == state::connecting || !early_.empty()) {
+        early_.push_back({slot, ec, what});
+        return;
     }
-    process(slot, ec, what);
+    process(lock, slot, ec, what);
 }
 
-void channel_core::process(std::uint32_t slot, error_code ec, receive_result const& what) {
-    {
-        guard const lock{mutex_};
-        if (!is_open()) return;
-        error_code violation;
-        if (ec) on_broken(ec);
-        else if (what.is_write || what.size_bytes > options_.slot_bytes)
-            violation = channel_errc::unexpected_message;
-        else violation = take(slot, what.size_bytes);
-        bool const is_own = violation == asio::error::no_memory;
-        if (violation)
-            end(violation,
-                step::transfer,
-                is_own ? close_reason::closed_locally : close_reason::protocol_error);
-    }
-    complete_and_deliver();
+void channel_core::process(
+    guard& lock, std::uint32_t slot, error_code ec, receive_result const& what
+) {
+    if (!is_open()) return;
+    error_code violation;
+    if (ec) on_broken(ec);
+    else if (what.is_write || what.size_bytes > options_.slot_bytes)
+        violation = channel_errc::unexpected_message;
+    else violation = take(slot, what.size_bytes);
+    bool const is_own = violation == asio::error::no_memory;
+    if (violation)
+        end(violation,
+            step::transfer,
+            is_own ? close_reason::closed_locally : close_reason::protocol_error);
+    complete_and_deliver(lock);
 }
 
 // Takes a message of the peer's; returns its violation of the protocol, if any.
 error_code channel_core::take(std::uint32_t slot, std::size_t size_bytes) {
-    auto const bytes = receive_slot(slot).bytes().first(size_bytes);
+    std::span<std::byte const> const bytes = receive_slot(slot).bytes().first(size_bytes);
     error_code ec;
     wire::channel_head const head = wire::decode_channel_head(bytes, ec);
     if (ec) return ec;
@@ -402,8 +410,7 @@ std::span<std::byte const> channel_core::prefix_of(arrival const& a, std::size_t
                             : all.subspan(wire::channel_head_bytes, size_bytes);
 }
 
-message channel_core::make_message(arrival&& a) {
-    message m;
+void channel_core::make_message(message& m, arrival&& a) {
     m.core_ = self();
     m.tag_ = a.tag;
     m.size_bytes_ = a.size_bytes;
@@ -416,11 +423,14 @@ message channel_core::make_message(arrival&& a) {
     auto const body_bytes = m.is_large_ ? 0 : static_cast<std::size_t>(a.size_bytes);
     auto const all = m.is_detached_ ? std::span<std::byte const>{m.own_} : whole(m.slot_);
     m.head_ = all.first(all.size() - body_bytes).last(a.head_bytes);
-    if (m.is_large_) return m;
-    m.slice_ =
-        receive_slot(m.slot_).slice(m.is_detached_ ? 0 : all.size() - body_bytes, body_bytes);
-    if (m.is_detached_) m.slice_ = detached(m.slice_, std::span{m.own_}.last(body_bytes));
-    return m;
+    if (m.is_large_) return;
+    mutable_slice const place = receive_slot(m.slot_);
+    if (m.is_detached_) {
+        m.slice_ = detached(place, std::span{m.own_}.last(body_bytes));
+    } else {
+        auto const body = place.bytes().subspan(all.size() - body_bytes, body_bytes);
+        m.slice_ = {body, place.key(), place.mark()};
+    }
 }
 
 channel_core::machine::kept channel_core::kept_of(message const& what) noexcept {
@@ -429,8 +439,7 @@ channel_core::machine::kept channel_core::kept_of(message const& what) noexcept 
 
 // Calls the handlers of those who wait. Runs in the driver's order; a second call while one is under
 // way returns at once.
-void channel_core::deliver() {
-    guard lock{mutex_};
+void channel_core::deliver(guard& lock) {
     if (is_delivering_) return;
     is_delivering_ = true;
     machine_.set_delivering(true, *this);
@@ -443,7 +452,6 @@ void channel_core::deliver() {
             if (!lock.owns_lock()) lock.lock();
             core.is_delivering_ = false;
             core.machine_.set_delivering(false, core);
-            lock.unlock();
             if (!is_done) core.in_order([self = core.self()] { self->deliver(); });
         }
     } on_return{*this, lock};
@@ -636,10 +644,7 @@ std::vector<std::byte> channel_core::greeting() const {
     return wire::decode_channel_hello(lower().private_data(), foreign).greeting;
 }
 
-std::uint32_t channel_core::small_bytes_max() const noexcept {
-    guard const lock{mutex_};
-    return small_bytes_max_;
-}
+std::uint32_t channel_core::small_bytes_max() const noexcept { return small_bytes_max_; }
 
 error_code channel_core::why_late() const noexcept {
     return machine_.is_close_posted() ? channel_errc::peer_not_finished

@@ -10,6 +10,7 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/error.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -66,16 +67,15 @@ protected:
 
     // A message of this side's, until its handler is called; at the machine's index of it. What is
     // registered for it is deregistered before the handler is destroyed, which may own the memory.
-    struct outgoing_handler {
+    struct outgoing {
         waiter handler;
-    };
-    struct outgoing : outgoing_handler, outgoing_message {
+        outgoing_message message;  // unless its bytes are all copied
+        std::uint64_t tag = 0;
+        std::uint64_t all_bytes = 0;
         std::uint32_t request = nobody;  // of a request channel
         std::uint64_t serial = 0;  // its index and the number of its use
         error_code result;
         std::uint32_t next_done = nobody;
-
-        void assign(outgoing_message&& m) { static_cast<outgoing_message&>(*this) = std::move(m); }
     };
     // A message of the peer's that the program has not got.
     struct arrival {
@@ -114,19 +114,26 @@ protected:
     }
     /// Calls the handlers of messages that are over, in order, then those of receivers. In the
     /// driver's order, without the mutex.
-    void complete_and_deliver();
+    void complete_and_deliver() {
+        guard lock{mutex_};
+        complete_and_deliver(lock);
+    }
     bool begin_to_finish(control_handler handler);
     void on_end(failure const& of_connection) override;
     void on_abandoned() noexcept override;
 
     // All below REQUIRE the mutex.
 
+    /// As above. Releases the mutex for each handler.
+    void complete_and_deliver(guard& lock);
     /// Sends a message, or tells its handler that it is refused; then false. Releases the mutex
     /// meanwhile, as the handler may be destroyed.
-    bool send(guard& lock, outgoing&& o, error_code refused);
-    /// Sends a message. REQUIRES: may_send().
-    std::uint32_t submit(outgoing&& o);
-    bool may_send(outgoing const& o) const noexcept;
+    bool send(guard& lock, outgoing_message& m, waiter&& who, error_code refused);
+    /// Sends a message, which is moved from if it must be kept. Returns its index. REQUIRES: may_send().
+    ///
+    /// @param request  Of a request channel; else nobody.
+    std::uint32_t submit(outgoing_message& m, waiter&& who = {}, std::uint32_t request = nobody);
+    bool may_send(outgoing_message const& m) const noexcept;
     /// What a message that may not be sent is refused with.
     error_code refusal() const;
     machine::cancelled take_back(std::uint32_t message);
@@ -141,7 +148,8 @@ protected:
     arrival take_message();
     /// The bytes before the body, or behind the segments.
     std::span<std::byte const> prefix_of(arrival const& a, std::size_t size_bytes) const;
-    message make_message(arrival&& a);
+    /// REQUIRES: `m` is no message.
+    void make_message(message& m, arrival&& a);
     void detach(arrival& a);
     void release(arrival const& a) { machine_.release(a.place, *this); }
     /// True if more than half of the receives that the peer's messages may take are held.
@@ -160,6 +168,8 @@ protected:
     virtual void on_over(outgoing const&, error_code) {}
     /// On what a channel has waited that could not finish in time. With the mutex.
     virtual error_code why_late() const noexcept;
+    /// True if deliver_one() has something to do. With the mutex.
+    virtual bool is_delivery_due() const noexcept = 0;
     /// Calls the handler of one who waits, without the mutex; false if nothing is due.
     virtual bool deliver_one(guard& lock) = 0;
 
@@ -199,11 +209,15 @@ private:
     mutable_slice receive_slot(std::uint32_t i) const;
     mutable_slice send_slot(std::uint32_t i) const;
     void on_received(std::uint32_t slot, error_code ec, receive_result const& what);
-    void process(std::uint32_t slot, error_code ec, receive_result const& what);
+    void process(guard& lock, std::uint32_t slot, error_code ec, receive_result const& what);
     error_code take(std::uint32_t slot, std::size_t size_bytes);
     std::span<std::byte const> whole(std::uint32_t receive) const;
     static machine::kept kept_of(message const& what) noexcept;
-    void deliver();
+    void deliver() {
+        guard lock{mutex_};
+        deliver(lock);
+    }
+    void deliver(guard& lock);
 
     // Fetching: see fetching.cpp.
     wire::channel_segments segments_of(message const& what) const;
@@ -227,11 +241,16 @@ private:
     bool is_active_ = false;
     machine machine_;
     registered_buffer memory_;
-    std::uint32_t small_bytes_max_ = 0;
+    mutable_slice all_slots_;  // of memory_
+    // Read without the mutex, too. 0 until the channel is open.
+    std::atomic<std::uint32_t> small_bytes_max_{0};
     std::uint16_t peer_requests_ = 0;
     std::vector<std::byte> greeting_;
 
     std::deque<outgoing> outgoing_;
+    // Of the message that submit() hands to the machine, until it is posted; else null.
+    outgoing_message* unposted_ = nullptr;
+    std::uint32_t unposted_index_ = nobody;
     // Messages that are over, in order, whose handlers are to be called.
     std::uint32_t done_first_ = nobody;
     std::uint32_t done_last_ = nobody;

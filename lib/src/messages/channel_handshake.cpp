@@ -36,6 +36,7 @@ error_code channel_core::prepare() {
     if (ec) return ec;
     guard const lock{mutex_};
     memory_ = std::move(made);
+    all_slots_ = memory_.slice();
     for (std::uint32_t i = 0; i < options_.receives; ++i) repost(i);
     return {};
 }
@@ -126,15 +127,12 @@ void channel_core::on_established(error_code ec, waiter who) {
 // What has arrived before the channel was open, in its order; what arrives meanwhile waits behind
 // it.
 void channel_core::take_early() {
-    early_arrival a;
-    {
-        guard const lock{mutex_};
-        if (early_.empty()) return;
-        a = early_.front();
-        if (early_.size() > 1) in_order([self = self()] { self->take_early(); });
-        early_.erase(early_.begin());
-    }
-    process(a.slot, a.code, a.what);
+    guard lock{mutex_};
+    if (early_.empty()) return;
+    early_arrival const a = early_.front();
+    if (early_.size() > 1) in_order([self = self()] { self->take_early(); });
+    early_.erase(early_.begin());
+    process(lock, a.slot, a.code, a.what);
 }
 
 void channel_core::open(wire::channel_hello const& theirs) {

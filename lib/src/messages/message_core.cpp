@@ -13,12 +13,10 @@ void message_core::send(Body const& body, std::uint64_t tag, control_handler han
     waiter who = waiter_for(std::move(handler));
     if (!who) return;
     error_code refused;
-    outgoing o;
-    o.assign(message_of(body, {}, refused));
-    o.tag = tag;
-    o.handler = std::move(who);
+    outgoing_message m = message_of(body, {}, refused);
+    m.tag = tag;
     guard lock{mutex_};
-    channel_core::send(lock, std::move(o), refused);
+    channel_core::send(lock, m, std::move(who), refused);
 }
 
 template void message_core::send(std::span<std::byte const> const&, std::uint64_t, control_handler);
@@ -41,16 +39,16 @@ void message_core::receive(message_handler handler) {
 }
 
 bool message_core::deliver_one(guard& lock) {
-    if (receivers_.empty() || (!has_message() && !end_of_messages())) return false;
+    if (!is_delivery_due()) return false;
     {
         auto first = receivers_.take_first();
         message m;
         error_code const ec = has_message() ? error_code{} : end_of_messages();
         // One whose context is gone leaves the message for the next.
         bool const is_wanted = static_cast<bool>(first.front().handler);
-        if (is_wanted && !ec) m = make_message(take_message());
+        if (is_wanted && !ec) make_message(m, take_message());
         lock.unlock();
-        if (is_wanted) first.front().handler(ec, std::move(m));
+        if (is_wanted) first.front().handler.call_on_io(error_code{ec}, std::move(m));
     }
     lock.lock();
     return true;

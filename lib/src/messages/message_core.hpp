@@ -27,6 +27,9 @@ private:
     std::shared_ptr<message_core> self() {
         return std::static_pointer_cast<message_core>(shared_from_this());
     }
+    bool is_delivery_due() const noexcept override {
+        return !receivers_.empty() && (has_message() || end_of_messages());
+    }
     bool deliver_one(guard& lock) override;
     void on_abandoned() noexcept override;
     void cancel_receive(std::uint64_t serial);

@@ -43,6 +43,8 @@ struct outgoing_message {
 
     /// What is counted as sent, wherever it goes.
     std::uint64_t all_bytes() const noexcept;
+    /// True if the memory is used until the message is over, not only until it is posted.
+    bool has_memory() const noexcept { return is_large || writes != nullptr; }
     /// Writes all but the head, and sets `head.count`. Returns the bytes behind the head.
     ///
     /// @param place  Of the message, head and all. REQUIRES: room.

@@ -73,7 +73,7 @@ void request_core::prepare(asked& a, question const& what, Body const& body, err
     if (refused) return;
     a.head_bytes = static_cast<std::uint8_t>(what.head.size());
     before.append(what.head);
-    a.body.assign(message_of(body, before, refused));
+    a.body = message_of(body, before, refused);
 }
 
 template <class Body>
@@ -146,11 +146,14 @@ void request_core::start(asked&& a, std::chrono::milliseconds timeout, error_cod
     place.is_releasing = false;
     place.into = a.into;
     place.written_bytes.reset();
-    place.body = std::move(a.body);
     place.due = due;
     place.code.clear();
     deadlines_.insert(deadlines_.end(), place);
+    unsent_body_ = &a.body;
+    unsent_index_ = i;
     all_.proceed(*this);
+    // It waits for a number.
+    if (std::exchange(unsent_body_, nullptr) != nullptr) place.body = std::move(a.body);
     // One that could not be sent.
     if (done_first_ != nobody) in_order([self = self()] { self->complete_and_deliver(); });
 }
@@ -167,26 +170,29 @@ bool request_core::send_request(std::uint32_t i, std::uint16_t id) {
     wire::request_tag tag = tag_of(as, id, a.operation);
     tag.head_bytes = a.head_bytes;
     tag.has_target = a.into.size() > 0;
-    a.body.tag = wire::encode(tag);
-    a.body.request = i;
-    if (!may_send(a.body)) {
+    bool const is_new = unsent_body_ != nullptr && i == unsent_index_;
+    outgoing_message& body = is_new ? *std::exchange(unsent_body_, nullptr) : a.body;
+    body.tag = wire::encode(tag);
+    if (!may_send(body)) {
         a.code = refusal();
-        return false;
+    } else {
+        try {
+            a.message = submit(body, {}, i);
+            return true;
+        } catch (std::bad_alloc const&) {
+            a.code = asio::error::no_memory;
+        }
     }
-    try {
-        a.message = submit(std::move(a.body));
-    } catch (std::bad_alloc const&) {
-        a.code = asio::error::no_memory;
-        return false;
-    }
-    return true;
+    // Deregistered before the handler is called.
+    if (is_new) a.body = std::move(body);
+    return false;
 }
 
 void request_core::send_control(kind what, std::uint16_t id) {
-    outgoing o;
-    o.tag = wire::encode(tag_of(what, id));
+    outgoing_message m;
+    m.tag = wire::encode(tag_of(what, id));
     try {
-        if (may_send(o)) submit(std::move(o));
+        if (may_send(m)) submit(m);
     } catch (std::bad_alloc const&) {
         // The peer would wait for ever.
         driver::close();
@@ -316,10 +322,15 @@ void request_core::on_answers_due() {
 
 // --- serving -------------------------------------------------------------------------------------
 
+bool request_core::is_delivery_due() const noexcept {
+    return has_message() || done_first_ != nobody || is_next_due() ||
+           (end_of_messages() && !all_.is_over());
+}
+
 bool request_core::deliver_one(guard& lock) {
     take_messages();
     if (done_first_ != nobody) complete_first(lock);
-    else if (!nexts_.empty() && (arrived_first_ != nobody || end_)) deliver_first(lock);
+    else if (is_next_due()) deliver_first(lock);
     else return false;
     return true;
 }
@@ -427,9 +438,11 @@ void request_core::complete_first(guard& lock) {
         if (done_first_ == nobody) done_last_ = nobody;
         waiting_handler<error_code, reply> on_reply = std::move(a.on_reply);
         waiter on_sent = std::move(a.on_sent);
-        outgoing const body = std::move(a.body);  // of one that was not sent
+        std::optional<outgoing_message> body;  // of one that was not sent
+        if (a.body.has_memory()) body.emplace(std::exchange(a.body, {}));
         error_code const code = std::exchange(a.code, {});
-        reply r = make_reply(a);
+        reply r;
+        make_reply(r, a);
         mutable_slice const into = a.into;
         all_.forget(i);
         lock.unlock();
@@ -438,18 +451,16 @@ void request_core::complete_first(guard& lock) {
         // The memory may have gone with the handler's context.
         if (fits && into.size() > 0 && !r.is_written() && on_reply) r.move_to(into);
         if (code) r.release();
-        if (on_reply) on_reply(code, std::move(r));
-        else if (on_sent) on_sent(code);
+        if (on_reply) on_reply.call_on_io(error_code{code}, std::move(r));
+        else if (on_sent) on_sent.call_on_io(error_code{code});
     }
     lock.lock();
 }
 
-reply request_core::make_reply(asked& a) {
-    reply r;
-    if (!std::exchange(a.has_answer, false)) return r;
-    static_cast<message&>(r) = make_message(std::move(a.answer));
+void request_core::make_reply(reply& r, asked& a) {
+    if (!std::exchange(a.has_answer, false)) return;
+    make_message(r, std::move(a.answer));
     if (a.written_bytes) r.set_body(a.into.first(static_cast<std::size_t>(*a.written_bytes)));
-    return r;
 }
 
 // Gives the first request of the peer's, or the end, to the first who waits.
@@ -464,20 +475,18 @@ void request_core::deliver_first(guard& lock) {
             auto const id = static_cast<std::uint16_t>(arrived_first_);
             arrived_first_ = arrived_[id].next;
             if (arrived_first_ == nobody) arrived_last_ = nobody;
-            r = make_request(id);
+            make_request(r, id);
         }
         lock.unlock();
-        if (is_wanted) first.front().handler(ec, std::move(r));
+        if (is_wanted) first.front().handler.call_on_io(error_code{ec}, std::move(r));
     }
     lock.lock();
 }
 
-request request_core::make_request(std::uint16_t id) {
-    request r;
-    static_cast<message&>(r) = make_message(std::move(arrived_[id].body));
+void request_core::make_request(request& r, std::uint16_t id) {
+    make_message(r, std::move(arrived_[id].body));
     r.is_notice_ = all_.is_notice(id);
     r.responder_ = responder{self(), id};
-    return r;
 }
 
 void request_core::next(next_handler handler) {
@@ -539,18 +548,17 @@ void request_core::answer(
     waiter who = waiter_for(std::move(handler));
     if (!who) return;
     error_code refused = problem_of_head(head);
-    outgoing o;
-    if (!refused) o.assign(answer_of(id, status, head, body, refused));
-    o.handler = std::move(who);
+    outgoing_message m;
+    if (!refused) m = answer_of(id, status, head, body, refused);
     guard lock{mutex_};
     // The peer has given up meanwhile, and its memory is its own again.
-    bool const is_late = o.writes != nullptr && all_.is_open(id) && !all_.has_target(id);
+    bool const is_late = m.writes != nullptr && all_.is_open(id) && !all_.has_target(id);
     if (is_late) {
-        o.writes.reset();
-        o.prefix = {};
-        o.tag = wire::encode(tag_of(kind::answer, id, status));
+        m.writes.reset();
+        m.prefix = {};
+        m.tag = wire::encode(tag_of(kind::answer, id, status));
     }
-    bool const is_queued = send(lock, std::move(o), refused);
+    bool const is_queued = send(lock, m, std::move(who), refused);
     if (!all_.is_open(id)) return;
     if (is_queued) all_.answered(id, *this);
     else all_.drop(id, *this);

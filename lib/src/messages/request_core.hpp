@@ -73,7 +73,7 @@ private:
         bool is_notice = false;
         bool is_releasing = false;  // `due` is that of the peer's RELEASED
         mutable_slice into;  // memory for the answer
-        outgoing body;  // until it is sent
+        outgoing_message body;  // until it is sent
         std::uint32_t message = nobody;  // the channel's, while it is sent
         clock::time_point due;  // if it is in the list of deadlines
         arrival answer;
@@ -119,6 +119,7 @@ private:
     void on_open() override;
     void on_over(outgoing const& o, error_code result) override;
     error_code why_late() const noexcept override;
+    bool is_delivery_due() const noexcept override;
     bool deliver_one(guard& lock) override;
     void on_abandoned() noexcept override;
     void on_end(failure const& of_connection) override;
@@ -127,12 +128,15 @@ private:
     error_code take_answer(
         asked& a, wire::request_tag const& tag, std::span<std::byte const> before
     );
-    reply make_reply(asked& a);
+    void make_reply(reply& r, asked& a);
+    bool is_next_due() const noexcept {
+        return !nexts_.empty() && (arrived_first_ != nobody || end_);
+    }
     void take_messages();
     void on_end_of_messages();
     void complete_first(guard& lock);
     void deliver_first(guard& lock);
-    request make_request(std::uint16_t id);
+    void make_request(request& r, std::uint16_t id);
     void cancel_next(std::uint64_t serial);
 
     request_channel_options const options_;
@@ -142,6 +146,9 @@ private:
     // Everything below is guarded by the mutex.
     machines::request_machine all_;
     std::deque<asked> asked_;
+    // The body of the request that start() hands to the machine, until it is sent; else null.
+    outgoing_message* unsent_body_ = nullptr;
+    std::uint32_t unsent_index_ = nobody;
     boost::intrusive::multiset<asked> deadlines_;
     clock::time_point armed_ = clock::time_point::max();
     // Requests that are over, in order, whose handlers are to be called.

@@ -1,9 +1,12 @@
 // bytes.hpp — numbers in network byte order, read and written with bounds checked.
 #pragma once
 
+#include <boost/endian/conversion.hpp>
+
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 namespace rcverbs::wire {
@@ -19,9 +22,8 @@ public:
             too_short_ = true;
             return;
         }
-        for (std::size_t i = 0; i < sizeof(T); ++i) {
-            out_[size_ + i] = static_cast<std::byte>(value >> (8 * (sizeof(T) - 1 - i)));
-        }
+        boost::endian::native_to_big_inplace(value);
+        std::memcpy(out_.data() + size_, &value, sizeof(T));
         size_ += sizeof(T);
     }
 
@@ -49,12 +51,10 @@ public:
             too_short_ = true;
             return 0;
         }
-        std::uint64_t value = 0;
-        for (std::size_t i = 0; i < sizeof(T); ++i) {
-            value = value << 8 | std::to_integer<std::uint64_t>(in_[position_ + i]);
-        }
+        T value = 0;
+        std::memcpy(&value, in_.data() + position_, sizeof(T));
         position_ += sizeof(T);
-        return static_cast<T>(value);
+        return boost::endian::big_to_native(value);
     }
 
     /// The next `count` bytes as they are; empty, with too_short(), if fewer are left.

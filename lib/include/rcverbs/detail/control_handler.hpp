@@ -13,15 +13,19 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/query.hpp>
 
+#include <array>
 #include <concepts>
+#include <cstddef>
 #include <memory>
 #include <new>
 #include <optional>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include <rcverbs/detail/handler_memory.hpp>
 #include <rcverbs/error.hpp>
+#include <rcverbs/export.hpp>
 
 namespace rcverbs::detail {
 
@@ -42,6 +46,24 @@ inline constexpr bool is_erased = false;
 template <class... Signatures>
 inline constexpr bool is_erased<boost::asio::any_completion_handler<Signatures...>> = true;
 
+/// The outstanding work of an executor. That of an io_context, which most executors are, is one count.
+class RCVERBS_EXPORT any_work {
+public:
+    explicit any_work(boost::asio::any_io_executor const& e);
+    any_work(any_work&& other) noexcept;
+    any_work& operator=(any_work&&) = delete;
+    ~any_work();
+
+    boost::asio::any_io_executor get_executor() const;
+
+private:
+    // An executor of an io_context that counts itself as work; in memory of no type, because the type
+    // would have each file of a program compile it.
+    bool is_counted_ = false;
+    alignas(void*) std::array<std::byte, 2 * sizeof(void*)> counted_;
+    boost::asio::any_io_executor other_;  // tracked; empty if the work is counted
+};
+
 /// A handler in memory of its own, of its associated allocator.
 template <class... Arguments>
 class held_handler {
@@ -57,7 +79,9 @@ public:
     /// Has it run on `io`, unless it has an executor of its own; its executor has work from now on.
     virtual void attach(boost::asio::any_io_executor const& io) = 0;
     /// Dispatches the handler to its executor, and frees the memory. REQUIRES: attach() was called.
-    virtual void call(Arguments... arguments) = 0;
+    virtual void call(Arguments&&... arguments) = 0;
+    /// The same from a function that runs on `io`: directly, if that is the handler's executor.
+    virtual void call_on_io(Arguments&&... arguments) = 0;
     virtual boost::asio::cancellation_slot slot() const noexcept = 0;
 
 protected:
@@ -103,16 +127,21 @@ public:
     }
 
     void attach(boost::asio::any_io_executor const& io) override {
-        work_.emplace(boost::asio::get_associated_executor(handler_, io));
+        executor const own = boost::asio::get_associated_executor(handler_, io);
+        if constexpr (std::same_as<executor, boost::asio::any_io_executor>) runs_on_io_ = own == io;
+        work_.emplace(own);
     }
-    void call(Arguments... arguments) override {
-        pointer self{this};
+    void call(Arguments&&... arguments) override {
         auto const work = std::move(*work_);
-        bound_handler<Handler, Arguments...> function{
-            std::move(handler_), {std::move(arguments)...}};
-        static_cast<void>(self.release());
-        destroy(allocator_of(function.handler));
+        bound_handler<Handler, Arguments...> function{take(), {std::move(arguments)...}};
         boost::asio::dispatch(work.get_executor(), std::move(function));
+    }
+    void call_on_io(Arguments&&... arguments) override {
+        if (!runs_on_io_) return call(std::move(arguments)...);
+        auto const work = std::move(*work_);
+        Handler handler = take();
+        boost::asio::get_associated_cancellation_slot(handler).clear();
+        std::move(handler)(std::move(arguments)...);
     }
     boost::asio::cancellation_slot slot() const noexcept override {
         return boost::asio::get_associated_cancellation_slot(handler_);
@@ -120,6 +149,10 @@ public:
 
 private:
     using executor = boost::asio::associated_executor_t<Handler, boost::asio::any_io_executor>;
+    using work_type = std::conditional_t<
+        std::same_as<executor, boost::asio::any_io_executor>,
+        any_work,
+        boost::asio::executor_work_guard<executor>>;
 
     explicit held_handler_of(Handler&& h) : handler_{std::move(h)} {}
 
@@ -132,6 +165,14 @@ private:
                 boost::asio::get_associated_allocator(h)};
         }
     }
+    // Frees the memory, also if the handler's move throws.
+    Handler take() {
+        pointer self{this};
+        Handler handler{std::move(handler_)};
+        static_cast<void>(self.release());
+        destroy(allocator_of(handler));
+        return handler;
+    }
     template <class Allocator>
     void destroy(Allocator allocator) noexcept {
         this->~held_handler_of();
@@ -140,7 +181,9 @@ private:
     void destroy() noexcept override { destroy(allocator_of(handler_)); }
 
     Handler handler_;
-    std::optional<boost::asio::executor_work_guard<executor>> work_;
+    std::optional<work_type> work_;
+    // The executor is `io`.
+    bool runs_on_io_ = false;
 };
 
 /// A type-erased handler and the context of its executor.

@@ -48,6 +48,11 @@ public:
         if (guest_ != nullptr) return std::exchange(guest_, nullptr)->call(std::move(arguments)...);
         held_.release()->call(std::move(arguments)...);
     }
+    /// The same from a function that runs on `io`, at less cost.
+    void call_on_io(Arguments&&... arguments) {
+        if (guest_ != nullptr) return std::exchange(guest_, nullptr)->call(std::move(arguments)...);
+        held_.release()->call_on_io(std::move(arguments)...);
+    }
 
     /// Distinguishes one wait from the next, so that a late cancellation has no effect.
     std::uint64_t serial = 0;
@@ -63,7 +68,7 @@ private:
             std::lock_guard const lock{mutex};
             return held != nullptr ? held->slot() : boost::asio::cancellation_slot{};
         }
-        void call(Arguments... arguments) {
+        void call(Arguments&&... arguments) {
             // Held while the handler is dispatched, so that its context cannot be destroyed
             // meanwhile.
             std::lock_guard const lock{mutex};
