@@ -96,8 +96,8 @@ struct endpoint {
         wr.sg_list = &s;
         wr.num_sge = 1;
         wr.opcode = IBV_WR_SEND;
-        wr.send_flags = (sent % signaled_one_of == 0 ? IBV_SEND_SIGNALED : 0U) |
-                        (size <= inline_bytes ? IBV_SEND_INLINE : 0U);
+        wr.send_flags = (sent % signaled_one_of == 0 ? unsigned{IBV_SEND_SIGNALED} : 0U) |
+                        (size <= inline_bytes ? unsigned{IBV_SEND_INLINE} : 0U);
         ibv_send_wr* bad = nullptr;
         check(ibv_post_send(id->qp, &wr, &bad) == 0, "ibv_post_send");
     }
