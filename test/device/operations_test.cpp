@@ -834,6 +834,25 @@ TEST_CASE(
     });
 }
 
+TEST_CASE("work without a handler, complete but unsignaled, is no stall", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        connection_options options;
+        options.liveness.stall_timeout = 200ms;
+        test::pair p = co_await connect(io, options);
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        fill(ours.bytes(), 3);
+        CHECK_FALSE(p.client.try_start(op::write(ours.slice(), theirs.remote())));
+        asio::steady_timer timer{io, 700ms};
+        co_await timer.async_wait(asio::use_awaitable);
+        CHECK(p.client.is_open());
+        CHECK_FALSE(p.client.last_failure().code);
+        CHECK(same(ours.bytes(), theirs.bytes()));
+        co_await p.client.async_disconnect(asio::use_awaitable);
+    });
+}
+
 TEST_CASE("a fenced write sends the result of the read before it", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

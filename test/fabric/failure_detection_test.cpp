@@ -237,6 +237,36 @@ TEST_CASE("a keepalive detects a peer without power within worst_case_detection(
     });
 }
 
+TEST_CASE(
+    "unsignaled work of long ago does not end a connection, nor hide a peer without power",
+    "[fabric]"
+) {
+    world w;
+    asio::io_context io;
+    bool const asks = GENERATE(true, false);
+    run(w, io, [&]() -> asio::awaitable<void> {
+        connection_options options;
+        if (asks) options.liveness.keepalive_interval = 1s;
+        test::pair p = co_await meet(io, options);
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        CHECK_FALSE(p.client.try_start(op::write(ours.slice(), theirs.remote())));
+        co_await test::sleep(io, 1h);
+        CHECK(p.client.is_open());
+        CHECK((p.client.statistics().sends_outstanding > 0) == !asks);
+        w.power_off("fab0");
+        if (asks) {
+            auto [why] = co_await p.client.async_wait_disconnected(awaiting);
+            CHECK(why == wc_errc::retry_exceeded);
+        } else {
+            auto [why, n] = co_await p.client.async_write(ours.slice(), theirs.remote(), awaiting);
+            CHECK(why == wc_errc::retry_exceeded);
+            CHECK(n == 0);
+        }
+        p.server.close();
+    });
+}
+
 TEST_CASE("keepalives keep out of the way of work, and of a full queue", "[fabric]") {
     world w;
     asio::io_context io;

@@ -74,6 +74,27 @@ TEST_CASE(
     for (std::uint64_t i = 0; i < 50; ++i) CHECK(m.tick({false, 2, 13 + i}) == action::none);
 }
 
+TEST_CASE("unsignaled work neither stalls nor keeps the other limits from acting", "[liveness]") {
+    // Posted, no completion due.
+    sample const rest{false, 7, 10, true};
+    liveness stalls{{800ms, 0ms, 0ms}};
+    stalls.begin(rest);
+    for (int i = 0; i < 100; ++i) CHECK(stalls.tick(rest) == action::kick_send_queue);
+    // Signaled work behind it stalls as any other, from the first look at it.
+    CHECK(ticks_until(stalls, {true, 7, 10, true}, action::stalled) == 8);
+
+    liveness asks{{0ms, 800ms, 0ms}};
+    asks.begin(rest);
+    CHECK(ticks_until(asks, rest, action::send_keepalive) == 8);
+    // Its completion covers the rest, too.
+    CHECK(asks.tick({false, 9, 12, false}) == action::none);
+    CHECK(ticks_until(asks, {false, 9, 12, false}, action::send_keepalive) == 8);
+
+    liveness unused{{0ms, 0ms, 800ms}};
+    unused.begin(rest);
+    CHECK(ticks_until(unused, rest, action::idle) == 8);
+}
+
 TEST_CASE("a connection that nobody uses is idle, whatever keepalives it sends", "[liveness]") {
     liveness m{{0ms, 200ms, 800ms}};
     m.begin({false, 0, 0});

@@ -184,6 +184,8 @@ public:
     }
     /// True if work is posted on the send queue.
     bool is_sending() const noexcept { return sends_.window.posted() > 0; }
+    /// True if some of it is signaled.
+    bool is_awaiting() const noexcept { return sends_.window.signalled() > 0; }
     /// The sequence number of the oldest work on the send queue. While it does not change, no send
     /// has completed.
     std::uint64_t oldest_send() const noexcept { return sends_.window.oldest(); }

@@ -235,7 +235,7 @@ void connection_core::become_guest(asio::execution_context& host) {
 // --- liveness ------------------------------------------------------------------------------------
 
 machines::liveness::sample connection_core::sample() const noexcept {
-    return {data_.is_sending(), data_.oldest_send(), data_.completed()};
+    return {data_.is_awaiting(), data_.oldest_send(), data_.completed(), data_.is_sending()};
 }
 
 void connection_core::arm_liveness() {

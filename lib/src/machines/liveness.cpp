@@ -36,18 +36,18 @@ liveness::liveness(limits const& l) noexcept
       idle_{in_looks(l.idle, period_)} {}
 
 void liveness::begin(sample const& now) noexcept {
-    was_sending_ = now.is_sending;
+    was_posted_ = now.is_posted;
     oldest_send_ = now.oldest_send;
     traffic_ = now.completed - keepalives_;
     stalled_for_ = silent_for_ = unused_for_ = 0;
 }
 
 liveness::action liveness::tick(sample const& now) noexcept {
-    bool const is_same = was_sending_ && now.oldest_send == oldest_send_;
-    was_sending_ = now.is_sending;
+    bool const is_same = was_posted_ && now.is_posted && now.oldest_send == oldest_send_;
+    was_posted_ = now.is_posted;
     oldest_send_ = now.oldest_send;
-    if (now.is_sending) {
-        // Posted work needs an acknowledgement from the peer, so no keepalive is necessary.
+    if (now.is_awaiting) {
+        // This work needs an acknowledgement from the peer, so no keepalive is necessary.
         stalled_for_ = is_same ? stalled_for_ + 1 : 0;
         if (!is_same) return action::none;
         return stall_ > 0 && stalled_for_ >= stall_ ? action::stalled : action::kick_send_queue;
@@ -61,7 +61,8 @@ liveness::action liveness::tick(sample const& now) noexcept {
     ++silent_for_;
     ++unused_for_;
     if (idle_ > 0 && unused_for_ >= idle_) return action::idle;
-    if (keepalive_ == 0 || silent_for_ < keepalive_) return action::none;
+    if (keepalive_ == 0 || silent_for_ < keepalive_)
+        return is_same ? action::kick_send_queue : action::none;
     silent_for_ = 0;
     ++keepalives_;
     return action::send_keepalive;

@@ -28,11 +28,15 @@ public:
 
     /// One sample of a connection.
     struct sample {
-        /// Whether work is posted on the send queue, and the sequence number of the oldest.
-        bool is_sending = false;
+        /// Whether a completion is due: signaled work is posted on the send queue.
+        bool is_awaiting = false;
+        /// The sequence number of the oldest posted work, or of the next to be posted.
         std::uint64_t oldest_send = 0;
         /// The number of operations that have succeeded or failed so far.
         std::uint64_t completed = 0;
+        /// Whether work is posted on the send queue. If none of it is signaled, nothing tells whether
+        /// it is complete: it neither stalls nor proves that the peer is alive.
+        bool is_posted = is_awaiting;
     };
 
     enum class action : std::uint8_t {
@@ -69,10 +73,10 @@ private:
     std::int64_t keepalive_;
     std::int64_t idle_;
 
-    bool was_sending_ = false;
+    bool was_posted_ = false;
     std::uint64_t oldest_send_ = 0;
     std::uint64_t traffic_ = 0;
-    // Keepalives sent. Once nothing is being sent, `completed` includes all of them.
+    // Keepalives sent. Once no completion is due, `completed` includes all of them.
     std::uint64_t keepalives_ = 0;
     // Consecutive looks with the same oldest work, with no traffic, with no use by the program.
     std::int64_t stalled_for_ = 0;
