@@ -241,7 +241,9 @@ TEST_CASE(
 ) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
-        test::pair p = co_await connect(io);
+        connection_options peer;
+        peer.queue_pair.rnr_retry_count = 7;  // unlimited: the receives come at any time
+        test::pair p = co_await connect(io, {}, peer);
         slot_pool slots{io, p.client.domain(), {.slots = 8, .slot_bytes = 64}};
         registered_buffer theirs{
             p.server.domain(),

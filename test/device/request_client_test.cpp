@@ -1,10 +1,14 @@
 // A request_client: one channel for many callers, which is connected again after failures.
 #include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 
+#include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "device/channel_fixture.hpp"
@@ -298,6 +302,62 @@ TEST_CASE("a context that is destroyed takes the requests of its client with it"
     }
     CHECK(owned.use_count() == 1);
     c.reset();
+}
+
+TEST_CASE(
+    "requests of a client are cancelled on one thread while replies arrive on another", "[device]"
+) {
+    asio::io_context serving;
+    server_of_one server{serving};
+    std::thread server_thread{[&] { serving.run(); }};
+    {
+        request_client client{own_thread, server.door.local_endpoint(), eager_client()};
+        // Of this thread: the handlers, and what cancels them.
+        asio::io_context mine;
+        struct one {
+            asio::cancellation_signal signal;
+            std::uint64_t body = 0;
+            bool is_cancelled = false;
+            int calls = 0;
+        };
+        constexpr std::size_t count = 2000;
+        std::deque<one> all;
+        std::size_t over = 0;
+        std::size_t wrong = 0;
+        while (over < count) {
+            while (all.size() < count && all.size() - over < 8) {
+                one& x = all.emplace_back();
+                x.body = all.size();
+                auto on_reply = [&](error_code ec, reply const& r) {
+                    ++over;
+                    bool const is_right =
+                        ec ? x.is_cancelled && ec == asio::error::operation_aborted
+                           : same(r.bytes(), std::as_bytes(std::span{&x.body, 1}));
+                    if (++x.calls != 1 || !is_right) ++wrong;
+                };
+                client.async_request(
+                    1,
+                    std::as_bytes(std::span{&x.body, 1}),
+                    asio::bind_executor(
+                        mine.get_executor(), asio::bind_cancellation_slot(x.signal.slot(), on_reply)
+                    )
+                );
+            }
+            one& victim = all[all.size() - 1 - over % std::min<std::size_t>(8, all.size())];
+            if (victim.calls == 0 && over % 3 != 0) {
+                victim.is_cancelled = true;
+                victim.signal.emit(asio::cancellation_type::total);
+            }
+            mine.restart();
+            mine.poll();
+        }
+        CHECK(wrong == 0);
+    }
+    asio::post(serving, [&] {
+        server.door.close();
+        server.door.close_connections();
+    });
+    server_thread.join();
 }
 
 TEST_CASE("an error that no other attempt mends reaches the caller at once", "[device]") {

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include <array>
@@ -23,6 +22,8 @@
 #include <rcverbs/request_client.hpp>
 
 namespace rcverbs::detail {
+
+class request_core;
 
 class client_core final : public std::enable_shared_from_this<client_core>, public hosting::member {
 public:
@@ -73,7 +74,9 @@ private:
         std::optional<call_list::iterator> place;  // in the list of those that wait
         bool is_paused = false;
         bool is_cancelled = false;
-        boost::asio::cancellation_signal on_channel;  // used under the lock
+        // While it is on a channel: what that knows it by.
+        std::weak_ptr<request_core> channel;
+        std::uint64_t serial = 0;
         error_code last;
 
         /// False if the context of its handler is gone, and with it maybe the body.

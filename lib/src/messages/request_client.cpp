@@ -1,6 +1,5 @@
 #include <rcverbs/request_client.hpp>
 
-#include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
 
@@ -145,42 +144,28 @@ void client_core::send(call_ptr const& c, channel_ptr const& over) {
     // The body may have gone with the handler's context.
     if (!c->is_wanted()) return;
     auto const self = shared_from_this();
-    // The channel assigns the slot: not while cancel() emits.
-    guard lock{mutex_};
-    if (c->is_cancelled) {
-        lock.unlock();
-        return end(c, asio::error::operation_aborted);
-    }
-    auto const slot = c->on_channel.slot();
-    std::visit(
+    auto const core =
+        std::static_pointer_cast<request_core>(access::core_of<channel_base>(*over));
+    std::uint64_t const serial = std::visit(
         [&](auto const& body) {
             if (c->is_notice) {
-                over->async_notify(
-                    what.operation,
-                    what.head,
-                    body,
-                    asio::bind_cancellation_slot(
-                        slot, [self, c, over](error_code ec) { self->on_result(c, over, ec, {}); }
-                    )
-                );
-            } else {
-                over->async_request(
-                    what.operation,
-                    what.head,
-                    body,
-                    what.into,
-                    what.options,
-                    asio::bind_cancellation_slot(
-                        slot,
-                        [self, c, over](error_code ec, reply r) {
-                            self->on_result(c, over, ec, std::move(r));
-                        }
-                    )
-                );
+                auto handler = [self, c, over](error_code ec) { self->on_result(c, over, ec, {}); };
+                return core->notify(what, body, control_handler{std::move(handler)});
             }
+            auto handler = [self, c, over](error_code ec, reply r) {
+                self->on_result(c, over, ec, std::move(r));
+            };
+            return core->ask(what, body, reply_handler{std::move(handler)});
         },
         c->body
     );
+    {
+        guard const lock{mutex_};
+        c->channel = core;
+        c->serial = serial;
+        if (!c->is_cancelled) return;
+    }
+    core->cancel_asked(serial);
 }
 
 void client_core::on_result(call_ptr const& c, channel_ptr const& over, error_code ec, reply r) {
@@ -223,15 +208,22 @@ void client_core::on_timer(call_ptr const& c) {
 }
 
 void client_core::cancel(call_ptr const& c) {
+    std::shared_ptr<request_core> over;
+    std::uint64_t serial = 0;
+    bool is_waiting = false;
     {
         guard const lock{mutex_};
         c->is_cancelled = true;
-        if (!c->place) return c->on_channel.emit(asio::cancellation_type::total);
-        waiting_.erase(*std::exchange(c->place, std::nullopt));
+        over = c->channel.lock();
+        serial = c->serial;
+        is_waiting = c->place.has_value();
+        if (is_waiting) waiting_.erase(*std::exchange(c->place, std::nullopt));
         if (std::exchange(c->is_paused, false)) --paused_;
-        if (is_connecting_ && waiting_.size() == paused_) connector_.cancel();
+        if (is_waiting && is_connecting_ && waiting_.size() == paused_) connector_.cancel();
     }
-    end(c, asio::error::operation_aborted);
+    if (is_waiting) return end(c, asio::error::operation_aborted);
+    // One that is not on a channel yet is cancelled by send().
+    if (over != nullptr) over->cancel_asked(serial);
 }
 
 void client_core::complete(call_ptr const& c, error_code ec, reply r) {

@@ -77,36 +77,44 @@ void request_core::prepare(asked& a, question const& what, Body const& body, err
 }
 
 template <class Body>
-void request_core::ask(question const& what, Body const& body, reply_handler handler) {
+std::uint64_t request_core::ask(question const& what, Body const& body, reply_handler handler) {
     asio::any_io_executor const own = executor();
-    if (!own) return;
+    if (!own) return 0;
     asked a;
     a.on_reply = {std::move(handler), own};
     error_code refused;
     prepare(a, what, body, refused);
-    start(std::move(a), what.options.answer_timeout.value_or(options_.answer_timeout), refused);
+    return start(
+        std::move(a), what.options.answer_timeout.value_or(options_.answer_timeout), refused
+    );
 }
 
-template void request_core::ask(question const&, std::span<std::byte const> const&, reply_handler);
-template void request_core::ask(question const&, const_slices const&, reply_handler);
+template std::uint64_t request_core::ask(
+    question const&, std::span<std::byte const> const&, reply_handler
+);
+template std::uint64_t request_core::ask(question const&, const_slices const&, reply_handler);
 
 template <class Body>
-void request_core::notify(question const& what, Body const& body, control_handler handler) {
+std::uint64_t request_core::notify(
+    question const& what, Body const& body, control_handler handler
+) {
     asked a;
     a.on_sent = waiter_for(std::move(handler));
-    if (!a.on_sent) return;
+    if (!a.on_sent) return 0;
     a.is_notice = true;
     error_code refused;
     prepare(a, what, body, refused);
-    start(std::move(a), options_.answer_timeout, refused);
+    return start(std::move(a), options_.answer_timeout, refused);
 }
 
-template void request_core::notify(
+template std::uint64_t request_core::notify(
     question const&, std::span<std::byte const> const&, control_handler
 );
-template void request_core::notify(question const&, const_slices const&, control_handler);
+template std::uint64_t request_core::notify(question const&, const_slices const&, control_handler);
 
-void request_core::start(asked&& a, std::chrono::milliseconds timeout, error_code refused) {
+std::uint64_t request_core::start(
+    asked&& a, std::chrono::milliseconds timeout, error_code refused
+) {
     guard lock{mutex_};
     if (timeout.count() <= 0) refused = errc::invalid_option;
     if (!refused && !(all_.may_ask() && may_send(a.body))) {
@@ -116,7 +124,8 @@ void request_core::start(asked&& a, std::chrono::milliseconds timeout, error_cod
     if (refused) {
         if (!a.is_notice) ++counted_.failed;
         lock.unlock();
-        return fail(std::move(a), refused);
+        fail(std::move(a), refused);
+        return 0;
     }
     std::uint32_t const i = all_.next_index();
     if (i == asked_.size()) asked_.emplace_back();
@@ -156,6 +165,7 @@ void request_core::start(asked&& a, std::chrono::milliseconds timeout, error_cod
     if (std::exchange(unsent_body_, nullptr) != nullptr) place.body = std::move(a.body);
     // One that could not be sent.
     if (done_first_ != nobody) in_order([self = self()] { self->complete_and_deliver(); });
+    return serial;
 }
 
 void request_core::fail(asked&& a, error_code why) {

@@ -30,10 +30,13 @@ public:
     request_core(connection over, request_channel_options const& options);
     ~request_core() override;
 
+    /// Returns what cancel_asked() knows the request by; 0 if it is refused.
     template <class Body>
-    void ask(question const& what, Body const& body, reply_handler handler);
+    std::uint64_t ask(question const& what, Body const& body, reply_handler handler);
     template <class Body>
-    void notify(question const& what, Body const& body, control_handler handler);
+    std::uint64_t notify(question const& what, Body const& body, control_handler handler);
+    /// Cancels a request or notice, if it is not over. Any thread.
+    void cancel_asked(std::uint64_t serial);
     void next(next_handler handler);
     void finish(control_handler handler) override;
     void cancel() override;
@@ -101,9 +104,8 @@ private:
         Body const& body,
         error_code& refused
     );
-    void start(asked&& a, std::chrono::milliseconds timeout, error_code refused);
+    std::uint64_t start(asked&& a, std::chrono::milliseconds timeout, error_code refused);
     void fail(asked&& a, error_code why);
-    void cancel_asked(std::uint64_t serial);
     void await_answers();
     void on_answers_due();
 

@@ -73,6 +73,8 @@ protected:
     static void start_finish(core_ptr const& core, control_handler handler);
 
 private:
+    friend struct access;
+
     core_ptr core_;
 };
 
