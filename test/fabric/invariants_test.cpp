@@ -5,8 +5,14 @@
 // is lost, and order and memory use are kept.
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 
+#include <algorithm>
+#include <array>
 #include <deque>
+#include <functional>
+#include <optional>
 #include <random>
 
 #include "fabric/fixture.hpp"
@@ -303,5 +309,129 @@ TEST_CASE(
         }
         REQUIRE(blocks.size() == 12);
         if (blocks[0]) CHECK(*blocks[11] == *blocks[3]);
+    }
+}
+
+TEST_CASE("handlers run in order, whichever of them throw", "[fabric]") {
+    struct thrown {};
+    constexpr std::size_t count = 24;
+    bool const is_shared = GENERATE(false, true);
+    for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+        fabric::world_options options;
+        options.seed = seed;
+        world w{options};
+        asio::io_context io;
+        test::pair p;
+        std::optional<shared_receive_queue> queue;
+        connection_options sharing;
+        if (is_shared) {
+            queue.emplace(stepped(io));
+            sharing.placement.shared_receives = *queue;
+        }
+        auto const connect_both = [&]() -> asio::awaitable<void> {
+            p = co_await meet(io, {}, sharing);
+        };
+        asio::co_spawn(io, connect_both, asio::detached);
+        REQUIRE(w.run_until(io, [&] { return p.client.is_open() && p.server.is_open(); }));
+        registered_buffer from{p.client.domain(), 8, access_flags::local_write};
+        registered_buffer to{
+            is_shared ? queue->domain() : p.server.domain(), 8 * count, access_flags::local_write};
+        std::vector<std::size_t> received;
+        std::vector<std::size_t> sent;
+        for (std::size_t i = 0; i < count; ++i) {
+            auto on_receive = [&, i](error_code, receive_result const&) {
+                received.push_back(i);
+                if (i % 3 == 0) throw thrown{};
+            };
+            if (is_shared) queue->async_receive(to.slice(8 * i, 8), on_receive);
+            else p.server.async_receive(to.slice(8 * i, 8), on_receive);
+        }
+        for (std::size_t i = 0; i < count; ++i) {
+            p.client.async_send(from.slice(), [&, i](error_code, std::size_t) {
+                sent.push_back(i);
+                if (i % 4 == 0) throw thrown{};
+            });
+        }
+        auto const pump = [&] {
+            io.restart();
+            try {
+                w.run_for(io, 1s);
+            } catch (thrown const&) {
+                return true;
+            }
+            return false;
+        };
+        while (received.size() < count || sent.size() < count) static_cast<void>(pump());
+        INFO("seed " << seed);
+        CHECK(std::ranges::is_sorted(received));
+        CHECK(std::ranges::is_sorted(sent));
+        CHECK(received.size() == count);
+        CHECK(sent.size() == count);
+        p.client.close();
+        p.server.close();
+        if (queue) queue->close();
+        while (pump()) {}
+    }
+}
+
+TEST_CASE("messages come in order, whichever handlers throw", "[fabric]") {
+    struct thrown {};
+    constexpr std::uint64_t count = 40;
+    for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+        fabric::world_options options;
+        options.seed = seed;
+        world w{options};
+        asio::io_context io;
+        message_channel client{stepped(io)};
+        message_channel server;
+        bool is_up = false;
+        auto const open_both = [&]() -> asio::awaitable<void> {
+            acceptor a{stepped(io), {"10.0.0.1", 0}};
+            auto const serve = [&]() -> asio::awaitable<void> {
+                server =
+                    message_channel{stepped(io), co_await a.async_get_request(asio::use_awaitable)};
+                co_await server.async_accept(asio::use_awaitable);
+            };
+            co_await (serve() && client.async_connect(a.local_endpoint(), asio::use_awaitable));
+            is_up = true;
+        };
+        asio::co_spawn(io, open_both, asio::detached);
+        REQUIRE(w.run_until(io, [&] { return is_up; }));
+        std::vector<std::uint64_t> received;
+        std::uint64_t sent = 0;
+        std::function<void()> receive = [&] {
+            server.async_receive([&](error_code ec, message const& m) {
+                if (ec) return;
+                received.push_back(m.tag());
+                if (received.size() < count) receive();
+                throw thrown{};
+            });
+        };
+        receive();
+        std::array<std::byte, 5> const bytes{};
+        for (std::uint64_t i = 0; i < count; ++i) {
+            client.async_send(bytes, i, [&](error_code ec) {
+                if (!ec) ++sent;
+                throw thrown{};
+            });
+        }
+        auto const pump = [&] {
+            io.restart();
+            try {
+                w.run_for(io, 1s);
+            } catch (thrown const&) {
+                return true;
+            }
+            return false;
+        };
+        INFO("seed " << seed);
+        for (int i = 0; i < 200 && (received.size() < count || sent < count); ++i)
+            static_cast<void>(pump());
+        CHECK(received.size() == count);
+        CHECK(sent == count);
+        CHECK(std::ranges::is_sorted(received));
+        client.close();
+        server.close();
+        while (pump()) {}
     }
 }

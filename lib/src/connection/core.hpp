@@ -279,6 +279,7 @@ private:
     void run_round(operation_list done);
     [[gnu::noinline]] void run_shared_round(completion_report& report);
     [[gnu::noinline]] void post_handlers(operation_list done);
+    void run_posted(operation_list done);
     // Identifies the calling thread, in one or two instructions, and without a thread-local variable
     // of a fixed place, of which a plugin may find none left.
     static void const* this_thread() noexcept { return __builtin_thread_pointer(); }

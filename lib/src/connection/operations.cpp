@@ -166,7 +166,9 @@ void connection_core::run_shared_round(completion_report& report) {
 // afterwards. REQUIRES: round_thread_ is this thread.
 void connection_core::run_round(operation_list done) {
     call_handlers(done, [this](operation_list& called, operation_list const& left) {
-        if (!left.empty()) post_handlers(left);
+        // After an exception: before the next round, as handlers run in order.
+        if (!left.empty())
+            order_->resume([self = shared_from_this(), left] { self->run_posted(left); });
         entry const inside{*this};
         round_thread_ = nullptr;
         data_.release(called);
@@ -175,13 +177,15 @@ void connection_core::run_round(operation_list done) {
 }
 
 void connection_core::post_handlers(operation_list done) {
-    order_->call([self = shared_from_this(), done] {
-        {
-            guard const lock{self->mutex_};
-            self->round_thread_ = this_thread();
-        }
-        self->run_round(done);
-    });
+    order_->call([self = shared_from_this(), done] { self->run_posted(done); });
+}
+
+void connection_core::run_posted(operation_list done) {
+    {
+        guard const lock{mutex_};
+        round_thread_ = this_thread();
+    }
+    run_round(done);
 }
 
 // Handlers of control operations are called through the executor: in order, after the steps that

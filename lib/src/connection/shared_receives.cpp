@@ -198,10 +198,22 @@ void shared_receives::complete(operation_list taken, asio::any_io_executor const
 }
 
 void shared_receives::call_handlers(operation_list done) {
-    detail::call_handlers(done, [this](operation_list& called, operation_list const& left) {
-        if (!left.empty()) post_handlers(left);
+    operation_list all;
+    {
         guard const lock{mutex_};
+        all = std::exchange(interrupted_, {});
+    }
+    all.append(done);
+    detail::call_handlers(all, [this](operation_list& called, operation_list const& left) {
+        guard lock{mutex_};
         pool_.release(called);
+        if (left.empty()) return;
+        // After an exception: before what completes later.
+        operation_list first = left;
+        first.append(interrupted_);
+        interrupted_ = first;
+        lock.unlock();
+        post_handlers({});
     });
 }
 

@@ -91,6 +91,8 @@ private:
 
     operation_pool pool_;
     operation_list waiting_;
+    // Completed, before all others whose handlers are to be called.
+    operation_list interrupted_;
     // The segments of the work request that is being posted.
     std::vector<ibv_sge> segments_;
     // By number; null where a slot is free.

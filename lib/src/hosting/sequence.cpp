@@ -84,13 +84,13 @@ sequence::sequence(boost::asio::any_io_executor executor) : executor_{std::move(
 
 sequence::~sequence() { abandon(); }
 
-void sequence::post(task& what) {
+void sequence::post(task& what, list& to) {
     bool is_wanted = false;
     {
         light_lock const lock{mutex_};
         is_wanted = !is_abandoned_;
         if (is_wanted) {
-            posted_.push_back(what);
+            to.push_back(what);
             if (std::exchange(is_scheduled_, true)) return;
         }
     }
@@ -117,6 +117,7 @@ void sequence::run() {
             {
                 light_lock const lock{self.mutex_};
                 self.posted_.push_front(now);
+                self.posted_.push_front(self.resumed_);
                 if (self.posted_.first == nullptr || self.is_abandoned_) {
                     self.is_scheduled_ = false;
                     return;
@@ -127,6 +128,7 @@ void sequence::run() {
     } r{*this, {}};
     {
         light_lock const lock{mutex_};
+        posted_.push_front(resumed_);
         r.now = std::exchange(posted_, {});
     }
     while (task* const t = r.now.pop_front()) t->run(true);
@@ -137,6 +139,7 @@ void sequence::abandon() noexcept {
     {
         light_lock const lock{mutex_};
         is_abandoned_ = true;
+        posted_.push_front(resumed_);
         left = std::exchange(posted_, {});
         executor_ = {};
     }

@@ -31,7 +31,13 @@ public:
     ~sequence();
 
     /// REQUIRES: the task is not posted.
-    void post(task& what);
+    void post(task& what) { post(what, posted_); }
+    /// The same before all that is posted, and before the rest of the tasks that are running: for what
+    /// an exception has interrupted.
+    template <class Function>
+    void resume(Function&& function) {
+        post(*new owned_task<std::decay_t<Function>>{std::forward<Function>(function)}, resumed_);
+    }
     /// Posts any function, in memory of its own.
     template <class Function>
     void call(Function&& function) {
@@ -57,6 +63,7 @@ private:
     struct slot_allocator;
     struct runner;
 
+    void post(task& what, list& to);
     void schedule();
     void run();
 
@@ -64,6 +71,7 @@ private:
     std::optional<boost::asio::io_context::executor_type> concrete_;
     light_mutex mutex_;
     list posted_;
+    list resumed_;
     bool is_scheduled_ = false;
     bool is_abandoned_ = false;
     bool is_slot_taken_ = false;
