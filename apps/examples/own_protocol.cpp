@@ -111,10 +111,9 @@ private:
     }
 
     // Called once, also if nothing is posted.
-    void on_end(rcverbs::failure const& of_connection) override {
-        error_code const why = last_failure().code;
-        waiting_.fail_all(why ? why : rcverbs::errc::peer_disconnected);
-        opened_.fail_all(of_connection.code ? of_connection.code : asio::error::operation_aborted);
+    void on_end(rcverbs::failure const& why) override {
+        waiting_.fail_all(why.code);
+        opened_.fail_all(why.code);
     }
 
     bool const answers_;

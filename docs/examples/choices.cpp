@@ -286,13 +286,21 @@ awaitable<void> store_block(std::shared_ptr<request_channel> c, request r, regis
     std::size_t const size = static_cast<std::size_t>(r.size());
     bool const is_there = r.is_large() && at.offset <= disk.size() && size <= disk.size() - at.offset;
     // Fetching needs local_write. Otherwise the answer declines the body.
-    message& body = r;
+    message& body = r;  // only the message moves; the request can still be answered
     auto const token = boost::asio::as_tuple(use_awaitable);
     if (is_there) {
         auto [ec] = co_await c->async_fetch(std::move(body), disk.slice(at.offset, size), token);
         if (ec) co_return;  // the peer gets request_dropped
     }
     co_await r.async_answer(is_there ? found : absent, {}, token);
+}
+
+awaitable<std::uint32_t> status_of(basic_connector<request_channel>& to, request_channel& last, std::span<std::byte const> question) {
+    auto const deadline = std::chrono::steady_clock::now() + 30s;
+    co_return co_await retry(to, last, deadline, [&](request_channel& c) -> awaitable<std::uint32_t> {
+        reply const r = co_await c.async_request(1, question, use_awaitable);
+        co_return r.status();
+    });
 }
 
 awaitable<std::string> look_up_again(request_client& c, std::string const& key) {

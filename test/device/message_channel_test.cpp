@@ -1,6 +1,7 @@
 // Messages of any size, in order, with credits. No receiver may ever be not ready: rnr_retry_count is
 // 0 throughout, so that a send without a receive fails.
 #include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -1097,5 +1098,62 @@ TEST_CASE("a cancelled large message is given up by a silent peer in time, or en
         CHECK(e.server.last_failure().reason == close_reason::timed_out);
         CHECK_FALSE(e.server.is_open());
         e.peer.close();
+    });
+}
+
+TEST_CASE("rights that concern this side only do not reach the peer", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends c{io};
+        co_await meet(io, c);
+        std::size_t const size = 3 * std::size_t{c.client.small_bytes_max()};
+        for (access_flags const own :
+             {access_flags::bind_windows, access_flags::relaxed_ordering}) {
+            registered_buffer from{
+                c.client.next_layer().domain(), size, access_flags::remote_read | own};
+            registered_buffer into{
+                c.server.next_layer().domain(), size, access_flags::local_write | own};
+            fill(from.bytes(), 5);
+            auto const receive = [&]() -> asio::awaitable<void> {
+                message m = co_await c.server.async_receive(asio::use_awaitable);
+                co_await c.server.async_fetch(std::move(m), into.slice(), asio::use_awaitable);
+            };
+            co_await (c.client.async_send(from.slice(), 1, asio::use_awaitable) && receive());
+            CHECK(same(from.bytes(), into.bytes()));
+        }
+        c.client.close();
+    });
+}
+
+TEST_CASE("a channel that cannot connect says at which step", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        message_channel c{io};
+        auto [ec] = co_await c.async_connect({device_address(), 1}, awaiting);
+        CHECK(ec == cm_errc::rejected_no_listener);
+        CHECK(c.last_failure().where == step::connect);
+        CHECK(c.last_failure().code == ec);
+        CHECK(c.last_failure().reason == close_reason::refused);
+        message_channel none{io};
+        auto [nothing] = co_await none.async_accept(awaiting);
+        CHECK(nothing == errc::not_connected);
+    });
+}
+
+TEST_CASE("finishing has its deadline, also if its handler has gone with its context", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        message_channel_options hasty = small();
+        hasty.finish_timeout = 100ms;
+        ends c{io};
+        co_await meet(io, c, hasty);
+        auto other = std::make_unique<asio::io_context>();
+        c.client.async_finish(asio::bind_executor(other->get_executor(), [](error_code) {
+            FAIL("called");
+        }));
+        other.reset();
+        // The peer never finishes.
+        co_await c.server.next_layer().async_wait_disconnected(awaiting);
+        CHECK(c.client.last_failure().code == channel_errc::peer_not_finished);
     });
 }

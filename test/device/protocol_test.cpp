@@ -2,6 +2,8 @@
 // peer. apps/examples/own_protocol.cpp and the tests of sessions use it, too.
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_future.hpp>
@@ -40,9 +42,13 @@ public:
     protocol::deadline limit{*this};
     std::vector<failure> ends;
     int abandoned = 0;
+    bool fails_all = false;
 
 private:
-    void on_end(failure const& of_connection) override { ends.push_back(of_connection); }
+    void on_end(failure const& why) override {
+        ends.push_back(why);
+        if (fails_all) waiting.fail_all(why.code);
+    }
     void on_abandoned() noexcept override { ++abandoned; }
 };
 
@@ -78,7 +84,9 @@ TEST_CASE("a driver hears the end once, also with nothing posted", "[device]") {
         co_await until_ended(io, *p.client);
         co_await until_ended(io, *p.server);
         CHECK(p.client->ends[0].reason == close_reason::closed_locally);
+        CHECK(p.client->ends[0].code == asio::error::operation_aborted);
         CHECK(p.server->ends[0].reason == close_reason::peer_disconnected);
+        CHECK(p.server->ends[0].code == errc::peer_disconnected);
         CHECK(p.server->last_failure().reason == close_reason::peer_disconnected);
         p.server->close();
         for (int i = 0; i < 10; ++i) co_await asio::post(io, asio::use_awaitable);
@@ -123,6 +131,75 @@ TEST_CASE("a driver's failure ends the connection, and is the first that counts"
         co_await until_ended(io, *q.client);
         CHECK(q.client->last_failure().reason == close_reason::completed);
         CHECK_FALSE(q.client->last_failure().code);
+        CHECK(q.client->ends[0].code == asio::error::eof);
+        // A failure of its own that is nobody's violation.
+        probes r = co_await probe_both(io);
+        r.client->fail(step::transfer, errc::timed_out, close_reason::timed_out);
+        co_await until_ended(io, *r.client);
+        CHECK(r.client->ends[0].code == errc::timed_out);
+        CHECK(r.client->ends[0].reason == close_reason::timed_out);
+    });
+}
+
+TEST_CASE("handlers that wait hear the end of a driver that nobody has after close()", "[device]") {
+    asio::io_context io;
+    bool const connects = GENERATE(true, false);
+    run(io, [&]() -> asio::awaitable<void> {
+        probes p;
+        if (connects) p = co_await probe_both(io);
+        else p.client = protocol::make<probe>(connection{io});
+        p.client->fails_all = true;
+        int calls = 0;
+        error_code why;
+        async_wait(p.client, [&](error_code ec, int) {
+            ++calls;
+            why = ec;
+        });
+        while (p.client->waiting.empty()) co_await asio::post(io, asio::use_awaitable);
+        std::weak_ptr<probe> const watched = p.client;
+        p.client->close();
+        p.client.reset();
+        while (!watched.expired()) co_await asio::post(io, asio::use_awaitable);
+        CHECK(calls == 1);
+        CHECK(why == asio::error::operation_aborted);
+        if (connects) co_await until_ended(io, *p.server);
+    });
+}
+
+TEST_CASE("an operation of a driver can be cancelled before it has started", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const d = protocol::make<probe>(connection{io});
+        asio::cancellation_signal signal;
+        std::vector<error_code> ends;
+        auto const note = [&](error_code ec, int) { ends.push_back(ec); };
+        async_wait(d, asio::bind_cancellation_slot(signal.slot(), note));
+        signal.emit(asio::cancellation_type::partial);
+        while (ends.empty()) co_await asio::post(io, asio::use_awaitable);
+        CHECK(ends == std::vector<error_code>{asio::error::operation_aborted});
+        // Both start in the order of the driver, where nothing that it starts can run meanwhile.
+        bool is_over = false;
+        d->run([&] {
+            auto both = [&]() -> asio::awaitable<void> {
+                co_await (async_wait(d, awaiting) || asio::post(io, asio::use_awaitable));
+                is_over = true;
+            };
+            asio::co_spawn(io, std::move(both), asio::detached);
+        });
+        while (!is_over) co_await asio::post(io, asio::use_awaitable);
+        CHECK(d->waiting.empty());
+        // All at once, with success or an error, which is never empty.
+        for (int i = 0; i < 2; ++i) async_wait(d, note);
+        while (d->waiting.size() < 2) co_await asio::post(io, asio::use_awaitable);
+        d->run([&] { d->waiting.complete_all({}, 5); });
+        while (ends.size() < 3) co_await asio::post(io, asio::use_awaitable);
+        CHECK_FALSE(ends[2]);
+        async_wait(d, note);
+        while (d->waiting.empty()) co_await asio::post(io, asio::use_awaitable);
+        d->run([&] { d->waiting.fail_all({}); });
+        while (ends.size() < 4) co_await asio::post(io, asio::use_awaitable);
+        CHECK(ends[3] == asio::error::operation_aborted);
+        d->close();
     });
 }
 

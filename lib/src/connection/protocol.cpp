@@ -36,6 +36,9 @@ public:
     // is not copied under it.
     std::shared_ptr<asio::any_io_executor const> executor;
     failure found;
+    // From close() to the end.
+    std::shared_ptr<driver> kept;
+    bool has_ended = false;
 };
 
 driver::driver(connection over) {
@@ -52,15 +55,41 @@ void driver::attach() {
         ->start_wait_of_layer(detail::control_handler{[weak = weak_from_this()](error_code) {
             auto const self = weak.lock();
             if (self == nullptr) return;
-            self->in_order([self] { self->on_end(self->impl_->lower.last_failure()); });
+            self->in_order([self] { self->end(); });
         }});
+}
+
+void driver::end() {
+    failure why = last_failure();
+    if (!why.code) {
+        why.code = why.reason == close_reason::completed ? error_code{asio::error::eof}
+                   : why.reason == close_reason::peer_disconnected
+                       ? error_code{errc::peer_disconnected}
+                       : error_code{asio::error::operation_aborted};
+    }
+    {
+        std::shared_ptr<driver> kept;
+        hosting::light_lock const lock{impl_->mutex};
+        impl_->has_ended = true;
+        kept.swap(impl_->kept);
+    }
+    on_end(why);
+}
+
+void driver::keep_until_end() noexcept {
+    auto const self = weak_from_this().lock();
+    hosting::light_lock const lock{impl_->mutex};
+    // The context, which would bring the end, is gone.
+    if (!impl_->has_ended && impl_->executor != nullptr) impl_->kept = self;
 }
 
 void driver::abandon() noexcept {
     {
         std::shared_ptr<asio::any_io_executor const> gone;
+        std::shared_ptr<driver> kept;
         hosting::light_lock const lock{impl_->mutex};
         gone.swap(impl_->executor);
+        kept.swap(impl_->kept);
     }
     for (part* p = impl_->parts; p != nullptr; p = p->next_) p->abandon();
     on_abandoned();
@@ -80,7 +109,10 @@ asio::any_io_executor driver::executor() const {
 
 void driver::post(hosting::order_task& what) const { impl_->order->post(what); }
 
-void driver::close() noexcept { impl_->lower.close(); }
+void driver::close() noexcept {
+    keep_until_end();
+    impl_->lower.close();
+}
 
 error_code driver::fail(step where, error_code why, close_reason reason) noexcept {
     {
@@ -89,6 +121,7 @@ error_code driver::fail(step where, error_code why, close_reason reason) noexcep
         if (impl_->found.reason == close_reason::completed) return why;
         if (!impl_->found.code) impl_->found = now;
     }
+    keep_until_end();
     if (reason == close_reason::protocol_error) impl_->lower.close(why);
     else impl_->lower.close();
     return why;

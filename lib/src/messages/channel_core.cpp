@@ -497,10 +497,14 @@ void channel_core::detach(arrival& a) {
 // REQUIRES: the mutex is held.
 void channel_core::end(error_code why, step where, close_reason reason) {
     if (state_ == state::ended) return;
-    bool const was_open = is_open();
-    state_ = state::ended;
     if (reason == close_reason::completed) driver::complete();
     else if (why) fail(where, why, reason);
+    stop(why);
+}
+
+void channel_core::stop(error_code why) {
+    bool const was_open = is_open();
+    state_ = state::ended;
     if (!end_of_messages_) end_of_messages_ = why ? why : error_code{asio::error::eof};
     unsent_ = why ? why : error_code{errc::not_connected};
     if (was_open) machine_.end(*this);
@@ -527,7 +531,8 @@ void channel_core::on_broken(error_code ec) {
 }
 
 // The connection has ended, and everything posted has completed.
-void channel_core::on_end(failure const& of_connection) {
+void channel_core::on_end(failure const&) {
+    failure const of_connection = lower().last_failure();
     {
         guard const lock{mutex_};
         error_code const why = of_connection.code;
@@ -570,7 +575,7 @@ void channel_core::on_late() {
     {
         guard const lock{mutex_};
         // Disconnecting has its own deadline.
-        if (!finisher_ || is_disconnecting_) return;
+        if (!is_open()) return;
         end(why_late(), step::finish, close_reason::timed_out);
     }
     complete_and_deliver();

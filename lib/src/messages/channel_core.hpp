@@ -119,7 +119,7 @@ protected:
         complete_and_deliver(lock);
     }
     bool begin_to_finish(control_handler handler);
-    void on_end(failure const& of_connection) override;
+    void on_end(failure const& why) override;
     void on_abandoned() noexcept override;
 
     // All below REQUIRE the mutex.
@@ -226,6 +226,7 @@ private:
     void on_fetch_ended();
 
     // Ending.
+    void stop(error_code why);
     void end_now(error_code why, close_reason reason);
     void on_broken(error_code ec);
     void on_late();

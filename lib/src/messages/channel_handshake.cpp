@@ -95,6 +95,7 @@ void channel_core::accept(std::vector<std::byte> greeting, control_handler handl
         error_code ignored;
         lower().reject(wire::encode(ours), ignored);
         why = foreign ? foreign : wire::judgement<channel_errc>(ours.answer);
+        if (ignored == errc::not_connected) why = ignored;  // there is no request
     }
     if (!why) why = prepare();
     auto established = [this, w = std::move(who)](error_code ec) mutable {
@@ -105,17 +106,20 @@ void channel_core::accept(std::vector<std::byte> greeting, control_handler handl
 }
 
 void channel_core::on_established(error_code ec, waiter who) {
+    // Then the connection's own failure says at which step.
+    bool const is_of_connection = ec && ec == lower().last_failure().code;
     error_code foreign;
     wire::channel_hello const theirs = wire::decode_channel_hello(lower().private_data(), foreign);
     // The reason of a channel's rejection is in its hello; any other is reported unchanged.
-    if (ec == cm_errc::rejected_by_peer && !foreign)
-        ec = wire::refusal<channel_errc>(theirs.answer);
+    bool const has_reason = ec == cm_errc::rejected_by_peer && !foreign;
+    if (has_reason) ec = wire::refusal<channel_errc>(theirs.answer);
     if (!ec) ec = foreign ? foreign : wire::check_acceptance(own_hello({}), theirs);
     {
         guard const lock{mutex_};
         // Closed meanwhile.
         if (!ec && state_ != state::connecting) ec = asio::error::operation_aborted;
-        if (ec) end(ec, step::handshake, close_reason::refused);
+        if (ec && is_of_connection && !has_reason && state_ == state::connecting) stop(ec);
+        else if (ec) end(ec, step::handshake, close_reason::refused);
         else open(theirs);
         if (ec) early_.clear();
         if (!early_.empty()) in_order([self = self()] { self->take_early(); });

@@ -614,13 +614,13 @@ remote_region request_core::target_of(std::uint16_t id) const noexcept {
 // --- ending --------------------------------------------------------------------------------------
 
 // Only now is the memory the program's that the peer could write its answers to.
-void request_core::on_end(failure const& of_connection) {
+void request_core::on_end(failure const& why) {
     {
         guard const lock{mutex_};
         has_connection_ended_ = true;
         if (all_.is_over()) all_.connection_ended(*this);
     }
-    channel_core::on_end(of_connection);
+    channel_core::on_end(why);
     kept_.reset();
 }
 

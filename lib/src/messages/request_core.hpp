@@ -124,7 +124,7 @@ private:
     bool is_delivery_due() const noexcept override;
     bool deliver_one(guard& lock) override;
     void on_abandoned() noexcept override;
-    void on_end(failure const& of_connection) override;
+    void on_end(failure const& why) override;
 
     error_code take(arrival&& a);
     error_code take_answer(

@@ -197,7 +197,8 @@ void session_core::on_inward_end(error_code ec) {
     look(done_wait_);
 }
 
-void session_core::on_end(failure const& of_connection) {
+void session_core::on_end(failure const&) {
+    failure const of_connection = lower().last_failure();
     bool const has_left = of_connection.reason == close_reason::peer_disconnected;
     error_code const why = has_left ? error_code{errc::peer_disconnected} : of_connection.code;
     on_inward_end(why ? why : boost::asio::error::operation_aborted);

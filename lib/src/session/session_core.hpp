@@ -60,7 +60,7 @@ private:
         done waiting;
     };
 
-    void on_end(failure const& of_connection) override;
+    void on_end(failure const& why) override;
     void on_abandoned() noexcept override;
     error_code prepare();
     mutable_slice receive_slot(std::size_t i) const;

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -17,6 +18,39 @@
 #include <rcverbs/error.hpp>
 
 namespace rcverbs::detail {
+
+/// The cancellations of an operation that is started later than it is initiated, on another thread
+/// maybe. What is emitted meanwhile is kept. Any thread.
+class early_cancellation {
+public:
+    using function = std::function<void(boost::asio::cancellation_type)>;
+
+    void emit(boost::asio::cancellation_type how) {
+        if (how == boost::asio::cancellation_type::none) return;
+        function target;
+        {
+            std::lock_guard const lock{mutex_};
+            if (!target_) early_ |= how;
+            target = target_;
+        }
+        if (target) target(how);
+    }
+    /// Calls it for what was emitted and for what will be. Once.
+    void connect(function target) {
+        boost::asio::cancellation_type early{};
+        {
+            std::lock_guard const lock{mutex_};
+            target_ = target;
+            early = early_;
+        }
+        if (early != boost::asio::cancellation_type::none) target(early);
+    }
+
+private:
+    std::mutex mutex_;
+    boost::asio::cancellation_type early_ = boost::asio::cancellation_type::none;
+    function target_;
+};
 
 /// The handler of a waiting control operation, with the outstanding work of its executor.
 ///
@@ -39,9 +73,21 @@ public:
     explicit operator bool() const noexcept {
         return held_ != nullptr || (guest_ != nullptr && !guest_->is_gone);
     }
+    /// Not connected once cancellations are kept.
     boost::asio::cancellation_slot slot() const noexcept {
+        if (early_ != nullptr) return {};
         return guest_ != nullptr ? guest_->slot() : held_->slot();
     }
+    /// Keeps cancellations until early()->connect(). In the initiating call, as slots are no other
+    /// thread's.
+    void keep_early_cancellation() {
+        auto own = slot();
+        if (!own.is_connected()) return;
+        early_ = std::make_shared<early_cancellation>();
+        own.assign([kept = early_](boost::asio::cancellation_type how) { kept->emit(how); });
+    }
+    /// Null if nothing is kept.
+    std::shared_ptr<early_cancellation> const& early() const noexcept { return early_; }
 
     /// Calls the handler as if by dispatch. REQUIRES: there is one.
     void operator()(Arguments... arguments) {
@@ -89,6 +135,7 @@ private:
 
     held_pointer held_;
     std::shared_ptr<guest> guest_;
+    std::shared_ptr<early_cancellation> early_;
 };
 
 using control_waiter = waiting_handler<error_code>;

@@ -5,7 +5,7 @@
 //         explicit echo(connection over) : driver{std::move(over)} {}
 //         void ask(protocol::waiter<error_code, std::uint64_t> who) { waiting_.add(std::move(who)); }
 //     private:
-//         void on_end(failure const& why) override { waiting_.fail_all(why.code); }
+//         void on_end(failure const& why) override { waiting_.fail_all(why.code); }  // never empty
 //         protocol::wait_list<error_code, std::uint64_t> waiting_{*this};
 //     };
 //     auto core = protocol::make<echo>(connection{io});
@@ -87,7 +87,8 @@ public:
 
     /// The connection's executor. Empty once its context is destroyed.
     boost::asio::any_io_executor executor() const;
-    /// Ends the connection at once, as connection::close(). Any thread, any state.
+    /// Ends the connection at once, as connection::close(). The driver exists until on_end() has
+    /// returned, so the destructor of a handle calls this. Any thread, any state.
     void close() noexcept;
     /// Why the protocol ended: its own failure, otherwise the connection's. Any thread.
     failure last_failure() const;
@@ -145,13 +146,20 @@ private:
     class impl;
 
     /// The connection has ended, and everything posted has completed. Called once, in the driver's
-    /// order, also if nothing was posted. The code of `of_connection` is empty if it ended in order.
-    virtual void on_end(failure const& of_connection) = 0;
+    /// order, also if nothing was posted, or if close() was called and nothing else refers to the
+    /// driver any more.
+    ///
+    /// @param why  As last_failure(), but with a code in any case: asio::error::operation_aborted
+    ///             after close(), asio::error::eof after complete(), errc::peer_disconnected if the
+    ///             peer has left.
+    virtual void on_end(failure const& why) = 0;
     /// The execution context is being destroyed; the handlers in wait lists have been destroyed.
     /// Releases what else belongs to the context, and calls nothing.
     virtual void on_abandoned() noexcept {}
 
     void attach();
+    void end();
+    void keep_until_end() noexcept;
     void abandon() noexcept;
     void post(hosting::order_task& what) const;
 
@@ -182,6 +190,7 @@ auto initiate(std::shared_ptr<Driver> const& on, Start start, Token&& token) {
                 if (!io) return;  // the handler goes with its context
                 waiter<Arguments...> who{
                     detail::erased_handler<Arguments...>{std::move(handler)}, io};
+                who.keep_early_cancellation();
                 d->in_order([d, begin = std::move(begin), who = std::move(who)]() mutable {
                     begin(*d, std::move(who));
                 });
@@ -207,7 +216,14 @@ public:
     /// removes it and completes it with operation_aborted and default values.
     std::uint64_t add(waiter<Arguments...> who) {
         std::shared_ptr<wait_list> const self{owner(), this};
-        return all_.add(std::move(who), std::weak_ptr{self}, &wait_list::cancel);
+        auto const early = who.early();
+        std::uint64_t const number =
+            all_.add(std::move(who), std::weak_ptr{self}, &wait_list::cancel);
+        if (early != nullptr)
+            early->connect([weak = std::weak_ptr{self}, number](boost::asio::cancellation_type) {
+                if (auto const alive = weak.lock()) alive->cancel(number);
+            });
+        return number;
     }
     /// Completes the handler of this number; false if it does not wait any more.
     bool complete(std::uint64_t number, Arguments... arguments) {
@@ -225,8 +241,17 @@ public:
         first.front().handler(std::move(arguments)...);
         return true;
     }
+    /// Completes all handlers with the same arguments.
+    void complete_all(Arguments const&... arguments) {
+        for (auto& one : all_.take_all()) {
+            if (one.handler) one.handler(Arguments{arguments}...);
+        }
+    }
     /// Completes all handlers with an error and default values.
+    ///
+    /// @param why  The error; for an empty one they get asio::error::operation_aborted.
     void fail_all(error_code why) {
+        if (!why) why = boost::asio::error::operation_aborted;
         for (auto& one : all_.take_all()) fail(one.handler, why);
     }
 
