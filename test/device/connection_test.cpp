@@ -475,3 +475,85 @@ TEST_CASE(
     CHECK(held_inside == 0);
     CHECK(counts.held == 0);
 }
+
+TEST_CASE("a client hears that the server has left while it accepted", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        for (int i = 0; i < 20; ++i) {
+            acceptor a{io, {device_address(), 0}};
+            auto const serve = [&]() -> asio::awaitable<void> {
+                connection c{io, co_await a.async_get_request(asio::use_awaitable)};
+                // The client's first message may arrive before the handshake is over.
+                registered_buffer into{c.domain(), 8, access_flags::local_write};
+                c.async_receive(into.slice(), [&](error_code, receive_result const&) {
+                    c.close();
+                });
+                co_await c.async_accept({}, awaiting);
+                co_await c.async_wait_disconnected(awaiting);
+            };
+            auto const ask = [&]() -> asio::awaitable<void> {
+                connection c{io};
+                co_await c.async_connect(a.local_endpoint(), asio::use_awaitable);
+                registered_buffer from{c.domain(), 8, access_flags::local_write};
+                co_await c.async_send(from.slice(), awaiting);
+                co_await c.async_wait_disconnected(awaiting);
+                close_reason const why = c.last_failure().reason;
+                CHECK(
+                    (why == close_reason::peer_disconnected || why == close_reason::transport_error)
+                );
+            };
+            co_await (serve() && ask());
+        }
+    });
+}
+
+TEST_CASE("an empty executor is refused", "[device]") {
+    auto const code_of = [](auto const& make) {
+        try {
+            make();
+        } catch (boost::system::system_error const& e) {
+            return e.code();
+        }
+        return error_code{};
+    };
+    CHECK(code_of([] { connection{asio::any_io_executor{}}; }) == errc::invalid_option);
+    CHECK(code_of([] { poller::on(asio::any_io_executor{}); }) == errc::invalid_option);
+    CHECK(code_of([] { message_channel{asio::any_io_executor{}}; }) == errc::invalid_option);
+}
+
+TEST_CASE("an accepted connection whose handler goes with its context is closed", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor_options one;
+        one.connections_max = 1;
+        acceptor a{io, {device_address(), 0}, one};
+        auto other = std::make_unique<asio::io_context>();
+        a.async_accept(asio::bind_executor(other->get_executor(), [](error_code, connection) {
+            FAIL("called");
+        }));
+        connection first{io};
+        co_await first.async_connect(a.local_endpoint(), asio::use_awaitable);
+        for (int i = 0; i < 100; ++i) co_await asio::post(io, asio::use_awaitable);
+        // The handler waits there, or is about to.
+        other.reset();
+        co_await first.async_wait_disconnected(awaiting);
+        co_await a.async_wait_idle(asio::use_awaitable);
+
+        // One that goes before there is a request leaves it to the next who waits.
+        other = std::make_unique<asio::io_context>();
+        a.async_accept(asio::bind_executor(other->get_executor(), [](error_code, connection) {
+            FAIL("called");
+        }));
+        other.reset();
+        connection second{io};
+        auto const accept = [&]() -> asio::awaitable<connection> {
+            co_return co_await a.async_accept(asio::use_awaitable);
+        };
+        connection server;
+        auto const serve = [&]() -> asio::awaitable<void> { server = co_await accept(); };
+        co_await (serve() && second.async_connect(a.local_endpoint(), asio::use_awaitable));
+        CHECK(server.is_open());
+        second.close();
+        co_await server.async_wait_disconnected(awaiting);
+    });
+}

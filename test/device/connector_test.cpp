@@ -2,6 +2,7 @@
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -217,5 +218,67 @@ TEST_CASE(
             INFO(ec.message());
             CHECK(is_transient(ec));
         }
+    });
+}
+
+TEST_CASE("a connector whose handler goes with its context connects again", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor a{io, {device_address(), 0}};
+        basic_connector<connection> to{io, a.local_endpoint()};
+        for (bool const is_connected : {false, true}) {
+            auto other = std::make_unique<asio::io_context>();
+            connection server;
+            a.async_accept([&](error_code, connection c) { server = std::move(c); });
+            to.async_connect(asio::bind_executor(other->get_executor(), [](error_code, connection) {
+                FAIL("called");
+            }));
+            if (is_connected) {
+                while (!server.is_open()) co_await asio::post(io, asio::use_awaitable);
+                for (int i = 0; i < 100; ++i) co_await asio::post(io, asio::use_awaitable);
+            }
+            other.reset();
+            // The connection that nobody gets is closed.
+            while (!server.is_open()) co_await asio::post(io, asio::use_awaitable);
+            co_await server.async_wait_disconnected(awaiting);
+            connection again;
+            auto const serve = [&]() -> asio::awaitable<void> {
+                server = co_await a.async_accept(asio::use_awaitable);
+            };
+            auto const ask = [&]() -> asio::awaitable<void> {
+                again = co_await to.async_connect(asio::use_awaitable);
+            };
+            co_await (serve() && ask());
+            CHECK(again.is_open());
+            again.close();
+            co_await server.async_wait_disconnected(awaiting);
+        }
+    });
+}
+
+TEST_CASE("nothing is tried after the deadline of retry()", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor a{io, {device_address(), 0}};
+        basic_connector<connection> to{io, a.local_endpoint()};
+        connection current;
+        int calls = 0;
+        error_code why;
+        try {
+            co_await retry(
+                to,
+                current,
+                std::chrono::steady_clock::now() - 1s,
+                [&](connection&) -> asio::awaitable<void> {
+                    ++calls;
+                    co_return;
+                }
+            );
+        } catch (boost::system::system_error const& e) {
+            why = e.code();
+        }
+        CHECK(why == errc::timed_out);
+        CHECK(calls == 0);
+        CHECK(to.attempts() == 0);
     });
 }

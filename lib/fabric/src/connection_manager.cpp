@@ -723,7 +723,11 @@ void connection_manager::on_rejection(std::uint64_t to, int reason, std::vector<
     if (id == nullptr) return;
     bool const is_waiting = id->at == state::request_sent || id->at == state::request_received ||
                             id->at == state::reply_sent || id->at == state::reply_received;
-    if (!is_waiting) return;
+    // The peer was destroyed before it had heard that this side is connected. Source: Linux,
+    // cm_rej_handler() and cma_ib_handler().
+    bool const is_late = id->at == state::connected;
+    if (!is_waiting && !is_late) return;
+    if (is_late && id->qp != nullptr) static_cast<queue_pair&>(*id->qp).move_to_error();
     // An id that its program has not accepted receives no event: the kernel does not know its owner
     // yet.
     bool const is_known = id->at != state::request_received;

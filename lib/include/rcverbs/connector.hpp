@@ -26,6 +26,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <concepts>
 #include <cstdint>
@@ -165,6 +166,25 @@ private:
 
 class connector_core;
 
+/// The right of one handler to the connection. If the handler is destroyed uncalled, the connection is
+/// closed, and the connector can connect again.
+class RCVERBS_EXPORT connector_claim {
+public:
+    explicit connector_claim(std::shared_ptr<connector_core> core) noexcept;
+    connector_claim(connector_claim const&) = delete;
+    connector_claim& operator=(connector_claim const&) = delete;
+    ~connector_claim();
+
+    /// The connection is there, for the handler.
+    void offer() noexcept { is_due_ = true; }
+    /// The handler has taken it.
+    void take() noexcept;
+
+private:
+    std::shared_ptr<connector_core> core_;
+    std::atomic<bool> is_due_{false};
+};
+
 }  // namespace detail
 
 /// The members of basic_connector that do not depend on its protocol.
@@ -196,9 +216,11 @@ protected:
     connector_base& operator=(connector_base&& other) noexcept;
     ~connector_base() { cancel(); }
 
-    static void start(detail::connector_core& core, detail::control_handler handler);
-    // The connection has been taken.
-    static void release(detail::connector_core& core) noexcept;
+    static void start(
+        detail::connector_core& core,
+        detail::control_handler handler,
+        std::shared_ptr<detail::connector_claim> const& claim
+    );
 
     std::shared_ptr<detail::connector_core> core_;
 };
@@ -276,18 +298,20 @@ public:
                     std::shared_ptr<detail::connector_core> const& core,
                     std::shared_ptr<detail::target_of<Protocol>> const& target
                 ) {
+                    auto const claim = std::make_shared<detail::connector_claim>(core);
                     start(
                         *core,
                         detail::control_handler{detail::adapted_handler{
                             std::move(handler),
-                            [core, target](Handler own, error_code ec) {
+                            [claim, target](Handler own, error_code ec) {
                                 Protocol made;
                                 if (!ec) {
                                     made = target->take();
-                                    release(*core);
+                                    claim->take();
                                 }
                                 std::move(own)(ec, std::move(made));
-                            }}}
+                            }}},
+                        claim
                     );
                 }},
             token,
@@ -366,6 +390,8 @@ auto retry(
     boost::asio::steady_timer timer{co_await boost::asio::this_coro::executor};
     error_code last = errc::timed_out;
     for (milliseconds pause{10};; pause = std::min(2 * pause, milliseconds{1000})) {
+        if (std::chrono::steady_clock::now() >= deadline)
+            throw boost::system::system_error{last, "retry"};
         try {
             if (!current.is_open()) {
                 timer.expires_at(deadline);

@@ -172,8 +172,11 @@ void acceptor_core::on_expiry() {
 void acceptor_core::serve() {
     request_list dropped;
     guard lock{mutex_};
+    std::vector<waiting> gone;
     while (!is_serving_ && !is_shut_down_) {
         take_expired(dropped);
+        while (!waiters_.empty() && !waiters_.front().handler.is_wanted())
+            gone.push_back(waiters_.take_first());
         if (requests_.empty() || waiters_.empty()) return;
         std::shared_ptr<waiting_request> request = std::move(requests_.front());
         requests_.pop_front();
@@ -270,6 +273,15 @@ std::shared_ptr<connection_core> acceptor_core::make_connection(
     return nullptr;
 }
 
+namespace {
+
+struct closing {
+    std::shared_ptr<connection_core> core;
+    void operator()(connection_core*) const noexcept { core->close(); }
+};
+
+}  // namespace
+
 void acceptor_core::accept(waiting taken, std::shared_ptr<connection_core> core) {
     auto shared =
         std::make_shared<accept_wait>(std::move(std::get<accept_wait>(taken.front().handler.what)));
@@ -286,7 +298,9 @@ void acceptor_core::accept(waiting taken, std::shared_ptr<connection_core> core)
                 self->attempts_.erase(serial);
                 if (why.code) self->failure_ = why;
             }
-            shared->handler(failed, std::move(core));
+            connection_core* const made = core.get();
+            // Closed unless the handler, which may go with its context, makes a connection of it.
+            shared->handler(failed, {made, closing{std::move(core)}});
         }}
     );
 }

@@ -64,6 +64,10 @@ private:
         boost::asio::cancellation_slot slot() const noexcept {
             return std::visit([](auto const& w) { return w.handler.slot(); }, what);
         }
+        /// False if the handler went with its context.
+        bool is_wanted() const noexcept {
+            return std::visit([](auto const& w) { return static_cast<bool>(w.handler); }, what);
+        }
     };
     using waiting_list = wait_list<waiter>;
     using idle_list = wait_list<waiting_handler<error_code>, boost::asio::any_io_executor>;

@@ -62,8 +62,10 @@ public:
           target_{std::move(target)},
           timer_{strand_} {}
 
-    void start(control_handler handler);
+    void start(control_handler handler, std::shared_ptr<connector_claim> const& claim);
     void release() noexcept { is_connecting_ = false; }
+    /// Closes a connection that nobody takes.
+    void abandon() noexcept;
     void cancel() noexcept;
 
     protection_domain domain() const {
@@ -109,7 +111,35 @@ private:
     std::uint64_t attempts_ = 0;
 };
 
-void connector_core::start(control_handler handler) {
+// --- who takes the connection --------------------------------------------------------------------
+
+connector_claim::connector_claim(std::shared_ptr<connector_core> core) noexcept
+    : core_{std::move(core)} {}
+
+connector_claim::~connector_claim() {
+    if (is_due_) core_->abandon();
+}
+
+void connector_claim::take() noexcept {
+    is_due_ = false;
+    core_->release();
+}
+
+void connector_core::abandon() noexcept {
+    if (is_shut_down_) return;
+    try {
+        asio::post(strand_, [self = shared_from_this()] {
+            self->target_->close();
+            self->release();
+        });
+    } catch (...) {
+        // Without memory it stays open, and the connector busy.
+    }
+}
+
+// --- connecting ----------------------------------------------------------------------------------
+
+void connector_core::start(control_handler handler, std::shared_ptr<connector_claim> const& claim) {
     auto waiter = std::make_shared<control_waiter>(std::move(handler), where_.executor);
     if (waiter->slot().is_connected()) {
         waiter->slot().assign([weak = weak_from_this()](asio::cancellation_type type) {
@@ -117,14 +147,14 @@ void connector_core::start(control_handler handler) {
             if (self != nullptr && type != asio::cancellation_type::none) self->cancel();
         });
     }
-    asio::post(strand_, [self = shared_from_this(), waiter] {
+    asio::post(strand_, [self = shared_from_this(), waiter, weak = std::weak_ptr{claim}] {
         if (self->is_connecting_.exchange(true)) return (*waiter)(errc::operation_in_progress);
         self->is_cancelled_ = false;
         self->is_trying_ = true;
         asio::co_spawn(
             self->strand_,
             self->connect(),
-            [self, waiter](std::exception_ptr const& failed, error_code ec) {
+            [self, waiter, weak](std::exception_ptr const& failed, error_code ec) {
                 // The coroutine throws only if an allocation fails.
                 if (failed)
                     ec = boost::system::errc::make_error_code(boost::system::errc::not_enough_memory
@@ -134,8 +164,12 @@ void connector_core::start(control_handler handler) {
                 if (ec) {
                     self->target_->close();
                     self->release();
+                } else if (auto const alive = weak.lock()) {
+                    alive->offer();
+                } else {
+                    self->abandon();
                 }
-                (*waiter)(ec);
+                if (*waiter) (*waiter)(ec);
             }
         );
     });
@@ -267,9 +301,12 @@ protection_domain connector_base::domain() const { return core_->domain(); }
 std::uint64_t connector_base::attempts() const noexcept { return core_->attempts(); }
 failure connector_base::last_failure() const { return core_->last_failure(); }
 
-void connector_base::start(detail::connector_core& core, detail::control_handler handler) {
-    core.start(std::move(handler));
+void connector_base::start(
+    detail::connector_core& core,
+    detail::control_handler handler,
+    std::shared_ptr<detail::connector_claim> const& claim
+) {
+    core.start(std::move(handler), claim);
 }
-void connector_base::release(detail::connector_core& core) noexcept { core.release(); }
 
 }  // namespace rcverbs

@@ -209,7 +209,7 @@ void connection_core::on_deadline(std::uint64_t armed) {
 void connection_core::on_event(cm::event& e) {
     entry const inside{*this};
     if (is_shut_down_ || life_.has_ended()) return;
-    link::next const what = link_.describe(e, life_.is_passive());
+    link::next const what = link_.describe(e, life_.is_passive(), life_.is_open());
     if (!what) return;
     // The device may have stopped the queue pair before, because of an error.
     if (what->what == event_kind::peer_gone && life_.is_open() && link_.has_stopped())

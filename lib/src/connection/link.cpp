@@ -318,7 +318,7 @@ error_code link::set_remote_access(access_flags rights, bool is_now) {
     return is_now ? queues_.qp.set_remote_access(verbs::to_ibv_access(rights)) : error_code{};
 }
 
-link::next link::describe(cm::event& e, bool is_passive) {
+link::next link::describe(cm::event& e, bool is_passive, bool is_open) {
     error_code const code{e.type, connection_manager_category()};
     auto const failed = [&](error_code ec) { return event{event_kind::failed, ec, e.status}; };
     switch (e.type) {
@@ -328,6 +328,8 @@ link::next link::describe(cm::event& e, bool is_passive) {
         if (!is_passive) peer_private_data_ = std::move(e.private_data);
         return event{event_kind::established};
     case RDMA_CM_EVENT_REJECTED:
+        // The peer has left before it had heard that this side is connected.
+        if (is_open) return event{event_kind::peer_gone, {}, e.status};
         // The client has left before the handshake was over.
         if (is_passive) return failed(errc::peer_disconnected);
         peer_private_data_ = std::move(e.private_data);

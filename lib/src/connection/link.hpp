@@ -111,7 +111,7 @@ public:
     bool has_stopped() const noexcept { return queues_.qp.is_in_error_state(); }
     /// Translates an event of the connection manager, and keeps the peer's private data; empty if
     /// the event does not affect a reliable connection.
-    next describe(cm::event& e, bool is_passive);
+    next describe(cm::event& e, bool is_passive, bool is_open);
     /// Translates an event of the device; empty if the event does not concern this connection.
     next describe(cm::device_event const& e) noexcept;
 
