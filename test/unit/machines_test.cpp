@@ -80,6 +80,10 @@ TEST_CASE(
     for (auto const pause : {75ms, 150ms, 300ms}) CHECK(low.next(0.0) == pause);
     backoff high{{100ms, 1000ms, 3.0, 0.5, 0}};
     for (auto const pause : {150ms, 450ms, 1350ms, 1500ms}) CHECK(high.next(1.0) == pause);
+    // A delay that is longer than a year is a year, whatever is added to it.
+    backoff endless{
+        {std::chrono::milliseconds::max(), std::chrono::milliseconds::max(), 2.0, 0.5, 0}};
+    for (double const chance : {0.9, 1.0, 0.6}) CHECK(endless.next(chance) == 365 * 24h);
     backoff three{{100ms, 1000ms, 2.0, 0.0, 3}};
     CHECK(three.next(0.5) == 100ms);
     CHECK(three.next(0.5) == 200ms);

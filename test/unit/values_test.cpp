@@ -495,6 +495,13 @@ TEST_CASE("a refused option is named, with its value and its range", "[values]")
         }),
         ContainsSubstring("backoff_options::jitter is 1.50, not 0.00 to 1.00")
     );
+    connector_options<> none{.backoff = {.factor = std::numeric_limits<double>::quiet_NaN()}};
+    CHECK_THAT(
+        text_of([&] {
+            connector c(io, {"10.0.0.1", 1}, none);
+        }),
+        ContainsSubstring("backoff_options::factor is nan, not 1.00 to 100.00")
+    );
     CHECK_THAT(
         text_of([&] { shared_receive_queue q(io, {.depth = 0}); }),
         ContainsSubstring("shared_receive_options::depth is 0, not 1 or more")

@@ -102,10 +102,16 @@ template <class Executor>
 class runs_on {
 public:
     /// From an executor that is, or converts to, this one.
+    ///
+    /// @throws boost::system::system_error: errc::invalid_option (it is empty).
     template <class Other>
     requires(std::convertible_to<Other const&, Executor> && !std::derived_from<Other, boost::asio::execution_context>)
         runs_on(Other const& executor)
-        : executor_(executor) {}
+        : executor_(executor) {
+        if constexpr (std::derived_from<Executor, boost::asio::any_io_executor>) {
+            if (!executor_) detail::throw_if_refused("the executor is empty");
+        }
+    }
 
     /// From an execution context.
     template <class Context>

@@ -88,7 +88,7 @@ detail::description detail::describe(channel_errc e) noexcept {
     case channel_errc::request_timed_out:
         return {
             "no answer arrived within answer_timeout",
-            "Check what the peer waits for, or raise the option; the channel goes on",
+            "Check that the peer is there and what it waits for, or raise the option; a channel goes on",
             is::timed_out,
             conditions::timed_out | conditions::operation_only,
             "channel_errc::request_timed_out"};

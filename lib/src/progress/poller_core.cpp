@@ -41,6 +41,7 @@ poller poller::start(poller_options const& options) {
 }
 
 poller poller::on_executor(executor_type const& executor, poller_options const& options) {
+    if (!executor) detail::throw_if_refused("the executor is empty");
     return poller{std::make_shared<progress::poller_core const>(executor, options)};
 }
 

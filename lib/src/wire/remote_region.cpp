@@ -8,6 +8,7 @@ namespace rcverbs {
 
 namespace {
 
+// What a peer needs to know: bind_windows, relaxed_ordering and on_demand concern this side only.
 constexpr std::uint32_t known_rights = 0xF;
 
 }  // namespace
@@ -18,7 +19,7 @@ std::array<std::byte, remote_region::encoded_bytes> remote_region::encode() cons
     w.put(address_);
     w.put(size_bytes_);
     w.put(key_.value);
-    w.put(static_cast<std::uint32_t>(rights_));
+    w.put(static_cast<std::uint32_t>(rights_) & known_rights);
     return out;
 }
 

@@ -25,7 +25,8 @@ public:
     option_check& within(
         char const* field, T value, std::type_identity_t<T> least, std::type_identity_t<T> most
     ) {
-        if (value < least || value > most)
+        // Written so that a NaN is refused.
+        if (!(value >= least && value <= most))
             refuse(field, text(value), "not " + text(least) + " to " + text(most));
         return *this;
     }
@@ -63,7 +64,8 @@ private:
     }
     static std::string text(double value) {
         std::string const digits = std::to_string(value);
-        return digits.substr(0, digits.find('.') + 3);
+        std::size_t const point = digits.find('.');
+        return point == std::string::npos ? digits : digits.substr(0, point + 3);
     }
     template <class Period>
     static std::string text(std::chrono::duration<std::int64_t, Period> value) {
