@@ -43,7 +43,7 @@ public:
                     all.list_.begin(), all.list_.begin() + static_cast<std::ptrdiff_t>(made)
                 );
                 if (all.empty()) return;
-                order.call([rest = std::move(all), order = order.shared_from_this()]() mutable {
+                order.resume([rest = std::move(all), order = order.shared_from_this()]() mutable {
                     rest.make(*order);
                 });
             }

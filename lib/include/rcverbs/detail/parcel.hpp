@@ -8,6 +8,7 @@
 #include <boost/asio/post.hpp>
 
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <new>
 #include <type_traits>
@@ -160,17 +161,22 @@ private:
     struct running {
         std::unique_ptr<parcel_to> self;
 
+        // If a handler throws, the others are called all the same, before those of later parcels, and
+        // then the exception leaves. Further exceptions leave from functions of their own.
         void operator()() {
-            // If a handler throws, the remaining functions are posted again.
-            struct remainder {
-                std::unique_ptr<parcel_to>& all;
-                ~remainder() {
-                    if (all->is_empty()) return;
-                    Executor const to = all->to_;
-                    post(to, running{std::move(all)});
+            std::exception_ptr first;
+            while (!self->is_empty()) {
+                try {
+                    self->run();
+                } catch (...) {
+                    if (first == nullptr) first = std::current_exception();
+                    else
+                        post(self->to_, [e = std::current_exception()] {
+                            std::rethrow_exception(e);
+                        });
                 }
-            } const on_return{self};
-            self->run();
+            }
+            if (first != nullptr) std::rethrow_exception(first);
         }
     };
 
