@@ -1,8 +1,11 @@
 // The session protocol on a real device, both ends in one process.
+#include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/bind_executor.hpp>
+#include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include <fstream>
+#include <optional>
 
 #include "device/fixture.hpp"
 #include "support/child_process.hpp"
@@ -259,5 +262,25 @@ TEST_CASE("a timeout of any length does not end at once", "[device]") {
         co_await (client.async_finish(asio::use_awaitable) && finish_late());
         CHECK(client.last_failure().reason == close_reason::completed);
         CHECK(server.last_failure().reason == close_reason::completed);
+    });
+}
+
+TEST_CASE("a session that is cancelled before it has begun to connect says so", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        session s{connection{io}};
+        auto [early] = co_await s.async_publish({}, awaiting);
+        CHECK(early == errc::not_connected);
+        asio::cancellation_signal signal;
+        std::optional<error_code> end;
+        s.async_connect(
+            {device_address(), 1},
+            asio::bind_cancellation_slot(signal.slot(), [&](error_code ec) { end = ec; })
+        );
+        signal.emit(asio::cancellation_type::terminal);
+        while (!end) co_await asio::post(io, asio::use_awaitable);
+        CHECK(*end == asio::error::operation_aborted);
+        auto [again] = co_await s.async_connect({device_address(), 1}, awaiting);
+        CHECK(again == errc::already_connected);
     });
 }

@@ -88,7 +88,8 @@ detail::description detail::describe(channel_errc e) noexcept {
     case channel_errc::request_timed_out:
         return {
             "no answer arrived within answer_timeout",
-            "Check that the peer is there and what it waits for, or raise the option; a channel goes on",
+            "Check that the peer is there and what it waits for, or raise the option; a channel "
+            "goes on",
             is::timed_out,
             conditions::timed_out | conditions::operation_only,
             "channel_errc::request_timed_out"};
@@ -102,7 +103,8 @@ detail::description detail::describe(channel_errc e) noexcept {
     case channel_errc::queues_too_small:
         return {
             "the connection's queues are too small for the channel",
-            "Make the connection with the options that the channel's needed() gives",
+            "Make the connection with the options that the channel's needed() gives; if the device "
+            "has no such queues, lower receives or sends",
             is::invalid_argument,
             0,
             "channel_errc::queues_too_small"};

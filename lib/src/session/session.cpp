@@ -29,9 +29,17 @@ void run(
     if (!io) return;  // the handler goes with its context
     auto const who = std::make_shared<protocol::waiter<Arguments...>>(std::move(handler), io);
     detail::close_when_cancelled(*who, core);
-    core->run([core, who, operation = std::move(operation), result]() mutable {
-        operation(*core, [core, who, result](error_code ec) { result(*who, ec); });
-    });
+    auto const is_closed = [core] {
+        return core->last_failure().reason == close_reason::closed_locally;
+    };
+    core->run(
+        [core, who, operation = std::move(operation), result, is_closed, was_closed = is_closed()](
+        ) mutable {
+            // A cancellation, or close(), came before the start.
+            if (!was_closed && is_closed()) return result(*who, asio::error::operation_aborted);
+            operation(*core, [core, who, result](error_code ec) { result(*who, ec); });
+        }
+    );
 }
 
 template <class Operation>

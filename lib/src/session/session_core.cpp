@@ -126,8 +126,8 @@ void session_core::publish(std::vector<named_region> regions, done const& then_c
     std::array<std::byte, wire::message_bytes_max> trial;
     error_code ec;
     std::size_t const size = wire::encode(message, trial, ec);
-    if (!ec && size > peer_message_bytes_max_) ec = errc::message_too_large;
     if (!ec && !lower().is_open()) ec = errc::not_connected;
+    if (!ec && size > peer_message_bytes_max_) ec = errc::message_too_large;
     if (!ec && exchange_.resume(exchange::event::publish) == exchange::action::illegal)
         ec = errc::operation_in_progress;
     if (ec) return then_call(ec);
