@@ -312,8 +312,24 @@ TEST_CASE(
     }
 }
 
+namespace {
+
+struct thrown {};
+
+/// True if a handler threw.
+bool pump(world& w, asio::io_context& io) {
+    io.restart();
+    try {
+        w.run_for(io, 1s);
+    } catch (thrown const&) {
+        return true;
+    }
+    return false;
+}
+
+}  // namespace
+
 TEST_CASE("handlers run in order, whichever of them throw", "[fabric]") {
-    struct thrown {};
     constexpr std::size_t count = 24;
     bool const is_shared = GENERATE(false, true);
     for (std::uint64_t seed = 1; seed <= 40; ++seed) {
@@ -352,16 +368,7 @@ TEST_CASE("handlers run in order, whichever of them throw", "[fabric]") {
                 if (i % 4 == 0) throw thrown{};
             });
         }
-        auto const pump = [&] {
-            io.restart();
-            try {
-                w.run_for(io, 1s);
-            } catch (thrown const&) {
-                return true;
-            }
-            return false;
-        };
-        while (received.size() < count || sent.size() < count) static_cast<void>(pump());
+        while (received.size() < count || sent.size() < count) static_cast<void>(pump(w, io));
         INFO("seed " << seed);
         CHECK(std::ranges::is_sorted(received));
         CHECK(std::ranges::is_sorted(sent));
@@ -370,12 +377,11 @@ TEST_CASE("handlers run in order, whichever of them throw", "[fabric]") {
         p.client.close();
         p.server.close();
         if (queue) queue->close();
-        while (pump()) {}
+        while (pump(w, io)) {}
     }
 }
 
 TEST_CASE("messages come in order, whichever handlers throw", "[fabric]") {
-    struct thrown {};
     constexpr std::uint64_t count = 40;
     for (std::uint64_t seed = 1; seed <= 40; ++seed) {
         fabric::world_options options;
@@ -415,23 +421,14 @@ TEST_CASE("messages come in order, whichever handlers throw", "[fabric]") {
                 throw thrown{};
             });
         }
-        auto const pump = [&] {
-            io.restart();
-            try {
-                w.run_for(io, 1s);
-            } catch (thrown const&) {
-                return true;
-            }
-            return false;
-        };
         INFO("seed " << seed);
         for (int i = 0; i < 200 && (received.size() < count || sent < count); ++i)
-            static_cast<void>(pump());
+            static_cast<void>(pump(w, io));
         CHECK(received.size() == count);
         CHECK(sent == count);
         CHECK(std::ranges::is_sorted(received));
         client.close();
         server.close();
-        while (pump()) {}
+        while (pump(w, io)) {}
     }
 }

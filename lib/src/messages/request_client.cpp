@@ -144,8 +144,7 @@ void client_core::send(call_ptr const& c, channel_ptr const& over) {
     // The body may have gone with the handler's context.
     if (!c->is_wanted()) return;
     auto const self = shared_from_this();
-    auto const core =
-        std::static_pointer_cast<request_core>(access::core_of<channel_base>(*over));
+    auto const core = std::static_pointer_cast<request_core>(access::core_of<channel_base>(*over));
     std::uint64_t const serial = std::visit(
         [&](auto const& body) {
             if (c->is_notice) {
