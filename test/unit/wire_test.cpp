@@ -1,5 +1,6 @@
 // The wire formats, byte for byte; decoders accept arbitrary bytes without harm.
 #include <cstring>
+#include <algorithm>
 #include <random>
 
 #include "support/catch.hpp"
@@ -206,12 +207,21 @@ TEST_CASE(
         ec
     ));
     CHECK(ec == session_errc::malformed_message);
-    static_cast<void>(decode(
-        encoded(regions_message{
-            {{"x", remote_region{0, 1, remote_key{}, static_cast<rcverbs::access_flags>(0x10)}}}}),
-        ec
-    ));
+    auto const with = [](access_flags rights) {
+        return encoded(regions_message{{{"x", remote_region{0, 1, remote_key{}, rights}}}});
+    };
+    auto unknown = with(access_flags::local_write);
+    auto const other = with(access_flags::remote_write);
+    *std::ranges::mismatch(unknown, other).in1 = std::byte{0x10};
+    static_cast<void>(decode(unknown, ec));
     CHECK(ec == session_errc::malformed_message);
+    // Those that concern this side only are not sent.
+    CHECK(
+        with(
+            access_flags::remote_read | access_flags::bind_windows |
+            access_flags::relaxed_ordering | access_flags::on_demand
+        ) == with(access_flags::remote_read)
+    );
     auto dirty = encoded(sample());
     dirty.back() = std::byte{'x'};
     static_cast<void>(decode(dirty, ec));
