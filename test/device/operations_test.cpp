@@ -848,6 +848,8 @@ TEST_CASE("work without a handler, complete but unsignaled, is no stall", "[devi
         co_await timer.async_wait(asio::use_awaitable);
         CHECK(p.client.is_open());
         CHECK_FALSE(p.client.last_failure().code);
+        // Covers the one before.
+        co_await p.client.async_write({}, theirs.remote().slice(0, 0), asio::use_awaitable);
         CHECK(same(ours.bytes(), theirs.bytes()));
         co_await p.client.async_disconnect(asio::use_awaitable);
     });
