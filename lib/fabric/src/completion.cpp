@@ -37,7 +37,8 @@ int network::create_cq(
     made->context = in;
     made->cq_context = context;
     made->channel = channel;
-    made->handle = static_cast<std::uint32_t>(next_serial());
+    made->serial = next_serial();
+    made->handle = static_cast<std::uint32_t>(made->serial);
     made->cqe = depth;  // exact: a device may grant more, a program must not rely on it
     if (channel != nullptr) ++channel->refcnt;
     out = made.get();
@@ -76,7 +77,7 @@ int network::poll(ibv_cq* raw, int count, ibv_wc* into) {
             }
         }
         queue_pair* const qp = find_qp(c.wc.qp_num);
-        if (qp == nullptr) continue;
+        if (qp == nullptr || qp->identity != c.owner) continue;
         // A completion frees the slots of all work up to it. Source: ibv_post_send(3); the drivers
         // of adapters.
         if (c.frees_send) qp->sends_freed = std::max(qp->sends_freed, c.index + 1);
@@ -123,7 +124,31 @@ ibv_wc network::garbage() {
     return wc;
 }
 
+// A delayed completion holds up those behind it.
 void network::push(completion_queue& cq, completion c) {
+    if (queue_pair const* const qp = find_qp(c.wc.qp_num)) c.owner = qp->identity;
+    completion_fate fate;
+    if (faults.completion_decision) {
+        fate = faults.completion_decision(
+            {c.wc.qp_num, c.frees_receive || c.shared != 0, c.wc.status == IBV_WC_SUCCESS}
+        );
+    }
+    if (fate.what == completion_fate::kind::lose) return;
+    nanoseconds due = std::max(now(), cq.delayed_until);
+    if (fate.what == completion_fate::kind::delay) due += fate.by;
+    if (due <= now() && cq.delayed.empty()) return enqueue(cq, std::move(c));
+    cq.delayed_until = due;
+    cq.delayed.push_back(std::move(c));
+    at(due, [this, &cq, serial = cq.serial] {
+        auto const found = queues_.find(static_cast<ibv_cq*>(&cq));
+        if (found == queues_.end() || found->second->serial != serial || cq.delayed.empty()) return;
+        completion next = std::move(cq.delayed.front());
+        cq.delayed.pop_front();
+        enqueue(cq, std::move(next));
+    });
+}
+
+void network::enqueue(completion_queue& cq, completion c) {
     if (cq.is_broken) return;
     if (cq.entries.size() >= static_cast<std::size_t>(cq.cqe)) return overrun(cq);
     ++context_of(cq.context)->on->counters.completions;

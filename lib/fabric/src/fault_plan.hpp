@@ -33,7 +33,9 @@ struct fault_plan {
     std::function<void(std::string_view)> call_watcher;
     std::function<packet_fate(packet_info const&)> packet_decision;
     std::function<cm_event_fate(cm_event_info const&)> cm_decision;
+    std::function<completion_fate(completion_info const&)> completion_decision;
     flush_policy flush;
+    destroy_policy destroy;
     std::size_t work_to_fail = 0;
     int work_status = 0;
     std::size_t modify_to_break = 0;

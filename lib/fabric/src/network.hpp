@@ -135,6 +135,7 @@ public:
     int take_cq_event(ibv_comp_channel* raw, ibv_cq** cq, void** context);
     void acknowledge(ibv_cq* raw, unsigned count);
     void push(completion_queue& cq, completion c);
+    void enqueue(completion_queue& cq, completion c);
     void overrun(completion_queue& cq);
     /// Random values for the undefined fields of a failed completion, so that no program relies on
     /// them.
@@ -215,6 +216,7 @@ private:
     std::map<std::uint32_t, queue_pair*> numbers_;
     std::uint32_t next_key_ = 0x1000;
     std::uint32_t next_qp_ = 0x11;
+    std::vector<std::uint32_t> free_numbers_;
     std::uint64_t next_serial_ = 1;
 };
 

@@ -137,6 +137,8 @@ struct completion {
     bool frees_send = false;
     bool frees_receive = false;
     std::uint64_t index = 0;
+    // The identity of the queue pair.
+    std::uint64_t owner = 0;
     // The handle of the shared queue that a receive came from; 0 for none.
     std::uint32_t shared = 0;
     bool is_solicited = false;
@@ -144,6 +146,10 @@ struct completion {
 
 struct completion_queue : ibv_cq {
     std::deque<completion> entries;
+    // Those that are delayed, in order, and when the last of them is due.
+    std::deque<completion> delayed;
+    nanoseconds delayed_until{0};
+    std::uint64_t serial = 0;
     // Read without the lock, so that an empty poll takes no lock.
     std::atomic<std::size_t> count{0};
     std::atomic<bool> is_broken{false};
@@ -203,6 +209,8 @@ struct queue_pair : ibv_qp {
     // A unique number. Pending events compare it, to detect that this queue pair was reset or
     // destroyed.
     std::uint64_t serial = 0;
+    // A unique number for life, other than qp_num.
+    std::uint64_t identity = 0;
 
     // As programmed.
     std::uint32_t remote_qp = 0;

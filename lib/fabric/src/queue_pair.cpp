@@ -2,6 +2,7 @@
 // requester (requester.cpp) and the responder (responder.cpp) process the posted work requests.
 #include "network.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -101,7 +102,12 @@ int network::create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes, queue_pair*& ou
     qp.send_cq = attributes->send_cq;
     qp.recv_cq = attributes->recv_cq;
     qp.srq = attributes->srq;
-    qp.qp_num = next_qp_++;
+    if (faults.destroy.reuses_numbers && !free_numbers_.empty()) {
+        qp.qp_num = free_numbers_.back();
+        free_numbers_.pop_back();
+    } else {
+        qp.qp_num = next_qp_++;
+    }
     qp.handle = qp.qp_num;
     qp.state = IBV_QPS_RESET;
     qp.qp_type = IBV_QPT_RC;
@@ -109,6 +115,7 @@ int network::create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes, queue_pair*& ou
     qp.signals_all = attributes->sq_sig_all != 0;
     qp.net = this;
     qp.serial = next_serial();
+    qp.identity = qp.serial;
     qp.on = context_of(pd->context)->on;
     qp.mtu = qp.on->options.path_mtu_bytes;
     ++cq_of(qp.send_cq).users;
@@ -131,6 +138,19 @@ int network::destroy_qp(ibv_qp* raw, guard& held) {
         return qp.async_given == qp.async_acknowledged;
     });
     qp.forget_work();
+    free_numbers_.push_back(qp.qp_num);
+    for (ibv_cq* const each : {qp.send_cq, qp.recv_cq}) {
+        completion_queue& cq = cq_of(each);
+        auto const is_of = [&qp](completion const& c) { return c.owner == qp.identity; };
+        // No completion arrives after the destruction, so delayed ones arrive now.
+        if (std::ranges::any_of(cq.delayed, is_of)) {
+            for (completion& c : std::exchange(cq.delayed, {})) enqueue(cq, std::move(c));
+            cq.delayed_until = {};
+        }
+        if (!faults.destroy.removes_completions) continue;
+        std::erase_if(cq.entries, is_of);
+        cq.count = cq.entries.size();
+    }
     --cq_of(qp.send_cq).users;
     --cq_of(qp.recv_cq).users;
     --static_cast<domain*>(qp.pd)->users;

@@ -210,6 +210,16 @@ void world::set_flush(flush_policy policy) {
     impl_->faults.flush = policy;
 }
 
+void world::on_completion(std::function<completion_fate(completion_info const&)> decide) {
+    auto const held = impl_->lock();
+    impl_->faults.completion_decision = std::move(decide);
+}
+
+void world::set_destroy(destroy_policy policy) {
+    auto const held = impl_->lock();
+    impl_->faults.destroy = policy;
+}
+
 void world::kill_program(std::string_view device) {
     auto const held = impl_->lock();
     impl_->kill_program(named(*impl_, device));

@@ -157,6 +157,33 @@ struct flush_policy {
     std::optional<std::size_t> completions_max;
 };
 
+/// A work completion on its way to its completion queue, as passed to on_completion.
+struct completion_info {
+    /// The number of the queue pair.
+    std::uint32_t queue_pair;
+    bool is_receive;
+    /// False for an error, or a flush.
+    bool is_success;
+};
+
+/// The fate of a work completion.
+struct completion_fate {
+    enum class kind : std::uint8_t { deliver, lose, delay };
+
+    kind what = kind::deliver;
+    /// For `delay`: how much later it is in the queue. Those behind it in the same queue wait for it.
+    std::chrono::nanoseconds by{0};
+};
+
+/// What a device does when a queue pair is destroyed.
+struct destroy_policy {
+    /// Whether completions that were not polled are removed from the completion queue. Drivers of
+    /// adapters do that; SoftRoCE does not.
+    bool removes_completions = false;
+    /// Whether the next queue pair gets the same number.
+    bool reuses_numbers = false;
+};
+
 /// The number of objects of each kind that the program has not destroyed.
 struct object_counts {
     std::size_t protection_domains = 0;
@@ -273,6 +300,12 @@ public:
     void reject_next_request(int reason);
 
     void set_flush(flush_policy policy);
+
+    /// Called for every work completion; null: all are delivered. It must not call the program or the
+    /// world.
+    void on_completion(std::function<completion_fate(completion_info const&)> decide);
+
+    void set_destroy(destroy_policy policy);
 
     /// Kills the process that uses this device: its kernel disconnects its peers. For the program
     /// under test, the queue pairs of the device move to the error state and its ids receive no
