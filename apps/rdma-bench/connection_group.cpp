@@ -49,11 +49,23 @@ rcverbs::runs_on<asio::any_io_executor> connection_group::place(std::size_t inde
     bool const works = side_ == side::client || plan_.server_works();
     if (!works) how.polling.mode = rcverbs::poll_mode::event;
     if (plan_.own_threads) return rcverbs::poller::start(how);
-    if (plan_.threads == 0) return rcverbs::poller::on(io_, how);
+    if (plan_.threads == 0 && pollers_.empty()) {
+        pollers_.push_back(rcverbs::poller::on(io_, how));
+    }
     // Started with the first connection that uses it: a client that only sends a plan starts none.
-    std::size_t const at = index % plan_.threads;
+    std::size_t const at = plan_.threads == 0 ? 0 : index % plan_.threads;
     while (pollers_.size() <= at) pollers_.push_back(rcverbs::poller::start(how));
     return pollers_[at];
+}
+
+// The connections of one poller share the counters of empty polls and of sleeps: the first one's count.
+rcverbs::connection_statistics connection_group::counted(std::size_t index) const {
+    rcverbs::connection_statistics s = members_[index].on->connection().statistics();
+    if (pollers_.empty() || index < pollers_.size()) return s;
+    s.polls -= s.empty_polls;
+    s.empty_polls = 0;
+    s.sleeps = 0;
+    return s;
 }
 
 rcverbs::connection_options connection_group::options() const {
@@ -195,7 +207,7 @@ asio::awaitable<void> connection_group::await_operations(std::uint64_t count) {
 
 void connection_group::mark() {
     marked_ = {};
-    for (member& m : members_) marked_.add(m.on->connection().statistics(), -1);
+    for (std::size_t i = 0; i < members_.size(); ++i) marked_.add(counted(i), -1);
     marked_operations_ = operations();
     marked_.cpu_seconds = cpu_seconds();
 }
@@ -204,8 +216,9 @@ side_result connection_group::measured() const {
     side_result r = marked_;
     clock::time_point first = clock::time_point::max();
     clock::time_point last = clock::time_point::min();
-    for (member const& m : members_) {
-        r.add(m.on->connection().statistics(), 1);
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+        member const& m = members_[i];
+        r.add(counted(i), 1);
         r.damaged += m.work->damaged();
         first = std::min(first, m.work->began());
         last = std::max(last, m.work->ended());

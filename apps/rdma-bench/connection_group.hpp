@@ -96,6 +96,7 @@ private:
     // limits::patience.
     boost::asio::awaitable<void> each(function f, std::chrono::milliseconds time = {});
     boost::asio::awaitable<void> stop_loads();
+    rcverbs::connection_statistics counted(std::size_t index) const;
     void throw_if_failed() const;
 
     boost::asio::io_context& io_;

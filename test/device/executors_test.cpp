@@ -228,6 +228,68 @@ TEST_CASE("pollers run connections", "[device]") {
     SECTION("of the connection's own") { exercise(own_thread); }
 }
 
+TEST_CASE("connections join and leave a poller that four threads run", "[device]") {
+    constexpr int rounds = 8;
+    asio::io_context io;
+    threads const four{io, 4};
+    poller const shared = poller::on(io);
+    auto const one = [&](int id) -> asio::awaitable<void> {
+        connection_options o = sharing();
+        o.queue_pair.send_queue_depth = 16;
+        o.queue_pair.receive_queue_depth = 16;
+        for (int i = 0; i < rounds; ++i) {
+            test::pair p = co_await connect(shared, o, o);
+            registered_buffer m{p.client.domain(), 64, access_flags::local_write};
+            registered_buffer n{p.server.domain(), 64, access_flags::local_write};
+            std::uint64_t const value = static_cast<std::uint64_t>(id) * rounds + 1;
+            std::memcpy(m.bytes().data(), &value, sizeof value);
+            for (int k = 0; k < 16; ++k) {
+                auto [sent, received] = co_await (
+                    p.client.async_send(m.slice(), asio::use_awaitable) &&
+                    p.server.async_receive(n.slice(), asio::use_awaitable)
+                );
+                CHECK(sent == 64);
+                CHECK(received.size_bytes == 64);
+                std::uint64_t found = 0;
+                std::memcpy(&found, n.bytes().data(), sizeof found);
+                CHECK(found == value);
+            }
+            // Some leave with receives posted.
+            if (i % 2 == 0) p.server.async_receive(n.slice(), [](error_code, receive_result) {});
+            co_await disconnect(p);
+        }
+    };
+    std::vector<std::future<void>> all;
+    for (int id = 0; id < 8; ++id)
+        all.push_back(asio::co_spawn(asio::make_strand(io), one(id), asio::use_future));
+    for (std::future<void>& f : all) f.get();
+}
+
+TEST_CASE("a handler may destroy the context of another connection of its poller", "[device]") {
+    asio::io_context io;
+    auto other = std::make_unique<asio::io_context>();
+    poller const thread = poller::start();
+    run(io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await connect(thread, sharing(), sharing());
+        test::pair q = co_await connect(thread, sharing(), sharing());
+        registered_buffer m{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer n{p.server.domain(), 64, access_flags::remote_write};
+        for (connection* const c : {&q.client, &q.server, &p.server}) {
+            c->async_receive(m.slice(), asio::bind_executor(*other, [](error_code, receive_result) {
+                             }));
+        }
+        p.client.async_write(m.slice(), n.remote(), [&](error_code, std::size_t) {
+            // Three connections of the poller that calls this handler end in it.
+            other.reset();
+        });
+        while (q.client.is_open() || q.server.is_open() || p.server.is_open())
+            co_await asio::post(io, asio::use_awaitable);
+        static_cast<void>(co_await p.client.async_wait_disconnected(awaiting));
+        test::pair next = co_await connect(thread, sharing(), sharing());
+        co_await disconnect(next);
+    });
+}
+
 TEST_CASE("an executor type of the program's own runs connections", "[device]") {
     asio::io_context io;
     threads const two{io, 2};

@@ -8,6 +8,7 @@
 #include <deque>
 
 #include "machines/backoff.hpp"
+#include "machines/completion_budget.hpp"
 #include "machines/exchange_machine.hpp"
 #include "machines/leased_receives.hpp"
 #include "support/catch.hpp"
@@ -187,4 +188,45 @@ int explore(receiving_side const& at, int steps) {
 
 TEST_CASE("leased receives lose no message in any sequence of steps", "[machines]") {
     CHECK(explore({}, 10) > 10000);
+}
+
+TEST_CASE(
+    "a completion queue has room for what its queue pairs can have outstanding", "[machines]"
+) {
+    completion_budget b{100};
+    int one = 0;
+    int other = 0;
+    completion_share const plain{30};
+    completion_share const first{10, &one, 40};
+    completion_share const second{10, &other, 40};
+
+    CHECK(b.has_room_for({100}));
+    CHECK_FALSE(b.has_room_for({101}));
+    b.take(plain);
+    CHECK(b.taken() == 30);
+    CHECK(b.cost_of(first) == 50);
+    b.take(first);
+    CHECK(b.taken() == 80);
+    // The depth of a shared queue is taken once.
+    CHECK(b.cost_of(first) == 10);
+    CHECK_FALSE(b.has_room_for(second));
+    b.take(first);
+    b.take(first);
+    CHECK(b.taken() == 100);
+    CHECK_FALSE(b.has_room_for({1}));
+    CHECK(b.users() == 4);
+
+    b.give_back(first);
+    b.give_back(plain);
+    CHECK(b.taken() == 60);
+    CHECK_FALSE(b.has_room_for(second));
+    b.give_back(first);
+    CHECK(b.taken() == 50);
+    CHECK(b.has_room_for(second));
+    // Its last user gives the depth back.
+    b.give_back(first);
+    CHECK(b.taken() == 0);
+    CHECK(b.users() == 0);
+    b.take(second);
+    CHECK(b.taken() == 50);
 }

@@ -7,7 +7,8 @@
 //     connection alone{own_thread};
 //
 // A poller is a thread of the library's, or an executor of the program's; what is made with it runs
-// there. An object that is made with an executor has a poller with the default options of its own;
+// there, one handler at a time. Its connections share completion queues and one descriptor for each
+// device. An object that is made with an executor has a poller with the default options of its own;
 // own_thread gives it a thread of its own.
 #pragma once
 
@@ -86,7 +87,8 @@ public:
     static poller start(poller_options const& options = {});
 
     /// Polls on an executor of the program's, whose context is run by the program. Starts no
-    /// thread.
+    /// thread. However many threads run the context, the handlers of all connections of the poller
+    /// run one at a time: make connections with the context itself to run them in parallel.
     ///
     /// @param executor  The executor; its context must outlive the poller.
     /// @param options   How it polls; no `cpus`, since the program chooses its threads.

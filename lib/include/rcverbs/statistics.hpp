@@ -44,13 +44,14 @@ struct connection_statistics {
     /// Operations that waited because the negotiated number of reads and atomics was outstanding.
     std::uint64_t read_depth_waits = 0;
 
-    /// Polls of the completion queue.
+    /// Polls that found completions of this connection, and the empty ones.
     std::uint64_t polls = 0;
-    /// Polls without a completion.
+    /// Polls without a completion, of all completion queues that the connection's poller has on this
+    /// device: connections of one poller share them, so sums count them several times.
     std::uint64_t empty_polls = 0;
     /// Completions polled.
     std::uint64_t completions = 0;
-    /// Times that the poller slept until the device's next event.
+    /// Times that the poller slept until the device's next event; shared as empty_polls.
     std::uint64_t sleeps = 0;
 
     /// Work requests on the send queue at this moment.

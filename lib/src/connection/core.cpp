@@ -5,11 +5,10 @@
 #include <boost/asio/execution/outstanding_work.hpp>
 #include <boost/asio/prefer.hpp>
 
-#include <array>
-
 #include <rcverbs/detail/option_check.hpp>
 #include "connection/option_problems.hpp"
 #include "hosting/executors.hpp"
+#include "progress/poller_core.hpp"
 
 namespace rcverbs::detail {
 
@@ -23,7 +22,9 @@ connection_core::connection_core(
     : thread_{hosting::thread_of(where.executor)},
       services_{connection_services::of(where.executor)},
       executor_{where.executor},
-      order_{std::make_shared<hosting::sequence>(executor_)},
+      order_{
+          where.poller != nullptr ? where.poller->order()
+                                  : std::make_shared<hosting::sequence>(executor_)},
       work_{asio::prefer(executor_, asio::execution::outstanding_work.tracked)},
       options_{std::move(options)},
       home_{&hosting::context_of(executor_)},
@@ -69,7 +70,7 @@ std::shared_ptr<connection_core> connection_core::make_for_request(
 error_code connection_core::make_queues() {
     link::queues made;
     data_path path;
-    std::shared_ptr<progress::cq_poller> source;
+    std::shared_ptr<progress::cq_poller> poller;
     std::shared_ptr<shared_receives> unused;
     bool is_passive = false;
     std::optional<link::listener> who;
@@ -89,12 +90,12 @@ error_code connection_core::make_queues() {
         if (is_shut_down_) {
             unused = std::move(made.shared);
         } else {
-            source = made.source;
             link_.adopt(std::move(made));
             data_ = std::move(path);
+            if (link_.queue_pair().is_open()) poller = link_.join(shared_from_this());
         }
     }
-    if (source != nullptr) source->start(who->completions);
+    if (poller != nullptr) poller->wake();
     if (unused != nullptr) unused->detach();
     entry const inside{*this};
     is_making_queues_ = false;
@@ -236,17 +237,9 @@ void connection_core::check_drained() {
     if (waits && data_.is_drained()) resume({event_kind::drained});
 }
 
-// The last steps make system calls and may run user code. So they run on the executor, after the CQ
-// poller has stopped there.
+// The last steps make system calls and may run user code. So they run on the executor.
 void connection_core::begin_finish() {
-    waiters_.run([self = shared_from_this()] {
-        auto const source = self->seen([&] { return self->link_.source(); });
-        if (source != nullptr) {
-            source->stop([self] { self->finish(); });
-        } else {
-            self->order_->call([self] { self->finish(); });
-        }
-    });
+    waiters_.run([self = shared_from_this()] { self->order_->call([self] { self->finish(); }); });
 }
 
 void connection_core::finish() {
@@ -263,10 +256,10 @@ void connection_core::finish() {
             is_finish_late_ = true;
             return;
         }
-        // Drain the completion queue before the queue pair is destroyed: a device may discard the
-        // completions with the queue pair, and messages that have arrived must still be delivered.
-        left = take_rest(arrived);
-        is_destroyed = link_.destroy_queue_pair();
+        // The last completions: messages that have arrived must still be delivered.
+        is_destroyed = link_.destroy_queue_pair([&](std::span<ibv_wc const> batch) {
+            take_rest(batch, left, arrived);
+        });
         resume({is_destroyed ? event_kind::finished : event_kind::kept});
         // No completion can arrive any more: complete the work that the device never returned.
         operation_list unheard = data_.fail_all(life_.flush_code());
@@ -291,19 +284,14 @@ void connection_core::finish() {
                  ) mutable { told.make(*self->order_); });
 }
 
-// Polls the remaining completions, including those of unsignaled work that failed.
-operation_list connection_core::take_rest(operation_list& arrived) {
-    operation_list done;
-    if (link_.source() == nullptr) return done;
-    std::array<ibv_wc, 16> batch;
-    for (int count = 0; (count = link_.source()->queue().poll(batch)) > 0;) {
-        completion_report report =
-            data_.retire(std::span{batch}.first(static_cast<std::size_t>(count)));
-        if (report.failed.failed()) on_failed(report);
-        done.append(report.done);
-        arrived.append(report.shared);
-    }
-    return done;
+// Completions of a queue pair that is being destroyed, including those of unsignaled work that failed.
+void connection_core::take_rest(
+    std::span<ibv_wc const> batch, operation_list& done, operation_list& arrived
+) {
+    completion_report report = data_.retire(batch);
+    if (report.failed.failed()) on_failed(report);
+    done.append(report.done);
+    arrived.append(report.shared);
 }
 
 }  // namespace rcverbs::detail

@@ -16,9 +16,9 @@
 //
 // Life. The user's handle, the CQ poller and the handlers in progress keep the connection alive.
 // When the handle is destroyed, or the connection ends for any other reason, the lifecycle leads to
-// finish(): the CQ poller is stopped on its executor, the queue pair is destroyed, the operations
-// that the device did not return are completed, the id is destroyed, and the waiting handlers are
-// called.
+// finish(), in the sequence: the connection leaves the CQ poller and destroys its queue pair, the
+// operations that the device did not return are completed, the id is destroyed, and the waiting
+// handlers are called.
 #pragma once
 
 #include <forward_list>
@@ -207,7 +207,7 @@ private:
     [[gnu::noinline]] void check_drained();
     void begin_finish();
     void finish();
-    operation_list take_rest(operation_list& arrived);
+    void take_rest(std::span<ibv_wc const> batch, operation_list& done, operation_list& arrived);
 
     // The operations.
     // Stores the handler of a reserved operation, without the lock. If that throws, the operation is

@@ -1,22 +1,20 @@
 // leaked_resources.hpp — resources that are leaked on purpose, because their queue pair could not
 // be destroyed.
 //
-// If a queue pair cannot be destroyed, its device may still write to its memory. So its completion
-// queue, its protection domain and the memory for the results of atomics are kept until the process
-// ends, and counted. Safe from any thread.
+// If a queue pair cannot be destroyed, its device may still write to its memory. So its protection
+// domain and the memory for the results of atomics are kept until the process ends, and counted; its
+// completion queue is kept by the poller. Safe from any thread.
 #pragma once
 
 #include <cstddef>
 #include <memory>
 
-#include "progress/cq_poller.hpp"
 #include "verbs/domain.hpp"
 
 namespace rcverbs::detail {
 
 /// The resources of one such queue pair.
 struct leaked_resources {
-    std::shared_ptr<progress::cq_poller> completions;
     std::shared_ptr<verbs::domain> domain;
     std::shared_ptr<verbs::atomic_results::place> atomic_results;
 };

@@ -17,11 +17,8 @@ namespace rcverbs::detail {
 link::link(connection_services& on, connection_options const& options, place const& where)
     : services_{on},
       options_{options},
-      timer_{where.executor} {
-    if (where.poller == nullptr) return;
-    polling_ = where.poller->polling();
-    completion_vector_ = where.poller->completion_vector();
-}
+      poller_{where.poller},
+      timer_{where.executor} {}
 
 // --- setup ---------------------------------------------------------------------------------------
 
@@ -135,11 +132,43 @@ error_code link::find_domain(queues& made, ibv_context* on, bool is_passive) con
     return ec;
 }
 
-std::uint32_t link::vector_on(device_limits const& device) const noexcept {
-    static std::atomic<std::uint32_t> turn{0};
-    std::uint32_t const wanted =
-        completion_vector_ ? *completion_vector_ : turn.fetch_add(1, std::memory_order_relaxed);
-    return wanted % device.completion_vectors;
+std::shared_ptr<progress::cq_poller> link::make_poller(
+    verbs::domain const& domain, listener const& who
+) const {
+    device_limits const& device = domain.on().limits();
+    auto const vector = [count = device.completion_vectors,
+                         given = poller_ != nullptr ? poller_->completion_vector() : std::nullopt] {
+        static std::atomic<std::uint32_t> turn{0};
+        return (given ? *given : turn.fetch_add(1, std::memory_order_relaxed)) % count;
+    };
+    return std::make_shared<progress::cq_poller>(
+        who.executor,
+        who.order,
+        progress::cq_poller::settings{
+            domain.on().context(),
+            device.completion_queue_depth_max,
+            poller_ != nullptr ? poller_->polling() : polling_options{},
+            vector},
+        services_.sources(),
+        services_.descriptors()
+    );
+}
+
+// Finds a completion queue with room for all completions that can be outstanding: it cannot overflow.
+error_code link::find_place(queues& made, ibv_context* on, listener const& who) const {
+    machines::completion_share const share{
+        made.sizes.send_depth + made.sizes.receive_depth,
+        made.sizes.shared_receives,
+        made.shared != nullptr ? made.shared->depth() : 0};
+    auto const make = [&] { return make_poller(*made.domain, who); };
+    error_code ec;
+    std::shared_ptr<progress::cq_poller> from;
+    // A poller whose last connection has just left makes no more places.
+    while (!made.completions && !ec) {
+        from = poller_ != nullptr ? poller_->queues_on(on, from.get(), make) : make();
+        made.completions = from->reserve(share, ec);
+    }
+    return ec;
 }
 
 error_code link::make_queues(queues& made, ibv_context* on, bool is_passive, listener const& who)
@@ -168,20 +197,14 @@ error_code link::make_queues(queues& made, ibv_context* on, bool is_passive, lis
         made.sizes.receive_segments,
         0,
         device.message_bytes_max,
-        vector_on(device)};
-    error_code ec;
-    // Deep enough for all completions that can be outstanding: the queue cannot overflow.
-    verbs::completion_queue queue{
-        on, made.sizes.send_depth + receives, made.limits.completion_vector, ec};
-    if (!ec) ec = services_.descriptors().add(queue.descriptor());
+        0};
+    error_code ec = find_place(made, on, who);
     if (ec) return ec;
-    auto source = std::make_shared<progress::cq_poller>(
-        who.executor, who.order, polling_, services_.sources(), std::move(queue)
-    );
+    made.limits.completion_vector = made.completions.vector();
     {
         auto const channel = services_.channel().lock();
         rdma_cm_id* const id = out_of_band_ ? nullptr : id_->raw();
-        ibv_cq* const completions = source->queue().get();
+        ibv_cq* const completions = made.completions.queue();
         made.qp = verbs::queue_pair{id, made.domain->get(), completions, made.sizes, ec};
         if (ec == boost::system::errc::invalid_argument && is_passive) {
             // The connection manager also returns EINVAL if the peer has withdrawn its request.
@@ -201,8 +224,6 @@ error_code link::make_queues(queues& made, ibv_context* on, bool is_passive, lis
             made.domain->results().take(protection_domain{made.domain}, results, ec);
     }
     if (!ec) services_.channel().watch(on, who.device, ec);
-    made.source = std::move(source);
-    made.poll_counters = made.source->counters();
     return ec;
 }
 
@@ -353,7 +374,7 @@ link::next link::describe(cm::event& e, bool is_passive, bool is_open) {
 
 link::next link::describe(cm::device_event const& e) noexcept {
     using kind = cm::device_event::kind;
-    if (queues_.source == nullptr) return std::nullopt;
+    if (!queues_.completions) return std::nullopt;
     auto const broken = [&](errc why, close_reason reason = close_reason::transport_error) {
         return event{event_kind::broken, why, e.type, reason};
     };
@@ -367,7 +388,7 @@ link::next link::describe(cm::device_event const& e) noexcept {
         if (is_ours) return broken(errc::peer_violation);
         break;
     case kind::completion_queue_failed:
-        if (e.object == queues_.source->queue().get()) return broken(errc::completion_queue_broken);
+        if (e.object == queues_.completions.queue()) return broken(errc::completion_queue_broken);
         break;
     case kind::shared_queue_failed:
         if (queues_.shared != nullptr && e.object == queues_.shared->get())
@@ -398,10 +419,10 @@ void link::reject(std::span<std::byte const> private_data) {
 }
 
 void link::stop(bool tells_peer) {
-    if (tells_peer && !out_of_band_) static_cast<void>(id_->disconnect());
-    // librdmacm's disconnect does this, too, but only if the id was connected. Doing it twice is
-    // harmless.
-    if (queues_.qp.is_open()) static_cast<void>(queues_.qp.move_to_error());
+    bool const is_told = tells_peer && !out_of_band_ && !id_->disconnect();
+    if (!queues_.qp.is_open()) return;
+    // librdmacm's disconnect does this itself, except on iWARP.
+    if (!is_told || queues_.domain->on().is_iwarp()) static_cast<void>(queues_.qp.move_to_error());
 }
 
 verbs::memory_window::handle link::drop_window(verbs::memory_window& window) noexcept {
@@ -409,26 +430,26 @@ verbs::memory_window::handle link::drop_window(verbs::memory_window& window) noe
     return window.release();
 }
 
-bool link::destroy_queue_pair() {
+bool link::destroy_queue_pair(progress::cq_place::take_function const& take) {
     // First, because SoftRoCE waits 50 s for a window that is bound.
     for (verbs::memory_window* const window : windows_) static_cast<void>(window->release());
     windows_.clear();
-    error_code ec;
-    if (queues_.qp.is_open()) {
+    auto const destroy = [this] {
         auto const channel = services_.channel().lock();
-        ec = queues_.qp.destroy();
+        return !queues_.qp.destroy();
+    };
+    if (!queues_.qp.is_open()) {
+        queues_.completions = {};
+        return true;
     }
-    if (ec) {
-        // The device may still use the memory, so none of it is freed.
-        leak({queues_.source, queues_.domain, queues_.atomic_results});
-    } else if (queues_.source != nullptr) {
-        static_cast<void>(queues_.source->queue().destroy());
-    }
-    return !ec;
+    bool const is_destroyed =
+        queues_.completions ? queues_.completions.leave(destroy, take) : destroy();
+    // Otherwise the device may still use the memory, so none of it is freed.
+    if (!is_destroyed) leak({queues_.domain, queues_.atomic_results});
+    return is_destroyed;
 }
 
 void link::give_back(connection_statistics const& counted, bool is_violated) {
-    queues_.source.reset();
     queues_.atomic_results.reset();
     id_.reset();
     if (admitted_ != nullptr) admitted_->end(counted, is_violated);
@@ -438,9 +459,7 @@ void link::give_back(connection_statistics const& counted, bool is_violated) {
 void link::abandon() noexcept {
     timer_.reset();
     admitted_.reset();
-    if (queues_.source != nullptr) queues_.source->abandon();
-    static_cast<void>(destroy_queue_pair());
-    queues_.source.reset();
+    static_cast<void>(destroy_queue_pair([](auto) {}));
     id_.reset();
 }
 

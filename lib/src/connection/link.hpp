@@ -49,7 +49,6 @@ public:
     struct listener {
         std::weak_ptr<cm::event_sink> manager;
         std::shared_ptr<cm::device_event_sink> device;
-        std::shared_ptr<progress::completion_sink> completions;
         boost::asio::any_io_executor const& executor;
         std::shared_ptr<hosting::sequence> const& order;
     };
@@ -60,8 +59,7 @@ public:
         std::unique_ptr<cm::id> id;
         std::shared_ptr<verbs::domain> domain;
         std::shared_ptr<shared_receives> shared;
-        std::shared_ptr<progress::cq_poller> source;
-        std::shared_ptr<progress::poll_counters const> poll_counters;
+        progress::cq_place completions;
         verbs::queue_pair qp;
         verbs::queue_sizes sizes;
         /// The memory for the results of atomics.
@@ -96,6 +94,11 @@ public:
     data_path make_data_path(queues const& made) const;
     /// Uses what was made; the teardown releases it, even if `result` is a failure.
     void adopt(queues made);
+    /// Delivers the completions to `sink` from now on. Call wake() of the result without the
+    /// connection's lock. REQUIRES: adopt() got a queue pair.
+    std::shared_ptr<progress::cq_poller> join(std::shared_ptr<progress::completion_sink> sink) {
+        return queues_.completions.join(queues_.qp.get()->qp_num, std::move(sink));
+    }
     next connect(std::span<std::byte const> private_data);
     next accept(std::span<std::byte const> private_data);
     /// Sets the attributes of the queue pair: all without the connection manager, otherwise those
@@ -125,9 +128,10 @@ public:
     /// Moves the queue pair to the error state, which flushes all posted work. Disconnects before
     /// if `tells_peer`.
     void stop(bool tells_peer);
-    /// Frees all windows and destroys the queue pair. False if it cannot be destroyed: its resources
-    /// are then leaked on purpose.
-    bool destroy_queue_pair();
+    /// Frees all windows and destroys the queue pair; gives its last completions to `take`. False if
+    /// it cannot be destroyed: its resources are then leaked on purpose. REQUIRES: called in the
+    /// sequence, or nothing runs there any more.
+    bool destroy_queue_pair(progress::cq_place::take_function const& take);
     /// Releases the rest. REQUIRES: destroy_queue_pair() was called.
     void give_back(connection_statistics const& counted, bool is_violated);
     /// Releases everything at once. REQUIRES: the context is being destroyed, and nothing runs any
@@ -159,10 +163,7 @@ public:
     verbs::queue_pair& queue_pair() noexcept { return queues_.qp; }
     verbs::queue_pair const& queue_pair() const noexcept { return queues_.qp; }
     std::shared_ptr<verbs::domain> const& domain() const noexcept { return queues_.domain; }
-    std::shared_ptr<progress::cq_poller> const& source() const noexcept { return queues_.source; }
-    progress::poll_counters const* poll_counters() const noexcept {
-        return queues_.poll_counters.get();
-    }
+    progress::cq_place const& completions() const noexcept { return queues_.completions; }
     std::shared_ptr<shared_receives> const& shared() const noexcept { return queues_.shared; }
     connection_limits const& limits() const noexcept { return queues_.limits; }
     endpoint const& peer() const noexcept { return peer_; }
@@ -178,17 +179,20 @@ private:
     errc no_device() const noexcept;
     error_code explained(error_code ec) const;
     error_code mark_packets();
-    std::uint32_t vector_on(device_limits const& device) const noexcept;
     error_code find_device(queues& made, ibv_context*& on) const;
     error_code find_domain(queues& made, ibv_context* on, bool is_passive) const;
+    error_code find_place(queues& made, ibv_context* on, listener const& who) const;
+    std::shared_ptr<progress::cq_poller> make_poller(
+        verbs::domain const& domain, listener const& who
+    ) const;
     error_code make_queues(queues& made, ibv_context* on, bool is_passive, listener const& who)
         const;
     cm::connection_parameters parameters(std::span<std::byte const> private_data) const noexcept;
 
     connection_services& services_;
     connection_options const& options_;
-    polling_options polling_;
-    std::optional<std::uint32_t> completion_vector_;
+    // Null for a poller of the connection's own.
+    std::shared_ptr<progress::poller_core const> poller_;
     std::optional<boost::asio::steady_timer> timer_;
     std::uint64_t timer_use_ = 0;
 

@@ -147,7 +147,7 @@ data_phase connection_core::phase() const noexcept {
 
 link::listener connection_core::listener() {
     auto const self = shared_from_this();
-    return {self, self, self, executor_, order_};
+    return {self, self, executor_, order_};
 }
 
 failure connection_core::present_failure() const {
@@ -159,7 +159,7 @@ failure connection_core::present_failure() const {
 connection_statistics connection_core::counted() const noexcept {
     connection_statistics now = data_.statistics();
     now.keepalives_sent = keepalives_sent_;
-    if (link_.poll_counters() != nullptr) link_.poll_counters()->read(now);
+    link_.completions().read(now);
     return now;
 }
 

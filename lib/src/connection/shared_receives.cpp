@@ -270,7 +270,7 @@ void shared_receives::release_all(guard& lock) {
         is_kept ? make_error_code(errc::not_drained) : error_code{asio::error::operation_aborted}
     );
     // A queue that cannot be destroyed still needs its domain, so the domain is leaked.
-    if (is_kept) leak({nullptr, domain_, nullptr});
+    if (is_kept) leak({domain_, nullptr});
     lock.unlock();
     if (!left.empty()) post_handlers(left);
 }

@@ -5,178 +5,427 @@
 
 namespace rcverbs::progress {
 
+// --- places --------------------------------------------------------------------------------------
+
+cq_place::~cq_place() {
+    if (poller_ == nullptr) return;
+    bool is_polled = false;
+    {
+        std::lock_guard const lock{poller_->mutex_};
+        poller_->give_back(*member_, false);
+        if (poller_->places_ > 0) return;
+        is_polled = poller_->is_counted_;
+        if (!is_polled) poller_->close();
+    }
+    if (is_polled) poller_->wake();
+}
+
+std::shared_ptr<cq_poller> cq_place::join(
+    std::uint32_t number, std::shared_ptr<completion_sink> sink
+) {
+    member_->number = number;
+    member_->sink = std::move(sink);
+    std::lock_guard const lock{poller_->mutex_};
+    member_->now = cq_member::stage::joining;
+    member_->next = std::exchange(poller_->joining_, member_.get());
+    poller_->has_news_.store(true, std::memory_order_release);
+    return poller_;
+}
+
+bool cq_place::leave(std::function<bool()> const& destroy, take_function const& take) {
+    bool const is_destroyed = poller_->leave(*member_, destroy, take);
+    empty_polls_ = poller_->empty_polls_.read();
+    sleeps_ = poller_->sleeps_.read();
+    poller_.reset();
+    return is_destroyed;
+}
+
+void cq_place::read(connection_statistics& into) const noexcept {
+    if (member_ == nullptr) return;
+    into.empty_polls = poller_ != nullptr ? poller_->empty_polls_.read() : empty_polls_;
+    into.sleeps = poller_ != nullptr ? poller_->sleeps_.read() : sleeps_;
+    into.polls = member_->polls.read() + into.empty_polls;
+    into.completions = member_->completions.read();
+}
+
+// --- reserving, joining, leaving -----------------------------------------------------------------
+
 cq_poller::cq_poller(
     boost::asio::any_io_executor executor,
     std::shared_ptr<hosting::sequence> order,
-    polling_options options,
+    settings how,
     std::atomic<unsigned>& sources,
-    verbs::completion_queue queue
+    descriptor_set& descriptors
 )
     : executor_{std::move(executor)},
       order_{std::move(order)},
-      options_{options},
+      how_{std::move(how)},
       sources_{sources},
-      queue_{std::move(queue)} {}
+      descriptors_{descriptors} {}
 
-void cq_poller::start(std::shared_ptr<completion_sink> sink) {
-    order_->call([self = shared_from_this(), sink = std::move(sink)]() mutable {
-        if (self->is_stopped_) return;
-        cq_poller& source = *self;
-        source.is_counted_ = true;
-        source.sources_.fetch_add(1, std::memory_order_relaxed);
-        source.sink_ = std::move(sink);
-        source.last_found_ = std::chrono::steady_clock::now();
-        source.run_round(std::move(self));
-    });
-}
+cq_poller::~cq_poller() = default;
 
-void cq_poller::stop(std::function<void()> then) {
-    order_->call([self = shared_from_this(), then = std::move(then)] {
-        self->let_go();
-        then();
-    });
-}
-
-void cq_poller::abandon() noexcept { let_go(); }
-
-void cq_poller::post_round(std::shared_ptr<cq_poller> self) {
-    posted_ = std::move(self);
-    order_->post(*this);
-}
-
-void cq_poller::run(bool is_wanted) {
-    std::shared_ptr<cq_poller> self = std::exchange(posted_, nullptr);
-    if (!is_wanted || is_stopped_) return;
-    if (std::exchange(is_asleep_, false)) {
-        if (wake_code_) return fail(wake_code_);
-        // One event for each time that the queue was armed, at most.
-        if (std::exchange(times_armed_, 0) == 1) queue_.take_event();
-        else queue_.take_events();
-        last_found_ = std::chrono::steady_clock::now();
+cq_place cq_poller::reserve(machines::completion_share const& share, error_code& ec) {
+    ec = {};
+    auto member = std::make_unique<cq_member>();
+    member->share = share;
+    std::lock_guard const lock{mutex_};
+    if (is_closed_) return {};
+    member->lane = find_lane(share, ec);
+    if (ec) {
+        if (places_ == 0) close();
+        return {};
     }
-    run_round(std::move(self));
+    member->lane->budget.take(share);
+    ++places_;
+    return {shared_from_this(), std::move(member)};
 }
+
+cq_lane* cq_poller::find_lane(machines::completion_share const& share, error_code& ec) {
+    std::uint32_t total = 0;
+    for (auto const& lane : lanes_) {
+        if (lane->is_broken || lane->is_leaked) continue;
+        total += lane->budget.depth();
+        if (!lane->budget.has_room_for(share)) continue;
+        if (lane->budget.users() > 0 && !lane->share_out()) break;
+        return lane.get();
+    }
+    if (!channel_.is_open()) {
+        channel_ = verbs::completion_channel{how_.device, ec};
+        if (!ec) ec = descriptors_.add(channel_.descriptor());
+        if (ec) return nullptr;
+    }
+    // As large as all before it together, so that there are few; the first has the exact size.
+    std::uint32_t const least = share.own + share.shared_depth;
+    std::uint32_t const most = std::min(lane_depth_max, how_.device_depth_max);
+    std::uint32_t depth = std::max(least, std::min(total, most));
+    for (;;) {
+        auto lane = std::make_unique<cq_lane>(depth);
+        lane->vector = how_.vector();
+        lane->queue =
+            verbs::completion_queue{how_.device, channel_, lane.get(), depth, lane->vector, ec};
+        if (!ec) {
+            lanes_.push_back(std::move(lane));
+            return lanes_.back().get();
+        }
+        if (depth == least) return nullptr;
+        depth = least;
+    }
+}
+
+void cq_poller::wake() {
+    {
+        std::lock_guard const lock{mutex_};
+        if (std::exchange(is_news_posted_, true)) return;
+    }
+    news_.post(shared_from_this());
+}
+
+void cq_poller::on_news(std::shared_ptr<cq_poller> self) {
+    {
+        std::lock_guard const lock{mutex_};
+        is_news_posted_ = false;
+        if (places_ == 0 && !is_closed_) close();
+        if (is_closed_) return;
+    }
+    last_found_ = std::chrono::steady_clock::now();
+    take_news();
+    if (!round_.is_posted()) run_round(std::move(self));
+}
+
+// Takes in those that have joined.
+void cq_poller::take_news() {
+    bool has_broken = false;
+    {
+        std::lock_guard const lock{mutex_};
+        has_news_.store(false, std::memory_order_relaxed);
+        while (cq_member* const m = joining_) {
+            joining_ = std::exchange(m->next, nullptr);
+            cq_lane& lane = *m->lane;
+            lane.add(*m);
+            has_broken |= lane.is_broken;
+            if (std::exchange(lane.is_polled, true)) continue;
+            lane.next = std::exchange(polled_, &lane);
+        }
+        if (!std::exchange(is_counted_, true)) sources_.fetch_add(1, std::memory_order_relaxed);
+    }
+    if (!has_broken) return;
+    for (cq_lane* lane = polled_; lane != nullptr; lane = lane->next) {
+        if (lane->is_broken) fail(*lane, errc::completion_queue_broken);
+    }
+}
+
+bool cq_poller::leave(
+    cq_member& m, std::function<bool()> const& destroy, cq_place::take_function const& take
+) {
+    std::lock_guard const lock{mutex_};
+    cq_lane& lane = *m.lane;
+    sort_out(lane, m, take);
+    bool const is_destroyed = destroy();
+    sort_out(lane, m, take);
+    if (m.now == cq_member::stage::inside) lane.remove(m);
+    if (m.now == cq_member::stage::joining) {
+        cq_member** at = &joining_;
+        while (*at != &m) at = &(*at)->next;
+        *at = std::exchange(m.next, nullptr);
+        m.now = cq_member::stage::outside;
+    }
+    if (is_delivering_) departed_.push_back(std::move(m.sink));
+    m.sink.reset();
+    give_back(m, !is_destroyed);
+    if (places_ == 0) close();
+    return is_destroyed;
+}
+
+// Takes the completions of one member out of the queue, and keeps those of others for the next round.
+// No more than the depth: what completes meanwhile is work of others.
+void cq_poller::sort_out(cq_lane& lane, cq_member const& m, cq_place::take_function const& take) {
+    auto const sort = [&](std::span<ibv_wc const> batch) {
+        for (ibv_wc const& wc : batch) {
+            if (wc.qp_num == m.number || lane.sole() == &m) {
+                take({&wc, 1});
+            } else {
+                lane.keep(wc);
+            }
+        }
+    };
+    for (std::size_t left = lane.kept().size(); left > 0; --left) {
+        ibv_wc const wc = lane.kept().front();
+        lane.drop_kept(1);
+        sort({&wc, 1});
+    }
+    if (lane.is_broken) return;
+    std::array<ibv_wc, batch_size> batch;
+    for (std::uint32_t seen = 0; seen < lane.budget.depth();) {
+        int const count = lane.queue.poll(batch);
+        if (count <= 0) return;
+        seen += static_cast<std::uint32_t>(count);
+        sort(std::span{batch}.first(static_cast<std::size_t>(count)));
+    }
+}
+
+// The share of a queue pair that could not be destroyed stays taken.
+void cq_poller::give_back(cq_member& m, bool is_leaked) noexcept {
+    --places_;
+    if (is_leaked) {
+        m.lane->is_leaked = true;
+    } else {
+        m.lane->budget.give_back(m.share);
+    }
+}
+
+void cq_poller::close() noexcept {
+    is_closed_ = true;
+    polled_ = nullptr;
+    if (std::exchange(is_counted_, false)) sources_.fetch_sub(1, std::memory_order_relaxed);
+    // The channel owns and closes the descriptor; release() only ends the wait.
+    if (descriptor_ && descriptor_->is_open()) descriptor_->release();
+    descriptor_.reset();
+    if (!is_delivering_) destroy_queues();
+}
+
+void cq_poller::destroy_queues() noexcept {
+    bool is_used = false;
+    for (auto const& lane : lanes_) {
+        if (lane->is_leaked) lane->queue.release();
+        is_used |= lane->is_leaked || lane->queue.destroy().failed();
+    }
+    lanes_.clear();
+    if (is_used) channel_.release();
+    channel_ = {};
+}
+
+// --- polling -------------------------------------------------------------------------------------
 
 // Flattened, because it is the hot loop of a polling thread.
 [[gnu::flatten]] void cq_poller::run_round(std::shared_ptr<cq_poller> self) {
+    if (is_closed_.load(std::memory_order_relaxed)) return;
     bool found = false;
     unsigned empty_polls = 0;
-    bool const is_event = options_.mode == poll_mode::event;
+    bool const is_event = how_.polling.mode == poll_mode::event;
     unsigned const sources =
         std::clamp(sources_.load(std::memory_order_relaxed), 1u, empty_polls_per_turn);
     unsigned const empty_polls_max = is_event ? 1 : empty_polls_per_turn / sources;
     int const work_max = std::max(work_per_round / static_cast<int>(sources), work_per_round_min);
-    for (int left = work_max; left > 0 && empty_polls < empty_polls_max && !is_stopped_;) {
-        int const work = poll_once();
-        if (work < 0) return;
-        left -= work;
-        found |= work > 0;
-        empty_polls = work > 0 ? 0 : empty_polls + 1;
+    try {
+        for (int left = work_max; left > 0 && empty_polls < empty_polls_max;) {
+            int const work = poll_all();
+            left -= work;
+            found |= work > 0;
+            empty_polls = work > 0 ? 0 : empty_polls + 1;
+        }
+    } catch (...) {
+        // A handler's exception propagates to the thread that runs the executor. Polling goes on.
+        if (!has_ended()) round_.post(std::move(self));
+        throw;
     }
-    if (is_stopped_) return;
+    if (has_ended()) return;
     if (found) last_found_ = std::chrono::steady_clock::now();
-    // In event mode the queue sleeps as soon as it is empty.
+    // In event mode the queues sleep as soon as they are empty.
     bool const is_empty = empty_polls == empty_polls_max;
     if (is_event ? !is_empty : found || !has_spun_enough()) {
-        post_round(std::move(self));
+        round_.post(std::move(self));
     } else {
         sleep(std::move(self));
     }
 }
 
-// Polls once and delivers the completions. Returns the number of completed work requests, or -1
-// after a failure.
-int cq_poller::poll_once() {
-    int const count = queue_.poll(batch_);
-    if (count < 0) {
-        fail(errc::completion_queue_broken);
-        return -1;
-    }
-    counters_->count_poll(static_cast<std::size_t>(count));
+// Polls each queue once and delivers the completions. Returns the number of completed work requests.
+int cq_poller::poll_all() {
     int work = 0;
-    // A handler may close the connection, which stops the poller; the sink is kept until the call
-    // returns.
-    if (count > 0) {
-        is_delivering_ = true;
-        try {
-            work = static_cast<int>(
-                sink_->on_completions({batch_.data(), static_cast<std::size_t>(count)})
-            );
-            end_delivery();
-        } catch (...) {
-            end_delivery();
-            // A handler's exception propagates to the thread that runs the executor. Polling goes
-            // on.
-            if (!is_stopped_) post_round(shared_from_this());
-            throw;
+    for (cq_lane* lane = polled_; lane != nullptr; lane = lane->next) work += poll(*lane);
+    return work;
+}
+
+int cq_poller::poll(cq_lane& lane) {
+    if (!lane.kept().empty()) [[unlikely]]
+        return deliver_kept(lane);
+    int const count = lane.is_broken ? 0 : lane.queue.poll(batch_);
+    if (count <= 0) {
+        if (count < 0) fail(lane, errc::completion_queue_broken);
+        empty_polls_.add(1);
+        return 0;
+    }
+    // Before their completions can be found.
+    if (has_news_.load(std::memory_order_acquire)) [[unlikely]]
+        take_news();
+    return deliver(lane, std::span{batch_}.first(static_cast<std::size_t>(count)));
+}
+
+// True after the last member has left.
+bool cq_poller::has_ended() noexcept {
+    if (!is_closed_.load(std::memory_order_relaxed)) return false;
+    std::lock_guard const lock{mutex_};
+    destroy_queues();
+    return true;
+}
+
+int cq_poller::deliver(cq_lane& lane, std::span<ibv_wc const> batch) {
+    struct delivering {
+        cq_poller& self;
+        ~delivering() {
+            self.is_delivering_ = false;
+            if (!self.departed_.empty()) self.departed_.clear();
         }
+    } const until_done{*this};
+    is_delivering_ = true;
+    cq_member* const only = lane.sole();
+    return only != nullptr ? static_cast<int>(only->deliver(batch)) : distribute(lane, batch);
+}
+
+// Completions of the same queue pair that follow each other are delivered together. Those of none
+// are dropped.
+int cq_poller::distribute(cq_lane& lane, std::span<ibv_wc const> batch) {
+    if (lane.first() == nullptr) return static_cast<int>(batch.size());
+    // If a handler throws, the rest goes first in the next round.
+    struct rest {
+        cq_lane& lane;
+        std::span<ibv_wc const> left;
+        ~rest() {
+            if (!left.empty()) lane.keep_first(left);
+        }
+    } r{lane, batch};
+    int work = 0;
+    while (!r.left.empty()) {
+        std::uint32_t const number = r.left.front().qp_num;
+        std::size_t count = 1;
+        while (count < r.left.size() && r.left[count].qp_num == number) ++count;
+        std::span<ibv_wc const> const run = r.left.first(count);
+        r.left = r.left.subspan(count);
+        cq_member* const m = lane.find(number);
+        work += m != nullptr ? static_cast<int>(m->deliver(run)) : static_cast<int>(count);
     }
     return work;
 }
 
+// Delivers the first kept completions that belong together.
+int cq_poller::deliver_kept(cq_lane& lane) {
+    std::size_t count = 0;
+    for (ibv_wc const& wc : lane.kept()) {
+        if (count == batch_.size() || wc.qp_num != lane.kept().front().qp_num) break;
+        batch_[count++] = wc;
+    }
+    lane.drop_kept(count);
+    return deliver(lane, std::span{batch_}.first(count));
+}
+
 bool cq_poller::has_spun_enough() {
-    if (options_.mode == poll_mode::busy) return false;
-    return std::chrono::steady_clock::now() - last_found_ >= options_.spin;
+    if (how_.polling.mode == poll_mode::busy) return false;
+    return std::chrono::steady_clock::now() - last_found_ >= how_.polling.spin;
 }
 
 void cq_poller::sleep(std::shared_ptr<cq_poller> self) {
-    error_code ec = queue_.arm();
-    if (ec) return fail(ec);
-    ++times_armed_;
-    int const work = poll_once();
-    if (work < 0 || is_stopped_) return;
+    bool is_new = false;
+    for (cq_lane* lane = polled_; lane != nullptr; lane = lane->next) {
+        if (lane->is_armed || lane->is_broken) continue;
+        if (error_code const ec = lane->queue.arm()) {
+            fail(*lane, ec);
+            continue;
+        }
+        lane->is_armed = true;
+        is_new = true;
+    }
+    int work = 0;
+    try {
+        if (is_new) work = poll_all();
+    } catch (...) {
+        if (!has_ended()) round_.post(std::move(self));
+        throw;
+    }
+    if (has_ended()) return;
     if (work > 0) {
         last_found_ = std::chrono::steady_clock::now();
-        return post_round(std::move(self));
+        return round_.post(std::move(self));
     }
-    counters_->count_sleep();
+    sleeps_.add(1);
+    if (!is_waiting_) wait(std::move(self));
+}
+
+void cq_poller::wait(std::shared_ptr<cq_poller> self) {
     // Created on first use: an io_context without descriptors polls its run queue several times
     // faster.
     if (!descriptor_) {
+        error_code ec;
         try {
             descriptor_.emplace(executor_);
         } catch (boost::system::system_error const& e) {
-            return fail(e.code());  // no file descriptors left for the reactor
+            return fail_all(e.code());  // no file descriptors left for the reactor
         }
-        descriptor_->assign(queue_.descriptor(), ec);
-        if (ec) return fail(ec);
+        descriptor_->assign(channel_.descriptor(), ec);
+        if (ec) return fail_all(ec);
     }
-    boost::asio::posix::stream_descriptor& descriptor = *descriptor_;
-    descriptor.async_wait(
+    is_waiting_ = true;
+    // The handler may run outside the sequence, so it only posts.
+    descriptor_->async_wait(
         boost::asio::posix::descriptor_base::wait_read,
         [self = std::move(self)](error_code failed) mutable {
-            cq_poller& source = *self;
-            source.wake_up(failed, std::move(self));
+            cq_poller& p = *self;
+            p.wake_code_ = failed;
+            p.wake_up_.post(std::move(self));
         }
     );
 }
 
-// The wait handler may run outside the sequence, so it only posts a round.
-void cq_poller::wake_up(error_code failed, std::shared_ptr<cq_poller> self) {
-    wake_code_ = failed;
-    is_asleep_ = true;
-    post_round(std::move(self));
+void cq_poller::on_wake_up(std::shared_ptr<cq_poller> self) {
+    is_waiting_ = false;
+    if (is_closed_) return;
+    if (wake_code_) return fail_all(wake_code_);
+    // One for each wake-up: a second attempt that finds none would be a system call, too.
+    if (auto* const lane = static_cast<cq_lane*>(channel_.take_event())) lane->is_armed = false;
+    last_found_ = std::chrono::steady_clock::now();
+    if (!round_.is_posted()) run_round(std::move(self));
 }
 
-void cq_poller::end_delivery() noexcept {
-    is_delivering_ = false;
-    if (is_stopped_) sink_.reset();
+void cq_poller::fail(cq_lane& lane, error_code ec) {
+    {
+        std::lock_guard const lock{mutex_};
+        lane.is_broken = true;
+    }
+    for (cq_member* m = lane.first(); m != nullptr; m = m->next) m->sink->on_queue_broken(ec);
 }
 
-void cq_poller::fail(error_code ec) {
-    std::shared_ptr<completion_sink> const keep = sink_;
-    keep->on_queue_broken(ec);
-}
-
-void cq_poller::let_go() noexcept {
-    is_stopped_ = true;
-    if (std::exchange(is_counted_, false)) sources_.fetch_sub(1, std::memory_order_relaxed);
-    // The channel owns and closes the descriptor; release() only ends the waits.
-    if (descriptor_ && descriptor_->is_open()) descriptor_->release();
-    descriptor_.reset();
-    // Take all events: unacknowledged events would block the destruction of the queue for ever.
-    if (queue_.is_open()) queue_.take_events();
-    if (!is_delivering_) sink_.reset();
+void cq_poller::fail_all(error_code ec) {
+    for (cq_lane* lane = polled_; lane != nullptr; lane = lane->next) fail(*lane, ec);
 }
 
 }  // namespace rcverbs::progress

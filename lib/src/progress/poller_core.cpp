@@ -2,6 +2,8 @@
 
 #include <rcverbs/detail/option_check.hpp>
 #include "hosting/poller_thread.hpp"
+#include "hosting/sequence.hpp"
+#include "progress/cq_poller.hpp"
 
 namespace rcverbs::progress {
 
@@ -23,14 +25,34 @@ poller_options const& checked(poller_options const& o, bool has_thread) {
 
 poller_core::poller_core(boost::asio::any_io_executor executor, poller_options const& options)
     : executor_{std::move(executor)},
+      order_{std::make_shared<hosting::sequence>(executor_)},
       polling_{checked(options, false).polling},
       completion_vector_{options.completion_vector} {}
 
 poller_core::poller_core(poller_options const& options)
     : thread_{hosting::poller_thread::start(checked(options, true).cpus)},
       executor_{thread_->context().get_executor()},
+      order_{std::make_shared<hosting::sequence>(executor_)},
       polling_{options.polling},
       completion_vector_{options.completion_vector} {}
+
+poller_core::~poller_core() = default;
+
+std::shared_ptr<cq_poller> poller_core::queues_on(
+    ibv_context* device,
+    cq_poller const* last,
+    std::function<std::shared_ptr<cq_poller>()> const& make
+) const {
+    std::lock_guard const lock{mutex_};
+    std::erase_if(queues_, [](auto const& each) { return each.second.expired(); });
+    std::weak_ptr<cq_poller>& known = queues_[device];
+    std::shared_ptr<cq_poller> found = known.lock();
+    if (found == nullptr || found.get() == last) {
+        found = make();
+        known = found;
+    }
+    return found;
+}
 
 }  // namespace rcverbs::progress
 
