@@ -48,6 +48,7 @@ struct options {
     std::size_t count = 10000;
     std::size_t depth = 64;
     bool is_latency = false;
+    std::uint32_t receive_bytes = 0;
 };
 
 void check(error_code ec) {
@@ -273,6 +274,7 @@ public:
           options_{o} {
         // As messages_bench channel.
         connection_of(channel_options_).queue_pair.inline_bytes_max = 220;
+        if (o.receive_bytes != 0) messages_of(channel_options_).slot_bytes = o.receive_bytes;
     }
 
     void run(bool is_server) {
@@ -281,9 +283,14 @@ public:
         channel_.async_connect({options_.address, options_.port}, [this](error_code ec) {
             check(ec);
             memory_ = rcverbs::registered_buffer{
-                channel_.next_layer().domain(), options_.size, rcverbs::access_flags::remote_read};
+                channel_.next_layer().domain(),
+                is_large() ? options_.size * (options_.depth + 1) : options_.size,
+                is_large()
+                    ? rcverbs::access_flags::local_write | rcverbs::access_flags::remote_read |
+                          rcverbs::access_flags::remote_write
+                    : rcverbs::access_flags::remote_read};
             began_ = clock_type::now();
-            for (std::size_t i = 0; i < std::min(options_.depth, options_.count); ++i) ask();
+            for (std::size_t i = 0; i < std::min(options_.depth, options_.count); ++i) ask(i);
         });
     }
 
@@ -293,6 +300,17 @@ private:
     }
     static rcverbs::connection_options& connection_of(rcverbs::request_channel_options& o) {
         return o.messages.connection;
+    }
+    static rcverbs::message_channel_options& messages_of(rcverbs::message_channel_options& o) {
+        return o;
+    }
+    static rcverbs::message_channel_options& messages_of(rcverbs::request_channel_options& o) {
+        return o.messages;
+    }
+    // A receive has room for a page, with what the channel and a request put before it.
+    bool is_large() {
+        constexpr std::size_t before = 64;
+        return options_.size + before > messages_of(channel_options_).slot_bytes;
     }
 
     void listen() {
@@ -305,6 +323,11 @@ private:
             held_.resize(options_.depth);
             channel_.async_accept([this](error_code failed) {
                 check(failed);
+                if (is_large())
+                    memory_ = rcverbs::registered_buffer{
+                        channel_.next_layer().domain(),
+                        options_.size * options_.depth,
+                        rcverbs::access_flags::local_write | rcverbs::access_flags::remote_read};
                 for (std::size_t i = 0; i < held_.size(); ++i) serve(i);
             });
         });
@@ -316,42 +339,60 @@ private:
             if (ec == asio::error::eof) return finish();
             check(ec);
             held_[i] = std::move(m);
-            answer(held_[i], [this, i](error_code failed) {
+            if (!held_[i].is_large()) return answer(i, held_[i].slice());
+            auto const into = memory_.slice(options_.size * i, options_.size);
+            channel_.async_fetch(std::move(held_[i]), into, [this, i, into](error_code failed) {
                 check(failed);
-                held_[i] = {};
-                serve(i);
+                answer(i, into);
             });
         };
         if constexpr (is_request) channel_.async_next(on_arrival);
         else channel_.async_receive(on_arrival);
     }
-    template <class Handler>
-    void answer(auto& m, Handler then) {
-        if constexpr (is_request) m.async_answer(0, m.slice(), then);
-        else channel_.async_send(m.slice(), 0, then);
+    void answer(std::size_t i, auto const& bytes) {
+        auto const then = [this, i](error_code failed) {
+            check(failed);
+            held_[i] = {};
+            serve(i);
+        };
+        if constexpr (is_request) held_[i].async_answer(0, bytes, then);
+        else channel_.async_send(bytes, 0, then);
     }
 
-    void ask() {
+    // Each has one message at a time, and memory for a large answer: a request gives it to the peer, a
+    // message is fetched into it.
+    void ask(std::size_t i) {
         ++asked_;
-        auto const on_reply = [this](error_code ec, auto const&) {
-            check(ec);
-            on_answer();
-        };
         auto const bytes = memory_.slice(0, options_.size);
         if constexpr (is_request) {
-            channel_.async_request(1, bytes, on_reply);
+            auto const on_reply = [this, i](error_code ec, auto const&) {
+                check(ec);
+                on_answer(i);
+            };
+            if (!is_large()) channel_.async_request(1, bytes, on_reply);
+            else channel_.async_request(1, {}, bytes, large_answer(i), on_reply);
         } else {
-            channel_.async_receive(on_reply);
+            channel_.async_receive([this, i](error_code ec, rcverbs::message m) {
+                check(ec);
+                if (!m.is_large()) return on_answer(i);
+                channel_.async_fetch(std::move(m), large_answer(i), [this, i](error_code failed) {
+                    check(failed);
+                    on_answer(i);
+                });
+            });
             channel_.async_send(bytes, 0, check);
         }
     }
-    void on_answer() {
+    rcverbs::mutable_slice large_answer(std::size_t i) {
+        return memory_.slice(options_.size * (i + 1), options_.size);
+    }
+    void on_answer(std::size_t i) {
         if (++answered_ == options_.count) {
             std::chrono::duration<double> const took = clock_type::now() - began_;
             std::printf("{\"rate\": %.3f}\n", static_cast<double>(answered_) / took.count());
             finish();
         }
-        if (asked_ < options_.count) ask();
+        if (asked_ < options_.count) ask(i);
     }
     void finish() {
         if (!std::exchange(is_finishing_, true)) channel_.async_finish(check);
@@ -409,6 +450,11 @@ int main(int argc, char** argv) {
     app.add_option("--count", o.count, "messages")->check(CLI::PositiveNumber);
     app.add_option("--depth", o.depth, "messages on their way")->check(CLI::PositiveNumber);
     app.add_flag("--latency", o.is_latency, "each message is answered before the next");
+    app.add_option(
+        "--receive-bytes",
+        o.receive_bytes,
+        "of a receive of echo and request: longer messages are large"
+    );
     CLI11_PARSE(app, argc, argv);
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     try {
