@@ -83,6 +83,8 @@ struct cq_lane {
     // A queue pair that may still complete into it could not be destroyed.
     bool is_leaked = false;
     bool is_broken = false;
+    // It is broken, or completions are kept: the usual poll does not apply.
+    bool is_special = false;
     // One event is due, or has been raised and not been taken.
     bool is_armed = false;
     bool is_polled = false;
@@ -144,6 +146,7 @@ struct cq_lane {
     void drop_kept(std::size_t count) noexcept {
         kept_first_ = kept_count_ == count ? 0 : kept_first_ + count;
         kept_count_ -= count;
+        is_special = is_broken || kept_count_ > 0;
     }
     /// Never more than the depth: they are outstanding work of members that are left. Without a
     /// second user there is nobody to keep them for.
@@ -151,6 +154,7 @@ struct cq_lane {
         if (kept_ == nullptr || kept_count_ == budget.depth()) return;
         move_kept(0);
         kept_[kept_count_++] = wc;
+        is_special = true;
     }
     /// The same for completions that were polled before those that are kept.
     void keep_first(std::span<ibv_wc const> batch) noexcept {
@@ -159,6 +163,7 @@ struct cq_lane {
         move_kept(count);
         kept_first_ = 0;
         kept_count_ += count;
+        is_special = true;
         std::copy_n(batch.begin(), count, kept_.get());
     }
 

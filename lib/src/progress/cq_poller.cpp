@@ -247,6 +247,7 @@ void cq_poller::destroy_queues() noexcept {
         std::clamp(sources_.load(std::memory_order_relaxed), 1u, empty_polls_per_turn);
     unsigned const empty_polls_max = is_event ? 1 : empty_polls_per_turn / sources;
     int const work_max = std::max(work_per_round / static_cast<int>(sources), work_per_round_min);
+    is_delivering_ = true;
     try {
         for (int left = work_max; left > 0 && empty_polls < empty_polls_max;) {
             int const work = poll_all();
@@ -272,15 +273,17 @@ void cq_poller::destroy_queues() noexcept {
 
 // Polls each queue once and delivers the completions. Returns the number of completed work requests.
 int cq_poller::poll_all() {
-    int work = 0;
-    for (cq_lane* lane = polled_; lane != nullptr; lane = lane->next) work += poll(*lane);
+    cq_lane* lane = polled_;
+    if (lane == nullptr) return 0;
+    int work = poll(*lane);
+    while ((lane = lane->next) != nullptr) work += poll(*lane);
     return work;
 }
 
 int cq_poller::poll(cq_lane& lane) {
-    if (!lane.kept().empty()) [[unlikely]]
-        return deliver_kept(lane);
-    int const count = lane.is_broken ? 0 : lane.queue.poll(batch_);
+    if (lane.is_special) [[unlikely]]
+        return lane.kept().empty() ? 0 : deliver_kept(lane);
+    int const count = lane.queue.poll(batch_);
     if (count <= 0) {
         if (count < 0) fail(lane, errc::completion_queue_broken);
         empty_polls_.add(1);
@@ -292,8 +295,10 @@ int cq_poller::poll(cq_lane& lane) {
     return deliver(lane, std::span{batch_}.first(static_cast<std::size_t>(count)));
 }
 
-// True after the last member has left.
+// Called behind polling. True if the last member has left.
 bool cq_poller::has_ended() noexcept {
+    is_delivering_ = false;
+    if (!departed_.empty()) departed_.clear();
     if (!is_closed_.load(std::memory_order_relaxed)) return false;
     std::lock_guard const lock{mutex_};
     destroy_queues();
@@ -301,14 +306,6 @@ bool cq_poller::has_ended() noexcept {
 }
 
 int cq_poller::deliver(cq_lane& lane, std::span<ibv_wc const> batch) {
-    struct delivering {
-        cq_poller& self;
-        ~delivering() {
-            self.is_delivering_ = false;
-            if (!self.departed_.empty()) self.departed_.clear();
-        }
-    } const until_done{*this};
-    is_delivering_ = true;
     cq_member* const only = lane.sole();
     return only != nullptr ? static_cast<int>(only->deliver(batch)) : distribute(lane, batch);
 }
@@ -366,6 +363,7 @@ void cq_poller::sleep(std::shared_ptr<cq_poller> self) {
         is_new = true;
     }
     int work = 0;
+    is_delivering_ = true;
     try {
         if (is_new) work = poll_all();
     } catch (...) {
@@ -420,6 +418,7 @@ void cq_poller::fail(cq_lane& lane, error_code ec) {
     {
         std::lock_guard const lock{mutex_};
         lane.is_broken = true;
+        lane.is_special = true;
     }
     for (cq_member* m = lane.first(); m != nullptr; m = m->next) m->sink->on_queue_broken(ec);
 }
