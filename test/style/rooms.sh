@@ -2,9 +2,9 @@
 # rooms.sh: checks the includes between the rooms of lib/src: no room includes a higher one; machines and wire include no RDMA C header.
 cd "$(dirname "${BASH_SOURCE[0]}")/../../lib/src"
 declare -A may=(
-    [error]='' [wire]='' [machines]='' [hosting]='' [verbs]='error' [progress]='error verbs hosting machines' [cm]='verbs hosting progress'
-    [memory]='error verbs hosting' [connection]='error verbs hosting machines progress cm memory'
-    [session]='machines wire' [messages]='machines wire'
+    [probes]='' [error]='' [wire]='' [machines]='' [hosting]='' [verbs]='error' [progress]='error verbs hosting machines' [cm]='verbs hosting progress'
+    [memory]='error verbs hosting' [connection]='error verbs hosting machines progress cm memory probes'
+    [session]='machines wire' [messages]='machines wire probes'
 )
 status=0
 for room in *; do

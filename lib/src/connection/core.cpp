@@ -8,6 +8,7 @@
 #include <rcverbs/detail/option_check.hpp>
 #include "connection/option_problems.hpp"
 #include "hosting/executors.hpp"
+#include "probes/connection_open.hpp"
 #include "progress/poller_core.hpp"
 
 namespace rcverbs::detail {
@@ -52,6 +53,7 @@ std::shared_ptr<connection_core> connection_core::make_for_request(
         return nullptr;
     }
     auto core = make(where, std::move(options), lifecycle::state::requested);
+    RCVERBS_PROBE1(connect_begin, core.get());
     {
         entry const inside{*core};
         request.admitted->belong_to(core);
@@ -134,13 +136,17 @@ void connection_core::resume(link::event const& e) {
     bool const was_open = life_.is_open();
     lifecycle::answer const a = life_.resume(e);
     arm(a.until);
+    if (a.done) RCVERBS_PROBE2(connect_step, this, static_cast<int>(*a.done));
     if (a.done && options_.on_step) {
         waiters_.run([self = shared_from_this(), s = *a.done] { self->options_.on_step(s); });
     }
     waiters_.tell(a);
     link::next const next = act(a.then, was_open);
     data_.enter(phase());
-    if (life_.is_open() && !was_open) post_queued();
+    if (life_.is_open() && !was_open) {
+        fire_connection_open(this, link_.queue_pair().get()->qp_num, link_.peer());
+        post_queued();
+    }
     if (next) return resume(*next);
     check_drained();
 }
@@ -269,6 +275,9 @@ void connection_core::finish() {
                                  life_.reason() == close_reason::protocol_error;
         link_.give_back(counted(), is_violated);
         shared = link_.leave_shared();
+        RCVERBS_PROBE3(
+            connection_close, this, static_cast<int>(life_.reason()), life_.failure().code.value()
+        );
         told = waiters_.take_completions();
         work = std::move(work_);
     }

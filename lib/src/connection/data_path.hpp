@@ -32,6 +32,7 @@
 #include "connection/operation_pool.hpp"
 #include "machines/signal_policy.hpp"
 #include "machines/work_window.hpp"
+#include "probes/probe.hpp"
 #include "verbs/domain.hpp"
 #include "verbs/queue_pair.hpp"
 #include "verbs/region_record.hpp"
@@ -267,6 +268,7 @@ private:
 
     cost cost_of(std::span<work_request const> what) const noexcept;
     static void wait_in(queue& q, operation& op, cost const& c) noexcept {
+        RCVERBS_PROBE1(operation_wait, &op);
         op.pieces_left = c.pieces;
         op.reads_left = c.reads;
         op.posted = {};
@@ -360,6 +362,7 @@ private:
         int const code = qp.post_send(send_list_.get(), &bad_);
         last.next = next;
         if (code != 0) return code;
+        RCVERBS_PROBE2(post, qp.get(), built_);
         ++counts_.doorbells;
         counts_.sends_posted += built_;
         built_ = 0;

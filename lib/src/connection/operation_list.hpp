@@ -11,6 +11,8 @@
 #include <rcverbs/detail/operation.hpp>
 #include <rcverbs/detail/start.hpp>
 
+#include "probes/probe.hpp"
+
 namespace rcverbs::detail {
 
 /// An intrusive first-in-first-out list of operations.
@@ -112,6 +114,7 @@ void call_handlers(operation_list done, End const& end) {
     calling c{done, done.front(), end};
     while (c.next != nullptr) {
         operation& op = *std::exchange(c.next, c.next->next);
+        RCVERBS_PROBE1(operation_done, &op);
         if (op.is_pending()) op.complete(outgoing);
     }
     outgoing.send();

@@ -12,6 +12,7 @@ namespace asio = boost::asio;
 void connection_core::start_resolve(
     endpoint const& peer, bool and_connect, control_handler handler
 ) {
+    RCVERBS_PROBE1(connect_begin, this);
     control_waiter waiter{std::move(handler), executor_};
     entry const inside{*this};
     if (!add(waiters::kind::setup, waiter)) return;

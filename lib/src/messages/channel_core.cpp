@@ -2,6 +2,8 @@
 
 #include <rcverbs/detail/timeouts.hpp>
 
+#include "probes/probe.hpp"
+
 #include <boost/asio/error.hpp>
 
 #include <algorithm>
@@ -133,6 +135,7 @@ std::uint32_t channel_core::submit(outgoing_message& m, waiter&& who, std::uint3
     unposted_index_ = i;
     machine_.proceed(*this);
     // It waits, or its memory is used until it is over.
+    if (unposted_ != nullptr) RCVERBS_PROBE2(message_wait, this, i);
     bool const is_copied = unposted_ == nullptr && !m.has_memory();
     unposted_ = nullptr;
     if (!is_copied) place.message = std::move(m);
@@ -151,6 +154,7 @@ void channel_core::post(posting const& what) {
     if (what.what == type::large_done) head.count = what.is_declined ? 1 : 0;
     if (what.what == type::eager || what.what == type::large) {
         bool const is_new = unposted_ != nullptr && what.message == unposted_index_;
+        if (!is_new) RCVERBS_PROBE2(message_go, this, what.message);
         outgoing_message const& m =
             is_new ? *std::exchange(unposted_, nullptr) : outgoing_[what.message].message;
         head.tag = m.tag;

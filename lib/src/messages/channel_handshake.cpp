@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "messages/channel_core.hpp"
+#include "probes/probe.hpp"
 
 namespace rcverbs::detail {
 
@@ -121,6 +122,7 @@ void channel_core::on_established(error_code ec, waiter who) {
         if (ec && is_of_connection && !has_reason && state_ == state::connecting) stop(ec);
         else if (ec) end(ec, step::handshake, close_reason::refused);
         else open(theirs);
+        if (!ec) RCVERBS_PROBE2(channel_open, this, lower().queue_pair_number());
         if (ec) early_.clear();
         if (!early_.empty()) in_order([self = self()] { self->take_early(); });
     }
