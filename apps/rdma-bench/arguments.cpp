@@ -60,6 +60,15 @@ void add_measuring(CLI::App& app, arguments& out) {
         [&p] { p.how = measure::latency; },
         "measure latency: one operation at a time, each timed; without it, --depth operations"
     );
+    app.add_option_function<std::uint64_t>(
+           "--rate,-r",
+           [&p](std::uint64_t n) { p.rate = n, p.how = measure::paced; },
+           "operations that each connection starts per second, however long they take; each is "
+           "timed "
+           "from when it was due"
+    )
+        ->check(CLI::Range(std::uint64_t{1}, rate_max))
+        ->option_text("N");
     app.add_option_function<std::string>(
            "--sizes,-s",
            [&p](std::string const& text) { p.sizes_bytes = parse_sizes(text); },
@@ -151,7 +160,8 @@ void add_measuring(CLI::App& app, arguments& out) {
     app.add_option(
            "--histogram",
            out.histogram_file,
-           "with --latency: write the distribution of percentiles in the format of HdrHistogram"
+           "with --latency or --rate: write the distribution of percentiles in the format of "
+           "HdrHistogram"
     )
         ->option_text("FILE");
     app.add_option("--report", out.report_file, "write an HTML page with plots to a file")
@@ -290,6 +300,8 @@ void complete(CLI::App& app, arguments& out) {
     bool const has_sizes = used->count("--sizes") > 0;
     bool const has_depth = used->count("--depth") > 0;
     if (is_atomic(p.what) && !has_sizes) p.sizes_bytes = {8};
+    if (used->count("--latency") > 0 && used->count("--rate") > 0)
+        throw CLI::ValidationError("--latency and --rate exclude each other");
     if (p.how == measure::latency) {
         if (!has_sizes) p.sizes_bytes = {8};
         if (!has_depth) p.depth = 1;
@@ -303,8 +315,8 @@ void complete(CLI::App& app, arguments& out) {
         p.sizes_bytes.insert(p.sizes_bytes.end(), once.begin(), once.end());
     if (std::string const problem = p.problem(); !problem.empty())
         throw CLI::ValidationError(problem);
-    if (!out.histogram_file.empty() && p.how != measure::latency)
-        throw CLI::ValidationError("--histogram needs --latency");
+    if (!out.histogram_file.empty() && !p.is_timed())
+        throw CLI::ValidationError("--histogram needs --latency or --rate");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <random>
+#include <tuple>
 
 #include "common/printable.hpp"
 #include "rdma-bench/machine.hpp"
@@ -177,6 +178,8 @@ asio::awaitable<void> client::measure(connection_group& group, round r) {
     out.is_bidirectional = plan_.is_bidirectional;
     out.client = group.measured();
     out.latencies = group.latencies();
+    out.over_time = group.over_time();
+    std::tie(out.least, out.most) = group.least_and_most();
     json const end = make_order({order_kind::end, {}, group.operations_of_each()});
     json const answer = co_await order(end);
     out.server = parse_result(answer);

@@ -209,6 +209,7 @@ void connection_group::mark() {
     marked_ = {};
     for (std::size_t i = 0; i < members_.size(); ++i) marked_.add(counted(i), -1);
     marked_operations_ = operations();
+    marked_of_each_ = operations_of_each();
     marked_.cpu_seconds = cpu_seconds();
 }
 
@@ -277,6 +278,23 @@ std::vector<std::uint64_t> connection_group::operations_of_each() const {
     std::vector<std::uint64_t> all;
     for (member const& m : members_) all.push_back(m.work->operations());
     return all;
+}
+
+timeline connection_group::over_time() const {
+    timeline all;
+    for (member const& m : members_) all.add(m.work->over_time());
+    return all;
+}
+
+std::pair<std::uint64_t, std::uint64_t> connection_group::least_and_most() const {
+    std::vector<std::uint64_t> const now = operations_of_each();
+    std::uint64_t least = ~std::uint64_t{0};
+    std::uint64_t most = 0;
+    for (std::size_t i = 0; i < now.size() && i < marked_of_each_.size(); ++i) {
+        least = std::min(least, now[i] - marked_of_each_[i]);
+        most = std::max(most, now[i] - marked_of_each_[i]);
+    }
+    return {std::min(least, most), most};
 }
 
 histogram connection_group::latencies() const {

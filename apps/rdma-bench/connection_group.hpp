@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "rdma-bench/bench_connection.hpp"
@@ -83,6 +84,10 @@ public:
     std::vector<std::uint64_t> operations_of_each() const;
     /// The merged latencies of the last run().
     histogram latencies() const;
+    /// The same over time.
+    timeline over_time() const;
+    /// The operations of the connection that has completed the fewest since mark(), and the most.
+    std::pair<std::uint64_t, std::uint64_t> least_and_most() const;
 
 private:
     struct member {
@@ -108,6 +113,7 @@ private:
     boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
     side_result marked_;
     std::uint64_t marked_operations_ = 0;
+    std::vector<std::uint64_t> marked_of_each_;
 };
 
 }  // namespace rdma_bench

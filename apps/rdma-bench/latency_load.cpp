@@ -38,21 +38,8 @@ void chain_load::start() {
 }
 
 void chain_load::step() {
-    rcverbs::connection& c = on().connection();
-    std::uint64_t const n = next_++;
-    auto const word = [this, n](error_code ec, std::uint64_t before) {
-        if (!ec && verifies() && before != n) count_damaged();
-        on_done(ec);
-    };
     --left_;
-    switch (on().terms().what) {
-    case operation::read:
-        return c.async_read(target(n), incoming(n), [this](error_code ec, std::size_t) {
-            on_done(ec);
-        });
-    case operation::fetch_add: return c.async_fetch_add(cell(), 1, word);
-    default: return c.async_compare_swap(cell(), n, n + 1, word);
-    }
+    start_operation(next_++, [this](error_code ec) { on_done(ec); });
 }
 
 void chain_load::on_done(error_code const& ec) {
@@ -61,7 +48,7 @@ void chain_load::on_done(error_code const& ec) {
     } else {
         // From one completion to the next, as a sequential program would measure it.
         clock::time_point const now = clock::now();
-        record(now - std::exchange(started_, now));
+        record(now, now - std::exchange(started_, now));
         count(1);
     }
     if (left_ == 0) return finish();
@@ -112,7 +99,7 @@ void message_ping_load::on_message(std::uint64_t number, rcverbs::receive_result
         return send();
     }
     clock::time_point const now = clock::now();
-    record((now - std::exchange(started_, now)) / 2);
+    record(now, (now - std::exchange(started_, now)) / 2);
     count(1);
     if (left_ == 0) return finish();
     --left_;
@@ -173,7 +160,7 @@ void memory_ping_load::poll_memory() {
             continue;
         }
         clock::time_point const now = clock::now();
-        record((now - std::exchange(started_, now)) / 2);
+        record(now, (now - std::exchange(started_, now)) / 2);
         if (left_ == 0) return finish();
         --left_;
         write();

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "rdma-bench/latency_load.hpp"
+#include "rdma-bench/paced_load.hpp"
 #include "rdma-bench/stream_load.hpp"
 
 namespace rdma_bench {
@@ -33,6 +34,7 @@ void load::run(std::uint64_t count, std::function<void()> done) {
     left_ = count;
     done_ = std::move(done);
     if (latencies_ != nullptr) latencies_->clear();
+    over_time_.clear();
     began_ = clock::now();
     if (on_.has_failed()) return finish();
     start();
@@ -120,8 +122,9 @@ std::unique_ptr<load> make_load(bench_connection& on) {
     plan const& p = on.terms();
     if (p.what == operation::connect) return std::make_unique<passive_load>(on);
     bool const is_client = on.which() == side::client;
-    if (p.how == measure::bandwidth) {
+    if (p.how != measure::latency) {
         bool const sends = is_client || p.is_bidirectional;
+        if (sends && p.how == measure::paced) return std::make_unique<paced_load>(on);
         if (sends) return std::make_unique<stream_load>(on);
         if (is_received(p.what)) return std::make_unique<sink_load>(on);
         return std::make_unique<passive_load>(on);

@@ -14,6 +14,7 @@
 
 #include "rdma-bench/histogram.hpp"
 #include "rdma-bench/bench_connection.hpp"
+#include "rdma-bench/timeline.hpp"
 
 namespace rdma_bench {
 
@@ -24,8 +25,7 @@ class load {
 public:
     explicit load(bench_connection& on)
         : on_{on},
-          latencies_{on.terms().how == measure::latency ? std::make_unique<histogram>() : nullptr} {
-    }
+          latencies_{on.terms().is_timed() ? std::make_unique<histogram>() : nullptr} {}
     load(load const&) = delete;
     load& operator=(load const&) = delete;
     virtual ~load() = default;
@@ -48,6 +48,8 @@ public:
     std::uint64_t damaged() const noexcept { return damaged_; }
     /// The duration of each operation since the last run(); null unless the plan measures latency.
     histogram const* latencies() const noexcept { return latencies_.get(); }
+    /// The same over time.
+    timeline const& over_time() const noexcept { return over_time_; }
     /// The start and the end of the last run().
     std::chrono::steady_clock::time_point began() const noexcept { return began_; }
     std::chrono::steady_clock::time_point ended() const noexcept { return ended_; }
@@ -65,6 +67,7 @@ protected:
     virtual void on_stop() {}
 
     bench_connection& on() noexcept { return on_; }
+    bench_connection const& on() const noexcept { return on_; }
     std::uint64_t size_bytes() const noexcept { return round_.size_bytes; }
     std::uint64_t round_seed() const noexcept { return round_.seed; }
     bool verifies() const noexcept { return on_.terms().verifies; }
@@ -90,7 +93,32 @@ protected:
         );
     }
     void count_damaged() noexcept { ++damaged_; }
-    void record(clock::duration d) noexcept { latencies_->record(d); }
+    void record(clock::time_point now, clock::duration d) noexcept {
+        latencies_->record(d);
+        over_time_.record(now - began_, d);
+    }
+    /// Starts operation number n, and calls `done` with its error code.
+    template <class Done>
+    void start_operation(std::uint64_t n, Done done) {
+        rcverbs::connection& c = on_.connection();
+        auto const bytes = [done](rcverbs::error_code ec, std::size_t) { done(ec); };
+        auto const word = [this, n, done](rcverbs::error_code ec, std::uint64_t before) {
+            if (!ec && verifies() && before != n) count_damaged();
+            done(ec);
+        };
+        switch (on_.terms().what) {
+        case operation::write: return c.async_write(outgoing(n), target(n), bytes);
+        case operation::read: return c.async_read(target(n), incoming(n), bytes);
+        case operation::send: return c.async_send(outgoing(n), bytes);
+        case operation::write_imm:
+            return c.async_write_with_immediate(
+                outgoing(n), target(n), static_cast<std::uint32_t>(n), bytes
+            );
+        case operation::fetch_add: return c.async_fetch_add(cell(), 1, word);
+        case operation::compare_swap: return c.async_compare_swap(cell(), n, n + 1, word);
+        case operation::connect: break;
+        }
+    }
     void fail(rcverbs::error_code const& ec) {
         on_.fail(ec);
         left_ = 0;
@@ -120,6 +148,7 @@ private:
     std::atomic<bool> has_worked_before_{false};  // in an earlier round
     std::uint64_t damaged_ = 0;
     std::unique_ptr<histogram> latencies_;
+    timeline over_time_;
     clock::time_point began_;
     clock::time_point ended_;
 };

@@ -39,6 +39,26 @@ nlohmann::json latency_json(histogram const& h) {
     };
 }
 
+double fairness(result const& r) {
+    return r.most > 0 ? static_cast<double>(r.least) / static_cast<double>(r.most) : 0;
+}
+
+nlohmann::json over_time_json(timeline const& t) {
+    nlohmann::json all = nlohmann::json::array();
+    double const width = std::chrono::duration<double>(t.width()).count();
+    double until = 0;
+    for (timeline::interval const& i : t.intervals()) {
+        until += width;
+        all.push_back({
+            {"until_s", until},
+            {"operations", i.count},
+            {"mean_us", i.mean_ns() / 1000},
+            {"max_us", static_cast<double>(i.max_ns) / 1000},
+        });
+    }
+    return all;
+}
+
 }  // namespace
 
 std::string size_text(std::uint64_t bytes) {
@@ -59,6 +79,8 @@ std::string describe(plan const& p) {
         out << ", " << p.threads << (p.threads == 1 ? " polling thread" : " polling threads");
     }
     out << ", poll " << name(p.polling.mode) << ", depth " << p.depth << ", batch " << p.batch
+        << (p.how == measure::paced ? ", " + std::to_string(p.rate) + " per second and connection"
+                                    : "")
         << ", inline " << p.inline_bytes << ", " << name(p.pages) << " pages, alignment "
         << p.alignment_bytes << (p.verifies ? ", verified" : "");
     if (p.registers == registration::per_operation) out << ", registered per operation";
@@ -66,45 +88,56 @@ std::string describe(plan const& p) {
 }
 
 std::string table_head(plan const& p) {
-    if (p.how == measure::latency) {
-        return "    bytes  operations  min[us]  median[us]   99%[us]  99.9%[us]   max[us]  "
-               "CPU[us/op]  server CPU[us/op]";
+    std::string const more = p.connections > 1 ? "  least/most" : "";
+    std::string const rate = p.how == measure::paced ? "      ops/s" : "";
+    if (p.is_timed()) {
+        return "    bytes  operations" + rate +
+               "  min[us]  median[us]   99%[us]  99.9%[us]   max[us]  "
+               "CPU[us/op]  server CPU[us/op]" +
+               more;
     }
     return "    bytes  operations         MB/s     Gbit/s     Mops/s  CPU[us/op]  server "
-           "CPU[us/op]  doorbells/op  completions/op";
+           "CPU[us/op]  doorbells/op  completions/op" +
+           more;
 }
 
 std::string table_row(plan const& p, result const& r) {
     auto const bytes = static_cast<unsigned long long>(r.size_bytes);
     auto const operations = static_cast<unsigned long long>(r.client.operations);
-    if (p.how == measure::latency) {
+    // How evenly connections were served.
+    std::string const more = p.connections > 1 ? format(" %11.3f", fairness(r)) : std::string{};
+    if (p.is_timed()) {
         histogram const& h = r.latencies;
-        return format(
-            "%9llu %11llu %8.2f %11.2f %9.2f %10.2f %9.2f %11.3f %18.3f",
-            bytes,
-            operations,
-            us(h.min()),
-            us(h.quantile(0.5)),
-            us(h.quantile(0.99)),
-            us(h.quantile(0.999)),
-            us(h.max()),
-            r.cpu_us(),
-            r.server_cpu_us()
-        );
+        std::string const rate =
+            p.how == measure::paced ? format(" %10.0f", r.operations_per_second()) : std::string{};
+        std::string const start = format("%9llu %11llu", bytes, operations) + rate;
+        return start +
+               format(
+                   " %8.2f %11.2f %9.2f %10.2f %9.2f %11.3f %18.3f",
+                   us(h.min()),
+                   us(h.quantile(0.5)),
+                   us(h.quantile(0.99)),
+                   us(h.quantile(0.999)),
+                   us(h.max()),
+                   r.cpu_us(),
+                   r.server_cpu_us()
+               ) +
+               more;
     }
     double const count = std::max(1.0, static_cast<double>(r.client.operations));
     return format(
-        "%9llu %11llu %12.2f %10.3f %10.5f %11.3f %18.3f %13.3f %15.3f",
-        bytes,
-        operations,
-        r.megabytes_per_second(),
-        r.gigabits_per_second(),
-        r.operations_per_second() / 1e6,
-        r.cpu_us(),
-        r.server_cpu_us(),
-        static_cast<double>(r.client.doorbells) / count,
-        static_cast<double>(r.client.completions) / count
-    );
+               "%9llu %11llu %12.2f %10.3f %10.5f %11.3f %18.3f %13.3f %15.3f",
+               bytes,
+               operations,
+               r.megabytes_per_second(),
+               r.gigabits_per_second(),
+               r.operations_per_second() / 1e6,
+               r.cpu_us(),
+               r.server_cpu_us(),
+               static_cast<double>(r.client.doorbells) / count,
+               static_cast<double>(r.client.completions) / count
+           ) +
+           more;
 }
 
 std::string describe(opening const& o) {
@@ -145,7 +178,11 @@ nlohmann::json to_json_record(record const& r) {
             {"client", one.client},
             {"server", one.server},
         };
-        if (one.latencies.total() > 0) row["latency_us"] = latency_json(one.latencies);
+        row["served"] = {{"least", one.least}, {"most", one.most}};
+        if (one.latencies.total() > 0) {
+            row["latency_us"] = latency_json(one.latencies);
+            row["latency_over_time"] = over_time_json(one.over_time);
+        }
         rounds.push_back(std::move(row));
     }
     nlohmann::json opened = {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::array operation_names{
     "write", "read", "send", "write-imm", "fetch-add", "compare-swap", "connect"};
-constexpr std::array measure_names{"bandwidth", "latency"};
+constexpr std::array measure_names{"bandwidth", "latency", "paced"};
 constexpr std::array page_names{"small", "huge"};
 constexpr std::array registration_names{"once", "per-operation"};
 constexpr std::array poll_names{"busy", "adaptive", "event"};
@@ -65,6 +65,11 @@ std::string plan::problem() const {
     if (depth == 0 || depth > depth_max) return "the depth is 1 to " + std::to_string(depth_max);
     if (how == measure::latency && (depth != 1 || batch != 1))
         return "latency is measured with one operation at a time";
+    if (how == measure::paced && (rate == 0 || rate > rate_max))
+        return "the rate is 1 to " + std::to_string(rate_max) + " operations per second";
+    if (how == measure::paced && batch != 1) return "a rate is kept with operations one by one";
+    if (how == measure::paced && registers == registration::per_operation)
+        return "a rate is kept with memory that is registered once";
     if (batch == 0 || batch > depth) return "a batch has 1 operation up to the depth";
     if (receives == 0 || receives > depth_max)
         return "receives are 1 to " + std::to_string(depth_max);
@@ -91,7 +96,7 @@ std::string plan::problem() const {
     if (registers == registration::per_operation && batch != 1)
         return "memory is registered per operation with a batch of 1";
     if (corrupts && !verifies) return "--corrupt needs --verify";
-    if (what == operation::connect && (is_bidirectional || verifies || how == measure::latency)) {
+    if (what == operation::connect && (is_bidirectional || verifies || is_timed())) {
         return "connect opens connections and does nothing with them";
     }
     return {};
@@ -103,6 +108,7 @@ void to_json(nlohmann::json& out, plan const& p) {
         {"measure", name(p.how)},
         {"sizes_bytes", p.sizes_bytes},
         {"depth", p.depth},
+        {"rate", p.rate},
         {"batch", p.batch},
         {"receives", p.receives},
         {"inline_bytes", p.inline_bytes},
@@ -130,6 +136,7 @@ void from_json(nlohmann::json const& in, plan& p) {
     for (auto const& size : in.at("sizes_bytes").get_ref<nlohmann::json::array_t const&>())
         p.sizes_bytes.push_back(integer<std::uint64_t>(size, "sizes_bytes"));
     p.depth = member<std::uint32_t>(in, "depth");
+    p.rate = member<std::uint64_t>(in, "rate");
     p.batch = member<std::uint32_t>(in, "batch");
     p.receives = member<std::uint32_t>(in, "receives");
     p.inline_bytes = member<std::uint32_t>(in, "inline_bytes");

@@ -25,8 +25,9 @@ enum class operation : std::uint8_t {
     compare_swap,
     connect
 };
-/// Bandwidth: `depth` operations in flight. Latency: one operation at a time.
-enum class measure : std::uint8_t { bandwidth, latency };
+/// Bandwidth: `depth` operations in flight. Latency: one operation at a time. Paced: operations start at
+/// a fixed rate, each timed.
+enum class measure : std::uint8_t { bandwidth, latency, paced };
 /// The page size of the memory.
 enum class page_kind : std::uint8_t { small, huge };
 /// Memory registered once, or before each operation.
@@ -52,6 +53,7 @@ inline constexpr std::uint32_t depth_max = 16'384;
 inline constexpr std::uint32_t connections_max = 16'384;
 inline constexpr std::uint32_t threads_max = 1024;
 inline constexpr std::uint32_t inline_bytes_max = 65'536;
+inline constexpr std::uint64_t rate_max = 100'000'000;
 
 struct plan {
     operation what = operation::write;
@@ -60,6 +62,8 @@ struct plan {
     std::vector<std::uint64_t> sizes_bytes{65'536};
     /// Operations in flight on each connection. 1 to depth_max.
     std::uint32_t depth = 128;
+    /// Operations that each connection starts per second, if `how` is paced. 1 to rate_max.
+    std::uint64_t rate = 0;
     /// Operations in one list, posted with one doorbell and one completion. 1 to depth.
     std::uint32_t batch = 1;
     /// Receives kept posted. 1 to depth_max.
@@ -87,6 +91,7 @@ struct plan {
     std::uint64_t alignment_bytes = 4096;
     registration registers = registration::once;
 
+    bool is_timed() const noexcept { return how != measure::bandwidth; }
     /// The largest of sizes_bytes.
     std::uint64_t size_bytes() const noexcept;
     /// True if the server's program works for each operation.

@@ -204,6 +204,30 @@ curve tail_of(result const& one) {
     return c;
 }
 
+// Means and maxima over the time of one round.
+plot over_time(result const& one) {
+    plot p{
+        "Latency over time, " + size_text(one.size_bytes) + " bytes",
+        "seconds",
+        "microseconds",
+        false,
+        true,
+        {{"mean", {}}, {"longest", {}}},
+        true};
+    double const step = std::chrono::duration<double>(one.over_time.width()).count();
+    double at = 0;
+    for (timeline::interval const& i : one.over_time.intervals()) {
+        at += step;
+        if (i.count == 0) continue;
+        double const mean = i.mean_ns() / 1000;
+        double const longest = static_cast<double>(i.max_ns) / 1000;
+        std::string const until = "until " + number(at) + " s: ";
+        p.curves[0].points.push_back({at, mean, until + number(mean) + " us"});
+        p.curves[1].points.push_back({at, longest, until + number(longest) + " us"});
+    }
+    return p;
+}
+
 std::vector<plot> plots_of(record const& r) {
     std::vector<plot> all;
     if (r.rounds.empty()) return all;
@@ -263,6 +287,9 @@ std::vector<plot> plots_of(record const& r) {
     for (std::size_t i = 0; i < r.rounds.size(); i += step)
         tails.curves.push_back(tail_of(r.rounds[i]));
     all.push_back(std::move(tails));
+    for (std::size_t i = 0; i < r.rounds.size(); i += step) {
+        if (!r.rounds[i].over_time.intervals().empty()) all.push_back(over_time(r.rounds[i]));
+    }
     return all;
 }
 
@@ -280,8 +307,11 @@ constexpr char const* style =
 std::string to_svg(plot const& p) {
     extent const xs = extent_of(p, &curve::point::x);
     extent const ys = extent_of(p, &curve::point::y);
-    axis const x =
-        axis::of_powers(std::max(xs.low, 1e-3), std::max(xs.high, 1e-3), p.is_x_bytes ? 2 : 10);
+    axis const x = p.is_x_linear
+                       ? axis::from_zero(xs.high)
+                       : axis::of_powers(
+                             std::max(xs.low, 1e-3), std::max(xs.high, 1e-3), p.is_x_bytes ? 2 : 10
+                         );
     axis const y = p.is_y_logarithmic
                        ? axis::of_powers(std::max(ys.low, 1e-9), std::max(ys.high, 1e-9), 10)
                        : axis::from_zero(ys.high);
@@ -309,7 +339,7 @@ std::string report_html(record const& r) {
     if (!r.rounds.empty()) out << table_head(r.wanted) << '\n';
     for (result const& one : r.rounds) out << table_row(r.wanted, one) << '\n';
     out << "\n" << escape(describe(r.opened)) << "</pre>\n";
-    if (r.wanted.how == measure::latency) {
+    if (r.wanted.is_timed()) {
         out << "<p>Latencies are counted in a log-linear histogram whose values are at most "
             << number(100 * histogram::relative_error)
             << " % too high. What goes to and fro is half of the round trip.</p>\n";

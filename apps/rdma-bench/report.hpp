@@ -20,7 +20,7 @@ struct curve {
     std::vector<point> points;
 };
 
-/// A plot. x is logarithmic; y is linear from 0, or logarithmic.
+/// A plot. x is logarithmic, or linear from 0; y is linear from 0, or logarithmic.
 struct plot {
     std::string title;
     std::string x_title;
@@ -29,6 +29,7 @@ struct plot {
     bool is_x_bytes = false;
     bool is_y_logarithmic = false;
     std::vector<curve> curves;
+    bool is_x_linear = false;
 };
 
 /// The plot as an SVG element.

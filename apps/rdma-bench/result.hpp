@@ -9,6 +9,7 @@
 
 #include "rdma-bench/histogram.hpp"
 #include "rdma-bench/plan.hpp"
+#include "rdma-bench/timeline.hpp"
 
 namespace rdma_bench {
 
@@ -43,6 +44,10 @@ struct result {
     side_result client;
     side_result server;
     histogram latencies;
+    timeline over_time;
+    /// The operations of the client's connection that completed the fewest, and the most.
+    std::uint64_t least = 0;
+    std::uint64_t most = 0;
     bool is_bidirectional = false;
 
     /// Per second, both directions together.

@@ -54,24 +54,9 @@ void stream_load::fill() {
 }
 
 void stream_load::start_one() {
-    rcverbs::connection& c = on().connection();
-    std::uint64_t const n = next_++;
-    auto const done = [this](error_code ec, std::size_t) { on_done(ec, 1); };
-    auto const word = [this, n](error_code ec, std::uint64_t before) { on_word(ec, n, before); };
     ++in_flight_;
     --left_;
-    switch (on().terms().what) {
-    case operation::write: return c.async_write(outgoing(n), target(n), done);
-    case operation::read: return c.async_read(target(n), incoming(n), done);
-    case operation::send: return c.async_send(outgoing(n), done);
-    case operation::write_imm:
-        return c.async_write_with_immediate(
-            outgoing(n), target(n), static_cast<std::uint32_t>(n), done
-        );
-    case operation::fetch_add: return c.async_fetch_add(cell(), 1, word);
-    case operation::compare_swap: return c.async_compare_swap(cell(), n, n + 1, word);
-    case operation::connect: break;
-    }
+    start_operation(next_++, [this](error_code ec) { on_done(ec, 1); });
 }
 
 void stream_load::add(rcverbs::batch& to, std::uint64_t n) {
@@ -145,11 +130,6 @@ void stream_load::on_done(error_code const& ec, std::uint64_t n) {
         count(n);
     }
     fill();
-}
-
-void stream_load::on_word(error_code const& ec, std::uint64_t n, std::uint64_t before) {
-    if (!ec && verifies() && before != n) count_damaged();
-    on_done(ec, 1);
 }
 
 // Verifies the results of atomics. Each atomic in flight has its own slot.

@@ -34,7 +34,6 @@ private:
     void start_registered();
     void add(rcverbs::batch& to, std::uint64_t n);
     void on_done(rcverbs::error_code const& ec, std::uint64_t count);
-    void on_word(rcverbs::error_code const& ec, std::uint64_t n, std::uint64_t before);
     void check_batch(std::uint64_t first, std::uint64_t count);
 
     // A list that is submitted repeatedly; filled again if its requests change.

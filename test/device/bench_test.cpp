@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <iterator>
 #include <sstream>
+#include <thread>
 
 #include "device/fixture.hpp"
 #include "support/child_process.hpp"
@@ -169,6 +170,59 @@ TEST_CASE("a duration ends a measurement, and a file of each kind is written", "
     CHECK(std::filesystem::file_size(folder / "h") > 100);
     CHECK(std::filesystem::file_size(folder / "r.html") > 2000);
     std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("a rate is kept, and every operation is timed from when it was due", "[bench]") {
+    child_process p{
+        {bench,
+         "loopback",
+         "write",
+         "--address",
+         device_address(),
+         "--json",
+         json_file().string(),
+         "--sizes",
+         "8",
+         "--rate",
+         "1000",
+         "--warm-up",
+         "1",
+         "--iterations",
+         "2000"}};
+    REQUIRE(p.wait_for_output("bytes  operations"));
+    // A pause of the whole program. In a closed loop one operation would have seen it.
+    std::this_thread::sleep_for(300ms);
+    p.signal(SIGSTOP);
+    std::this_thread::sleep_for(400ms);
+    p.signal(SIGCONT);
+    outcome const o = finish(p, json_file());
+    INFO(o.output << o.error);
+    REQUIRE(o.status == 0);
+    auto const& round = first_round(o);
+    CHECK(round.get<int>("operations") == 2000);
+    CHECK(round.get<double>("seconds") >= 1.99);
+    CHECK(round.get<int>("latency_us.count") == 2000);
+    // Those that were due in the first 200 ms of the pause: a tenth.
+    CHECK(round.get<double>("latency_us.p99") >= 200'000);
+    int over_time = 0;
+    double longest = 0;
+    for (auto const& [name, each] : round.get_child("latency_over_time")) {
+        over_time += each.get<int>("operations");
+        longest = std::max(longest, each.get<double>("max_us"));
+    }
+    CHECK(over_time == 2000);
+    CHECK(longest >= 300'000);
+}
+
+TEST_CASE("how evenly connections are served is measured", "[bench]") {
+    outcome const o = loopback(
+        {"write", "--connections", "3", "--threads", "1", "--sizes", "8", "--iterations", "256"}
+    );
+    INFO(o.output << o.error);
+    REQUIRE(o.status == 0);
+    CHECK(first_round(o).get<int>("served.least") == 256);
+    CHECK(first_round(o).get<int>("served.most") == 256);
+    CHECK(o.output.find("least/most") != std::string::npos);
 }
 
 TEST_CASE(

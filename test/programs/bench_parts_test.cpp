@@ -16,6 +16,7 @@
 #include "rdma-bench/output.hpp"
 #include "rdma-bench/protocol.hpp"
 #include "rdma-bench/report.hpp"
+#include "rdma-bench/timeline.hpp"
 #include "support/catch.hpp"
 
 using namespace rdma_bench;
@@ -116,6 +117,40 @@ TEST_CASE("a percentile distribution ends with all values", "[bench]") {
     CHECK(value == Approx(100).epsilon(0.01));
 }
 
+TEST_CASE(
+    "durations over time keep their number, sum and maximum however long it takes", "[bench]"
+) {
+    timeline all;
+    timeline early;
+    timeline late;
+    std::uint64_t sum = 0;
+    for (int i = 0; i < 5000; ++i) {
+        std::chrono::milliseconds const at{i * i / 500};
+        std::chrono::microseconds const took{1 + i % 7};
+        all.record(at, took);
+        (i < 100 ? early : late).record(at, took);
+        sum += static_cast<std::uint64_t>(took.count()) * 1000;
+    }
+    early.add(late);
+    // 50 s in at most 64 intervals of 1.05 ms x 2^n.
+    CHECK(all.width() == std::chrono::nanoseconds{1 << 30});
+    for (timeline const* const t : {&all, &early}) {
+        std::uint64_t count = 0;
+        std::uint64_t sum_ns = 0;
+        std::uint64_t max_ns = 0;
+        for (timeline::interval const& i : t->intervals()) {
+            count += i.count;
+            sum_ns += i.sum_ns;
+            max_ns = std::max(max_ns, i.max_ns);
+        }
+        CHECK(count == 5000);
+        CHECK(sum_ns == sum);
+        CHECK(max_ns == 7000);
+    }
+    CHECK(all.intervals().size() == early.intervals().size());
+    CHECK(all.intervals().back().count == early.intervals().back().count);
+}
+
 TEST_CASE("sizes are one, a list, or powers of two", "[bench]") {
     using sizes = std::vector<std::uint64_t>;
     CHECK(parse_sizes("8") == sizes{8});
@@ -165,6 +200,16 @@ TEST_CASE("a plan is sent as JSON, and one that cannot be executed has the reaso
     CHECK(refused([](plan& q) { q.alignment_bytes = 3; }));
     CHECK(refused([](plan& q) { q.what = operation::fetch_add; }));
     CHECK(refused([](plan& q) { q.how = measure::latency; }));
+    CHECK(refused([](plan& q) { q.how = measure::paced; }));
+    CHECK(refused([](plan& q) {
+        q.how = measure::paced;
+        q.rate = rate_max + 1;
+    }));
+    CHECK(refused([](plan& q) {
+        q.how = measure::paced;
+        q.rate = 1;
+        q.batch = 2;
+    }));
     CHECK(refused([](plan& q) { q.duration = std::chrono::milliseconds{-1}; }));
     CHECK(refused([](plan& q) { q.corrupts = true; }));
     CHECK(refused([](plan& q) {
@@ -435,13 +480,20 @@ std::size_t count_of(boost::property_tree::ptree const& tree, std::string const&
 }  // namespace
 
 TEST_CASE("a report is one well-formed page that asks the network for nothing", "[bench]") {
-    for (measure const how : {measure::bandwidth, measure::latency}) {
-        record const r = sample(how);
+    for (measure const how : {measure::bandwidth, measure::latency, measure::paced}) {
+        record r = sample(how);
+        bool const has_times = how == measure::paced;
+        if (has_times) {
+            for (int i = 0; i < 100; ++i)
+                r.rounds[0].over_time.record(
+                    std::chrono::milliseconds{i}, std::chrono::microseconds{i}
+                );
+        }
         std::string const page = report_html(r);
         std::istringstream in{page};
         boost::property_tree::ptree tree;
         REQUIRE_NOTHROW(read_xml(in, tree));
-        CHECK(count_of(tree, "svg") == 2);
+        CHECK(count_of(tree, "svg") == (has_times ? 3U : 2U));
         CHECK(count_of(tree, "circle") >= r.rounds.size());
         CHECK(page.find("<script") == std::string::npos);
         CHECK(page.find("src=") == std::string::npos);
