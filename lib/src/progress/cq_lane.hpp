@@ -89,6 +89,10 @@ struct cq_lane {
     bool is_armed = false;
     bool is_polled = false;
     cq_lane* next = nullptr;
+    int members = 0;
+    // The completions that are left of its turn: one for each member. Below 0 after a poll that found
+    // more.
+    int credit = 0;
 
     /// Allocates what a second user needs: the buckets, and room for completions that are polled while
     /// another queue pair is destroyed. False without memory.
@@ -107,6 +111,7 @@ struct cq_lane {
 
     void add(cq_member& m) noexcept {
         m.now = cq_member::stage::inside;
+        ++members;
         m.next = first_;
         first_ = &m;
         sole_ = m.next == nullptr ? &m : nullptr;
@@ -122,6 +127,7 @@ struct cq_lane {
         while (*at != &m) at = &(*at)->next;
         *at = m.next;
         m.next = nullptr;
+        --members;
         m.now = cq_member::stage::outside;
         sole_ = first_ != nullptr && first_->next == nullptr ? first_ : nullptr;
         if (sole_ != nullptr) take_from_bucket(*sole_);

@@ -146,6 +146,8 @@ void cq_poller::take_news() {
             has_broken |= lane.is_broken;
             if (std::exchange(lane.is_polled, true)) continue;
             lane.next = std::exchange(polled_, &lane);
+            ++polled_count_;
+            turn_ = polled_;
         }
         if (!std::exchange(is_counted_, true)) sources_.fetch_add(1, std::memory_order_relaxed);
     }
@@ -216,7 +218,7 @@ void cq_poller::give_back(cq_member& m, bool is_leaked) noexcept {
 
 void cq_poller::close() noexcept {
     is_closed_ = true;
-    polled_ = nullptr;
+    polled_ = turn_ = nullptr;
     if (std::exchange(is_counted_, false)) sources_.fetch_sub(1, std::memory_order_relaxed);
     // The channel owns and closes the descriptor; release() only ends the wait.
     if (descriptor_ && descriptor_->is_open()) descriptor_->release();
@@ -245,12 +247,14 @@ void cq_poller::destroy_queues() noexcept {
     bool const is_event = how_.polling.mode == poll_mode::event;
     unsigned const sources =
         std::clamp(sources_.load(std::memory_order_relaxed), 1u, empty_polls_per_turn);
-    unsigned const empty_polls_max = is_event ? 1 : empty_polls_per_turn / sources;
+    // Each queue once is one poll.
+    unsigned const empty_polls_max =
+        (is_event ? 1 : empty_polls_per_turn / sources) * std::max(polled_count_, 1u);
     int const work_max = std::max(work_per_round / static_cast<int>(sources), work_per_round_min);
     is_delivering_ = true;
     try {
         for (int left = work_max; left > 0 && empty_polls < empty_polls_max;) {
-            int const work = poll_all();
+            int const work = poll_in_turn();
             left -= work;
             found |= work > 0;
             empty_polls = work > 0 ? 0 : empty_polls + 1;
@@ -271,7 +275,29 @@ void cq_poller::destroy_queues() noexcept {
     }
 }
 
-// Polls each queue once and delivers the completions. Returns the number of completed work requests.
+// Polls the queue whose turn it is and delivers the completions. Returns the number of completed work
+// requests.
+int cq_poller::poll_in_turn() {
+    if (turn_ == nullptr) return 0;
+    int const work = poll(*turn_);
+    if (polled_count_ > 1) pass_turn(work);
+    return work;
+}
+
+// Queues take turns, so that members of one with few are served as often as those of one with many. One
+// that has taken more than its turn is left out, as long as others have completions.
+void cq_poller::pass_turn(int work) noexcept {
+    if (turn_ == nullptr) return;
+    turn_->credit -= work;
+    if (work > 0 && turn_->credit > 0) return;
+    do {
+        turn_ = turn_->next != nullptr ? turn_->next : polled_;
+        int const turn = std::max(turn_->members, 1);
+        turn_->credit = std::min(turn_->credit + turn, turn);
+    } while (work > 0 && turn_->credit <= 0);
+}
+
+// Polls each queue once.
 int cq_poller::poll_all() {
     cq_lane* lane = polled_;
     if (lane == nullptr) return 0;

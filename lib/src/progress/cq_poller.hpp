@@ -170,7 +170,9 @@ private:
     void on_news(std::shared_ptr<cq_poller> self);
     void on_wake_up(std::shared_ptr<cq_poller> self);
     [[gnu::noinline]] void take_news();
+    int poll_in_turn();
     int poll_all();
+    void pass_turn(int work) noexcept;
     int poll(cq_lane& lane);
     int deliver(cq_lane& lane, std::span<ibv_wc const> batch);
     [[gnu::noinline]] int distribute(cq_lane& lane, std::span<ibv_wc const> batch);
@@ -210,6 +212,9 @@ private:
     std::atomic<bool> is_closed_{false};
 
     cq_lane* polled_ = nullptr;
+    unsigned polled_count_ = 0;
+    // Whose turn it is.
+    cq_lane* turn_ = nullptr;
     bool is_counted_ = false;
     // A handler that runs may destroy the context of a connection whose handlers it has, which then
     // leaves at once.
