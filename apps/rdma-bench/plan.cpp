@@ -136,7 +136,8 @@ void from_json(nlohmann::json const& in, plan& p) {
     for (auto const& size : in.at("sizes_bytes").get_ref<nlohmann::json::array_t const&>())
         p.sizes_bytes.push_back(integer<std::uint64_t>(size, "sizes_bytes"));
     p.depth = member<std::uint32_t>(in, "depth");
-    p.rate = member<std::uint64_t>(in, "rate");
+    // Clients before --rate do not send it.
+    p.rate = in.contains("rate") ? member<std::uint64_t>(in, "rate") : 0;
     p.batch = member<std::uint32_t>(in, "batch");
     p.receives = member<std::uint32_t>(in, "receives");
     p.inline_bytes = member<std::uint32_t>(in, "inline_bytes");
