@@ -369,7 +369,7 @@ void client(options const& o) {
             std::memcpy(&theirs, data.data(), sizeof theirs);
             to = rcverbs::remote_region{
                 theirs.address,
-                theirs.size,
+                std::min(theirs.size, o.size),
                 rcverbs::remote_key{theirs.key},
                 rcverbs::access_flags::remote_write};
             memory = {all[0]->domain(), o.size, rcverbs::access_flags::local_read};
