@@ -2,9 +2,12 @@
 // what one of them takes along.
 #include <boost/asio/detached.hpp>
 
+#include <atomic>
 #include <cerrno>
+#include <functional>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "fabric/fixture.hpp"
 
@@ -71,7 +74,7 @@ public:
                 if (throws_one_in > 0 && random_() % throws_one_in == 0) throw thrown{};
             }
         );
-        m.ends.client.async_send(from, [this, &m](error_code ec, std::size_t) {
+        m.ends.client.async_send(from, [&m](error_code ec, std::size_t) {
             --m.under_way;
             note(m, ec);
         });
@@ -368,4 +371,181 @@ TEST_CASE("a shared receive queue is counted once in a shared queue", "[fabric]"
         for (test::pair& p : all) co_await disconnect(p);
     });
     CHECK(w.counters("fab0").overruns == 0);
+}
+
+TEST_CASE("a receive whose completion is lost is an error, never a success", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        home const where = stepped(io);
+        test::pair p = co_await connect(where, small_queues(), small_queues());
+        registered_buffer m{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer n{p.server.domain(), 3 * 64, access_flags::local_write};
+        std::vector<error_code> codes;
+        for (std::size_t i = 0; i < 3; ++i) {
+            p.server.async_receive(
+                n.slice(i * 64, 64),
+                [&](error_code ec, receive_result const& got) {
+                    codes.push_back(ec);
+                    if (!ec) CHECK(got.size_bytes == 10);
+                }
+            );
+        }
+        std::uint32_t const number = p.server.native_handle()->qp_num;
+        bool is_lost = false;
+        w.on_completion([&](completion_info const& c) {
+            bool const is_first = c.queue_pair == number && c.is_receive && !is_lost;
+            is_lost |= is_first;
+            return is_first ? completion_fate{completion_fate::kind::lose, {}} : completion_fate{};
+        });
+        co_await p.client.async_send(m.slice(0, 10), asio::use_awaitable);
+        co_await p.client.async_send(m.slice(0, 10), asio::use_awaitable);
+        co_await p.server.async_wait_disconnected(awaiting);
+        CHECK(is_lost);
+        REQUIRE(codes.size() == 3);
+        CHECK(codes[0] == errc::completion_queue_broken);
+        CHECK_FALSE(codes[1]);
+        CHECK(codes[2]);
+        CHECK(p.server.last_failure().code == errc::completion_queue_broken);
+        p.client.close();
+        co_await p.client.async_wait_disconnected(awaiting);
+    });
+    CHECK(is_clean(w));
+}
+
+namespace {
+
+/// Clients that connect, send two numbers, wait for one, and leave, again and again; and what of that
+/// was lost. Handlers pause, so that connections join a queue while another leaves it.
+class visits {
+public:
+    explicit visits(int most) : most_{most}, door_{others_, {"10.0.0.1", 0}} {}
+
+    void run() {
+        auto const keep = asio::make_work_guard(servers_);
+        auto const keep_others = asio::make_work_guard(others_);
+        accept();
+        for (int i = 0; i < 16; ++i) asio::post(clients_, [this] { begin(); });
+        std::jthread const serving{[this] { servers_.run(); }};
+        std::jthread const accepting{[this] { others_.run(); }};
+        clients_.run();
+        door_.close();
+        servers_.stop();
+        others_.stop();
+    }
+
+    std::atomic<int> served{0};
+    std::atomic<int> failed{0};
+    std::atomic<int> lengths_wrong{0};
+
+private:
+    static connection_options depths() {
+        connection_options o;
+        o.queue_pair.send_queue_depth = o.queue_pair.receive_queue_depth = 8;
+        o.queue_pair.rnr_retry_count = 7;
+        return o;
+    }
+
+    struct visit {
+        visit(connection over) : c{std::move(over)}, memory{} {}
+        connection c;
+        registered_buffer memory;
+        int received = 0;
+    };
+    using visit_ptr = std::shared_ptr<visit>;
+
+    void pause() {
+        if (random_() % 4 == 0)
+            std::this_thread::sleep_for(std::chrono::microseconds{random_() % 3000});
+    }
+
+    void accept() {
+        door_.async_get_request([this](error_code ec, connection_request asked) {
+            if (ec) return;
+            auto const v =
+                std::make_shared<visit>(connection{shared_, std::move(asked), depths(), ec});
+            if (!ec) serve(v);
+            accept();
+        });
+    }
+    void serve(visit_ptr const& v) {
+        v->memory = {v->c.domain(), 64, access_flags::local_write};
+        for (std::size_t i = 0; i < 3; ++i) {
+            v->c.async_receive(
+                v->memory.slice(i * 8, 8),
+                [this, v](error_code ec, receive_result const& got) {
+                    if (ec) return;
+                    lengths_wrong += got.size_bytes != 8;
+                    pause();
+                    if (++v->received < 2) return;
+                    v->c.async_send(v->memory.slice(0, 8), [this, v](error_code, std::size_t) {
+                        pause();
+                        leave(v);
+                    });
+                }
+            );
+        }
+        v->c.async_accept({}, [v](error_code) {});
+    }
+
+    // In several ways, on several threads.
+    void leave(visit_ptr const& v) {
+        switch (random_() % 5) {
+        case 0: return v->c.close();
+        case 1: return asio::post(others_, [v] { v->c.close(); });
+        case 2: v->c = connection{}; return;
+        default: v->c.async_wait_disconnected([this, v](error_code) { pause(); });
+        }
+    }
+
+    void begin() {
+        if (begun_ == most_) return;
+        ++begun_;
+        auto const v = std::make_shared<visit>(connection{of_clients_, depths()});
+        v->c.async_connect(door_.local_endpoint(), [this, v](error_code ec) {
+            if (ec) return end(v, ec);
+            v->memory = {v->c.domain(), 64, access_flags::local_write};
+            v->c.async_receive(
+                v->memory.slice(32, 8),
+                [this, v](error_code failure, receive_result const&) { end(v, failure); }
+            );
+            auto const timer = std::make_shared<asio::steady_timer>(clients_, 20s);
+            for (std::size_t i = 0; i < 2; ++i)
+                v->c.async_send(v->memory.slice(i * 8, 8), [v](error_code, std::size_t) {});
+            timer->async_wait([v, weak = std::weak_ptr{timer}](error_code late) {
+                if (!late) v->c.close();
+            });
+            v->c.async_wait_disconnected([timer](error_code) { timer->cancel(); });
+        });
+    }
+    void end(visit_ptr const& v, error_code ec) {
+        ++(ec ? failed : served);
+        v->c.close();
+        begin();
+    }
+
+    int const most_;
+    int begun_ = 0;
+    asio::io_context servers_;
+    asio::io_context others_;
+    asio::io_context clients_;
+    poller shared_ = poller::on(servers_, {.polling = {.mode = poll_mode::busy}});
+    poller of_clients_ = poller::on(clients_);
+    acceptor door_;
+    std::minstd_rand random_{1};
+};
+
+}  // namespace
+
+TEST_CASE("connections that join and leave a shared queue lose nothing", "[fabric]") {
+    fabric::world_options real;
+    real.mode = fabric::scheduling::real;
+    world w{real};
+    {
+        visits all{400};
+        all.run();
+        CHECK(all.served == 400);
+        CHECK(all.failed == 0);
+        CHECK(all.lengths_wrong == 0);
+    }
 }

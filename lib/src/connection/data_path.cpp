@@ -537,7 +537,13 @@ void data_path::retire_slow(ibv_wc const& wc, completion_report& report) noexcep
             op.code = is_called_off ? error_code{boost::asio::error::operation_aborted} : ec;
         note_failure(report, wc);
     }
-    q.window.retire(sequence, [&](entry const& e, std::uint64_t) {
+    bool const is_receive = verbs::is_receive(wc.wr_id);
+    q.window.retire(sequence, [&](entry const& e, std::uint64_t number) {
+        // Each receive has a completion of its own: those of earlier ones are lost.
+        if (is_receive && number != sequence) {
+            if (!e.op->code) e.op->code = errc::completion_queue_broken;
+            if (!report.failed) report.failed = errc::completion_queue_broken;
+        }
         if (e.is_last_piece) take_in(*e.op, wc, report);
     });
 }

@@ -133,28 +133,32 @@ void cq_poller::on_news(std::shared_ptr<cq_poller> self) {
     if (!round_.is_posted()) run_round(std::move(self));
 }
 
-// Takes in those that have joined.
+// Takes in those that have joined, and tells those of a broken queue.
 void cq_poller::take_news() {
-    bool has_broken = false;
     {
         std::lock_guard const lock{mutex_};
-        has_news_.store(false, std::memory_order_relaxed);
-        while (cq_member* const m = joining_) {
-            joining_ = std::exchange(m->next, nullptr);
-            cq_lane& lane = *m->lane;
-            lane.add(*m);
-            has_broken |= lane.is_broken;
-            if (std::exchange(lane.is_polled, true)) continue;
-            lane.next = std::exchange(polled_, &lane);
-            ++polled_count_;
-            turn_ = polled_;
-        }
-        if (!std::exchange(is_counted_, true)) sources_.fetch_add(1, std::memory_order_relaxed);
+        take_joining();
+        if (!std::exchange(has_joined_broken_, false)) return;
     }
-    if (!has_broken) return;
     for (cq_lane* lane = polled_; lane != nullptr; lane = lane->next) {
         if (lane->is_broken) fail(*lane, errc::completion_queue_broken);
     }
+}
+
+// From here on completions find those that have joined. REQUIRES: the mutex is held.
+void cq_poller::take_joining() noexcept {
+    has_news_.store(false, std::memory_order_relaxed);
+    while (cq_member* const m = joining_) {
+        joining_ = std::exchange(m->next, nullptr);
+        cq_lane& lane = *m->lane;
+        lane.add(*m);
+        has_joined_broken_ |= lane.is_broken;
+        if (std::exchange(lane.is_polled, true)) continue;
+        lane.next = std::exchange(polled_, &lane);
+        ++polled_count_;
+        turn_ = polled_;
+    }
+    if (!std::exchange(is_counted_, true)) sources_.fetch_add(1, std::memory_order_relaxed);
 }
 
 bool cq_poller::leave(
@@ -162,16 +166,13 @@ bool cq_poller::leave(
 ) {
     std::lock_guard const lock{mutex_};
     cq_lane& lane = *m.lane;
+    // The queue may have completions of those who have joined and are not taken in yet, whom on_news()
+    // takes in later: they must not be taken for its only member's, or be dropped when they are kept.
+    if (joining_ != nullptr) take_joining();
     sort_out(lane, m, take);
     bool const is_destroyed = destroy();
     sort_out(lane, m, take);
     if (m.now == cq_member::stage::inside) lane.remove(m);
-    if (m.now == cq_member::stage::joining) {
-        cq_member** at = &joining_;
-        while (*at != &m) at = &(*at)->next;
-        *at = std::exchange(m.next, nullptr);
-        m.now = cq_member::stage::outside;
-    }
     if (is_delivering_) departed_.push_back(std::move(m.sink));
     m.sink.reset();
     give_back(m, !is_destroyed);
@@ -184,7 +185,7 @@ bool cq_poller::leave(
 void cq_poller::sort_out(cq_lane& lane, cq_member const& m, cq_place::take_function const& take) {
     auto const sort = [&](std::span<ibv_wc const> batch) {
         for (ibv_wc const& wc : batch) {
-            if (wc.qp_num == m.number || lane.sole() == &m) {
+            if (wc.qp_num == m.number) {
                 take({&wc, 1});
             } else {
                 lane.keep(wc);
@@ -369,7 +370,11 @@ int cq_poller::deliver_kept(cq_lane& lane) {
         batch_[count++] = wc;
     }
     lane.drop_kept(count);
-    return deliver(lane, std::span{batch_}.first(count));
+    std::span<ibv_wc const> const batch = std::span{batch_}.first(count);
+    // Those of a queue pair that never joined belong to nobody.
+    cq_member const* const only = lane.sole();
+    if (only != nullptr && only->number != batch.front().qp_num) return static_cast<int>(count);
+    return deliver(lane, batch);
 }
 
 bool cq_poller::has_spun_enough() {

@@ -184,6 +184,7 @@ private:
     bool has_spun_enough();
 
     // With the mutex held.
+    void take_joining() noexcept;
     cq_lane* find_lane(machines::completion_share const& share, error_code& ec);
     bool leave(
         cq_member& m, std::function<bool()> const& destroy, cq_place::take_function const& take
@@ -207,6 +208,8 @@ private:
     std::size_t places_ = 0;
     cq_member* joining_ = nullptr;
     bool is_news_posted_ = false;
+    // One that was taken in is in a broken queue, and has not been told.
+    bool has_joined_broken_ = false;
     std::atomic<bool> has_news_{false};
     // Changed in the sequence, or while no round is posted.
     std::atomic<bool> is_closed_{false};
