@@ -230,7 +230,7 @@ private:
     // Starts a reserved operation whose handler is placed. Inside a round the doorbell is rung once,
     // at its end. False if the context is being destroyed: the operation must be given back.
     bool start(operation& op, std::span<work_request const> what) {
-        RCVERBS_PROBE2(operation_start, this, &op);
+        RCVERBS_PROBE3(operation_start, this, &op, static_cast<std::uint8_t>(what.front().kind));
         if (!data_.build(op, what.front())) return start_slow(op, what);
         if (round_thread_ == this_thread()) return true;
         if (!data_.ring(link_.queue_pair())) post_waiting();
