@@ -55,7 +55,7 @@ struct acceptor_options {
     /// The options of the connections that async_accept() makes.
     connection_options connection = {};
     /// Requests that may wait to be taken, in the kernel and here; one more is rejected. 1 to 4096.
-    std::size_t backlog = 128;
+    std::size_t backlog = 1024;
     /// How long a request may wait to be taken. An older one is rejected before anything is
     /// allocated for it, because its peer has given up, or soon will. Above 0.
     std::chrono::milliseconds request_timeout{5000};
@@ -70,8 +70,9 @@ struct acceptor_options {
     /// Bytes that the program registers per connection, for the computation of an empty
     /// connections_max.
     std::size_t locked_bytes_per_connection = 0;
-    /// Descriptors per connection, for the same computation: 1 for its completion channel, and
-    /// descriptors_per_own_thread more if each has a thread of its own. At least 1.
+    /// Descriptors per connection, for the same computation: 1 for its completion channel, 0 if all
+    /// are made with one poller, which has one for all of them; descriptors_per_own_thread more if
+    /// each has a thread of its own.
     unsigned descriptors_per_connection = 1;
     /// Connections per peer address that may exist at a time. At least 1; empty for no limit.
     std::optional<std::size_t> connections_per_address_max = {};

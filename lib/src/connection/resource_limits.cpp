@@ -62,9 +62,10 @@ std::size_t affordable_connections(acceptor_options const& o) {
     std::size_t const locked =
         round_up(o.connection.queue_pair.send_queue_depth * sizeof(std::uint64_t)) +
         round_up(o.locked_bytes_per_connection);
-    std::size_t const affordable = std::min(
-        free_descriptors() / std::max(o.descriptors_per_connection, 1U), lockable_bytes() / locked
-    );
+    std::size_t const by_descriptors = o.descriptors_per_connection == 0
+                                           ? unlimited
+                                           : free_descriptors() / o.descriptors_per_connection;
+    std::size_t const affordable = std::min(by_descriptors, lockable_bytes() / locked);
     return std::clamp<std::size_t>(affordable, 1, connections_max);
 }
 
