@@ -541,6 +541,47 @@ TEST_CASE("a channel finishes when all requests of both sides are answered", "[d
     });
 }
 
+TEST_CASE("who finishes a channel that finishes gets the same result", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e);
+        // As a server does that ends in order while its loop serves.
+        std::vector<error_code> results;
+        auto const serve = [&]() -> asio::awaitable<void> {
+            co_await echo(e.server);
+            auto const [ec] = co_await e.server.async_finish(awaiting);
+            results.push_back(ec);
+        };
+        auto const stop = [&]() -> asio::awaitable<void> {
+            for (int i = 0; i < 2; ++i) {
+                e.server.async_finish([&](error_code ec) { results.push_back(ec); });
+            }
+            auto const bytes = pattern(10, 1);
+            reply const last = co_await e.client.async_request(1, bytes, asio::use_awaitable);
+            CHECK(last.status() == 2);
+            co_await e.client.async_finish(asio::use_awaitable);
+        };
+        co_await (serve() && stop());
+        CHECK(results == std::vector<error_code>(3));
+        auto const [again] = co_await e.server.async_finish(awaiting);
+        CHECK_FALSE(again);
+        CHECK(e.server.last_failure().reason == close_reason::completed);
+        // A failure, too.
+        ends f{io};
+        co_await meet(io, f);
+        std::vector<error_code> failures;
+        for (int i = 0; i < 2; ++i)
+            f.client.async_finish([&](error_code ec) { failures.push_back(ec); });
+        f.server.close();
+        while (failures.size() < 2) co_await pause(io, 1ms);
+        CHECK(failures[0].failed());
+        CHECK(failures[0] == failures[1]);
+        auto const [late] = co_await f.client.async_finish(awaiting);
+        CHECK(late == failures[0]);
+    });
+}
+
 TEST_CASE("a request channel that cannot finish says for what it waits", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

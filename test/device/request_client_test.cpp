@@ -2,6 +2,7 @@
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/detached.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -260,6 +261,75 @@ TEST_CASE("requests of a client wait for a server as long as their timeouts say"
         server->held.clear();
         server->channel.close();
         server->door.close();
+    });
+}
+
+TEST_CASE("a client whose server finishes goes on with whoever listens next", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor door{io, {device_address(), 0}};
+        // A server of its own for each channel; the first keeps requests of operation 2.
+        std::vector<std::shared_ptr<request_channel>> servers;
+        std::vector<request> held;
+        auto const serve = [&](std::shared_ptr<request_channel> c) -> asio::awaitable<void> {
+            co_await c->async_accept(asio::use_awaitable);
+            for (;;) {
+                auto [ec, r] = co_await c->async_next(awaiting);
+                if (ec) break;
+                if (r.operation() == 2) held.push_back(std::move(r));
+                else co_await r.async_answer(7, {}, awaiting);
+            }
+            co_await c->async_finish(awaiting);
+        };
+        std::function<void()> const accept = [&] {
+            door.async_get_request([&](error_code ec, connection_request asked) {
+                if (ec) return;
+                servers.push_back(std::make_shared<request_channel>(io, std::move(asked)));
+                asio::co_spawn(io, serve(servers.back()), asio::detached);
+                accept();
+            });
+        };
+        accept();
+        request_client c{io, door.local_endpoint(), eager_client()};
+        auto const body = pattern(100, 1);
+        reply const first = co_await c.async_request(1, body, {}, asio::use_awaitable);
+        CHECK(first.status() == 7);
+        // One that the first server answers late.
+        bool is_answered = false;
+        c.async_request(2, body, {}, [&](error_code ec, reply const& r) {
+            CHECK_FALSE(ec);
+            CHECK(r.status() == 9);
+            is_answered = true;
+        });
+        while (held.empty()) co_await pause(io, 1ms);
+        std::optional<error_code> finished;
+        servers[0]->async_finish([&](error_code ec) { finished = ec; });
+        // Not repeatable: each is sent once, to the first server or to the next.
+        for (int i = 0; i < 200 && servers.size() == 1; ++i) {
+            auto [ec, r] = co_await c.async_request(1, body, {}, awaiting);
+            CHECK_FALSE(ec);
+            co_await pause(io, 1ms);
+        }
+        REQUIRE(servers.size() == 2);
+        CHECK_FALSE(finished);
+        CHECK_FALSE(is_answered);
+        CHECK(c.is_connected());
+        // A client that finishes waits for both servers.
+        std::optional<error_code> client_finished;
+        c.async_finish([&](error_code ec) { client_finished = ec; });
+        co_await servers[1]->async_finish(asio::use_awaitable);
+        co_await pause(io, 5ms);
+        CHECK_FALSE(client_finished);
+        co_await held[0].async_answer(9, {}, asio::use_awaitable);
+        while (!client_finished || !finished) co_await pause(io, 1ms);
+        CHECK(is_answered);
+        CHECK_FALSE(*client_finished);
+        CHECK_FALSE(*finished);
+        CHECK(servers[0]->last_failure().reason == close_reason::completed);
+        CHECK(c.statistics().connected == 2);
+        CHECK(c.statistics().repeated == 0);
+        door.close();
+        held.clear();
     });
 }
 

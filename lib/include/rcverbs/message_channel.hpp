@@ -126,8 +126,7 @@ protected:
 
 /// Messages over one connection.
 ///
-/// Outstanding operations: one connect or accept, one finish; any number of sends, receives and
-/// fetches.
+/// Outstanding operations: one connect or accept; any number of the others.
 template <class Executor = boost::asio::any_io_executor>
 class basic_message_channel : public detail::basic_channel<message_channel_base, Executor> {
     using base = detail::basic_channel<message_channel_base, Executor>;

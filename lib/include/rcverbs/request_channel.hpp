@@ -312,7 +312,7 @@ protected:
 
 /// Requests and answers over one connection, in both directions.
 ///
-/// Outstanding operations: one connect or accept, one finish; any number of the others.
+/// Outstanding operations: one connect or accept; any number of the others.
 template <class Executor = boost::asio::any_io_executor>
 class basic_request_channel : public detail::basic_channel<request_channel_base, Executor> {
     using base = detail::basic_channel<request_channel_base, Executor>;

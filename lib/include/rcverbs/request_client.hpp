@@ -49,7 +49,8 @@ struct request_client_options {
     /// Delays between attempts to connect.
     backoff_options backoff = {};
     /// Called with each channel that was connected, before its requests are sent; for example to take
-    /// the peer's requests. Not called concurrently. Must not throw.
+    /// the peer's requests. The channel is there until async_next() on it has failed. Not called
+    /// concurrently. Must not throw.
     std::function<void(request_channel& connected)> on_connected = {};
     /// As connector_options::on_retry.
     std::function<void(std::uint64_t attempts, failure const& why)> on_retry = {};

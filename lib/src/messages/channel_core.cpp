@@ -55,14 +55,14 @@ void channel_core::call_later(waiter who, error_code result) {
 void channel_core::on_abandoned() noexcept {
     std::deque<outgoing> dropped;
     decltype(fetches_)::list fetches;
-    waiter finisher;
+    std::vector<waiter> finishers;
     guard const lock{mutex_};
     state_ = state::ended;
     machine_ = {};
     dropped.swap(outgoing_);
     done_first_ = done_last_ = nobody;
     fetches = fetches_.take_all();
-    finisher = std::move(finisher_);
+    finishers.swap(finishers_);
 }
 
 mutable_slice channel_core::receive_slot(std::uint32_t i) const {
@@ -551,17 +551,16 @@ bool channel_core::begin_to_finish(control_handler handler) {
     if (!who) return false;
     error_code const failed = last_failure().code;
     guard lock{mutex_};
-    error_code refused;
-    if (is_finishing_) refused = errc::operation_in_progress;
-    else if (!is_open()) refused = failed ? failed : error_code{errc::not_connected};
-    if (refused) {
+    std::optional<error_code> known = finished_;
+    if (!is_finishing_ && !is_open()) known = failed ? failed : error_code{errc::not_connected};
+    if (known) {
         lock.unlock();
-        call_later(std::move(who), refused);
+        call_later(std::move(who), *known);
         return false;
     }
-    is_finishing_ = true;
     close_when_cancelled(who, self());
-    finisher_ = std::move(who);
+    finishers_.push_back(std::move(who));
+    if (std::exchange(is_finishing_, true)) return false;
     in_order([self = self()] {
         self->finish_limit_.start(self->options_.finish_timeout, [core = self.get()] {
             core->on_late();
@@ -610,7 +609,8 @@ void channel_core::end_now(error_code why, close_reason reason) {
 
 // REQUIRES: the mutex is held.
 void channel_core::on_finished(error_code ec) {
-    if (finisher_) call_later(std::exchange(finisher_, {}), ec);
+    if (is_finishing_ && !finished_) finished_ = ec;
+    for (waiter& who : std::exchange(finishers_, {})) call_later(std::move(who), *finished_);
     in_order([self = self()] {
         self->finish_limit_.cancel();
         self->withdraw_limit_.cancel();

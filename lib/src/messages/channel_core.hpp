@@ -286,7 +286,8 @@ private:
     error_code unsent_;
     bool is_disconnecting_ = false;
     bool is_finishing_ = false;
-    waiter finisher_;
+    std::vector<waiter> finishers_;
+    std::optional<error_code> finished_;  // what they get
 
     message_channel_statistics counted_;
 };

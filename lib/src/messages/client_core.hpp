@@ -15,6 +15,7 @@
 #include <mutex>
 #include <optional>
 #include <variant>
+#include <vector>
 
 #include <rcverbs/connector.hpp>
 #include <rcverbs/detail/membership.hpp>
@@ -97,6 +98,8 @@ private:
     void end(call_ptr const& c, error_code why);
     void complete(call_ptr const& c, error_code ec, reply r = {});
     channel_ptr drop(channel_ptr const& which);
+    void retire(channel_ptr const& over);
+    void on_finished(channel_ptr const& over, error_code ec);
     void context_is_going(boost::asio::execution_context const&) noexcept override;
 
     // Null once its context is destroyed. Not copied under the lock, as it may be the program's own.
@@ -108,6 +111,10 @@ private:
     mutable std::mutex mutex_;
     basic_connector<request_channel> connector_;
     channel_ptr channel_;
+    // Whose peers have finished, while what was asked on them is answered.
+    std::vector<channel_ptr> retiring_;
+    waiting_handler<error_code> finisher_;
+    error_code finish_error_;
     failure last_of_channel_;
     call_list waiting_;
     std::size_t paused_ = 0;

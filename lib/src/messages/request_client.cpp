@@ -171,13 +171,16 @@ void client_core::on_result(call_ptr const& c, channel_ptr const& over, error_co
     if (!ec) return complete(c, ec, std::move(r));
     bool const is_over = !over->is_open() || over->last_failure().reason != close_reason::open;
     channel_ptr dropped;
+    bool is_refused = false;
     {
         guard const lock{mutex_};
+        // It was not sent, because the channel had just been retired.
+        is_refused = ec == errc::operation_in_progress && channel_ != over && !is_closed_;
         if (is_over) dropped = drop(over);
         auto const next = clock::now() + c->pause;
-        bool const is_repeated = is_over && c->may_repeat && is_transient(ec) && !is_closed_ &&
-                                 !c->is_cancelled && c->is_wanted() && executor_ != nullptr &&
-                                 next < c->deadline;
+        bool const is_repeated = is_over && !is_refused && c->may_repeat && is_transient(ec) &&
+                                 !is_closed_ && !c->is_cancelled && c->is_wanted() &&
+                                 executor_ != nullptr && next < c->deadline;
         if (is_repeated) {
             ++counted_.repeated;
             c->last = ec;
@@ -187,6 +190,7 @@ void client_core::on_result(call_ptr const& c, channel_ptr const& over, error_co
             return wait(c, next);
         }
     }
+    if (is_refused) return start(c);
     complete(c, ec, std::move(r));
 }
 
@@ -291,6 +295,15 @@ void client_core::on_connected(error_code ec, request_channel made) {
         }
     }
     if (is_wanted) return connect();
+    if (over != nullptr) {
+        auto const core =
+            std::static_pointer_cast<request_core>(access::core_of<channel_base>(*over));
+        core->when_peer_ends([weak = weak_from_this(), which = std::weak_ptr{over}] {
+            auto const self = weak.lock();
+            auto const alive = which.lock();
+            if (self != nullptr && alive != nullptr) self->retire(alive);
+        });
+    }
     for (call_ptr const& c : ready) {
         if (ec) end(c, ec);
         else send(c, over);
@@ -304,38 +317,64 @@ client_core::channel_ptr client_core::drop(channel_ptr const& which) {
     return std::exchange(channel_, nullptr);
 }
 
+// The server finishes: it answers what it has, and takes nothing new for long. Later requests go to
+// whoever listens next.
+void client_core::retire(channel_ptr const& over) {
+    {
+        guard const lock{mutex_};
+        if (is_closed_ || channel_ != over) return;
+        retiring_.push_back(std::exchange(channel_, nullptr));
+    }
+    over->async_finish([self = shared_from_this(), over](error_code ec) {
+        self->on_finished(over, ec);
+    });
+}
+
 // --- the end -------------------------------------------------------------------------------------
 
+void client_core::on_finished(channel_ptr const& over, error_code ec) {
+    channel_ptr dropped;
+    waiting_handler<error_code> who;
+    {
+        guard const lock{mutex_};
+        dropped = drop(over);
+        std::erase(retiring_, over);
+        last_of_channel_ = over->last_failure();
+        if (!finish_error_) finish_error_ = is_finishing_ ? ec : error_code{};
+        if (finisher_ && channel_ == nullptr && retiring_.empty()) who = std::move(finisher_);
+        ec = finish_error_;
+    }
+    if (who) who(ec);
+}
+
 void client_core::finish(control_handler handler) {
-    executor_ptr own;
+    executor_ptr const own = own_executor();
+    if (own == nullptr) return;
+    waiting_handler<error_code> who{std::move(handler), *own};
     channel_ptr over;
     call_list waiting;
     bool is_second = false;
+    bool is_over = false;
+    waiting_handler<error_code> at_once;
     {
         guard const lock{mutex_};
-        own = executor_;
         is_second = is_finishing_;
         is_finishing_ = is_closed_ = true;
-        over = channel_;
+        over = is_second ? nullptr : channel_;
         waiting = take_waiting();
+        is_over = is_second || (over == nullptr && retiring_.empty());
+        if (!is_over) close_when_cancelled(who, shared_from_this());
+        std::swap(is_over ? at_once : finisher_, who);
     }
-    if (own == nullptr) return;
     connector_.cancel();
     for (call_ptr const& c : waiting) end(c, asio::error::operation_aborted);
-    waiting_handler<error_code> who{std::move(handler), *own};
-    if (over == nullptr || is_second) {
+    if (is_over) {
         error_code const ec = is_second ? error_code{errc::operation_in_progress} : error_code{};
-        return asio::post(*own, [w = std::move(who), ec]() mutable { w(ec); });
+        return asio::post(*own, [w = std::move(at_once), ec]() mutable { w(ec); });
     }
-    close_when_cancelled(who, shared_from_this());
-    over->async_finish([self = shared_from_this(), over, w = std::move(who)](error_code ec
-                       ) mutable {
-        channel_ptr dropped;
-        {
-            guard const lock{self->mutex_};
-            dropped = self->drop(over);
-        }
-        w(ec);
+    if (over == nullptr) return;
+    over->async_finish([self = shared_from_this(), over](error_code ec) {
+        self->on_finished(over, ec);
     });
 }
 
@@ -345,6 +384,7 @@ void client_core::close() noexcept {
     {
         guard const lock{mutex_};
         is_closed_ = true;
+        for (channel_ptr const& c : retiring_) c->close();
         if (channel_ != nullptr) channel_->close();
         over = drop(channel_);
         waiting = take_waiting();
@@ -358,8 +398,12 @@ void client_core::context_is_going(asio::execution_context const&) noexcept {
     channel_ptr over;
     call_list waiting;
     executor_ptr gone;
+    std::vector<channel_ptr> retiring;
+    waiting_handler<error_code> finisher;
     guard lock{mutex_};
     is_closed_ = true;
+    retiring.swap(retiring_);
+    finisher = std::move(finisher_);
     gone.swap(executor_);
     over = std::exchange(channel_, nullptr);
     waiting = take_waiting();

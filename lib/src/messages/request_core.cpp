@@ -392,7 +392,10 @@ error_code request_core::take(arrival&& a) {
     violation const found = all_.arrived(what, tag.id, is_empty, tag.has_target, *this);
     if (found == violation::malformed) return channel_errc::malformed_message;
     if (found == violation::unexpected) return channel_errc::unexpected_message;
-    if (what == kind::end) end_ = asio::error::eof;
+    if (what == kind::end) {
+        end_ = asio::error::eof;
+        if (on_peer_end_) in_order(std::exchange(on_peer_end_, {}));
+    }
     if (asking != nobody) {
         asked_[asking].answer = std::move(a);
         asked_[asking].has_answer = true;
@@ -497,6 +500,12 @@ void request_core::make_request(request& r, std::uint16_t id) {
     make_message(r, std::move(arrived_[id].body));
     r.is_notice_ = all_.is_notice(id);
     r.responder_ = responder{self(), id};
+}
+
+void request_core::when_peer_ends(std::function<void()> function) {
+    guard const lock{mutex_};
+    if (all_.has_peer_ended()) in_order(std::move(function));
+    else on_peer_end_ = std::move(function);
 }
 
 void request_core::next(next_handler handler) {

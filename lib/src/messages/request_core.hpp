@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -38,6 +39,9 @@ public:
     /// Cancels a request or notice, if it is not over. Any thread.
     void cancel_asked(std::uint64_t serial);
     void next(next_handler handler);
+    /// Calls the function, in the driver's order, when the peer sends no more requests because it
+    /// finishes. Once, at once if that has happened.
+    void when_peer_ends(std::function<void()> function);
     void finish(control_handler handler) override;
     void cancel() override;
 
@@ -161,6 +165,7 @@ private:
     std::uint32_t arrived_first_ = nobody;
     std::uint32_t arrived_last_ = nobody;
     wait_list<waiting_handler<error_code, request>> nexts_;
+    std::function<void()> on_peer_end_;
     error_code end_;  // what async_next() gets when nothing has arrived
     error_code end_of_requests_;  // what requests end with that are not answered
     bool has_connection_ended_ = false;

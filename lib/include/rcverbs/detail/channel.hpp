@@ -171,7 +171,8 @@ public:
     /// Finishes: waits until all messages of this side have been sent and its requests have been
     /// answered, sends the end to the peer, waits until the peer has finished, and disconnects.
     /// Meanwhile the program can receive the peer's messages and answer its requests, and must do
-    /// so if the peer waits for that.
+    /// so if the peer waits for that. It may be called more than once, by whoever ends the channel
+    /// and by the loop that receives: all get the same result.
     ///
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code)`; no error only if both sides have finished.
@@ -179,8 +180,7 @@ public:
     /// @par Errors                After finish_timeout channel_errc::peer_not_answered, not_answered,
     ///                            peer_not_received or peer_not_finished, which say for what it has
     ///                            waited and are condition::timed_out; channel_errc::peer_closed_early,
-    ///                            errc::not_connected, errc::operation_in_progress, and those of
-    ///                            connection::async_disconnect.
+    ///                            errc::not_connected, and those of connection::async_disconnect.
     template <class Token = default_token_t<Executor>>
     auto async_finish(Token&& token = Token{}) {
         return this->control(

@@ -36,7 +36,7 @@ public:
         if (target) target(how);
     }
     /// Calls it for what was emitted and for what will be. Once.
-    void connect(function target) {
+    void connect(function const& target) {
         boost::asio::cancellation_type early{};
         {
             std::lock_guard const lock{mutex_};
