@@ -1,11 +1,14 @@
 // The guides' excerpts, one function each. They are compiled as a check, and never called.
 #include <boost/asio.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
+#include <rcverbs/experimental/region_channel.hpp>
 #include <rcverbs/rcverbs.hpp>
 
+#include <array>
 #include <cstring>
 #include <iostream>
 #include <map>
+#include <numeric>
 #include <vector>
 
 using namespace rcverbs;
@@ -317,6 +320,13 @@ awaitable<void> stop(acceptor& a) {
     co_await a.async_wait_idle(use_awaitable);  // no peer can access memory any more
 }
 
+awaitable<void> stop_in_order(acceptor& a, std::vector<std::shared_ptr<request_channel>> clients) {
+    a.close();
+    // The loops that serve them go on answering, and finish too, which is the same.
+    for (auto const& c : clients) c->async_finish([c](error_code) {});  // keeps the channel until it has ended
+    co_await a.async_wait_idle(use_awaitable);
+}
+
 awaitable<void> fetch_and_answer(request_channel& c, request r, mutable_slice into) {
     co_await c.async_fetch(std::move(r), into, use_awaitable);
     request next = co_await c.async_next(use_awaitable);
@@ -326,3 +336,34 @@ awaitable<void> fetch_and_answer(request_channel& c, request r, mutable_slice in
 }
 
 int main() {}
+
+// --- memory of the peer ------------------------------------------------------------------------------------------------
+
+awaitable<void> wait_for_the_operator() { co_return; }
+
+awaitable<void> publish(boost::asio::io_context& io, acceptor& door, std::vector<std::uint64_t>& table) {
+    region_offers mine{io};
+    mine.offer("table", std::span{table}, access_flags::remote_read);
+    region_channel peer{io, co_await door.async_get_request(use_awaitable), mine};
+    co_await peer.async_accept(use_awaitable);
+    co_await wait_for_the_operator();
+    co_await mine.async_withdraw("table", use_awaitable);
+    table.clear();  // no peer can read it any more
+    co_await peer.async_finish(use_awaitable);
+}
+
+awaitable<std::uint64_t> sum(boost::asio::io_context& io, endpoint server) {
+    region_channel c{io};
+    co_await c.async_connect(server, use_awaitable);
+    remote_array<std::uint64_t> const table{co_await c.async_find("table", std::chrono::seconds{5}, use_awaitable)};
+    registered_buffer const copy{c.next_layer().next_layer().domain(), 512 * sizeof(std::uint64_t), access_flags::local_write};
+    std::uint64_t total = 0;
+    for (std::uint64_t i = 0; i + 512 <= table.size(); i += 512) {
+        co_await table.async_read(i, copy.slice(), use_awaitable);
+        std::array<std::uint64_t, 512> values;
+        std::memcpy(values.data(), copy.bytes().data(), sizeof values);
+        total = std::accumulate(values.begin(), values.end(), total);
+    }
+    co_await c.async_finish(use_awaitable);
+    co_return total;
+}

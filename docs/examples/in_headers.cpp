@@ -4,6 +4,7 @@
 #include <rcverbs/experimental/protocol.hpp>
 #include <rcverbs/rcverbs.hpp>
 #include <rcverbs/experimental/loop_descriptor.hpp>
+#include <rcverbs/experimental/region_channel.hpp>
 #include <rcverbs/experimental/window_pool.hpp>
 #include <rcverbs/experimental/registration_cache.hpp>
 
@@ -389,3 +390,28 @@ awaitable<void> in_window_pool(connection& c, registered_buffer& pages) {
 }
 
 int main() {}
+
+// --- experimental/region_channel.hpp
+awaitable<void> in_region_channel(boost::asio::io_context& io, connection_request asked, std::vector<std::uint64_t>& table) {
+    region_offers mine{io};
+    mine.offer("table", std::span{table}, access_flags::remote_read);
+    region_channel server{io, std::move(asked), mine};
+    co_await server.async_accept(use_awaitable);
+    co_await mine.async_withdraw("table", use_awaitable);  // now nobody can access it
+}
+
+awaitable<void> in_region_channel_of_peer(boost::asio::io_context& io, registered_buffer& page) {
+    region_channel c{io};
+    co_await c.async_connect({"192.168.0.1", 7471}, use_awaitable);
+    remote_memory const theirs = co_await c.async_find("table", 5s, use_awaitable);
+    co_await theirs.async_read(0, page.slice(), use_awaitable);
+}
+
+// --- experimental/remote_memory.hpp
+awaitable<void> in_remote_memory(region_channel& c, registered_buffer& page) {
+    remote_memory table = co_await c.async_find("table", use_awaitable);  // region_channel.hpp
+    co_await table.async_read(4096, page.slice(), use_awaitable);
+    remote_array<std::uint64_t> counters{table};
+    std::uint64_t const before = co_await counters.async_fetch_add(7, 1, use_awaitable);
+    std::cout << before << '\n';
+}

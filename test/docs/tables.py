@@ -81,6 +81,8 @@ the result. A duration longer than a year is a year.
         ("request_channel.hpp", "request_options"),
         ("request_client.hpp", "request_client_options"),
         ("request_client.hpp", "client_request_options"),
+        ("experimental/region_channel.hpp", "region_channel_options"),
+        ("experimental/region_channel.hpp", "region_offers_options"),
         ("connector.hpp", "connector_options"),
         ("backoff_options.hpp", "backoff_options"),
         ("shared_receive_queue.hpp", "shared_receive_options"),
@@ -112,6 +114,8 @@ Counters start at 0 with their object and never decrease. The tables are made fr
 {table("request_channel.hpp", "request_channel_statistics", False)}
 ## request_client::statistics()
 {table("request_client.hpp", "request_client_statistics", False)}
+## region_channel::statistics()
+{table("experimental/region_channel.hpp", "region_channel_statistics", False)}
 ## memory_pool::statistics()
 {table("memory_pool.hpp", "memory_pool_statistics", False)}
 ## registration_cache::statistics()

@@ -8,10 +8,12 @@
 #include <rcverbs/endpoint.hpp>
 
 #include "machines/exchange_machine.hpp"
+#include "machines/piece_map.hpp"
 #include "wire/channel_hello.hpp"
 #include "wire/channel_message.hpp"
 #include "wire/hello.hpp"
 #include "wire/message.hpp"
+#include "wire/region_message.hpp"
 #include "wire/request_tag.hpp"
 
 namespace fuzz {
@@ -156,6 +158,63 @@ void channel_message(bytes in) {
     }
     remote_region const target = wire::decode_target(payload, ec);
     must(ec || std::ranges::equal(target.encode(), payload.first(remote_region::encoded_bytes)));
+}
+
+// The first byte says which body the others are.
+void region_message(bytes in) {
+    if (in.empty()) return;
+    auto const what = std::to_integer<unsigned>(in[0]) % 6;
+    bytes const body = in.subspan(1);
+    error_code ec;
+    auto const is_same = [&](auto const& again) { return std::ranges::equal(again, body); };
+    switch (what) {
+    case 0: {
+        auto const f = wire::decode_find(body, ec);
+        bool const is_ours = f.version == wire::region_version;
+        must(ec || !is_ours || is_same(wire::encode_find(f.name)));
+        break;
+    }
+    case 1: {
+        auto const f = wire::decode_found(body, ec);
+        if (ec) break;
+        must(is_same(wire::encode(f)));
+        machines::piece_map const map{f.piece_bytes, f.range_bytes};
+        if (!map.is_valid()) break;
+        // The last byte is in the last piece, and the parts of the beginning have its size.
+        auto const last = map.first_part(map.size() - 1, 1);
+        must(last.piece == map.pieces() - 1 && last.size == 1);
+        std::uint64_t sum = 0;
+        std::uint64_t const some = std::min<std::uint64_t>(map.size(), 64 * map.piece_bytes());
+        map.cut(0, some, [&](machines::piece_map::part const& p) {
+            must(p.size > 0 && p.size <= map.piece_bytes() && p.piece < map.pieces());
+            sum += p.size;
+        });
+        must(sum == some);
+        break;
+    }
+    case 2: {
+        auto const keys = wire::decode_piece_keys(body, body.size() / wire::region_key_bytes, ec);
+        must(ec || is_same(wire::encode(keys)));
+        break;
+    }
+    case 3: {
+        auto const k = wire::decode_keys(body, ec);
+        must(ec || is_same(wire::encode(k)));
+        break;
+    }
+    case 4: {
+        auto const d = wire::decode_dropped(body, ec);
+        must(ec || is_same(wire::encode(d)));
+        break;
+    }
+    default: {
+        auto const number = wire::decode_number(body, ec);
+        must(ec || is_same(wire::encode_number(number)));
+        int const value = wire::decode_errno(body, ec);
+        must(ec || (value > 0 && is_same(wire::encode_errno(value))));
+    }
+    }
+    must(!ec || ec == channel_errc::malformed_message);
 }
 
 void endpoint(bytes in) {

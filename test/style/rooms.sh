@@ -4,7 +4,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../../lib/src"
 declare -A may=(
     [probes]='' [error]='' [wire]='' [machines]='' [hosting]='' [verbs]='error' [progress]='error verbs hosting machines' [cm]='verbs hosting progress'
     [memory]='error verbs hosting' [connection]='error verbs hosting machines progress cm memory probes'
-    [session]='machines wire' [messages]='machines wire probes'
+    [session]='machines wire' [messages]='machines wire probes' [remote]='machines wire'
 )
 status=0
 for room in *; do
@@ -15,7 +15,7 @@ for room in *; do
     done < <(grep -rHoP '^#include "\K[^"]+' "$room")
 done
 # One public header is for C libraries that are linked statically.
-if grep -rnE '#include <(infiniband|rdma)/' machines wire error session messages ../include | grep -v '^../include/rcverbs/static_providers.hpp:'; then status=1; fi
+if grep -rnE '#include <(infiniband|rdma)/' machines wire error session messages remote ../include | grep -v '^../include/rcverbs/static_providers.hpp:'; then status=1; fi
 # The fabric is a separate library: it must not include rcverbs.
 if grep -rnE '#include <rcverbs/' ../fabric/src ../fabric/include | grep -v '<rcverbs/fabric.hpp>'; then status=1; fi
 [ $status = 0 ] && echo "no room looks up"

@@ -12,7 +12,7 @@
 
 namespace rcverbs {
 
-/// Errors that a message channel or a request channel detects.
+/// Errors that a message channel, a request channel or a region channel detects.
 enum class channel_errc {
     /// The peer left before both sides had finished.
     peer_closed_early = 1,
@@ -50,6 +50,10 @@ enum class channel_errc {
     peer_not_received = 17,
     /// The peer did not finish.
     peer_not_finished = 18,
+    /// The peer offers no region of this name; or this side does not, in async_withdraw().
+    no_such_region = 19,
+    /// The owner has taken the region back: nothing was posted.
+    region_withdrawn = 20,
 };
 
 /// The category of channel_errc.

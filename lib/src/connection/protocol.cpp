@@ -19,6 +19,7 @@ public:
     explicit impl(connection over)
         : lower{std::move(over)},
           order{detail::access::core_of(lower)->order()},
+          context{&asio::query(lower.get_executor(), asio::execution::context)},
           executor{std::make_shared<asio::any_io_executor const>(lower.get_executor())} {}
 
     void context_is_going(asio::execution_context const&) noexcept override {
@@ -27,6 +28,7 @@ public:
 
     connection lower;
     std::shared_ptr<hosting::sequence> const order;
+    asio::execution_context* const context;
     std::weak_ptr<driver> owner;
     hosting::membership membership;
     part* parts = nullptr;
@@ -142,6 +144,12 @@ failure driver::last_failure() const {
     failure all = is_own ? impl_->found : of_connection;
     if (all.reason == close_reason::open) all.reason = of_connection.reason;
     return all;
+}
+
+asio::execution_context& driver::context() const noexcept { return *impl_->context; }
+
+asio::execution_context& order_executor::query(asio::execution::context_t) const noexcept {
+    return driver_->context();
 }
 
 // --- its parts -----------------------------------------------------------------------------------

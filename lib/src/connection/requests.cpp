@@ -101,8 +101,8 @@ void connection_core::start_wait(control_handler handler) {
 void connection_core::start_wait_of_layer(control_handler handler) {
     control_waiter waiter{std::move(handler), executor_};
     entry const inside{*this};
-    if (add(waiters::kind::layer, waiter) && life_.has_ended())
-        waiters_.tell(waiters::kind::layer, life_.end_code());
+    waiters_.add_layer(std::move(waiter));
+    if (life_.has_ended()) waiters_.tell_layers(life_.end_code());
 }
 
 void connection_core::close() noexcept {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include "hosting/deferred_completions.hpp"
 #include "machines/lifecycle.hpp"
@@ -17,8 +18,7 @@ namespace rcverbs::detail {
 
 class waiters {
 public:
-    /// layer: as end, of the layer above, so that it and the program can wait at a time.
-    enum class kind : std::uint8_t { setup, disconnect, end, layer };
+    enum class kind : std::uint8_t { setup, disconnect, end };
 
     /// Called when a waiting handler's cancellation signal is emitted.
     using on_cancel =
@@ -54,7 +54,14 @@ public:
         if (a.setup) tell(kind::setup, *a.setup);
         if (a.disconnect) tell(kind::disconnect, *a.disconnect);
         if (a.end) tell(kind::end, *a.end);
-        if (a.end) tell(kind::layer, *a.end);
+        if (a.end) tell_layers(*a.end);
+    }
+
+    /// Adds the handler of a layer above, of which there may be several, for the end.
+    void add_layer(control_waiter made) { layers_.push_back(std::move(made)); }
+    /// Completes the handlers of the layers, the lowest first.
+    void tell_layers(error_code ec) {
+        for (control_waiter& layer : std::exchange(layers_, {})) completions_.complete(layer, ec);
     }
 
     /// Adds a call of any function, after the completions that were added before.
@@ -67,7 +74,8 @@ public:
 private:
     static constexpr std::size_t index(kind of) noexcept { return static_cast<std::size_t>(of); }
 
-    std::array<control_waiter, 4> of_;
+    std::array<control_waiter, 3> of_;
+    std::vector<control_waiter> layers_;
     std::uint64_t serial_ = 0;
     deferred_completions completions_;
 };

@@ -136,6 +136,20 @@ detail::description detail::describe(channel_errc e) noexcept {
             is::timed_out,
             conditions::timed_out,
             "channel_errc::peer_not_finished"};
+    case channel_errc::no_such_region:
+        return {
+            "there is no region of this name",
+            "Check the name, or wait until it is offered: the channel goes on",
+            is::no_such_file_or_directory,
+            conditions::operation_only,
+            "channel_errc::no_such_region"};
+    case channel_errc::region_withdrawn:
+        return {
+            "the owner has withdrawn the region",
+            "Find it again when it is offered again: the channel goes on",
+            is::operation_canceled,
+            conditions::operation_only,
+            "channel_errc::region_withdrawn"};
     }
     return {};
 }

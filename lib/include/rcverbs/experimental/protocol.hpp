@@ -24,7 +24,11 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/async_result.hpp>
+#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/error.hpp>
+#include <boost/asio/execution/blocking.hpp>
+#include <boost/asio/execution/context.hpp>
+#include <boost/asio/execution_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include <chrono>
@@ -50,6 +54,29 @@
 namespace rcverbs::protocol {
 
 class driver;
+
+/// An executor that runs functions in the order of a driver, in the order in which they are handed
+/// to it, never from inside that call. For handlers of the layer below: see driver::ordered().
+///
+/// Holds the driver. Does not count as work of its context.
+class order_executor {
+public:
+    explicit order_executor(std::shared_ptr<driver> owner) noexcept : driver_{std::move(owner)} {}
+
+    /// Runs the function later; it is destroyed uncalled with the context.
+    template <class Function>
+    void execute(Function function) const;
+    RCVERBS_EXPORT boost::asio::execution_context& query(boost::asio::execution::context_t
+    ) const noexcept;
+    static constexpr boost::asio::execution::blocking_t query(boost::asio::execution::blocking_t
+    ) noexcept {
+        return boost::asio::execution::blocking.never;
+    }
+    friend bool operator==(order_executor const&, order_executor const&) noexcept = default;
+
+private:
+    std::shared_ptr<driver> driver_;
+};
 
 /// What a driver drops when its execution context is destroyed. For the kit's own use.
 class RCVERBS_EXPORT part {
@@ -98,6 +125,17 @@ protected:
     ///
     /// @throws boost::system::system_error (errc::not_connected) for a default-constructed one.
     explicit driver(connection over);
+    /// Takes part in the connection of a channel or a session, for a layer above it: has the same
+    /// order, and hears the same end. The layer keeps the channel, and closes with it.
+    ///
+    /// @param below  A message channel, a request channel or a session, or a reference to one.
+    /// @throws as above.
+    template <class Below>
+    requires requires(Below& b) { b.next_layer(); }
+    explicit driver(Below& below)
+        : driver{detail::access::make<connection>(
+              detail::erase(below.get_executor()), detail::access::core_of(below.next_layer())
+          )} {}
     virtual ~driver();
 
     /// The connection. Its handlers without an executor of their own run in the driver's order,
@@ -114,14 +152,10 @@ protected:
         post(*new hosting::owned_task<Function>{std::move(function)});
     }
     /// A handler that runs `function` with its arguments in the driver's order, and holds the driver
-    /// until that has returned.
+    /// until that has returned. Handlers of one layer below run in the order in which it calls them.
     template <class Function>
     auto ordered(Function function) {
-        return [self = shared_from_this(), f = std::move(function)](auto... arguments) mutable {
-            driver& to = *self;
-            to.in_order([self = std::move(self), f = std::move(f), ... a = std::move(arguments)](
-                        ) mutable { f(std::move(a)...); });
-        };
+        return boost::asio::bind_executor(order_executor{shared_from_this()}, std::move(function));
     }
 
     /// Ends the connection because the protocol has failed. Only the first call records its
@@ -143,6 +177,7 @@ private:
     template <class... Arguments, class Driver, class Start, class Token>
     friend auto initiate(std::shared_ptr<Driver> const& on, Start start, Token&& token);
     friend class part;
+    friend class order_executor;
     class impl;
 
     /// The connection has ended, and everything posted has completed. Called once, in the driver's
@@ -157,6 +192,7 @@ private:
     /// Releases what else belongs to the context, and calls nothing.
     virtual void on_abandoned() noexcept {}
 
+    boost::asio::execution_context& context() const noexcept;
     void attach();
     void end();
     void keep_until_end() noexcept;
@@ -165,6 +201,11 @@ private:
 
     std::shared_ptr<impl> impl_;
 };
+
+template <class Function>
+void order_executor::execute(Function function) const {
+    driver_->in_order(std::move(function));
+}
 
 /// Makes a driver of a class derived from it.
 template <class Driver, class... Arguments>

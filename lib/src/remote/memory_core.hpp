@@ -1,0 +1,101 @@
+// memory_core.hpp — memory of the peer that handles refer to, and the operations on it.
+//
+// A count of the operations under way, and a bit that refuses new ones, in one word: starting and
+// ending an operation takes no lock. Keys are read by any thread once all are known; until then in
+// the channel's order.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <rcverbs/connection.hpp>
+#include <rcverbs/detail/waiting_handler.hpp>
+#include <rcverbs/experimental/remote_memory.hpp>
+
+#include "machines/piece_map.hpp"
+#include "wire/region_message.hpp"
+
+namespace rcverbs::detail {
+
+class region_core;
+
+class memory_core final : public std::enable_shared_from_this<memory_core> {
+public:
+    using size_waiter = waiting_handler<error_code, std::size_t>;
+    using word_waiter = waiting_handler<error_code, std::uint64_t>;
+
+    memory_core(
+        std::shared_ptr<region_core> channel,
+        std::uint64_t number,
+        access_flags rights,
+        machines::piece_map const& map
+    );
+    /// Gives it back to its owner.
+    ~memory_core();
+    memory_core(memory_core const&) = delete;
+    memory_core& operator=(memory_core const&) = delete;
+
+    static remote_memory handle_of(std::shared_ptr<memory_core> core) noexcept {
+        return remote_memory{std::move(core)};
+    }
+
+    machines::piece_map const& map() const noexcept { return map_; }
+    access_flags rights() const noexcept { return rights_; }
+    region_core& channel() const noexcept { return *channel_; }
+    bool is_withdrawn() const noexcept;
+
+    // Any thread.
+    void read(std::uint64_t offset, mutable_slices const& into, size_waiter who);
+    void write(std::uint64_t offset, const_slices const& from, size_waiter who);
+    void fetch_add(std::uint64_t offset, std::uint64_t add, word_waiter who);
+    void compare_swap(
+        std::uint64_t offset, std::uint64_t expected, std::uint64_t desired, word_waiter who
+    );
+
+    // In the channel's order.
+    /// The peer has counted one more find.
+    void on_found() noexcept { ++founds_; }
+    /// Keys of the pieces from `first` on. REQUIRES: they are pieces of the map.
+    void add_keys(std::uint32_t first, std::span<wire::piece_key const> keys);
+    /// No operation is started any more; true if none is under way. Otherwise the channel is told
+    /// later.
+    bool withdraw() noexcept;
+
+private:
+    static constexpr std::uint64_t withdrawn = std::uint64_t{1} << 63;
+    // Parts of one operation that are under way.
+    static constexpr std::uint32_t parts_max = 8;
+
+    template <class Slices>
+    struct transfer;
+
+    template <class Waiter>
+    bool enter(std::uint64_t offset, std::uint64_t size, access_flags right, Waiter& who);
+    void leave() noexcept;
+    template <class Slices>
+    void start(std::uint64_t offset, Slices const& local, access_flags right, size_waiter who);
+    template <class Slices>
+    void advance(std::shared_ptr<transfer<Slices>> const& t);
+    template <class Start>
+    void start_atomic(std::uint64_t offset, word_waiter who, Start begin);
+    void request_key(std::uint32_t piece, std::function<void(error_code)> then);
+    bool knows(std::uint32_t piece) const noexcept { return is_known_[piece]; }
+    remote_region region_of(machines::piece_map::part const& p) const noexcept;
+
+    std::shared_ptr<region_core> const channel_;
+    std::uint64_t const number_;
+    access_flags const rights_;
+    machines::piece_map const map_;
+    std::atomic<std::uint64_t> state_{0};
+    std::atomic<bool> all_known_{false};
+    std::vector<wire::piece_key> keys_;
+    std::vector<bool> is_known_;
+    std::uint32_t unknown_ = 0;
+    std::uint32_t founds_ = 0;
+};
+
+}  // namespace rcverbs::detail

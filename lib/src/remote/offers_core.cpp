@@ -1,0 +1,154 @@
+#include "remote/offers_core.hpp"
+
+#include <boost/asio/post.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include <rcverbs/detail/option_check.hpp>
+
+#include "remote/region_core.hpp"
+
+namespace rcverbs::detail {
+
+namespace {
+
+std::uint64_t next_number() noexcept {
+    static std::atomic<std::uint64_t> last{0};
+    return ++last;
+}
+
+constexpr access_flags offerable =
+    access_flags::remote_read | access_flags::remote_write | access_flags::remote_atomic;
+
+}  // namespace
+
+offered_region::offered_region(
+    std::weak_ptr<offers_core> list,
+    std::string called,
+    std::vector<std::span<std::byte>> ranges,
+    access_flags allowed
+)
+    : number{next_number()},
+      name{std::move(called)},
+      memory{std::move(ranges)},
+      rights{allowed},
+      list_{std::move(list)} {}
+
+offered_region::~offered_region() {
+    if (auto const list = list_.lock()) list->on_gone(number);
+}
+
+offers_core::offers_core(
+    boost::asio::any_io_executor executor, region_offers_options const& options
+)
+    : options_{options},
+      executor_{std::move(executor)} {}
+
+void offers_core::attach() {
+    membership_.join(executor_, weak_from_this(), hosting::rank::above_connections);
+}
+
+void offers_core::add(
+    std::string_view name, std::vector<std::span<std::byte>> memory, access_flags rights
+) {
+    bool const is_refused =
+        !wire::is_region_name(name) || memory.empty() ||
+        memory.size() > region_offers::ranges_max || rights == access_flags::local_read ||
+        !allows(offerable, rights) ||
+        std::ranges::any_of(memory, [](auto const& range) { return range.empty(); });
+    if (is_refused) throw boost::system::system_error{errc::invalid_option, "region_offers"};
+    auto made = std::make_shared<offered_region const>(
+        weak_from_this(), std::string{name}, std::move(memory), rights
+    );
+    bool is_new = false;
+    {
+        std::lock_guard const lock{mutex_};
+        is_new = !names_withdrawing_.contains(name) && offers_.emplace(made->name, made).second;
+    }
+    if (!is_new)
+        throw boost::system::system_error{
+            make_error_code(boost::system::errc::file_exists), "region_offers"};
+    for (auto const& channel : channels())
+        channel->run([channel, made] { channel->on_offered(*made); });
+}
+
+void offers_core::withdraw(std::string const& name, control_handler handler) {
+    auto const io = executor();
+    if (!io) return;
+    control_waiter waiter{std::move(handler), io};
+    offer_ptr taken;
+    {
+        std::lock_guard const lock{mutex_};
+        auto const found = offers_.find(name);
+        if (found == offers_.end()) {
+            boost::asio::post(io, [w = std::move(waiter)]() mutable {
+                w(channel_errc::no_such_region);
+            });
+            return;
+        }
+        taken = std::move(found->second);
+        offers_.erase(found);
+        names_withdrawing_.emplace(name, taken->number);
+        withdrawing_.emplace(taken->number, std::move(waiter));
+    }
+    for (auto const& channel : channels())
+        channel->run([channel, taken] { channel->withdraw(taken); });
+    // Also if there is no channel, the handler must not be called from here.
+    boost::asio::post(io, [last = std::move(taken)] {});
+}
+
+void offers_core::on_gone(std::uint64_t number) noexcept {
+    control_waiter waiter;
+    {
+        std::lock_guard const lock{mutex_};
+        auto const found = withdrawing_.find(number);
+        if (found == withdrawing_.end()) return;
+        waiter = std::move(found->second);
+        withdrawing_.erase(found);
+        std::erase_if(names_withdrawing_, [&](auto const& n) { return n.second == number; });
+    }
+    if (waiter) waiter(error_code{});
+}
+
+std::size_t offers_core::size() const {
+    std::lock_guard const lock{mutex_};
+    return offers_.size();
+}
+
+boost::asio::any_io_executor offers_core::executor() const {
+    std::lock_guard const lock{mutex_};
+    return executor_;
+}
+
+void offers_core::join(std::weak_ptr<region_core> channel) {
+    std::lock_guard const lock{mutex_};
+    std::erase_if(channels_, [](auto const& c) { return c.expired(); });
+    channels_.push_back(std::move(channel));
+}
+
+std::vector<std::shared_ptr<region_core>> offers_core::channels() {
+    std::vector<std::shared_ptr<region_core>> all;
+    std::lock_guard const lock{mutex_};
+    for (auto const& c : channels_) {
+        if (auto alive = c.lock()) all.push_back(std::move(alive));
+    }
+    return all;
+}
+
+offer_ptr offers_core::find(std::string_view name) const {
+    std::lock_guard const lock{mutex_};
+    auto const found = offers_.find(name);
+    return found == offers_.end() ? nullptr : found->second;
+}
+
+void offers_core::context_is_going(boost::asio::execution_context const&) noexcept {
+    boost::asio::any_io_executor gone;
+    std::map<std::uint64_t, control_waiter> waiters;
+    std::lock_guard const lock{mutex_};
+    gone = std::exchange(executor_, {});
+    waiters.swap(withdrawing_);
+}
+
+}  // namespace rcverbs::detail

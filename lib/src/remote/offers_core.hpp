@@ -1,0 +1,85 @@
+// offers_core.hpp — the regions that a process offers, for all channels that have the list.
+//
+// An offer lives as long as the list, or a channel whose peer has it: when the last of them is gone,
+// nobody can access the memory any more, and async_withdraw() completes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <rcverbs/detail/membership.hpp>
+#include <rcverbs/detail/waiting_handler.hpp>
+#include <rcverbs/experimental/region_channel.hpp>
+
+namespace rcverbs::detail {
+
+class region_core;
+
+/// One offer. Its members do not change.
+class offered_region {
+public:
+    offered_region(
+        std::weak_ptr<offers_core> list,
+        std::string called,
+        std::vector<std::span<std::byte>> ranges,
+        access_flags allowed
+    );
+    /// Tells the list.
+    ~offered_region();
+    offered_region(offered_region const&) = delete;
+    offered_region& operator=(offered_region const&) = delete;
+
+    /// Never used again in this process.
+    std::uint64_t const number;
+    std::string const name;
+    std::vector<std::span<std::byte>> const memory;
+    access_flags const rights;
+
+private:
+    std::weak_ptr<offers_core> const list_;
+};
+
+using offer_ptr = std::shared_ptr<offered_region const>;
+
+/// Any thread.
+class offers_core final : public std::enable_shared_from_this<offers_core>, public hosting::member {
+public:
+    offers_core(boost::asio::any_io_executor executor, region_offers_options const& options);
+    void attach();
+
+    void add(std::string_view name, std::vector<std::span<std::byte>> memory, access_flags rights);
+    void withdraw(std::string const& name, control_handler handler);
+    std::size_t size() const;
+    boost::asio::any_io_executor executor() const;
+    region_offers_options const& options() const noexcept { return options_; }
+
+    /// From now on the channel is told of changes, until it is gone.
+    void join(std::weak_ptr<region_core> channel);
+    /// Null if there is none.
+    offer_ptr find(std::string_view name) const;
+    /// Nobody has the offer any more.
+    void on_gone(std::uint64_t number) noexcept;
+
+private:
+    std::vector<std::shared_ptr<region_core>> channels();
+    void context_is_going(boost::asio::execution_context const&) noexcept override;
+
+    region_offers_options const options_;
+    hosting::membership membership_;
+
+    mutable std::mutex mutex_;
+    boost::asio::any_io_executor executor_;  // empty once its context is destroyed
+    std::map<std::string, offer_ptr, std::less<>> offers_;
+    // By number: those whose offers are being withdrawn.
+    std::map<std::uint64_t, control_waiter> withdrawing_;
+    std::map<std::string, std::uint64_t, std::less<>> names_withdrawing_;
+    std::vector<std::weak_ptr<region_core>> channels_;
+};
+
+}  // namespace rcverbs::detail

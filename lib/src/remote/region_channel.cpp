@@ -1,0 +1,184 @@
+#include <rcverbs/experimental/region_channel.hpp>
+
+#include <utility>
+
+#include <rcverbs/detail/option_check.hpp>
+#include <rcverbs/detail/waiting_handler.hpp>
+
+#include "remote/offers_core.hpp"
+#include "remote/region_core.hpp"
+
+namespace rcverbs {
+
+namespace {
+
+std::shared_ptr<detail::region_core> make(
+    request_channel over, region_offers offers, region_channel_options const& options
+) {
+    auto core = protocol::make<detail::region_core>(
+        std::move(over), std::move(offers), options.changes_max
+    );
+    core->begin();
+    return core;
+}
+
+request_channel_options const& checked(region_channel_options const& options) {
+    detail::throw_if_refused(detail::problem_of(options));
+    return options.channel;
+}
+
+// Runs a function of the core in its order, with the handler that waits.
+template <class... Arguments, class Begin>
+void start(
+    std::shared_ptr<detail::region_core> const& core,
+    detail::erased_handler<Arguments...> handler,
+    Begin begin
+) {
+    auto const io = core->executor();
+    if (!io) return;  // the handler goes with its context
+    protocol::waiter<Arguments...> who{std::move(handler), io};
+    who.keep_early_cancellation();
+    core->run([core, begin = std::move(begin), w = std::move(who)]() mutable {
+        begin(*core, std::move(w));
+    });
+}
+
+// The same, at once, of one that a terminal cancellation closes.
+template <class Begin>
+void start_control(
+    std::shared_ptr<detail::region_core> const& core, detail::control_handler handler, Begin begin
+) {
+    auto const io = core->executor();
+    if (!io) return;
+    detail::control_waiter who{std::move(handler), io};
+    detail::close_when_cancelled(who, core);
+    begin(*core, std::move(who));
+}
+
+}  // namespace
+
+// --- offers --------------------------------------------------------------------------------------
+
+region_offers::region_offers() noexcept = default;
+
+region_offers::region_offers(
+    runs_on<boost::asio::any_io_executor> const& where, region_offers_options const& options
+) {
+    detail::throw_if_refused(detail::problem_of(options));
+    core_ = std::make_shared<detail::offers_core>(where.get_executor(), options);
+    core_->attach();
+}
+
+void region_offers::offer(std::string_view name, std::span<std::byte> memory, access_flags rights) {
+    core_->add(name, {memory}, rights);
+}
+
+void region_offers::offer(
+    std::string_view name, std::vector<std::span<std::byte>> const& memory, access_flags rights
+) {
+    core_->add(name, memory, rights);
+}
+
+std::size_t region_offers::size() const { return core_->size(); }
+region_offers::executor_type region_offers::executor() const { return core_->executor(); }
+
+void region_offers::start_withdraw(
+    core_ptr const& core, std::string const& name, detail::control_handler handler
+) {
+    core->withdraw(name, std::move(handler));
+}
+
+// --- channel -------------------------------------------------------------------------------------
+
+region_channel::region_channel() noexcept = default;
+region_channel::region_channel(region_channel&&) noexcept = default;
+
+region_channel& region_channel::operator=(region_channel&& other) noexcept {
+    if (this == &other) return *this;
+    close();
+    core_ = std::move(other.core_);
+    return *this;
+}
+
+region_channel::~region_channel() { close(); }
+
+region_channel::region_channel(
+    runs_on<boost::asio::any_io_executor> where,
+    region_offers offers,
+    region_channel_options const& options
+)
+    : region_channel{
+          request_channel{std::move(where), checked(options)}, std::move(offers), options} {}
+
+region_channel::region_channel(
+    runs_on<boost::asio::any_io_executor> where,
+    connection_request request,
+    region_offers offers,
+    region_channel_options const& options
+)
+    : region_channel{
+          request_channel{std::move(where), std::move(request), checked(options)},
+          std::move(offers),
+          options} {}
+
+region_channel::region_channel(
+    request_channel over, region_offers offers, region_channel_options const& options
+) {
+    checked(options);
+    core_ = make(std::move(over), std::move(offers), options);
+}
+
+request_channel& region_channel::next_layer() noexcept { return core_->channel(); }
+request_channel const& region_channel::next_layer() const noexcept { return core_->channel(); }
+region_channel::executor_type region_channel::get_executor() const noexcept {
+    return core_->own_executor();
+}
+bool region_channel::is_open() const noexcept {
+    return core_ != nullptr && core_->channel().is_open();
+}
+void region_channel::close() noexcept {
+    if (core_ != nullptr) core_->close();
+}
+failure region_channel::last_failure() const { return core_->last_failure(); }
+region_channel_statistics region_channel::statistics() const { return core_->statistics(); }
+
+void region_channel::start_connect(
+    core_ptr const& core, endpoint const& peer, detail::control_handler handler
+) {
+    start_control(core, std::move(handler), [&](detail::region_core& c, auto who) {
+        c.connect(peer, std::move(who));
+    });
+}
+void region_channel::start_accept(core_ptr const& core, detail::control_handler handler) {
+    start_control(core, std::move(handler), [](detail::region_core& c, auto who) {
+        c.accept(std::move(who));
+    });
+}
+void region_channel::start_finish(core_ptr const& core, detail::control_handler handler) {
+    start_control(core, std::move(handler), [](detail::region_core& c, auto who) {
+        c.finish(std::move(who));
+    });
+}
+void region_channel::start_find(
+    core_ptr const& core, std::string name, std::chrono::milliseconds wait, find_handler handler
+) {
+    start(
+        core,
+        std::move(handler),
+        [which = std::move(name), wait](detail::region_core& c, auto who) mutable {
+            c.find(std::move(which), wait, std::move(who));
+        }
+    );
+}
+void region_channel::start_next(core_ptr const& core, detail::next_handler handler) {
+    start(core, std::move(handler), [](detail::region_core& c, auto who) {
+        c.next(std::move(who));
+    });
+}
+void region_channel::start_next_change(core_ptr const& core, change_handler handler) {
+    start(core, std::move(handler), [](detail::region_core& c, auto who) {
+        c.next_change(std::move(who));
+    });
+}
+
+}  // namespace rcverbs

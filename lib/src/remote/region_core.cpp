@@ -1,0 +1,585 @@
+#include "remote/region_core.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include <rcverbs/detail/option_check.hpp>
+#include <rcverbs/detail/timeouts.hpp>
+#include <rcverbs/device.hpp>
+
+#include "remote/memory_core.hpp"
+
+namespace rcverbs::detail {
+
+namespace {
+
+using wire::region_operation;
+using wire::region_status;
+
+constexpr std::uint32_t number_of(region_operation o) noexcept {
+    return static_cast<std::uint32_t>(o);
+}
+static_assert(region_channel::operation_first == wire::region_operation_first);
+static_assert(region_offers::name_bytes_max == wire::offer_name_bytes_max);
+static_assert(region_offers::ranges_max == wire::region_ranges_max);
+static_assert(region_offers::ranges_max == machines::piece_map::ranges_max);
+
+// For the peer: an errno, or EIO for what has none.
+int errno_of(error_code ec) noexcept {
+    bool const is_errno = ec.category() == boost::system::system_category() ||
+                          ec.category() == boost::system::generic_category();
+    return is_errno && ec.value() > 0 ? ec.value() : EIO;
+}
+
+std::string_view name_in(std::span<std::byte const> body) noexcept {
+    return {reinterpret_cast<char const*>(body.data()), body.size()};
+}
+
+// As many keys as fit into a small message.
+std::uint32_t keys_in(std::size_t bytes, std::uint32_t pieces) noexcept {
+    std::size_t const most = std::min(bytes / wire::region_key_bytes, wire::region_keys_max);
+    return static_cast<std::uint32_t>(std::min<std::size_t>(most, pieces));
+}
+
+template <std::size_t N>
+std::vector<std::byte> as_vector(std::array<std::byte, N> const& a) {
+    return {a.begin(), a.end()};
+}
+
+}  // namespace
+
+std::string problem_of(region_offers_options const& options) {
+    option_check check{"region_offers_options"};
+    check.within("piece_bytes", options.piece_bytes, std::uint64_t{4096}, std::uint64_t{1} << 40)
+        .from("withdraw_timeout", options.withdraw_timeout, std::chrono::milliseconds{1});
+    return check.problem();
+}
+
+std::string problem_of(region_channel_options const& options) {
+    option_check check{"region_channel_options"};
+    check.within("changes_max", options.changes_max, 1, 65536);
+    return check.problem();
+}
+
+region_core::region_core(request_channel over, region_offers offers, std::uint32_t changes_max)
+    : driver{over},
+      channel_{std::move(over)},
+      offers_{std::move(offers)},
+      changes_max_{changes_max} {}
+
+void region_core::begin() {
+    if (channel_.is_open()) run([self = shared_from_this(), this] { open(); });
+}
+
+failure region_core::last_failure() const {
+    return has_failed_ ? driver::last_failure() : channel_.last_failure();
+}
+
+region_channel_statistics region_core::statistics() const noexcept {
+    return {held_count_, granted_count_, registrations_, registered_bytes_};
+}
+
+// --- beginning and end ---------------------------------------------------------------------------
+
+void region_core::connect(endpoint const& peer, protocol::waiter<error_code> who) {
+    channel_.async_connect(peer, ordered([this, w = std::move(who)](error_code ec) mutable {
+                               if (!ec) open();
+                               w(ec);
+                           }));
+}
+
+void region_core::accept(protocol::waiter<error_code> who) {
+    channel_.async_accept(ordered([this, w = std::move(who)](error_code ec) mutable {
+        if (!ec) open();
+        w(ec);
+    }));
+}
+
+void region_core::finish(protocol::waiter<error_code> who) {
+    channel_.async_finish(ordered([w = std::move(who)](error_code ec) mutable { w(ec); }));
+}
+
+void region_core::open() {
+    if (std::exchange(is_pumping_, true)) return;
+    if (offers_.is_valid())
+        offers_.core_->join(std::static_pointer_cast<region_core>(shared_from_this()));
+    pump();
+}
+
+void region_core::on_end(failure const& why) {
+    has_ended_ = true;
+    // The requests that have arrived can still be taken.
+    if (!is_pumping_) {
+        end_ = why.code;
+        nexts_.fail_all(end_);
+        change_waits_.fail_all(end_);
+    }
+    findings_.clear();
+    finds_.fail_all(why.code);
+    releasing_.clear();
+    for (auto const& [number, memory] : held_) {
+        if (auto const alive = memory.lock()) alive->withdraw();
+    }
+    held_.clear();
+    held_count_ = 0;
+    // Last, because the program may be told that its memory is its own again.
+    while (!grants_.empty()) end_grant(grants_.begin());
+}
+
+void region_core::on_abandoned() noexcept {
+    findings_.clear();
+    releasing_.clear();
+    arrived_.clear();
+}
+
+void region_core::violated() {
+    fail_with(channel_errc::malformed_message, close_reason::protocol_error);
+}
+
+void region_core::fail_with(error_code why, close_reason reason) {
+    fail(step::transfer, why, reason);
+    has_failed_ = true;
+}
+
+// --- what arrives --------------------------------------------------------------------------------
+
+void region_core::pump() {
+    channel_.async_next(ordered([this](error_code ec, request r) {
+        if (!ec) {
+            take(std::move(r));
+            return pump();
+        }
+        end_ = ec;
+        give_changes();
+        if (arrived_.empty()) nexts_.fail_all(ec);
+    }));
+}
+
+void region_core::take(request r) {
+    if (r.operation() < region_channel::operation_first) return take_program(std::move(r));
+    // What arrived before the end, but is taken after it, must not grant anything.
+    if (has_ended_) return;
+    // None of this layer's messages needs more than a small one.
+    if (r.is_large()) return violated();
+    take_own(std::move(r));
+}
+
+void region_core::take_own(request r) {
+    bool const is_notice = !r.wants_answer();
+    switch (static_cast<region_operation>(r.operation())) {
+    case region_operation::find:
+        if (!is_notice) return answer_find(std::move(r));
+        break;
+    case region_operation::keys:
+        if (!is_notice) return answer_keys(std::move(r));
+        break;
+    case region_operation::withdraw:
+        if (!is_notice) return on_withdraw(std::move(r));
+        break;
+    case region_operation::offered:
+        if (is_notice) return on_change(region_change::kind::offered, r);
+        break;
+    case region_operation::withdrawn:
+        if (is_notice) return on_change(region_change::kind::withdrawn, r);
+        break;
+    case region_operation::dropped:
+        if (is_notice) return on_dropped(r);
+        break;
+    }
+    violated();
+}
+
+void region_core::take_program(request r) {
+    if (nexts_.empty() || !arrived_.empty()) return arrived_.push_back(std::move(r));
+    nexts_.complete_first({}, std::move(r));
+}
+
+void region_core::next(protocol::waiter<error_code, request> who) {
+    if (!arrived_.empty()) {
+        request first = std::move(arrived_.front());
+        arrived_.pop_front();
+        return who({}, std::move(first));
+    }
+    if (end_) return who(end_, {});
+    nexts_.add(std::move(who));
+}
+
+void region_core::answer(request r, region_status status, std::vector<std::byte> body) {
+    auto const kept = std::make_shared<std::vector<std::byte> const>(std::move(body));
+    // If it fails the connection has ended, or the peer does not wait any more.
+    r.async_answer(
+        static_cast<std::uint32_t>(status),
+        std::span{*kept},
+        boost::asio::bind_executor(
+            protocol::order_executor{shared_from_this()}, [kept](error_code const&) {}
+        )
+    );
+}
+
+// --- the owner's side ----------------------------------------------------------------------------
+
+region_core::grant* region_core::grant_of(offer_ptr const& what) {
+    auto const known = grants_.find(what->number);
+    if (known != grants_.end()) return &known->second;
+    std::array<std::uint64_t, region_offers::ranges_max> sizes{};
+    std::ranges::transform(what->memory, sizes.begin(), [](auto const& r) { return r.size(); });
+    std::uint64_t const most = below().domain().limits().region_bytes_max;
+    machines::piece_map const map{
+        std::min(offers_.core_->options().piece_bytes, most),
+        std::span{sizes}.first(what->memory.size())};
+    if (!map.is_valid()) return nullptr;
+    grant& made = grants_.try_emplace(what->number).first->second;
+    made.what = what;
+    made.map = map;
+    made.pieces.resize(map.pieces());
+    ++granted_count_;
+    return &made;
+}
+
+// Registers pieces for as long as that does not delay others, at least one; an error only if there is
+// none.
+std::vector<wire::piece_key> region_core::register_pieces(
+    grant& g, std::uint32_t first, std::uint32_t count, error_code& ec
+) {
+    constexpr std::chrono::milliseconds long_enough{5};
+    auto const until = std::chrono::steady_clock::now() + long_enough;
+    std::vector<wire::piece_key> keys;
+    for (std::uint32_t i = first; i < first + count; ++i) {
+        memory_region& piece = g.pieces[i];
+        if (!piece.is_open()) {
+            auto const at = g.map.in_range(i);
+            std::span<std::byte> const range = g.what->memory[at.piece];
+            piece = memory_region{
+                below().domain(),
+                range.subspan(
+                    static_cast<std::size_t>(at.offset), static_cast<std::size_t>(at.size)
+                ),
+                g.what->rights,
+                ec};
+            if (ec) break;
+            ++registrations_;
+            registered_bytes_ += at.size;
+        }
+        remote_region const r = piece.remote();
+        keys.push_back({r.address(), r.key()});
+        if (std::chrono::steady_clock::now() > until) break;
+    }
+    if (!keys.empty()) ec.clear();
+    return keys;
+}
+
+void region_core::answer_find(request r) {
+    error_code ec;
+    auto const asked = wire::decode_find(r.bytes(), ec);
+    if (ec) return violated();
+    if (asked.version != wire::region_version)
+        return answer(std::move(r), region_status::other_version);
+    offer_ptr const what = offers_.is_valid() ? offers_.core_->find(asked.name) : nullptr;
+    if (what == nullptr) return answer(std::move(r), region_status::none);
+    grant* const g = grant_of(what);
+    if (g == nullptr)
+        return answer(std::move(r), region_status::refused, as_vector(wire::encode_errno(E2BIG)));
+    std::size_t const before = wire::found_bytes(g->map.ranges(), 0);
+    wire::region_found found{
+        what->number,
+        what->rights,
+        g->map.piece_bytes(),
+        {},
+        register_pieces(*g, 0, keys_in(channel_.small_bytes_max() - before, g->map.pieces()), ec)};
+    if (ec || g->founds == UINT32_MAX) {
+        if (g->founds == 0) end_grant(grants_.find(what->number));
+        int const why = ec ? errno_of(ec) : EOVERFLOW;
+        return answer(std::move(r), region_status::refused, as_vector(wire::encode_errno(why)));
+    }
+    ++g->founds;
+    for (std::size_t i = 0; i < g->map.ranges(); ++i)
+        found.range_bytes.push_back(g->map.range_bytes(i));
+    answer(std::move(r), region_status::found, wire::encode(found));
+}
+
+void region_core::answer_keys(request r) {
+    error_code ec;
+    auto const asked = wire::decode_keys(r.bytes(), ec);
+    if (ec) return violated();
+    auto const found = grants_.find(asked.number);
+    // Withdrawn meanwhile.
+    if (found == grants_.end()) return answer(std::move(r), region_status::none);
+    grant& g = found->second;
+    bool const is_inside =
+        asked.first < g.map.pieces() && asked.count <= g.map.pieces() - asked.first;
+    if (!is_inside) return violated();
+    std::uint32_t const count = keys_in(channel_.small_bytes_max(), asked.count);
+    auto const keys = register_pieces(g, asked.first, count, ec);
+    if (ec)
+        return answer(
+            std::move(r), region_status::refused, as_vector(wire::encode_errno(errno_of(ec)))
+        );
+    answer(std::move(r), region_status::found, wire::encode(keys));
+}
+
+void region_core::on_dropped(request const& r) {
+    error_code ec;
+    auto const dropped = wire::decode_dropped(r.bytes(), ec);
+    if (ec) return violated();
+    auto const found = grants_.find(dropped.number);
+    // Withdrawn meanwhile.
+    if (found == grants_.end()) return;
+    grant& g = found->second;
+    if (dropped.founds > g.founds) return violated();
+    g.founds -= dropped.founds;
+    if (g.founds == 0) end_grant(found);
+}
+
+void region_core::on_offered(offered_region const& what) {
+    if (is_pumping_ && !end_)
+        notify(region_operation::offered, std::as_bytes(std::span{what.name}));
+}
+
+void region_core::withdraw(offer_ptr const& what) {
+    if (!is_pumping_ || end_) return;
+    notify(region_operation::withdrawn, std::as_bytes(std::span{what->name}));
+    if (!grants_.contains(what->number)) return;
+    auto const body =
+        std::make_shared<std::array<std::byte, 8> const>(wire::encode_number(what->number));
+    channel_.async_request(
+        number_of(region_operation::withdraw),
+        std::span<std::byte const>{*body},
+        request_options{offers_.core_->options().withdraw_timeout},
+        ordered([this, body, number = what->number](error_code ec, reply const& r) {
+            on_released(number, ec, r);
+        })
+    );
+}
+
+void region_core::on_released(std::uint64_t number, error_code ec, reply const& r) {
+    auto const found = grants_.find(number);
+    if (found == grants_.end()) return;
+    if (!ec && r.status() == static_cast<std::uint32_t>(region_status::found))
+        return end_grant(found);
+    // This side finishes: the connection ends, and with it the grant.
+    if (ec == errc::operation_in_progress) return;
+    // The peer may use the key as long as it is connected.
+    if (!ec) return violated();
+    fail_with(ec, close_reason::open);
+}
+
+void region_core::end_grant(std::map<std::uint64_t, grant>::iterator which) {
+    for (memory_region const& piece : which->second.pieces) {
+        if (!piece.is_open()) continue;
+        --registrations_;
+        registered_bytes_ -= piece.size();
+    }
+    --granted_count_;
+    auto const last = grants_.extract(which);
+}
+
+// --- the finder's side ---------------------------------------------------------------------------
+
+void region_core::find(
+    std::string name,
+    std::chrono::milliseconds wait,
+    protocol::waiter<error_code, remote_memory> who
+) {
+    if (!wire::is_region_name(name) || wait.count() < 0) return who(errc::invalid_option, {});
+    if (!is_pumping_) return who(errc::not_connected, {});
+    if (end_) return who(end_, {});
+    std::uint64_t const number = finds_.add(std::move(who));
+    finding& f = findings_.try_emplace(number, *this).first->second;
+    f.name = std::move(name);
+    f.waits = wait.count() > 0;
+    if (f.waits)
+        f.limit.start(wait, [this, number] { end_find(number, channel_errc::no_such_region); });
+    ask(number, f);
+}
+
+void region_core::ask(std::uint64_t find, finding& f) {
+    f.is_asking = true;
+    f.is_offered = false;
+    ++asking_;
+    auto const body = std::make_shared<std::vector<std::byte> const>(wire::encode_find(f.name));
+    channel_.async_request(
+        number_of(region_operation::find),
+        std::span<std::byte const>{*body},
+        ordered([this, find, body](error_code ec, reply const& r) { on_answer(find, ec, r); })
+    );
+}
+
+void region_core::on_answer(std::uint64_t find, error_code ec, reply const& r) {
+    remote_memory found;
+    bool const is_here = !ec && r.status() == static_cast<std::uint32_t>(region_status::found);
+    if (is_here) found = take_found(r, ec);
+    if (--asking_ == 0) early_.clear();
+    if (ec == channel_errc::malformed_message) return violated();
+    if (is_here && found.is_valid()) return end_find(find, {}, std::move(found));
+    if (!ec && !is_here) {
+        switch (static_cast<region_status>(r.status())) {
+        case region_status::none: break;
+        case region_status::refused:
+            if (int const why = wire::decode_errno(r.bytes(), ec); !ec)
+                ec = {why, boost::system::system_category()};
+            else return violated();
+            break;
+        case region_status::other_version: ec = channel_errc::version_mismatch; break;
+        default: return violated();
+        }
+    }
+    auto const at = findings_.find(find);
+    if (at == findings_.end()) return;
+    finding& f = at->second;
+    if (ec || !f.waits) return end_find(find, ec ? ec : channel_errc::no_such_region);
+    f.is_asking = false;
+    if (f.is_offered) ask(find, f);
+}
+
+// Empty if it was withdrawn meanwhile.
+remote_memory region_core::take_found(reply const& r, error_code& ec) {
+    auto const found = wire::decode_found(r.bytes(), ec);
+    machines::piece_map const map{found.piece_bytes, found.range_bytes};
+    if (!ec && (!map.is_valid() || found.keys.size() > map.pieces()))
+        ec = channel_errc::malformed_message;
+    if (ec || early_.contains(found.number)) return {};
+    auto& known = held_[found.number];
+    std::shared_ptr<memory_core> memory = known.lock();
+    if (memory == nullptr) {
+        memory = std::make_shared<memory_core>(
+            std::static_pointer_cast<region_core>(shared_from_this()),
+            found.number,
+            found.rights,
+            map
+        );
+        known = memory;
+        held_count_ = held_.size();
+    }
+    memory->on_found();
+    if (memory->map().pieces() == map.pieces()) memory->add_keys(0, found.keys);
+    return memory_core::handle_of(std::move(memory));
+}
+
+void region_core::end_find(std::uint64_t find, error_code ec, remote_memory found) {
+    findings_.erase(find);
+    finds_.complete(find, ec, std::move(found));
+}
+
+void region_core::request_keys(wire::region_keys const& which, keys_handler then) {
+    auto const body = std::make_shared<std::array<std::byte, 16> const>(wire::encode(which));
+    channel_.async_request(
+        number_of(region_operation::keys),
+        std::span<std::byte const>{*body},
+        ordered(
+            [this, body, most = which.count, t = std::move(then)](error_code ec, reply const& r) {
+                if (ec) return t(ec, {});
+                constexpr std::size_t key_bytes = 12;
+                std::size_t const count = r.bytes().size() / key_bytes;
+                std::vector<wire::piece_key> keys;
+                switch (static_cast<region_status>(r.status())) {
+                case region_status::found:
+                    keys = wire::decode_piece_keys(r.bytes(), count, ec);
+                    if (count == 0 || count > most) ec = channel_errc::malformed_message;
+                    break;
+                case region_status::none: ec = channel_errc::region_withdrawn; break;
+                case region_status::refused:
+                    if (int const why = wire::decode_errno(r.bytes(), ec); !ec)
+                        ec = {why, boost::system::system_category()};
+                    break;
+                default: ec = channel_errc::malformed_message;
+                }
+                if (ec == channel_errc::malformed_message) violated();
+                t(ec, keys);
+            }
+        )
+    );
+}
+
+void region_core::give_back(std::uint64_t number, std::uint32_t founds) {
+    auto const known = held_.find(number);
+    if (known != held_.end() && known->second.expired()) {
+        held_.erase(known);
+        held_count_ = held_.size();
+    }
+    auto const body = wire::encode(wire::region_dropped{number, founds});
+    notify(region_operation::dropped, body);
+}
+
+void region_core::on_withdraw(request r) {
+    error_code ec;
+    std::uint64_t const number = wire::decode_number(r.bytes(), ec);
+    if (ec) return violated();
+    auto const known = held_.find(number);
+    auto const memory = known != held_.end() ? known->second.lock() : nullptr;
+    if (known != held_.end()) {
+        held_.erase(known);
+        held_count_ = held_.size();
+    }
+    if (memory != nullptr && !memory->withdraw()) {
+        releasing_.insert_or_assign(number, std::move(r));
+        return;
+    }
+    if (memory == nullptr && asking_ > 0) {
+        if (early_.size() == early_max) return violated();
+        early_.insert(number);
+    }
+    answer(std::move(r), region_status::found);
+}
+
+void region_core::on_unused(std::uint64_t number) {
+    auto const found = releasing_.find(number);
+    if (found == releasing_.end()) return;
+    request r = std::move(found->second);
+    releasing_.erase(found);
+    answer(std::move(r), region_status::found);
+}
+
+void region_core::notify(region_operation what, std::span<std::byte const> bytes_of_body) {
+    if (!is_pumping_ || !channel_.is_open()) return;
+    auto const body =
+        std::make_shared<std::vector<std::byte> const>(bytes_of_body.begin(), bytes_of_body.end());
+    if (++notices_ > notices_max)
+        return fail_with(channel_errc::peer_not_received, close_reason::protocol_error);
+    // If it fails the connection has ended, or finishes.
+    channel_.async_notify(
+        number_of(what),
+        std::span<std::byte const>{*body},
+        ordered([this, body](error_code const&) { --notices_; })
+    );
+}
+
+// --- changes -------------------------------------------------------------------------------------
+
+void region_core::on_change(region_change::kind what, request const& r) {
+    std::string_view const name = name_in(r.bytes());
+    if (!wire::is_region_name(name)) return violated();
+    if (changes_.size() < changes_max_ && !has_missed_)
+        changes_.push_back({what, std::string{name}});
+    else has_missed_ = true;
+    give_changes();
+    if (what != region_change::kind::offered) return;
+    for (auto& [number, f] : findings_) {
+        if (!f.waits || f.name != name) continue;
+        f.is_offered = true;
+        if (!f.is_asking) ask(number, f);
+    }
+}
+
+void region_core::next_change(protocol::waiter<error_code, region_change> who) {
+    change_waits_.add(std::move(who));
+    give_changes();
+}
+
+void region_core::give_changes() {
+    while (!change_waits_.empty()) {
+        if (!changes_.empty()) {
+            region_change first = std::move(changes_.front());
+            changes_.pop_front();
+            change_waits_.complete_first({}, std::move(first));
+        } else if (std::exchange(has_missed_, false)) {
+            change_waits_.complete_first({}, {region_change::kind::missed, {}});
+        } else {
+            break;
+        }
+    }
+    if (end_) change_waits_.fail_all(end_);
+}
+
+}  // namespace rcverbs::detail

@@ -1,0 +1,170 @@
+// region_core.hpp — the state of a region channel: what its peer has of this side's regions, and what
+// this side has of the peer's.
+//
+// A layer above a request channel, whose connection's order it shares: everything here runs in that
+// order, except where it says otherwise. Both sides keep only what they need to end well: the owner a
+// grant for each offer that the peer has, the finder a weak pointer to each memory that handles refer
+// to. A count of finds, which DROPPED subtracts, tells a find that crosses a DROPPED from an old one.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <rcverbs/experimental/protocol.hpp>
+#include <rcverbs/experimental/region_channel.hpp>
+#include <rcverbs/memory_region.hpp>
+
+#include "machines/piece_map.hpp"
+#include "remote/offers_core.hpp"
+#include "wire/region_message.hpp"
+
+namespace rcverbs::detail {
+
+class memory_core;
+
+/// The first option out of its range; empty if there is none.
+std::string problem_of(region_offers_options const& options);
+std::string problem_of(region_channel_options const& options);
+
+class region_core final : public protocol::driver {
+public:
+    region_core(request_channel over, region_offers offers, std::uint32_t changes_max);
+    /// For an open channel: starts.
+    void begin();
+
+    // Any thread.
+    request_channel& channel() noexcept { return channel_; }
+    boost::asio::any_io_executor own_executor() const noexcept { return channel_.get_executor(); }
+    connection& below() noexcept { return lower(); }
+    failure last_failure() const;
+    region_channel_statistics statistics() const noexcept;
+    template <class Function>
+    void run(Function function) {
+        in_order(std::move(function));
+    }
+    void connect(endpoint const& peer, protocol::waiter<error_code> who);
+    void accept(protocol::waiter<error_code> who);
+    void finish(protocol::waiter<error_code> who);
+
+    // In the order.
+    void find(
+        std::string name,
+        std::chrono::milliseconds wait,
+        protocol::waiter<error_code, remote_memory> who
+    );
+    void next(protocol::waiter<error_code, request> who);
+    void next_change(protocol::waiter<error_code, region_change> who);
+
+    // From the list of offers, in the order.
+    void on_offered(offered_region const& what);
+    void withdraw(offer_ptr const& what);
+
+    // From memory of the peer.
+    using keys_handler = std::function<void(error_code, std::span<wire::piece_key const>)>;
+    void request_keys(wire::region_keys const& which, keys_handler then);
+    /// No handle refers to it any more.
+    void give_back(std::uint64_t number, std::uint32_t founds);
+    /// It was withdrawn, and no operation is under way any more.
+    void on_unused(std::uint64_t number);
+
+private:
+    // An offer that the peer has.
+    struct grant {
+        // First, so that it is destroyed last: the memory belongs to the program again after that.
+        offer_ptr what;
+        machines::piece_map map;
+        std::vector<memory_region> pieces;
+        std::uint32_t founds = 0;
+    };
+    // A find of this side's.
+    struct finding {
+        explicit finding(region_core& owner) : limit{owner} {}
+
+        std::string name;
+        protocol::deadline limit;
+        bool waits = false;
+        bool is_asking = false;
+        bool is_offered = false;  // since it was asked
+    };
+    using bytes = std::shared_ptr<std::vector<std::byte> const>;
+
+    // Withdrawals that may overtake the answer to a find.
+    static constexpr std::size_t early_max = 1024;
+    // Notices that a peer may leave unread.
+    static constexpr std::size_t notices_max = 4096;
+
+    void open();
+    void on_end(failure const& why) override;
+    void on_abandoned() noexcept override;
+    void violated();
+    void fail_with(error_code why, close_reason reason);
+
+    // The peer's requests.
+    void pump();
+    void take(request r);
+    void take_own(request r);
+    void take_program(request r);
+    void answer_find(request r);
+    void answer_keys(request r);
+    void on_withdraw(request r);
+    void on_dropped(request const& r);
+    void answer(request r, wire::region_status status, std::vector<std::byte> body = {});
+    grant* grant_of(offer_ptr const& what);
+    std::vector<wire::piece_key> register_pieces(
+        grant& g, std::uint32_t first, std::uint32_t count, error_code& ec
+    );
+    void on_released(std::uint64_t number, error_code ec, reply const& r);
+    void end_grant(std::map<std::uint64_t, grant>::iterator which);
+
+    // This side's.
+    void ask(std::uint64_t find, finding& f);
+    void on_answer(std::uint64_t find, error_code ec, reply const& r);
+    remote_memory take_found(reply const& r, error_code& ec);
+    void end_find(std::uint64_t find, error_code ec, remote_memory found = {});
+    void notify(wire::region_operation what, std::span<std::byte const> body);
+    void on_change(region_change::kind what, request const& r);
+    void give_changes();
+
+    request_channel channel_;
+    region_offers const offers_;
+    std::uint32_t const changes_max_;
+    bool is_pumping_ = false;
+    bool has_ended_ = false;
+    std::size_t notices_ = 0;  // under way
+    // What follows the requests that have arrived; empty while there may be more.
+    error_code end_;
+
+    std::map<std::uint64_t, grant> grants_;
+
+    std::map<std::uint64_t, finding> findings_;
+    std::size_t asking_ = 0;
+    std::set<std::uint64_t> early_;
+    std::map<std::uint64_t, std::weak_ptr<memory_core>> held_;
+    // Withdrawals that are confirmed when the operations under way have completed.
+    std::map<std::uint64_t, request> releasing_;
+
+    std::deque<request> arrived_;
+    std::deque<region_change> changes_;
+    bool has_missed_ = false;
+
+    std::atomic<bool> has_failed_{false};
+    std::atomic<std::size_t> held_count_{0};
+    std::atomic<std::size_t> granted_count_{0};
+    std::atomic<std::size_t> registrations_{0};
+    std::atomic<std::uint64_t> registered_bytes_{0};
+
+    protocol::wait_list<error_code, remote_memory> finds_{*this};
+    protocol::wait_list<error_code, request> nexts_{*this};
+    protocol::wait_list<error_code, region_change> change_waits_{*this};
+};
+
+}  // namespace rcverbs::detail

@@ -1,0 +1,175 @@
+#include "wire/region_message.hpp"
+
+#include "wire/bytes.hpp"
+
+namespace rcverbs::wire {
+
+namespace {
+
+constexpr std::size_t find_head_bytes = 4;
+constexpr access_flags rights_known =
+    access_flags::remote_read | access_flags::remote_write | access_flags::remote_atomic;
+
+std::span<std::byte const> bytes_of(std::string_view text) noexcept {
+    return std::as_bytes(std::span{text});
+}
+
+void put(writer& w, std::span<piece_key const> keys) noexcept {
+    for (piece_key const& k : keys) {
+        w.put(k.address);
+        w.put(k.key.value);
+    }
+}
+
+std::vector<piece_key> get_keys(reader& r, std::size_t count) {
+    std::vector<piece_key> keys(count);
+    for (piece_key& k : keys) {
+        k.address = r.get<std::uint64_t>();
+        k.key.value = r.get<std::uint32_t>();
+    }
+    return keys;
+}
+
+error_code malformed_if(bool is_malformed) noexcept {
+    return is_malformed ? make_error_code(channel_errc::malformed_message) : error_code{};
+}
+
+}  // namespace
+
+std::vector<std::byte> encode_find(std::string_view name) {
+    std::vector<std::byte> out(find_head_bytes + name.size());
+    writer w{out};
+    w.put(region_version);
+    w.put(std::uint16_t{0});
+    w.put(bytes_of(name));
+    return out;
+}
+
+std::vector<std::byte> encode(region_found const& f) {
+    std::vector<std::byte> out(found_bytes(f.range_bytes.size(), f.keys.size()));
+    writer w{out};
+    w.put(f.number);
+    w.put(static_cast<std::uint32_t>(f.rights));
+    w.put(static_cast<std::uint16_t>(f.range_bytes.size()));
+    w.put(static_cast<std::uint16_t>(f.keys.size()));
+    w.put(f.piece_bytes);
+    for (std::uint64_t const bytes : f.range_bytes) w.put(bytes);
+    put(w, f.keys);
+    return out;
+}
+
+std::vector<std::byte> encode(std::span<piece_key const> keys) {
+    std::vector<std::byte> out(keys.size() * region_key_bytes);
+    writer w{out};
+    put(w, keys);
+    return out;
+}
+
+std::array<std::byte, 16> encode(region_keys const& k) noexcept {
+    std::array<std::byte, 16> out{};
+    writer w{out};
+    w.put(k.number);
+    w.put(k.first);
+    w.put(k.count);
+    return out;
+}
+
+std::array<std::byte, 16> encode(region_dropped const& d) noexcept {
+    std::array<std::byte, 16> out{};
+    writer w{out};
+    w.put(d.number);
+    w.put(d.founds);
+    return out;
+}
+
+std::array<std::byte, 8> encode_number(std::uint64_t number) noexcept {
+    std::array<std::byte, 8> out{};
+    writer{out}.put(number);
+    return out;
+}
+
+std::array<std::byte, 4> encode_errno(int value) noexcept {
+    std::array<std::byte, 4> out{};
+    writer{out}.put(static_cast<std::uint32_t>(value));
+    return out;
+}
+
+region_find decode_find(std::span<std::byte const> in, error_code& ec) noexcept {
+    reader r{in};
+    region_find f;
+    f.version = r.get<std::uint16_t>();
+    bool const is_padded = r.get<std::uint16_t>() == 0;
+    std::span<std::byte const> const name = r.take(r.left());
+    f.name = {reinterpret_cast<char const*>(name.data()), name.size()};
+    // Of another version only the version is known.
+    ec = malformed_if(
+        r.too_short() || (f.version == region_version && (!is_padded || !is_region_name(f.name)))
+    );
+    return f;
+}
+
+region_found decode_found(std::span<std::byte const> in, error_code& ec) {
+    reader r{in};
+    region_found f;
+    f.number = r.get<std::uint64_t>();
+    f.rights = static_cast<access_flags>(r.get<std::uint32_t>());
+    auto const ranges = r.get<std::uint16_t>();
+    auto const keys = r.get<std::uint16_t>();
+    f.piece_bytes = r.get<std::uint64_t>();
+    ec = malformed_if(
+        r.too_short() || !allows(rights_known, f.rights) || ranges == 0 ||
+        ranges > region_ranges_max || keys > region_keys_max ||
+        in.size() != found_bytes(ranges, keys)
+    );
+    if (ec) return {};
+    f.range_bytes.resize(ranges);
+    for (std::uint64_t& bytes : f.range_bytes) bytes = r.get<std::uint64_t>();
+    f.keys = get_keys(r, keys);
+    return f;
+}
+
+std::vector<piece_key> decode_piece_keys(
+    std::span<std::byte const> in, std::size_t count, error_code& ec
+) {
+    ec = malformed_if(count > region_keys_max || in.size() != count * region_key_bytes);
+    if (ec) return {};
+    reader r{in};
+    return get_keys(r, count);
+}
+
+region_keys decode_keys(std::span<std::byte const> in, error_code& ec) noexcept {
+    reader r{in};
+    region_keys k;
+    k.number = r.get<std::uint64_t>();
+    k.first = r.get<std::uint32_t>();
+    k.count = r.get<std::uint32_t>();
+    ec = malformed_if(r.too_short() || r.left() > 0 || k.count == 0 || k.count > region_keys_max);
+    return k;
+}
+
+region_dropped decode_dropped(std::span<std::byte const> in, error_code& ec) noexcept {
+    reader r{in};
+    region_dropped d;
+    d.number = r.get<std::uint64_t>();
+    d.founds = r.get<std::uint32_t>();
+    bool const is_padded = r.get<std::uint32_t>() == 0;
+    ec = malformed_if(r.too_short() || r.left() > 0 || !is_padded || d.founds == 0);
+    return d;
+}
+
+std::uint64_t decode_number(std::span<std::byte const> in, error_code& ec) noexcept {
+    reader r{in};
+    auto const number = r.get<std::uint64_t>();
+    ec = malformed_if(r.too_short() || r.left() > 0);
+    return number;
+}
+
+int decode_errno(std::span<std::byte const> in, error_code& ec) noexcept {
+    constexpr std::uint32_t errno_max = 4095;  // as the kernel's
+    reader r{in};
+    auto const value = r.get<std::uint32_t>();
+    ec = malformed_if(r.too_short() || r.left() > 0 || value == 0 || value > errno_max);
+    return static_cast<int>(value);
+}
+
+}  // namespace rcverbs::wire

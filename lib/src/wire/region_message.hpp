@@ -1,0 +1,124 @@
+// region_message.hpp — the bodies of the requests and notices by which two sides exchange regions.
+//
+// They are requests and notices of a request channel, with operations of their own. All numbers in
+// network byte order.
+//
+//   operation     kind      body                                   answer
+//   0xffffff00    REQUEST   FIND: version (2), zero (2), name      FOUND, or a status
+//   0xffffff01    REQUEST   KEYS: number (8), first piece (4),     keys, or a status
+//                           pieces (4)
+//   0xffffff02    REQUEST   WITHDRAW: number (8)                   none: it is no longer used
+//   0xffffff03    NOTICE    OFFERED: name
+//   0xffffff04    NOTICE    WITHDRAWN: name
+//   0xffffff05    NOTICE    DROPPED: number (8), times found (4), zero (4)
+//
+// A name has 1 to 255 bytes. FOUND, with status 0:
+//
+//   offset  size  field
+//        0     8  number: of the offer, never used again by that side
+//        8     4  rights, bits as in access_flags: remote_read, remote_write, remote_atomic
+//       12     2  ranges: 1 to 16
+//       14     2  keys that follow: those of the first pieces; 0 to 64
+//       16     8  piece: bytes of a piece, the last of a range may be shorter
+//       24    8n  sizes of the ranges
+//        …   12k  keys: address (8), key (4)
+//
+// Statuses of answers: 0; 1 there is none of this name or number; 2 refused, with an errno (4) as
+// the body; 3 another version.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <rcverbs/access_flags.hpp>
+#include <rcverbs/channel_error.hpp>
+#include <rcverbs/keys.hpp>
+
+namespace rcverbs::wire {
+
+inline constexpr std::uint16_t region_version = 1;
+inline constexpr std::size_t offer_name_bytes_max = 255;
+inline constexpr std::size_t region_keys_max = 64;
+inline constexpr std::size_t region_key_bytes = 12;
+inline constexpr std::size_t region_ranges_max = 16;
+
+enum class region_operation : std::uint32_t {
+    find = 0xffffff00,
+    keys = 0xffffff01,
+    withdraw = 0xffffff02,
+    offered = 0xffffff03,
+    withdrawn = 0xffffff04,
+    dropped = 0xffffff05,
+};
+/// Operations from here on belong to the layer.
+inline constexpr std::uint32_t region_operation_first = 0xffffff00;
+
+enum class region_status : std::uint32_t { found = 0, none = 1, refused = 2, other_version = 3 };
+
+/// What a piece is used with.
+struct piece_key {
+    std::uint64_t address = 0;
+    remote_key key;
+
+    friend bool operator==(piece_key const&, piece_key const&) = default;
+};
+
+struct region_find {
+    std::uint16_t version = region_version;
+    std::string_view name;
+};
+
+struct region_found {
+    std::uint64_t number = 0;
+    access_flags rights = access_flags::local_read;
+    std::uint64_t piece_bytes = 0;
+    std::vector<std::uint64_t> range_bytes;
+    std::vector<piece_key> keys;
+};
+
+struct region_keys {
+    std::uint64_t number = 0;
+    std::uint32_t first = 0;
+    std::uint32_t count = 0;
+};
+
+struct region_dropped {
+    std::uint64_t number = 0;
+    std::uint32_t founds = 0;
+};
+
+constexpr bool is_region_name(std::string_view name) noexcept {
+    return !name.empty() && name.size() <= offer_name_bytes_max;
+}
+
+/// The size of a FOUND.
+constexpr std::size_t found_bytes(std::size_t ranges, std::size_t keys) noexcept {
+    constexpr std::size_t fixed_bytes = 24;
+    return fixed_bytes + ranges * sizeof(std::uint64_t) + keys * region_key_bytes;
+}
+
+std::vector<std::byte> encode_find(std::string_view name);
+std::vector<std::byte> encode(region_found const& f);
+std::vector<std::byte> encode(std::span<piece_key const> keys);
+std::array<std::byte, 16> encode(region_keys const& k) noexcept;
+std::array<std::byte, 16> encode(region_dropped const& d) noexcept;
+std::array<std::byte, 8> encode_number(std::uint64_t number) noexcept;
+std::array<std::byte, 4> encode_errno(int value) noexcept;
+
+// Decoders: channel_errc::malformed_message. The name of a FIND refers to the input.
+region_find decode_find(std::span<std::byte const> in, error_code& ec) noexcept;
+region_found decode_found(std::span<std::byte const> in, error_code& ec);
+std::vector<piece_key> decode_piece_keys(
+    std::span<std::byte const> in, std::size_t count, error_code& ec
+);
+region_keys decode_keys(std::span<std::byte const> in, error_code& ec) noexcept;
+region_dropped decode_dropped(std::span<std::byte const> in, error_code& ec) noexcept;
+std::uint64_t decode_number(std::span<std::byte const> in, error_code& ec) noexcept;
+/// Above 0.
+int decode_errno(std::span<std::byte const> in, error_code& ec) noexcept;
+
+}  // namespace rcverbs::wire
