@@ -101,6 +101,14 @@ std::string table_head(plan const& p) {
            more;
 }
 
+// Behind a row whose rate was not reached: then operations wait, each longer than the one before.
+std::string late_note(plan const& p, result const& r) {
+    constexpr double nearly = 0.95;
+    double const asked = static_cast<double>(p.rate) * p.connections * (p.is_bidirectional ? 2 : 1);
+    if (p.how != measure::paced || r.operations_per_second() >= nearly * asked) return {};
+    return format("  LATE: %.0f ops/s were due", asked);
+}
+
 std::string table_row(plan const& p, result const& r) {
     auto const bytes = static_cast<unsigned long long>(r.size_bytes);
     auto const operations = static_cast<unsigned long long>(r.client.operations);
@@ -122,7 +130,7 @@ std::string table_row(plan const& p, result const& r) {
                    r.cpu_us(),
                    r.server_cpu_us()
                ) +
-               more;
+               more + late_note(p, r);
     }
     double const count = std::max(1.0, static_cast<double>(r.client.operations));
     return format(

@@ -535,6 +535,14 @@ TEST_CASE("figures follow from operations, bytes and seconds in perftest's units
     plan latency;
     latency.how = measure::latency;
     CHECK(table_row(latency, r).size() == table_head(latency).size());
+    // A row says if operations were started later than they were due.
+    r.is_bidirectional = false;
+    plan paced;
+    paced.how = measure::paced;
+    paced.rate = 100;
+    CHECK(table_row(paced, r).size() == table_head(paced).size());
+    paced.rate = 110;
+    CHECK(table_row(paced, r).ends_with("  LATE: 110 ops/s were due"));
 }
 
 namespace {
