@@ -190,9 +190,15 @@ void memory_core::start(
                 self->leave();
                 w.call_on_io(error_code{ec}, std::size_t{bytes});
             };
-            return direction<Slices>::start(
-                channel_->below(), region_of(part), local, std::move(done)
-            );
+            try {
+                return direction<Slices>::start(
+                    channel_->below(), region_of(part), local, std::move(done)
+                );
+            } catch (...) {
+                // Without memory nothing was started.
+                leave();
+                throw;
+            }
         }
     }
     auto const t = std::make_shared<transfer<Slices>>(offset, local, std::move(who));

@@ -338,7 +338,8 @@ void region_core::on_offered(offered_region const& what) {
 }
 
 void region_core::withdraw(offer_ptr const& what) {
-    if (!is_pumping_ || end_) return;
+    // A peer that finishes has sent its last request, and may still use what it has.
+    if (!is_pumping_ || has_ended_) return;
     notify(region_operation::withdrawn, std::as_bytes(std::span{what->name}));
     if (!grants_.contains(what->number)) return;
     auto const body =
