@@ -2,50 +2,28 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <utility>
 
 #include <rcverbs/detail/option_check.hpp>
 #include <rcverbs/detail/timeouts.hpp>
-#include <rcverbs/device.hpp>
 
 #include "remote/memory_core.hpp"
+#include "remote/region_bodies.hpp"
 
 namespace rcverbs::detail {
-
-namespace {
 
 using wire::region_operation;
 using wire::region_status;
 
-constexpr std::uint32_t number_of(region_operation o) noexcept {
-    return static_cast<std::uint32_t>(o);
-}
 static_assert(region_channel::operation_first == wire::region_operation_first);
 static_assert(region_offers::name_bytes_max == wire::offer_name_bytes_max);
 static_assert(region_offers::ranges_max == wire::region_ranges_max);
 static_assert(region_offers::ranges_max == machines::piece_map::ranges_max);
 
-// For the peer: an errno, or EIO for what has none.
-int errno_of(error_code ec) noexcept {
-    bool const is_errno = ec.category() == boost::system::system_category() ||
-                          ec.category() == boost::system::generic_category();
-    return is_errno && ec.value() > 0 ? ec.value() : EIO;
-}
+namespace {
 
 std::string_view name_in(std::span<std::byte const> body) noexcept {
     return {reinterpret_cast<char const*>(body.data()), body.size()};
-}
-
-// As many keys as fit into a small message.
-std::uint32_t keys_in(std::size_t bytes, std::uint32_t pieces) noexcept {
-    std::size_t const most = std::min(bytes / wire::region_key_bytes, wire::region_keys_max);
-    return static_cast<std::uint32_t>(std::min<std::size_t>(most, pieces));
-}
-
-template <std::size_t N>
-std::vector<std::byte> as_vector(std::array<std::byte, N> const& a) {
-    return {a.begin(), a.end()};
 }
 
 }  // namespace
@@ -216,164 +194,6 @@ void region_core::answer(request r, region_status status, std::vector<std::byte>
             protocol::order_executor{shared_from_this()}, [kept](error_code const&) {}
         )
     );
-}
-
-// --- the owner's side ----------------------------------------------------------------------------
-
-region_core::grant* region_core::grant_of(offer_ptr const& what) {
-    auto const known = grants_.find(what->number);
-    if (known != grants_.end()) return &known->second;
-    std::array<std::uint64_t, region_offers::ranges_max> sizes{};
-    std::ranges::transform(what->memory, sizes.begin(), [](auto const& r) { return r.size(); });
-    std::uint64_t const most = below().domain().limits().region_bytes_max;
-    machines::piece_map const map{
-        std::min(offers_.core_->options().piece_bytes, most),
-        std::span{sizes}.first(what->memory.size())};
-    if (!map.is_valid()) return nullptr;
-    grant& made = grants_.try_emplace(what->number).first->second;
-    made.what = what;
-    made.map = map;
-    made.pieces.resize(map.pieces());
-    ++granted_count_;
-    return &made;
-}
-
-// Registers pieces for as long as that does not delay others, at least one; an error only if there is
-// none.
-std::vector<wire::piece_key> region_core::register_pieces(
-    grant& g, std::uint32_t first, std::uint32_t count, error_code& ec
-) {
-    constexpr std::chrono::milliseconds long_enough{5};
-    auto const until = std::chrono::steady_clock::now() + long_enough;
-    std::vector<wire::piece_key> keys;
-    for (std::uint32_t i = first; i < first + count; ++i) {
-        memory_region& piece = g.pieces[i];
-        if (!piece.is_open()) {
-            auto const at = g.map.in_range(i);
-            std::span<std::byte> const range = g.what->memory[at.piece];
-            piece = memory_region{
-                below().domain(),
-                range.subspan(
-                    static_cast<std::size_t>(at.offset), static_cast<std::size_t>(at.size)
-                ),
-                g.what->rights,
-                ec};
-            if (ec) break;
-            ++registrations_;
-            registered_bytes_ += at.size;
-        }
-        remote_region const r = piece.remote();
-        keys.push_back({r.address(), r.key()});
-        if (std::chrono::steady_clock::now() > until) break;
-    }
-    if (!keys.empty()) ec.clear();
-    return keys;
-}
-
-void region_core::answer_find(request r) {
-    error_code ec;
-    auto const asked = wire::decode_find(r.bytes(), ec);
-    if (ec) return violated();
-    if (asked.version != wire::region_version)
-        return answer(std::move(r), region_status::other_version);
-    offer_ptr const what = offers_.is_valid() ? offers_.core_->find(asked.name) : nullptr;
-    if (what == nullptr) return answer(std::move(r), region_status::none);
-    grant* const g = grant_of(what);
-    if (g == nullptr)
-        return answer(std::move(r), region_status::refused, as_vector(wire::encode_errno(E2BIG)));
-    std::size_t const before = wire::found_bytes(g->map.ranges(), 0);
-    wire::region_found found{
-        what->number,
-        what->rights,
-        g->map.piece_bytes(),
-        {},
-        register_pieces(*g, 0, keys_in(channel_.small_bytes_max() - before, g->map.pieces()), ec)};
-    if (ec || g->founds == UINT32_MAX) {
-        if (g->founds == 0) end_grant(grants_.find(what->number));
-        int const why = ec ? errno_of(ec) : EOVERFLOW;
-        return answer(std::move(r), region_status::refused, as_vector(wire::encode_errno(why)));
-    }
-    ++g->founds;
-    for (std::size_t i = 0; i < g->map.ranges(); ++i)
-        found.range_bytes.push_back(g->map.range_bytes(i));
-    answer(std::move(r), region_status::found, wire::encode(found));
-}
-
-void region_core::answer_keys(request r) {
-    error_code ec;
-    auto const asked = wire::decode_keys(r.bytes(), ec);
-    if (ec) return violated();
-    auto const found = grants_.find(asked.number);
-    // Withdrawn meanwhile.
-    if (found == grants_.end()) return answer(std::move(r), region_status::none);
-    grant& g = found->second;
-    bool const is_inside =
-        asked.first < g.map.pieces() && asked.count <= g.map.pieces() - asked.first;
-    if (!is_inside) return violated();
-    std::uint32_t const count = keys_in(channel_.small_bytes_max(), asked.count);
-    auto const keys = register_pieces(g, asked.first, count, ec);
-    if (ec)
-        return answer(
-            std::move(r), region_status::refused, as_vector(wire::encode_errno(errno_of(ec)))
-        );
-    answer(std::move(r), region_status::found, wire::encode(keys));
-}
-
-void region_core::on_dropped(request const& r) {
-    error_code ec;
-    auto const dropped = wire::decode_dropped(r.bytes(), ec);
-    if (ec) return violated();
-    auto const found = grants_.find(dropped.number);
-    // Withdrawn meanwhile.
-    if (found == grants_.end()) return;
-    grant& g = found->second;
-    if (dropped.founds > g.founds) return violated();
-    g.founds -= dropped.founds;
-    if (g.founds == 0) end_grant(found);
-}
-
-void region_core::on_offered(offered_region const& what) {
-    if (is_pumping_ && !end_)
-        notify(region_operation::offered, std::as_bytes(std::span{what.name}));
-}
-
-void region_core::withdraw(offer_ptr const& what) {
-    // A peer that finishes has sent its last request, and may still use what it has.
-    if (!is_pumping_ || has_ended_) return;
-    notify(region_operation::withdrawn, std::as_bytes(std::span{what->name}));
-    if (!grants_.contains(what->number)) return;
-    auto const body =
-        std::make_shared<std::array<std::byte, 8> const>(wire::encode_number(what->number));
-    channel_.async_request(
-        number_of(region_operation::withdraw),
-        std::span<std::byte const>{*body},
-        request_options{offers_.core_->options().withdraw_timeout},
-        ordered([this, body, number = what->number](error_code ec, reply const& r) {
-            on_released(number, ec, r);
-        })
-    );
-}
-
-void region_core::on_released(std::uint64_t number, error_code ec, reply const& r) {
-    auto const found = grants_.find(number);
-    if (found == grants_.end()) return;
-    if (!ec && r.status() == static_cast<std::uint32_t>(region_status::found))
-        return end_grant(found);
-    // This side finishes: the connection ends, and with it the grant.
-    if (ec == errc::operation_in_progress) return;
-    // The peer may use the key as long as it is connected.
-    if (!ec) return violated();
-    fail_with(ec, close_reason::open);
-}
-
-void region_core::end_grant(std::map<std::uint64_t, grant>::iterator which) {
-    for (memory_region const& piece : which->second.pieces) {
-        if (!piece.is_open()) continue;
-        --registrations_;
-        registered_bytes_ -= piece.size();
-    }
-    --granted_count_;
-    auto const last = grants_.extract(which);
 }
 
 // --- the finder's side ---------------------------------------------------------------------------
