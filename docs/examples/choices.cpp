@@ -2,6 +2,7 @@
 #include <boost/asio.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <rcverbs/experimental/region_channel.hpp>
+#include <rcverbs/experimental/remote_allocator.hpp>
 #include <rcverbs/rcverbs.hpp>
 
 #include <array>
@@ -350,6 +351,28 @@ awaitable<void> publish(boost::asio::io_context& io, acceptor& door, std::vector
     co_await mine.async_withdraw("table", use_awaitable);
     table.clear();  // no peer can read it any more
     co_await peer.async_finish(use_awaitable);
+}
+
+awaitable<void> lend(boost::asio::io_context& io, acceptor& door, std::span<std::byte> memory) {
+    region_offers mine{io};
+    remote_pool pool{mine, memory, {.peer_bytes_max = 64 << 20, .keep_time = std::chrono::seconds{30}}};
+    region_channel peer{io, co_await door.async_get_request(use_awaitable), mine};
+    co_await peer.async_accept(use_awaitable);
+    request nothing = co_await peer.async_next(use_awaitable);  // until the peer leaves
+    co_await pool.async_close(use_awaitable);                   // now the memory is the program's alone
+}
+
+awaitable<std::uint64_t> count_in_memory_of_the_peer(boost::asio::io_context& io, endpoint server) {
+    region_channel c{io};
+    co_await c.async_connect(server, use_awaitable);
+    remote_allocator heap{c};
+    remote_allocation const a = co_await heap.async_allocate(4096, use_awaitable);
+    co_await heap.async_share(a.memory, "counters", use_awaitable);  // others find "shared/counters"
+    remote_array<std::uint64_t> const counters{a.memory};
+    std::uint64_t const before = co_await counters.async_fetch_add(7, 1, use_awaitable);
+    co_await heap.async_free(a.memory, use_awaitable);
+    co_await c.async_finish(use_awaitable);
+    co_return before;
 }
 
 awaitable<std::uint64_t> sum(boost::asio::io_context& io, endpoint server) {

@@ -5,6 +5,7 @@
 #include <rcverbs/rcverbs.hpp>
 #include <rcverbs/experimental/loop_descriptor.hpp>
 #include <rcverbs/experimental/region_channel.hpp>
+#include <rcverbs/experimental/remote_allocator.hpp>
 #include <rcverbs/experimental/window_pool.hpp>
 #include <rcverbs/experimental/registration_cache.hpp>
 
@@ -408,6 +409,23 @@ awaitable<void> in_region_channel_of_peer(boost::asio::io_context& io, registere
 }
 
 // --- experimental/remote_memory.hpp
+// --- experimental/remote_allocator.hpp
+awaitable<void> in_remote_pool(boost::asio::io_context& io, connection_request asked, std::span<std::byte> memory) {
+    // The side with the memory:
+    region_offers mine{io};
+    remote_pool pool{mine, memory, {.peer_bytes_max = 64 << 20}};
+    region_channel server{io, std::move(asked), mine};
+    co_await server.async_accept(use_awaitable);
+}
+awaitable<void> in_remote_allocator(region_channel& c, registered_buffer& page) {
+    // The side that uses it:
+    remote_allocator heap{c};  // a region_channel
+    remote_allocation const a = co_await heap.async_allocate(1 << 20, use_awaitable);
+    co_await a.memory.async_write(0, page.slice(), use_awaitable);
+    co_await heap.async_share(a.memory, "log", use_awaitable);  // others find "shared/log"
+    co_await heap.async_free(a.memory, use_awaitable);
+}
+
 awaitable<void> in_remote_memory(region_channel& c, registered_buffer& page) {
     remote_memory table = co_await c.async_find("table", use_awaitable);  // region_channel.hpp
     co_await table.async_read(4096, page.slice(), use_awaitable);

@@ -19,95 +19,10 @@
 #include <thread>
 #include <vector>
 
-#include "device/channel_fixture.hpp"
+#include "device/region_fixture.hpp"
 
 using namespace rcverbs;
 using namespace test;
-
-namespace {
-
-constexpr access_flags all_rights =
-    access_flags::remote_read | access_flags::remote_write | access_flags::remote_atomic;
-
-request_channel_options requests_of_regions(std::uint16_t requests = 16) {
-    request_channel_options o;
-    o.messages.mode = 3;
-    o.messages.receives = 8;
-    o.messages.sends = 8;
-    o.messages.slot_bytes = 512;
-    o.messages.withdraw_timeout = 60s;
-    o.requests = requests;
-    o.answer_timeout = 60s;
-    return o;
-}
-
-request_channel without_retries(
-    asio::any_io_executor const& on, std::optional<connection_request> asked = {}
-) {
-    auto const options = requests_of_regions();
-    connection_options all = request_channel::needed(options);
-    all.queue_pair.rnr_retry_count = 0;
-    all.queue_pair.initiator_depth = all.queue_pair.responder_resources = 4;
-    if (!asked) return request_channel{connection{on, all}, options};
-    return request_channel{connection{on, std::move(*asked), all}, options};
-}
-
-struct region_ends {
-    explicit region_ends(asio::io_context& io, region_offers_options options = {})
-        : door{io, {device_address(), 0}},
-          offers{io, patient(options)} {}
-
-    // No test fails on a machine that is slow.
-    static region_offers_options patient(region_offers_options options) {
-        options.withdraw_timeout = 60s;
-        return options;
-    }
-
-    acceptor door;
-    region_offers offers;  // of the server's
-    region_channel client;
-    region_channel server;
-
-    registered_buffer local(std::size_t bytes) const {
-        return {client.next_layer().next_layer().domain(), bytes, access_flags::local_write};
-    }
-};
-
-asio::awaitable<void> meet_regions(
-    asio::io_context& io, region_ends& e, region_channel_options const& of_client = {}
-) {
-    e.client = region_channel{without_retries(io.get_executor()), {}, of_client};
-    auto const answer = [&]() -> asio::awaitable<void> {
-        connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
-        e.server = region_channel{without_retries(io.get_executor(), std::move(asked)), e.offers};
-        co_await e.server.async_accept(asio::use_awaitable);
-    };
-    co_await (answer() && e.client.async_connect(e.door.local_endpoint(), asio::use_awaitable));
-}
-
-asio::awaitable<void> part_regions(region_ends& e) {
-    co_await (
-        e.client.async_finish(asio::use_awaitable) && e.server.async_finish(asio::use_awaitable)
-    );
-    CHECK(e.client.last_failure().reason == close_reason::completed);
-    CHECK(e.server.last_failure().reason == close_reason::completed);
-}
-
-/// Starts an operation, and blocks until its handler has run.
-template <class Result, class Start>
-std::pair<error_code, Result> blocked(Start start) {
-    auto const done = std::make_shared<std::promise<std::pair<error_code, Result>>>();
-    start([done](error_code ec, Result result) { done->set_value({ec, std::move(result)}); });
-    return done->get_future().get();
-}
-
-/// Waits until something is true; the test's own timeout ends it.
-template <class Condition>
-asio::awaitable<void> until(asio::io_context& io, Condition is_true) {
-    while (!is_true()) co_await pause(io, 1ms);
-}
-
-}  // namespace
 
 TEST_CASE("a peer finds a region by its name, and uses it as its owner allows", "[device]") {
     asio::io_context io;
@@ -739,53 +654,6 @@ TEST_CASE("a context that is destroyed takes finds, changes and withdrawals with
 }
 
 // --- hostile peers -------------------------------------------------------------------------------
-
-namespace {
-
-/// A server of regions, and a peer that sends requests of its own.
-struct hostile_region_ends {
-    explicit hostile_region_ends(asio::io_context& io, region_offers_options const& options = {})
-        : door{io, {device_address(), 0}},
-          offers{io, options} {}
-
-    acceptor door;
-    region_offers offers;
-    region_channel server;
-    request_channel peer;
-};
-
-asio::awaitable<void> meet_forger(asio::io_context& io, hostile_region_ends& e) {
-    e.peer = without_retries(io.get_executor());
-    auto const answer = [&]() -> asio::awaitable<void> {
-        connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
-        e.server = region_channel{without_retries(io.get_executor(), std::move(asked)), e.offers};
-        co_await e.server.async_accept(asio::use_awaitable);
-    };
-    co_await (answer() && e.peer.async_connect(e.door.local_endpoint(), asio::use_awaitable));
-}
-
-std::vector<std::byte> find_message(std::string const& name, std::uint16_t version = 1) {
-    std::vector<std::byte> b;
-    put(b, version, 2);
-    put(b, 0, 2);
-    std::ranges::copy(bytes_of(name), std::back_inserter(b));
-    return b;
-}
-
-std::uint64_t number_in(reply const& r, std::size_t offset, std::size_t bytes) {
-    std::uint64_t n = 0;
-    for (std::size_t i = 0; i < bytes; ++i)
-        n = n << 8 | std::to_integer<std::uint64_t>(r.bytes()[offset + i]);
-    return n;
-}
-
-constexpr std::uint32_t op_find = 0xffffff00;
-constexpr std::uint32_t op_keys = 0xffffff01;
-constexpr std::uint32_t op_withdraw = 0xffffff02;
-constexpr std::uint32_t op_offered = 0xffffff03;
-constexpr std::uint32_t op_dropped = 0xffffff05;
-
-}  // namespace
 
 TEST_CASE("a peer whose messages about regions lie loses its own connection", "[device][hostile]") {
     struct forged_message {

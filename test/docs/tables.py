@@ -83,6 +83,8 @@ the result. A duration longer than a year is a year.
         ("request_client.hpp", "client_request_options"),
         ("experimental/region_channel.hpp", "region_channel_options"),
         ("experimental/region_channel.hpp", "region_offers_options"),
+        ("experimental/remote_allocator.hpp", "remote_pool_options"),
+        ("experimental/remote_allocator.hpp", "allocate_options"),
         ("connector.hpp", "connector_options"),
         ("backoff_options.hpp", "backoff_options"),
         ("shared_receive_queue.hpp", "shared_receive_options"),
@@ -116,6 +118,8 @@ Counters start at 0 with their object and never decrease. The tables are made fr
 {table("request_client.hpp", "request_client_statistics", False)}
 ## region_channel::statistics()
 {table("experimental/region_channel.hpp", "region_channel_statistics", False)}
+## remote_pool::statistics()
+{table("experimental/remote_allocator.hpp", "remote_pool_statistics", False)}
 ## memory_pool::statistics()
 {table("memory_pool.hpp", "memory_pool_statistics", False)}
 ## registration_cache::statistics()

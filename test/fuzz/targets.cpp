@@ -163,7 +163,7 @@ void channel_message(bytes in) {
 // The first byte says which body the others are.
 void region_message(bytes in) {
     if (in.empty()) return;
-    auto const what = std::to_integer<unsigned>(in[0]) % 6;
+    auto const what = std::to_integer<unsigned>(in[0]) % 11;
     bytes const body = in.subspan(1);
     error_code ec;
     auto const is_same = [&](auto const& again) { return std::ranges::equal(again, body); };
@@ -190,6 +190,31 @@ void region_message(bytes in) {
             sum += p.size;
         });
         must(sum == some);
+        break;
+    }
+    case 6: {
+        auto const a = wire::decode_allocate(body, ec);
+        must(ec || a.version != wire::region_version || is_same(wire::encode(a)));
+        break;
+    }
+    case 7: {
+        auto const r = wire::decode_resume(body, ec);
+        must(ec || r.version != wire::region_version || is_same(wire::encode(r)));
+        break;
+    }
+    case 8: {
+        auto const a = wire::decode_allocated(body, ec);
+        must(ec || is_same(wire::encode(a)));
+        break;
+    }
+    case 9: {
+        auto const l = wire::decode_left(body, ec);
+        must(ec || is_same(wire::encode(l)));
+        break;
+    }
+    case 10: {
+        auto const shared = wire::decode_share(body, ec);
+        must(ec || is_same(wire::encode(shared)));
         break;
     }
     case 2: {

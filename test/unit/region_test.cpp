@@ -158,6 +158,39 @@ TEST_CASE("messages about regions are what was encoded, and nothing shorter or l
         static_cast<void>(wire::decode_errno(wire::encode_errno(none), ec));
         CHECK(ec == channel_errc::malformed_message);
     }
+    check(wire::encode(wire::region_allocate{1, true, 10, 64}), [&](auto const& in) {
+        auto const a = wire::decode_allocate(in, ec);
+        if (!ec) CHECK((a.version == 1 && a.is_kept && a.bytes == 10 && a.alignment == 64));
+    });
+    wire::region_token token{};
+    token[3] = std::byte{7};
+    check(wire::encode(wire::region_resume{1, token}), [&](auto const& in) {
+        auto const r = wire::decode_resume(in, ec);
+        if (!ec) CHECK(r.token == token);
+    });
+    check(wire::encode(wire::region_allocated{5, token, found}), [&](auto const& in) {
+        auto const a = wire::decode_allocated(in, ec);
+        if (!ec) CHECK((a.bytes_left == 5 && a.token == token && a.memory.keys == found.keys));
+    });
+    check(wire::encode(wire::region_left{5, 6}), [&](auto const& in) {
+        auto const l = wire::decode_left(in, ec);
+        if (!ec) CHECK((l.bytes_left == 5 && l.largest_bytes == 6));
+    });
+    CHECK(wire::decode_share(wire::encode(wire::region_share{7, "n"}), ec).name == "n");
+    CHECK_FALSE(ec);
+    static_cast<void>(wire::decode_share(wire::encode(wire::region_share{7, ""}), ec));
+    CHECK(ec == channel_errc::malformed_message);
+    for (wire::region_allocate const& wrong :
+         {wire::region_allocate{1, false, 0, 8},
+          wire::region_allocate{1, false, 1, 0},
+          wire::region_allocate{1, false, 1, 12}}) {
+        static_cast<void>(wire::decode_allocate(wire::encode(wrong), ec));
+        CHECK(ec == channel_errc::malformed_message);
+    }
+    CHECK(
+        wire::decode_allocate(wire::encode(wire::region_allocate{2, false, 0, 0}), ec).version == 2
+    );
+    CHECK_FALSE(ec);
     auto const name = wire::encode_find(std::string(255, 'n'));
     CHECK(wire::decode_find(name, ec).name == std::string(255, 'n'));
     CHECK_FALSE(ec);

@@ -54,6 +54,14 @@ enum class channel_errc {
     no_such_region = 19,
     /// The owner has taken the region back: nothing was posted.
     region_withdrawn = 20,
+    /// This side has, or would have, more of the peer's pool than it may.
+    quota_exceeded = 21,
+    /// The peer's pool has no free block of this size.
+    pool_exhausted = 22,
+    /// This side has no such allocation: it was freed, or never made, or is another side's.
+    no_such_allocation = 23,
+    /// The peer has no pool.
+    no_pool = 24,
 };
 
 /// The category of channel_errc.

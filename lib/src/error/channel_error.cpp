@@ -150,6 +150,34 @@ detail::description detail::describe(channel_errc e) noexcept {
             is::operation_canceled,
             conditions::operation_only,
             "channel_errc::region_withdrawn"};
+    case channel_errc::quota_exceeded:
+        return {
+            "this side may not have so much of the peer's pool",
+            "Free something first, or raise peer_bytes_max or peer_allocations_max of the pool",
+            is::no_buffer_space,
+            conditions::operation_only,
+            "channel_errc::quota_exceeded"};
+    case channel_errc::pool_exhausted:
+        return {
+            "the peer's pool has no free block of this size",
+            "Try again later, allocate less at once, or give the pool more memory",
+            is::not_enough_memory,
+            conditions::operation_only | conditions::transient,
+            "channel_errc::pool_exhausted"};
+    case channel_errc::no_such_allocation:
+        return {
+            "there is no such allocation of this side's",
+            "Free memory once, on the channel that allocated it; kept memory is resumed in time",
+            is::invalid_argument,
+            conditions::operation_only,
+            "channel_errc::no_such_allocation"};
+    case channel_errc::no_pool:
+        return {
+            "the peer has no pool",
+            "The peer's program must make a remote_pool of its list of offers",
+            is::operation_not_supported,
+            conditions::operation_only,
+            "channel_errc::no_pool"};
     }
     return {};
 }

@@ -43,6 +43,11 @@ public:
         return remote_memory{std::move(core)};
     }
 
+    static std::shared_ptr<memory_core> const& core_of(remote_memory const& handle) noexcept {
+        return handle.core_;
+    }
+
+    std::uint64_t number() const noexcept { return number_; }
     machines::piece_map const& map() const noexcept { return map_; }
     access_flags rights() const noexcept { return rights_; }
     region_core& channel() const noexcept { return *channel_; }
@@ -59,6 +64,9 @@ public:
     // In the channel's order.
     /// The peer has counted one more find.
     void on_found() noexcept { ++founds_; }
+    /// It was allocated by this side, so that this side may free it.
+    void mark_allocated() noexcept { is_allocated_ = true; }
+    bool is_allocated() const noexcept { return is_allocated_; }
     /// Keys of the pieces from `first` on. REQUIRES: they are pieces of the map.
     void add_keys(std::uint32_t first, std::span<wire::piece_key const> keys);
     /// No operation is started any more; true if none is under way. Otherwise the channel is told
@@ -96,6 +104,7 @@ private:
     std::vector<bool> is_known_;
     std::uint32_t unknown_ = 0;
     std::uint32_t founds_ = 0;
+    bool is_allocated_ = false;
 };
 
 }  // namespace rcverbs::detail

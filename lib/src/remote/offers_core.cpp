@@ -8,15 +8,18 @@
 
 #include <rcverbs/detail/option_check.hpp>
 
+#include <rcverbs/experimental/remote_allocator.hpp>
+
+#include "remote/pool_core.hpp"
 #include "remote/region_core.hpp"
 
 namespace rcverbs::detail {
 
 namespace {
 
-std::uint64_t next_number() noexcept {
-    static std::atomic<std::uint64_t> last{0};
-    return ++last;
+// Under the prefix are the names that peers have given.
+bool is_shared(std::string_view name) noexcept {
+    return name.starts_with(remote_allocator::shared_prefix);
 }
 
 constexpr access_flags offerable =
@@ -24,14 +27,18 @@ constexpr access_flags offerable =
 
 }  // namespace
 
+std::uint64_t offered_region::next_number() noexcept {
+    static std::atomic<std::uint64_t> last{0};
+    return ++last;
+}
+
 offered_region::offered_region(
     std::weak_ptr<offers_core> list,
-    std::string called,
+    std::uint64_t called,
     std::vector<std::span<std::byte>> ranges,
     access_flags allowed
 )
-    : number{next_number()},
-      name{std::move(called)},
+    : number{called},
       memory{std::move(ranges)},
       rights{allowed},
       list_{std::move(list)} {}
@@ -54,24 +61,31 @@ void offers_core::add(
     std::string_view name, std::vector<std::span<std::byte>> memory, access_flags rights
 ) {
     bool const is_refused =
-        !wire::is_region_name(name) || memory.empty() ||
+        !wire::is_region_name(name) || is_shared(name) || memory.empty() ||
         memory.size() > region_offers::ranges_max || rights == access_flags::local_read ||
         !allows(offerable, rights) ||
         std::ranges::any_of(memory, [](auto const& range) { return range.empty(); });
     if (is_refused) throw boost::system::system_error{errc::invalid_option, "region_offers"};
-    auto made = std::make_shared<offered_region const>(
-        weak_from_this(), std::string{name}, std::move(memory), rights
+    auto const made = std::make_shared<offered_region const>(
+        weak_from_this(), offered_region::next_number(), std::move(memory), rights
     );
-    bool is_new = false;
-    {
-        std::lock_guard const lock{mutex_};
-        is_new = !names_withdrawing_.contains(name) && offers_.emplace(made->name, made).second;
-    }
-    if (!is_new)
+    if (!publish(std::string{name}, made))
         throw boost::system::system_error{
             make_error_code(boost::system::errc::file_exists), "region_offers"};
+}
+
+bool offers_core::publish(std::string const& name, offer_ptr const& block) {
+    {
+        std::lock_guard const lock{mutex_};
+        if (names_withdrawing_.contains(name) || !offers_.emplace(name, block).second) return false;
+    }
+    announce(name);
+    return true;
+}
+
+void offers_core::announce(std::string const& name) {
     for (auto const& channel : channels())
-        channel->run([channel, made] { channel->on_offered(*made); });
+        channel->run([channel, name] { channel->on_offered(name); });
 }
 
 void offers_core::withdraw(std::string const& name, control_handler handler) {
@@ -81,7 +95,7 @@ void offers_core::withdraw(std::string const& name, control_handler handler) {
     offer_ptr taken;
     {
         std::lock_guard const lock{mutex_};
-        auto const found = offers_.find(name);
+        auto const found = is_shared(name) ? offers_.end() : offers_.find(name);
         if (found == offers_.end()) {
             boost::asio::post(io, [w = std::move(waiter)]() mutable {
                 w(channel_errc::no_such_region);
@@ -93,23 +107,49 @@ void offers_core::withdraw(std::string const& name, control_handler handler) {
         names_withdrawing_.emplace(name, taken->number);
         withdrawing_.emplace(taken->number, std::move(waiter));
     }
-    for (auto const& channel : channels())
-        channel->run([channel, taken] { channel->withdraw(taken); });
+    revoke(taken, name);
     // Also if there is no channel, the handler must not be called from here.
     boost::asio::post(io, [last = std::move(taken)] {});
 }
 
+void offers_core::revoke(offer_ptr const& what, std::string const& name) {
+    if (!name.empty()) {
+        std::lock_guard const lock{mutex_};
+        auto const found = offers_.find(name);
+        if (found != offers_.end() && found->second == what) offers_.erase(found);
+    }
+    for (auto const& channel : channels())
+        channel->run([channel, what, name] { channel->withdraw(what, name); });
+}
+
+std::shared_ptr<pool_core> offers_core::pool() const {
+    std::lock_guard const lock{mutex_};
+    return pool_;
+}
+
+bool offers_core::set_pool(std::shared_ptr<pool_core> pool) {
+    std::lock_guard const lock{mutex_};
+    if (pool_ != nullptr) return false;
+    pool_ = std::move(pool);
+    return true;
+}
+
 void offers_core::on_gone(std::uint64_t number) noexcept {
     control_waiter waiter;
+    std::shared_ptr<pool_core> pool;
     {
         std::lock_guard const lock{mutex_};
         auto const found = withdrawing_.find(number);
-        if (found == withdrawing_.end()) return;
-        waiter = std::move(found->second);
-        withdrawing_.erase(found);
-        std::erase_if(names_withdrawing_, [&](auto const& n) { return n.second == number; });
+        if (found != withdrawing_.end()) {
+            waiter = std::move(found->second);
+            withdrawing_.erase(found);
+            std::erase_if(names_withdrawing_, [&](auto const& n) { return n.second == number; });
+        } else {
+            pool = pool_;
+        }
     }
     if (waiter) waiter(error_code{});
+    if (pool != nullptr) pool->on_gone(number);
 }
 
 std::size_t offers_core::size() const {
@@ -144,6 +184,7 @@ offer_ptr offers_core::find(std::string_view name) const {
 }
 
 void offers_core::context_is_going(boost::asio::execution_context const&) noexcept {
+    if (auto const p = pool()) p->context_is_going();
     boost::asio::any_io_executor gone;
     std::map<std::uint64_t, control_waiter> waiters;
     std::lock_guard const lock{mutex_};

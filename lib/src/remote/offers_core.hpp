@@ -19,14 +19,15 @@
 
 namespace rcverbs::detail {
 
+class pool_core;
 class region_core;
 
-/// One offer. Its members do not change.
+/// One offer, or one block of a pool. Its members do not change.
 class offered_region {
 public:
     offered_region(
         std::weak_ptr<offers_core> list,
-        std::string called,
+        std::uint64_t called,
         std::vector<std::span<std::byte>> ranges,
         access_flags allowed
     );
@@ -35,9 +36,10 @@ public:
     offered_region(offered_region const&) = delete;
     offered_region& operator=(offered_region const&) = delete;
 
-    /// Never used again in this process.
+    /// A number that was never used in this process.
+    static std::uint64_t next_number() noexcept;
+
     std::uint64_t const number;
-    std::string const name;
     std::vector<std::span<std::byte>> const memory;
     access_flags const rights;
 
@@ -59,6 +61,17 @@ public:
     boost::asio::any_io_executor executor() const;
     region_offers_options const& options() const noexcept { return options_; }
 
+    /// The pool that peers may allocate from; null if there is none.
+    std::shared_ptr<pool_core> pool() const;
+    /// False if there is one.
+    bool set_pool(std::shared_ptr<pool_core> pool);
+    /// Offers a block under a name; false if the name is taken.
+    bool publish(std::string const& name, offer_ptr const& block);
+    /// Nobody finds the region any more, and those who have it are asked to stop.
+    ///
+    /// @param name  Empty if it has none.
+    void revoke(offer_ptr const& what, std::string const& name);
+
     /// From now on the channel is told of changes, until it is gone.
     void join(std::weak_ptr<region_core> channel);
     /// Null if there is none.
@@ -68,6 +81,7 @@ public:
 
 private:
     std::vector<std::shared_ptr<region_core>> channels();
+    void announce(std::string const& name);
     void context_is_going(boost::asio::execution_context const&) noexcept override;
 
     region_offers_options const options_;
@@ -80,6 +94,7 @@ private:
     std::map<std::uint64_t, control_waiter> withdrawing_;
     std::map<std::string, std::uint64_t, std::less<>> names_withdrawing_;
     std::vector<std::weak_ptr<region_core>> channels_;
+    std::shared_ptr<pool_core> pool_;
 };
 
 }  // namespace rcverbs::detail

@@ -7,6 +7,7 @@
 
 #include "remote/offers_core.hpp"
 #include "remote/region_core.hpp"
+#include "remote/start_in_order.hpp"
 
 namespace rcverbs {
 
@@ -27,23 +28,7 @@ request_channel_options const& checked(region_channel_options const& options) {
     return options.channel;
 }
 
-// Runs a function of the core in its order, with the handler that waits.
-template <class... Arguments, class Begin>
-void start(
-    std::shared_ptr<detail::region_core> const& core,
-    detail::erased_handler<Arguments...> handler,
-    Begin begin
-) {
-    auto const io = core->executor();
-    if (!io) return;  // the handler goes with its context
-    protocol::waiter<Arguments...> who{std::move(handler), io};
-    who.keep_early_cancellation();
-    core->run([core, begin = std::move(begin), w = std::move(who)]() mutable {
-        begin(*core, std::move(w));
-    });
-}
-
-// The same, at once, of one that a terminal cancellation closes.
+// Runs a function of the core at once, with a handler that a terminal cancellation closes.
 template <class Begin>
 void start_control(
     std::shared_ptr<detail::region_core> const& core, detail::control_handler handler, Begin begin
@@ -162,7 +147,7 @@ void region_channel::start_finish(core_ptr const& core, detail::control_handler 
 void region_channel::start_find(
     core_ptr const& core, std::string name, std::chrono::milliseconds wait, find_handler handler
 ) {
-    start(
+    detail::start_in_order(
         core,
         std::move(handler),
         [which = std::move(name), wait](detail::region_core& c, auto who) mutable {
@@ -171,12 +156,12 @@ void region_channel::start_find(
     );
 }
 void region_channel::start_next(core_ptr const& core, detail::next_handler handler) {
-    start(core, std::move(handler), [](detail::region_core& c, auto who) {
+    detail::start_in_order(core, std::move(handler), [](detail::region_core& c, auto who) {
         c.next(std::move(who));
     });
 }
 void region_channel::start_next_change(core_ptr const& core, change_handler handler) {
-    start(core, std::move(handler), [](detail::region_core& c, auto who) {
+    detail::start_in_order(core, std::move(handler), [](detail::region_core& c, auto who) {
         c.next_change(std::move(who));
     });
 }

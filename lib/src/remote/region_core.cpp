@@ -102,13 +102,18 @@ void region_core::on_end(failure const& why) {
     }
     held_.clear();
     held_count_ = 0;
+    for (auto& [number, who] : std::exchange(freeing_, {})) who(why.code);
+    to_be_freed_.clear();
     // Last, because the program may be told that its memory is its own again.
     while (!grants_.empty()) end_grant(grants_.begin());
+    lease_.reset();
 }
 
 void region_core::on_abandoned() noexcept {
     findings_.clear();
     releasing_.clear();
+    freeing_.clear();
+    to_be_freed_.clear();
     arrived_.clear();
 }
 
@@ -155,6 +160,18 @@ void region_core::take_own(request r) {
         break;
     case region_operation::withdraw:
         if (!is_notice) return on_withdraw(std::move(r));
+        break;
+    case region_operation::allocate:
+        if (!is_notice) return answer_allocate(std::move(r));
+        break;
+    case region_operation::resume:
+        if (!is_notice) return answer_resume(std::move(r));
+        break;
+    case region_operation::free:
+        if (!is_notice) return answer_free(std::move(r));
+        break;
+    case region_operation::share:
+        if (!is_notice) return answer_share(std::move(r));
         break;
     case region_operation::offered:
         if (is_notice) return on_change(region_change::kind::offered, r);
@@ -204,8 +221,7 @@ void region_core::find(
     protocol::waiter<error_code, remote_memory> who
 ) {
     if (!wire::is_region_name(name) || wait.count() < 0) return who(errc::invalid_option, {});
-    if (!is_pumping_) return who(errc::not_connected, {});
-    if (end_) return who(end_, {});
+    if (auto const ec = usable()) return who(ec, {});
     std::uint64_t const number = finds_.add(std::move(who));
     finding& f = findings_.try_emplace(number, *this).first->second;
     f.name = std::move(name);
@@ -215,37 +231,36 @@ void region_core::find(
     ask(number, f);
 }
 
+error_code region_core::usable() const noexcept {
+    return is_pumping_ ? end_ : make_error_code(errc::not_connected);
+}
+
 void region_core::ask(std::uint64_t find, finding& f) {
     f.is_asking = true;
     f.is_offered = false;
-    ++asking_;
-    auto const body = std::make_shared<std::vector<std::byte> const>(wire::encode_find(f.name));
-    channel_.async_request(
-        number_of(region_operation::find),
-        std::span<std::byte const>{*body},
-        ordered([this, find, body](error_code ec, reply const& r) { on_answer(find, ec, r); })
+    ask_peer(
+        region_operation::find,
+        wire::encode_find(f.name),
+        [this, find, question = early_.open()](error_code ec, reply const& r) {
+            on_answer(find, question, ec, r);
+        }
     );
 }
 
-void region_core::on_answer(std::uint64_t find, error_code ec, reply const& r) {
+void region_core::on_answer(
+    std::uint64_t find, std::uint64_t question, error_code ec, reply const& r
+) {
     remote_memory found;
     bool const is_here = !ec && r.status() == static_cast<std::uint32_t>(region_status::found);
-    if (is_here) found = take_found(r, ec);
-    if (--asking_ == 0) early_.clear();
-    if (ec == channel_errc::malformed_message) return violated();
-    if (is_here && found.is_valid()) return end_find(find, {}, std::move(found));
-    if (!ec && !is_here) {
-        switch (static_cast<region_status>(r.status())) {
-        case region_status::none: break;
-        case region_status::refused:
-            if (int const why = wire::decode_errno(r.bytes(), ec); !ec)
-                ec = {why, boost::system::system_category()};
-            else return violated();
-            break;
-        case region_status::other_version: ec = channel_errc::version_mismatch; break;
-        default: return violated();
-        }
+    if (is_here) {
+        auto const message = wire::decode_found(r.bytes(), ec);
+        if (!ec) found = take_found(message, ec);
     }
+    early_.close(question);
+    if (is_here && found.is_valid()) return end_find(find, {}, std::move(found));
+    if (!ec && !is_here) ec = refusal_of(r);
+    if (ec == channel_errc::malformed_message) return violated();
+    if (ec == channel_errc::no_such_region) ec = {};
     auto const at = findings_.find(find);
     if (at == findings_.end()) return;
     finding& f = at->second;
@@ -254,12 +269,23 @@ void region_core::on_answer(std::uint64_t find, error_code ec, reply const& r) {
     if (f.is_offered) ask(find, f);
 }
 
+error_code region_core::refusal_of(reply const& r) {
+    error_code ec;
+    switch (static_cast<region_status>(r.status())) {
+    case region_status::none: return channel_errc::no_such_region;
+    case region_status::refused: {
+        int const why = wire::decode_errno(r.bytes(), ec);
+        return ec ? ec : error_code{why, boost::system::system_category()};
+    }
+    case region_status::other_version: return channel_errc::version_mismatch;
+    default: return channel_errc::malformed_message;
+    }
+}
+
 // Empty if it was withdrawn meanwhile.
-remote_memory region_core::take_found(reply const& r, error_code& ec) {
-    auto const found = wire::decode_found(r.bytes(), ec);
+remote_memory region_core::take_found(wire::region_found const& found, error_code& ec) {
     machines::piece_map const map{found.piece_bytes, found.range_bytes};
-    if (!ec && (!map.is_valid() || found.keys.size() > map.pieces()))
-        ec = channel_errc::malformed_message;
+    if (!map.is_valid() || found.keys.size() > map.pieces()) ec = channel_errc::malformed_message;
     if (ec || early_.contains(found.number)) return {};
     auto& known = held_[found.number];
     std::shared_ptr<memory_core> memory = known.lock();
@@ -284,41 +310,35 @@ void region_core::end_find(std::uint64_t find, error_code ec, remote_memory foun
 }
 
 void region_core::request_keys(wire::region_keys const& which, keys_handler then) {
-    auto const body = std::make_shared<std::array<std::byte, 16> const>(wire::encode(which));
-    channel_.async_request(
-        number_of(region_operation::keys),
-        std::span<std::byte const>{*body},
-        ordered(
-            [this, body, most = which.count, t = std::move(then)](error_code ec, reply const& r) {
-                if (ec) return t(ec, {});
-                constexpr std::size_t key_bytes = 12;
-                std::size_t const count = r.bytes().size() / key_bytes;
-                std::vector<wire::piece_key> keys;
-                switch (static_cast<region_status>(r.status())) {
-                case region_status::found:
-                    keys = wire::decode_piece_keys(r.bytes(), count, ec);
-                    if (count == 0 || count > most) ec = channel_errc::malformed_message;
-                    break;
-                case region_status::none: ec = channel_errc::region_withdrawn; break;
-                case region_status::refused:
-                    if (int const why = wire::decode_errno(r.bytes(), ec); !ec)
-                        ec = {why, boost::system::system_category()};
-                    break;
-                default: ec = channel_errc::malformed_message;
-                }
-                if (ec == channel_errc::malformed_message) violated();
-                t(ec, keys);
+    ask_peer(
+        region_operation::keys,
+        wire::encode(which),
+        [this, most = which.count, t = std::move(then)](error_code ec, reply const& r) {
+            if (ec) return t(ec, {});
+            std::size_t const count = r.bytes().size() / wire::region_key_bytes;
+            std::vector<wire::piece_key> keys;
+            if (r.status() == static_cast<std::uint32_t>(region_status::found)) {
+                keys = wire::decode_piece_keys(r.bytes(), count, ec);
+                if (count == 0 || count > most) ec = channel_errc::malformed_message;
+            } else {
+                ec = refusal_of(r);
+                if (ec == channel_errc::no_such_region) ec = channel_errc::region_withdrawn;
+                if (ec == channel_errc::version_mismatch) ec = channel_errc::malformed_message;
             }
-        )
+            if (ec == channel_errc::malformed_message) violated();
+            t(ec, keys);
+        }
     );
+}
+
+void region_core::drop_held(std::uint64_t number) noexcept {
+    held_.erase(number);
+    held_count_ = held_.size();
 }
 
 void region_core::give_back(std::uint64_t number, std::uint32_t founds) {
     auto const known = held_.find(number);
-    if (known != held_.end() && known->second.expired()) {
-        held_.erase(known);
-        held_count_ = held_.size();
-    }
+    if (known != held_.end() && known->second.expired()) drop_held(number);
     auto const body = wire::encode(wire::region_dropped{number, founds});
     notify(region_operation::dropped, body);
 }
@@ -329,22 +349,20 @@ void region_core::on_withdraw(request r) {
     if (ec) return violated();
     auto const known = held_.find(number);
     auto const memory = known != held_.end() ? known->second.lock() : nullptr;
-    if (known != held_.end()) {
-        held_.erase(known);
-        held_count_ = held_.size();
-    }
+    drop_held(number);
     if (memory != nullptr && !memory->withdraw()) {
         releasing_.insert_or_assign(number, std::move(r));
         return;
     }
-    if (memory == nullptr && asking_ > 0) {
+    if (memory == nullptr) {
         if (early_.size() == early_max) return violated();
-        early_.insert(number);
+        early_.add(number);
     }
     answer(std::move(r), region_status::found);
 }
 
 void region_core::on_unused(std::uint64_t number) {
+    if (freeing_.contains(number)) ask_to_free(number);
     auto const found = releasing_.find(number);
     if (found == releasing_.end()) return;
     request r = std::move(found->second);

@@ -14,17 +14,19 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <rcverbs/experimental/protocol.hpp>
 #include <rcverbs/experimental/region_channel.hpp>
+#include <rcverbs/experimental/remote_allocator.hpp>
 #include <rcverbs/memory_region.hpp>
 
+#include "machines/early_numbers.hpp"
 #include "machines/piece_map.hpp"
 #include "remote/offers_core.hpp"
+#include "remote/pool_core.hpp"
 #include "wire/region_message.hpp"
 
 namespace rcverbs::detail {
@@ -64,9 +66,21 @@ public:
     void next(protocol::waiter<error_code, request> who);
     void next_change(protocol::waiter<error_code, region_change> who);
 
+    // Memory of the peer's pool, in the order.
+    using allocation_waiter = protocol::waiter<error_code, remote_allocation>;
+    void allocate(std::uint64_t bytes, allocate_options const& options, allocation_waiter who);
+    void resume(resume_token const& key, allocation_waiter who);
+    void free(std::shared_ptr<memory_core> const& what, protocol::waiter<error_code> who);
+    void share(
+        std::shared_ptr<memory_core> const& what,
+        std::string const& name,
+        protocol::waiter<error_code> who
+    );
+
     // From the list of offers, in the order.
-    void on_offered(offered_region const& what);
-    void withdraw(offer_ptr const& what);
+    void on_offered(std::string const& name);
+    /// @param name  Empty if it has none.
+    void withdraw(offer_ptr const& what, std::string const& name);
 
     // From memory of the peer.
     using keys_handler = std::function<void(error_code, std::span<wire::piece_key const>)>;
@@ -95,7 +109,6 @@ private:
         bool is_asking = false;
         bool is_offered = false;  // since it was asked
     };
-    using bytes = std::shared_ptr<std::vector<std::byte> const>;
 
     // Withdrawals that may overtake the answer to a find.
     static constexpr std::size_t early_max = 1024;
@@ -118,6 +131,16 @@ private:
     void on_withdraw(request r);
     void on_dropped(request const& r);
     void answer(request r, wire::region_status status, std::vector<std::byte> body = {});
+    void answer_allocate(request r);
+    void answer_resume(request r);
+    void answer_free(request r);
+    void answer_share(request r);
+    void answer_allocated(request r, pool_core::allocated const& a, bool is_new);
+    void on_freed(std::uint64_t number);
+    /// Null if this side has no pool.
+    pool_core* pool();
+    /// An errno, or 0 with what the peer is told of the region; then it has found it once more.
+    int grant_once(offer_ptr const& what, std::size_t head_bytes, wire::region_found& found);
     grant* grant_of(offer_ptr const& what);
     std::vector<wire::piece_key> register_pieces(
         grant& g, std::uint32_t first, std::uint32_t count, error_code& ec
@@ -127,8 +150,32 @@ private:
 
     // This side's.
     void ask(std::uint64_t find, finding& f);
-    void on_answer(std::uint64_t find, error_code ec, reply const& r);
-    remote_memory take_found(reply const& r, error_code& ec);
+    void on_answer(std::uint64_t find, std::uint64_t question, error_code ec, reply const& r);
+    remote_memory take_found(wire::region_found const& found, error_code& ec);
+    template <class Body>
+    void ask_for_memory(
+        wire::region_operation what, Body const& body, channel_errc none, allocation_waiter who
+    );
+    remote_allocation take_allocated(reply const& r, channel_errc none, error_code& ec);
+    void drop_held(std::uint64_t number) noexcept;
+    error_code usable() const noexcept;
+    /// The error of an answer that is not `found`.
+    error_code refusal_of(reply const& r);
+    void ask_to_free(std::uint64_t number);
+    // Sends a request; `then(error_code, reply const&)` runs in the order.
+    template <class Body, class Then>
+    void ask_peer(
+        wire::region_operation what, Body body, Then then, request_options const& options = {}
+    ) {
+        auto const kept = std::make_shared<Body const>(std::move(body));
+        channel_.async_request(
+            static_cast<std::uint32_t>(what),
+            std::span<std::byte const>{*kept},
+            options,
+            ordered([kept, t = std::move(then)](error_code ec, reply const& r) mutable { t(ec, r); }
+            )
+        );
+    }
     void end_find(std::uint64_t find, error_code ec, remote_memory found = {});
     void notify(wire::region_operation what, std::span<std::byte const> body);
     void on_change(region_change::kind what, request const& r);
@@ -144,13 +191,19 @@ private:
     error_code end_;
 
     std::map<std::uint64_t, grant> grants_;
+    std::shared_ptr<pool_core> pool_;
+    std::unique_ptr<pool_core::lease> lease_;
+    // The peer's, which are answered when the memory is free.
+    std::map<std::uint64_t, request> to_be_freed_;
 
     std::map<std::uint64_t, finding> findings_;
-    std::size_t asking_ = 0;
-    std::set<std::uint64_t> early_;
+    // Withdrawn regions, while there are questions whose answers may still give them.
+    machines::early_numbers early_;
     std::map<std::uint64_t, std::weak_ptr<memory_core>> held_;
     // Withdrawals that are confirmed when the operations under way have completed.
     std::map<std::uint64_t, request> releasing_;
+    // Memory of the peer's pool that is freed when they have.
+    std::map<std::uint64_t, protocol::waiter<error_code>> freeing_;
 
     std::deque<request> arrived_;
     std::deque<region_change> changes_;

@@ -72,11 +72,20 @@ void region_core::answer_find(request r) {
         return answer(std::move(r), region_status::other_version);
     offer_ptr const what = offers_.is_valid() ? offers_.core_->find(asked.name) : nullptr;
     if (what == nullptr) return answer(std::move(r), region_status::none);
+    wire::region_found found;
+    if (int const why = grant_once(what, 0, found); why != 0)
+        return answer(std::move(r), region_status::refused, as_vector(wire::encode_errno(why)));
+    answer(std::move(r), region_status::found, wire::encode(found));
+}
+
+int region_core::grant_once(
+    offer_ptr const& what, std::size_t head_bytes, wire::region_found& found
+) {
     grant* const g = grant_of(what);
-    if (g == nullptr)
-        return answer(std::move(r), region_status::refused, as_vector(wire::encode_errno(E2BIG)));
-    std::size_t const before = wire::found_bytes(g->map.ranges(), 0);
-    wire::region_found found{
+    if (g == nullptr) return E2BIG;
+    std::size_t const before = head_bytes + wire::found_bytes(g->map.ranges(), 0);
+    error_code ec;
+    found = {
         what->number,
         what->rights,
         g->map.piece_bytes(),
@@ -84,13 +93,12 @@ void region_core::answer_find(request r) {
         register_pieces(*g, 0, keys_in(channel_.small_bytes_max() - before, g->map.pieces()), ec)};
     if (ec || g->founds == UINT32_MAX) {
         if (g->founds == 0) end_grant(grants_.find(what->number));
-        int const why = ec ? errno_of(ec) : EOVERFLOW;
-        return answer(std::move(r), region_status::refused, as_vector(wire::encode_errno(why)));
+        return ec ? errno_of(ec) : EOVERFLOW;
     }
     ++g->founds;
     for (std::size_t i = 0; i < g->map.ranges(); ++i)
         found.range_bytes.push_back(g->map.range_bytes(i));
-    answer(std::move(r), region_status::found, wire::encode(found));
+    return 0;
 }
 
 void region_core::answer_keys(request r) {
@@ -126,25 +134,22 @@ void region_core::on_dropped(request const& r) {
     if (g.founds == 0) end_grant(found);
 }
 
-void region_core::on_offered(offered_region const& what) {
-    if (is_pumping_ && !end_)
-        notify(region_operation::offered, std::as_bytes(std::span{what.name}));
+void region_core::on_offered(std::string const& name) {
+    if (is_pumping_ && !end_) notify(region_operation::offered, std::as_bytes(std::span{name}));
 }
 
-void region_core::withdraw(offer_ptr const& what) {
+void region_core::withdraw(offer_ptr const& what, std::string const& name) {
     // A peer that finishes has sent its last request, and may still use what it has.
     if (!is_pumping_ || has_ended_) return;
-    notify(region_operation::withdrawn, std::as_bytes(std::span{what->name}));
+    if (!name.empty()) notify(region_operation::withdrawn, std::as_bytes(std::span{name}));
     if (!grants_.contains(what->number)) return;
-    auto const body =
-        std::make_shared<std::array<std::byte, 8> const>(wire::encode_number(what->number));
-    channel_.async_request(
-        number_of(region_operation::withdraw),
-        std::span<std::byte const>{*body},
-        request_options{offers_.core_->options().withdraw_timeout},
-        ordered([this, body, number = what->number](error_code ec, reply const& r) {
+    ask_peer(
+        region_operation::withdraw,
+        wire::encode_number(what->number),
+        [this, number = what->number](error_code ec, reply const& r) {
             on_released(number, ec, r);
-        })
+        },
+        request_options{offers_.core_->options().withdraw_timeout}
     );
 }
 

@@ -1,5 +1,8 @@
 #include "wire/region_message.hpp"
 
+#include <algorithm>
+#include <bit>
+
 #include "wire/bytes.hpp"
 
 namespace rcverbs::wire {
@@ -7,6 +10,7 @@ namespace rcverbs::wire {
 namespace {
 
 constexpr std::size_t find_head_bytes = 4;
+constexpr std::uint16_t keep_flag = 1;
 constexpr access_flags rights_known =
     access_flags::remote_read | access_flags::remote_write | access_flags::remote_atomic;
 
@@ -79,6 +83,53 @@ std::array<std::byte, 16> encode(region_dropped const& d) noexcept {
     writer w{out};
     w.put(d.number);
     w.put(d.founds);
+    return out;
+}
+
+std::array<std::byte, 24> encode(region_allocate const& a) noexcept {
+    std::array<std::byte, 24> out{};
+    writer w{out};
+    w.put(a.version);
+    w.put(static_cast<std::uint16_t>(a.is_kept ? keep_flag : 0));
+    w.put(std::uint32_t{0});
+    w.put(a.bytes);
+    w.put(a.alignment);
+    return out;
+}
+
+std::array<std::byte, 24> encode(region_resume const& r) noexcept {
+    std::array<std::byte, 24> out{};
+    writer w{out};
+    w.put(r.version);
+    w.put(std::uint16_t{0});
+    w.put(std::uint32_t{0});
+    w.put(std::span<std::byte const>{r.token});
+    return out;
+}
+
+std::vector<std::byte> encode(region_allocated const& a) {
+    std::vector<std::byte> out(allocated_head_bytes);
+    writer w{out};
+    w.put(a.bytes_left);
+    w.put(std::span<std::byte const>{a.token});
+    auto const memory = encode(a.memory);
+    out.insert(out.end(), memory.begin(), memory.end());
+    return out;
+}
+
+std::array<std::byte, 16> encode(region_left const& l) noexcept {
+    std::array<std::byte, 16> out{};
+    writer w{out};
+    w.put(l.bytes_left);
+    w.put(l.largest_bytes);
+    return out;
+}
+
+std::vector<std::byte> encode(region_share const& s) {
+    std::vector<std::byte> out(sizeof s.number + s.name.size());
+    writer w{out};
+    w.put(s.number);
+    w.put(bytes_of(s.name));
     return out;
 }
 
@@ -155,6 +206,65 @@ region_dropped decode_dropped(std::span<std::byte const> in, error_code& ec) noe
     bool const is_padded = r.get<std::uint32_t>() == 0;
     ec = malformed_if(r.too_short() || r.left() > 0 || !is_padded || d.founds == 0);
     return d;
+}
+
+region_allocate decode_allocate(std::span<std::byte const> in, error_code& ec) noexcept {
+    reader r{in};
+    region_allocate a;
+    a.version = r.get<std::uint16_t>();
+    auto const flags = r.get<std::uint16_t>();
+    bool const is_padded = r.get<std::uint32_t>() == 0;
+    a.bytes = r.get<std::uint64_t>();
+    a.alignment = r.get<std::uint64_t>();
+    a.is_kept = flags == keep_flag;
+    // Of another version only the version is known.
+    bool const is_known = a.version == region_version;
+    bool const is_right = !r.too_short() && r.left() == 0 && flags <= keep_flag && is_padded &&
+                          a.bytes > 0 && std::has_single_bit(a.alignment);
+    ec = malformed_if(in.size() < sizeof a.version || (is_known && !is_right));
+    return a;
+}
+
+region_resume decode_resume(std::span<std::byte const> in, error_code& ec) noexcept {
+    reader r{in};
+    region_resume m;
+    m.version = r.get<std::uint16_t>();
+    bool const is_padded = (r.get<std::uint16_t>() | r.get<std::uint32_t>()) == 0;
+    auto const token = r.take(m.token.size());
+    std::ranges::copy(token, m.token.begin());
+    bool const is_right = !r.too_short() && r.left() == 0 && is_padded;
+    ec = malformed_if(in.size() < sizeof m.version || (m.version == region_version && !is_right));
+    return m;
+}
+
+region_allocated decode_allocated(std::span<std::byte const> in, error_code& ec) {
+    reader r{in};
+    region_allocated a;
+    a.bytes_left = r.get<std::uint64_t>();
+    std::ranges::copy(r.take(a.token.size()), a.token.begin());
+    ec = malformed_if(r.too_short());
+    if (ec) return {};
+    a.memory = decode_found(r.take(r.left()), ec);
+    return a;
+}
+
+region_left decode_left(std::span<std::byte const> in, error_code& ec) noexcept {
+    reader r{in};
+    region_left l;
+    l.bytes_left = r.get<std::uint64_t>();
+    l.largest_bytes = r.get<std::uint64_t>();
+    ec = malformed_if(r.too_short() || r.left() > 0);
+    return l;
+}
+
+region_share decode_share(std::span<std::byte const> in, error_code& ec) noexcept {
+    reader r{in};
+    region_share s;
+    s.number = r.get<std::uint64_t>();
+    std::span<std::byte const> const name = r.take(r.left());
+    s.name = {reinterpret_cast<char const*>(name.data()), name.size()};
+    ec = malformed_if(r.too_short() || !is_region_name(s.name));
+    return s;
 }
 
 std::uint64_t decode_number(std::span<std::byte const> in, error_code& ec) noexcept {

@@ -64,6 +64,9 @@ class region_core;
 
 }  // namespace detail
 
+class remote_allocator;
+class remote_pool;
+
 /// Options of a list of offers.
 struct region_offers_options {
     /// Bytes that are registered at once; a longer range is registered in pieces, when a peer first
@@ -103,7 +106,8 @@ public:
 
     /// Offers memory under a name. Peers that look for it now, or wait for it, find it.
     ///
-    /// @param name    1 to name_bytes_max bytes; not offered already, and not being withdrawn.
+    /// @param name    1 to name_bytes_max bytes; not offered already, not being withdrawn, and without
+    ///                remote_allocator::shared_prefix.
     /// @param memory  The program's; neither freed nor moved until async_withdraw() has completed, or
     ///                all channels with this list have ended.
     /// @param rights  Of remote_read, remote_write and remote_atomic, at least one.
@@ -154,6 +158,7 @@ public:
 
 private:
     friend class detail::region_core;
+    friend class remote_pool;
     using core_ptr = std::shared_ptr<detail::offers_core>;
 
     executor_type executor() const;
@@ -372,6 +377,7 @@ public:
     }
 
 private:
+    friend class remote_allocator;
     using core_ptr = std::shared_ptr<detail::region_core>;
     using find_handler = detail::erased_handler<error_code, remote_memory>;
     using change_handler = detail::erased_handler<error_code, region_change>;
