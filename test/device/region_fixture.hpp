@@ -37,12 +37,15 @@ inline request_channel_options requests_of_regions(std::uint16_t requests = 16) 
 }
 
 inline request_channel without_retries(
-    asio::any_io_executor const& on, std::optional<connection_request> asked = {}
+    asio::any_io_executor const& on,
+    std::optional<connection_request> asked = {},
+    protection_domain const& domain = {}
 ) {
     auto const options = requests_of_regions();
     connection_options all = request_channel::needed(options);
     all.queue_pair.rnr_retry_count = 0;
     all.queue_pair.initiator_depth = all.queue_pair.responder_resources = 4;
+    if (domain.is_open()) all.placement.domain = domain;
     if (!asked) return request_channel{connection{on, all}, options};
     return request_channel{connection{on, std::move(*asked), all}, options};
 }
@@ -60,6 +63,7 @@ struct region_ends {
 
     acceptor door;
     region_offers offers;  // of the server's
+    protection_domain domain;  // of the server's connections, if it is open
     region_channel client;
     region_channel server;
 
@@ -74,7 +78,8 @@ inline asio::awaitable<void> meet_regions(
     e.client = region_channel{without_retries(io.get_executor()), {}, of_client};
     auto const answer = [&]() -> asio::awaitable<void> {
         connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
-        e.server = region_channel{without_retries(io.get_executor(), std::move(asked)), e.offers};
+        e.server = region_channel{
+            without_retries(io.get_executor(), std::move(asked), e.domain), e.offers};
         co_await e.server.async_accept(asio::use_awaitable);
     };
     co_await (answer() && e.client.async_connect(e.door.local_endpoint(), asio::use_awaitable));
@@ -95,7 +100,8 @@ inline asio::awaitable<void> join_regions(
     client = region_channel{without_retries(io.get_executor())};
     auto const answer = [&]() -> asio::awaitable<void> {
         connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
-        server = region_channel{without_retries(io.get_executor(), std::move(asked)), e.offers};
+        server = region_channel{
+            without_retries(io.get_executor(), std::move(asked), e.domain), e.offers};
         co_await server.async_accept(asio::use_awaitable);
     };
     co_await (answer() && client.async_connect(e.door.local_endpoint(), asio::use_awaitable));

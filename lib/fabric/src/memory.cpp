@@ -214,8 +214,10 @@ std::byte* network::remote_bytes(
     if ((qp.access & access) == 0) return nullptr;
     if (auto const found = window_keys_.find(rkey); found != window_keys_.end()) {
         window const& w = *found->second;
-        bool const is_allowed =
-            w.qp_num == qp.qp_num && (w.access & access) != 0 && contains(w.at, w.size, at, size);
+        bool const is_in_range = qp.on->options.checks_window_ranges
+                                     ? contains(w.at, w.size, at, size)
+                                     : contains(w.to->iova, w.to->length, at, size);
+        bool const is_allowed = w.qp_num == qp.qp_num && (w.access & access) != 0 && is_in_range;
         return is_allowed ? w.to->at(at) : nullptr;
     }
     auto const found = remote_keys_.find(rkey);

@@ -33,6 +33,7 @@
 #include <rcverbs/connection.hpp>
 #include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/export.hpp>
+#include <rcverbs/protection_domain.hpp>
 #include <rcverbs/slice.hpp>
 #include <rcverbs/remote_region.hpp>
 
@@ -84,6 +85,16 @@ protected:
 private:
     friend struct detail::access;
 };
+
+/// True if the device refuses an access beyond the range of a memory window, inside its region. It is
+/// tried: two queue pairs of this process write into a window of half a region, and beyond it. Where
+/// it is false a key of a window opens its whole region, as on SoftRoCE of Linux 6.1. False also if the
+/// device has no windows, or the trial could not be made.
+///
+/// Blocks for a few round trips, at most a second.
+///
+/// @param on  A domain of the device. REQUIRES: it is open.
+RCVERBS_EXPORT bool checks_window_range(protection_domain const& on) noexcept;
 
 namespace op {
 

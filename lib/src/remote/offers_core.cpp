@@ -36,11 +36,13 @@ offered_region::offered_region(
     std::weak_ptr<offers_core> list,
     std::uint64_t called,
     std::vector<std::span<std::byte>> ranges,
-    access_flags allowed
+    access_flags allowed,
+    std::shared_ptr<window_memory const> inside
 )
     : number{called},
       memory{std::move(ranges)},
       rights{allowed},
+      around{std::move(inside)},
       list_{std::move(list)} {}
 
 offered_region::~offered_region() {

@@ -16,11 +16,19 @@
 #include <rcverbs/detail/membership.hpp>
 #include <rcverbs/detail/waiting_handler.hpp>
 #include <rcverbs/experimental/region_channel.hpp>
+#include <rcverbs/memory_region.hpp>
+#include <rcverbs/protection_domain.hpp>
 
 namespace rcverbs::detail {
 
 class pool_core;
 class region_core;
+
+/// Memory that windows are bound to.
+struct window_memory {
+    protection_domain domain;
+    memory_region region;
+};
 
 /// One offer, or one block of a pool. Its members do not change.
 class offered_region {
@@ -29,7 +37,8 @@ public:
         std::weak_ptr<offers_core> list,
         std::uint64_t called,
         std::vector<std::span<std::byte>> ranges,
-        access_flags allowed
+        access_flags allowed,
+        std::shared_ptr<window_memory const> inside = {}
     );
     /// Tells the list.
     ~offered_region();
@@ -42,6 +51,9 @@ public:
     std::uint64_t const number;
     std::vector<std::span<std::byte>> const memory;
     access_flags const rights;
+    /// What the one range is a part of: connections of that domain get keys by memory windows. Null if
+    /// there is no such memory.
+    std::shared_ptr<window_memory const> const around;
 
 private:
     std::weak_ptr<offers_core> const list_;

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include <rcverbs/detail/option_check.hpp>
+#include <rcverbs/window.hpp>
 
 #include "remote/region_core.hpp"
 
@@ -31,6 +32,15 @@ machines::pool_books::limits limits_of(std::size_t size, remote_pool_options con
         return units_in(std::min<std::uint64_t>(bytes == 0 ? size / 4 : bytes, size));
     };
     return {units(o.peer_bytes_max), o.peer_allocations_max, units(o.kept_bytes_max), o.keep_time};
+}
+
+std::shared_ptr<window_memory const> register_for_windows(
+    std::span<std::byte> memory, protection_domain const& domain
+) {
+    if (!domain.is_open() || !checks_window_range(domain)) return {};
+    return std::make_shared<window_memory const>(window_memory{
+        domain,
+        memory_region{domain, memory, access_flags::local_write | access_flags::bind_windows}});
 }
 
 pool_core::token random_token() {
@@ -78,6 +88,7 @@ pool_core::pool_core(
 )
     : list_{list},
       memory_{memory},
+      for_windows_{register_for_windows(memory, options.domain)},
       books_{units_in(memory.size()), limits_of(memory.size(), options)},
       clock_{std::make_shared<clock>(list->executor())} {
     std::ranges::fill(memory_, std::byte{});
@@ -134,7 +145,9 @@ pool_core::allocated pool_core::allocate(
                 list_,
                 number,
                 std::vector{bytes_of(where).first(static_cast<std::size_t>(bytes))},
-                access_flags::remote_read | access_flags::remote_write | access_flags::remote_atomic
+                access_flags::remote_read | access_flags::remote_write |
+                    access_flags::remote_atomic,
+                for_windows_
             );
     } catch (...) {
         if (books_.free(to.number(), number)) {
@@ -392,7 +405,8 @@ remote_pool_statistics pool_core::statistics() const {
         std::uint64_t{books_.memory().free_units()} * unit_bytes,
         std::uint64_t{books_.memory().largest_free_units()} * unit_bytes,
         std::uint64_t{books_.kept_units()} * unit_bytes,
-        books_.blocks()};
+        books_.blocks(),
+        for_windows_ != nullptr};
 }
 
 boost::asio::any_io_executor pool_core::list_executor() const {

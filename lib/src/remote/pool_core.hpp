@@ -108,6 +108,8 @@ private:
 
     std::weak_ptr<offers_core> const list_;
     std::span<std::byte> const memory_;
+    // For keys by windows; null if there are none.
+    std::shared_ptr<window_memory const> const for_windows_;
 
     mutable std::mutex mutex_;
     machines::pool_books books_;

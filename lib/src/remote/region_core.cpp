@@ -56,7 +56,7 @@ failure region_core::last_failure() const {
 }
 
 region_channel_statistics region_core::statistics() const noexcept {
-    return {held_count_, granted_count_, registrations_, registered_bytes_};
+    return {held_count_, granted_count_, registrations_, registered_bytes_, windows_};
 }
 
 // --- beginning and end ---------------------------------------------------------------------------

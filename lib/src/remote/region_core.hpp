@@ -22,6 +22,7 @@
 #include <rcverbs/experimental/region_channel.hpp>
 #include <rcverbs/experimental/remote_allocator.hpp>
 #include <rcverbs/memory_region.hpp>
+#include <rcverbs/window.hpp>
 
 #include "machines/early_numbers.hpp"
 #include "machines/piece_map.hpp"
@@ -91,12 +92,19 @@ public:
     void on_unused(std::uint64_t number);
 
 private:
+    // A window that is bound to an offer. The offer is destroyed after its key is dead.
+    struct opening {
+        offer_ptr what;
+        rcverbs::window window;
+    };
     // An offer that the peer has.
     struct grant {
         // First, so that it is destroyed last: the memory belongs to the program again after that.
         offer_ptr what;
         machines::piece_map map;
+        // Keys by regions, or one key by a window.
         std::vector<memory_region> pieces;
+        std::shared_ptr<opening> window;
         std::uint32_t founds = 0;
     };
     // A find of this side's.
@@ -142,6 +150,8 @@ private:
     /// An errno, or 0 with what the peer is told of the region; then it has found it once more.
     int grant_once(offer_ptr const& what, std::size_t head_bytes, wire::region_found& found);
     grant* grant_of(offer_ptr const& what);
+    bool has_window_key(offered_region const& what);
+    std::vector<wire::piece_key> open_window(grant& g, error_code& ec);
     std::vector<wire::piece_key> register_pieces(
         grant& g, std::uint32_t first, std::uint32_t count, error_code& ec
     );
@@ -213,6 +223,7 @@ private:
     std::atomic<std::size_t> held_count_{0};
     std::atomic<std::size_t> granted_count_{0};
     std::atomic<std::size_t> registrations_{0};
+    std::atomic<std::size_t> windows_{0};
     std::atomic<std::uint64_t> registered_bytes_{0};
 
     protocol::wait_list<error_code, remote_memory> finds_{*this};

@@ -21,15 +21,37 @@ region_core::grant* region_core::grant_of(offer_ptr const& what) {
     std::ranges::transform(what->memory, sizes.begin(), [](auto const& r) { return r.size(); });
     std::uint64_t const most = below().domain().limits().region_bytes_max;
     machines::piece_map const map{
-        std::min(offers_.core_->options().piece_bytes, most),
+        has_window_key(*what) ? sizes[0] : std::min(offers_.core_->options().piece_bytes, most),
         std::span{sizes}.first(what->memory.size())};
     if (!map.is_valid()) return nullptr;
     grant& made = grants_.try_emplace(what->number).first->second;
     made.what = what;
     made.map = map;
-    made.pieces.resize(map.pieces());
+    if (!has_window_key(*what)) made.pieces.resize(map.pieces());
     ++granted_count_;
     return &made;
+}
+
+bool region_core::has_window_key(offered_region const& what) {
+    return what.around != nullptr && what.around->domain == below().domain();
+}
+
+std::vector<wire::piece_key> region_core::open_window(grant& g, error_code& ec) {
+    if (g.window == nullptr) {
+        auto const made = std::make_shared<opening>(opening{g.what, window{below(), ec}});
+        if (ec) return {};
+        // The answer is sent on the same queue pair, so the binding precedes every access. Until it
+        // is complete the window must exist, and with it the memory is in use.
+        made->window.async_bind(
+            g.what->around->region.slice(g.what->memory[0]),
+            g.what->rights,
+            ordered([made](error_code const&, remote_region const&) {})
+        );
+        g.window = made;
+        ++windows_;
+    }
+    remote_region const r = g.window->window.remote();
+    return {{r.address(), r.key()}};
 }
 
 // Registers pieces for as long as that does not delay others, at least one; an error only if there is
@@ -37,6 +59,7 @@ region_core::grant* region_core::grant_of(offer_ptr const& what) {
 std::vector<wire::piece_key> region_core::register_pieces(
     grant& g, std::uint32_t first, std::uint32_t count, error_code& ec
 ) {
+    if (g.pieces.empty()) return open_window(g, ec);
     constexpr std::chrono::milliseconds long_enough{5};
     auto const until = std::chrono::steady_clock::now() + long_enough;
     std::vector<wire::piece_key> keys;
@@ -171,6 +194,7 @@ void region_core::end_grant(std::map<std::uint64_t, grant>::iterator which) {
         --registrations_;
         registered_bytes_ -= piece.size();
     }
+    if (which->second.window != nullptr) --windows_;
     --granted_count_;
     auto const last = grants_.extract(which);
 }

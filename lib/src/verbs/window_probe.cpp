@@ -1,13 +1,18 @@
-#include "verbs/window_probe.hpp"
+// Whether a device checks the range of a memory window.
+#include <rcverbs/window.hpp>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <thread>
 
 #include <rcverbs/queue_pair_address.hpp>
 
+#include "verbs/device.hpp"
+#include "verbs/domain.hpp"
 #include "verbs/errno_map.hpp"
 #include "verbs/handles.hpp"
 #include "verbs/memory_window.hpp"
@@ -125,19 +130,25 @@ private:
 
 }  // namespace
 
-bool checks_window_range(device const& on, std::chrono::milliseconds patience) noexcept {
-    if (!on.limits().has_memory_windows) return false;
+}  // namespace rcverbs::verbs
+
+namespace rcverbs {
+
+bool checks_window_range(protection_domain const& on) noexcept {
+    constexpr std::chrono::seconds patience{1};
+    verbs::device const& device = on.impl()->on();
+    if (!device.limits().has_memory_windows) return false;
     try {
         error_code ec;
-        auto const trial = std::make_unique<loop>(on, ec);
-        auto const until = steady_clock::now() + patience;
+        auto const trial = std::make_unique<verbs::loop>(device, ec);
+        auto const until = std::chrono::steady_clock::now() + patience;
         if (ec || !trial->bind(until)) return false;
         // A window that opens nothing would prove nothing.
         if (trial->write(0, until) != IBV_WC_SUCCESS) return false;
-        return trial->write(half_bytes, until) == IBV_WC_REM_ACCESS_ERR;
+        return trial->write(verbs::half_bytes, until) == IBV_WC_REM_ACCESS_ERR;
     } catch (...) {
         return false;  // no memory
     }
 }
 
-}  // namespace rcverbs::verbs
+}  // namespace rcverbs

@@ -73,6 +73,9 @@ struct device_options {
     bool has_send_with_invalidate = true;
     /// Whether it has memory windows of type 2.
     bool has_memory_windows = true;
+    /// Whether it checks the range of a memory window. SoftRoCE does not: a window's key opens the
+    /// whole region.
+    bool checks_window_ranges = true;
     /// Whether it registers memory without pinning it.
     bool has_on_demand_paging = false;
     /// Whether it registers the memory of a file descriptor: a dmabuf, or a memfd in its place.

@@ -203,6 +203,8 @@ struct region_channel_statistics {
     std::size_t registrations = 0;
     /// Their bytes.
     std::uint64_t registered_bytes = 0;
+    /// Memory windows for the peer, each for one allocation: see remote_pool_options::domain.
+    std::size_t windows = 0;
 };
 
 /// A request channel whose sides find each other's regions.

@@ -40,6 +40,7 @@
 #include <rcverbs/experimental/region_channel.hpp>
 #include <rcverbs/experimental/remote_memory.hpp>
 #include <rcverbs/export.hpp>
+#include <rcverbs/protection_domain.hpp>
 
 namespace rcverbs {
 
@@ -61,6 +62,11 @@ struct remote_pool_options {
     std::chrono::milliseconds keep_time{0};
     /// Bytes that are kept, in whole blocks; what is more is freed. 0: a quarter of the pool.
     std::uint64_t kept_bytes_max = 0;
+    /// A domain that connections share: placement_options::domain. The pool is registered in it once,
+    /// and those connections get keys by memory windows, if the device checks the range of a window,
+    /// which is tried. All other connections, and all if the device does not, get a registration for
+    /// each allocation.
+    protection_domain domain = {};
 };
 
 /// Counters of a pool.
@@ -73,6 +79,8 @@ struct remote_pool_statistics {
     std::uint64_t kept_bytes = 0;
     /// Blocks that are not free.
     std::size_t allocations = 0;
+    /// True if connections of the options' domain get keys by memory windows.
+    bool has_window_keys = false;
 };
 
 /// Memory that the peers of all channels with a list of offers can allocate from. A handle: copies
@@ -96,8 +104,10 @@ public:
     /// @param memory   Its address is a multiple of block_bytes_min, its size too, at most 8 TiB. The
     ///                 program's; neither freed nor moved until async_close() has completed, or all
     ///                 channels with the list have ended.
-    /// @param options  Limits.
-    /// @throws boost::system::system_error (errc::invalid_option).
+    /// @param options  Limits, and the domain. With a domain it blocks until the device was tried: a
+    ///                 few round trips, at most a second.
+    /// @throws boost::system::system_error: errc::invalid_option; with a domain, also as
+    ///         memory_region.
     remote_pool(
         region_offers const& offers,
         std::span<std::byte> memory,
