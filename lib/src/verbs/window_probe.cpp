@@ -1,13 +1,14 @@
 // Whether a device checks the range of a memory window.
 #include <rcverbs/window.hpp>
 
+#include <poll.h>
+
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include <rcverbs/queue_pair_address.hpp>
 
@@ -34,7 +35,10 @@ public:
     loop(device const& on, error_code& ec) : domain_{ibv_alloc_pd(on.context())} {
         ec = from_pointer(domain_.get());
         if (ec) return;
-        completions_.reset(ibv_create_cq(on.context(), 16, nullptr, nullptr, 0));
+        events_.reset(ibv_create_comp_channel(on.context()));
+        ec = from_pointer(events_.get());
+        if (ec) return;
+        completions_.reset(ibv_create_cq(on.context(), 16, nullptr, events_.get(), 0));
         ec = from_pointer(completions_.get());
         if (ec) return;
         constexpr int access =
@@ -107,18 +111,30 @@ private:
         ibv_send_wr* bad = nullptr;
         if (by.post_send(&wr, &bad) != 0) return {};
         while (steady_clock::now() < until) {
+            // Armed before it is polled, so that no completion is missed.
+            if (ibv_req_notify_cq(completions_.get(), 0) != 0) return {};
             ibv_wc wc{};
             int const count = ibv_poll_cq(completions_.get(), 1, &wc);
             if (count < 0) return {};
             if (count > 0) return wc.status;
-            std::this_thread::sleep_for(std::chrono::microseconds{100});
+            await_event();
             by.kick_send_queue();
         }
         return {};
     }
 
+    // At most a millisecond.
+    void await_event() noexcept {
+        pollfd which{events_->fd, POLLIN, 0};
+        if (::poll(&which, 1, 1) <= 0) return;
+        ibv_cq* from = nullptr;
+        void* context = nullptr;
+        if (ibv_get_cq_event(events_.get(), &from, &context) == 0) ibv_ack_cq_events(from, 1);
+    }
+
     alignas(half_bytes) std::array<std::byte, 2 * half_bytes> memory_{};
     domain_handle domain_;
+    channel_handle events_;
     cq_handle completions_;
     region_handle region_;
     queue_pair writer_;
