@@ -294,7 +294,7 @@ release_targets() {
     if [ $all = yes ] || [[ $only == *' unit-release '* ]]; then
         echo all
     elif [[ $only == *' virtual-machine '* ]]; then
-        echo release_tests soak messages_bench
+        echo all
     elif [ -n "$only" ]; then
         echo release_tests soak
     else

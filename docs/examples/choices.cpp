@@ -3,6 +3,7 @@
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <rcverbs/experimental/region_channel.hpp>
 #include <rcverbs/experimental/remote_allocator.hpp>
+#include <rcverbs/experimental/ring.hpp>
 #include <rcverbs/rcverbs.hpp>
 
 #include <array>
@@ -351,6 +352,25 @@ awaitable<void> publish(boost::asio::io_context& io, acceptor& door, std::vector
     co_await mine.async_withdraw("table", use_awaitable);
     table.clear();  // no peer can read it any more
     co_await peer.async_finish(use_awaitable);
+}
+
+awaitable<void> write_log(boost::asio::io_context& io, endpoint reader, std::vector<std::vector<std::byte>> const& records) {
+    ring_writer ring{io};
+    co_await ring.async_connect(reader, use_awaitable);
+    for (auto const& record : records) co_await ring.async_write(record, use_awaitable);
+    co_await ring.async_finish(use_awaitable);  // the reader has released them all
+}
+
+awaitable<std::uint64_t> read_log(boost::asio::io_context& io, acceptor& door) {
+    ring_reader ring{io, co_await door.async_get_request(use_awaitable), {.ring_bytes = 1 << 20, .records = 1024}};
+    co_await ring.async_accept(use_awaitable);
+    std::uint64_t bytes = 0;
+    for (;;) {
+        auto const [ec, record] = co_await ring.async_read(as_tuple(use_awaitable));
+        if (ec == boost::asio::error::eof) co_return bytes;  // the writer has finished
+        if (ec) throw boost::system::system_error{ec};
+        bytes += record.bytes().size();
+    }
 }
 
 awaitable<void> lend(boost::asio::io_context& io, acceptor& door, std::span<std::byte> memory) {

@@ -6,6 +6,7 @@
 #include <rcverbs/experimental/loop_descriptor.hpp>
 #include <rcverbs/experimental/region_channel.hpp>
 #include <rcverbs/experimental/remote_allocator.hpp>
+#include <rcverbs/experimental/ring.hpp>
 #include <rcverbs/experimental/window_pool.hpp>
 #include <rcverbs/experimental/registration_cache.hpp>
 
@@ -22,6 +23,7 @@ using boost::asio::use_awaitable;
 using boost::asio::experimental::awaitable_operators::operator||;
 
 void handle(connection) {}
+void use(std::span<std::byte const>) {}
 awaitable<void> work(session&) { co_return; }
 
 // --- acceptor.hpp
@@ -424,6 +426,23 @@ awaitable<void> in_remote_allocator(region_channel& c, registered_buffer& page) 
     co_await a.memory.async_write(0, page.slice(), use_awaitable);
     co_await heap.async_share(a.memory, "log", use_awaitable);  // others find "shared/log"
     co_await heap.async_free(a.memory, use_awaitable);
+}
+
+// --- experimental/ring.hpp
+awaitable<void> in_ring(boost::asio::io_context& io, std::span<std::byte const> record) {
+    ring_writer w{io};
+    co_await w.async_connect({"192.168.0.1", 7471}, use_awaitable);
+    co_await w.async_write(record, use_awaitable);
+    co_await w.async_finish(use_awaitable);  // the reader has released everything
+}
+awaitable<void> in_ring_reader(boost::asio::io_context& io, acceptor& door) {
+    ring_reader r{io, co_await door.async_get_request(use_awaitable), {.ring_bytes = 1 << 20}};
+    co_await r.async_accept(use_awaitable);
+    for (;;) {
+        auto [ec, record] = co_await r.async_read(as_tuple(use_awaitable));
+        if (ec) break;  // asio::error::eof: the writer has finished
+        use(record.bytes());
+    }
 }
 
 awaitable<void> in_remote_memory(region_channel& c, registered_buffer& page) {

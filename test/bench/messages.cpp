@@ -1,10 +1,10 @@
-// messages_bench — messages over a message_channel, or over a TCP socket: their rate, or how long one
+// messages_bench — messages over a message_channel, rings, or a TCP socket: their rate, or how long one
 // takes; messages and their echoes over a message_channel, requests and their answers.
 //
 //     messages_bench server channel ADDRESS
 //     messages_bench client channel ADDRESS PORT --size 64 --count 10000 --depth 64
 //
-// The transports: channel, tcp; echo, a message_channel whose messages come back; request, a
+// The transports: channel, tcp; ring, two of them, one in each direction; echo, a message_channel whose messages come back; request, a
 // request_channel whose requests are answered with their own bytes.
 //
 // The server prints "listens on PORT", serves one client and ends. The client prints its figures as
@@ -30,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include <rcverbs/experimental/ring.hpp>
 #include <rcverbs/rcverbs.hpp>
 
 #include "bench/optimised.hpp"
@@ -119,6 +120,79 @@ private:
     rcverbs::acceptor door_;
     rcverbs::message_channel channel_;
     rcverbs::registered_buffer memory_;
+};
+
+// The same over two rings, one in each direction, each with a connection of its own.
+class ring_link {
+public:
+    explicit ring_link(asio::io_context& io, options const& o)
+        : where_{rcverbs::poller::on(io, {.polling = {.mode = rcverbs::poll_mode::event}})},
+          options_{o},
+          memory_(o.size) {}
+
+    void listen(std::function<void()> then) {
+        door_ = rcverbs::acceptor{where_, {options_.address, 0}};
+        std::printf("listens on %u\n", unsigned{door_.local_endpoint().port()});
+        door_.async_get_request([this, then](error_code ec, rcverbs::connection_request r) {
+            check(ec);
+            reader_ = rcverbs::ring_reader{where_, std::move(r), ring_options()};
+            reader_.async_accept(check);
+            door_.async_get_request([this, then](error_code failed, rcverbs::connection_request q) {
+                check(failed);
+                door_.close();
+                writer_ = rcverbs::ring_writer{where_, std::move(q), ring_options()};
+                writer_.async_accept([then](error_code refused) {
+                    check(refused);
+                    then();
+                });
+            });
+        });
+    }
+    void connect(std::function<void()> then) {
+        rcverbs::endpoint const peer{options_.address, options_.port};
+        writer_ = rcverbs::ring_writer{where_, ring_options()};
+        writer_.async_connect(peer, [this, peer, then](error_code ec) {
+            check(ec);
+            reader_ = rcverbs::ring_reader{where_, ring_options()};
+            reader_.async_connect(peer, [then](error_code failed) {
+                check(failed);
+                then();
+            });
+        });
+    }
+
+    template <class Handler>
+    void send(Handler then) {
+        writer_.async_write(memory_, std::move(then));
+    }
+    template <class Handler>
+    void receive(Handler then) {
+        reader_.async_read([then](error_code ec, rcverbs::ring_record record) mutable {
+            record.release();
+            then(ec);
+        });
+    }
+    void finish() {
+        writer_.async_finish(check);
+        reader_.async_read([](error_code ec, rcverbs::ring_record const&) {
+            if (ec != asio::error::eof) check(ec);
+        });
+    }
+    static constexpr bool sends_overlap = true;
+
+private:
+    static rcverbs::ring_options ring_options() {
+        rcverbs::ring_options o;
+        o.connection.queue_pair.inline_bytes_max = 220;
+        return o;
+    }
+
+    rcverbs::poller where_;
+    options const& options_;
+    rcverbs::acceptor door_;
+    rcverbs::ring_writer writer_;
+    rcverbs::ring_reader reader_;
+    std::vector<std::byte> memory_;
 };
 
 // The same over a socket, which has one write at a time.
@@ -439,11 +513,11 @@ int main(int argc, char** argv) {
     options o;
     std::string role;
     std::string transport;
-    CLI::App app{"Measures messages and requests over channels, or over a TCP socket."};
+    CLI::App app{"Measures messages and requests over channels, rings, or a TCP socket."};
     app.add_option("role", role)->required()->check(CLI::IsMember({"server", "client"}));
     app.add_option("transport", transport)
         ->required()
-        ->check(CLI::IsMember({"channel", "tcp", "echo", "request"}));
+        ->check(CLI::IsMember({"channel", "tcp", "ring", "echo", "request"}));
     app.add_option("address", o.address, "of the server")->required();
     app.add_option("port", o.port, "of the server");
     app.add_option("--size", o.size, "bytes of a message")->check(CLI::Range(1, 1 << 30));
@@ -460,6 +534,7 @@ int main(int argc, char** argv) {
     try {
         bool const is_server = role == "server";
         if (transport == "tcp") run<tcp_link>(is_server, o);
+        else if (transport == "ring") run<ring_link>(is_server, o);
         else if (transport == "echo") run_round_trips<rcverbs::message_channel>(is_server, o);
         else if (transport == "request") run_round_trips<rcverbs::request_channel>(is_server, o);
         else run<channel_link>(is_server, o);

@@ -35,6 +35,12 @@ inline asio::awaitable<void> pause(asio::io_context& io, std::chrono::millisecon
     co_await timer.async_wait(asio::use_awaitable);
 }
 
+/// Waits until something is true; the test's own timeout ends it.
+template <class Condition>
+asio::awaitable<void> until(asio::io_context& io, Condition is_true) {
+    while (!is_true()) co_await pause(io, 1ms);
+}
+
 // --- hostile peers -------------------------------------------------------------------------------
 
 inline void put(std::vector<std::byte>& to, std::uint64_t value, std::size_t bytes) {

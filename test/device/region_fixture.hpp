@@ -115,12 +115,6 @@ std::pair<error_code, Result> blocked(Start start) {
     return done->get_future().get();
 }
 
-/// Waits until something is true; the test's own timeout ends it.
-template <class Condition>
-asio::awaitable<void> until(asio::io_context& io, Condition is_true) {
-    while (!is_true()) co_await pause(io, 1ms);
-}
-
 /// A server of regions, and a peer that sends requests of its own.
 struct hostile_region_ends {
     explicit hostile_region_ends(asio::io_context& io, region_offers_options const& options = {})

@@ -85,6 +85,7 @@ the result. A duration longer than a year is a year.
         ("experimental/region_channel.hpp", "region_offers_options"),
         ("experimental/remote_allocator.hpp", "remote_pool_options"),
         ("experimental/remote_allocator.hpp", "allocate_options"),
+        ("experimental/ring.hpp", "ring_options"),
         ("connector.hpp", "connector_options"),
         ("backoff_options.hpp", "backoff_options"),
         ("shared_receive_queue.hpp", "shared_receive_options"),
@@ -120,6 +121,8 @@ Counters start at 0 with their object and never decrease. The tables are made fr
 {table("experimental/region_channel.hpp", "region_channel_statistics", False)}
 ## remote_pool::statistics()
 {table("experimental/remote_allocator.hpp", "remote_pool_statistics", False)}
+## ring_writer::statistics() and ring_reader::statistics()
+{table("experimental/ring.hpp", "ring_statistics", False)}
 ## memory_pool::statistics()
 {table("memory_pool.hpp", "memory_pool_statistics", False)}
 ## registration_cache::statistics()

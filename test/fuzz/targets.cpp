@@ -9,12 +9,14 @@
 
 #include "machines/exchange_machine.hpp"
 #include "machines/piece_map.hpp"
+#include "machines/ring_machine.hpp"
 #include "wire/channel_hello.hpp"
 #include "wire/channel_message.hpp"
 #include "wire/hello.hpp"
 #include "wire/message.hpp"
 #include "wire/region_message.hpp"
 #include "wire/request_tag.hpp"
+#include "wire/ring_message.hpp"
 
 namespace fuzz {
 
@@ -158,6 +160,44 @@ void channel_message(bytes in) {
     }
     remote_region const target = wire::decode_target(payload, ec);
     must(ec || std::ranges::equal(target.encode(), payload.first(remote_region::encoded_bytes)));
+}
+
+// What a writer and a reader of a ring hear: 12 bytes each, a notice with the bytes that were written, or
+// counts.
+void ring_message(bytes in) {
+    error_code ec;
+    auto const h = wire::decode_ring_hello(in, ec);
+    bool const is_ours = !ec && h.version == wire::ring_version;
+    must(!is_ours || std::ranges::equal(wire::encode(h), in.first(wire::ring_hello_bytes)));
+    auto const c = wire::decode_ring_counts(in, ec);
+    must(ec || std::ranges::equal(wire::encode(c), in));
+    machines::ring_size const size{4096, 16};
+    machines::ring_reader_machine reader{size};
+    machines::ring_writer_machine writer{size};
+    auto const number = [&](std::size_t at, std::size_t count) {
+        std::uint64_t n = 0;
+        for (std::size_t i = 0; i < count; ++i)
+            n = n << 8 | std::to_integer<std::uint64_t>(in[at + i]);
+        return n;
+    };
+    for (std::size_t at = 0; at + 12 <= in.size(); at += 12) {
+        auto const a =
+            reader.on_notice(static_cast<std::uint32_t>(number(at, 4)), number(at + 4, 8));
+        must(reader.used_bytes() <= size.bytes);
+        if (a.what == machines::ring_reader_machine::event::violation) break;
+        if (a.what != machines::ring_reader_machine::event::record) continue;
+        must(a.offset % 8 == 0 && a.offset + 8 + a.record_bytes <= size.bytes);
+        if (a.record_bytes % 2 == 0) reader.release(a.end);
+        static_cast<void>(reader.due());
+    }
+    for (std::size_t at = 0; at + 12 <= in.size(); at += 12) {
+        if (auto const where = writer.add(static_cast<std::uint32_t>(number(at, 1) * 8)))
+            must(where->offset % 8 == 0 && where->offset < size.bytes);
+        else static_cast<void>(writer.ask(8));
+        if (!writer.hear({number(at + 1, 4), number(at + 5, 2), in[at] == in[at + 7], false}))
+            break;
+        must(writer.used_bytes() <= size.bytes);
+    }
 }
 
 // The first byte says which body the others are.

@@ -28,6 +28,7 @@ void channel_hello(bytes in);
 /// Decodes a message of a channel; an accepted one must encode to the same bytes.
 void channel_message(bytes in);
 void region_message(bytes in);
+void ring_message(bytes in);
 /// Parses an endpoint.
 void endpoint(bytes in);
 /// Drives an NVMe controller with commands: 66 bytes each, the last two the size of its data.
@@ -44,6 +45,7 @@ inline constexpr target targets[] = {
     {"channel_hello", channel_hello},
     {"channel_message", channel_message},
     {"region_message", region_message},
+    {"ring_message", ring_message},
     {"endpoint", endpoint},
 #if defined(RCVERBS_HAS_NVME)
     {"nvme_controller", nvme_controller},

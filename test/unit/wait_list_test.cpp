@@ -42,12 +42,12 @@ struct owner : std::enable_shared_from_this<owner> {
     std::vector<std::uint64_t> cancelled;
 };
 
-struct outcome {
+struct ending {
     error_code code;
     int value = -1;
 };
 
-auto into(outcome& o) {
+auto into(ending& o) {
     return [&o](error_code ec, int value) { o = {ec, value}; };
 }
 
@@ -56,7 +56,7 @@ auto into(outcome& o) {
 TEST_CASE("waits are removed first in, first out, and can be put back", "[hosting]") {
     asio::io_context io;
     auto const o = std::make_shared<owner>(io);
-    std::vector<outcome> ends(3);
+    std::vector<ending> ends(3);
     for (int i = 0; i < 3; ++i) o->wait(into(ends[static_cast<std::size_t>(i)]), i);
     CHECK(o->waits.size() == 3);
     auto first = o->waits.take_first();
@@ -75,7 +75,7 @@ TEST_CASE("waits are removed first in, first out, and can be put back", "[hostin
 TEST_CASE("a cancelled wait is found, whatever has been removed meanwhile", "[hosting]") {
     asio::io_context io;
     auto const o = std::make_shared<owner>(io);
-    std::vector<outcome> ends(3);
+    std::vector<ending> ends(3);
     std::vector<asio::cancellation_signal> signals(3);
     for (std::size_t i = 0; i < 3; ++i)
         o->wait(
@@ -105,7 +105,7 @@ TEST_CASE("a cancelled wait is found, whatever has been removed meanwhile", "[ho
 TEST_CASE("a signal after the owner is gone has no effect", "[hosting]") {
     asio::io_context io;
     auto o = std::make_shared<owner>(io);
-    outcome end;
+    ending end;
     asio::cancellation_signal signal;
     o->wait(asio::bind_cancellation_slot(signal.slot(), into(end)));
     o.reset();
@@ -117,7 +117,7 @@ TEST_CASE("a signal after the owner is gone has no effect", "[hosting]") {
 TEST_CASE("a handler of another context is destroyed with that context, uncalled", "[hosting]") {
     asio::io_context io;
     auto const o = std::make_shared<owner>(io);
-    outcome end;
+    ending end;
     auto const witness = std::make_shared<int>();
     {
         asio::io_context other;

@@ -50,7 +50,8 @@ std::size_t outgoing_message::encode(wire::channel_head& head, std::span<std::by
     } else {
         head.count = static_cast<std::uint32_t>(prefix.size_bytes + size_bytes);
     }
-    std::ranges::copy(prefix.bytes(), place.subspan(size).begin());
+    if (prefix.size_bytes > 0)
+        std::memcpy(place.subspan(size).data(), prefix.bytes().data(), prefix.size_bytes);
     size += prefix.size_bytes;
     if (!is_large) size += copy(source, place.subspan(size));
     return size - wire::channel_head_bytes;

@@ -1,6 +1,7 @@
 #include <rcverbs/request_channel.hpp>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include <rcverbs/detail/option_check.hpp>
@@ -114,7 +115,7 @@ detail::request_core& as_requests(detail::channel_core& core) {
 }  // namespace
 
 void reply::move_to(mutable_slice const& into) {
-    std::ranges::copy(bytes(), into.data());
+    if (!bytes().empty()) std::memcpy(into.data(), bytes().data(), bytes().size());
     set_body(into.first(static_cast<std::size_t>(size())));
 }
 

@@ -91,7 +91,7 @@ pool_core::pool_core(
       for_windows_{register_for_windows(memory, options.domain)},
       books_{units_in(memory.size()), limits_of(memory.size(), options)},
       clock_{std::make_shared<clock>(list->executor())} {
-    std::ranges::fill(memory_, std::byte{});
+    std::memset(memory_.data(), 0, memory_.size());
 }
 
 // --- for channels --------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ void pool_core::clean(std::size_t bytes) noexcept {
             some = left.first(std::min(bytes, left.size()));
             left = left.subspan(some.size());
         }
-        std::ranges::fill(some, std::byte{});
+        std::memset(some.data(), 0, some.size());
         bytes -= some.size();
         std::function<void()> then;
         {

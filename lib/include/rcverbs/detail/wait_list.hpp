@@ -65,6 +65,10 @@ public:
     /// Puts what was removed back to the front.
     void put_back(removed& one) noexcept { all_.splice(all_.begin(), one); }
 
+    /// True if the one that add() gave this serial number still waits.
+    bool contains(std::uint64_t serial) const noexcept {
+        return std::ranges::find(all_, serial, &waiting::serial) != all_.end();
+    }
     /// Removes the first.
     removed take_first() noexcept {
         removed first;

@@ -266,6 +266,8 @@ public:
             });
         return number;
     }
+    /// True if the handler of this number waits: a cancelled one does not.
+    bool contains(std::uint64_t number) const noexcept { return all_.contains(number); }
     /// Completes the handler of this number; false if it does not wait any more.
     bool complete(std::uint64_t number, Arguments... arguments) {
         auto one = all_.take(number);

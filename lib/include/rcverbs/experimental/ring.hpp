@@ -1,0 +1,367 @@
+// ring.hpp — records of any size, written into the reader's memory. Experimental: it may change.
+//
+//     ring_writer w{io};
+//     co_await w.async_connect({"192.168.0.1", 7471}, use_awaitable);
+//     co_await w.async_write(record, use_awaitable);
+//     co_await w.async_finish(use_awaitable);  // the reader has released everything
+//
+// and on the other side:
+//
+//     ring_reader r{io, co_await door.async_get_request(use_awaitable), {.ring_bytes = 1 << 20}};
+//     co_await r.async_accept(use_awaitable);
+//     for (;;) {
+//         auto [ec, record] = co_await r.async_read(as_tuple(use_awaitable));
+//         if (ec) break;  // asio::error::eof: the writer has finished
+//         use(record.bytes());
+//     }
+//
+// One writer, one reader, a connection of their own; either side may connect. The writer knows where
+// there is room, so a record is one write, and neither side waits for the other while there is room.
+// A record stays in the ring until it is released. Room is given back in the order of the records, so
+// one that is kept keeps all behind it: a program that waits for more than a quarter of the ring while
+// it keeps a record may wait for ever. For requests with answers, or messages larger than half a
+// ring, use channels; docs/guides/peer-memory.md compares them.
+//
+// Made with the kit of protocol.hpp; docs/reference/ring-format.md has its messages. Threads: any
+// thread may start operations and release records; handlers run on get_executor() by default, one at
+// a time.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/async_result.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include <rcverbs/connection_request.hpp>
+#include <rcverbs/detail/control_handler.hpp>
+#include <rcverbs/detail/initiation.hpp>
+#include <rcverbs/endpoint.hpp>
+#include <rcverbs/error.hpp>
+#include <rcverbs/export.hpp>
+#include <rcverbs/failure.hpp>
+#include <rcverbs/options.hpp>
+#include <rcverbs/runs_on.hpp>
+
+namespace rcverbs {
+
+namespace detail {
+
+class ring_reader_core;
+class ring_writer_core;
+
+}  // namespace detail
+
+/// Options of one side of a ring.
+struct ring_options {
+    /// Memory of the ring. The writer has as much, and refuses a reader with more. A power of two,
+    /// 4096 to 2^30.
+    std::uint32_t ring_bytes = std::uint32_t{1} << 20;
+    /// Records that a reader may have unreleased, less 2. 16 to 65536. Of no meaning for a writer.
+    std::uint32_t records = 256;
+    /// Of the connection. Its queues are made large enough.
+    connection_options connection = {};
+};
+
+/// Counters of one side of a ring.
+struct ring_statistics {
+    /// Records that were written, or have arrived; modulo 2^32.
+    std::uint32_t records = 0;
+    /// Bytes of the ring that hold records, or are left out at its end.
+    std::uint64_t used_bytes = 0;
+    /// How often the writer had to ask for room.
+    std::uint32_t waits = 0;
+};
+
+/// The side of a ring that writes.
+///
+/// Outstanding operations: one connect or accept, one finish, any number of writes, which are carried
+/// out in the order of the calls.
+class RCVERBS_EXPORT ring_writer {
+public:
+    using executor_type = boost::asio::any_io_executor;
+    using options_type = ring_options;
+
+    /// Makes no writer; only assignment and destruction are useful.
+    ring_writer() noexcept;
+    /// Makes an idle writer, for async_connect().
+    ///
+    /// @param where    The executor, or the thread, that runs it.
+    /// @param options  Of the connection, and the largest ring that it accepts.
+    /// @throws boost::system::system_error (errc::invalid_option), and as connection.
+    explicit ring_writer(
+        runs_on<boost::asio::any_io_executor> where, ring_options const& options = {}
+    );
+    /// Makes a writer of a peer's request, for async_accept().
+    ///
+    /// @param where    As above.
+    /// @param request  From acceptor::async_get_request().
+    /// @param options  As above.
+    /// @throws as above.
+    ring_writer(
+        runs_on<boost::asio::any_io_executor> where,
+        connection_request request,
+        ring_options const& options = {}
+    );
+    ring_writer(ring_writer&&) noexcept;
+    ring_writer& operator=(ring_writer&&) noexcept;
+    /// Closes.
+    ~ring_writer();
+
+    /// The executor.
+    executor_type get_executor() const noexcept;
+    /// True from the end of connecting until the connection fails, finishes or is closed.
+    bool is_open() const noexcept;
+    /// The longest record in bytes: half of the ring, less 8. 0 before it is open.
+    std::size_t record_bytes_max() const noexcept;
+    /// Ends at once; records that the reader does not have are lost.
+    void close() noexcept;
+    /// Why the ring ended.
+    failure last_failure() const;
+    /// A snapshot of the counters.
+    ring_statistics statistics() const;
+
+    /// Connects to a reader.
+    ///
+    /// @param peer   Its endpoint.
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code)`
+    /// @par Cancellation          terminal: closes.
+    /// @par Errors                channel_errc::foreign_peer (no ring), channel_errc::version_mismatch,
+    ///                            channel_errc::mode_mismatch (it is a writer, too),
+    ///                            boost::system::errc::value_too_large (its ring is larger than
+    ///                            ring_bytes), and those of connection::async_connect() and of
+    ///                            registering memory.
+    template <class Token>
+    auto async_connect(endpoint const& peer, Token&& token) {
+        return boost::asio::async_initiate<Token, void(error_code)>(
+            detail::initiation{
+                get_executor(),
+                [](auto handler, core_ptr const& core, endpoint const& to) {
+                    start_connect(core, to, detail::control_handler{std::move(handler)});
+                }},
+            token,
+            core_,
+            peer
+        );
+    }
+    /// Accepts a reader: see async_connect().
+    ///
+    /// @param token  Completion token.
+    template <class Token>
+    auto async_accept(Token&& token) {
+        return boost::asio::async_initiate<Token, void(error_code)>(
+            detail::initiation{
+                get_executor(),
+                [](auto handler, core_ptr const& core) {
+                    start_accept(core, detail::control_handler{std::move(handler)});
+                }},
+            token,
+            core_
+        );
+    }
+    /// Writes a record; waits until there is room.
+    ///
+    /// @param record  At most record_bytes_max() bytes, any memory. Must not change until the handler
+    ///                runs.
+    /// @param token   Completion token.
+    /// @par Completion signature  `void(error_code)`: it was copied, and is under way. Whether the
+    ///                            reader got it says async_finish().
+    /// @par Cancellation          total, while it waits for room: nothing was written.
+    /// @par Errors                errc::out_of_range (too long), errc::not_connected,
+    ///                            errc::operation_in_progress (after async_finish()), and the reason
+    ///                            of the connection's end.
+    template <class Token>
+    auto async_write(std::span<std::byte const> record, Token&& token) {
+        return boost::asio::async_initiate<Token, void(error_code)>(
+            detail::initiation{
+                get_executor(),
+                [](auto handler, core_ptr const& core, std::span<std::byte const> bytes) {
+                    start_write(core, bytes, detail::control_handler{std::move(handler)});
+                }},
+            token,
+            core_,
+            record
+        );
+    }
+    /// Writes what waits, and waits until the reader has released all records. Then the connection
+    /// ends in order.
+    ///
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code)`
+    /// @par Cancellation          terminal: closes.
+    /// @par Errors                As for async_write().
+    template <class Token>
+    auto async_finish(Token&& token) {
+        return boost::asio::async_initiate<Token, void(error_code)>(
+            detail::initiation{
+                get_executor(),
+                [](auto handler, core_ptr const& core) {
+                    start_finish(core, detail::control_handler{std::move(handler)});
+                }},
+            token,
+            core_
+        );
+    }
+
+private:
+    using core_ptr = std::shared_ptr<detail::ring_writer_core>;
+
+    static void start_connect(
+        core_ptr const& core, endpoint const& peer, detail::control_handler handler
+    );
+    static void start_accept(core_ptr const& core, detail::control_handler handler);
+    static void start_write(
+        core_ptr const& core, std::span<std::byte const> record, detail::control_handler handler
+    );
+    static void start_finish(core_ptr const& core, detail::control_handler handler);
+
+    core_ptr core_;
+};
+
+/// A record in the ring; releases it when it is destroyed.
+///
+/// One thread at a time uses it.
+class RCVERBS_EXPORT ring_record {
+public:
+    /// No record.
+    ring_record() noexcept;
+    ring_record(ring_record&& other) noexcept;
+    /// Releases its own record first.
+    ring_record& operator=(ring_record&& other) noexcept;
+    /// Releases the record.
+    ~ring_record();
+
+    /// True if it has a record.
+    bool is_valid() const noexcept { return core_ != nullptr; }
+    /// The record. A writer that breaks the rules can still change the bytes: copy what you check.
+    std::span<std::byte const> bytes() const noexcept { return bytes_; }
+    /// Releases the record now; is_valid() is false afterwards.
+    void release() noexcept;
+
+private:
+    friend class detail::ring_reader_core;
+
+    std::shared_ptr<detail::ring_reader_core> core_;
+    std::span<std::byte const> bytes_;
+    std::uint32_t number_ = 0;
+    std::uint32_t lent_ = 0;
+};
+
+/// The side of a ring that reads.
+///
+/// Outstanding operations: one connect or accept, any number of reads.
+class RCVERBS_EXPORT ring_reader {
+public:
+    using executor_type = boost::asio::any_io_executor;
+    using options_type = ring_options;
+
+    /// Makes no reader; only assignment and destruction are useful.
+    ring_reader() noexcept;
+    /// Makes an idle reader, for async_connect().
+    ///
+    /// @param where    The executor, or the thread, that runs it.
+    /// @param options  Of the ring and the connection.
+    /// @throws boost::system::system_error (errc::invalid_option), and as connection.
+    explicit ring_reader(
+        runs_on<boost::asio::any_io_executor> where, ring_options const& options = {}
+    );
+    /// Makes a reader of a peer's request, for async_accept().
+    ///
+    /// @param where    As above.
+    /// @param request  From acceptor::async_get_request().
+    /// @param options  As above.
+    /// @throws as above.
+    ring_reader(
+        runs_on<boost::asio::any_io_executor> where,
+        connection_request request,
+        ring_options const& options = {}
+    );
+    ring_reader(ring_reader&&) noexcept;
+    ring_reader& operator=(ring_reader&&) noexcept;
+    /// Closes. Records that the program has stay valid.
+    ~ring_reader();
+
+    /// The executor.
+    executor_type get_executor() const noexcept;
+    /// True from the end of connecting until the connection fails, finishes or is closed.
+    bool is_open() const noexcept;
+    /// Ends; if the writer has finished and all records are released, as soon as the writer knows that.
+    void close() noexcept;
+    /// Why the ring ended.
+    failure last_failure() const;
+    /// A snapshot of the counters.
+    ring_statistics statistics() const;
+
+    /// Connects to a writer: see ring_writer::async_connect().
+    ///
+    /// @param peer   Its endpoint.
+    /// @param token  Completion token.
+    template <class Token>
+    auto async_connect(endpoint const& peer, Token&& token) {
+        return boost::asio::async_initiate<Token, void(error_code)>(
+            detail::initiation{
+                get_executor(),
+                [](auto handler, core_ptr const& core, endpoint const& to) {
+                    start_connect(core, to, detail::control_handler{std::move(handler)});
+                }},
+            token,
+            core_,
+            peer
+        );
+    }
+    /// Accepts a writer: see ring_writer::async_connect().
+    ///
+    /// @param token  Completion token.
+    template <class Token>
+    auto async_accept(Token&& token) {
+        return boost::asio::async_initiate<Token, void(error_code)>(
+            detail::initiation{
+                get_executor(),
+                [](auto handler, core_ptr const& core) {
+                    start_accept(core, detail::control_handler{std::move(handler)});
+                }},
+            token,
+            core_
+        );
+    }
+    /// Waits for the next record.
+    ///
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code, ring_record)`
+    /// @par Cancellation          total: the record remains for the next call.
+    /// @par Errors                asio::error::eof (the writer has finished), errc::not_connected,
+    ///                            channel_errc::malformed_message and channel_errc::unexpected_message
+    ///                            (the writer has broken the rules), channel_errc::peer_closed_early,
+    ///                            and other reasons of the connection's end. Records that have arrived
+    ///                            come first.
+    template <class Token>
+    auto async_read(Token&& token) {
+        return boost::asio::async_initiate<Token, void(error_code, ring_record)>(
+            detail::initiation{
+                get_executor(),
+                [](auto handler, core_ptr const& core) {
+                    start_read(core, read_handler{std::move(handler)});
+                }},
+            token,
+            core_
+        );
+    }
+
+private:
+    using core_ptr = std::shared_ptr<detail::ring_reader_core>;
+    using read_handler = detail::erased_handler<error_code, ring_record>;
+
+    static void start_connect(
+        core_ptr const& core, endpoint const& peer, detail::control_handler handler
+    );
+    static void start_accept(core_ptr const& core, detail::control_handler handler);
+    static void start_read(core_ptr const& core, read_handler handler);
+
+    core_ptr core_;
+};
+
+}  // namespace rcverbs

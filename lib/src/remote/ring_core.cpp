@@ -1,0 +1,410 @@
+#include "remote/ring_core.hpp"
+
+#include <boost/asio/error.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include <rcverbs/batch.hpp>
+#include <rcverbs/channel_error.hpp>
+#include <rcverbs/detail/option_check.hpp>
+#include <rcverbs/op.hpp>
+
+namespace rcverbs::detail {
+
+using machines::ring_notice;
+using machines::ring_reader_machine;
+using machines::ring_size;
+
+namespace {
+
+// Each in a cache line of its own.
+constexpr std::size_t counts_stride = 64;
+
+}  // namespace
+
+std::string problem_of(ring_options const& options) {
+    option_check check{"ring_options"};
+    check.within("ring_bytes", options.ring_bytes, 4096, std::uint32_t{1} << 30)
+        .that(std::has_single_bit(options.ring_bytes), "ring_bytes", "is not a power of two")
+        .within("records", options.records, 16, 65536);
+    return check.problem();
+}
+
+// --- both sides ----------------------------------------------------------------------------------
+
+void ring_core::connect(endpoint const& peer, protocol::waiter<error_code> who) {
+    if (std::exchange(has_begun_, true)) return who(errc::already_connected);
+    lower().async_resolve(peer, ordered([this, w = std::move(who)](error_code ec) mutable {
+                              if (!ec) ec = prepare();
+                              if (ec) return on_established(ec, std::move(w));
+                              lower().async_establish(
+                                  wire::encode(own_hello()),
+                                  ordered([this, v = std::move(w)](error_code failed) mutable {
+                                      on_established(failed, std::move(v));
+                                  })
+                              );
+                          }));
+}
+
+void ring_core::accept(protocol::waiter<error_code> who) {
+    if (std::exchange(has_begun_, true)) return who(errc::already_connected);
+    error_code ec;
+    wire::ring_hello const theirs = wire::decode_ring_hello(lower().private_data(), ec);
+    if (!ec) ec = judge(theirs);
+    if (ec) {
+        error_code ignored;
+        lower().reject(wire::encode(own_hello()), ignored);
+        if (ignored == errc::not_connected) ec = ignored;  // there is no request
+    } else {
+        ec = prepare();
+    }
+    if (ec) return on_established(ec, std::move(who));
+    lower().async_accept(
+        wire::encode(own_hello()), ordered([this, w = std::move(who)](error_code failed) mutable {
+            on_established(failed, std::move(w));
+        })
+    );
+}
+
+error_code ring_core::judge(wire::ring_hello const& theirs) const noexcept {
+    if (theirs.version != wire::ring_version) return channel_errc::version_mismatch;
+    if (theirs.role == role_) return channel_errc::mode_mismatch;
+    return {};
+}
+
+void ring_core::on_established(error_code ec, protocol::waiter<error_code> who) {
+    bool const is_of_connection = ec && ec == lower().last_failure().code;
+    error_code foreign;
+    wire::ring_hello const theirs = wire::decode_ring_hello(lower().private_data(), foreign);
+    // A peer that has rejected this side's hello says its own.
+    bool const has_reason = ec == cm_errc::rejected_by_peer && !foreign && judge(theirs);
+    if (has_reason) ec = judge(theirs);
+    if (!ec) ec = foreign ? foreign : judge(theirs);
+    if (!ec) ec = begin(theirs);
+    if (!ec) {
+        is_open_ = true;
+        on_open();
+    } else if (is_of_connection && !has_reason) {
+        close();
+    } else {
+        fail(step::handshake, ec, close_reason::refused);
+    }
+    who(ec);
+}
+
+void ring_core::violated(channel_errc why) {
+    fail(step::transfer, why, close_reason::protocol_error);
+}
+
+// --- the writer ----------------------------------------------------------------------------------
+
+ring_writer_core::ring_writer_core(connection over, std::uint32_t ring_bytes_max)
+    : ring_core{std::move(over), wire::ring_role::writer},
+      ring_bytes_max_{ring_bytes_max} {}
+
+error_code ring_writer_core::prepare() {
+    error_code ec;
+    counts_ = registered_buffer{
+        lower().domain(), counts_max * counts_stride, access_flags::local_write, ec};
+    if (ec) return ec;
+    // Their addresses do not change.
+    rounds_.reserve(rounds_max);
+    while (rounds_.size() < rounds_max) rounds_.emplace_back(batch{lower(), round_records});
+    for (std::uint32_t i = 0; i < counts_max; ++i) receive(i);
+    return {};
+}
+
+error_code ring_writer_core::begin(wire::ring_hello const& theirs) {
+    ring_size const size{theirs.ring_bytes, theirs.receives};
+    if (!size.is_valid()) return channel_errc::malformed_message;
+    if (size.bytes > ring_bytes_max_) return make_error_code(boost::system::errc::value_too_large);
+    error_code ec;
+    mirror_ = registered_buffer{lower().domain(), size.bytes, access_flags::local_read, ec};
+    if (ec) return ec;
+    machine_ = machines::ring_writer_machine{size};
+    ring_ = remote_region{theirs.address, size.bytes, theirs.key, access_flags::remote_write};
+    record_bytes_max_ = size.record_bytes_max();
+    return {};
+}
+
+// The first record of a round is posted at once; those that are written before what is posted to the
+// order now has run go with one doorbell.
+void ring_writer_core::write(std::span<std::byte const> record, protocol::waiter<error_code> who) {
+    if (!is_open_) return who(errc::not_connected);
+    if (is_finishing_) return who(errc::operation_in_progress);
+    if (record.size() > record_bytes_max_) return who(errc::out_of_range);
+    bool const is_first = !std::exchange(is_round_, true);
+    if (is_first) {
+        in_order([self = shared_from_this(), this] {
+            is_round_ = false;
+            pump();
+        });
+    }
+    if (is_first && pending_.empty() && !is_blocked_) {
+        if (auto const where = machine_.add(static_cast<std::uint32_t>(record.size()))) {
+            place(*where, record);
+            flush();
+            publish();
+            return who({});
+        }
+    }
+    pending_.push_back({writes_.add(std::move(who)), record});
+}
+
+void ring_writer_core::finish(protocol::waiter<error_code> who) {
+    if (!is_open_) return who(errc::not_connected);
+    finishes_.add(std::move(who));
+    is_finishing_ = true;
+    pump();
+}
+
+// Writes what waits, as far as there is room.
+void ring_writer_core::pump() {
+    while (!pending_.empty() && !is_blocked_) {
+        auto const [number, record] = pending_.front();
+        // A cancelled one is not there any more.
+        if (writes_.contains(number)) {
+            auto const bytes = static_cast<std::uint32_t>(record.size());
+            auto const where = machine_.add(bytes);
+            if (!where) {
+                if (auto const wait = machine_.ask(bytes)) notify(*wait);
+                break;
+            }
+            place(*where, record);
+            writes_.complete(number, {});
+        }
+        pending_.pop_front();
+    }
+    bool const is_last = pending_.empty() && !is_blocked_ && is_finishing_;
+    if (is_last && !std::exchange(has_said_end_, true)) notify(machine_.end());
+    flush();
+    publish();
+}
+
+void ring_writer_core::place(
+    machines::ring_writer_machine::place const& where, std::span<std::byte const> record
+) {
+    auto const bytes = static_cast<std::uint32_t>(record.size());
+    std::size_t const size = ring_size::header_bytes + record.size();
+    mutable_slice const here = mirror_.slice(where.offset, size);
+    auto const header = wire::encode(wire::ring_header{bytes, where.sequence});
+    std::memcpy(here.data(), header.data(), header.size());
+    if (!record.empty())
+        std::memcpy(here.bytes().subspan(header.size()).data(), record.data(), record.size());
+    ring_notice const notice{ring_notice::kind::record, ring_size::padded(bytes)};
+    post(here, ring_.slice(where.offset, size), notice.immediate());
+}
+
+void ring_writer_core::notify(ring_notice what) { post({}, ring_.slice(0, 0), what.immediate()); }
+
+void ring_writer_core::post(
+    const_slice const& from, remote_region const& to, std::uint32_t immediate
+) {
+    round& r = rounds_[filling_];
+    r.last.emplace(op::write_with_immediate(from, to, immediate));
+    r.list.add(*r.last);
+    if (r.list.size() == round_records) flush();
+}
+
+// Posts what was written. It stays in the mirror until the reader has released it, so a record alone
+// needs no completion; of several the last one has one, because their list must not change before.
+void ring_writer_core::flush() {
+    round& r = rounds_[filling_];
+    if (is_blocked_ || r.list.size() == 0) return;
+    if (r.list.size() == 1 && !lower().try_start(*r.last)) return r.list.clear();
+    r.is_free = false;
+    r.list.async_submit(held([this, &r](error_code failed, std::size_t) {
+        r.list.clear();
+        r.is_free = true;
+        if (!std::exchange(is_blocked_, false)) return;
+        filling_ = static_cast<std::size_t>(&r - rounds_.data());
+        if (!failed) pump();  // else on_end() follows
+    }));
+    auto const next = std::ranges::find_if(rounds_, &round::is_free);
+    is_blocked_ = next == rounds_.end();
+    if (!is_blocked_) filling_ = static_cast<std::size_t>(next - rounds_.begin());
+}
+
+void ring_writer_core::receive(std::uint32_t slot) {
+    lower().async_receive(
+        counts_.slice(slot * counts_stride, wire::ring_counts_bytes),
+        held([this, slot](error_code ec, receive_result const& got) {
+            if (!ec) on_counts(slot, got);  // else on_end() follows
+        })
+    );
+}
+
+void ring_writer_core::on_counts(std::uint32_t slot, receive_result const& got) {
+    if (got.is_write) return violated(channel_errc::unexpected_message);
+    error_code ec;
+    auto const bytes = counts_.bytes().subspan(slot * counts_stride, got.size_bytes);
+    auto const c = wire::decode_ring_counts(bytes, ec);
+    if (ec || !machine_.hear({c.consumed, c.posted, c.waits, c.is_finished}))
+        return violated(channel_errc::malformed_message);
+    receive(slot);
+    if (machine_.is_finished() && complete()) {
+        lower().async_disconnect(ordered([](error_code const&) {}));
+        return;
+    }
+    pump();
+}
+
+void ring_writer_core::publish() noexcept {
+    records_ = machine_.records();
+    used_bytes_ = machine_.used_bytes();
+    waits_ = machine_.waits();
+}
+
+void ring_writer_core::on_end(failure const& why) {
+    is_open_ = false;
+    pending_.clear();
+    writes_.fail_all(why.code);
+    if (machine_.is_finished()) finishes_.complete_all({});
+    else finishes_.fail_all(why.code);
+}
+
+// --- the reader ----------------------------------------------------------------------------------
+
+error_code ring_reader_core::prepare() {
+    error_code ec;
+    memory_ = registered_buffer{
+        lower().domain(),
+        machine_.size().bytes,
+        access_flags::local_write | access_flags::remote_write,
+        ec};
+    if (ec) return ec;
+    counts_ = registered_buffer{
+        lower().domain(), counts_max * counts_stride, access_flags::local_read, ec};
+    if (ec) return ec;
+    for (std::uint32_t i = 0; i < machine_.size().receives; ++i) receive();
+    return {};
+}
+
+wire::ring_hello ring_reader_core::own_hello() const {
+    wire::ring_hello h;
+    h.role = wire::ring_role::reader;
+    h.ring_bytes = machine_.size().bytes;
+    h.receives = machine_.size().receives;
+    if (memory_.bytes().empty()) return h;  // for a peer that is rejected
+    h.address = memory_.remote().address();
+    h.key = memory_.remote().key();
+    return h;
+}
+
+error_code ring_reader_core::begin(wire::ring_hello const&) { return {}; }
+
+void ring_reader_core::on_open() { tell(); }
+
+void ring_reader_core::receive() {
+    lower().async_receive(mutable_slice{}, held([this](error_code ec, receive_result const& got) {
+                              if (!ec) on_notice(got);  // else on_end() follows
+                          }));
+}
+
+void ring_reader_core::on_notice(receive_result const& got) {
+    if (!got.is_write || !got.immediate) return violated(channel_errc::unexpected_message);
+    ring_reader_machine::arrival const a = machine_.on_notice(*got.immediate, got.size_bytes);
+    switch (a.what) {
+    case ring_reader_machine::event::violation: return violated(channel_errc::malformed_message);
+    case ring_reader_machine::event::wait:
+        ++waits_;
+        receive();
+        return tell();
+    case ring_reader_machine::event::end: tell(); return give();
+    case ring_reader_machine::event::record: break;
+    }
+    std::span<std::byte const> const all = memory_.bytes().subspan(a.offset);
+    wire::ring_header const header = wire::decode_ring_header(all.first(wire::ring_header_bytes));
+    if (header != wire::ring_header{a.record_bytes, a.sequence})
+        return violated(channel_errc::malformed_message);
+    records_in_ring_.push_back({all.subspan(wire::ring_header_bytes, a.record_bytes), a.end});
+    records_ = machine_.records();
+    used_bytes_ = machine_.used_bytes();
+    give();
+}
+
+void ring_reader_core::read(protocol::waiter<error_code, ring_record> who) {
+    if (!is_open_ && !end_) return who(errc::not_connected, {});
+    reads_.add(std::move(who));
+    give();
+}
+
+void ring_reader_core::give() {
+    while (!reads_.empty() && given_ < records_in_ring_.size()) {
+        arrived& next = records_in_ring_[given_];
+        next.lent = ++last_lent_;
+        ring_record record;
+        record.core_ = std::static_pointer_cast<ring_reader_core>(shared_from_this());
+        record.bytes_ = next.bytes;
+        record.number_ = first_ + static_cast<std::uint32_t>(given_);
+        record.lent_ = next.lent;
+        // A record that nobody took is lent again; its release is then one of nobody.
+        if (!reads_.complete_first({}, std::move(record))) {
+            next.lent = ++last_lent_;
+            break;
+        }
+        ++given_;
+    }
+    if (given_ < records_in_ring_.size()) return;
+    if (machine_.has_ended()) reads_.fail_all(boost::asio::error::eof);
+    else if (end_) reads_.fail_all(*end_);
+}
+
+void ring_reader_core::release(std::uint32_t number, std::uint32_t lent) {
+    std::uint32_t const index = number - first_;
+    if (index >= given_ || records_in_ring_[index].lent != lent) return;
+    records_in_ring_[index].is_released = true;
+    while (given_ > 0 && records_in_ring_.front().is_released) {
+        machine_.release(records_in_ring_.front().end);
+        records_in_ring_.pop_front();
+        ++first_;
+        --given_;
+        if (!end_) receive();
+    }
+    used_bytes_ = machine_.used_bytes();
+    tell();
+}
+
+// Says what is free, if it is time. Until it is open, nothing can be sent.
+void ring_reader_core::tell() {
+    if (!is_open_ || free_counts_ == 0) return;
+    auto const c = machine_.due();
+    if (!c) return;
+    auto const slot = static_cast<std::uint32_t>(std::countr_zero(free_counts_));
+    free_counts_ &= ~(1U << slot);
+    mutable_slice const here = counts_.slice(slot * counts_stride, wire::ring_counts_bytes);
+    auto const message =
+        wire::encode(wire::ring_counts_message{c->consumed, c->posted, c->waits, c->is_finished});
+    std::ranges::copy(message, here.bytes().begin());
+    bool const is_last = c->is_finished;
+    if (is_last) is_telling_last_ = complete();
+    lower().async_send(here, held([this, slot, is_last](error_code ec, std::size_t) {
+                           free_counts_ |= 1U << slot;
+                           if (is_last) on_told_last();
+                           else if (!ec) tell();
+                       }));
+}
+
+// The writer knows that everything was released; it disconnects, too.
+void ring_reader_core::on_told_last() {
+    is_telling_last_ = false;
+    if (is_leaving_) return close();
+    lower().async_disconnect(ordered([](error_code const&) {}));
+}
+
+void ring_reader_core::leave() {
+    is_leaving_ = true;
+    if (!is_telling_last_) close();
+}
+
+void ring_reader_core::on_end(failure const& why) {
+    is_open_ = false;
+    end_ = why.code == errc::peer_disconnected ? make_error_code(channel_errc::peer_closed_early)
+                                               : why.code;
+    give();
+}
+
+}  // namespace rcverbs::detail
