@@ -26,6 +26,7 @@ TEST_CASE("every example runs and prints its documented output", "[examples]") {
         row{"shared_poller", "8 connections on one polling thread"},
         row{"timeout_and_cancel", "stalled: "},
         row{"own_protocol", "ended: "},
+        row{"remote_heap", "100 values went through the stack, and as many through the queue"},
         row{"two_threads", "1000 writes from two threads"}
     );
     INFO(r.name);
