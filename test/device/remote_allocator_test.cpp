@@ -311,6 +311,95 @@ TEST_CASE("kept memory waits for whoever knows its token", "[device]") {
     });
 }
 
+TEST_CASE("memory that is taken in several ways at once waits for what is under way", "[device]") {
+    enum class how {
+        close,
+        free_by_another,
+        close_after_free,
+        find_after_free,
+        resume_after_free,
+        resume_back
+    };
+    auto const way = GENERATE(
+        how::close,
+        how::free_by_another,
+        how::close_after_free,
+        how::find_after_free,
+        how::resume_after_free,
+        how::resume_back
+    );
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        INFO(static_cast<int>(way));
+        pool_ends e{io, {.peer_bytes_max = 256 * 1024, .keep_time = 60s}};
+        co_await meet_regions(io, e);
+        region_channel other;
+        region_channel served;
+        co_await join_regions(io, e, other, served);
+        remote_allocator const mine{e.client};
+        remote_allocator const theirs{other};
+        auto const a = co_await mine.async_allocate(65536, {.is_kept = true}, asio::use_awaitable);
+        co_await mine.async_share(a.memory, "x", asio::use_awaitable);
+        registered_buffer const local = e.local(65536);
+        int under_way = 16;
+        for (int i = 0; i < 16; ++i)
+            a.memory.async_write(0, local.slice(), [&](error_code ec, std::size_t) {
+                CHECK_FALSE(ec);
+                --under_way;
+            });
+        std::optional<error_code> freed;
+        auto const free = [&] {
+            mine.async_free(a.memory, [&](error_code ec) {
+                CHECK(under_way == 0);
+                freed = ec;
+            });
+        };
+        remote_memory again;
+        error_code refused;
+        if (way == how::close) {
+            co_await theirs.async_resume(a.token, asio::use_awaitable);
+            co_await e.pool.async_close(asio::use_awaitable);
+            CHECK(under_way == 0);
+        } else if (way == how::free_by_another) {
+            auto const b = co_await theirs.async_resume(a.token, asio::use_awaitable);
+            co_await theirs.async_free(b.memory, asio::use_awaitable);
+            CHECK(under_way == 0);
+        } else if (way == how::close_after_free) {
+            free();
+            co_await e.pool.async_close(asio::use_awaitable);
+            CHECK(under_way == 0);
+        } else if (way == how::find_after_free) {
+            free();
+            auto const [ec, found] = co_await e.client.async_find("shared/x", awaiting);
+            again = found;
+        } else if (way == how::resume_after_free) {
+            free();
+            auto const [ec, resumed] = co_await mine.async_resume(a.token, awaiting);
+            again = resumed.memory;
+            refused = ec;
+        } else {
+            auto const b = co_await theirs.async_resume(a.token, asio::use_awaitable);
+            auto const [ec, resumed] = co_await mine.async_resume(a.token, awaiting);
+            again = resumed.memory;
+        }
+        co_await until(io, [&] { return under_way == 0; });
+        if (way == how::close_after_free || way == how::find_after_free ||
+            way == how::resume_after_free)
+            co_await until(io, [&] { return freed.has_value(); });
+        // A handle that says that it can be used can be used.
+        if (again.is_valid() && !again.is_withdrawn()) {
+            auto const [ec, n] = co_await again.async_write(0, local.slice(), awaiting);
+            CHECK((!ec || ec == channel_errc::region_withdrawn));
+        }
+        CHECK(e.client.is_open());
+        CHECK(other.is_open());
+        co_await e.pool.async_close(asio::use_awaitable);
+        co_await until_whole(io, e);
+        other.close();
+        co_await part_regions(e);
+    });
+}
+
 TEST_CASE("kept memory is free when its time is over", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

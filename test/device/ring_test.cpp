@@ -239,6 +239,47 @@ TEST_CASE("a writer waits for a slow reader, and can be cancelled", "[device]") 
     });
 }
 
+TEST_CASE("what waits behind a write that is cancelled goes on, if there is room", "[device]") {
+    bool const is_end = GENERATE(false, true);
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ring_ends e{io};
+        co_await meet_ring(io, e, ring_of(4096, 16));
+        std::vector<std::byte> const some(2040);
+        co_await e.writer.async_write(some, asio::use_awaitable);
+        co_await e.writer.async_write(bytes_of("12345678"), asio::use_awaitable);
+        ring_record kept = co_await e.reader.async_read(asio::use_awaitable);
+        ring_record small = co_await e.reader.async_read(asio::use_awaitable);
+        asio::cancellation_signal stop;
+        auto const behind = bytes_of("behind");
+        std::optional<error_code> first;
+        std::optional<error_code> second;
+        e.writer.async_write(some, asio::bind_cancellation_slot(stop.slot(), [&](error_code ec) {
+                                 first = ec;
+                             }));
+        if (is_end) e.writer.async_finish([&](error_code ec) { second = ec; });
+        else e.writer.async_write(behind, [&](error_code ec) { second = ec; });
+        co_await until(io, [&] { return e.writer.statistics().waits == 1; });
+        stop.emit(asio::cancellation_type::total);
+        co_await until(io, [&] { return first.has_value(); });
+        CHECK(*first == asio::error::operation_aborted);
+        if (is_end) {
+            auto const [ec, none] = co_await e.reader.async_read(awaiting);
+            CHECK(ec == asio::error::eof);
+        } else {
+            ring_record const r = co_await e.reader.async_read(asio::use_awaitable);
+            CHECK(text_of(r.bytes()) == "behind");
+        }
+        kept.release();
+        small.release();
+        co_await until(io, [&] { return second.has_value(); });
+        CHECK_FALSE(*second);
+        if (is_end) co_return;
+        co_await e.writer.async_finish(asio::use_awaitable);
+        CHECK(e.writer.statistics().used_bytes == 0);
+    });
+}
+
 TEST_CASE("a read can be cancelled, and the record is for the next one", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

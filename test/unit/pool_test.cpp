@@ -402,22 +402,29 @@ TEST_CASE("random leases, blocks and tokens: the books agree with a plain model"
 TEST_CASE("what was taken back is known until the questions of that time are answered") {
     early_numbers e;
     e.add(1);
-    CHECK_FALSE(e.contains(1));
+    CHECK(e.size() == 0);
     auto const first = e.open();
     e.add(2);
     auto const second = e.open();
+    CHECK(e.contains(2, first));
+    // It was asked later, so its answer is right.
+    CHECK_FALSE(e.contains(2, second));
     e.add(3);
-    e.add(3);
-    CHECK(e.contains(2));
-    CHECK(e.contains(3));
-    CHECK(e.size() == 2);
-    e.close(second);
-    CHECK(e.contains(3));
+    CHECK(e.contains(3, first));
+    CHECK(e.contains(3, second));
+    // Again: now the second question is too old, too.
+    e.add(2);
+    CHECK(e.contains(2, second));
+    CHECK(e.size() == 3);
     auto const third = e.open();
     e.close(first);
-    CHECK_FALSE(e.contains(2));
-    CHECK_FALSE(e.contains(3));
+    CHECK(e.contains(2, second));
+    e.close(second);
+    CHECK_FALSE(e.contains(2, second));
+    CHECK_FALSE(e.contains(3, second));
+    CHECK(e.size() == 0);
     e.add(4);
+    CHECK(e.contains(4, third));
     e.close(third);
     CHECK(e.size() == 0);
     // Questions without an end do not let it grow.

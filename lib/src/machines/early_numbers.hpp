@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -25,25 +26,32 @@ public:
     void close(std::uint64_t question) noexcept {
         open_.erase(question);
         while (!order_.empty() && (open_.empty() || order_.front().first < *open_.begin())) {
-            numbers_.erase(order_.front().second);
+            auto const [last, number] = order_.front();
             order_.pop_front();
+            // It may have been taken back again since.
+            auto const found = numbers_.find(number);
+            if (found != numbers_.end() && found->second == last) numbers_.erase(found);
         }
     }
     /// The number was taken back.
     void add(std::uint64_t number) {
-        if (open_.empty() || numbers_.contains(number)) return;
+        if (open_.empty()) return;
         order_.emplace_back(last_, number);
-        numbers_.insert(number);
+        numbers_.insert_or_assign(number, last_);
     }
-    bool contains(std::uint64_t number) const noexcept { return numbers_.contains(number); }
-    std::size_t size() const noexcept { return numbers_.size(); }
+    /// True if the number was taken back after this question was asked.
+    bool contains(std::uint64_t number, std::uint64_t question) const noexcept {
+        auto const found = numbers_.find(number);
+        return found != numbers_.end() && question <= found->second;
+    }
+    std::size_t size() const noexcept { return order_.size(); }
 
 private:
     std::set<std::uint64_t> open_;
     std::uint64_t last_ = 0;
     // With the youngest question that was open.
     std::deque<std::pair<std::uint64_t, std::uint64_t>> order_;
-    std::set<std::uint64_t> numbers_;
+    std::map<std::uint64_t, std::uint64_t> numbers_;
 };
 
 }  // namespace rcverbs::machines

@@ -112,6 +112,7 @@ void region_core::on_end(failure const& why) {
 void region_core::on_abandoned() noexcept {
     findings_.clear();
     releasing_.clear();
+    draining_.clear();
     freeing_.clear();
     to_be_freed_.clear();
     arrived_.clear();
@@ -254,7 +255,7 @@ void region_core::on_answer(
     bool const is_here = !ec && r.status() == static_cast<std::uint32_t>(region_status::found);
     if (is_here) {
         auto const message = wire::decode_found(r.bytes(), ec);
-        if (!ec) found = take_found(message, ec);
+        if (!ec) found = take_found(message, question, ec);
     }
     early_.close(question);
     if (is_here && found.is_valid()) return end_find(find, {}, std::move(found));
@@ -283,10 +284,13 @@ error_code region_core::refusal_of(reply const& r) {
 }
 
 // Empty if it was withdrawn meanwhile.
-remote_memory region_core::take_found(wire::region_found const& found, error_code& ec) {
+remote_memory region_core::take_found(
+    wire::region_found const& found, std::uint64_t question, error_code& ec
+) {
     machines::piece_map const map{found.piece_bytes, found.range_bytes};
     if (!map.is_valid() || found.keys.size() > map.pieces()) ec = channel_errc::malformed_message;
-    if (ec || early_.contains(found.number)) return {};
+    bool const is_gone = early_.contains(found.number, question) || freeing_.contains(found.number);
+    if (ec || is_gone) return {};
     auto& known = held_[found.number];
     std::shared_ptr<memory_core> memory = known.lock();
     if (memory == nullptr) {
@@ -346,28 +350,25 @@ void region_core::give_back(std::uint64_t number, std::uint32_t founds) {
 void region_core::on_withdraw(request r) {
     error_code ec;
     std::uint64_t const number = wire::decode_number(r.bytes(), ec);
-    if (ec) return violated();
+    if (ec || early_.size() == early_max) return violated();
     auto const known = held_.find(number);
     auto const memory = known != held_.end() ? known->second.lock() : nullptr;
     drop_held(number);
-    if (memory != nullptr && !memory->withdraw()) {
-        releasing_.insert_or_assign(number, std::move(r));
-        return;
-    }
-    if (memory == nullptr) {
-        if (early_.size() == early_max) return violated();
-        early_.add(number);
-    }
-    answer(std::move(r), region_status::found);
+    early_.add(number);
+    if (memory != nullptr && !memory->withdraw()) draining_.insert(number);
+    if (draining_.contains(number)) releasing_.emplace(number, std::move(r));
+    else answer(std::move(r), region_status::found);
 }
 
 void region_core::on_unused(std::uint64_t number) {
+    draining_.erase(number);
     if (freeing_.contains(number)) ask_to_free(number);
-    auto const found = releasing_.find(number);
-    if (found == releasing_.end()) return;
-    request r = std::move(found->second);
-    releasing_.erase(found);
-    answer(std::move(r), region_status::found);
+    for (auto found = releasing_.find(number); found != releasing_.end();
+         found = releasing_.find(number)) {
+        request r = std::move(found->second);
+        releasing_.erase(found);
+        answer(std::move(r), region_status::found);
+    }
 }
 
 void region_core::notify(region_operation what, std::span<std::byte const> bytes_of_body) {

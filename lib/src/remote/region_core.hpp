@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -106,6 +107,8 @@ private:
         std::vector<memory_region> pieces;
         std::shared_ptr<opening> window;
         std::uint32_t founds = 0;
+        // The peer was asked to stop; until it has answered, it gets no key of this number.
+        bool is_withdrawing = false;
     };
     // A find of this side's.
     struct finding {
@@ -161,12 +164,16 @@ private:
     // This side's.
     void ask(std::uint64_t find, finding& f);
     void on_answer(std::uint64_t find, std::uint64_t question, error_code ec, reply const& r);
-    remote_memory take_found(wire::region_found const& found, error_code& ec);
+    remote_memory take_found(
+        wire::region_found const& found, std::uint64_t question, error_code& ec
+    );
     template <class Body>
     void ask_for_memory(
         wire::region_operation what, Body const& body, channel_errc none, allocation_waiter who
     );
-    remote_allocation take_allocated(reply const& r, channel_errc none, error_code& ec);
+    remote_allocation take_allocated(
+        reply const& r, std::uint64_t question, channel_errc none, error_code& ec
+    );
     void drop_held(std::uint64_t number) noexcept;
     error_code usable() const noexcept;
     /// The error of an answer that is not `found`.
@@ -211,7 +218,9 @@ private:
     machines::early_numbers early_;
     std::map<std::uint64_t, std::weak_ptr<memory_core>> held_;
     // Withdrawals that are confirmed when the operations under way have completed.
-    std::map<std::uint64_t, request> releasing_;
+    std::multimap<std::uint64_t, request> releasing_;
+    // Regions that this side does not use any more as soon as the operations under way have completed.
+    std::set<std::uint64_t> draining_;
     // Memory of the peer's pool that is freed when they have.
     std::map<std::uint64_t, protocol::waiter<error_code>> freeing_;
 

@@ -106,6 +106,7 @@ int region_core::grant_once(
 ) {
     grant* const g = grant_of(what);
     if (g == nullptr) return E2BIG;
+    if (g->is_withdrawing) return EBUSY;
     std::size_t const before = head_bytes + wire::found_bytes(g->map.ranges(), 0);
     error_code ec;
     found = {
@@ -165,7 +166,8 @@ void region_core::withdraw(offer_ptr const& what, std::string const& name) {
     // A peer that finishes has sent its last request, and may still use what it has.
     if (!is_pumping_ || has_ended_) return;
     if (!name.empty()) notify(region_operation::withdrawn, std::as_bytes(std::span{name}));
-    if (!grants_.contains(what->number)) return;
+    auto const known = grants_.find(what->number);
+    if (known == grants_.end() || std::exchange(known->second.is_withdrawing, true)) return;
     ask_peer(
         region_operation::withdraw,
         wire::encode_number(what->number),

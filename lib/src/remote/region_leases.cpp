@@ -150,7 +150,7 @@ void region_core::ask_for_memory(
             error_code ec, reply const& r
         ) mutable {
             remote_allocation taken;
-            if (!ec) taken = take_allocated(r, none, ec);
+            if (!ec) taken = take_allocated(r, question, none, ec);
             early_.close(question);
             if (ec == channel_errc::malformed_message) violated();
             w(ec, std::move(taken));
@@ -158,12 +158,14 @@ void region_core::ask_for_memory(
     );
 }
 
-remote_allocation region_core::take_allocated(reply const& r, channel_errc none, error_code& ec) {
+remote_allocation region_core::take_allocated(
+    reply const& r, std::uint64_t question, channel_errc none, error_code& ec
+) {
     remote_allocation taken;
     switch (static_cast<region_status>(r.status())) {
     case region_status::found: {
         auto const message = wire::decode_allocated(r.bytes(), ec);
-        if (!ec) taken.memory = take_found(message.memory, ec);
+        if (!ec) taken.memory = take_found(message.memory, question, ec);
         if (ec) return {};
         if (!taken.memory.is_valid()) {
             ec = channel_errc::region_withdrawn;
@@ -197,13 +199,16 @@ void region_core::free(std::shared_ptr<memory_core> const& what, protocol::waite
     bool const is_own = what != nullptr && &what->channel() == this && what->is_allocated();
     if (!is_own || what->is_withdrawn()) return who(channel_errc::no_such_allocation);
     std::uint64_t const number = what->number();
+    if (freeing_.contains(number)) return who(channel_errc::no_such_allocation);
     drop_held(number);
-    early_.add(number);
     freeing_.emplace(number, std::move(who));
     if (what->withdraw()) ask_to_free(number);
+    else draining_.insert(number);
 }
 
+// What was found before the owner hears of it is gone, too.
 void region_core::ask_to_free(std::uint64_t number) {
+    early_.add(number);
     ask_peer(
         region_operation::free,
         wire::encode_number(number),

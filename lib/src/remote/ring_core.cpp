@@ -163,6 +163,7 @@ void ring_writer_core::finish(protocol::waiter<error_code> who) {
 
 // Writes what waits, as far as there is room.
 void ring_writer_core::pump() {
+    if (!is_open_) return;
     while (!pending_.empty() && !is_blocked_) {
         auto const [number, record] = pending_.front();
         // A cancelled one is not there any more.
@@ -245,6 +246,7 @@ void ring_writer_core::on_counts(std::uint32_t slot, receive_result const& got) 
     if (ec || !machine_.hear({c.consumed, c.posted, c.waits, c.is_finished}))
         return violated(channel_errc::malformed_message);
     receive(slot);
+    publish();
     if (machine_.is_finished() && complete()) {
         lower().async_disconnect(ordered([](error_code const&) {}));
         return;

@@ -139,7 +139,7 @@ private:
     bool is_finishing_ = false;
     bool has_said_end_ = false;
     std::atomic<std::size_t> record_bytes_max_{0};
-    protocol::wait_list<error_code> writes_{*this};
+    protocol::wait_list<error_code> writes_{*this, [this] { pump(); }};
     protocol::wait_list<error_code> finishes_{*this};
 };
 

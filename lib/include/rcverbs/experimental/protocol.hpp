@@ -248,6 +248,11 @@ template <class... Arguments>
 class wait_list final : private part {
 public:
     explicit wait_list(driver& owner) : part{owner} {}
+    /// @param owner         The driver.
+    /// @param on_cancelled  Called when a cancellation has removed a handler: the next one may go on.
+    wait_list(driver& owner, std::function<void()> on_cancelled)
+        : part{owner},
+          on_cancelled_{std::move(on_cancelled)} {}
     ~wait_list() = default;
 
     bool empty() const noexcept { return all_.empty(); }
@@ -311,13 +316,16 @@ private:
     void cancel(std::uint64_t serial) {
         auto take = [self = std::shared_ptr<wait_list>{owner(), this}, serial] {
             auto one = self->all_.take(serial);
-            if (!one.empty()) fail(one.front().handler, boost::asio::error::operation_aborted);
+            if (one.empty()) return;
+            fail(one.front().handler, boost::asio::error::operation_aborted);
+            if (self->on_cancelled_) self->on_cancelled_();
         };
         post(*new hosting::owned_task<decltype(take)>{std::move(take)});
     }
     void abandon() noexcept override { static_cast<void>(all_.take_all()); }
 
     list all_;
+    std::function<void()> on_cancelled_;
 };
 
 /// A time by which something must have happened. A member of a driver; used in its order only.

@@ -102,8 +102,9 @@ public:
     /// @param offers   Whose channels may allocate. It has no pool yet. Its executor zeroes what was
     ///                 freed, 1 MiB at a time.
     /// @param memory   Its address is a multiple of block_bytes_min, its size too, at most 8 TiB. The
-    ///                 program's; neither freed nor moved until async_close() has completed, or all
-    ///                 channels with the list have ended.
+    ///                 program's; neither freed nor moved until async_close() has completed, or the
+    ///                 context of the list's executor is destroyed: blocks are zeroed after the end of
+    ///                 the channels that had them.
     /// @param options  Limits, and the domain. With a domain it blocks until the device was tried: a
     ///                 few round trips, at most a second.
     /// @throws boost::system::system_error: errc::invalid_option; with a domain, also as
@@ -230,7 +231,9 @@ public:
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code, remote_allocation)`: with what was written to it.
     /// @par Cancellation          None.
-    /// @par Errors                channel_errc::no_such_allocation (also if its time was over), and
+    /// @par Errors                channel_errc::no_such_allocation (also if its time was over), errno
+    ///                            EBUSY (it was taken from this connection, whose operations are still
+    ///                            under way: try again), and
     ///                            those of async_allocate().
     template <class Token>
     auto async_resume(resume_token const& key, Token&& token) const {

@@ -18,8 +18,8 @@
 // One writer, one reader, a connection of their own; either side may connect. The writer knows where
 // there is room, so a record is one write, and neither side waits for the other while there is room.
 // A record stays in the ring until it is released. Room is given back in the order of the records, so
-// one that is kept keeps all behind it: a program that waits for more than a quarter of the ring while
-// it keeps a record may wait for ever. For requests with answers, or messages larger than half a
+// one that is kept keeps all behind it, and the bytes in front of it that no record fitted into: a
+// program that waits for another record while it keeps one may wait for ever. For requests with answers, or messages larger than half a
 // ring, use channels; docs/guides/peer-memory.md compares them.
 //
 // Made with the kit of protocol.hpp; docs/reference/ring-format.md has its messages. Threads: any
