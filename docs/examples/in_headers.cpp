@@ -66,6 +66,13 @@ awaitable<void> in_buffer(connection& c, remote_region theirs) {
     co_await c.async_write(page.slice(0, 64), theirs.slice(0, 64), use_awaitable);
 }
 
+// --- registration_limit.hpp
+void in_registration_limit(protection_domain const& domain, std::span<std::byte> large) {
+    error_code ec;
+    memory_region region{domain, large, access_flags::remote_read, ec};
+    if (ec) std::cerr << ec.message() << ". " << limit_met(domain, large.size(), ec).message() << '\n';
+}
+
 // --- channel_error.hpp
 awaitable<void> in_channel_error(request_channel& c, std::span<std::byte const> body) {
     auto [ec, answer] = co_await c.async_request(7, body, as_tuple(use_awaitable));

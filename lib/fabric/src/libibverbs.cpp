@@ -185,7 +185,7 @@ int ibv_query_device(ibv_context* in, ibv_device_attr* out) {
         std::snprintf(out->fw_ver, sizeof out->fw_ver, "fabric");
         // Source: RXE_VENDOR_ID in drivers/infiniband/sw/rxe/rxe_param.h.
         out->vendor_id = o.is_softroce ? 0xFFFFFF : 0;
-        out->max_mr_size = ~std::uint64_t{0};
+        out->max_mr_size = o.region_bytes_max;
         out->page_size_cap = 4096;
         out->max_qp = 1 << 20;
         out->max_qp_wr = static_cast<int>(o.queue_depth_max);
@@ -195,7 +195,7 @@ int ibv_query_device(ibv_context* in, ibv_device_attr* out) {
         out->max_sge_rd = static_cast<int>(o.segments_max);
         out->max_cq = 1 << 20;
         out->max_cqe = static_cast<int>(o.completion_queue_depth_max);
-        out->max_mr = 1 << 24;
+        out->max_mr = static_cast<int>(o.regions_max);
         out->max_pd = 1 << 20;
         out->max_qp_rd_atom = static_cast<int>(o.read_depth_max);
         out->max_qp_init_rd_atom = static_cast<int>(o.read_depth_max);

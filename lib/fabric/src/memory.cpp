@@ -19,6 +19,13 @@ bool contains(
     return at >= start && wanted <= size && at - start <= size - wanted;
 }
 
+// What a device answers to a region that is too large, or one too many. Source: mlx5_ib_reg_user_mr()
+// in the kernel's drivers/infiniband/hw/mlx5, and ib_uverbs_reg_mr().
+int refusal(device const& on, std::uint64_t size) noexcept {
+    if (size > on.options.region_bytes_max) return EINVAL;
+    return on.regions >= on.options.regions_max ? ENOMEM : 0;
+}
+
 // Work requests and packets carry addresses as integers.
 std::uint64_t number_of(void const* p) noexcept { return reinterpret_cast<std::uintptr_t>(p); }
 
@@ -53,6 +60,7 @@ int network::reg_mr(
     // A range that wraps around the address space cannot be pinned. Other I/O addresses than the
     // virtual address are not supported.
     if (number_of(at) + size < number_of(at) || iova != number_of(at)) return EINVAL;
+    if (int const why = refusal(*context_of(pd->context)->on, size); why != 0) return why;
     auto made = std::make_unique<region>();
     made->context = pd->context;
     made->pd = pd;
@@ -83,6 +91,7 @@ int network::reg_dmabuf_mr(
     constexpr int taken = IBV_ACCESS_LOCAL_WRITE | remote_changes | IBV_ACCESS_REMOTE_READ |
                           IBV_ACCESS_RELAXED_ORDERING;
     std::uint64_t const in_page = offset % 4096;
+    if (int const why = refusal(*context_of(pd->context)->on, size); why != 0) return why;
     if ((access & ~taken) != 0 || iova % 4096 != in_page) return EINVAL;
     void* const mapping = ::mmap(
         nullptr,
@@ -113,6 +122,7 @@ void network::add(domain& parent, std::unique_ptr<region> made, region*& out) {
     local_keys_[out->lkey] = out;
     remote_keys_[out->rkey] = out;
     ++parent.users;
+    ++context_of(made->context)->on->regions;
     regions_.emplace(out, std::move(made));
 }
 
@@ -123,6 +133,7 @@ int network::dereg_mr(ibv_mr* raw) {
     local_keys_.erase(raw->lkey);
     remote_keys_.erase(raw->rkey);
     --static_cast<domain*>(raw->pd)->users;
+    --context_of(raw->context)->on->regions;
     region const& gone = *found->second;
     if (gone.mapping != nullptr)
         ::munmap(

@@ -66,6 +66,7 @@ struct device : ibv_device {
     std::vector<address> addresses;
     device_counters counters;
     std::uint64_t guid = 0;
+    std::size_t regions = 0;
     bool is_up = true;
     bool is_powered = true;
     bool is_removed = false;

@@ -30,6 +30,8 @@ struct device_limits {
     std::uint32_t responder_resources_max = 0;
     /// Bytes in one memory region.
     std::uint64_t region_bytes_max = 0;
+    /// Memory regions of all processes. Source: ibv_query_device(3), max_mr.
+    std::uint32_t regions_max = 0;
     /// Bytes in one message: a longer read or write is split, a longer send fails.
     std::uint64_t message_bytes_max = 0;
     /// True if fetch-and-add and compare-and-swap work, atomically at least among this device's own

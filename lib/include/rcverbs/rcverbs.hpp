@@ -13,6 +13,7 @@
 #include <rcverbs/backoff_options.hpp>
 #include <rcverbs/batch.hpp>
 #include <rcverbs/registered_buffer.hpp>
+#include <rcverbs/registration_limit.hpp>
 #include <rcverbs/channel_error.hpp>
 #include <rcverbs/close_reason.hpp>
 #include <rcverbs/connection.hpp>

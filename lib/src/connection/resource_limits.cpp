@@ -1,14 +1,13 @@
 #include "connection/resource_limits.hpp"
 
-#include <linux/capability.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <limits>
-#include <string>
+
+#include "error/process_status.hpp"
 
 namespace rcverbs::detail {
 
@@ -19,15 +18,6 @@ constexpr std::size_t connections_max = 4096;
 constexpr std::size_t reserved_descriptors = 24;
 constexpr std::size_t page_bytes = 4096;
 constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
-
-// A field of /proc/self/status, read in the given base. 0 if there is none.
-std::uint64_t status_field(std::string const& name, int base) {
-    std::ifstream status{"/proc/self/status"};
-    for (std::string line; std::getline(status, line);) {
-        if (line.starts_with(name)) return std::strtoull(line.c_str() + name.size(), nullptr, base);
-    }
-    return 0;
-}
 
 std::size_t free_descriptors() {
     rlimit limit{};
@@ -42,13 +32,10 @@ std::size_t free_descriptors() {
 }
 
 std::size_t lockable_bytes() {
-    rlimit limit{};
-    bool const is_privileged = (status_field("CapEff:", 16) >> CAP_IPC_LOCK & 1U) != 0;
-    if (is_privileged || ::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 ||
-        limit.rlim_cur == RLIM_INFINITY)
-        return unlimited;
-    std::size_t const pinned = status_field("VmPin:", 10) * 1024;
-    return limit.rlim_cur > pinned ? limit.rlim_cur - pinned : 0;
+    std::uint64_t const most = lockable_bytes_max();
+    if (most == unlimited) return unlimited;
+    std::uint64_t const pinned = pinned_bytes();
+    return most > pinned ? most - pinned : 0;
 }
 
 constexpr std::size_t round_up(std::size_t n) {

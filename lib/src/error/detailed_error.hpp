@@ -7,6 +7,12 @@
 #include <rcverbs/error.hpp>
 #include <rcverbs/export.hpp>
 
+namespace rcverbs {
+
+class protection_domain;
+
+}  // namespace rcverbs
+
 namespace rcverbs::detail {
 
 class detailed_error final : public boost::system::system_error {
@@ -32,7 +38,9 @@ std::string memory_remedy(error_code const& ec);
 /// Declared in rcverbs/static_providers.hpp, too, which libraries must not include.
 RCVERBS_EXPORT void set_has_static_providers() noexcept;
 
-/// Throws a detailed_error for a failure to register `size_bytes`.
-[[noreturn]] void throw_registration_failure(error_code const& ec, std::size_t size_bytes);
+/// Throws a detailed_error for a failure to register `size_bytes` in a domain.
+[[noreturn]] void throw_registration_failure(
+    protection_domain const& domain, error_code const& ec, std::size_t size_bytes
+);
 
 }  // namespace rcverbs::detail

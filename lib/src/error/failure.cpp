@@ -6,12 +6,12 @@
 #include <sys/resource.h>
 
 #include <cerrno>
-#include <fstream>
 
 #include <rcverbs/detail/option_check.hpp>
 #include <rcverbs/export.hpp>
 
 #include "error/detailed_error.hpp"
+#include "error/process_status.hpp"
 #include "error/symbols.hpp"
 
 namespace rcverbs {
@@ -66,17 +66,6 @@ bool may_lock_nothing() {
     return ::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur == 0;
 }
 
-// The kernel counts registered memory as pinned. Source: proc(5), VmPin.
-std::string pinned_memory() {
-    std::ifstream status{"/proc/self/status"};
-    for (std::string line; std::getline(status, line);) {
-        if (!line.starts_with("VmPin:")) continue;
-        std::size_t const at = line.find_first_of("0123456789");
-        if (at != std::string::npos) return line.substr(at, line.find(' ', at) - at) + " KiB";
-    }
-    return "an unknown amount";
-}
-
 bool has_providers = false;
 
 // A program without a dynamic loader can load no providers. Source: getauxval(3), AT_BASE.
@@ -117,7 +106,8 @@ std::string remedy(step where, int number) {
                "port: see ip addr, or choose another port";
     case ENOMEM:
         return "Registered memory is locked: this process may lock " + memlock_limit() +
-               " (RLIMIT_MEMLOCK) and has locked " + pinned_memory() +
+               " (RLIMIT_MEMLOCK) and has locked " + std::to_string(detail::pinned_bytes() / 1024) +
+               " KiB"
                ". Raise it with ulimit -l; otherwise the device or the machine is out of memory";
     case ETIMEDOUT:
         return "No host answers at that address: check with ping that it is up and on the RDMA "
@@ -147,13 +137,6 @@ std::string detail::memory_remedy(error_code const& ec) {
     bool const is_known =
         ec == boost::system::errc::not_enough_memory || ec == boost::system::errc::bad_address;
     return is_known ? remedy(step::transfer, ec.value()) : "";
-}
-
-void detail::throw_registration_failure(error_code const& ec, std::size_t size_bytes) {
-    std::string text =
-        "registering " + std::to_string(size_bytes / 1024) + " KiB of memory: " + ec.message();
-    if (std::string const help = memory_remedy(ec); !help.empty()) text += ". " + help + '.';
-    throw detailed_error{ec, text + " [" + symbol_of(ec) + ' ' + std::to_string(ec.value()) + ']'};
 }
 
 std::string failure::message() const {

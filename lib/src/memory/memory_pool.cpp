@@ -56,7 +56,7 @@ std::shared_ptr<memory_pool_core> memory_pool_core::make(
     auto made = std::make_shared<memory_pool_core>(domains, options);
     error_code ec;
     made->reserve(options.reserve_bytes, ec);
-    if (ec) throw_registration_failure(ec, options.reserve_bytes);
+    if (ec) throw_registration_failure(domains.front(), ec, options.reserve_bytes);
     return made;
 }
 
@@ -529,7 +529,7 @@ void memory_pool::start_allocate(
 void memory_pool::reserve(std::size_t size_bytes) {
     error_code ec;
     core_->reserve(size_bytes, ec);
-    if (ec) detail::throw_registration_failure(ec, size_bytes);
+    if (ec) detail::throw_registration_failure(core_->domain(), ec, size_bytes);
 }
 
 std::size_t memory_pool::release_unused() noexcept { return core_->release_unused(); }

@@ -30,6 +30,8 @@ public:
     memory_pool_core(
         std::span<protection_domain const> domains, memory_pool_options const& options
     );
+    /// One of them.
+    protection_domain const& domain() const noexcept { return domains_.front(); }
 
     /// A block, or null and the reason.
     std::byte* allocate(std::size_t size_bytes, std::size_t alignment, error_code& ec);

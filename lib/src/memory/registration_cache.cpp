@@ -40,6 +40,8 @@ public:
           options_{options},
           page_bytes_{static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))} {}
 
+    protection_domain const& domain() const noexcept { return domain_; }
+
     region_lease get(std::span<std::byte> bytes, error_code& ec) {
         ec.clear();
         if (bytes.empty()) {
@@ -210,7 +212,7 @@ region_lease registration_cache::get(std::span<std::byte> bytes, error_code& ec)
 region_lease registration_cache::get(std::span<std::byte> bytes) {
     error_code ec;
     region_lease made = core_->get(bytes, ec);
-    if (ec) detail::throw_registration_failure(ec, bytes.size());
+    if (ec) detail::throw_registration_failure(core_->domain(), ec, bytes.size());
     return made;
 }
 

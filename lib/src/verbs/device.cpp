@@ -1,6 +1,8 @@
 #include "verbs/device.hpp"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 
 #include "error/detailed_error.hpp"
 #include "verbs/errno_map.hpp"
@@ -20,6 +22,14 @@ device_list list_devices(int& count, error_code& ec) {
     device_list list{ibv_get_device_list(&count)};
     ec = from_pointer(list.get());
     return list;
+}
+
+// One count for each device, by name, for as long as the process runs.
+std::atomic<std::size_t>& count_of_regions(std::string const& name) {
+    static std::mutex mutex;
+    static std::map<std::string, std::atomic<std::size_t>> counts;
+    std::lock_guard const lock{mutex};
+    return counts[name];
 }
 
 std::uint32_t positive(int value) noexcept {
@@ -96,6 +106,7 @@ void device::query(error_code& ec) {
     ibv_port_attr port{};
     ec = from_returned_code(ibv_query_port(context_, 1, &port));
     if (ec) return;
+    open_regions_ = &count_of_regions(name());
     // Source: RXE_VENDOR_ID in drivers/infiniband/sw/rxe/rxe_param.h.
     forgets_posted_work_ = attributes.vendor_id == 0xFFFFFF;
     limits_.queue_depth_max = positive(attributes.max_qp_wr);
@@ -104,6 +115,7 @@ void device::query(error_code& ec) {
     limits_.initiator_depth_max = std::min(positive(attributes.max_qp_init_rd_atom), 255U);
     limits_.responder_resources_max = std::min(positive(attributes.max_qp_rd_atom), 255U);
     limits_.region_bytes_max = attributes.max_mr_size;
+    limits_.regions_max = positive(attributes.max_mr);
     limits_.message_bytes_max = port.max_msg_sz;
     limits_.has_atomics = attributes.atomic_cap != IBV_ATOMIC_NONE;
     limits_.has_atomics_against_cpu = attributes.atomic_cap == IBV_ATOMIC_GLOB;

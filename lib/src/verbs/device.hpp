@@ -5,6 +5,8 @@
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -39,6 +41,9 @@ public:
     ibv_context* context() const noexcept { return context_; }
     device_limits const& limits() const noexcept { return limits_; }
     std::string name() const;
+    /// Memory regions of this process on the device, through any context. Registration adds and
+    /// subtracts.
+    std::atomic<std::size_t>& open_regions() const noexcept { return *open_regions_; }
     /// True for SoftRoCE. In Linux 6.1, and possibly in later versions, its requester can stop
     /// between two checks of the same counter. Posted work requests are then not sent, no timer
     /// runs, and no completion arrives, until the next post. Source: rxe_requester() and
@@ -56,6 +61,8 @@ private:
     device_handle owned_;
     ibv_context* context_ = nullptr;
     device_limits limits_;
+    // Of all contexts of the same device.
+    std::atomic<std::size_t>* open_regions_ = nullptr;
     bool forgets_posted_work_ = false;
 };
 

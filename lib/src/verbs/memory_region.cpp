@@ -28,7 +28,10 @@ struct memory_region::registration {
     registration() = default;
     registration(registration const&) = delete;
     registration& operator=(registration const&) = delete;
-    ~registration() { detail::close_record(mark); }
+    ~registration() {
+        detail::close_record(mark);
+        if (handle) domain->on().open_regions().fetch_sub(1, std::memory_order_relaxed);
+    }
 
     // The domain is declared first: it outlives the region.
     std::shared_ptr<verbs::domain> domain;
@@ -73,6 +76,7 @@ void memory_region::open(
     made->handle.reset(register_with(domain.impl()->get(), verbs::to_ibv_access(rights)));
     ec = verbs::from_pointer(made->handle.get());
     if (ec) return;
+    domain.impl()->on().open_regions().fetch_add(1, std::memory_order_relaxed);
     try {
         made->mark = detail::open_record(domain.impl().get(), rights, made->handle.get());
     } catch (std::bad_alloc const&) {
@@ -123,7 +127,7 @@ memory_region memory_region::from_dmabuf(
 ) {
     error_code ec;
     memory_region made = from_dmabuf(domain, fd, offset_bytes, bytes, rights, ec);
-    if (ec) detail::throw_registration_failure(ec, bytes.size());
+    if (ec) detail::throw_registration_failure(domain, ec, bytes.size());
     return made;
 }
 
@@ -132,7 +136,7 @@ memory_region::memory_region(
 ) {
     error_code ec;
     *this = memory_region{domain, bytes, rights, ec};
-    if (ec) detail::throw_registration_failure(ec, bytes.size());
+    if (ec) detail::throw_registration_failure(domain, ec, bytes.size());
 }
 
 const_memory_region::const_memory_region(
@@ -155,7 +159,7 @@ const_memory_region::const_memory_region(
 ) {
     error_code ec;
     *this = const_memory_region{domain, bytes, rights, ec};
-    if (ec) detail::throw_registration_failure(ec, bytes.size());
+    if (ec) detail::throw_registration_failure(domain, ec, bytes.size());
 }
 
 local_key memory_region::key() const noexcept {

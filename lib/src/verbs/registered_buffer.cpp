@@ -43,7 +43,7 @@ registered_buffer::registered_buffer(
 ) {
     error_code ec;
     *this = registered_buffer{domain, size_bytes, rights, ec};
-    if (ec) detail::throw_registration_failure(ec, size_bytes);
+    if (ec) detail::throw_registration_failure(domain, ec, size_bytes);
 }
 
 }  // namespace rcverbs

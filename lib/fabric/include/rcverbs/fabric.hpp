@@ -66,6 +66,9 @@ struct device_options {
     std::uint32_t read_depth_max = 16;
     /// The longest message. The device enforces it.
     std::uint32_t message_bytes_max = 1U << 30;
+    /// Bytes in one memory region, and regions of the device. It enforces both.
+    std::uint64_t region_bytes_max = ~std::uint64_t{0};
+    std::uint32_t regions_max = 1U << 24;
     /// The payload bytes of a packet: 256, 512, 1024, 2048 or 4096.
     std::uint32_t path_mtu_bytes = 1024;
     bool has_atomics = true;
