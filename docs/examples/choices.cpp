@@ -395,6 +395,11 @@ awaitable<std::uint64_t> count_in_memory_of_the_peer(boost::asio::io_context& io
     co_return before;
 }
 
+awaitable<void> prepare_all(region_channel& c, remote_memory table) {
+    auto const [ec] = co_await table.async_prepare(0, table.size(), as_tuple(use_awaitable));
+    if (ec) std::cerr << table.ready_bytes() << " bytes are ready: " << c.peer_refusal().value_or(region_refusal{ec, {}}).message() << '\n';
+}
+
 awaitable<std::uint64_t> sum(boost::asio::io_context& io, endpoint server) {
     region_channel c{io};
     co_await c.async_connect(server, use_awaitable);

@@ -1,4 +1,10 @@
 // Memory that peers allocate, on devices that check the range of a memory window, and others.
+#include <boost/asio/thread_pool.hpp>
+
+#include <cstring>
+
+#include <rcverbs/registration_limit.hpp>
+
 #include "device/pool_fixture.hpp"
 #include "fabric/fixture.hpp"
 
@@ -114,4 +120,115 @@ TEST_CASE("fabric: eight peers allocate a million times", "[.million]") {
     fabric::world w{one_device(GENERATE(true, false))};
     asio::io_context io;
     allocate_at_random(125'000, open_domain(io, "fab0"));
+}
+
+TEST_CASE(
+    "fabric: memory beyond a device's limits names the limit, and the rest is usable", "[fabric]"
+) {
+    bool const has_helpers = GENERATE(false, true);
+    CAPTURE(has_helpers);
+    constexpr std::size_t chunk = 65536;
+    auto limited = one_device(true);
+    limited.devices[0].region_bytes_max = chunk;
+    fabric::world w{limited};
+    asio::io_context io;
+    asio::thread_pool helpers{2};
+    run(io, [&]() -> asio::awaitable<void> {
+        region_offers_options options;  // pieces as large as the device allows
+        if (has_helpers) options.register_on = helpers.get_executor();
+        region_ends e{io, options};
+        auto whole = pattern(chunk * 64, 3);
+        auto small = pattern(4096, 4);
+        e.offers.offer("large", std::span{whole}, all_rights);
+        e.offers.offer("small", std::span{small}, all_rights);
+        co_await meet_regions(io, e);
+        remote_memory const good = co_await e.client.async_find("small", asio::use_awaitable);
+        co_await good.async_prepare(0, good.size(), asio::use_awaitable);
+        CHECK_FALSE(e.client.peer_refusal());
+        remote_memory const large = co_await e.client.async_find("large", asio::use_awaitable);
+        co_await large.async_prepare(0, large.size(), asio::use_awaitable);
+        CHECK(e.server.statistics().registrations == 65);
+        registered_buffer const mine = e.local(chunk);
+        auto const across =
+            co_await large.async_read(3 * chunk - 5, mine.slice(), asio::use_awaitable);
+        CHECK(across == chunk);
+        CHECK(std::equal(mine.bytes().begin(), mine.bytes().end(), whole.begin() + 3 * chunk - 5));
+        co_await part_regions(e);
+    });
+    helpers.join();
+}
+
+TEST_CASE(
+    "fabric: a device with few regions refuses the next, and says how many it has", "[fabric]"
+) {
+    bool const has_helpers = GENERATE(false, true);
+    CAPTURE(has_helpers);
+    constexpr std::size_t chunk = 4096;
+    auto limited = one_device(true);
+    limited.devices[0].regions_max = 40;
+    fabric::world w{limited};
+    asio::io_context io;
+    asio::thread_pool helpers{2};
+    run(io, [&]() -> asio::awaitable<void> {
+        region_offers_options options{.piece_bytes = chunk};
+        if (has_helpers) options.register_on = helpers.get_executor();
+        region_ends e{io, options};
+        auto whole = pattern(chunk * 64, 3);
+        e.offers.offer("large", std::span{whole}, all_rights);
+        co_await meet_regions(io, e);
+        remote_memory const large = co_await e.client.async_find("large", asio::use_awaitable);
+        auto const [refused] = co_await large.async_prepare(0, large.size(), awaiting);
+        CHECK(refused == boost::system::errc::not_enough_memory);
+        for (auto const& why : {e.client.peer_refusal(), e.server.own_refusal()}) {
+            REQUIRE(why);
+            CHECK(why->code == refused);
+            CHECK(why->limit == registration_limit{registration_limit::kind::regions, 41, 40});
+            INFO(why->message());
+            CHECK(
+                why->message().find("region 41 of this process, and the device has 40") !=
+                std::string::npos
+            );
+        }
+        std::uint64_t const ready = large.ready_bytes();
+        CHECK(ready > 0);
+        CHECK(ready < large.size());
+        CHECK(ready == e.server.statistics().registered_bytes);
+        // Nothing is tried again, and what is ready can be used.
+        auto const [beyond, none] = co_await large.async_fetch_add(large.size() - 8, 1, awaiting);
+        CHECK(beyond == boost::system::errc::not_enough_memory);
+        std::uint64_t expected = 0;
+        std::memcpy(&expected, whole.data(), sizeof expected);
+        auto const before = co_await large.async_fetch_add(0, 1, asio::use_awaitable);
+        CHECK(before == expected);
+        co_await e.offers.async_withdraw("large", asio::use_awaitable);
+        co_await part_regions(e);
+    });
+    helpers.join();
+}
+
+TEST_CASE("fabric: a registration that fails names the limit", "[fabric]") {
+    auto limited = one_device(true);
+    limited.devices[0].region_bytes_max = 8192;
+    limited.devices[0].regions_max = 2;
+    fabric::world w{limited};
+    asio::io_context io;
+    protection_domain const domain = open_domain(io, "fab0");
+    std::vector<std::byte> memory(16384);
+    auto const text = [&](std::size_t bytes) {
+        try {
+            memory_region const region{
+                domain, std::span{memory}.first(bytes), access_flags::local_write};
+        } catch (boost::system::system_error const& failed) {
+            return std::string{failed.what()};
+        }
+        return std::string{};
+    };
+    CHECK(text(8192).empty());
+    CHECK(
+        text(8193).find("have 9 KiB, and the device registers at most 8 KiB") != std::string::npos
+    );
+    memory_region const one{domain, std::span{memory}.first(8), access_flags::local_write};
+    memory_region const two{domain, std::span{memory}.first(8), access_flags::local_write};
+    CHECK(text(8).find("region 3 of this process, and the device has 2") != std::string::npos);
+    CHECK(limit_met(domain, 8, {}) == registration_limit{});
 }

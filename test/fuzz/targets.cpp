@@ -275,8 +275,8 @@ void region_message(bytes in) {
     default: {
         auto const number = wire::decode_number(body, ec);
         must(ec || is_same(wire::encode_number(number)));
-        int const value = wire::decode_errno(body, ec);
-        must(ec || (value > 0 && is_same(wire::encode_errno(value))));
+        auto const refused = wire::decode_refused(body, ec);
+        must(ec || (refused.why > 0 && is_same(wire::encode(refused))));
     }
     }
     must(!ec || ec == channel_errc::malformed_message);

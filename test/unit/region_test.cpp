@@ -150,14 +150,19 @@ TEST_CASE("messages about regions are what was encoded, and nothing shorter or l
         auto const number = wire::decode_number(in, ec);
         if (!ec) CHECK(number == 7);
     });
-    check(wire::encode_errno(12), [&](auto const& in) {
-        int const value = wire::decode_errno(in, ec);
-        if (!ec) CHECK(value == 12);
+    registration_limit const limit{registration_limit::kind::locked_bytes, 70000, 65536};
+    check(wire::encode(wire::region_refused{12, limit}), [&](auto const& in) {
+        auto const refused = wire::decode_refused(in, ec);
+        if (!ec) CHECK((refused.why == 12 && refused.limit == limit));
     });
     for (int const none : {0, 4096}) {
-        static_cast<void>(wire::decode_errno(wire::encode_errno(none), ec));
+        static_cast<void>(wire::decode_refused(wire::encode(wire::region_refused{none, {}}), ec));
         CHECK(ec == channel_errc::malformed_message);
     }
+    wire::region_refused unknown{12, {}};
+    unknown.limit.what = static_cast<registration_limit::kind>(5);
+    static_cast<void>(wire::decode_refused(wire::encode(unknown), ec));
+    CHECK(ec == channel_errc::malformed_message);
     check(wire::encode(wire::region_allocate{1, true, 10, 64}), [&](auto const& in) {
         auto const a = wire::decode_allocate(in, ec);
         if (!ec) CHECK((a.version == 1 && a.is_kept && a.bytes == 10 && a.alignment == 64));

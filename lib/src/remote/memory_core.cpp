@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "remote/region_core.hpp"
+#include "remote/start_in_order.hpp"
 
 namespace rcverbs::detail {
 
@@ -123,16 +124,19 @@ void memory_core::add_keys(std::uint32_t first, std::span<wire::piece_key const>
             keys_[first] = k;
             is_known_[first] = true;
             --unknown_;
+            ready_bytes_ += map_.in_range(first).size;
         }
         ++first;
     }
     if (unknown_ == 0) all_known_.store(true, std::memory_order_release);
 }
 
-void memory_core::request_key(std::uint32_t piece, std::function<void(error_code)> then) {
+// Of those from `piece` on, up to `last`, that are unknown: at least the first.
+void memory_core::request_key(
+    std::uint32_t piece, std::uint32_t last, std::function<void(error_code)> then
+) {
     std::uint32_t count = 1;
-    while (count < wire::region_keys_max && piece + count < map_.pieces() && !knows(piece + count))
-        ++count;
+    while (count < wire::region_keys_max && piece + count <= last && !knows(piece + count)) ++count;
     channel_->request_keys(
         {number_, piece, count},
         [self = shared_from_this(),
@@ -142,6 +146,28 @@ void memory_core::request_key(std::uint32_t piece, std::function<void(error_code
             then(ec);
         }
     );
+}
+
+void memory_core::prepare(
+    std::uint64_t offset, std::uint64_t size, protocol::waiter<error_code> who
+) {
+    if (!map_.contains(offset, size)) return who(errc::out_of_range);
+    if (is_withdrawn()) return who(channel_errc::region_withdrawn);
+    if (size == 0) return who({});
+    std::uint32_t const first = map_.first_part(offset, 1).piece;
+    std::uint32_t const last = map_.first_part(offset + size - 1, 1).piece;
+    prepare_next(first, last, channel_->add_prepare(std::move(who)));
+}
+
+void memory_core::prepare_next(std::uint32_t piece, std::uint32_t last, std::uint64_t number) {
+    // A cancelled one asks for nothing more.
+    if (!channel_->is_preparing(number)) return;
+    while (piece <= last && knows(piece)) ++piece;
+    if (piece > last) return channel_->end_prepare(number, {});
+    request_key(piece, last, [self = shared_from_this(), piece, last, number](error_code ec) {
+        if (ec) return self->channel_->end_prepare(number, ec);
+        self->prepare_next(piece, last, number);
+    });
 }
 
 remote_region memory_core::region_of(machines::piece_map::part const& p) const noexcept {
@@ -211,7 +237,8 @@ void memory_core::advance(std::shared_ptr<transfer<Slices>> const& t) {
         auto const part = map_.first_part(t->offset, t->left);
         if (!knows(part.piece)) {
             t->is_waiting_for_key = true;
-            return request_key(part.piece, [self = shared_from_this(), t](error_code ec) {
+            std::uint32_t const last = map_.first_part(t->offset + t->left - 1, 1).piece;
+            return request_key(part.piece, last, [self = shared_from_this(), t](error_code ec) {
                 t->is_waiting_for_key = false;
                 if (ec && !t->failed) t->failed = ec;
                 self->advance(t);
@@ -264,7 +291,7 @@ void memory_core::start_atomic(std::uint64_t offset, word_waiter who, Start begi
         if (part.size < size) return d(errc::misaligned, 0);
         if (knows(part.piece)) return go(std::move(d));
         auto const kept = std::make_shared<decltype(d)>(std::move(d));
-        request_key(part.piece, [go, kept](error_code ec) {
+        request_key(part.piece, part.piece, [go, kept](error_code ec) {
             if (ec) return (*kept)(ec, 0);
             go(std::move(*kept));
         });
@@ -322,6 +349,19 @@ remote_memory::executor_type remote_memory::get_executor() const noexcept {
     return core_->channel().own_executor();
 }
 
+std::uint64_t remote_memory::ready_bytes() const noexcept { return core_->ready_bytes(); }
+
+void remote_memory::start_prepare(
+    core_ptr const& core, std::uint64_t offset, std::uint64_t size, detail::control_handler handler
+) {
+    detail::start_in_order(
+        core->channel_ptr(),
+        std::move(handler),
+        [core, offset, size](detail::region_core&, auto who) {
+            core->prepare(offset, size, std::move(who));
+        }
+    );
+}
 void remote_memory::start_read(
     core_ptr const& core, std::uint64_t offset, mutable_slices const& into, size_handler handler
 ) {

@@ -14,6 +14,7 @@
 
 #include <rcverbs/connection.hpp>
 #include <rcverbs/detail/waiting_handler.hpp>
+#include <rcverbs/experimental/protocol.hpp>
 #include <rcverbs/experimental/remote_memory.hpp>
 
 #include "machines/piece_map.hpp"
@@ -51,7 +52,10 @@ public:
     machines::piece_map const& map() const noexcept { return map_; }
     access_flags rights() const noexcept { return rights_; }
     region_core& channel() const noexcept { return *channel_; }
+    std::shared_ptr<region_core> const& channel_ptr() const noexcept { return channel_; }
     bool is_withdrawn() const noexcept;
+
+    std::uint64_t ready_bytes() const noexcept { return ready_bytes_.load(); }
 
     // Any thread.
     void read(std::uint64_t offset, mutable_slices const& into, size_waiter who);
@@ -62,6 +66,7 @@ public:
     );
 
     // In the channel's order.
+    void prepare(std::uint64_t offset, std::uint64_t size, protocol::waiter<error_code> who);
     /// The peer has counted one more find.
     void on_found() noexcept { ++founds_; }
     /// It was allocated by this side, so that this side may free it.
@@ -90,7 +95,8 @@ private:
     void advance(std::shared_ptr<transfer<Slices>> const& t);
     template <class Start>
     void start_atomic(std::uint64_t offset, word_waiter who, Start begin);
-    void request_key(std::uint32_t piece, std::function<void(error_code)> then);
+    void prepare_next(std::uint32_t piece, std::uint32_t last, std::uint64_t number);
+    void request_key(std::uint32_t piece, std::uint32_t last, std::function<void(error_code)> then);
     bool knows(std::uint32_t piece) const noexcept { return is_known_[piece]; }
     remote_region region_of(machines::piece_map::part const& p) const noexcept;
 
@@ -100,6 +106,7 @@ private:
     machines::piece_map const map_;
     std::atomic<std::uint64_t> state_{0};
     std::atomic<bool> all_known_{false};
+    std::atomic<std::uint64_t> ready_bytes_{0};
     std::vector<wire::piece_key> keys_;
     std::vector<bool> is_known_;
     std::uint32_t unknown_ = 0;

@@ -37,12 +37,14 @@ offered_region::offered_region(
     std::uint64_t called,
     std::vector<std::span<std::byte>> ranges,
     access_flags allowed,
-    std::shared_ptr<window_memory const> inside
+    std::shared_ptr<window_memory const> inside,
+    bool is_of_pool
 )
     : number{called},
       memory{std::move(ranges)},
       rights{allowed},
       around{std::move(inside)},
+      is_block{is_of_pool},
       list_{std::move(list)} {}
 
 offered_region::~offered_region() {
@@ -109,17 +111,23 @@ void offers_core::withdraw(std::string const& name, control_handler handler) {
         names_withdrawing_.emplace(name, taken->number);
         withdrawing_.emplace(taken->number, std::move(waiter));
     }
-    revoke(taken, name);
+    take_back(taken, name);
     // Also if there is no channel, the handler must not be called from here.
     boost::asio::post(io, [last = std::move(taken)] {});
 }
 
 void offers_core::revoke(offer_ptr const& what, std::string const& name) {
-    if (!name.empty()) {
+    bool was_offered = false;
+    {
         std::lock_guard const lock{mutex_};
         auto const found = offers_.find(name);
-        if (found != offers_.end() && found->second == what) offers_.erase(found);
+        was_offered = found != offers_.end() && found->second == what;
+        if (was_offered) offers_.erase(found);
     }
+    take_back(what, was_offered ? name : std::string{});
+}
+
+void offers_core::take_back(offer_ptr const& what, std::string const& name) {
     for (auto const& channel : channels())
         channel->run([channel, what, name] { channel->withdraw(what, name); });
 }

@@ -38,7 +38,8 @@ public:
         std::uint64_t called,
         std::vector<std::span<std::byte>> ranges,
         access_flags allowed,
-        std::shared_ptr<window_memory const> inside = {}
+        std::shared_ptr<window_memory const> inside = {},
+        bool is_of_pool = false
     );
     /// Tells the list.
     ~offered_region();
@@ -54,6 +55,8 @@ public:
     /// What the one range is a part of: connections of that domain get keys by memory windows. Null if
     /// there is no such memory.
     std::shared_ptr<window_memory const> const around;
+    /// True for a block of a pool.
+    bool const is_block;
 
 private:
     std::weak_ptr<offers_core> const list_;
@@ -81,7 +84,7 @@ public:
     bool publish(std::string const& name, offer_ptr const& block);
     /// Nobody finds the region any more, and those who have it are asked to stop.
     ///
-    /// @param name  Empty if it has none.
+    /// @param name  Peers are told that it is withdrawn, if it is this region's. Empty if it has none.
     void revoke(offer_ptr const& what, std::string const& name);
 
     /// From now on the channel is told of changes, until it is gone.
@@ -94,6 +97,8 @@ public:
 private:
     std::vector<std::shared_ptr<region_core>> channels();
     void announce(std::string const& name);
+    // From all channels. An empty name is not announced.
+    void take_back(offer_ptr const& what, std::string const& name);
     void context_is_going(boost::asio::execution_context const&) noexcept override;
 
     region_offers_options const options_;

@@ -147,7 +147,8 @@ pool_core::allocated pool_core::allocate(
                 std::vector{bytes_of(where).first(static_cast<std::size_t>(bytes))},
                 access_flags::remote_read | access_flags::remote_write |
                     access_flags::remote_atomic,
-                for_windows_
+                for_windows_,
+                true
             );
     } catch (...) {
         if (books_.free(to.number(), number)) {

@@ -64,6 +64,12 @@ void region_offers::offer(
     core_->add(name, memory, rights);
 }
 
+void region_offers::offer(std::string_view name, std::span<std::byte const> memory) {
+    // The cast is safe: the device writes only where rights allow it, and these allow no writes.
+    std::span<std::byte> const as_registered{const_cast<std::byte*>(memory.data()), memory.size()};
+    core_->add(name, {as_registered}, access_flags::remote_read);
+}
+
 std::size_t region_offers::size() const { return core_->size(); }
 region_offers::executor_type region_offers::executor() const { return core_->executor(); }
 
@@ -126,6 +132,14 @@ void region_channel::close() noexcept {
 }
 failure region_channel::last_failure() const { return core_->last_failure(); }
 region_channel_statistics region_channel::statistics() const { return core_->statistics(); }
+std::optional<region_refusal> region_channel::peer_refusal() const { return core_->peer_refusal(); }
+std::optional<region_refusal> region_channel::own_refusal() const { return core_->own_refusal(); }
+
+std::string region_refusal::message() const {
+    std::string text = code.message();
+    if (std::string const more = limit.message(); !more.empty()) text += ". " + more + '.';
+    return text;
+}
 
 void region_channel::start_connect(
     core_ptr const& core, endpoint const& peer, detail::control_handler handler

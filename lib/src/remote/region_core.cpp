@@ -31,7 +31,8 @@ std::string_view name_in(std::span<std::byte const> body) noexcept {
 std::string problem_of(region_offers_options const& options) {
     option_check check{"region_offers_options"};
     check.within("piece_bytes", options.piece_bytes, std::uint64_t{4096}, std::uint64_t{1} << 40)
-        .from("withdraw_timeout", options.withdraw_timeout, std::chrono::milliseconds{1});
+        .from("withdraw_timeout", options.withdraw_timeout, std::chrono::milliseconds{1})
+        .within("registrations_max", options.registrations_max, 1, 64);
     return check.problem();
 }
 
@@ -57,6 +58,16 @@ failure region_core::last_failure() const {
 
 region_channel_statistics region_core::statistics() const noexcept {
     return {held_count_, granted_count_, registrations_, registered_bytes_, windows_};
+}
+
+std::optional<region_refusal> region_core::peer_refusal() const {
+    std::lock_guard const lock{refusals_mutex_};
+    return peer_refusal_;
+}
+
+std::optional<region_refusal> region_core::own_refusal() const {
+    std::lock_guard const lock{refusals_mutex_};
+    return own_refusal_;
 }
 
 // --- beginning and end ---------------------------------------------------------------------------
@@ -96,6 +107,7 @@ void region_core::on_end(failure const& why) {
     }
     findings_.clear();
     finds_.fail_all(why.code);
+    prepares_.fail_all(why.code);
     releasing_.clear();
     for (auto const& [number, memory] : held_) {
         if (auto const alive = memory.lock()) alive->withdraw();
@@ -275,8 +287,12 @@ error_code region_core::refusal_of(reply const& r) {
     switch (static_cast<region_status>(r.status())) {
     case region_status::none: return channel_errc::no_such_region;
     case region_status::refused: {
-        int const why = wire::decode_errno(r.bytes(), ec);
-        return ec ? ec : error_code{why, boost::system::system_category()};
+        auto const refused = wire::decode_refused(r.bytes(), ec);
+        if (ec) return ec;
+        error_code const why{refused.why, boost::system::system_category()};
+        std::lock_guard const lock{refusals_mutex_};
+        peer_refusal_ = region_refusal{why, refused.limit};
+        return why;
     }
     case region_status::other_version: return channel_errc::version_mismatch;
     default: return channel_errc::malformed_message;

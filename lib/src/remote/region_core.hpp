@@ -14,6 +14,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -51,6 +53,8 @@ public:
     connection& below() noexcept { return lower(); }
     failure last_failure() const;
     region_channel_statistics statistics() const noexcept;
+    std::optional<region_refusal> peer_refusal() const;
+    std::optional<region_refusal> own_refusal() const;
     template <class Function>
     void run(Function function) {
         in_order(std::move(function));
@@ -87,6 +91,12 @@ public:
     // From memory of the peer.
     using keys_handler = std::function<void(error_code, std::span<wire::piece_key const>)>;
     void request_keys(wire::region_keys const& which, keys_handler then);
+    /// Numbers for operations that ask for keys ahead; false once one was cancelled.
+    std::uint64_t add_prepare(protocol::waiter<error_code> who) {
+        return prepares_.add(std::move(who));
+    }
+    bool is_preparing(std::uint64_t number) const noexcept { return prepares_.contains(number); }
+    void end_prepare(std::uint64_t number, error_code ec) { prepares_.complete(number, ec); }
     /// No handle refers to it any more.
     void give_back(std::uint64_t number, std::uint32_t founds);
     /// It was withdrawn, and no operation is under way any more.
@@ -98,6 +108,19 @@ private:
         offer_ptr what;
         rcverbs::window window;
     };
+    // A KEYS that waits for pieces that are being registered: those from `first` on.
+    struct key_request {
+        request asked;
+        std::uint32_t first = 0;
+        std::uint32_t count = 0;
+    };
+    // A piece that register_on has registered, or not. The offer is destroyed last.
+    struct registration {
+        offer_ptr what;
+        memory_region region;
+        error_code ec;
+        registration_limit limit;
+    };
     // An offer that the peer has.
     struct grant {
         // First, so that it is destroyed last: the memory belongs to the program again after that.
@@ -105,6 +128,8 @@ private:
         machines::piece_map map;
         // Keys by regions, or one key by a window.
         std::vector<memory_region> pieces;
+        std::set<std::uint32_t> registering;
+        std::deque<key_request> waiting;
         std::shared_ptr<opening> window;
         std::uint32_t founds = 0;
         // The peer was asked to stop; until it has answered, it gets no key of this number.
@@ -150,14 +175,29 @@ private:
     void on_freed(std::uint64_t number);
     /// Null if this side has no pool.
     pool_core* pool();
-    /// An errno, or 0 with what the peer is told of the region; then it has found it once more.
-    int grant_once(offer_ptr const& what, std::size_t head_bytes, wire::region_found& found);
+    /// Why not, or 0 with what the peer is told of the region; then it has found it once more.
+    wire::region_refused grant_once(
+        offer_ptr const& what, std::size_t head_bytes, wire::region_found& found
+    );
+    void refuse(request r, wire::region_refused const& why);
     grant* grant_of(offer_ptr const& what);
     bool has_window_key(offered_region const& what);
     std::vector<wire::piece_key> open_window(grant& g, error_code& ec);
     std::vector<wire::piece_key> register_pieces(
-        grant& g, std::uint32_t first, std::uint32_t count, error_code& ec
+        grant& g, std::uint32_t first, std::uint32_t count, wire::region_refused& why
     );
+    std::vector<wire::piece_key> known_keys(grant& g, std::uint32_t first, std::uint32_t count);
+    static memory_region registered(
+        protection_domain const& domain,
+        offered_region const& what,
+        machines::piece_map::part const& at,
+        error_code& ec
+    );
+    void add_piece(grant& g, std::uint32_t piece, memory_region region);
+    bool has_helpers() const noexcept;
+    void serve_keys(grant& g);
+    void start_registration(grant& g, std::uint32_t piece);
+    void on_registered(std::uint64_t number, std::uint32_t piece, registration done);
     void on_released(std::uint64_t number, error_code ec, reply const& r);
     void end_grant(std::map<std::uint64_t, grant>::iterator which);
 
@@ -208,6 +248,10 @@ private:
     error_code end_;
 
     std::map<std::uint64_t, grant> grants_;
+    std::uint32_t registering_ = 0;  // on register_on
+    mutable std::mutex refusals_mutex_;
+    std::optional<region_refusal> peer_refusal_;
+    std::optional<region_refusal> own_refusal_;
     std::shared_ptr<pool_core> pool_;
     std::unique_ptr<pool_core::lease> lease_;
     // The peer's, which are answered when the memory is free.
@@ -236,6 +280,7 @@ private:
     std::atomic<std::uint64_t> registered_bytes_{0};
 
     protocol::wait_list<error_code, remote_memory> finds_{*this};
+    protocol::wait_list<error_code> prepares_{*this};
     protocol::wait_list<error_code, request> nexts_{*this};
     protocol::wait_list<error_code, region_change> change_waits_{*this};
 };

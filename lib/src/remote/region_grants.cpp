@@ -54,37 +54,150 @@ std::vector<wire::piece_key> region_core::open_window(grant& g, error_code& ec) 
     return {{r.address(), r.key()}};
 }
 
-// Registers pieces for as long as that does not delay others, at least one; an error only if there is
+memory_region region_core::registered(
+    protection_domain const& domain,
+    offered_region const& what,
+    machines::piece_map::part const& at,
+    error_code& ec
+) {
+    auto const offset = static_cast<std::size_t>(at.offset);
+    std::span<std::byte> const bytes =
+        what.memory[at.piece].subspan(offset, static_cast<std::size_t>(at.size));
+    return memory_region{domain, bytes, what.rights, ec};
+}
+
+void region_core::add_piece(grant& g, std::uint32_t piece, memory_region region) {
+    ++registrations_;
+    registered_bytes_ += region.size();
+    g.pieces[piece] = std::move(region);
+}
+
+std::vector<wire::piece_key> region_core::known_keys(
+    grant& g, std::uint32_t first, std::uint32_t count
+) {
+    std::vector<wire::piece_key> keys;
+    for (std::uint32_t i = first; i < first + count && g.pieces[i].is_open(); ++i) {
+        remote_region const r = g.pieces[i].remote();
+        keys.push_back({r.address(), r.key()});
+    }
+    return keys;
+}
+
+// Registers pieces for as long as that does not delay others, at least one; refused only if there is
 // none.
 std::vector<wire::piece_key> region_core::register_pieces(
-    grant& g, std::uint32_t first, std::uint32_t count, error_code& ec
+    grant& g, std::uint32_t first, std::uint32_t count, wire::region_refused& why
 ) {
-    if (g.pieces.empty()) return open_window(g, ec);
+    error_code ec;
+    if (g.pieces.empty()) {
+        auto keys = open_window(g, ec);
+        if (ec) why.why = errno_of(ec);
+        return keys;
+    }
     constexpr std::chrono::milliseconds long_enough{5};
     auto const until = std::chrono::steady_clock::now() + long_enough;
-    std::vector<wire::piece_key> keys;
     for (std::uint32_t i = first; i < first + count; ++i) {
-        memory_region& piece = g.pieces[i];
-        if (!piece.is_open()) {
+        if (!g.pieces[i].is_open()) {
             auto const at = g.map.in_range(i);
-            std::span<std::byte> const range = g.what->memory[at.piece];
-            piece = memory_region{
-                below().domain(),
-                range.subspan(
-                    static_cast<std::size_t>(at.offset), static_cast<std::size_t>(at.size)
-                ),
-                g.what->rights,
-                ec};
+            memory_region made = registered(below().domain(), *g.what, at, ec);
+            if (ec && i == first) why = {errno_of(ec), limit_met(below().domain(), at.size, ec)};
             if (ec) break;
-            ++registrations_;
-            registered_bytes_ += at.size;
+            add_piece(g, i, std::move(made));
         }
-        remote_region const r = piece.remote();
-        keys.push_back({r.address(), r.key()});
         if (std::chrono::steady_clock::now() > until) break;
     }
-    if (!keys.empty()) ec.clear();
-    return keys;
+    return known_keys(g, first, count);
+}
+
+// --- pieces that other threads register ----------------------------------------------------------
+
+bool region_core::has_helpers() const noexcept {
+    return static_cast<bool>(offers_.core_->options().register_on);
+}
+
+// Answers what can be answered, and starts what is missing, as much as is allowed at a time.
+void region_core::serve_keys(grant& g) {
+    for (auto i = g.waiting.begin(); i != g.waiting.end();) {
+        bool is_waiting = false;
+        for (std::uint32_t p = i->first; p < i->first + i->count; ++p) {
+            if (g.pieces[p].is_open()) continue;
+            is_waiting = true;
+            if (g.registering.contains(p)) continue;
+            if (registering_ == offers_.core_->options().registrations_max) break;
+            start_registration(g, p);
+        }
+        if (is_waiting) {
+            ++i;
+            continue;
+        }
+        answer(
+            std::move(i->asked),
+            region_status::found,
+            wire::encode(known_keys(g, i->first, i->count))
+        );
+        i = g.waiting.erase(i);
+    }
+}
+
+void region_core::start_registration(grant& g, std::uint32_t piece) {
+    auto const on = std::static_pointer_cast<region_core>(shared_from_this());
+    boost::asio::post(
+        offers_.core_->options().register_on,
+        [on, what = g.what, piece, at = g.map.in_range(piece), domain = below().domain()](
+        ) mutable {
+            std::uint64_t const number = what->number;
+            try {
+                auto const done = std::make_shared<registration>();
+                done->what = std::move(what);
+                done->region = registered(domain, *done->what, at, done->ec);
+                if (done->ec) done->limit = limit_met(domain, at.size, done->ec);
+                on->run([on, number, piece, done] {
+                    on->on_registered(number, piece, std::move(*done));
+                });
+            } catch (...) {
+                // Without memory the peer would wait for ever.
+                on->close();
+            }
+        }
+    );
+    g.registering.insert(piece);
+    ++registering_;
+}
+
+void region_core::on_registered(std::uint64_t number, std::uint32_t piece, registration done) {
+    --registering_;
+    auto const found = grants_.find(number);
+    if (found != grants_.end()) {
+        grant& g = found->second;
+        g.registering.erase(piece);
+        if (!done.ec && !g.pieces[piece].is_open()) add_piece(g, piece, std::move(done.region));
+        for (auto i = g.waiting.begin(); done.ec && i != g.waiting.end();) {
+            if (piece < i->first || piece >= i->first + i->count) {
+                ++i;
+                continue;
+            }
+            // The pieces before it can be used.
+            i->count = piece - i->first;
+            if (i->count > 0) {
+                ++i;
+                continue;
+            }
+            refuse(std::move(i->asked), {errno_of(done.ec), done.limit});
+            i = g.waiting.erase(i);
+        }
+    }
+    // What is allowed at a time is of the channel.
+    for (auto& [each, g] : grants_) serve_keys(g);
+}
+
+// --- what the peer asks for ----------------------------------------------------------------------
+
+void region_core::refuse(request r, wire::region_refused const& why) {
+    {
+        std::lock_guard const lock{refusals_mutex_};
+        own_refusal_ = region_refusal{{why.why, boost::system::system_category()}, why.limit};
+    }
+    answer(std::move(r), region_status::refused, as_vector(wire::encode(why)));
 }
 
 void region_core::answer_find(request r) {
@@ -96,33 +209,33 @@ void region_core::answer_find(request r) {
     offer_ptr const what = offers_.is_valid() ? offers_.core_->find(asked.name) : nullptr;
     if (what == nullptr) return answer(std::move(r), region_status::none);
     wire::region_found found;
-    if (int const why = grant_once(what, 0, found); why != 0)
-        return answer(std::move(r), region_status::refused, as_vector(wire::encode_errno(why)));
+    if (auto const refused = grant_once(what, 0, found); refused.why != 0)
+        return refuse(std::move(r), refused);
     answer(std::move(r), region_status::found, wire::encode(found));
 }
 
-int region_core::grant_once(
+wire::region_refused region_core::grant_once(
     offer_ptr const& what, std::size_t head_bytes, wire::region_found& found
 ) {
     grant* const g = grant_of(what);
-    if (g == nullptr) return E2BIG;
-    if (g->is_withdrawing) return EBUSY;
+    if (g == nullptr) return {E2BIG, {}};
+    if (g->is_withdrawing) return {EBUSY, {}};
     std::size_t const before = head_bytes + wire::found_bytes(g->map.ranges(), 0);
-    error_code ec;
-    found = {
-        what->number,
-        what->rights,
-        g->map.piece_bytes(),
-        {},
-        register_pieces(*g, 0, keys_in(channel_.small_bytes_max() - before, g->map.pieces()), ec)};
-    if (ec || g->founds == UINT32_MAX) {
+    std::uint32_t const most = keys_in(channel_.small_bytes_max() - before, g->map.pieces());
+    wire::region_refused refused;
+    found = {what->number, what->rights, g->map.piece_bytes(), {}, {}};
+    // Blocks of a pool are registered here, so that an allocation fails if that does.
+    bool const is_later = has_helpers() && !what->is_block && !g->pieces.empty();
+    found.keys = is_later ? known_keys(*g, 0, most) : register_pieces(*g, 0, most, refused);
+    if (g->founds == UINT32_MAX) refused.why = EOVERFLOW;
+    if (refused.why != 0) {
         if (g->founds == 0) end_grant(grants_.find(what->number));
-        return ec ? errno_of(ec) : EOVERFLOW;
+        return refused;
     }
     ++g->founds;
     for (std::size_t i = 0; i < g->map.ranges(); ++i)
         found.range_bytes.push_back(g->map.range_bytes(i));
-    return 0;
+    return {};
 }
 
 void region_core::answer_keys(request r) {
@@ -137,11 +250,14 @@ void region_core::answer_keys(request r) {
         asked.first < g.map.pieces() && asked.count <= g.map.pieces() - asked.first;
     if (!is_inside) return violated();
     std::uint32_t const count = keys_in(channel_.small_bytes_max(), asked.count);
-    auto const keys = register_pieces(g, asked.first, count, ec);
-    if (ec)
-        return answer(
-            std::move(r), region_status::refused, as_vector(wire::encode_errno(errno_of(ec)))
-        );
+    if (has_helpers() && !g.pieces.empty()) {
+        std::uint32_t const at_once = std::min(count, offers_.core_->options().registrations_max);
+        g.waiting.push_back({std::move(r), asked.first, at_once});
+        return serve_keys(g);
+    }
+    wire::region_refused refused;
+    auto const keys = register_pieces(g, asked.first, count, refused);
+    if (refused.why != 0) return refuse(std::move(r), refused);
     answer(std::move(r), region_status::found, wire::encode(keys));
 }
 
@@ -196,6 +312,7 @@ void region_core::end_grant(std::map<std::uint64_t, grant>::iterator which) {
         --registrations_;
         registered_bytes_ -= piece.size();
     }
+    for (key_request& k : which->second.waiting) answer(std::move(k.asked), region_status::none);
     if (which->second.window != nullptr) --windows_;
     --granted_count_;
     auto const last = grants_.extract(which);

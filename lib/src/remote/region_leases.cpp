@@ -38,8 +38,7 @@ void region_core::answer_allocate(request r) {
     } catch (boost::system::system_error const& e) {
         why = errno_of(e.code());
     }
-    if (why != 0)
-        return answer(std::move(r), region_status::refused, as_vector(wire::encode_errno(why)));
+    if (why != 0) return refuse(std::move(r), {why, {}});
     answer_allocated(std::move(r), a, true);
 }
 
@@ -69,10 +68,10 @@ void region_core::answer_allocated(request r, pool_core::allocated const& a, boo
     case pool_core::outcome::done: break;
     }
     wire::region_allocated message{a.bytes_left, a.key, {}};
-    int const why = grant_once(a.block, wire::allocated_head_bytes, message.memory);
-    if (why == 0) return answer(std::move(r), region_status::found, wire::encode(message));
+    auto const refused = grant_once(a.block, wire::allocated_head_bytes, message.memory);
+    if (refused.why == 0) return answer(std::move(r), region_status::found, wire::encode(message));
     if (is_new) static_cast<void>(pool_->free(*lease_, a.block->number, {}));
-    answer(std::move(r), region_status::refused, as_vector(wire::encode_errno(why)));
+    refuse(std::move(r), refused);
 }
 
 void region_core::answer_free(request r) {
@@ -111,7 +110,7 @@ void region_core::answer_share(request r) {
     case pool_core::outcome::over_quota:
     case pool_core::outcome::exhausted: break;
     }
-    answer(std::move(r), region_status::refused, as_vector(wire::encode_errno(EEXIST)));
+    refuse(std::move(r), {EEXIST, {}});
 }
 
 // --- the side that allocates ---------------------------------------------------------------------

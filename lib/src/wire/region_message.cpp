@@ -139,9 +139,13 @@ std::array<std::byte, 8> encode_number(std::uint64_t number) noexcept {
     return out;
 }
 
-std::array<std::byte, 4> encode_errno(int value) noexcept {
-    std::array<std::byte, 4> out{};
-    writer{out}.put(static_cast<std::uint32_t>(value));
+std::array<std::byte, 24> encode(region_refused const& r) noexcept {
+    std::array<std::byte, 24> out{};
+    writer w{out};
+    w.put(static_cast<std::uint32_t>(r.why));
+    w.put(static_cast<std::uint32_t>(r.limit.what));
+    w.put(r.limit.needed);
+    w.put(r.limit.allowed);
     return out;
 }
 
@@ -274,12 +278,20 @@ std::uint64_t decode_number(std::span<std::byte const> in, error_code& ec) noexc
     return number;
 }
 
-int decode_errno(std::span<std::byte const> in, error_code& ec) noexcept {
+region_refused decode_refused(std::span<std::byte const> in, error_code& ec) noexcept {
     constexpr std::uint32_t errno_max = 4095;  // as the kernel's
+    using kind = registration_limit::kind;
     reader r{in};
-    auto const value = r.get<std::uint32_t>();
-    ec = malformed_if(r.too_short() || r.left() > 0 || value == 0 || value > errno_max);
-    return static_cast<int>(value);
+    auto const why = r.get<std::uint32_t>();
+    auto const what = r.get<std::uint32_t>();
+    registration_limit limit;
+    limit.needed = r.get<std::uint64_t>();
+    limit.allowed = r.get<std::uint64_t>();
+    bool const is_known = what <= static_cast<std::uint32_t>(kind::memory_bytes);
+    ec = malformed_if(r.too_short() || r.left() > 0 || why == 0 || why > errno_max || !is_known);
+    if (ec) return {};
+    limit.what = static_cast<kind>(what);
+    return {static_cast<int>(why), limit};
 }
 
 }  // namespace rcverbs::wire

@@ -31,8 +31,8 @@
 //       24    8n  sizes of the ranges
 //        …   12k  keys: address (8), key (4)
 //
-// Statuses of answers: 0; 1 there is none of this name or number; 2 refused, with an errno (4) as
-// the body; 3 another version; 4 more than the sender may have, and 5 more than there is, each with
+// Statuses of answers: 0; 1 there is none of this name or number; 2 refused, with an errno (4), the
+// limit that was met (4), what was needed of it (8) and what there is (8); 3 another version; 4 more than the sender may have, and 5 more than there is, each with
 // the bytes that the sender may still allocate (8) and those of the largest free block (8).
 #pragma once
 
@@ -46,6 +46,7 @@
 #include <rcverbs/access_flags.hpp>
 #include <rcverbs/channel_error.hpp>
 #include <rcverbs/keys.hpp>
+#include <rcverbs/registration_limit.hpp>
 
 namespace rcverbs::wire {
 
@@ -77,6 +78,13 @@ enum class region_status : std::uint32_t {
     other_version = 3,
     over_quota = 4,
     exhausted = 5,
+};
+
+/// Why the owner refuses.
+struct region_refused {
+    /// An errno, above 0.
+    int why = 0;
+    registration_limit limit;
 };
 
 /// What a piece is used with.
@@ -166,7 +174,7 @@ std::vector<std::byte> encode(region_allocated const& a);
 std::array<std::byte, 16> encode(region_left const& l) noexcept;
 std::vector<std::byte> encode(region_share const& s);
 std::array<std::byte, 8> encode_number(std::uint64_t number) noexcept;
-std::array<std::byte, 4> encode_errno(int value) noexcept;
+std::array<std::byte, 24> encode(region_refused const& r) noexcept;
 
 // Decoders: channel_errc::malformed_message. The names of a FIND and a SHARE refer to the input.
 region_find decode_find(std::span<std::byte const> in, error_code& ec) noexcept;
@@ -182,7 +190,6 @@ region_allocated decode_allocated(std::span<std::byte const> in, error_code& ec)
 region_left decode_left(std::span<std::byte const> in, error_code& ec) noexcept;
 region_share decode_share(std::span<std::byte const> in, error_code& ec) noexcept;
 std::uint64_t decode_number(std::span<std::byte const> in, error_code& ec) noexcept;
-/// Above 0.
-int decode_errno(std::span<std::byte const> in, error_code& ec) noexcept;
+region_refused decode_refused(std::span<std::byte const> in, error_code& ec) noexcept;
 
 }  // namespace rcverbs::wire

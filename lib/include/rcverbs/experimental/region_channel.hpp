@@ -52,6 +52,7 @@
 #include <rcverbs/experimental/remote_memory.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/failure.hpp>
+#include <rcverbs/registration_limit.hpp>
 #include <rcverbs/request_channel.hpp>
 #include <rcverbs/runs_on.hpp>
 
@@ -70,8 +71,15 @@ class remote_pool;
 /// Options of a list of offers.
 struct region_offers_options {
     /// Bytes that are registered at once; a longer range is registered in pieces, when a peer first
-    /// uses each. No more than the device can register at once are. 4096 to 2^40.
+    /// uses each or asks for it by remote_memory::async_prepare(). No more than the device can
+    /// register at once are. 4096 to 2^40.
     std::uint64_t piece_bytes = std::uint64_t{64} << 20;
+    /// What registers the pieces, such as a boost::asio::thread_pool's executor. Registering is a
+    /// system call that pins pages: 64 MiB take 10 to 300 ms. Empty: the thread that runs the
+    /// channel, which does nothing else meanwhile.
+    boost::asio::any_io_executor register_on = {};
+    /// Pieces that are registered at a time for one channel, by register_on. 1 to 64.
+    std::uint32_t registrations_max = 4;
     /// How long a peer may take to confirm that it does not use a region any more. Above 0.
     std::chrono::milliseconds withdraw_timeout{1000};
 };
@@ -122,6 +130,17 @@ public:
     void offer(
         std::string_view name, std::vector<std::span<std::byte>> const& memory, access_flags rights
     );
+    /// The same of memory that peers may only read.
+    ///
+    /// @param name    As above.
+    /// @param memory  As above; rights are remote_read.
+    void offer(std::string_view name, std::span<std::byte const> memory);
+    /// The same of the elements of a constant array.
+    template <class T, std::size_t N>
+    requires std::is_trivially_copyable_v<T>
+    void offer(std::string_view name, std::span<T const, N> elements) {
+        offer(name, std::span<std::byte const>{std::as_bytes(elements)});
+    }
     /// The same of the elements of an array, a vector or a span.
     template <class T, std::size_t N>
     requires std::is_trivially_copyable_v<T> &&(!std::is_const_v<T>)void offer(
@@ -191,6 +210,17 @@ struct region_channel_options {
     request_channel_options channel = {};
     /// Changes of the peer's offers that are kept for async_next_change(). 1 to 65536.
     std::uint32_t changes_max = 256;
+};
+
+/// Why the owner of memory has refused it.
+struct region_refusal {
+    /// An errno of the owner's.
+    error_code code;
+    /// The limit that registering the memory has met there.
+    registration_limit limit;
+
+    /// A sentence with the limit and both numbers.
+    RCVERBS_EXPORT std::string message() const;
 };
 
 /// Counters of a region channel.
@@ -272,6 +302,10 @@ public:
     failure last_failure() const;
     /// A snapshot of the counters.
     region_channel_statistics statistics() const;
+    /// Why the peer has refused memory: the last time. Empty if it never has.
+    std::optional<region_refusal> peer_refusal() const;
+    /// Why this side has refused memory to the peer: the last time. Empty if it never has.
+    std::optional<region_refusal> own_refusal() const;
 
     /// Connects: see request_channel::async_connect().
     template <class Token>
@@ -312,7 +346,8 @@ public:
     /// @par Completion signature  `void(error_code, remote_memory)`
     /// @par Cancellation          total.
     /// @par Errors                channel_errc::no_such_region (the peer does not offer it), the peer's
-    ///                            errno if it could not register the memory, errc::invalid_option (the
+    ///                            errno if it could not register the memory (peer_refusal() has the
+    ///                            limit that it has met), errc::invalid_option (the
     ///                            name), channel_errc::version_mismatch, and those of
     ///                            request_channel::async_request().
     template <class Token>

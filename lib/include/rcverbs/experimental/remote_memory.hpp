@@ -69,6 +69,38 @@ public:
     /// The channel's executor.
     executor_type get_executor() const noexcept;
 
+    /// Bytes that can be accessed without asking the owner first: those of the pieces that it has
+    /// registered for this side. size() for memory of one piece, unless its owner registers on an
+    /// executor of its own.
+    std::uint64_t ready_bytes() const noexcept;
+
+    /// Asks the owner to register all pieces of a part ahead, so that no access to it has to wait for
+    /// that. ready_bytes() says meanwhile how far that is.
+    ///
+    /// @param offset_bytes  Where the part begins.
+    /// @param size_bytes    Its size.
+    /// @param token         Completion token.
+    /// @par Completion signature  `void(error_code)`: the whole part is ready.
+    /// @par Cancellation          total: no more pieces are asked for. What is ready remains so.
+    /// @par Errors                errc::out_of_range, channel_errc::region_withdrawn, the owner's errno
+    ///                            (region_channel::peer_refusal() has the limit that it has met; the
+    ///                            pieces before are ready and can be used), and those of
+    ///                            request_channel::async_request().
+    template <class Token>
+    auto async_prepare(std::uint64_t offset_bytes, std::uint64_t size_bytes, Token&& token) const {
+        return boost::asio::async_initiate<Token, void(error_code)>(
+            detail::initiation{
+                get_executor(),
+                [](auto handler, core_ptr const& core, std::uint64_t offset, std::uint64_t size) {
+                    start_prepare(core, offset, size, detail::control_handler{std::move(handler)});
+                }},
+            token,
+            core_,
+            offset_bytes,
+            size_bytes
+        );
+    }
+
     /// Reads into local memory.
     ///
     /// @param offset_bytes  Where to begin.
@@ -191,6 +223,12 @@ private:
 
     explicit remote_memory(core_ptr core) noexcept;
 
+    static void start_prepare(
+        core_ptr const& core,
+        std::uint64_t offset,
+        std::uint64_t size,
+        detail::control_handler handler
+    );
     static void start_read(
         core_ptr const& core, std::uint64_t offset, mutable_slices const& into, size_handler handler
     );
