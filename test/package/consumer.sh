@@ -7,6 +7,14 @@ place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 
 cmake --install "$build" --prefix "$place/prefix" >"$place/log" || { cat "$place/log"; exit 1; }
+# Every public header is there.
+for tree in lib lib/nvme lib/fabric; do
+    if [ $tree = lib/nvme ] && ! [ -d "$place/prefix/include/rcverbs/nvme" ]; then continue; fi  # not built
+    (cd "$here/../../$tree/include" && find . -name '*.hpp') | while read -r header; do
+        [ -f "$place/prefix/include/$header" ] || echo "$tree: $header is not installed"
+    done
+done >"$place/missing"
+if [ -s "$place/missing" ]; then cat "$place/missing"; exit 1; fi
 mkdir "$place/consumer"
 cp "$here/consumer/CMakeLists.txt" "$here"/../../docs/examples/*.cpp "$place/consumer"
 # A compiler cache helps only without the paths of this run, and with headers that were installed just now.
