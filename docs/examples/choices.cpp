@@ -6,6 +6,7 @@
 #include <rcverbs/experimental/ring.hpp>
 #include <rcverbs/rcverbs.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <iostream>
@@ -373,13 +374,21 @@ awaitable<std::uint64_t> read_log(boost::asio::io_context& io, acceptor& door) {
     }
 }
 
-awaitable<void> lend(boost::asio::io_context& io, acceptor& door, std::span<std::byte> memory) {
-    region_offers mine{io};
-    remote_pool pool{mine, memory, {.peer_bytes_max = 64 << 20, .keep_time = std::chrono::seconds{30}}};
-    region_channel peer{io, co_await door.async_get_request(use_awaitable), mine};
+awaitable<void> lend(region_offers mine, connection_request asked) {
+    region_channel peer{co_await boost::asio::this_coro::executor, std::move(asked), mine};
     co_await peer.async_accept(use_awaitable);
-    request nothing = co_await peer.async_next(use_awaitable);  // until the peer leaves
-    co_await pool.async_close(use_awaitable);                   // now the memory is the program's alone
+    auto const [ec, none] = co_await peer.async_next(as_tuple(use_awaitable));
+    if (ec == boost::asio::error::eof) co_await peer.async_finish(use_awaitable);  // the client finishes
+}
+
+awaitable<void> lend_to_all(boost::asio::io_context& io, acceptor& door, std::span<std::byte> pages) {
+    region_offers mine{io};
+    remote_pool pool{mine, pages, {.peer_bytes_max = 64 << 20, .keep_time = std::chrono::seconds{30}}};
+    for (int clients = 0; clients < 100; ++clients) {
+        connection_request asked = co_await door.async_get_request(use_awaitable);
+        co_spawn(io, lend(mine, std::move(asked)), boost::asio::detached);
+    }
+    co_await pool.async_close(use_awaitable);  // now the memory is the program's alone
 }
 
 awaitable<std::uint64_t> count_in_memory_of_the_peer(boost::asio::io_context& io, endpoint server) {
@@ -396,21 +405,29 @@ awaitable<std::uint64_t> count_in_memory_of_the_peer(boost::asio::io_context& io
 }
 
 awaitable<void> prepare_all(region_channel& c, remote_memory table) {
-    auto const [ec] = co_await table.async_prepare(0, table.size(), as_tuple(use_awaitable));
-    if (ec) std::cerr << table.ready_bytes() << " bytes are ready: " << c.peer_refusal().value_or(region_refusal{ec, {}}).message() << '\n';
+    constexpr std::uint64_t step = 256 << 20;
+    for (std::uint64_t at = 0; at < table.size(); at += step) {
+        std::uint64_t const size = std::min(step, table.size() - at);
+        auto const [ec] = co_await table.async_prepare(at, size, as_tuple(use_awaitable));
+        std::cout << table.ready_bytes() << " bytes are ready\n";
+        if (ec && c.peer_refusal()) std::cerr << c.peer_refusal()->message() << '\n';
+        if (ec) co_return;
+    }
 }
 
 awaitable<std::uint64_t> sum(boost::asio::io_context& io, endpoint server) {
     region_channel c{io};
     co_await c.async_connect(server, use_awaitable);
     remote_array<std::uint64_t> const table{co_await c.async_find("table", std::chrono::seconds{5}, use_awaitable)};
-    registered_buffer const copy{c.next_layer().next_layer().domain(), 512 * sizeof(std::uint64_t), access_flags::local_write};
+    registered_buffer const copy{c.next_layer().next_layer().domain(), 4096, access_flags::local_write};
     std::uint64_t total = 0;
-    for (std::uint64_t i = 0; i + 512 <= table.size(); i += 512) {
-        co_await table.async_read(i, copy.slice(), use_awaitable);
-        std::array<std::uint64_t, 512> values;
-        std::memcpy(values.data(), copy.bytes().data(), sizeof values);
+    for (std::uint64_t i = 0; i < table.size();) {
+        std::uint64_t const count = std::min<std::uint64_t>(512, table.size() - i);
+        co_await table.async_read(i, copy.slice(0, count * sizeof(std::uint64_t)), use_awaitable);
+        std::array<std::uint64_t, 512> values{};
+        std::memcpy(values.data(), copy.bytes().data(), count * sizeof(std::uint64_t));
         total = std::accumulate(values.begin(), values.end(), total);
+        i += count;
     }
     co_await c.async_finish(use_awaitable);
     co_return total;

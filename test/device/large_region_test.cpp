@@ -2,6 +2,7 @@
 // register.
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/strand.hpp>
 #include <boost/asio/thread_pool.hpp>
 
 #include <sys/mman.h>
@@ -116,8 +117,9 @@ TEST_CASE("as many chunks are registered at a time as the owner allows", "[devic
         auto const [beyond] = co_await large.async_prepare(1, whole.size(), awaiting);
         CHECK(beyond == errc::out_of_range);
         co_await part_regions(e);
+        CHECK(large.ready_bytes() == 0);
         auto const [gone] = co_await large.async_prepare(0, 1, awaiting);
-        CHECK(gone == channel_errc::region_withdrawn);
+        CHECK(gone == errc::not_connected);
     });
     helpers.join();
 }
@@ -151,8 +153,6 @@ TEST_CASE(
         stop.emit(asio::cancellation_type::total);
         while (results.empty()) co_await asio::post(io, asio::use_awaitable);
         CHECK(results.front() == asio::error::operation_aborted);
-        // A withdrawal does not wait for a registration that has no key for anybody, but the memory
-        // is the owner's when it is over.
         bool is_withdrawn = false;
         e.offers.async_withdraw("other", [&](error_code ec) {
             CHECK_FALSE(ec);
@@ -188,6 +188,8 @@ TEST_CASE("constant memory is offered for reading", "[device]") {
         static constexpr std::array<std::uint32_t, 3> numbers{1, 2, 3};
         e.offers.offer("bytes", constant);
         e.offers.offer("numbers", std::span{numbers});
+        std::vector<std::uint16_t> others(3);
+        e.offers.offer("others", std::span{others});
         co_await meet_regions(io, e);
         remote_memory const theirs = co_await e.client.async_find("bytes", asio::use_awaitable);
         CHECK(theirs.rights() == access_flags::remote_read);
@@ -202,4 +204,97 @@ TEST_CASE("constant memory is offered for reading", "[device]") {
         co_await part_regions(e);
         ::munmap(mapped, size);
     });
+}
+
+TEST_CASE("registrations that are late keep nothing of a channel that has ended", "[device]") {
+    asio::thread_pool helpers{1};
+    std::promise<void> go;
+    asio::post(helpers, [wait = go.get_future().share()] { wait.wait(); });
+    {
+        // The context goes first, with a strand that the channels run on, while the helper is busy.
+        asio::io_context io;
+        auto const order = asio::make_strand(io);
+        run(io, [&]() -> asio::awaitable<void> {
+            region_ends e{io, {.piece_bytes = 4096, .register_on = helpers.get_executor()}};
+            auto whole = pattern(4096 * 8, 3);
+            e.offers.offer("large", std::span{whole}, all_rights);
+            e.client = region_channel{without_retries(order)};
+            auto const answer = [&]() -> asio::awaitable<void> {
+                connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
+                e.server = region_channel{without_retries(order, std::move(asked)), e.offers};
+                co_await e.server.async_accept(asio::use_awaitable);
+            };
+            co_await (
+                answer() && e.client.async_connect(e.door.local_endpoint(), asio::use_awaitable)
+            );
+            remote_memory const large = co_await e.client.async_find("large", asio::use_awaitable);
+            large.async_prepare(0, whole.size(), [](error_code ec) { CHECK(ec); });
+            co_await pause(io, 20ms);
+            e.client.close();
+            co_await until(io, [&] { return e.server.statistics().granted == 0; });
+        });
+    }
+    go.set_value();
+    helpers.join();
+}
+
+TEST_CASE("a withdrawal ends operations that wait for a key, and no connection", "[device]") {
+    asio::io_context io;
+    asio::thread_pool helpers{1};
+    run(io, [&]() -> asio::awaitable<void> {
+        region_ends e{io, {.piece_bytes = 4096, .register_on = helpers.get_executor()}};
+        auto whole = pattern(4096 * 8, 3);
+        e.offers.offer("large", std::span{whole}, all_rights);
+        co_await meet_regions(io, e);
+        remote_memory const large = co_await e.client.async_find("large", asio::use_awaitable);
+        std::promise<void> go;
+        asio::post(helpers, [wait = go.get_future().share()] { wait.wait(); });
+        registered_buffer const mine = e.local(4096 * 8);
+        std::optional<error_code> read;
+        large.async_read(0, mine.slice(), [&](error_code ec, std::size_t) { read = ec; });
+        co_await pause(io, 10ms);
+        CHECK_FALSE(read);
+        // The helper is busy until long after that.
+        co_await e.offers.async_withdraw("large", asio::use_awaitable);
+        co_await until(io, [&] { return read.has_value(); });
+        CHECK(*read == channel_errc::region_withdrawn);
+        CHECK(e.client.is_open());
+        go.set_value();
+        co_await part_regions(e);
+    });
+    helpers.join();
+}
+
+TEST_CASE("regions of one channel are registered in turn", "[device]") {
+    asio::io_context io;
+    asio::thread_pool helpers{1};
+    run(io, [&]() -> asio::awaitable<void> {
+        region_ends e{
+            io,
+            {.piece_bytes = 4096, .register_on = helpers.get_executor(), .registrations_max = 2}};
+        auto whole = pattern(4096 * 400, 3);
+        auto other = pattern(4096 * 3, 4);
+        e.offers.offer("large", std::span{whole}, all_rights);
+        e.offers.offer("small", std::span{other}, all_rights);
+        co_await meet_regions(io, e);
+        remote_memory const large = co_await e.client.async_find("large", asio::use_awaitable);
+        remote_memory const small = co_await e.client.async_find("small", asio::use_awaitable);
+        std::promise<void> go;
+        asio::post(helpers, [wait = go.get_future().share()] { wait.wait(); });
+        int over = 0;
+        for (int i = 0; i < 3; ++i)
+            large.async_prepare(0, large.size(), [&](error_code) { ++over; });
+        co_await pause(io, 10ms);
+        small.async_prepare(0, small.size(), [&](error_code ec) {
+            CHECK_FALSE(ec);
+            // It has waited for a few pieces of the other, not for all.
+            CHECK(large.ready_bytes() < 4096 * 40);
+            ++over;
+        });
+        co_await pause(io, 10ms);
+        go.set_value();
+        co_await until(io, [&] { return over == 4; });
+        co_await part_regions(e);
+    });
+    helpers.join();
 }

@@ -91,6 +91,10 @@ inline asio::awaitable<void> part_regions(region_ends& e) {
     );
     CHECK(e.client.last_failure().reason == close_reason::completed);
     CHECK(e.server.last_failure().reason == close_reason::completed);
+    // The memory is its owner's alone now.
+    CHECK(e.server.statistics().granted == 0);
+    CHECK(e.server.statistics().registrations == 0);
+    CHECK(e.client.statistics().held == 0);
 }
 
 /// Another client of the server's door.

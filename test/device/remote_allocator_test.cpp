@@ -844,3 +844,70 @@ TEST_CASE(
         );
     });
 }
+
+TEST_CASE("who resumes memory has it alone from then on", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        pool_ends e{io, {.keep_time = 60s}};
+        co_await meet_regions(io, e);
+        region_channel second;
+        region_channel second_served;
+        co_await join_regions(io, e, second, second_served);
+        region_channel third;
+        region_channel third_served;
+        co_await join_regions(io, e, third, third_served);
+        remote_allocator const first{e.client};
+        auto const a = co_await first.async_allocate(4096, {.is_kept = true}, asio::use_awaitable);
+        CHECK(a.token.is_valid());
+        // The first one never stops, as long as it may.
+        int added = 0;
+        error_code last;
+        std::function<void()> add = [&] {
+            a.memory.async_fetch_add(0, 1, [&](error_code ec, std::uint64_t) {
+                last = ec;
+                if (ec) return;
+                ++added;
+                add();
+            });
+        };
+        for (int i = 0; i < 4; ++i) add();
+        co_await pause(io, 5ms);
+        // Two others want it. The second of them gets it, and the first one may have had it before.
+        std::optional<error_code> result;
+        remote_allocation lost;
+        remote_allocator{second}.async_resume(a.token, [&](error_code ec, remote_allocation b) {
+            if (!ec) CHECK(a.memory.is_withdrawn());
+            lost = std::move(b);
+            result = ec;
+        });
+        auto const c = co_await remote_allocator{third}.async_resume(a.token, asio::use_awaitable);
+        CHECK(a.memory.is_withdrawn());
+        CHECK((!lost.memory.is_valid() || lost.memory.is_withdrawn()));
+        auto const before = co_await c.memory.async_fetch_add(0, 0, asio::use_awaitable);
+        co_await until(io, [&] { return last.failed(); });
+        CHECK(last == channel_errc::region_withdrawn);
+        auto const after = co_await c.memory.async_fetch_add(0, 0, asio::use_awaitable);
+        CHECK(before == after);
+        CHECK(before == static_cast<std::uint64_t>(added));
+        co_await until(io, [&] { return result.has_value(); });
+        CHECK((!*result || *result == channel_errc::no_such_allocation));
+        second.close();
+        third.close();
+        co_await part_regions(e);
+    });
+}
+
+TEST_CASE("a pool that keeps nothing gives no token", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        pool_ends e{io};
+        co_await meet_regions(io, e);
+        auto const a = co_await remote_allocator{e.client}.async_allocate(
+            4096, {.is_kept = true}, asio::use_awaitable
+        );
+        CHECK_FALSE(a.token.is_valid());
+        CHECK(e.pool.statistics().kept_bytes == 0);
+        co_await part_regions(e);
+        co_await until_whole(io, e);
+    });
+}

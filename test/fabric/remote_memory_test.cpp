@@ -185,7 +185,7 @@ TEST_CASE(
             CHECK(why->limit == registration_limit{registration_limit::kind::regions, 41, 40});
             INFO(why->message());
             CHECK(
-                why->message().find("region 41 of this process, and the device has 40") !=
+                why->message().find("region 41 of the process, and the device has 40") !=
                 std::string::npos
             );
         }
@@ -229,6 +229,6 @@ TEST_CASE("fabric: a registration that fails names the limit", "[fabric]") {
     );
     memory_region const one{domain, std::span{memory}.first(8), access_flags::local_write};
     memory_region const two{domain, std::span{memory}.first(8), access_flags::local_write};
-    CHECK(text(8).find("region 3 of this process, and the device has 2") != std::string::npos);
+    CHECK(text(8).find("region 3 of the process, and the device has 2") != std::string::npos);
     CHECK(limit_met(domain, 8, {}) == registration_limit{});
 }

@@ -376,7 +376,7 @@ case_too_little_lockable_memory_is_said_with_both_numbers() {
         if [ -b /dev/nvme0n1 ] || wait_for 5 test -b /dev/nvme0n1; then
             dd if=/dev/nvme0n1 of=/dev/null bs=64k count=1 iflag=direct status=none 2>/dev/null
         fi
-        says "this process may lock $kib KiB.*RLIMIT_MEMLOCK.* locked [0-9]+ KiB"
+        says "the process may lock $kib KiB.*RLIMIT_MEMLOCK.* locked [0-9]+ KiB"
         [ "$(grep -c RLIMIT_MEMLOCK "$log")" = 1 ] || fail "said more than once: $(cat "$log")"
         nvme disconnect -n $nqn >/dev/null
         kill $target 2>/dev/null

@@ -105,7 +105,7 @@ std::string remedy(step where, int number) {
                "the "
                "port: see ip addr, or choose another port";
     case ENOMEM:
-        return "Registered memory is locked: this process may lock " + memlock_limit() +
+        return "Registered memory is locked: the process may lock " + memlock_limit() +
                " (RLIMIT_MEMLOCK) and has locked " + std::to_string(detail::pinned_bytes() / 1024) +
                " KiB"
                ". Raise it with ulimit -l; otherwise the device or the machine is out of memory";

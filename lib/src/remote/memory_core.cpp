@@ -112,6 +112,12 @@ memory_core::~memory_core() {
     }
 }
 
+// The end of the connection takes all memory.
+error_code memory_core::withdrawn_error() const noexcept {
+    if (channel_->below().is_open()) return channel_errc::region_withdrawn;
+    return errc::not_connected;
+}
+
 bool memory_core::is_withdrawn() const noexcept {
     return (state_.load() & withdrawn) != 0 || !channel_->below().is_open();
 }
@@ -152,7 +158,7 @@ void memory_core::prepare(
     std::uint64_t offset, std::uint64_t size, protocol::waiter<error_code> who
 ) {
     if (!map_.contains(offset, size)) return who(errc::out_of_range);
-    if (is_withdrawn()) return who(channel_errc::region_withdrawn);
+    if (is_withdrawn()) return who(withdrawn_error());
     if (size == 0) return who({});
     std::uint32_t const first = map_.first_part(offset, 1).piece;
     std::uint32_t const last = map_.first_part(offset + size - 1, 1).piece;
@@ -185,7 +191,7 @@ bool memory_core::enter(std::uint64_t offset, std::uint64_t size, access_flags r
     else if (!allows(rights_, right)) refused = errc::access_denied;
     else if ((state_.fetch_add(1) & withdrawn) != 0) {
         leave();
-        refused = channel_errc::region_withdrawn;
+        refused = withdrawn_error();
     }
     if (!refused) return true;
     channel_->run([w = std::move(who), refused]() mutable { w(refused, {}); });
@@ -349,7 +355,9 @@ remote_memory::executor_type remote_memory::get_executor() const noexcept {
     return core_->channel().own_executor();
 }
 
-std::uint64_t remote_memory::ready_bytes() const noexcept { return core_->ready_bytes(); }
+std::uint64_t remote_memory::ready_bytes() const noexcept {
+    return core_->is_withdrawn() ? 0 : core_->ready_bytes();
+}
 
 void remote_memory::start_prepare(
     core_ptr const& core, std::uint64_t offset, std::uint64_t size, detail::control_handler handler

@@ -86,6 +86,7 @@ private:
     template <class Slices>
     struct transfer;
 
+    error_code withdrawn_error() const noexcept;
     template <class Waiter>
     bool enter(std::uint64_t offset, std::uint64_t size, access_flags right, Waiter& who);
     void leave() noexcept;

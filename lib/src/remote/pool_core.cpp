@@ -89,6 +89,7 @@ pool_core::pool_core(
     : list_{list},
       memory_{memory},
       for_windows_{register_for_windows(memory, options.domain)},
+      keeps_{options.keep_time.count() > 0},
       books_{units_in(memory.size()), limits_of(memory.size(), options)},
       clock_{std::make_shared<clock>(list->executor())} {
     std::memset(memory_.data(), 0, memory_.size());
@@ -131,7 +132,7 @@ pool_core::allocated pool_core::allocate(
     std::uint32_t const units = machines::buddy_allocator::rounded(wanted);
     std::uint64_t const number = offered_region::next_number();
     std::optional<token> key;
-    if (is_kept) key = random_token();
+    if (is_kept && keeps_) key = random_token();
     std::lock_guard const lock{mutex_};
     if (is_closed_) return {};
     if (units == 0) return answer_of(outcome::over_quota, to.number());
@@ -168,22 +169,38 @@ pool_core::allocated pool_core::allocate(
     return answer;
 }
 
-pool_core::allocated pool_core::resume(lease const& to, token const& key) {
+pool_core::allocated pool_core::resume(
+    lease const& to, token const& key, std::function<void()> then
+) {
     allocated answer;
     std::shared_ptr<region_core> loser;
+    std::shared_ptr<takeover> over;
+    // Let go without the lock, because `then` takes it.
+    std::shared_ptr<takeover> before;
     {
         std::lock_guard const lock{mutex_};
         if (is_closed_) return {};
         auto const r = books_.resume(to.number(), key);
         answer = answer_of(r.what, to.number());
         if (r.what != outcome::done) return answer;
-        answer.block = blocks_.at(r.number).what;
+        block& b = blocks_.at(r.number);
+        answer.block = b.what;
         answer.key = key;
-        auto const before = channels_.find(r.taken_from);
-        if (before != channels_.end()) loser = before->second.lock();
+        over = std::make_shared<takeover>(std::move(then));
+        before = b.taken.lock();
+        if (before != nullptr) before->later.push_back(over);
+        b.taken = over;
+        auto const channel = channels_.find(r.taken_from);
+        if (channel != channels_.end()) loser = channel->second.lock();
     }
-    if (loser != nullptr) loser->run([loser, taken = answer.block] { loser->withdraw(taken, {}); });
+    if (loser != nullptr)
+        loser->run([loser, taken = answer.block, over] { loser->take_away(taken, over); });
     return answer;
+}
+
+bool pool_core::holds(lease const& from, std::uint64_t number) const {
+    std::lock_guard const lock{mutex_};
+    return books_.holds(from.number(), number);
 }
 
 bool pool_core::free(lease const& from, std::uint64_t number, std::function<void()> then) {

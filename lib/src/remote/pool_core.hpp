@@ -68,7 +68,10 @@ public:
     /// False if no block of this pool can have it.
     bool is_possible(std::uint64_t alignment) const noexcept;
     allocated allocate(lease const& to, std::uint64_t bytes, std::uint64_t alignment, bool is_kept);
-    allocated resume(lease const& to, token const& key);
+    /// Gives a block to the lease that knows its token. `then` is called on any thread when the channels
+    /// that have lost it cannot access it any more.
+    allocated resume(lease const& to, token const& key, std::function<void()> then);
+    bool holds(lease const& from, std::uint64_t number) const;
     /// Frees a block of the lease; false if it has none of this number. The channel's own grant is its
     /// business; `then` is called when the block is free.
     bool free(lease const& from, std::uint64_t number, std::function<void()> then);
@@ -83,7 +86,19 @@ public:
     void context_is_going() noexcept;
 
 private:
+    // What a channel that loses a block keeps as long as it has a key. Takeovers of the same block that
+    // come later wait for it, too.
+    struct takeover {
+        explicit takeover(std::function<void()> f) : then{std::move(f)} {}
+        takeover(takeover const&) = delete;
+        takeover& operator=(takeover const&) = delete;
+        ~takeover() { then(); }
+
+        std::function<void()> then;
+        std::vector<std::shared_ptr<takeover>> later;
+    };
     struct block {
+        std::weak_ptr<takeover> taken;
         offer_ptr what;
         std::string name;
         std::function<void()> then;
@@ -111,6 +126,7 @@ private:
     // For keys by windows; null if there are none.
     std::shared_ptr<window_memory const> const for_windows_;
 
+    bool const keeps_;
     mutable std::mutex mutex_;
     machines::pool_books books_;
     std::unordered_map<std::uint64_t, block> blocks_;

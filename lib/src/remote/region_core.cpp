@@ -48,6 +48,8 @@ region_core::region_core(request_channel over, region_offers offers, std::uint32
       offers_{std::move(offers)},
       changes_max_{changes_max} {}
 
+region_core::~region_core() { end_registrations(); }
+
 void region_core::begin() {
     if (channel_.is_open()) run([self = shared_from_this(), this] { open(); });
 }
@@ -87,7 +89,11 @@ void region_core::accept(protocol::waiter<error_code> who) {
 }
 
 void region_core::finish(protocol::waiter<error_code> who) {
-    channel_.async_finish(ordered([w = std::move(who)](error_code ec) mutable { w(ec); }));
+    channel_.async_finish(ordered([this, w = std::move(who)](error_code ec) mutable {
+        // Until the connection has ended, the peer's device may access this side's memory.
+        if (ec || has_ended_) return w(ec);
+        finishing_.push_back(std::move(w));
+    }));
 }
 
 void region_core::open() {
@@ -116,18 +122,22 @@ void region_core::on_end(failure const& why) {
     held_count_ = 0;
     for (auto& [number, who] : std::exchange(freeing_, {})) who(why.code);
     to_be_freed_.clear();
+    end_registrations();
     // Last, because the program may be told that its memory is its own again.
     while (!grants_.empty()) end_grant(grants_.begin());
     lease_.reset();
+    for (auto& who : std::exchange(finishing_, {})) who({});
 }
 
 void region_core::on_abandoned() noexcept {
     findings_.clear();
+    end_registrations();
     releasing_.clear();
     draining_.clear();
     freeing_.clear();
     to_be_freed_.clear();
     arrived_.clear();
+    finishing_.clear();
 }
 
 void region_core::violated() {

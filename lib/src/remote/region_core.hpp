@@ -44,6 +44,7 @@ std::string problem_of(region_channel_options const& options);
 class region_core final : public protocol::driver {
 public:
     region_core(request_channel over, region_offers offers, std::uint32_t changes_max);
+    ~region_core() override;
     /// For an open channel: starts.
     void begin();
 
@@ -87,6 +88,8 @@ public:
     void on_offered(std::string const& name);
     /// @param name  Empty if it has none.
     void withdraw(offer_ptr const& what, std::string const& name);
+    /// Withdraws a block that another channel has now; `until` is kept until the peer has no key.
+    void take_away(offer_ptr const& what, std::shared_ptr<void> until);
 
     // From memory of the peer.
     using keys_handler = std::function<void(error_code, std::span<wire::piece_key const>)>;
@@ -114,13 +117,33 @@ private:
         std::uint32_t first = 0;
         std::uint32_t count = 0;
     };
-    // A piece that register_on has registered, or not. The offer is destroyed last.
+    // A piece that register_on registers. Its thread may run longer than the channel, and must not keep
+    // anything of the channel's: what is here goes when the channel ends.
     struct registration {
+        registration(std::uint64_t of_offer, std::uint32_t of_piece) noexcept
+            : number{of_offer},
+              piece{of_piece} {}
+
+        std::uint64_t const number;
+        std::uint32_t const piece;
+        // Nobody waits for it any more.
+        std::atomic<bool> is_cancelled{false};
+        std::mutex mutex;  // held while it is registered
+        bool is_over = false;  // the channel has ended
+        boost::asio::any_io_executor io;
+        protection_domain domain;
         offer_ptr what;
         memory_region region;
         error_code ec;
         registration_limit limit;
+
+        /// Deregisters it, and lets the memory go. With the mutex.
+        void drop() noexcept {
+            region = {};
+            what.reset();
+        }
     };
+    using registration_ptr = std::shared_ptr<registration>;
     // An offer that the peer has.
     struct grant {
         // First, so that it is destroyed last: the memory belongs to the program again after that.
@@ -128,12 +151,14 @@ private:
         machines::piece_map map;
         // Keys by regions, or one key by a window.
         std::vector<memory_region> pieces;
-        std::set<std::uint32_t> registering;
+        std::map<std::uint32_t, registration_ptr> registering;
         std::deque<key_request> waiting;
         std::shared_ptr<opening> window;
         std::uint32_t founds = 0;
         // The peer was asked to stop; until it has answered, it gets no key of this number.
         bool is_withdrawing = false;
+        // Let go when the grant ends.
+        std::vector<std::shared_ptr<void>> taken_away;
     };
     // A find of this side's.
     struct finding {
@@ -171,6 +196,7 @@ private:
     void answer_resume(request r);
     void answer_free(request r);
     void answer_share(request r);
+    void answer_resumed(request r, pool_core::allocated const& a);
     void answer_allocated(request r, pool_core::allocated const& a, bool is_new);
     void on_freed(std::uint64_t number);
     /// Null if this side has no pool.
@@ -195,9 +221,14 @@ private:
     );
     void add_piece(grant& g, std::uint32_t piece, memory_region region);
     bool has_helpers() const noexcept;
-    void serve_keys(grant& g);
+    void answer_waiting(grant& g);
+    void start_registrations(grant& g);
     void start_registration(grant& g, std::uint32_t piece);
-    void on_registered(std::uint64_t number, std::uint32_t piece, registration done);
+    static void register_piece(registration& job, machines::piece_map::part const& at);
+    void on_registered(registration_ptr const& job);
+    static void cancel(registration& job) noexcept;
+    void end_registrations() noexcept;
+    void refuse_keys(grant& g);
     void on_released(std::uint64_t number, error_code ec, reply const& r);
     void end_grant(std::map<std::uint64_t, grant>::iterator which);
 
@@ -248,7 +279,10 @@ private:
     error_code end_;
 
     std::map<std::uint64_t, grant> grants_;
-    std::uint32_t registering_ = 0;  // on register_on
+    // Those that register_on has, cancelled ones included.
+    std::set<registration_ptr> registrations_under_way_;
+    // Whose turn it is when one more may be registered: those behind this number first.
+    std::uint64_t served_last_ = 0;
     mutable std::mutex refusals_mutex_;
     std::optional<region_refusal> peer_refusal_;
     std::optional<region_refusal> own_refusal_;
@@ -280,6 +314,8 @@ private:
     std::atomic<std::uint64_t> registered_bytes_{0};
 
     protocol::wait_list<error_code, remote_memory> finds_{*this};
+    // Finished, and waiting for the connection's end.
+    std::vector<protocol::waiter<error_code>> finishing_;
     protocol::wait_list<error_code> prepares_{*this};
     protocol::wait_list<error_code, request> nexts_{*this};
     protocol::wait_list<error_code, region_change> change_waits_{*this};

@@ -115,79 +115,125 @@ bool region_core::has_helpers() const noexcept {
     return static_cast<bool>(offers_.core_->options().register_on);
 }
 
-// Answers what can be answered, and starts what is missing, as much as is allowed at a time.
-void region_core::serve_keys(grant& g) {
+// Answers those whose pieces are all registered.
+void region_core::answer_waiting(grant& g) {
     for (auto i = g.waiting.begin(); i != g.waiting.end();) {
-        bool is_waiting = false;
-        for (std::uint32_t p = i->first; p < i->first + i->count; ++p) {
-            if (g.pieces[p].is_open()) continue;
-            is_waiting = true;
-            if (g.registering.contains(p)) continue;
-            if (registering_ == offers_.core_->options().registrations_max) break;
-            start_registration(g, p);
-        }
-        if (is_waiting) {
+        auto const keys = known_keys(g, i->first, i->count);
+        if (keys.size() < i->count) {
             ++i;
             continue;
         }
-        answer(
-            std::move(i->asked),
-            region_status::found,
-            wire::encode(known_keys(g, i->first, i->count))
-        );
+        answer(std::move(i->asked), region_status::found, wire::encode(keys));
         i = g.waiting.erase(i);
     }
 }
 
+// Starts what is missing, as much as is allowed at a time.
+void region_core::start_registrations(grant& g) {
+    for (key_request const& k : g.waiting) {
+        for (std::uint32_t p = k.first; p < k.first + k.count; ++p) {
+            if (g.pieces[p].is_open() || g.registering.contains(p)) continue;
+            if (registrations_under_way_.size() >= offers_.core_->options().registrations_max)
+                return;
+            start_registration(g, p);
+        }
+    }
+}
+
 void region_core::start_registration(grant& g, std::uint32_t piece) {
-    auto const on = std::static_pointer_cast<region_core>(shared_from_this());
+    auto const job = std::make_shared<registration>(g.what->number, piece);
+    job->io = own_executor();
+    job->domain = below().domain();
+    job->what = g.what;
+    registrations_under_way_.insert(job);
+    g.registering.emplace(piece, job);
+    auto const channel = std::weak_ptr{std::static_pointer_cast<region_core>(shared_from_this())};
     boost::asio::post(
         offers_.core_->options().register_on,
-        [on, what = g.what, piece, at = g.map.in_range(piece), domain = below().domain()](
-        ) mutable {
-            std::uint64_t const number = what->number;
+        [job, channel, at = g.map.in_range(piece)] {
+            std::lock_guard const lock{job->mutex};
+            if (job->is_over) return;
             try {
-                auto const done = std::make_shared<registration>();
-                done->what = std::move(what);
-                done->region = registered(domain, *done->what, at, done->ec);
-                if (done->ec) done->limit = limit_met(domain, at.size, done->ec);
-                on->run([on, number, piece, done] {
-                    on->on_registered(number, piece, std::move(*done));
+                register_piece(*job, at);
+                boost::asio::post(job->io, [job, channel] {
+                    if (auto const c = channel.lock()) c->run([c, job] { c->on_registered(job); });
                 });
             } catch (...) {
-                // Without memory the peer would wait for ever.
-                on->close();
+                // No memory: the peer's request ends at its timeout.
+                job->drop();
             }
         }
     );
-    g.registering.insert(piece);
-    ++registering_;
 }
 
-void region_core::on_registered(std::uint64_t number, std::uint32_t piece, registration done) {
-    --registering_;
-    auto const found = grants_.find(number);
-    if (found != grants_.end()) {
+void region_core::register_piece(registration& job, machines::piece_map::part const& at) {
+    if (job.is_cancelled) return job.drop();
+    job.region = registered(job.domain, *job.what, at, job.ec);
+    if (job.ec) job.limit = limit_met(job.domain, at.size, job.ec);
+    if (job.is_cancelled) job.drop();
+}
+
+// It counts until its thread has seen that, so a peer cannot make more of them than that.
+void region_core::cancel(registration& job) noexcept {
+    job.is_cancelled = true;
+    std::unique_lock const lock{job.mutex, std::try_to_lock};
+    if (lock.owns_lock()) job.drop();
+}
+
+void region_core::end_registrations() noexcept {
+    for (registration_ptr const& job : registrations_under_way_) {
+        // The memory is the program's after that, so a registration that runs is waited for.
+        std::lock_guard const lock{job->mutex};
+        job->is_over = true;
+        job->drop();
+        job->domain = {};
+        job->io = {};
+    }
+    registrations_under_way_.clear();
+}
+
+void region_core::on_registered(registration_ptr const& job) {
+    registrations_under_way_.erase(job);
+    auto const found = grants_.find(job->number);
+    // An older grant of the same number may have asked for it.
+    bool const is_wanted = found != grants_.end() &&
+                           found->second.registering.contains(job->piece) &&
+                           found->second.registering.at(job->piece) == job;
+    if (is_wanted) {
         grant& g = found->second;
-        g.registering.erase(piece);
-        if (!done.ec && !g.pieces[piece].is_open()) add_piece(g, piece, std::move(done.region));
-        for (auto i = g.waiting.begin(); done.ec && i != g.waiting.end();) {
-            if (piece < i->first || piece >= i->first + i->count) {
+        g.registering.erase(job->piece);
+        if (!job->ec) add_piece(g, job->piece, std::move(job->region));
+        for (auto i = g.waiting.begin(); job->ec && i != g.waiting.end();) {
+            if (job->piece < i->first || job->piece >= i->first + i->count) {
                 ++i;
                 continue;
             }
             // The pieces before it can be used.
-            i->count = piece - i->first;
+            i->count = job->piece - i->first;
             if (i->count > 0) {
                 ++i;
                 continue;
             }
-            refuse(std::move(i->asked), {errno_of(done.ec), done.limit});
+            refuse(std::move(i->asked), {errno_of(job->ec), job->limit});
             i = g.waiting.erase(i);
         }
+        answer_waiting(g);
     }
-    // What is allowed at a time is of the channel.
-    for (auto& [each, g] : grants_) serve_keys(g);
+    // What is allowed at a time is of the channel: the others have their turns.
+    for (std::size_t i = 0; i < grants_.size(); ++i) {
+        auto next = grants_.upper_bound(served_last_);
+        if (next == grants_.end()) next = grants_.begin();
+        if (registrations_under_way_.size() >= offers_.core_->options().registrations_max) return;
+        served_last_ = next->first;
+        start_registrations(next->second);
+    }
+}
+
+void region_core::refuse_keys(grant& g) {
+    for (auto& [piece, job] : g.registering) cancel(*job);
+    g.registering.clear();
+    for (key_request& k : std::exchange(g.waiting, {}))
+        answer(std::move(k.asked), region_status::none);
 }
 
 // --- what the peer asks for ----------------------------------------------------------------------
@@ -243,8 +289,9 @@ void region_core::answer_keys(request r) {
     auto const asked = wire::decode_keys(r.bytes(), ec);
     if (ec) return violated();
     auto const found = grants_.find(asked.number);
-    // Withdrawn meanwhile.
-    if (found == grants_.end()) return answer(std::move(r), region_status::none);
+    // Withdrawn meanwhile. The peer's operation that needs the key must end before it confirms.
+    if (found == grants_.end() || found->second.is_withdrawing)
+        return answer(std::move(r), region_status::none);
     grant& g = found->second;
     bool const is_inside =
         asked.first < g.map.pieces() && asked.count <= g.map.pieces() - asked.first;
@@ -253,7 +300,8 @@ void region_core::answer_keys(request r) {
     if (has_helpers() && !g.pieces.empty()) {
         std::uint32_t const at_once = std::min(count, offers_.core_->options().registrations_max);
         g.waiting.push_back({std::move(r), asked.first, at_once});
-        return serve_keys(g);
+        answer_waiting(g);
+        return start_registrations(g);
     }
     wire::region_refused refused;
     auto const keys = register_pieces(g, asked.first, count, refused);
@@ -284,6 +332,7 @@ void region_core::withdraw(offer_ptr const& what, std::string const& name) {
     if (!name.empty()) notify(region_operation::withdrawn, std::as_bytes(std::span{name}));
     auto const known = grants_.find(what->number);
     if (known == grants_.end() || std::exchange(known->second.is_withdrawing, true)) return;
+    refuse_keys(known->second);
     ask_peer(
         region_operation::withdraw,
         wire::encode_number(what->number),
@@ -292,6 +341,12 @@ void region_core::withdraw(offer_ptr const& what, std::string const& name) {
         },
         request_options{offers_.core_->options().withdraw_timeout}
     );
+}
+
+void region_core::take_away(offer_ptr const& what, std::shared_ptr<void> until) {
+    if (auto const known = grants_.find(what->number); known != grants_.end())
+        known->second.taken_away.push_back(std::move(until));
+    withdraw(what, {});
 }
 
 void region_core::on_released(std::uint64_t number, error_code ec, reply const& r) {
@@ -303,7 +358,12 @@ void region_core::on_released(std::uint64_t number, error_code ec, reply const& 
     if (ec == errc::operation_in_progress) return;
     // The peer may use the key as long as it is connected.
     if (!ec) return violated();
-    fail_with(ec, close_reason::open);
+    // A peer that does not answer in time, or has gone.
+    bool const is_late = ec == channel_errc::not_answered;
+    fail_with(
+        is_late ? make_error_code(errc::timed_out) : ec,
+        is_late ? close_reason::timed_out : close_reason::open
+    );
 }
 
 void region_core::end_grant(std::map<std::uint64_t, grant>::iterator which) {
@@ -312,7 +372,7 @@ void region_core::end_grant(std::map<std::uint64_t, grant>::iterator which) {
         --registrations_;
         registered_bytes_ -= piece.size();
     }
-    for (key_request& k : which->second.waiting) answer(std::move(k.asked), region_status::none);
+    refuse_keys(which->second);
     if (which->second.window != nullptr) --windows_;
     --granted_count_;
     auto const last = grants_.extract(which);

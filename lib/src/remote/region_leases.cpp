@@ -49,9 +49,35 @@ void region_core::answer_resume(request r) {
     if (asked.version != wire::region_version)
         return answer(std::move(r), region_status::other_version);
     pool_core* const p = pool();
-    answer_allocated(
-        std::move(r), p != nullptr ? p->resume(*lease_, asked.token) : pool_core::allocated{}, false
-    );
+    if (p == nullptr) return answer(std::move(r), region_status::none);
+    // It is answered when those who had the memory before cannot access it any more.
+    struct resumption {
+        request asked;
+        pool_core::allocated what;
+    };
+    auto const self = std::static_pointer_cast<region_core>(shared_from_this());
+    auto const resumed = std::make_shared<resumption>();
+    auto then = [self, resumed]() noexcept {
+        try {
+            self->run([self, resumed] {
+                self->answer_resumed(std::move(resumed->asked), resumed->what);
+            });
+        } catch (...) {
+            self->close();  // without memory the peer would wait for ever
+        }
+    };
+    // In the order, so that `then` does its work later.
+    resumed->what = p->resume(*lease_, asked.token, then);
+    if (resumed->what.what != pool_core::outcome::done)
+        return answer_allocated(std::move(r), resumed->what, false);
+    resumed->asked = std::move(r);
+}
+
+void region_core::answer_resumed(request r, pool_core::allocated const& a) {
+    if (has_ended_) return;
+    // Another connection may have taken it meanwhile.
+    if (!pool_->holds(*lease_, a.block->number)) return answer(std::move(r), region_status::none);
+    answer_allocated(std::move(r), a, false);
 }
 
 void region_core::answer_allocated(request r, pool_core::allocated const& a, bool is_new) {

@@ -22,12 +22,12 @@ std::string registration_limit::message() const {
         return "The region would have " + kib(needed) + ", and the device registers at most " +
                kib(allowed) + " at once: divide it";
     case kind::locked_bytes:
-        return "Registered memory is locked: this process may lock " + kib(allowed) +
+        return "Registered memory is locked: the process may lock " + kib(allowed) +
                " (RLIMIT_MEMLOCK), and would have locked " + kib(needed) +
                ": raise the limit with ulimit -l";
     case kind::regions:
         return "It would be region " + std::to_string(needed) +
-               " of this process, and the device has " + std::to_string(allowed) +
+               " of the process, and the device has " + std::to_string(allowed) +
                " for all: register fewer and larger ones";
     case kind::memory_bytes:
         return "The machine has " + kib(allowed) + " of memory left, and " + kib(needed) +

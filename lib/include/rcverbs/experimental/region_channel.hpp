@@ -135,13 +135,13 @@ public:
     /// @param name    As above.
     /// @param memory  As above; rights are remote_read.
     void offer(std::string_view name, std::span<std::byte const> memory);
-    /// The same of the elements of a constant array.
+    /// The same of elements, which may be constant.
     template <class T, std::size_t N>
     requires std::is_trivially_copyable_v<T>
-    void offer(std::string_view name, std::span<T const, N> elements) {
+    void offer(std::string_view name, std::span<T, N> elements) {
         offer(name, std::span<std::byte const>{std::as_bytes(elements)});
     }
-    /// The same of the elements of an array, a vector or a span.
+    /// The same of elements: `std::span{array}`, `std::span{vector}`.
     template <class T, std::size_t N>
     requires std::is_trivially_copyable_v<T> &&(!std::is_const_v<T>)void offer(
         std::string_view name, std::span<T, N> elements, access_flags rights
@@ -219,7 +219,7 @@ struct region_refusal {
     /// The limit that registering the memory has met there.
     registration_limit limit;
 
-    /// A sentence with the limit and both numbers.
+    /// A sentence with the limit and both numbers; "the process" is the owner's.
     RCVERBS_EXPORT std::string message() const;
 };
 
@@ -327,8 +327,9 @@ public:
             std::forward<Token>(token)
         );
     }
-    /// Finishes: see request_channel::async_finish(). The memory of the peer is withdrawn from this
-    /// side, and this side's from the peer, when the connection has ended.
+    /// Finishes: see request_channel::async_finish(). Both sides call it. When its handler runs
+    /// without an error the connection has ended: the memory of the peer is withdrawn from this side,
+    /// and this side's from the peer, which cannot access it any more.
     template <class Token>
     auto async_finish(Token&& token) {
         return control(

@@ -153,7 +153,7 @@ private:
 struct resume_token {
     std::array<std::byte, 16> bytes{};
 
-    /// True if the memory is kept.
+    /// True if the memory is kept. False if the pool keeps nothing (keep_time 0).
     bool is_valid() const noexcept { return *this != resume_token{}; }
     friend bool operator==(resume_token const&, resume_token const&) = default;
 };

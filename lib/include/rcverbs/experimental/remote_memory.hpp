@@ -70,8 +70,8 @@ public:
     executor_type get_executor() const noexcept;
 
     /// Bytes that can be accessed without asking the owner first: those of the pieces that it has
-    /// registered for this side. size() for memory of one piece, unless its owner registers on an
-    /// executor of its own.
+    /// registered for this side. At first those whose keys came with the answer; none, if the owner
+    /// has region_offers_options::register_on. 0 once is_withdrawn().
     std::uint64_t ready_bytes() const noexcept;
 
     /// Asks the owner to register all pieces of a part ahead, so that no access to it has to wait for
@@ -82,7 +82,8 @@ public:
     /// @param token         Completion token.
     /// @par Completion signature  `void(error_code)`: the whole part is ready.
     /// @par Cancellation          total: no more pieces are asked for. What is ready remains so.
-    /// @par Errors                errc::out_of_range, channel_errc::region_withdrawn, the owner's errno
+    /// @par Errors                errc::out_of_range, channel_errc::region_withdrawn,
+    ///                            errc::not_connected (the connection has ended), the owner's errno
     ///                            (region_channel::peer_refusal() has the limit that it has met; the
     ///                            pieces before are ready and can be used), and those of
     ///                            request_channel::async_request().
@@ -108,8 +109,8 @@ public:
     /// @param token         Completion token.
     /// @par Completion signature  `void(error_code, std::size_t bytes_read)`
     /// @par Cancellation          None. Closing the channel ends it.
-    /// @par Errors                errc::out_of_range, errc::access_denied, channel_errc::region_withdrawn:
-    ///                            nothing was posted. Those of connection::async_read, and of
+    /// @par Errors                errc::out_of_range, errc::access_denied, channel_errc::region_withdrawn,
+    ///                            errc::not_connected (the connection has ended): nothing was posted. Those of connection::async_read, and of
     ///                            request_channel::async_request if a piece had no key yet: then all
     ///                            of the target is undefined if the memory has several pieces, and no
     ///                            part is tried again.

@@ -60,7 +60,7 @@ struct ring_options {
     /// Memory of the ring. The writer has as much, and refuses a reader with more. A power of two,
     /// 4096 to 2^30.
     std::uint32_t ring_bytes = std::uint32_t{1} << 20;
-    /// Records that a reader may have unreleased, less 2. 16 to 65536. Of no meaning for a writer.
+    /// Records that fit, whatever their sizes: 2 fewer may be unreleased. 16 to 65536. Of no meaning for a writer.
     std::uint32_t records = 256;
     /// Of the connection. Its queues are made large enough.
     connection_options connection = {};
@@ -289,7 +289,7 @@ public:
     executor_type get_executor() const noexcept;
     /// True from the end of connecting until the connection fails, finishes or is closed.
     bool is_open() const noexcept;
-    /// Ends; if the writer has finished and all records are released, as soon as the writer knows that.
+    /// Ends. If the writer has finished and all records are released, the writer hears that first.
     void close() noexcept;
     /// Why the ring ended.
     failure last_failure() const;
@@ -313,7 +313,8 @@ public:
             peer
         );
     }
-    /// Accepts a writer: see ring_writer::async_connect().
+    /// Accepts a writer: see ring_writer::async_connect(). A writer that refuses the ring, because it
+    /// has less memory, ends the connection afterwards: async_read() reports that.
     ///
     /// @param token  Completion token.
     template <class Token>
