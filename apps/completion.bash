@@ -1,10 +1,10 @@
-# Completion for rdma-server, rdma-client, rdma-bench, rdma-doctor and rdma-nvme in bash: the words are those of the programs' own help.
+# Completion for rdma-server, rdma-client, rdma-bench, rdma-copy, rdma-doctor and rdma-nvme in bash: the words are those of the programs' own help.
 
 _rcverbs_complete() {
     local program=$1 word=$2 before=$3 subcommand='' help values
     case ${COMP_WORDS[1]-} in
     server | client | loopback | compare) [ "${program##*/}" != rdma-bench ] || [ "$COMP_CWORD" = 1 ] || subcommand=${COMP_WORDS[1]} ;;
-    serve) [ "${program##*/}" != rdma-nvme ] || [ "$COMP_CWORD" = 1 ] || subcommand=serve ;;
+    serve) [[ ${program##*/} != @(rdma-nvme|rdma-copy) ]] || [ "$COMP_CWORD" = 1 ] || subcommand=serve ;;
     esac
     # shellcheck disable=SC2086 # empty for none
     help=$("$program" $subcommand --help 2>/dev/null) || return
@@ -23,10 +23,15 @@ _rcverbs_complete() {
         COMPREPLY=($(compgen -W "$(sed -nE 's/^ +(-.,)?(--[a-z-]+).*/\2/p' <<<"$help")" -- "$word"))
         return
     fi
+    # Its arguments are files, too.
+    if [ "${program##*/}" = rdma-copy ]; then
+        COMPREPLY=($(compgen -f -- "$word"))
+        return
+    fi
     values=$(sed -nE 's/^  (mode|test) ([^ ]*\|[^ ]*).*/\2/p' <<<"$help")
     if [ -z "$subcommand" ] && grep -q '^Subcommands:' <<<"$help"; then
         values=$(sed -n '/^Subcommands:/,$ s/^  \([a-z]*\) .*/\1/p' <<<"$help")
     fi
     COMPREPLY=($(compgen -W "${values//|/ }" -- "$word"))
 }
-complete -F _rcverbs_complete rdma-server rdma-client rdma-bench rdma-doctor rdma-nvme
+complete -F _rcverbs_complete rdma-server rdma-client rdma-bench rdma-copy rdma-doctor rdma-nvme

@@ -45,7 +45,7 @@ has "$development" 'pkgconfig/rcverbs-nvme\.pc$'
 has "$development" 'include/rcverbs/nvme/target\.hpp$'
 has "$development" 'cmake/rcverbs/rcverbs-config\.cmake$'
 has_not "$development" 'bin/|\.so\.0'
-for program in rdma-bench rdma-client rdma-doctor rdma-nvme rdma-server; do
+for program in rdma-bench rdma-client rdma-copy rdma-doctor rdma-nvme rdma-server; do
     has "$tools" "bin/$program\$"
     has "$tools" "man1/$program\.1$"
     has "$tools" "completions/$program\$"
@@ -93,7 +93,7 @@ case $flags in *-W* | *-O* | *" -f"* | *-std*) fail "pkg-config leaks flags: $fl
 quietly inside sh -c "cd /root && g++ -std=c++20 consumer/first.cpp -o by-pkg-config $flags"
 inside ldd /root/by-pkg-config | grep 'librcverbs\.so\.0\.1 => /' >/dev/null || fail "the program does not find its library"
 
-for program in rdma-bench rdma-client rdma-doctor rdma-nvme rdma-server; do quietly inside "$program" --help; done
+for program in rdma-bench rdma-client rdma-copy rdma-doctor rdma-nvme rdma-server; do quietly inside "$program" --help; done
 status=0
 inside rdma-doctor --address 198.51.100.7 --timeout 500ms >"$place/doctor" || status=$?
 if [ $status != 1 ] || ! grep -q 'RDMA does not work' "$place/doctor"; then cat "$place/doctor"; fail "rdma-doctor: $status"; fi

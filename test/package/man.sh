@@ -26,6 +26,7 @@ check() {
 }
 check rdma-bench server client loopback compare
 check rdma-client ''
+check rdma-copy '' serve
 check rdma-doctor ''
 check rdma-nvme serve
 check rdma-server ''

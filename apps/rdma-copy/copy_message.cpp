@@ -1,0 +1,234 @@
+#include "rdma-copy/copy_message.hpp"
+
+#include <xxhash.h>
+
+#include <concepts>
+#include <cstring>
+#include <string_view>
+
+namespace copy {
+
+namespace {
+
+class writer {
+public:
+    template <std::integral T>
+    void put(T value) {
+        auto const bits = static_cast<std::make_unsigned_t<T>>(value);
+        for (std::size_t i = sizeof(T); i-- > 0;)
+            out_.push_back(static_cast<std::byte>(bits >> (8 * i) & 0xff));
+    }
+    void put(std::span<std::byte const> bytes) {
+        out_.insert(out_.end(), bytes.begin(), bytes.end());
+    }
+    void put(std::string const& text) {
+        put(static_cast<std::uint16_t>(text.size()));
+        put(std::as_bytes(std::span{text}));
+    }
+    std::vector<std::byte> take() { return std::move(out_); }
+
+private:
+    std::vector<std::byte> out_;
+};
+
+class reader {
+public:
+    explicit reader(std::span<std::byte const> in) noexcept : in_{in} {}
+
+    template <std::integral T>
+    T get() noexcept {
+        std::make_unsigned_t<T> value = 0;
+        for (std::byte const b : take(sizeof(T)))
+            value = static_cast<std::make_unsigned_t<T>>(
+                static_cast<std::uint64_t>(value) << 8 | std::to_integer<std::uint64_t>(b)
+            );
+        return static_cast<T>(value);
+    }
+    std::string text() {
+        std::span<std::byte const> const bytes = take(get<std::uint16_t>());
+        std::string const s{reinterpret_cast<char const*>(bytes.data()), bytes.size()};
+        if (s.size() > text_bytes_max || s.find('\0') != std::string::npos) is_good_ = false;
+        return s;
+    }
+    int error() noexcept { return get<std::uint16_t>(); }
+    /// A number up to `last`.
+    template <class Enumeration>
+    Enumeration one_of(Enumeration last) noexcept {
+        auto const value = get<std::uint8_t>();
+        require(value <= static_cast<std::uint8_t>(last));
+        return static_cast<Enumeration>(value);
+    }
+    hash checksum() noexcept {
+        hash h{};
+        auto const bytes = take(h.size());
+        if (bytes.size() == h.size()) std::memcpy(h.data(), bytes.data(), h.size());
+        return h;
+    }
+    void require(bool is_true) noexcept { is_good_ = is_good_ && is_true; }
+    bool is_complete() const noexcept { return is_good_ && in_.empty(); }
+
+private:
+    std::span<std::byte const> take(std::size_t size) noexcept {
+        if (size > in_.size()) {
+            is_good_ = false;
+            return {};
+        }
+        auto const taken = in_.first(size);
+        in_ = in_.subspan(size);
+        return taken;
+    }
+
+    std::span<std::byte const> in_;
+    bool is_good_ = true;
+};
+
+constexpr std::uint8_t flag_into = 1;
+constexpr std::uint8_t flag_replaces = 2;
+
+void write(writer& w, hello const& m) {
+    w.put(m.speaks);
+    w.put(static_cast<std::uint8_t>(m.way));
+    w.put(static_cast<std::uint8_t>(
+        (m.is_into_directory ? flag_into : 0) | (m.replaces ? flag_replaces : 0)
+    ));
+    w.put(m.name);
+}
+void read(reader& r, hello& m) {
+    m.speaks = r.get<std::uint16_t>();
+    m.way = r.one_of(direction::to_client);
+    auto const flags = r.get<std::uint8_t>();
+    r.require((flags & ~(flag_into | flag_replaces)) == 0);
+    m.is_into_directory = (flags & flag_into) != 0;
+    m.replaces = (flags & flag_replaces) != 0;
+    m.name = r.text();
+}
+void write(writer& w, welcome const& m) {
+    w.put(m.speaks);
+    w.put(static_cast<std::uint16_t>(m.error));
+}
+void read(reader& r, welcome& m) {
+    m.speaks = r.get<std::uint16_t>();
+    m.error = r.error();
+}
+void write(writer& w, slots const& m) {
+    w.put(m.address);
+    w.put(m.key);
+    w.put(m.slot_bytes);
+    w.put(m.count);
+}
+void read(reader& r, slots& m) {
+    m.address = r.get<std::uint64_t>();
+    m.key = r.get<std::uint32_t>();
+    m.slot_bytes = r.get<std::uint32_t>();
+    m.count = r.get<std::uint16_t>();
+    r.require(m.slot_bytes > 0 && m.count > 0);
+}
+void write(writer& w, credit const& m) { w.put(m.slot); }
+void read(reader& r, credit& m) { m.slot = r.get<std::uint16_t>(); }
+
+// ABORT, DONE and END.
+template <class Message>
+concept of_a_file = requires(Message m) {
+    m.file;
+    m.error;
+};
+template <of_a_file Message>
+void write(writer& w, Message const& m) {
+    w.put(m.file);
+    w.put(static_cast<std::uint16_t>(m.error));
+}
+template <of_a_file Message>
+void read(reader& r, Message& m) {
+    m.file = r.get<std::uint64_t>();
+    m.error = r.error();
+}
+void write(writer& w, entry const& m) {
+    w.put(m.file);
+    w.put(static_cast<std::uint8_t>(m.type));
+    w.put(m.mode);
+    w.put(m.seconds);
+    w.put(m.nanoseconds);
+    w.put(m.size);
+    w.put(m.path);
+    w.put(m.target);
+}
+void read(reader& r, entry& m) {
+    constexpr std::uint16_t permissions = 07777;
+    m.file = r.get<std::uint64_t>();
+    m.type = r.one_of(entry_type::symbolic_link);
+    m.mode = r.get<std::uint16_t>();
+    m.seconds = r.get<std::int64_t>();
+    m.nanoseconds = r.get<std::uint32_t>();
+    m.size = r.get<std::uint64_t>();
+    m.path = r.text();
+    m.target = r.text();
+    r.require(m.mode <= permissions && m.nanoseconds <= nanoseconds_max);
+    r.require(m.size <= static_cast<std::uint64_t>(INT64_MAX));
+    r.require((m.type == entry_type::symbolic_link) == !m.target.empty());
+    r.require(m.type == entry_type::file || m.size == 0);
+}
+void write(writer& w, block const& m) {
+    w.put(m.file);
+    w.put(m.offset);
+    w.put(m.bytes);
+    w.put(m.slot);
+    w.put(std::span<std::byte const>{m.checksum});
+}
+void read(reader& r, block& m) {
+    m.file = r.get<std::uint64_t>();
+    m.offset = r.get<std::uint64_t>();
+    m.bytes = r.get<std::uint32_t>();
+    m.slot = r.get<std::uint16_t>();
+    m.checksum = r.checksum();
+    r.require(m.bytes > 0);
+}
+void write(writer&, finished const&) {}
+void read(reader&, finished&) {}
+void write(writer&, alive const&) {}
+void read(reader&, alive&) {}
+
+template <std::size_t Place = 0>
+std::optional<copy_message> decode_as(std::uint64_t tag, std::span<std::byte const> in) {
+    if constexpr (Place < std::variant_size_v<copy_message>) {
+        if (tag != Place) return decode_as<Place + 1>(tag, in);
+        std::variant_alternative_t<Place, copy_message> m;
+        reader r{in};
+        read(r, m);
+        if (r.is_complete()) return m;
+    }
+    return {};
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(copy_message const& m) {
+    writer w;
+    std::visit([&](auto const& each) { write(w, each); }, m);
+    return w.take();
+}
+
+std::optional<copy_message> decode(std::uint64_t tag, std::span<std::byte const> in) {
+    return decode_as(tag, in);
+}
+
+bool is_inside(std::string const& path) noexcept {
+    std::string_view rest = path;
+    for (;;) {
+        std::size_t const slash = rest.find('/');
+        std::string_view const component = rest.substr(0, slash);
+        if (component.empty() || component == "." || component == "..") return false;
+        if (slash == std::string_view::npos) return true;
+        rest.remove_prefix(slash + 1);
+    }
+}
+
+hash hash_of(std::span<std::byte const> bytes) noexcept {
+    XXH128_canonical_t canonical;
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
+    hash h{};
+    static_assert(sizeof canonical == sizeof h);
+    std::memcpy(h.data(), &canonical, sizeof h);
+    return h;
+}
+
+}  // namespace copy

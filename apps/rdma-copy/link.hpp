@@ -1,0 +1,83 @@
+// link.hpp — the connection of a copy: messages in both directions, slots, and a limit for silence.
+//
+// One thread, which runs the io_context.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include <rcverbs/message_channel.hpp>
+
+#include "rdma-copy/copy_message.hpp"
+
+namespace copy {
+
+namespace asio = boost::asio;
+
+struct link_options {
+    /// Bytes of this side's slots, in all.
+    std::size_t memory_bytes = std::size_t{8} << 20;
+    /// A peer that says nothing for this long has gone.
+    std::chrono::milliseconds timeout{30000};
+};
+
+class link {
+public:
+    link(asio::io_context& io, link_options const& options);
+    link(asio::io_context& io, rcverbs::connection_request request, link_options const& options);
+    link(link const&) = delete;
+    link& operator=(link const&) = delete;
+    ~link();
+
+    asio::awaitable<void> connect(rcverbs::endpoint peer);
+    asio::awaitable<void> accept();
+    /// Says that no more messages follow, and waits for the same from the peer.
+    asio::awaitable<void> finish();
+
+    /// The next message that is not ALIVE. Throws boost::system::system_error: those of
+    /// message_channel::async_receive, rcverbs::channel_errc::malformed_message (and closes).
+    asio::awaitable<copy_message> receive();
+    /// Sends it. If that fails receive() fails, too.
+    void send(copy_message const& m);
+    /// Ends because the peer has broken the rules; receive() fails.
+    void close_violated();
+    /// Ends at once; receive() fails.
+    void close();
+
+    rcverbs::connection& connection() { return channel_.next_layer(); }
+    asio::io_context& io() noexcept { return io_; }
+    std::size_t slot_bytes() const noexcept { return slot_bytes_; }
+    std::size_t slots() const noexcept { return slots_; }
+    /// Why it has ended, in words.
+    std::string failure_text() const;
+
+private:
+    static rcverbs::message_channel_options channel_options();
+    void size_slots(std::size_t memory_bytes);
+    void start_watch();
+    asio::awaitable<void> watch();
+    void stop_watch();
+
+    asio::io_context& io_;
+    std::chrono::milliseconds const timeout_;
+    rcverbs::message_channel channel_;
+    std::size_t slot_bytes_ = 0;
+    std::size_t slots_ = 0;
+    std::chrono::steady_clock::time_point heard_;
+    // Lives as long as its coroutine, which may be longer than the link.
+    struct watcher {
+        asio::steady_timer timer;
+        bool is_over = false;
+    };
+    std::shared_ptr<watcher> watcher_;
+    bool is_silent_ = false;
+    bool is_violated_ = false;
+};
+
+}  // namespace copy
