@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <rcverbs/experimental/ring.hpp>
+
 #include <array>
 #include <thread>
 
@@ -46,6 +48,67 @@ TEST_CASE("a connection's statistics agree with the device's packet counters", "
         CHECK(sent <= 2 * s.sends_posted + s.sends_posted / 5);
         CHECK(*hardware_counter("send_rnr_err") == not_ready);
         co_await p.client.async_disconnect(asio::use_awaitable);
+    });
+}
+
+TEST_CASE("a ring's receiver is never not ready, by the device's counters", "[device]") {
+    if (!hardware_counter("send_rnr_err")) {
+        WARN("skipped: the device does not count refused packets by that name");
+        return;
+    }
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor door{io, {device_address(), 0}};
+        ring_options options;
+        options.ring_bytes = 4096;
+        options.records = 16;
+        ring_writer writer{io, options};
+        ring_reader reader;
+        auto const answer = [&]() -> asio::awaitable<void> {
+            connection_request asked = co_await door.async_get_request(asio::use_awaitable);
+            reader = ring_reader{io, std::move(asked), options};
+            co_await reader.async_accept(asio::use_awaitable);
+        };
+        co_await (answer() && writer.async_connect(door.local_endpoint(), asio::use_awaitable));
+        wait_for_new_reading();
+        std::uint64_t const before = *hardware_counter("send_rnr_err");
+        constexpr int records = 3000;  // many times around, with a reader that is slower at times
+        auto const write = [&]() -> asio::awaitable<void> {
+            std::vector<std::byte> const record(40);
+            for (int i = 0; i < records; ++i)
+                co_await writer.async_write(std::span{record}, asio::use_awaitable);
+        };
+        auto const read = [&]() -> asio::awaitable<void> {
+            asio::steady_timer pause{io};
+            for (int i = 0; i < records; ++i) {
+                if (i % 500 == 0) {
+                    pause.expires_after(5ms);
+                    co_await pause.async_wait(asio::use_awaitable);
+                }
+                co_await reader.async_read(asio::use_awaitable);
+            }
+        };
+        co_await (write() && read());
+        wait_for_new_reading();
+        CHECK(*hardware_counter("send_rnr_err") == before);
+        auto const drain = [&]() -> asio::awaitable<void> {
+            auto const [ec, none] = co_await reader.async_read(awaiting);
+            CHECK(ec == asio::error::eof);
+        };
+        co_await (writer.async_finish(asio::use_awaitable) && drain());
+
+        // The counter counts: a message without a receive.
+        test::pair p = co_await connect(io);
+        registered_buffer const ours{p.client.domain(), 256, access_flags::local_write};
+        p.client.async_send(ours.slice(0, 64), [](error_code, std::size_t) {});
+        for (;;) {
+            wait_for_new_reading();
+            if (*hardware_counter("send_rnr_err") > before) break;
+            asio::steady_timer pause{io, 1ms};
+            co_await pause.async_wait(asio::use_awaitable);
+        }
+        p.client.close();
+        p.server.close();
     });
 }
 

@@ -169,6 +169,16 @@ public:
         std::memcpy(memory_->bytes(), what.data(), what.size());
         return touch(IBV_WR_RDMA_WRITE, address, key, what.size());
     }
+    ibv_wc_status write_bytes_with_immediate(
+        std::uint64_t address, std::uint32_t key, bytes const& what, std::uint32_t immediate
+    ) {
+        std::memcpy(memory_->bytes(), what.data(), what.size());
+        ibv_sge segment = memory_->segment(0, what.size());
+        ibv_send_wr wr = remote(IBV_WR_RDMA_WRITE_WITH_IMM, &segment, 1, address, key);
+        wr.imm_data = htonl(immediate);
+        REQUIRE(e_.post(wr) == 0);
+        return await_send();
+    }
     ibv_wc_status read(std::uint64_t address, std::uint32_t key, std::size_t size = 8) {
         return touch(IBV_WR_RDMA_READ, address, key, size);
     }
@@ -199,7 +209,7 @@ private:
     static constexpr std::size_t outgoing_bytes = 8192;
     static constexpr std::size_t outgoing_slots = memory_bytes / outgoing_bytes;
     static constexpr std::size_t slot_bytes = 4096;
-    static constexpr std::size_t slots = 4;
+    static constexpr std::size_t slots = 8;
     static constexpr std::uint64_t receive_id = 1000;
 
     rdma_event_channel* events() { return (listening_.id ? listening_ : e_).channel.get(); }

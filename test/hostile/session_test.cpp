@@ -3,65 +3,18 @@
 #include <boost/asio/use_future.hpp>
 
 #include <atomic>
-#include <future>
 #include <memory>
 #include <thread>
-#include <tuple>
 
 #include "device/fixture.hpp"
+#include "hostile/other_thread.hpp"
 #include "hostile/peer.hpp"
 
 using namespace rcverbs;
 using namespace test;
-
-namespace {
-
-/// An io_context that runs on its own thread, because the peer's calls block.
-class running_context {
-public:
-    ~running_context() { stop(); }
-    asio::io_context io;
-
-    void stop() {
-        work_.reset();
-        if (thread_.joinable()) thread_.join();
-    }
-
-private:
-    asio::executor_work_guard<asio::io_context::executor_type> work_{io.get_executor()};
-    std::thread thread_{[this] { io.run(); }};
-};
-
-/// The result of an operation of any kind, for another thread to wait for.
-template <class... Values>
-class outcome {
-public:
-    auto handler() {
-        return [p = promise_](error_code ec, Values... values) {
-            p->set_value({ec, std::move(values)...});
-        };
-    }
-    std::tuple<error_code, Values...> get() { return future_.get(); }
-    error_code code() { return std::get<0>(get()); }
-
-private:
-    using value_type = std::tuple<error_code, Values...>;
-    std::shared_ptr<std::promise<value_type>> promise_ =
-        std::make_shared<std::promise<value_type>>();
-    std::future<value_type> future_ = promise_->get_future();
-};
-
-/// Waits for a condition that another thread fulfils.
-template <class Condition>
-bool comes_true(Condition condition) {
-    for (int i = 0; i < 2000; ++i) {
-        if (condition()) return true;
-        std::this_thread::sleep_for(5ms);
-    }
-    return false;
-}
-
-}  // namespace
+using hostile::comes_true;
+using hostile::outcome;
+using hostile::running_context;
 
 TEST_CASE(
     "a request that fails before it is accepted can be closed, again and again", "[hostile]"
