@@ -82,14 +82,25 @@ private:
     bool is_good_ = true;
 };
 
+// Of HELLO.
 constexpr std::uint8_t flag_into = 1;
 constexpr std::uint8_t flag_replaces = 2;
+constexpr std::uint8_t flag_owners = 4;
+constexpr std::uint8_t flag_verifies = 8;
+constexpr std::uint8_t flag_total = 16;
+constexpr std::uint8_t flags_of_hello = 31;
+// Of ENTRY.
+constexpr std::uint8_t flag_sparse = 1;
+
+std::uint8_t flag_if(bool is_set, std::uint8_t flag) { return is_set ? flag : std::uint8_t{0}; }
 
 void write(writer& w, hello const& m) {
     w.put(m.speaks);
     w.put(static_cast<std::uint8_t>(m.way));
     w.put(static_cast<std::uint8_t>(
-        (m.is_into_directory ? flag_into : 0) | (m.replaces ? flag_replaces : 0)
+        flag_if(m.is_into_directory, flag_into) | flag_if(m.replaces, flag_replaces) |
+        flag_if(m.keeps_owners, flag_owners) | flag_if(m.verifies, flag_verifies) |
+        flag_if(m.wants_total, flag_total)
     ));
     w.put(m.name);
 }
@@ -97,9 +108,12 @@ void read(reader& r, hello& m) {
     m.speaks = r.get<std::uint16_t>();
     m.way = r.one_of(direction::to_client);
     auto const flags = r.get<std::uint8_t>();
-    r.require((flags & ~(flag_into | flag_replaces)) == 0);
+    r.require((flags & ~flags_of_hello) == 0);
     m.is_into_directory = (flags & flag_into) != 0;
     m.replaces = (flags & flag_replaces) != 0;
+    m.keeps_owners = (flags & flag_owners) != 0;
+    m.verifies = (flags & flag_verifies) != 0;
+    m.wants_total = (flags & flag_total) != 0;
     m.name = r.text();
 }
 void write(writer& w, welcome const& m) {
@@ -126,6 +140,15 @@ void read(reader& r, slots& m) {
 void write(writer& w, credit const& m) { w.put(m.slot); }
 void read(reader& r, credit& m) { m.slot = r.get<std::uint16_t>(); }
 
+void write(writer& w, begin const& m) {
+    w.put(m.file);
+    w.put(m.offset);
+}
+void read(reader& r, begin& m) {
+    m.file = r.get<std::uint64_t>();
+    m.offset = r.get<std::uint64_t>();
+}
+
 // ABORT, DONE and END.
 template <class Message>
 concept of_a_file = requires(Message m) {
@@ -145,27 +168,38 @@ void read(reader& r, Message& m) {
 void write(writer& w, entry const& m) {
     w.put(m.file);
     w.put(static_cast<std::uint8_t>(m.type));
+    w.put(flag_if(m.is_sparse, flag_sparse));
     w.put(m.mode);
+    w.put(m.user);
+    w.put(m.group);
     w.put(m.seconds);
     w.put(m.nanoseconds);
     w.put(m.size);
+    w.put(std::span<std::byte const>{m.identity});
     w.put(m.path);
     w.put(m.target);
 }
 void read(reader& r, entry& m) {
     constexpr std::uint16_t permissions = 07777;
     m.file = r.get<std::uint64_t>();
-    m.type = r.one_of(entry_type::symbolic_link);
+    m.type = r.one_of(entry_type::hard_link);
+    auto const flags = r.get<std::uint8_t>();
+    r.require((flags & ~flag_sparse) == 0);
+    m.is_sparse = (flags & flag_sparse) != 0;
     m.mode = r.get<std::uint16_t>();
+    m.user = r.get<std::uint32_t>();
+    m.group = r.get<std::uint32_t>();
     m.seconds = r.get<std::int64_t>();
     m.nanoseconds = r.get<std::uint32_t>();
     m.size = r.get<std::uint64_t>();
+    m.identity = r.checksum();
     m.path = r.text();
     m.target = r.text();
     r.require(m.mode <= permissions && m.nanoseconds <= nanoseconds_max);
     r.require(m.size <= static_cast<std::uint64_t>(INT64_MAX));
-    r.require((m.type == entry_type::symbolic_link) == !m.target.empty());
-    r.require(m.type == entry_type::file || m.size == 0);
+    bool const has_target = m.type == entry_type::symbolic_link || m.type == entry_type::hard_link;
+    r.require(has_target == !m.target.empty());
+    r.require(m.type == entry_type::file || (m.size == 0 && !m.is_sparse));
 }
 void write(writer& w, block const& m) {
     w.put(m.file);
@@ -181,6 +215,25 @@ void read(reader& r, block& m) {
     m.slot = r.get<std::uint16_t>();
     m.checksum = r.checksum();
     r.require(m.bytes > 0);
+}
+void write(writer& w, hole const& m) {
+    w.put(m.file);
+    w.put(m.offset);
+    w.put(m.bytes);
+}
+void read(reader& r, hole& m) {
+    m.file = r.get<std::uint64_t>();
+    m.offset = r.get<std::uint64_t>();
+    m.bytes = r.get<std::uint64_t>();
+    r.require(m.bytes > 0);
+}
+void write(writer& w, total const& m) {
+    w.put(m.entries);
+    w.put(m.bytes);
+}
+void read(reader& r, total& m) {
+    m.entries = r.get<std::uint64_t>();
+    m.bytes = r.get<std::uint64_t>();
 }
 void write(writer&, finished const&) {}
 void read(reader&, finished&) {}
@@ -218,6 +271,18 @@ bool is_inside(std::string const& path) noexcept {
         std::string_view const component = rest.substr(0, slash);
         if (component.empty() || component == "." || component == "..") return false;
         if (slash == std::string_view::npos) return true;
+        rest.remove_prefix(slash + 1);
+    }
+}
+
+bool is_reserved(std::string const& path) noexcept {
+    std::string_view rest = path;
+    for (;;) {
+        std::size_t const slash = rest.find('/');
+        std::string_view const component = rest.substr(0, slash);
+        if (component.starts_with('.') && component.find(temporary_mark) != std::string_view::npos)
+            return true;
+        if (slash == std::string_view::npos) return false;
         rest.remove_prefix(slash + 1);
     }
 }

@@ -8,17 +8,24 @@
 //   the server's      WELCOME  version (2), errno (2): 0, or why not
 //   the receiver's    SLOTS    address (8), key (4), bytes of a slot (4), slots (2)
 //                     CREDIT   slot (2): it is written to disk, and may be used again
+//                     BEGIN    file (8), offset (8): the sender begins there
 //                     ABORT    file (8), errno (2): the sender sends no more of it
 //                     DONE     file (8), errno (2): it is finished, or never will be
-//   the sender's      ENTRY    file (8), type (1), mode (2), mtime: seconds (8) and nanoseconds (4),
-//                              size (8), path, target of a symbolic link
+//   the sender's      ENTRY    file (8), type (1), flags (1), mode (2), user (4), group (4), mtime: seconds
+//                              (8) and nanoseconds (4), size (8), identity (16), path, target: of a
+//                              symbolic link, or the path of the entry that a hard link is another name of
 //                     BLOCK    file (8), offset (8), bytes (4), slot (2), XXH3-128 (16)
+//                     HOLE     file (8), offset (8), bytes (8)
 //                     END      file (8), errno (2): all of it is sent, or it cannot be read
+//                     TOTAL    entries (8), bytes (8) of the whole copy, once, when they are counted
 //                     FINISHED (0)
 //   both sides'       ALIVE    (0), several times in the time after which a silent peer is left
 //
 // Files are counted from 0. A directory comes before what is in it, and once more, as directory_end,
-// behind it: then it gets its mode and time.
+// when all that is in it is done: then it gets its mode and time. BLOCKs and HOLEs of a file come in
+// order, without a gap, from 0 to its size, or from the offset of BEGIN, for which the sender waits if the
+// file has resume_bytes_min or more. Their offsets and sizes are multiples of block_alignment, except at
+// the end of the file.
 #pragma once
 
 #include <array>
@@ -37,7 +44,11 @@ inline constexpr std::uint16_t version = 1;
 /// Bytes of a path, and of the target of a link, at most. Source: PATH_MAX, with the null character.
 inline constexpr std::size_t text_bytes_max = 4095;
 /// Bytes of a message, at most.
-inline constexpr std::size_t message_bytes_max = 40 + 2 * (2 + text_bytes_max);
+inline constexpr std::size_t message_bytes_max = 72 + 2 * (2 + text_bytes_max);
+/// Files of this size and more are continued after an interruption.
+inline constexpr std::uint64_t resume_bytes_min = std::uint64_t{8} << 20;
+/// Of blocks and holes. Source: what O_DIRECT wants of most disks.
+inline constexpr std::uint64_t block_alignment = 4096;
 inline constexpr std::uint32_t nanoseconds_max = 999'999'999;
 
 enum class direction : std::uint8_t {
@@ -53,6 +64,12 @@ struct hello {
     bool is_into_directory = false;
     /// Existing files are replaced.
     bool replaces = false;
+    /// Entries get the user and group of their sources.
+    bool keeps_owners = false;
+    /// Each file is read back from the disk before it is finished.
+    bool verifies = false;
+    /// The sender counts all first, and sends TOTAL.
+    bool wants_total = false;
     std::string name;
 };
 
@@ -72,6 +89,11 @@ struct credit {
     std::uint16_t slot = 0;
 };
 
+struct begin {
+    std::uint64_t file = 0;
+    std::uint64_t offset = 0;
+};
+
 struct abort_file {
     std::uint64_t file = 0;
     int error = 0;
@@ -87,20 +109,27 @@ enum class entry_type : std::uint8_t {
     directory = 1,
     directory_end = 2,
     symbolic_link = 3,
+    hard_link = 4,
 };
+
+using hash = std::array<std::byte, 16>;
 
 struct entry {
     std::uint64_t file = 0;
     entry_type type = entry_type::file;
+    /// The file has holes.
+    bool is_sparse = false;
     std::uint16_t mode = 0;  // permissions only
+    std::uint32_t user = 0;
+    std::uint32_t group = 0;
     std::int64_t seconds = 0;
     std::uint32_t nanoseconds = 0;
     std::uint64_t size = 0;
+    /// Two files with the same identity have the same content.
+    hash identity{};
     std::string path;
     std::string target;
 };
-
-using hash = std::array<std::byte, 16>;
 
 struct block {
     std::uint64_t file = 0;
@@ -110,17 +139,41 @@ struct block {
     hash checksum{};
 };
 
+struct hole {
+    std::uint64_t file = 0;
+    std::uint64_t offset = 0;
+    std::uint64_t bytes = 0;
+};
+
 struct end {
     std::uint64_t file = 0;
     int error = 0;
+};
+
+struct total {
+    std::uint64_t entries = 0;
+    std::uint64_t bytes = 0;
 };
 
 struct finished {};
 struct alive {};
 
 /// The tag of a message is its place here.
-using copy_message = std::
-    variant<hello, welcome, slots, credit, abort_file, done, entry, block, end, finished, alive>;
+using copy_message = std::variant<
+    hello,
+    welcome,
+    slots,
+    credit,
+    begin,
+    abort_file,
+    done,
+    entry,
+    block,
+    hole,
+    end,
+    total,
+    finished,
+    alive>;
 
 std::vector<std::byte> encode(copy_message const& m);
 /// None if it is not a message: another kind, another size, a type, a flag, a mode or a time that does
@@ -130,6 +183,11 @@ std::optional<copy_message> decode(std::uint64_t tag, std::span<std::byte const>
 /// True for a path that stays inside of a directory: not empty, relative, without empty components, `.`
 /// and `..`.
 bool is_inside(std::string const& path) noexcept;
+/// Within the name of a temporary file, behind a dot and the beginning of the name that the file gets.
+inline constexpr char temporary_mark[] = ".rdma-copy.";
+/// True if a component of the path is the name of a temporary file. Nobody may send such a name: what
+/// such files say is believed when a copy continues.
+bool is_reserved(std::string const& path) noexcept;
 
 hash hash_of(std::span<std::byte const> bytes) noexcept;
 

@@ -29,8 +29,8 @@ public:
     /// Runs `work()` on a thread, which does not throw, and returns what it returns.
     template <class Work>
     auto run(Work work) -> asio::awaitable<decltype(work())> {
-        using result = decltype(work());
-        co_return co_await asio::async_initiate<asio::use_awaitable_t<> const, void(result)>(
+        using value = decltype(work());
+        co_return co_await asio::async_initiate<asio::use_awaitable_t<> const, void(value)>(
             [this](auto handler, Work what) {
                 auto const io = io_.get_executor();
                 asio::post(

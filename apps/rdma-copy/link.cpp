@@ -6,7 +6,10 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <fstream>
 #include <memory>
 #include <utility>
 
@@ -20,10 +23,11 @@ namespace {
 constexpr std::size_t slot_bytes_most = std::size_t{1} << 20;
 constexpr std::size_t slot_bytes_least = 4096;
 constexpr std::size_t slots_wanted = 8;
+constexpr std::size_t slots_most = 256;
+// Messages that may wait for the peer to take them.
+constexpr std::size_t outgoing_most = 256;
 
-}  // namespace
-
-rcverbs::message_channel_options link::channel_options() {
+rcverbs::message_channel_options channel_options() {
     rcverbs::message_channel_options o;
     o.mode = channel_mode;
     o.receives = 16;
@@ -33,27 +37,78 @@ rcverbs::message_channel_options link::channel_options() {
     return o;
 }
 
+// With room for a write of each slot beside the messages.
+rcverbs::connection_options options_of_connection(std::size_t slots) {
+    rcverbs::connection_options o = rcverbs::message_channel::needed(channel_options());
+    o.queue_pair.send_queue_depth += static_cast<std::uint32_t>(slots);
+    return o;
+}
+
+// A number in kB of /proc/self/status, in bytes; 0 if it is not there.
+std::size_t status_bytes(std::string const& name) {
+    std::ifstream in{"/proc/self/status"};
+    for (std::string word; in >> word;) {
+        if (word != name) continue;
+        std::size_t kilobytes = 0;
+        in >> kilobytes;
+        return kilobytes * 1024;
+    }
+    return 0;
+}
+
+// CAP_IPC_LOCK.
+bool may_lock_all() {
+    std::ifstream in{"/proc/self/status"};
+    for (std::string word; in >> word;) {
+        if (word != "CapEff:") continue;
+        std::uint64_t capabilities = 0;
+        in >> std::hex >> capabilities;
+        constexpr unsigned ipc_lock = 14;
+        return (capabilities >> ipc_lock & 1) != 0;
+    }
+    return false;
+}
+
+}  // namespace
+
+std::size_t usual_memory() {
+    constexpr std::size_t most = std::size_t{8} << 20;
+    rlimit limit{};
+    if (may_lock_all() || ::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 ||
+        limit.rlim_cur == RLIM_INFINITY)
+        return most;
+    std::size_t const locked = status_bytes("VmLck:") + status_bytes("VmPin:");
+    std::size_t const left = limit.rlim_cur - std::min<std::size_t>(locked, limit.rlim_cur);
+    return std::min(most, left / 2);
+}
+
 void link::size_slots(std::size_t memory_bytes) {
+    if (memory_bytes == 0) memory_bytes = usual_memory();
     slot_bytes_ = std::clamp(
         memory_bytes / slots_wanted / slot_bytes_least * slot_bytes_least,
         slot_bytes_least,
         slot_bytes_most
     );
-    slots_ = std::clamp<std::size_t>(memory_bytes / slot_bytes_, 1, 1024);
+    slots_ = std::clamp<std::size_t>(memory_bytes / slot_bytes_, 1, slots_most);
 }
 
 link::link(asio::io_context& io, link_options const& options)
     : io_{io},
       timeout_{options.timeout},
-      channel_{rcverbs::poller::on(io), channel_options()} {
+      outgoing_{std::make_shared<outgoing>(outgoing{0, {}, change{io}})} {
     size_slots(options.memory_bytes);
+    rcverbs::connection c{rcverbs::poller::on(io), options_of_connection(slots_)};
+    channel_ = rcverbs::message_channel{std::move(c), channel_options()};
 }
 
 link::link(asio::io_context& io, rcverbs::connection_request request, link_options const& options)
     : io_{io},
       timeout_{options.timeout},
-      channel_{rcverbs::poller::on(io), std::move(request), channel_options()} {
+      outgoing_{std::make_shared<outgoing>(outgoing{0, {}, change{io}})} {
     size_slots(options.memory_bytes);
+    rcverbs::connection c{
+        rcverbs::poller::on(io), std::move(request), options_of_connection(slots_)};
+    channel_ = rcverbs::message_channel{std::move(c), channel_options()};
 }
 
 link::~link() { stop_watch(); }
@@ -92,7 +147,23 @@ asio::awaitable<copy_message> link::receive() {
 
 void link::send(copy_message const& m) {
     auto const bytes = std::make_shared<std::vector<std::byte> const>(encode(m));
-    channel_.async_send(std::span{*bytes}, m.index(), [bytes](rcverbs::error_code const&) {});
+    if (outgoing_->waiting++ == 0) outgoing_->since = std::chrono::steady_clock::now();
+    channel_.async_send(
+        std::span{*bytes},
+        m.index(),
+        [bytes, out = outgoing_](rcverbs::error_code const&) {
+            --out->waiting;
+            out->since = std::chrono::steady_clock::now();
+            out->changes.notify();
+        }
+    );
+}
+
+asio::awaitable<void> link::wait_for_room() {
+    while (outgoing_->waiting > outgoing_most) {
+        if (!channel_.is_open()) throw boost::system::system_error{channel_.last_failure().code};
+        co_await outgoing_->changes.wait();
+    }
 }
 
 void link::close_violated() {
@@ -107,7 +178,8 @@ void link::close() {
 
 std::string link::failure_text() const {
     if (is_silent_)
-        return "the peer has said nothing for " + std::to_string(timeout_.count() / 1000) + " s";
+        return "the peer has said or taken nothing for " + std::to_string(timeout_.count() / 1000) +
+               " s";
     if (is_violated_) return "the peer does not keep to the protocol of rdma-copy";
     return channel_.last_failure().message();
 }
@@ -131,12 +203,14 @@ asio::awaitable<void> link::watch() {
         boost::system::error_code stopped;
         co_await w->timer.async_wait(asio::redirect_error(asio::use_awaitable, stopped));
         if (w->is_over || !channel_.is_open()) co_return;
-        if (std::chrono::steady_clock::now() - heard_ > timeout_) {
+        auto const now = std::chrono::steady_clock::now();
+        bool const is_taking = outgoing_->waiting == 0 || now - outgoing_->since <= timeout_;
+        if (now - heard_ > timeout_ || !is_taking) {
             is_silent_ = true;
             channel_.close();
             co_return;
         }
-        send(alive{});
+        if (outgoing_->waiting == 0) send(alive{});
     }
 }
 

@@ -15,14 +15,19 @@
 #include <rcverbs/message_channel.hpp>
 
 #include "rdma-copy/copy_message.hpp"
+#include "rdma-copy/disk.hpp"
 
 namespace copy {
 
 namespace asio = boost::asio;
 
+/// Half of what this process may still lock, for the slots of one side; the rest is for messages and
+/// queues. At most 8 MiB.
+std::size_t usual_memory();
+
 struct link_options {
-    /// Bytes of this side's slots, in all.
-    std::size_t memory_bytes = std::size_t{8} << 20;
+    /// Bytes of this side's slots, in all; 0 for usual_memory().
+    std::size_t memory_bytes = 0;
     /// A peer that says nothing for this long has gone.
     std::chrono::milliseconds timeout{30000};
 };
@@ -45,6 +50,8 @@ public:
     asio::awaitable<copy_message> receive();
     /// Sends it. If that fails receive() fails, too.
     void send(copy_message const& m);
+    /// Until few messages wait for a peer that does not take them. Throws if it has ended.
+    asio::awaitable<void> wait_for_room();
     /// Ends because the peer has broken the rules; receive() fails.
     void close_violated();
     /// Ends at once; receive() fails.
@@ -58,7 +65,6 @@ public:
     std::string failure_text() const;
 
 private:
-    static rcverbs::message_channel_options channel_options();
     void size_slots(std::size_t memory_bytes);
     void start_watch();
     asio::awaitable<void> watch();
@@ -66,15 +72,23 @@ private:
 
     asio::io_context& io_;
     std::chrono::milliseconds const timeout_;
-    rcverbs::message_channel channel_;
     std::size_t slot_bytes_ = 0;
     std::size_t slots_ = 0;
+    rcverbs::message_channel channel_;
     std::chrono::steady_clock::time_point heard_;
     // Lives as long as its coroutine, which may be longer than the link.
     struct watcher {
         asio::steady_timer timer;
         bool is_over = false;
     };
+    // As long as the handlers of sends.
+    struct outgoing {
+        std::size_t waiting = 0;
+        // Of the last change, or the beginning.
+        std::chrono::steady_clock::time_point since;
+        change changes;
+    };
+    std::shared_ptr<outgoing> const outgoing_;
     std::shared_ptr<watcher> watcher_;
     bool is_silent_ = false;
     bool is_violated_ = false;

@@ -6,68 +6,178 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include <sys/resource.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <set>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include <rcverbs/acceptor.hpp>
 
 #include "common/arguments.hpp"
 #include "common/awaiting.hpp"
+#include "common/metrics_server.hpp"
 #include "common/print.hpp"
+#include "common/printable.hpp"
+#include "rdma-copy/progress.hpp"
 #include "rdma-copy/session.hpp"
 
 namespace {
 
 namespace asio = boost::asio;
-using copy::result;
 
 enum status : int { all_copied = 0, some_failed = 1, no_connection = 2, wrong_usage = 64 };
 
 struct settings {
     copy::link_options link;
+    copy::copy_options copy;
     std::uint16_t port = 7474;
     std::string bind;
     std::size_t clients_max = 16;
-    bool replaces = false;
+    std::string metrics;
     bool is_quiet = false;
+    bool is_json = false;
     std::vector<std::string> paths;
     std::string directory;
 };
 
-// Half of what may be locked, for the slots of one side; the rest is for messages and queues.
-std::size_t usual_memory() {
-    constexpr std::size_t most = std::size_t{8} << 20;
-    rlimit limit{};
-    if (::geteuid() == 0 || ::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 ||
-        limit.rlim_cur == RLIM_INFINITY)
-        return most;
-    return std::min<std::size_t>(most, limit.rlim_cur / 2);
-}
-
-std::string in_mebibytes(std::uint64_t bytes) {
-    std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
-    return text.data();
-}
-
-std::string summary(result const& r) {
-    std::string text = std::to_string(r.entries) + (r.entries == 1 ? " entry, " : " entries, ") +
-                       in_mebibytes(r.bytes);
-    if (r.failed > 0) text += ", " + std::to_string(r.failed) + " failed";
-    return text;
-}
-
-void report_failure(std::string const& path, std::string const& why) {
-    demo::print_error(path + ": " + why);
-}
-
 // --- the client ----------------------------------------------------------------------------------
+
+// Columns of the terminal that standard error is; 0 if it is none.
+std::size_t terminal_width() {
+    if (::isatty(STDERR_FILENO) == 0) return 0;
+    winsize size{};
+    constexpr std::size_t usual = 80;
+    return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : usual;
+}
+
+class client {
+public:
+    client(settings const& s, rcverbs::endpoint peer, std::string path, bool is_push)
+        : settings_{s},
+          peer_{std::move(peer)},
+          path_{std::move(path)},
+          is_push_{is_push},
+          files_{io_},
+          server_{io_, s.link},
+          signals_{io_, SIGINT, SIGTERM},
+          tick_{io_},
+          width_{s.is_json || s.is_quiet ? 0 : terminal_width()} {}
+
+    int run() {
+        signals_.async_wait([&](boost::system::error_code ec, int) {
+            if (!ec) server_.close();
+        });
+        if (!settings_.is_quiet) show_later();
+        asio::co_spawn(io_, copy_all(), [&](std::exception_ptr e) { end(e); });
+        io_.run();
+        return conclude();
+    }
+
+private:
+    using clock = std::chrono::steady_clock;
+
+    asio::awaitable<void> copy_all() {
+        co_await server_.connect(peer_);
+        copy::failure_report const report = [this](auto const& path, auto const& why) {
+            on_failure(path, why);
+        };
+        copy::copy_options options = settings_.copy;
+        options.wants_total = !settings_.is_quiet;
+        if (is_push_) {
+            std::vector<std::string> const sources{
+                settings_.paths.begin(), settings_.paths.end() - 1};
+            co_await copy::push(server_, files_, sources, path_, options, report, done_);
+        } else {
+            co_await copy::pull(
+                server_, files_, path_, settings_.paths.back(), options, report, done_
+            );
+        }
+    }
+
+    void end(std::exception_ptr e) {
+        signals_.cancel();
+        tick_.cancel();
+        try {
+            if (e) std::rethrow_exception(e);
+        } catch (copy::refused const& error) {
+            is_refused_ = true;
+            failed_ = error.what();
+        } catch (boost::system::system_error const&) {
+            failed_ = server_.failure_text();
+        } catch (std::exception const& error) {
+            failed_ = error.what();
+        }
+        server_.close();
+    }
+
+    void on_failure(std::string const& path, std::string const& why) {
+        clear_line();
+        demo::print_error(demo::one_line(path) + ": " + why);
+        // The others are counted only.
+        constexpr std::size_t kept_most = 10000;
+        if (settings_.is_json && failures_.size() < kept_most) failures_.push_back({path, why});
+    }
+
+    void show_later() {
+        using namespace std::chrono_literals;
+        tick_.expires_after(width_ > 0 ? 200ms : 1000ms);
+        tick_.async_wait([this](boost::system::error_code ec) {
+            if (ec) return;
+            show();
+            show_later();
+        });
+    }
+    void show() {
+        pace_.sample(clock::now(), done_);
+        double const rate = pace_.rate();
+        if (settings_.is_json) return demo::print(copy::progress_json(done_, rate));
+        std::string const line = copy::progress_line(done_, rate, width_);
+        if (width_ == 0) return demo::print(line);
+        clear_line();
+        std::fputs(line.c_str(), stderr);
+        std::fflush(stderr);
+        has_line_ = true;
+    }
+    void clear_line() {
+        if (std::exchange(has_line_, false)) std::fputs("\r\033[K", stderr);
+    }
+
+    int conclude() {
+        clear_line();
+        auto const took = clock::now() - begin_;
+        if (settings_.is_json) demo::print(copy::result_json(done_, failures_, failed_, took));
+        if (!failed_.empty()) {
+            demo::print_error(failed_);
+            return is_refused_ ? some_failed : no_connection;
+        }
+        if (!settings_.is_quiet && !settings_.is_json) demo::print(copy::summary(done_, took));
+        return done_.failed > 0 ? some_failed : all_copied;
+    }
+
+    settings const& settings_;
+    rcverbs::endpoint const peer_;
+    std::string const path_;
+    bool const is_push_;
+    asio::io_context io_;
+    copy::disk files_;
+    copy::link server_;
+    asio::signal_set signals_;
+    asio::steady_timer tick_;
+    std::size_t const width_;
+    clock::time_point const begin_ = clock::now();
+    copy::pace pace_;
+    copy::result done_;
+    std::vector<copy::failed_entry> failures_;
+    std::string failed_;
+    bool is_refused_ = false;
+    bool has_line_ = false;
+};
 
 int run_client(settings const& s) {
     auto const target = copy::parse_place(s.paths.back());
@@ -83,81 +193,33 @@ int run_client(settings const& s) {
     copy::remote_place const& place = is_push ? *target : *source;
     auto const peer = demo::resolve(place.host, s.port);
     if (!peer) return no_connection;
-    asio::io_context io;
-    copy::disk files{io};
-    copy::link server{io, s.link};
-    asio::signal_set signals{io, SIGINT, SIGTERM};
-    signals.async_wait([&](boost::system::error_code ec, int) {
-        if (!ec) server.close();
-    });
-    auto const begin = std::chrono::steady_clock::now();
-    result done;
-    std::string failed;
-    bool is_refused = false;
-    asio::co_spawn(
-        io,
-        [&]() -> asio::awaitable<void> {
-            co_await server.connect(*peer);
-            if (is_push) {
-                std::vector<std::string> const sources{s.paths.begin(), s.paths.end() - 1};
-                done = co_await copy::push(
-                    server, files, sources, place.path, s.replaces, report_failure
-                );
-            } else {
-                done = co_await copy::pull(
-                    server, files, place.path, s.paths.back(), s.replaces, report_failure
-                );
-            }
-        },
-        [&](std::exception_ptr e) {
-            signals.cancel();
-            try {
-                if (e) std::rethrow_exception(e);
-            } catch (copy::refused const& error) {
-                is_refused = true;
-                failed = error.what();
-            } catch (boost::system::system_error const&) {
-                failed = server.failure_text();
-            } catch (std::exception const& error) {
-                failed = error.what();
-            }
-            server.close();
-        }
-    );
-    io.run();
-    if (!failed.empty()) {
-        demo::print_error(failed);
-        return is_refused ? some_failed : no_connection;
-    }
-    if (!s.is_quiet) {
-        std::chrono::duration<double> const took = std::chrono::steady_clock::now() - begin;
-        demo::print(summary(done) + " in " + std::to_string(took.count()) + " s");
-    }
-    return done.failed > 0 ? some_failed : all_copied;
+    return client{s, *peer, place.path, is_push}.run();
 }
 
 // --- the server ----------------------------------------------------------------------------------
 
 class server {
 public:
-    server(asio::io_context& io, settings const& s, copy::tree root, std::string name)
+    server(asio::io_context& io, settings const& s, copy::served_directory directory)
         : io_{io},
           settings_{s},
-          root_{std::move(root)},
-          name_{std::move(name)},
+          directory_{std::move(directory)},
           files_{io} {
         rcverbs::acceptor_options options;
         options.connections_max = s.clients_max;
         acceptor_ = demo::listen_at(s.bind, s.port, [&](rcverbs::endpoint const& here) {
             return rcverbs::acceptor{io_, here, options};
         });
+        if (!s.metrics.empty())
+            metrics_.emplace(io_, s.metrics, "rdma_copy", [this] { return metrics(); });
         demo::print("listening on port " + std::to_string(acceptor_.local_endpoint().port()) + ".");
         asio::co_spawn(io_, accept_clients(), asio::detached);
     }
 
     void stop() {
         acceptor_.close();
-        for (copy::link* const l : clients_) l->close();
+        if (metrics_) metrics_->close();
+        for (auto const& [client, counters] : clients_) client->close();
     }
 
 private:
@@ -172,21 +234,17 @@ private:
     asio::awaitable<void> serve(rcverbs::connection_request request) {
         std::string const peer = request.remote_endpoint().to_string();
         std::string failed;
+        copy::result counters;
+        ++connections_;
         try {
             copy::link client{io_, std::move(request), settings_.link};
-            clients_.insert(&client);
+            clients_.emplace(&client, &counters);
             try {
                 co_await client.accept();
-                result const done = co_await copy::serve(
-                    client,
-                    files_,
-                    root_,
-                    name_,
-                    [&](auto const& path, auto const& why) {
-                        demo::print_error(peer + ": " + path + ": " + why);
-                    }
-                );
-                if (!settings_.is_quiet) demo::print(peer + ": " + summary(done));
+                auto const report = [&](auto const& path, auto const& why) {
+                    demo::print_error(peer + ": " + demo::printable(path) + ": " + why);
+                };
+                co_await copy::serve(client, files_, directory_, report, counters);
             } catch (boost::system::system_error const&) {
                 failed = client.failure_text();
             }
@@ -194,16 +252,50 @@ private:
         } catch (std::exception const& e) {
             failed = e.what();
         }
-        if (!failed.empty()) demo::print_error(peer + ": " + failed);
+        add(ended_, counters);
+        if (!failed.empty()) {
+            ++failed_;
+            demo::print_error(peer + ": " + failed);
+        } else if (!settings_.is_quiet) {
+            demo::print(
+                peer + ": " + std::to_string(counters.entries) + " entries, " +
+                copy::in_units(counters.bytes) +
+                (counters.failed > 0 ? ", " + std::to_string(counters.failed) + " failed" : "")
+            );
+        }
+    }
+
+    static void add(copy::result& to, copy::result const& more) {
+        to.entries += more.entries;
+        to.bytes += more.bytes;
+        to.failed += more.failed;
+        to.moved += more.moved;
+        to.continued += more.continued;
+    }
+    std::vector<demo::metric> metrics() const {
+        copy::result all = ended_;
+        for (auto const& [client, counters] : clients_) add(all, *counters);
+        return {
+            {"clients", false, "Clients at this moment", clients_.size()},
+            {"connections", true, "Connections", connections_},
+            {"failed_connections", true, "Connections that ended before their copy", failed_},
+            {"entries", true, "Files, directories and links that are finished", all.entries},
+            {"failed_entries", true, "Entries that were not copied", all.failed},
+            {"bytes", true, "Bytes of finished files", all.bytes},
+            {"moved_bytes", true, "Bytes sent or received, and continued", all.moved},
+            {"continued_bytes", true, "Bytes that earlier copies had left", all.continued}};
     }
 
     asio::io_context& io_;
     settings const& settings_;
-    copy::tree const root_;
-    std::string const name_;
+    copy::served_directory const directory_;
     copy::disk files_;
     rcverbs::acceptor acceptor_;
-    std::set<copy::link*> clients_;
+    std::optional<demo::metrics_server> metrics_;
+    std::map<copy::link*, copy::result const*> clients_;
+    copy::result ended_;  // of the clients that have left
+    std::uint64_t connections_ = 0;
+    std::uint64_t failed_ = 0;
 };
 
 int run_server(settings const& s) {
@@ -217,7 +309,8 @@ int run_server(settings const& s) {
     std::string name = std::filesystem::canonical(s.directory, ec).filename().string();
     if (name.empty()) name = "root";
     asio::io_context io;
-    server files{io, s, std::move(root), std::move(name)};
+    copy::served_directory directory{std::move(root), std::move(name), s.copy.keeps_owners};
+    server files{io, s, std::move(directory)};
     asio::signal_set signals{io, SIGINT, SIGTERM};
     signals.async_wait([&](boost::system::error_code, int) { files.stop(); });
     io.run();
@@ -229,7 +322,6 @@ int run_server(settings const& s) {
 int main(int argc, char** argv) {
     std::setvbuf(stdout, nullptr, _IOLBF, 0);  // line-buffered: a script reads the port from it
     settings s;
-    s.link.memory_bytes = usual_memory();
     CLI::App app{
         "Copies files and directories over RDMA. A file appears under its name when all of it is "
         "on the "
@@ -251,14 +343,19 @@ int main(int argc, char** argv) {
         )
             ->transform(CLI::AsSizeValue(false))
             ->check(CLI::Range(std::size_t{4096}, std::size_t{1} << 30))
-            ->option_text("BYTES [8M, or half of ulimit -l]");
+            ->option_text("BYTES [8M, or half of what may still be locked]");
         demo::add_duration(
             to, "--timeout", s.link.timeout, "how long the other side may say nothing", "30s"
         );
         to.add_flag("--quiet", s.is_quiet, "print errors only");
     };
     add_shared(app);
-    app.add_flag("--force", s.replaces, "replace files and links that exist");
+    app.add_flag("--force", s.copy.replaces, "replace files and links that exist");
+    app.add_flag("--verify", s.copy.verifies, "read each file back from the disk of the target");
+    app.add_flag("--owners", s.copy.keeps_owners, "give files the user and group of their sources");
+    app.add_flag(
+        "--json", s.is_json, "print one JSON object a second, and one at the end, each in a line"
+    );
     app.add_option("paths", s.paths, "what to copy, and where to");
     CLI::App& serve = *app.add_subcommand("serve", "lets clients copy to and from a directory");
     serve.add_option("directory", s.directory, "nothing outside of it is read or written")
@@ -267,6 +364,18 @@ int main(int argc, char** argv) {
     demo::add_address(
         serve, "--bind", s.bind, "the local address to listen on; without it, all addresses"
     );
+    serve.add_flag(
+        "--owners", s.copy.keeps_owners, "clients may give files to any user and group, as root"
+    );
+    serve
+        .add_option(
+            "--statistics",
+            s.metrics,
+            "serve counters over HTTP: at a port of 127.0.0.1, or at the path of a Unix socket; "
+            "/metrics for Prometheus, /statistics in JSON"
+        )
+        ->check(demo::fault_of_metrics_place)
+        ->option_text("PORT|PATH");
     serve.add_option("--max-clients", s.clients_max, "clients at a time")
         ->check(CLI::Range(1, 1024))
         ->option_text("N [16]");

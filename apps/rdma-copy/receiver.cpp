@@ -15,18 +15,14 @@ namespace copy {
 
 namespace {
 
-timespec mtime_of(entry const& e) {
-    return {static_cast<time_t>(e.seconds), static_cast<long>(e.nanoseconds)};
-}
-
-// Programs that run as someone else must not come from a peer.
-unsigned mode_of(entry const& e) { return e.mode & 0777U; }
+bool is_aligned(std::uint64_t bytes) { return bytes % block_alignment == 0; }
 
 }  // namespace
 
 std::string why(int error) {
     if (error == ESTALE) return "the source has changed while it was copied";
     if (error == EBADMSG) return "the data has changed on its way";
+    if (error == EUCLEAN) return "the disk does not give back what was written";
     return std::strerror(error);
 }
 
@@ -39,10 +35,10 @@ std::string destination::place_of(std::string const& path) const {
 destination destination_of(
     tree const& root, std::string const& name, bool is_into_directory, int& error
 ) {
-    destination to{&root, name, {}, false};
+    destination to{&root, name, {}};
     error = 0;
     if (name.empty()) return to;
-    if (!is_inside(name)) {
+    if (!is_inside(name) || is_reserved(name)) {
         error = EINVAL;
         return to;
     }
@@ -60,15 +56,17 @@ destination destination_of(
     return to;
 }
 
-receiver::receiver(link& over, disk& files, destination to, failure_report report)
+receiver::receiver(link& over, disk& files, destination to, failure_report report, result& counters)
     : link_{over},
       disk_{files},
       to_{std::move(to)},
       report_{std::move(report)},
+      result_{counters},
       slots_{
           over.connection().domain(),
           over.slots() * over.slot_bytes(),
           rcverbs::access_flags::local_write | rcverbs::access_flags::remote_write},
+      io_{over.io(), files, slots_.bytes(), over.slots()},
       is_granted_(over.slots(), true),
       job_ends_{over.io()} {}
 
@@ -81,7 +79,21 @@ asio::awaitable<void> receiver::run() {
     }
     // Threads use the slots and files of this object.
     while (jobs_ > 0) co_await job_ends_.wait();
-    if (failed) std::rethrow_exception(failed);
+    if (!failed) co_return;
+    co_await keep();
+    std::rethrow_exception(failed);
+}
+
+// What has arrived of large files waits for a copy that continues.
+asio::awaitable<void> receiver::keep() {
+    for (auto& [id, f] : files_) {
+        if (f.error != 0 || !f.writes.has_state()) continue;
+        file& kept = f;
+        co_await disk_.run([&] {
+            if (kept.writes.store(kept.written) == 0) kept.writes.keep();
+            return 0;
+        });
+    }
 }
 
 asio::awaitable<void> receiver::serve() {
@@ -92,11 +104,14 @@ asio::awaitable<void> receiver::serve() {
         static_cast<std::uint32_t>(link_.slot_bytes()),
         static_cast<std::uint16_t>(link_.slots())});
     for (;;) {
+        co_await link_.wait_for_room();
         copy_message m = co_await link_.receive();
         bool is_allowed = false;
         if (auto* const e = std::get_if<entry>(&m)) is_allowed = co_await on(std::move(*e));
         else if (auto const* const b = std::get_if<block>(&m)) is_allowed = on(*b);
+        else if (auto const* const h = std::get_if<hole>(&m)) is_allowed = on(*h);
         else if (auto const* const e2 = std::get_if<end>(&m)) is_allowed = on(*e2);
+        else if (auto const* const t = std::get_if<total>(&m)) is_allowed = on(*t);
         else if (std::holds_alternative<finished>(m) && files_.empty()) co_return link_.send(m);
         if (is_allowed) continue;
         link_.close_violated();
@@ -104,76 +119,180 @@ asio::awaitable<void> receiver::serve() {
     }
 }
 
+attributes receiver::attributes_of(entry const& e) const {
+    attributes a;
+    // Programs that run as someone else must not come from a peer.
+    a.mode = e.mode & 0777U;
+    a.mtime = {static_cast<time_t>(e.seconds), static_cast<long>(e.nanoseconds)};
+    if (to_.keeps_owners) a.owned_by = attributes::owner{e.user, e.group};
+    return a;
+}
+
+bool receiver::on(total const& t) {
+    if (result_.total) return false;
+    result_.total = result::whole{t.entries, t.bytes};
+    return true;
+}
+
 // False if the sender must not do that.
 asio::awaitable<bool> receiver::on(entry e) {
-    if (e.file != next_ || !is_inside(e.path)) co_return false;
+    bool const is_link = e.type == entry_type::hard_link;
+    if (e.file != next_ || !is_inside(e.path) || (is_link && !is_inside(e.target))) co_return false;
+    if (e.type == entry_type::file && files_.size() == files_max) co_return false;
+    bool const is_end = e.type == entry_type::directory_end;
+    auto const open = directories_.find(e.path);
+    if (is_end && open == directories_.end()) co_return false;
+    if (is_end) directories_.erase(open);
+    if (e.type == entry_type::directory) {
+        if (directories_.size() == directories_max) co_return false;
+        directories_.insert(e.path);
+    }
     ++next_;
     std::string path = to_.place_of(e.path);
-    int error = 0;
+    bool const is_refused = is_reserved(path) || (is_link && is_reserved(e.target));
+    int error = is_refused ? EINVAL : 0;
     switch (e.type) {
     case entry_type::file: {
-        if (files_.size() == files_max) co_return false;
-        file f{std::move(e), std::move(path), {}, 0, 0, false, 0};
-        f.writes = co_await disk_.run([&] {
-            return incoming_file::create(*to_.root, f.path, f.what.size, to_.replaces, error);
-        });
-        f.error = error;
+        incoming_options const options{e.size, e.is_sparse, to_.replaces, to_.verifies, e.identity};
+        file f;
+        f.what = std::move(e);
+        f.path = std::move(path);
+        if (error == 0)
+            f.writes = co_await disk_.run([&] {
+                return incoming_file::create(*to_.root, f.path, options, error);
+            });
         std::uint64_t const id = f.what.file;
-        if (error != 0) link_.send(abort_file{id, error});
+        f.error = error;
+        f.next = f.stored_end = f.writes.begin();
+        if (error != 0) {
+            link_.send(abort_file{id, error});
+        } else if (f.what.size >= resume_bytes_min) {
+            link_.send(begin{id, f.next});
+            result_.moved += f.next;
+            result_.continued += f.next;
+        }
         files_.emplace(id, std::move(f));
         co_return true;
     }
     case entry_type::directory:
-        error = co_await disk_.run([&] { return to_.root->make_directory(path); });
+        if (error == 0) error = co_await disk_.run([&] { return to_.root->make_directory(path); });
         break;
     case entry_type::directory_end:
-        error = co_await disk_.run([&] {
-            return to_.root->set_mode_and_time(path, mode_of(e), mtime_of(e));
-        });
+        if (error == 0)
+            error = co_await disk_.run([&] {
+                return to_.root->set_attributes(path, attributes_of(e));
+            });
         break;
     case entry_type::symbolic_link:
-        error = co_await disk_.run([&] {
-            return to_.root->make_link(path, e.target, mtime_of(e), to_.replaces);
-        });
+        if (error == 0)
+            error = co_await disk_.run([&] {
+                return to_.root->make_symbolic_link(path, e.target, attributes_of(e), to_.replaces);
+            });
+        break;
+    case entry_type::hard_link:
+        if (error == 0)
+            error = co_await disk_.run([&] {
+                return to_.root->make_hard_link(path, to_.place_of(e.target), to_.replaces);
+            });
         break;
     }
     report(e.file, path, error);
     co_return true;
 }
 
+// The file, if what the sender says comes next.
+receiver::file* receiver::file_that_continues(
+    std::uint64_t id, std::uint64_t offset, std::uint64_t bytes
+) {
+    auto const found = files_.find(id);
+    if (found == files_.end() || found->second.has_ended) return nullptr;
+    file& f = found->second;
+    std::uint64_t const size = f.what.size;
+    if (offset != f.next || offset > size || bytes > size - offset) return nullptr;
+    bool const is_whole = is_aligned(offset) && (is_aligned(bytes) || bytes == size - offset);
+    return is_whole ? &f : nullptr;
+}
+
 bool receiver::on(block const& b) {
-    auto const found = files_.find(b.file);
-    bool const is_allowed = found != files_.end() && !found->second.has_ended &&
-                            b.slot < is_granted_.size() && is_granted_[b.slot] &&
-                            b.bytes <= link_.slot_bytes() && b.offset <= found->second.what.size &&
-                            b.bytes <= found->second.what.size - b.offset;
+    file* const f = file_that_continues(b.file, b.offset, b.bytes);
+    bool const is_allowed = f != nullptr && b.slot < is_granted_.size() && is_granted_[b.slot] &&
+                            b.bytes <= link_.slot_bytes();
     if (!is_allowed) return false;
     is_granted_[b.slot] = false;
-    ++found->second.blocks_under_way;
+    f->next = b.offset + b.bytes;
+    f->last_is_hole = false;
+    f->under_way.push_back({{f->next, b.checksum}, false});
+    result_.moved += b.bytes;
+    result_.current = f->path;
     ++jobs_;
-    asio::co_spawn(link_.io(), store(b), asio::detached);
+    asio::co_spawn(link_.io(), write(b), asio::detached);
     return true;
 }
 
-asio::awaitable<void> receiver::store(block b) {
+bool receiver::on(hole const& h) {
+    file* const f = file_that_continues(h.file, h.offset, h.bytes);
+    // Two in a row are one.
+    if (f == nullptr || !f->what.is_sparse || f->last_is_hole) return false;
+    f->next = h.offset + h.bytes;
+    f->last_is_hole = true;
+    f->under_way.push_back({{f->next, {}}, true});
+    result_.moved += h.bytes;
+    on_written(h.file, *f);
+    return true;
+}
+
+asio::awaitable<void> receiver::write(block b) {
     file& f = files_.at(b.file);  // there as long as a block is under way
+    std::uint64_t const end_of_block = b.offset + b.bytes;
     std::span<std::byte const> const bytes =
         slots_.bytes().subspan(b.slot * link_.slot_bytes(), b.bytes);
-    if (f.error == 0) {
-        int const error = co_await disk_.run([&] {
-            if (hash_of(bytes) != b.checksum) return EBADMSG;
-            return f.writes.write(b.offset, bytes.data(), bytes.size());
-        });
-        if (error == 0) f.bytes += b.bytes;
-        if (error != 0 && f.error == 0) {
-            f.error = error;
-            link_.send(abort_file{b.file, error});
-        }
-    }
+    int error = f.error;
+    if (error == 0 && hash_of(bytes) != b.checksum) error = EBADMSG;
+    if (error == 0) error = co_await io_.write(f.writes.descriptor_of_data(), b.offset, bytes);
+    if (error != 0) fail(b.file, f, error);
     is_granted_[b.slot] = true;
     link_.send(credit{b.slot});
-    --f.blocks_under_way;
-    finish_if_complete(b.file, f);
+    for (part& p : f.under_way)
+        if (p.what.end == end_of_block) p.is_written = true;
+    on_written(b.file, f);
+    --jobs_;
+    job_ends_.notify();
+}
+
+void receiver::fail(std::uint64_t id, file& f, int error) {
+    if (f.error != 0) return;
+    f.error = error;
+    if (!f.has_ended) link_.send(abort_file{id, error});
+}
+
+void receiver::on_written(std::uint64_t id, file& f) {
+    bool const keeps_parts = f.writes.has_state() || to_.verifies;
+    while (!f.under_way.empty() && f.under_way.front().is_written) {
+        if (keeps_parts && f.error == 0) f.written.push_back(f.under_way.front().what);
+        f.under_way.pop_front();
+    }
+    constexpr std::size_t parts_most = 16384;
+    bool const is_due = f.error == 0 && f.writes.has_state() && !f.is_storing &&
+                        !f.written.empty() &&
+                        (f.written.back().end - f.stored_end >= incoming_file::checkpoint_bytes ||
+                         f.written.size() >= parts_most);
+    if (is_due) {
+        f.is_storing = true;
+        ++jobs_;
+        asio::co_spawn(link_.io(), store(id), asio::detached);
+    }
+    finish_if_complete(id, f);
+}
+
+asio::awaitable<void> receiver::store(std::uint64_t id) {
+    file& f = files_.at(id);  // there as long as it is stored
+    std::vector<file_part> const parts = std::exchange(f.written, {});
+    f.stored_end = parts.back().end;
+    int const error = co_await disk_.run([&] { return f.writes.store(parts); });
+    // A failure of the disk is final.
+    if (error != 0) fail(id, f, error);
+    f.is_storing = false;
+    finish_if_complete(id, f);
     --jobs_;
     job_ends_.notify();
 }
@@ -181,32 +300,32 @@ asio::awaitable<void> receiver::store(block b) {
 bool receiver::on(end const& e) {
     auto const found = files_.find(e.file);
     if (found == files_.end() || found->second.has_ended) return false;
-    found->second.has_ended = true;
-    if (e.error != 0 && found->second.error == 0) found->second.error = e.error;
-    finish_if_complete(e.file, found->second);
+    file& f = found->second;
+    // All of it, or an error of either side.
+    if (e.error == 0 && f.error == 0 && f.next != f.what.size) return false;
+    f.has_ended = true;
+    if (e.error != 0 && f.error == 0) f.error = e.error;
+    finish_if_complete(e.file, f);
     return true;
 }
 
 void receiver::finish_if_complete(std::uint64_t id, file& f) {
-    if (!f.has_ended || f.blocks_under_way > 0) return;
+    if (!f.has_ended || !f.under_way.empty() || f.is_storing) return;
+    f.is_storing = true;
     ++jobs_;
     asio::co_spawn(link_.io(), finish(id), asio::detached);
 }
 
 asio::awaitable<void> receiver::finish(std::uint64_t id) {
     file& f = files_.at(id);
-    // A sender that leaves something out.
-    if (f.error == 0 && f.bytes != f.what.size) f.error = EBADMSG;
     int const error = co_await disk_.run([&] {
         int const failed =
-            f.error != 0
-                ? f.error
-                : f.writes.finish(f.what.size, mode_of(f.what), mtime_of(f.what), to_.replaces);
+            f.error != 0 ? f.error : f.writes.finish(attributes_of(f.what), f.written);
         // Unlinks it if it has no other name.
         f.writes = {};
         return failed;
     });
-    if (error == 0) result_.bytes += f.bytes;
+    if (error == 0) result_.bytes += f.what.size;
     std::string const path = std::move(f.path);
     files_.erase(id);
     report(id, path, error);

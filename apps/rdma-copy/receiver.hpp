@@ -11,8 +11,10 @@
 #include <boost/asio/awaitable.hpp>
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,13 +22,15 @@
 
 #include "rdma-copy/copy_message.hpp"
 #include "rdma-copy/disk.hpp"
+#include "rdma-copy/file_io.hpp"
+#include "rdma-copy/incoming_file.hpp"
 #include "rdma-copy/link.hpp"
 #include "rdma-copy/result.hpp"
 #include "rdma-copy/tree.hpp"
 
 namespace copy {
 
-/// Where the files go.
+/// Where the files go, and how.
 struct destination {
     /// Inside of it all files stay.
     tree const* root = nullptr;
@@ -35,6 +39,8 @@ struct destination {
     /// The name in place of what the sender calls the source.
     std::optional<std::string> name;
     bool replaces = false;
+    bool keeps_owners = false;
+    bool verifies = false;
 
     /// The path of an entry in the root. REQUIRES: is_inside(path).
     std::string place_of(std::string const& path) const;
@@ -49,23 +55,33 @@ class receiver {
 public:
     /// Files that are written at a time, at most.
     static constexpr std::size_t files_max = 16;
+    /// Directories that wait for their mode and time, at most.
+    static constexpr std::size_t directories_max = 4096;
 
-    receiver(link& over, disk& files, destination to, failure_report report);
+    /// @param counters  Outlives this.
+    receiver(link& over, disk& files, destination to, failure_report report, result& counters);
     receiver(receiver const&) = delete;
     receiver& operator=(receiver const&) = delete;
 
     /// Until the sender has finished. Throws boost::system::system_error when the connection ends; what
-    /// was not finished is gone then.
+    /// was not finished is gone then, or waits to be continued.
     asio::awaitable<void> run();
-    result const& counters() const noexcept { return result_; }
 
 private:
+    struct part {
+        file_part what;
+        bool is_written = false;
+    };
     struct file {
         entry what;
         std::string path;
         incoming_file writes;
-        std::uint64_t bytes = 0;
-        std::size_t blocks_under_way = 0;
+        std::uint64_t next = 0;  // where the next block or hole begins
+        std::deque<part> under_way;  // in order, from the first that is not written
+        std::vector<file_part> written;  // before those, and not stored
+        std::uint64_t stored_end = 0;
+        bool is_storing = false;
+        bool last_is_hole = false;
         bool has_ended = false;
         int error = 0;
     };
@@ -73,23 +89,33 @@ private:
     asio::awaitable<void> serve();
     asio::awaitable<bool> on(entry e);
     bool on(block const& b);
+    bool on(hole const& h);
     bool on(end const& e);
-    asio::awaitable<void> store(block b);
+    bool on(total const& t);
+    file* file_that_continues(std::uint64_t id, std::uint64_t offset, std::uint64_t bytes);
+    asio::awaitable<void> write(block b);
+    void on_written(std::uint64_t id, file& f);
+    asio::awaitable<void> store(std::uint64_t id);
     asio::awaitable<void> finish(std::uint64_t id);
+    asio::awaitable<void> keep();
     void finish_if_complete(std::uint64_t id, file& f);
+    void fail(std::uint64_t id, file& f, int error);
     void report(std::uint64_t id, std::string const& path, int error);
+    attributes attributes_of(entry const& e) const;
 
     link& link_;
     disk& disk_;
     destination const to_;
     failure_report const report_;
+    result& result_;
     rcverbs::registered_buffer const slots_;
+    file_io io_;
     std::vector<bool> is_granted_;
     std::map<std::uint64_t, file> files_;
+    std::multiset<std::string> directories_;
     std::uint64_t next_ = 0;
     std::size_t jobs_ = 0;
     change job_ends_;
-    result result_;
 };
 
 }  // namespace copy

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include <rcverbs/channel_error.hpp>
@@ -16,54 +17,116 @@ namespace copy {
 
 namespace {
 
+bool is_same(timespec const& a, timespec const& b) {
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+bool has_changed(struct stat const& before, struct stat const& after) {
+    return after.st_size != before.st_size || !is_same(after.st_mtim, before.st_mtim) ||
+           !is_same(after.st_ctim, before.st_ctim);
+}
+
+// Which file it is, and which content it has. No program can set the time of the last change (ctime).
+hash identity_of(struct stat const& s) {
+    std::array<std::uint64_t, 7> const all{
+        s.st_dev,
+        s.st_ino,
+        static_cast<std::uint64_t>(s.st_size),
+        static_cast<std::uint64_t>(s.st_mtim.tv_sec),
+        static_cast<std::uint64_t>(s.st_mtim.tv_nsec),
+        static_cast<std::uint64_t>(s.st_ctim.tv_sec),
+        static_cast<std::uint64_t>(s.st_ctim.tv_nsec)};
+    return hash_of(std::as_bytes(std::span{all}));
+}
+
 entry entry_of(entry_type type, std::string name, struct stat const& s) {
     entry e;
     e.type = type;
     e.path = std::move(name);
     e.mode = static_cast<std::uint16_t>(s.st_mode & 07777U);
+    e.user = s.st_uid;
+    e.group = s.st_gid;
     e.seconds = s.st_mtim.tv_sec;
     e.nanoseconds = static_cast<std::uint32_t>(s.st_mtim.tv_nsec);
-    if (type == entry_type::file) e.size = static_cast<std::uint64_t>(s.st_size);
+    if (type == entry_type::file) {
+        e.size = static_cast<std::uint64_t>(s.st_size);
+        e.identity = identity_of(s);
+    }
     return e;
 }
 
-bool is_same(timespec const& a, timespec const& b) {
-    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+// The next data of a file, in whole blocks.
+struct extent {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    int error = 0;
+};
+extent data_from(int fd, std::uint64_t at, std::uint64_t size) {
+    off_t const data = ::lseek(fd, static_cast<off_t>(at), SEEK_DATA);
+    if (data < 0 && errno == ENXIO) return {size, size};
+    off_t const gap = data < 0 ? -1 : ::lseek(fd, data, SEEK_HOLE);
+    if (gap < 0) return {at, size, errno};
+    auto const begin = static_cast<std::uint64_t>(data);
+    auto const end = static_cast<std::uint64_t>(gap) + block_alignment - 1;
+    return {
+        std::clamp(begin - begin % block_alignment, at, size),
+        std::min(end - end % block_alignment, size)};
 }
 
-// All of it, or ESTALE: the file has become shorter.
-int read_all(int fd, std::span<std::byte> into, std::uint64_t offset) {
-    while (!into.empty()) {
-        ssize_t const n = ::pread(fd, into.data(), into.size(), static_cast<off_t>(offset));
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return n < 0 ? errno : ESTALE;
-        into = into.subspan(static_cast<std::size_t>(n));
-        offset += static_cast<std::uint64_t>(n);
+// Entries and bytes of a directory and all that is in it.
+void count_all(
+    tree const& root,
+    std::string const& path,
+    struct stat const& status,
+    std::atomic<bool> const& is_over,
+    result::whole& all
+) {
+    if (is_over) return;
+    ++all.entries;
+    if (S_ISREG(status.st_mode)) all.bytes += static_cast<std::uint64_t>(status.st_size);
+    if (!S_ISDIR(status.st_mode)) return;
+    ++all.entries;  // its end
+    int error = 0;
+    for (directory_entry const& each : root.list(path, error)) {
+        if (is_reserved(each.name)) continue;
+        count_all(
+            root, path.empty() ? each.name : path + '/' + each.name, each.status, is_over, all
+        );
     }
-    return 0;
 }
 
 }  // namespace
 
-sender::sender(link& over, disk& files, failure_report report)
+sender::sender(link& over, disk& files, bool wants_total, failure_report report, result& counters)
     : link_{over},
       disk_{files},
+      wants_total_{wants_total},
       report_{std::move(report)},
+      result_{counters},
       buffer_{
           over.connection().domain(),
           over.slots() * over.slot_bytes(),
           rcverbs::access_flags::local_write},
+      io_{over.io(), files, buffer_.bytes(), over.slots()},
       changes_{over.io()} {
     for (std::size_t i = over.slots(); i-- > 0;) free_local_.push_back(i);
+}
+
+void sender::end_job() {
+    --jobs_;
+    changes_.notify();
 }
 
 asio::awaitable<void> sender::run(std::vector<source> sources) {
     ++jobs_;
     asio::co_spawn(link_.io(), listen(), [this](std::exception_ptr e) {
         end_ = e;
-        --jobs_;
-        changes_.notify();
+        end_job();
     });
+    if (wants_total_) {
+        ++jobs_;
+        asio::co_spawn(link_.io(), count(sources), [this](std::exception_ptr) { end_job(); });
+    }
     std::exception_ptr failed;
     try {
         co_await send_all(std::move(sources));
@@ -71,9 +134,25 @@ asio::awaitable<void> sender::run(std::vector<source> sources) {
         failed = std::current_exception();
         link_.close();
     }
+    is_over_ = true;
     while (jobs_ > 0) co_await changes_.wait();
     if (end_) std::rethrow_exception(end_);
     if (failed) std::rethrow_exception(failed);
+}
+
+asio::awaitable<void> sender::count(std::vector<source> sources) {
+    result::whole all;
+    co_await disk_.run([&] {
+        for (source const& s : sources) {
+            int error = 0;
+            struct stat const status = s.root->status_of(s.path, error);
+            if (error == 0) count_all(*s.root, s.path, status, is_over_, all);
+        }
+        return 0;
+    });
+    if (is_over_ || end_ || has_finished_) co_return;
+    result_.total = all;
+    link_.send(total{all.entries, all.bytes});
 }
 
 // --- what the receiver says ----------------------------------------------------------------------
@@ -84,12 +163,14 @@ asio::awaitable<void> sender::listen() {
         copy_message const m = co_await link_.receive();
         bool is_allowed = false;
         if (auto const* const s = std::get_if<slots>(&m)) {
-            is_allowed = !remote_;
+            is_allowed = !remote_ && s->slot_bytes >= block_alignment;
             remote_ = *s;
             is_used_.assign(s->count, false);
             for (std::size_t i = s->count; i-- > 0;) free_remote_.push_back(i);
         } else if (auto const* const c = std::get_if<credit>(&m)) {
             is_allowed = on(*c);
+        } else if (auto const* const b = std::get_if<begin>(&m)) {
+            is_allowed = on(*b);
         } else if (auto const* const a = std::get_if<abort_file>(&m)) {
             is_allowed = on(*a);
         } else if (auto const* const d = std::get_if<done>(&m)) {
@@ -112,13 +193,25 @@ bool sender::on(credit const& c) {
     return true;
 }
 
+bool sender::on(begin const& b) {
+    auto const found = pending_.find(b.file);
+    if (found == pending_.end() || found->second.sends == nullptr) return false;
+    file& f = *found->second.sends;
+    if (f.size < resume_bytes_min || f.begin || f.error != 0) return false;
+    if (b.offset > f.size || (b.offset % block_alignment != 0 && b.offset != f.size)) return false;
+    f.begin = b.offset;
+    result_.moved += b.offset;
+    result_.continued += b.offset;
+    return true;
+}
+
 bool sender::on(abort_file const& a) {
     auto const found = pending_.find(a.file);
     // It may cross the END.
     if (found == pending_.end()) return a.file < next_;
-    auto const& reads = found->second.reads;
-    if (reads == nullptr || a.error == 0) return false;
-    if (reads->error == 0) reads->error = a.error;
+    auto const& sends = found->second.sends;
+    if (sends == nullptr || a.error == 0) return false;
+    if (sends->error == 0) sends->error = a.error;
     return true;
 }
 
@@ -127,17 +220,20 @@ bool sender::on(done const& d) {
     if (found == pending_.end()) return false;
     pending const p = std::move(found->second);
     pending_.erase(found);
-    if (p.reads != nullptr) {
+    if (p.sends != nullptr) {
         // Not before the END.
-        if (p.reads->reads.is_open()) return false;
+        if (p.sends->reads.is_open()) return false;
         --files_;
     }
+    if (p.names != nullptr) p.names->has_failed = d.error != 0;
     if (d.error != 0) {
         fail(p.path, d.error);
     } else {
         ++result_.entries;
         result_.bytes += p.bytes;
     }
+    if (p.is_end_of_directory) --directories_;
+    if (p.in != nullptr) leave(p.in);
     return true;
 }
 
@@ -150,42 +246,77 @@ void sender::require_open() const {
     if (end_) std::rethrow_exception(end_);
 }
 
-// --- what is sent --------------------------------------------------------------------------------
+// --- entries -------------------------------------------------------------------------------------
 
 asio::awaitable<void> sender::send_all(std::vector<source> sources) {
-    for (source& s : sources) co_await send_entry(std::move(s));
-    while (!pending_.empty()) {
+    for (source& s : sources) co_await send_entry(std::move(s), {}, nullptr);
+    while (!pending_.empty() || !to_end_.empty()) {
         require_open();
-        co_await changes_.wait();
+        co_await send_ends();
+        if (!pending_.empty()) co_await changes_.wait();
     }
     has_finished_ = true;
     link_.send(finished{});
 }
 
 // The entry's number, once the receiver may hear of one more.
-asio::awaitable<std::uint64_t> sender::announce(
-    entry e, std::string const& path, std::shared_ptr<file> f
-) {
+asio::awaitable<std::uint64_t> sender::announce(entry e, pending p) {
+    bool const is_file = p.sends != nullptr;
+    bool const is_directory = e.type == entry_type::directory;
     while (!remote_ || pending_.size() >= entries_max ||
-           (f != nullptr && files_ == receiver::files_max)) {
+           (is_file && files_ == receiver::files_max) ||
+           (is_directory && directories_ == receiver::directories_max)) {
         require_open();
+        if (is_directory) co_await send_ends();
         co_await changes_.wait();
     }
     require_open();
-    if (f != nullptr) ++files_;
+    if (is_file) ++files_;
+    if (is_directory) ++directories_;
+    if (p.in != nullptr) ++p.in->entries;
     e.file = next_++;
-    pending_.emplace(e.file, pending{path, e.size, std::move(f)});
+    if (is_file) p.sends->id = e.file;
+    pending_.emplace(e.file, std::move(p));
     link_.send(e);
     co_return e.file;
 }
 
-asio::awaitable<void> sender::send_entry(source s) {
+void sender::leave(std::shared_ptr<directory> d) {
+    if (--d->entries == 0) to_end_.push_back(std::move(d));
+}
+
+// Directories in which all is done get their mode and time.
+asio::awaitable<void> sender::send_ends() {
+    while (!to_end_.empty()) {
+        auto const d = std::move(to_end_.front());
+        to_end_.pop_front();
+        pending p;
+        p.path = d->what.path;
+        p.is_end_of_directory = true;
+        p.in = d->parent;
+        co_await announce(
+            entry_of(entry_type::directory_end, d->what.name, d->status), std::move(p)
+        );
+        // The directory counted as one of its parent's until now.
+        if (d->parent != nullptr) --d->parent->entries;
+    }
+}
+
+asio::awaitable<void> sender::send_entry(
+    source s, std::optional<struct stat> known, std::shared_ptr<directory> in
+) {
     int error = 0;
-    struct stat const status = co_await disk_.run([&] { return s.root->status_of(s.path, error); });
+    if (!known) known = co_await disk_.run([&] { return s.root->status_of(s.path, error); });
+    struct stat const status = *known;
     if (error == 0 && s.name.size() > text_bytes_max) error = ENAMETOOLONG;
     if (error != 0) co_return fail(s.path, error);
-    if (S_ISREG(status.st_mode)) co_return co_await send_file(std::move(s));
-    if (S_ISDIR(status.st_mode)) co_return co_await send_directory(std::move(s), status);
+    if (S_ISREG(status.st_mode)) {
+        bool const is_linked = status.st_nlink > 1 && co_await send_hard_link(s, status, in);
+        if (!is_linked) co_await send_file(std::move(s), std::move(in));
+        co_return;
+    }
+    if (S_ISDIR(status.st_mode))
+        co_return co_await send_directory(std::move(s), status, std::move(in));
     if (!S_ISLNK(status.st_mode)) {
         ++result_.failed;
         co_return report_(s.path, "neither a file, nor a directory, nor a symbolic link: skipped");
@@ -193,117 +324,200 @@ asio::awaitable<void> sender::send_entry(source s) {
     entry e = entry_of(entry_type::symbolic_link, s.name, status);
     e.target = co_await disk_.run([&] { return s.root->target_of_link(s.path, error); });
     if (error != 0) co_return fail(s.path, error);
-    co_await announce(std::move(e), s.path);
+    pending p;
+    p.path = std::move(s.path);
+    p.in = std::move(in);
+    co_await announce(std::move(e), std::move(p));
 }
 
-asio::awaitable<void> sender::send_directory(source s, struct stat status) {
+asio::awaitable<void> sender::send_directory(
+    source s, struct stat status, std::shared_ptr<directory> in
+) {
     int error = 0;
     auto const all = co_await disk_.run([&] { return s.root->list(s.path, error); });
     if (error != 0) co_return fail(s.path, error);
-    co_await announce(entry_of(entry_type::directory, s.name, status), s.path);
+    auto const here = std::make_shared<directory>();
+    here->what = s;
+    here->status = status;
+    here->parent = in;
+    if (in != nullptr) ++in->entries;
+    pending p;
+    p.path = s.path;
+    p.in = here;
+    co_await announce(entry_of(entry_type::directory, s.name, status), std::move(p));
     for (directory_entry const& each : all) {
+        // Of another copy, which is not finished.
+        if (is_reserved(each.name)) continue;
         std::string const path = s.path.empty() ? each.name : s.path + '/' + each.name;
         source next{s.root, path, s.name + '/' + each.name};
-        co_await send_entry(std::move(next));
+        co_await send_entry(std::move(next), each.status, here);
     }
-    // Its files are finished before it gets its time.
-    while (std::ranges::any_of(pending_, [](auto const& p) { return p.second.reads != nullptr; })) {
+    leave(here);
+    co_await send_ends();
+}
+
+// False if it is the first of its names, or the first one could not be copied.
+asio::awaitable<bool> sender::send_hard_link(
+    source const& s, struct stat const& status, std::shared_ptr<directory> const& in
+) {
+    auto const found = linked_.find({status.st_dev, status.st_ino});
+    if (found == linked_.end()) co_return false;
+    linked const& first = found->second;
+    while (pending_.contains(first.id)) {
         require_open();
         co_await changes_.wait();
     }
-    co_await announce(entry_of(entry_type::directory_end, s.name, status), s.path);
+    if (first.has_failed) co_return false;
+    entry e = entry_of(entry_type::hard_link, s.name, status);
+    e.target = first.name;
+    pending p;
+    p.path = s.path;
+    p.in = in;
+    co_await announce(std::move(e), std::move(p));
+    co_return true;
 }
 
-asio::awaitable<void> sender::send_file(source s) {
+// --- files ---------------------------------------------------------------------------------------
+
+asio::awaitable<void> sender::send_file(source s, std::shared_ptr<directory> in) {
     int error = 0;
     auto const f = std::make_shared<file>();
-    struct stat before {};
     f->reads = co_await disk_.run([&] {
-        descriptor d = s.root->open_at(s.path, O_RDONLY, error);
-        if (error == 0 && ::fstat(d.get(), &before) != 0) error = errno;
+        // Without waiting for a pipe that has taken the file's name.
+        descriptor d = s.root->open_at(s.path, O_RDONLY | O_NONBLOCK, error);
+        if (error == 0 && ::fstat(d.get(), &f->before) != 0) error = errno;
+        if (error == 0 && !S_ISREG(f->before.st_mode)) error = ESTALE;
+        if (error == 0) {
+            off_t const gap = ::lseek(d.get(), 0, SEEK_HOLE);
+            f->is_sparse = gap >= 0 && gap < f->before.st_size;
+        }
         return d;
     });
-    if (error == 0 && !S_ISREG(before.st_mode)) error = ESTALE;
     if (error != 0) co_return fail(s.path, error);
-    f->size = static_cast<std::uint64_t>(before.st_size);
-    std::uint64_t const id =
-        co_await announce(entry_of(entry_type::file, s.name, before), s.path, f);
+    f->size = static_cast<std::uint64_t>(f->before.st_size);
+    entry e = entry_of(entry_type::file, s.name, f->before);
+    e.is_sparse = f->is_sparse;
+    pending p;
+    p.path = s.path;
+    p.bytes = f->size;
+    p.sends = f;
+    p.in = std::move(in);
+    linked* names = nullptr;
+    if (f->before.st_nlink > 1) {
+        names = &linked_[{f->before.st_dev, f->before.st_ino}];
+        *names = {s.name, 0, false};
+        p.names = names;
+    }
+    std::uint64_t const id = co_await announce(std::move(e), std::move(p));
+    if (names != nullptr) names->id = id;
+    result_.current = s.path;
     ++jobs_;
-    asio::co_spawn(link_.io(), send_blocks(id, f, before), [this](std::exception_ptr) {
-        --jobs_;
-        changes_.notify();
-    });
+    asio::co_spawn(link_.io(), send_parts(f), [this](std::exception_ptr) { end_job(); });
 }
 
-asio::awaitable<void> sender::send_blocks(
-    std::uint64_t id, std::shared_ptr<file> f, struct stat before
-) {
-    std::uint64_t const slot_bytes =
-        std::min<std::uint64_t>(link_.slot_bytes(), remote_->slot_bytes);
-    for (std::uint64_t at = 0; at < f->size && f->error == 0; at += slot_bytes) {
-        while (free_local_.empty() || free_remote_.empty()) {
-            if (end_) break;
-            co_await changes_.wait();
+asio::awaitable<void> sender::send_parts(std::shared_ptr<file> f) {
+    while (f->size >= resume_bytes_min && !f->begin && f->error == 0 && !end_)
+        co_await changes_.wait();
+    std::uint64_t const slot_bytes = std::min<std::uint64_t>(
+        link_.slot_bytes(), remote_->slot_bytes - remote_->slot_bytes % block_alignment
+    );
+    std::uint64_t at = f->begin.value_or(0);
+    std::uint64_t end_of_data = f->is_sparse ? at : f->size;
+    while (at < f->size && f->error == 0 && !end_) {
+        if (at == end_of_data) {
+            extent const e =
+                co_await disk_.run([&] { return data_from(f->reads.get(), at, f->size); });
+            if (e.error != 0) {
+                f->error = e.error;
+                break;
+            }
+            if (e.begin > at) {
+                auto const gap = std::make_shared<part>();
+                gap->offset = at;
+                gap->bytes = e.begin - at;
+                gap->is_hole = gap->is_ready = true;
+                f->parts.push_back(gap);
+                flush(f);
+            }
+            at = e.begin;
+            end_of_data = e.end;
+            continue;
         }
+        while ((free_local_.empty() || free_remote_.empty()) && !end_) co_await changes_.wait();
         if (end_ || f->error != 0) break;
-        std::size_t const local = free_local_.back();
-        std::size_t const remote = free_remote_.back();
+        auto const p = std::make_shared<part>();
+        p->offset = at;
+        p->bytes = std::min(slot_bytes, end_of_data - at);
+        p->local = free_local_.back();
+        p->remote = free_remote_.back();
         free_local_.pop_back();
         free_remote_.pop_back();
-        ++f->blocks_under_way;
-        asio::co_spawn(
-            link_.io(),
-            send_block(id, f, at, local, remote),
-            [this, f, local](std::exception_ptr) {
-                free_local_.push_back(local);
-                --f->blocks_under_way;
-                changes_.notify();
-            }
-        );
+        f->parts.push_back(p);
+        at += p->bytes;
+        ++jobs_;
+        asio::co_spawn(link_.io(), read_part(f, p), [this](std::exception_ptr) { end_job(); });
     }
-    while (f->blocks_under_way > 0) co_await changes_.wait();
+    while (!f->parts.empty() || f->writes_under_way > 0) co_await changes_.wait();
     struct stat after {};
     int const error =
         co_await disk_.run([&] { return ::fstat(f->reads.get(), &after) != 0 ? errno : 0; });
     if (f->error == 0 && error != 0) f->error = error;
-    bool const has_changed = after.st_size != before.st_size ||
-                             !is_same(after.st_mtim, before.st_mtim) ||
-                             !is_same(after.st_ctim, before.st_ctim);
-    if (f->error == 0 && has_changed) f->error = ESTALE;
+    if (f->error == 0 && has_changed(f->before, after)) f->error = ESTALE;
     f->reads = {};
-    if (!end_) link_.send(end{id, f->error});
+    if (!end_) link_.send(end{f->id, f->error});
 }
 
-asio::awaitable<void> sender::send_block(
-    std::uint64_t id,
-    std::shared_ptr<file> f,
-    std::uint64_t offset,
-    std::size_t local,
-    std::size_t remote
-) {
-    std::uint64_t const most = std::min<std::uint64_t>(link_.slot_bytes(), remote_->slot_bytes);
-    auto const bytes = static_cast<std::size_t>(std::min(most, f->size - offset));
-    block b{id, offset, static_cast<std::uint32_t>(bytes), static_cast<std::uint16_t>(remote), {}};
-    std::size_t const begin = local * link_.slot_bytes();
-    int const error = co_await disk_.run([&] {
-        auto const into = buffer_.bytes().subspan(begin, bytes);
-        int const failed = read_all(f->reads.get(), into, offset);
-        if (failed == 0) b.checksum = hash_of(into);
-        return failed;
-    });
-    if (error != 0 || f->error != 0 || end_) {
-        if (f->error == 0) f->error = error;
-        free_remote_.push_back(remote);
-        co_return;
+asio::awaitable<void> sender::read_part(std::shared_ptr<file> f, std::shared_ptr<part> p) {
+    auto const into = buffer_.bytes().subspan(p->local * link_.slot_bytes(), p->bytes);
+    int error = f->error;
+    if (error == 0) error = co_await io_.read(f->reads.get(), p->offset, into);
+    if (error == 0) p->checksum = hash_of(into);
+    if (f->error == 0) f->error = error;
+    p->is_ready = true;
+    flush(f);
+}
+
+// Sends what comes next, or nothing more of a file that has failed.
+void sender::flush(std::shared_ptr<file> const& f) {
+    while (!f->parts.empty() && f->parts.front()->is_ready) {
+        auto const p = std::move(f->parts.front());
+        f->parts.pop_front();
+        if (f->error != 0 || end_) {
+            if (p->is_hole) continue;
+            free_local_.push_back(p->local);
+            free_remote_.push_back(p->remote);
+            continue;
+        }
+        result_.moved += p->bytes;
+        if (p->is_hole) {
+            link_.send(hole{f->id, p->offset, p->bytes});
+            continue;
+        }
+        rcverbs::remote_region const to{
+            remote_->address + p->remote * remote_->slot_bytes,
+            p->bytes,
+            rcverbs::remote_key{remote_->key},
+            rcverbs::access_flags::remote_write};
+        auto const from = buffer_.slice(p->local * link_.slot_bytes(), p->bytes);
+        is_used_[p->remote] = true;
+        ++jobs_;
+        ++f->writes_under_way;
+        // The message arrives behind what was written, on one queue pair. If the write fails, the
+        // connection ends.
+        link_.connection()
+            .async_write(from, to, [this, f, p](rcverbs::error_code const&, std::size_t) {
+                free_local_.push_back(p->local);
+                --f->writes_under_way;
+                end_job();
+            });
+        link_.send(block{
+            f->id,
+            p->offset,
+            static_cast<std::uint32_t>(p->bytes),
+            static_cast<std::uint16_t>(p->remote),
+            p->checksum});
     }
-    rcverbs::remote_region const to{
-        remote_->address + remote * remote_->slot_bytes,
-        bytes,
-        rcverbs::remote_key{remote_->key},
-        rcverbs::access_flags::remote_write};
-    co_await link_.connection().async_write(buffer_.slice(begin, bytes), to, asio::use_awaitable);
-    is_used_[remote] = true;
-    link_.send(b);
+    changes_.notify();
 }
 
 }  // namespace copy

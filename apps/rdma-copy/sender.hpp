@@ -1,23 +1,28 @@
 // sender.hpp — the side of a copy that reads files.
 //
 // Blocks are read into registered memory, hashed there, and written into free slots of the receiver. What
-// is hashed is what is sent. Blocks of a file, and several files, are under way at a time.
+// is hashed is what is sent. Blocks of a file, and several files, are under way at a time; those of a file
+// are sent in order.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <rcverbs/registered_buffer.hpp>
 
 #include "rdma-copy/copy_message.hpp"
 #include "rdma-copy/disk.hpp"
+#include "rdma-copy/file_io.hpp"
 #include "rdma-copy/link.hpp"
 #include "rdma-copy/receiver.hpp"
 #include "rdma-copy/result.hpp"
@@ -36,7 +41,8 @@ struct source {
 
 class sender {
 public:
-    sender(link& over, disk& files, failure_report report);
+    /// @param counters  Outlives this.
+    sender(link& over, disk& files, bool wants_total, failure_report report, result& counters);
     sender(sender const&) = delete;
     sender& operator=(sender const&) = delete;
 
@@ -45,64 +51,102 @@ public:
     asio::awaitable<void> run(std::vector<source> sources);
     /// Counts and reports an entry that cannot be copied.
     void fail(std::string const& path, int error);
-    result const& counters() const noexcept { return result_; }
 
 private:
     // Entries that are not done yet.
     static constexpr std::size_t entries_max = 64;
 
+    // A block, or a hole, from reading it to sending it.
+    struct part {
+        std::uint64_t offset = 0;
+        std::uint64_t bytes = 0;
+        bool is_hole = false;
+        bool is_ready = false;
+        std::size_t local = 0;
+        std::size_t remote = 0;
+        hash checksum{};
+    };
     struct file {
+        std::uint64_t id = 0;
         descriptor reads;
+        struct stat before {};
         std::uint64_t size = 0;
-        std::size_t blocks_under_way = 0;
+        bool is_sparse = false;
+        std::optional<std::uint64_t> begin;  // what the receiver asks for
+        std::deque<std::shared_ptr<part>> parts;  // in order
+        std::size_t writes_under_way = 0;
         int error = 0;
+    };
+    // Gets its mode and time when all that is in it is done.
+    struct directory {
+        source what;
+        struct stat status {};
+        std::shared_ptr<directory> parent;
+        std::size_t entries = 1;  // that are not done, itself while it is read
+    };
+    // A file with several names.
+    struct linked {
+        std::string name;
+        std::uint64_t id = 0;
+        bool has_failed = false;
     };
     struct pending {
         std::string path;
         std::uint64_t bytes = 0;
-        std::shared_ptr<file> reads;  // of a file that is being sent
+        std::shared_ptr<file> sends;  // of a file
+        std::shared_ptr<directory> in;
+        bool is_end_of_directory = false;
+        linked* names = nullptr;
     };
 
     asio::awaitable<void> listen();
     asio::awaitable<void> send_all(std::vector<source> sources);
-    asio::awaitable<void> send_entry(source s);
-    asio::awaitable<void> send_directory(source s, struct stat status);
-    asio::awaitable<void> send_file(source s);
-    asio::awaitable<void> send_blocks(
-        std::uint64_t id, std::shared_ptr<file> f, struct stat before
+    asio::awaitable<void> send_entry(
+        source s, std::optional<struct stat> known, std::shared_ptr<directory> in
     );
-    asio::awaitable<void> send_block(
-        std::uint64_t id,
-        std::shared_ptr<file> f,
-        std::uint64_t offset,
-        std::size_t local,
-        std::size_t remote
+    asio::awaitable<void> send_directory(
+        source s, struct stat status, std::shared_ptr<directory> in
     );
-    asio::awaitable<std::uint64_t> announce(
-        entry e, std::string const& path, std::shared_ptr<file> f = {}
+    asio::awaitable<void> send_file(source s, std::shared_ptr<directory> in);
+    asio::awaitable<bool> send_hard_link(
+        source const& s, struct stat const& status, std::shared_ptr<directory> const& in
     );
+    asio::awaitable<void> send_parts(std::shared_ptr<file> f);
+    asio::awaitable<void> read_part(std::shared_ptr<file> f, std::shared_ptr<part> p);
+    asio::awaitable<std::uint64_t> announce(entry e, pending p);
+    asio::awaitable<void> send_ends();
+    asio::awaitable<void> count(std::vector<source> sources);
+    void flush(std::shared_ptr<file> const& f);
+    void leave(std::shared_ptr<directory> d);
     bool on(credit const& c);
+    bool on(begin const& b);
     bool on(abort_file const& a);
     bool on(done const& d);
-
     void require_open() const;
+    void end_job();
 
     link& link_;
     disk& disk_;
+    bool const wants_total_;
     failure_report const report_;
+    result& result_;
     rcverbs::registered_buffer const buffer_;
+    file_io io_;
     std::vector<std::size_t> free_local_;
     std::vector<std::size_t> free_remote_;
     std::vector<bool> is_used_;  // of the remote slots
     std::optional<slots> remote_;
     std::map<std::uint64_t, pending> pending_;
+    std::map<std::pair<dev_t, ino_t>, linked> linked_;
+    std::deque<std::shared_ptr<directory>> to_end_;
     std::size_t files_ = 0;
+    std::size_t directories_ = 0;
     std::uint64_t next_ = 0;
     std::size_t jobs_ = 0;
     bool has_finished_ = false;
+    std::atomic<bool> is_over_{false};
     std::exception_ptr end_;
     change changes_;
-    result result_;
 };
 
 }  // namespace copy

@@ -65,20 +65,25 @@ std::optional<remote_place> parse_place(std::string const& text) {
     return remote_place{text.substr(0, colon), text.substr(colon + 1)};
 }
 
-asio::awaitable<result> push(
+asio::awaitable<void> push(
     link& to,
     disk& files,
     std::vector<std::string> const& sources,
     std::string const& target,
-    bool replaces,
-    failure_report report
+    copy_options const& options,
+    failure_report report,
+    result& counters
 ) {
-    bool const is_into = sources.size() > 1 || target.ends_with('/');
-    hello const wish{version, direction::to_server, is_into, replaces, trimmed(target)};
-    co_await greet(to, wish);
+    hello wish;
+    wish.is_into_directory = sources.size() > 1 || target.ends_with('/');
+    wish.replaces = options.replaces;
+    wish.keeps_owners = options.keeps_owners;
+    wish.verifies = options.verifies;
+    wish.name = trimmed(target);
+    co_await greet(to, std::move(wish));
     std::deque<tree> parents;
     std::vector<source> all;
-    sender s{to, files, report};
+    sender s{to, files, options.wants_total, report, counters};
     for (std::string const& path : sources) {
         auto const [parent, name] = split(path);
         int error = 0;
@@ -92,16 +97,16 @@ asio::awaitable<result> push(
     }
     co_await s.run(std::move(all));
     co_await to.finish();
-    co_return s.counters();
 }
 
-asio::awaitable<result> pull(
+asio::awaitable<void> pull(
     link& from,
     disk& files,
     std::string const& source,
     std::string const& target,
-    bool replaces,
-    failure_report report
+    copy_options const& options,
+    failure_report report,
+    result& counters
 ) {
     std::error_code ec;
     bool const is_directory = target.ends_with('/') || std::filesystem::is_directory(target, ec);
@@ -109,54 +114,89 @@ asio::awaitable<result> pull(
     int error = 0;
     tree const root = tree::open(parent, error);
     if (error != 0) throw refused{parent + ": " + why(error)};
-    destination to{&root, "", {}, replaces};
+    destination to;
+    to.root = &root;
+    to.replaces = options.replaces;
+    to.keeps_owners = options.keeps_owners;
+    to.verifies = options.verifies;
     if (!is_directory) to.name = name;
-    hello const wish{version, direction::to_client, false, replaces, trimmed(source)};
-    co_await greet(from, wish);
-    receiver r{from, files, std::move(to), std::move(report)};
+    hello wish;
+    wish.way = direction::to_client;
+    wish.wants_total = options.wants_total;
+    wish.name = trimmed(source);
+    co_await greet(from, std::move(wish));
+    receiver r{from, files, std::move(to), std::move(report), counters};
     co_await r.run();
     co_await from.finish();
-    co_return r.counters();
 }
 
-asio::awaitable<result> serve(
-    link& client, disk& files, tree const& root, std::string const& root_name, failure_report report
+namespace {
+
+asio::awaitable<void> take(
+    link& client,
+    disk& files,
+    served_directory const& directory,
+    hello const& h,
+    int error,
+    failure_report report,
+    result& counters
+) {
+    destination to;
+    if (error == 0 && h.keeps_owners && !directory.allows_owners) error = EPERM;
+    if (error == 0)
+        to = co_await files.run([&] {
+            return destination_of(directory.root, h.name, h.is_into_directory, error);
+        });
+    to.replaces = h.replaces;
+    to.keeps_owners = h.keeps_owners;
+    to.verifies = h.verifies;
+    client.send(welcome{version, error});
+    if (error != 0) co_return;
+    receiver r{client, files, std::move(to), std::move(report), counters};
+    co_await r.run();
+}
+
+asio::awaitable<void> give(
+    link& client,
+    disk& files,
+    served_directory const& directory,
+    hello const& h,
+    int error,
+    failure_report report,
+    result& counters
+) {
+    if (error == 0)
+        co_await files.run([&] { return directory.root.status_of(h.name, error).st_mode; });
+    client.send(welcome{version, error});
+    if (error != 0) co_return;
+    std::size_t const slash = h.name.rfind('/');
+    std::string name = slash == std::string::npos ? h.name : h.name.substr(slash + 1);
+    if (name.empty()) name = directory.name;
+    sender s{client, files, h.wants_total, std::move(report), counters};
+    std::vector<source> one;
+    one.push_back({&directory.root, h.name, std::move(name)});
+    co_await s.run(std::move(one));
+}
+
+}  // namespace
+
+asio::awaitable<void> serve(
+    link& client,
+    disk& files,
+    served_directory const& directory,
+    failure_report report,
+    result& counters
 ) {
     copy_message const m = co_await client.receive();
     auto const* const h = std::get_if<hello>(&m);
     if (h == nullptr) refuse(client);
     int error = h->speaks == version ? 0 : EPROTONOSUPPORT;
-    if (error == 0 && !h->name.empty() && !is_inside(h->name)) error = EACCES;
-    result done;
-    if (h->way == direction::to_server) {
-        destination to;
-        if (error == 0)
-            to = co_await files.run([&] {
-                return destination_of(root, h->name, h->is_into_directory, error);
-            });
-        to.replaces = h->replaces;
-        client.send(welcome{version, error});
-        if (error == 0) {
-            receiver r{client, files, std::move(to), std::move(report)};
-            co_await r.run();
-            done = r.counters();
-        }
-    } else {
-        if (error == 0) co_await files.run([&] { return root.status_of(h->name, error).st_mode; });
-        client.send(welcome{version, error});
-        if (error == 0) {
-            std::size_t const slash = h->name.rfind('/');
-            std::string name = slash == std::string::npos ? h->name : h->name.substr(slash + 1);
-            if (name.empty()) name = root_name;
-            sender s{client, files, std::move(report)};
-            std::vector<source> one;
-            one.push_back({&root, h->name, std::move(name)});
-            co_await s.run(std::move(one));
-            done = s.counters();
-        }
-    }
+    if (error == 0 && !h->name.empty() && (!is_inside(h->name) || is_reserved(h->name)))
+        error = EACCES;
+    if (h->way == direction::to_server)
+        co_await take(client, files, directory, *h, error, std::move(report), counters);
+    else co_await give(client, files, directory, *h, error, std::move(report), counters);
     co_await client.finish();
-    co_return done;
 }
 
 }  // namespace copy

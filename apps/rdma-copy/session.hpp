@@ -29,28 +29,54 @@ public:
     using runtime_error::runtime_error;
 };
 
-/// A copy to or from a server, over a link that is connected. Throws `refused`, and
-/// boost::system::system_error when the connection ends.
-asio::awaitable<result> push(
+struct copy_options {
+    /// Existing files and links are replaced.
+    bool replaces = false;
+    /// Entries get the user and group of their sources.
+    bool keeps_owners = false;
+    /// The receiver reads each file back from its disk.
+    bool verifies = false;
+    /// The sender counts all first.
+    bool wants_total = false;
+};
+
+/// A copy to or from a server, over a link that is connected. `counters` change while it goes on, and
+/// outlive it. Throws `refused`, and boost::system::system_error when the connection ends.
+asio::awaitable<void> push(
     link& to,
     disk& files,
     std::vector<std::string> const& sources,
     std::string const& target,
-    bool replaces,
-    failure_report report
+    copy_options const& options,
+    failure_report report,
+    result& counters
 );
-asio::awaitable<result> pull(
+asio::awaitable<void> pull(
     link& from,
     disk& files,
     std::string const& source,
     std::string const& target,
-    bool replaces,
-    failure_report report
+    copy_options const& options,
+    failure_report report,
+    result& counters
 );
 
-/// What a server does for a client: everything inside of `root`.
-asio::awaitable<result> serve(
-    link& client, disk& files, tree const& root, std::string const& root_name, failure_report report
+/// What a server offers.
+struct served_directory {
+    tree root;
+    /// What a client calls it that copies all of it.
+    std::string name;
+    /// Clients may give files to any user.
+    bool allows_owners = false;
+};
+/// What a server does for a client: everything inside of the directory. Throws
+/// boost::system::system_error when the connection ends.
+asio::awaitable<void> serve(
+    link& client,
+    disk& files,
+    served_directory const& directory,
+    failure_report report,
+    result& counters
 );
 
 }  // namespace copy

@@ -12,8 +12,8 @@
 #include <cerrno>
 #include <climits>
 #include <cstdio>
+#include <cstring>
 #include <memory>
-#include <tuple>
 
 #include "rdma-copy/copy_message.hpp"
 
@@ -51,6 +51,8 @@ int open_inside(int root, std::string const& path, int flags) {
     return errno == ENOSYS || errno == EPERM ? walk(root, path, flags) : -1;
 }
 
+}  // namespace
+
 std::string random_text() {
     std::array<unsigned char, 8> bytes{};
     if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) return {};
@@ -62,11 +64,21 @@ std::string random_text() {
     return text;
 }
 
-std::array<timespec, 2> only_mtime(timespec const& mtime) {
+std::string temporary_name(std::string const& name, std::string const& suffix) {
+    constexpr std::size_t name_bytes_max = 255;
+    std::size_t const rest = name_bytes_max - 1 - std::strlen(temporary_mark) - suffix.size();
+    return '.' + name.substr(0, rest) + temporary_mark + suffix;
+}
+
+std::array<timespec, 2> only_mtime(timespec const& mtime) noexcept {
     return {timespec{0, UTIME_OMIT}, mtime};
 }
 
-}  // namespace
+descriptor open_here(descriptor const& directory, std::string const& name, int flags, int& error) {
+    descriptor d{::openat(directory.get(), name.c_str(), flags | plain, 0600)};
+    error = d.is_open() ? 0 : errno;
+    return d;
+}
 
 descriptor::~descriptor() {
     if (fd_ >= 0) ::close(fd_);
@@ -156,111 +168,69 @@ int tree::make_directory(std::string const& path) const {
     return S_ISDIR(s.st_mode) ? 0 : ENOTDIR;
 }
 
-int tree::set_mode_and_time(std::string const& path, unsigned mode, timespec const& mtime) const {
+int tree::set_attributes(std::string const& path, attributes const& a) const {
     int error = 0;
     descriptor const d = open_at(path, O_RDONLY | O_DIRECTORY, error);
     if (error != 0) return error;
-    if (::fchmod(d.get(), mode) != 0) return errno;
-    return error_of(::futimens(d.get(), only_mtime(mtime).data()));
+    if (a.owned_by && ::fchown(d.get(), a.owned_by->user, a.owned_by->group) != 0) return errno;
+    if (::fchmod(d.get(), a.mode) != 0) return errno;
+    return error_of(::futimens(d.get(), only_mtime(a.mtime).data()));
 }
 
-int tree::make_link(
-    std::string const& path, std::string const& target, timespec const& mtime, bool replaces
+namespace {
+
+// Gives a name that is made by `make` to what it makes, in place of another of that type if `replaces`.
+template <class Make>
+int make_in_place(
+    descriptor const& directory, std::string const& name, mode_t type, bool replaces, Make make
+) {
+    if (make(name.c_str()) == 0) return 0;
+    if (errno != EEXIST || !replaces) return errno;
+    struct stat s {};
+    if (::fstatat(directory.get(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) != 0) return errno;
+    if ((s.st_mode & S_IFMT) != type) return EEXIST;
+    std::string const temporary = temporary_name(name, random_text());
+    if (make(temporary.c_str()) != 0) return errno;
+    int const error =
+        error_of(::renameat(directory.get(), temporary.c_str(), directory.get(), name.c_str()));
+    // rename(2) leaves both names if they are of the same file.
+    ::unlinkat(directory.get(), temporary.c_str(), 0);
+    return error;
+}
+
+}  // namespace
+
+int tree::make_symbolic_link(
+    std::string const& path, std::string const& target, attributes const& a, bool replaces
 ) const {
     int error = 0;
     auto const [parent, name] = parent_of(path, error);
     if (error != 0) return error;
-    if (::symlinkat(target.c_str(), parent.get(), name.c_str()) != 0) {
-        if (errno != EEXIST || !replaces) return errno;
-        struct stat s {};
-        if (::fstatat(parent.get(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) != 0) return errno;
-        if (!S_ISLNK(s.st_mode)) return EEXIST;
-        std::string const temporary = '.' + name.substr(0, 200) + ".rdma-copy." + random_text();
-        if (::symlinkat(target.c_str(), parent.get(), temporary.c_str()) != 0) return errno;
-        if (::renameat(parent.get(), temporary.c_str(), parent.get(), name.c_str()) != 0) {
-            error = errno;
-            ::unlinkat(parent.get(), temporary.c_str(), 0);
-            return error;
-        }
-    }
-    return error_of(
-        ::utimensat(parent.get(), name.c_str(), only_mtime(mtime).data(), AT_SYMLINK_NOFOLLOW)
-    );
+    int const in = parent.get();
+    error = make_in_place(parent, name, S_IFLNK, replaces, [&](char const* as) {
+        return ::symlinkat(target.c_str(), in, as);
+    });
+    if (error != 0) return error;
+    if (a.owned_by &&
+        ::fchownat(in, name.c_str(), a.owned_by->user, a.owned_by->group, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno;
+    return error_of(::utimensat(in, name.c_str(), only_mtime(a.mtime).data(), AT_SYMLINK_NOFOLLOW));
 }
 
-// --- files ---------------------------------------------------------------------------------------
-
-incoming_file incoming_file::create(
-    tree const& in, std::string const& path, std::uint64_t size, bool replaces, int& error
-) {
-    incoming_file made;
-    std::tie(made.directory_, made.name_) = in.parent_of(path, error);
-    if (error != 0) return {};
-    struct stat there {};
-    if (!replaces &&
-        ::fstatat(made.directory_.get(), made.name_.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0) {
-        error = EEXIST;
-        return {};
-    }
-    // A name has at most 255 bytes.
-    made.temporary_ = '.' + made.name_.substr(0, 200) + ".rdma-copy." + random_text();
-    constexpr int flags = O_RDWR | O_CREAT | O_EXCL | plain;
-    made.file_ = descriptor{::openat(made.directory_.get(), made.temporary_.c_str(), flags, 0600)};
-    if (!made.file_.is_open()) {
-        error = errno;
-        made.temporary_.clear();
-        return made;
-    }
-    // A full disk is heard of before the data is on its way.
-    if (size > 0 && ::fallocate(made.file_.get(), 0, 0, static_cast<off_t>(size)) != 0 &&
-        errno != EOPNOTSUPP && errno != ENOSYS)
-        error = errno;
-    return made;
-}
-
-// What this one was goes with the other.
-incoming_file& incoming_file::operator=(incoming_file&& other) noexcept {
-    std::swap(directory_, other.directory_);
-    std::swap(file_, other.file_);
-    std::swap(name_, other.name_);
-    std::swap(temporary_, other.temporary_);
-    return *this;
-}
-
-incoming_file::~incoming_file() {
-    if (file_.is_open() && !temporary_.empty()) ::unlinkat(directory_.get(), temporary_.c_str(), 0);
-}
-
-int incoming_file::write(std::uint64_t offset, void const* bytes, std::size_t size) const {
-    auto const* at = static_cast<char const*>(bytes);
-    while (size > 0) {
-        ssize_t const n = ::pwrite(file_.get(), at, size, static_cast<off_t>(offset));
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return n < 0 ? errno : EIO;
-        at += n;
-        offset += static_cast<std::uint64_t>(n);
-        size -= static_cast<std::size_t>(n);
-    }
-    return 0;
-}
-
-int incoming_file::finish(std::uint64_t size, unsigned mode, timespec const& mtime, bool replaces) {
-    if (::ftruncate(file_.get(), static_cast<off_t>(size)) != 0) return errno;
-    if (::fchmod(file_.get(), mode) != 0) return errno;
-    if (::futimens(file_.get(), only_mtime(mtime).data()) != 0) return errno;
-    // A failure is final: the kernel may have thrown the pages away. Source: fsync(2), NOTES.
-    if (::fsync(file_.get()) != 0) return errno;
-    int const dir = directory_.get();
-    unsigned const flags = replaces ? 0 : RENAME_NOREPLACE;
-    int result = ::renameat2(dir, temporary_.c_str(), dir, name_.c_str(), flags);
-    if (result != 0 && errno == EINVAL && !replaces) {
-        // File systems without RENAME_NOREPLACE.
-        result = ::linkat(dir, temporary_.c_str(), dir, name_.c_str(), 0);
-        if (result == 0) ::unlinkat(dir, temporary_.c_str(), 0);
-    }
-    if (result != 0) return errno;
-    temporary_.clear();
-    return error_of(::fsync(dir));
+int tree::make_hard_link(std::string const& path, std::string const& existing, bool replaces)
+    const {
+    int error = 0;
+    auto const to = parent_of(path, error);
+    if (error != 0) return error;
+    auto const from = parent_of(existing, error);
+    if (error != 0) return error;
+    struct stat s {};
+    int const in = from.first.get();
+    if (::fstatat(in, from.second.c_str(), &s, AT_SYMLINK_NOFOLLOW) != 0) return errno;
+    if (!S_ISREG(s.st_mode)) return EPERM;
+    return make_in_place(to.first, to.second, S_IFREG, replaces, [&](char const* as) {
+        return ::linkat(in, from.second.c_str(), to.first.get(), as, 0);
+    });
 }
 
 }  // namespace copy

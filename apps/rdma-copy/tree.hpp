@@ -4,7 +4,8 @@
 
 #include <sys/stat.h>
 
-#include <cstdint>
+#include <array>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,17 @@ public:
 
 private:
     int fd_ = -1;
+};
+
+/// What an entry gets besides its content.
+struct attributes {
+    unsigned mode = 0;  // permissions only
+    timespec mtime{};
+    struct owner {
+        uid_t user = 0;
+        gid_t group = 0;
+    };
+    std::optional<owner> owned_by;
 };
 
 /// What is in a directory; `.` and `..` are not.
@@ -57,39 +69,27 @@ public:
 
     /// Makes a directory that its owner may write; succeeds if there is one.
     int make_directory(std::string const& path) const;
-    int set_mode_and_time(std::string const& path, unsigned mode, timespec const& mtime) const;
-    /// Makes a link. Only another link is replaced, and only if `replaces`.
-    int make_link(
-        std::string const& path, std::string const& target, timespec const& mtime, bool replaces
+    /// Of a directory.
+    int set_attributes(std::string const& path, attributes const& a) const;
+    /// Makes a symbolic link. Only another one is replaced, and only if `replaces`.
+    int make_symbolic_link(
+        std::string const& path, std::string const& target, attributes const& a, bool replaces
     ) const;
+    /// Makes another name of a file. Only a file is replaced, and only if `replaces`.
+    int make_hard_link(std::string const& path, std::string const& existing, bool replaces) const;
 
 private:
     descriptor root_;
 };
 
-/// A file on its way: under a temporary name until all of it is on the disk, and unlinked if that never
-/// happens.
-class incoming_file {
-public:
-    incoming_file() noexcept = default;
-    /// Reserves room for it, where the file system can. EEXIST if there is something of that name, unless
-    /// it `replaces` that; finish() finds out again.
-    static incoming_file create(
-        tree const& in, std::string const& path, std::uint64_t size, bool replaces, int& error
-    );
-    incoming_file(incoming_file&&) noexcept = default;
-    incoming_file& operator=(incoming_file&& other) noexcept;
-    ~incoming_file();
-
-    int write(std::uint64_t offset, void const* bytes, std::size_t size) const;
-    /// Writes it to the disk, gives it its mode, time and name, and writes its directory to the disk.
-    int finish(std::uint64_t size, unsigned mode, timespec const& mtime, bool replaces);
-
-private:
-    descriptor directory_;
-    descriptor file_;
-    std::string name_;
-    std::string temporary_;
-};
+/// The name of a temporary file for one that will get `name`: in the same directory, and not longer than a
+/// name may be.
+std::string temporary_name(std::string const& name, std::string const& suffix);
+/// 16 random digits.
+std::string random_text();
+/// For futimens(2) and utimensat(2).
+std::array<timespec, 2> only_mtime(timespec const& mtime) noexcept;
+/// Opens a name of a directory, itself and no link.
+descriptor open_here(descriptor const& directory, std::string const& name, int flags, int& error);
 
 }  // namespace copy

@@ -170,12 +170,7 @@ void add_serve(CLI::App& app, serve_arguments& a, demo::nvme_arguments& served) 
            "path: /metrics for Prometheus, /statistics in JSON"
     )
         ->option_text("PORT|PATH");
-    app.get_option("--statistics")->check([](std::string const& at) {
-        bool const is_number = at.find_first_not_of("0123456789") == std::string::npos;
-        if (at.empty()) return std::string{"a port or a path is missing"};
-        bool const is_right = !is_number || (at.size() <= 5 && std::stoul(at) <= 65535);
-        return is_right ? std::string{} : at + " is not a port";
-    });
+    app.get_option("--statistics")->check(demo::fault_of_metrics_place);
     app.add_flag("-q,--quiet", served.is_quiet, "do not print when hosts connect and leave");
     app.footer(
         "Exit codes:\n"

@@ -11,6 +11,30 @@
 
 namespace demo {
 
+namespace {
+
+// What target_statistics says.
+std::vector<metric> metrics_of(rcverbs::nvme::target_statistics const& s) {
+    return {
+        {"controllers", false, "Controllers at this moment", s.controllers},
+        {"queues", false, "Queues at this moment", s.queues},
+        {"commands", false, "Commands at this moment", s.commands},
+        {"controllers_made", true, "Controllers made", s.controllers_made},
+        {"refused", true, "Connections refused", s.refused},
+        {"keep_alive_expired", true, "Hosts lost", s.keep_alive_expired},
+        {"reads", true, "Reads", s.reads},
+        {"read_bytes", true, "Bytes read", s.read_bytes},
+        {"writes", true, "Writes", s.writes},
+        {"written_bytes", true, "Bytes written", s.written_bytes},
+        {"other_commands", true, "Other I/O commands", s.other_commands},
+        {"failed_commands", true, "Commands with an error", s.failed_commands},
+        {"transfers_stalled", true, "Queues that took no transfer", s.transfers_stalled},
+        {"store_failures", true, "Requests that a store failed", s.store_failures},
+    };
+}
+
+}  // namespace
+
 namespace asio = boost::asio;
 namespace nvme = rcverbs::nvme;
 
@@ -50,7 +74,9 @@ void nvme_server::start() {
     print_remarks();
     std::size_t const count = served_.options.size();
     if (!arguments_.metrics.empty())
-        metrics_.emplace(io_, arguments_.metrics, [this] { return target_->statistics(); });
+        metrics_.emplace(io_, arguments_.metrics, "rdma_nvme", [this] {
+            return metrics_of(target_->statistics());
+        });
     print(
         "serving " + std::to_string(count) + (count == 1 ? " subsystem" : " subsystems") +
         " on port " + std::to_string(target_->local_endpoint().port()) + "."
@@ -60,7 +86,7 @@ void nvme_server::start() {
 
 void nvme_server::on_signal(int number) {
     switch (number) {
-    case SIGUSR1: return print(to_json(target_->statistics()));
+    case SIGUSR1: return print(to_json(metrics_of(target_->statistics())));
     case SIGHUP: return try_reload();
     default: return end();
     }
@@ -79,7 +105,7 @@ void nvme_server::end() {
 void nvme_server::wait_for_hosts() {
     bool const is_late = patience_.expiry() <= std::chrono::steady_clock::now();
     nvme::target_statistics const now = target_->statistics();
-    if ((now.queues == 0 && now.commands == 0) || is_late) return print(to_json(now));
+    if ((now.queues == 0 && now.commands == 0) || is_late) return print(to_json(metrics_of(now)));
     tick_.expires_after(std::chrono::milliseconds{20});
     tick_.async_wait([this](boost::system::error_code const&) { wait_for_hosts(); });
 }

@@ -15,10 +15,10 @@
 #include <rcverbs/nvme/target.hpp>
 #include <rcverbs/rcverbs.hpp>
 
+#include "common/metrics_server.hpp"
 #include "common/exit_code.hpp"
 #include "common/repeating_signals.hpp"
 #include "rdma-nvme/configuration.hpp"
-#include "rdma-nvme/metrics.hpp"
 
 namespace demo {
 

@@ -232,8 +232,8 @@ TEST_CASE("owner that may lock two megabytes", "[.peer]") {
         co_await meet_regions(io, e);
         registered_buffer const mine = e.local(chunk);
         remote_memory const large = co_await e.client.async_find("large", asio::use_awaitable);
-        auto const [refused] = co_await large.async_prepare(0, large.size(), awaiting);
-        CHECK(refused == boost::system::errc::not_enough_memory);
+        auto const [prepare_error] = co_await large.async_prepare(0, large.size(), awaiting);
+        CHECK(prepare_error == boost::system::errc::not_enough_memory);
         constexpr std::uint64_t lockable = 2048 * 1024;
         for (auto const& why : {e.client.peer_refusal(), e.server.own_refusal()}) {
             REQUIRE(why);

@@ -59,8 +59,8 @@ TEST_CASE("a plain connection pings an unmodified rping -s", "[device]") {
             c.emplace(io);
             auto [ec] = co_await c->async_resolve({device_address(), 17471}, awaiting);
             REQUIRE_FALSE(ec);
-            auto [refused] = co_await c->async_establish({}, awaiting);
-            if (refused != cm_errc::rejected_no_listener) break;
+            auto [establish_error] = co_await c->async_establish({}, awaiting);
+            if (establish_error != cm_errc::rejected_no_listener) break;
         }
         REQUIRE(c->is_open());
         registered_buffer source{

@@ -31,6 +31,8 @@ void region_message(bytes in);
 void ring_message(bytes in);
 /// Parses an endpoint.
 void endpoint(bytes in);
+/// Decodes a message of rdma-copy; an accepted one must encode to the same bytes.
+void copy_message(bytes in);
 /// Drives an NVMe controller with commands: 66 bytes each, the last two the size of its data.
 void nvme_controller(bytes in);
 
@@ -47,6 +49,7 @@ inline constexpr target targets[] = {
     {"region_message", region_message},
     {"ring_message", ring_message},
     {"endpoint", endpoint},
+    {"copy_message", copy_message},
 #if defined(RCVERBS_HAS_NVME)
     {"nvme_controller", nvme_controller},
 #endif

@@ -1,4 +1,4 @@
-// The counters of rdma-nvme over HTTP.
+// Counters of a program over HTTP.
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/post.hpp>
@@ -11,7 +11,7 @@
 
 #include <unistd.h>
 
-#include "rdma-nvme/metrics.hpp"
+#include "common/metrics_server.hpp"
 #include "support/catch.hpp"
 
 namespace asio = boost::asio;
@@ -21,7 +21,7 @@ TEST_CASE("a metrics server holds a bounded number of connections", "[programs]"
     asio::io_context io;
     std::string const path =
         std::filesystem::temp_directory_path() / ("metrics-many-" + std::to_string(::getpid()));
-    demo::metrics_server server{io, path, [] { return rcverbs::nvme::target_statistics{}; }};
+    demo::metrics_server server{io, path, "sample", [] { return std::vector<demo::metric>{}; }};
     asio::io_context of_peers;
     std::vector<asio::local::stream_protocol::socket> peers;
     for (int i = 0; i < 40; ++i) {
@@ -57,7 +57,7 @@ TEST_CASE(
     asio::io_context io;
     std::string const path =
         std::filesystem::temp_directory_path() / ("metrics-" + std::to_string(::getpid()));
-    demo::metrics_server server{io, path, [] { return rcverbs::nvme::target_statistics{}; }};
+    demo::metrics_server server{io, path, "sample", [] { return std::vector<demo::metric>{}; }};
     asio::io_context of_peers;
     asio::local::stream_protocol::socket first{of_peers};
     asio::local::stream_protocol::socket second{of_peers};

@@ -1,4 +1,4 @@
-// metrics.hpp — the counters of a target as JSON and as Prometheus text, and over HTTP.
+// metrics_server.hpp — counters of a program as JSON and as Prometheus text, over HTTP.
 #pragma once
 
 #include <boost/asio/basic_socket_acceptor.hpp>
@@ -7,28 +7,41 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
-
-#include <rcverbs/nvme/target.hpp>
+#include <vector>
 
 namespace demo {
 
+struct metric {
+    std::string name;
+    /// Or it can fall.
+    bool is_counter = true;
+    std::string help;
+    std::uint64_t value = 0;
+};
+
 /// One JSON object in one line.
-std::string to_json(rcverbs::nvme::target_statistics const& s);
-/// Prometheus' text exposition format 0.0.4.
-std::string to_prometheus(rcverbs::nvme::target_statistics const& s);
+std::string to_json(std::vector<metric> const& all);
+/// Prometheus' text exposition format 0.0.4. Names begin with `program` and an underscore.
+std::string to_prometheus(std::string const& program, std::vector<metric> const& all);
+
+/// Why a text is no place for a metrics_server; empty if it is one.
+std::string fault_of_metrics_place(std::string const& at);
 
 /// Serves GET /metrics (Prometheus) and GET /statistics (JSON) over HTTP.
 class metrics_server {
 public:
-    /// @param at  A port of 127.0.0.1, or the path of a Unix socket, which is replaced.
+    /// @param at       A port of 127.0.0.1, or the path of a Unix socket, which is replaced.
+    /// @param program  Before the names of Prometheus' metrics.
     /// @throws boost::system::system_error: errno of bind(2).
     metrics_server(
         boost::asio::io_context& io,
         std::string const& at,
-        std::function<rcverbs::nvme::target_statistics()> sample
+        std::string program,
+        std::function<std::vector<metric>()> sample
     );
     ~metrics_server();
     /// Ends all waits.
@@ -38,7 +51,8 @@ private:
     void accept();
 
     std::string path_;  // of the Unix socket
-    std::function<rcverbs::nvme::target_statistics()> sample_;
+    std::string const program_;
+    std::function<std::vector<metric>()> sample_;
     boost::asio::basic_socket_acceptor<boost::asio::generic::stream_protocol> acceptor_;
     std::shared_ptr<std::size_t> const open_ = std::make_shared<std::size_t>(0);  // exchanges
     boost::asio::steady_timer pause_;

@@ -1,4 +1,4 @@
-#include "rdma-nvme/metrics.hpp"
+#include "common/metrics_server.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,39 +17,8 @@ namespace demo {
 namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
-using rcverbs::nvme::target_statistics;
 
 namespace {
-
-struct metric {
-    char const* name;
-    char const* type;
-    char const* help;
-    std::uint64_t target_statistics::*value;
-};
-
-constexpr metric metrics[] = {
-    {"controllers", "gauge", "Controllers at this moment", &target_statistics::controllers},
-    {"queues", "gauge", "Queues at this moment", &target_statistics::queues},
-    {"commands", "gauge", "Commands at this moment", &target_statistics::commands},
-    {"controllers_made", "counter", "Controllers made", &target_statistics::controllers_made},
-    {"refused", "counter", "Connections refused", &target_statistics::refused},
-    {"keep_alive_expired", "counter", "Hosts lost", &target_statistics::keep_alive_expired},
-    {"reads", "counter", "Reads", &target_statistics::reads},
-    {"read_bytes", "counter", "Bytes read", &target_statistics::read_bytes},
-    {"writes", "counter", "Writes", &target_statistics::writes},
-    {"written_bytes", "counter", "Bytes written", &target_statistics::written_bytes},
-    {"other_commands", "counter", "Other I/O commands", &target_statistics::other_commands},
-    {"failed_commands", "counter", "Commands with an error", &target_statistics::failed_commands},
-    {"transfers_stalled",
-     "counter",
-     "Queues that took no transfer",
-     &target_statistics::transfers_stalled},
-    {"store_failures",
-     "counter",
-     "Requests that a store failed",
-     &target_statistics::store_failures},
-};
 
 using stream = beast::basic_stream<asio::generic::stream_protocol>;
 constexpr std::chrono::seconds patience{5};
@@ -59,9 +28,15 @@ constexpr std::size_t request_bytes_max = 4096;
 
 // One request on one connection.
 struct exchange : std::enable_shared_from_this<exchange> {
-    exchange(stream s, target_statistics now, std::shared_ptr<std::size_t> open)
+    exchange(
+        stream s,
+        std::string const& name,
+        std::vector<metric> now,
+        std::shared_ptr<std::size_t> open
+    )
         : peer{std::move(s)},
-          sample{now},
+          program{name},
+          sample{std::move(now)},
           open_{std::move(open)} {
         ++*open_;
         parser.header_limit(request_bytes_max);
@@ -95,7 +70,7 @@ struct exchange : std::enable_shared_from_this<exchange> {
         response.set(
             http::field::content_type, is_json ? "application/json" : "text/plain; version=0.0.4"
         );
-        if (is_get && is_text) response.body() = to_prometheus(sample);
+        if (is_get && is_text) response.body() = to_prometheus(program, sample);
         if (is_get && is_json) response.body() = to_json(sample) + '\n';
         response.prepare_payload();
         http::async_write(
@@ -105,7 +80,8 @@ struct exchange : std::enable_shared_from_this<exchange> {
 
     using error_code = boost::system::error_code;
     stream peer;
-    target_statistics const sample;
+    std::string const program;
+    std::vector<metric> const sample;
     std::shared_ptr<std::size_t> const open_;
     beast::flat_buffer buffer{request_bytes_max};
     http::request_parser<http::empty_body> parser;
@@ -129,27 +105,38 @@ asio::generic::stream_protocol::endpoint endpoint_of(std::string const& at) {
 
 }  // namespace
 
-std::string to_json(target_statistics const& s) {
+std::string to_json(std::vector<metric> const& all) {
     nlohmann::ordered_json out;
-    for (metric const& m : metrics) out[m.name] = s.*m.value;
+    for (metric const& m : all) out[m.name] = m.value;
     return out.dump();
 }
 
-std::string to_prometheus(target_statistics const& s) {
+std::string to_prometheus(std::string const& program, std::vector<metric> const& all) {
     std::string out;
-    for (metric const& m : metrics) {
-        bool const is_counter = std::string{m.type} == "counter";
-        std::string const name = std::string{"rdma_nvme_"} + m.name + (is_counter ? "_total" : "");
-        out += "# HELP " + name + ' ' + m.help + ".\n# TYPE " + name + ' ' + m.type + '\n' + name +
-               ' ' + std::to_string(s.*m.value) + '\n';
+    for (metric const& m : all) {
+        std::string const name = program + '_' + m.name + (m.is_counter ? "_total" : "");
+        std::string const type = m.is_counter ? "counter" : "gauge";
+        out += "# HELP " + name + ' ' + m.help + ".\n# TYPE " + name + ' ' + type + '\n' + name +
+               ' ' + std::to_string(m.value) + '\n';
     }
     return out;
 }
 
+std::string fault_of_metrics_place(std::string const& at) {
+    bool const is_number = at.find_first_not_of("0123456789") == std::string::npos;
+    if (at.empty()) return std::string{"a port or a path is missing"};
+    bool const is_right = !is_number || (at.size() <= 5 && std::stoul(at) <= 65535);
+    return is_right ? std::string{} : at + " is not a port";
+}
+
 metrics_server::metrics_server(
-    asio::io_context& io, std::string const& at, std::function<target_statistics()> sample
+    asio::io_context& io,
+    std::string const& at,
+    std::string program,
+    std::function<std::vector<metric>()> sample
 )
     : path_{is_port(at) ? std::string{} : at},
+      program_{std::move(program)},
       sample_{std::move(sample)},
       acceptor_{io, endpoint_of(at)},
       pause_{io} {
@@ -178,7 +165,8 @@ void metrics_server::accept() {
         }
         // One too many is closed at once.
         if (*open_ < exchanges_max)
-            std::make_shared<exchange>(stream{std::move(peer)}, sample_(), open_)->start();
+            std::make_shared<exchange>(stream{std::move(peer)}, program_, sample_(), open_)
+                ->start();
         accept();
     });
 }

@@ -1,0 +1,351 @@
+#include "rdma-copy/incoming_file.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <tuple>
+#include <utility>
+
+namespace copy {
+
+namespace {
+
+// Bytes that are hashed again before a copy continues. Source: what may be under way between the
+// last two syncs.
+constexpr std::uint64_t window_bytes = incoming_file::checkpoint_bytes;
+constexpr std::size_t buffer_bytes = std::size_t{1} << 20;
+
+// The beginning of a state file. It is read by the machine that wrote it.
+struct state_head {
+    std::array<char, 8> magic{'R', 'C', 'O', 'P', 'Y', '0', '0', '1'};
+    std::uint64_t size = 0;
+    hash identity{};
+    hash checksum{};  // of what is before
+
+    static state_head of(incoming_options const& o) {
+        state_head h;
+        h.size = o.size;
+        h.identity = o.identity;
+        h.checksum = hash_of(std::as_bytes(std::span{&h, 1}).first(offsetof(state_head, checksum)));
+        return h;
+    }
+};
+static_assert(sizeof(state_head) == 48 && sizeof(file_part) == 24);
+
+off_t place_of_part(std::uint64_t number) {
+    return static_cast<off_t>(sizeof(state_head) + number * sizeof(file_part));
+}
+
+int write_all(int fd, void const* bytes, std::size_t size, off_t offset) {
+    auto const* at = static_cast<char const*>(bytes);
+    while (size > 0) {
+        ssize_t const n = ::pwrite(fd, at, size, offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return n < 0 ? errno : EIO;
+        at += n;
+        offset += n;
+        size -= static_cast<std::size_t>(n);
+    }
+    return 0;
+}
+
+// All of it, or an errno.
+int read_all(int fd, void* into, std::size_t size, std::uint64_t offset) {
+    auto* at = static_cast<char*>(into);
+    while (size > 0) {
+        ssize_t const n = ::pread(fd, at, size, static_cast<off_t>(offset));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return n < 0 ? errno : EUCLEAN;
+        at += n;
+        offset += static_cast<std::uint64_t>(n);
+        size -= static_cast<std::size_t>(n);
+    }
+    return 0;
+}
+
+// This process's own, under no second name.
+bool is_own_file(int fd) {
+    struct stat s {};
+    return ::fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && s.st_nlink == 1 && s.st_uid == ::geteuid();
+}
+
+bool is_at(descriptor const& directory, std::string const& name, int fd) {
+    struct stat here {};
+    struct stat there {};
+    return ::fstat(fd, &here) == 0 &&
+           ::fstatat(directory.get(), name.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+           here.st_ino == there.st_ino && here.st_dev == there.st_dev;
+}
+
+bool is_hole(file_part const& part) { return part.checksum == hash{}; }
+
+struct freed {
+    void operator()(void* p) const { std::free(p); }
+};
+std::unique_ptr<void, freed> aligned_buffer() {
+    return std::unique_ptr<void, freed>{std::aligned_alloc(block_alignment, buffer_bytes)};
+}
+
+// The bytes of a hole are zero; what the file system says is a hole is not read.
+int verify_hole(int fd, std::uint64_t begin, std::uint64_t end, void* buffer) {
+    while (begin < end) {
+        off_t const data = ::lseek(fd, static_cast<off_t>(begin), SEEK_DATA);
+        if (data < 0 && errno == ENXIO) return 0;
+        if (data >= 0) begin = std::max(begin, static_cast<std::uint64_t>(data));
+        begin -= begin % block_alignment;
+        if (begin >= end) return 0;
+        auto const size =
+            static_cast<std::size_t>(std::min<std::uint64_t>(end - begin, buffer_bytes));
+        std::size_t const asked = (size + block_alignment - 1) / block_alignment * block_alignment;
+        ssize_t const n = ::pread(fd, buffer, asked, static_cast<off_t>(begin));
+        if (n < static_cast<ssize_t>(size)) return n < 0 ? errno : EUCLEAN;
+        auto const* const bytes = static_cast<char const*>(buffer);
+        if (std::any_of(bytes, bytes + size, [](char c) { return c != 0; })) return EUCLEAN;
+        begin += size;
+    }
+    return 0;
+}
+
+}  // namespace
+
+// What this one was goes with the other.
+incoming_file& incoming_file::operator=(incoming_file&& other) noexcept {
+    std::swap(directory_, other.directory_);
+    std::swap(data_, other.data_);
+    std::swap(state_, other.state_);
+    std::swap(name_, other.name_);
+    std::swap(data_name_, other.data_name_);
+    std::swap(state_name_, other.state_name_);
+    std::swap(options_, other.options_);
+    std::swap(begin_, other.begin_);
+    std::swap(stored_, other.stored_);
+    std::swap(is_kept_, other.is_kept_);
+    return *this;
+}
+
+incoming_file::~incoming_file() {
+    if (data_.is_open() && !is_kept_) remove();
+}
+
+void incoming_file::remove() noexcept {
+    if (!data_name_.empty()) ::unlinkat(directory_.get(), data_name_.c_str(), 0);
+    if (!state_name_.empty()) ::unlinkat(directory_.get(), state_name_.c_str(), 0);
+    data_name_.clear();
+    state_name_.clear();
+}
+
+incoming_file incoming_file::create(
+    tree const& in, std::string const& path, incoming_options const& options, int& error
+) {
+    incoming_file f;
+    f.options_ = options;
+    std::tie(f.directory_, f.name_) = in.parent_of(path, error);
+    if (error != 0) return {};
+    struct stat there {};
+    if (!options.replaces &&
+        ::fstatat(f.directory_.get(), f.name_.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0) {
+        error = EEXIST;
+        return {};
+    }
+    if (options.size >= resume_bytes_min && f.open_state()) f.begin_ = f.resume();
+    if (!f.data_.is_open()) error = f.open_plain();
+    if (error == 0) error = f.reserve();
+    return f;
+}
+
+// Under a name of its own, which nobody finds again.
+int incoming_file::open_plain() {
+    int error = 0;
+    data_name_ = temporary_name(name_, random_text());
+    data_ = open_here(directory_, data_name_, O_RDWR | O_CREAT | O_EXCL, error);
+    if (error != 0) data_name_.clear();
+    if (error != 0 || state_.is_open() || options_.size < resume_bytes_min || !options_.verifies)
+        return error;
+    // The parts of a large file are not kept in memory.
+    std::string const name = temporary_name(name_, random_text());
+    state_ = open_here(directory_, name, O_RDWR | O_CREAT | O_EXCL, error);
+    if (error == 0) ::unlinkat(directory_.get(), name.c_str(), 0);
+    return error;
+}
+
+// False if another copy to this name is under way, or if the files there are not this process's own.
+bool incoming_file::open_state() {
+    int error = 0;
+    std::string const state_name = temporary_name(name_, "state");
+    std::string const data_name = temporary_name(name_, "part");
+    descriptor state = open_here(directory_, state_name, O_RDWR | O_CREAT, error);
+    if (error != 0 || !is_own_file(state.get()) || ::flock(state.get(), LOCK_EX | LOCK_NB) != 0 ||
+        !is_at(directory_, state_name, state.get()))
+        return false;
+    descriptor data = open_here(directory_, data_name, O_RDWR | O_CREAT, error);
+    if (error != 0 || !is_own_file(data.get())) return false;
+    state_ = std::move(state);
+    data_ = std::move(data);
+    state_name_ = state_name;
+    data_name_ = data_name;
+    return true;
+}
+
+// Finds out what is there of the same source, and forgets the rest.
+std::uint64_t incoming_file::resume() {
+    state_head const wanted = state_head::of(options_);
+    state_head head;
+    struct stat s {};
+    std::uint64_t parts = 0;
+    auto const end_of = [&](std::uint64_t count) -> std::uint64_t {
+        file_part p;
+        if (count == 0) return 0;
+        bool const is_read =
+            read_all(
+                state_.get(), &p, sizeof p, static_cast<std::uint64_t>(place_of_part(count - 1))
+            ) == 0;
+        return is_read ? p.end : UINT64_MAX;
+    };
+    auto const buffer = aligned_buffer();
+    if (buffer != nullptr && ::fstat(state_.get(), &s) == 0 &&
+        s.st_size >= static_cast<off_t>(sizeof head) &&
+        read_all(state_.get(), &head, sizeof head, 0) == 0 &&
+        std::memcmp(&head, &wanted, sizeof head) == 0) {
+        parts = (static_cast<std::uint64_t>(s.st_size) - sizeof head) / sizeof(file_part);
+        // From the last one back.
+        std::uint64_t hashed = 0;
+        for (std::uint64_t i = parts; i > 0 && hashed < window_bytes; --i) {
+            file_part p;
+            std::uint64_t const begin = end_of(i - 1);
+            bool const is_read =
+                read_all(
+                    state_.get(), &p, sizeof p, static_cast<std::uint64_t>(place_of_part(i - 1))
+                ) == 0;
+            bool const is_good = is_read && begin < p.end && p.end <= options_.size &&
+                                 verify_part(data_.get(), begin, p, buffer.get()) == 0;
+            if (is_good) {
+                hashed += p.end - begin;
+            } else {
+                parts = i - 1;
+                hashed = 0;
+            }
+        }
+    }
+    stored_ = parts;
+    std::uint64_t const begin = end_of(parts);
+    // Holes behind it must be holes.
+    bool const is_ready = ::ftruncate(state_.get(), place_of_part(parts)) == 0 &&
+                          write_all(state_.get(), &wanted, sizeof wanted, 0) == 0 &&
+                          ::ftruncate(data_.get(), static_cast<off_t>(begin)) == 0;
+    if (is_ready) return begin;
+    // It cannot be continued, but it can be copied.
+    remove();
+    state_ = {};
+    data_ = {};
+    stored_ = 0;
+    return 0;
+}
+
+// A full disk is heard of before the data is on its way.
+int incoming_file::reserve() const {
+    if (options_.size == 0) return 0;
+    auto const size = static_cast<off_t>(options_.size);
+    auto const from = static_cast<off_t>(begin_);
+    if (options_.is_sparse) return ::ftruncate(data_.get(), size) == 0 ? 0 : errno;
+    if (from >= size || ::fallocate(data_.get(), 0, from, size - from) == 0) return 0;
+    return errno == EOPNOTSUPP || errno == ENOSYS ? 0 : errno;
+}
+
+int incoming_file::store(std::vector<file_part> const& parts) {
+    // What the state file says is on the disk.
+    if (::fdatasync(data_.get()) != 0) return errno;
+    std::size_t const bytes = parts.size() * sizeof(file_part);
+    if (int const error = write_all(state_.get(), parts.data(), bytes, place_of_part(stored_)))
+        return error;
+    stored_ += parts.size();
+    return 0;
+}
+
+int incoming_file::verify_part(int fd, std::uint64_t begin, file_part const& part, void* buffer)
+    const {
+    if (is_hole(part)) return verify_hole(fd, begin, part.end, buffer);
+    if (part.end - begin > buffer_bytes) return EUCLEAN;
+    auto const size = static_cast<std::size_t>(part.end - begin);
+    // Direct I/O reads whole blocks, also the last one.
+    std::size_t const asked = (size + block_alignment - 1) / block_alignment * block_alignment;
+    std::size_t got = 0;
+    while (got < size) {
+        ssize_t const n = ::pread(
+            fd, static_cast<char*>(buffer) + got, asked - got, static_cast<off_t>(begin + got)
+        );
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return n < 0 ? errno : EUCLEAN;
+        got += static_cast<std::size_t>(n);
+    }
+    return hash_of({static_cast<std::byte const*>(buffer), size}) == part.checksum ? 0 : EUCLEAN;
+}
+
+// Reads it back from the disk, past the page cache where the file system can.
+int incoming_file::verify(std::vector<file_part> const& parts) const {
+    int error = 0;
+    descriptor direct = open_here(directory_, data_name_, O_RDONLY | O_DIRECT, error);
+    if (error == EINVAL) direct = open_here(directory_, data_name_, O_RDONLY, error);
+    if (error != 0) return error;
+    // Without direct I/O: pages that are on the disk are thrown away.
+    ::posix_fadvise(direct.get(), 0, 0, POSIX_FADV_DONTNEED);
+    auto const buffer = aligned_buffer();
+    if (buffer == nullptr) return ENOMEM;
+    std::uint64_t begin = 0;
+    auto const verify_all = [&](std::vector<file_part> const& some) {
+        for (file_part const& p : some) {
+            if (p.end <= begin) return EUCLEAN;
+            if (int const failed = verify_part(direct.get(), begin, p, buffer.get())) return failed;
+            begin = p.end;
+        }
+        return 0;
+    };
+    constexpr std::uint64_t parts_at_a_time = 4096;
+    for (std::uint64_t i = 0; i < stored_; i += parts_at_a_time) {
+        std::vector<file_part> some(std::min(parts_at_a_time, stored_ - i));
+        auto const place = static_cast<std::uint64_t>(place_of_part(i));
+        error = read_all(state_.get(), some.data(), some.size() * sizeof(file_part), place);
+        if (error == 0) error = verify_all(some);
+        if (error != 0) return error;
+    }
+    error = verify_all(parts);
+    return error == 0 && begin != options_.size ? EUCLEAN : error;
+}
+
+int incoming_file::finish(attributes const& a, std::vector<file_part> const& parts) {
+    auto const size = static_cast<off_t>(options_.size);
+    struct stat s {};
+    if (::fstat(data_.get(), &s) != 0) return errno;
+    if (s.st_size != size && ::ftruncate(data_.get(), size) != 0) return errno;
+    if (options_.verifies) {
+        if (::fdatasync(data_.get()) != 0) return errno;
+        if (int const error = verify(parts)) return error;
+    }
+    // The owner first: a change of it takes rights away.
+    if (a.owned_by && ::fchown(data_.get(), a.owned_by->user, a.owned_by->group) != 0) return errno;
+    if (::fchmod(data_.get(), a.mode) != 0) return errno;
+    if (::futimens(data_.get(), only_mtime(a.mtime).data()) != 0) return errno;
+    // A failure is final: the kernel may have thrown the pages away. Source: fsync(2), NOTES.
+    if (::fsync(data_.get()) != 0) return errno;
+    int const dir = directory_.get();
+    unsigned const flags = options_.replaces ? 0 : RENAME_NOREPLACE;
+    int result = ::renameat2(dir, data_name_.c_str(), dir, name_.c_str(), flags);
+    if (result != 0 && errno == EINVAL && !options_.replaces) {
+        // File systems without RENAME_NOREPLACE.
+        result = ::linkat(dir, data_name_.c_str(), dir, name_.c_str(), 0);
+        if (result == 0) ::unlinkat(dir, data_name_.c_str(), 0);
+    }
+    if (result != 0) return errno;
+    data_name_.clear();
+    remove();
+    return ::fsync(dir) == 0 ? 0 : errno;
+}
+
+}  // namespace copy

@@ -1,0 +1,86 @@
+// incoming_file.hpp — a file that arrives: under a temporary name until all of it is on the disk, and
+// unlinked if that never happens.
+//
+// A large one can be continued. Beside its temporary file it has a state file: the identity of the source,
+// and for each part that is on the disk its end and its hash. Whoever copies the same source to the same
+// name again begins where the state file ends; the last parts are hashed again first, and what does not
+// have its hash is copied again.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rdma-copy/copy_message.hpp"
+#include "rdma-copy/tree.hpp"
+
+namespace copy {
+
+/// Bytes that were written in order up to `end`, from the end of the part before; a hash of zeros means a
+/// hole.
+struct file_part {
+    std::uint64_t end = 0;
+    hash checksum{};
+};
+
+struct incoming_options {
+    std::uint64_t size = 0;
+    bool is_sparse = false;
+    bool replaces = false;
+    /// The parts are read back from the disk at the end.
+    bool verifies = false;
+    hash identity{};
+};
+
+/// Functions block; one thread at a time calls them.
+class incoming_file {
+public:
+    incoming_file() noexcept = default;
+    /// Opens a temporary file, and reserves room for all of it, where the file system can. EEXIST if there
+    /// is something of that name, unless it `replaces` that; finish() finds out again.
+    static incoming_file create(
+        tree const& in, std::string const& path, incoming_options const& options, int& error
+    );
+    incoming_file(incoming_file&&) noexcept = default;
+    incoming_file& operator=(incoming_file&& other) noexcept;
+    ~incoming_file();
+
+    /// Where to write; -1 if there is none.
+    int descriptor_of_data() const noexcept { return data_.get(); }
+    /// How much of it is there already.
+    std::uint64_t begin() const noexcept { return begin_; }
+    /// True if parts are worth to be stored, every checkpoint_bytes.
+    bool has_state() const noexcept { return state_.is_open(); }
+    static constexpr std::uint64_t checkpoint_bytes = std::uint64_t{64} << 20;
+    /// Writes what is written so far to the disk, and then that these parts are there. They follow those of
+    /// the last call.
+    int store(std::vector<file_part> const& parts);
+    /// It stays, to be continued, if anything of it was stored.
+    void keep() noexcept { is_kept_ = stored_ > 0 && !state_name_.empty(); }
+    /// Writes it to the disk, gives it its attributes and name, and writes its directory to the disk.
+    ///
+    /// @param parts  Those that were not stored.
+    int finish(attributes const& a, std::vector<file_part> const& parts);
+
+private:
+    int open_plain();
+    bool open_state();
+    std::uint64_t resume();
+    int reserve() const;
+    int verify(std::vector<file_part> const& parts) const;
+    int verify_part(int fd, std::uint64_t begin, file_part const& part, void* buffer) const;
+    void remove() noexcept;
+
+    descriptor directory_;
+    descriptor data_;
+    descriptor state_;  // locked
+    std::string name_;
+    std::string data_name_;
+    std::string state_name_;  // empty if it has none any more
+    incoming_options options_;
+    std::uint64_t begin_ = 0;
+    std::uint64_t stored_ = 0;  // parts in the state file
+    bool is_kept_ = false;
+};
+
+}  // namespace copy

@@ -1,0 +1,352 @@
+// Copies that keep what files are: holes, names, owners; that are read back, and that continue.
+#include <fcntl.h>
+
+#include <random>
+
+#include "device/copy_fixture.hpp"
+
+using namespace test;
+
+namespace {
+
+struct stat status_of(fs::path const& at) {
+    struct stat s {};
+    REQUIRE(::lstat(at.c_str(), &s) == 0);
+    return s;
+}
+
+// Data at these offsets, and holes between and behind.
+void write_sparse(
+    fs::path const& at, std::vector<std::uint64_t> const& offsets, std::uint64_t size
+) {
+    std::ofstream out{at, std::ios::binary};
+    for (std::uint64_t const offset : offsets) {
+        auto const bytes = pattern(5000, offset);
+        out.seekp(static_cast<std::streamoff>(offset));
+        out.write(reinterpret_cast<char const*>(bytes.data()), 5000);
+    }
+    out.close();
+    fs::resize_file(at, size);
+}
+
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+
+// Ends a copy of a large file, from the client's side, when this much of it has arrived.
+void cut_at(fs::path const& file, fs::path const& target, std::uint64_t bytes) {
+    asio::io_context io;
+    ends e{io, std::size_t{512} * 1024, target};
+    std::vector<std::string> const sources{file.string()};
+    std::string const name = "copy";
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const client = [&]() -> asio::awaitable<void> {
+            copy::result done;
+            try {
+                co_await push_to(e, sources, name, copy::copy_options{}, done);
+            } catch (boost::system::system_error const&) {}
+        };
+        auto const end = [&]() -> asio::awaitable<void> {
+            co_await until(io, [&] { return e.of_server.moved >= bytes; });
+            e.client.close();
+        };
+        co_await ((serve_one(io, e) && client()) && end());
+    });
+    CHECK(e.server_end);
+    CHECK_FALSE(fs::exists(target / "copy"));
+}
+
+copy::result copied(
+    fs::path const& file, fs::path const& target, copy::copy_options const& options = {}
+) {
+    asio::io_context io;
+    ends e{io, std::size_t{512} * 1024, target};
+    auto const done = pushed(e, io, {file.string()}, "copy", options);
+    CHECK(e.of_server.continued == done.continued);
+    CHECK(e.of_server.moved == done.moved);
+    return done;
+}
+
+void damage(fs::path const& at, std::uint64_t offset) {
+    std::fstream f{at, std::ios::binary | std::ios::in | std::ios::out};
+    f.seekp(static_cast<std::streamoff>(offset));
+    f.put('!');
+    REQUIRE(f.good());
+}
+
+}  // namespace
+
+TEST_CASE("copy: holes stay holes", "[device]") {
+    struct shape {
+        std::vector<std::uint64_t> data;
+        std::uint64_t size;
+    };
+    auto const s = GENERATE(
+        shape{{0, 9 * mebibyte + 100}, 16 * mebibyte},
+        shape{{7 * mebibyte}, 7 * mebibyte + 5000},
+        shape{{}, 3 * mebibyte + 1},
+        shape{{}, std::uint64_t{1} << 40},
+        shape{{1, 20000, 40000}, 50000}
+    );
+    bool const verifies = GENERATE(false, true);
+    folder here;
+    folder there;
+    write_sparse(here / "file", s.data, s.size);
+    auto const done = copied(here / "file", there / "", {.verifies = verifies});
+    CHECK(done.failed == 0);
+    CHECK(done.bytes == s.size);
+    struct stat const copied_to = status_of(there / "copy");
+    CHECK(static_cast<std::uint64_t>(copied_to.st_size) == s.size);
+    CHECK(copied_to.st_blocks <= status_of(here / "file").st_blocks + 16);
+    if (s.size < 100 * mebibyte) CHECK((content(here / "file") == content(there / "copy")));
+}
+
+TEST_CASE("copy: names of one file are names of one file", "[device]") {
+    folder here;
+    fs::create_directories(here / "tree/a");
+    fs::create_directories(here / "tree/b");
+    write_file(here / "tree/a/first", pattern(100'000, 1));
+    fs::create_hard_link(here / "tree/a/first", here / "tree/a/second");
+    fs::create_hard_link(here / "tree/a/first", here / "tree/b/third");
+    asio::io_context io;
+    ends e{io};
+    auto const done = pushed(e, io, {(here / "tree").string()}, "");
+    CHECK(done.failed == 0);
+    CHECK(done.bytes == 100'000);
+    CHECK(listing(here / "tree") == listing(e.served / "tree"));
+    CHECK(status_of(e.served / "tree/b/third").st_nlink == 3);
+    CHECK(
+        status_of(e.served / "tree/b/third").st_ino == status_of(e.served / "tree/a/first").st_ino
+    );
+    // Once more, over what is there.
+    asio::io_context again;
+    ends f{again, std::size_t{1} << 20, e.served / ""};
+    CHECK(pushed(f, again, {(here / "tree").string()}, "", {.replaces = true}).failed == 0);
+    CHECK(listing(here / "tree") == listing(e.served / "tree"));
+    CHECK(status_of(e.served / "tree/b/third").st_nlink == 3);
+    CHECK(leftovers(e.served / "").empty());
+}
+
+TEST_CASE("copy: owners are kept if both sides want that", "[device]") {
+    if (::geteuid() != 0) {
+        WARN("skipped: only root gives files to others");
+        return;
+    }
+    bool const is_allowed = GENERATE(false, true);
+    folder here;
+    fs::create_directories(here / "tree/a");
+    write_file(here / "tree/a/file", pattern(10, 1));
+    fs::create_symlink("file", here / "tree/a/link");
+    for (char const* const each : {"tree/a", "tree/a/file", "tree/a/link"})
+        REQUIRE(::lchown((here / each).c_str(), 1234, 5678) == 0);
+    ::chmod((here / "tree/a/file").c_str(), 04755);
+    asio::io_context io;
+    ends e{io};
+    e.allows_owners = is_allowed;
+    std::string why;
+    copy::result done;
+    std::vector<std::string> const sources{(here / "tree").string()};
+    std::string const target;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const client = [&]() -> asio::awaitable<void> {
+            try {
+                co_await push_to(
+                    e, sources, target, copy::copy_options{.keeps_owners = true}, done
+                );
+            } catch (copy::refused const& refused) {
+                why = refused.what();
+            }
+        };
+        co_await (serve_one(io, e) && client());
+    });
+    if (!is_allowed) {
+        CHECK(why.find("Operation not permitted") != std::string::npos);
+        CHECK(listing(e.served / "").empty());
+        return;
+    }
+    CHECK(done.failed == 0);
+    for (char const* const each : {"tree/a", "tree/a/file", "tree/a/link"}) {
+        struct stat const s = status_of(e.served / each);
+        CHECK(s.st_uid == 1234);
+        CHECK(s.st_gid == 5678);
+    }
+    CHECK(status_of(e.served / "tree").st_uid == 0);
+    // Not the right to run as its owner.
+    CHECK((status_of(e.served / "tree/a/file").st_mode & 07777) == 0755);
+}
+
+TEST_CASE("copy: a copy continues where the one before was cut", "[device]") {
+    bool const is_sparse = GENERATE(false, true);
+    folder here;
+    folder there;
+    std::vector<std::uint64_t> data{0};
+    for (std::uint64_t at = 5 * mebibyte; at < 9 * mebibyte; at += 16384) data.push_back(at);
+    if (is_sparse) write_sparse(here / "file", data, 10 * mebibyte);
+    else write_large(here / "file", 10 * mebibyte + 77, 1);
+    cut_at(here / "file", there / "", 7 * mebibyte);
+    CHECK(leftovers(there / "").size() == 2);
+    auto const done = copied(here / "file", there / "");
+    CHECK(done.failed == 0);
+    CHECK(done.continued >= 5 * mebibyte);
+    CHECK(done.moved == fs::file_size(here / "file"));
+    CHECK((content(here / "file") == content(there / "copy")));
+    CHECK(leftovers(there / "").empty());
+}
+
+TEST_CASE("copy: nothing is continued that is not what it was", "[device]") {
+    enum class what {
+        source,
+        source_with_old_time,
+        end_of_part,
+        half_a_record,
+        other_head,
+        is_link
+    };
+    auto const changed = GENERATE(
+        what::source,
+        what::source_with_old_time,
+        what::end_of_part,
+        what::half_a_record,
+        what::other_head,
+        what::is_link
+    );
+    folder here;
+    folder there;
+    write_large(here / "file", 9 * mebibyte, 1);
+    set_time(here / "file", 1'577'934'245, 5);
+    cut_at(here / "file", there / "", 6 * mebibyte);
+    fs::path const part = there / ".copy.rdma-copy.part";
+    fs::path const state = there / ".copy.rdma-copy.state";
+    REQUIRE(fs::exists(state));
+    std::uint64_t most = 0;
+    switch (changed) {
+    case what::source:
+    case what::source_with_old_time:
+        damage(here / "file", 3);
+        if (changed == what::source_with_old_time) set_time(here / "file", 1'577'934'245, 5);
+        break;
+    case what::end_of_part:
+        most = 3 * mebibyte;
+        damage(part, 3 * mebibyte + 5);
+        break;
+    case what::half_a_record:
+        most = 9 * mebibyte;
+        std::ofstream{state, std::ios::app} << "half a record, and more";
+        break;
+    case what::other_head: damage(state, 0); break;
+    case what::is_link:
+        // What it is a link to does not change.
+        write_file(there / "other", pattern(10, 1));
+        fs::remove(part);
+        fs::create_symlink("other", part);
+        break;
+    }
+    auto const done = copied(here / "file", there / "");
+    CHECK(done.failed == 0);
+    CHECK(done.continued <= most);
+    if (changed == what::half_a_record) CHECK(done.continued >= 5 * mebibyte);
+    CHECK((content(here / "file") == content(there / "copy")));
+    if (changed == what::is_link) CHECK(content(there / "other").size() == 10);
+}
+
+TEST_CASE("copy: what was read back from the disk is what was sent", "[device]") {
+    bool const continues = GENERATE(false, true);
+    folder here;
+    folder there;
+    write_large(here / "file", 9 * mebibyte + 77, 1);
+    if (continues) {
+        cut_at(here / "file", there / "", 6 * mebibyte);
+        // Before what is hashed again without --verify.
+        auto const done = copied(here / "file", there / "", {.verifies = true});
+        CHECK(done.failed == 0);
+        CHECK(done.continued > 0);
+    } else {
+        CHECK(copied(here / "file", there / "", {.verifies = true}).failed == 0);
+    }
+    CHECK((content(here / "file") == content(there / "copy")));
+    CHECK(leftovers(there / "").empty());
+}
+
+TEST_CASE("copy: a file that the disk spoils is not finished if it is verified", "[device]") {
+    bool const is_large = GENERATE(false, true);
+    folder here;
+    folder there;
+    write_large(here / "file", is_large ? 9 * mebibyte : 3 * mebibyte, 1);
+    asio::io_context io;
+    ends e{io, std::size_t{512} * 1024, there / ""};
+    copy::result done;
+    std::vector<std::string> const sources{(here / "file").string()};
+    std::string const target;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const spoil = [&]() -> asio::awaitable<void> {
+            co_await until(io, [&] { return e.of_server.moved > mebibyte; });
+            for (std::string const& name : leftovers(there / ""))
+                if (fs::file_size(there / name) >= 3 * mebibyte) damage(there / name, 4096);
+        };
+        auto const client = [&]() -> asio::awaitable<void> {
+            co_await push_to(e, sources, target, copy::copy_options{.verifies = true}, done);
+        };
+        co_await ((serve_one(io, e) && client()) && spoil());
+    });
+    CHECK(done.failed == 1);
+    CHECK(
+        e.failures == std::vector<std::string>{"file: the disk does not give back what was written"}
+    );
+    CHECK(listing(there / "").empty());
+}
+
+TEST_CASE("copy: two copies to one name do not disturb each other", "[device]") {
+    folder here;
+    folder there;
+    write_large(here / "file", 9 * mebibyte, 1);
+    asio::io_context io;
+    ends one{io, std::size_t{512} * 1024, there / ""};
+    ends two{io, std::size_t{512} * 1024, there / ""};
+    copy::result first;
+    copy::result second;
+    std::vector<std::string> const sources{(here / "file").string()};
+    std::string const name = "copy";
+    copy::copy_options const options{.replaces = true};
+    run(io, [&]() -> asio::awaitable<void> {
+        co_await (
+            (serve_one(io, one) && push_to(one, sources, name, options, first)) &&
+            (serve_one(io, two) && push_to(two, sources, name, options, second))
+        );
+    });
+    CHECK(first.failed == 0);
+    CHECK(second.failed == 0);
+    CHECK((content(here / "file") == content(there / "copy")));
+    CHECK(leftovers(there / "").empty());
+}
+
+TEST_CASE("copy: names of temporary files are nobody's", "[device][hostile]") {
+    folder here;
+    fs::create_directories(here / "tree");
+    // What a copy has left is not copied.
+    write_file(here / "tree/.x.rdma-copy.part", pattern(10, 1));
+    write_file(here / "tree/x.rdma-copy.part", pattern(10, 1));
+    asio::io_context io;
+    ends e{io};
+    CHECK(pushed(e, io, {(here / "tree").string()}, "").failed == 0);
+    CHECK(fs::exists(e.served / "tree/x.rdma-copy.part"));
+    CHECK_FALSE(fs::exists(e.served / "tree/.x.rdma-copy.part"));
+    // Nobody puts one there, or gets one.
+    for (std::string const target :
+         {".copy.rdma-copy.part", "tree/.copy.rdma-copy.state", ".a.rdma-copy.b/c"}) {
+        asio::io_context other;
+        ends f{other, 65536, e.served / ""};
+        bool is_refused = false;
+        std::vector<std::string> const sources{(here / "tree/x.rdma-copy.part").string()};
+        copy::result done;
+        run(other, [&]() -> asio::awaitable<void> {
+            auto const client = [&]() -> asio::awaitable<void> {
+                try {
+                    co_await push_to(f, sources, target, copy::copy_options{}, done);
+                } catch (copy::refused const&) {
+                    is_refused = true;
+                }
+            };
+            co_await (serve_one(other, f) && client());
+        });
+        CHECK(is_refused);
+    }
+    CHECK(leftovers(e.served / "") == std::vector<std::string>{"tree/x.rdma-copy.part"});
+}

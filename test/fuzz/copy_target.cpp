@@ -1,0 +1,26 @@
+#include "fuzz/targets.hpp"
+#include "rdma-copy/copy_message.hpp"
+
+#include <algorithm>
+#include <vector>
+
+namespace fuzz {
+
+// The first byte is the tag.
+void copy_message(bytes in) {
+    if (in.empty()) return;
+    auto const tag = std::to_integer<std::uint64_t>(in.front());
+    auto const m = copy::decode(tag, in.subspan(1));
+    if (!m) return;
+    must(m->index() == tag);
+    must(std::ranges::equal(copy::encode(*m), in.subspan(1)));
+    must(in.size() - 1 <= copy::message_bytes_max);
+    if (auto const* const e = std::get_if<copy::entry>(&*m)) {
+        must(e->mode <= 07777 && e->nanoseconds <= copy::nanoseconds_max);
+        must(e->path.size() <= copy::text_bytes_max && e->target.size() <= copy::text_bytes_max);
+        must(!copy::is_inside(e->path) || (e->path.front() != '/' && e->path.back() != '/'));
+        static_cast<void>(copy::is_reserved(e->path));
+    }
+}
+
+}  // namespace fuzz

@@ -1,0 +1,152 @@
+// Parts of rdma-copy that need no connection: messages, paths, what is printed.
+#include <nlohmann/json.hpp>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "rdma-copy/copy_message.hpp"
+#include "rdma-copy/progress.hpp"
+#include "rdma-copy/session.hpp"
+#include "support/catch.hpp"
+
+using namespace std::chrono_literals;
+
+TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
+    copy::entry e;
+    e.file = 7;
+    e.is_sparse = true;
+    e.mode = 0640;
+    e.user = 1;
+    e.group = 2;
+    e.seconds = -5;
+    e.nanoseconds = copy::nanoseconds_max;
+    e.size = INT64_MAX;
+    e.identity.fill(std::byte{3});
+    e.path = std::string(copy::text_bytes_max, 'p');
+    copy::entry l;
+    l.type = copy::entry_type::hard_link;
+    l.path = "a";
+    l.target = std::string(copy::text_bytes_max, 't');
+    copy::hello const h{1, copy::direction::to_client, true, true, true, true, true, "name"};
+    std::vector<copy::copy_message> const all{
+        h,
+        copy::welcome{1, 65535},
+        copy::slots{1, 2, 4096, 65535},
+        copy::credit{9},
+        copy::begin{7, 1ULL << 40},
+        copy::abort_file{7, 28},
+        copy::done{7, 0},
+        e,
+        l,
+        copy::block{7, 4096, 1, 3, {}},
+        copy::hole{7, 4096, 1ULL << 50},
+        copy::end{7, 5},
+        copy::total{1, UINT64_MAX},
+        copy::finished{},
+        copy::alive{}};
+    for (copy::copy_message const& m : all) {
+        CAPTURE(m.index());
+        auto const bytes = copy::encode(m);
+        CHECK(bytes.size() <= copy::message_bytes_max);
+        auto const back = copy::decode(m.index(), bytes);
+        REQUIRE(back);
+        CHECK(back->index() == m.index());
+        CHECK(copy::encode(*back) == bytes);
+        // Not with a byte more or less, and not as another message of that size.
+        auto longer = bytes;
+        longer.push_back({});
+        CHECK_FALSE(copy::decode(m.index(), longer));
+        if (!bytes.empty())
+            CHECK_FALSE(copy::decode(m.index(), std::span{bytes}.first(bytes.size() - 1)));
+    }
+    CHECK_FALSE(copy::decode(std::variant_size_v<copy::copy_message>, {}));
+    CHECK_FALSE(copy::decode(UINT64_MAX, {}));
+}
+
+TEST_CASE("copy: paths stay inside, and some names are nobody's", "[programs]") {
+    for (char const* const inside : {"a", "a/b", ".a", "a..b/...", "a\n"})
+        CHECK(copy::is_inside(inside));
+    for (char const* const outside :
+         {"", "/", "/a", "a/", "a//b", ".", "..", "a/..", "../a", "a/./b"})
+        CHECK_FALSE(copy::is_inside(outside));
+    for (char const* const reserved :
+         {".a.rdma-copy.part", "b/.a.rdma-copy.state", ".a.rdma-copy.x/c", "..rdma-copy."})
+        CHECK(copy::is_reserved(reserved));
+    for (char const* const free :
+         {"a.rdma-copy.part", ".rdma-copy", ".a/rdma-copy.part", ".a.rdma-copy"})
+        CHECK_FALSE(copy::is_reserved(free));
+    CHECK(copy::temporary_name(std::string(255, 'n'), "state").size() == 255);
+    CHECK(copy::is_reserved(copy::temporary_name("n", copy::random_text())));
+}
+
+TEST_CASE("copy: a place on a server has a host and a path", "[programs]") {
+    auto const there = copy::parse_place("[fe80::1]:a/b:c");
+    REQUIRE(there);
+    CHECK(there->host == "fe80::1");
+    CHECK(there->path == "a/b:c");
+    CHECK(copy::parse_place("host:")->path.empty());
+    for (char const* const local : {"a", "./a:b", "/a:b", ":a", "[::1]"})
+        CHECK_FALSE(copy::parse_place(local));
+}
+
+TEST_CASE("copy: progress says how much of how much, the rate and the time left", "[programs]") {
+    CHECK(copy::in_units(0) == "0 B");
+    CHECK(copy::in_units(1023) == "1023 B");
+    CHECK(copy::in_units(1536) == "1.5 KiB");
+    CHECK(copy::in_units(std::uint64_t{10} << 30) == "10.0 GiB");
+    CHECK(copy::in_units(UINT64_MAX) == "16.0 EiB");
+    CHECK(copy::in_minutes(187s) == "3:07");
+    CHECK(copy::in_minutes(3765s) == "1:02:45");
+
+    copy::result r;
+    r.moved = 512 << 20;
+    r.entries = 3;
+    double const rate = 16 << 20;
+    CHECK(copy::progress_line(r, rate, 0) == "512.0 MiB, 16.0 MiB/s, 3 entries");
+    r.total = copy::result::whole{10, std::uint64_t{2} << 30};
+    r.failed = 1;
+    std::string const line =
+        "512.0 MiB of 2.0 GiB, 25 %, 16.0 MiB/s, 1:36 left, 3 of 10 entries, 1 failed";
+    CHECK(copy::progress_line(r, rate, 0) == line);
+    std::string const bar = '[' + std::string(7, '#') + std::string(23, ' ') + "] ";
+    CHECK(copy::progress_line(r, rate, 120) == bar + line);
+    CHECK(copy::progress_line(r, rate, 40) == line.substr(0, 40));
+    CHECK(copy::progress_line(r, 0, 0).find("left") == std::string::npos);
+    // Files that have grown.
+    r.moved = std::uint64_t{3} << 30;
+    CHECK(copy::progress_line(r, rate, 0).find("100 %") != std::string::npos);
+
+    copy::pace p;
+    auto const begin = std::chrono::steady_clock::time_point{};
+    copy::result moving;
+    moving.continued = moving.moved = 1000;
+    p.sample(begin, moving);
+    CHECK(p.rate() == 0);
+    moving.moved = 3000;
+    p.sample(begin + 2s, moving);
+    CHECK(p.rate() == 1000);
+    // What is long ago does not count.
+    for (int i = 3; i < 20; ++i) p.sample(begin + std::chrono::seconds{i}, moving);
+    CHECK(p.rate() == 0);
+}
+
+TEST_CASE("copy: the result is one object in a line, whatever the names are", "[programs]") {
+    copy::result r;
+    r.entries = 2;
+    r.failed = 1;
+    r.current = "a\n\xff";
+    auto const progress = nlohmann::json::parse(copy::progress_json(r, 12.5));
+    CHECK(progress["type"] == "progress");
+    CHECK(progress["bytes_per_second"] == 12);
+    CHECK_FALSE(progress.contains("total_bytes"));
+    std::string const text =
+        copy::result_json(r, {{"b\n\xfe", "Permission denied"}}, "the peer has left", 1500ms);
+    CHECK(text.find('\n') == std::string::npos);
+    auto const result = nlohmann::json::parse(text);
+    CHECK(result["type"] == "result");
+    CHECK(result["seconds"] == 1.5);
+    CHECK(result["failures"][0]["error"] == "Permission denied");
+    CHECK(result["error"] == "the peer has left");
+    CHECK(copy::summary(r, 1500ms) == "2 entries, 0 B, 1 failed in 1.500 s");
+}
