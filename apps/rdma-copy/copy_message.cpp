@@ -1,6 +1,11 @@
 #include "rdma-copy/copy_message.hpp"
 
+#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
+// Finds out at run time which instructions there are.
+#include <xxh_x86dispatch.h>
+#else
 #include <xxhash.h>
+#endif
 
 #include <concepts>
 #include <cstring>
@@ -91,6 +96,7 @@ constexpr std::uint8_t flag_total = 16;
 constexpr std::uint8_t flags_of_hello = 31;
 // Of ENTRY.
 constexpr std::uint8_t flag_sparse = 1;
+constexpr std::uint8_t flag_names = 2;
 
 std::uint8_t flag_if(bool is_set, std::uint8_t flag) { return is_set ? flag : std::uint8_t{0}; }
 
@@ -168,7 +174,9 @@ void read(reader& r, Message& m) {
 void write(writer& w, entry const& m) {
     w.put(m.file);
     w.put(static_cast<std::uint8_t>(m.type));
-    w.put(flag_if(m.is_sparse, flag_sparse));
+    w.put(static_cast<std::uint8_t>(
+        flag_if(m.is_sparse, flag_sparse) | flag_if(m.has_names, flag_names)
+    ));
     w.put(m.mode);
     w.put(m.user);
     w.put(m.group);
@@ -184,8 +192,9 @@ void read(reader& r, entry& m) {
     m.file = r.get<std::uint64_t>();
     m.type = r.one_of(entry_type::hard_link);
     auto const flags = r.get<std::uint8_t>();
-    r.require((flags & ~flag_sparse) == 0);
+    r.require((flags & ~(flag_sparse | flag_names)) == 0);
     m.is_sparse = (flags & flag_sparse) != 0;
+    m.has_names = (flags & flag_names) != 0;
     m.mode = r.get<std::uint16_t>();
     m.user = r.get<std::uint32_t>();
     m.group = r.get<std::uint32_t>();
@@ -199,7 +208,7 @@ void read(reader& r, entry& m) {
     r.require(m.size <= static_cast<std::uint64_t>(INT64_MAX));
     bool const has_target = m.type == entry_type::symbolic_link || m.type == entry_type::hard_link;
     r.require(has_target == !m.target.empty());
-    r.require(m.type == entry_type::file || (m.size == 0 && !m.is_sparse));
+    r.require(m.type == entry_type::file || (m.size == 0 && !m.is_sparse && !m.has_names));
 }
 void write(writer& w, block const& m) {
     w.put(m.file);

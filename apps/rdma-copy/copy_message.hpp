@@ -119,6 +119,8 @@ struct entry {
     entry_type type = entry_type::file;
     /// The file has holes.
     bool is_sparse = false;
+    /// The file has other names, so hard links may follow.
+    bool has_names = false;
     std::uint16_t mode = 0;  // permissions only
     std::uint32_t user = 0;
     std::uint32_t group = 0;

@@ -27,18 +27,20 @@ constexpr std::size_t buffer_bytes = std::size_t{1} << 20;
 struct state_head {
     std::array<char, 8> magic{'R', 'C', 'O', 'P', 'Y', '0', '0', '1'};
     std::uint64_t size = 0;
+    std::uint64_t inode = 0;  // of the temporary file
     hash identity{};
     hash checksum{};  // of what is before
 
-    static state_head of(incoming_options const& o) {
+    static state_head of(incoming_options const& o, std::uint64_t inode) {
         state_head h;
         h.size = o.size;
+        h.inode = inode;
         h.identity = o.identity;
         h.checksum = hash_of(std::as_bytes(std::span{&h, 1}).first(offsetof(state_head, checksum)));
         return h;
     }
 };
-static_assert(sizeof(state_head) == 48 && sizeof(file_part) == 24);
+static_assert(sizeof(state_head) == 56 && sizeof(file_part) == 24);
 
 off_t place_of_part(std::uint64_t number) {
     return static_cast<off_t>(sizeof(state_head) + number * sizeof(file_part));
@@ -98,7 +100,12 @@ std::unique_ptr<void, freed> aligned_buffer() {
 int verify_hole(int fd, std::uint64_t begin, std::uint64_t end, void* buffer) {
     while (begin < end) {
         off_t const data = ::lseek(fd, static_cast<off_t>(begin), SEEK_DATA);
-        if (data < 0 && errno == ENXIO) return 0;
+        if (data < 0 && errno == ENXIO) {
+            struct stat s {};
+            bool const is_there =
+                ::fstat(fd, &s) == 0 && static_cast<std::uint64_t>(s.st_size) >= end;
+            return is_there ? 0 : EUCLEAN;
+        }
         if (data >= 0) begin = std::max(begin, static_cast<std::uint64_t>(data));
         begin -= begin % block_alignment;
         if (begin >= end) return 0;
@@ -128,6 +135,7 @@ incoming_file& incoming_file::operator=(incoming_file&& other) noexcept {
     std::swap(begin_, other.begin_);
     std::swap(stored_, other.stored_);
     std::swap(is_kept_, other.is_kept_);
+    std::swap(id_, other.id_);
     return *this;
 }
 
@@ -136,8 +144,11 @@ incoming_file::~incoming_file() {
 }
 
 void incoming_file::remove() noexcept {
-    if (!data_name_.empty()) ::unlinkat(directory_.get(), data_name_.c_str(), 0);
-    if (!state_name_.empty()) ::unlinkat(directory_.get(), state_name_.c_str(), 0);
+    // Somebody may have removed them, and another copy made them again.
+    if (!data_name_.empty() && is_at(directory_, data_name_, data_.get()))
+        ::unlinkat(directory_.get(), data_name_.c_str(), 0);
+    if (!state_name_.empty() && is_at(directory_, state_name_, state_.get()))
+        ::unlinkat(directory_.get(), state_name_.c_str(), 0);
     data_name_.clear();
     state_name_.clear();
 }
@@ -158,6 +169,8 @@ incoming_file incoming_file::create(
     if (options.size >= resume_bytes_min && f.open_state()) f.begin_ = f.resume();
     if (!f.data_.is_open()) error = f.open_plain();
     if (error == 0) error = f.reserve();
+    // What an earlier copy has left stays.
+    if (error != 0) f.keep();
     return f;
 }
 
@@ -186,7 +199,9 @@ bool incoming_file::open_state() {
         !is_at(directory_, state_name, state.get()))
         return false;
     descriptor data = open_here(directory_, data_name, O_RDWR | O_CREAT, error);
-    if (error != 0 || !is_own_file(data.get())) return false;
+    if (error != 0 || !is_own_file(data.get()) || ::flock(data.get(), LOCK_EX | LOCK_NB) != 0 ||
+        !is_at(directory_, data_name, data.get()))
+        return false;
     state_ = std::move(state);
     data_ = std::move(data);
     state_name_ = state_name;
@@ -196,7 +211,10 @@ bool incoming_file::open_state() {
 
 // Finds out what is there of the same source, and forgets the rest.
 std::uint64_t incoming_file::resume() {
-    state_head const wanted = state_head::of(options_);
+    struct stat data {};
+    if (::fstat(data_.get(), &data) != 0) data = {};
+    auto const there = static_cast<std::uint64_t>(data.st_size);
+    state_head const wanted = state_head::of(options_, data.st_ino);
     state_head head;
     struct stat s {};
     std::uint64_t parts = 0;
@@ -225,9 +243,10 @@ std::uint64_t incoming_file::resume() {
                     state_.get(), &p, sizeof p, static_cast<std::uint64_t>(place_of_part(i - 1))
                 ) == 0;
             bool const is_good = is_read && begin < p.end && p.end <= options_.size &&
+                                 p.end <= there &&
                                  verify_part(data_.get(), begin, p, buffer.get()) == 0;
             if (is_good) {
-                hashed += p.end - begin;
+                if (!is_hole(p)) hashed += p.end - begin;
             } else {
                 parts = i - 1;
                 hashed = 0;
@@ -323,6 +342,8 @@ int incoming_file::finish(attributes const& a, std::vector<file_part> const& par
     auto const size = static_cast<off_t>(options_.size);
     struct stat s {};
     if (::fstat(data_.get(), &s) != 0) return errno;
+    if (!is_at(directory_, data_name_, data_.get())) return ENOENT;  // somebody has removed it
+    id_ = {s.st_dev, s.st_ino};
     if (s.st_size != size && ::ftruncate(data_.get(), size) != 0) return errno;
     if (options_.verifies) {
         if (::fdatasync(data_.get()) != 0) return errno;

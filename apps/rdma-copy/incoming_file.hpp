@@ -62,6 +62,9 @@ public:
     /// @param parts  Those that were not stored.
     int finish(attributes const& a, std::vector<file_part> const& parts);
 
+    /// Which file it is, after finish().
+    file_id id() const noexcept { return id_; }
+
 private:
     int open_plain();
     bool open_state();
@@ -81,6 +84,7 @@ private:
     std::uint64_t begin_ = 0;
     std::uint64_t stored_ = 0;  // parts in the state file
     bool is_kept_ = false;
+    file_id id_;
 };
 
 }  // namespace copy

@@ -20,10 +20,11 @@ namespace copy {
 
 namespace {
 
-constexpr std::size_t slot_bytes_most = std::size_t{1} << 20;
+constexpr std::size_t slot_bytes_most = std::size_t{256} << 10;
 constexpr std::size_t slot_bytes_least = 4096;
 constexpr std::size_t slots_wanted = 8;
 constexpr std::size_t slots_most = 256;
+constexpr std::chrono::milliseconds alive_interval{500};
 // Messages that may wait for the peer to take them.
 constexpr std::size_t outgoing_most = 256;
 
@@ -130,6 +131,8 @@ asio::awaitable<void> link::finish() {
 
 asio::awaitable<copy_message> link::receive() {
     for (;;) {
+        // While nothing is received, nothing can be heard.
+        if (!std::exchange(is_receiving_, true)) heard_ = std::chrono::steady_clock::now();
         auto const [ec, got] = co_await channel_.async_receive(asio::as_tuple(asio::use_awaitable));
         if (ec) {
             stop_watch();
@@ -141,7 +144,9 @@ asio::awaitable<copy_message> link::receive() {
             close_violated();
             throw boost::system::system_error{rcverbs::channel_errc::malformed_message};
         }
-        if (!std::holds_alternative<alive>(*m)) co_return std::move(*m);
+        if (std::holds_alternative<alive>(*m)) continue;
+        is_receiving_ = false;
+        co_return std::move(*m);
     }
 }
 
@@ -176,12 +181,14 @@ void link::close() {
     channel_.close();
 }
 
-std::string link::failure_text() const {
+std::string link::failure_text(std::exception const& thrown) const {
     if (is_silent_)
         return "the peer has said or taken nothing for " + std::to_string(timeout_.count() / 1000) +
                " s";
     if (is_violated_) return "the peer does not keep to the protocol of rdma-copy";
-    return channel_.last_failure().message();
+    // What has ended the copy may be something else, such as memory that cannot be registered.
+    auto const& failure = channel_.last_failure();
+    return failure.code ? failure.message() : thrown.what();
 }
 
 void link::start_watch() {
@@ -199,13 +206,15 @@ void link::stop_watch() {
 asio::awaitable<void> link::watch() {
     auto const w = watcher_;
     for (;;) {
-        w->timer.expires_after(timeout_ / 4);
+        // Often enough for a peer with a shorter limit.
+        w->timer.expires_after(std::min<std::chrono::milliseconds>(timeout_ / 4, alive_interval));
         boost::system::error_code stopped;
         co_await w->timer.async_wait(asio::redirect_error(asio::use_awaitable, stopped));
         if (w->is_over || !channel_.is_open()) co_return;
         auto const now = std::chrono::steady_clock::now();
-        bool const is_taking = outgoing_->waiting == 0 || now - outgoing_->since <= timeout_;
-        if (now - heard_ > timeout_ || !is_taking) {
+        // The peer may be busy with its disk, and take nothing meanwhile.
+        bool const is_taking = outgoing_->waiting == 0 || now - outgoing_->since <= 10 * timeout_;
+        if ((is_receiving_ && now - heard_ > timeout_) || !is_taking) {
             is_silent_ = true;
             channel_.close();
             co_return;

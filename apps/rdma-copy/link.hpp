@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <string>
 
@@ -61,8 +62,8 @@ public:
     asio::io_context& io() noexcept { return io_; }
     std::size_t slot_bytes() const noexcept { return slot_bytes_; }
     std::size_t slots() const noexcept { return slots_; }
-    /// Why it has ended, in words.
-    std::string failure_text() const;
+    /// Why it has ended, in words; with what was thrown.
+    std::string failure_text(std::exception const& thrown) const;
 
 private:
     void size_slots(std::size_t memory_bytes);
@@ -90,6 +91,7 @@ private:
     };
     std::shared_ptr<outgoing> const outgoing_;
     std::shared_ptr<watcher> watcher_;
+    bool is_receiving_ = false;
     bool is_silent_ = false;
     bool is_violated_ = false;
 };

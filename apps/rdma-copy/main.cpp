@@ -108,8 +108,8 @@ private:
         } catch (copy::refused const& error) {
             is_refused_ = true;
             failed_ = error.what();
-        } catch (boost::system::system_error const&) {
-            failed_ = server_.failure_text();
+        } catch (boost::system::system_error const& error) {
+            failed_ = server_.failure_text(error);
         } catch (std::exception const& error) {
             failed_ = error.what();
         }
@@ -245,8 +245,8 @@ private:
                     demo::print_error(peer + ": " + demo::printable(path) + ": " + why);
                 };
                 co_await copy::serve(client, files_, directory_, report, counters);
-            } catch (boost::system::system_error const&) {
-                failed = client.failure_text();
+            } catch (std::exception const& error) {
+                failed = client.failure_text(error);
             }
             clients_.erase(&client);
         } catch (std::exception const& e) {

@@ -35,7 +35,9 @@ std::string destination::place_of(std::string const& path) const {
 destination destination_of(
     tree const& root, std::string const& name, bool is_into_directory, int& error
 ) {
-    destination to{&root, name, {}};
+    destination to;
+    to.root = &root;
+    to.directory = name;
     error = 0;
     if (name.empty()) return to;
     if (!is_inside(name) || is_reserved(name)) {
@@ -137,7 +139,8 @@ bool receiver::on(total const& t) {
 // False if the sender must not do that.
 asio::awaitable<bool> receiver::on(entry e) {
     bool const is_link = e.type == entry_type::hard_link;
-    if (e.file != next_ || !is_inside(e.path) || (is_link && !is_inside(e.target))) co_return false;
+    if (e.file != next_ || !is_expected(e.path) || (is_link && !is_expected(e.target)))
+        co_return false;
     if (e.type == entry_type::file && files_.size() == files_max) co_return false;
     bool const is_end = e.type == entry_type::directory_end;
     auto const open = directories_.find(e.path);
@@ -190,14 +193,24 @@ asio::awaitable<bool> receiver::on(entry e) {
             });
         break;
     case entry_type::hard_link:
-        if (error == 0)
-            error = co_await disk_.run([&] {
-                return to_.root->make_hard_link(path, to_.place_of(e.target), to_.replaces);
-            });
+        if (error == 0) error = co_await disk_.run([&] { return make_hard_link(e, path); });
         break;
     }
     report(e.file, path, error);
     co_return true;
+}
+
+// Inside, and of the source that was asked for.
+bool receiver::is_expected(std::string const& path) const {
+    return is_inside(path) && (!to_.expected || path.substr(0, path.find('/')) == *to_.expected);
+}
+
+// Only to a file of this copy. Called when no other function is.
+int receiver::make_hard_link(entry const& e, std::string const& path) {
+    std::string const existing = to_.place_of(e.target);
+    auto const found = linkable_.find(existing);
+    if (found == linkable_.end()) return ESTALE;
+    return to_.root->make_hard_link(path, existing, found->second, to_.replaces);
 }
 
 // The file, if what the sender says comes next.
@@ -316,19 +329,29 @@ void receiver::finish_if_complete(std::uint64_t id, file& f) {
     asio::co_spawn(link_.io(), finish(id), asio::detached);
 }
 
-asio::awaitable<void> receiver::finish(std::uint64_t id) {
-    file& f = files_.at(id);
+asio::awaitable<void> receiver::finish(std::uint64_t number) {
+    file& f = files_.at(number);
+    file_id id;
     int const error = co_await disk_.run([&] {
         int const failed =
             f.error != 0 ? f.error : f.writes.finish(attributes_of(f.what), f.written);
-        // Unlinks it if it has no other name.
+        id = f.writes.id();
+        // What has arrived is right, unless the error says something else.
+        bool const is_spoiled = failed == EBADMSG || failed == EUCLEAN || failed == ESTALE ||
+                                failed == EIO || failed == EEXIST;
+        if (failed != 0 && !is_spoiled) f.writes.keep();
+        // Unlinks it if it has no other name, and does not stay.
         f.writes = {};
         return failed;
     });
     if (error == 0) result_.bytes += f.what.size;
     std::string const path = std::move(f.path);
-    files_.erase(id);
-    report(id, path, error);
+    if (error == 0 && f.what.has_names && linkable_bytes_ + path.size() <= linkable_bytes_max) {
+        linkable_bytes_ += path.size();
+        linkable_[path] = id;
+    }
+    files_.erase(number);
+    report(number, path, error);
     --jobs_;
     job_ends_.notify();
 }

@@ -38,6 +38,8 @@ struct destination {
     std::string directory;
     /// The name in place of what the sender calls the source.
     std::optional<std::string> name;
+    /// What the sender must call the source; without, anything.
+    std::optional<std::string> expected;
     bool replaces = false;
     bool keeps_owners = false;
     bool verifies = false;
@@ -55,6 +57,8 @@ class receiver {
 public:
     /// Files that are written at a time, at most.
     static constexpr std::size_t files_max = 16;
+    /// Bytes of the paths of files to which hard links may follow, at most.
+    static constexpr std::size_t linkable_bytes_max = std::size_t{16} << 20;
     /// Directories that wait for their mode and time, at most.
     static constexpr std::size_t directories_max = 4096;
 
@@ -92,11 +96,13 @@ private:
     bool on(hole const& h);
     bool on(end const& e);
     bool on(total const& t);
+    bool is_expected(std::string const& path) const;
+    int make_hard_link(entry const& e, std::string const& path);
     file* file_that_continues(std::uint64_t id, std::uint64_t offset, std::uint64_t bytes);
     asio::awaitable<void> write(block b);
     void on_written(std::uint64_t id, file& f);
     asio::awaitable<void> store(std::uint64_t id);
-    asio::awaitable<void> finish(std::uint64_t id);
+    asio::awaitable<void> finish(std::uint64_t number);
     asio::awaitable<void> keep();
     void finish_if_complete(std::uint64_t id, file& f);
     void fail(std::uint64_t id, file& f, int error);
@@ -113,6 +119,8 @@ private:
     std::vector<bool> is_granted_;
     std::map<std::uint64_t, file> files_;
     std::multiset<std::string> directories_;
+    std::map<std::string, file_id> linkable_;  // finished, by path
+    std::size_t linkable_bytes_ = 0;
     std::uint64_t next_ = 0;
     std::size_t jobs_ = 0;
     change job_ends_;

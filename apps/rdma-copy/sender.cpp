@@ -73,6 +73,13 @@ extent data_from(int fd, std::uint64_t at, std::uint64_t size) {
         std::min(end - end % block_alignment, size)};
 }
 
+// Blocks from reading to writing. More do not make a copy faster, and wait in the device, where they can be
+// late for the acknowledgement timeout.
+std::size_t blocks_of(link const& over) {
+    constexpr std::size_t most = 8;
+    return std::min(over.slots(), most);
+}
+
 // Entries and bytes of a directory and all that is in it.
 void count_all(
     tree const& root,
@@ -105,11 +112,11 @@ sender::sender(link& over, disk& files, bool wants_total, failure_report report,
       result_{counters},
       buffer_{
           over.connection().domain(),
-          over.slots() * over.slot_bytes(),
+          blocks_of(over) * over.slot_bytes(),
           rcverbs::access_flags::local_write},
-      io_{over.io(), files, buffer_.bytes(), over.slots()},
+      io_{over.io(), files, buffer_.bytes(), blocks_of(over)},
       changes_{over.io()} {
-    for (std::size_t i = over.slots(); i-- > 0;) free_local_.push_back(i);
+    for (std::size_t i = blocks_of(over); i-- > 0;) free_local_.push_back(i);
 }
 
 void sender::end_job() {
@@ -368,6 +375,11 @@ asio::awaitable<bool> sender::send_hard_link(
         co_await changes_.wait();
     }
     if (first.has_failed) co_return false;
+    int error = 0;
+    struct stat const now = co_await disk_.run([&] { return s.root->status_of(s.path, error); });
+    bool const is_same_file =
+        error == 0 && now.st_dev == status.st_dev && now.st_ino == status.st_ino;
+    if (!is_same_file) co_return false;
     entry e = entry_of(entry_type::hard_link, s.name, status);
     e.target = first.name;
     pending p;
@@ -397,6 +409,7 @@ asio::awaitable<void> sender::send_file(source s, std::shared_ptr<directory> in)
     f->size = static_cast<std::uint64_t>(f->before.st_size);
     entry e = entry_of(entry_type::file, s.name, f->before);
     e.is_sparse = f->is_sparse;
+    e.has_names = f->before.st_nlink > 1;
     pending p;
     p.path = s.path;
     p.bytes = f->size;

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <deque>
 #include <filesystem>
+#include <set>
 #include <utility>
 
 #include <rcverbs/channel_error.hpp>
@@ -84,16 +85,24 @@ asio::awaitable<void> push(
     std::deque<tree> parents;
     std::vector<source> all;
     sender s{to, files, options.wants_total, report, counters};
+    std::set<std::string> names;
     for (std::string const& path : sources) {
-        auto const [parent, name] = split(path);
+        auto [parent, name] = split(path);
+        bool const is_root = name.empty();
+        if (is_root) name = "root";
         int error = 0;
+        // Each source has a place of its own at the target.
+        if (!names.insert(name).second) {
+            s.fail(path, EEXIST);
+            continue;
+        }
         tree t = tree::open(parent, error);
         if (error != 0) {
             s.fail(path, error);
             continue;
         }
         parents.push_back(std::move(t));
-        all.push_back({&parents.back(), name, name});
+        all.push_back({&parents.back(), is_root ? "" : name, name});
     }
     co_await s.run(std::move(all));
     co_await to.finish();
@@ -124,6 +133,11 @@ asio::awaitable<void> pull(
     wish.way = direction::to_client;
     wish.wants_total = options.wants_total;
     wish.name = trimmed(source);
+    // A server may not choose which files of this directory it writes.
+    if (!wish.name.empty()) to.expected = wish.name.substr(wish.name.rfind('/') + 1);
+    else if (is_directory)
+        throw refused{
+            target + " exists: name a target that does not, for all of the server's directory"};
     co_await greet(from, std::move(wish));
     receiver r{from, files, std::move(to), std::move(report), counters};
     co_await r.run();

@@ -217,8 +217,9 @@ int tree::make_symbolic_link(
     return error_of(::utimensat(in, name.c_str(), only_mtime(a.mtime).data(), AT_SYMLINK_NOFOLLOW));
 }
 
-int tree::make_hard_link(std::string const& path, std::string const& existing, bool replaces)
-    const {
+int tree::make_hard_link(
+    std::string const& path, std::string const& existing, file_id const& id, bool replaces
+) const {
     int error = 0;
     auto const to = parent_of(path, error);
     if (error != 0) return error;
@@ -227,6 +228,7 @@ int tree::make_hard_link(std::string const& path, std::string const& existing, b
     struct stat s {};
     int const in = from.first.get();
     if (::fstatat(in, from.second.c_str(), &s, AT_SYMLINK_NOFOLLOW) != 0) return errno;
+    if (s.st_dev != id.device || s.st_ino != id.inode) return ESTALE;
     if (!S_ISREG(s.st_mode)) return EPERM;
     return make_in_place(to.first, to.second, S_IFREG, replaces, [&](char const* as) {
         return ::linkat(in, from.second.c_str(), to.first.get(), as, 0);

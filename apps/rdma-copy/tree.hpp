@@ -31,6 +31,12 @@ private:
     int fd_ = -1;
 };
 
+/// Which file, whatever its name is.
+struct file_id {
+    dev_t device = 0;
+    ino_t inode = 0;
+};
+
 /// What an entry gets besides its content.
 struct attributes {
     unsigned mode = 0;  // permissions only
@@ -75,8 +81,11 @@ public:
     int make_symbolic_link(
         std::string const& path, std::string const& target, attributes const& a, bool replaces
     ) const;
-    /// Makes another name of a file. Only a file is replaced, and only if `replaces`.
-    int make_hard_link(std::string const& path, std::string const& existing, bool replaces) const;
+    /// Makes another name of a file, if it is still that one; else ESTALE. Only a file is replaced, and
+    /// only if `replaces`.
+    int make_hard_link(
+        std::string const& path, std::string const& existing, file_id const& id, bool replaces
+    ) const;
 
 private:
     descriptor root_;

@@ -15,6 +15,7 @@ for group in "$@"; do
     behaviour) "build/$tree/bin/device_behaviour_tests" --apart ;;
     scripts | scripts-long | soak) ctest --test-dir "build/$tree" -L "^device-$group\$" --output-on-failure --no-tests=error ;;
     only=*) "build/$tree/bin/device_tests" --apart "${group#only=}" ;;
+    long) "build/$tree/bin/device_tests" --apart --timeout=900 "$(sed -n 's/^long //p' test/device/groups)" ;;
     *) spec=$(sed -n "s/^$group //p" test/device/groups) && [ -n "$spec" ] && "build/$tree/bin/device_tests" --apart "$spec" ;;
     esac || status=1
 done

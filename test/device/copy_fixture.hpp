@@ -26,6 +26,8 @@ namespace test {
 
 namespace fs = std::filesystem;
 
+inline constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+
 class folder {
 public:
     folder() {

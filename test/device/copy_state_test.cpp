@@ -1,7 +1,7 @@
 // Copies that keep what files are: holes, names, owners; that are read back, and that continue.
-#include <fcntl.h>
+#include <sys/resource.h>
 
-#include <random>
+#include <csignal>
 
 #include "device/copy_fixture.hpp"
 
@@ -28,8 +28,6 @@ void write_sparse(
     out.close();
     fs::resize_file(at, size);
 }
-
-constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
 
 // Ends a copy of a large file, from the client's side, when this much of it has arrived.
 void cut_at(fs::path const& file, fs::path const& target, std::uint64_t bytes) {
@@ -245,6 +243,108 @@ TEST_CASE("copy: nothing is continued that is not what it was", "[device]") {
     if (changed == what::half_a_record) CHECK(done.continued >= 5 * mebibyte);
     CHECK((content(here / "file") == content(there / "copy")));
     if (changed == what::is_link) CHECK(content(there / "other").size() == 10);
+}
+
+TEST_CASE("copy: a state file without its data is worth nothing", "[device]") {
+    bool const is_short = GENERATE(false, true);
+    folder here;
+    folder there;
+    // The last 64 MiB that have arrived are a hole.
+    std::vector<std::uint64_t> data{0, 4096};
+    for (std::uint64_t at = 70 * mebibyte; at < 72 * mebibyte; at += 16384) data.push_back(at);
+    write_sparse(here / "file", data, 73 * mebibyte);
+    cut_at(here / "file", there / "", 71 * mebibyte);
+    fs::path const part = there / ".copy.rdma-copy.part";
+    REQUIRE(fs::exists(part));
+    if (is_short) fs::resize_file(part, 4096);
+    else fs::remove(part);
+    auto const done = copied(here / "file", there / "");
+    CHECK(done.failed == 0);
+    CHECK(done.continued <= 4096);
+    CHECK((content(here / "file") == content(there / "copy")));
+}
+
+TEST_CASE("copy: an error that does not concern what has arrived leaves it", "[device]") {
+    folder here;
+    folder there;
+    write_large(here / "file", 9 * mebibyte, 1);
+    cut_at(here / "file", there / "", 5 * mebibyte);
+    // No file may be larger: the room for the rest cannot be reserved.
+    rlimit before{};
+    REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+    auto const old_handler = std::signal(SIGXFSZ, SIG_IGN);
+    rlimit const small{6 * mebibyte, before.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+    auto const failed = copied(here / "file", there / "");
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+    std::signal(SIGXFSZ, old_handler);
+    CHECK(failed.failed == 1);
+    CHECK(leftovers(there / "").size() == 2);
+    auto const done = copied(here / "file", there / "");
+    CHECK(done.failed == 0);
+    CHECK(done.continued >= 4 * mebibyte);
+    CHECK((content(here / "file") == content(there / "copy")));
+}
+
+TEST_CASE("copy: each source has a place of its own, and a hard link its own file", "[device]") {
+    folder here;
+    for (char const* const each : {"a/x", "b/x", "c/y"}) fs::create_directories(here / each);
+    write_file(here / "a/x/f", pattern(100, 1));
+    write_file(here / "b/x/f", pattern(100, 2));
+    fs::create_hard_link(here / "a/x/f", here / "c/y/g");
+    asio::io_context io;
+    ends e{io};
+    std::vector<std::string> const sources{
+        (here / "a/x").string(), (here / "b/x").string(), (here / "c/y").string()};
+    auto const done = pushed(e, io, sources, "", {.replaces = true});
+    CHECK(done.failed == 1);
+    CHECK(e.failures == std::vector<std::string>{(here / "b/x").string() + ": File exists"});
+    CHECK(content(e.served / "x/f") == content(here / "a/x/f"));
+    CHECK(content(e.served / "y/g") == content(here / "a/x/f"));
+}
+
+TEST_CASE("copy: a server writes nothing but what a client asks for", "[device][hostile]") {
+    auto const which = GENERATE(0, 1, 2);
+    folder home;
+    fs::create_directory(home / ".ssh");
+    write_file(home / "mine", pattern(10, 1));
+    asio::io_context io;
+    ends e{io};
+    rcverbs::error_code end;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const liar = [&]() -> asio::awaitable<void> {
+            rcverbs::connection_request asked =
+                co_await e.door.async_get_request(asio::use_awaitable);
+            e.door.close();  // which would keep the context running
+            copy::link l{io, std::move(asked), e.options};
+            try {
+                co_await l.accept();
+                co_await l.receive();
+                l.send(copy::welcome{});
+                copy::entry forged;
+                forged.path = which == 0 ? ".ssh" : which == 1 ? ".ssh/authorized_keys" : "wanted";
+                forged.type = which == 0   ? copy::entry_type::directory
+                              : which == 1 ? copy::entry_type::file
+                                           : copy::entry_type::hard_link;
+                if (which == 2) forged.target = "mine";
+                l.send(forged);
+                for (;;) co_await l.receive();
+            } catch (boost::system::system_error const&) {}
+        };
+        auto const client = [&]() -> asio::awaitable<void> {
+            copy::result done;
+            std::string const target = home.string();
+            try {
+                co_await e.client.connect(e.door.local_endpoint());
+                co_await copy::pull(e.client, e.files, "wanted", target, {}, e.report(), done);
+            } catch (boost::system::system_error const& failed) {
+                end = failed.code();
+            }
+        };
+        co_await (liar() && client());
+    });
+    CHECK(end == rcverbs::channel_errc::malformed_message);
+    CHECK(listing(home / "").size() == 2);
 }
 
 TEST_CASE("copy: what was read back from the disk is what was sent", "[device]") {

@@ -48,8 +48,7 @@ public:
     /// Moves the requests, also of a batch that is submitted: then this one must stay unchanged.
     /// The source becomes an empty batch of the same connection.
     basic_batch(basic_batch&& other) noexcept
-        : core_{other.core_},
-          requests_{std::exchange(other.requests_, {})} {}
+        : basic_batch{other.core_, std::exchange(other.requests_, {})} {}
     // The target of an assignment may be submitted.
     basic_batch& operator=(basic_batch&&) = delete;
 
@@ -116,6 +115,12 @@ public:
     }
 
 private:
+    basic_batch(
+        std::shared_ptr<detail::connection_core> core, std::vector<detail::work_request> requests
+    ) noexcept
+        : core_{std::move(core)},
+          requests_{std::move(requests)} {}
+
     errc start(detail::turn when, detail::handler_source source) {
         return requests_.empty() ? errc::invalid_option
                                  : detail::start_operation(core_, requests_, when, source);

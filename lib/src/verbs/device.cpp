@@ -26,10 +26,13 @@ device_list list_devices(int& count, error_code& ec) {
 
 // One count for each device, by name, for as long as the process runs.
 std::atomic<std::size_t>& count_of_regions(std::string const& name) {
-    static std::mutex mutex;
-    static std::map<std::string, std::atomic<std::size_t>> counts;
-    std::lock_guard const lock{mutex};
-    return counts[name];
+    struct all_counts {
+        std::mutex mutex;
+        std::map<std::string, std::atomic<std::size_t>> by_name;
+    };
+    static auto& all = *new all_counts;  // never destroyed: regions may outlive statics
+    std::lock_guard const lock{all.mutex};
+    return all.by_name[name];
 }
 
 std::uint32_t positive(int value) noexcept {
