@@ -57,9 +57,9 @@ std::string resources_of_warm(server const& s, std::string const& mode) {
 /// memory, and reports that.
 void check_names_killed_peer(std::optional<int> status, std::string const& error) {
     bool const found_only_memory_gone =
-        status == refused && (error.find("grants no such access") != std::string::npos ||
-                              error.find("IBV_WC_REM_OP_ERR") != std::string::npos);
-    CHECK((status == peer_gone || found_only_memory_gone));
+        status == exit_refused && (error.find("grants no such access") != std::string::npos ||
+                                   error.find("IBV_WC_REM_OP_ERR") != std::string::npos);
+    CHECK((status == exit_peer_gone || found_only_memory_gone));
     CHECK(error.find("the peer") != std::string::npos);
 }
 
@@ -76,8 +76,8 @@ TEST_CASE("server and client print the output of the blog post line for line", "
     }
     server s{{mode, "--count", "1"}};
     child_process c = s.client(mode, {}, host);
-    CHECK(c.wait() == done);
-    CHECK(s.process.wait() == done);
+    CHECK(c.wait() == exit_done);
+    CHECK(s.process.wait() == exit_done);
     std::string const doing = mode == "write" ? "writing message to" : "reading message from";
     CHECK(
         c.output_lines() ==
@@ -115,7 +115,7 @@ TEST_CASE("a hundred clients in turn get their messages, and none meets RNR", "[
     {
         for (int i = 0; i < 100; ++i) {
             child_process c = s.client(mode);
-            REQUIRE(c.wait() == done);
+            REQUIRE(c.wait() == exit_done);
             REQUIRE(
                 c.output().find(
                     "remote buffer: message from passive/server side with pid " +
@@ -132,7 +132,7 @@ TEST_CASE("a hundred clients in turn get their messages, and none meets RNR", "[
     CHECK(resources_after(before) == before);
     CHECK_FALSE(s.process.wait(0ms));
     s.process.signal(SIGTERM);
-    CHECK(s.process.wait() == done);
+    CHECK(s.process.wait() == exit_done);
 }
 
 TEST_CASE("thirty clients at once get their messages, and nothing is left behind", "[demo][long]") {
@@ -145,7 +145,7 @@ TEST_CASE("thirty clients at once get their messages, and nothing is left behind
         for (child_process& c : clients) {
             auto const status = c.wait();
             INFO(c.error());
-            CHECK(status == done);
+            CHECK(status == exit_done);
             CHECK(
                 c.output().find("passive/server side with pid " + pid_of(s.process) + "\n") !=
                 std::string::npos
@@ -157,7 +157,7 @@ TEST_CASE("thirty clients at once get their messages, and nothing is left behind
     CHECK(resources_after(before) == before);
     CHECK_FALSE(s.process.wait(0ms));
     s.process.signal(SIGTERM);
-    CHECK(s.process.wait() == done);
+    CHECK(s.process.wait() == exit_done);
     INFO(s.process.error());
     CHECK(s.process.error().empty());
 }
@@ -169,24 +169,24 @@ TEST_CASE("the programs obey their options for address, port, count and polling"
         server any{{"write", "--bind", device_address()}};
         port = any.port;
         any.process.signal(SIGTERM);
-        CHECK(any.process.wait() == done);
+        CHECK(any.process.wait() == exit_done);
     }
     server s{{"read", "--bind", device_address(), "--port", port, "--count", "2", "--poll", poll}};
     CHECK(s.port == port);
     child_process c =
         s.client("read", {"--from", device_address(), "--count", "2", "--poll", poll});
-    CHECK(c.wait() == done);
+    CHECK(c.wait() == exit_done);
     INFO(c.error());
     auto const lines = c.output_lines();
     CHECK(std::count(lines.begin(), lines.end(), "disconnected.") == 2);
-    CHECK(s.process.wait() == done);
+    CHECK(s.process.wait() == exit_done);
 }
 
 TEST_CASE("a large region goes over whole", "[demo]") {
     server s{{"write", "--count", "1", "--size", "1048577"}};
     child_process c = s.client("write", {"--size", "1048577"});
-    CHECK(c.wait() == done);
-    CHECK(s.process.wait() == done);
+    CHECK(c.wait() == exit_done);
+    CHECK(s.process.wait() == exit_done);
 }
 
 TEST_CASE("a client that cannot connect prints the reason and the remedy", "[demo]") {
@@ -207,7 +207,7 @@ TEST_CASE("a client that cannot connect prints the reason and the remedy", "[dem
             continue;
         }
         child_process c{command("rdma-client", {"write", e.host, e.port})};
-        CHECK(c.wait() == could_not_connect);
+        CHECK(c.wait() == exit_could_not_connect);
         INFO(c.error());
         CHECK(c.error().find(e.text) != std::string::npos);
         CHECK(c.error().find(e.host + ":" + e.port) != std::string::npos);
@@ -217,11 +217,11 @@ TEST_CASE("a client that cannot connect prints the reason and the remedy", "[dem
 TEST_CASE("a client in another mode is refused with the reason, and the server goes on", "[demo]") {
     server s{{"write", "--count", "1"}};
     child_process c = s.client("read");
-    CHECK(c.wait() == refused);
+    CHECK(c.wait() == exit_refused);
     CHECK(c.error().find("another mode") != std::string::npos);
     // The refused client frees its place a moment later.
     s.must_serve("write", {"--reconnect", "20"});
-    CHECK(s.process.wait() == done);
+    CHECK(s.process.wait() == exit_done);
     CHECK(s.process.error().find("another mode") != std::string::npos);
 }
 
@@ -231,7 +231,7 @@ TEST_CASE("a foreign client is refused, and the server goes on", "[demo]") {
     rping.wait();
     CHECK(s.process.wait_for_error("speaks another protocol"));
     s.must_serve("write", {"--reconnect", "20"});
-    CHECK(s.process.wait() == done);
+    CHECK(s.process.wait() == exit_done);
 }
 
 TEST_CASE(
@@ -251,7 +251,7 @@ TEST_CASE(
         INFO(s.process.error());
         // After its MSG_DONE the client only has to disconnect: the result depends on whether the
         // server's MSG_DONE arrived before the kill.
-        if (at == "done-sent" && status == done) continue;
+        if (at == "done-sent" && status == exit_done) continue;
         check_names_killed_peer(status, s.process.error());
     }
 }
@@ -264,7 +264,7 @@ TEST_CASE("a server killed before it answers leaves a client that could not conn
     static_cast<void>(c.wait_for_output("never said", 300ms)
     );  // the request is in flight or has arrived
     s.process.signal(SIGKILL);
-    CHECK(c.wait() == could_not_connect);
+    CHECK(c.wait() == exit_could_not_connect);
     CHECK(c.error().find("ended before it answered") != std::string::npos);
 }
 
@@ -280,7 +280,7 @@ TEST_CASE("a client reports a server that was killed at any step", "[demo][long]
         s.process.signal(SIGKILL);
         auto const status = c.wait();
         INFO(c.error());
-        if (at == "done-sent" && status == done) continue;  // as above
+        if (at == "done-sent" && status == exit_done) continue;  // as above
         check_names_killed_peer(status, c.error());
     }
 }
@@ -290,19 +290,19 @@ TEST_CASE("a silent peer ends the wait at the deadline", "[demo]") {
         server s{{"write"}};
         s.process.signal(SIGSTOP);
         child_process c = s.client("write", {"--timeout", "1s"});
-        CHECK(c.wait() == deadline_passed);
+        CHECK(c.wait() == exit_deadline_passed);
         CHECK(c.error().find("connect") != std::string::npos);
     }
     SECTION("a server that holds in the middle") {
         server s{{"write", "--hold-at", "connected"}};
         child_process c = s.client("write", {"--timeout", "1s"});
-        CHECK(c.wait() == deadline_passed);
+        CHECK(c.wait() == exit_deadline_passed);
     }
     SECTION("a client that holds in the middle") {
         server s{{"write", "--count", "1", "--timeout", "1s"}};
         child_process c = s.client("write", {"--hold-at", "regions-sent"});
-        CHECK(s.process.wait() == deadline_passed);
-        CHECK(c.wait() == peer_gone);
+        CHECK(s.process.wait() == exit_deadline_passed);
+        CHECK(c.wait() == exit_peer_gone);
     }
 }
 
@@ -319,14 +319,14 @@ TEST_CASE("clients killed while they connect do the server no harm", "[demo]") {
     s.must_serve("write");
     CHECK_FALSE(s.process.wait(0ms));
     s.process.signal(SIGTERM);
-    CHECK(s.process.wait() == done);
+    CHECK(s.process.wait() == exit_done);
 }
 
 TEST_CASE("a message that was damaged does not verify", "[demo]") {
     server s{{"write", "--count", "1"}};
     child_process c = s.client("write", {"--corrupt"});
-    CHECK(c.wait() == done);
-    CHECK(s.process.wait() == not_verified);
+    CHECK(c.wait() == exit_done);
+    CHECK(s.process.wait() == exit_not_verified);
     CHECK(s.process.error().find("checksum") != std::string::npos);
 }
 
@@ -342,11 +342,11 @@ TEST_CASE(
     for (child_process& c : clients) {
         auto const status = c.wait();
         INFO(c.output() << c.error());
-        CHECK(status == done);
+        CHECK(status == exit_done);
         CHECK(c.output().find("added 1 x 1000; the counter was ") != std::string::npos);
         CHECK(c.output().find("changed the record x 10 under the lock") != std::string::npos);
     }
-    CHECK(s.process.wait() == done);
+    CHECK(s.process.wait() == exit_done);
     std::vector<std::string> const lines = s.process.output_lines();
     REQUIRE(lines.size() > 2);
     CHECK(lines[lines.size() - 2] == "counter: 8000");
@@ -356,7 +356,7 @@ TEST_CASE(
 TEST_CASE("a client prints the values of the counter, and adds the given number", "[demo]") {
     server s{{"atomic", "--count", "2"}};
     child_process first = s.client("atomic", {"--count", "3", "--add", "5", "--updates", "0"});
-    CHECK(first.wait() == done);
+    CHECK(first.wait() == exit_done);
     CHECK(
         first.output_lines() ==
         std::vector<std::string>{
@@ -367,7 +367,7 @@ TEST_CASE("a client prints the values of the counter, and adds the given number"
             "disconnected."}
     );
     child_process second = s.client("atomic", {});
-    CHECK(second.wait() == done);
+    CHECK(second.wait() == exit_done);
     CHECK(
         second.output().find("added 1 x 1; the counter was 15 before the first") !=
         std::string::npos
@@ -377,7 +377,7 @@ TEST_CASE("a client prints the values of the counter, and adds the given number"
             "changed the record x 1 under the lock, taken in 1 attempts; it was at 0"
         ) != std::string::npos
     );
-    CHECK(s.process.wait() == done);
+    CHECK(s.process.wait() == exit_done);
     CHECK(s.process.output().find("counter: 16\n") != std::string::npos);
 }
 
@@ -387,15 +387,15 @@ TEST_CASE("the lock of a client that was killed is given back", "[demo]") {
     REQUIRE(holder.wait_for_error("holding at locked."));
     // While it is held, no other client gets it.
     child_process impatient = s.client("atomic", {"--timeout", "300ms"});
-    CHECK(impatient.wait() == deadline_passed);
+    CHECK(impatient.wait() == exit_deadline_passed);
     holder.signal(SIGKILL);
     holder.wait();
     child_process next = s.client("atomic");
     auto const status = next.wait();
     INFO(next.error());
-    CHECK(status == done);
+    CHECK(status == exit_done);
     s.process.signal(SIGTERM);
-    CHECK(s.process.wait() == done);
+    CHECK(s.process.wait() == exit_done);
     CHECK(s.process.output().find("record: changed 1 times.") != std::string::npos);
 }
 
@@ -407,7 +407,7 @@ TEST_CASE("a full server rejects a client as busy, and serves the next", "[demo]
     REQUIRE(first.wait_for_error("holding"));
     REQUIRE(second.wait_for_error("holding"));
     child_process third = s.client("write");
-    CHECK(third.wait() == refused);
+    CHECK(third.wait() == exit_refused);
     CHECK(third.error().find("as many connections as it allows") != std::string::npos);
     first.signal(SIGKILL);
     first.wait();
@@ -460,7 +460,7 @@ TEST_CASE(
     s.emplace(std::vector<std::string>{mode, "--port", port});
     auto const status = c.wait();
     INFO(c.error());
-    CHECK(status == done);
+    CHECK(status == exit_done);
     CHECK(exchanges() == 12);
 }
 
@@ -470,9 +470,9 @@ TEST_CASE("a client that reconnects gives up after as many attempts as it was to
     auto const status = c.wait();
     INFO(c.error());
     // The server refuses the second exchange until it has ended.
-    CHECK((status == could_not_connect || status == refused));
+    CHECK((status == exit_could_not_connect || status == exit_refused));
     CHECK(std::ranges::count(c.output_lines(), std::string{"disconnected."}) == 1);
-    CHECK(s.process.wait() == done);
+    CHECK(s.process.wait() == exit_done);
 }
 
 TEST_CASE("a server serves as many clients as --count says and refuses all others", "[demo]") {
@@ -482,7 +482,7 @@ TEST_CASE("a server serves as many clients as --count says and refuses all other
     {
         // A client that is refused as it is admitted frees its place, a moment later.
         child_process stranger = s.client(mode == "write" ? "read" : "write");
-        CHECK(stranger.wait() == refused);
+        CHECK(stranger.wait() == exit_refused);
     }
     child_process first = s.client(mode, {"--hold-at", "connected"});
     REQUIRE(first.wait_for_error("holding at connected"));
@@ -493,9 +493,9 @@ TEST_CASE("a server serves as many clients as --count says and refuses all other
     for (auto const& c : clients) {
         auto const status = c->wait();
         INFO(c->error());
-        if (status == done) ++served;
+        if (status == exit_done) ++served;
         else {
-            CHECK(status == refused);
+            CHECK(status == exit_refused);
             CHECK(c->error().find("as many connections as it allows") != std::string::npos);
         }
     }

@@ -11,12 +11,12 @@
 namespace test {
 
 // Exit codes.
-inline constexpr int done = 0;
-inline constexpr int could_not_connect = 3;
-inline constexpr int deadline_passed = 4;
-inline constexpr int peer_gone = 5;
-inline constexpr int refused = 6;
-inline constexpr int not_verified = 7;
+inline constexpr int exit_done = 0;
+inline constexpr int exit_could_not_connect = 3;
+inline constexpr int exit_deadline_passed = 4;
+inline constexpr int exit_peer_gone = 5;
+inline constexpr int exit_refused = 6;
+inline constexpr int exit_not_verified = 7;
 
 inline std::string program(std::string const& name) {
     return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / name).string();
@@ -53,7 +53,7 @@ struct server {
         child_process c = client(mode, std::move(more));
         auto const status = c.wait();
         INFO(c.error());
-        CHECK(status == done);
+        CHECK(status == exit_done);
     }
 
     child_process process;

@@ -23,7 +23,7 @@ TEST_CASE("after a signal a server lets running exchanges finish and exits with 
     {
         server idle{{"write"}};
         idle.process.signal(signal);
-        CHECK(idle.process.wait() == done);
+        CHECK(idle.process.wait() == exit_done);
     }
     server s{{"read", "--timeout", "20s"}};
     // Stopped during its exchange, and continued after the server received the signal.
@@ -39,8 +39,8 @@ TEST_CASE("after a signal a server lets running exchanges finish and exits with 
     REQUIRE(s.process.wait_for_output("received connection request."));
     s.process.signal(signal);
     c.signal(SIGCONT);
-    CHECK(c.wait() == done);
-    CHECK(s.process.wait() == done);
+    CHECK(c.wait() == exit_done);
+    CHECK(s.process.wait() == exit_done);
 }
 
 TEST_CASE("after a signal a server waits for an exchange that hangs, and exits with 4", "[demo]") {
@@ -51,12 +51,12 @@ TEST_CASE("after a signal a server waits for an exchange that hangs, and exits w
         child_process c = s.client("write", {"--hold-at", step, "--timeout", "60s"});
         REQUIRE(c.wait_for_error("holding"));
         s.process.signal(signal);
-        CHECK(s.process.wait() == deadline_passed);
+        CHECK(s.process.wait() == exit_deadline_passed);
         INFO(s.process.error());
         CHECK(s.process.error().ends_with(incomplete_one));
         // A client that has sent MSG_DONE and received the server's has completed its exchange.
         auto const client_status = c.wait();
-        CHECK((client_status == done) == (step == "done-sent"));
+        CHECK((client_status == exit_done) == (step == "done-sent"));
     }
 }
 
@@ -75,14 +75,14 @@ TEST_CASE(
         // A closed port shows that the server has handled the first signal; the second must not be
         // merged with it.
         child_process late = s.client("write");
-        for (int i = 0; i < 100 && late.wait() == done; ++i) late = s.client("write");
+        for (int i = 0; i < 100 && late.wait() == exit_done; ++i) late = s.client("write");
         s.process.signal(second);
-        CHECK(s.process.wait() == deadline_passed);
+        CHECK(s.process.wait() == exit_deadline_passed);
         INFO(s.process.error());
         CHECK(s.process.error() == incomplete_one);
         // A client that has sent MSG_DONE and received the server's has completed its exchange.
         auto const client_status = c.wait();
-        CHECK((client_status == done) == (step == "done-sent"));
+        CHECK((client_status == exit_done) == (step == "done-sent"));
     }
 }
 
@@ -97,15 +97,15 @@ TEST_CASE("after a signal a server does not count killed clients as complete", "
     }
     s.process.signal(SIGTERM);
     // The server has taken the signal once nothing listens any more.
-    int late_status = done;
-    for (int i = 0; i < 600 && late_status == done; ++i)
+    int late_status = exit_done;
+    for (int i = 0; i < 600 && late_status == exit_done; ++i)
         late_status = s.client("write").wait().value_or(-1);
-    CHECK(late_status == could_not_connect);
+    CHECK(late_status == exit_could_not_connect);
     // The server waits for these clients; they are killed.
     for (auto const& c : clients) {
         c->signal(SIGKILL);
         c->wait();
     }
-    CHECK(s.process.wait() == deadline_passed);
+    CHECK(s.process.wait() == exit_deadline_passed);
     CHECK(s.process.error().ends_with("rdma-server: ended before 3 exchanges were complete\n"));
 }

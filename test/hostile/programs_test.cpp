@@ -124,7 +124,7 @@ TEST_CASE(
     server s{{"atomic", "--timeout", "1s"}};
     child_process holder = s.client("atomic", {"--hold-at", "locked", "--timeout", "60s"});
     REQUIRE(holder.wait_for_error("holding at locked."));
-    CHECK(holder.wait() != done);
+    CHECK(holder.wait() != exit_done);
     s.must_serve("atomic");
 }
 
@@ -138,13 +138,13 @@ TEST_CASE("a server that posts no receives is given up within the timeout", "[ho
     hostile::hello h;
     h.mode = write_mode;
     fake.accept(h.encoded());
-    CHECK(client.wait() == deadline_passed);
+    CHECK(client.wait() == exit_deadline_passed);
 }
 
 TEST_CASE("a client that posts no receives is dropped within the timeout", "[hostile]") {
     server s{{"write", "--timeout", "500ms", "--count", "1"}};
     auto const peer = visit(s, write_mode, false);
-    CHECK(s.process.wait() == deadline_passed);
+    CHECK(s.process.wait() == exit_deadline_passed);
 }
 
 TEST_CASE("a client of a hostile server exits with the code of a broken protocol", "[hostile]") {
@@ -189,7 +189,7 @@ TEST_CASE("a client of a hostile server exits with the code of a broken protocol
     }
     auto const status = client.wait();
     INFO(client.error());
-    CHECK(status == refused);
+    CHECK(status == exit_refused);
 }
 
 // --- rdma-bench ----------------------------------------------------------------------------------
@@ -236,12 +236,12 @@ struct bench_server {
         for (int i = 0; i < 100; ++i) {
             child_process c = client();
             auto const status = c.wait();
-            if (status == refused && c.error().find("another client") != std::string::npos) {
+            if (status == exit_refused && c.error().find("another client") != std::string::npos) {
                 std::this_thread::sleep_for(100ms);
                 continue;
             }
             INFO(c.error());
-            CHECK(status == done);
+            CHECK(status == exit_done);
             return;
         }
         FAIL("never served");
@@ -316,10 +316,10 @@ TEST_CASE("a client that spoils the record does not spoil it for the next", "[ho
     child_process next = s.client("atomic", {"--updates", "3"});
     auto const status = next.wait();
     INFO(next.error());
-    CHECK(status == done);
+    CHECK(status == exit_done);
     CHECK(next.output().find("changed the record x 3") != std::string::npos);
     s.process.signal(SIGTERM);
-    CHECK(s.process.wait() == done);
+    CHECK(s.process.wait() == exit_done);
 }
 
 TEST_CASE("rdma-bench's server outlives a client whose orders do not fit its plan", "[hostile]") {
@@ -347,7 +347,7 @@ TEST_CASE("rdma-bench's server outlives a client whose orders do not fit its pla
         s.must_serve();
     }
     s.process.signal(SIGTERM);
-    CHECK(s.process.wait() == done);
+    CHECK(s.process.wait() == exit_done);
 }
 
 TEST_CASE(
@@ -382,8 +382,8 @@ TEST_CASE(
     }
     child_process impatient = s.client();
     auto const status = impatient.wait();
-    if (status != done) {
-        CHECK(status == refused);
+    if (status != exit_done) {
+        CHECK(status == exit_refused);
         CHECK(impatient.error().find("it serves another client") != std::string::npos);
     }
     s.must_serve();
@@ -409,7 +409,7 @@ TEST_CASE("rdma-bench's server refuses a plan that needs more memory than it all
         child_process greedy = s.client(test);
         auto const status = greedy.wait();
         INFO(test[0] << ": " << greedy.error());
-        CHECK(status == refused);
+        CHECK(status == exit_refused);
         CHECK(
             greedy.error().find("the server allows 64 MiB: see its --memory") != std::string::npos
         );
@@ -460,7 +460,7 @@ TEST_CASE("rdma-bench's client outlives a server that answers with nonsense", "[
     CHECK(fake.deliver(hostile::text(answer)));
     auto const status = client.wait();
     INFO(client.error());
-    CHECK(status == refused);
+    CHECK(status == exit_refused);
     CHECK(client.error().find(expected) != std::string::npos);
     CHECK(client.error().find("json.exception") == std::string::npos);
 }

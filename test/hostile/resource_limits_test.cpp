@@ -99,7 +99,7 @@ TEST_CASE(
     std::string const said = s.error();
     CHECK(said.find("busy: refused") == said.rfind("busy: refused"));
     CHECK(said.find("ulimit -n") != std::string::npos);
-    CHECK(exchange(port) == done);
+    CHECK(exchange(port) == exit_done);
     s.signal(SIGTERM);
     CHECK(s.wait().has_value());
 }
@@ -112,8 +112,8 @@ TEST_CASE("a server with a limit of clients above its descriptors keeps running"
         auto const silent = half_open(port, 30);
         CHECK_FALSE(s.wait(3s));
     }
-    for (int i = 0; i < 200 && exchange(port) != done; ++i) std::this_thread::sleep_for(200ms);
-    CHECK(exchange(port) == done);
+    for (int i = 0; i < 200 && exchange(port) != exit_done; ++i) std::this_thread::sleep_for(200ms);
+    CHECK(exchange(port) == exit_done);
     INFO(s.error());
     CHECK(s.error().find("ulimit -n") != std::string::npos);
     s.signal(SIGTERM);
@@ -129,7 +129,7 @@ TEST_CASE("a client with too few descriptors prints the limit", "[hostile]") {
         INFO(count << " descriptors: " << c.error());
         REQUIRE(status.has_value());
         CHECK(*status < 128);
-        if (*status != done) {
+        if (*status != exit_done) {
             CHECK(c.error().find("ulimit -n") != std::string::npos);
             CHECK(c.error().find("modprobe") == std::string::npos);
         }
@@ -146,13 +146,13 @@ TEST_CASE(
             limited("-n " + count, "rdma-server", {"write", "--count", "1", "--timeout", "5s"});
         INFO(count << " descriptors");
         if (!s.wait_for_output(".\n")) {
-            CHECK(s.wait() == could_not_connect);
+            CHECK(s.wait() == exit_could_not_connect);
             INFO(s.error());
             CHECK(s.error().find("ulimit -n") != std::string::npos);
             continue;
         }
         auto const status = exchange(port_of(s));
-        if (status != done) {
+        if (status != exit_done) {
             INFO(s.error());
             CHECK(s.wait_for_error("ulimit -n"));
             // A server that has served its client ends by itself.
@@ -176,7 +176,7 @@ TEST_CASE(
             CHECK_FALSE(s.wait(2500ms));
         }
         auto const status = exchange(port);
-        if (status != done) {
+        if (status != exit_done) {
             INFO(s.error());
             CHECK(s.error().find("ulimit -l") != std::string::npos);
         }
@@ -187,7 +187,7 @@ TEST_CASE(
     }
     server s{{"write"}};
     child_process c = limited("-l 0", "rdma-client", {"write", device_address(), s.port}, true);
-    CHECK(c.wait() != done);
+    CHECK(c.wait() != exit_done);
     CHECK(c.error().find("ulimit -l") != std::string::npos);
     s.must_serve("write");
 }
@@ -195,7 +195,7 @@ TEST_CASE(
 TEST_CASE("a server that may start no thread prints the limit", "[hostile]") {
     child_process s = limited("-u 1", "rdma-server", {"write", "--timeout", "2s"}, true);
     std::string const port = port_of(s);
-    CHECK(exchange(port) != done);
+    CHECK(exchange(port) != exit_done);
     CHECK(s.wait_for_error("ulimit -u"));
     s.signal(SIGTERM);
     auto const ended = s.wait();
