@@ -56,7 +56,7 @@ CLI::Option* add_duration(
 ) {
     return app.add_option(name, out, what)
         ->transform(
-            [name](std::string const& text) {
+            [](std::string const& text) {
                 std::int64_t count = 0;
                 std::string const units[] = {"ms", "s", "m"};
                 std::int64_t const factors[] = {1, 1000, 60000};
@@ -70,7 +70,7 @@ CLI::Option* add_duration(
                         return std::to_string(count * factors[i]);
                 }
                 throw CLI::ValidationError(
-                    name, "a duration above 0 with its unit (500ms, 10s, 2m), not " + text
+                    "a duration above 0 with its unit (500ms, 10s, 2m), not " + text
                 );
             },
             ""

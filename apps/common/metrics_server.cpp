@@ -9,7 +9,10 @@
 #include <boost/beast/http.hpp>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
+#include <stdexcept>
 #include <utility>
 
 namespace demo {
@@ -92,12 +95,23 @@ bool is_port(std::string const& at) {
     return !at.empty() && at.find_first_not_of("0123456789") == std::string::npos;
 }
 
+// A program that runs listens there.
+bool is_served(asio::local::stream_protocol::endpoint const& place) {
+    asio::io_context io;
+    asio::local::stream_protocol::socket s{io};
+    boost::system::error_code ec;
+    s.connect(place, ec);
+    return ec != asio::error::connection_refused;
+}
+
 asio::generic::stream_protocol::endpoint endpoint_of(std::string const& at) {
     if (!is_port(at)) {
         // The socket of an earlier run; nothing else is removed.
         struct stat there {};
-        if (::stat(at.c_str(), &there) == 0 && S_ISSOCK(there.st_mode)) ::unlink(at.c_str());
-        return asio::local::stream_protocol::endpoint{at};
+        asio::local::stream_protocol::endpoint const place{at};
+        if (::stat(at.c_str(), &there) == 0 && S_ISSOCK(there.st_mode) && !is_served(place))
+            ::unlink(at.c_str());
+        return place;
     }
     return asio::ip::tcp::endpoint{
         asio::ip::address_v4::loopback(), static_cast<std::uint16_t>(std::stoul(at))};
@@ -129,6 +143,20 @@ std::string fault_of_metrics_place(std::string const& at) {
     return is_right ? std::string{} : at + " is not a port";
 }
 
+asio::basic_socket_acceptor<asio::generic::stream_protocol> listen_at(
+    asio::io_context& io, std::string const& at
+) {
+    boost::system::error_code ec;
+    asio::basic_socket_acceptor<asio::generic::stream_protocol> a{io};
+    auto const place = endpoint_of(at);
+    a.open(place.protocol(), ec);
+    if (!ec) a.set_option(asio::socket_base::reuse_address{is_port(at)}, ec);
+    if (!ec) a.bind(place, ec);
+    if (!ec) a.listen(asio::socket_base::max_listen_connections, ec);
+    if (ec) throw std::runtime_error{"no statistics at " + at + ": " + ec.message()};
+    return a;
+}
+
 metrics_server::metrics_server(
     asio::io_context& io,
     std::string const& at,
@@ -138,13 +166,21 @@ metrics_server::metrics_server(
     : path_{is_port(at) ? std::string{} : at},
       program_{std::move(program)},
       sample_{std::move(sample)},
-      acceptor_{io, endpoint_of(at)},
+      acceptor_{listen_at(io, at)},
       pause_{io} {
     accept();
 }
 
 metrics_server::~metrics_server() {
     if (!path_.empty()) ::unlink(path_.c_str());
+}
+
+std::uint16_t metrics_server::port() const {
+    if (!path_.empty()) return 0;
+    asio::generic::stream_protocol::endpoint const here = acceptor_.local_endpoint();
+    asio::ip::tcp::endpoint tcp;
+    std::memcpy(tcp.data(), here.data(), std::min(here.size(), tcp.capacity()));
+    return tcp.port();
 }
 
 void metrics_server::close() {

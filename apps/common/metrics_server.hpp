@@ -34,9 +34,10 @@ std::string fault_of_metrics_place(std::string const& at);
 /// Serves GET /metrics (Prometheus) and GET /statistics (JSON) over HTTP.
 class metrics_server {
 public:
-    /// @param at       A port of 127.0.0.1, or the path of a Unix socket, which is replaced.
+    /// @param at       A port of 127.0.0.1, 0 for one that is free, or the path of a Unix socket, which is
+    ///                 replaced if no program listens there.
     /// @param program  Before the names of Prometheus' metrics.
-    /// @throws boost::system::system_error: errno of bind(2).
+    /// @throws std::runtime_error: what is at fault, in words.
     metrics_server(
         boost::asio::io_context& io,
         std::string const& at,
@@ -44,6 +45,8 @@ public:
         std::function<std::vector<metric>()> sample
     );
     ~metrics_server();
+    /// The port; 0 for a Unix socket.
+    std::uint16_t port() const;
     /// Ends all waits.
     void close();
 

@@ -1,5 +1,6 @@
 // Counters of a program over HTTP.
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
@@ -13,6 +14,7 @@
 
 #include "common/metrics_server.hpp"
 #include "support/catch.hpp"
+#include "support/folder.hpp"
 
 namespace asio = boost::asio;
 using namespace std::chrono_literals;
@@ -48,6 +50,44 @@ TEST_CASE("a metrics server holds a bounded number of connections", "[programs]"
     std::array<char, 16> answer{};
     CHECK(next.read_some(asio::buffer(answer)) == answer.size());
     CHECK(std::string{answer.data(), 15} == "HTTP/1.1 200 OK");
+    server.close();
+}
+
+TEST_CASE(
+    "a metrics server replaces the socket of a program that has ended, and no other", "[programs]"
+) {
+    asio::io_context io;
+    test::folder here;
+    std::string const path = here / "socket";
+    auto const none = [] { return std::vector<demo::metric>{}; };
+    {
+        // It leaves its name, as a program that is killed does.
+        asio::local::stream_protocol::acceptor ended{
+            io, asio::local::stream_protocol::endpoint{path}};
+    }
+    REQUIRE(std::filesystem::exists(path));
+    demo::metrics_server first{io, path, "sample", none};
+    CHECK(first.port() == 0);
+    CHECK_THROWS_WITH(
+        (demo::metrics_server{io, path, "sample", none}),
+        "no statistics at " + path + ": Address already in use"
+    );
+    asio::local::stream_protocol::socket peer{io};
+    peer.connect(asio::local::stream_protocol::endpoint{path});
+    first.close();
+}
+
+TEST_CASE("a metrics server with port 0 picks one and says which", "[programs]") {
+    asio::io_context io;
+    auto const none = [] { return std::vector<demo::metric>{}; };
+    demo::metrics_server server{io, "0", "sample", none};
+    REQUIRE(server.port() != 0);
+    asio::ip::tcp::socket peer{io};
+    peer.connect({asio::ip::address_v4::loopback(), server.port()});
+    CHECK_THROWS_WITH(
+        (demo::metrics_server{io, std::to_string(server.port()), "sample", none}),
+        "no statistics at " + std::to_string(server.port()) + ": Address already in use"
+    );
     server.close();
 }
 
