@@ -93,7 +93,8 @@ constexpr std::uint8_t flag_replaces = 2;
 constexpr std::uint8_t flag_owners = 4;
 constexpr std::uint8_t flag_verifies = 8;
 constexpr std::uint8_t flag_total = 16;
-constexpr std::uint8_t flags_of_hello = 31;
+constexpr std::uint8_t flag_continues = 32;
+constexpr std::uint8_t flags_of_hello = 63;
 // Of ENTRY.
 constexpr std::uint8_t flag_sparse = 1;
 constexpr std::uint8_t flag_names = 2;
@@ -106,7 +107,7 @@ void write(writer& w, hello const& m) {
     w.put(static_cast<std::uint8_t>(
         flag_if(m.is_into_directory, flag_into) | flag_if(m.replaces, flag_replaces) |
         flag_if(m.keeps_owners, flag_owners) | flag_if(m.verifies, flag_verifies) |
-        flag_if(m.wants_total, flag_total)
+        flag_if(m.wants_total, flag_total) | flag_if(m.continues, flag_continues)
     ));
     w.put(m.name);
 }
@@ -120,6 +121,7 @@ void read(reader& r, hello& m) {
     m.keeps_owners = (flags & flag_owners) != 0;
     m.verifies = (flags & flag_verifies) != 0;
     m.wants_total = (flags & flag_total) != 0;
+    m.continues = (flags & flag_continues) != 0;
     m.name = r.text();
 }
 void write(writer& w, welcome const& m) {
@@ -235,6 +237,15 @@ void read(reader& r, hole& m) {
     m.offset = r.get<std::uint64_t>();
     m.bytes = r.get<std::uint64_t>();
     r.require(m.bytes > 0);
+}
+void write(writer& w, skipped const& m) {
+    w.put(static_cast<std::uint16_t>(m.error));
+    w.put(m.path);
+}
+void read(reader& r, skipped& m) {
+    m.error = r.error();
+    m.path = r.text();
+    r.require(m.error != 0);
 }
 void write(writer& w, total const& m) {
     w.put(m.entries);

@@ -17,6 +17,7 @@
 //                     BLOCK    file (8), offset (8), bytes (4), slot (2), XXH3-128 (16)
 //                     HOLE     file (8), offset (8), bytes (8)
 //                     END      file (8), errno (2): all of it is sent, or it cannot be read
+//                     SKIPPED  errno (2), path: an entry that is not sent, and why
 //                     TOTAL    entries (8), bytes (8) of the whole copy, once, when they are counted
 //                     FINISHED (0)
 //   both sides'       ALIVE    (0), several times in the time after which a silent peer is left
@@ -24,7 +25,7 @@
 // Files are counted from 0. A directory comes before what is in it, and once more, as directory_end,
 // when all that is in it is done: then it gets its mode and time. BLOCKs and HOLEs of a file come in
 // order, without a gap, from 0 to its size, or from the offset of BEGIN, for which the sender waits if the
-// file has resume_bytes_min or more. Their offsets and sizes are multiples of block_alignment, except at
+// file has resume_bytes_min or more, or if the copy continues an earlier one. Their offsets and sizes are multiples of block_alignment, except at
 // the end of the file.
 #pragma once
 
@@ -70,6 +71,8 @@ struct hello {
     bool verifies = false;
     /// The sender counts all first, and sends TOTAL.
     bool wants_total = false;
+    /// What an earlier copy has finished is not copied again.
+    bool continues = false;
     std::string name;
 };
 
@@ -152,6 +155,11 @@ struct end {
     int error = 0;
 };
 
+struct skipped {
+    int error = 0;
+    std::string path;
+};
+
 struct total {
     std::uint64_t entries = 0;
     std::uint64_t bytes = 0;
@@ -173,6 +181,7 @@ using copy_message = std::variant<
     block,
     hole,
     end,
+    skipped,
     total,
     finished,
     alive>;

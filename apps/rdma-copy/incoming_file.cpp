@@ -135,6 +135,7 @@ incoming_file& incoming_file::operator=(incoming_file&& other) noexcept {
     std::swap(begin_, other.begin_);
     std::swap(stored_, other.stored_);
     std::swap(is_kept_, other.is_kept_);
+    std::swap(is_there_, other.is_there_);
     std::swap(id_, other.id_);
     return *this;
 }
@@ -161,8 +162,19 @@ incoming_file incoming_file::create(
     std::tie(f.directory_, f.name_) = in.parent_of(path, error);
     if (error != 0) return {};
     struct stat there {};
-    if (!options.replaces &&
-        ::fstatat(f.directory_.get(), f.name_.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0) {
+    bool const exists =
+        ::fstatat(f.directory_.get(), f.name_.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0;
+    bool const is_same = exists && S_ISREG(there.st_mode) &&
+                         static_cast<std::uint64_t>(there.st_size) == options.size &&
+                         there.st_mtim.tv_sec == options.mtime.tv_sec &&
+                         there.st_mtim.tv_nsec == options.mtime.tv_nsec;
+    if (options.continues && is_same) {
+        f.is_there_ = true;
+        f.begin_ = options.size;
+        f.id_ = {there.st_dev, there.st_ino};
+        return f;
+    }
+    if (exists && !options.replaces) {
         error = EEXIST;
         return {};
     }
@@ -195,13 +207,20 @@ bool incoming_file::open_state() {
     std::string const state_name = temporary_name(name_, "state");
     std::string const data_name = temporary_name(name_, "part");
     descriptor state = open_here(directory_, state_name, O_RDWR | O_CREAT, error);
-    if (error != 0 || !is_own_file(state.get()) || ::flock(state.get(), LOCK_EX | LOCK_NB) != 0 ||
-        !is_at(directory_, state_name, state.get()))
+    if (error != 0 || !is_own_file(state.get())) return false;
+    if (::flock(state.get(), LOCK_EX | LOCK_NB) != 0) {
+        // A file system without locks: nothing there says anything.
+        if (errno != EWOULDBLOCK) ::unlinkat(directory_.get(), state_name.c_str(), 0);
         return false;
+    }
+    if (!is_at(directory_, state_name, state.get())) return false;
     descriptor data = open_here(directory_, data_name, O_RDWR | O_CREAT, error);
     if (error != 0 || !is_own_file(data.get()) || ::flock(data.get(), LOCK_EX | LOCK_NB) != 0 ||
-        !is_at(directory_, data_name, data.get()))
+        !is_at(directory_, data_name, data.get())) {
+        // It says nothing of a file that cannot be opened.
+        ::unlinkat(directory_.get(), state_name.c_str(), 0);
         return false;
+    }
     state_ = std::move(state);
     data_ = std::move(data);
     state_name_ = state_name;
@@ -309,9 +328,14 @@ int incoming_file::verify_part(int fd, std::uint64_t begin, file_part const& par
 
 // Reads it back from the disk, past the page cache where the file system can.
 int incoming_file::verify(std::vector<file_part> const& parts) const {
+    // Some file systems refuse direct I/O when the file is opened, some when it is read.
+    int const error = verify(parts, O_DIRECT);
+    return error == EINVAL ? verify(parts, 0) : error;
+}
+
+int incoming_file::verify(std::vector<file_part> const& parts, int flags) const {
     int error = 0;
-    descriptor direct = open_here(directory_, data_name_, O_RDONLY | O_DIRECT, error);
-    if (error == EINVAL) direct = open_here(directory_, data_name_, O_RDONLY, error);
+    descriptor const direct = open_here(directory_, data_name_, O_RDONLY | flags, error);
     if (error != 0) return error;
     // Without direct I/O: pages that are on the disk are thrown away.
     ::posix_fadvise(direct.get(), 0, 0, POSIX_FADV_DONTNEED);
@@ -339,6 +363,7 @@ int incoming_file::verify(std::vector<file_part> const& parts) const {
 }
 
 int incoming_file::finish(attributes const& a, std::vector<file_part> const& parts) {
+    if (is_there_) return 0;
     auto const size = static_cast<off_t>(options_.size);
     struct stat s {};
     if (::fstat(data_.get(), &s) != 0) return errno;

@@ -29,6 +29,9 @@ struct incoming_options {
     bool replaces = false;
     /// The parts are read back from the disk at the end.
     bool verifies = false;
+    /// A file of that name with this size and time is finished already.
+    bool continues = false;
+    timespec mtime{};
     hash identity{};
 };
 
@@ -62,6 +65,8 @@ public:
     /// @param parts  Those that were not stored.
     int finish(attributes const& a, std::vector<file_part> const& parts);
 
+    /// An earlier copy has finished it: nothing is written.
+    bool is_there() const noexcept { return is_there_; }
     /// Which file it is, after finish().
     file_id id() const noexcept { return id_; }
 
@@ -71,6 +76,7 @@ private:
     std::uint64_t resume();
     int reserve() const;
     int verify(std::vector<file_part> const& parts) const;
+    int verify(std::vector<file_part> const& parts, int flags) const;
     int verify_part(int fd, std::uint64_t begin, file_part const& part, void* buffer) const;
     void remove() noexcept;
 
@@ -84,6 +90,7 @@ private:
     std::uint64_t begin_ = 0;
     std::uint64_t stored_ = 0;  // parts in the state file
     bool is_kept_ = false;
+    bool is_there_ = false;
     file_id id_;
 };
 

@@ -28,23 +28,6 @@ constexpr std::chrono::milliseconds alive_interval{500};
 // Messages that may wait for the peer to take them.
 constexpr std::size_t outgoing_most = 256;
 
-rcverbs::message_channel_options channel_options() {
-    rcverbs::message_channel_options o;
-    o.mode = channel_mode;
-    o.receives = 16;
-    o.sends = 16;
-    constexpr std::size_t overhead = 16;  // of the channel
-    o.slot_bytes = message_bytes_max + overhead;
-    return o;
-}
-
-// With room for a write of each slot beside the messages.
-rcverbs::connection_options options_of_connection(std::size_t slots) {
-    rcverbs::connection_options o = rcverbs::message_channel::needed(channel_options());
-    o.queue_pair.send_queue_depth += static_cast<std::uint32_t>(slots);
-    return o;
-}
-
 // A number in kB of /proc/self/status, in bytes; 0 if it is not there.
 std::size_t status_bytes(std::string const& name) {
     std::ifstream in{"/proc/self/status"};
@@ -70,17 +53,57 @@ bool may_lock_all() {
     return false;
 }
 
+// Bytes that this process may still lock.
+std::size_t lockable() {
+    constexpr std::size_t unlimited = SIZE_MAX;
+    rlimit limit{};
+    if (may_lock_all() || ::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 ||
+        limit.rlim_cur == RLIM_INFINITY)
+        return unlimited;
+    std::size_t const locked = status_bytes("VmLck:") + status_bytes("VmPin:");
+    return limit.rlim_cur - std::min<std::size_t>(locked, limit.rlim_cur);
+}
+
+// Bytes of a message and what a channel puts before it.
+constexpr std::size_t message_slot_bytes = message_bytes_max + 16;
+
+std::size_t bytes_of_messages(std::uint16_t messages) {
+    constexpr std::size_t of_the_channel = 4;  // messages that it sends for itself
+    return (std::size_t{2} * messages + of_the_channel) * message_slot_bytes;
+}
+
+// Messages in each direction: fewer where little can be locked.
+std::uint16_t messages_for(std::size_t lockable_bytes) {
+    constexpr std::uint16_t usual = 16;
+    constexpr std::uint16_t least = 6;  // of a channel
+    return lockable_bytes / 4 < bytes_of_messages(usual) ? least : usual;
+}
+
+rcverbs::message_channel_options channel_options(std::uint16_t messages) {
+    rcverbs::message_channel_options o;
+    o.mode = channel_mode;
+    o.receives = messages;
+    o.sends = messages;
+    o.slot_bytes = message_slot_bytes;
+    return o;
+}
+
+// With room for a write of each slot beside the messages.
+rcverbs::connection_options options_of_connection(
+    rcverbs::message_channel_options const& channel, std::size_t slots
+) {
+    rcverbs::connection_options o = rcverbs::message_channel::needed(channel);
+    o.queue_pair.send_queue_depth += static_cast<std::uint32_t>(slots);
+    return o;
+}
+
 }  // namespace
 
 std::size_t usual_memory() {
     constexpr std::size_t most = std::size_t{8} << 20;
-    rlimit limit{};
-    if (may_lock_all() || ::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 ||
-        limit.rlim_cur == RLIM_INFINITY)
-        return most;
-    std::size_t const locked = status_bytes("VmLck:") + status_bytes("VmPin:");
-    std::size_t const left = limit.rlim_cur - std::min<std::size_t>(locked, limit.rlim_cur);
-    return std::min(most, left / 2);
+    std::size_t const left = lockable();
+    std::size_t const of_messages = bytes_of_messages(messages_for(left));
+    return std::min({most, left / 2, left - std::min(left, of_messages)});
 }
 
 void link::size_slots(std::size_t memory_bytes) {
@@ -97,19 +120,21 @@ link::link(asio::io_context& io, link_options const& options)
     : io_{io},
       timeout_{options.timeout},
       outgoing_{std::make_shared<outgoing>(outgoing{0, {}, change{io}})} {
+    auto const messages = channel_options(messages_for(lockable()));
     size_slots(options.memory_bytes);
-    rcverbs::connection c{rcverbs::poller::on(io), options_of_connection(slots_)};
-    channel_ = rcverbs::message_channel{std::move(c), channel_options()};
+    rcverbs::connection c{rcverbs::poller::on(io), options_of_connection(messages, slots_)};
+    channel_ = rcverbs::message_channel{std::move(c), messages};
 }
 
 link::link(asio::io_context& io, rcverbs::connection_request request, link_options const& options)
     : io_{io},
       timeout_{options.timeout},
       outgoing_{std::make_shared<outgoing>(outgoing{0, {}, change{io}})} {
+    auto const messages = channel_options(messages_for(lockable()));
     size_slots(options.memory_bytes);
     rcverbs::connection c{
-        rcverbs::poller::on(io), std::move(request), options_of_connection(slots_)};
-    channel_ = rcverbs::message_channel{std::move(c), channel_options()};
+        rcverbs::poller::on(io), std::move(request), options_of_connection(messages, slots_)};
+    channel_ = rcverbs::message_channel{std::move(c), messages};
 }
 
 link::~link() { stop_watch(); }
@@ -132,7 +157,7 @@ asio::awaitable<void> link::finish() {
 asio::awaitable<copy_message> link::receive() {
     for (;;) {
         // While nothing is received, nothing can be heard.
-        if (!std::exchange(is_receiving_, true)) heard_ = std::chrono::steady_clock::now();
+        if (!std::exchange(is_receiving_, true)) heard_ = said_ = std::chrono::steady_clock::now();
         auto const [ec, got] = co_await channel_.async_receive(asio::as_tuple(asio::use_awaitable));
         if (ec) {
             stop_watch();
@@ -146,6 +171,7 @@ asio::awaitable<copy_message> link::receive() {
         }
         if (std::holds_alternative<alive>(*m)) continue;
         is_receiving_ = false;
+        says_by_.reset();
         co_return std::move(*m);
     }
 }
@@ -182,12 +208,16 @@ void link::close() {
 }
 
 std::string link::failure_text(std::exception const& thrown) const {
-    if (is_silent_)
-        return "the peer has said or taken nothing for " + std::to_string(timeout_.count() / 1000) +
+    if (silent_for_.count() > 0)
+        return "the peer has not responded for " + std::to_string(silent_for_.count() / 1000) +
                " s";
     if (is_violated_) return "the peer does not keep to the protocol of rdma-copy";
     // What has ended the copy may be something else, such as memory that cannot be registered.
     auto const& failure = channel_.last_failure();
+    if (failure.code == rcverbs::cm_errc::rejected_by_peer)
+        return "rejected: the server has reached its limit of clients (--max-clients), or the "
+               "program "
+               "that listens there is not rdma-copy";
     return failure.code ? failure.message() : thrown.what();
 }
 
@@ -213,9 +243,14 @@ asio::awaitable<void> link::watch() {
         if (w->is_over || !channel_.is_open()) co_return;
         auto const now = std::chrono::steady_clock::now();
         // The peer may be busy with its disk, and take nothing meanwhile.
-        bool const is_taking = outgoing_->waiting == 0 || now - outgoing_->since <= 10 * timeout_;
-        if ((is_receiving_ && now - heard_ > timeout_) || !is_taking) {
-            is_silent_ = true;
+        bool const is_taking =
+            outgoing_->waiting == 0 || now - outgoing_->since <= idle_timeouts_max * timeout_;
+        bool const is_idle = is_idle_ && now - said_ > idle_timeouts_max * timeout_;
+        bool const is_silent = now - heard_ > timeout_ || (says_by_ && now > *says_by_);
+        if (is_receiving_ && is_silent) silent_for_ = timeout_;
+        else if (!is_taking || (is_receiving_ && is_idle))
+            silent_for_ = idle_timeouts_max * timeout_;
+        if (silent_for_.count() > 0) {
             channel_.close();
             co_return;
         }

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <rcverbs/message_channel.hpp>
@@ -22,8 +23,8 @@ namespace copy {
 
 namespace asio = boost::asio;
 
-/// Half of what this process may still lock, for the slots of one side; the rest is for messages and
-/// queues. At most 8 MiB.
+/// Half of what this process may still lock, or less where messages need more than the other half, for the
+/// slots of one side. At most 8 MiB.
 std::size_t usual_memory();
 
 struct link_options {
@@ -43,6 +44,15 @@ public:
 
     asio::awaitable<void> connect(rcverbs::endpoint peer);
     asio::awaitable<void> accept();
+    /// The next message must come within the timeout; ALIVE is none.
+    void require_message() { says_by_ = std::chrono::steady_clock::now() + timeout_; }
+    /// This side waits for nothing but messages of the peer, or it does not. A peer that only says ALIVE
+    /// while it waits, for idle_timeouts_max times the timeout, is left.
+    void set_idle(bool is_idle) noexcept {
+        if (is_idle && !is_idle_) said_ = std::chrono::steady_clock::now();
+        is_idle_ = is_idle;
+    }
+    static constexpr int idle_timeouts_max = 10;
     /// Says that no more messages follow, and waits for the same from the peer.
     asio::awaitable<void> finish();
 
@@ -77,6 +87,8 @@ private:
     std::size_t slots_ = 0;
     rcverbs::message_channel channel_;
     std::chrono::steady_clock::time_point heard_;
+    std::chrono::steady_clock::time_point said_;  // the last message that is not ALIVE
+    std::optional<std::chrono::steady_clock::time_point> says_by_;
     // Lives as long as its coroutine, which may be longer than the link.
     struct watcher {
         asio::steady_timer timer;
@@ -92,7 +104,8 @@ private:
     std::shared_ptr<outgoing> const outgoing_;
     std::shared_ptr<watcher> watcher_;
     bool is_receiving_ = false;
-    bool is_silent_ = false;
+    bool is_idle_ = false;
+    std::chrono::milliseconds silent_for_{0};
     bool is_violated_ = false;
 };
 

@@ -7,6 +7,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -71,7 +72,9 @@ public:
 
     int run() {
         signals_.async_wait([&](boost::system::error_code ec, int) {
-            if (!ec) server_.close();
+            if (ec) return;
+            is_stopped_ = true;
+            server_.close();
         });
         if (!settings_.is_quiet) show_later();
         asio::co_spawn(io_, copy_all(), [&](std::exception_ptr e) { end(e); });
@@ -113,6 +116,7 @@ private:
         } catch (std::exception const& error) {
             failed_ = error.what();
         }
+        if (is_stopped_) failed_ = "stopped by a signal";
         server_.close();
     }
 
@@ -154,6 +158,10 @@ private:
         if (settings_.is_json) demo::print(copy::result_json(done_, failures_, failed_, took));
         if (!failed_.empty()) {
             demo::print_error(failed_);
+            if (!is_refused_ && done_.moved > 0)
+                demo::print_error(
+                    "received data is kept; run the same command with --continue to resume"
+                );
             return is_refused_ ? some_failed : no_connection;
         }
         if (!settings_.is_quiet && !settings_.is_json) demo::print(copy::summary(done_, took));
@@ -176,6 +184,7 @@ private:
     std::vector<copy::failed_entry> failures_;
     std::string failed_;
     bool is_refused_ = false;
+    bool is_stopped_ = false;
     bool has_line_ = false;
 };
 
@@ -183,7 +192,16 @@ int run_client(settings const& s) {
     auto const target = copy::parse_place(s.paths.back());
     auto const source = copy::parse_place(s.paths.front());
     bool const is_push = target && !source;
-    if (!is_push && (s.paths.size() != 2 || !source || target)) {
+    for (std::string const& path : s.paths) {
+        if (!path.empty()) continue;
+        demo::print_error("a path is empty; for the current directory use .");
+        return wrong_usage;
+    }
+    if (source && !target && s.paths.size() > 2) {
+        demo::print_error("only one source at a server can be copied at a time");
+        return wrong_usage;
+    }
+    if (!is_push && (!source || target)) {
         demo::print_error(
             "one side must be remote: rdma-copy SOURCE… HOST:TARGET, or rdma-copy HOST:SOURCE "
             "TARGET"
@@ -203,8 +221,7 @@ public:
     server(asio::io_context& io, settings const& s, copy::served_directory directory)
         : io_{io},
           settings_{s},
-          directory_{std::move(directory)},
-          files_{io} {
+          directory_{std::move(directory)} {
         rcverbs::acceptor_options options;
         options.connections_max = s.clients_max;
         acceptor_ = demo::listen_at(s.bind, s.port, [&](rcverbs::endpoint const& here) {
@@ -213,6 +230,8 @@ public:
         if (!s.metrics.empty())
             metrics_.emplace(io_, s.metrics, "rdma_copy", [this] { return metrics(); });
         demo::print("listening on port " + std::to_string(acceptor_.local_endpoint().port()) + ".");
+        if (metrics_ && metrics_->port() != 0)
+            demo::print("statistics on port " + std::to_string(metrics_->port()) + '.');
         asio::co_spawn(io_, accept_clients(), asio::detached);
     }
 
@@ -238,13 +257,15 @@ private:
         ++connections_;
         try {
             copy::link client{io_, std::move(request), settings_.link};
+            // Threads of its own: a client with a slow file holds up nobody else.
+            copy::disk files{io_};
             clients_.emplace(&client, &counters);
             try {
                 co_await client.accept();
                 auto const report = [&](auto const& path, auto const& why) {
                     demo::print_error(peer + ": " + demo::printable(path) + ": " + why);
                 };
-                co_await copy::serve(client, files_, directory_, report, counters);
+                co_await copy::serve(client, files, directory_, report, counters);
             } catch (std::exception const& error) {
                 failed = client.failure_text(error);
             }
@@ -258,7 +279,8 @@ private:
             demo::print_error(peer + ": " + failed);
         } else if (!settings_.is_quiet) {
             demo::print(
-                peer + ": " + std::to_string(counters.entries) + " entries, " +
+                peer + ": " + std::to_string(counters.entries) +
+                (counters.entries == 1 ? " entry, " : " entries, ") +
                 copy::in_units(counters.bytes) +
                 (counters.failed > 0 ? ", " + std::to_string(counters.failed) + " failed" : "")
             );
@@ -266,11 +288,11 @@ private:
     }
 
     static void add(copy::result& to, copy::result const& more) {
-        to.entries += more.entries;
-        to.bytes += more.bytes;
-        to.failed += more.failed;
-        to.moved += more.moved;
-        to.continued += more.continued;
+        copy::add_to(to.entries, more.entries);
+        copy::add_to(to.bytes, more.bytes);
+        copy::add_to(to.failed, more.failed);
+        copy::add_to(to.moved, more.moved);
+        copy::add_to(to.continued, more.continued);
     }
     std::vector<demo::metric> metrics() const {
         copy::result all = ended_;
@@ -278,6 +300,10 @@ private:
         return {
             {"clients", false, "Clients at this moment", clients_.size()},
             {"connections", true, "Connections", connections_},
+            {"refused_clients",
+             true,
+             "Clients above the limit",
+             acceptor_.statistics().refused_busy},
             {"failed_connections", true, "Connections that ended before their copy", failed_},
             {"entries", true, "Files, directories and links that are finished", all.entries},
             {"failed_entries", true, "Entries that were not copied", all.failed},
@@ -289,7 +315,6 @@ private:
     asio::io_context& io_;
     settings const& settings_;
     copy::served_directory const directory_;
-    copy::disk files_;
     rcverbs::acceptor acceptor_;
     std::optional<demo::metrics_server> metrics_;
     std::map<copy::link*, copy::result const*> clients_;
@@ -298,6 +323,14 @@ private:
     std::uint64_t failed_ = 0;
 };
 
+// Each client may open many files; the limit for programs that use select(2) is not meant for this one.
+void open_as_many_files_as_allowed() {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int run_server(settings const& s) {
     int error = 0;
     copy::tree root = copy::tree::open(s.directory, error);
@@ -305,6 +338,7 @@ int run_server(settings const& s) {
         demo::print_error(s.directory + ": " + copy::why(error));
         return some_failed;
     }
+    open_as_many_files_as_allowed();
     std::error_code ec;
     std::string name = std::filesystem::canonical(s.directory, ec).filename().string();
     if (name.empty()) name = "root";
@@ -345,12 +379,22 @@ int main(int argc, char** argv) {
             ->check(CLI::Range(std::size_t{4096}, std::size_t{1} << 30))
             ->option_text("BYTES [8M, or half of what may still be locked]");
         demo::add_duration(
-            to, "--timeout", s.link.timeout, "how long the other side may say nothing", "30s"
+            to,
+            "--timeout",
+            s.link.timeout,
+            "end the copy when the peer does not respond for this long",
+            "30s"
         );
         to.add_flag("--quiet", s.is_quiet, "print errors only");
     };
     add_shared(app);
     app.add_flag("--force", s.copy.replaces, "replace files and links that exist");
+    app.add_flag(
+        "--continue",
+        s.copy.continues,
+        "resume an interrupted copy: skip files that exist with the size and time of their source, "
+        "and links that exist"
+    );
     app.add_flag("--verify", s.copy.verifies, "read each file back from the disk of the target");
     app.add_flag("--owners", s.copy.keeps_owners, "give files the user and group of their sources");
     app.add_flag(

@@ -23,7 +23,18 @@ std::string why(int error) {
     if (error == ESTALE) return "the source has changed while it was copied";
     if (error == EBADMSG) return "the data has changed on its way";
     if (error == EUCLEAN) return "the disk does not give back what was written";
+    if (error == EEXIST) return "it exists; files and links are replaced with --force";
+    if (error == error_type_not_copied)
+        return "neither a file, nor a directory, nor a symbolic link: skipped";
+    if (error == error_name_twice) return "another source has this name";
+    if (error == error_name_reserved) return "the name of a temporary file of rdma-copy: skipped";
     return std::strerror(error);
+}
+
+std::string why_there(char const* side, int error) {
+    // These are of both sides.
+    if (error == ESTALE || error == EBADMSG) return why(error);
+    return std::string{"at the "} + side + ": " + why(error);
 }
 
 std::string destination::place_of(std::string const& path) const {
@@ -48,7 +59,7 @@ destination destination_of(
     struct stat const s = root.status_of(name, absent);
     if (absent == 0 && S_ISDIR(s.st_mode)) return to;
     if (is_into_directory) {
-        error = root.make_directory(name);
+        error = root.make_directory(name, 0777);
         return to;
     }
     std::size_t const slash = name.rfind('/');
@@ -107,12 +118,14 @@ asio::awaitable<void> receiver::serve() {
         static_cast<std::uint16_t>(link_.slots())});
     for (;;) {
         co_await link_.wait_for_room();
+        link_.set_idle(jobs_ == 0);
         copy_message m = co_await link_.receive();
         bool is_allowed = false;
         if (auto* const e = std::get_if<entry>(&m)) is_allowed = co_await on(std::move(*e));
         else if (auto const* const b = std::get_if<block>(&m)) is_allowed = on(*b);
         else if (auto const* const h = std::get_if<hole>(&m)) is_allowed = on(*h);
         else if (auto const* const e2 = std::get_if<end>(&m)) is_allowed = on(*e2);
+        else if (auto const* const s = std::get_if<skipped>(&m)) is_allowed = on(*s);
         else if (auto const* const t = std::get_if<total>(&m)) is_allowed = on(*t);
         else if (std::holds_alternative<finished>(m) && files_.empty()) co_return link_.send(m);
         if (is_allowed) continue;
@@ -136,6 +149,17 @@ bool receiver::on(total const& t) {
     return true;
 }
 
+// The sender waits for no answer.
+bool receiver::on(skipped const& s) {
+    count(is_inside(s.path) ? to_.place_of(s.path) : s.path, why_there("source", s.error));
+    return true;
+}
+
+void receiver::end_job() {
+    link_.set_idle(--jobs_ == 0);
+    job_ends_.notify();
+}
+
 // False if the sender must not do that.
 asio::awaitable<bool> receiver::on(entry e) {
     bool const is_link = e.type == entry_type::hard_link;
@@ -145,18 +169,24 @@ asio::awaitable<bool> receiver::on(entry e) {
     bool const is_end = e.type == entry_type::directory_end;
     auto const open = directories_.find(e.path);
     if (is_end && open == directories_.end()) co_return false;
+    bool const is_of_none = is_end && open->second;
     if (is_end) directories_.erase(open);
-    if (e.type == entry_type::directory) {
-        if (directories_.size() == directories_max) co_return false;
-        directories_.insert(e.path);
-    }
+    bool const is_directory = e.type == entry_type::directory;
+    if (is_directory && directories_.size() == directories_max) co_return false;
     ++next_;
     std::string path = to_.place_of(e.path);
     bool const is_refused = is_reserved(path) || (is_link && is_reserved(e.target));
     int error = is_refused ? EINVAL : 0;
     switch (e.type) {
     case entry_type::file: {
-        incoming_options const options{e.size, e.is_sparse, to_.replaces, to_.verifies, e.identity};
+        incoming_options const options{
+            e.size,
+            e.is_sparse,
+            to_.replaces,
+            to_.verifies,
+            to_.continues,
+            attributes_of(e).mtime,
+            e.identity};
         file f;
         f.what = std::move(e);
         f.path = std::move(path);
@@ -169,7 +199,7 @@ asio::awaitable<bool> receiver::on(entry e) {
         f.next = f.stored_end = f.writes.begin();
         if (error != 0) {
             link_.send(abort_file{id, error});
-        } else if (f.what.size >= resume_bytes_min) {
+        } else if (f.what.size >= resume_bytes_min || to_.continues) {
             link_.send(begin{id, f.next});
             result_.moved += f.next;
             result_.continued += f.next;
@@ -179,8 +209,19 @@ asio::awaitable<bool> receiver::on(entry e) {
     }
     case entry_type::directory:
         if (error == 0) error = co_await disk_.run([&] { return to_.root->make_directory(path); });
+        directories_.emplace(e.path, error != 0);
+        // Counted at its end.
+        if (error == 0) {
+            link_.send(done{e.file, 0});
+            co_return true;
+        }
         break;
     case entry_type::directory_end:
+        // Was counted when it could not be made.
+        if (is_of_none) {
+            link_.send(done{e.file, 0});
+            co_return true;
+        }
         if (error == 0)
             error = co_await disk_.run([&] {
                 return to_.root->set_attributes(path, attributes_of(e));
@@ -189,6 +230,7 @@ asio::awaitable<bool> receiver::on(entry e) {
     case entry_type::symbolic_link:
         if (error == 0)
             error = co_await disk_.run([&] {
+                if (to_.continues && to_.root->is_link_to(path, e.target)) return 0;
                 return to_.root->make_symbolic_link(path, e.target, attributes_of(e), to_.replaces);
             });
         break;
@@ -210,6 +252,7 @@ int receiver::make_hard_link(entry const& e, std::string const& path) {
     std::string const existing = to_.place_of(e.target);
     auto const found = linkable_.find(existing);
     if (found == linkable_.end()) return ESTALE;
+    if (to_.continues && to_.root->is_file(path, found->second)) return 0;
     return to_.root->make_hard_link(path, existing, found->second, to_.replaces);
 }
 
@@ -235,7 +278,7 @@ bool receiver::on(block const& b) {
     f->next = b.offset + b.bytes;
     f->last_is_hole = false;
     f->under_way.push_back({{f->next, b.checksum}, false});
-    result_.moved += b.bytes;
+    add_to(result_.moved, b.bytes);
     result_.current = f->path;
     ++jobs_;
     asio::co_spawn(link_.io(), write(b), asio::detached);
@@ -249,7 +292,7 @@ bool receiver::on(hole const& h) {
     f->next = h.offset + h.bytes;
     f->last_is_hole = true;
     f->under_way.push_back({{f->next, {}}, true});
-    result_.moved += h.bytes;
+    add_to(result_.moved, h.bytes);
     on_written(h.file, *f);
     return true;
 }
@@ -268,8 +311,7 @@ asio::awaitable<void> receiver::write(block b) {
     for (part& p : f.under_way)
         if (p.what.end == end_of_block) p.is_written = true;
     on_written(b.file, f);
-    --jobs_;
-    job_ends_.notify();
+    end_job();
 }
 
 void receiver::fail(std::uint64_t id, file& f, int error) {
@@ -306,8 +348,7 @@ asio::awaitable<void> receiver::store(std::uint64_t id) {
     if (error != 0) fail(id, f, error);
     f.is_storing = false;
     finish_if_complete(id, f);
-    --jobs_;
-    job_ends_.notify();
+    end_job();
 }
 
 bool receiver::on(end const& e) {
@@ -317,7 +358,10 @@ bool receiver::on(end const& e) {
     // All of it, or an error of either side.
     if (e.error == 0 && f.error == 0 && f.next != f.what.size) return false;
     f.has_ended = true;
-    if (e.error != 0 && f.error == 0) f.error = e.error;
+    if (e.error != 0 && f.error == 0) {
+        f.error = e.error;
+        f.is_error_of_source = true;
+    }
     finish_if_complete(e.file, f);
     return true;
 }
@@ -344,22 +388,32 @@ asio::awaitable<void> receiver::finish(std::uint64_t number) {
         f.writes = {};
         return failed;
     });
-    if (error == 0) result_.bytes += f.what.size;
+    if (error == 0) add_to(result_.bytes, f.what.size);
     std::string const path = std::move(f.path);
     if (error == 0 && f.what.has_names && linkable_bytes_ + path.size() <= linkable_bytes_max) {
         linkable_bytes_ += path.size();
         linkable_[path] = id;
     }
+    bool const is_of_source = f.is_error_of_source;
     files_.erase(number);
-    report(number, path, error);
-    --jobs_;
-    job_ends_.notify();
+    if (is_of_source) {
+        count(path, why_there("source", error));
+        link_.send(done{number, error});
+    } else {
+        report(number, path, error);
+    }
+    end_job();
 }
 
 void receiver::report(std::uint64_t id, std::string const& path, int error) {
-    ++(error == 0 ? result_.entries : result_.failed);
-    if (error != 0) report_(path, why(error));
+    if (error == 0) ++result_.entries;
+    else count(path, why(error));
     link_.send(done{id, error});
+}
+
+void receiver::count(std::string const& path, std::string const& why) {
+    ++result_.failed;
+    report_(path, why);
 }
 
 }  // namespace copy

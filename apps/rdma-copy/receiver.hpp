@@ -14,7 +14,6 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -43,6 +42,8 @@ struct destination {
     bool replaces = false;
     bool keeps_owners = false;
     bool verifies = false;
+    /// What an earlier copy has finished is not copied again.
+    bool continues = false;
 
     /// The path of an entry in the root. REQUIRES: is_inside(path).
     std::string place_of(std::string const& path) const;
@@ -87,6 +88,7 @@ private:
         bool is_storing = false;
         bool last_is_hole = false;
         bool has_ended = false;
+        bool is_error_of_source = false;
         int error = 0;
     };
 
@@ -95,6 +97,7 @@ private:
     bool on(block const& b);
     bool on(hole const& h);
     bool on(end const& e);
+    bool on(skipped const& s);
     bool on(total const& t);
     bool is_expected(std::string const& path) const;
     int make_hard_link(entry const& e, std::string const& path);
@@ -104,9 +107,11 @@ private:
     asio::awaitable<void> store(std::uint64_t id);
     asio::awaitable<void> finish(std::uint64_t number);
     asio::awaitable<void> keep();
+    void end_job();
     void finish_if_complete(std::uint64_t id, file& f);
     void fail(std::uint64_t id, file& f, int error);
     void report(std::uint64_t id, std::string const& path, int error);
+    void count(std::string const& path, std::string const& why);
     attributes attributes_of(entry const& e) const;
 
     link& link_;
@@ -118,7 +123,7 @@ private:
     file_io io_;
     std::vector<bool> is_granted_;
     std::map<std::uint64_t, file> files_;
-    std::multiset<std::string> directories_;
+    std::multimap<std::string, bool> directories_;  // true if it could not be made
     std::map<std::string, file_id> linkable_;  // finished, by path
     std::size_t linkable_bytes_ = 0;
     std::uint64_t next_ = 0;

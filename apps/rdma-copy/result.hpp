@@ -1,6 +1,8 @@
 // result.hpp — what a copy has done.
 #pragma once
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -10,7 +12,7 @@ namespace copy {
 
 /// Counters of one copy; both sides count, while it goes on.
 struct result {
-    std::uint64_t entries = 0;  // finished: files, directories and links
+    std::uint64_t entries = 0;  // finished: files, directories and links, each once
     std::uint64_t bytes = 0;  // of finished files
     std::uint64_t failed = 0;  // entries
     std::uint64_t moved =
@@ -24,11 +26,23 @@ struct result {
     std::optional<whole> total;  // of all sources, when they are counted
 };
 
+/// Counts, and stays at the largest number: a peer's files with holes may have any size.
+inline void add_to(std::uint64_t& counter, std::uint64_t more) noexcept {
+    counter += std::min(more, UINT64_MAX - counter);
+}
+
 /// Says what has happened to an entry: its path, and why it was not copied.
 using failure_report = std::function<void(std::string const& path, std::string const& why)>;
+
+/// What no system call for files reports.
+inline constexpr int error_type_not_copied = ESOCKTNOSUPPORT;
+inline constexpr int error_name_reserved = EBADRQC;
+inline constexpr int error_name_twice = ENOTUNIQ;
 
 /// An errno in words. ESTALE is a source that has changed, EBADMSG a block that has, EUCLEAN what the disk
 /// does not give back.
 std::string why(int error);
+/// The same of an error that the other side has had.
+std::string why_there(char const* side, int error);
 
 }  // namespace copy

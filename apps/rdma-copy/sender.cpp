@@ -92,7 +92,6 @@ void count_all(
     ++all.entries;
     if (S_ISREG(status.st_mode)) all.bytes += static_cast<std::uint64_t>(status.st_size);
     if (!S_ISDIR(status.st_mode)) return;
-    ++all.entries;  // its end
     int error = 0;
     for (directory_entry const& each : root.list(path, error)) {
         if (is_reserved(each.name)) continue;
@@ -104,10 +103,11 @@ void count_all(
 
 }  // namespace
 
-sender::sender(link& over, disk& files, bool wants_total, failure_report report, result& counters)
+sender::sender(link& over, disk& files, hello const& wish, failure_report report, result& counters)
     : link_{over},
       disk_{files},
-      wants_total_{wants_total},
+      wants_total_{wish.wants_total},
+      continues_{wish.continues},
       report_{std::move(report)},
       result_{counters},
       buffer_{
@@ -170,7 +170,7 @@ asio::awaitable<void> sender::listen() {
         copy_message const m = co_await link_.receive();
         bool is_allowed = false;
         if (auto const* const s = std::get_if<slots>(&m)) {
-            is_allowed = !remote_ && s->slot_bytes >= block_alignment;
+            is_allowed = !remote_ && s->slot_bytes >= block_alignment && s->count > 0;
             remote_ = *s;
             is_used_.assign(s->count, false);
             for (std::size_t i = s->count; i-- > 0;) free_remote_.push_back(i);
@@ -204,7 +204,7 @@ bool sender::on(begin const& b) {
     auto const found = pending_.find(b.file);
     if (found == pending_.end() || found->second.sends == nullptr) return false;
     file& f = *found->second.sends;
-    if (f.size < resume_bytes_min || f.begin || f.error != 0) return false;
+    if (!waits_for_begin(f) || f.begin || f.error != 0) return false;
     if (b.offset > f.size || (b.offset % block_alignment != 0 && b.offset != f.size)) return false;
     f.begin = b.offset;
     result_.moved += b.offset;
@@ -218,7 +218,10 @@ bool sender::on(abort_file const& a) {
     if (found == pending_.end()) return a.file < next_;
     auto const& sends = found->second.sends;
     if (sends == nullptr || a.error == 0) return false;
-    if (sends->error == 0) sends->error = a.error;
+    if (sends->error == 0) {
+        sends->error = a.error;
+        sends->is_error_of_target = true;
+    }
     return true;
 }
 
@@ -227,26 +230,41 @@ bool sender::on(done const& d) {
     if (found == pending_.end()) return false;
     pending const p = std::move(found->second);
     pending_.erase(found);
+    bool is_own_error = false;
     if (p.sends != nullptr) {
         // Not before the END.
         if (p.sends->reads.is_open()) return false;
         --files_;
+        is_own_error = p.sends->error != 0 && !p.sends->is_error_of_target;
     }
     if (p.names != nullptr) p.names->has_failed = d.error != 0;
-    if (d.error != 0) {
-        fail(p.path, d.error);
-    } else {
+    if (p.begins != nullptr) p.begins->has_failed = d.error != 0;
+    // A directory is counted once: if it cannot be made, or at its end.
+    bool const is_counted =
+        p.begins != nullptr ? d.error != 0 : p.ends == nullptr || !p.ends->has_failed;
+    if (is_counted && d.error != 0) {
+        fail(p.path, is_own_error ? why(d.error) : why_there("target", d.error));
+    } else if (is_counted) {
         ++result_.entries;
         result_.bytes += p.bytes;
     }
-    if (p.is_end_of_directory) --directories_;
+    if (p.ends != nullptr) --directories_;
     if (p.in != nullptr) leave(p.in);
     return true;
 }
 
-void sender::fail(std::string const& path, int error) {
+bool sender::waits_for_begin(file const& f) const {
+    return f.size >= resume_bytes_min || continues_;
+}
+
+void sender::fail(std::string const& path, std::string const& why) {
     ++result_.failed;
-    report_(path, why(error));
+    report_(path, why);
+}
+
+void sender::skip(source const& s, int error) {
+    fail(s.path.empty() ? s.name : s.path, why(error));
+    link_.send(skipped{error, s.name.substr(0, text_bytes_max)});
 }
 
 void sender::require_open() const {
@@ -299,7 +317,7 @@ asio::awaitable<void> sender::send_ends() {
         to_end_.pop_front();
         pending p;
         p.path = d->what.path;
-        p.is_end_of_directory = true;
+        p.ends = d;
         p.in = d->parent;
         co_await announce(
             entry_of(entry_type::directory_end, d->what.name, d->status), std::move(p)
@@ -312,11 +330,12 @@ asio::awaitable<void> sender::send_ends() {
 asio::awaitable<void> sender::send_entry(
     source s, std::optional<struct stat> known, std::shared_ptr<directory> in
 ) {
+    co_await link_.wait_for_room();
     int error = 0;
     if (!known) known = co_await disk_.run([&] { return s.root->status_of(s.path, error); });
     struct stat const status = *known;
     if (error == 0 && s.name.size() > text_bytes_max) error = ENAMETOOLONG;
-    if (error != 0) co_return fail(s.path, error);
+    if (error != 0) co_return skip(s, error);
     if (S_ISREG(status.st_mode)) {
         bool const is_linked = status.st_nlink > 1 && co_await send_hard_link(s, status, in);
         if (!is_linked) co_await send_file(std::move(s), std::move(in));
@@ -324,13 +343,10 @@ asio::awaitable<void> sender::send_entry(
     }
     if (S_ISDIR(status.st_mode))
         co_return co_await send_directory(std::move(s), status, std::move(in));
-    if (!S_ISLNK(status.st_mode)) {
-        ++result_.failed;
-        co_return report_(s.path, "neither a file, nor a directory, nor a symbolic link: skipped");
-    }
+    if (!S_ISLNK(status.st_mode)) co_return skip(s, error_type_not_copied);
     entry e = entry_of(entry_type::symbolic_link, s.name, status);
     e.target = co_await disk_.run([&] { return s.root->target_of_link(s.path, error); });
-    if (error != 0) co_return fail(s.path, error);
+    if (error != 0) co_return skip(s, error);
     pending p;
     p.path = std::move(s.path);
     p.in = std::move(in);
@@ -342,7 +358,7 @@ asio::awaitable<void> sender::send_directory(
 ) {
     int error = 0;
     auto const all = co_await disk_.run([&] { return s.root->list(s.path, error); });
-    if (error != 0) co_return fail(s.path, error);
+    if (error != 0) co_return skip(s, error);
     auto const here = std::make_shared<directory>();
     here->what = s;
     here->status = status;
@@ -351,12 +367,17 @@ asio::awaitable<void> sender::send_directory(
     pending p;
     p.path = s.path;
     p.in = here;
+    p.begins = here;
     co_await announce(entry_of(entry_type::directory, s.name, status), std::move(p));
     for (directory_entry const& each : all) {
-        // Of another copy, which is not finished.
-        if (is_reserved(each.name)) continue;
         std::string const path = s.path.empty() ? each.name : s.path + '/' + each.name;
         source next{s.root, path, s.name + '/' + each.name};
+        // Of another copy, which is not finished.
+        if (is_reserved(each.name)) {
+            co_await link_.wait_for_room();
+            skip(next, error_name_reserved);
+            continue;
+        }
         co_await send_entry(std::move(next), each.status, here);
     }
     leave(here);
@@ -405,7 +426,7 @@ asio::awaitable<void> sender::send_file(source s, std::shared_ptr<directory> in)
         }
         return d;
     });
-    if (error != 0) co_return fail(s.path, error);
+    if (error != 0) co_return skip(s, error);
     f->size = static_cast<std::uint64_t>(f->before.st_size);
     entry e = entry_of(entry_type::file, s.name, f->before);
     e.is_sparse = f->is_sparse;
@@ -429,8 +450,7 @@ asio::awaitable<void> sender::send_file(source s, std::shared_ptr<directory> in)
 }
 
 asio::awaitable<void> sender::send_parts(std::shared_ptr<file> f) {
-    while (f->size >= resume_bytes_min && !f->begin && f->error == 0 && !end_)
-        co_await changes_.wait();
+    while (waits_for_begin(*f) && !f->begin && f->error == 0 && !end_) co_await changes_.wait();
     std::uint64_t const slot_bytes = std::min<std::uint64_t>(
         link_.slot_bytes(), remote_->slot_bytes - remote_->slot_bytes % block_alignment
     );

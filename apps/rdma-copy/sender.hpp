@@ -41,16 +41,17 @@ struct source {
 
 class sender {
 public:
+    /// @param wish      Of wants_total and continues.
     /// @param counters  Outlives this.
-    sender(link& over, disk& files, bool wants_total, failure_report report, result& counters);
+    sender(link& over, disk& files, hello const& wish, failure_report report, result& counters);
     sender(sender const&) = delete;
     sender& operator=(sender const&) = delete;
 
     /// Sends all, until each is finished at the receiver. Throws boost::system::system_error when the
     /// connection ends.
     asio::awaitable<void> run(std::vector<source> sources);
-    /// Counts and reports an entry that cannot be copied.
-    void fail(std::string const& path, int error);
+    /// Counts and reports an entry that is not sent, on both sides.
+    void skip(source const& s, int error);
 
 private:
     // Entries that are not done yet.
@@ -76,6 +77,7 @@ private:
         std::deque<std::shared_ptr<part>> parts;  // in order
         std::size_t writes_under_way = 0;
         int error = 0;
+        bool is_error_of_target = false;
     };
     // Gets its mode and time when all that is in it is done.
     struct directory {
@@ -83,6 +85,7 @@ private:
         struct stat status {};
         std::shared_ptr<directory> parent;
         std::size_t entries = 1;  // that are not done, itself while it is read
+        bool has_failed = false;
     };
     // A file with several names.
     struct linked {
@@ -95,7 +98,8 @@ private:
         std::uint64_t bytes = 0;
         std::shared_ptr<file> sends;  // of a file
         std::shared_ptr<directory> in;
-        bool is_end_of_directory = false;
+        std::shared_ptr<directory> begins;  // of a directory
+        std::shared_ptr<directory> ends;
         linked* names = nullptr;
     };
 
@@ -122,12 +126,15 @@ private:
     bool on(begin const& b);
     bool on(abort_file const& a);
     bool on(done const& d);
+    bool waits_for_begin(file const& f) const;
+    void fail(std::string const& path, std::string const& why);
     void require_open() const;
     void end_job();
 
     link& link_;
     disk& disk_;
     bool const wants_total_;
+    bool const continues_;
     failure_report const report_;
     result& result_;
     rcverbs::registered_buffer const buffer_;

@@ -20,23 +20,28 @@ namespace {
     throw boost::system::system_error{rcverbs::channel_errc::malformed_message};
 }
 
-asio::awaitable<void> greet(link& server, hello h) {
-    std::string const name = h.name;
-    server.send(std::move(h));
+asio::awaitable<void> greet(link& server, hello const& h) {
+    server.send(h);
     copy_message const m = co_await server.receive();
     auto const* const w = std::get_if<welcome>(&m);
     if (w == nullptr) refuse(server);
     int const error = w->speaks == version ? w->error : EPROTONOSUPPORT;
     if (error == 0) co_return;
     co_await server.finish();
-    throw refused{"the server refuses " + (name.empty() ? "this" : name) + ": " + why(error)};
+    std::string const hint =
+        error == EPERM && h.keeps_owners ? "; --owners must be allowed there, too" : "";
+    throw refused{
+        "the server refuses " + (h.name.empty() ? "this" : h.name) + ": " + why(error) + hint};
 }
 
-// Without slashes at either end.
-std::string trimmed(std::string path) {
-    while (!path.empty() && path.back() == '/') path.pop_back();
-    path.erase(0, std::min(path.find_first_not_of('/'), path.size()));
-    return path;
+// Without slashes at either end, and without components that are dots.
+std::string trimmed(std::string const& path) {
+    std::string text;
+    for (auto const& component : std::filesystem::path{path})
+        if (std::string const name = component.string();
+            !name.empty() && name != "/" && name != ".")
+            text += (text.empty() ? "" : "/") + name;
+    return text;
 }
 
 // A path of this process's as the directory that it is in, and its name there.
@@ -80,11 +85,13 @@ asio::awaitable<void> push(
     wish.replaces = options.replaces;
     wish.keeps_owners = options.keeps_owners;
     wish.verifies = options.verifies;
+    wish.wants_total = options.wants_total;
+    wish.continues = options.continues;
     wish.name = trimmed(target);
-    co_await greet(to, std::move(wish));
+    co_await greet(to, wish);
     std::deque<tree> parents;
     std::vector<source> all;
-    sender s{to, files, options.wants_total, report, counters};
+    sender s{to, files, wish, report, counters};
     std::set<std::string> names;
     for (std::string const& path : sources) {
         auto [parent, name] = split(path);
@@ -93,12 +100,12 @@ asio::awaitable<void> push(
         int error = 0;
         // Each source has a place of its own at the target.
         if (!names.insert(name).second) {
-            s.fail(path, EEXIST);
+            s.skip({nullptr, path, name}, error_name_twice);
             continue;
         }
         tree t = tree::open(parent, error);
         if (error != 0) {
-            s.fail(path, error);
+            s.skip({nullptr, path, name}, error);
             continue;
         }
         parents.push_back(std::move(t));
@@ -128,17 +135,19 @@ asio::awaitable<void> pull(
     to.replaces = options.replaces;
     to.keeps_owners = options.keeps_owners;
     to.verifies = options.verifies;
+    to.continues = options.continues;
     if (!is_directory) to.name = name;
     hello wish;
     wish.way = direction::to_client;
     wish.wants_total = options.wants_total;
+    wish.continues = options.continues;
     wish.name = trimmed(source);
     // A server may not choose which files of this directory it writes.
     if (!wish.name.empty()) to.expected = wish.name.substr(wish.name.rfind('/') + 1);
     else if (is_directory)
         throw refused{
             target + " exists: name a target that does not, for all of the server's directory"};
-    co_await greet(from, std::move(wish));
+    co_await greet(from, wish);
     receiver r{from, files, std::move(to), std::move(report), counters};
     co_await r.run();
     co_await from.finish();
@@ -164,8 +173,9 @@ asio::awaitable<void> take(
     to.replaces = h.replaces;
     to.keeps_owners = h.keeps_owners;
     to.verifies = h.verifies;
+    to.continues = h.continues;
     client.send(welcome{version, error});
-    if (error != 0) co_return;
+    if (error != 0) co_return report(h.name, why(error));
     receiver r{client, files, std::move(to), std::move(report), counters};
     co_await r.run();
 }
@@ -182,11 +192,11 @@ asio::awaitable<void> give(
     if (error == 0)
         co_await files.run([&] { return directory.root.status_of(h.name, error).st_mode; });
     client.send(welcome{version, error});
-    if (error != 0) co_return;
+    if (error != 0) co_return report(h.name, why(error));
     std::size_t const slash = h.name.rfind('/');
     std::string name = slash == std::string::npos ? h.name : h.name.substr(slash + 1);
     if (name.empty()) name = directory.name;
-    sender s{client, files, h.wants_total, std::move(report), counters};
+    sender s{client, files, h, std::move(report), counters};
     std::vector<source> one;
     one.push_back({&directory.root, h.name, std::move(name)});
     co_await s.run(std::move(one));
@@ -201,6 +211,7 @@ asio::awaitable<void> serve(
     failure_report report,
     result& counters
 ) {
+    client.require_message();
     copy_message const m = co_await client.receive();
     auto const* const h = std::get_if<hello>(&m);
     if (h == nullptr) refuse(client);

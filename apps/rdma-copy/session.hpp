@@ -38,6 +38,9 @@ struct copy_options {
     bool verifies = false;
     /// The sender counts all first.
     bool wants_total = false;
+    /// Files that exist with the size and the time of their sources are finished, and so are links that
+    /// exist.
+    bool continues = false;
 };
 
 /// A copy to or from a server, over a link that is connected. `counters` change while it goes on, and

@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <span>
 
 #include "rdma-copy/copy_message.hpp"
 
@@ -42,6 +43,19 @@ int walk(int root, std::string const& path, int flags) {
     }
 }
 
+std::string in_digits(std::span<std::byte const> bytes) {
+    std::string text;
+    for (std::byte const b : bytes) {
+        constexpr char digits[] = "0123456789abcdef";
+        auto const number = std::to_integer<unsigned>(b);
+        text += {digits[number >> 4], digits[number & 15]};
+    }
+    return text;
+}
+
+// What is said to be finished is on the disk, also the name of it.
+int sync_directory(descriptor const& d) { return error_of(::fsync(d.get())); }
+
 int open_inside(int root, std::string const& path, int flags) {
     open_how how{};
     how.flags = static_cast<std::uint64_t>(flags | plain);
@@ -54,20 +68,20 @@ int open_inside(int root, std::string const& path, int flags) {
 }  // namespace
 
 std::string random_text() {
-    std::array<unsigned char, 8> bytes{};
+    std::array<std::byte, 8> bytes{};
     if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) return {};
-    std::string text;
-    for (unsigned char const b : bytes) {
-        constexpr char digits[] = "0123456789abcdef";
-        text += {digits[b >> 4], digits[b & 15]};
-    }
-    return text;
+    return in_digits(bytes);
 }
 
 std::string temporary_name(std::string const& name, std::string const& suffix) {
     constexpr std::size_t name_bytes_max = 255;
     std::size_t const rest = name_bytes_max - 1 - std::strlen(temporary_mark) - suffix.size();
-    return '.' + name.substr(0, rest) + temporary_mark + suffix;
+    if (name.size() <= rest) return '.' + name + temporary_mark + suffix;
+    // Names with the same beginning have names of their own.
+    hash const all = hash_of(std::as_bytes(std::span{name}));
+    std::string const rest_of_name = '-' + in_digits(std::span{all}.first(8));
+    return '.' + name.substr(0, rest - rest_of_name.size()) + rest_of_name + temporary_mark +
+           suffix;
 }
 
 std::array<timespec, 2> only_mtime(timespec const& mtime) noexcept {
@@ -131,6 +145,17 @@ std::string tree::target_of_link(std::string const& path, int& error) const {
     return size < 0 ? std::string{} : std::string{target.data(), static_cast<std::size_t>(size)};
 }
 
+bool tree::is_link_to(std::string const& path, std::string const& target) const {
+    int error = 0;
+    return target_of_link(path, error) == target && error == 0;
+}
+
+bool tree::is_file(std::string const& path, file_id const& id) const {
+    int error = 0;
+    struct stat const s = status_of(path, error);
+    return error == 0 && s.st_dev == id.device && s.st_ino == id.inode;
+}
+
 std::vector<directory_entry> tree::list(std::string const& path, int& error) const {
     std::vector<directory_entry> all;
     descriptor const d = open_at(path, O_RDONLY | O_DIRECTORY, error);
@@ -157,11 +182,11 @@ std::vector<directory_entry> tree::list(std::string const& path, int& error) con
     return all;
 }
 
-int tree::make_directory(std::string const& path) const {
+int tree::make_directory(std::string const& path, unsigned mode) const {
     int error = 0;
     auto const [parent, name] = parent_of(path, error);
     if (error != 0) return error;
-    if (::mkdirat(parent.get(), name.c_str(), 0700) == 0) return 0;
+    if (::mkdirat(parent.get(), name.c_str(), mode) == 0) return sync_directory(parent);
     if (errno != EEXIST) return errno;
     struct stat s {};
     if (::fstatat(parent.get(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) != 0) return errno;
@@ -172,9 +197,14 @@ int tree::set_attributes(std::string const& path, attributes const& a) const {
     int error = 0;
     descriptor const d = open_at(path, O_RDONLY | O_DIRECTORY, error);
     if (error != 0) return error;
+    // A directory that was there keeps, for example, its group for new files.
+    struct stat s {};
+    if (::fstat(d.get(), &s) != 0) return errno;
+    unsigned const special = s.st_mode & (S_ISUID | S_ISGID | S_ISVTX);
     if (a.owned_by && ::fchown(d.get(), a.owned_by->user, a.owned_by->group) != 0) return errno;
-    if (::fchmod(d.get(), a.mode) != 0) return errno;
-    return error_of(::futimens(d.get(), only_mtime(a.mtime).data()));
+    if (::fchmod(d.get(), a.mode | special) != 0) return errno;
+    if (::futimens(d.get(), only_mtime(a.mtime).data()) != 0) return errno;
+    return sync_directory(d);
 }
 
 namespace {
@@ -214,7 +244,9 @@ int tree::make_symbolic_link(
     if (a.owned_by &&
         ::fchownat(in, name.c_str(), a.owned_by->user, a.owned_by->group, AT_SYMLINK_NOFOLLOW) != 0)
         return errno;
-    return error_of(::utimensat(in, name.c_str(), only_mtime(a.mtime).data(), AT_SYMLINK_NOFOLLOW));
+    if (::utimensat(in, name.c_str(), only_mtime(a.mtime).data(), AT_SYMLINK_NOFOLLOW) != 0)
+        return errno;
+    return sync_directory(parent);
 }
 
 int tree::make_hard_link(
@@ -230,9 +262,10 @@ int tree::make_hard_link(
     if (::fstatat(in, from.second.c_str(), &s, AT_SYMLINK_NOFOLLOW) != 0) return errno;
     if (s.st_dev != id.device || s.st_ino != id.inode) return ESTALE;
     if (!S_ISREG(s.st_mode)) return EPERM;
-    return make_in_place(to.first, to.second, S_IFREG, replaces, [&](char const* as) {
+    error = make_in_place(to.first, to.second, S_IFREG, replaces, [&](char const* as) {
         return ::linkat(in, from.second.c_str(), to.first.get(), as, 0);
     });
+    return error != 0 ? error : sync_directory(to.first);
 }
 
 }  // namespace copy

@@ -70,11 +70,15 @@ public:
     /// Of a link itself, if it is one.
     struct stat status_of(std::string const& path, int& error) const;
     std::string target_of_link(std::string const& path, int& error) const;
+    bool is_link_to(std::string const& path, std::string const& target) const;
+    bool is_file(std::string const& path, file_id const& id) const;
     /// All of a directory, sorted by name.
     std::vector<directory_entry> list(std::string const& path, int& error) const;
 
-    /// Makes a directory that its owner may write; succeeds if there is one.
-    int make_directory(std::string const& path) const;
+    /// Makes a directory; succeeds if there is one.
+    ///
+    /// @param mode  Without the umask's bits. By default only its owner may read and write it.
+    int make_directory(std::string const& path, unsigned mode = 0700) const;
     /// Of a directory.
     int set_attributes(std::string const& path, attributes const& a) const;
     /// Makes a symbolic link. Only another one is replaced, and only if `replaces`.

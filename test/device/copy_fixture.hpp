@@ -21,32 +21,13 @@
 #include "device/channel_fixture.hpp"
 #include "rdma-copy/receiver.hpp"
 #include "rdma-copy/session.hpp"
+#include "support/folder.hpp"
 
 namespace test {
 
 namespace fs = std::filesystem;
 
 inline constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
-
-class folder {
-public:
-    folder() {
-        std::string name = (fs::temp_directory_path() / "rdma-copy.XXXXXX").string();
-        REQUIRE(::mkdtemp(name.data()) != nullptr);
-        path_ = name;
-    }
-    folder(folder const&) = delete;
-    folder& operator=(folder const&) = delete;
-    ~folder() {
-        std::error_code ec;
-        fs::remove_all(path_, ec);
-    }
-    fs::path operator/(std::string const& name) const { return path_ / name; }
-    std::string string() const { return path_.string(); }
-
-private:
-    fs::path path_;
-};
 
 inline void write_file(fs::path const& at, std::span<std::byte const> bytes) {
     std::ofstream out{at, std::ios::binary};
@@ -140,6 +121,7 @@ public:
     copy::result of_server;
     bool allows_owners = false;  // the server
     rcverbs::error_code server_end;
+    std::string why_server_ended;
 
     copy::failure_report report() {
         return [this](std::string const& path, std::string const& why) {
@@ -163,6 +145,7 @@ inline asio::awaitable<void> serve_one(asio::io_context& io, ends& e) {
         co_await copy::serve(l, e.files, root, report, e.of_server);
     } catch (boost::system::system_error const& failed) {
         e.server_end = failed.code();
+        e.why_server_ended = l.failure_text(failed);
     }
 }
 

@@ -264,6 +264,114 @@ TEST_CASE("copy: a state file without its data is worth nothing", "[device]") {
     CHECK((content(here / "file") == content(there / "copy")));
 }
 
+TEST_CASE("copy: a temporary file that cannot be opened leaves no state file", "[device]") {
+    folder here;
+    folder there;
+    write_large(here / "file", 9 * mebibyte, 1);
+    // Only one that was put there.
+    fs::path const in_the_way = there / ".copy.rdma-copy.part";
+    fs::create_directory(in_the_way);
+    auto const done = copied(here / "file", there / "");
+    CHECK(done.failed == 0);
+    CHECK(leftovers(there / "") == std::vector<std::string>{in_the_way.filename().string()});
+}
+
+TEST_CASE("copy: what is not sent is said and counted on both sides", "[device]") {
+    bool const is_pull = GENERATE(false, true);
+    CAPTURE(is_pull);
+    folder here;
+    folder there;
+    fs::path const tree = (is_pull ? there : here) / "tree";
+    fs::create_directories(tree);
+    write_file(tree / "file", pattern(10, 1));
+    REQUIRE(::mkfifo((tree / "pipe").c_str(), 0600) == 0);
+    asio::io_context io;
+    ends e{io, 65536, there / ""};
+    copy::result done;
+    std::vector<std::string> const sources{tree.string()};
+    std::string const target = is_pull ? (here / "").string() : "copy";
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const client = [&]() -> asio::awaitable<void> {
+            if (!is_pull)
+                co_return co_await push_to(e, sources, target, copy::copy_options{}, done);
+            co_await e.client.connect(e.door.local_endpoint());
+            co_await copy::pull(e.client, e.files, "tree", target, {}, e.report(), done);
+        };
+        co_await (serve_one(io, e) && client());
+    });
+    for (copy::result const& each : {done, e.of_server}) {
+        CHECK(each.failed == 1);
+        CHECK(each.entries == 2);  // the directory and the file
+    }
+    std::string const why = "neither a file, nor a directory, nor a symbolic link: skipped";
+    std::vector<std::string> const of_sender{"tree/pipe: " + why};
+    std::string const place = is_pull ? "tree/pipe" : "copy/pipe";
+    std::vector<std::string> const of_receiver{place + ": at the source: " + why};
+    CHECK(e.failures == (is_pull ? of_receiver : of_sender));
+    CHECK(e.failures_of_server == (is_pull ? of_sender : of_receiver));
+}
+
+TEST_CASE(
+    "copy: a directory that cannot be made is one failure, and so is each entry in it", "[device]"
+) {
+    folder here;
+    fs::create_directories(here / "tree");
+    write_file(here / "tree/file", pattern(10, 1));
+    asio::io_context io;
+    ends e{io};
+    write_file(e.served / "copy", pattern(5, 1));
+    auto const done = pushed(e, io, {(here / "tree").string()}, "copy");
+    CHECK(done.failed == 2);
+    CHECK(done.entries == 0);
+    CHECK(e.of_server.failed == 2);
+    std::string const why = ": at the target: Not a directory";
+    CHECK(e.failures == std::vector<std::string>{"tree" + why, "tree/file" + why});
+}
+
+TEST_CASE("copy: an interrupted tree goes on with what is not there", "[device]") {
+    bool const replaces = GENERATE(false, true);
+    folder here;
+    folder there;
+    make_tree(here / "tree");
+    write_large(here / "tree/second", 9 * mebibyte, 5);
+    fs::create_hard_link(here / "tree/large", here / "tree/zlink");
+    auto const copy_tree = [&](copy::copy_options const& options) {
+        asio::io_context io;
+        ends e{io, std::size_t{512} * 1024, there / ""};
+        auto const done = pushed(e, io, {(here / "tree").string()}, "", options);
+        CHECK(e.of_server.moved == done.moved);
+        CHECK(e.of_server.continued == done.continued);
+        return done;
+    };
+    copy::copy_options const again{.replaces = replaces, .continues = true};
+    auto const first = copy_tree(again);
+    CHECK(first.failed == 0);
+    CHECK(first.continued == 0);
+    auto const whole = listing(here / "tree");
+    REQUIRE(listing(there / "tree") == whole);
+
+    // All of it is there; nothing is written.
+    auto const inode = status_of(there / "tree/second").st_ino;
+    auto const second = copy_tree(again);
+    CHECK(second.failed == 0);
+    CHECK(second.entries == first.entries);
+    CHECK(second.continued == second.moved);
+    CHECK(status_of(there / "tree/second").st_ino == inode);
+    CHECK(listing(there / "tree") == whole);
+
+    // Some is missing, and some is another file.
+    fs::remove(there / "tree/second");
+    fs::remove(there / "tree/a/link");
+    write_file(there / "tree/a/page", pattern(4096, 9));
+    auto const third = copy_tree(again);
+    CHECK(third.failed == (replaces ? 0 : 1));
+    fs::remove(there / "tree/a/page");
+    CHECK(copy_tree(again).failed == 0);
+    CHECK(listing(there / "tree") == whole);
+    // Without the option each file that exists is an error.
+    CHECK(copy_tree({}).failed > 40);
+}
+
 TEST_CASE("copy: an error that does not concern what has arrived leaves it", "[device]") {
     folder here;
     folder there;
@@ -298,7 +406,10 @@ TEST_CASE("copy: each source has a place of its own, and a hard link its own fil
         (here / "a/x").string(), (here / "b/x").string(), (here / "c/y").string()};
     auto const done = pushed(e, io, sources, "", {.replaces = true});
     CHECK(done.failed == 1);
-    CHECK(e.failures == std::vector<std::string>{(here / "b/x").string() + ": File exists"});
+    CHECK(
+        e.failures ==
+        std::vector<std::string>{(here / "b/x").string() + ": another source has this name"}
+    );
     CHECK(content(e.served / "x/f") == content(here / "a/x/f"));
     CHECK(content(e.served / "y/g") == content(here / "a/x/f"));
 }
@@ -388,7 +499,9 @@ TEST_CASE("copy: a file that the disk spoils is not finished if it is verified",
     });
     CHECK(done.failed == 1);
     CHECK(
-        e.failures == std::vector<std::string>{"file: the disk does not give back what was written"}
+        e.failures ==
+        std::vector<std::string>{
+            "file: at the target: the disk does not give back what was written"}
     );
     CHECK(listing(there / "").empty());
 }
@@ -425,7 +538,10 @@ TEST_CASE("copy: names of temporary files are nobody's", "[device][hostile]") {
     write_file(here / "tree/x.rdma-copy.part", pattern(10, 1));
     asio::io_context io;
     ends e{io};
-    CHECK(pushed(e, io, {(here / "tree").string()}, "").failed == 0);
+    CHECK(pushed(e, io, {(here / "tree").string()}, "").failed == 1);
+    std::string const why =
+        "tree/.x.rdma-copy.part: the name of a temporary file of rdma-copy: skipped";
+    CHECK(e.failures == std::vector<std::string>{why});
     CHECK(fs::exists(e.served / "tree/x.rdma-copy.part"));
     CHECK_FALSE(fs::exists(e.served / "tree/.x.rdma-copy.part"));
     // Nobody puts one there, or gets one.

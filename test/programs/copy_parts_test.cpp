@@ -28,7 +28,7 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
     l.type = copy::entry_type::hard_link;
     l.path = "a";
     l.target = std::string(copy::text_bytes_max, 't');
-    copy::hello const h{1, copy::direction::to_client, true, true, true, true, true, "name"};
+    copy::hello const h{1, copy::direction::to_client, true, true, true, true, true, true, "name"};
     std::vector<copy::copy_message> const all{
         h,
         copy::welcome{1, 65535},
@@ -42,6 +42,7 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
         copy::block{7, 4096, 1, 3, {}},
         copy::hole{7, 4096, 1ULL << 50},
         copy::end{7, 5},
+        copy::skipped{13, "a/b"},
         copy::total{1, UINT64_MAX},
         copy::finished{},
         copy::alive{}};

@@ -1,0 +1,408 @@
+// Peers of rdma-copy that break the rules: senders and receivers that lie, and clients that are silent.
+#include <functional>
+#include <optional>
+
+#include "device/copy_fixture.hpp"
+
+using namespace test;
+
+namespace {
+
+copy::entry file_entry(std::uint64_t number, std::string path, std::uint64_t size) {
+    copy::entry e;
+    e.file = number;
+    e.path = std::move(path);
+    e.size = size;
+    e.mode = 0644;
+    return e;
+}
+
+using lie = std::function<void(copy::link&, copy::slots const&)>;
+
+/// A sender that says what it likes once it has slots. Returns how the server's side ended.
+rcverbs::error_code end_of_server(asio::io_context& io, ends& e, lie const& tell) {
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const client = [&]() -> asio::awaitable<void> {
+            co_await e.client.connect(e.door.local_endpoint());
+            e.client.send(copy::hello{});
+            try {
+                copy::copy_message m = co_await e.client.receive();
+                CHECK(std::holds_alternative<copy::welcome>(m));
+                m = co_await e.client.receive();
+                REQUIRE(std::holds_alternative<copy::slots>(m));
+                tell(e.client, std::get<copy::slots>(m));
+                for (;;) co_await e.client.receive();
+            } catch (boost::system::system_error const&) {}
+        };
+        co_await (serve_one(io, e) && client());
+    });
+    return e.server_end;
+}
+
+copy::block block_of(
+    std::uint64_t file, std::uint64_t offset, std::uint32_t bytes, std::uint16_t slot
+) {
+    return {file, offset, bytes, slot, {}};
+}
+
+}  // namespace
+
+TEST_CASE(
+    "copy: a sender that lies loses its connection, and leaves nothing", "[device][hostile]"
+) {
+    struct named_lie {
+        char const* name;
+        lie tell;
+    };
+    std::vector<named_lie> const lies{
+        {"a path outside", [](auto& l, auto&) { l.send(file_entry(0, "../x", 1)); }},
+        {"an absolute path", [](auto& l, auto&) { l.send(file_entry(0, "/tmp/x", 1)); }},
+        {"an empty component", [](auto& l, auto&) { l.send(file_entry(0, "a//b", 1)); }},
+        {"a number twice",
+         [](auto& l, auto&) {
+             l.send(file_entry(0, "a", 1));
+             l.send(file_entry(0, "b", 1));
+         }},
+        {"a number left out", [](auto& l, auto&) { l.send(file_entry(1, "a", 1)); }},
+        {"too many files",
+         [](auto& l, auto&) {
+             for (std::uint64_t i = 0; i <= copy::receiver::files_max; ++i)
+                 l.send(file_entry(i, std::to_string(i), 1));
+         }},
+        {"a block of no file", [](auto& l, auto&) { l.send(block_of(0, 0, 1, 0)); }},
+        {"a slot that is not there",
+         [](auto& l, auto& s) {
+             l.send(file_entry(0, "a", 1));
+             l.send(block_of(0, 0, 1, s.count));
+         }},
+        {"more than a slot",
+         [](auto& l, auto& s) {
+             l.send(file_entry(0, "a", 1U << 30));
+             l.send(block_of(0, 0, s.slot_bytes + 1, 0));
+         }},
+        {"beyond the end",
+         [](auto& l, auto&) {
+             l.send(file_entry(0, "a", 10));
+             l.send(block_of(0, 9, 2, 0));
+         }},
+        {"an offset that wraps",
+         [](auto& l, auto&) {
+             l.send(file_entry(0, "a", 10));
+             l.send(block_of(0, UINT64_MAX, 2, 0));
+         }},
+        {"an end of no file",
+         [](auto& l, auto&) {
+             l.send(copy::end{3, 0});
+         }},
+        {"two ends",
+         [](auto& l, auto&) {
+             l.send(file_entry(0, "a", 1));
+             l.send(block_of(0, 0, 1, 0));
+             l.send(copy::end{0, 0});
+             l.send(copy::end{0, 0});
+             l.send(copy::end{0, 0});
+         }},
+        {"a part is missing",
+         [](auto& l, auto&) {
+             l.send(file_entry(0, "a", 1));
+             l.send(copy::end{0, 0});
+         }},
+        {"not from the beginning",
+         [](auto& l, auto&) {
+             l.send(file_entry(0, "a", 8192));
+             l.send(block_of(0, 4096, 4096, 0));
+         }},
+        {"a part twice",
+         [](auto& l, auto&) {
+             l.send(file_entry(0, "a", 8192));
+             l.send(block_of(0, 0, 4096, 0));
+             l.send(block_of(0, 0, 4096, 1));
+         }},
+        {"a part of a block",
+         [](auto& l, auto&) {
+             l.send(file_entry(0, "a", 8192));
+             l.send(block_of(0, 0, 100, 0));
+         }},
+        {"a hole in a file without",
+         [](auto& l, auto&) {
+             l.send(file_entry(0, "a", 8192));
+             l.send(copy::hole{0, 0, 4096});
+         }},
+        {"a hole beyond the end",
+         [](auto& l, auto&) {
+             copy::entry e = file_entry(0, "a", 8192);
+             e.is_sparse = true;
+             l.send(e);
+             l.send(copy::hole{0, 0, UINT64_MAX});
+         }},
+        {"two holes in a row",
+         [](auto& l, auto&) {
+             copy::entry e = file_entry(0, "a", 8192);
+             e.is_sparse = true;
+             l.send(e);
+             l.send(copy::hole{0, 0, 4096});
+             l.send(copy::hole{0, 4096, 4096});
+         }},
+        {"the end of a directory that it has not begun",
+         [](auto& l, auto&) {
+             copy::entry e = file_entry(0, "a", 0);
+             e.type = copy::entry_type::directory_end;
+             l.send(e);
+         }},
+        {"a hard link outside",
+         [](auto& l, auto&) {
+             copy::entry e = file_entry(0, "a", 0);
+             e.type = copy::entry_type::hard_link;
+             e.target = "../b";
+             l.send(e);
+         }},
+        {"two totals",
+         [](auto& l, auto&) {
+             l.send(copy::total{1, 1});
+             l.send(copy::total{1, 1});
+         }},
+        {"a receiver's message", [](auto& l, auto&) { l.send(copy::credit{0}); }},
+        {"a second hello", [](auto& l, auto&) { l.send(copy::hello{}); }},
+        {"finished in the middle",
+         [](auto& l, auto&) {
+             l.send(file_entry(0, "a", 1));
+             l.send(copy::finished{});
+         }},
+    };
+    for (named_lie const& each : lies) {
+        CAPTURE(each.name);
+        asio::io_context io;
+        ends e{io};
+        CHECK(end_of_server(io, e, each.tell) == rcverbs::channel_errc::malformed_message);
+        CHECK(listing(e.served / "").empty());
+    }
+}
+
+TEST_CASE("copy: a file with a wrong hash is not finished", "[device][hostile]") {
+    asio::io_context io;
+    ends e{io};
+    std::optional<copy::done> answer;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const client = [&]() -> asio::awaitable<void> {
+            co_await e.client.connect(e.door.local_endpoint());
+            e.client.send(copy::hello{});
+            e.client.send(file_entry(0, "a", 100));
+            e.client.send(block_of(0, 0, 100, 0));
+            e.client.send(copy::end{0, 0});
+            while (!answer) {
+                copy::copy_message const m = co_await e.client.receive();
+                if (auto const* const d = std::get_if<copy::done>(&m)) answer = *d;
+            }
+            e.client.send(copy::finished{});
+            copy::copy_message const last = co_await e.client.receive();
+            CHECK(std::holds_alternative<copy::finished>(last));
+            co_await e.client.finish();
+        };
+        co_await (serve_one(io, e) && client());
+    });
+    CHECK(answer->error == EBADMSG);
+    CHECK_FALSE(e.server_end);
+    CHECK(e.failures_of_server == std::vector<std::string>{"a: the data has changed on its way"});
+    CHECK(listing(e.served / "").empty());
+}
+
+namespace {
+
+using receiver_lie = std::function<asio::awaitable<void>(copy::link&)>;
+
+/// A receiver that does what it likes. Returns how the sender's side ended.
+rcverbs::error_code end_of_sender(asio::io_context& io, ends& e, receiver_lie const& tell) {
+    folder here;
+    write_large(here / "file", 1'000'000, 1);
+    std::vector<std::string> const file{(here / "file").string()};
+    std::string const target;
+    rcverbs::error_code sender_end;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const liar = [&]() -> asio::awaitable<void> {
+            rcverbs::connection_request asked =
+                co_await e.door.async_get_request(asio::use_awaitable);
+            e.door.close();  // which would keep the context running
+            copy::link l{io, std::move(asked), e.options};
+            try {
+                co_await l.accept();
+                co_await l.receive();
+                l.send(copy::welcome{});
+                co_await tell(l);
+                for (;;) co_await l.receive();
+            } catch (boost::system::system_error const&) {}
+        };
+        auto const client = [&]() -> asio::awaitable<void> {
+            copy::result done;
+            try {
+                co_await push_to(e, file, target, copy::copy_options{}, done);
+            } catch (boost::system::system_error const& failed) {
+                sender_end = failed.code();
+            }
+        };
+        co_await (liar() && client());
+    });
+    return sender_end;
+}
+
+}  // namespace
+
+TEST_CASE("copy: a receiver that lies loses its connection", "[device][hostile]") {
+    struct named_lie {
+        char const* name;
+        std::vector<copy::copy_message> says;
+    };
+    std::vector<named_lie> const lies{
+        {"a credit that was never used", {copy::credit{0}}},
+        {"a slot that is not there", {copy::credit{9}}},
+        {"done of no file", {copy::done{7, 0}}},
+        {"done before the end", {copy::done{0, 0}}},
+        {"abort of no file", {copy::abort_file{7, 5}}},
+        {"slots twice", {copy::slots{0, 1, 4096, 2}}},
+        {"begin of a file that is not continued", {copy::begin{0, 0}}},
+        {"finished", {copy::finished{}}},
+        {"a sender's message", {copy::end{0, 0}}},
+    };
+    for (named_lie const& each : lies) {
+        CAPTURE(each.name);
+        asio::io_context io;
+        ends e{io, 65536};
+        rcverbs::registered_buffer memory;
+        auto const tell = [&](copy::link& l) -> asio::awaitable<void> {
+            memory = rcverbs::registered_buffer{
+                l.connection().domain(),
+                8192,
+                rcverbs::access_flags::local_write | rcverbs::access_flags::remote_write};
+            // The sender waits for slots after the first two blocks.
+            l.send(copy::slots{memory.remote().address(), memory.remote().key().value, 4096, 2});
+            for (int i = 0; i < 3; ++i) co_await l.receive();
+            if (each.says[0].index() == 3)  // both slots are used: give one back first
+                l.send(copy::credit{0});
+            for (auto const& m : each.says) l.send(m);
+        };
+        CHECK(end_of_sender(io, e, tell) == rcverbs::channel_errc::malformed_message);
+    }
+}
+
+TEST_CASE("copy: a receiver that grants too little loses its connection", "[device][hostile]") {
+    auto const granted = GENERATE(copy::slots{0, 1, 4096, 0}, copy::slots{0, 1, 4095, 1});
+    asio::io_context io;
+    ends e{io, 65536};
+    auto const tell = [&](copy::link& l) -> asio::awaitable<void> {
+        l.send(granted);
+        co_return;
+    };
+    CHECK(end_of_sender(io, e, tell) == rcverbs::channel_errc::malformed_message);
+}
+
+// Its program says that it is there, and nothing else.
+TEST_CASE("copy: a client that only says that it is there is left", "[device][hostile]") {
+    bool const says_hello = GENERATE(false, true);
+    CAPTURE(says_hello);
+    asio::io_context io;
+    ends e{io};
+    auto& client = e.client;  // whose own limit is a minute
+    e.options.timeout = says_hello ? 1s : 2s;
+    bool is_over = false;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const silent = [&]() -> asio::awaitable<void> {
+            co_await client.connect(e.door.local_endpoint());
+            if (says_hello) {
+                client.send(copy::hello{});
+                client.send(file_entry(0, "a", 100));
+            }
+            try {
+                for (;;) co_await client.receive();
+            } catch (boost::system::system_error const&) {}
+            is_over = true;
+        };
+        auto const say = [&]() -> asio::awaitable<void> {
+            while (!is_over) {
+                co_await pause(io, 100ms);
+                if (!is_over) client.send(copy::alive{});
+            }
+        };
+        co_await ((serve_one(io, e) && silent()) && say());
+    });
+    CHECK(e.server_end);
+    std::string const limit = says_hello ? "10 s" : "2 s";
+    CHECK(e.why_server_ended == "the peer has not responded for " + limit);
+    CHECK(listing(e.served / "").empty());
+}
+
+// What the hash was made of is not what is written.
+TEST_CASE(
+    "copy: a sender that writes to a slot after its hash spoils only its own file",
+    "[device][hostile]"
+) {
+    folder here;
+    write_large(here / "file", 3'000'000, 1);
+    asio::io_context io;
+    ends e{io};
+    copy::result honest;
+    copy::link rewriter{io, e.options};
+    std::optional<copy::done> answer;
+    run(io, [&]() -> asio::awaitable<void> {
+        int error = 0;
+        copy::served_directory const root{
+            copy::tree::open(e.served.string(), error), "root", false};
+        auto const serve = [&]() -> asio::awaitable<void> {
+            rcverbs::connection_request asked =
+                co_await e.door.async_get_request(asio::use_awaitable);
+            copy::link l{io, std::move(asked), e.options};
+            copy::result counters;
+            copy::failure_report const ignored = [](auto const&, auto const&) {};
+            co_await l.accept();
+            co_await copy::serve(l, e.files, root, ignored, counters);
+        };
+        auto const both = [&]() -> asio::awaitable<void> {
+            co_await (serve() && serve());
+            e.door.close();  // which would keep the context running
+        };
+        auto const rewrite = [&]() -> asio::awaitable<void> {
+            constexpr std::size_t size = 65'536;
+            co_await rewriter.connect(e.door.local_endpoint());
+            rewriter.send(copy::hello{});
+            copy::copy_message m = co_await rewriter.receive();
+            m = co_await rewriter.receive();
+            copy::slots const granted = std::get<copy::slots>(m);
+            rcverbs::registered_buffer mine{
+                rewriter.connection().domain(), 2 * size, rcverbs::access_flags::local_write};
+            std::ranges::fill(mine.bytes().subspan(size), std::byte{9});
+            auto const write = [&](std::size_t from) -> asio::awaitable<void> {
+                rcverbs::remote_region const to{
+                    granted.address,
+                    size,
+                    rcverbs::remote_key{granted.key},
+                    rcverbs::access_flags::remote_write};
+                co_await rewriter.connection().async_write(
+                    mine.slice(from, size), to, asio::use_awaitable
+                );
+            };
+            co_await write(0);
+            rewriter.send(file_entry(0, "spoiled", size));
+            copy::block b = block_of(0, 0, size, 0);
+            b.checksum = copy::hash_of(mine.bytes().first(size));
+            rewriter.send(b);
+            co_await write(size);
+            rewriter.send(copy::end{0, 0});
+            while (!answer) {
+                m = co_await rewriter.receive();
+                if (auto const* const d = std::get_if<copy::done>(&m)) answer = *d;
+            }
+            rewriter.send(copy::finished{});
+            co_await rewriter.receive();
+            co_await rewriter.finish();
+        };
+        std::vector<std::string> const file{(here / "file").string()};
+        std::string const target;
+        auto const copy_honestly = [&]() -> asio::awaitable<void> {
+            co_await push_to(e, file, target, copy::copy_options{}, honest);
+        };
+        co_await ((both() && rewrite()) && copy_honestly());
+    });
+    CHECK(honest.failed == 0);
+    CHECK((content(here / "file") == content(e.served / "file")));
+    REQUIRE(answer);
+    // Its own: one of both contents, or an error.
+    CHECK(leftovers(e.served / "").empty());
+}

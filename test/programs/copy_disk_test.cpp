@@ -1,0 +1,261 @@
+// What rdma-copy asks of the system, and what it does where the system refuses.
+#include <boost/asio/co_spawn.hpp>
+
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "rdma-copy/file_io.hpp"
+#include "rdma-copy/link.hpp"
+#include "rdma-copy/tree.hpp"
+#include "support/catch.hpp"
+#include "support/folder.hpp"
+
+using test::folder;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// On a thread for which this system call fails, as in a sandbox.
+void where_refused(long call, int error, std::function<void()> const& what) {
+    bool is_filtered = false;
+    std::thread{[&] {
+        std::array<sock_filter, 4> rules{
+            sock_filter{BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
+            sock_filter{BPF_JMP | BPF_JEQ | BPF_K, 0, 1, static_cast<unsigned>(call)},
+            sock_filter{BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)},
+            sock_filter{BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW}};
+        sock_fprog const program{rules.size(), rules.data()};
+        is_filtered = ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+                      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+        if (is_filtered) what();
+    }}.join();
+    REQUIRE(is_filtered);
+}
+
+std::vector<std::byte> bytes_of(std::size_t size, unsigned seed) {
+    std::vector<std::byte> all(size);
+    for (std::size_t i = 0; i < size; ++i) all[i] = static_cast<std::byte>(i * 7 + seed);
+    return all;
+}
+
+// Reads and writes with an engine of its own; in a file, past its end, and where nothing can be.
+struct transfers {
+    int written = -1;
+    int read = -1;
+    int read_past_end = -1;
+    int read_of_nothing = -1;
+    int written_to_full = -1;
+    bool is_same = false;
+    bool has_ring = false;
+};
+transfers transfer_in(fs::path const& at) {
+    namespace asio = boost::asio;
+    transfers t;
+    asio::io_context io;
+    copy::disk threads{io};
+    std::vector<std::byte> memory = bytes_of(16384, 1);
+    std::span<std::byte> const first = std::span{memory}.first(8192);
+    std::span<std::byte> const second = std::span{memory}.subspan(8192);
+    copy::file_io engine{io, threads, memory, 2};
+    t.has_ring = engine.has_ring();
+    int const file = ::open(at.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    int const full = ::open("/dev/full", O_RDWR | O_CLOEXEC);
+    asio::co_spawn(
+        io,
+        [&]() -> asio::awaitable<void> {
+            t.written = co_await engine.write(file, 5, first);
+            t.read = co_await engine.read(file, 5, second);
+            t.is_same = std::equal(first.begin(), first.end(), second.begin());
+            t.read_past_end = co_await engine.read(file, 6, second);
+            t.read_of_nothing = co_await engine.read(-1, 0, second);
+            t.written_to_full = co_await engine.write(full, 0, first);
+        },
+        [](std::exception_ptr e) {
+            if (e) std::rethrow_exception(e);
+        }
+    );
+    io.run();
+    ::close(file);
+    ::close(full);
+    return t;
+}
+
+// What a process finds that may lock this much, has locked some of it, and is not root.
+std::size_t memory_for(std::size_t may_lock, std::size_t has_locked) {
+    std::array<int, 2> ends{};
+    REQUIRE(::pipe(ends.data()) == 0);
+    pid_t const child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        // Not mlock(2), which does nothing under a sanitizer.
+        void* const locked = ::mmap(
+            nullptr,
+            has_locked + 1,
+            PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS | (has_locked > 0 ? MAP_LOCKED : 0),
+            -1,
+            0
+        );
+        rlimit const limit{may_lock, may_lock};
+        bool const is_ready = locked != MAP_FAILED && ::setrlimit(RLIMIT_MEMLOCK, &limit) == 0 &&
+                              (::geteuid() != 0 || ::setresuid(65534, 65534, 65534) == 0);
+        std::size_t const memory = is_ready ? copy::usual_memory() : 1;
+        auto const sent = ::write(ends[1], &memory, sizeof memory);
+        ::_exit(sent == sizeof memory ? 0 : 1);
+    }
+    std::size_t memory = 0;
+    CHECK(::read(ends[0], &memory, sizeof memory) == sizeof memory);
+    ::waitpid(child, nullptr, 0);
+    ::close(ends[0]);
+    ::close(ends[1]);
+    return memory;
+}
+
+}  // namespace
+
+TEST_CASE("copy: without openat2 paths stay inside too", "[programs]") {
+    int const refusal = GENERATE(ENOSYS, EPERM);
+    CAPTURE(refusal);
+    folder here;
+    fs::create_directories(here / "root/a/b");
+    fs::create_directory(here / "outside");
+    std::ofstream{here / "root/a/b/file"} << "inside";
+    std::ofstream{here / "outside/file"} << "outside";
+    fs::create_directory_symlink("../../outside", here / "root/a/link");
+    fs::create_directory_symlink("a", here / "root/near");
+    fs::create_symlink("a/b/file", here / "root/file");
+    struct found {
+        std::string path;
+        int with_it = 0;
+        int without = -1;
+    };
+    std::vector<found> all{
+        {"a/b/file"},
+        {"a/link/file"},
+        {"near/b/file"},
+        {"file"},
+        {"a/link"},
+        {"a/absent"},
+        {"a/b/file/x"},
+        {"../outside/file"}};
+    int error = 0;
+    copy::tree const root = copy::tree::open((here / "root").string(), error);
+    REQUIRE(error == 0);
+    for (found& f : all) root.open_at(f.path, O_RDONLY, f.with_it);
+    where_refused(SYS_openat2, refusal, [&] {
+        for (found& f : all) root.open_at(f.path, O_RDONLY, f.without);
+    });
+    for (found const& f : all) {
+        CAPTURE(f.path, f.with_it, f.without);
+        bool const is_inside = f.path == "a/b/file";
+        CHECK((f.with_it == 0) == is_inside);
+        CHECK((f.without == 0) == is_inside);
+    }
+    // Of a link itself.
+    int absent = -1;
+    struct stat link {};
+    where_refused(SYS_openat2, refusal, [&] { link = root.status_of("a/link", absent); });
+    CHECK(absent == 0);
+    CHECK(S_ISLNK(link.st_mode));
+}
+
+TEST_CASE(
+    "copy: files are read and written with io_uring, and where that is refused", "[programs]"
+) {
+    folder here;
+    auto const check = [](transfers const& t) {
+        CHECK(t.written == 0);
+        CHECK(t.read == 0);
+        CHECK(t.is_same);
+        CHECK(t.read_past_end == ESTALE);
+        CHECK(t.read_of_nothing == EBADF);
+        CHECK(t.written_to_full == ENOSPC);
+    };
+    SECTION("threads") {
+        int const refusal = GENERATE(ENOSYS, EPERM, ENOMEM);
+        transfers t;
+        where_refused(SYS_io_uring_setup, refusal, [&] { t = transfer_in(here / "file"); });
+        CHECK_FALSE(t.has_ring);
+        check(t);
+    }
+#ifdef RCVERBS_HAS_LIBURING
+    SECTION("io_uring") {
+        transfers const t = transfer_in(here / "file");
+        if (!t.has_ring) {
+            WARN("skipped: this system refuses io_uring");
+            return;
+        }
+        check(t);
+    }
+    SECTION("io_uring without fixed buffers") {
+        transfers t;
+        where_refused(SYS_io_uring_register, EPERM, [&] { t = transfer_in(here / "file"); });
+        if (!t.has_ring) {
+            WARN("skipped: this system refuses io_uring");
+            return;
+        }
+        check(t);
+    }
+#endif
+}
+
+TEST_CASE(
+    "copy: without --memory half of what may be locked is used, 8 MiB at most", "[programs]"
+) {
+    constexpr std::size_t mebibyte = std::size_t{1} << 20;
+    CHECK(memory_for(4 * mebibyte, 0) == 2 * mebibyte);
+    CHECK(memory_for(0, 0) == 0);
+    // Whole pages are locked, with what is around them.
+    std::size_t const rest = memory_for(4 * mebibyte, mebibyte);
+    CHECK(rest <= 3 * mebibyte / 2);
+    CHECK(rest > mebibyte);
+    CHECK(copy::usual_memory() <= 8 * mebibyte);
+}
+
+TEST_CASE(
+    "copy: long names with the same beginning have temporary files of their own", "[programs]"
+) {
+    std::string const beginning(250, 'n');
+    auto const of = [](std::string const& name) { return copy::temporary_name(name, "state"); };
+    CHECK(of(beginning + "1") != of(beginning + "2"));
+    CHECK(of(beginning + "1") == of(beginning + "1"));
+    CHECK(of(std::string(255, 'n')).size() == 255);
+    CHECK(of("name") == ".name.rdma-copy.state");
+    // The longest that is not cut.
+    CHECK(of(std::string(238, 'n')) == '.' + std::string(238, 'n') + ".rdma-copy.state");
+}
+
+TEST_CASE("copy: a directory that was there keeps what its files inherit", "[programs]") {
+    folder here;
+    fs::create_directories(here / "old");
+    REQUIRE(::chmod((here / "old").c_str(), 02755) == 0);
+    int error = 0;
+    copy::tree const root = copy::tree::open((here / "").string(), error);
+    REQUIRE(root.make_directory("old") == 0);
+    copy::attributes a;
+    a.mode = 0700;
+    a.mtime = {5, 6};
+    REQUIRE(root.set_attributes("old", a) == 0);
+    struct stat const s = root.status_of("old", error);
+    CHECK((s.st_mode & 07777) == 02700);
+    CHECK(s.st_mtim.tv_sec == 5);
+}
