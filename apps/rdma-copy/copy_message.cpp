@@ -88,13 +88,12 @@ private:
 };
 
 // Of HELLO.
-constexpr std::uint8_t flag_into = 1;
-constexpr std::uint8_t flag_replaces = 2;
-constexpr std::uint8_t flag_owners = 4;
-constexpr std::uint8_t flag_verifies = 8;
-constexpr std::uint8_t flag_total = 16;
-constexpr std::uint8_t flag_continues = 32;
-constexpr std::uint8_t flags_of_hello = 63;
+constexpr std::uint8_t flag_replaces = 1;
+constexpr std::uint8_t flag_owners = 2;
+constexpr std::uint8_t flag_verifies = 4;
+constexpr std::uint8_t flag_total = 8;
+constexpr std::uint8_t flag_continues = 16;
+constexpr std::uint8_t flags_of_hello = 31;
 // Of ENTRY.
 constexpr std::uint8_t flag_sparse = 1;
 constexpr std::uint8_t flag_names = 2;
@@ -104,19 +103,20 @@ std::uint8_t flag_if(bool is_set, std::uint8_t flag) { return is_set ? flag : st
 void write(writer& w, hello const& m) {
     w.put(m.speaks);
     w.put(static_cast<std::uint8_t>(m.way));
+    w.put(static_cast<std::uint8_t>(m.where));
     w.put(static_cast<std::uint8_t>(
-        flag_if(m.is_into_directory, flag_into) | flag_if(m.replaces, flag_replaces) |
-        flag_if(m.keeps_owners, flag_owners) | flag_if(m.verifies, flag_verifies) |
-        flag_if(m.wants_total, flag_total) | flag_if(m.continues, flag_continues)
+        flag_if(m.replaces, flag_replaces) | flag_if(m.keeps_owners, flag_owners) |
+        flag_if(m.verifies, flag_verifies) | flag_if(m.wants_total, flag_total) |
+        flag_if(m.continues, flag_continues)
     ));
     w.put(m.name);
 }
 void read(reader& r, hello& m) {
     m.speaks = r.get<std::uint16_t>();
     m.way = r.one_of(direction::to_client);
+    m.where = r.one_of(placing::onto);
     auto const flags = r.get<std::uint8_t>();
     r.require((flags & ~flags_of_hello) == 0);
-    m.is_into_directory = (flags & flag_into) != 0;
     m.replaces = (flags & flag_replaces) != 0;
     m.keeps_owners = (flags & flag_owners) != 0;
     m.verifies = (flags & flag_verifies) != 0;

@@ -3,7 +3,7 @@
 // Each is a message of a message channel whose tag is the kind. Numbers are in network byte order;
 // texts have a length (2) before their bytes.
 //
-//   the client's      HELLO    version (2), direction (1), flags (1), name: of the target at the server, or
+//   the client's      HELLO    version (2), direction (1), placing (1), flags (1), name: of the target at the server, or
 //                              of the source there
 //   the server's      WELCOME  version (2), errno (2): 0, or why not
 //   the receiver's    SLOTS    address (8), key (4), bytes of a slot (4), slots (2)
@@ -58,11 +58,20 @@ enum class direction : std::uint8_t {
     to_client = 1,
 };
 
+/// Where a copy goes.
+enum class placing : std::uint8_t {
+    /// Into the target if that is a directory, else it gets the target's name.
+    either = 0,
+    /// Into the target, which is a directory, whether it exists or not.
+    into = 1,
+    /// It gets the target's name, also if there is a directory of that name.
+    onto = 2,
+};
+
 struct hello {
     std::uint16_t speaks = version;
     direction way = direction::to_server;
-    /// The target is a directory, whether it exists or not.
-    bool is_into_directory = false;
+    placing where = placing::either;
     /// Existing files are replaced.
     bool replaces = false;
     /// Entries get the user and group of their sources.

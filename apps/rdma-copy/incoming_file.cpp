@@ -169,6 +169,7 @@ incoming_file incoming_file::create(
                          there.st_mtim.tv_sec == options.mtime.tv_sec &&
                          there.st_mtim.tv_nsec == options.mtime.tv_nsec;
     if (options.continues && is_same) {
+        f.remove_leftovers();
         f.is_there_ = true;
         f.begin_ = options.size;
         f.id_ = {there.st_dev, there.st_ino};
@@ -184,6 +185,16 @@ incoming_file incoming_file::create(
     // What an earlier copy has left stays.
     if (error != 0) f.keep();
     return f;
+}
+
+// What an interrupted copy has left of a file that is finished now.
+void incoming_file::remove_leftovers() {
+    struct stat there {};
+    std::string const name = temporary_name(name_, "state");
+    if (::fstatat(directory_.get(), name.c_str(), &there, AT_SYMLINK_NOFOLLOW) != 0) return;
+    if (open_state()) remove();
+    state_ = {};
+    data_ = {};
 }
 
 // Under a name of its own, which nobody finds again.

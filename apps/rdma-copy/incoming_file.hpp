@@ -71,6 +71,7 @@ public:
     file_id id() const noexcept { return id_; }
 
 private:
+    void remove_leftovers();
     int open_plain();
     bool open_state();
     std::uint64_t resume();

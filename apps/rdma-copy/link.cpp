@@ -20,7 +20,7 @@ namespace copy {
 
 namespace {
 
-constexpr std::size_t slot_bytes_most = std::size_t{256} << 10;
+constexpr std::size_t slot_bytes_most = std::size_t{512} << 10;
 constexpr std::size_t slot_bytes_least = 4096;
 constexpr std::size_t slots_wanted = 8;
 constexpr std::size_t slots_most = 256;
@@ -97,6 +97,13 @@ rcverbs::connection_options options_of_connection(
     return o;
 }
 
+// A copy waits for the disk and for large blocks most of the time: polling would take the processor from them.
+rcverbs::poller sleeping_poller(asio::io_context& io) {
+    rcverbs::poller_options o;
+    o.polling.mode = rcverbs::poll_mode::event;
+    return rcverbs::poller::on(io, o);
+}
+
 }  // namespace
 
 std::size_t usual_memory() {
@@ -122,7 +129,7 @@ link::link(asio::io_context& io, link_options const& options)
       outgoing_{std::make_shared<outgoing>(outgoing{0, {}, change{io}})} {
     auto const messages = channel_options(messages_for(lockable()));
     size_slots(options.memory_bytes);
-    rcverbs::connection c{rcverbs::poller::on(io), options_of_connection(messages, slots_)};
+    rcverbs::connection c{sleeping_poller(io), options_of_connection(messages, slots_)};
     channel_ = rcverbs::message_channel{std::move(c), messages};
 }
 
@@ -133,7 +140,7 @@ link::link(asio::io_context& io, rcverbs::connection_request request, link_optio
     auto const messages = channel_options(messages_for(lockable()));
     size_slots(options.memory_bytes);
     rcverbs::connection c{
-        rcverbs::poller::on(io), std::move(request), options_of_connection(messages, slots_)};
+        sleeping_poller(io), std::move(request), options_of_connection(messages, slots_)};
     channel_ = rcverbs::message_channel{std::move(c), messages};
 }
 
@@ -245,7 +252,7 @@ asio::awaitable<void> link::watch() {
         // The peer may be busy with its disk, and take nothing meanwhile.
         bool const is_taking =
             outgoing_->waiting == 0 || now - outgoing_->since <= idle_timeouts_max * timeout_;
-        bool const is_idle = is_idle_ && now - said_ > idle_timeouts_max * timeout_;
+        bool const is_idle = is_idle_ && now - said_ > idle_timeouts_max * timeout_ + idle_more_;
         bool const is_silent = now - heard_ > timeout_ || (says_by_ && now > *says_by_);
         if (is_receiving_ && is_silent) silent_for_ = timeout_;
         else if (!is_taking || (is_receiving_ && is_idle))

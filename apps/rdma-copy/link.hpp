@@ -47,10 +47,11 @@ public:
     /// The next message must come within the timeout; ALIVE is none.
     void require_message() { says_by_ = std::chrono::steady_clock::now() + timeout_; }
     /// This side waits for nothing but messages of the peer, or it does not. A peer that only says ALIVE
-    /// while it waits, for idle_timeouts_max times the timeout, is left.
-    void set_idle(bool is_idle) noexcept {
+    /// while it waits, for idle_timeouts_max times the timeout and `more`, is left.
+    void set_idle(bool is_idle, std::chrono::seconds more = {}) noexcept {
         if (is_idle && !is_idle_) said_ = std::chrono::steady_clock::now();
         is_idle_ = is_idle;
+        idle_more_ = more;
     }
     static constexpr int idle_timeouts_max = 10;
     /// Says that no more messages follow, and waits for the same from the peer.
@@ -105,6 +106,7 @@ private:
     std::shared_ptr<watcher> watcher_;
     bool is_receiving_ = false;
     bool is_idle_ = false;
+    std::chrono::seconds idle_more_{0};
     std::chrono::milliseconds silent_for_{0};
     bool is_violated_ = false;
 };

@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -197,6 +198,10 @@ int run_client(settings const& s) {
         demo::print_error("a path is empty; for the current directory use .");
         return wrong_usage;
     }
+    if (s.copy.is_onto && s.paths.size() > 2) {
+        demo::print_error("--no-target-directory is for one source");
+        return wrong_usage;
+    }
     if (source && !target && s.paths.size() > 2) {
         demo::print_error("only one source at a server can be copied at a time");
         return wrong_usage;
@@ -236,16 +241,29 @@ public:
     }
 
     void stop() {
+        is_stopped_ = true;
         acceptor_.close();
         if (metrics_) metrics_->close();
         for (auto const& [client, counters] : clients_) client->close();
     }
 
+    /// Called if it ends by itself.
+    std::function<void()> on_failure;
+
 private:
+    void fail(std::string const& why) {
+        demo::print_error(why);
+        stop();
+        on_failure();
+    }
+
     asio::awaitable<void> accept_clients() {
         for (;;) {
             auto [ec, request] = co_await acceptor_.async_get_request(demo::awaiting);
-            if (ec) co_return;
+            if (ec) {
+                if (!is_stopped_) fail("no more clients can connect: " + ec.message());
+                co_return;
+            }
             asio::co_spawn(io_, serve(std::move(request)), asio::detached);
         }
     }
@@ -321,6 +339,7 @@ private:
     copy::result ended_;  // of the clients that have left
     std::uint64_t connections_ = 0;
     std::uint64_t failed_ = 0;
+    bool is_stopped_ = false;
 };
 
 // Each client may open many files; the limit for programs that use select(2) is not meant for this one.
@@ -346,14 +365,23 @@ int run_server(settings const& s) {
     copy::served_directory directory{std::move(root), std::move(name), s.copy.keeps_owners};
     server files{io, s, std::move(directory)};
     asio::signal_set signals{io, SIGINT, SIGTERM};
-    signals.async_wait([&](boost::system::error_code, int) { files.stop(); });
+    signals.async_wait([&](boost::system::error_code cancelled, int) {
+        if (!cancelled) files.stop();
+    });
+    bool has_failed = false;
+    files.on_failure = [&] {
+        has_failed = true;
+        signals.cancel();
+    };
     io.run();
-    return all_copied;
+    return has_failed ? no_connection : all_copied;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+    // A file above the limit of its user (ulimit -f) is an error of that file.
+    std::signal(SIGXFSZ, SIG_IGN);
     std::setvbuf(stdout, nullptr, _IOLBF, 0);  // line-buffered: a script reads the port from it
     settings s;
     CLI::App app{
@@ -394,6 +422,11 @@ int main(int argc, char** argv) {
         s.copy.continues,
         "resume an interrupted copy: skip files that exist with the size and time of their source, "
         "and links that exist"
+    );
+    app.add_flag(
+        "--no-target-directory",
+        s.copy.is_onto,
+        "the source gets the name of the target, also if that is a directory"
     );
     app.add_flag("--verify", s.copy.verifies, "read each file back from the disk of the target");
     app.add_flag("--owners", s.copy.keeps_owners, "give files the user and group of their sources");

@@ -24,6 +24,9 @@ std::string why(int error) {
     if (error == EBADMSG) return "the data has changed on its way";
     if (error == EUCLEAN) return "the disk does not give back what was written";
     if (error == EEXIST) return "it exists; files and links are replaced with --force";
+    if (error == EISDIR)
+        return "it is a directory; end it with a slash to copy into it, or copy onto it with "
+               "--no-target-directory";
     if (error == error_type_not_copied)
         return "neither a file, nor a directory, nor a symbolic link: skipped";
     if (error == error_name_twice) return "another source has this name";
@@ -31,10 +34,15 @@ std::string why(int error) {
     return std::strerror(error);
 }
 
-std::string why_there(char const* side, int error) {
-    // These are of both sides.
-    if (error == ESTALE || error == EBADMSG) return why(error);
-    return std::string{"at the "} + side + ": " + why(error);
+std::string why_of_source(int error) {
+    bool const is_of_target = error == EBADMSG || error == EUCLEAN || error == EEXIST;
+    return is_of_target ? std::strerror(error) : why(error);
+}
+
+std::string why_there(std::string const& side, int error) {
+    // These concern both sides.
+    if (error == ESTALE || (error == EBADMSG && side == "target")) return why(error);
+    return "at the " + side + ": " + (side == "source" ? why_of_source(error) : why(error));
 }
 
 std::string destination::place_of(std::string const& path) const {
@@ -44,7 +52,7 @@ std::string destination::place_of(std::string const& path) const {
 }
 
 destination destination_of(
-    tree const& root, std::string const& name, bool is_into_directory, int& error
+    tree const& root, std::string const& name, placing where, bool continues, int& error
 ) {
     destination to;
     to.root = &root;
@@ -57,8 +65,11 @@ destination destination_of(
     }
     int absent = 0;
     struct stat const s = root.status_of(name, absent);
-    if (absent == 0 && S_ISDIR(s.st_mode)) return to;
-    if (is_into_directory) {
+    bool const is_there = absent == 0 && S_ISDIR(s.st_mode);
+    // It may be what an earlier copy has made, or the directory that it went into.
+    if (is_there && where == placing::either && continues) error = EISDIR;
+    if (is_there && where != placing::onto) return to;
+    if (where == placing::into) {
         error = root.make_directory(name, 0777);
         return to;
     }
@@ -94,6 +105,11 @@ asio::awaitable<void> receiver::run() {
     while (jobs_ > 0) co_await job_ends_.wait();
     if (!failed) co_return;
     co_await keep();
+    // To remove a large file takes time.
+    co_await disk_.run([&] {
+        files_.clear();
+        return 0;
+    });
     std::rethrow_exception(failed);
 }
 
@@ -103,7 +119,9 @@ asio::awaitable<void> receiver::keep() {
         if (f.error != 0 || !f.writes.has_state()) continue;
         file& kept = f;
         co_await disk_.run([&] {
-            if (kept.writes.store(kept.written) == 0) kept.writes.keep();
+            // Earlier parts are there even if these are not.
+            static_cast<void>(kept.writes.store(kept.written));
+            kept.writes.keep();
             return 0;
         });
     }
@@ -201,8 +219,8 @@ asio::awaitable<bool> receiver::on(entry e) {
             link_.send(abort_file{id, error});
         } else if (f.what.size >= resume_bytes_min || to_.continues) {
             link_.send(begin{id, f.next});
-            result_.moved += f.next;
-            result_.continued += f.next;
+            add_to(result_.moved, f.next);
+            add_to(result_.continued, f.next);
         }
         files_.emplace(id, std::move(f));
         co_return true;
@@ -235,7 +253,7 @@ asio::awaitable<bool> receiver::on(entry e) {
             });
         break;
     case entry_type::hard_link:
-        if (error == 0) error = co_await disk_.run([&] { return make_hard_link(e, path); });
+        if (error == 0) error = co_await make_hard_link(e, path);
         break;
     }
     report(e.file, path, error);
@@ -247,13 +265,17 @@ bool receiver::is_expected(std::string const& path) const {
     return is_inside(path) && (!to_.expected || path.substr(0, path.find('/')) == *to_.expected);
 }
 
-// Only to a file of this copy. Called when no other function is.
-int receiver::make_hard_link(entry const& e, std::string const& path) {
+// Only to a file of this copy.
+asio::awaitable<int> receiver::make_hard_link(entry const& e, std::string const& path) {
     std::string const existing = to_.place_of(e.target);
     auto const found = linkable_.find(existing);
-    if (found == linkable_.end()) return ESTALE;
-    if (to_.continues && to_.root->is_file(path, found->second)) return 0;
-    return to_.root->make_hard_link(path, existing, found->second, to_.replaces);
+    if (found == linkable_.end()) co_return ESTALE;
+    // The table changes while the disk works.
+    file_id const id = found->second;
+    co_return co_await disk_.run([&] {
+        if (to_.continues && to_.root->has_same_data(path, existing)) return 0;
+        return to_.root->make_hard_link(path, existing, id, to_.replaces);
+    });
 }
 
 // The file, if what the sender says comes next.
@@ -381,9 +403,13 @@ asio::awaitable<void> receiver::finish(std::uint64_t number) {
             f.error != 0 ? f.error : f.writes.finish(attributes_of(f.what), f.written);
         id = f.writes.id();
         // What has arrived is right, unless the error says something else.
-        bool const is_spoiled = failed == EBADMSG || failed == EUCLEAN || failed == ESTALE ||
-                                failed == EIO || failed == EEXIST;
-        if (failed != 0 && !is_spoiled) f.writes.keep();
+        bool const is_of_disk =
+            failed == EBADMSG || failed == EUCLEAN || failed == EIO || failed == EEXIST;
+        bool const is_spoiled = failed == ESTALE || (is_of_disk && !f.is_error_of_source);
+        if (failed != 0 && !is_spoiled) {
+            static_cast<void>(f.writes.store(f.written));
+            f.writes.keep();
+        }
         // Unlinks it if it has no other name, and does not stay.
         f.writes = {};
         return failed;

@@ -50,8 +50,10 @@ struct destination {
 };
 
 /// Finds out where the files of a copy to `name` go: into a directory of that name, or under that name.
+///
+/// @param continues  An earlier copy may have made the directory: EISDIR if only that could tell.
 destination destination_of(
-    tree const& root, std::string const& name, bool is_into_directory, int& error
+    tree const& root, std::string const& name, placing where, bool continues, int& error
 );
 
 class receiver {
@@ -100,7 +102,7 @@ private:
     bool on(skipped const& s);
     bool on(total const& t);
     bool is_expected(std::string const& path) const;
-    int make_hard_link(entry const& e, std::string const& path);
+    asio::awaitable<int> make_hard_link(entry const& e, std::string const& path);
     file* file_that_continues(std::uint64_t id, std::uint64_t offset, std::uint64_t bytes);
     asio::awaitable<void> write(block b);
     void on_written(std::uint64_t id, file& f);

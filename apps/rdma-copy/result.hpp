@@ -42,7 +42,11 @@ inline constexpr int error_name_twice = ENOTUNIQ;
 /// An errno in words. ESTALE is a source that has changed, EBADMSG a block that has, EUCLEAN what the disk
 /// does not give back.
 std::string why(int error);
+/// Of an error that reading the source had.
+std::string why_of_source(int error);
 /// The same of an error that the other side has had.
-std::string why_there(char const* side, int error);
+///
+/// @param side  "source" or "target".
+std::string why_there(std::string const& side, int error);
 
 }  // namespace copy

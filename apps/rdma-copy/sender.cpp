@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include <rcverbs/channel_error.hpp>
@@ -73,11 +75,12 @@ extent data_from(int fd, std::uint64_t at, std::uint64_t size) {
         std::min(end - end % block_alignment, size)};
 }
 
-// Blocks from reading to writing. More do not make a copy faster, and wait in the device, where they can be
-// late for the acknowledgement timeout.
+// Blocks from reading to writing. More bytes do not make a copy faster, and wait in the device, where they
+// can be late for the acknowledgement timeout.
 std::size_t blocks_of(link const& over) {
+    constexpr std::size_t bytes_most = std::size_t{2} << 20;
     constexpr std::size_t most = 8;
-    return std::min(over.slots(), most);
+    return std::min({over.slots(), most, std::max<std::size_t>(bytes_most / over.slot_bytes(), 1)});
 }
 
 // Entries and bytes of a directory and all that is in it.
@@ -86,17 +89,26 @@ void count_all(
     std::string const& path,
     struct stat const& status,
     std::atomic<bool> const& is_over,
+    std::set<std::pair<dev_t, ino_t>>& counted,
     result::whole& all
 ) {
     if (is_over) return;
     ++all.entries;
-    if (S_ISREG(status.st_mode)) all.bytes += static_cast<std::uint64_t>(status.st_size);
+    bool const is_first = status.st_nlink < 2 || !S_ISREG(status.st_mode) ||
+                          counted.emplace(status.st_dev, status.st_ino).second;
+    if (S_ISREG(status.st_mode) && is_first)
+        all.bytes += static_cast<std::uint64_t>(status.st_size);
     if (!S_ISDIR(status.st_mode)) return;
     int error = 0;
     for (directory_entry const& each : root.list(path, error)) {
         if (is_reserved(each.name)) continue;
         count_all(
-            root, path.empty() ? each.name : path + '/' + each.name, each.status, is_over, all
+            root,
+            path.empty() ? each.name : path + '/' + each.name,
+            each.status,
+            is_over,
+            counted,
+            all
         );
     }
 }
@@ -119,6 +131,12 @@ sender::sender(link& over, disk& files, hello const& wish, failure_report report
     for (std::size_t i = blocks_of(over); i-- > 0;) free_local_.push_back(i);
 }
 
+// A receiver may take long to write a file to the disk, and to read it back.
+void sender::note_progress() {
+    constexpr std::uint64_t disk_bytes_per_second = std::uint64_t{10} << 20;
+    link_.set_idle(disk_work_ == 0, std::chrono::seconds{ended_bytes_ / disk_bytes_per_second});
+}
+
 void sender::end_job() {
     --jobs_;
     changes_.notify();
@@ -134,6 +152,7 @@ asio::awaitable<void> sender::run(std::vector<source> sources) {
         ++jobs_;
         asio::co_spawn(link_.io(), count(sources), [this](std::exception_ptr) { end_job(); });
     }
+    link_.require_message();  // SLOTS
     std::exception_ptr failed;
     try {
         co_await send_all(std::move(sources));
@@ -150,10 +169,11 @@ asio::awaitable<void> sender::run(std::vector<source> sources) {
 asio::awaitable<void> sender::count(std::vector<source> sources) {
     result::whole all;
     co_await disk_.run([&] {
+        std::set<std::pair<dev_t, ino_t>> counted;
         for (source const& s : sources) {
             int error = 0;
             struct stat const status = s.root->status_of(s.path, error);
-            if (error == 0) count_all(*s.root, s.path, status, is_over_, all);
+            if (error == 0) count_all(*s.root, s.path, status, is_over_, counted, all);
         }
         return 0;
     });
@@ -207,8 +227,8 @@ bool sender::on(begin const& b) {
     if (!waits_for_begin(f) || f.begin || f.error != 0) return false;
     if (b.offset > f.size || (b.offset % block_alignment != 0 && b.offset != f.size)) return false;
     f.begin = b.offset;
-    result_.moved += b.offset;
-    result_.continued += b.offset;
+    add_to(result_.moved, b.offset);
+    add_to(result_.continued, b.offset);
     return true;
 }
 
@@ -235,6 +255,8 @@ bool sender::on(done const& d) {
         // Not before the END.
         if (p.sends->reads.is_open()) return false;
         --files_;
+        ended_bytes_ -= p.sends->size;
+        note_progress();
         is_own_error = p.sends->error != 0 && !p.sends->is_error_of_target;
     }
     if (p.names != nullptr) p.names->has_failed = d.error != 0;
@@ -243,7 +265,7 @@ bool sender::on(done const& d) {
     bool const is_counted =
         p.begins != nullptr ? d.error != 0 : p.ends == nullptr || !p.ends->has_failed;
     if (is_counted && d.error != 0) {
-        fail(p.path, is_own_error ? why(d.error) : why_there("target", d.error));
+        fail(p.path, is_own_error ? why_of_source(d.error) : why_there("target", d.error));
     } else if (is_counted) {
         ++result_.entries;
         result_.bytes += p.bytes;
@@ -332,7 +354,7 @@ asio::awaitable<void> sender::send_entry(
 ) {
     co_await link_.wait_for_room();
     int error = 0;
-    if (!known) known = co_await disk_.run([&] { return s.root->status_of(s.path, error); });
+    if (!known) known = co_await on_disk([&] { return s.root->status_of(s.path, error); });
     struct stat const status = *known;
     if (error == 0 && s.name.size() > text_bytes_max) error = ENAMETOOLONG;
     if (error != 0) co_return skip(s, error);
@@ -345,7 +367,7 @@ asio::awaitable<void> sender::send_entry(
         co_return co_await send_directory(std::move(s), status, std::move(in));
     if (!S_ISLNK(status.st_mode)) co_return skip(s, error_type_not_copied);
     entry e = entry_of(entry_type::symbolic_link, s.name, status);
-    e.target = co_await disk_.run([&] { return s.root->target_of_link(s.path, error); });
+    e.target = co_await on_disk([&] { return s.root->target_of_link(s.path, error); });
     if (error != 0) co_return skip(s, error);
     pending p;
     p.path = std::move(s.path);
@@ -357,7 +379,7 @@ asio::awaitable<void> sender::send_directory(
     source s, struct stat status, std::shared_ptr<directory> in
 ) {
     int error = 0;
-    auto const all = co_await disk_.run([&] { return s.root->list(s.path, error); });
+    auto const all = co_await on_disk([&] { return s.root->list(s.path, error); });
     if (error != 0) co_return skip(s, error);
     auto const here = std::make_shared<directory>();
     here->what = s;
@@ -397,9 +419,11 @@ asio::awaitable<bool> sender::send_hard_link(
     }
     if (first.has_failed) co_return false;
     int error = 0;
-    struct stat const now = co_await disk_.run([&] { return s.root->status_of(s.path, error); });
-    bool const is_same_file =
-        error == 0 && now.st_dev == status.st_dev && now.st_ino == status.st_ino;
+    struct stat const now = co_await on_disk([&] { return s.root->status_of(s.path, error); });
+    bool const is_same_file = error == 0 && now.st_dev == status.st_dev &&
+                              now.st_ino == status.st_ino &&
+                              // An inode can be used again, and a file can change.
+                              now.st_size == first.size && is_same(now.st_mtim, first.mtime);
     if (!is_same_file) co_return false;
     entry e = entry_of(entry_type::hard_link, s.name, status);
     e.target = first.name;
@@ -415,7 +439,7 @@ asio::awaitable<bool> sender::send_hard_link(
 asio::awaitable<void> sender::send_file(source s, std::shared_ptr<directory> in) {
     int error = 0;
     auto const f = std::make_shared<file>();
-    f->reads = co_await disk_.run([&] {
+    f->reads = co_await on_disk([&] {
         // Without waiting for a pipe that has taken the file's name.
         descriptor d = s.root->open_at(s.path, O_RDONLY | O_NONBLOCK, error);
         if (error == 0 && ::fstat(d.get(), &f->before) != 0) error = errno;
@@ -439,7 +463,7 @@ asio::awaitable<void> sender::send_file(source s, std::shared_ptr<directory> in)
     linked* names = nullptr;
     if (f->before.st_nlink > 1) {
         names = &linked_[{f->before.st_dev, f->before.st_ino}];
-        *names = {s.name, 0, false};
+        *names = {s.name, 0, false, f->before.st_size, f->before.st_mtim};
         p.names = names;
     }
     std::uint64_t const id = co_await announce(std::move(e), std::move(p));
@@ -459,7 +483,7 @@ asio::awaitable<void> sender::send_parts(std::shared_ptr<file> f) {
     while (at < f->size && f->error == 0 && !end_) {
         if (at == end_of_data) {
             extent const e =
-                co_await disk_.run([&] { return data_from(f->reads.get(), at, f->size); });
+                co_await on_disk([&] { return data_from(f->reads.get(), at, f->size); });
             if (e.error != 0) {
                 f->error = e.error;
                 break;
@@ -493,17 +517,25 @@ asio::awaitable<void> sender::send_parts(std::shared_ptr<file> f) {
     while (!f->parts.empty() || f->writes_under_way > 0) co_await changes_.wait();
     struct stat after {};
     int const error =
-        co_await disk_.run([&] { return ::fstat(f->reads.get(), &after) != 0 ? errno : 0; });
+        co_await on_disk([&] { return ::fstat(f->reads.get(), &after) != 0 ? errno : 0; });
     if (f->error == 0 && error != 0) f->error = error;
     if (f->error == 0 && has_changed(f->before, after)) f->error = ESTALE;
     f->reads = {};
+    ended_bytes_ += f->size;
+    note_progress();
     if (!end_) link_.send(end{f->id, f->error});
 }
 
 asio::awaitable<void> sender::read_part(std::shared_ptr<file> f, std::shared_ptr<part> p) {
     auto const into = buffer_.bytes().subspan(p->local * link_.slot_bytes(), p->bytes);
     int error = f->error;
-    if (error == 0) error = co_await io_.read(f->reads.get(), p->offset, into);
+    if (error == 0) {
+        ++disk_work_;
+        note_progress();
+        error = co_await io_.read(f->reads.get(), p->offset, into);
+        --disk_work_;
+        note_progress();
+    }
     if (error == 0) p->checksum = hash_of(into);
     if (f->error == 0) f->error = error;
     p->is_ready = true;

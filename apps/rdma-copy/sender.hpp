@@ -92,6 +92,9 @@ private:
         std::string name;
         std::uint64_t id = 0;
         bool has_failed = false;
+        // Of the content that was sent.
+        off_t size = 0;
+        timespec mtime{};
     };
     struct pending {
         std::string path;
@@ -130,6 +133,17 @@ private:
     void fail(std::string const& path, std::string const& why);
     void require_open() const;
     void end_job();
+    void note_progress();
+    /// What this side's disk does; the receiver may be silent meanwhile.
+    template <class Work>
+    auto on_disk(Work work) -> asio::awaitable<decltype(work())> {
+        ++disk_work_;
+        note_progress();
+        auto result = co_await disk_.run(std::move(work));
+        --disk_work_;
+        note_progress();
+        co_return result;
+    }
 
     link& link_;
     disk& disk_;
@@ -150,6 +164,8 @@ private:
     std::size_t directories_ = 0;
     std::uint64_t next_ = 0;
     std::size_t jobs_ = 0;
+    std::size_t disk_work_ = 0;
+    std::uint64_t ended_bytes_ = 0;  // of files that wait for DONE
     bool has_finished_ = false;
     std::atomic<bool> is_over_{false};
     std::exception_ptr end_;

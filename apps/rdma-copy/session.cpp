@@ -21,6 +21,7 @@ namespace {
 }
 
 asio::awaitable<void> greet(link& server, hello const& h) {
+    if (h.name.size() > text_bytes_max) throw refused{h.name + ": " + why(ENAMETOOLONG)};
     server.send(h);
     copy_message const m = co_await server.receive();
     auto const* const w = std::get_if<welcome>(&m);
@@ -58,6 +59,12 @@ std::pair<std::string, std::string> split(std::string const& path) {
     return {parent.empty() ? "." : parent, p.filename().string()};
 }
 
+placing placing_of(std::string const& target, copy_options const& options) {
+    if (options.is_onto) return placing::onto;
+    std::string const last = std::filesystem::path{target}.filename().string();
+    return last.empty() || last == "." || last == ".." ? placing::into : placing::either;
+}
+
 }  // namespace
 
 std::optional<remote_place> parse_place(std::string const& text) {
@@ -81,7 +88,8 @@ asio::awaitable<void> push(
     result& counters
 ) {
     hello wish;
-    wish.is_into_directory = sources.size() > 1 || target.ends_with('/');
+    wish.where = placing_of(target, options);
+    if (sources.size() > 1) wish.where = placing::into;
     wish.replaces = options.replaces;
     wish.keeps_owners = options.keeps_owners;
     wish.verifies = options.verifies;
@@ -125,7 +133,14 @@ asio::awaitable<void> pull(
     result& counters
 ) {
     std::error_code ec;
-    bool const is_directory = target.ends_with('/') || std::filesystem::is_directory(target, ec);
+    placing const where = placing_of(target, options);
+    bool const exists = std::filesystem::is_directory(target, ec);
+    bool const is_all = trimmed(source).empty();
+    if (exists && where == placing::either && options.continues && !is_all)
+        throw refused{target + ": " + why(EISDIR)};
+    // All of a server's directory gets a name of its own: a server may not choose which files it writes.
+    bool const is_directory =
+        where == placing::into || (exists && where == placing::either && !options.continues);
     auto const [parent, name] = is_directory ? std::pair{target, std::string{}} : split(target);
     int error = 0;
     tree const root = tree::open(parent, error);
@@ -142,7 +157,6 @@ asio::awaitable<void> pull(
     wish.wants_total = options.wants_total;
     wish.continues = options.continues;
     wish.name = trimmed(source);
-    // A server may not choose which files of this directory it writes.
     if (!wish.name.empty()) to.expected = wish.name.substr(wish.name.rfind('/') + 1);
     else if (is_directory)
         throw refused{
@@ -168,7 +182,7 @@ asio::awaitable<void> take(
     if (error == 0 && h.keeps_owners && !directory.allows_owners) error = EPERM;
     if (error == 0)
         to = co_await files.run([&] {
-            return destination_of(directory.root, h.name, h.is_into_directory, error);
+            return destination_of(directory.root, h.name, h.where, h.continues, error);
         });
     to.replaces = h.replaces;
     to.keeps_owners = h.keeps_owners;

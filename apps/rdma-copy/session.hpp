@@ -41,6 +41,8 @@ struct copy_options {
     /// Files that exist with the size and the time of their sources are finished, and so are links that
     /// exist.
     bool continues = false;
+    /// The source gets the target's name, also if there is a directory of that name.
+    bool is_onto = false;
 };
 
 /// A copy to or from a server, over a link that is connected. `counters` change while it goes on, and

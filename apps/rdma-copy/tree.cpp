@@ -150,10 +150,14 @@ bool tree::is_link_to(std::string const& path, std::string const& target) const 
     return target_of_link(path, error) == target && error == 0;
 }
 
-bool tree::is_file(std::string const& path, file_id const& id) const {
+bool tree::has_same_data(std::string const& path, std::string const& other) const {
     int error = 0;
-    struct stat const s = status_of(path, error);
-    return error == 0 && s.st_dev == id.device && s.st_ino == id.inode;
+    int error_of_other = 0;
+    struct stat const a = status_of(path, error);
+    struct stat const b = status_of(other, error_of_other);
+    return error == 0 && error_of_other == 0 && S_ISREG(a.st_mode) && S_ISREG(b.st_mode) &&
+           a.st_size == b.st_size && a.st_mtim.tv_sec == b.st_mtim.tv_sec &&
+           a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
 }
 
 std::vector<directory_entry> tree::list(std::string const& path, int& error) const {
@@ -190,7 +194,12 @@ int tree::make_directory(std::string const& path, unsigned mode) const {
     if (errno != EEXIST) return errno;
     struct stat s {};
     if (::fstatat(parent.get(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) != 0) return errno;
-    return S_ISDIR(s.st_mode) ? 0 : ENOTDIR;
+    if (!S_ISDIR(s.st_mode)) return ENOTDIR;
+    // An earlier copy may have finished it.
+    if (s.st_uid != ::geteuid() || (s.st_mode & S_IRWXU) == S_IRWXU) return 0;
+    descriptor const d = open_here(parent, name, O_RDONLY | O_DIRECTORY, error);
+    if (error == 0 && ::fchmod(d.get(), (s.st_mode & 07777) | S_IRWXU) != 0) error = errno;
+    return error;
 }
 
 int tree::set_attributes(std::string const& path, attributes const& a) const {

@@ -71,11 +71,12 @@ public:
     struct stat status_of(std::string const& path, int& error) const;
     std::string target_of_link(std::string const& path, int& error) const;
     bool is_link_to(std::string const& path, std::string const& target) const;
-    bool is_file(std::string const& path, file_id const& id) const;
+    /// Files with the same size and time.
+    bool has_same_data(std::string const& path, std::string const& other) const;
     /// All of a directory, sorted by name.
     std::vector<directory_entry> list(std::string const& path, int& error) const;
 
-    /// Makes a directory; succeeds if there is one.
+    /// Makes a directory. If there is one of this process's, its owner may write to it.
     ///
     /// @param mode  Without the umask's bits. By default only its owner may read and write it.
     int make_directory(std::string const& path, unsigned mode = 0700) const;

@@ -329,6 +329,47 @@ TEST_CASE("copy: a client that only says that it is there is left", "[device][ho
     CHECK(listing(e.served / "").empty());
 }
 
+TEST_CASE(
+    "copy: a client that pulls, and only says that it is there, is left", "[device][hostile]"
+) {
+    bool const grants_slots = GENERATE(false, true);
+    CAPTURE(grants_slots);
+    asio::io_context io;
+    ends e{io};
+    write_large(e.served / "file", 1'000'000, 1);
+    e.options.timeout = grants_slots ? 1s : 2s;
+    bool is_over = false;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const silent = [&]() -> asio::awaitable<void> {
+            co_await e.client.connect(e.door.local_endpoint());
+            copy::hello h;
+            h.way = copy::direction::to_client;
+            h.name = "file";
+            e.client.send(h);
+            rcverbs::registered_buffer const memory{
+                e.client.connection().domain(),
+                8192,
+                rcverbs::access_flags::local_write | rcverbs::access_flags::remote_write};
+            rcverbs::remote_region const all = memory.remote();
+            if (grants_slots) e.client.send(copy::slots{all.address(), all.key().value, 4096, 2});
+            try {
+                for (;;) co_await e.client.receive();
+            } catch (boost::system::system_error const&) {}
+            is_over = true;
+        };
+        auto const say = [&]() -> asio::awaitable<void> {
+            while (!is_over) {
+                co_await pause(io, 100ms);
+                if (!is_over) e.client.send(copy::alive{});
+            }
+        };
+        co_await ((serve_one(io, e) && silent()) && say());
+    });
+    CHECK(e.server_end);
+    std::string const limit = grants_slots ? "10 s" : "2 s";
+    CHECK(e.why_server_ended == "the peer has not responded for " + limit);
+}
+
 // What the hash was made of is not what is written.
 TEST_CASE(
     "copy: a sender that writes to a slot after its hash spoils only its own file",

@@ -372,6 +372,123 @@ TEST_CASE("copy: an interrupted tree goes on with what is not there", "[device]"
     CHECK(copy_tree({}).failed > 40);
 }
 
+TEST_CASE("copy: a second name of a file that has changed since is a file of its own", "[device]") {
+    folder here;
+    fs::create_directories(here / "tree/x");
+    write_file(here / "tree/a", pattern(1000, 1));
+    fs::create_hard_link(here / "tree/a", here / "tree/x/z");
+    // Enough between them that the first name is finished before the second is sent.
+    for (int i = 0; i < 200; ++i) write_file(here / ("tree/b" + std::to_string(i)), pattern(10, 1));
+    asio::io_context io;
+    ends e{io};
+    copy::result done;
+    std::vector<std::string> const sources{(here / "tree").string()};
+    std::string const target;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const change = [&]() -> asio::awaitable<void> {
+            co_await until(io, [&] { return fs::exists(e.served / "tree/a"); });
+            write_file(here / "tree/a", pattern(2000, 2));
+        };
+        co_await (
+            (serve_one(io, e) && push_to(e, sources, target, copy::copy_options{}, done)) &&
+            change()
+        );
+    });
+    CHECK(done.failed == 0);
+    CHECK(content(e.served / "tree/a").size() == 1000);
+    CHECK(content(e.served / "tree/x/z") == content(here / "tree/x/z"));
+}
+
+TEST_CASE("copy: a copy goes on where it was, or says that this is not clear", "[device]") {
+    bool const is_pull = GENERATE(false, true);
+    CAPTURE(is_pull);
+    folder here;
+    folder there;
+    make_tree((is_pull ? there : here) / "tree");
+    fs::path const to = (is_pull ? here : there) / "copy";
+    auto const again = [&](std::string const& source, std::string const& target, bool is_onto) {
+        asio::io_context io;
+        ends e{io, 65536, there / ""};
+        copy::copy_options const options{.continues = true, .is_onto = is_onto};
+        copy::result done;
+        std::string refused;
+        std::vector<std::string> const sources{(here / source).string()};
+        std::string const place = is_pull ? (here / target).string() : target;
+        std::string const ending = target.ends_with('/') ? "/" : "";
+        run(io, [&]() -> asio::awaitable<void> {
+            auto const server = [&]() -> asio::awaitable<void> { co_await serve_one(io, e); };
+            auto const client = [&]() -> asio::awaitable<void> {
+                try {
+                    if (!is_pull) {
+                        co_await push_to(e, sources, target, options, done);
+                    } else {
+                        co_await e.client.connect(e.door.local_endpoint());
+                        co_await copy::pull(
+                            e.client, e.files, source, place, options, e.report(), done
+                        );
+                    }
+                } catch (copy::refused const& error) {
+                    refused = error.what();
+                    e.client.close();
+                }
+            };
+            co_await (server() && client());
+        });
+        CHECK(done.failed == 0);
+        return refused;
+    };
+    CHECK(again("tree", "copy", false).empty());
+    auto const whole = listing((is_pull ? there : here) / "tree");
+    CHECK(listing(to) == whole);
+    CHECK(again("tree", "copy", false).find("--no-target-directory") != std::string::npos);
+    CHECK(listing(to) == whole);
+    fs::remove(to / "large");
+    CHECK(again("tree", "copy", true).empty());
+    CHECK(listing(to) == whole);
+    CHECK(again("tree", "copy/", false).empty());
+    CHECK(listing(to / "tree") == whole);
+    if (!is_pull) return;
+    // All of the server's directory.
+    CHECK(again("", "all", false).empty());
+    fs::remove(here / "all/tree/large");
+    CHECK(again("", "all", false).empty());
+    CHECK(listing(here / "all/tree") == whole);
+}
+
+TEST_CASE("copy: names of a file that failed once are taken when they are there", "[device]") {
+    folder here;
+    folder there;
+    fs::create_directories(here / "tree");
+    write_file(here / "tree/a", pattern(1000, 1));
+    fs::create_hard_link(here / "tree/a", here / "tree/b");
+    fs::create_directories(there / "tree/a");  // in the way
+    auto const copy_tree = [&] {
+        asio::io_context io;
+        ends e{io, 65536, there / ""};
+        return pushed(e, io, {(here / "tree").string()}, "", {.continues = true}).failed;
+    };
+    CHECK(copy_tree() == 1);
+    fs::remove(there / "tree/a");
+    CHECK(copy_tree() == 0);
+    CHECK(copy_tree() == 0);
+    CHECK(listing(there / "tree") == listing(here / "tree"));
+}
+
+TEST_CASE("copy: a finished file keeps nothing of an interrupted copy", "[device]") {
+    folder here;
+    folder there;
+    write_large(here / "file", 9 * mebibyte, 1);
+    cut_at(here / "file", there / "", 6 * mebibyte);
+    REQUIRE(leftovers(there / "").size() == 2);
+    fs::copy_file(here / "file", there / "copy");
+    struct stat const s = status_of(here / "file");
+    set_time(there / "copy", s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
+    auto const done = copied(here / "file", there / "", {.continues = true});
+    CHECK(done.failed == 0);
+    CHECK(done.continued == 9 * mebibyte);
+    CHECK(leftovers(there / "").empty());
+}
+
 TEST_CASE("copy: an error that does not concern what has arrived leaves it", "[device]") {
     folder here;
     folder there;

@@ -1,4 +1,5 @@
 // rdma-copy with many clients, few descriptors and little lockable memory.
+#include <csignal>
 #include <memory>
 #include <optional>
 
@@ -112,6 +113,30 @@ TEST_CASE(
     CHECK(listing(here / "") == listing(there / "other"));
     for (auto const& l : all) l->close();
     io.run();
+    server.signal(SIGTERM);
+    CHECK(server.wait() == 0);
+}
+
+TEST_CASE("rdma-copy: a limit for the size of files is an error of those above it", "[hostile]") {
+    folder here;
+    folder there;
+    write_large(here / "large", 5'000'000, 1);
+    write_large(here / "small", 10'000, 1);
+    std::vector<std::string> const arguments{"serve", there.string(), "--port", "0"};
+    child_process server = limited("-f 1024", "rdma-copy", arguments);
+    std::string const port = served_port(server);
+    child_process c{command(
+        "rdma-copy",
+        {(here / "large").string(),
+         (here / "small").string(),
+         device_address() + ":",
+         "--port",
+         port}
+    )};
+    CHECK(c.wait() == 1);
+    CHECK(has_text(c.error(), "large: at the target: File too large"));
+    CHECK(listing(there / "").size() == 1);
+    CHECK((content(here / "small") == content(there / "small")));
     server.signal(SIGTERM);
     CHECK(server.wait() == 0);
 }

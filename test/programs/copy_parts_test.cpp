@@ -28,7 +28,8 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
     l.type = copy::entry_type::hard_link;
     l.path = "a";
     l.target = std::string(copy::text_bytes_max, 't');
-    copy::hello const h{1, copy::direction::to_client, true, true, true, true, true, true, "name"};
+    copy::hello const h{
+        1, copy::direction::to_client, copy::placing::onto, true, true, true, true, true, "name"};
     std::vector<copy::copy_message> const all{
         h,
         copy::welcome{1, 65535},
