@@ -212,6 +212,35 @@ TEST_CASE("rdma-copy: a full disk is an error of that file, before and in the mi
     shell("umount " + there.string());
 }
 
+TEST_CASE(
+    "rdma-copy: a part of the target that is read-only is an error of what goes there", "[demo]"
+) {
+    if (::geteuid() != 0) {
+        WARN("skipped: only root mounts file systems");
+        return;
+    }
+    folder here;
+    folder there;
+    make_tree(here / "tree");
+    fs::create_directories(there / "tree/a/b");
+    std::string const fixed = (there / "tree/a/b").string();
+    shell("mount -t tmpfs -o ro tmpfs " + fixed);
+    {
+        copy_server s{there / ""};
+        child_process c = s.client({(here / "tree").string(), s.place("")});
+        CHECK(c.wait() == 1);
+        std::string const why = ": at the target: Read-only file system";
+        // A file, a directory, what is in it, and the directory's own mode and time.
+        for (std::string const path : {"a/b/0", "a/b/c", "a/b"})
+            CHECK(has_text(c.error(), "tree/" + path + why));
+        CHECK(s.process.wait_for_error("tree/a/b/0: Read-only file system"));
+        CHECK((content(here / "tree/large") == content(there / "tree/large")));
+        CHECK((content(here / "tree/a/page") == content(there / "tree/a/page")));
+        CHECK(leftovers(there / "").empty());
+    }
+    shell("umount " + fixed);
+}
+
 TEST_CASE("rdma-copy: a disk that does not write finishes no file", "[demo]") {
     if (::geteuid() != 0 ||
         std::system("modprobe brd rd_nr=1 rd_size=65536 && modprobe dm_mod") != 0) {
