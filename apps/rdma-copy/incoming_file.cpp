@@ -175,6 +175,10 @@ incoming_file incoming_file::create(
         f.id_ = {there.st_dev, there.st_ino};
         return f;
     }
+    if (exists && S_ISDIR(there.st_mode)) {
+        error = EISDIR;
+        return {};
+    }
     if (exists && !options.replaces) {
         error = EEXIST;
         return {};

@@ -421,7 +421,7 @@ int main(int argc, char** argv) {
         "--continue",
         s.copy.continues,
         "resume an interrupted copy: skip files that exist with the size and time of their source, "
-        "and links that exist"
+        "and links that are the same"
     );
     app.add_flag(
         "--no-target-directory",

@@ -24,9 +24,10 @@ std::string why(int error) {
     if (error == EBADMSG) return "the data has changed on its way";
     if (error == EUCLEAN) return "the disk does not give back what was written";
     if (error == EEXIST) return "it exists; files and links are replaced with --force";
-    if (error == EISDIR)
-        return "it is a directory; end it with a slash to copy into it, or copy onto it with "
-               "--no-target-directory";
+    if (error == error_place_unclear)
+        return "it is a directory: add --no-target-directory if the interrupted copy has created "
+               "it, "
+               "or a slash to copy into it";
     if (error == error_type_not_copied)
         return "neither a file, nor a directory, nor a symbolic link: skipped";
     if (error == error_name_twice) return "another source has this name";
@@ -67,7 +68,7 @@ destination destination_of(
     struct stat const s = root.status_of(name, absent);
     bool const is_there = absent == 0 && S_ISDIR(s.st_mode);
     // It may be what an earlier copy has made, or the directory that it went into.
-    if (is_there && where == placing::either && continues) error = EISDIR;
+    if (is_there && where == placing::either && continues) error = error_place_unclear;
     if (is_there && where != placing::onto) return to;
     if (where == placing::into) {
         error = root.make_directory(name, 0777);

@@ -51,7 +51,7 @@ struct destination {
 
 /// Finds out where the files of a copy to `name` go: into a directory of that name, or under that name.
 ///
-/// @param continues  An earlier copy may have made the directory: EISDIR if only that could tell.
+/// @param continues  An earlier copy may have made the directory: error_place_unclear if only that could tell.
 destination destination_of(
     tree const& root, std::string const& name, placing where, bool continues, int& error
 );

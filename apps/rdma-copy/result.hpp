@@ -38,6 +38,7 @@ using failure_report = std::function<void(std::string const& path, std::string c
 inline constexpr int error_type_not_copied = ESOCKTNOSUPPORT;
 inline constexpr int error_name_reserved = EBADRQC;
 inline constexpr int error_name_twice = ENOTUNIQ;
+inline constexpr int error_place_unclear = ENAVAIL;
 
 /// An errno in words. ESTALE is a source that has changed, EBADMSG a block that has, EUCLEAN what the disk
 /// does not give back.

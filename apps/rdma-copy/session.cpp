@@ -96,6 +96,8 @@ asio::awaitable<void> push(
     wish.wants_total = options.wants_total;
     wish.continues = options.continues;
     wish.name = trimmed(target);
+    if (options.is_onto && wish.name.empty())
+        throw refused{"--no-target-directory needs the name of a target"};
     co_await greet(to, wish);
     std::deque<tree> parents;
     std::vector<source> all;
@@ -137,7 +139,7 @@ asio::awaitable<void> pull(
     bool const exists = std::filesystem::is_directory(target, ec);
     bool const is_all = trimmed(source).empty();
     if (exists && where == placing::either && options.continues && !is_all)
-        throw refused{target + ": " + why(EISDIR)};
+        throw refused{target + ": " + why(error_place_unclear)};
     // All of a server's directory gets a name of its own: a server may not choose which files it writes.
     bool const is_directory =
         where == placing::into || (exists && where == placing::either && !options.continues);
