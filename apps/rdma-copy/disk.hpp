@@ -1,6 +1,7 @@
 // disk.hpp — file operations beside the event loop.
 //
-// They block, so threads run them; a coroutine waits for each.
+// They block, so threads run them; a coroutine waits for each. What takes long, such as to sync a large
+// file, has threads of its own, and does not hold up the rest.
 #pragma once
 
 #include <boost/asio/async_result.hpp>
@@ -21,20 +22,33 @@ namespace asio = boost::asio;
 class disk {
 public:
     /// Results come back on `io`, which one thread runs.
-    explicit disk(asio::io_context& io, std::size_t threads = 4) : io_{io}, pool_{threads} {}
-    ~disk() { pool_.join(); }
+    explicit disk(asio::io_context& io) : io_{io} {}
+    ~disk() {
+        short_.join();
+        long_.join();
+    }
     disk(disk const&) = delete;
     disk& operator=(disk const&) = delete;
 
     /// Runs `work()` on a thread, which does not throw, and returns what it returns.
     template <class Work>
     auto run(Work work) -> asio::awaitable<decltype(work())> {
+        return run_on(short_, std::move(work));
+    }
+    template <class Work>
+    auto run_long(Work work) -> asio::awaitable<decltype(work())> {
+        return run_on(long_, std::move(work));
+    }
+
+private:
+    template <class Work>
+    auto run_on(asio::thread_pool& pool, Work work) -> asio::awaitable<decltype(work())> {
         using value = decltype(work());
         co_return co_await asio::async_initiate<asio::use_awaitable_t<> const, void(value)>(
-            [this](auto handler, Work what) {
+            [this, &pool](auto handler, Work what) {
                 auto const io = io_.get_executor();
                 asio::post(
-                    pool_,
+                    pool,
                     [io,
                      guard = asio::make_work_guard(io),
                      h = std::move(handler),
@@ -48,9 +62,11 @@ public:
         );
     }
 
-private:
+    static constexpr std::size_t threads = 4;
+
     asio::io_context& io_;
-    asio::thread_pool pool_;
+    asio::thread_pool short_{threads};
+    asio::thread_pool long_{threads};
 };
 
 /// Lets coroutines of one thread wait for a change.

@@ -136,6 +136,7 @@ incoming_file& incoming_file::operator=(incoming_file&& other) noexcept {
     std::swap(stored_, other.stored_);
     std::swap(is_kept_, other.is_kept_);
     std::swap(is_there_, other.is_there_);
+    std::swap(has_lost_, other.has_lost_);
     std::swap(id_, other.id_);
     return *this;
 }
@@ -173,6 +174,8 @@ incoming_file incoming_file::create(
         f.is_there_ = true;
         f.begin_ = options.size;
         f.id_ = {there.st_dev, there.st_ino};
+        // The earlier copy may have ended before it did that.
+        if (::fsync(f.directory_.get()) != 0) error = errno;
         return f;
     }
     if (exists && S_ISDIR(there.st_mode)) {
@@ -312,12 +315,23 @@ int incoming_file::reserve() const {
     return errno == EOPNOTSUPP || errno == ENOSYS ? 0 : errno;
 }
 
+// A failure is final: the kernel may have thrown the pages away, and reports it once. Source: fsync(2),
+// NOTES.
+int incoming_file::sync(int (*with)(int)) {
+    if (has_lost_) return EIO;
+    if (with(data_.get()) == 0) return 0;
+    has_lost_ = true;
+    return errno;
+}
+
 int incoming_file::store(std::vector<file_part> const& parts) {
     // What the state file says is on the disk.
-    if (::fdatasync(data_.get()) != 0) return errno;
+    if (int const error = sync(&::fdatasync)) return error;
     std::size_t const bytes = parts.size() * sizeof(file_part);
-    if (int const error = write_all(state_.get(), parts.data(), bytes, place_of_part(stored_)))
+    if (int const error = write_all(state_.get(), parts.data(), bytes, place_of_part(stored_))) {
+        has_lost_ = true;  // the next parts would not follow
         return error;
+    }
     stored_ += parts.size();
     return 0;
 }
@@ -386,15 +400,14 @@ int incoming_file::finish(attributes const& a, std::vector<file_part> const& par
     id_ = {s.st_dev, s.st_ino};
     if (s.st_size != size && ::ftruncate(data_.get(), size) != 0) return errno;
     if (options_.verifies) {
-        if (::fdatasync(data_.get()) != 0) return errno;
+        if (int const error = sync(&::fdatasync)) return error;
         if (int const error = verify(parts)) return error;
     }
     // The owner first: a change of it takes rights away.
     if (a.owned_by && ::fchown(data_.get(), a.owned_by->user, a.owned_by->group) != 0) return errno;
     if (::fchmod(data_.get(), a.mode) != 0) return errno;
     if (::futimens(data_.get(), only_mtime(a.mtime).data()) != 0) return errno;
-    // A failure is final: the kernel may have thrown the pages away. Source: fsync(2), NOTES.
-    if (::fsync(data_.get()) != 0) return errno;
+    if (int const error = sync(&::fsync)) return error;
     int const dir = directory_.get();
     unsigned const flags = options_.replaces ? 0 : RENAME_NOREPLACE;
     int result = ::renameat2(dir, data_name_.c_str(), dir, name_.c_str(), flags);

@@ -56,7 +56,7 @@ public:
     bool has_state() const noexcept { return state_.is_open(); }
     static constexpr std::uint64_t checkpoint_bytes = std::uint64_t{64} << 20;
     /// Writes what is written so far to the disk, and then that these parts are there. They follow those of
-    /// the last call.
+    /// the last call. Fails after a failure: nothing more can be known to be there.
     int store(std::vector<file_part> const& parts);
     /// It stays, to be continued, if anything of it was stored.
     void keep() noexcept { is_kept_ = stored_ > 0 && !state_name_.empty(); }
@@ -71,6 +71,7 @@ public:
     file_id id() const noexcept { return id_; }
 
 private:
+    int sync(int (*with)(int));
     void remove_leftovers();
     int open_plain();
     bool open_state();
@@ -92,6 +93,7 @@ private:
     std::uint64_t stored_ = 0;  // parts in the state file
     bool is_kept_ = false;
     bool is_there_ = false;
+    bool has_lost_ = false;  // something that was written may not be on the disk
     file_id id_;
 };
 

@@ -249,10 +249,10 @@ asio::awaitable<void> link::watch() {
         co_await w->timer.async_wait(asio::redirect_error(asio::use_awaitable, stopped));
         if (w->is_over || !channel_.is_open()) co_return;
         auto const now = std::chrono::steady_clock::now();
+        auto const idle_limit = idle_timeouts_max * timeout_ + idle_more_;
         // The peer may be busy with its disk, and take nothing meanwhile.
-        bool const is_taking =
-            outgoing_->waiting == 0 || now - outgoing_->since <= idle_timeouts_max * timeout_;
-        bool const is_idle = is_idle_ && now - said_ > idle_timeouts_max * timeout_ + idle_more_;
+        bool const is_taking = outgoing_->waiting == 0 || now - outgoing_->since <= idle_limit;
+        bool const is_idle = is_idle_ && now - said_ > idle_limit;
         bool const is_silent = now - heard_ > timeout_ || (says_by_ && now > *says_by_);
         if (is_receiving_ && is_silent) silent_for_ = timeout_;
         else if (!is_taking || (is_receiving_ && is_idle))

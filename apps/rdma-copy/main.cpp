@@ -76,6 +76,7 @@ public:
             if (ec) return;
             is_stopped_ = true;
             server_.close();
+            signals_.clear();  // the second one ends the program, whatever its disk does
         });
         if (!settings_.is_quiet) show_later();
         asio::co_spawn(io_, copy_all(), [&](std::exception_ptr e) { end(e); });
@@ -160,9 +161,7 @@ private:
         if (!failed_.empty()) {
             demo::print_error(failed_);
             if (!is_refused_ && done_.moved > 0)
-                demo::print_error(
-                    "received data is kept; run the same command with --continue to resume"
-                );
+                demo::print_error("run the same command with --continue to resume");
             return is_refused_ ? some_failed : no_connection;
         }
         if (!settings_.is_quiet && !settings_.is_json) demo::print(copy::summary(done_, took));
@@ -251,6 +250,9 @@ public:
     std::function<void()> on_failure;
 
 private:
+    // Of errors of one client.
+    static constexpr std::size_t lines_most = 1000;
+
     void fail(std::string const& why) {
         demo::print_error(why);
         stop();
@@ -269,9 +271,11 @@ private:
     }
 
     asio::awaitable<void> serve(rcverbs::connection_request request) {
+        if (is_stopped_) co_return;
         std::string const peer = request.remote_endpoint().to_string();
         std::string failed;
         copy::result counters;
+        std::size_t lines = 0;
         ++connections_;
         try {
             copy::link client{io_, std::move(request), settings_.link};
@@ -281,6 +285,7 @@ private:
             try {
                 co_await client.accept();
                 auto const report = [&](auto const& path, auto const& why) {
+                    if (++lines > lines_most) return;
                     demo::print_error(peer + ": " + demo::printable(path) + ": " + why);
                 };
                 co_await copy::serve(client, files, directory_, report, counters);
@@ -292,6 +297,10 @@ private:
             failed = e.what();
         }
         add(ended_, counters);
+        if (lines > lines_most)
+            demo::print_error(
+                peer + ": " + std::to_string(lines - lines_most) + " more entries failed"
+            );
         if (!failed.empty()) {
             ++failed_;
             demo::print_error(peer + ": " + failed);

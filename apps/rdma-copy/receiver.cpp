@@ -1,7 +1,6 @@
 #include "rdma-copy/receiver.hpp"
 
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -30,6 +29,8 @@ std::string why(int error) {
                "or a slash to copy into it";
     if (error == error_type_not_copied)
         return "neither a file, nor a directory, nor a symbolic link: skipped";
+    if (error == error_names_too_many)
+        return "too many hard links: the paths take more than 16 MiB";
     if (error == error_name_twice) return "another source has this name";
     if (error == error_name_reserved) return "the name of a temporary file of rdma-copy: skipped";
     return std::strerror(error);
@@ -107,7 +108,7 @@ asio::awaitable<void> receiver::run() {
     if (!failed) co_return;
     co_await keep();
     // To remove a large file takes time.
-    co_await disk_.run([&] {
+    co_await disk_.run_long([&] {
         files_.clear();
         return 0;
     });
@@ -117,9 +118,9 @@ asio::awaitable<void> receiver::run() {
 // What has arrived of large files waits for a copy that continues.
 asio::awaitable<void> receiver::keep() {
     for (auto& [id, f] : files_) {
-        if (f.error != 0 || !f.writes.has_state()) continue;
+        if (!f.writes.has_state() || is_spoiled(f, f.error)) continue;
         file& kept = f;
-        co_await disk_.run([&] {
+        co_await disk_.run_long([&] {
             // Earlier parts are there even if these are not.
             static_cast<void>(kept.writes.store(kept.written));
             kept.writes.keep();
@@ -174,9 +175,13 @@ bool receiver::on(skipped const& s) {
     return true;
 }
 
-void receiver::end_job() {
-    link_.set_idle(--jobs_ == 0);
-    job_ends_.notify();
+void receiver::start_job(asio::awaitable<void> work) {
+    ++jobs_;
+    asio::co_spawn(link_.io(), std::move(work), [this](std::exception_ptr failed) {
+        if (failed) link_.close();
+        link_.set_idle(--jobs_ == 0);
+        job_ends_.notify();
+    });
 }
 
 // False if the sender must not do that.
@@ -249,7 +254,8 @@ asio::awaitable<bool> receiver::on(entry e) {
     case entry_type::symbolic_link:
         if (error == 0)
             error = co_await disk_.run([&] {
-                if (to_.continues && to_.root->is_link_to(path, e.target)) return 0;
+                if (to_.continues && to_.root->is_link_to(path, e.target))
+                    return to_.root->set_attributes_of_link(path, attributes_of(e));
                 return to_.root->make_symbolic_link(path, e.target, attributes_of(e), to_.replaces);
             });
         break;
@@ -270,7 +276,7 @@ bool receiver::is_expected(std::string const& path) const {
 asio::awaitable<int> receiver::make_hard_link(entry const& e, std::string const& path) {
     std::string const existing = to_.place_of(e.target);
     auto const found = linkable_.find(existing);
-    if (found == linkable_.end()) co_return ESTALE;
+    if (found == linkable_.end()) co_return has_forgotten_names_ ? error_names_too_many : ESTALE;
     // The table changes while the disk works.
     file_id const id = found->second;
     co_return co_await disk_.run([&] {
@@ -303,8 +309,7 @@ bool receiver::on(block const& b) {
     f->under_way.push_back({{f->next, b.checksum}, false});
     add_to(result_.moved, b.bytes);
     result_.current = f->path;
-    ++jobs_;
-    asio::co_spawn(link_.io(), write(b), asio::detached);
+    start_job(write(b));
     return true;
 }
 
@@ -334,7 +339,12 @@ asio::awaitable<void> receiver::write(block b) {
     for (part& p : f.under_way)
         if (p.what.end == end_of_block) p.is_written = true;
     on_written(b.file, f);
-    end_job();
+}
+
+// What has arrived is right, unless the error says something else.
+bool receiver::is_spoiled(file const& f, int error) {
+    bool const is_of_disk = error == EBADMSG || error == EUCLEAN || error == EIO || error == EEXIST;
+    return error == ESTALE || (is_of_disk && !f.is_error_of_source);
 }
 
 void receiver::fail(std::uint64_t id, file& f, int error) {
@@ -356,8 +366,7 @@ void receiver::on_written(std::uint64_t id, file& f) {
                          f.written.size() >= parts_most);
     if (is_due) {
         f.is_storing = true;
-        ++jobs_;
-        asio::co_spawn(link_.io(), store(id), asio::detached);
+        start_job(store(id));
     }
     finish_if_complete(id, f);
 }
@@ -366,12 +375,14 @@ asio::awaitable<void> receiver::store(std::uint64_t id) {
     file& f = files_.at(id);  // there as long as it is stored
     std::vector<file_part> const parts = std::exchange(f.written, {});
     f.stored_end = parts.back().end;
-    int const error = co_await disk_.run([&] { return f.writes.store(parts); });
+    int const error = co_await disk_.run_long([&] { return f.writes.store(parts); });
     // A failure of the disk is final.
-    if (error != 0) fail(id, f, error);
+    if (error != 0) {
+        fail(id, f, error);
+        f.written.clear();
+    }
     f.is_storing = false;
     finish_if_complete(id, f);
-    end_job();
 }
 
 bool receiver::on(end const& e) {
@@ -392,22 +403,17 @@ bool receiver::on(end const& e) {
 void receiver::finish_if_complete(std::uint64_t id, file& f) {
     if (!f.has_ended || !f.under_way.empty() || f.is_storing) return;
     f.is_storing = true;
-    ++jobs_;
-    asio::co_spawn(link_.io(), finish(id), asio::detached);
+    start_job(finish(id));
 }
 
 asio::awaitable<void> receiver::finish(std::uint64_t number) {
     file& f = files_.at(number);
     file_id id;
-    int const error = co_await disk_.run([&] {
+    int const error = co_await disk_.run_long([&] {
         int const failed =
             f.error != 0 ? f.error : f.writes.finish(attributes_of(f.what), f.written);
         id = f.writes.id();
-        // What has arrived is right, unless the error says something else.
-        bool const is_of_disk =
-            failed == EBADMSG || failed == EUCLEAN || failed == EIO || failed == EEXIST;
-        bool const is_spoiled = failed == ESTALE || (is_of_disk && !f.is_error_of_source);
-        if (failed != 0 && !is_spoiled) {
+        if (failed != 0 && !is_spoiled(f, failed)) {
             static_cast<void>(f.writes.store(f.written));
             f.writes.keep();
         }
@@ -417,9 +423,12 @@ asio::awaitable<void> receiver::finish(std::uint64_t number) {
     });
     if (error == 0) add_to(result_.bytes, f.what.size);
     std::string const path = std::move(f.path);
-    if (error == 0 && f.what.has_names && linkable_bytes_ + path.size() <= linkable_bytes_max) {
-        linkable_bytes_ += path.size();
-        linkable_[path] = id;
+    if (error == 0 && f.what.has_names) {
+        has_forgotten_names_ = linkable_bytes_ + path.size() > linkable_bytes_max;
+        if (!has_forgotten_names_) {
+            linkable_bytes_ += path.size();
+            linkable_[path] = id;
+        }
     }
     bool const is_of_source = f.is_error_of_source;
     files_.erase(number);
@@ -429,7 +438,6 @@ asio::awaitable<void> receiver::finish(std::uint64_t number) {
     } else {
         report(number, path, error);
     }
-    end_job();
 }
 
 void receiver::report(std::uint64_t id, std::string const& path, int error) {

@@ -109,8 +109,9 @@ private:
     asio::awaitable<void> store(std::uint64_t id);
     asio::awaitable<void> finish(std::uint64_t number);
     asio::awaitable<void> keep();
-    void end_job();
+    void start_job(asio::awaitable<void> work);
     void finish_if_complete(std::uint64_t id, file& f);
+    static bool is_spoiled(file const& f, int error);
     void fail(std::uint64_t id, file& f, int error);
     void report(std::uint64_t id, std::string const& path, int error);
     void count(std::string const& path, std::string const& why);
@@ -128,6 +129,7 @@ private:
     std::multimap<std::string, bool> directories_;  // true if it could not be made
     std::map<std::string, file_id> linkable_;  // finished, by path
     std::size_t linkable_bytes_ = 0;
+    bool has_forgotten_names_ = false;
     std::uint64_t next_ = 0;
     std::size_t jobs_ = 0;
     change job_ends_;

@@ -39,6 +39,7 @@ inline constexpr int error_type_not_copied = ESOCKTNOSUPPORT;
 inline constexpr int error_name_reserved = EBADRQC;
 inline constexpr int error_name_twice = ENOTUNIQ;
 inline constexpr int error_place_unclear = ENAVAIL;
+inline constexpr int error_names_too_many = EXFULL;
 
 /// An errno in words. ESTALE is a source that has changed, EBADMSG a block that has, EUCLEAN what the disk
 /// does not give back.

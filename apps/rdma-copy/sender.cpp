@@ -28,6 +28,12 @@ bool has_changed(struct stat const& before, struct stat const& after) {
            !is_same(after.st_ctim, before.st_ctim);
 }
 
+// A file that says it is empty, and is not, as those of /proc.
+bool has_more(int file, std::uint64_t size) {
+    char byte = 0;
+    return size == 0 && ::pread(file, &byte, 1, 0) > 0;
+}
+
 // Which file it is, and which content it has. No program can set the time of the last change (ctime).
 hash identity_of(struct stat const& s) {
     std::array<std::uint64_t, 7> const all{
@@ -101,7 +107,7 @@ void count_all(
     if (!S_ISDIR(status.st_mode)) return;
     int error = 0;
     for (directory_entry const& each : root.list(path, error)) {
-        if (is_reserved(each.name)) continue;
+        if (is_reserved(each.name) || each.error != 0) continue;
         count_all(
             root,
             path.empty() ? each.name : path + '/' + each.name,
@@ -137,7 +143,8 @@ void sender::note_progress() {
     link_.set_idle(disk_work_ == 0, std::chrono::seconds{ended_bytes_ / disk_bytes_per_second});
 }
 
-void sender::end_job() {
+void sender::end_job(std::exception_ptr const& failed) {
+    if (failed) link_.close();
     --jobs_;
     changes_.notify();
 }
@@ -168,7 +175,7 @@ asio::awaitable<void> sender::run(std::vector<source> sources) {
 
 asio::awaitable<void> sender::count(std::vector<source> sources) {
     result::whole all;
-    co_await disk_.run([&] {
+    co_await disk_.run_long([&] {
         std::set<std::pair<dev_t, ino_t>> counted;
         for (source const& s : sources) {
             int error = 0;
@@ -253,7 +260,7 @@ bool sender::on(done const& d) {
     bool is_own_error = false;
     if (p.sends != nullptr) {
         // Not before the END.
-        if (p.sends->reads.is_open()) return false;
+        if (!p.sends->has_ended) return false;
         --files_;
         ended_bytes_ -= p.sends->size;
         note_progress();
@@ -265,7 +272,7 @@ bool sender::on(done const& d) {
     bool const is_counted =
         p.begins != nullptr ? d.error != 0 : p.ends == nullptr || !p.ends->has_failed;
     if (is_counted && d.error != 0) {
-        fail(p.path, is_own_error ? why_of_source(d.error) : why_there("target", d.error));
+        fail(p.path, is_own_error ? why_of_source(p.sends->error) : why_there("target", d.error));
     } else if (is_counted) {
         ++result_.entries;
         result_.bytes += p.bytes;
@@ -285,7 +292,7 @@ void sender::fail(std::string const& path, std::string const& why) {
 }
 
 void sender::skip(source const& s, int error) {
-    fail(s.path.empty() ? s.name : s.path, why(error));
+    fail(s.path.empty() ? s.name : s.path, why_of_source(error));
     link_.send(skipped{error, s.name.substr(0, text_bytes_max)});
 }
 
@@ -400,6 +407,11 @@ asio::awaitable<void> sender::send_directory(
             skip(next, error_name_reserved);
             continue;
         }
+        if (each.error != 0) {
+            co_await link_.wait_for_room();
+            skip(next, each.error);
+            continue;
+        }
         co_await send_entry(std::move(next), each.status, here);
     }
     leave(here);
@@ -470,7 +482,9 @@ asio::awaitable<void> sender::send_file(source s, std::shared_ptr<directory> in)
     if (names != nullptr) names->id = id;
     result_.current = s.path;
     ++jobs_;
-    asio::co_spawn(link_.io(), send_parts(f), [this](std::exception_ptr) { end_job(); });
+    asio::co_spawn(link_.io(), send_parts(f), [this](std::exception_ptr failed) {
+        end_job(failed);
+    });
 }
 
 asio::awaitable<void> sender::send_parts(std::shared_ptr<file> f) {
@@ -512,15 +526,24 @@ asio::awaitable<void> sender::send_parts(std::shared_ptr<file> f) {
         f->parts.push_back(p);
         at += p->bytes;
         ++jobs_;
-        asio::co_spawn(link_.io(), read_part(f, p), [this](std::exception_ptr) { end_job(); });
+        asio::co_spawn(link_.io(), read_part(f, p), [this, p](std::exception_ptr failed) {
+            p->is_ready = true;
+            end_job(failed);
+        });
     }
-    while (!f->parts.empty() || f->writes_under_way > 0) co_await changes_.wait();
-    struct stat after {};
-    int const error =
-        co_await on_disk([&] { return ::fstat(f->reads.get(), &after) != 0 ? errno : 0; });
-    if (f->error == 0 && error != 0) f->error = error;
-    if (f->error == 0 && has_changed(f->before, after)) f->error = ESTALE;
-    f->reads = {};
+    while (!f->parts.empty() || f->writes_under_way > 0) {
+        co_await changes_.wait();
+        if (end_ && !f->parts.empty() && f->parts.front()->is_ready) flush(f);
+    }
+    // Also closes it: that of a file that has been removed meanwhile frees its blocks.
+    auto look_again = [reads = std::move(f->reads), &f] {
+        struct stat after {};
+        if (::fstat(reads.get(), &after) != 0) return errno;
+        return has_changed(f->before, after) || has_more(reads.get(), f->size) ? ESTALE : 0;
+    };
+    int const error = co_await on_disk(std::move(look_again));
+    if (f->error == 0) f->error = error;
+    f->has_ended = true;
     ended_bytes_ += f->size;
     note_progress();
     if (!end_) link_.send(end{f->id, f->error});

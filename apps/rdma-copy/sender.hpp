@@ -70,6 +70,7 @@ private:
     struct file {
         std::uint64_t id = 0;
         descriptor reads;
+        bool has_ended = false;
         struct stat before {};
         std::uint64_t size = 0;
         bool is_sparse = false;
@@ -132,7 +133,7 @@ private:
     bool waits_for_begin(file const& f) const;
     void fail(std::string const& path, std::string const& why);
     void require_open() const;
-    void end_job();
+    void end_job(std::exception_ptr const& failed = {});
     void note_progress();
     /// What this side's disk does; the receiver may be silent meanwhile.
     template <class Work>

@@ -23,12 +23,15 @@ namespace {
 asio::awaitable<void> greet(link& server, hello const& h) {
     if (h.name.size() > text_bytes_max) throw refused{h.name + ": " + why(ENAMETOOLONG)};
     server.send(h);
+    server.set_idle(true);
     copy_message const m = co_await server.receive();
     auto const* const w = std::get_if<welcome>(&m);
     if (w == nullptr) refuse(server);
     int const error = w->speaks == version ? w->error : EPROTONOSUPPORT;
     if (error == 0) co_return;
-    co_await server.finish();
+    try {
+        co_await server.finish();
+    } catch (boost::system::system_error const&) {}  // it has said why it refuses
     std::string const hint =
         error == EPERM && h.keeps_owners ? "; --owners must be allowed there, too" : "";
     throw refused{
@@ -45,15 +48,17 @@ std::string trimmed(std::string const& path) {
     return text;
 }
 
-// A path of this process's as the directory that it is in, and its name there.
-std::pair<std::string, std::string> split(std::string const& path) {
+// A path of this process's as the directory that it is in, and its name there; empty for the root.
+std::pair<std::string, std::string> split(std::string const& path, int& error) {
     namespace fs = std::filesystem;
+    error = 0;
     fs::path p = path;
     while (!p.has_filename() && p.has_parent_path() && p != p.root_path()) p = p.parent_path();
     std::string const name = p.filename().string();
     if (name.empty() || name == "." || name == "..") {
         std::error_code ec;
         p = fs::canonical(p.empty() ? fs::path{"."} : p, ec);
+        error = ec.value();
     }
     std::string const parent = p.parent_path().string();
     return {parent.empty() ? "." : parent, p.filename().string()};
@@ -104,10 +109,14 @@ asio::awaitable<void> push(
     sender s{to, files, wish, report, counters};
     std::set<std::string> names;
     for (std::string const& path : sources) {
-        auto [parent, name] = split(path);
+        int error = 0;
+        auto [parent, name] = split(path, error);
+        if (error != 0) {
+            s.skip({nullptr, path, path}, error);
+            continue;
+        }
         bool const is_root = name.empty();
         if (is_root) name = "root";
-        int error = 0;
         // Each source has a place of its own at the target.
         if (!names.insert(name).second) {
             s.skip({nullptr, path, name}, error_name_twice);
@@ -143,8 +152,10 @@ asio::awaitable<void> pull(
     // All of a server's directory gets a name of its own: a server may not choose which files it writes.
     bool const is_directory =
         where == placing::into || (exists && where == placing::either && !options.continues);
-    auto const [parent, name] = is_directory ? std::pair{target, std::string{}} : split(target);
     int error = 0;
+    auto const [parent, name] =
+        is_directory ? std::pair{target, std::string{}} : split(target, error);
+    if (error != 0) throw refused{target + ": " + why(error)};
     tree const root = tree::open(parent, error);
     if (error != 0) throw refused{parent + ": " + why(error)};
     destination to;

@@ -164,12 +164,13 @@ std::vector<directory_entry> tree::list(std::string const& path, int& error) con
     std::vector<directory_entry> all;
     descriptor const d = open_at(path, O_RDONLY | O_DIRECTORY, error);
     if (error != 0) return all;
-    // closedir() closes its descriptor.
-    std::unique_ptr<DIR, int (*)(DIR*)> const stream{::fdopendir(::dup(d.get())), &::closedir};
+    descriptor own{::dup(d.get())};
+    std::unique_ptr<DIR, int (*)(DIR*)> const stream{::fdopendir(own.get()), &::closedir};
     if (stream == nullptr) {
         error = errno;
         return all;
     }
+    own.release();  // closedir() closes it
     for (;;) {
         errno = 0;
         dirent const* const next = ::readdir(stream.get());
@@ -177,9 +178,10 @@ std::vector<directory_entry> tree::list(std::string const& path, int& error) con
         std::string name = next->d_name;
         if (name == "." || name == "..") continue;
         directory_entry e{std::move(name), {}};
-        // What has gone meanwhile is not there.
-        if (::fstatat(d.get(), e.name.c_str(), &e.status, AT_SYMLINK_NOFOLLOW) == 0)
-            all.push_back(std::move(e));
+        if (::fstatat(d.get(), e.name.c_str(), &e.status, AT_SYMLINK_NOFOLLOW) != 0)
+            e.error = errno;
+        // It has gone meanwhile.
+        if (e.error != ENOENT) all.push_back(std::move(e));
     }
     error = errno;
     std::ranges::sort(all, {}, &directory_entry::name);
@@ -218,16 +220,14 @@ int tree::set_attributes(std::string const& path, attributes const& a) const {
 
 namespace {
 
-// Gives a name that is made by `make` to what it makes, in place of another of that type if `replaces`.
+// Gives a name that is made by `make` to what it makes, in place of another if `replaces`.
 template <class Make>
-int make_in_place(
-    descriptor const& directory, std::string const& name, mode_t type, bool replaces, Make make
-) {
+int make_in_place(descriptor const& directory, std::string const& name, bool replaces, Make make) {
     if (make(name.c_str()) == 0) return 0;
     if (errno != EEXIST || !replaces) return errno;
     struct stat s {};
     if (::fstatat(directory.get(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) != 0) return errno;
-    if ((s.st_mode & S_IFMT) != type) return EEXIST;
+    if (S_ISDIR(s.st_mode)) return EISDIR;
     std::string const temporary = temporary_name(name, random_text());
     if (make(temporary.c_str()) != 0) return errno;
     int const error =
@@ -246,10 +246,17 @@ int tree::make_symbolic_link(
     auto const [parent, name] = parent_of(path, error);
     if (error != 0) return error;
     int const in = parent.get();
-    error = make_in_place(parent, name, S_IFLNK, replaces, [&](char const* as) {
+    error = make_in_place(parent, name, replaces, [&](char const* as) {
         return ::symlinkat(target.c_str(), in, as);
     });
+    return error != 0 ? error : set_attributes_of_link(path, a);
+}
+
+int tree::set_attributes_of_link(std::string const& path, attributes const& a) const {
+    int error = 0;
+    auto const [parent, name] = parent_of(path, error);
     if (error != 0) return error;
+    int const in = parent.get();
     if (a.owned_by &&
         ::fchownat(in, name.c_str(), a.owned_by->user, a.owned_by->group, AT_SYMLINK_NOFOLLOW) != 0)
         return errno;
@@ -271,7 +278,7 @@ int tree::make_hard_link(
     if (::fstatat(in, from.second.c_str(), &s, AT_SYMLINK_NOFOLLOW) != 0) return errno;
     if (s.st_dev != id.device || s.st_ino != id.inode) return ESTALE;
     if (!S_ISREG(s.st_mode)) return EPERM;
-    error = make_in_place(to.first, to.second, S_IFREG, replaces, [&](char const* as) {
+    error = make_in_place(to.first, to.second, replaces, [&](char const* as) {
         return ::linkat(in, from.second.c_str(), to.first.get(), as, 0);
     });
     return error != 0 ? error : sync_directory(to.first);

@@ -26,6 +26,8 @@ public:
 
     bool is_open() const noexcept { return fd_ >= 0; }
     int get() const noexcept { return fd_; }
+    /// Somebody else closes it.
+    void release() noexcept { fd_ = -1; }
 
 private:
     int fd_ = -1;
@@ -52,6 +54,8 @@ struct attributes {
 struct directory_entry {
     std::string name;
     struct stat status {};
+    /// Why there is no status.
+    int error = 0;
 };
 
 /// A directory. Functions that can fail return an errno, or set one; they block, and any thread may call
@@ -82,12 +86,14 @@ public:
     int make_directory(std::string const& path, unsigned mode = 0700) const;
     /// Of a directory.
     int set_attributes(std::string const& path, attributes const& a) const;
-    /// Makes a symbolic link. Only another one is replaced, and only if `replaces`.
+    /// Makes a symbolic link. What exists is replaced if `replaces`, but no directory.
     int make_symbolic_link(
         std::string const& path, std::string const& target, attributes const& a, bool replaces
     ) const;
-    /// Makes another name of a file, if it is still that one; else ESTALE. Only a file is replaced, and
-    /// only if `replaces`.
+    /// Of a symbolic link.
+    int set_attributes_of_link(std::string const& path, attributes const& a) const;
+    /// Makes another name of a file, if it is still that one; else ESTALE. What exists is replaced if
+    /// `replaces`, but no directory.
     int make_hard_link(
         std::string const& path, std::string const& existing, file_id const& id, bool replaces
     ) const;

@@ -294,6 +294,41 @@ TEST_CASE("copy: a receiver that grants too little loses its connection", "[devi
     CHECK(end_of_sender(io, e, tell) == rcverbs::channel_errc::malformed_message);
 }
 
+TEST_CASE("copy: a server that only says that it is there is left", "[device][hostile]") {
+    folder here;
+    write_file(here / "file", pattern(100, 1));
+    std::vector<std::string> const file{(here / "file").string()};
+    asio::io_context io;
+    ends e{io};
+    copy::link client{io, {0, 1s}};
+    std::string why;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const silent = [&]() -> asio::awaitable<void> {
+            rcverbs::connection_request asked =
+                co_await e.door.async_get_request(asio::use_awaitable);
+            e.door.close();  // which would keep the context running
+            copy::link l{io, std::move(asked), e.options};
+            try {
+                co_await l.accept();
+                for (;;) co_await l.receive();
+            } catch (boost::system::system_error const&) {}
+        };
+        auto const ask = [&]() -> asio::awaitable<void> {
+            co_await client.connect(e.door.local_endpoint());
+            copy::result done;
+            std::string const target;
+            try {
+                co_await copy::push(client, e.files, file, target, {}, e.report(), done);
+            } catch (boost::system::system_error const& failed) {
+                why = client.failure_text(failed);
+            }
+        };
+        co_await (silent() && ask());
+        e.client.close();
+    });
+    CHECK(why == "the peer has not responded for 10 s");
+}
+
 // Its program says that it is there, and nothing else.
 TEST_CASE("copy: a client that only says that it is there is left", "[device][hostile]") {
     bool const says_hello = GENERATE(false, true);

@@ -243,7 +243,8 @@ TEST_CASE(
 
 TEST_CASE("rdma-copy: a disk that does not write finishes no file", "[demo]") {
     if (::geteuid() != 0 ||
-        std::system("modprobe brd rd_nr=1 rd_size=65536 && modprobe dm_mod") != 0) {
+        std::system("modprobe -rq brd; modprobe brd rd_nr=1 rd_size=65536 && modprobe dm_mod") !=
+            0) {
         WARN("skipped: only root makes a disk in memory");
         return;
     }

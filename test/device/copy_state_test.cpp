@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 
 #include <csignal>
+#include <future>
 
 #include "device/copy_fixture.hpp"
 
@@ -326,6 +327,96 @@ TEST_CASE(
     CHECK(e.of_server.failed == 2);
     std::string const why = ": at the target: Not a directory";
     CHECK(e.failures == std::vector<std::string>{"tree" + why, "tree/file" + why});
+}
+
+TEST_CASE(
+    "copy: a source that is not there is an error, whatever its last component is", "[device]"
+) {
+    std::string const last = GENERATE("", "/", "/.", "/..", "/./x/..");
+    CAPTURE(last);
+    folder here;
+    asio::io_context io;
+    ends e{io};
+    auto const done = pushed(e, io, {(here / "missing").string() + last}, "");
+    CHECK(done.failed == 1);
+    CHECK(done.entries == 0);
+    REQUIRE(e.failures.size() == 1);
+    CHECK(e.failures[0].ends_with(": No such file or directory"));
+    CHECK(listing(e.served / "").empty());
+}
+
+TEST_CASE("copy: a file that says it is empty, and is not, is not finished", "[device]") {
+    asio::io_context io;
+    ends e{io};
+    auto const done = pushed(e, io, {"/proc/cpuinfo"}, "");
+    CHECK(done.failed == 1);
+    CHECK(
+        e.failures ==
+        std::vector<std::string>{"cpuinfo: the source has changed while it was copied"}
+    );
+    CHECK(listing(e.served / "").empty());
+}
+
+TEST_CASE("copy: a link that an interrupted copy has made gets its time", "[device]") {
+    folder here;
+    folder there;
+    fs::create_symlink("nowhere", here / "link");
+    fs::create_symlink("nowhere", there / "link");
+    set_time(here / "link", 5, 6);
+    asio::io_context io;
+    ends e{io, std::size_t{512} * 1024, there / ""};
+    auto const done = pushed(e, io, {(here / "link").string()}, "", {.continues = true});
+    CHECK(done.failed == 0);
+    CHECK(listing(here / "") == listing(there / ""));
+}
+
+TEST_CASE("copy: with --force links replace files, and files links, but no directory", "[device]") {
+    folder here;
+    folder there;
+    fs::create_directories(here / "tree");
+    fs::create_directories(there / "tree/directory");
+    write_file(here / "tree/a", pattern(10, 1));
+    fs::create_symlink("nowhere", here / "tree/b");
+    fs::create_symlink("nowhere", here / "tree/directory");
+    fs::create_symlink("elsewhere", there / "tree/a");
+    write_file(there / "tree/b", pattern(10, 2));
+    std::vector<std::string> const tree{(here / "tree").string()};
+    asio::io_context io;
+    ends e{io, std::size_t{512} * 1024, there / ""};
+    auto const done = pushed(e, io, tree, "", {.replaces = true});
+    CHECK(done.failed == 1);
+    CHECK(e.failures == std::vector<std::string>{"tree/directory: at the target: Is a directory"});
+    CHECK((content(here / "tree/a") == content(there / "tree/a")));
+    CHECK(fs::is_symlink(there / "tree/b"));
+}
+
+// As when large files are synced, or read back.
+TEST_CASE("copy: a disk that is busy with large files does not hold up small ones", "[device]") {
+    folder here;
+    fs::create_directories(here / "tree/a/b");
+    fs::create_symlink("nowhere", here / "tree/a/link");
+    std::vector<std::string> const tree{(here / "tree").string()};
+    std::string const target;
+    asio::io_context io;
+    ends e{io};
+    std::promise<void> over;
+    std::shared_future<void> const is_over = over.get_future().share();
+    int held_up = 0;
+    copy::result done;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const sync = [&]() -> asio::awaitable<void> {
+            auto const status =
+                co_await e.files.run_long([is_over] { return is_over.wait_for(20s); });
+            if (status == std::future_status::timeout) ++held_up;
+        };
+        auto const client = [&]() -> asio::awaitable<void> {
+            co_await push_to(e, tree, target, copy::copy_options{}, done);
+            over.set_value();
+        };
+        co_await (((sync() && sync()) && (sync() && sync())) && (serve_one(io, e) && client()));
+    });
+    CHECK(held_up == 0);
+    CHECK(done.entries == 4);
 }
 
 TEST_CASE("copy: an interrupted tree goes on with what is not there", "[device]") {

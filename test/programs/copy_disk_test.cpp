@@ -18,11 +18,13 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "rdma-copy/file_io.hpp"
+#include "rdma-copy/incoming_file.hpp"
 #include "rdma-copy/link.hpp"
 #include "rdma-copy/tree.hpp"
 #include "support/catch.hpp"
@@ -34,13 +36,19 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// On a thread for which this system call fails, as in a sandbox.
-void where_refused(long call, int error, std::function<void()> const& what) {
+// On a thread for which this system call fails, as in a sandbox; if flags are named, only with these as its
+// fourth argument.
+void where_refused(
+    long call, int error, std::function<void()> const& what, std::optional<unsigned> flags = {}
+) {
     bool is_filtered = false;
     std::thread{[&] {
-        std::array<sock_filter, 4> rules{
+        std::array<sock_filter, 7> rules{
             sock_filter{BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
-            sock_filter{BPF_JMP | BPF_JEQ | BPF_K, 0, 1, static_cast<unsigned>(call)},
+            sock_filter{BPF_JMP | BPF_JEQ | BPF_K, 0, 4, static_cast<unsigned>(call)},
+            sock_filter{BPF_JMP | BPF_JA, 0, 0, flags ? 0U : 2U},
+            sock_filter{BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, args[3])},
+            sock_filter{BPF_JMP | BPF_JEQ | BPF_K, 0, 1, flags.value_or(0)},
             sock_filter{BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)},
             sock_filter{BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW}};
         sock_fprog const program{rules.size(), rules.data()};
@@ -242,6 +250,72 @@ TEST_CASE(
     CHECK(of("name") == ".name.rdma-copy.state");
     // The longest that is not cut.
     CHECK(of(std::string(238, 'n')) == '.' + std::string(238, 'n') + ".rdma-copy.state");
+}
+
+TEST_CASE("copy: what is in a directory is listed with the error of its status", "[programs]") {
+    folder here;
+    std::ofstream{here / "file"} << "x";
+    int error = 0;
+    copy::tree const root = copy::tree::open((here / "").string(), error);
+    int const refusal = GENERATE(EACCES, EIO, ENOENT);
+    std::vector<copy::directory_entry> all;
+    error = -1;
+    // fdopendir(3) calls it with other flags.
+    where_refused(
+        SYS_newfstatat, refusal, [&] { all = root.list("", error); }, AT_SYMLINK_NOFOLLOW
+    );
+    CHECK(error == 0);
+    // ENOENT: it has gone meanwhile.
+    REQUIRE(all.size() == (refusal == ENOENT ? 0 : 1));
+    if (!all.empty()) CHECK(all[0].error == refusal);
+}
+
+TEST_CASE("copy: what a failed sync may have lost is never continued", "[programs]") {
+    constexpr std::size_t size = std::size_t{9} << 20;
+    constexpr std::size_t half = std::size_t{1} << 20;
+    // Which of the syncs fails: that of the first part, of the second, or the last one.
+    long const refused = GENERATE(0, 1, 2);
+    CAPTURE(refused);
+    folder here;
+    int error = 0;
+    copy::tree const root = copy::tree::open((here / "").string(), error);
+    copy::incoming_options options;
+    options.size = size;
+    std::vector<std::byte> const data = bytes_of(half, 1);
+    auto const part = [&](std::size_t end) { return copy::file_part{end, copy::hash_of(data)}; };
+    {
+        copy::incoming_file f = copy::incoming_file::create(root, "file", options, error);
+        REQUIRE(error == 0);
+        REQUIRE(f.has_state());
+        for (std::size_t at = 0; at < size; at += half)
+            REQUIRE(
+                ::pwrite(f.descriptor_of_data(), data.data(), half, static_cast<off_t>(at)) ==
+                static_cast<ssize_t>(half)
+            );
+        int failed = 0;
+        auto const store = [&](std::size_t end, bool is_refused) {
+            auto const now = [&] { failed = f.store({part(end)}); };
+            if (is_refused) where_refused(SYS_fdatasync, ENOSPC, now);
+            else now();
+        };
+        store(half, refused == 0);
+        CHECK(failed == (refused == 0 ? ENOSPC : 0));
+        store(2 * half, refused == 1);
+        CHECK(failed == (refused == 0 ? EIO : refused == 1 ? ENOSPC : 0));
+        if (refused == 2) {
+            where_refused(SYS_fsync, ENOSPC, [&] { failed = f.finish({}, {}); });
+            CHECK(failed == ENOSPC);
+        }
+        // The system call works again, but what it has lost is lost.
+        store(3 * half, false);
+        CHECK(failed == EIO);
+        CHECK(f.finish({}, {}) == EIO);
+        f.keep();
+    }
+    CHECK_FALSE(fs::exists(here / "file"));
+    copy::incoming_file const again = copy::incoming_file::create(root, "file", options, error);
+    REQUIRE(error == 0);
+    CHECK(again.begin() == static_cast<std::uint64_t>(refused) * half);
 }
 
 TEST_CASE("copy: a directory that was there keeps what its files inherit", "[programs]") {
