@@ -81,6 +81,8 @@ void nvme_server::start() {
         "serving " + std::to_string(count) + (count == 1 ? " subsystem" : " subsystems") +
         " on port " + std::to_string(target_->local_endpoint().port()) + "."
     );
+    if (metrics_ && metrics_->port() != 0)
+        print("statistics on port " + std::to_string(metrics_->port()) + '.');
     for (auto const& each : served_.options) print("subsystem " + each.nqn + '.');
 }
 

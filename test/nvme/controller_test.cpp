@@ -114,7 +114,7 @@ TEST_CASE("nvme: properties report the controller's capabilities, and enable it"
     h.must(shut_down);
     CHECK(h.target.is_shutting_down());
     CHECK(h.property(0x1c, false) == 5);
-    h.target.on_shut_down();
+    h.target.on_shut_down(true);
     CHECK(h.property(0x1c, false) == 9);
     // Asked once more, it has been done.
     h.must(shut_down);
@@ -350,6 +350,74 @@ TEST_CASE("nvme: a host never reaches another disk under a number that it knows"
     // The same disk with another size stays the same disk.
     served->refresh(1);
     CHECK(h.target.find_for_io(1) != nullptr);
+}
+
+namespace {
+
+/// The same disk, whatever the size of its blocks is.
+class one_disk final : public nvme::block_store {
+public:
+    explicit one_disk(std::uint32_t block_bytes) : block_bytes_{block_bytes} {}
+    nvme::store_geometry geometry() const override { return {1U << 20, block_bytes_}; }
+    std::optional<std::array<std::byte, 16>> uuid() const override {
+        std::array<std::byte, 16> all;
+        all.fill(std::byte{7});
+        return all;
+    }
+    void start(nvme::store_request& r) override { r.complete({}); }
+
+private:
+    std::uint32_t const block_bytes_;
+};
+
+std::shared_ptr<subsystem> with_blocks_of(std::uint32_t bytes) {
+    nvme::subsystem_options o;
+    o.nqn = nqn;
+    nvme::namespace_options n;
+    n.id = 1;
+    n.store = std::make_shared<one_disk>(bytes);
+    o.namespaces.push_back(n);
+    return std::make_shared<subsystem>(std::move(o));
+}
+
+}  // namespace
+
+// What it means by a number of blocks is other bytes.
+TEST_CASE(
+    "nvme: a host uses a disk with blocks of another size only after it has heard", "[nvme]"
+) {
+    constexpr std::uint8_t list = 2;
+    constexpr std::uint8_t descriptors = 3;
+    auto const served = with_blocks_of(4096);
+    host h{served};
+    h.enable();
+    CHECK(h.identify(descriptors, 1) == status::success);
+    CHECK(h.target.find_for_io(1) != nullptr);
+    auto const same = with_blocks_of(4096);
+    served->exchange(*same);
+    CHECK(h.target.find_for_io(1) != nullptr);
+    auto const other = with_blocks_of(512);
+    served->exchange(*other);
+    CHECK(h.target.find_for_io(1) == nullptr);
+    CHECK(h.identify(descriptors, 1) == status::invalid_namespace);
+    CHECK(h.identify(list, 0) == status::success);
+    CHECK(h.word(0) == 0);
+    CHECK(h.target.find_for_io(1) == nullptr);
+    CHECK(h.identify(list, 0) == status::success);
+    CHECK(h.word(0) == 1);
+    CHECK(h.identify(descriptors, 1) == status::success);
+    CHECK(h.target.find_for_io(1) != nullptr);
+}
+
+TEST_CASE("nvme: the limits of a discard are those of a host's patience", "[nvme]") {
+    host h{disks({1})};
+    h.enable();
+    command c = of(opcode::identify);
+    c.dword[0] = 6;
+    CHECK(h.must(c, 4096).code == status::success);
+    CHECK(h.word(4) == 262144);  // DMRSL, in blocks
+    CHECK(h.word(8) == 262144);  // DMSL
+    CHECK(h.word(12) == 0);
 }
 
 TEST_CASE("nvme: more event requests than the controller has room for are refused", "[nvme]") {

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -289,10 +290,38 @@ TEST_CASE("nvme: a table of partitions shows its block size by where the first b
     }
 }
 
+namespace {
+
+/// Reads the first block, as a host does.
+class first_block final : public nvme::store_request {
+public:
+    explicit first_block(nvme::file_store& from) : block_(from.geometry().block_bytes) {
+        operation_ = nvme::store_operation::read;
+        size_bytes_ = block_.size();
+        data_ = block_;
+        from.start(*this);
+        over_.get_future().get();
+    }
+
+private:
+    void on_end(outcome) noexcept override { over_.set_value(); }
+
+    std::vector<std::byte> block_;
+    std::promise<void> over_;
+};
+
+std::uint32_t block_bytes_served(fs::path const& file, nvme::file_store_options const& options) {
+    nvme::file_store s{file, options};
+    first_block const read{s};
+    return s.geometry().block_bytes;
+}
+
+}  // namespace
+
 TEST_CASE("nvme: a file keeps the block size with which it was served", "[nvme]") {
     folder here;
     fs::path const file = here.make("a");
-    CHECK(nvme::file_store{file, with(false, false)}.geometry().block_bytes == 4096);
+    CHECK(block_bytes_served(file, with(false, false)) == 4096);
     if (attribute_of(file).empty()) {
         WARN("skipped: the file system keeps no attributes");
         return;
@@ -303,10 +332,12 @@ TEST_CASE("nvme: a file keeps the block size with which it was served", "[nvme]"
         table.seekp(510).write("\x55\xaa", 2);
     }
     CHECK(nvme::file_store{file, with(true, false)}.geometry().block_bytes == 4096);
-    // What is asked for wins, and is kept.
+    // What is asked for wins, and is kept when a host has used it.
     auto small = with(false, false);
     small.block_bytes = 1024;
     CHECK(nvme::file_store{file, small}.geometry().block_bytes == 1024);
+    CHECK(nvme::file_store{file, with(false, false)}.geometry().block_bytes == 4096);
+    CHECK(block_bytes_served(file, small) == 1024);
     CHECK(nvme::file_store{file, with(false, false)}.geometry().block_bytes == 1024);
     // Another file of the same name is looked at.
     fs::rename(here.make("b"), file);

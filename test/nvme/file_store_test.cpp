@@ -4,6 +4,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <boost/asio/error.hpp>
+
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -94,6 +96,11 @@ public:
     }
     request& durable() {
         is_durable_ = true;
+        return *this;
+    }
+    request& abandoned() {
+        static std::atomic<bool> const is_abandoned{true};
+        is_abandoned_ = &is_abandoned;
         return *this;
     }
     ending wait() { return ended_.get(); }
@@ -254,6 +261,23 @@ void check_lost_data(nvme::file_method method) {
     CHECK(contents(*s, 0, 4) == data);
 }
 
+// Also for another store of the same file, which has opened it after the kernel has said so.
+void check_lost_data_of_all(nvme::file_method method) {
+    failing_device device;
+    auto options = by(method);
+    options.is_shared = true;
+    auto const s = open(device, options);
+    if (s == nullptr) return;
+    auto data = random_blocks(4, 5);
+    must(*s, {op::write, 0, 4, data});
+    device.fail();
+    CHECK(run(*s, {op::flush, 0, 0}).failure.value() == EIO);
+    device.repair();
+    auto const other = open(device, options);
+    CHECK(run(*other, {op::flush, 0, 0}).failure.value() == EIO);
+    CHECK(run(*other, {op::write, 0, 4, data}).failure.value() == EIO);
+}
+
 // A durable write syncs, and so its failure is as final as a flush's.
 void check_lost_durable_write(nvme::file_method method) {
     failing_device device;
@@ -308,6 +332,28 @@ TEST_CASE("nvme: a file store's failures are those of the system", "[device][nvm
 
 TEST_CASE("nvme: after a failed sync every later flush and write fails", "[device][nvme]") {
     check_lost_data(any_method());
+}
+
+TEST_CASE("nvme: after a failed sync no other store of the file syncs either", "[device][nvme]") {
+    check_lost_data_of_all(any_method());
+}
+
+TEST_CASE("nvme: a request that nobody waits for is not carried out", "[device][nvme]") {
+    memory_file file;
+    auto const s = open(file, by(any_method()));
+    if (s == nullptr) return;
+    auto data = random_blocks(4, 7);
+    must(*s, {op::write, 0, 4, data});
+    for (op const what : {op::write_zeroes, op::discard, op::write}) {
+        auto zeros = std::vector<std::byte>(4 * block);
+        bool const is_write = what == op::write;
+        ending const e =
+            run(*s,
+                std::move(request{what, 0, 4, is_write ? std::span{zeros} : std::span<std::byte>{}}
+                              .abandoned()));
+        CHECK(e.failure == boost::asio::error::operation_aborted);
+    }
+    CHECK(contents(*s, 0, 4) == data);
 }
 
 TEST_CASE("nvme: after a failed durable write every later flush fails", "[device][nvme]") {

@@ -562,6 +562,34 @@ TEST_CASE(
     CHECK(store.use_count() == 1);
 }
 
+// Its host may send a discard again, and write to the range, while the first one still runs.
+TEST_CASE("nvme: a discard does not outlive the queue of its host", "[device][nvme]") {
+    asio::io_context io;
+    auto const store = std::make_shared<late_store>();
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io, store};
+        connected_host h = co_await connect_host(io, s.at());
+        std::vector<std::byte> ranges(32);
+        for (std::size_t const at : {0UL, 16UL}) {
+            put(std::span{ranges}, at + 4, std::uint32_t{8});
+            put(std::span{ranges}, at + 8, std::uint64_t{at});
+        }
+        capsule const twice = capsule{0x09, 1}.dword(10, 1).dword(11, 4).in_capsule(ranges, 32);
+        auto const discard = [&]() -> asio::awaitable<void> { co_await h.io.run(twice); };
+        asio::co_spawn(io, discard(), asio::detached);
+        co_await wait_until(io, [&] { return store->waiting != nullptr; });
+        nvme::store_request* const first = std::exchange(store->waiting, nullptr);
+        CHECK_FALSE(first->is_abandoned());
+        h.io.connection().close();
+        co_await wait_until(io, [&] { return first->is_abandoned(); });
+        first->complete({});
+        co_await wait_until(io, [&] { return s.target.statistics().commands == 0; });
+        // The second range was not begun.
+        CHECK(store->waiting == nullptr);
+        co_await end(io, s.target);
+    });
+}
+
 TEST_CASE("nvme: a read with FUA is preceded by a flush", "[device][nvme]") {
     asio::io_context io;
     auto const store = std::make_shared<inverting_store>();
@@ -909,13 +937,13 @@ TEST_CASE(
         connected_host h = co_await connect_host(io, s.at());
         capsule const shut_down = capsule{0x7f, 0}.dword(11, 0x14).dword(12, 0x00464001);
         capsule const state = capsule{0x7f, 4}.dword(11, 0x1c);
-        // A store that fails does not keep the host.
+        // A store that fails does not keep the host, which hears of it twice.
         other->fails = true;
-        co_await must(h.admin, shut_down, 0);
+        co_await must(h.admin, shut_down, 0x06);
         CHECK(store->flushes == 1);
         CHECK(other->flushes == 1);
         response const done = co_await h.admin.run(state);
-        CHECK(done.result == 9);
+        CHECK(done.result == 11);
         co_await must(h.admin, shut_down, 0);
         CHECK(store->flushes == 1);
         // After a reset the host asks for queues, and makes them, at once.

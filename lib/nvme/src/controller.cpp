@@ -186,7 +186,10 @@ bool controller::is_shutting_down() const noexcept {
     return (state_ & shutdown_state) == shutdown_occurs;
 }
 
-void controller::on_shut_down() noexcept { state_ = (state_ & ~shutdown_state) | is_shut_down; }
+void controller::on_shut_down(bool is_durable) noexcept {
+    state_ = (state_ & ~shutdown_state) | is_shut_down;
+    if (!is_durable) state_ |= is_fatal;
+}
 
 bool controller::note_life() noexcept {
     if (!has_shown_life()) has_shown_life_ = true;
@@ -227,7 +230,7 @@ completion controller::identify(command const& c, std::span<std::byte> out) {
         write_active_namespaces(c.namespace_id, out);
         return {};
     }
-    case controller_of_command_set: return {};  // no limits beyond those of the controller
+    case controller_of_command_set: write_limits(out); return {};
     case namespace_descriptors:
         if (d == nullptr) return failed(status::invalid_namespace);
         note_known(*d);
@@ -261,7 +264,7 @@ completion controller::identify(command const& c, std::span<std::byte> out) {
 
 void controller::note_known(disk const& d) {
     std::lock_guard const lock{known_mutex_};
-    known_[d.options.id] = d.uuid;
+    known_.insert_or_assign(d.options.id, known_disk{d});
 }
 
 // Null if the host still knows another disk of that number.
@@ -270,7 +273,7 @@ std::shared_ptr<disk> controller::visible(std::uint32_t namespace_id) const {
     std::lock_guard const lock{known_mutex_};
     auto const known = known_.find(namespace_id);
     bool const is_withheld =
-        d != nullptr && known != known_.end() && known->second && *known->second != d->uuid;
+        d != nullptr && known != known_.end() && known->second && *known->second != known_disk{*d};
     return is_withheld ? nullptr : d;
 }
 
@@ -279,8 +282,8 @@ std::shared_ptr<disk> controller::find_for_io(std::uint32_t namespace_id) {
     if (d == nullptr) return d;
     std::lock_guard const lock{known_mutex_};
     // A host that connects again goes on at once with the disk that it knows.
-    auto const [known, is_first] = known_.try_emplace(namespace_id, d->uuid);
-    return known->second == d->uuid ? d : nullptr;
+    auto const [known, is_first] = known_.try_emplace(namespace_id, known_disk{*d});
+    return known->second == known_disk{*d} ? d : nullptr;
 }
 
 void controller::write_active_namespaces(std::uint32_t after, std::span<std::byte> out) {
@@ -293,12 +296,21 @@ void controller::write_active_namespaces(std::uint32_t after, std::span<std::byt
         listed.insert(id);
     }
     std::lock_guard const lock{known_mutex_};
-    for (auto& [id, uuid] : known_) {
-        if (id <= after || listed.contains(id) || !uuid) continue;
+    for (auto& [id, known] : known_) {
+        if (id <= after || listed.contains(id) || !known) continue;
         // Now the host knows that this disk is gone; it may look for the one that took its place.
-        uuid.reset();
+        known.reset();
         if (subsystem_->find(id) != nullptr) note_change(id);
     }
+}
+
+// A discard must be over before the host gives it up, also where the store writes zeros.
+void controller::write_limits(std::span<std::byte> out) {
+    constexpr std::uint32_t blocks_max = (1U << 30) / 4096;
+    nvme_id_ctrl_nvm i{};
+    i.dmrsl = htole32(blocks_max);
+    i.dmsl = htole64(blocks_max);
+    std::memcpy(out.data(), &i, sizeof i);
 }
 
 void controller::write_controller(std::span<std::byte> out) const {

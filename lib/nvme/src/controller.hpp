@@ -68,7 +68,9 @@ public:
     /// The host has asked for a shutdown, which ends when all stores have been flushed: then call
     /// on_shut_down().
     bool is_shutting_down() const noexcept;
-    void on_shut_down() noexcept;
+    ///
+    /// @param is_durable  All stores were flushed; else CSTS.CFS is set, too.
+    void on_shut_down(bool is_durable) noexcept;
     /// An I/O queue has come, or has gone.
     void on_queue(bool has_come) noexcept { has_come ? ++io_queues_ : --io_queues_; }
     std::chrono::milliseconds keep_alive() const noexcept { return keep_alive_; }
@@ -135,6 +137,7 @@ private:
     void note_change(std::uint32_t namespace_id);
     std::shared_ptr<disk> visible(std::uint32_t namespace_id) const;
     void write_active_namespaces(std::uint32_t after, std::span<std::byte> out);
+    static void write_limits(std::span<std::byte> out);
 
     std::uint16_t const id_;
     std::shared_ptr<subsystem> const subsystem_;
@@ -158,7 +161,15 @@ private:
     // the host has read a list without it (then there is no UUID here); and takes I/O only once the
     // host has identified it.
     mutable std::mutex known_mutex_;
-    std::map<std::uint32_t, std::optional<uuid_bytes>> known_;  // guarded by known_mutex_
+    // What a host knows a disk by: with blocks of another size, its requests mean other bytes.
+    struct known_disk {
+        uuid_bytes uuid;
+        std::uint32_t block_bytes;
+
+        explicit known_disk(disk const& d) : uuid{d.uuid}, block_bytes{d.geometry.block_bytes} {}
+        friend bool operator==(known_disk const&, known_disk const&) = default;
+    };
+    std::map<std::uint32_t, std::optional<known_disk>> known_;  // guarded by known_mutex_
     // Number of Queues, as granted: submission and completion queues, 0-based.
     std::uint32_t granted_queues_ = 0;
 };

@@ -1,5 +1,7 @@
 #include "file_engine.hpp"
 
+#include <boost/asio/error.hpp>
+
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <sys/uio.h>
@@ -30,6 +32,7 @@ public:
         offset_bytes_ = original.offset_bytes();
         size_bytes_ = original.size_bytes();
         is_durable_ = original.is_durable();
+        be_abandoned_with(original);
         data_ = copy_.all();
         if (operation_ != store_operation::read) std::ranges::copy(original.data(), data_.data());
     }
@@ -102,6 +105,7 @@ std::span<std::byte> zeros() noexcept {
 }
 
 void file_engine::start(store_request& r) noexcept {
+    if (r.is_abandoned()) return r.complete(boost::asio::error::operation_aborted);
     bool const only_reads =
         r.operation() == store_operation::read || r.operation() == store_operation::compare;
     if (!only_reads) {

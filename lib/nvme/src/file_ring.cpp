@@ -6,6 +6,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <boost/asio/error.hpp>
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -251,6 +253,8 @@ private:
         if (result < 0) return finish(j, system_error_of(-result));
         // The file has become shorter.
         if (moves_data && result == 0) return finish(j, system_error_of(EIO));
+        if (j.now == job::step::write_zeros && r.is_abandoned())
+            return finish(j, boost::asio::error::operation_aborted);
         if (moves_data) {
             j.done_bytes += static_cast<unsigned>(result);
             if (j.done_bytes < r.size_bytes()) return submit(j, j.now);

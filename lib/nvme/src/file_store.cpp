@@ -8,6 +8,10 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
 #include <utility>
 
 #include "block_size.hpp"
@@ -22,6 +26,27 @@ namespace rcverbs::nvme {
 
 namespace detail {
 
+namespace {
+
+// The errno of a failed sync, for all stores of one file in this process: the kernel reports it once, and
+// what one has lost, no other can make durable.
+std::shared_ptr<std::atomic<int>> sync_failure_of(int file) {
+    static std::mutex mutex;
+    static std::map<std::tuple<bool, dev_t, ino_t>, std::weak_ptr<std::atomic<int>>> all;
+    struct stat s {};
+    auto const none = std::make_shared<std::atomic<int>>(0);
+    if (::fstat(file, &s) != 0) return none;
+    bool const is_device = S_ISBLK(s.st_mode);
+    std::lock_guard const lock{mutex};
+    std::erase_if(all, [](auto const& each) { return each.second.expired(); });
+    auto& found = all[{is_device, is_device ? s.st_rdev : s.st_dev, is_device ? 0 : s.st_ino}];
+    if (auto const there = found.lock()) return there;
+    found = none;
+    return none;
+}
+
+}  // namespace
+
 class file_store_core {
 public:
     file_store_core(
@@ -35,12 +60,9 @@ public:
         if (file_.get() < 0)
             throw boost::system::system_error{
                 errno, boost::system::system_category(), path.string()};
-        // Of the same file: what one has lost, the other cannot make durable.
         bool const is_same = replaced != nullptr && replaced->hold_.of() == hold_.of();
-        if (is_same) sync_failure_ = replaced->sync_failure_;
         identity_ = is_same ? replaced->identity_ : identify_file(file_.get());
         block_bytes_ = options.block_bytes ? *options.block_bytes : block_bytes_of(file_.get());
-        if (!options.is_read_only) keep_block_bytes(file_.get(), block_bytes_);
         // Only now: what was read until here is not aligned.
         int const flags = options.is_direct ? ::fcntl(file_.get(), F_GETFL) | O_DIRECT : 0;
         has_direct_ = options.is_direct && ::fcntl(file_.get(), F_SETFL, flags) == 0;
@@ -113,7 +135,13 @@ public:
         if (S_ISBLK(here.st_mode)) return S_ISBLK(there.st_mode) && here.st_rdev == there.st_rdev;
         return here.st_dev == there.st_dev && here.st_ino == there.st_ino;
     }
-    void start(store_request& r) { engine_->start(r); }
+    void start(store_request& r) {
+        // Not before: a configuration that is refused changes nothing.
+        if (!is_block_size_kept_.load(std::memory_order_relaxed) &&
+            !is_block_size_kept_.exchange(true))
+            keep_block_bytes(file_.get(), block_bytes_);
+        engine_->start(r);
+    }
 
 private:
     static file_claim::hold hold(
@@ -130,9 +158,10 @@ private:
     file_store_options const options_;
     file_claim::hold const hold_;
     descriptor const file_;
-    std::shared_ptr<std::atomic<int>> sync_failure_ = std::make_shared<std::atomic<int>>(0);
+    std::shared_ptr<std::atomic<int>> const sync_failure_ = sync_failure_of(file_.get());
     file_identity identity_;
     std::uint32_t block_bytes_ = 0;
+    std::atomic<bool> is_block_size_kept_{options_.is_read_only};
     bool has_direct_ = false;
     file_method method_ = file_method::automatic;
     std::unique_ptr<file_engine> engine_;

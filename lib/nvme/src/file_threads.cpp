@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
 
@@ -35,8 +36,11 @@ error_code transfer(Call call, std::span<std::byte> data, std::uint64_t at) {
     return {};
 }
 
-error_code write_zeroes_by_hand(int fd, std::uint64_t at, std::uint64_t size) {
+error_code write_zeroes_by_hand(int fd, store_request const& r) {
+    std::uint64_t at = r.offset_bytes();
+    std::uint64_t size = r.size_bytes();
     while (size > 0) {
+        if (r.is_abandoned()) return boost::asio::error::operation_aborted;
         std::size_t const part = std::min<std::uint64_t>(size, zeros().size());
         auto const write = [fd](void* from, std::size_t n, off_t to) {
             return ::pwrite(fd, from, n, to);
@@ -67,6 +71,7 @@ private:
     }
 
     void carry_out(store_request& r) {
+        if (r.is_abandoned()) return r.complete(boost::asio::error::operation_aborted);
         bool is_equal = true;
         error_code ec;
         try {
@@ -109,7 +114,7 @@ private:
         auto const size = static_cast<off_t>(r.size_bytes());
         if (::fallocate(file_.descriptor, fallocate_mode(r.operation()), at, size) == 0) return {};
         if (!lacks_fallocate(errno)) return last_error();
-        return write_zeroes_by_hand(file_.descriptor, r.offset_bytes(), r.size_bytes());
+        return write_zeroes_by_hand(file_.descriptor, r);
     }
 
     // Waits for a sync that begins after this call. One runs at a time and serves all who wait: the

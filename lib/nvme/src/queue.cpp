@@ -54,7 +54,9 @@ public:
     slot(queue& owner, mutable_slice answer)
         : owner_{owner},
           answer_{answer},
-          reply_{owner.connection_, 2} {}
+          reply_{owner.connection_, 2} {
+        store_request::is_abandoned_ = &owner.is_abandoned_;
+    }
 
     // Keeps the queue alive while the command is under way.
     std::shared_ptr<queue> holder_;
@@ -87,6 +89,8 @@ public:
     std::vector<std::shared_ptr<disk>> to_flush_;
     /// The flush before a read with FUA is done.
     bool is_flushed_ = false;
+    /// Of a shutdown, which goes on with the other stores.
+    bool has_failed_flush_ = false;
     /// While a store has the request, the executor has work.
     asio::any_io_executor work_;
     /// When the store has carried out the request, nothing is left but the answer.
@@ -180,6 +184,7 @@ void queue::do_start() {
     connection_.async_accept(answer, [self](error_code const&) {});
     connection_.async_wait_disconnected([self](error_code const&) {
         self->deadline_.cancel();
+        self->is_abandoned_ = true;
         // Requests for events, and commands without memory, hold the queue.
         for (slot* const s : std::exchange(self->waiting_, {})) self->release(*s);
         for (slot* const s : std::exchange(self->without_memory_, {})) self->release(*s);
@@ -196,6 +201,7 @@ void queue::do_close() {
 
 void queue::do_abort() {
     is_closing_ = true;
+    is_abandoned_ = true;
     deadline_.cancel();
     connection_.close();
 }
@@ -433,8 +439,9 @@ void queue::write_to_host(slot& s) {
     s.posted_in_ = period_.load();
     connection_.async_write(s.local_, target, [this, &s](error_code const& ec, std::size_t) {
         s.posted_in_ = slot::nothing_posted;
-        if (ec) return release(s);
-        finish_piece(s);
+        if (!ec) return finish_piece(s);
+        if (connection_.is_open()) return fail(s, status::internal_error);
+        release(s);
     });
 }
 
@@ -559,7 +566,7 @@ void queue::start_flush(slot& s) {
     if (s.disk_ == nullptr) {
         for (auto const& [id, each] : controller_->of().disks()) s.to_flush_.push_back(each);
         if (s.to_flush_.empty()) {
-            if (id_ == 0) controller_->on_shut_down();
+            if (id_ == 0) controller_->on_shut_down(true);
             return finish(s, {});
         }
         s.disk_ = s.to_flush_.back();
@@ -663,6 +670,7 @@ void queue::start_discard(slot& s) {
 }
 
 void queue::next_discard(slot& s) {
+    if (is_abandoned_) return release(s);
     std::size_t const ranges = (s.what_.dword[0] & 0xff) + 1;
     disk const& d = *s.disk_;
     while (s.ranges_done_ < ranges) {
@@ -708,6 +716,7 @@ void queue::access_memory(slot& s) {
 
 // Sets the range of a store in memory to zero, in steps, so that other hosts are served meanwhile.
 void queue::clear_memory(slot& s, step next) {
+    if (is_abandoned_) return release(s);
     constexpr std::uint64_t step_bytes = 1U << 20;
     auto const size = std::min(step_bytes, s.range_bytes() - s.cleared_bytes_);
     auto const memory = s.disk_->options.store->memory();
@@ -736,8 +745,10 @@ bool queue::is_answer_due(slot const& s) const {
 
 void queue::on_stored(slot& s, completion const& c, error_code const& why) {
     bool const is_shutdown = id_ == 0;
+    if (is_abandoned_ && why == asio::error::operation_aborted) return release(s);
     if (why) target_->on_store_failure(controller_->of().nqn(), s.disk_, s.operation(), why);
     if (c.code != status::success && !is_shutdown) return finish(s, c);
+    if (c.code != status::success) s.has_failed_flush_ = true;
     // Posted, since a store may have completed the request inside start().
     if (s.operation() == store_operation::discard)
         return asio::post(executor_, [this, &s] { next_discard(s); });
@@ -750,7 +761,11 @@ void queue::on_stored(slot& s, completion const& c, error_code const& why) {
     }
     if (s.is_flushed_ && s.operation() == store_operation::flush)
         return asio::post(executor_, [this, &s] { start_transfer(s); });
-    if (is_shutdown) controller_->on_shut_down();
+    if (is_shutdown) {
+        bool const is_durable = !std::exchange(s.has_failed_flush_, false);
+        controller_->on_shut_down(is_durable);
+        if (!is_durable) return fail(s, status::internal_error);
+    }
     if (s.done_bytes_ + s.local_.size() < s.total_bytes_)
         return s.what_.sends_data() ? finish_piece(s) : write_to_host(s);
     finish(s, {});

@@ -191,6 +191,7 @@ private:
     // Commands that wait for memory.
     std::deque<slot*> without_memory_;
     bool is_closing_ = false;  // takes no more commands
+    std::atomic<bool> is_abandoned_{false};  // the host hears of no command any more
     std::atomic<unsigned> period_{0};  // counts calls of do_check_transfers()
     std::atomic<bool> is_check_due_{false};
     boost::asio::steady_timer deadline_;

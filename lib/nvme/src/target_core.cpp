@@ -55,7 +55,7 @@ target_options checked(target_options o) {
         .within("io_queues_max", o.io_queues_max, 1, 64)
         .within("in_capsule_bytes", o.in_capsule_bytes, 0, 16384)
         .that(o.in_capsule_bytes % 16 == 0, "in_capsule_bytes", "is not a multiple of 16")
-        .within("transfer_bytes_max", o.transfer_bytes_max, 4096, 1U << 20)
+        .within("transfer_bytes_max", o.transfer_bytes_max, 8192, 1U << 20)
         .that(std::has_single_bit(o.transfer_bytes_max), "transfer_bytes_max", "is no power of two")
         .within(
             "staging_bytes_max",

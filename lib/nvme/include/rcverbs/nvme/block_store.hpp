@@ -13,6 +13,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -54,6 +55,12 @@ public:
     std::span<std::byte> data() const noexcept { return data_; }
     /// True if a write or write_zeroes must be durable when it completes (FUA).
     bool is_durable() const noexcept { return is_durable_; }
+    /// True once nobody waits for the result any more: the host's queue has ended. Do not begin such a
+    /// request, and do not go on with one that takes long: the host may send it again, and then others for
+    /// the same range. Complete it, with any result. Any thread.
+    bool is_abandoned() const noexcept {
+        return is_abandoned_ != nullptr && is_abandoned_->load(std::memory_order_relaxed);
+    }
 
     /// Ends the request; call it exactly once, from any thread.
     ///
@@ -79,6 +86,10 @@ protected:
 
     store_request() = default;
     ~store_request() = default;
+    /// A request in place of another one is abandoned with that.
+    void be_abandoned_with(store_request const& other) noexcept {
+        is_abandoned_ = other.is_abandoned_;
+    }
     virtual void on_end(outcome how) noexcept = 0;
 
     store_operation operation_ = store_operation::read;
@@ -86,6 +97,7 @@ protected:
     std::uint64_t size_bytes_ = 0;
     std::span<std::byte> data_;
     bool is_durable_ = false;
+    std::atomic<bool> const* is_abandoned_ = nullptr;
 };
 
 /// The shape of a store.

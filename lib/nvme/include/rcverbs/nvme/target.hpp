@@ -111,7 +111,7 @@ struct target_options {
     /// Bytes that a host may send inside a command capsule of an I/O queue, which saves small
     /// writes a round trip. 0 to 16384, a multiple of 16.
     std::uint32_t in_capsule_bytes = 4096;
-    /// The largest transfer of a command, in bytes: a power of two, 4096 to 1 MiB.
+    /// The largest transfer of a command, in bytes: a power of two, 8192 to 1 MiB.
     std::uint32_t transfer_bytes_max = 1U << 20;
     /// Registered memory per device for data on its way between hosts and stores, in bytes. Each
     /// queue has 64 KiB of its own, when it needs them; the rest is common, and a host may use half
