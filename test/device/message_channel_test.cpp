@@ -488,6 +488,47 @@ TEST_CASE("every unacknowledged send reports a peer that leaves early", "[device
     });
 }
 
+TEST_CASE("a channel that refuses its peer calls nobody from inside async_accept", "[device]") {
+    bool const is_too_small = GENERATE(false, true);
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor door{io, {device_address(), 0}};
+        message_channel_options o = small();
+        message_channel_options many = small();
+        many.receives = 100;
+        std::optional<error_code> accepted;
+        bool is_inside = false;
+        message_channel c;
+        auto const serve = [&]() -> asio::awaitable<void> {
+            connection_request asked = co_await door.async_get_request(asio::use_awaitable);
+            c = message_channel{
+                connection{io, std::move(asked), strict(small())}, is_too_small ? many : o};
+            // On the thread of the channel's own executor.
+            is_inside = true;
+            c.async_accept([&](error_code ec) {
+                CHECK_FALSE(is_inside);
+                accepted = ec;
+            });
+            is_inside = false;
+        };
+        auto const ask = [&]() -> asio::awaitable<void> {
+            message_channel_options other = small();
+            if (!is_too_small) other.mode = 4;
+            message_channel client{connection{io, strict(other)}, other};
+            co_await client.async_connect(door.local_endpoint(), awaiting);
+        };
+        auto const stop = [&]() -> asio::awaitable<void> {
+            co_await until(io, [&] { return accepted.has_value(); });
+            c = {};
+        };
+        co_await (serve() && ask() && stop());
+        CHECK(
+            accepted == (is_too_small ? make_error_code(channel_errc::queues_too_small)
+                                      : make_error_code(channel_errc::mode_mismatch))
+        );
+    });
+}
+
 TEST_CASE("channels of other modes, sessions and strangers are refused", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

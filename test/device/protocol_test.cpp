@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include <rcverbs/experimental/protocol.hpp>
@@ -380,5 +381,39 @@ TEST_CASE("a driver exists until its ordered handlers have run", "[device]") {
         d.reset();
         while (calls == 0) co_await asio::post(io, asio::use_awaitable);
         CHECK(calls == 1);
+    });
+}
+
+TEST_CASE(
+    "a deadline that is destroyed while its expiry waits for its turn calls nothing", "[device]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        probes const p = co_await probe_both(io);
+        int called = 0;
+        for (int i = 0; i < 400; ++i) {
+            auto const limit = std::make_shared<std::unique_ptr<protocol::deadline>>();
+            bool is_gone = false;
+            p.client->run([&, limit] {
+                *limit = std::make_unique<protocol::deadline>(*p.client);
+                (*limit)->start(0ms, [&] { called += is_gone ? 1 : 0; });
+            });
+            // The order of its expiry and of the end differs.
+            for (int turns = i % 8; turns > 0; --turns)
+                co_await asio::post(io, asio::use_awaitable);
+            std::this_thread::sleep_for(std::chrono::microseconds{i % 3 * 500});
+            p.client->run([&, limit] {
+                limit->reset();
+                is_gone = true;
+            });
+            while (!is_gone) co_await asio::post(io, asio::use_awaitable);
+        }
+        asio::steady_timer pause{io, 5ms};
+        co_await pause.async_wait(asio::use_awaitable);
+        CHECK(called == 0);
+        p.client->close();
+        p.server->close();
+        co_await until_ended(io, *p.client);
+        co_await until_ended(io, *p.server);
     });
 }

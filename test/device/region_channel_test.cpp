@@ -15,6 +15,7 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -237,6 +238,37 @@ TEST_CASE("a find waits until its region is offered, and no longer than it shoul
         co_await until(io, [&] { return cancelled.has_value(); });
         CHECK(cancelled == asio::error::operation_aborted);
         CHECK(e.server.statistics().granted == 1);
+        co_await part_regions(e);
+    });
+}
+
+TEST_CASE("a find that was cancelled asks for nothing any more", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        region_ends e{io};
+        auto bytes = pattern(4096, 1);
+        co_await meet_regions(io, e);
+        constexpr int finds = 30;
+        int cancelled = 0;
+        std::vector<asio::cancellation_signal> stop(finds);
+        for (auto& signal : stop)
+            e.client.async_find(
+                "later",
+                1h,
+                asio::bind_cancellation_slot(
+                    signal.slot(), [&](error_code, remote_memory const&) { ++cancelled; }
+                )
+            );
+        auto const asked = [&] { return e.server.next_layer().statistics().arrived; };
+        co_await until(io, [&] { return e.client.next_layer().statistics().answered == finds; });
+        for (auto& signal : stop) signal.emit(asio::cancellation_type::total);
+        co_await until(io, [&] { return cancelled == finds; });
+        e.offers.offer("later", std::span{bytes}, access_flags::remote_read);
+        auto const change = co_await e.client.async_next_change(asio::use_awaitable);
+        CHECK(change.name == "later");
+        auto const found = co_await e.client.async_find("later", asio::use_awaitable);
+        CHECK(found.is_valid());
+        CHECK(asked() == finds + 1);
         co_await part_regions(e);
     });
 }
@@ -804,8 +836,13 @@ TEST_CASE(
         CHECK_FALSE(e.server.is_open());
         CHECK(e.server.statistics().registrations == 0);
         CHECK(
-            e.server.last_failure().code ==
-            (answers_wrongly ? channel_errc::malformed_message : channel_errc::request_timed_out)
+            e.server.last_failure().code == (answers_wrongly
+                                                 ? make_error_code(channel_errc::malformed_message)
+                                                 : make_error_code(errc::timed_out))
+        );
+        CHECK(
+            e.server.last_failure().reason ==
+            (answers_wrongly ? close_reason::protocol_error : close_reason::timed_out)
         );
         // The key is dead, and so is the connection.
         registered_buffer const mine{e.peer.next_layer().domain(), 4096, access_flags::local_write};
@@ -818,6 +855,38 @@ TEST_CASE(
             co_await e.peer.next_layer().async_write(mine.slice(), stale, awaiting);
         CHECK(ec);
         CHECK(std::ranges::equal(bytes, pattern(4096, 1)));
+    });
+}
+
+TEST_CASE(
+    "a peer that takes no notices does not lose its connection by those of others", "[device]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        hostile_region_ends e{io};
+        auto bytes = pattern(4096, 1);
+        co_await meet_forger(io, e);
+        // As a third peer would with the names of its own.
+        for (int i = 0; i < 5000; ++i) {
+            std::string const name = "name" + std::to_string(i);
+            e.offers.offer(name, std::span{bytes}, access_flags::remote_read);
+            co_await e.offers.async_withdraw(name, asio::use_awaitable);
+        }
+        e.offers.offer("last", std::span{bytes}, access_flags::remote_read);
+        CHECK(e.server.is_open());
+        // What it takes in the end is what there is.
+        std::set<std::string> offered;
+        int notices = 0;
+        while (!offered.contains("last")) {
+            request const r = co_await e.peer.async_next(asio::use_awaitable);
+            std::string const name{
+                reinterpret_cast<char const*>(r.bytes().data()), r.bytes().size()};
+            if (r.operation() == op_offered) offered.insert(name);
+            else offered.erase(name);
+            ++notices;
+        }
+        CHECK(notices < 64);
+        CHECK(offered == std::set<std::string>{"last"});
     });
 }
 

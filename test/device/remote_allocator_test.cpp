@@ -837,8 +837,71 @@ TEST_CASE(
         co_await heap.async_free(a.memory, asio::use_awaitable);
         CHECK(e.pool.statistics().allocations == 0);
         CHECK_FALSE(e.server.is_open());
-        CHECK(e.server.last_failure().code == channel_errc::request_timed_out);
+        CHECK(e.server.last_failure().code == errc::timed_out);
+        CHECK(e.server.last_failure().reason == close_reason::timed_out);
         CHECK(honest.is_open());
+        co_await (
+            honest.async_finish(asio::use_awaitable) && served.async_finish(asio::use_awaitable)
+        );
+    });
+}
+
+TEST_CASE(
+    "a peer that has not answered a withdrawal gets no key of that number", "[device][hostile]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        hostile_pool_ends e{io};
+        co_await meet_forger(io, e);
+        region_channel honest{without_retries(io.get_executor())};
+        region_channel served;
+        auto const answer = [&]() -> asio::awaitable<void> {
+            connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
+            served = region_channel{without_retries(io.get_executor(), std::move(asked)), e.offers};
+            co_await served.async_accept(asio::use_awaitable);
+        };
+        co_await (answer() && honest.async_connect(e.door.local_endpoint(), asio::use_awaitable));
+        constexpr std::uint16_t kept = 1;
+        auto const body = allocate_message(4096, 8, kept);
+        reply const first = co_await e.peer.async_request(op_allocate, body, asio::use_awaitable);
+        REQUIRE(first.status() == 0);
+        resume_token token;
+        std::ranges::copy(first.bytes().subspan(8, token.bytes.size()), token.bytes.begin());
+        std::uint64_t const number = number_in(first, number_at, 8);
+
+        std::optional<remote_allocation> taken;
+        remote_allocator{honest}.async_resume(token, [&](error_code ec, remote_allocation a) {
+            CHECK_FALSE(ec);
+            taken = std::move(a);
+        });
+        request withdrawal = co_await e.peer.async_next(asio::use_awaitable);
+        REQUIRE(withdrawal.operation() == op_withdraw);
+        // It drops the memory, and takes it again, before it answers.
+        std::vector<std::byte> dropped = number_message(number);
+        put(dropped, 1, 4);
+        put(dropped, 0, 4);
+        co_await e.peer.async_notify(op_dropped, dropped, asio::use_awaitable);
+        co_await until(io, [&] { return taken.has_value(); });
+        std::vector<std::byte> resume = resume_message(0);
+        std::ranges::copy(token.bytes, resume.begin() + 8);
+        auto const early = co_await e.status_of(op_resume, resume);
+        CHECK(early == 2);
+        co_await withdrawal.async_answer(0, {}, asio::use_awaitable);
+        reply const again = co_await e.peer.async_request(op_resume, resume, asio::use_awaitable);
+        REQUIRE(again.status() == 0);
+        // Its key lasts.
+        registered_buffer const mine{e.peer.next_layer().domain(), 4096, access_flags::local_write};
+        remote_region const all{
+            number_in(again, address_at, 8),
+            4096,
+            remote_key{static_cast<std::uint32_t>(number_in(again, key_at, 4))},
+            all_rights};
+        for (int i = 0; i < 3; ++i) {
+            co_await e.peer.next_layer().async_write(mine.slice(), all, asio::use_awaitable);
+            co_await pause(io, 5ms);
+        }
+        CHECK(e.server.is_open());
+        taken.reset();
         co_await (
             honest.async_finish(asio::use_awaitable) && served.async_finish(asio::use_awaitable)
         );

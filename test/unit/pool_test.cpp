@@ -3,14 +3,19 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <random>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "machines/buddy_allocator.hpp"
 #include "machines/early_numbers.hpp"
 #include "machines/pool_books.hpp"
+#include "machines/unsent_changes.hpp"
+#include "remote/takeover.hpp"
 
 using namespace rcverbs;
 using machines::buddy_allocator;
@@ -427,6 +432,16 @@ TEST_CASE("what was taken back is known until the questions of that time are ans
     CHECK(e.contains(4, third));
     e.close(third);
     CHECK(e.size() == 0);
+    // This side's own do not count: the peer has nothing to do with them.
+    auto const fourth = e.open();
+    e.add_own(7);
+    CHECK(e.contains(7, fourth));
+    CHECK(e.size() == 0);
+    e.add(8);
+    CHECK(e.size() == 1);
+    e.close(fourth);
+    CHECK_FALSE(e.contains(7, fourth));
+    CHECK(e.size() == 0);
     // Questions without an end do not let it grow.
     std::uint64_t open = e.open();
     for (std::uint64_t i = 0; i < 10'000; ++i) {
@@ -436,4 +451,80 @@ TEST_CASE("what was taken back is known until the questions of that time are ans
         open = next;
     }
     CHECK(e.size() <= 2);
+}
+
+TEST_CASE("a change of a name that nobody has heard of is taken back") {
+    machines::unsent_changes u;
+    auto const next = [&] {
+        auto const c = u.take();
+        return (c.is_offered ? '+' : '-') + c.name;
+    };
+    u.offered("a");
+    u.withdrawn("a");
+    CHECK(u.empty());
+    // The peer knows it.
+    u.withdrawn("a");
+    u.offered("b");
+    u.offered("a");
+    CHECK(u.size() == 2);
+    CHECK(next() == "-a");
+    CHECK(next() == "+a");
+    CHECK(next() == "+b");
+    CHECK(u.empty());
+    u.withdrawn("a");
+    u.offered("a");
+    u.withdrawn("a");
+    CHECK(next() == "-a");
+    CHECK(u.empty());
+}
+
+TEST_CASE("a peer that hears of changes late knows in the end what there is") {
+    for (unsigned seed = 0; seed < 50; ++seed) {
+        std::mt19937 random{seed};
+        machines::unsent_changes u;
+        std::set<std::string> there;
+        std::set<std::string> known;
+        bool is_right = true;
+        auto const tell = [&] {
+            auto const c = u.take();
+            // Each is news.
+            is_right =
+                is_right && (c.is_offered ? known.insert(c.name).second : known.erase(c.name) == 1);
+        };
+        for (int i = 0; i < 2000 && is_right; ++i) {
+            std::string const name(1, static_cast<char>('a' + random() % 5));
+            if (there.erase(name) == 1) u.withdrawn(name);
+            else if (there.insert(name).second) u.offered(name);
+            if (random() % 3 == 0 && !u.empty()) tell();
+            is_right = is_right && u.size() <= 5;
+        }
+        while (!u.empty() && is_right) tell();
+        INFO(seed);
+        CHECK(is_right);
+        CHECK(known == there);
+    }
+}
+
+TEST_CASE("memory that is taken over again and again is let go in turn, in little stack") {
+    using rcverbs::detail::takeover;
+    constexpr int count = 1'000'000;
+    int called = 0;
+    bool is_in_turn = true;
+    auto first = std::make_shared<takeover>([&] { is_in_turn = is_in_turn && called++ == 0; });
+    auto last = first;
+    std::vector<std::shared_ptr<takeover>> held;
+    for (int i = 1; i < count; ++i) {
+        auto const next =
+            std::make_shared<takeover>([&, i] { is_in_turn = is_in_turn && called++ == i; });
+        last->add(next);
+        last = next;
+        // Somebody else has this one, too.
+        if (i == count / 2) held.push_back(next);
+    }
+    last.reset();
+    first.reset();
+    CHECK(called == count / 2);
+    held.clear();
+    CHECK(called == count);
+    CHECK(is_in_turn);
 }

@@ -163,7 +163,8 @@ part::~part() {
 }
 
 std::shared_ptr<driver> part::owner() const { return owner_.shared_from_this(); }
-void part::post(hosting::order_task& what) const { owner_.post(what); }
+void part::post(hosting::order_task& what) const { post(owner_, what); }
+void part::post(driver const& to, hosting::order_task& what) { to.post(what); }
 
 deadline::deadline(driver& owner) : part{owner} {}
 deadline::~deadline() = default;
@@ -173,26 +174,28 @@ void deadline::start(std::chrono::milliseconds after, std::function<void()> func
     auto const io = keep->executor();
     if (!io) return;
     if (!timer_) timer_.emplace(io);
+    if (!round_) round_ = std::make_shared<std::uint64_t>(0);
     function_ = std::move(function);
     timer_->expires_after(detail::bounded(after));
-    std::shared_ptr<deadline> const self{keep, this};
-    timer_->async_wait([weak = std::weak_ptr{self}, round = ++round_](error_code const& ec) {
+    // What has expired waits for its turn in the order, and this may be destroyed before.
+    timer_->async_wait([this,
+                        weak = std::weak_ptr{keep},
+                        current = std::weak_ptr{round_},
+                        round = ++*round_](error_code const& ec) {
         auto const alive = weak.lock();
         if (ec || alive == nullptr) return;
-        auto expire = [alive, round] { alive->expire(round); };
-        alive->post(*new hosting::owned_task<decltype(expire)>{std::move(expire)});
+        auto expire = [this, alive, current, round] {
+            auto const now = current.lock();
+            if (now != nullptr && *now == round) std::exchange(function_, {})();
+        };
+        part::post(*alive, *new hosting::owned_task<decltype(expire)>{std::move(expire)});
     });
 }
 
 void deadline::cancel() noexcept {
-    ++round_;
+    if (round_) ++*round_;
     function_ = {};
     if (timer_) timer_->cancel();
-}
-
-void deadline::expire(std::uint64_t round) {
-    if (round != round_) return;
-    std::exchange(function_, {})();
 }
 
 void deadline::abandon() noexcept {

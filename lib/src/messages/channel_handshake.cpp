@@ -102,7 +102,7 @@ void channel_core::accept(std::vector<std::byte> greeting, control_handler handl
     auto established = [this, w = std::move(who)](error_code ec) mutable {
         on_established(ec, std::move(w));
     };
-    if (why) ordered(std::move(established))(why);
+    if (why) in_order([self = self(), e = std::move(established), why]() mutable { e(why); });
     else lower().async_accept(wire::encode(ours), ordered(std::move(established)));
 }
 

@@ -188,7 +188,7 @@ pool_core::allocated pool_core::resume(
         answer.key = key;
         over = std::make_shared<takeover>(std::move(then));
         before = b.taken.lock();
-        if (before != nullptr) before->later.push_back(over);
+        if (before != nullptr) before->add(over);
         b.taken = over;
         auto const channel = channels_.find(r.taken_from);
         if (channel != channels_.end()) loser = channel->second.lock();

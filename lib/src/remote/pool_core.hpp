@@ -24,6 +24,7 @@
 
 #include "machines/pool_books.hpp"
 #include "remote/offers_core.hpp"
+#include "remote/takeover.hpp"
 
 namespace rcverbs::detail {
 
@@ -86,17 +87,6 @@ public:
     void context_is_going() noexcept;
 
 private:
-    // What a channel that loses a block keeps as long as it has a key. Takeovers of the same block that
-    // come later wait for it, too.
-    struct takeover {
-        explicit takeover(std::function<void()> f) : then{std::move(f)} {}
-        takeover(takeover const&) = delete;
-        takeover& operator=(takeover const&) = delete;
-        ~takeover() { then(); }
-
-        std::function<void()> then;
-        std::vector<std::shared_ptr<takeover>> later;
-    };
     struct block {
         std::weak_ptr<takeover> taken;
         offer_ptr what;

@@ -369,14 +369,13 @@ void region_core::drop_held(std::uint64_t number) noexcept {
 void region_core::give_back(std::uint64_t number, std::uint32_t founds) {
     auto const known = held_.find(number);
     if (known != held_.end() && known->second.expired()) drop_held(number);
-    auto const body = wire::encode(wire::region_dropped{number, founds});
-    notify(region_operation::dropped, body);
+    notify_dropped(number, founds);
 }
 
 void region_core::on_withdraw(request r) {
     error_code ec;
     std::uint64_t const number = wire::decode_number(r.bytes(), ec);
-    if (ec || early_.size() == early_max) return violated();
+    if (ec || early_.size() >= early_max) return violated();
     auto const known = held_.find(number);
     auto const memory = known != held_.end() ? known->second.lock() : nullptr;
     drop_held(number);
@@ -397,18 +396,40 @@ void region_core::on_unused(std::uint64_t number) {
     }
 }
 
-void region_core::notify(region_operation what, std::span<std::byte const> bytes_of_body) {
-    if (!is_pumping_ || !channel_.is_open()) return;
+template <class Then>
+void region_core::notify(region_operation what, std::span<std::byte const> of_body, Then then) {
     auto const body =
-        std::make_shared<std::vector<std::byte> const>(bytes_of_body.begin(), bytes_of_body.end());
-    if (++notices_ > notices_max)
-        return fail_with(channel_errc::peer_not_received, close_reason::protocol_error);
-    // If it fails the connection has ended, or finishes.
+        std::make_shared<std::vector<std::byte> const>(of_body.begin(), of_body.end());
     channel_.async_notify(
         number_of(what),
         std::span<std::byte const>{*body},
-        ordered([this, body](error_code const&) { --notices_; })
+        ordered([body, t = std::move(then)](error_code const& ec) { t(ec); })
     );
+}
+
+void region_core::notify_dropped(std::uint64_t number, std::uint32_t founds) {
+    if (!is_pumping_ || !channel_.is_open()) return;
+    if (++notices_ > notices_max)
+        return fail_with(channel_errc::peer_not_received, close_reason::timed_out);
+    auto const body = wire::encode(wire::region_dropped{number, founds});
+    // If it fails the connection has ended, or finishes.
+    notify(region_operation::dropped, body, [this](error_code const&) { --notices_; });
+}
+
+void region_core::notify_changes() {
+    if (!is_pumping_ || end_) return;
+    while (!unsent_changes_.empty() && changes_under_way_ < changes_under_way_max) {
+        auto const next = unsent_changes_.take();
+        ++changes_under_way_;
+        notify(
+            next.is_offered ? region_operation::offered : region_operation::withdrawn,
+            std::as_bytes(std::span{next.name}),
+            [this](error_code const&) {
+                --changes_under_way_;
+                notify_changes();
+            }
+        );
+    }
 }
 
 // --- changes -------------------------------------------------------------------------------------

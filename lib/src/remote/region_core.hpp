@@ -29,6 +29,7 @@
 
 #include "machines/early_numbers.hpp"
 #include "machines/piece_map.hpp"
+#include "machines/unsent_changes.hpp"
 #include "remote/offers_core.hpp"
 #include "remote/pool_core.hpp"
 #include "wire/region_message.hpp"
@@ -106,9 +107,10 @@ public:
     void on_unused(std::uint64_t number);
 
 private:
-    // A window that is bound to an offer. The offer is destroyed after its key is dead.
+    // A window that is bound to an offer. The others are destroyed after its key is dead.
     struct opening {
         offer_ptr what;
+        std::vector<std::shared_ptr<void>> taken_away;
         rcverbs::window window;
     };
     // A KEYS that waits for pieces that are being registered: those from `first` on.
@@ -148,6 +150,8 @@ private:
     struct grant {
         // First, so that it is destroyed last: the memory belongs to the program again after that.
         offer_ptr what;
+        // Those that have the memory now hear of it when these are destroyed, so all keys are dead before.
+        std::vector<std::shared_ptr<void>> taken_away;
         machines::piece_map map;
         // Keys by regions, or one key by a window.
         std::vector<memory_region> pieces;
@@ -155,10 +159,6 @@ private:
         std::deque<key_request> waiting;
         std::shared_ptr<opening> window;
         std::uint32_t founds = 0;
-        // The peer was asked to stop; until it has answered, it gets no key of this number.
-        bool is_withdrawing = false;
-        // Let go when the grant ends.
-        std::vector<std::shared_ptr<void>> taken_away;
     };
     // A find of this side's.
     struct finding {
@@ -173,8 +173,10 @@ private:
 
     // Withdrawals that may overtake the answer to a find.
     static constexpr std::size_t early_max = 1024;
-    // Notices that a peer may leave unread.
+    // Notices of what this side has dropped that a peer may leave unread.
     static constexpr std::size_t notices_max = 4096;
+    // Notices of changes that are under way at a time.
+    static constexpr std::size_t changes_under_way_max = 16;
 
     void open();
     void on_end(failure const& why) override;
@@ -207,6 +209,9 @@ private:
     );
     void refuse(request r, wire::region_refused const& why);
     grant* grant_of(offer_ptr const& what);
+    bool is_withdrawing(std::uint64_t number) const noexcept {
+        return withdrawing_.contains(number);
+    }
     bool has_window_key(offered_region const& what);
     std::vector<wire::piece_key> open_window(grant& g, error_code& ec);
     std::vector<wire::piece_key> register_pieces(
@@ -265,7 +270,10 @@ private:
         );
     }
     void end_find(std::uint64_t find, error_code ec, remote_memory found = {});
-    void notify(wire::region_operation what, std::span<std::byte const> body);
+    template <class Then>
+    void notify(wire::region_operation what, std::span<std::byte const> body, Then then);
+    void notify_dropped(std::uint64_t number, std::uint32_t founds);
+    void notify_changes();
     void on_change(region_change::kind what, request const& r);
     void give_changes();
 
@@ -274,11 +282,19 @@ private:
     std::uint32_t const changes_max_;
     bool is_pumping_ = false;
     bool has_ended_ = false;
-    std::size_t notices_ = 0;  // under way
+    std::size_t notices_ = 0;  // of what was dropped, under way
+    machines::unsent_changes unsent_changes_;
+    std::size_t changes_under_way_ = 0;
     // What follows the requests that have arrived; empty while there may be more.
     error_code end_;
 
+    std::shared_ptr<pool_core> pool_;
+    // Destroyed after the grants: what it gives back, no peer can access.
+    std::unique_ptr<pool_core::lease> lease_;
     std::map<std::uint64_t, grant> grants_;
+    // The peer was asked to stop, and has not answered: it gets no key of these numbers, also if it has
+    // dropped them meanwhile.
+    std::set<std::uint64_t> withdrawing_;
     // Those that register_on has, cancelled ones included.
     std::set<registration_ptr> registrations_under_way_;
     // Whose turn it is when one more may be registered: those behind this number first.
@@ -286,8 +302,6 @@ private:
     mutable std::mutex refusals_mutex_;
     std::optional<region_refusal> peer_refusal_;
     std::optional<region_refusal> own_refusal_;
-    std::shared_ptr<pool_core> pool_;
-    std::unique_ptr<pool_core::lease> lease_;
     // The peer's, which are answered when the memory is free.
     std::map<std::uint64_t, request> to_be_freed_;
 
@@ -313,7 +327,10 @@ private:
     std::atomic<std::size_t> windows_{0};
     std::atomic<std::uint64_t> registered_bytes_{0};
 
-    protocol::wait_list<error_code, remote_memory> finds_{*this};
+    protocol::wait_list<error_code, remote_memory> finds_{
+        *this, [this] {
+            std::erase_if(findings_, [this](auto const& f) { return !finds_.contains(f.first); });
+        }};
     // Finished, and waiting for the connection's end.
     std::vector<protocol::waiter<error_code>> finishing_;
     protocol::wait_list<error_code> prepares_{*this};

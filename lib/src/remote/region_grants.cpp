@@ -38,7 +38,7 @@ bool region_core::has_window_key(offered_region const& what) {
 
 std::vector<wire::piece_key> region_core::open_window(grant& g, error_code& ec) {
     if (g.window == nullptr) {
-        auto const made = std::make_shared<opening>(opening{g.what, window{below(), ec}});
+        auto const made = std::make_shared<opening>(opening{g.what, {}, window{below(), ec}});
         if (ec) return {};
         // The answer is sent on the same queue pair, so the binding precedes every access. Until it
         // is complete the window must exist, and with it the memory is in use.
@@ -263,9 +263,9 @@ void region_core::answer_find(request r) {
 wire::region_refused region_core::grant_once(
     offer_ptr const& what, std::size_t head_bytes, wire::region_found& found
 ) {
+    if (is_withdrawing(what->number)) return {EBUSY, {}};
     grant* const g = grant_of(what);
     if (g == nullptr) return {E2BIG, {}};
-    if (g->is_withdrawing) return {EBUSY, {}};
     std::size_t const before = head_bytes + wire::found_bytes(g->map.ranges(), 0);
     std::uint32_t const most = keys_in(channel_.small_bytes_max() - before, g->map.pieces());
     wire::region_refused refused;
@@ -290,7 +290,7 @@ void region_core::answer_keys(request r) {
     if (ec) return violated();
     auto const found = grants_.find(asked.number);
     // Withdrawn meanwhile. The peer's operation that needs the key must end before it confirms.
-    if (found == grants_.end() || found->second.is_withdrawing)
+    if (found == grants_.end() || is_withdrawing(asked.number))
         return answer(std::move(r), region_status::none);
     grant& g = found->second;
     bool const is_inside =
@@ -323,15 +323,20 @@ void region_core::on_dropped(request const& r) {
 }
 
 void region_core::on_offered(std::string const& name) {
-    if (is_pumping_ && !end_) notify(region_operation::offered, std::as_bytes(std::span{name}));
+    if (!is_pumping_ || end_) return;
+    unsent_changes_.offered(name);
+    notify_changes();
 }
 
 void region_core::withdraw(offer_ptr const& what, std::string const& name) {
     // A peer that finishes has sent its last request, and may still use what it has.
     if (!is_pumping_ || has_ended_) return;
-    if (!name.empty()) notify(region_operation::withdrawn, std::as_bytes(std::span{name}));
+    if (!name.empty()) {
+        unsent_changes_.withdrawn(name);
+        notify_changes();
+    }
     auto const known = grants_.find(what->number);
-    if (known == grants_.end() || std::exchange(known->second.is_withdrawing, true)) return;
+    if (known == grants_.end() || !withdrawing_.insert(what->number).second) return;
     refuse_keys(known->second);
     ask_peer(
         region_operation::withdraw,
@@ -350,6 +355,7 @@ void region_core::take_away(offer_ptr const& what, std::shared_ptr<void> until) 
 }
 
 void region_core::on_released(std::uint64_t number, error_code ec, reply const& r) {
+    if (!ec) withdrawing_.erase(number);
     auto const found = grants_.find(number);
     if (found == grants_.end()) return;
     if (!ec && r.status() == static_cast<std::uint32_t>(region_status::found))
@@ -359,7 +365,7 @@ void region_core::on_released(std::uint64_t number, error_code ec, reply const& 
     // The peer may use the key as long as it is connected.
     if (!ec) return violated();
     // A peer that does not answer in time, or has gone.
-    bool const is_late = ec == channel_errc::not_answered;
+    bool const is_late = ec == channel_errc::request_timed_out;
     fail_with(
         is_late ? make_error_code(errc::timed_out) : ec,
         is_late ? close_reason::timed_out : close_reason::open
@@ -373,9 +379,13 @@ void region_core::end_grant(std::map<std::uint64_t, grant>::iterator which) {
         registered_bytes_ -= piece.size();
     }
     refuse_keys(which->second);
-    if (which->second.window != nullptr) --windows_;
     --granted_count_;
     auto const last = grants_.extract(which);
+    grant& g = last.mapped();
+    if (g.window == nullptr) return;
+    // It exists until its binding has completed.
+    --windows_;
+    g.window->taken_away = std::move(g.taken_away);
 }
 
 }  // namespace rcverbs::detail

@@ -233,7 +233,7 @@ void region_core::free(std::shared_ptr<memory_core> const& what, protocol::waite
 
 // What was found before the owner hears of it is gone, too.
 void region_core::ask_to_free(std::uint64_t number) {
-    early_.add(number);
+    early_.add_own(number);
     ask_peer(
         region_operation::free,
         wire::encode_number(number),

@@ -91,6 +91,7 @@ protected:
     std::shared_ptr<driver> owner() const;
     /// Posts a function to the driver's order.
     void post(hosting::order_task& what) const;
+    static void post(driver const& to, hosting::order_task& what);
 
 private:
     friend class driver;
@@ -328,7 +329,8 @@ private:
     std::function<void()> on_cancelled_;
 };
 
-/// A time by which something must have happened. A member of a driver; used in its order only.
+/// A time by which something must have happened. A member of a driver, or of what a driver has; used
+/// and destroyed in its order only.
 class RCVERBS_EXPORT deadline final : private part {
 public:
     explicit deadline(driver& owner);
@@ -340,12 +342,12 @@ public:
     void cancel() noexcept;
 
 private:
-    void expire(std::uint64_t round);
     void abandon() noexcept override;
 
     std::optional<boost::asio::steady_timer> timer_;
     std::function<void()> function_;
-    std::uint64_t round_ = 0;
+    // Which start it was; alive as long as this is.
+    std::shared_ptr<std::uint64_t> round_;
 };
 
 /// The slice as a region for the peer of a connection, if it may use it so: the memory is registered
