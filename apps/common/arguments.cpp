@@ -128,7 +128,7 @@ void add_shared(CLI::App& app, arguments& out) {
         "--timeout",
         out.timeout,
         "deadline of each wait for the peer, such as 500ms, 10s or 2m; to resolve and to "
-        "disconnect 2s, or a fifth of it if that is more",
+        "disconnect 2s, but at least a fifth of it and at most all of it",
         "10s"
     );
     add_poll(app, out.polling.mode);

@@ -102,7 +102,7 @@ def statistics():
     return f"""# Statistics
 
 For programmers and operators who watch connections. Afterwards you know the meaning of each counter. Any thread may take a snapshot, at little cost.
-Counters start at 0 with their object and never decrease. The tables are made from the headers.
+Totals start at 0 with their object and never decrease; what describes this moment (outstanding, waiting, held, free, used, registered …) does. The tables are made from the headers.
 
 ## connection::statistics()
 {table("statistics.hpp", "connection_statistics", False)}
