@@ -409,12 +409,13 @@ TEST_CASE(
     CHECK(h.target.find_for_io(1) != nullptr);
 }
 
-TEST_CASE("nvme: the limits of a discard are those of a host's patience", "[nvme]") {
+TEST_CASE("nvme: a host hears of the limits of a discard", "[nvme]") {
     host h{disks({1})};
     h.enable();
     command c = of(opcode::identify);
     c.dword[0] = 6;
     CHECK(h.must(c, 4096).code == status::success);
+    CHECK(h.word(0) == 255U << 24);  // DMRL
     CHECK(h.word(4) == 262144);  // DMRSL, in blocks
     CHECK(h.word(8) == 262144);  // DMSL
     CHECK(h.word(12) == 0);

@@ -590,6 +590,98 @@ TEST_CASE("nvme: a discard does not outlive the queue of its host", "[device][nv
     });
 }
 
+namespace {
+
+/// Keeps a flush, and does not begin what nobody waits for.
+class careful_store final : public nvme::block_store {
+public:
+    nvme::store_geometry geometry() const override {
+        return {disk_bytes, block_bytes, true, false};
+    }
+    void start(nvme::store_request& r) override {
+        if (r.operation() == nvme::store_operation::flush) waiting = &r;
+        else if (r.is_abandoned()) r.complete(asio::error::operation_aborted);
+        else r.complete({});
+    }
+    nvme::store_request* waiting = nullptr;
+};
+
+/// A gigabyte that is not there.
+class counting_store final : public nvme::block_store {
+public:
+    nvme::store_geometry geometry() const override {
+        return {std::uint64_t{1} << 30, block_bytes, false, false};
+    }
+    void start(nvme::store_request& r) override {
+        if (r.operation() == nvme::store_operation::discard)
+            discarded_bytes.push_back(r.size_bytes());
+        r.complete({});
+    }
+    std::vector<std::uint64_t> discarded_bytes;
+};
+
+}  // namespace
+
+// The flush holds the queue, and the read behind it ends inside start().
+TEST_CASE(
+    "nvme: a host that leaves during a read with FUA takes nothing with it", "[device][nvme]"
+) {
+    asio::io_context io;
+    auto const store = std::make_shared<careful_store>();
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io, store};
+        connected_host h = co_await connect_host(io, s.at());
+        capsule const durable = read(0, 1, h.data).dword(12, 1U << 30);
+        auto const ask = [&]() -> asio::awaitable<void> { co_await h.io.run(durable); };
+        asio::co_spawn(io, ask(), asio::detached);
+        co_await wait_until(io, [&] { return store->waiting != nullptr; });
+        h.io.connection().close();
+        co_await wait_until(io, [&] { return store->waiting->is_abandoned(); });
+        store->waiting->complete({});
+        co_await wait_until(io, [&] { return s.target.statistics().commands == 0; });
+        co_await end(io, s.target);
+    });
+}
+
+TEST_CASE(
+    "nvme: a controller that is disabled abandons what its I/O queues have begun", "[device][nvme]"
+) {
+    asio::io_context io;
+    auto const store = std::make_shared<careful_store>();
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io, store};
+        connected_host h = co_await connect_host(io, s.at());
+        asio::co_spawn(io, flush(h), asio::detached);
+        co_await wait_until(io, [&] { return store->waiting != nullptr; });
+        CHECK_FALSE(store->waiting->is_abandoned());
+        co_await must(h.admin, capsule{0x7f, 0}.dword(11, 0x14).dword(12, 0x00460000), 0);
+        CHECK(store->waiting->is_abandoned());
+        store->waiting->complete({});
+        co_await wait_until(io, [&] { return s.target.statistics().commands == 0; });
+        co_await end(io, s.target);
+    });
+}
+
+TEST_CASE("nvme: a discard beyond the limits leaves the rest as it is", "[device][nvme]") {
+    asio::io_context io;
+    auto const store = std::make_shared<counting_store>();
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io, store};
+        connected_host h = co_await connect_host(io, s.at());
+        std::vector<std::byte> ranges(32);
+        for (std::size_t const at : {0UL, 16UL}) {
+            put(std::span{ranges}, at + 4, std::uint32_t{200'000});
+            put(std::span{ranges}, at + 8, std::uint64_t{at} * 100'000);
+        }
+        co_await must(h.io, capsule{0x09, 1}.dword(10, 1).dword(11, 4).in_capsule(ranges, 32), 0);
+        CHECK(
+            store->discarded_bytes ==
+            std::vector<std::uint64_t>{200'000 * 512, (262'144 - 200'000) * 512}
+        );
+        co_await end(io, s.target);
+    });
+}
+
 TEST_CASE("nvme: a read with FUA is preceded by a flush", "[device][nvme]") {
     asio::io_context io;
     auto const store = std::make_shared<inverting_store>();
@@ -944,7 +1036,10 @@ TEST_CASE(
         CHECK(other->flushes == 1);
         response const done = co_await h.admin.run(state);
         CHECK(done.result == 11);
+        // Asked once more, it has still failed.
         co_await must(h.admin, shut_down, 0);
+        response const again_done = co_await h.admin.run(state);
+        CHECK(again_done.result == 11);
         CHECK(store->flushes == 1);
         // After a reset the host asks for queues, and makes them, at once.
         co_await must(h.admin, capsule{0x7f, 0}.dword(11, 0x14).dword(12, 0x00460000), 0);

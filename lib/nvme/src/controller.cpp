@@ -169,7 +169,7 @@ completion controller::set_property(command const& c) {
     configuration_ = c.dword[2];
     bool const is_asked = (configuration_ & shutdown_field) != 0;
     std::uint32_t shutdown = 0;
-    if (is_asked) shutdown = was_asked ? state_ & shutdown_state : shutdown_occurs;
+    if (is_asked) shutdown = was_asked ? state_ & (shutdown_state | is_fatal) : shutdown_occurs;
     state_ = shutdown;
     if ((configuration_ & 1) != 0) state_ |= is_right(configuration_) ? is_ready : is_fatal;
     is_enabled_ = (configuration_ & 1) != 0 && (state_ & is_ready) != 0;
@@ -304,12 +304,11 @@ void controller::write_active_namespaces(std::uint32_t after, std::span<std::byt
     }
 }
 
-// A discard must be over before the host gives it up, also where the store writes zeros.
 void controller::write_limits(std::span<std::byte> out) {
-    constexpr std::uint32_t blocks_max = (1U << 30) / 4096;
     nvme_id_ctrl_nvm i{};
-    i.dmrsl = htole32(blocks_max);
-    i.dmsl = htole64(blocks_max);
+    i.dmrl = discard_ranges_max;
+    i.dmrsl = htole32(static_cast<std::uint32_t>(discard_blocks_max));
+    i.dmsl = htole64(discard_blocks_max);
     std::memcpy(out.data(), &i, sizeof i);
 }
 

@@ -53,6 +53,11 @@ struct discovery_list {
 
 class controller {
 public:
+    /// Of one discard (DMRL, DMRSL, DMSL): with 4 KiB blocks a GiB, which takes seconds where the store
+    /// writes zeros.
+    static constexpr std::uint8_t discard_ranges_max = 255;
+    static constexpr std::uint64_t discard_blocks_max = 262144;
+
     controller(
         std::uint16_t id,
         std::shared_ptr<subsystem> of,

@@ -105,10 +105,12 @@ std::span<std::byte> zeros() noexcept {
 }
 
 void file_engine::start(store_request& r) noexcept {
-    if (r.is_abandoned()) return r.complete(boost::asio::error::operation_aborted);
+    // A flush cannot harm, and a shutdown waits for those of all stores.
+    if (r.operation() != store_operation::flush && r.is_abandoned())
+        return r.complete(boost::asio::error::operation_aborted);
     bool const only_reads =
         r.operation() == store_operation::read || r.operation() == store_operation::compare;
-    if (!only_reads) {
+    if (!only_reads && !file_.is_read_only) {
         if (error_code const ec = sync_failure()) return r.complete(ec);
     }
     if (begin_copied(r)) return;

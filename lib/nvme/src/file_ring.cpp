@@ -192,6 +192,9 @@ private:
     void begin_job(job& j) {
         store_request const& r = *j.request;
         j.done_bytes = 0;
+        // It may have waited long for its turn.
+        if (r.operation() != store_operation::flush && r.is_abandoned())
+            return finish(j, boost::asio::error::operation_aborted);
         switch (r.operation()) {
         case store_operation::flush:
             if (file_.is_read_only) return finish(j, {});
@@ -248,13 +251,13 @@ private:
         store_request const& r = *j.request;
         if (result == -EINTR || result == -EAGAIN) return submit(j, j.now);
         bool const moves_data = j.now == job::step::transfer || j.now == job::step::write_zeros;
-        if (j.now == job::step::fallocate && lacks_fallocate(-result))
-            return submit(j, job::step::write_zeros);
+        bool const is_to_be_written = j.now == job::step::fallocate && lacks_fallocate(-result);
+        if ((is_to_be_written || j.now == job::step::write_zeros) && r.is_abandoned())
+            return finish(j, boost::asio::error::operation_aborted);
+        if (is_to_be_written) return submit(j, job::step::write_zeros);
         if (result < 0) return finish(j, system_error_of(-result));
         // The file has become shorter.
         if (moves_data && result == 0) return finish(j, system_error_of(EIO));
-        if (j.now == job::step::write_zeros && r.is_abandoned())
-            return finish(j, boost::asio::error::operation_aborted);
         if (moves_data) {
             j.done_bytes += static_cast<unsigned>(result);
             if (j.done_bytes < r.size_bytes()) return submit(j, j.now);

@@ -71,7 +71,8 @@ private:
     }
 
     void carry_out(store_request& r) {
-        if (r.is_abandoned()) return r.complete(boost::asio::error::operation_aborted);
+        if (r.operation() != store_operation::flush && r.is_abandoned())
+            return r.complete(boost::asio::error::operation_aborted);
         bool is_equal = true;
         error_code ec;
         try {

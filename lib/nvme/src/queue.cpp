@@ -194,6 +194,8 @@ void queue::do_start() {
 
 void queue::do_close() {
     is_closing_ = true;
+    // No answer reaches the host from here on. An admin queue may still flush for a shutdown.
+    if (id_ != 0) is_abandoned_ = true;
     deadline_.cancel();
     if (!connection_.is_open()) return connection_.close();
     connection_.async_disconnect([self = shared_from_this()](error_code const&) {});
@@ -361,6 +363,7 @@ void queue::with_memory(slot& s, std::size_t size_bytes, step next, bool may_be_
 }
 
 void queue::give_waiting() {
+    auto const self = shared_from_this();  // a command may be the last one that holds it
     while (!without_memory_.empty()) {
         slot& s = *without_memory_.front();
         try {
@@ -671,13 +674,16 @@ void queue::start_discard(slot& s) {
 
 void queue::next_discard(slot& s) {
     if (is_abandoned_) return release(s);
-    std::size_t const ranges = (s.what_.dword[0] & 0xff) + 1;
+    // What is beyond the limits stays as it is.
+    std::size_t const ranges =
+        std::min<std::size_t>((s.what_.dword[0] & 0xff) + 1, controller::discard_ranges_max);
     disk const& d = *s.disk_;
-    while (s.ranges_done_ < ranges) {
+    while (s.ranges_done_ < ranges && s.discarded_blocks_ < controller::discard_blocks_max) {
         auto const range = s.local_.bytes().subspan(discard_range_bytes * s.ranges_done_++);
-        std::uint64_t const count = load<std::uint32_t>(range, 4);
+        std::uint64_t count = load<std::uint32_t>(range, 4);
         std::uint64_t const first = load<std::uint64_t>(range, 8);
         if (first > d.blocks() || count > d.blocks() - first) return fail(s, status::lba_range);
+        count = std::min(count, controller::discard_blocks_max - s.discarded_blocks_);
         if (count == 0) continue;
         // Ranges that overlap would keep the target busy for nothing.
         s.discarded_blocks_ += count;
@@ -745,7 +751,9 @@ bool queue::is_answer_due(slot const& s) const {
 
 void queue::on_stored(slot& s, completion const& c, error_code const& why) {
     bool const is_shutdown = id_ == 0;
-    if (is_abandoned_ && why == asio::error::operation_aborted) return release(s);
+    // Posted, as below, and since the store is in use.
+    if (is_abandoned_ && why == asio::error::operation_aborted)
+        return asio::post(executor_, [this, &s] { release(s); });
     if (why) target_->on_store_failure(controller_->of().nqn(), s.disk_, s.operation(), why);
     if (c.code != status::success && !is_shutdown) return finish(s, c);
     if (c.code != status::success) s.has_failed_flush_ = true;

@@ -57,7 +57,8 @@ public:
     bool is_durable() const noexcept { return is_durable_; }
     /// True once nobody waits for the result any more: the host's queue has ended. Do not begin such a
     /// request, and do not go on with one that takes long: the host may send it again, and then others for
-    /// the same range. Complete it, with any result. Any thread.
+    /// the same range. Complete it with asio::error::operation_aborted, which is not reported as a
+    /// failure of the store. Any thread.
     bool is_abandoned() const noexcept {
         return is_abandoned_ != nullptr && is_abandoned_->load(std::memory_order_relaxed);
     }
