@@ -14,7 +14,8 @@ inline constexpr std::size_t peer_text_max = 512;
 /// than `bytes_max` is cut, and the result states the number of bytes left out.
 std::string printable(std::string_view text, std::size_t bytes_max = peer_text_max);
 
-/// A line of this program's own output without control characters: each becomes \xNN.
+/// A line of this program's own output in UTF-8: what is no character, or a control character, becomes
+/// \xNN for each byte.
 std::string one_line(std::string_view text);
 
 }  // namespace demo

@@ -175,7 +175,7 @@ incoming_file incoming_file::create(
         f.begin_ = options.size;
         f.id_ = {there.st_dev, there.st_ino};
         // The earlier copy may have ended before it did that.
-        if (::fsync(f.directory_.get()) != 0) error = errno;
+        if (options.is_alone && ::fsync(f.directory_.get()) != 0) error = errno;
         return f;
     }
     if (exists && S_ISDIR(there.st_mode)) {

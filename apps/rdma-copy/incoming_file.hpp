@@ -31,6 +31,8 @@ struct incoming_options {
     bool verifies = false;
     /// A file of that name with this size and time is finished already.
     bool continues = false;
+    /// Nothing syncs its directory afterwards.
+    bool is_alone = false;
     timespec mtime{};
     hash identity{};
 };

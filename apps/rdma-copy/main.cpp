@@ -201,6 +201,10 @@ int run_client(settings const& s) {
         demo::print_error("--no-target-directory is for one source");
         return wrong_usage;
     }
+    if (is_push && s.copy.is_onto && copy::is_served_root(target->path)) {
+        demo::print_error("--no-target-directory needs the name of a target");
+        return wrong_usage;
+    }
     if (source && !target && s.paths.size() > 2) {
         demo::print_error("only one source at a server can be copied at a time");
         return wrong_usage;

@@ -209,6 +209,7 @@ asio::awaitable<bool> receiver::on(entry e) {
             to_.replaces,
             to_.verifies,
             to_.continues,
+            e.path.find('/') == std::string::npos,
             attributes_of(e).mtime,
             e.identity};
         file f;
@@ -409,7 +410,7 @@ void receiver::finish_if_complete(std::uint64_t id, file& f) {
 asio::awaitable<void> receiver::finish(std::uint64_t number) {
     file& f = files_.at(number);
     file_id id;
-    int const error = co_await disk_.run_long([&] {
+    auto finish_on_disk = [&] {
         int const failed =
             f.error != 0 ? f.error : f.writes.finish(attributes_of(f.what), f.written);
         id = f.writes.id();
@@ -420,12 +421,15 @@ asio::awaitable<void> receiver::finish(std::uint64_t number) {
         // Unlinks it if it has no other name, and does not stay.
         f.writes = {};
         return failed;
-    });
+    };
+    int const error = f.what.size >= resume_bytes_min ? co_await disk_.run_long(finish_on_disk)
+                                                      : co_await disk_.run(finish_on_disk);
     if (error == 0) add_to(result_.bytes, f.what.size);
     std::string const path = std::move(f.path);
     if (error == 0 && f.what.has_names) {
-        has_forgotten_names_ = linkable_bytes_ + path.size() > linkable_bytes_max;
-        if (!has_forgotten_names_) {
+        if (linkable_bytes_ + path.size() > linkable_bytes_max) {
+            has_forgotten_names_ = true;
+        } else {
             linkable_bytes_ += path.size();
             linkable_[path] = id;
         }

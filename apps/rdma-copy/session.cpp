@@ -83,6 +83,8 @@ std::optional<remote_place> parse_place(std::string const& text) {
     return remote_place{text.substr(0, colon), text.substr(colon + 1)};
 }
 
+bool is_served_root(std::string const& path) { return trimmed(path).empty(); }
+
 asio::awaitable<void> push(
     link& to,
     disk& files,
@@ -101,8 +103,6 @@ asio::awaitable<void> push(
     wish.wants_total = options.wants_total;
     wish.continues = options.continues;
     wish.name = trimmed(target);
-    if (options.is_onto && wish.name.empty())
-        throw refused{"--no-target-directory needs the name of a target"};
     co_await greet(to, wish);
     std::deque<tree> parents;
     std::vector<source> all;

@@ -22,6 +22,8 @@ struct remote_place {
 };
 /// None for a local path: one without a colon, or with a slash before it.
 std::optional<remote_place> parse_place(std::string const& text);
+/// True for the path of the served directory itself.
+bool is_served_root(std::string const& path);
 
 /// Nothing is copied: the server refuses, or the target cannot be opened.
 class refused : public std::runtime_error {

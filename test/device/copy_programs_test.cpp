@@ -90,6 +90,7 @@ TEST_CASE("rdma-copy: exit codes, and what is said", "[demo]") {
           {tree, "nowhere"},
           {s.place("a"), s.place("b")},
           {tree, s.place(""), "--memory", "5"},
+          {tree, s.place("/./"), "--no-target-directory"},
           {tree, s.place(""), "--unknown"}}) {
         child_process c{command("rdma-copy", wrong)};
         CHECK(c.wait() == 64);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/printable.hpp"
 #include "rdma-copy/copy_message.hpp"
 #include "rdma-copy/progress.hpp"
 #include "rdma-copy/session.hpp"
@@ -151,4 +152,25 @@ TEST_CASE("copy: the result is one object in a line, whatever the names are", "[
     CHECK(result["failures"][0]["error"] == "Permission denied");
     CHECK(result["error"] == "the peer has left");
     CHECK(copy::summary(r, 1500ms) == "2 entries, 0 B, 1 failed in 1.500 s");
+}
+
+TEST_CASE("a printed line has characters only, and none that controls a terminal", "[programs]") {
+    for (std::string const text :
+         {"", "a b~", "\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xc2\xa0"})
+        CHECK(demo::one_line(text) == text);
+    CHECK(demo::one_line("a\nb\x7f\x1b") == "a\\x0ab\\x7f\\x1b");
+    // U+009B begins a control sequence.
+    CHECK(
+        demo::one_line("\xc2\x9b"
+                       "1m") == "\\xc2\\x9b1m"
+    );
+    // No characters: a byte alone, a part, one that is too long, a surrogate, one beyond the last.
+    CHECK(demo::one_line("\xff") == "\\xff");
+    CHECK(demo::one_line("\xc3") == "\\xc3");
+    CHECK(demo::one_line("\xc3(") == "\\xc3(");
+    CHECK(demo::one_line("\xe2\x82") == "\\xe2\\x82");
+    CHECK(demo::one_line("\xc0\xaf") == "\\xc0\\xaf");
+    CHECK(demo::one_line("\xe0\x80\xaf") == "\\xe0\\x80\\xaf");
+    CHECK(demo::one_line("\xed\xa0\x80") == "\\xed\\xa0\\x80");
+    CHECK(demo::one_line("\xf4\x90\x80\x80") == "\\xf4\\x90\\x80\\x80");
 }
