@@ -1,5 +1,6 @@
 // Injected faults between and behind two connections, and the errors that the program receives.
 #include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/detached.hpp>
 
 #include <arpa/inet.h>
@@ -10,7 +11,10 @@
 #include <cerrno>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 #include <random>
+
+#include <rcverbs/slot_pool.hpp>
 
 #include "fabric/fixture.hpp"
 #include "support/child_process.hpp"
@@ -263,6 +267,43 @@ TEST_CASE(
     CHECK(connection::leaked_count() == leaked + 1);
     CHECK(w.live().queue_pairs == 1);
     CHECK(w.live().completion_queues == 1);
+}
+
+TEST_CASE("memory of a queue pair that cannot be destroyed is not given back", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        slot_pool slots{p.server.get_executor(), p.server.domain(), {.slots = 2}};
+        asio::cancellation_signal stop;
+        std::optional<error_code> waited;
+        bool has_memory = true;
+        auto const ignore = [](error_code, leased_receive_result) {};
+        // One without a handler, and one with.
+        p.server.async_receive(
+            slots.try_acquire(), asio::bind_cancellation_slot(stop.slot(), ignore)
+        );
+        stop.emit(asio::cancellation_type::total);
+        co_await test::sleep(io, 1ms);
+        p.server.async_receive(slots.try_acquire(), ignore);
+        p.server.async_receive(slots.try_acquire(), [&](error_code ec, leased_receive_result r) {
+            waited = ec;
+            has_memory = !r.bytes().empty();
+        });
+        co_await test::sleep(io, 1ms);
+        std::size_t const lent = 2 - slots.free_count();
+        w.set_flush({0ns, 0});
+        w.fail_call("ibv_destroy_qp", 2, EBUSY);
+        p.server.close();
+        auto [why] = co_await p.server.async_wait_disconnected(awaiting);
+        CHECK(why == errc::not_drained);
+        co_await test::sleep(io, 1ms);
+        CHECK(lent == 2);
+        CHECK(slots.free_count() == 0);
+        CHECK(waited == errc::not_drained);
+        CHECK_FALSE(has_memory);
+        p.client.close();
+    });
 }
 
 TEST_CASE("an overrun completion queue ends the connections that use it", "[fabric]") {

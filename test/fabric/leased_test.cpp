@@ -56,3 +56,40 @@ TEST_CASE("a message does not overtake one that was kept", "[fabric]") {
         });
     }
 }
+
+TEST_CASE("a receive that starts after cancel() gets the next message", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        connection_options narrow;
+        narrow.queue_pair.receive_queue_depth = 1;
+        test::pair both = co_await connect(stepped(io), narrow, narrow);
+        slot_pool slots{both.server.get_executor(), both.server.domain(), {.slots = 4}};
+        registered_buffer from{both.client.domain(), 1, access_flags::local_write};
+        std::vector<std::pair<char, error_code>> got;
+        auto const take = [&got](char who) {
+            return [&got, who](error_code ec, leased_receive_result const&) {
+                got.emplace_back(who, ec);
+            };
+        };
+        // One is posted, and one waits for room.
+        both.server.async_receive(slots.try_acquire(), take('a'));
+        both.server.async_receive(slots.try_acquire(), take('b'));
+        co_await sleep(io, std::chrono::microseconds{100});
+        both.server.cancel();
+        both.server.async_receive(slots.try_acquire(), take('c'));
+        both.server.async_receive(slots.try_acquire(), take('d'));
+        co_await sleep(io, std::chrono::microseconds{100});
+        for (int i = 0; i < 2; ++i)
+            co_await both.client.async_send(from.slice(), asio::use_awaitable);
+        co_await sleep(io, std::chrono::microseconds{100});
+        error_code const aborted = asio::error::operation_aborted;
+        CHECK(
+            got ==
+            std::vector<std::pair<char, error_code>>{
+                {'a', aborted}, {'b', aborted}, {'c', {}}, {'d', {}}}
+        );
+        both.client.close();
+        both.server.close();
+    });
+}

@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -351,6 +353,52 @@ TEST_CASE(
     // The io_context ran out of work, although the queue is kept.
     CHECK(w.live().queue_pairs == 1);
     CHECK(w.live().completion_queues == 1);
+}
+
+TEST_CASE("completions of a queue pair that could not be destroyed are nobody else's", "[fabric]") {
+    // Several share a completion queue with the last one; each is the only one that is left.
+    constexpr std::size_t pairs = 12;
+    for (std::size_t kept = 0; kept + 1 < pairs; ++kept) {
+        CAPTURE(kept);
+        world w;
+        asio::io_context io;
+        run(w, io, [&]() -> asio::awaitable<void> {
+            home const where = stepped(io);
+            std::vector<test::pair> all;
+            for (std::size_t i = 0; i < pairs; ++i)
+                all.push_back(co_await connect(where, small_queues(), small_queues()));
+            for (std::size_t i = 0; i + 1 < pairs; ++i) {
+                if (i != kept) co_await disconnect(all[i]);
+            }
+            test::pair& lost = all.back();
+            test::pair& left = all[kept];
+            registered_buffer of_lost{lost.server.domain(), 64, access_flags::local_write};
+            registered_buffer into{left.server.domain(), 64, access_flags::local_write};
+            registered_buffer from{left.client.domain(), 64, access_flags::local_write};
+            // Each has the first number of its queue.
+            std::optional<error_code> received;
+            lost.server.async_receive(of_lost.slice(), [](error_code, receive_result const&) {});
+            left.server.async_receive(into.slice(), [&](error_code ec, receive_result const&) {
+                received = ec;
+            });
+            // Later than timeouts.drain, which is one second.
+            w.set_flush({2s, 64});
+            // The peer has no work to drain, so its queue pair is destroyed first.
+            w.fail_call("ibv_destroy_qp", 2, EBUSY);
+            lost.server.close();
+            auto [why] = co_await lost.server.async_wait_disconnected(awaiting);
+            CHECK(why == errc::not_drained);
+            co_await test::sleep(io, 2s);
+            CHECK_FALSE(received);
+            w.set_flush({});
+            co_await left.client.async_send(from.slice(), asio::use_awaitable);
+            co_await test::sleep(io, 1ms);
+            REQUIRE(received);
+            CHECK_FALSE(*received);
+            co_await disconnect(left);
+            lost.client.close();
+        });
+    }
 }
 
 TEST_CASE("a shared receive queue is counted once in a shared queue", "[fabric]") {

@@ -29,7 +29,6 @@ std::string acceptor_problem(acceptor_options const& o) {
     check.within("backlog", o.backlog, 1, backlog_max)
         .from("request_timeout", o.request_timeout, milliseconds{1})
         .from("answer_timeout", o.answer_timeout, milliseconds{1})
-        .from("descriptors_per_connection", o.descriptors_per_connection, 1)
         .from("connections_max", o.connections_max, 1)
         .from("connections_per_address_max", o.connections_per_address_max, 1)
         .from("violation_delay", o.violation_delay, milliseconds{1})

@@ -465,9 +465,10 @@ bool data_path::take_back(operation& op) noexcept {
     return true;
 }
 
-operation_list data_path::take_back_waiting() noexcept {
+operation_list data_path::take_back_waiting(bool is_leasing) noexcept {
     operation_list taken;
     for (queue* const q : {&sends_, &receives_}) {
+        if (is_leasing && q == &receives_) continue;
         operation_list kept;
         while (operation* const op = q->waiting.pop_front())
             (op->is_posted ? kept : taken).push_back(*op);

@@ -154,7 +154,9 @@ public:
     /// Cancels a waiting operation; false if any of it is posted.
     bool take_back(operation& op) noexcept;
     /// Cancels all operations of which nothing is posted, and returns them.
-    operation_list take_back_waiting() noexcept;
+    ///
+    /// @param is_leasing  Receives stay: they are leased.
+    operation_list take_back_waiting(bool is_leasing) noexcept;
 
     /// Processes a batch of completions. Flushed operations have the code wc_errc::flushed.
     completion_report retire(std::span<ibv_wc const> batch) noexcept {

@@ -10,6 +10,7 @@ namespace {
 struct leaks {
     std::mutex mutex;
     std::vector<leaked_resources> all;
+    std::vector<memory_lease> leases;
 };
 
 // Never destroyed, because its contents must not be, not even at the end of the process.
@@ -25,6 +26,12 @@ void leak(leaked_resources what) {
     leaks& l = the_leaks();
     std::lock_guard const lock{l.mutex};
     l.all.push_back(std::move(what));
+}
+
+void leak(memory_lease what) {
+    leaks& l = the_leaks();
+    std::lock_guard const lock{l.mutex};
+    l.leases.push_back(std::move(what));
 }
 
 std::size_t leaked_count() noexcept {

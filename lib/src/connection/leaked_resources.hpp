@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <memory>
 
+#include <rcverbs/memory_lease.hpp>
+
 #include "verbs/domain.hpp"
 
 namespace rcverbs::detail {
@@ -20,6 +22,8 @@ struct leaked_resources {
 };
 
 void leak(leaked_resources what);
+/// Memory that the device may still use, and that an operation has owned.
+void leak(memory_lease what);
 std::size_t leaked_count() noexcept;
 
 }  // namespace rcverbs::detail

@@ -6,6 +6,7 @@
 #include <cassert>
 
 #include "connection/core.hpp"
+#include "connection/leaked_resources.hpp"
 
 namespace rcverbs {
 
@@ -38,6 +39,8 @@ struct connection_core::owner_of_memory {
     std::uint32_t use;
 
     void operator()(error_code ec, outcome const& result) {
+        // The device may still use it: nobody gets it back.
+        if (ec == errc::not_drained && memory.is_valid()) leak(std::move(memory));
         core->on_leased(ec, result, std::move(memory), waiter, use);
     }
 };

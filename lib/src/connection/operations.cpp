@@ -109,7 +109,9 @@ void connection_core::cancel_waiting() {
     entry const inside{*this};
     if (is_shut_down_) return;
     waiters_.tell(waiters::kind::end, asio::error::operation_aborted);
-    operation_list const taken = data_.take_back_waiting();
+    // Leased receives that wait for room stay, as those that are posted: the next handlers adopt them.
+    bool const is_leasing = leased_ != nullptr && !data_.has_borrowed_receives();
+    operation_list const taken = data_.take_back_waiting(is_leasing);
     if (leased_ != nullptr)
         leased_->for_each_waiting([this](leased_waiter& w) { cancel_leased(w); });
     if (!taken.empty())

@@ -109,11 +109,20 @@ struct cq_lane {
         return true;
     }
 
+    /// From now on a completion's number decides, also with one member: a queue pair that is no member
+    /// may complete into the queue.
+    void search_always() noexcept {
+        if (buckets_ == nullptr) return;  // it never had a second one, and gets none
+        is_searched_ = true;
+        if (sole_ != nullptr) put_in_bucket(*std::exchange(sole_, nullptr));
+    }
+
     void add(cq_member& m) noexcept {
         m.now = cq_member::stage::inside;
         ++members;
         m.next = first_;
         first_ = &m;
+        if (is_searched_) return put_in_bucket(m);
         sole_ = m.next == nullptr ? &m : nullptr;
         if (sole_ != nullptr) return;
         // The second one: the first is not in its bucket yet.
@@ -129,15 +138,16 @@ struct cq_lane {
         m.next = nullptr;
         --members;
         m.now = cq_member::stage::outside;
+        if (is_searched_) return;
         sole_ = first_ != nullptr && first_->next == nullptr ? first_ : nullptr;
         if (sole_ != nullptr) take_from_bucket(*sole_);
     }
 
-    /// The only member, or null if there are several or none.
+    /// The only member, to which all completions belong; or null.
     cq_member* sole() const noexcept { return sole_; }
     cq_member* first() const noexcept { return first_; }
 
-    /// The member with that number, or null. REQUIRES: there are several.
+    /// The member with that number, or null. REQUIRES: sole() is null, and there is one.
     cq_member* find(std::uint32_t number) const noexcept {
         cq_member* m = buckets_[number & mask_];
         while (m != nullptr && m->number != number) m = m->next_in_bucket;
@@ -196,6 +206,7 @@ private:
 
     cq_member* first_ = nullptr;
     cq_member* sole_ = nullptr;
+    bool is_searched_ = false;
     std::size_t mask_ = 0;
     std::unique_ptr<cq_member*[]> buckets_;
     std::unique_ptr<ibv_wc[]> kept_;

@@ -172,6 +172,8 @@ bool cq_poller::leave(
     sort_out(lane, m, take);
     bool const is_destroyed = destroy();
     sort_out(lane, m, take);
+    // It may still complete, and the others must not take that for theirs.
+    if (!is_destroyed) lane.search_always();
     if (m.now == cq_member::stage::inside) lane.remove(m);
     if (is_delivering_) departed_.push_back(std::move(m.sink));
     m.sink.reset();
