@@ -185,8 +185,8 @@ int main(int argc, char** argv) {
     app.add_option(
            "--reconnect",
            a.attempts,
-           "retry the connection this often, with backoff, when the server is not reachable or has "
-           "ended, and repeat the interrupted exchange; with atomic only until there is a "
+           "make at most N attempts to connect, with backoff, when the server is not reachable or "
+           "has ended, and repeat the interrupted exchange; with atomic only until there is a "
            "connection"
     )
         ->check(CLI::Range(1, 1000000))

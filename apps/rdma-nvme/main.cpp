@@ -113,13 +113,12 @@ void add_serve(CLI::App& app, serve_arguments& a, demo::nvme_arguments& served) 
     app.add_flag(
         "--shared", a.is_shared, "serve FILE although it is mounted, or used by another program"
     );
-    app.add_flag("--direct", a.is_direct, "pass the page cache by: O_DIRECT");
+    app.add_flag("--direct", a.is_direct, "bypass the page cache (O_DIRECT)");
     app.add_option(
            "--file-io",
            a.method,
-           "how what the page cache has not is read and written: by io_uring, by threads that "
-           "block, or "
-           "auto, which reads by io_uring where the system allows it"
+           "how data that is not in the page cache is read and written: by io_uring, by threads, "
+           "which block, or auto: reads by io_uring where the system allows it, else by threads"
     )
         ->check(CLI::IsMember({"auto", "io_uring", "threads"}))
         ->option_text("auto|io_uring|threads [auto]");

@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
            "Without "
            "it: as many as the limits of open files and locked memory allow (ulimit -n, ulimit "
            "-l), "
-           "at most 1024"
+           "at most 4096"
     )
         ->check(CLI::Range(0, 1000000))
         ->option_text("N");

@@ -27,7 +27,7 @@ struct server_arguments : arguments {
     std::uint32_t count = 0;
     /// The most clients at a time, in total and for one address; a further client is rejected as
     /// busy. 0: no limit. Empty: as many as this process has descriptors and lockable memory for,
-    /// at most 1024.
+    /// at most 4096.
     std::optional<std::size_t> clients_max;
     std::size_t clients_per_address_max = 0;
 };

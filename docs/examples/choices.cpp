@@ -150,7 +150,7 @@ void end_of_lease(connection& c) {
 // --- errors -----------------------------------------------------------------------------------------------------------
 
 awaitable<void> watch(connection& c) {
-    // Success if the peer has disconnected in order.
+    // Success if the peer has disconnected gracefully.
     co_await c.async_wait_disconnected(boost::asio::as_tuple(use_awaitable));
     failure const why = c.last_failure();
     if (why.reason == close_reason::transport_error) std::cerr << "the path has failed: " << why.message() << '\n';

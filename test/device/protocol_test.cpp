@@ -393,10 +393,11 @@ TEST_CASE(
         int called = 0;
         for (int i = 0; i < 400; ++i) {
             auto const limit = std::make_shared<std::unique_ptr<protocol::deadline>>();
+            auto const is_over = std::make_shared<bool>(false);
             bool is_gone = false;
             p.client->run([&, limit] {
                 *limit = std::make_unique<protocol::deadline>(*p.client);
-                (*limit)->start(0ms, [&] { called += is_gone ? 1 : 0; });
+                (*limit)->start(0ms, [&called, is_over] { called += *is_over ? 1 : 0; });
             });
             // The order of its expiry and of the end differs.
             for (int turns = i % 8; turns > 0; --turns)
@@ -404,7 +405,7 @@ TEST_CASE(
             std::this_thread::sleep_for(std::chrono::microseconds{i % 3 * 500});
             p.client->run([&, limit] {
                 limit->reset();
-                is_gone = true;
+                *is_over = is_gone = true;
             });
             while (!is_gone) co_await asio::post(io, asio::use_awaitable);
         }

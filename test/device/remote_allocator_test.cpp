@@ -908,6 +908,32 @@ TEST_CASE(
     });
 }
 
+TEST_CASE(
+    "a peer that drops memory and never answers its withdrawal loses its connection",
+    "[device][hostile]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        hostile_pool_ends e{io, {.withdraw_timeout = 50ms}};
+        std::vector<std::byte> table(4096);
+        e.offers.offer("table", std::span{table}, access_flags::remote_read);
+        co_await meet_forger(io, e);
+        auto const find = find_message("table");
+        reply const found = co_await e.peer.async_request(op_find, find, asio::use_awaitable);
+        std::optional<error_code> withdrawn;
+        e.offers.async_withdraw("table", [&](error_code ec) { withdrawn = ec; });
+        request const withdrawal = co_await e.peer.async_next(asio::use_awaitable);
+        std::vector<std::byte> dropped = number_message(number_in(found, 0, 8));
+        put(dropped, 1, 4);
+        put(dropped, 0, 4);
+        co_await e.peer.async_notify(op_dropped, dropped, asio::use_awaitable);
+        co_await until(io, [&] { return withdrawn.has_value(); });
+        CHECK_FALSE(*withdrawn);
+        co_await until(io, [&] { return !e.server.is_open(); });
+        CHECK(e.server.last_failure().code == errc::timed_out);
+    });
+}
+
 TEST_CASE("who resumes memory has it alone from then on", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

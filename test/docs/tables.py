@@ -40,6 +40,8 @@ def default(kind, value):
         return "—"
     if "milliseconds" in kind:
         return "0" if value == "0" else f"{value} ms"
+    if match := re.match(r"(?:std::\w+\{)?(\d+)U?\}? << (10|20|30)$", value):
+        return f"{match.group(1)} {dict(zip(('10', '20', '30'), ('KiB', 'MiB', 'GiB')))[match.group(2)]}"
     if "::" in value:
         return f"`{value.split('::')[1]}`"
     return value or "—"

@@ -78,11 +78,12 @@ struct acceptor_options {
     std::optional<std::size_t> connections_per_address_max = {};
     /// How long requests of an address are rejected after one of its connections has ended by a
     /// violation (errc::peer_violation, or close_reason::protocol_error). The delay doubles with
-    /// each further violation, up to 64 times, and is reset after the same time without one. Above
-    /// 0; empty for no delay.
+    /// each further violation, to at most 64 times this, and is this again when as much time as the
+    /// last delay has passed after it without a violation. Above 0; empty for no delay.
     std::optional<std::chrono::milliseconds> violation_delay = {};
     /// Private data of a rejection because of one of these limits: at most 148 bytes. A server of
     /// sessions sets session::busy_private_data(); the peer's session then reports session_errc::peer_busy.
+    /// For channels there is no such value: theirs report cm_errc::rejected_by_peer.
     std::vector<std::byte> busy_private_data = {};
     /// Called for each request that is rejected because of one of these limits, with the peer's
     /// address, on a thread that runs the acceptor's context. Must not throw.

@@ -17,7 +17,7 @@ namespace rcverbs {
 enum class close_reason {
     /// It has not ended.
     open,
-    /// Both sides finished (a session's MSG_DONE, a channel's CLOSE) and disconnected in order.
+    /// Both sides finished (a session's MSG_DONE, a channel's CLOSE) and disconnected gracefully.
     completed,
     /// This side closed or disconnected.
     closed_locally,

@@ -336,8 +336,10 @@ public:
     ///                            grant), wc_errc::retry_exceeded (peer gone), wc_errc::flushed (an
     ///                            earlier operation failed), errc::stalled,
     ///                            asio::error::operation_aborted, and the reasons for the end of
-    ///                            the connection: errc::peer_disconnected, idle, port_down,
-    ///                            address_gone, device_removed.
+    ///                            the connection: errc::peer_disconnected, peer_violation, idle,
+    ///                            port_down, address_gone, device_removed, queue_pair_failed,
+    ///                            completion_queue_broken; and errc::not_drained: do not free the
+    ///                            memory.
     template <class Token = detail::default_token_t<Executor>>
     auto async_write(const_slices const& source, remote_region target, Token&& token = Token{}) {
         return async_start(op::write(source, target), std::forward<Token>(token));
@@ -482,7 +484,8 @@ public:
     ///                            wins. Use the form below to wait for a limited time.
     /// @par Errors                wc_errc::local_length or local_qp_operation (the message is
     ///                            longer than `into`), errc::receives_mixed (this connection has
-    ///                            received into memory that receives own), errc::too_many_segments,
+    ///                            received into memory that receives own), errc::receives_are_shared,
+    ///                            errc::too_many_segments,
     ///                            errc::access_denied, errc::region_gone, errc::foreign_domain,
     ///                            errc::queue_full, errc::not_connected, errc::peer_disconnected,
     ///                            wc_errc::flushed, asio::error::operation_aborted.

@@ -40,7 +40,7 @@ enum class step {
     transfer,
     /// Finishing: MSG_DONE both ways.
     finish,
-    /// Disconnecting in order.
+    /// Disconnecting gracefully.
     disconnect,
     /// Waiting until the device has returned all work.
     drain,

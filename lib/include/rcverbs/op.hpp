@@ -14,9 +14,11 @@
 // Rules for every operation:
 //   * Its handler is called exactly once, on its associated executor or else on the connection's,
 //     and never from inside the initiating call.
-//   * The memory of an operation belongs to it until its handler runs. After a failure, a
-//     cancellation or close(), the handler runs only when the device no longer uses the memory. The
-//     same holds for a batch. Slices themselves are copied: up to four of an operation into the
+//   * Borrowed memory belongs to the operation until its handler runs. After a failure, a
+//     cancellation or close(), the handler runs only when the device no longer uses the memory,
+//     except with errc::not_drained: then do not free it. An operation that owns its memory
+//     (op::leased) completes at once when it is cancelled; with errc::not_drained its memory never comes
+//     back. The same holds for a batch. Slices themselves are copied: up to four of an operation into the
 //     value, more into memory that is allocated.
 //   * Sends, reads, writes and atomics are posted and complete in the order of the calls; so do
 //     receives. An operation that finds its queue full waits; at most
@@ -24,9 +26,9 @@
 //   * Everything that can be checked is checked before posting. Such an error harms neither the
 //     connection nor other operations. A failed work request moves an RC queue pair to the error
 //     state, and the connection ends.
-//   * If you cancel an operation before it is posted, it is as if it had never been started. A
-//     posted one cannot be cancelled alone: only a terminal cancellation has an effect, and it ends
-//     the connection.
+//   * If you cancel an operation before it is posted, it is as if it had never been started. One on
+//     borrowed memory that was posted cannot be cancelled alone: only a terminal cancellation has an
+//     effect, and it ends the connection. One that owns its memory can, and the connection goes on.
 //   * Operations that were posted when the connection failed complete with the error that describes
 //     the cause: see connection::last_failure.
 //   * An operation allocates nothing if its handler fits detail::operation::handler_bytes_max, and

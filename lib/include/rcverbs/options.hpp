@@ -47,8 +47,8 @@ struct queue_pair_options {
     std::uint32_t send_queue_depth = 64;
     /// Receives that may be posted at a time. 1 to the device's queue_depth_max.
     std::uint32_t receive_queue_depth = 32;
-    /// Operations of either kind that may wait for a place in their queue; one more fails with
-    /// errc::queue_full.
+    /// Operations of either kind that may wait for a free slot in their queue; one more fails with
+    /// errc::queue_full. 0 or more.
     std::uint32_t waiting_operations_max = 192;
     /// Slices per send, and per work request of a read or write; a read or write with more slices
     /// is split into several work requests. 1 to the device's segments_max.
@@ -77,7 +77,8 @@ struct queue_pair_options {
     /// holds for both. Source: rdma_accept(3).
     std::uint8_t retry_count = 6;
     /// The time without an acknowledgement before a retransmission. 4.096 us to 8800 s, rounded up
-    /// to 4.096 us x 2^n. A failed peer is detected after about (retry_count + 1) times this.
+    /// to 4.096 us x 2^n. A failed peer is detected after one to four times (retry_count + 1) x this:
+    /// see worst_case_detection().
     std::chrono::nanoseconds ack_timeout = std::chrono::milliseconds{134};
 };
 

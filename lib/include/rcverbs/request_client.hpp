@@ -174,18 +174,18 @@ public:
 
     /// Sends a request to the peer, connecting first if need be, and waits for the reply.
     ///
-    /// @param operation  As all others: of request_channel::async_request(). The body must be
-    ///                   unchanged until the handler runs. Registered memory is of domain().
-    /// @param body       As above.
+    /// @param operation  As for request_channel::async_request().
+    /// @param body       As there; unchanged until the handler runs. Registered memory must belong to
+    ///                   domain().
     /// @param options    The timeout, and whether the request may be repeated.
     /// @param token      Completion token.
     /// @par Completion signature  `void(error_code, reply)`
     /// @par Cancellation          total.
-    /// @par Errors                Those of request_channel::async_request(), after an error that
-    ///                            is_transient() of a request that may not be repeated, or whose
-    ///                            timeout has passed; channel_errc::request_timed_out also if there was
-    ///                            no channel until then; those of connector::async_connect() that are not
-    ///                            transient; asio::error::operation_aborted (closed),
+    /// @par Errors                Those of request_channel::async_request(); transient ones only if the
+    ///                            request may not be repeated, or its timeout has passed.
+    ///                            channel_errc::request_timed_out, also if there was no channel in
+    ///                            time. Those of connector::async_connect() that are not transient.
+    ///                            asio::error::operation_aborted (closed),
     ///                            errc::operation_in_progress (finishing).
     template <class Token = detail::default_token_t<Executor>>
     auto async_request(
@@ -251,9 +251,9 @@ public:
 
     /// Sends a notice to the peer, a request without an answer, connecting first if need be.
     ///
-    /// @param operation  As all others: of request_channel::async_notify(). The body must be unchanged
-    ///                   until the handler runs. Registered memory is of domain().
-    /// @param body       As above.
+    /// @param operation  As for request_channel::async_notify().
+    /// @param body       As there; unchanged until the handler runs. Registered memory must belong to
+    ///                   domain().
     /// @param options    How long it may wait for a channel, and whether it may be repeated.
     /// @param token      Completion token.
     /// @par Completion signature  `void(error_code)`: the peer's device has it.
@@ -303,7 +303,7 @@ public:
         );
     }
 
-    /// Finishes in order: no further requests; waits as request_channel::async_finish() for those that
+    /// Shuts down gracefully: no further requests; waits as request_channel::async_finish() for those that
     /// are with the peer. Requests that wait for a channel are aborted.
     ///
     /// @param token  Completion token.

@@ -1,4 +1,4 @@
-// session.hpp — exchanges memory keys over a connection, and ends it in order.
+// session.hpp — exchanges memory keys over a connection, and shuts it down gracefully.
 //
 //     session s{connection{io}};
 //     co_await s.async_connect({"192.168.0.1", 7471}, use_awaitable);
@@ -98,7 +98,7 @@ class RCVERBS_EXPORT session_base {
 public:
     /// Ends at once, as connection::close().
     void close() noexcept;
-    /// Why it ended, with close_reason::completed only if both sides ended it in order; and the first
+    /// Why it ended, with close_reason::completed only if both sides shut it down gracefully; and the first
     /// failure, of the session or its connection.
     failure last_failure() const;
     /// The private data with which an acceptor of sessions rejects clients over its limits: a value
@@ -180,7 +180,7 @@ public:
     /// @par Completion signature  `void(error_code)`
     /// @par Cancellation          terminal: closes.
     /// @par Errors                Those of connection::async_connect, and session_errc::foreign_peer,
-    ///                            version_mismatch, mode_mismatch, peer_busy.
+    ///                            version_mismatch, mode_mismatch, peer_busy, malformed_message.
     template <class Token = detail::default_token_t<Executor>>
     auto async_connect(endpoint const& peer, Token&& token = Token{}) {
         return this->control(
@@ -197,7 +197,8 @@ public:
     /// @par Completion signature  `void(error_code)`
     /// @par Cancellation          terminal: closes.
     /// @par Errors                Those of connection::async_accept, and session_errc::foreign_peer,
-    ///                            version_mismatch, mode_mismatch: the peer was rejected.
+    ///                            version_mismatch, mode_mismatch, malformed_message: the peer was
+    ///                            rejected.
     template <class Token = detail::default_token_t<Executor>>
     auto async_accept(Token&& token = Token{}) {
         return this->control(
@@ -312,7 +313,7 @@ public:
         );
     }
 
-    /// Ends the connection in order. The connecting side disconnects; the accepting side waits for
+    /// Shuts the connection down gracefully. The connecting side disconnects; the accepting side waits for
     /// that until finish_timeout, and then disconnects itself.
     ///
     /// @param token  Completion token.

@@ -3,7 +3,8 @@
 //     connection_statistics const s = c.statistics();
 //     std::cout << s.bytes_received << " bytes, " << s.slot_waits << " waits\n";
 //
-// A snapshot by value. Counters start at 0 with the connection and never decrease. Taking one locks
+// A snapshot by value. Totals start at 0 with the connection and never decrease; what is outstanding
+// or waiting at this moment does. Taking one locks
 // the connection's own lock and costs nothing on the data path. No threading rule.
 #pragma once
 

@@ -96,7 +96,8 @@ private:
     std::unique_ptr<rdma_event_channel, destroy_channel> channel_;
     boost::asio::any_io_executor executor_;
     std::optional<boost::asio::posix::stream_descriptor> descriptor_;
-    // Keyed by device context; librdmacm keeps the contexts until the end of the process.
+    // Keyed by device context. librdmacm closes that of a device that was removed when it looks for
+    // devices again and no id uses it.
     std::map<ibv_context*, watched_device> devices_;
     std::size_t live_ids_ = 0;
     bool is_waiting_ = false;

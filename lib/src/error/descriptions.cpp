@@ -171,7 +171,9 @@ description describe(errc e) noexcept {
     case errc::device_removed:
         return {
             "the RDMA device was removed, or has failed permanently",
-            "Connect again when it is back",
+            "Destroy what uses its protection domain (connections, buffers, pools), then connect "
+            "again "
+            "when it is back",
             is::no_such_device,
             conditions::transient,
             "errc::device_removed"};

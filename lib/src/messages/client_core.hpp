@@ -75,6 +75,7 @@ private:
         std::optional<call_list::iterator> place;  // in the list of those that wait
         bool is_paused = false;
         bool is_cancelled = false;
+        std::uint64_t attempts = 0;
         // While it is on a channel: what that knows it by.
         std::weak_ptr<request_core> channel;
         std::uint64_t serial = 0;

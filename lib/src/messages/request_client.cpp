@@ -143,6 +143,11 @@ void client_core::send(call_ptr const& c, channel_ptr const& over) {
     what.options.answer_timeout = left;
     // The body may have gone with the handler's context.
     if (!c->is_wanted()) return;
+    std::uint64_t attempt = 0;
+    {
+        guard const lock{mutex_};
+        attempt = ++c->attempts;
+    }
     auto const self = shared_from_this();
     auto const core = std::static_pointer_cast<request_core>(access::core_of<channel_base>(*over));
     std::uint64_t const serial = std::visit(
@@ -160,6 +165,8 @@ void client_core::send(call_ptr const& c, channel_ptr const& over) {
     );
     {
         guard const lock{mutex_};
+        // It has ended on another thread, and is tried again.
+        if (c->attempts != attempt) return;
         c->channel = core;
         c->serial = serial;
         if (!c->is_cancelled) return;

@@ -355,11 +355,13 @@ void region_core::take_away(offer_ptr const& what, std::shared_ptr<void> until) 
 }
 
 void region_core::on_released(std::uint64_t number, error_code ec, reply const& r) {
+    if (has_ended_) return;
     if (!ec) withdrawing_.erase(number);
-    auto const found = grants_.find(number);
-    if (found == grants_.end()) return;
-    if (!ec && r.status() == static_cast<std::uint32_t>(region_status::found))
-        return end_grant(found);
+    if (!ec && r.status() == static_cast<std::uint32_t>(region_status::found)) {
+        auto const found = grants_.find(number);
+        if (found != grants_.end()) end_grant(found);
+        return;
+    }
     // This side finishes: the connection ends, and with it the grant.
     if (ec == errc::operation_in_progress) return;
     // The peer may use the key as long as it is connected.

@@ -96,8 +96,8 @@ public:
     /// @par Cancellation          terminal: closes.
     /// @par Errors                Those of connection::async_connect, and channel_errc::foreign_peer,
     ///                            version_mismatch, mode_mismatch, peer_busy, malformed_message,
-    ///                            private_data_too_large, queues_too_small (the connection was not
-    ///                            made with needed()).
+    ///                            queues_too_small (the connection was not made with needed());
+    ///                            errc::private_data_too_large (the greeting).
     template <class Token = default_token_t<Executor>>
     auto async_connect(
         endpoint const& peer, std::span<std::byte const> greeting, Token&& token = Token{}
@@ -125,7 +125,7 @@ public:
     /// @par Cancellation          terminal: closes.
     /// @par Errors                Those of connection::async_accept, and channel_errc::foreign_peer,
     ///                            version_mismatch, mode_mismatch, malformed_message: the peer was
-    ///                            rejected; private_data_too_large, queues_too_small.
+    ///                            rejected; queues_too_small; errc::private_data_too_large.
     template <class Token = default_token_t<Executor>>
     auto async_accept(std::span<std::byte const> greeting, Token&& token = Token{}) {
         return this->control(

@@ -71,8 +71,8 @@ class remote_pool;
 /// Options of a list of offers.
 struct region_offers_options {
     /// Bytes that are registered at once; a longer range is registered in pieces, when a peer first
-    /// uses each or asks for it by remote_memory::async_prepare(). No more than the device can
-    /// register at once are. 4096 to 2^40.
+    /// uses each or asks for it by remote_memory::async_prepare(). 4096 to 2^40; reduced to the
+    /// device's region_bytes_max.
     std::uint64_t piece_bytes = std::uint64_t{64} << 20;
     /// What registers the pieces, such as a boost::asio::thread_pool's executor. Registering is a
     /// system call that pins pages: 64 MiB take 10 to 300 ms. Empty: the thread that runs the
@@ -154,8 +154,9 @@ public:
     /// @param name   Of an offer.
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code)`: no peer can access the memory any more.
-    /// @par Cancellation          None: it completes within withdraw_timeout, and the time that the
-    ///                            connection of a silent peer needs to end.
+    /// @par Cancellation          None: it completes within withdraw_timeout, or finish_timeout of a
+    ///                            channel that finishes, and the time that the connection of a silent
+    ///                            peer needs to end.
     /// @par Errors                channel_errc::no_such_region (nothing of this name, or it is being
     ///                            withdrawn). REQUIRES: is_valid().
     template <class Token>
@@ -206,7 +207,7 @@ struct region_change {
 
 /// Options of a region channel.
 struct region_channel_options {
-    /// Of its requests, their messages and the connection.
+    /// Options of the request channel, its messages and its connection.
     request_channel_options channel = {};
     /// Changes of the peer's offers that are kept for async_next_change(). 1 to 65536.
     std::uint32_t changes_max = 256;

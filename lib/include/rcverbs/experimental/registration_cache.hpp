@@ -40,10 +40,10 @@ struct cached_region;
 
 /// Bounds and rights of a registration cache.
 struct registration_cache_options {
-    /// Bytes that stay registered without a lease, and that may be registered with one and be kept
-    /// afterwards. 0 keeps nothing.
+    /// Registered bytes that the cache keeps. A registration beyond this is deregistered with its last
+    /// lease. 0 keeps nothing.
     std::size_t bytes_max = std::size_t{256} << 20;
-    /// Registrations, counted likewise.
+    /// Registrations that the cache keeps; as bytes_max.
     std::size_t regions_max = 1024;
     /// Rights of the device and of peers to the memory. With a remote right, a peer that has the
     /// key may use the whole pages, also the bytes beside the range.

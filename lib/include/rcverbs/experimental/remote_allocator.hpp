@@ -53,7 +53,7 @@ class region_core;
 
 /// Options of a pool.
 struct remote_pool_options {
-    /// Bytes that one connection may have, in whole blocks. 0: a quarter of the pool.
+    /// Bytes that one connection may have, in whole blocks of 4096 bytes or more. 0: a quarter of the pool.
     std::uint64_t peer_bytes_max = 0;
     /// Allocations of one connection. 1 to 65536.
     std::uint32_t peer_allocations_max = 256;
@@ -173,7 +173,7 @@ struct remote_allocation {
 
 /// How memory is allocated.
 struct allocate_options {
-    /// Of the address in the peer's memory. A power of two.
+    /// Alignment of the address in the peer's memory, in bytes. A power of two.
     std::uint64_t alignment = 8;
     /// True: it outlives the connection, for async_resume().
     bool is_kept = false;

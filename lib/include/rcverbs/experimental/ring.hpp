@@ -60,9 +60,10 @@ struct ring_options {
     /// Memory of the ring. The writer has as much, and refuses a reader with more. A power of two,
     /// 4096 to 2^30.
     std::uint32_t ring_bytes = std::uint32_t{1} << 20;
-    /// Records that fit, whatever their sizes: 2 fewer may be unreleased. 16 to 65536. Of no meaning for a writer.
+    /// Receives of the reader: at most records - 2 records may be unreleased, whatever their sizes. 16
+    /// to 65536. Ignored by a writer.
     std::uint32_t records = 256;
-    /// Of the connection. Its queues are made large enough.
+    /// Options of the connection. Its queues are made large enough.
     connection_options connection = {};
 };
 
@@ -188,7 +189,7 @@ public:
         );
     }
     /// Writes what waits, and waits until the reader has released all records. Then the connection
-    /// ends in order.
+    /// shuts down gracefully.
     ///
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code)`
