@@ -12,6 +12,8 @@
 #include <sys/uio.h>
 #endif
 
+#include "rdma-copy/result.hpp"
+
 namespace copy {
 
 #ifdef RCVERBS_HAS_LIBURING
@@ -190,7 +192,7 @@ asio::awaitable<int> file_io::transfer(
         int const n = co_await part(is_write, file, offset, bytes);
         if (n == -EINTR) continue;
         if (n < 0) co_return -n;
-        if (n == 0) co_return is_write ? EIO : ESTALE;
+        if (n == 0) co_return is_write ? EIO : error_source_changed;
         bytes = bytes.subspan(static_cast<std::size_t>(n));
         offset += static_cast<std::uint64_t>(n);
     }

@@ -27,7 +27,7 @@ public:
     /// REQUIRES: nothing is under way.
     ~file_io();
 
-    /// All of it, or an errno; ESTALE if the file ends before.
+    /// All of it, or an errno; error_source_changed if the file ends before.
     asio::awaitable<int> read(int file, std::uint64_t offset, std::span<std::byte> into);
     /// All of it, or an errno.
     asio::awaitable<int> write(int file, std::uint64_t offset, std::span<std::byte const> from);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -134,6 +136,8 @@ incoming_file& incoming_file::operator=(incoming_file&& other) noexcept {
     std::swap(options_, other.options_);
     std::swap(begin_, other.begin_);
     std::swap(stored_, other.stored_);
+    std::swap(stored_end_, other.stored_end_);
+    std::swap(is_named_, other.is_named_);
     std::swap(is_kept_, other.is_kept_);
     std::swap(is_there_, other.is_there_);
     std::swap(has_lost_, other.has_lost_);
@@ -224,18 +228,34 @@ bool incoming_file::open_state() {
     int error = 0;
     std::string const state_name = temporary_name(name_, "state");
     std::string const data_name = temporary_name(name_, "part");
-    descriptor state = open_here(directory_, state_name, O_RDWR | O_CREAT, error);
-    if (error != 0 || !is_own_file(state.get())) return false;
+    descriptor state = open_here(directory_, state_name, O_RDWR | O_CREAT | O_EXCL, error);
+    bool const is_new = error == 0;
+    if (error == EEXIST) state = open_here(directory_, state_name, O_RDWR, error);
+    if (error != 0) return false;
+    if (!is_own_file(state.get())) {
+        // Some file systems give every file to one user.
+        if (is_new) ::unlinkat(directory_.get(), state_name.c_str(), 0);
+        return false;
+    }
     if (::flock(state.get(), LOCK_EX | LOCK_NB) != 0) {
         // A file system without locks: nothing there says anything.
         if (errno != EWOULDBLOCK) ::unlinkat(directory_.get(), state_name.c_str(), 0);
         return false;
     }
     if (!is_at(directory_, state_name, state.get())) return false;
-    descriptor data = open_here(directory_, data_name, O_RDWR | O_CREAT, error);
-    if (error != 0 || !is_own_file(data.get()) || ::flock(data.get(), LOCK_EX | LOCK_NB) != 0 ||
-        !is_at(directory_, data_name, data.get())) {
-        // It says nothing of a file that cannot be opened.
+    data_name_ = data_name;
+    descriptor data = open_part(error);
+    data_name_.clear();
+    bool const is_own = error == 0 && is_own_file(data.get());
+    bool const is_locked = is_own && ::flock(data.get(), LOCK_EX | LOCK_NB) == 0;
+    if (!is_locked || !is_at(directory_, data_name, data.get())) {
+        // It says nothing of a file that cannot be used. That takes room, and nobody else removes it.
+        struct stat s {};
+        bool const is_left =
+            !is_own &&
+            ::fstatat(directory_.get(), data_name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISREG(s.st_mode) && s.st_nlink == 1;
+        if (is_left) ::unlinkat(directory_.get(), data_name.c_str(), 0);
         ::unlinkat(directory_.get(), state_name.c_str(), 0);
         return false;
     }
@@ -244,6 +264,23 @@ bool incoming_file::open_state() {
     state_name_ = state_name;
     data_name_ = data_name;
     return true;
+}
+
+// One that was killed while it finished may have left the file with its last mode.
+descriptor incoming_file::open_part(int& error) const {
+    descriptor data = open_here(directory_, data_name_, O_RDWR | O_CREAT, error);
+    if (error != EACCES) return data;
+    descriptor const place = open_here(directory_, data_name_, O_PATH, error);
+    if (error != 0 || !is_own_file(place.get())) {
+        error = EACCES;
+        return {};
+    }
+    std::string const itself = "/proc/self/fd/" + std::to_string(place.get());
+    if (::chmod(itself.c_str(), 0600) != 0) {
+        error = errno;
+        return {};
+    }
+    return open_here(directory_, data_name_, O_RDWR, error);
 }
 
 // Finds out what is there of the same source, and forgets the rest.
@@ -292,6 +329,7 @@ std::uint64_t incoming_file::resume() {
     }
     stored_ = parts;
     std::uint64_t const begin = end_of(parts);
+    stored_end_ = begin;
     // Holes behind it must be holes.
     bool const is_ready = ::ftruncate(state_.get(), place_of_part(parts)) == 0 &&
                           write_all(state_.get(), &wanted, sizeof wanted, 0) == 0 &&
@@ -301,7 +339,7 @@ std::uint64_t incoming_file::resume() {
     remove();
     state_ = {};
     data_ = {};
-    stored_ = 0;
+    stored_ = stored_end_ = 0;
     return 0;
 }
 
@@ -324,15 +362,26 @@ int incoming_file::sync(int (*with)(int)) {
     return errno;
 }
 
+void incoming_file::keep() noexcept {
+    is_kept_ = stored_ > 0 && !state_name_.empty();
+    // The room that is reserved is needed by others. If this fails, it is taken a while longer.
+    if (is_kept_) static_cast<void>(!::ftruncate(data_.get(), static_cast<off_t>(stored_end_)));
+}
+
 int incoming_file::store(std::vector<file_part> const& parts) {
     // What the state file says is on the disk.
     if (int const error = sync(&::fdatasync)) return error;
     std::size_t const bytes = parts.size() * sizeof(file_part);
-    if (int const error = write_all(state_.get(), parts.data(), bytes, place_of_part(stored_))) {
+    int error = write_all(state_.get(), parts.data(), bytes, place_of_part(stored_));
+    if (error == 0 && ::fdatasync(state_.get()) != 0) error = errno;
+    if (error == 0 && !std::exchange(is_named_, true) && ::fsync(directory_.get()) != 0)
+        error = errno;
+    if (error != 0) {
         has_lost_ = true;  // the next parts would not follow
         return error;
     }
     stored_ += parts.size();
+    if (!parts.empty()) stored_end_ = parts.back().end;
     return 0;
 }
 
@@ -392,7 +441,7 @@ int incoming_file::verify(std::vector<file_part> const& parts, int flags) const 
 }
 
 int incoming_file::finish(attributes const& a, std::vector<file_part> const& parts) {
-    if (is_there_) return 0;
+    if (is_there_) return give_again(a);
     auto const size = static_cast<off_t>(options_.size);
     struct stat s {};
     if (::fstat(data_.get(), &s) != 0) return errno;
@@ -403,11 +452,50 @@ int incoming_file::finish(attributes const& a, std::vector<file_part> const& par
         if (int const error = sync(&::fdatasync)) return error;
         if (int const error = verify(parts)) return error;
     }
+    int error = give(a);
+    if (error == 0) error = sync(&::fsync);
+    if (error == 0) error = rename_data();
+    if (error != 0) {
+        // It may be continued, by this user.
+        static_cast<void>(!::fchown(data_.get(), ::geteuid(), ::getegid()));
+        static_cast<void>(!::fchmod(data_.get(), 0600));
+        return error;
+    }
+    data_name_.clear();
+    remove();
+    return ::fsync(directory_.get()) == 0 ? 0 : errno;
+}
+
+int incoming_file::give(attributes const& a) const {
     // The owner first: a change of it takes rights away.
     if (a.owned_by && ::fchown(data_.get(), a.owned_by->user, a.owned_by->group) != 0) return errno;
     if (::fchmod(data_.get(), a.mode) != 0) return errno;
-    if (::futimens(data_.get(), only_mtime(a.mtime).data()) != 0) return errno;
-    if (int const error = sync(&::fsync)) return error;
+    return ::futimens(data_.get(), only_mtime(a.mtime).data()) == 0 ? 0 : errno;
+}
+
+// To a file that an earlier copy has finished, of a source whose mode or owner may have changed since.
+int incoming_file::give_again(attributes const& a) const {
+    int error = 0;
+    descriptor const there = open_here(directory_, name_, O_PATH, error);
+    if (error != 0) return error;
+    struct stat s {};
+    if (::fstat(there.get(), &s) != 0) return errno;
+    if (s.st_dev != id_.device || s.st_ino != id_.inode) return EEXIST;
+    bool const is_owned =
+        !a.owned_by || (s.st_uid == a.owned_by->user && s.st_gid == a.owned_by->group);
+    if (is_owned && (s.st_mode & 07777) == a.mode) return 0;
+    if (!is_owned &&
+        ::fchownat(there.get(), "", a.owned_by->user, a.owned_by->group, AT_EMPTY_PATH) != 0)
+        return errno;
+    std::string const itself = "/proc/self/fd/" + std::to_string(there.get());
+    if (::chmod(itself.c_str(), a.mode) != 0) return errno;
+    // To write that to the disk takes a file that can be opened.
+    descriptor const readable = open_here(directory_, name_, O_RDONLY | O_NONBLOCK, error);
+    return error == 0 && ::fsync(readable.get()) != 0 ? errno : 0;
+}
+
+// Gives it its name.
+int incoming_file::rename_data() const {
     int const dir = directory_.get();
     unsigned const flags = options_.replaces ? 0 : RENAME_NOREPLACE;
     int result = ::renameat2(dir, data_name_.c_str(), dir, name_.c_str(), flags);
@@ -416,10 +504,7 @@ int incoming_file::finish(attributes const& a, std::vector<file_part> const& par
         result = ::linkat(dir, data_name_.c_str(), dir, name_.c_str(), 0);
         if (result == 0) ::unlinkat(dir, data_name_.c_str(), 0);
     }
-    if (result != 0) return errno;
-    data_name_.clear();
-    remove();
-    return ::fsync(dir) == 0 ? 0 : errno;
+    return result == 0 ? 0 : errno;
 }
 
 }  // namespace copy

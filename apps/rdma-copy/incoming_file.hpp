@@ -61,7 +61,7 @@ public:
     /// the last call. Fails after a failure: nothing more can be known to be there.
     int store(std::vector<file_part> const& parts);
     /// It stays, to be continued, if anything of it was stored.
-    void keep() noexcept { is_kept_ = stored_ > 0 && !state_name_.empty(); }
+    void keep() noexcept;
     /// Writes it to the disk, gives it its attributes and name, and writes its directory to the disk.
     ///
     /// @param parts  Those that were not stored.
@@ -74,6 +74,10 @@ public:
 
 private:
     int sync(int (*with)(int));
+    int give(attributes const& a) const;
+    int give_again(attributes const& a) const;
+    int rename_data() const;
+    descriptor open_part(int& error) const;
     void remove_leftovers();
     int open_plain();
     bool open_state();
@@ -93,6 +97,8 @@ private:
     incoming_options options_;
     std::uint64_t begin_ = 0;
     std::uint64_t stored_ = 0;  // parts in the state file
+    std::uint64_t stored_end_ = 0;  // of the last of them
+    bool is_named_ = false;  // the names of both files are on the disk
     bool is_kept_ = false;
     bool is_there_ = false;
     bool has_lost_ = false;  // something that was written may not be on the disk

@@ -4,12 +4,13 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/signal_set.hpp>
-#include <boost/asio/steady_timer.hpp>
 
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -26,6 +27,7 @@
 #include "common/metrics_server.hpp"
 #include "common/print.hpp"
 #include "common/printable.hpp"
+#include "common/repeating_timer.hpp"
 #include "rdma-copy/progress.hpp"
 #include "rdma-copy/session.hpp"
 
@@ -68,7 +70,7 @@ public:
           files_{io_},
           server_{io_, s.link},
           signals_{io_, SIGINT, SIGTERM},
-          tick_{io_},
+          tick_{io_.get_executor()},
           width_{s.is_json || s.is_quiet ? 0 : terminal_width()} {}
 
     int run() {
@@ -78,7 +80,8 @@ public:
             server_.close();
             signals_.clear();  // the second one ends the program, whatever its disk does
         });
-        if (!settings_.is_quiet) show_later();
+        using namespace std::chrono_literals;
+        if (!settings_.is_quiet) tick_.start(width_ > 0 ? 200ms : 1000ms, [this] { show(); });
         asio::co_spawn(io_, copy_all(), [&](std::exception_ptr e) { end(e); });
         io_.run();
         return conclude();
@@ -107,7 +110,8 @@ private:
 
     void end(std::exception_ptr e) {
         signals_.cancel();
-        tick_.cancel();
+        signals_.clear();
+        tick_.stop();
         try {
             if (e) std::rethrow_exception(e);
         } catch (copy::refused const& error) {
@@ -123,21 +127,17 @@ private:
     }
 
     void on_failure(std::string const& path, std::string const& why) {
-        clear_line();
+        if (has_room()) clear_line();
         demo::print_error(demo::one_line(path) + ": " + why);
         // The others are counted only.
         constexpr std::size_t kept_most = 10000;
         if (settings_.is_json && failures_.size() < kept_most) failures_.push_back({path, why});
     }
 
-    void show_later() {
-        using namespace std::chrono_literals;
-        tick_.expires_after(width_ > 0 ? 200ms : 1000ms);
-        tick_.async_wait([this](boost::system::error_code ec) {
-            if (ec) return;
-            show();
-            show_later();
-        });
+    // A terminal that takes nothing must not stop the copy.
+    static bool has_room() {
+        pollfd terminal{STDERR_FILENO, POLLOUT, 0};
+        return ::poll(&terminal, 1, 0) == 1 && (terminal.revents & POLLOUT) != 0;
     }
     void show() {
         pace_.sample(clock::now(), done_);
@@ -145,6 +145,7 @@ private:
         if (settings_.is_json) return demo::print(copy::progress_json(done_, rate));
         std::string const line = copy::progress_line(done_, rate, width_);
         if (width_ == 0) return demo::print(line);
+        if (!has_room()) return;
         clear_line();
         std::fputs(line.c_str(), stderr);
         std::fflush(stderr);
@@ -176,7 +177,7 @@ private:
     copy::disk files_;
     copy::link server_;
     asio::signal_set signals_;
-    asio::steady_timer tick_;
+    demo::repeating_timer tick_;
     std::size_t const width_;
     clock::time_point const begin_ = clock::now();
     copy::pace pace_;
@@ -188,7 +189,17 @@ private:
     bool has_line_ = false;
 };
 
+// A client may have many sources, a server many clients; the limit for programs that use select(2) is not
+// meant for this one.
+void open_as_many_files_as_allowed() {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int run_client(settings const& s) {
+    open_as_many_files_as_allowed();
     auto const target = copy::parse_place(s.paths.back());
     auto const source = copy::parse_place(s.paths.front());
     bool const is_push = target && !source;
@@ -355,14 +366,6 @@ private:
     bool is_stopped_ = false;
 };
 
-// Each client may open many files; the limit for programs that use select(2) is not meant for this one.
-void open_as_many_files_as_allowed() {
-    rlimit limit{};
-    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-    limit.rlim_cur = limit.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 int run_server(settings const& s) {
     int error = 0;
     copy::tree root = copy::tree::open(s.directory, error);
@@ -379,7 +382,9 @@ int run_server(settings const& s) {
     server files{io, s, std::move(directory)};
     asio::signal_set signals{io, SIGINT, SIGTERM};
     signals.async_wait([&](boost::system::error_code cancelled, int) {
-        if (!cancelled) files.stop();
+        if (cancelled) return;
+        files.stop();
+        signals.clear();  // the second one ends the program, whatever its disk does
     });
     bool has_failed = false;
     files.on_failure = [&] {

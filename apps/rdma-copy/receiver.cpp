@@ -19,7 +19,7 @@ bool is_aligned(std::uint64_t bytes) { return bytes % block_alignment == 0; }
 }  // namespace
 
 std::string why(int error) {
-    if (error == ESTALE) return "the source has changed while it was copied";
+    if (error == error_source_changed) return "the source has changed while it was copied";
     if (error == EBADMSG) return "the data has changed on its way";
     if (error == EUCLEAN) return "the disk does not give back what was written";
     if (error == EEXIST) return "it exists; files and links are replaced with --force";
@@ -43,7 +43,7 @@ std::string why_of_source(int error) {
 
 std::string why_there(std::string const& side, int error) {
     // These concern both sides.
-    if (error == ESTALE || (error == EBADMSG && side == "target")) return why(error);
+    if (error == error_source_changed || (error == EBADMSG && side == "target")) return why(error);
     return "at the " + side + ": " + (side == "source" ? why_of_source(error) : why(error));
 }
 
@@ -141,13 +141,16 @@ asio::awaitable<void> receiver::serve() {
         link_.set_idle(jobs_ == 0);
         copy_message m = co_await link_.receive();
         bool is_allowed = false;
+        has_entries_ |= std::holds_alternative<entry>(m) || std::holds_alternative<skipped>(m);
+        bool const is_complete =
+            files_.empty() && directories_.empty() && (has_entries_ || !to_.needs_entries);
         if (auto* const e = std::get_if<entry>(&m)) is_allowed = co_await on(std::move(*e));
         else if (auto const* const b = std::get_if<block>(&m)) is_allowed = on(*b);
         else if (auto const* const h = std::get_if<hole>(&m)) is_allowed = on(*h);
         else if (auto const* const e2 = std::get_if<end>(&m)) is_allowed = on(*e2);
         else if (auto const* const s = std::get_if<skipped>(&m)) is_allowed = on(*s);
         else if (auto const* const t = std::get_if<total>(&m)) is_allowed = on(*t);
-        else if (std::holds_alternative<finished>(m) && files_.empty()) co_return link_.send(m);
+        else if (std::holds_alternative<finished>(m) && is_complete) co_return link_.send(m);
         if (is_allowed) continue;
         link_.close_violated();
         throw boost::system::system_error{rcverbs::channel_errc::malformed_message};
@@ -277,11 +280,13 @@ bool receiver::is_expected(std::string const& path) const {
 asio::awaitable<int> receiver::make_hard_link(entry const& e, std::string const& path) {
     std::string const existing = to_.place_of(e.target);
     auto const found = linkable_.find(existing);
-    if (found == linkable_.end()) co_return has_forgotten_names_ ? error_names_too_many : ESTALE;
+    if (found == linkable_.end())
+        co_return has_forgotten_names_ ? error_names_too_many : error_source_changed;
     // The table changes while the disk works.
     file_id const id = found->second;
     co_return co_await disk_.run([&] {
-        if (to_.continues && to_.root->has_same_data(path, existing)) return 0;
+        if (to_.continues && to_.root->has_same_data(path, existing))
+            return to_.root->sync_parent(path);
         return to_.root->make_hard_link(path, existing, id, to_.replaces);
     });
 }
@@ -345,7 +350,7 @@ asio::awaitable<void> receiver::write(block b) {
 // What has arrived is right, unless the error says something else.
 bool receiver::is_spoiled(file const& f, int error) {
     bool const is_of_disk = error == EBADMSG || error == EUCLEAN || error == EIO || error == EEXIST;
-    return error == ESTALE || (is_of_disk && !f.is_error_of_source);
+    return error == error_source_changed || (is_of_disk && !f.is_error_of_source);
 }
 
 void receiver::fail(std::uint64_t id, file& f, int error) {

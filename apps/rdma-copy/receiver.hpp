@@ -44,6 +44,8 @@ struct destination {
     bool verifies = false;
     /// What an earlier copy has finished is not copied again.
     bool continues = false;
+    /// A sender that sends no entry, and says of none why, breaks the protocol.
+    bool needs_entries = false;
 
     /// The path of an entry in the root. REQUIRES: is_inside(path).
     std::string place_of(std::string const& path) const;
@@ -130,6 +132,7 @@ private:
     std::map<std::string, file_id> linkable_;  // finished, by path
     std::size_t linkable_bytes_ = 0;
     bool has_forgotten_names_ = false;
+    bool has_entries_ = false;
     std::uint64_t next_ = 0;
     std::size_t jobs_ = 0;
     change job_ends_;

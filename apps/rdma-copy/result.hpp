@@ -40,9 +40,10 @@ inline constexpr int error_name_reserved = EBADRQC;
 inline constexpr int error_name_twice = ENOTUNIQ;
 inline constexpr int error_place_unclear = ENAVAIL;
 inline constexpr int error_names_too_many = EXFULL;
+inline constexpr int error_source_changed = EREMCHG;
 
-/// An errno in words. ESTALE is a source that has changed, EBADMSG a block that has, EUCLEAN what the disk
-/// does not give back.
+/// An errno, or one of the above, in words. EBADMSG is a block that has changed, EUCLEAN what the disk does
+/// not give back.
 std::string why(int error);
 /// Of an error that reading the source had.
 std::string why_of_source(int error);

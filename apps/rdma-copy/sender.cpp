@@ -76,9 +76,12 @@ extent data_from(int fd, std::uint64_t at, std::uint64_t size) {
     if (gap < 0) return {at, size, errno};
     auto const begin = static_cast<std::uint64_t>(data);
     auto const end = static_cast<std::uint64_t>(gap) + block_alignment - 1;
-    return {
+    extent const e{
         std::clamp(begin - begin % block_alignment, at, size),
         std::min(end - end % block_alignment, size)};
+    // A hole was made between the two calls.
+    bool const is_data = e.begin < e.end || e.begin == size;
+    return is_data ? e : extent{at, size, error_source_changed};
 }
 
 // Blocks from reading to writing. More bytes do not make a copy faster, and wait in the device, where they
@@ -455,7 +458,7 @@ asio::awaitable<void> sender::send_file(source s, std::shared_ptr<directory> in)
         // Without waiting for a pipe that has taken the file's name.
         descriptor d = s.root->open_at(s.path, O_RDONLY | O_NONBLOCK, error);
         if (error == 0 && ::fstat(d.get(), &f->before) != 0) error = errno;
-        if (error == 0 && !S_ISREG(f->before.st_mode)) error = ESTALE;
+        if (error == 0 && !S_ISREG(f->before.st_mode)) error = error_source_changed;
         if (error == 0) {
             off_t const gap = ::lseek(d.get(), 0, SEEK_HOLE);
             f->is_sparse = gap >= 0 && gap < f->before.st_size;
@@ -539,7 +542,9 @@ asio::awaitable<void> sender::send_parts(std::shared_ptr<file> f) {
     auto look_again = [reads = std::move(f->reads), &f] {
         struct stat after {};
         if (::fstat(reads.get(), &after) != 0) return errno;
-        return has_changed(f->before, after) || has_more(reads.get(), f->size) ? ESTALE : 0;
+        return has_changed(f->before, after) || has_more(reads.get(), f->size)
+                   ? error_source_changed
+                   : 0;
     };
     int const error = co_await on_disk(std::move(look_again));
     if (f->error == 0) f->error = error;

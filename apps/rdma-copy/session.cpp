@@ -1,7 +1,7 @@
 #include "rdma-copy/session.hpp"
 
 #include <cerrno>
-#include <deque>
+#include <map>
 #include <filesystem>
 #include <set>
 #include <utility>
@@ -104,7 +104,7 @@ asio::awaitable<void> push(
     wish.continues = options.continues;
     wish.name = trimmed(target);
     co_await greet(to, wish);
-    std::deque<tree> parents;
+    std::map<std::string, tree> parents;
     std::vector<source> all;
     sender s{to, files, wish, report, counters};
     std::set<std::string> names;
@@ -122,13 +122,16 @@ asio::awaitable<void> push(
             s.skip({nullptr, path, name}, error_name_twice);
             continue;
         }
-        tree t = tree::open(parent, error);
+        auto known = parents.find(parent);
+        if (known == parents.end()) {
+            tree t = tree::open_to_read(parent, error);
+            if (error == 0) known = parents.emplace(parent, std::move(t)).first;
+        }
         if (error != 0) {
             s.skip({nullptr, path, name}, error);
             continue;
         }
-        parents.push_back(std::move(t));
-        all.push_back({&parents.back(), is_root ? "" : name, name});
+        all.push_back({&known->second, is_root ? "" : name, name});
     }
     co_await s.run(std::move(all));
     co_await to.finish();
@@ -165,6 +168,7 @@ asio::awaitable<void> pull(
     to.verifies = options.verifies;
     to.continues = options.continues;
     if (!is_directory) to.name = name;
+    to.needs_entries = true;
     hello wish;
     wish.way = direction::to_client;
     wish.wants_total = options.wants_total;

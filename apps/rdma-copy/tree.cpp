@@ -104,6 +104,21 @@ tree tree::open(std::string const& path, int& error) {
     return tree{std::move(root)};
 }
 
+tree tree::open_to_read(std::string const& path, int& error) {
+    tree t = open(path, error);
+    // To use what is in a directory, it need not be readable.
+    if (error != EACCES) return t;
+    descriptor root{::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)};
+    error = root.is_open() ? 0 : errno;
+    return tree{std::move(root)};
+}
+
+int tree::sync_parent(std::string const& path) const {
+    int error = 0;
+    auto const [parent, name] = parent_of(path, error);
+    return error != 0 ? error : sync_directory(parent);
+}
+
 descriptor tree::open_at(std::string const& path, int flags, int& error) const {
     error = 0;
     if (!path.empty() && !is_inside(path)) {
@@ -117,7 +132,8 @@ descriptor tree::open_at(std::string const& path, int flags, int& error) const {
     return d;
 }
 
-std::pair<descriptor, std::string> tree::parent_of(std::string const& path, int& error) const {
+std::pair<descriptor, std::string> tree::parent_of(std::string const& path, int& error, int flags)
+    const {
     if (!is_inside(path)) {
         error = EINVAL;
         return {};
@@ -125,7 +141,7 @@ std::pair<descriptor, std::string> tree::parent_of(std::string const& path, int&
     std::size_t const slash = path.rfind('/');
     bool const is_here = slash == std::string::npos;
     return {
-        open_at(is_here ? "" : path.substr(0, slash), O_RDONLY | O_DIRECTORY, error),
+        open_at(is_here ? "" : path.substr(0, slash), flags | O_DIRECTORY, error),
         is_here ? path : path.substr(slash + 1)};
 }
 
@@ -137,7 +153,7 @@ struct stat tree::status_of(std::string const& path, int& error) const {
 }
 
 std::string tree::target_of_link(std::string const& path, int& error) const {
-    auto const [parent, name] = parent_of(path, error);
+    auto const [parent, name] = parent_of(path, error, O_PATH);
     if (error != 0) return {};
     std::array<char, PATH_MAX> target{};
     ssize_t const size = ::readlinkat(parent.get(), name.c_str(), target.data(), target.size());
@@ -197,8 +213,10 @@ int tree::make_directory(std::string const& path, unsigned mode) const {
     struct stat s {};
     if (::fstatat(parent.get(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) != 0) return errno;
     if (!S_ISDIR(s.st_mode)) return ENOTDIR;
-    // An earlier copy may have finished it.
-    if (s.st_uid != ::geteuid() || (s.st_mode & S_IRWXU) == S_IRWXU) return 0;
+    // An earlier copy may have ended before it did that.
+    error = sync_directory(parent);
+    // It may have finished it.
+    if (error != 0 || s.st_uid != ::geteuid() || (s.st_mode & S_IRWXU) == S_IRWXU) return error;
     descriptor const d = open_here(parent, name, O_RDONLY | O_DIRECTORY, error);
     if (error == 0 && ::fchmod(d.get(), (s.st_mode & 07777) | S_IRWXU) != 0) error = errno;
     return error;
@@ -257,9 +275,16 @@ int tree::set_attributes_of_link(std::string const& path, attributes const& a) c
     auto const [parent, name] = parent_of(path, error);
     if (error != 0) return error;
     int const in = parent.get();
-    if (a.owned_by &&
-        ::fchownat(in, name.c_str(), a.owned_by->user, a.owned_by->group, AT_SYMLINK_NOFOLLOW) != 0)
-        return errno;
+    if (a.owned_by) {
+        // Another program may have put something else there.
+        descriptor const link = open_here(parent, name, O_PATH, error);
+        if (error != 0) return error;
+        struct stat s {};
+        if (::fstat(link.get(), &s) != 0) return errno;
+        if (!S_ISLNK(s.st_mode)) return EEXIST;
+        if (::fchownat(link.get(), "", a.owned_by->user, a.owned_by->group, AT_EMPTY_PATH) != 0)
+            return errno;
+    }
     if (::utimensat(in, name.c_str(), only_mtime(a.mtime).data(), AT_SYMLINK_NOFOLLOW) != 0)
         return errno;
     return sync_directory(parent);

@@ -2,6 +2,7 @@
 // no symbolic link is followed.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <array>
@@ -66,11 +67,17 @@ public:
     explicit tree(descriptor root) noexcept : root_{std::move(root)} {}
     /// Opens a directory by a path of this process's, whose links are followed.
     static tree open(std::string const& path, int& error);
+    /// The same for a directory of which only what is in it is read.
+    static tree open_to_read(std::string const& path, int& error);
 
     /// Opens what is at a path inside; an empty one is the directory itself.
     descriptor open_at(std::string const& path, int flags, int& error) const;
     /// The directory that a path is in, and the path's last component.
-    std::pair<descriptor, std::string> parent_of(std::string const& path, int& error) const;
+    std::pair<descriptor, std::string> parent_of(
+        std::string const& path, int& error, int flags = O_RDONLY
+    ) const;
+    /// Writes the directory that it is in to the disk.
+    int sync_parent(std::string const& path) const;
     /// Of a link itself, if it is one.
     struct stat status_of(std::string const& path, int& error) const;
     std::string target_of_link(std::string const& path, int& error) const;

@@ -329,6 +329,49 @@ TEST_CASE("copy: a server that only says that it is there is left", "[device][ho
     CHECK(why == "the peer has not responded for 10 s");
 }
 
+TEST_CASE(
+    "copy: a server that sends nothing, or not all, loses its connection", "[device][hostile]"
+) {
+    bool const opens_directory = GENERATE(false, true);
+    CAPTURE(opens_directory);
+    folder there;
+    asio::io_context io;
+    ends e{io};
+    rcverbs::error_code ended;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const lie = [&]() -> asio::awaitable<void> {
+            rcverbs::connection_request asked =
+                co_await e.door.async_get_request(asio::use_awaitable);
+            e.door.close();  // which would keep the context running
+            copy::link l{io, std::move(asked), e.options};
+            try {
+                co_await l.accept();
+                co_await l.receive();
+                l.send(copy::welcome{copy::version, 0});
+                copy::entry d = file_entry(0, "file", 0);
+                d.type = copy::entry_type::directory;
+                if (opens_directory) l.send(d);
+                l.send(copy::finished{});
+                for (;;) co_await l.receive();
+            } catch (boost::system::system_error const&) {}
+        };
+        auto const ask = [&]() -> asio::awaitable<void> {
+            co_await e.client.connect(e.door.local_endpoint());
+            copy::result done;
+            std::string const source = "file";
+            std::string const target = (there / "file").string();
+            try {
+                co_await copy::pull(e.client, e.files, source, target, {}, e.report(), done);
+            } catch (boost::system::system_error const& failed) {
+                ended = failed.code();
+            }
+            e.client.close();
+        };
+        co_await (lie() && ask());
+    });
+    CHECK(ended == rcverbs::channel_errc::malformed_message);
+}
+
 // Its program says that it is there, and nothing else.
 TEST_CASE("copy: a client that only says that it is there is left", "[device][hostile]") {
     bool const says_hello = GENERATE(false, true);

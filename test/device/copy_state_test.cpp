@@ -370,6 +370,24 @@ TEST_CASE("copy: a link that an interrupted copy has made gets its time", "[devi
     CHECK(listing(here / "") == listing(there / ""));
 }
 
+TEST_CASE("copy: a file that is finished gets the mode that its source has now", "[device]") {
+    folder here;
+    folder there;
+    write_file(here / "file", pattern(10, 1));
+    REQUIRE(::chmod((here / "file").c_str(), 0600) == 0);
+    std::vector<std::string> const file{(here / "file").string()};
+    asio::io_context io;
+    ends e{io, std::size_t{512} * 1024, there / ""};
+    CHECK(pushed(e, io, file, "", {}).failed == 0);
+    REQUIRE(::chmod((here / "file").c_str(), 0400) == 0);
+    asio::io_context next;
+    ends again{next, std::size_t{512} * 1024, there / ""};
+    auto const done = pushed(again, next, file, "", {.continues = true});
+    CHECK(done.failed == 0);
+    CHECK(done.moved == done.continued);
+    CHECK(listing(here / "") == listing(there / ""));
+}
+
 TEST_CASE("copy: with --force links replace files, and files links, but no directory", "[device]") {
     folder here;
     folder there;

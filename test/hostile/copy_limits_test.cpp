@@ -117,6 +117,24 @@ TEST_CASE(
     CHECK(server.wait() == 0);
 }
 
+TEST_CASE("rdma-copy: sources of one directory need no descriptor each", "[hostile]") {
+    folder here;
+    folder there;
+    copy_server s{there / "", {"--quiet"}};
+    std::vector<std::string> arguments;
+    for (int i = 0; i < 300; ++i) {
+        std::string const name = std::to_string(i);
+        write_large(here / name, 10, static_cast<unsigned>(i));
+        arguments.push_back((here / name).string());
+    }
+    for (std::string const& word : {s.place(""), std::string{"--port"}, s.port})
+        arguments.push_back(word);
+    child_process c = limited("-n 128", "rdma-copy", arguments);
+    CHECK(c.wait() == 0);
+    INFO(c.error());
+    CHECK(listing(here / "") == listing(there / ""));
+}
+
 TEST_CASE("rdma-copy: a limit for the size of files is an error of those above it", "[hostile]") {
     folder here;
     folder there;

@@ -26,6 +26,7 @@
 #include "rdma-copy/file_io.hpp"
 #include "rdma-copy/incoming_file.hpp"
 #include "rdma-copy/link.hpp"
+#include "rdma-copy/result.hpp"
 #include "rdma-copy/tree.hpp"
 #include "support/catch.hpp"
 #include "support/folder.hpp"
@@ -138,6 +139,19 @@ std::size_t memory_for(std::size_t may_lock, std::size_t has_locked) {
     return memory;
 }
 
+// What a child that is not root returns.
+bool as_nobody(std::function<bool()> const& what) {
+    pid_t const child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        bool const is_ready = ::geteuid() != 0 || ::setresuid(65534, 65534, 65534) == 0;
+        ::_exit(is_ready && what() ? 0 : 1);
+    }
+    int status = 1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 }  // namespace
 
 TEST_CASE("copy: without openat2 paths stay inside too", "[programs]") {
@@ -194,7 +208,7 @@ TEST_CASE(
         CHECK(t.written == 0);
         CHECK(t.read == 0);
         CHECK(t.is_same);
-        CHECK(t.read_past_end == ESTALE);
+        CHECK(t.read_past_end == copy::error_source_changed);
         CHECK(t.read_of_nothing == EBADF);
         CHECK(t.written_to_full == ENOSPC);
     };
@@ -316,6 +330,100 @@ TEST_CASE("copy: what a failed sync may have lost is never continued", "[program
     copy::incoming_file const again = copy::incoming_file::create(root, "file", options, error);
     REQUIRE(error == 0);
     CHECK(again.begin() == static_cast<std::uint64_t>(refused) * half);
+}
+
+TEST_CASE(
+    "copy: a file that could not be renamed can be continued, and takes no more room", "[programs]"
+) {
+    constexpr std::size_t size = std::size_t{9} << 20;
+    constexpr std::size_t half = std::size_t{1} << 20;
+    folder here;
+    int error = 0;
+    copy::tree const root = copy::tree::open((here / "").string(), error);
+    copy::incoming_options options;
+    options.size = size;
+    std::vector<std::byte> const data = bytes_of(half, 1);
+    copy::attributes read_only;
+    read_only.mode = 0444;
+    bool const is_full = GENERATE(true, false);
+    CAPTURE(is_full);
+    {
+        copy::incoming_file f = copy::incoming_file::create(root, "file", options, error);
+        REQUIRE(error == 0);
+        REQUIRE(
+            ::pwrite(f.descriptor_of_data(), data.data(), half, 0) == static_cast<ssize_t>(half)
+        );
+        CHECK(f.store({{half, copy::hash_of(data)}}) == 0);
+        int failed = 0;
+        if (is_full) {
+            where_refused(SYS_renameat2, ENOSPC, [&] { failed = f.finish(read_only, {}); });
+            CHECK(failed == ENOSPC);
+        }
+        f.keep();
+    }
+    struct stat left {};
+    REQUIRE(::stat((here / ".file.rdma-copy.part").c_str(), &left) == 0);
+    CHECK((left.st_mode & 0777) == 0600);
+    CHECK(left.st_size == static_cast<off_t>(half));
+    CHECK(left.st_blocks * 512 < 2 * static_cast<off_t>(half));
+    // As if it had been killed before the rename.
+    REQUIRE(::chmod((here / ".file.rdma-copy.part").c_str(), 0444) == 0);
+    copy::incoming_file again = copy::incoming_file::create(root, "file", options, error);
+    REQUIRE(error == 0);
+    CHECK(again.begin() == half);
+}
+
+TEST_CASE("copy: what cannot be continued does not stay", "[programs]") {
+    folder here;
+    int error = 0;
+    copy::tree const root = copy::tree::open((here / "").string(), error);
+    copy::incoming_options options;
+    options.size = std::size_t{9} << 20;
+    bool const is_foreign = GENERATE(true, false);
+    CAPTURE(is_foreign);
+    fs::path const part = here / ".file.rdma-copy.part";
+    std::ofstream{part} << "old";
+    if (is_foreign) REQUIRE(::chown(part.c_str(), 65534, 65534) == 0);
+    else fs::create_hard_link(part, here / "other");
+    {
+        copy::incoming_file f = copy::incoming_file::create(root, "file", options, error);
+        REQUIRE(error == 0);
+        CHECK(f.begin() == 0);
+        CHECK_FALSE(f.has_state());
+        CHECK(f.finish({}, {}) == 0);
+    }
+    CHECK(fs::exists(here / "file"));
+    // A second name of another file is not removed.
+    CHECK(fs::exists(part) == !is_foreign);
+    CHECK_FALSE(fs::exists(here / ".file.rdma-copy.state"));
+}
+
+TEST_CASE("copy: a directory that was there is written to the disk", "[programs]") {
+    folder here;
+    int error = 0;
+    copy::tree const root = copy::tree::open((here / "").string(), error);
+    REQUIRE(root.make_directory("new") == 0);
+    int failed = 0;
+    where_refused(SYS_fsync, EIO, [&] { failed = root.make_directory("new"); });
+    CHECK(failed == EIO);
+    CHECK(root.make_directory("new") == 0);
+}
+
+TEST_CASE("copy: what is in a directory that cannot be listed can be sent", "[programs]") {
+    folder here;
+    fs::create_directories(here / "closed");
+    std::ofstream{here / "closed/file"} << "text";
+    fs::create_symlink("nowhere", here / "closed/link");
+    REQUIRE(::chmod((here / "").c_str(), 0755) == 0);
+    REQUIRE(::chmod((here / "closed").c_str(), 0711) == 0);
+    CHECK(as_nobody([&] {
+        int error = 0;
+        copy::tree const listed = copy::tree::open((here / "closed").string(), error);
+        bool const is_closed = error == EACCES;
+        copy::tree const root = copy::tree::open_to_read((here / "closed").string(), error);
+        return is_closed && error == 0 && root.target_of_link("link", error) == "nowhere" &&
+               root.open_at("file", O_RDONLY, error).is_open();
+    }));
 }
 
 TEST_CASE("copy: a directory that was there keeps what its files inherit", "[programs]") {

@@ -1,6 +1,7 @@
 // Parts of rdma-copy that need no connection: messages, paths, what is printed.
 #include <nlohmann/json.hpp>
 
+#include <cerrno>
 #include <chrono>
 #include <string>
 #include <vector>
@@ -8,10 +9,23 @@
 #include "common/printable.hpp"
 #include "rdma-copy/copy_message.hpp"
 #include "rdma-copy/progress.hpp"
+#include "rdma-copy/result.hpp"
 #include "rdma-copy/session.hpp"
 #include "support/catch.hpp"
 
 using namespace std::chrono_literals;
+
+TEST_CASE("copy: an error says at which side it was", "[programs]") {
+    CHECK(copy::why_there("target", ENOSPC) == "at the target: No space left on device");
+    CHECK(copy::why_there("source", EACCES) == "at the source: Permission denied");
+    // Of a file system on a server, which has lost the file.
+    CHECK(copy::why_there("target", ESTALE) == "at the target: Stale file handle");
+    CHECK(copy::why_there("source", ESTALE) == "at the source: Stale file handle");
+    CHECK(
+        copy::why_there("source", copy::error_source_changed) ==
+        "the source has changed while it was copied"
+    );
+}
 
 TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
     copy::entry e;
