@@ -79,7 +79,7 @@ refused() {
 verify_by_fio() { # verify_by_fio FILE ARGUMENT…: writes, reads back and compares
     local file=$1
     shift
-    fio --name=verify --filename="$file" --rw=randwrite --verify=crc32c --verify_fatal=1 --ioengine=libaio --direct=1 \
+    fio --allow_file_create=0 --name=verify --filename="$file" --rw=randwrite --verify=crc32c --verify_fatal=1 --ioengine=libaio --direct=1 \
         --output="$work/fio" "$@" || { cat "$work/fio"; fail "fio $*"; }
 }
 
@@ -464,7 +464,7 @@ case_a_disk_that_is_replaced_is_never_written_by_its_old_hosts() {
     for round in 1 2 3; do
         disk
         before=$(cat /sys/block/nvme0n1/wwid)
-        fio --name=writer --filename=$udev --rw=randwrite --bs=4k --iodepth=16 --ioengine=libaio --direct=1 --time_based --runtime=60 \
+        fio --allow_file_create=0 --name=writer --filename=$udev --rw=randwrite --bs=4k --iodepth=16 --ioengine=libaio --direct=1 --time_based --runtime=60 \
             --output="$work/fio" >/dev/null 2>&1 &
         writer=$!
         wait_for 10 eval "! cmp -s -n $((64 << 20)) /dev/zero '$work/file'" || fail "nothing is written"
@@ -679,7 +679,7 @@ case_a_killed_target_loses_nothing_that_was_acknowledged() {
     serve "$work/file" --nqn $nqn
     connect --ctrl-loss-tmo=60
     disk
-    fio --name=load --filename=$udev --rw=randwrite --bs=4k --size=24M --io_size=24M --verify=crc32c --verify_fatal=1 --ioengine=libaio \
+    fio --allow_file_create=0 --name=load --filename=$udev --rw=randwrite --bs=4k --size=24M --io_size=24M --verify=crc32c --verify_fatal=1 --ioengine=libaio \
         --direct=1 --iodepth=8 --fsync=32 --output="$work/fio" &
     load=$!
     for round in 1 2 3; do
@@ -695,7 +695,7 @@ case_a_killed_target_loses_nothing_that_was_acknowledged() {
 }
 
 case_a_host_resets_and_rescans_during_io() {
-    local load i
+    local load i reads
     serve --memory 64M --nqn $nqn
     connect
     disk
@@ -704,7 +704,7 @@ case_a_host_resets_and_rescans_during_io() {
     nvme read $udev -s 100 -c 1 -z 8192 -d "$work/back" >/dev/null 2>&1 || fail "nvme read"
     cmp "$work/random" "$work/back" || fail "nvme read returned something else"
     nvme list-subsys | grep -q $nqn || fail list-subsys
-    fio --name=load --filename=$udev --rw=randwrite --bs=4k --offset=1M --size=16M --verify=crc32c --verify_fatal=1 --ioengine=libaio \
+    fio --allow_file_create=0 --name=load --filename=$udev --rw=randwrite --bs=4k --offset=1M --size=16M --verify=crc32c --verify_fatal=1 --ioengine=libaio \
         --direct=1 --iodepth=8 --output="$work/fio" &
     load=$!
     for i in 1 2 3; do
@@ -714,10 +714,11 @@ case_a_host_resets_and_rescans_during_io() {
     done
     wait $load || { cat "$work/fio"; fail "fio"; }
     # Disconnecting ends the I/O with errors, and nothing else.
-    fio --name=load --filename=$udev --rw=randread --bs=4k --size=16M --ioengine=libaio --direct=1 --iodepth=8 --time_based --runtime=60 \
+    reads=$(($(counter reads) + 100))
+    fio --allow_file_create=0 --name=load --filename=$udev --rw=randread --bs=4k --size=16M --ioengine=libaio --direct=1 --iodepth=8 --time_based --runtime=60 \
         --output="$work/fio" 2>/dev/null &
     load=$!
-    sleep 1
+    wait_for 30 eval '[ "$(counter reads)" -gt $reads ]' || fail "nothing is read"
     disconnect
     wait $load
     wait_for 10 eval '[ "$(counter queues)" = 0 ]' || fail "queues are left"
@@ -883,7 +884,7 @@ case_authentication_is_repeated_during_io() {
     serve_secrets "$secret" "$controller_secret"
     connect_secretly --dhchap-secret="$secret" --dhchap-ctrl-secret="$controller_secret"
     disk
-    fio --name=load --filename=$udev --rw=randwrite --bs=4k --size=8M --verify=crc32c --verify_fatal=1 --ioengine=libaio --direct=1 \
+    fio --allow_file_create=0 --name=load --filename=$udev --rw=randwrite --bs=4k --size=8M --verify=crc32c --verify_fatal=1 --ioengine=libaio --direct=1 \
         --iodepth=8 --time_based --runtime=600 --output="$work/fio" &
     load=$!
     wait_for 20 eval '[ "$(counter writes)" -gt 0 ]' || fail "no I/O"

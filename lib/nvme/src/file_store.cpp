@@ -34,13 +34,13 @@ std::shared_ptr<std::atomic<int>> sync_failure_of(int file) {
     static std::mutex mutex;
     static std::map<std::tuple<bool, dev_t, ino_t>, std::weak_ptr<std::atomic<int>>> all;
     struct stat s {};
-    auto const none = std::make_shared<std::atomic<int>>(0);
+    auto none = std::make_shared<std::atomic<int>>(0);
     if (::fstat(file, &s) != 0) return none;
     bool const is_device = S_ISBLK(s.st_mode);
     std::lock_guard const lock{mutex};
     std::erase_if(all, [](auto const& each) { return each.second.expired(); });
     auto& found = all[{is_device, is_device ? s.st_rdev : s.st_dev, is_device ? 0 : s.st_ino}];
-    if (auto const there = found.lock()) return there;
+    if (auto there = found.lock()) return there;
     found = none;
     return none;
 }
