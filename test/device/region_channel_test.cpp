@@ -890,6 +890,25 @@ TEST_CASE(
     });
 }
 
+TEST_CASE("a peer that leaves a notice until its deadline loses its connection", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        hostile_region_ends e{io};
+        auto bytes = pattern(4096, 1);
+        co_await meet_forger(io, e, 300ms);
+        // More than it has places for: the rest waits.
+        for (int i = 0; i < 64; ++i) {
+            std::string const name = "name" + std::to_string(i);
+            e.offers.offer(name, std::span{bytes}, access_flags::remote_read);
+        }
+        auto [ec, none] = co_await e.server.async_next(awaiting);
+        CHECK(ec);
+        CHECK(e.server.last_failure().code == channel_errc::request_timed_out);
+        CHECK(e.server.last_failure().reason == close_reason::timed_out);
+        CHECK_FALSE(e.server.is_open());
+    });
+}
+
 TEST_CASE(
     "an access with a withdrawn key ends the offender's connection and no other",
     "[device][hostile]"

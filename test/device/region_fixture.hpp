@@ -39,9 +39,11 @@ inline request_channel_options requests_of_regions(std::uint16_t requests = 16) 
 inline request_channel without_retries(
     asio::any_io_executor const& on,
     std::optional<connection_request> asked = {},
-    protection_domain const& domain = {}
+    protection_domain const& domain = {},
+    std::optional<std::chrono::milliseconds> answer_timeout = {}
 ) {
-    auto const options = requests_of_regions();
+    auto options = requests_of_regions();
+    options.answer_timeout = answer_timeout.value_or(options.answer_timeout);
     connection_options all = request_channel::needed(options);
     all.queue_pair.rnr_retry_count = 0;
     all.queue_pair.initiator_depth = all.queue_pair.responder_resources = 4;
@@ -131,11 +133,16 @@ struct hostile_region_ends {
     request_channel peer;
 };
 
-inline asio::awaitable<void> meet_forger(asio::io_context& io, hostile_region_ends& e) {
+inline asio::awaitable<void> meet_forger(
+    asio::io_context& io,
+    hostile_region_ends& e,
+    std::optional<std::chrono::milliseconds> answer_timeout = {}
+) {
     e.peer = without_retries(io.get_executor());
     auto const answer = [&]() -> asio::awaitable<void> {
         connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
-        e.server = region_channel{without_retries(io.get_executor(), std::move(asked)), e.offers};
+        e.server = region_channel{
+            without_retries(io.get_executor(), std::move(asked), {}, answer_timeout), e.offers};
         co_await e.server.async_accept(asio::use_awaitable);
     };
     co_await (answer() && e.peer.async_connect(e.door.local_endpoint(), asio::use_awaitable));

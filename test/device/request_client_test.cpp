@@ -85,8 +85,8 @@ TEST_CASE("callers of a client share one channel, which the first of them connec
         server_of_one server{io};
         auto options = eager_client();
         int connected = 0;
-        options.on_connected = [&](request_channel& c) {
-            CHECK(c.is_open());
+        options.on_connected = [&](std::shared_ptr<request_channel> const& c) {
+            CHECK(c->is_open());
             ++connected;
         };
         request_client c{io, server.door.local_endpoint(), options};

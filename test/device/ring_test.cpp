@@ -336,6 +336,51 @@ TEST_CASE("the end of one side is heard by the other", "[device]") {
     });
 }
 
+TEST_CASE(
+    "a writer that finishes does not wait for ever for a reader that releases nothing", "[device]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ring_ends e{io};
+        ring_options options = ring_of(4096, 16);
+        options.finish_timeout = 300ms;
+        co_await meet_ring(io, e, options);
+        std::vector<std::byte> const half(2000);
+        co_await e.writer.async_write(half, asio::use_awaitable);
+        ring_record const kept = co_await e.reader.async_read(asio::use_awaitable);
+        auto const [ec] = co_await e.writer.async_finish(awaiting);
+        CHECK(ec == channel_errc::peer_not_received);
+        CHECK_FALSE(e.writer.is_open());
+        CHECK(e.writer.last_failure().reason == close_reason::timed_out);
+        auto const [none, nothing] = co_await e.reader.async_read(awaiting);
+        CHECK(none == boost::asio::error::eof);
+    });
+}
+
+TEST_CASE("a writer that finishes waits as long as its reader releases records", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ring_ends e{io};
+        ring_options options = ring_of(4096, 16);
+        options.finish_timeout = 2s;
+        co_await meet_ring(io, e, options);
+        std::vector<std::byte> const quarter(1000);
+        for (int i = 0; i < 4; ++i) co_await e.writer.async_write(quarter, asio::use_awaitable);
+        auto const began = std::chrono::steady_clock::now();
+        std::optional<error_code> finished;
+        e.writer.async_finish([&](error_code ec) { finished = ec; });
+        for (int i = 0; i < 4; ++i) {
+            asio::steady_timer pause{io, 700ms};
+            co_await pause.async_wait(asio::use_awaitable);
+            ring_record const r = co_await e.reader.async_read(asio::use_awaitable);
+            CHECK(r.bytes().size() == quarter.size());
+        }
+        co_await until(io, [&] { return finished.has_value(); });
+        CHECK_FALSE(*finished);
+        CHECK(std::chrono::steady_clock::now() - began > options.finish_timeout);
+    });
+}
+
 TEST_CASE("records outlive the reader, and its context", "[device]") {
     ring_record kept;
     {

@@ -49,9 +49,9 @@ struct request_client_options {
     /// Delays between attempts to connect.
     backoff_options backoff = {};
     /// Called with each channel that was connected, before its requests are sent; for example to take
-    /// the peer's requests. The channel is there until async_next() on it has failed. Not called
-    /// concurrently. Must not throw.
-    std::function<void(request_channel& connected)> on_connected = {};
+    /// the peer's requests: keep the pointer until async_next() on it has failed. The client closes and
+    /// finishes the channel. Not called concurrently. Must not throw.
+    std::function<void(std::shared_ptr<request_channel> connected)> on_connected = {};
     /// As connector_options::on_retry.
     std::function<void(std::uint64_t attempts, failure const& why)> on_retry = {};
 };

@@ -45,7 +45,9 @@ channel_core::channel_core(
       arrived_(options.receives),
       fetches_{options.receives} {}
 
-channel_core::~channel_core() = default;
+channel_core::~channel_core() {
+    if (is_undrained_) protocol::keep_for_ever(std::move(memory_));
+}
 
 void channel_core::call_later(waiter who, error_code result) {
     in_order([w = std::move(who), result]() mutable { w(result); });
@@ -106,6 +108,7 @@ bool channel_core::send(guard& lock, outgoing_message& m, waiter&& who, error_co
         return true;
     }
     lock.unlock();
+    m = {};  // deregistered before the handler is called
     call_later(std::move(who), refused);
     lock.lock();
     return false;
@@ -183,8 +186,7 @@ void channel_core::submit_written(
 
 void channel_core::on_sent(std::uint32_t slot, error_code ec) {
     guard lock{mutex_};
-    bool const is_breaking = ec && is_open();
-    if (is_breaking) on_broken(ec);
+    if (ec) on_failed(ec);
     machine_.acknowledged(slot, ec.failed(), *this);
     complete_and_deliver(lock);
 }
@@ -200,7 +202,7 @@ void channel_core::complete(std::uint32_t i, outcome how) {
     case outcome::declined: o.result = channel_errc::message_declined; break;
     case outcome::withdrawn: o.result = channel_errc::message_withdrawn; break;
     case outcome::cancelled: o.result = asio::error::operation_aborted; break;
-    case outcome::ended: o.result = unsent_; break;
+    case outcome::ended: o.result = is_undrained_ ? error_code{errc::not_drained} : unsent_; break;
     }
     if (how != outcome::ended && !withdrawals_.empty())
         std::erase_if(withdrawals_, [&](withdrawal const& w) { return w.serial == o.serial; });
@@ -333,7 +335,7 @@ void channel_core::process(
 ) {
     if (!is_open()) return;
     error_code violation;
-    if (ec) on_broken(ec);
+    if (ec) on_failed(ec);
     else if (what.is_write || what.size_bytes > options_.slot_bytes)
         violation = channel_errc::unexpected_message;
     else violation = take(slot, what.size_bytes);
@@ -534,8 +536,16 @@ void channel_core::on_broken(error_code ec) {
     end(ec, step::transfer, close_reason::open);
 }
 
+// An operation of this channel's has failed. If the connection has ended, messages that arrived before
+// may still be in the completion queue: on_end() comes behind them.
+void channel_core::on_failed(error_code ec) {
+    if (ec == errc::not_drained) is_undrained_ = true;
+    if (is_open() && lower().is_open()) on_broken(ec);
+}
+
 // The connection has ended, and everything posted has completed.
-void channel_core::on_end(failure const&) {
+void channel_core::on_end(failure const& why_lower) {
+    if (has_early()) return in_order([self = self(), why_lower] { self->on_end(why_lower); });
     failure const of_connection = lower().last_failure();
     {
         guard const lock{mutex_};

@@ -142,6 +142,13 @@ protected:
     void finish_sending();
     bool is_idle() const noexcept { return state_ == state::idle; }
     bool is_open() const noexcept { return state_ == state::open; }
+    bool is_undrained() const noexcept { return is_undrained_; }
+    /// True if messages have arrived that are not taken yet, because they were faster than the handler
+    /// of the connect.
+    bool has_early() {
+        guard const lock{mutex_};
+        return is_open() && !early_.empty();
+    }
     /// Why there are no more messages, once has_message() is false; empty until then.
     error_code end_of_messages() const noexcept { return end_of_messages_; }
     bool has_message() const noexcept { return machine_.has_kept(); }
@@ -229,6 +236,7 @@ private:
     void stop(error_code why);
     void end_now(error_code why, close_reason reason);
     void on_broken(error_code ec);
+    void on_failed(error_code ec);
     void on_late();
     void on_finished(error_code ec);
 
@@ -240,6 +248,8 @@ private:
     // Everything below is guarded by mutex_.
     state state_ = state::idle;
     bool is_active_ = false;
+    // The queue pair could not be destroyed: the device may still use the memory of this channel.
+    bool is_undrained_ = false;
     machine machine_;
     registered_buffer memory_;
     mutable_slice all_slots_;  // of memory_

@@ -106,7 +106,7 @@ private:
     // Null once its context is destroyed. Not copied under the lock, as it may be the program's own.
     executor_ptr executor_;
     std::chrono::milliseconds const answer_timeout_;
-    std::function<void(request_channel&)> const on_connected_;
+    std::function<void(std::shared_ptr<request_channel>)> const on_connected_;
     hosting::membership membership_;
 
     mutable std::mutex mutex_;

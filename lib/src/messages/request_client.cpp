@@ -181,13 +181,16 @@ void client_core::on_result(call_ptr const& c, channel_ptr const& over, error_co
     bool is_refused = false;
     {
         guard const lock{mutex_};
-        // It was not sent, because the channel had just been retired.
-        is_refused = ec == errc::operation_in_progress && channel_ != over && !is_closed_;
         if (is_over) dropped = drop(over);
+        // It was not sent, because the channel had just been retired, or had ended.
+        bool const was_sent = ec != errc::operation_in_progress && ec != errc::not_connected;
+        is_refused = !was_sent && channel_ != over && !is_closed_;
+        // A server that finishes, and does not answer what it has.
+        bool const is_late = ec == channel_errc::peer_not_answered;
         auto const next = clock::now() + c->pause;
-        bool const is_repeated = is_over && !is_refused && c->may_repeat && is_transient(ec) &&
-                                 !is_closed_ && !c->is_cancelled && c->is_wanted() &&
-                                 executor_ != nullptr && next < c->deadline;
+        bool const is_repeated = is_over && !is_refused && c->may_repeat &&
+                                 (is_transient(ec) || is_late) && !is_closed_ && !c->is_cancelled &&
+                                 c->is_wanted() && executor_ != nullptr && next < c->deadline;
         if (is_repeated) {
             ++counted_.repeated;
             c->last = ec;
@@ -275,7 +278,7 @@ void client_core::on_connected(error_code ec, request_channel made) {
         guard const lock{mutex_};
         if (is_closed_) return;
     }
-    if (over != nullptr && on_connected_) on_connected_(*over);
+    if (over != nullptr && on_connected_) on_connected_(over);
     call_list ready;
     bool is_wanted = false;
     {

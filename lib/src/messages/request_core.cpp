@@ -104,7 +104,9 @@ std::uint64_t request_core::notify(
     a.is_notice = true;
     error_code refused;
     prepare(a, what, body, refused);
-    return start(std::move(a), options_.answer_timeout, refused);
+    return start(
+        std::move(a), what.options.answer_timeout.value_or(options_.answer_timeout), refused
+    );
 }
 
 template std::uint64_t request_core::notify(
@@ -169,6 +171,7 @@ std::uint64_t request_core::start(
 }
 
 void request_core::fail(asked&& a, error_code why) {
+    a.body = {};  // deregistered before the handler is called
     if (a.is_notice) return call_later(std::move(a.on_sent), why);
     in_order([w = std::move(a.on_reply), why]() mutable { w(why, reply{}); });
 }
@@ -267,6 +270,8 @@ void request_core::complete_request(std::uint32_t i, outcome how) {
     case outcome::failed: break;
     case outcome::ended: a.code = end_of_requests_; break;
     }
+    // The peer may still write its answer.
+    if (a.code && is_undrained() && a.into.size() > 0) a.code = errc::not_drained;
     if (a.is_linked()) deadlines_.erase(deadlines_.iterator_to(a));
     if (!a.is_notice) ++(a.code ? counted_.failed : counted_.answered);
     a.next_done = nobody;
@@ -459,6 +464,7 @@ void request_core::complete_first(guard& lock) {
         mutable_slice const into = a.into;
         all_.forget(i);
         lock.unlock();
+        body.reset();  // deregistered before the handler is called
         // One that was not worth a write of its own.
         bool const fits = r.is_valid() && !r.is_large() && r.size() <= into.size();
         // The memory may have gone with the handler's context.
@@ -624,6 +630,7 @@ remote_region request_core::target_of(std::uint16_t id) const noexcept {
 
 // Only now is the memory the program's that the peer could write its answers to.
 void request_core::on_end(failure const& why) {
+    if (has_early()) return in_order([self = self(), why] { self->on_end(why); });
     {
         guard const lock{mutex_};
         has_connection_ended_ = true;

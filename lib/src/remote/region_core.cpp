@@ -412,8 +412,17 @@ void region_core::notify_dropped(std::uint64_t number, std::uint32_t founds) {
     if (++notices_ > notices_max)
         return fail_with(channel_errc::peer_not_received, close_reason::timed_out);
     auto const body = wire::encode(wire::region_dropped{number, founds});
-    // If it fails the connection has ended, or finishes.
-    notify(region_operation::dropped, body, [this](error_code const&) { --notices_; });
+    notify(region_operation::dropped, body, [this](error_code ec) {
+        --notices_;
+        on_notified(ec);
+    });
+}
+
+// A notice fails when the connection has ended or finishes; or it has waited for the peer as long as
+// its deadline, and is lost. Then the peer's view of the names or this side's of what the peer has
+// would stay wrong, so the connection ends.
+void region_core::on_notified(error_code ec) {
+    if (ec == channel_errc::request_timed_out) fail_with(ec, close_reason::timed_out);
 }
 
 void region_core::notify_changes() {
@@ -424,8 +433,9 @@ void region_core::notify_changes() {
         notify(
             next.is_offered ? region_operation::offered : region_operation::withdrawn,
             std::as_bytes(std::span{next.name}),
-            [this](error_code const&) {
+            [this](error_code ec) {
                 --changes_under_way_;
+                on_notified(ec);
                 notify_changes();
             }
         );

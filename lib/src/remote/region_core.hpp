@@ -273,6 +273,7 @@ private:
     template <class Then>
     void notify(wire::region_operation what, std::span<std::byte const> body, Then then);
     void notify_dropped(std::uint64_t number, std::uint32_t founds);
+    void on_notified(error_code ec);
     void notify_changes();
     void on_change(region_change::kind what, request const& r);
     void give_changes();

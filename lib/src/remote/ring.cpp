@@ -47,7 +47,7 @@ ring_writer::~ring_writer() { close(); }
 
 ring_writer::ring_writer(runs_on<boost::asio::any_io_executor> where, ring_options const& options)
     : core_{protocol::make<detail::ring_writer_core>(
-          connection{std::move(where), for_writer(options)}, options.ring_bytes
+          connection{std::move(where), for_writer(options)}, options
       )} {}
 
 ring_writer::ring_writer(
@@ -56,7 +56,7 @@ ring_writer::ring_writer(
     ring_options const& options
 )
     : core_{protocol::make<detail::ring_writer_core>(
-          connection{std::move(where), std::move(request), for_writer(options)}, options.ring_bytes
+          connection{std::move(where), std::move(request), for_writer(options)}, options
       )} {}
 
 ring_writer::executor_type ring_writer::get_executor() const noexcept {

@@ -29,7 +29,8 @@ std::string problem_of(ring_options const& options) {
     option_check check{"ring_options"};
     check.within("ring_bytes", options.ring_bytes, 4096, std::uint32_t{1} << 30)
         .that(std::has_single_bit(options.ring_bytes), "ring_bytes", "is not a power of two")
-        .within("records", options.records, 16, 65536);
+        .within("records", options.records, 16, 65536)
+        .from("finish_timeout", options.finish_timeout, std::chrono::milliseconds{1});
     return check.problem();
 }
 
@@ -101,9 +102,10 @@ void ring_core::violated(channel_errc why) {
 
 // --- the writer ----------------------------------------------------------------------------------
 
-ring_writer_core::ring_writer_core(connection over, std::uint32_t ring_bytes_max)
+ring_writer_core::ring_writer_core(connection over, ring_options const& options)
     : ring_core{std::move(over), wire::ring_role::writer},
-      ring_bytes_max_{ring_bytes_max} {}
+      ring_bytes_max_{options.ring_bytes},
+      finish_timeout_{options.finish_timeout} {}
 
 error_code ring_writer_core::prepare() {
     error_code ec;
@@ -157,8 +159,15 @@ void ring_writer_core::write(std::span<std::byte const> record, protocol::waiter
 void ring_writer_core::finish(protocol::waiter<error_code> who) {
     if (!is_open_) return who(errc::not_connected);
     finishes_.add(std::move(who));
-    is_finishing_ = true;
+    if (!std::exchange(is_finishing_, true)) await_release();
     pump();
+}
+
+// Ends the ring if the reader reports nothing for too long.
+void ring_writer_core::await_release() {
+    release_limit_.start(finish_timeout_, [this] {
+        fail(step::transfer, channel_errc::peer_not_received, close_reason::timed_out);
+    });
 }
 
 // Writes what waits, as far as there is room.
@@ -247,6 +256,7 @@ void ring_writer_core::on_counts(std::uint32_t slot, receive_result const& got) 
         return violated(channel_errc::malformed_message);
     receive(slot);
     publish();
+    if (is_finishing_) await_release();
     if (machine_.is_finished() && complete()) {
         lower().async_disconnect(ordered([](error_code const&) {}));
         return;
@@ -262,6 +272,7 @@ void ring_writer_core::publish() noexcept {
 
 void ring_writer_core::on_end(failure const& why) {
     is_open_ = false;
+    release_limit_.cancel();
     pending_.clear();
     writes_.fail_all(why.code);
     if (machine_.is_finished()) finishes_.complete_all({});

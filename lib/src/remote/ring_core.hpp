@@ -78,7 +78,7 @@ private:
 
 class ring_writer_core final : public ring_core {
 public:
-    ring_writer_core(connection over, std::uint32_t ring_bytes_max);
+    ring_writer_core(connection over, ring_options const& options);
 
     // Messages with counts that may be under way. A count covers a quarter of the bytes or of the
     // receives that the writer does not know of yet, or answers the one request for room, or is the
@@ -125,8 +125,10 @@ private:
     void post(const_slice const& from, remote_region const& to, std::uint32_t immediate);
     void flush();
     void publish() noexcept;
+    void await_release();
 
     std::uint32_t const ring_bytes_max_;
+    std::chrono::milliseconds const finish_timeout_;
     machines::ring_writer_machine machine_;
     registered_buffer mirror_;  // what is under way, at its place in the ring
     registered_buffer counts_;
@@ -141,6 +143,7 @@ private:
     std::atomic<std::size_t> record_bytes_max_{0};
     protocol::wait_list<error_code> writes_{*this, [this] { pump(); }};
     protocol::wait_list<error_code> finishes_{*this};
+    protocol::deadline release_limit_{*this};
 };
 
 class ring_reader_core final : public ring_core {

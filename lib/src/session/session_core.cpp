@@ -9,6 +9,10 @@ session_core::session_core(connection over, session_options options)
     : driver{std::move(over)},
       options_{options} {}
 
+session_core::~session_core() {
+    if (is_undrained_) protocol::keep_for_ever(std::move(messages_));
+}
+
 wire::hello session_core::own_hello() const noexcept {
     wire::hello h;
     h.mode = options_.mode;
@@ -47,6 +51,7 @@ void session_core::post_receive(std::size_t i) {
 }
 
 void session_core::connect(endpoint const& peer, done then_call) {
+    if (side_ != side::unknown) return then_call(errc::already_connected);
     side_ = side::active;
     lower().async_resolve(
         peer, ordered(then([then_call = std::move(then_call)](session_core& self, error_code ec) {
@@ -78,6 +83,7 @@ error_code session_core::check_answer(error_code refused) {
 }
 
 void session_core::accept(done const& then_call) {
+    if (side_ != side::unknown) return then_call(errc::already_connected);
     side_ = side::passive;
     error_code foreign;
     wire::hello const theirs = wire::decode_hello(lower().private_data(), foreign);
@@ -169,6 +175,7 @@ void session_core::on_done_sent(error_code ec, done const& then_call) {
 // --- messages of the peer ------------------------------------------------------------------------
 
 void session_core::on_received(std::size_t slot, error_code ec, receive_result const& what) {
+    if (ec == errc::not_drained) is_undrained_ = true;
     if (ec) return on_inward_end(ec);
     error_code bad;
     if (what.is_write || what.size_bytes > wire::message_bytes_max) {

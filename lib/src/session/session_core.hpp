@@ -26,6 +26,7 @@ public:
     using done = std::function<void(error_code)>;
 
     session_core(connection over, session_options options);
+    ~session_core() override;
 
     /// Runs a function in the driver's order. All below are called there.
     template <class Function>
@@ -88,6 +89,8 @@ private:
 
     session_options const options_;
     registered_buffer messages_;
+    // The queue pair could not be destroyed: the device may still use them.
+    bool is_undrained_ = false;
     side side_ = side::unknown;
     std::uint32_t peer_message_bytes_max_ = 0;
     exchange exchange_;

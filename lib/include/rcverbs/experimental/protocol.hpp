@@ -48,6 +48,7 @@
 #include <rcverbs/detail/waiting_handler.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/failure.hpp>
+#include <rcverbs/registered_buffer.hpp>
 #include <rcverbs/remote_region.hpp>
 #include <rcverbs/slice.hpp>
 
@@ -360,5 +361,11 @@ private:
 ///                empty.
 RCVERBS_EXPORT remote_region
 expose(const_slice const& what, access_flags rights, connection const& on, error_code& ec) noexcept;
+
+/// Keeps memory until the process ends: that of a driver of which an operation has ended with
+/// errc::not_drained, because the device may still use it.
+///
+/// @param memory  The memory.
+RCVERBS_EXPORT void keep_for_ever(registered_buffer memory);
 
 }  // namespace rcverbs::protocol

@@ -30,6 +30,7 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/async_result.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -63,6 +64,9 @@ struct ring_options {
     /// Receives of the reader: at most records - 2 records may be unreleased, whatever their sizes. 16
     /// to 65536. Ignored by a writer.
     std::uint32_t records = 256;
+    /// How long ring_writer::async_finish() waits for a reader that reports no released record; it
+    /// reports each quarter of the ring, and the last one. Above 0. Ignored by a reader.
+    std::chrono::milliseconds finish_timeout{60000};
     /// Options of the connection. Its queues are made large enough.
     connection_options connection = {};
 };
@@ -194,7 +198,8 @@ public:
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code)`
     /// @par Cancellation          terminal: closes.
-    /// @par Errors                As for async_write().
+    /// @par Errors                As for async_write(), and channel_errc::peer_not_received
+    ///                            (finish_timeout has passed): the ring is closed.
     template <class Token>
     auto async_finish(Token&& token) {
         return boost::asio::async_initiate<Token, void(error_code)>(
