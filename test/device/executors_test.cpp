@@ -12,6 +12,8 @@
 #include <cstring>
 #include <functional>
 #include <future>
+#include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -288,6 +290,68 @@ TEST_CASE("a handler may destroy the context of another connection of its poller
         static_cast<void>(co_await p.client.async_wait_disconnected(awaiting));
         test::pair next = co_await connect(thread, sharing(), sharing());
         co_await disconnect(next);
+    });
+}
+
+TEST_CASE(
+    "a context whose handlers have run may be destroyed while the connection lives", "[device]"
+) {
+    asio::io_context io;
+    poller const thread = poller::start();
+    run(io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await connect(thread);
+        registered_buffer m{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer n{p.server.domain(), 64, access_flags::remote_write};
+        std::optional<error_code> ended;
+        p.client.async_wait_disconnected(asio::bind_executor(io, [&](error_code ec) { ended = ec; })
+        );
+        // Also one with the same address.
+        for (int i = 0; i < 3; ++i) {
+            asio::io_context other;
+            std::optional<error_code> written;
+            p.client.async_write(
+                m.slice(),
+                n.remote(),
+                asio::bind_executor(other, [&](error_code ec, std::size_t) { written = ec; })
+            );
+            other.run();
+            CHECK(written == error_code{});
+        }
+        CHECK(p.client.is_open());
+        co_await p.client.async_write(m.slice(), n.remote(), asio::use_awaitable);
+        CHECK_FALSE(ended);
+        co_await disconnect(p);
+        while (!ended) co_await asio::post(io, asio::use_awaitable);
+    });
+}
+
+TEST_CASE("a polling thread that ends does not wait for one that waits for it", "[device]") {
+    asio::io_context io;
+    auto first = std::make_unique<poller>(poller::start());
+    poller const second = poller::start();
+    run(io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await connect(second);
+        registered_buffer m{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer n{p.server.domain(), 64, access_flags::remote_write};
+        std::atomic<bool> is_written{false};
+        p.client.async_write(
+            m.slice(),
+            n.remote(),
+            asio::bind_executor(
+                first->get_executor(), [&](error_code, std::size_t) { is_written = true; }
+            )
+        );
+        while (!is_written) co_await asio::post(io, asio::use_awaitable);
+        std::atomic<bool> has_started{false};
+        asio::post(second.get_executor(), [&] {
+            first.reset();
+            std::this_thread::sleep_for(10ms);
+            poller const third = poller::start();
+            has_started = true;
+        });
+        while (!has_started) co_await asio::post(io, asio::use_awaitable);
+        CHECK(p.client.is_open());
+        co_await disconnect(p);
     });
 }
 

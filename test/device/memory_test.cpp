@@ -458,6 +458,22 @@ TEST_CASE("a handler that got memory or a slot may destroy the pool", "[device]"
     CHECK(ends[1] == asio::error::operation_aborted);
 }
 
+TEST_CASE("what a pool can never serve is refused, and holds up no other", "[device]") {
+    asio::io_context io;
+    // Not a whole number of pages: the last bytes are never registered.
+    memory_pool pool{domain_of(io), {.bytes_max = 100000, .chunk_bytes = 65536}};
+    std::optional<error_code> refused;
+    void* block = nullptr;
+    pool.async_allocate(99000, 64, asio::bind_executor(io, [&](error_code ec, void*) {
+                            refused = ec;
+                        }));
+    pool.async_allocate(64, 64, asio::bind_executor(io, [&](error_code, void* b) { block = b; }));
+    io.run();
+    CHECK(refused == errc::pool_exhausted);
+    REQUIRE(block != nullptr);
+    pool.deallocate(block, 64, 64);
+}
+
 TEST_CASE("memory that waits for a context that is destroyed goes back to the pool", "[device]") {
     asio::io_context io;
     constexpr std::size_t chunk = std::size_t{64} << 10;

@@ -306,6 +306,81 @@ TEST_CASE("memory of a queue pair that cannot be destroyed is not given back", "
     });
 }
 
+TEST_CASE(
+    "memory of a queue pair that cannot be destroyed is not given back with its io_context",
+    "[fabric]"
+) {
+    world w;
+    asio::io_context other;
+    std::optional<slot_pool> slots;
+    test::pair p;
+    {
+        asio::io_context io;
+        asio::co_spawn(
+            io, [&]() -> asio::awaitable<void> { p = co_await meet(io); }, [](std::exception_ptr) {}
+        );
+        REQUIRE(w.run_until(io, [&] { return p.server.is_open() && p.client.is_open(); }));
+        slots.emplace(other.get_executor(), p.server.domain(), slot_pool_options{.slots = 2});
+        for (int i = 0; i < 2; ++i) {
+            p.server.async_receive(slots->try_acquire(), [](error_code, leased_receive_result) {});
+        }
+        w.run_for(io, 1ms);
+        w.fail_call("ibv_destroy_qp", 1, EBUSY);
+        w.fail_call("ibv_destroy_qp", 2, EBUSY);
+    }
+    CHECK(slots->free_count() == 0);
+    CHECK(w.live().queue_pairs == 2);
+}
+
+TEST_CASE(
+    "a queue pair that cannot be destroyed keeps shared receives until they are closed", "[fabric]"
+) {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        shared_receive_queue shared{stepped(io)};
+        connection_options with;
+        with.placement.shared_receives = shared;
+        test::pair p = co_await meet(io, {}, with);
+        registered_buffer memory{p.server.domain(), 64, access_flags::local_write};
+        std::optional<error_code> ended;
+        shared.async_receive(memory.slice(), [&](error_code ec, auto const&...) { ended = ec; });
+        co_await test::sleep(io, 1ms);
+        w.fail_call("ibv_destroy_qp", 1, EBUSY);
+        w.fail_call("ibv_destroy_qp", 2, EBUSY);
+        p.server.close();
+        auto [why] = co_await p.server.async_wait_disconnected(awaiting);
+        CHECK(why == errc::not_drained);
+        co_await test::sleep(io, 1ms);
+        CHECK_FALSE(ended);
+        shared.close();
+        co_await test::sleep(io, 1ms);
+        CHECK(ended == errc::not_drained);
+        p.client.close();
+    });
+}
+
+TEST_CASE("a connection for whose queues there is no memory fails with that reason", "[fabric]") {
+    char const* const call = GENERATE("ibv_alloc_pd", "ibv_create_cq", "rdma_create_qp");
+    CAPTURE(call);
+    world w;
+    asio::io_context io;
+    bool has_thrown = false;
+    w.on_call([&](std::string_view function) {
+        if (function == call && !std::exchange(has_thrown, true)) throw std::bad_alloc{};
+    });
+    run(w, io, [&]() -> asio::awaitable<void> {
+        acceptor a{stepped(io), {"10.0.0.1", 0}};
+        connection c{stepped(io)};
+        auto [ec] = co_await c.async_connect(a.local_endpoint(), awaiting);
+        CHECK(has_thrown);
+        CHECK(ec == boost::system::errc::not_enough_memory);
+        CHECK_FALSE(c.is_open());
+    });
+    w.on_call(nullptr);
+    CHECK(is_clean(w));
+}
+
 TEST_CASE("an overrun completion queue ends the connections that use it", "[fabric]") {
     world w;
     asio::io_context io;

@@ -198,7 +198,9 @@ void connection_manager::forget(cm_id& id) {
     drop_events(id);
     id_pointers_.erase(&id);
     bound_.erase(&id);
+    device* const borrowed = id.borrowed;
     ids_.erase(id.number);
+    if (borrowed != nullptr) give_back(*borrowed);
 }
 
 int connection_manager::destroy_id(rdma_cm_id* raw, std::unique_lock<std::mutex>& held) {
@@ -380,11 +382,41 @@ device* connection_manager::way_to(address const& to, address const* from) {
 
 int connection_manager::borrow(device& from) {
     if (from.is_removed) return ENODEV;
-    return from.borrowed != nullptr ? 0 : net_.open_device(from, from.borrowed);
+    int const error = from.borrowed != nullptr ? 0 : net_.open_device(from, from.borrowed);
+    if (error == 0) ++from.borrowers;
+    return error;
+}
+
+void connection_manager::give_back(device& to) {
+    if (to.borrowers == 0) return;  // a list of an earlier world
+    --to.borrowers;
+    close_if_forgotten(to);
+}
+
+void connection_manager::give_back(ibv_context* const* list) {
+    for (; *list != nullptr; ++list) {
+        for (std::unique_ptr<device> const& d : net_.devices) {
+            bool const is_it = d->borrowed != nullptr && &d->borrowed->verbs.context == *list;
+            if (is_it) give_back(*d);
+        }
+    }
+}
+
+void connection_manager::forget_removed_devices() {
+    for (std::unique_ptr<device> const& d : net_.devices) {
+        d->is_forgotten = d->is_removed;
+        close_if_forgotten(*d);
+    }
+}
+
+void connection_manager::close_if_forgotten(device& which) {
+    if (!which.is_forgotten || which.borrowers > 0 || which.borrowed == nullptr) return;
+    net_.close_device(&std::exchange(which.borrowed, nullptr)->verbs.context);
 }
 
 int connection_manager::attach(cm_id& id, device& to) {
     if (int const error = borrow(to)) return error;
+    if (device* const before = std::exchange(id.borrowed, &to)) give_back(*before);
     id.on = &to;
     id.verbs = &to.borrowed->verbs.context;
     id.port_num = 1;

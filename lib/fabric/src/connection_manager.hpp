@@ -37,8 +37,12 @@ public:
     int disconnect(rdma_cm_id* raw);
     int set_option(rdma_cm_id* raw, int level, int name, void const* value, std::size_t size);
     int migrate(rdma_cm_id* raw, rdma_event_channel* to);
-    /// Opens a device once, for all ids.
+    /// Opens a device once, for all ids and device lists. give_back() follows for each success.
     int borrow(device& from);
+    void give_back(device& to);
+    void give_back(ibv_context* const* list);
+    /// librdmacm looks for devices, and finds that some were removed.
+    void forget_removed_devices();
     int create_queue_pair(rdma_cm_id* raw, ibv_pd* pd, ibv_qp_init_attr* attributes);
     int take_event(rdma_event_channel* raw, rdma_cm_event** out);
     void acknowledge(rdma_cm_event* raw);
@@ -82,6 +86,7 @@ private:
     int to_ready_to_send(cm_id& id);
     cm_id& make_id(cm_channel& channel, void* context, rdma_port_space space);
     int attach(cm_id& id, device& to);
+    void close_if_forgotten(device& which);
     /// The device that has an address, even if it was removed.
     device* device_with(address const& a);
     /// The same; null if it was removed.

@@ -154,10 +154,22 @@ char const* rdma_event_str(rdma_cm_event_type event) {
 }
 
 ibv_context** rdma_get_devices(int* count) {
-    return returning_list<ibv_context>("rdma_get_devices", count, [](network& n, device& d) {
-        return n.cm.borrow(d) == 0 ? &d.borrowed->verbs.context : nullptr;
-    });
+    int found = 0;
+    ibv_context** const list =
+        returning_list<ibv_context>("rdma_get_devices", &found, [](network& n, device& d) {
+            // It does not look for those that were removed unless there is another one.
+            n.cm.forget_removed_devices();
+            return n.cm.borrow(d) == 0 ? &d.borrowed->verbs.context : nullptr;
+        });
+    if (count != nullptr) *count = found;
+    if (list == nullptr || found > 0) return list;
+    delete[] list;
+    errno = ENODEV;
+    return nullptr;
 }
 
-void rdma_free_devices(ibv_context** list) { delete[] list; }
+void rdma_free_devices(ibv_context** list) {
+    always("rdma_free_devices", [&](network& n, auto&) { n.cm.give_back(list); });
+    delete[] list;
+}
 }

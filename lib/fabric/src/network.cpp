@@ -131,13 +131,19 @@ network::network(world_options options)
 network::~network() {
     the_network = nullptr;
     if (is_stepped()) stop_virtual_time();
-    if (!carrier_.joinable()) return;
-    {
-        guard const held{mutex_};
-        is_ending_ = true;
+    if (carrier_.joinable()) {
+        {
+            guard const held{mutex_};
+            is_ending_ = true;
+        }
+        changed_.notify_all();
+        carrier_.join();
     }
-    changed_.notify_all();
-    carrier_.join();
+    // What a program still uses keeps its address, which no device of a later world may have.
+    static auto& kept = *new std::vector<std::unique_ptr<context>>;
+    for (auto const& d : devices) {
+        if (d->borrowers > 0) kept.push_back(std::move(contexts_.at(d->borrowed->number)));
+    }
 }
 
 nanoseconds network::now() const {

@@ -77,8 +77,11 @@ struct device : ibv_device {
     nanoseconds link_free{0};  // keeps the connection manager's messages in order
 
     bool is_reachable() const noexcept { return is_up && is_powered && !is_removed; }
-    // librdmacm opens each device once, for all ids of the process.
+    // librdmacm opens each device once, for all ids of the process. It closes that of a removed device
+    // after it has looked for devices again (is_forgotten), when no id and no list uses it.
     context* borrowed = nullptr;
+    std::size_t borrowers = 0;
+    bool is_forgotten = false;
 };
 
 struct async_event {
@@ -370,6 +373,7 @@ struct cm_id : rdma_cm_id {
     std::uint64_t number = 0;
     state at = state::idle;
     device* on = nullptr;
+    device* borrowed = nullptr;  // whose context it uses
     address local;
     address remote;
     std::uint64_t peer = 0;  // the other side's id

@@ -144,6 +144,11 @@ object_counts world::live() const {
     return impl_->counts();
 }
 
+bool world::is_device_open(std::string_view device) const {
+    auto const held = impl_->lock();
+    return named(*impl_, device).borrowed != nullptr;
+}
+
 device_counters world::counters(std::string_view device) const {
     auto const held = impl_->lock();
     return named(*impl_, device).counters;

@@ -1,5 +1,6 @@
 #include "cm/device_watch.hpp"
 
+#include <algorithm>
 #include <map>
 
 #include "verbs/errno_map.hpp"
@@ -56,12 +57,14 @@ bool describe(ibv_async_event const& from, device_event& e) noexcept {
 
 }  // namespace
 
-std::shared_ptr<device_watch> device_watch::of(ibv_context* device, error_code& ec) {
+std::shared_ptr<device_watch> device_watch::of(
+    verbs::device_context const& device, error_code& ec
+) {
     known_watches& all = all_watches();
     std::lock_guard const lock{all.mutex};
     ec.clear();
     std::erase_if(all.by_device, [](auto const& k) { return k.second.expired(); });
-    std::weak_ptr<device_watch>& known = all.by_device[device];
+    std::weak_ptr<device_watch>& known = all.by_device[device.get()];
     if (auto alive = known.lock()) return alive;
     ec = verbs::set_non_blocking(device->async_fd);
     if (ec) return nullptr;
@@ -79,9 +82,14 @@ void device_watch::add(std::weak_ptr<device_event_sink> sink) {
     sinks_.push_back(std::move(sink));
 }
 
+bool device_watch::has_sinks() {
+    std::lock_guard const lock{mutex_};
+    return std::any_of(sinks_.begin(), sinks_.end(), [](auto const& s) { return !s.expired(); });
+}
+
 device_watch::taken device_watch::take(device_event& e) {
     ibv_async_event from{};
-    if (ibv_get_async_event(device_, &from) != 0) {
+    if (ibv_get_async_event(device_.get(), &from) != 0) {
         return verbs::from_minus_one(-1) == boost::system::errc::resource_unavailable_try_again
                    ? taken::none
                    : taken::failed;

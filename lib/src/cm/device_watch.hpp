@@ -18,6 +18,8 @@
 
 #include <rcverbs/error.hpp>
 
+#include "verbs/device.hpp"
+
 namespace rcverbs::cm {
 
 /// An event that changes something for connections.
@@ -55,14 +57,16 @@ class device_watch {
 public:
     /// The watch of an open device; null on failure. All callers share one watch, which exists
     /// while any of them holds it.
-    static std::shared_ptr<device_watch> of(ibv_context* device, error_code& ec);
+    static std::shared_ptr<device_watch> of(verbs::device_context const& device, error_code& ec);
 
-    explicit device_watch(ibv_context* device) noexcept : device_{device} {}
+    explicit device_watch(verbs::device_context device) noexcept : device_{std::move(device)} {}
 
     /// Readable when events are pending. Non-blocking. Owned by the device.
     int descriptor() const noexcept { return device_->async_fd; }
     /// Registers a sink. Expired sinks are skipped.
     void add(std::weak_ptr<device_event_sink> sink);
+    /// True if any sink has not expired.
+    bool has_sinks();
     /// Reads all pending events and passes them to the sinks. Returns false if reading failed: the
     /// device delivers no further events.
     bool tell();
@@ -71,7 +75,7 @@ private:
     enum class taken : std::uint8_t { event, of_no_interest, none, failed };
     taken take(device_event& e);
 
-    ibv_context* const device_;
+    verbs::device_context const device_;
     std::mutex mutex_;
     std::vector<std::weak_ptr<device_event_sink>> sinks_;
     std::size_t tidy_at_ = 16;

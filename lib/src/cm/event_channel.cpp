@@ -21,9 +21,7 @@ void event_channel::shutdown() noexcept {
     // them.
     if (descriptor_ && descriptor_->is_open()) descriptor_->release();
     descriptor_.reset();
-    for (auto& [device, d] : devices_) {
-        if (d.descriptor.is_open()) d.descriptor.release();
-    }
+    for (auto& [device, d] : devices_) stop_watching(*d);
     devices_.clear();
     executor_ = {};
 }
@@ -89,7 +87,8 @@ void event_channel::forget_one() noexcept {
     error_code ignored;
     if (is_waiting_) descriptor_->cancel(ignored);
     for (auto& [device, d] : devices_) {
-        if (d.is_waiting) d.descriptor.cancel(ignored);
+        descriptors_.remove(d->watch->descriptor());
+        if (d->is_waiting) d->descriptor.cancel(ignored);
     }
 }
 
@@ -118,75 +117,108 @@ void event_channel::set_sink(cm::id& owner, std::weak_ptr<event_sink> sink) {
     owner.sink_ = std::move(sink);
 }
 
-std::shared_ptr<verbs::domain> event_channel::shared_domain(ibv_context* device, error_code& ec) {
+std::shared_ptr<verbs::domain> event_channel::shared_domain(
+    verbs::device_context const& device, error_code& ec
+) {
     std::lock_guard const lock{domains_mutex_};
     ec.clear();
-    std::weak_ptr<verbs::domain>& known = domains_[device];
+    std::erase_if(domains_, [](auto const& each) { return each.second.expired(); });
+    std::weak_ptr<verbs::domain>& known = domains_[device.get()];
     if (std::shared_ptr<verbs::domain> alive = known.lock()) return alive;
-    verbs::device borrowed = verbs::device::borrow(device, ec);
+    verbs::device queried = verbs::device::query(device, ec);
     if (ec) return nullptr;
-    std::shared_ptr<verbs::domain> made = verbs::domain::create(std::move(borrowed), ec);
+    std::shared_ptr<verbs::domain> made = verbs::domain::create(std::move(queried), ec);
     known = made;
     return made;
 }
 
-ibv_context* event_channel::find_device(std::string const& name, error_code& ec) {
-    int count = 0;
-    // The devices stay open when the list is freed. Source: rdma_get_devices(3).
-    ibv_context** const list = rdma_get_devices(&count);
-    ec = verbs::from_pointer(list);
-    if (ec) return nullptr;
-    ibv_context* found = nullptr;
-    for (int i = 0; i < count; ++i) {
-        if (name == ibv_get_device_name(list[i]->device)) found = list[i];
-    }
-    rdma_free_devices(list);
-    if (found == nullptr) ec = errc::no_rdma_device;
-    return found;
-}
-
 void event_channel::watch(
-    ibv_context* device, std::weak_ptr<device_event_sink> sink, error_code& ec
+    verbs::device_context const& device, std::weak_ptr<device_event_sink> sink, error_code& ec
 ) {
-    std::lock_guard const lock{mutex_};
-    auto found = devices_.find(device);
-    if (found == devices_.end()) {
-        std::shared_ptr<device_watch> watch = device_watch::of(device, ec);
+    std::vector<std::shared_ptr<watched_device>> unused;  // destroyed without the lock
+    std::shared_ptr<watched_device> watched;
+    {
+        std::lock_guard const lock{mutex_};
+        unused.reserve(devices_.size());
+        // So that devices that are removed and added again do not add up.
+        std::erase_if(devices_, [&](auto const& each) {
+            watched_device const& d = *each.second;
+            bool const is_used = d.new_sinks > 0 || d.watch->has_sinks();
+            if (is_used || each.first == device.get()) return false;
+            stop_watching(*each.second);
+            unused.push_back(each.second);
+            return true;
+        });
+        watched = find_watched(device, ec);
         if (ec) return;
-        found = devices_.try_emplace(device, executor_, std::move(watch)).first;
-        watched_device& made = found->second;
-        ec = descriptors_.add(made.watch->descriptor());
-        if (!ec) made.descriptor.assign(made.watch->descriptor(), ec);
-        if (ec) {
-            devices_.erase(found);
-            return;
-        }
+        ++watched->new_sinks;
     }
-    found->second.watch->add(std::move(sink));
-    wait(found->second);
+    auto const end = [&] {
+        std::lock_guard const lock{mutex_};
+        --watched->new_sinks;
+        wait(watched);
+    };
+    try {
+        // Events from before are none of the sink's.
+        static_cast<void>(watched->watch->tell());
+        watched->watch->add(std::move(sink));
+    } catch (...) {
+        end();
+        throw;
+    }
+    end();
 }
 
 // REQUIRES: mutex_ is held.
-void event_channel::wait(watched_device& d) {
-    if (d.is_waiting || is_shut_down_ || live_ids_ == 0) return;
-    d.is_waiting = true;
-    d.descriptor.async_wait(
+std::shared_ptr<event_channel::watched_device> event_channel::find_watched(
+    verbs::device_context const& device, error_code& ec
+) {
+    auto const known = devices_.find(device.get());
+    if (known != devices_.end()) return known->second;
+    std::shared_ptr<device_watch> events = device_watch::of(device, ec);
+    if (ec) return nullptr;
+    int const descriptor = events->descriptor();
+    auto made = std::make_shared<watched_device>(executor_, std::move(events));
+    devices_.emplace(device.get(), made);
+    ec = descriptors_.add(descriptor);
+    if (!ec) made->descriptor.assign(descriptor, ec);
+    if (!ec) return made;
+    stop_watching(*made);
+    devices_.erase(device.get());
+    return nullptr;
+}
+
+// The device owns the descriptor: it is not closed here.
+void event_channel::stop_watching(watched_device& d) noexcept {
+    descriptors_.remove(d.watch->descriptor());
+    if (d.descriptor.is_open()) d.descriptor.release();
+}
+
+// REQUIRES: mutex_ is held.
+void event_channel::wait(std::shared_ptr<watched_device> const& d) {
+    if (d->is_waiting || is_shut_down_ || live_ids_ == 0 || !d->descriptor.is_open()) return;
+    // It was added before, so this fails only if it has left since. The tick of the set then finds
+    // its events.
+    static_cast<void>(descriptors_.add(d->watch->descriptor()));
+    d->descriptor.async_wait(
         boost::asio::posix::descriptor_base::wait_read,
-        [this, &d](error_code const&) {
+        [this, d](error_code const&) {
             // As for the channel: read events even if the wait was cancelled.
-            bool const goes_on = d.watch->tell();
+            bool const goes_on = d->watch->tell();
             std::lock_guard const lock{mutex_};
-            d.is_waiting = false;
-            if (goes_on) wait(d);
+            d->is_waiting = false;
+            if (goes_on) return wait(d);
+            stop_watching(*d);
+            std::erase_if(devices_, [&](auto const& each) { return each.second == d; });
         }
     );
+    d->is_waiting = true;
 }
 
 // REQUIRES: mutex_ is held.
 void event_channel::wait() {
     for (auto& [device, d] : devices_) wait(d);
     if (is_waiting_ || is_shut_down_ || live_ids_ == 0) return;
-    is_waiting_ = true;
     descriptor_->async_wait(
         boost::asio::posix::descriptor_base::wait_read,
         [this](error_code const&) {
@@ -198,6 +230,7 @@ void event_channel::wait() {
             wait();
         }
     );
+    is_waiting_ = true;
 }
 
 void event_channel::on_readable() {

@@ -18,7 +18,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
+#include <vector>
 
 #include <rcverbs/error.hpp>
 
@@ -48,14 +48,14 @@ public:
     error_code take_over(cm::id& from_elsewhere);
 
     /// The protection domain shared by the connections over `device`; created if there is none.
-    std::shared_ptr<verbs::domain> shared_domain(ibv_context* device, error_code& ec);
-
-    /// The context of the named device, as opened by librdmacm. errc::no_rdma_device if there is
-    /// none.
-    ibv_context* find_device(std::string const& name, error_code& ec);
+    std::shared_ptr<verbs::domain> shared_domain(
+        verbs::device_context const& device, error_code& ec
+    );
 
     /// Delivers the asynchronous events of `device` to `sink` while any id is alive.
-    void watch(ibv_context* device, std::weak_ptr<device_event_sink> sink, error_code& ec);
+    void watch(
+        verbs::device_context const& device, std::weak_ptr<device_event_sink> sink, error_code& ec
+    );
 
     /// Must be held while a queue pair is created or destroyed.
     [[nodiscard]] std::unique_lock<std::mutex> lock() { return std::unique_lock{mutex_}; }
@@ -71,18 +71,23 @@ private:
     error_code open();
     struct watched_device {
         watched_device(
-            boost::asio::any_io_executor const& executor, std::shared_ptr<device_watch> of
+            boost::asio::any_io_executor const& executor, std::shared_ptr<device_watch> events
         )
-            : watch{std::move(of)},
+            : watch{std::move(events)},
               descriptor{executor} {}
 
         std::shared_ptr<device_watch> watch;
         boost::asio::posix::stream_descriptor descriptor;
         bool is_waiting = false;
+        int new_sinks = 0;  // that are about to be added
     };
 
     void wait();
-    void wait(watched_device& d);
+    void wait(std::shared_ptr<watched_device> const& d);
+    std::shared_ptr<watched_device> find_watched(
+        verbs::device_context const& device, error_code& ec
+    );
+    void stop_watching(watched_device& d) noexcept;
     void on_readable();
     bool take_event(event& e, std::shared_ptr<event_sink>& sink);
     std::unique_ptr<cm::id> adopt(rdma_cm_id* raw);
@@ -96,14 +101,15 @@ private:
     std::unique_ptr<rdma_event_channel, destroy_channel> channel_;
     boost::asio::any_io_executor executor_;
     std::optional<boost::asio::posix::stream_descriptor> descriptor_;
-    // Keyed by device context. librdmacm closes that of a device that was removed when it looks for
-    // devices again and no id uses it.
-    std::map<ibv_context*, watched_device> devices_;
+    // A watch keeps its device open, so that no other device has the same key. Shared with the
+    // handlers of the waits.
+    std::map<ibv_context*, std::shared_ptr<watched_device>> devices_;
     std::size_t live_ids_ = 0;
     bool is_waiting_ = false;
     bool is_shut_down_ = false;
 
     std::mutex domains_mutex_;
+    // A domain keeps its device open, too.
     std::map<ibv_context*, std::weak_ptr<verbs::domain>> domains_;
 };
 

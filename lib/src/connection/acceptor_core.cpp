@@ -294,8 +294,12 @@ void acceptor_core::accept(waiting taken, std::shared_ptr<connection_core> core)
             {
                 failure const why = failed ? core->last_failure() : failure{};
                 guard const lock{self->mutex_};
+                auto const mine = self->attempts_.find(serial);
+                bool const is_cancelled =
+                    failed && mine != self->attempts_.end() && mine->second.is_cancelled;
+                if (is_cancelled) failed = asio::error::operation_aborted;
+                else if (why.code) self->failure_ = why;
                 self->attempts_.erase(serial);
-                if (why.code) self->failure_ = why;
             }
             connection_core* const made = core.get();
             // Closed unless the handler, which may go with its context, makes a connection of it.

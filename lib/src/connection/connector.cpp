@@ -225,6 +225,7 @@ asio::awaitable<error_code> connector_core::attempt() {
             failure_ = target_->last_failure();
         } else {
             domain_ = target_->domain();
+            failure_ = {};
         }
     }
     if (is_cancelled_) co_return asio::error::operation_aborted;

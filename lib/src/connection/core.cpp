@@ -71,7 +71,6 @@ std::shared_ptr<connection_core> connection_core::make_for_request(
 // Returns the failure, if any. The connection may be closed meanwhile: finish() waits for the queues.
 error_code connection_core::make_queues() {
     link::queues made;
-    data_path path;
     std::shared_ptr<progress::cq_poller> poller;
     std::shared_ptr<shared_receives> unused;
     bool is_passive = false;
@@ -86,14 +85,13 @@ error_code connection_core::make_queues() {
     made = link_.make_queues(is_passive, *who);
     error_code const failed = made.result.code;
     link::event const result = made.result;
-    if (!failed) path = link_.make_data_path(made);
     {
         guard const lock{mutex_};
         if (is_shut_down_) {
             unused = std::move(made.shared);
         } else {
+            data_ = std::move(made.path);
             link_.adopt(std::move(made));
-            data_ = std::move(path);
             if (link_.queue_pair().is_open()) poller = link_.join(shared_from_this());
         }
     }
@@ -119,10 +117,10 @@ void connection_core::shut_down() noexcept {
         if (thread_ == nullptr) executor_ = {};
         std::swap(dropped, waiters_);
         shared = link_.leave_shared();
-        link_.abandon();
+        if (!link_.abandon()) is_queue_pair_left_ = true;
     }
     if (thread_ == nullptr) order_->abandon();
-    if (shared != nullptr) shared->detach();
+    if (shared != nullptr) shared->detach(!is_queue_pair_left_);
     // Last, because a handler may own the last handle of another connection, or of this one.
     data_.drop_handlers();
     if (leased_ != nullptr) leased_->drop_handlers();
@@ -266,6 +264,7 @@ void connection_core::finish() {
         is_destroyed = link_.destroy_queue_pair([&](std::span<ibv_wc const> batch) {
             take_rest(batch, left, arrived);
         });
+        if (!is_destroyed) is_queue_pair_left_ = true;
         resume({is_destroyed ? event_kind::finished : event_kind::kept});
         // No completion can arrive any more: complete the work that the device never returned.
         operation_list unheard = data_.fail_all(life_.flush_code());
@@ -283,9 +282,7 @@ void connection_core::finish() {
     }
     if (shared != nullptr) {
         shared->complete(arrived, {});
-        // A queue pair that could not be destroyed may still consume shared receives, so it stays
-        // attached.
-        if (is_destroyed) shared->detach();
+        shared->detach(is_destroyed);
     }
     if (!left.empty()) post_handlers(left);
     // `work` keeps the context running until the last handler has been called.

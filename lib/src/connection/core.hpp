@@ -184,7 +184,7 @@ private:
     // Called without the lock, by the event sources and the context.
     void context_is_going(boost::asio::execution_context const& which) noexcept override;
     void shut_down() noexcept;
-    void shut_down_as_guest() noexcept;
+    void on_host_going(boost::asio::execution_context const& which) noexcept;
     void on_event(cm::event& e) override;
     void on_device_event(cm::device_event const& e) override;
     std::size_t on_completions(std::span<ibv_wc const> batch) override;
@@ -307,6 +307,8 @@ private:
     mutable hosting::light_mutex mutex_;
     lifecycle life_;
     link link_;
+    // The queue pair could not be destroyed: the device may still use the memory of its operations.
+    bool is_queue_pair_left_ = false;
     data_path data_;
     // Made when the first operation that owns its memory is started.
     std::unique_ptr<leased_operations> leased_;

@@ -18,11 +18,9 @@ data_path::data_path(data_path_sizes const& sizes, mutable_slice atomic_results)
     : pool_{std::size_t{sizes.queues.send_depth} + sizes.queues.receive_depth + sizes.waiting_max, std::size_t{sizes.queues.send_depth} + sizes.queues.receive_depth},
       domain_{sizes.domain},
       shared_{sizes.shared},
-      message_bytes_max_{sizes.message_bytes_max},
       sizes_{sizes.queues},
-      // The length of a segment has 32 bits, even if the device supports longer messages.
       limits_{
-          std::min<std::uint64_t>(sizes.message_bytes_max, std::uint64_t{1} << 31),
+          sizes.message_bytes_max,
           sizes.queues.send_segments},
       receive_segments_max_{sizes.queues.receive_segments},
       inline_bytes_max_{sizes.queues.inline_bytes},
@@ -119,7 +117,7 @@ errc data_path::refusal(work_request const& what) const noexcept {
     }
     bool const is_receive = what.kind == operation_kind::receive;
     bool const is_send = verbs::is_send(what.kind);
-    if (is_send && what.local.size() > message_bytes_max_) return errc::message_too_large;
+    if (is_send && what.local.size() > limits_.bytes_max) return errc::message_too_large;
     std::size_t const segments_max = is_receive ? receive_segments_max_ : limits_.segments_max;
     bool const is_uncut = is_receive || is_send;
     return is_uncut && verbs::count_segments(what) > segments_max ? errc::too_many_segments

@@ -198,6 +198,10 @@ public:
     }
     /// The counters, except for those of the completion queue.
     connection_statistics statistics() const noexcept;
+    /// As operation_pool::has_handlers_for().
+    bool has_handlers_for(boost::asio::execution_context const& which) const noexcept {
+        return pool_.has_handlers_for(which);
+    }
     /// As operation_pool's.
     void drop_handlers() noexcept { pool_.drop_handlers(); }
 
@@ -379,7 +383,6 @@ private:
     bool is_leasing_ = false;
     verbs::domain const* domain_ = nullptr;
     shared_receives* shared_ = nullptr;
-    std::uint64_t message_bytes_max_ = 0;
     verbs::queue_sizes sizes_;
     verbs::piece_limits limits_;
     std::size_t receive_segments_max_ = 0;

@@ -11,6 +11,7 @@ struct leaks {
     std::mutex mutex;
     std::vector<leaked_resources> all;
     std::vector<memory_lease> leases;
+    std::vector<registered_buffer> buffers;
 };
 
 // Never destroyed, because its contents must not be, not even at the end of the process.
@@ -32,6 +33,12 @@ void leak(memory_lease what) {
     leaks& l = the_leaks();
     std::lock_guard const lock{l.mutex};
     l.leases.push_back(std::move(what));
+}
+
+void leak(registered_buffer what) {
+    leaks& l = the_leaks();
+    std::lock_guard const lock{l.mutex};
+    l.buffers.push_back(std::move(what));
 }
 
 std::size_t leaked_count() noexcept {

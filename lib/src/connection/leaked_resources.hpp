@@ -10,6 +10,7 @@
 #include <memory>
 
 #include <rcverbs/memory_lease.hpp>
+#include <rcverbs/registered_buffer.hpp>
 
 #include "verbs/domain.hpp"
 
@@ -24,6 +25,8 @@ struct leaked_resources {
 void leak(leaked_resources what);
 /// Memory that the device may still use, and that an operation has owned.
 void leak(memory_lease what);
+/// Memory that the device may still use, and that belongs to a protocol.
+void leak(registered_buffer what);
 std::size_t leaked_count() noexcept;
 
 }  // namespace rcverbs::detail

@@ -38,6 +38,19 @@ struct connection_core::owner_of_memory {
     leased_waiter* waiter;  // null for a receive
     std::uint32_t use;
 
+    owner_of_memory(
+        connection_core* owner, memory_lease lease, leased_waiter* w, std::uint32_t use_of_waiter
+    ) noexcept
+        : core{owner},
+          memory{std::move(lease)},
+          waiter{w},
+          use{use_of_waiter} {}
+    owner_of_memory(owner_of_memory&&) noexcept = default;
+    // It is destroyed without a call if the io_context is.
+    ~owner_of_memory() {
+        if (memory.is_valid() && core->is_queue_pair_left_) leak(std::move(memory));
+    }
+
     void operator()(error_code ec, outcome const& result) {
         // The device may still use it: nobody gets it back.
         if (ec == errc::not_drained && memory.is_valid()) leak(std::move(memory));

@@ -90,6 +90,14 @@ public:
         kept_.clear();
     }
 
+    /// As operation_pool::has_handlers_for().
+    bool has_handlers_for(boost::asio::execution_context const& which) const noexcept {
+        return std::any_of(all_.begin(), all_.end(), [&](leased_waiter const& w) {
+            bool const is_stored = w.stage != operation::stage::placing && w.is_pending();
+            return is_stored && w.host == &which;
+        });
+    }
+
     machines::leased_receives receives;
     // The handlers that wait for a message, in the order of their calls.
     operation_list receivers;

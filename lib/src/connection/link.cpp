@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <new>
 #include <random>
 
 #include <rcverbs/detail/start.hpp>
 
+#include "cm/device_list.hpp"
 #include "connection/option_problems.hpp"
 #include "connection/leaked_resources.hpp"
 #include "progress/poller_core.hpp"
@@ -67,12 +69,19 @@ link::next link::resolve_route() {
 link::queues link::make_queues(bool is_passive, listener const& who) const {
     queues made;
     made.result = {event_kind::queue_pair_made};
-    ibv_context* on = nullptr;
-    error_code ec = find_device(made, on);
-    if (!ec) ec = make_queues(made, on, is_passive, who);
+    error_code ec;
+    try {
+        verbs::device_context on;
+        ec = find_device(made, on);
+        if (!ec) ec = make_queues(made, on, is_passive, who);
+        if (!ec) made.path = make_data_path(made);
+    } catch (std::bad_alloc const&) {
+        ec = make_error_code(boost::system::errc::not_enough_memory);
+    }
     if (!ec && out_of_band_) ec = made.qp.initialise(static_cast<std::uint8_t>(made.port));
     if (ec) {
         made.result = *failed(step::create_queue_pair, ec);
+        made.path = {};
         return made;
     }
     // The peer's request bounds both depths: more would be refused or wasted.
@@ -95,22 +104,22 @@ link::queues link::make_queues(bool is_passive, listener const& who) const {
 
 // Finds the device: the one that the connection manager resolved, or the one that the program
 // named.
-error_code link::find_device(queues& made, ibv_context*& on) const {
+error_code link::find_device(queues& made, verbs::device_context& on) const {
+    error_code ec;
     if (!out_of_band_) {
         made.local = id_->local();
         made.peer = id_->peer();
         made.port = id_->port();
-        on = id_->device();
-        return {};
+        on = cm::keep_open(id_->device(), ec);
+        return ec;
     }
-    error_code ec;
-    on = services_.channel().find_device(out_of_band_->name, ec);
-    if (!ec) made.port_address = verbs::find_address(on, out_of_band_->gid_index, ec);
+    on = cm::find_device(out_of_band_->name, ec);
+    if (!ec) made.port_address = verbs::find_address(on.get(), out_of_band_->gid_index, ec);
     if (!ec) made.id = services_.channel().make_id(ec);
     return ec;
 }
 
-error_code link::find_domain(queues& made, ibv_context* on, bool is_passive) const {
+error_code link::find_domain(queues& made, verbs::device_context const& on, bool is_passive) const {
     placement_options const& placed = options_.placement;
     bool const is_isolated = has_domain(placed, domain_sharing::isolated) ||
                              (has_domain(placed, domain_sharing::automatic) && is_passive &&
@@ -120,7 +129,7 @@ error_code link::find_domain(queues& made, ibv_context* on, bool is_passive) con
         made.domain = given->impl();
         if (made.domain->on().context() != on) ec = errc::foreign_domain;
     } else if (is_isolated) {
-        verbs::device device = verbs::device::borrow(on, ec);
+        verbs::device device = verbs::device::query(on, ec);
         if (!ec) made.domain = verbs::domain::create(std::move(device), ec);
     } else {
         made.domain = services_.channel().shared_domain(on, ec);
@@ -155,7 +164,8 @@ std::shared_ptr<progress::cq_poller> link::make_poller(
 }
 
 // Finds a completion queue with room for all completions that can be outstanding: it cannot overflow.
-error_code link::find_place(queues& made, ibv_context* on, listener const& who) const {
+error_code link::find_place(queues& made, verbs::device_context const& on, listener const& who)
+    const {
     machines::completion_share const share{
         made.sizes.send_depth + made.sizes.receive_depth,
         made.sizes.shared_receives,
@@ -165,14 +175,15 @@ error_code link::find_place(queues& made, ibv_context* on, listener const& who) 
     std::shared_ptr<progress::cq_poller> from;
     // A poller whose last connection has just left makes no more places.
     while (!made.completions && !ec) {
-        from = poller_ != nullptr ? poller_->queues_on(on, from.get(), make) : make();
+        from = poller_ != nullptr ? poller_->queues_on(on.get(), from.get(), make) : make();
         made.completions = from->reserve(share, ec);
     }
     return ec;
 }
 
-error_code link::make_queues(queues& made, ibv_context* on, bool is_passive, listener const& who)
-    const {
+error_code link::make_queues(
+    queues& made, verbs::device_context const& on, bool is_passive, listener const& who
+) const {
     if (error_code const ec = find_domain(made, on, is_passive)) return ec;
     queue_pair_options const& asked = options_.queue_pair;
     device_limits const& device = made.domain->on().limits();
@@ -196,7 +207,7 @@ error_code link::make_queues(queues& made, ibv_context* on, bool is_passive, lis
         made.sizes.send_segments,
         made.sizes.receive_segments,
         0,
-        device.message_bytes_max,
+        std::min(device.message_bytes_max, verbs::segment_bytes_max),
         0};
     error_code ec = find_place(made, on, who);
     if (ec) return ec;
@@ -456,11 +467,12 @@ void link::give_back(connection_statistics const& counted, bool is_violated) {
     admitted_.reset();
 }
 
-void link::abandon() noexcept {
+bool link::abandon() noexcept {
     timer_.reset();
     admitted_.reset();
-    static_cast<void>(destroy_queue_pair([](auto) {}));
+    bool const is_destroyed = destroy_queue_pair([](auto) {});
     id_.reset();
+    return is_destroyed;
 }
 
 }  // namespace rcverbs::detail

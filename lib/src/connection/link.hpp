@@ -65,6 +65,7 @@ public:
         /// The memory for the results of atomics.
         std::shared_ptr<verbs::atomic_results::place> atomic_results;
         connection_limits limits;
+        data_path path;
         queue_pair_address own_address;
         verbs::port_address port_address;
         std::uint32_t port = 1;
@@ -91,7 +92,6 @@ public:
     /// Creates the queue pair and what it needs: milliseconds of system calls. Called without the
     /// connection's lock, by one thread at a time, while nothing changes the link; adopt() follows.
     queues make_queues(bool is_passive, listener const& who) const;
-    data_path make_data_path(queues const& made) const;
     /// Uses what was made; the teardown releases it, even if `result` is a failure.
     void adopt(queues made);
     /// Delivers the completions to `sink` from now on. Call wake() of the result without the
@@ -134,9 +134,9 @@ public:
     bool destroy_queue_pair(progress::cq_place::take_function const& take);
     /// Releases the rest. REQUIRES: destroy_queue_pair() was called.
     void give_back(connection_statistics const& counted, bool is_violated);
-    /// Releases everything at once. REQUIRES: the context is being destroyed, and nothing runs any
-    /// more.
-    void abandon() noexcept;
+    /// Releases everything at once. Returns false if the queue pair cannot be destroyed, as above.
+    /// REQUIRES: the context is being destroyed, and nothing runs any more.
+    bool abandon() noexcept;
     /// Returns the shared receive queue, if any, and stops using it.
     std::shared_ptr<shared_receives> leave_shared() noexcept { return std::move(queues_.shared); }
 
@@ -179,14 +179,16 @@ private:
     errc no_device() const noexcept;
     error_code explained(error_code ec) const;
     error_code mark_packets();
-    error_code find_device(queues& made, ibv_context*& on) const;
-    error_code find_domain(queues& made, ibv_context* on, bool is_passive) const;
-    error_code find_place(queues& made, ibv_context* on, listener const& who) const;
+    error_code find_device(queues& made, verbs::device_context& on) const;
+    error_code find_domain(queues& made, verbs::device_context const& on, bool is_passive) const;
+    error_code find_place(queues& made, verbs::device_context const& on, listener const& who) const;
     std::shared_ptr<progress::cq_poller> make_poller(
         verbs::domain const& domain, listener const& who
     ) const;
-    error_code make_queues(queues& made, ibv_context* on, bool is_passive, listener const& who)
-        const;
+    error_code make_queues(
+        queues& made, verbs::device_context const& on, bool is_passive, listener const& who
+    ) const;
+    data_path make_data_path(queues const& made) const;
     cm::connection_parameters parameters(std::span<std::byte const> private_data) const noexcept;
 
     connection_services& services_;

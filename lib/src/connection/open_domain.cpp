@@ -1,6 +1,7 @@
 #include <rcverbs/failure.hpp>
 #include <rcverbs/open_domain.hpp>
 
+#include "cm/device_list.hpp"
 #include "cm/id.hpp"
 #include "connection/connection_services.hpp"
 #include "verbs/domain.hpp"
@@ -16,7 +17,10 @@ cm::event_channel& channel_of(any_runs_on const& where) {
     return detail::connection_services::of(where.place().executor).channel();
 }
 
-protection_domain shared_domain(cm::event_channel& channel, ibv_context* device, error_code& ec) {
+protection_domain shared_domain(
+    cm::event_channel& channel, verbs::device_context const& device, error_code& ec
+) {
+    if (ec) return {};
     std::shared_ptr<verbs::domain> found = channel.shared_domain(device, ec);
     return ec ? protection_domain{} : protection_domain{std::move(found)};
 }
@@ -30,7 +34,9 @@ protection_domain open_domain(any_runs_on const& where, endpoint const& local, e
     // The kernel's error for an address without a device.
     if (ec == boost::system::errc::no_such_device) ec = errc::no_rdma_device;
     if (!ec && id->device() == nullptr) ec = errc::no_rdma_device;
-    return ec ? protection_domain{} : shared_domain(channel, id->device(), ec);
+    if (ec) return {};
+    verbs::device_context const found = cm::keep_open(id->device(), ec);
+    return shared_domain(channel, found, ec);
 }
 
 protection_domain open_domain(any_runs_on const& where, endpoint const& local) {
@@ -44,8 +50,8 @@ protection_domain detail::open_domain_of(
     any_runs_on const& where, std::string const& device, error_code& ec
 ) {
     cm::event_channel& channel = channel_of(where);
-    ibv_context* const found = channel.find_device(device, ec);
-    return ec ? protection_domain{} : shared_domain(channel, found, ec);
+    verbs::device_context const found = cm::find_device(device, ec);
+    return shared_domain(channel, found, ec);
 }
 
 }  // namespace rcverbs

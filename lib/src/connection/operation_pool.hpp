@@ -74,6 +74,17 @@ public:
     }
 
     std::size_t in_use() const noexcept { return in_use_; }
+    /// True if a handler that is stored, or about to be called, runs on that context. An operation whose
+    /// handler has no executor of its own may have that of an earlier one.
+    bool has_handlers_for(boost::asio::execution_context const& which) const noexcept {
+        for (auto const& each : chunks_) {
+            for (operation const& op : *each) {
+                bool const is_stored = op.stage != operation::stage::placing && op.is_pending();
+                if (is_stored && op.host == &which) return true;
+            }
+        }
+        return false;
+    }
     /// Destroys all handlers uncalled, without the owner's lock; whoever places one at this moment
     /// destroys it. REQUIRES: the owner starts nothing any more.
     void drop_handlers() noexcept {

@@ -203,22 +203,33 @@ void connection_core::unlock_and_call() {
 
 // --- handlers for other contexts -----------------------------------------------------------------
 
-// A context for which handlers wait is being destroyed, and its handlers with it. Before that, the
-// device must stop using the memory that they own. So the connection is shut down now, on its own
-// thread, which continues to run.
+// A context for which handlers wait, or have waited, is being destroyed, and its handlers with it.
+// Before that, the device must stop using the memory that they own. So the connection is shut down now,
+// on its own thread, which continues to run.
 void connection_core::context_is_going(asio::execution_context const& which) noexcept {
     if (thread_ == nullptr || &which == &thread_->context()) return shut_down();
-    if (thread_->has_ended() || thread_->is_this_thread()) return shut_down_as_guest();
+    if (thread_->has_ended() || thread_->is_this_thread()) return on_host_going(which);
     std::promise<void> done;
-    asio::post(thread_->context(), [this, &done] {
-        shut_down_as_guest();
-        done.set_value();
+    std::future<void> const ran = done.get_future();
+    asio::post(thread_->context(), [this, &which, d = std::move(done)]() mutable {
+        on_host_going(which);
+        d.set_value();
     });
-    done.get_future().wait();
+    // If the thread ends before, the function is destroyed, and its promise with it.
+    ran.wait();
+    if (thread_->has_ended()) on_host_going(which);
 }
 
-void connection_core::shut_down_as_guest() noexcept {
-    if (seen([this] { return is_shut_down_; })) return;
+// Nothing happens if none of the connection's handlers is for that context any more.
+void connection_core::on_host_going(asio::execution_context const& which) noexcept {
+    {
+        guard const lock{mutex_};
+        // The next context may have the same address.
+        if (host_ == &which) host_ = home_;
+        bool const has_handlers = data_.has_handlers_for(which) ||
+                                  (leased_ != nullptr && leased_->has_handlers_for(which));
+        if (is_shut_down_ || !has_handlers) return;
+    }
     membership_.leave();
     shut_down();
 }

@@ -3,6 +3,7 @@
 #include <rcverbs/detail/timeouts.hpp>
 
 #include "connection/core.hpp"
+#include "connection/leaked_resources.hpp"
 #include "hosting/light_mutex.hpp"
 #include "hosting/members.hpp"
 #include "hosting/sequence.hpp"
@@ -204,6 +205,10 @@ void deadline::abandon() noexcept {
 }
 
 // --- memory for the peer -------------------------------------------------------------------------
+
+void keep_for_ever(registered_buffer memory) {
+    if (memory.size() > 0) detail::leak(std::move(memory));
+}
 
 remote_region expose(
     const_slice const& what, access_flags rights, connection const& on, error_code& ec

@@ -67,6 +67,11 @@ void shared_receives::attach(std::shared_ptr<verbs::domain> const& domain, error
     ec = verbs::from_pointer(made.get());
     if (ec) return;
     operation_pool pool{std::size_t{depth} + options_.waiting_max, depth};
+    std::vector<operation*> slots(depth, nullptr);
+    std::vector<std::uint32_t> free_slots;
+    free_slots.reserve(depth);
+    for (std::uint32_t i = depth; i-- > 0;) free_slots.push_back(i);
+    std::vector<ibv_sge> segments(segments_max);
     guard const lock{mutex_};
     if (is_closed_ || is_shut_down_) {
         ec = errc::not_connected;
@@ -76,16 +81,16 @@ void shared_receives::attach(std::shared_ptr<verbs::domain> const& domain, error
     domain_ = domain;
     depth_ = depth;
     segments_max_ = segments_max;
-    slots_.assign(depth, nullptr);
-    free_slots_.reserve(depth);
-    segments_.resize(segments_max);
-    for (std::uint32_t i = depth; i-- > 0;) free_slots_.push_back(i);
+    slots_ = std::move(slots);
+    free_slots_ = std::move(free_slots);
+    segments_ = std::move(segments);
     pool_ = std::move(pool);
     ++users_;
 }
 
-void shared_receives::detach() noexcept {
+void shared_receives::detach(bool is_destroyed) noexcept {
     guard lock{mutex_};
+    if (!is_destroyed) is_used_for_ever_ = true;
     if (--users_ > 0) return;
     if (is_shut_down_) {
         lock.unlock();
@@ -257,8 +262,9 @@ void shared_receives::close() noexcept {
 // Called when no queue pair is attached any more. Once the queue is destroyed, the device does not
 // use the buffers any more.
 void shared_receives::release_all(guard& lock) {
-    bool const is_kept =
-        queue_ != nullptr && verbs::from_returned_code(ibv_destroy_srq(queue_.release()));
+    ibv_srq* const queue = queue_.release();
+    bool const is_kept = queue != nullptr &&
+                         (is_used_for_ever_ || verbs::from_returned_code(ibv_destroy_srq(queue)));
     operation_list left = std::exchange(waiting_, {});
     for (operation* const op : slots_) {
         if (op != nullptr) left.push_back(*op);
@@ -287,6 +293,7 @@ void shared_receives::context_is_going(asio::execution_context const&) noexcept 
 }
 
 void shared_receives::drop_all() noexcept {
+    if (is_used_for_ever_) static_cast<void>(queue_.release());
     queue_.reset();
     domain_.reset();
     if (thread_ == nullptr) {

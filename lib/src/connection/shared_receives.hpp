@@ -45,8 +45,10 @@ public:
     /// Called before a connection of this domain creates its queue pair. Creates the shared receive
     /// queue if it does not exist yet.
     void attach(std::shared_ptr<verbs::domain> const& domain, error_code& ec);
-    /// Called after the connection's queue pair was destroyed, or could not be created.
-    void detach() noexcept;
+    /// Called after the connection's queue pair was destroyed, or could not be created. If it could
+    /// not be destroyed, the device may use the receives of this queue for ever: it is leaked when it
+    /// is closed, and they complete with errc::not_drained.
+    void detach(bool is_destroyed = true) noexcept;
     /// The verbs object. REQUIRES: attached.
     ibv_srq* get() const noexcept { return queue_.get(); }
     /// The largest number of outstanding completions of this queue. REQUIRES: attached.
@@ -86,6 +88,8 @@ private:
     std::uint32_t depth_ = 0;
     std::size_t segments_max_ = 0;
     std::size_t users_ = 0;
+    // By a queue pair that could not be destroyed.
+    bool is_used_for_ever_ = false;
     bool is_closed_ = false;
     bool is_shut_down_ = false;
 

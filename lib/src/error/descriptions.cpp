@@ -171,9 +171,8 @@ description describe(errc e) noexcept {
     case errc::device_removed:
         return {
             "the RDMA device was removed, or has failed permanently",
-            "Destroy what uses its protection domain (connections, buffers, pools), then connect "
-            "again "
-            "when it is back",
+            "Connect again when it is back, with newly registered memory. Destroy the old buffers "
+            "and pools: the device stays open until then",
             is::no_such_device,
             conditions::transient,
             "errc::device_removed"};

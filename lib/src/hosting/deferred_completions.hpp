@@ -51,10 +51,11 @@ public:
         remainder r{*this, order};
         while (r.made < list_.size()) {
             call c = std::move(list_[r.made++]);
-            if (c.waiter) {
-                c.waiter(c.code);
-            } else {
+            // A handler of another context is gone if that context is.
+            if (c.function) {
                 c.function();
+            } else if (c.waiter) {
+                c.waiter(c.code);
             }
         }
     }

@@ -4,6 +4,8 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -22,9 +24,11 @@ namespace {
 /// The threads of this process that have not been joined yet.
 class all_threads {
 public:
-    void add(std::thread thread, std::shared_ptr<run_loop> const& loop) {
+    using flag = std::shared_ptr<std::atomic<bool>>;
+
+    void add(std::thread thread, std::shared_ptr<run_loop> const& loop, flag has_ended) {
         std::lock_guard const lock{mutex_};
-        threads_.push_back({std::move(thread), loop});
+        threads_.push_back({std::move(thread), loop, std::move(has_ended)});
     }
 
     void join_finished() noexcept {
@@ -33,7 +37,8 @@ public:
             std::lock_guard const lock{mutex_};
             auto const middle =
                 std::partition(threads_.begin(), threads_.end(), [](owned_thread const& t) {
-                    return !t.loop.expired() || is_this(t);
+                    // One that is still destroying its loop may wait for this thread.
+                    return !t.loop.expired() || !t.has_ended->load() || is_this(t);
                 });
             std::move(middle, threads_.end(), std::back_inserter(finished));
             threads_.erase(middle, threads_.end());
@@ -70,6 +75,7 @@ private:
         std::thread thread;
         // The thread itself and the objects made on it keep the loop alive.
         std::weak_ptr<run_loop> loop;
+        flag has_ended;
     };
 
     static bool is_this(owned_thread const& t) noexcept {
@@ -125,13 +131,18 @@ std::shared_ptr<poller_thread> poller_thread::start(std::span<unsigned const> gi
     auto loop = std::make_shared<run_loop>();
     auto poller = std::make_shared<poller_thread>(loop);
     boost::asio::use_service<single_thread>(loop->context()).thread = poller;
+    auto const has_ended = std::make_shared<std::atomic<bool>>(false);
     std::thread thread;
     {
         signals_blocked const until_started;
-        thread = std::thread{[loop] { loop->run(); }};
+        thread = std::thread{[own = loop, has_ended]() mutable {
+            own->run();
+            own.reset();
+            has_ended->store(true);
+        }};
     }
     std::thread::native_handle_type const handle = thread.native_handle();
-    threads().add(std::move(thread), loop);
+    threads().add(std::move(thread), loop, has_ended);
     // On failure the thread ends with `poller`.
     if (cpus && pthread_setaffinity_np(handle, sizeof *cpus, &*cpus) != 0)
         throw boost::system::system_error{errc::invalid_option, "poller_options.cpus"};

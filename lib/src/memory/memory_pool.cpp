@@ -236,10 +236,19 @@ std::byte* memory_pool_core::finish(std::byte* block, std::size_t size_bytes) no
     return block;
 }
 
+bool memory_pool_core::can_ever_serve(std::size_t size_bytes, std::size_t alignment)
+    const noexcept {
+    if (alignment > alignment_max || size_bytes > options_.bytes_max) return false;
+    // Chunks consist of pages.
+    std::size_t const page = chunk::page_bytes(options_.pages);
+    std::size_t const pages = options_.bytes_max / page;
+    return rounded_up(block_of(size_bytes, alignment).first, page) <= pages * page;
+}
+
 std::byte* memory_pool_core::allocate(
     std::size_t size_bytes, std::size_t alignment, error_code& ec
 ) {
-    if (alignment > alignment_max || size_bytes > options_.bytes_max) {
+    if (!can_ever_serve(size_bytes, alignment)) {
         ec = errc::pool_exhausted;
         return nullptr;
     }
@@ -281,7 +290,7 @@ void memory_pool_core::start_allocate(
     allocate_handler handler
 ) {
     auto const what = waiting_allocation::make(size_bytes, alignment, executor, std::move(handler));
-    if (alignment > alignment_max || size_bytes > options_.bytes_max)
+    if (!can_ever_serve(size_bytes, alignment))
         return complete(*what, errc::pool_exhausted, nullptr);
     {
         guard const lock{mutex_};
@@ -429,10 +438,16 @@ std::size_t memory_pool_core::deregister_unused() noexcept {
             }
             i = next;
         }
+        // Other threads that need room wait for it.
+        registered_bytes_ -= bytes;
+        pending_bytes_ += bytes;
     }
     gone.clear();  // without the locks
-    guard const lock{mutex_};
-    registered_bytes_ -= bytes;
+    {
+        guard const lock{mutex_};
+        pending_bytes_ -= bytes;
+    }
+    has_grown_.notify_all();
     return bytes;
 }
 

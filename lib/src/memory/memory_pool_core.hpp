@@ -72,6 +72,8 @@ private:
         boost::asio::cancellation_slot slot() const noexcept { return what->slot(); }
     };
 
+    /// False for what is larger than the pool can ever be.
+    bool can_ever_serve(std::size_t size_bytes, std::size_t alignment) const noexcept;
     static bool is_small(std::size_t size_bytes, std::size_t alignment) noexcept {
         return size_bytes <= memory_pool::small_bytes_max && alignment <= alignment_max;
     }
@@ -108,7 +110,7 @@ private:
     std::condition_variable has_grown_;
     best_fit free_;
     std::size_t registered_bytes_ = 0;
-    std::size_t pending_bytes_ = 0;  // of chunks that are being registered
+    std::size_t pending_bytes_ = 0;  // of chunks that are being registered or deregistered
     wait_list<waiter> waiters_;
     // The wait that is being served, and whether it was cancelled meanwhile.
     std::uint64_t serving_serial_ = 0;

@@ -73,7 +73,8 @@ cq_place cq_poller::reserve(machines::completion_share const& share, error_code&
     if (is_closed_) return {};
     member->lane = find_lane(share, ec);
     if (ec) {
-        if (places_ == 0) close();
+        // One that is polled closes in its sequence, which was told when the last place was given back.
+        if (places_ == 0 && !is_counted_) close();
         return {};
     }
     member->lane->budget.take(share);
@@ -91,7 +92,7 @@ cq_lane* cq_poller::find_lane(machines::completion_share const& share, error_cod
         return lane.get();
     }
     if (!channel_.is_open()) {
-        channel_ = verbs::completion_channel{how_.device, ec};
+        channel_ = verbs::completion_channel{how_.device.get(), ec};
         if (!ec) ec = descriptors_.add(channel_.descriptor());
         if (ec) return nullptr;
     }
@@ -102,8 +103,8 @@ cq_lane* cq_poller::find_lane(machines::completion_share const& share, error_cod
     for (;;) {
         auto lane = std::make_unique<cq_lane>(depth);
         lane->vector = how_.vector();
-        lane->queue =
-            verbs::completion_queue{how_.device, channel_, lane.get(), depth, lane->vector, ec};
+        lane->queue = verbs::completion_queue{
+            how_.device.get(), channel_, lane.get(), depth, lane->vector, ec};
         if (!ec) {
             lanes_.push_back(std::move(lane));
             return lanes_.back().get();
@@ -358,7 +359,11 @@ int cq_poller::distribute(cq_lane& lane, std::span<ibv_wc const> batch) {
         while (count < r.left.size() && r.left[count].qp_num == number) ++count;
         std::span<ibv_wc const> const run = r.left.first(count);
         r.left = r.left.subspan(count);
-        cq_member* const m = lane.find(number);
+        // A handler may have made another queue pair leave, so that one is left.
+        cq_member* const only = lane.sole();
+        cq_member* const m = only == nullptr          ? lane.find(number)
+                             : only->number == number ? only
+                                                      : nullptr;
         work += m != nullptr ? static_cast<int>(m->deliver(run)) : static_cast<int>(count);
     }
     return work;

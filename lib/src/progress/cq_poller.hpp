@@ -43,6 +43,7 @@
 #include "hosting/sequence.hpp"
 #include "progress/cq_lane.hpp"
 #include "progress/descriptor_set.hpp"
+#include "verbs/device.hpp"
 
 namespace rcverbs::progress {
 
@@ -104,7 +105,7 @@ private:
 class cq_poller final : public std::enable_shared_from_this<cq_poller> {
 public:
     struct settings {
-        ibv_context* device;
+        verbs::device_context device;
         std::uint32_t device_depth_max;
         polling_options polling;
         /// The completion vector of the next queue.

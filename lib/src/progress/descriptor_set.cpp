@@ -43,7 +43,12 @@ error_code descriptor_set::add(int descriptor) noexcept {
     if (all_ < 0) return {};
     epoll_event e{};
     e.events = EPOLLIN;
-    return verbs::from_minus_one(::epoll_ctl(all_, EPOLL_CTL_ADD, descriptor, &e));
+    error_code const ec = verbs::from_minus_one(::epoll_ctl(all_, EPOLL_CTL_ADD, descriptor, &e));
+    return ec == boost::system::errc::file_exists ? error_code{} : ec;
+}
+
+void descriptor_set::remove(int descriptor) noexcept {
+    if (all_ >= 0) ::epoll_ctl(all_, EPOLL_CTL_DEL, descriptor, nullptr);
 }
 
 void descriptor_set::take_tick() noexcept {

@@ -24,7 +24,10 @@ public:
     error_code open(std::chrono::milliseconds tick) noexcept;
     /// Readable when any descriptor of the set is, and once per tick.
     int descriptor() const noexcept { return all_; }
+    /// No error if it is in the set already.
     error_code add(int descriptor) noexcept;
+    /// The set is no longer readable because of this descriptor.
+    void remove(int descriptor) noexcept;
     /// Consumes the ticks that have expired.
     void take_tick() noexcept;
     /// Makes the next tick expire at once.

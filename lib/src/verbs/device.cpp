@@ -71,10 +71,10 @@ port_address find_address(ibv_context* context, std::optional<std::uint8_t> inde
     return found;
 }
 
-device device::borrow(ibv_context* context, error_code& ec) {
+device device::query(device_context context, error_code& ec) {
     device d;
-    d.context_ = context;
-    d.query(ec);
+    d.context_ = std::move(context);
+    d.read_limits(ec);
     return d;
 }
 
@@ -91,23 +91,20 @@ device device::open(std::string const& name, error_code& ec) {
         ec = errc::no_rdma_device;
         return d;
     }
-    d.owned_.reset(ibv_open_device(*found));
-    ec = from_pointer(d.owned_.get());
-    if (ec) return d;
-    d.context_ = d.owned_.get();
-    d.query(ec);
-    return d;
+    device_handle opened{ibv_open_device(*found)};
+    ec = from_pointer(opened.get());
+    return ec ? d : query(std::move(opened), ec);
 }
 
 std::string device::name() const { return ibv_get_device_name(context_->device); }
 
-void device::query(error_code& ec) {
+void device::read_limits(error_code& ec) {
     ibv_device_attr_ex all{};
-    ec = from_returned_code(ibv_query_device_ex(context_, nullptr, &all));
+    ec = from_returned_code(ibv_query_device_ex(context_.get(), nullptr, &all));
     if (ec) return;
     ibv_device_attr const& attributes = all.orig_attr;
     ibv_port_attr port{};
-    ec = from_returned_code(ibv_query_port(context_, 1, &port));
+    ec = from_returned_code(ibv_query_port(context_.get(), 1, &port));
     if (ec) return;
     open_regions_ = &count_of_regions(name());
     // Source: RXE_VENDOR_ID in drivers/infiniband/sw/rxe/rxe_param.h.

@@ -1,13 +1,11 @@
-// device.hpp — an open RDMA device, owned or borrowed from librdmacm.
-//
-// librdmacm opens each device once per process and closes it itself: such a context is borrowed. A
-// device opened by name is owned.
+// device.hpp — an open RDMA device, and its limits.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -17,6 +15,10 @@
 #include "verbs/handles.hpp"
 
 namespace rcverbs::verbs {
+
+/// An open device; it stays open as long as any copy exists. Every object of the device holds one, or
+/// a protection domain, which holds one.
+using device_context = std::shared_ptr<ibv_context>;
 
 /// A GID of a port, and the port attributes that a queue pair needs.
 struct port_address {
@@ -33,12 +35,12 @@ port_address find_address(ibv_context* context, std::optional<std::uint8_t> inde
 /// An open device and its limits.
 class device {
 public:
-    /// Wraps a context that another owner opened and will close.
-    static device borrow(ibv_context* context, error_code& ec);
-    /// Opens a device by name and owns it. errc::no_rdma_device if no device has that name.
+    /// Reads the limits of an open device.
+    static device query(device_context context, error_code& ec);
+    /// Opens a device by name, once more. errc::no_rdma_device if no device has that name.
     static device open(std::string const& name, error_code& ec);
 
-    ibv_context* context() const noexcept { return context_; }
+    device_context const& context() const noexcept { return context_; }
     device_limits const& limits() const noexcept { return limits_; }
     std::string name() const;
     /// Memory regions of this process on the device, through any context. Registration adds and
@@ -56,10 +58,9 @@ public:
     }
 
 private:
-    void query(error_code& ec);
+    void read_limits(error_code& ec);
 
-    device_handle owned_;
-    ibv_context* context_ = nullptr;
+    device_context context_;
     device_limits limits_;
     // Of all contexts of the same device.
     std::atomic<std::size_t>* open_regions_ = nullptr;

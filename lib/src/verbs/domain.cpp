@@ -9,7 +9,7 @@ namespace rcverbs::verbs {
 std::shared_ptr<domain> domain::create(device on, error_code& ec) {
     auto made = std::make_shared<domain>();
     made->device_ = std::move(on);
-    made->handle_.reset(ibv_alloc_pd(made->device_.context()));
+    made->handle_.reset(ibv_alloc_pd(made->device_.context().get()));
     ec = from_pointer(made->handle_.get());
     return ec ? nullptr : made;
 }

@@ -8,6 +8,7 @@
 #include "verbs/rights.hpp"
 
 #include <functional>
+#include <utility>
 
 namespace rcverbs {
 
@@ -40,8 +41,16 @@ struct memory_region::registration {
 };
 
 memory_region::memory_region() noexcept = default;
-memory_region::memory_region(memory_region&&) noexcept = default;
-memory_region& memory_region::operator=(memory_region&&) noexcept = default;
+memory_region::memory_region(memory_region&& other) noexcept
+    : registration_{std::move(other.registration_)},
+      bytes_{std::exchange(other.bytes_, {})},
+      rights_{other.rights_} {}
+memory_region& memory_region::operator=(memory_region&& other) noexcept {
+    registration_ = std::move(other.registration_);
+    bytes_ = std::exchange(other.bytes_, {});
+    rights_ = other.rights_;
+    return *this;
+}
 memory_region::~memory_region() = default;
 
 // `register_with(pd, access)` makes the verbs object.

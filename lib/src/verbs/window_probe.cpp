@@ -32,13 +32,13 @@ using window_handle = memory_window::handle;
 // Two queue pairs of one domain, connected to each other. Members parents first.
 class loop {
 public:
-    loop(device const& on, error_code& ec) : domain_{ibv_alloc_pd(on.context())} {
+    loop(device const& on, error_code& ec) : domain_{ibv_alloc_pd(on.context().get())} {
         ec = from_pointer(domain_.get());
         if (ec) return;
-        events_.reset(ibv_create_comp_channel(on.context()));
+        events_.reset(ibv_create_comp_channel(on.context().get()));
         ec = from_pointer(events_.get());
         if (ec) return;
-        completions_.reset(ibv_create_cq(on.context(), 16, nullptr, events_.get(), 0));
+        completions_.reset(ibv_create_cq(on.context().get(), 16, nullptr, events_.get(), 0));
         ec = from_pointer(completions_.get());
         if (ec) return;
         constexpr int access =
@@ -85,7 +85,7 @@ private:
     }
 
     void connect(device const& on, error_code& ec) {
-        port_address const port = find_address(on.context(), {}, ec);
+        port_address const port = find_address(on.context().get(), {}, ec);
         if (ec) return;
         auto const address_of = [&](queue_pair const& qp) {
             queue_pair_address a;

@@ -83,7 +83,9 @@ void build(ibv_recv_wr& out, ibv_sge* segments, detail::work_request const& what
     out.sg_list = segments;
     out.num_sge = 0;
     for (detail::plain_slice const& each : what.local.all()) {
-        if (each.size > 0) segments[out.num_sge++] = segment_of(each, 0, each.size);
+        // No message is longer than a segment, so none reaches what is left out.
+        std::size_t const size = std::min<std::size_t>(each.size, segment_bytes_max);
+        if (size > 0) segments[out.num_sge++] = segment_of(each, 0, size);
     }
 }
 

@@ -129,6 +129,9 @@ inline void fill(
     out.wr.rdma.rkey = what.remote.value;
 }
 
+/// The length of a segment has 32 bits, even if the device supports longer messages.
+inline constexpr std::uint64_t segment_bytes_max = std::uint64_t{1} << 31;
+
 inline ibv_sge segment_of(
     detail::plain_slice const& slice, std::size_t offset, std::size_t size
 ) noexcept {

@@ -262,6 +262,9 @@ public:
 
     object_counts live() const;
     device_counters counters(std::string_view device) const;
+    /// True while librdmacm has the device open: from its first use, for ever, or until it was
+    /// removed, rdma_get_devices() has noticed that, and no id and no device list uses it.
+    bool is_device_open(std::string_view device) const;
     /// The names of the C functions called so far, in order, except ibv_poll_cq, which is called
     /// continuously.
     std::vector<std::string> calls() const;
