@@ -248,17 +248,24 @@ bool incoming_file::open_state() {
     data_name_.clear();
     bool const is_own = error == 0 && is_own_file(data.get());
     bool const is_locked = is_own && ::flock(data.get(), LOCK_EX | LOCK_NB) == 0;
+    // Nothing is known of a file that could not be looked at.
+    bool const is_unknown =
+        error == EMFILE || error == ENFILE || error == ENOMEM || error == EIO || error == ESTALE;
+    if (is_unknown && !is_new) return false;
     if (!is_locked || !is_at(directory_, data_name, data.get())) {
         // It says nothing of a file that cannot be used. That takes room, and nobody else removes it.
         struct stat s {};
+        bool const is_closed = error == 0 || error == EACCES || error == EPERM;
         bool const is_left =
-            !is_own &&
+            is_closed && !is_own &&
             ::fstatat(directory_.get(), data_name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 &&
             S_ISREG(s.st_mode) && s.st_nlink == 1;
         if (is_left) ::unlinkat(directory_.get(), data_name.c_str(), 0);
         ::unlinkat(directory_.get(), state_name.c_str(), 0);
         return false;
     }
+    // It may have the mode of a source that could be read by others.
+    if (::fchmod(data.get(), 0600) != 0) return false;
     state_ = std::move(state);
     data_ = std::move(data);
     state_name_ = state_name;
@@ -457,7 +464,7 @@ int incoming_file::finish(attributes const& a, std::vector<file_part> const& par
     if (error == 0) error = rename_data();
     if (error != 0) {
         // It may be continued, by this user.
-        static_cast<void>(!::fchown(data_.get(), ::geteuid(), ::getegid()));
+        if (a.owned_by) static_cast<void>(!::fchown(data_.get(), s.st_uid, s.st_gid));
         static_cast<void>(!::fchmod(data_.get(), 0600));
         return error;
     }

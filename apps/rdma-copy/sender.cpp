@@ -109,7 +109,9 @@ void count_all(
         all.bytes += static_cast<std::uint64_t>(status.st_size);
     if (!S_ISDIR(status.st_mode)) return;
     int error = 0;
-    for (directory_entry const& each : root.list(path, error)) {
+    std::vector<directory_entry> entries = root.list(path, error);
+    root.look(path, entries);
+    for (directory_entry const& each : entries) {
         if (is_reserved(each.name) || each.error != 0) continue;
         count_all(
             root,
@@ -389,7 +391,7 @@ asio::awaitable<void> sender::send_directory(
     source s, struct stat status, std::shared_ptr<directory> in
 ) {
     int error = 0;
-    auto const all = co_await on_disk([&] { return s.root->list(s.path, error); });
+    auto all = co_await on_disk([&] { return s.root->list(s.path, error); });
     if (error != 0) co_return skip(s, error);
     auto const here = std::make_shared<directory>();
     here->what = s;
@@ -401,7 +403,19 @@ asio::awaitable<void> sender::send_directory(
     p.in = here;
     p.begins = here;
     co_await announce(entry_of(entry_type::directory, s.name, status), std::move(p));
-    for (directory_entry const& each : all) {
+    // Few at a time, so that a slow disk does not keep the receiver waiting.
+    constexpr std::size_t looks_max = 64;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        directory_entry const& each = all[i];
+        if (i % looks_max == 0) {
+            auto const some = std::span{all}.subspan(i, std::min(looks_max, all.size() - i));
+            auto const look = [&] {
+                s.root->look(s.path, some);
+                return 0;
+            };
+            co_await on_disk(look);
+        }
+        if (each.error == ENOENT) continue;
         std::string const path = s.path.empty() ? each.name : s.path + '/' + each.name;
         source next{s.root, path, s.name + '/' + each.name};
         // Of another copy, which is not finished.

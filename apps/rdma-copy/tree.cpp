@@ -193,15 +193,21 @@ std::vector<directory_entry> tree::list(std::string const& path, int& error) con
         if (next == nullptr) break;
         std::string name = next->d_name;
         if (name == "." || name == "..") continue;
-        directory_entry e{std::move(name), {}};
-        if (::fstatat(d.get(), e.name.c_str(), &e.status, AT_SYMLINK_NOFOLLOW) != 0)
-            e.error = errno;
-        // It has gone meanwhile.
-        if (e.error != ENOENT) all.push_back(std::move(e));
+        all.push_back({std::move(name), {}});
     }
     error = errno;
     std::ranges::sort(all, {}, &directory_entry::name);
     return all;
+}
+
+void tree::look(std::string const& path, std::span<directory_entry> some) const {
+    int error = 0;
+    descriptor const d = open_at(path, O_PATH | O_DIRECTORY, error);
+    for (directory_entry& e : some) {
+        e.error = error;
+        if (error == 0 && ::fstatat(d.get(), e.name.c_str(), &e.status, AT_SYMLINK_NOFOLLOW) != 0)
+            e.error = errno;
+    }
 }
 
 int tree::make_directory(std::string const& path, unsigned mode) const {

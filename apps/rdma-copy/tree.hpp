@@ -7,6 +7,7 @@
 
 #include <array>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,8 +85,10 @@ public:
     bool is_link_to(std::string const& path, std::string const& target) const;
     /// Files with the same size and time.
     bool has_same_data(std::string const& path, std::string const& other) const;
-    /// All of a directory, sorted by name.
+    /// All of a directory, sorted by name, without statuses: to read those of many takes long.
     std::vector<directory_entry> list(std::string const& path, int& error) const;
+    /// Reads the statuses of some entries of a directory. ENOENT: it has gone meanwhile.
+    void look(std::string const& path, std::span<directory_entry> some) const;
 
     /// Makes a directory. If there is one of this process's, its owner may write to it.
     ///

@@ -92,6 +92,27 @@ asio::awaitable<std::vector<std::byte>> receive_all(message_channel& from, std::
 
 }  // namespace
 
+TEST_CASE("a channel over a shared receive queue does not open", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        shared_receive_queue shared{io, {.depth = 256}};
+        connection_options all = strict(small());
+        all.placement.shared_receives = shared;
+        e.client = message_channel{connection{io, all}, small()};
+        auto const answer = [&]() -> asio::awaitable<void> {
+            connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
+            e.server = message_channel{connection{io, std::move(asked), strict(small())}, small()};
+            co_await e.server.async_accept(awaiting);
+        };
+        auto const [connected] =
+            co_await (answer() && e.client.async_connect(e.door.local_endpoint(), awaiting));
+        CHECK(connected == errc::receives_are_shared);
+        CHECK_FALSE(e.client.is_open());
+        e.server.close();
+    });
+}
+
 TEST_CASE("a channel whose timeouts are of any length does not end at once", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

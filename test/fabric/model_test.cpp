@@ -210,33 +210,6 @@ TEST_CASE("failures of ports and devices raise asynchronous events", "[model]") 
     CHECK(expect(c.client.channel.get(), RDMA_CM_EVENT_DEVICE_REMOVAL).status == 0);
 }
 
-TEST_CASE("librdmacm closes a removed device as soon as nothing uses it", "[model]") {
-    std::optional<connected> c{std::in_place};
-    bool const has_ids = GENERATE(true, false);
-    CAPTURE(has_ids);
-    int count = 0;
-    ibv_context** const before = rdma_get_devices(&count);
-    REQUIRE(before != nullptr);
-    CHECK(count == 2);
-    if (!has_ids) c.reset();
-    the_world().remove_device("fab0");
-    ibv_context** const after = rdma_get_devices(&count);
-    REQUIRE(after != nullptr);
-    CHECK(count == 1);
-    CHECK(the_world().is_device_open("fab0"));
-    rdma_free_devices(before);
-    CHECK(the_world().is_device_open("fab0") == has_ids);
-    c.reset();
-    CHECK_FALSE(the_world().is_device_open("fab0"));
-    CHECK(the_world().is_device_open("fab1"));
-    the_world().remove_device("fab1");
-    CHECK(rdma_get_devices(&count) == nullptr);
-    CHECK(errno == ENODEV);
-    CHECK(count == 0);
-    CHECK(the_world().is_device_open("fab1"));  // not noticed
-    rdma_free_devices(after);
-}
-
 TEST_CASE("a failed completion has no valid opcode or byte_len", "[model]") {
     int truthful = 0;
     for (int i = 0; i < 8; ++i) {

@@ -212,9 +212,10 @@ TEST_CASE("fabric: a registration that fails names the limit", "[fabric]") {
     auto limited = one_device(true);
     limited.devices[0].region_bytes_max = 8192;
     limited.devices[0].regions_max = 2;
+    limited.devices[0].name = "few1";  // as above
     fabric::world w{limited};
     asio::io_context io;
-    protection_domain const domain = open_domain(io, "fab0");
+    protection_domain const domain = open_domain(io, "few1");
     std::vector<std::byte> memory(16384);
     auto const text = [&](std::size_t bytes) {
         try {

@@ -1,6 +1,11 @@
 // What still uses a device that was removed, after librdmacm has looked for devices again.
+#include <rdma/rdma_cma.h>
+
+#include <boost/asio/ip/tcp.hpp>
+
 #include "fabric/fixture.hpp"
 
+#include <cerrno>
 #include <optional>
 
 #include <rcverbs/open_domain.hpp>
@@ -39,6 +44,40 @@ asio::awaitable<void> connect_elsewhere(asio::io_context& io) {
 }
 
 }  // namespace
+
+TEST_CASE("librdmacm closes a removed device as soon as nothing uses it", "[fabric]") {
+    bool const has_id = GENERATE(true, false);
+    CAPTURE(has_id);
+    world w{three_devices()};
+    rdma_event_channel* const channel = rdma_create_event_channel();
+    rdma_cm_id* id = nullptr;
+    REQUIRE(rdma_create_id(channel, &id, nullptr, RDMA_PS_TCP) == 0);
+    asio::ip::tcp::endpoint address{asio::ip::make_address("10.0.0.1"), 0};
+    REQUIRE(rdma_bind_addr(id, address.data()) == 0);
+    int count = 0;
+    ibv_context** const before = rdma_get_devices(&count);
+    REQUIRE(before != nullptr);
+    CHECK(count == 3);
+    if (!has_id) rdma_destroy_id(id);
+    w.remove_device("fab0");
+    ibv_context** const after = rdma_get_devices(&count);
+    REQUIRE(after != nullptr);
+    CHECK(count == 2);
+    CHECK(w.is_device_open("fab0"));
+    rdma_free_devices(before);
+    CHECK(w.is_device_open("fab0") == has_id);
+    if (has_id) rdma_destroy_id(id);
+    CHECK_FALSE(w.is_device_open("fab0"));
+    w.remove_device("fab1");
+    w.remove_device("fab2");
+    errno = 0;
+    CHECK(rdma_get_devices(&count) == nullptr);
+    CHECK(errno == ENODEV);
+    CHECK(count == 0);
+    CHECK(w.is_device_open("fab1"));  // not noticed
+    rdma_free_devices(after);
+    rdma_destroy_event_channel(channel);
+}
 
 TEST_CASE("a removed device stays open until everything that uses it is destroyed", "[fabric]") {
     bool const handle_stays = GENERATE(true, false);

@@ -95,6 +95,19 @@ TEST_CASE("unsignaled work neither stalls nor keeps the other limits from acting
     CHECK(ticks_until(unused, rest, action::idle) == 8);
 }
 
+TEST_CASE("a keepalive that cannot be sent is no traffic", "[liveness]") {
+    liveness m{{0ms, 200ms, 800ms}};
+    sample const nothing{false, 0, 10};
+    m.begin(nothing);
+    int looks = 0;
+    for (; looks < 1000; ++looks) {
+        action const a = m.tick(nothing);
+        if (a == action::idle) break;
+        if (a == action::send_keepalive) m.keepalive_failed();
+    }
+    CHECK(looks == 31);  // as with keepalives
+}
+
 TEST_CASE("a connection that nobody uses is idle, whatever keepalives it sends", "[liveness]") {
     liveness m{{0ms, 200ms, 800ms}};
     m.begin({false, 0, 0});

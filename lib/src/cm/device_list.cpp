@@ -2,6 +2,8 @@
 
 #include <rdma/rdma_cma.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <map>
 #include <mutex>
 
@@ -12,8 +14,16 @@ namespace rcverbs::cm {
 namespace {
 
 // librdmacm opens all devices when it lists them, and never again uses one that it could not open: so
-// there must be descriptors for all.
-constexpr unsigned descriptors_needed = 32;
+// there must be descriptors for all, three for each.
+error_code check_descriptors() noexcept {
+    int count = 0;
+    ibv_device** const all = ibv_get_device_list(&count);
+    if (error_code const ec = verbs::or_out_of_descriptors(verbs::from_pointer(all))) return ec;
+    ibv_free_device_list(all);
+    bool const are_free =
+        verbs::has_free_descriptors(3 * static_cast<unsigned>(std::max(count, 1)));
+    return are_free ? error_code{} : error_code{EMFILE, boost::system::system_category()};
+}
 
 using device_list = std::shared_ptr<ibv_context*>;
 
@@ -49,8 +59,7 @@ template <class Predicate>
 verbs::device_context find(open_devices& all, Predicate const& is_meant, error_code& ec) {
     ec.clear();
     std::erase_if(all.by_context, [](auto const& each) { return each.second.expired(); });
-    if (!verbs::has_free_descriptors(descriptors_needed))
-        ec = make_error_code(boost::system::errc::too_many_files_open);
+    ec = check_descriptors();
     if (ec) return nullptr;
     ibv_context** const raw = rdma_get_devices(nullptr);
     ec = verbs::or_out_of_descriptors(verbs::from_pointer(raw));

@@ -287,7 +287,7 @@ void connection_core::send_keepalive() {
     work_request nothing;
     nothing.kind = operation_kind::write;
     operation* const op = data_.reserve({&nothing, 1}, turn::now).op;
-    if (op == nullptr) return;
+    if (op == nullptr) return liveness_.keepalive_failed();
     // With a handler, so that the work request is signaled.
     op->emplace<bytes_result>([](error_code, std::size_t) {}, executor_);
     data_.start(*op, {&nothing, 1});

@@ -205,7 +205,9 @@ error_code connection_core::set_remote_access(access_flags rights) {
     if (!life_.is_live() || !link_.queue_pair().is_open()) return errc::not_connected;
     // The peer can use an accepted queue pair before the established event arrives here.
     bool const is_now = life_.is_open() || life_.current() == lifecycle::state::accepting;
-    return link_.set_remote_access(rights, is_now);
+    error_code const ec = link_.set_remote_access(rights, is_now);
+    // A queue pair that the device has stopped has no rights to change.
+    return ec && link_.has_stopped() ? make_error_code(errc::not_connected) : ec;
 }
 
 }  // namespace rcverbs::detail

@@ -52,6 +52,8 @@ public:
     /// False if all limits are disabled.
     bool looks() const noexcept { return stall_ > 0 || looks_always(); }
     /// True if a connection is to be sampled even without posted work.
+    /// The keepalive that the last tick asked for could not be sent.
+    void keepalive_failed() noexcept { --keepalives_; }
     bool looks_always() const noexcept { return keepalive_ > 0 || idle_ > 0; }
     /// The time between two looks: an eighth of the shortest limit, at least 1 ms.
     std::chrono::milliseconds period() const noexcept { return period_; }

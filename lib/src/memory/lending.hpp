@@ -147,6 +147,7 @@ private:
     void context_is_going(boost::asio::execution_context const&) noexcept override {
         waiting dropped;
         executor_ptr gone;
+        std::lock_guard const posting{posting_};
         {
             guard const lock{mutex_};
             is_closed_ = true;
@@ -188,6 +189,7 @@ private:
 
     // False if there was no memory to post a handler; then `what` is unchanged.
     bool deliver(std::shared_ptr<delivery> const& what, error_code ec) noexcept {
+        std::lock_guard const posting{posting_};
         executor_ptr const executor = present_executor();
         if (executor == nullptr) return true;  // its context is gone, and the handler with it
         try {
@@ -231,6 +233,9 @@ private:
     std::shared_ptr<hosting::poller_thread> const thread_;
     hosting::membership membership_;
 
+    // Held while a handler is posted, so that its context cannot be destroyed meanwhile. An executor of
+    // the program's own may use this object.
+    std::recursive_mutex posting_;
     mutable std::mutex mutex_;
     // Null once its context is destroyed. Shared, since the executor itself, which may be the
     // program's own, is neither copied nor destroyed under the lock.

@@ -133,11 +133,11 @@ void memory_pool_core::flush_all() noexcept {
 bool memory_pool_core::grow(guard& lock, std::size_t least_bytes, error_code& ec) noexcept {
     std::size_t const page = chunk::page_bytes(options_.pages);
     std::size_t const least = rounded_up(least_bytes, page);
-    std::size_t const taken = registered_bytes_ + pending_bytes_;
+    std::size_t const taken = registered_bytes_ + pending_bytes_ + leaving_bytes_;
     std::size_t const room = (options_.bytes_max - taken) / page * page;
     if (least > room) {
-        // Another thread's chunk may have room for this allocation, too.
-        if (pending_bytes_ == 0) {
+        // Another thread's chunk may have room for this allocation, or leave it.
+        if (pending_bytes_ == 0 && leaving_bytes_ == 0) {
             ec = errc::pool_exhausted;
             return false;
         }
@@ -396,12 +396,14 @@ void memory_pool_core::reserve(std::size_t size_bytes, error_code& ec) {
             // The last chunk is as small as it may be.
             std::size_t const missing = size_bytes - taken;
             std::size_t const registered = registered_bytes_;
+            bool const is_leaving = leaving_bytes_ > 0;
             if (!grow(lock, std::min(missing, options_.chunk_bytes), mine)) {
                 std::lock_guard const note{failed};
                 ec = mine;
                 return;
             }
-            if (registered_bytes_ == registered && pending_bytes_ == 0) return;
+            bool const is_same = registered_bytes_ == registered && pending_bytes_ == 0;
+            if (is_same && !is_leaving) return;
         }
     };
     std::size_t const chunks = (size_bytes + options_.chunk_bytes - 1) / options_.chunk_bytes;
@@ -440,12 +442,12 @@ std::size_t memory_pool_core::deregister_unused() noexcept {
         }
         // Other threads that need room wait for it.
         registered_bytes_ -= bytes;
-        pending_bytes_ += bytes;
+        leaving_bytes_ += bytes;
     }
     gone.clear();  // without the locks
     {
         guard const lock{mutex_};
-        pending_bytes_ -= bytes;
+        leaving_bytes_ -= bytes;
     }
     has_grown_.notify_all();
     return bytes;

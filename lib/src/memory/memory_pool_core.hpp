@@ -110,7 +110,8 @@ private:
     std::condition_variable has_grown_;
     best_fit free_;
     std::size_t registered_bytes_ = 0;
-    std::size_t pending_bytes_ = 0;  // of chunks that are being registered or deregistered
+    std::size_t pending_bytes_ = 0;  // of chunks that are being registered
+    std::size_t leaving_bytes_ = 0;  // of chunks that are being deregistered
     wait_list<waiter> waiters_;
     // The wait that is being served, and whether it was cancelled meanwhile.
     std::uint64_t serving_serial_ = 0;

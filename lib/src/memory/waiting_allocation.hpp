@@ -71,6 +71,7 @@ public:
         auto const what = std::make_shared<delivery>(delivery{
             shared_from_this(), ec, nullptr, std::move(undelivered)});
         what->block = block;
+        std::lock_guard const posting{posting_};
         executor_ptr executor;
         {
             std::lock_guard const lock{mutex_};
@@ -93,11 +94,15 @@ private:
     void context_is_going(boost::asio::execution_context const&) noexcept override {
         executor_ptr gone;
         waiting_handler<error_code, void*> dropped;
+        std::lock_guard const posting{posting_};
         std::lock_guard const lock{mutex_};
         gone.swap(executor_);
         std::swap(dropped, handler_);
     }
 
+    // Held while the handler is posted, so that its context cannot be destroyed meanwhile. An executor of
+    // the program's own may use the pool.
+    std::recursive_mutex posting_;
     mutable std::mutex mutex_;
     hosting::membership membership_;
     // Null once its context is destroyed. Not copied under the lock, as it may be the program's own.

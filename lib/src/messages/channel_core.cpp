@@ -300,7 +300,8 @@ void channel_core::on_withdrawal_due() {
     bool is_late = false;
     {
         guard const lock{mutex_};
-        if (!is_open()) return;
+        // on_end() says why the connection has ended.
+        if (!is_open() || !lower().is_open()) return;
         // Those that were answered are not in the list.
         is_late = !withdrawals_.empty() &&
                   withdrawals_.front().deadline <= std::chrono::steady_clock::now();
@@ -322,6 +323,7 @@ void channel_core::repost(std::uint32_t i) {
 
 void channel_core::on_received(std::uint32_t slot, error_code ec, receive_result const& what) {
     guard lock{mutex_};
+    if (ec == errc::not_drained) is_undrained_ = true;
     // The peer may be faster than the handler of the connect.
     if (state_ == state::connecting || !early_.empty()) {
         early_.push_back({slot, ec, what});
@@ -549,7 +551,9 @@ void channel_core::on_end(failure const& why_lower) {
     failure const of_connection = lower().last_failure();
     {
         guard const lock{mutex_};
-        error_code const why = of_connection.code;
+        error_code why = of_connection.code;
+        if (!why && of_connection.reason == close_reason::closed_locally)
+            why = asio::error::operation_aborted;
         bool const has_left = of_connection.reason == close_reason::peer_disconnected;
         if (is_open()) on_broken(!why || has_left ? error_code{errc::peer_disconnected} : why);
     }

@@ -117,6 +117,9 @@ void channel_core::on_established(error_code ec, waiter who) {
     if (!ec) ec = foreign ? foreign : wire::check_acceptance(own_hello({}), theirs);
     {
         guard const lock{mutex_};
+        // The connection takes its receives from a shared queue.
+        bool const are_shared = !early_.empty() && early_.front().code == errc::receives_are_shared;
+        if (!ec && are_shared) ec = errc::receives_are_shared;
         // Closed meanwhile.
         if (!ec && state_ != state::connecting) ec = asio::error::operation_aborted;
         if (ec && is_of_connection && !has_reason && state_ == state::connecting) stop(ec);

@@ -172,6 +172,18 @@ struct cq_lane {
         kept_[kept_count_++] = wc;
         is_special = true;
     }
+    /// Takes those of one queue pair out, in their order.
+    template <class Take>
+    void take_kept(std::uint32_t number, Take const& take) {
+        ibv_wc* const first = kept_.get() + kept_first_;
+        ibv_wc* end = first;
+        for (ibv_wc const& wc : kept()) {
+            if (wc.qp_num == number) take({&wc, 1});
+            else *end++ = wc;
+        }
+        kept_count_ = static_cast<std::size_t>(end - first);
+        drop_kept(0);
+    }
     /// The same for completions that were polled before those that are kept.
     void keep_first(std::span<ibv_wc const> batch) noexcept {
         std::size_t const count = std::min(batch.size(), budget.depth() - kept_count_);

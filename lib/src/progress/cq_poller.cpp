@@ -195,11 +195,7 @@ void cq_poller::sort_out(cq_lane& lane, cq_member const& m, cq_place::take_funct
             }
         }
     };
-    for (std::size_t left = lane.kept().size(); left > 0; --left) {
-        ibv_wc const wc = lane.kept().front();
-        lane.drop_kept(1);
-        sort({&wc, 1});
-    }
+    lane.take_kept(m.number, take);
     if (lane.is_broken) return;
     std::array<ibv_wc, batch_size> batch;
     for (std::uint32_t seen = 0; seen < lane.budget.depth();) {

@@ -107,6 +107,12 @@ ring_writer_core::ring_writer_core(connection over, ring_options const& options)
       ring_bytes_max_{options.ring_bytes},
       finish_timeout_{options.finish_timeout} {}
 
+ring_writer_core::~ring_writer_core() {
+    if (!is_undrained_) return;
+    protocol::keep_for_ever(std::move(mirror_));
+    protocol::keep_for_ever(std::move(counts_));
+}
+
 error_code ring_writer_core::prepare() {
     error_code ec;
     counts_ = registered_buffer{
@@ -165,7 +171,8 @@ void ring_writer_core::finish(protocol::waiter<error_code> who) {
 
 // Ends the ring if the reader reports nothing for too long.
 void ring_writer_core::await_release() {
-    release_limit_.start(finish_timeout_, [this] {
+    if (!finish_timeout_) return;
+    release_limit_.start(*finish_timeout_, [this] {
         fail(step::transfer, channel_errc::peer_not_received, close_reason::timed_out);
     });
 }
@@ -227,6 +234,7 @@ void ring_writer_core::flush() {
     if (r.list.size() == 1 && !lower().try_start(*r.last)) return r.list.clear();
     r.is_free = false;
     r.list.async_submit(held([this, &r](error_code failed, std::size_t) {
+        is_undrained_ |= failed == errc::not_drained;
         r.list.clear();
         r.is_free = true;
         if (!std::exchange(is_blocked_, false)) return;
@@ -242,6 +250,7 @@ void ring_writer_core::receive(std::uint32_t slot) {
     lower().async_receive(
         counts_.slice(slot * counts_stride, wire::ring_counts_bytes),
         held([this, slot](error_code ec, receive_result const& got) {
+            is_undrained_ |= ec == errc::not_drained;
             if (!ec) on_counts(slot, got);  // else on_end() follows
         })
     );
@@ -250,13 +259,14 @@ void ring_writer_core::receive(std::uint32_t slot) {
 void ring_writer_core::on_counts(std::uint32_t slot, receive_result const& got) {
     if (got.is_write) return violated(channel_errc::unexpected_message);
     error_code ec;
+    std::uint64_t const used_before = machine_.used_bytes();
     auto const bytes = counts_.bytes().subspan(slot * counts_stride, got.size_bytes);
     auto const c = wire::decode_ring_counts(bytes, ec);
     if (ec || !machine_.hear({c.consumed, c.posted, c.waits, c.is_finished}))
         return violated(channel_errc::malformed_message);
     receive(slot);
     publish();
-    if (is_finishing_) await_release();
+    if (is_finishing_ && machine_.used_bytes() < used_before) await_release();
     if (machine_.is_finished() && complete()) {
         lower().async_disconnect(ordered([](error_code const&) {}));
         return;
@@ -280,6 +290,12 @@ void ring_writer_core::on_end(failure const& why) {
 }
 
 // --- the reader ----------------------------------------------------------------------------------
+
+ring_reader_core::~ring_reader_core() {
+    if (!is_undrained_) return;
+    protocol::keep_for_ever(std::move(memory_));
+    protocol::keep_for_ever(std::move(counts_));
+}
 
 error_code ring_reader_core::prepare() {
     error_code ec;
@@ -313,6 +329,7 @@ void ring_reader_core::on_open() { tell(); }
 
 void ring_reader_core::receive() {
     lower().async_receive(mutable_slice{}, held([this](error_code ec, receive_result const& got) {
+                              is_undrained_ |= ec == errc::not_drained;
                               if (!ec) on_notice(got);  // else on_end() follows
                           }));
 }

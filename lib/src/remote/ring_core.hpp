@@ -67,6 +67,8 @@ protected:
     std::atomic<std::uint32_t> records_{0};
     std::atomic<std::uint64_t> used_bytes_{0};
     std::atomic<std::uint32_t> waits_{0};
+    // The queue pair could not be destroyed: the device may still use the memory.
+    bool is_undrained_ = false;
 
 private:
     error_code judge(wire::ring_hello const& theirs) const noexcept;
@@ -79,6 +81,7 @@ private:
 class ring_writer_core final : public ring_core {
 public:
     ring_writer_core(connection over, ring_options const& options);
+    ~ring_writer_core() override;
 
     // Messages with counts that may be under way. A count covers a quarter of the bytes or of the
     // receives that the writer does not know of yet, or answers the one request for room, or is the
@@ -128,7 +131,7 @@ private:
     void await_release();
 
     std::uint32_t const ring_bytes_max_;
-    std::chrono::milliseconds const finish_timeout_;
+    std::optional<std::chrono::milliseconds> const finish_timeout_;
     machines::ring_writer_machine machine_;
     registered_buffer mirror_;  // what is under way, at its place in the ring
     registered_buffer counts_;
@@ -151,6 +154,7 @@ public:
     ring_reader_core(connection over, ring_options const& options)
         : ring_core{std::move(over), wire::ring_role::reader},
           machine_{{options.ring_bytes, options.records}} {}
+    ~ring_reader_core() override;
 
     // Any thread.
     ring_statistics statistics() const noexcept { return {records_, used_bytes_, waits_}; }

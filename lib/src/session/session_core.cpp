@@ -51,8 +51,7 @@ void session_core::post_receive(std::size_t i) {
 }
 
 void session_core::connect(endpoint const& peer, done then_call) {
-    if (side_ != side::unknown) return then_call(errc::already_connected);
-    side_ = side::active;
+    if (side_ == side::unknown) side_ = side::active;
     lower().async_resolve(
         peer, ordered(then([then_call = std::move(then_call)](session_core& self, error_code ec) {
             if (!ec) ec = self.prepare();
@@ -83,7 +82,8 @@ error_code session_core::check_answer(error_code refused) {
 }
 
 void session_core::accept(done const& then_call) {
-    if (side_ != side::unknown) return then_call(errc::already_connected);
+    // The connection says why, and the memory of posted receives stays.
+    if (side_ != side::unknown) return lower().async_accept({}, ordered(then_call));
     side_ = side::passive;
     error_code foreign;
     wire::hello const theirs = wire::decode_hello(lower().private_data(), foreign);

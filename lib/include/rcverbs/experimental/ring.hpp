@@ -34,6 +34,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -65,8 +66,9 @@ struct ring_options {
     /// to 65536. Ignored by a writer.
     std::uint32_t records = 256;
     /// How long ring_writer::async_finish() waits for a reader that reports no released record; it
-    /// reports each quarter of the ring, and the last one. Above 0. Ignored by a reader.
-    std::chrono::milliseconds finish_timeout{60000};
+    /// reports a quarter of the ring or of `records` at a time, and the last one. Above 0; empty: no
+    /// limit. Ignored by a reader.
+    std::optional<std::chrono::milliseconds> finish_timeout = {};
     /// Options of the connection. Its queues are made large enough.
     connection_options connection = {};
 };
