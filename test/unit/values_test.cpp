@@ -579,10 +579,10 @@ TEST_CASE("errors of a peer or path that may recover are transient, others are n
           error_code{errc::port_down},
           error_code{cm_errc::rejected_no_listener},
           error_code{wc_errc::retry_exceeded},
-          error_code{
-              wc_errc::
-                  remote_access},  // a peer that restarts revokes its keys before its connection ends
-
+          // What a peer that ends or restarts leaves, as it destroys its memory before its connection.
+          error_code{wc_errc::remote_access},
+          error_code{wc_errc::remote_operation},
+          error_code{wc_errc::remote_invalid_request},
           error_code{ENETUNREACH, boost::system::system_category()}}) {
         INFO(ec.message());
         CHECK(is_transient(ec));
@@ -595,6 +595,7 @@ TEST_CASE("errors of a peer or path that may recover are transient, others are n
           error_code{errc::invalid_option},
           error_code{errc::foreign_domain},
           error_code{errc::not_connected},
+          error_code{wc_errc::local_protection},
           error_code{EACCES, boost::system::system_category()}}) {
         INFO(ec.message());
         CHECK_FALSE(is_transient(ec));

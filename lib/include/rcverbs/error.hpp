@@ -220,8 +220,9 @@ RCVERBS_EXPORT bool is_fatal(error_code const& ec) noexcept;
 
 /// True if an operation that failed with `ec` may succeed on a new connection later: the peer, its
 /// host or the path was gone or busy. False if the two sides do not fit, or the request was wrong.
-/// wc_errc::remote_access is transient: a peer that restarts revokes its keys before its connection
-/// ends, and the next connection brings new ones.
+/// wc_errc::remote_access, remote_operation and remote_invalid_request are transient: the system
+/// destroys the memory and the queues of a process that ends before its connection, and the next
+/// connection brings new keys.
 RCVERBS_EXPORT bool is_transient(error_code const& ec) noexcept;
 
 }  // namespace rcverbs

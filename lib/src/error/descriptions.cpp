@@ -357,8 +357,9 @@ description describe(wc_errc e) noexcept {
             "the "
             "receive, or the peer has revoked the right",
             "Compare message and receive sizes, and do not use the peer's memory after it has "
-            "finished",
-            is::io_error};
+            "finished; the peer may have ended or restarted",
+            is::io_error,
+            conditions::transient};
     case wc_errc::remote_access:
         return {
             "remote access error: the peer grants no such access to this range with this key",
@@ -369,8 +370,9 @@ description describe(wc_errc e) noexcept {
     case wc_errc::remote_operation:
         return {
             "remote operation error: the peer's device could not complete the operation",
-            "Check the peer",
-            is::io_error};
+            "Check the peer; it may have ended or restarted",
+            is::io_error,
+            conditions::transient};
     case wc_errc::retry_exceeded:
         return {
             "transport retries exceeded: the peer does not answer",
