@@ -51,6 +51,13 @@ login_path) # works with a user's PATH without sbin, and an empty cache
 kernel) # the pinned kernel boots, with what the tests need of it
     expect_status 0 "$vm" --kernel 6.12 --topology pair -- bash -c 'uname -r && for module in nvme-rdma nvmet-rdma null_blk brd loop ext4 xfs dm-mod sch_netem nf_tables; do modprobe $module || exit; done'
     grep -q '^6\.12\.' out || fail "another kernel" ;;
+headers) # packages of kernel headers make the folder of the modules, without modules
+    expect_status 0 "$vm" -- uname -r
+    folder=/lib/modules/$(cat out)
+    [ ! -e "$folder" ] || { echo "skipped: $folder is there"; exit 0; }
+    mkdir -p "$folder" || { echo "skipped: $folder cannot be made"; exit 0; }
+    trap 'rm -rf "$work"; rmdir "$folder"' EXIT
+    expect_status 0 "$vm" -- modprobe brd ;;
 kernel_gone) # a version that the archive no longer has: the list of those that it has
     cp -r "$(dirname "$vm")" softroce
     sed -i 's/^pinned_6_12=.*/pinned_6_12=6.12.1+deb12/' softroce/kernel
