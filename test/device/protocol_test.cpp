@@ -77,6 +77,28 @@ asio::awaitable<void> until_ended(asio::io_context& io, probe const& p) {
 
 }  // namespace
 
+TEST_CASE("a handler that begins to wait after the end is completed with its error", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        probes p = co_await probe_both(io);
+        p.server->fails_all = true;
+        p.client->close();
+        co_await until_ended(io, *p.client);
+        co_await until_ended(io, *p.server);
+        auto const [closed, none] = co_await async_wait(p.client, awaiting);
+        CHECK(closed == asio::error::operation_aborted);
+        CHECK(none == 0);
+        auto const [left, nothing] = co_await async_wait(p.server, awaiting);
+        CHECK(left == errc::peer_disconnected);
+        // on_end() has said it otherwise.
+        p.server->run([&] { p.server->waiting.fail_all(channel_errc::peer_closed_early); });
+        auto const [told, nobody] = co_await async_wait(p.server, awaiting);
+        CHECK(told == channel_errc::peer_closed_early);
+        CHECK(p.client->waiting.empty());
+        CHECK(p.server->waiting.empty());
+    });
+}
+
 TEST_CASE("a driver hears the end once, also with nothing posted", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

@@ -1,5 +1,6 @@
 // Requests and answers. No receiver may ever be not ready: rnr_retry_count is 0 throughout, so that a
 // send without a receive fails.
+#include <boost/asio/deferred.hpp>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/cancellation_signal.hpp>
@@ -168,6 +169,37 @@ TEST_CASE("requests and notices have bodies of registered slices", "[device]") {
         CHECK(e.client.statistics().answered == 3);
         CHECK(e.client.statistics().failed == 1);
         CHECK(e.server.statistics().arrived == 5);
+    });
+}
+
+TEST_CASE("an answer is given when its operation is launched, and not before", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e);
+        for (std::size_t const size : {10UL, 5000UL}) {
+            auto const bytes = pattern(size, size);
+            std::optional<std::uint32_t> status;
+            e.client.async_request(7, bytes, [&](error_code ec, reply r) {
+                CHECK_FALSE(ec);
+                status = r.status();
+            });
+            request r = co_await e.server.async_next(asio::use_awaitable);
+            // Never launched.
+            static_cast<void>(r.async_answer(1, bytes_of("one"), asio::deferred));
+            CHECK(r.wants_answer());
+            auto const arrived = co_await body_of(e.server, r);
+            CHECK(arrived == bytes);
+            auto const text = bytes_of("two");
+            auto later = r.async_answer(2, text, asio::deferred);
+            CHECK(r.wants_answer());
+            CHECK_FALSE(status);
+            co_await std::move(later)(asio::use_awaitable);
+            CHECK_FALSE(r.wants_answer());
+            co_await until(io, [&] { return status.has_value(); });
+            CHECK(status == 2U);
+        }
+        co_await part(e);
     });
 }
 

@@ -112,6 +112,14 @@ TEST_CASE("leased receives follow their table", "[machines]") {
     CHECK(r.on_start() == m::start::post);
     r.on_refused(m::start::post);
     CHECK(r.waiting() + r.posted() + r.kept() == 0);
+    // A message that comes back from its handler.
+    CHECK(r.on_return() == m::arrival::keep);  // 0 0 1
+    CHECK(r.on_start() == m::start::take_kept);  // 0 1 0
+    CHECK(r.on_start() == m::start::adopt);  // 1 1 0
+    CHECK(r.on_return() == m::arrival::complete);  // 0 1 0
+    CHECK(r.on_start() == m::start::adopt);  // 1 1 0
+    CHECK(r.on_completion(false) == m::arrival::complete);
+    CHECK(r.waiting() + r.posted() + r.kept() == 0);
 }
 
 namespace {

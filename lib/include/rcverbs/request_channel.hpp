@@ -32,6 +32,7 @@
 
 #include <boost/asio/async_result.hpp>
 
+#include <array>
 #include <chrono>
 #include <concepts>
 #include <cstddef>
@@ -63,22 +64,24 @@ public:
 
     bool is_open() const noexcept { return is_open_; }
     bool is_cancelled() const noexcept;
-    // For an answer now: moves itself out if the answer `is_wanted` and it is open; else returns a
-    // closed one, whose start() fails.
-    responder hand_over(bool is_wanted) noexcept;
+    // Answers if the answer `is_wanted` and none was started before; else the handler is told.
     void start(
+        bool is_wanted,
         std::uint32_t status,
         std::span<std::byte const> head,
         std::span<std::byte const> body,
         control_handler handler
     );
     void start(
+        bool is_wanted,
         std::uint32_t status,
         std::span<std::byte const> head,
         const_slices const& body,
         control_handler handler
     );
     void drop() noexcept;
+    // The request goes back to its channel.
+    void disarm() noexcept { is_open_ = false; }
     std::uint64_t target_bytes() const noexcept;
     /// The channel's. REQUIRES: it has been one of a request.
     boost::asio::any_io_executor executor() const;
@@ -86,6 +89,7 @@ public:
 private:
     template <class Body>
     void answer(
+        bool is_wanted,
         std::uint32_t status,
         std::span<std::byte const> head,
         Body const& body,
@@ -125,6 +129,9 @@ public:
 
     /// Answers. A large body that was not fetched is declined. REQUIRES: this has been a request.
     ///
+    /// An operation that is launched later (deferred, use_awaitable) refers to this object until then,
+    /// and to the head; one that is never launched changes nothing.
+    ///
     /// @param status  The application's number.
     /// @param body    0 to 2^32 bytes, unchanged until the handler runs; as for
     ///                message_channel::async_send().
@@ -145,7 +152,7 @@ public:
     auto async_answer(std::uint32_t status, Slices const& body, Token&& token) {
         return start_answer(status, {}, const_slices{body}, std::forward<Token>(token));
     }
-    /// The same with a head: reply::head(). The head is used before this function returns.
+    /// The same with a head: reply::head(). The head is copied when the operation is launched.
     template <class Token>
     auto async_answer(
         std::uint32_t status,
@@ -170,20 +177,26 @@ private:
     auto start_answer(
         std::uint32_t status, std::span<std::byte const> head, Body body, Token&& token
     ) {
-        // The peer's request ends when its body is free.
-        if (is_large() && wants_answer()) release();
         return boost::asio::async_initiate<Token, void(error_code)>(
             detail::initiation{
                 responder_.executor(),
                 [](auto handler,
-                   detail::responder duty,
+                   request* of,
                    std::uint32_t number,
                    std::span<std::byte const> before,
                    Body const& bytes) {
-                    duty.start(number, before, bytes, detail::control_handler{std::move(handler)});
+                    // The peer's request ends when its body is free.
+                    if (of->is_large() && of->wants_answer()) of->release();
+                    of->responder_.start(
+                        !of->is_notice_,
+                        number,
+                        before,
+                        bytes,
+                        detail::control_handler{std::move(handler)}
+                    );
                 }},
             token,
-            responder_.hand_over(!is_notice_),
+            this,
             status,
             head,
             body

@@ -147,11 +147,20 @@ void acceptor_core::take_expired(request_list& expired) {
     }
 }
 
+void acceptor_core::take_expired(accepted_list& expired) {
+    auto const oldest = std::chrono::steady_clock::now() - bounded(options_.request_timeout);
+    while (!accepted_.empty() && accepted_.front().since <= oldest)
+        expired.splice(expired.end(), accepted_, accepted_.begin());
+}
+
 // REQUIRES: the lock is held.
 void acceptor_core::arm_expiry() {
-    if (is_expiry_armed_ || requests_.empty() || !expiry_) return;
+    if (is_expiry_armed_ || (requests_.empty() && accepted_.empty()) || !expiry_) return;
     is_expiry_armed_ = true;
-    expiry_->expires_at(requests_.front()->arrived() + bounded(options_.request_timeout));
+    auto first = std::chrono::steady_clock::time_point::max();
+    if (!requests_.empty()) first = requests_.front()->arrived();
+    if (!accepted_.empty()) first = std::min(first, accepted_.front().since);
+    expiry_->expires_at(first + bounded(options_.request_timeout));
     expiry_->async_wait([weak = weak_from_this()](error_code const& ec) {
         auto const self = weak.lock();
         if (!ec && self != nullptr) self->on_expiry();
@@ -160,9 +169,11 @@ void acceptor_core::arm_expiry() {
 
 void acceptor_core::on_expiry() {
     request_list expired;
+    accepted_list closed;
     guard const lock{mutex_};
     is_expiry_armed_ = false;
     take_expired(expired);
+    take_expired(closed);
     arm_expiry();
 }
 
@@ -176,6 +187,7 @@ void acceptor_core::serve() {
         take_expired(dropped);
         while (!waiters_.empty() && !waiters_.front().handler.is_wanted())
             gone.push_back(waiters_.take_first());
+        if (give_accepted(lock)) continue;
         if (requests_.empty() || waiters_.empty()) return;
         std::shared_ptr<waiting_request> request = std::move(requests_.front());
         requests_.pop_front();
@@ -240,15 +252,13 @@ void acceptor_core::answer(guard& lock, waiting taken, std::shared_ptr<waiting_r
     if (!is_wanted) ec = asio::error::operation_aborted;
     if (core != nullptr) core->close();
     if (wants_request == nullptr) {
-        complete(
-            std::move(std::get<accept_wait>(what).handler), ec, std::shared_ptr<connection_core>{}
-        );
+        complete(std::move(std::get<accept_wait>(what)), ec, nullptr);
     } else {
         if (!ec) {
             request->wait_on(executor_, options_.answer_timeout);
         }
         complete(
-            std::move(wants_request->handler),
+            std::move(*wants_request),
             ec,
             ec ? connection_request{}
                : access::make<connection_request>(std::exchange(request, nullptr))
@@ -302,28 +312,120 @@ void acceptor_core::accept(waiting taken, std::shared_ptr<connection_core> core)
                 self->attempts_.erase(serial);
             }
             connection_core* const made = core.get();
-            // Closed unless the handler, which may go with its context, makes a connection of it.
-            shared->handler(failed, {made, closing{std::move(core)}});
+            // Closed unless a handler, which may go with its context, makes a connection of it.
+            std::shared_ptr<connection_core> result{made, closing{std::move(core)}};
+            if (failed) result = nullptr;
+            hand_over(
+                std::make_shared<accepting>(accepting{self, std::move(*shared), std::move(result)}),
+                failed
+            );
         }}
     );
 }
 
-template <class Handler, class Value>
-void acceptor_core::complete(Handler handler, error_code ec, Value value) {
-    auto shared = std::make_shared<std::pair<Handler, Value>>(std::move(handler), std::move(value));
-    asio::post(executor_, [shared, ec] { shared->first(ec, std::move(shared->second)); });
+// A request that the handler does not take, because it was cancelled, waits for the next one.
+void acceptor_core::complete(request_wait wait, error_code ec, connection_request request) {
+    auto const what = std::make_shared<std::pair<request_wait, connection_request>>(
+        std::move(wait), std::move(request)
+    );
+    asio::post(executor_, [self = shared_from_this(), what, ec] {
+        auto const take_back =
+            [](void* core, std::uint64_t, error_code&&, connection_request&& unused) noexcept {
+                auto const request = access::core_of(unused);
+                unused = {};
+                if (request != nullptr) static_cast<acceptor_core*>(core)->take_back(request);
+            };
+        what->first.handler.hand_over({self, take_back, 0}, ec, std::move(what->second));
+    });
+}
+
+// So does a connection.
+void acceptor_core::complete(
+    accept_wait wait, error_code ec, std::shared_ptr<connection_core> core
+) {
+    auto const what = std::make_shared<accepting>(accepting{
+        shared_from_this(), std::move(wait), std::move(core)});
+    asio::post(executor_, [what, ec] { hand_over(what, ec); });
+}
+
+void acceptor_core::hand_over(std::shared_ptr<accepting> const& what, error_code ec) {
+    auto const take_back =
+        [](void* from, std::uint64_t, error_code&&, std::shared_ptr<connection_core>&& unused
+        ) noexcept {
+            auto& mine = *static_cast<accepting*>(from);
+            if (unused != nullptr) mine.owner->take_back({std::move(unused), mine.wait.where, {}});
+        };
+    what->wait.handler.hand_over({what, take_back, 0}, ec, std::move(what->core));
+}
+
+void acceptor_core::take_back(std::shared_ptr<waiting_request> request) noexcept {
+    try {
+        request->stop_waiting();
+        guard const lock{mutex_};
+        // Else its destruction rejects the peer.
+        if (is_closed_ || request->has_expired()) return;
+        auto const behind = std::ranges::upper_bound(
+            requests_, request->arrived(), std::ranges::less{}, &waiting_request::arrived
+        );
+        requests_.insert(behind, request);
+        arm_expiry();
+        // With the lock, so that the context is not destroyed meanwhile.
+        asio::post(executor_, [self = shared_from_this()] { self->serve(); });
+    } catch (...) {
+        // Without memory it waits for the next call, or is rejected.
+    }
+}
+
+void acceptor_core::take_back(accepted what) noexcept {
+    try {
+        guard const lock{mutex_};
+        // Else its destruction closes it.
+        if (is_closed_) return;
+        what.since = std::chrono::steady_clock::now();
+        accepted_.push_back(std::move(what));
+        arm_expiry();
+        asio::post(executor_, [self = shared_from_this()] { self->serve(); });
+    } catch (...) {
+        // As above.
+    }
+}
+
+// Gives an accepted connection to the first that waits for one in the same place; false if there is none.
+// REQUIRES: the lock is held. It is held again on return.
+bool acceptor_core::give_accepted(guard& lock) {
+    if (accepted_.empty()) return false;
+    waiting taken;
+    accepted_list one;
+    for (auto i = accepted_.begin(); i != accepted_.end() && taken.empty(); ++i) {
+        taken = waiters_.take_first_that([&](waiter const& w) {
+            auto const* const wants = std::get_if<accept_wait>(&w.what);
+            return wants != nullptr && wants->where.executor == i->where.executor &&
+                   wants->where.poller == i->where.poller;
+        });
+        if (!taken.empty()) {
+            one.splice(one.end(), accepted_, i);
+            break;
+        }
+    }
+    if (taken.empty()) return false;
+    lock.unlock();
+    complete(
+        std::move(std::get<accept_wait>(taken.front().handler.what)),
+        {},
+        std::move(one.front().core)
+    );
+    taken.clear();
+    one.clear();
+    lock.lock();
+    return true;
 }
 
 void acceptor_core::fail(waiting all, error_code ec) {
     for (auto& w : all) {
         if (auto* const wants_request = std::get_if<request_wait>(&w.handler.what)) {
-            complete(std::move(wants_request->handler), ec, connection_request{});
+            complete(std::move(*wants_request), ec, connection_request{});
         } else {
-            complete(
-                std::move(std::get<accept_wait>(w.handler.what).handler),
-                ec,
-                std::shared_ptr<connection_core>{}
-            );
+            complete(std::move(std::get<accept_wait>(w.handler.what)), ec, nullptr);
         }
     }
 }
@@ -422,6 +524,7 @@ void acceptor_core::end(error_code why) noexcept {
     // Destroying the requests' ids rejects their peers. Ids must not be destroyed while the lock is
     // held.
     request_list requests = std::move(requests_);
+    accepted_list connections = std::move(accepted_);
     std::unique_ptr<cm::id> id = std::move(id_);
     expiry_.reset();
     lock.unlock();
@@ -442,6 +545,7 @@ void acceptor_core::context_is_going(asio::execution_context const&) noexcept {
     is_closed_ = true;
     waiting const dropped = waiters_.take_all();
     request_list requests = std::move(requests_);
+    accepted_list connections = std::move(accepted_);
     std::unique_ptr<cm::id> id = std::move(id_);
     expiry_.reset();
     if (thread_ == nullptr) gone.swap(executor_);

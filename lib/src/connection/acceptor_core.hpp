@@ -5,7 +5,9 @@
 // before it is taken, so a pending request costs little.
 #pragma once
 
+#include <chrono>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -64,6 +66,9 @@ private:
         boost::asio::cancellation_slot slot() const noexcept {
             return std::visit([](auto const& w) { return w.handler.slot(); }, what);
         }
+        void note(bool const* is_cancelled) noexcept {
+            std::visit([&](auto& w) { w.handler.note(is_cancelled); }, what);
+        }
         /// False if the handler went with its context.
         bool is_wanted() const noexcept {
             return std::visit([](auto const& w) { return static_cast<bool>(w.handler); }, what);
@@ -78,6 +83,19 @@ private:
         bool is_cancelled = false;
     };
     using request_list = std::deque<std::shared_ptr<waiting_request>>;
+    // A connection whose handler was cancelled when it was accepted already; closed unless taken.
+    struct accepted {
+        std::shared_ptr<connection_core> core;
+        place where;
+        std::chrono::steady_clock::time_point since;
+    };
+    using accepted_list = std::list<accepted>;
+    // A connection on its way to its handler.
+    struct accepting {
+        std::shared_ptr<acceptor_core> owner;
+        accept_wait wait;
+        std::shared_ptr<connection_core> core;
+    };
 
     void context_is_going(boost::asio::execution_context const&) noexcept override;
     void on_event(cm::event& e) override;
@@ -93,11 +111,16 @@ private:
     );
     void accept(waiting taken, std::shared_ptr<connection_core> core);
     void take_expired(request_list& expired);
+    void take_expired(accepted_list& expired);
     void arm_expiry();
     void on_expiry();
     void fail(waiting all, error_code ec);
-    template <class Handler, class Value>
-    void complete(Handler handler, error_code ec, Value value);
+    void complete(request_wait wait, error_code ec, connection_request request);
+    void complete(accept_wait wait, error_code ec, std::shared_ptr<connection_core> core);
+    static void hand_over(std::shared_ptr<accepting> const& what, error_code ec);
+    void take_back(std::shared_ptr<waiting_request> request) noexcept;
+    void take_back(accepted what) noexcept;
+    bool give_accepted(guard& lock);
     void cancel(std::uint64_t serial);
     void on_idle() noexcept;
     void cancel_idle(std::uint64_t serial);
@@ -114,7 +137,8 @@ private:
     std::unique_ptr<cm::id> id_;
     endpoint local_;
     request_list requests_;
-    // Runs while requests wait, so that an expired one gives its permit back.
+    accepted_list accepted_;
+    // Runs while requests or accepted connections wait, so that an expired one gives its permit back.
     std::optional<boost::asio::steady_timer> expiry_;
     bool is_expiry_armed_ = false;
     waiting_list waiters_;

@@ -266,6 +266,10 @@ private:
         leased_waiter& w, error_code ec, outcome const& result, memory_lease memory
     );
     void call_due_receivers();
+    void complete_receiver(
+        error_code ec, std::uint64_t number, outcome const& result, memory_lease memory
+    ) noexcept;
+    void take_back(std::uint64_t number, receive_result const& what, memory_lease memory) noexcept;
     void call_handler(leased_waiter& w);
     void cancel_leased(leased_waiter& w);
     [[gnu::noinline]] void on_failed(completion_report const& report);

@@ -105,11 +105,10 @@ void connection_core::put(handler_source const& source, leased_waiter& w) {
     if (source.actions->slot != nullptr) slot = source.actions->slot(source.handler);
     source.actions->place(source.handler, w, executor_);
     if (slot.is_connected()) {
-        slot.assign([weak = weak_from_this(), &w, use = w.use](asio::cancellation_type type) {
-            auto const self = weak.lock();
-            if (self != nullptr && type != asio::cancellation_type::none)
-                self->cancel_leased(w, use);
-        });
+        w.memory.is_cancelled =
+            assign_noted(slot, [weak = weak_from_this(), &w, use = w.use](asio::cancellation_type) {
+                if (auto const self = weak.lock()) self->cancel_leased(w, use);
+            });
     }
     if (w.host == nullptr) return;
     guard const lock{mutex_};
@@ -136,6 +135,7 @@ void connection_core::start_leased_receive(
         leased_operations::kept_message oldest = leased_->take_kept();
         outcome arrived;
         arrived.arrival = oldest.result;
+        w.number = oldest.number;
         set_result(w, {}, arrived, std::move(oldest.memory));
         leased_->due.push_back(w);
         waiters_.run([self = shared_from_this()] { self->call_due_receivers(); });
@@ -183,19 +183,46 @@ void connection_core::on_leased(
             set_result(*w, ec, result, std::move(memory));
         } else {
             switch (leased_->receives.on_completion(ec.failed())) {
-            case arrival::complete: {
-                auto& first = *static_cast<leased_waiter*>(leased_->receivers.pop_front());
-                set_result(first, ec, result, std::move(memory));
-                leased_->due.push_back(first);
+            case arrival::complete:
+                complete_receiver(ec, ++leased_->arrived, result, std::move(memory));
                 break;
-            }
-            case arrival::keep: return leased_->keep(result.arrival, std::move(memory));
+            case arrival::keep: return leased_->keep(++leased_->arrived, result.arrival, memory);
             case arrival::drop: return;
             }
         }
     }
     if (w != nullptr) call_handler(*w);
     else call_due_receivers();
+}
+
+// REQUIRES: the lock is held, and a handler waits.
+void connection_core::complete_receiver(
+    error_code ec, std::uint64_t number, outcome const& result, memory_lease memory
+) noexcept {
+    auto& first = *static_cast<leased_waiter*>(leased_->receivers.pop_front());
+    first.number = number;
+    set_result(first, ec, result, std::move(memory));
+    leased_->due.push_back(first);
+}
+
+// A handler that was cancelled, or destroyed, has not taken the message. Any thread.
+void connection_core::take_back(
+    std::uint64_t number, receive_result const& what, memory_lease memory
+) noexcept {
+    using arrival = machines::leased_receives::arrival;
+    try {
+        entry const inside{*this};
+        if (is_shut_down_) return;
+        if (leased_->receives.on_return() == arrival::keep)
+            return leased_->keep(number, what, memory);
+        outcome arrived;
+        arrived.arrival = what;
+        complete_receiver({}, number, arrived, std::move(memory));
+        waiters_.run([self = shared_from_this()] { self->call_due_receivers(); });
+    } catch (...) {
+        // Without memory the message would be lost unnoticed.
+        close();
+    }
 }
 
 // Calls those who have got a message, in the order of their calls: one that took a kept message may
@@ -228,7 +255,7 @@ void connection_core::set_result(
     w.stage = operation::stage::done;
     w.code = ec;
     w.result = result;
-    w.memory = std::move(memory);
+    w.memory.lease = std::move(memory);
     w.result.memory = &w.memory;
 }
 
@@ -245,12 +272,22 @@ void connection_core::call_handler(leased_waiter& w) {
         connection_core& self;
         leased_waiter& w;
         ~cleanup() {
-            w.memory.release();
+            w.memory.lease.release();
             guard const lock{self.mutex_};
             self.leased_->release(w);
         }
     } const on_return{*this, w};
     if (!w.is_pending()) return;
+    // Only such a handler can leave the message of a receive.
+    bool const may_leave = w.memory.is_cancelled != nullptr || w.host != nullptr;
+    if (w.posted == nullptr && !w.code && may_leave) {
+        auto const back =
+            [](void* core, std::uint64_t number, receive_result&& what, memory_lease&& memory
+            ) noexcept {
+                static_cast<connection_core*>(core)->take_back(number, what, std::move(memory));
+            };
+        w.memory.back = {shared_from_this(), back, w.number};
+    }
     outgoing_parcels outgoing;
     w.complete(outgoing);
     outgoing.send();

@@ -6,7 +6,9 @@
 // lock.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <utility>
 #include <vector>
@@ -24,13 +26,15 @@ struct leased_waiter final : operation {
     // The part that is posted, at this use of it; null for a receive, which has none of its own.
     operation* posted = nullptr;
     std::uint32_t posted_use = 0;
-    memory_lease memory;
+    std::uint64_t number = 0;  // of a message, in the order of arrival
+    owned_memory memory;
 };
 
 class leased_operations {
 public:
-    /// A message that arrived while no handler waited.
+    /// A message that arrived while no handler waited, or that its handler did not take.
     struct kept_message {
+        std::uint64_t number = 0;
         receive_result result;
         memory_lease memory;
     };
@@ -46,6 +50,7 @@ public:
         leased_waiter& w = *std::exchange(free_, static_cast<leased_waiter*>(free_->next));
         w.begin_use();
         w.posted = nullptr;
+        w.memory.is_cancelled = nullptr;
         return w;
     }
     /// REQUIRES: it has no handler and no memory.
@@ -55,12 +60,19 @@ public:
         free_ = &w;
     }
 
-    void keep(receive_result const& result, memory_lease memory) noexcept {
+    /// Keeps it at its place in the order of arrival. Allocates nothing for one that has just arrived.
+    void keep(std::uint64_t number, receive_result const& result, memory_lease& memory) {
         if (kept_.size() == kept_.capacity())
             kept_.erase(
                 kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(std::exchange(first_, 0))
             );
-        kept_.push_back({result, std::move(memory)});
+        auto const behind = std::upper_bound(
+            kept_.begin() + static_cast<std::ptrdiff_t>(first_),
+            kept_.end(),
+            number,
+            [](std::uint64_t mine, kept_message const& k) { return mine < k.number; }
+        );
+        kept_.insert(behind, kept_message{number, result, std::move(memory)});
     }
     kept_message take_kept() noexcept {
         kept_message oldest = std::move(kept_[first_++]);
@@ -85,7 +97,7 @@ public:
         for (leased_waiter& w : all_) {
             if (w.stage == operation::stage::placing) continue;
             w.drop();
-            w.memory.release();
+            w.memory.lease.release();
         }
         kept_.clear();
     }
@@ -103,6 +115,8 @@ public:
     operation_list receivers;
     // Those that have their message and are to be called, in the same order.
     operation_list due;
+    // Messages that have arrived.
+    std::uint64_t arrived = 0;
 
 private:
     std::deque<leased_waiter> all_;

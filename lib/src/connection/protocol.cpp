@@ -33,6 +33,7 @@ public:
     std::weak_ptr<driver> owner;
     hosting::membership membership;
     part* parts = nullptr;
+    error_code end_code;  // used in the order
 
     hosting::light_mutex mutex;
     // Guarded by the mutex, as any thread may read them. The executor, which may be the program's own,
@@ -76,6 +77,7 @@ void driver::end() {
         impl_->has_ended = true;
         kept.swap(impl_->kept);
     }
+    impl_->end_code = why.code;
     on_end(why);
 }
 
@@ -164,6 +166,7 @@ part::~part() {
 }
 
 std::shared_ptr<driver> part::owner() const { return owner_.shared_from_this(); }
+error_code part::end_code() const noexcept { return owner_.impl_->end_code; }
 void part::post(hosting::order_task& what) const { post(owner_, what); }
 void part::post(driver const& to, hosting::order_task& what) { to.post(what); }
 

@@ -66,7 +66,8 @@ public:
     /// Rejects the request after `time`, or when the context of `on` is destroyed, unless it has
     /// been answered.
     void wait_on(boost::asio::any_io_executor const& on, std::chrono::milliseconds time) {
-        membership_.join(on, weak_from_this(), hosting::rank::object);
+        if (!std::exchange(has_context_, true))
+            membership_.join(on, weak_from_this(), hosting::rank::object);
         std::lock_guard const lock{mutex_};
         timer_.emplace(on, bounded(time));
         timer_->async_wait([weak = weak_from_this()](error_code const& ec) {
@@ -75,6 +76,11 @@ public:
             self->has_expired_ = true;
             self->take();
         });
+    }
+    /// Ends wait_on(): it is not the program's any more.
+    void stop_waiting() {
+        std::lock_guard const lock{mutex_};
+        timer_.reset();
     }
     bool has_expired() const noexcept { return has_expired_; }
     /// Takes the parts. They have no id if they were taken, the request has expired, or its context
@@ -89,6 +95,7 @@ private:
     void context_is_going(boost::asio::execution_context const&) noexcept override { take(); }
 
     hosting::membership membership_;
+    bool has_context_ = false;
     std::mutex mutex_;
     parts what_;
     std::optional<boost::asio::steady_timer> timer_;

@@ -10,7 +10,8 @@
 // A handler that starts while there is an orphan adopts it, and its own memory is not needed. A
 // handler that starts while a message is kept gets the oldest one at once, and its own memory is
 // posted instead. So no message is lost by a cancellation, and no more memory is posted and kept
-// than handlers have waited at a time.
+// than handlers have waited at a time. A message that was on its way to a handler that was cancelled
+// meanwhile comes back, as if it had just arrived.
 //
 // Pure logic: no I/O, no threads.
 #pragma once
@@ -58,6 +59,16 @@ public:
             return arrival::complete;
         }
         if (is_failed) return arrival::drop;
+        ++kept_;
+        return arrival::keep;
+    }
+
+    /// A message comes back from a handler that has not taken it.
+    arrival on_return() noexcept {
+        if (waiting_ > 0) {
+            --waiting_;
+            return arrival::complete;
+        }
         ++kept_;
         return arrival::keep;
     }

@@ -138,6 +138,9 @@ private:
             return handler != nullptr ? (*handler)->handler.slot()
                                       : boost::asio::cancellation_slot{};
         }
+        void note(bool const* is_cancelled) noexcept {
+            std::get<std::shared_ptr<delivery>>(who)->handler.note(is_cancelled);
+        }
     };
     using waiting = typename wait_list<waiter>::removed;
 
@@ -193,7 +196,10 @@ private:
         executor_ptr const executor = present_executor();
         if (executor == nullptr) return true;  // its context is gone, and the handler with it
         try {
-            boost::asio::post(*executor, [what, ec] { what->handler(ec, std::move(what->lease)); });
+            // A lease that the handler does not take returns by itself.
+            boost::asio::post(*executor, [what, ec] {
+                what->handler.hand_over({}, ec, std::move(what->lease));
+            });
             return true;
         } catch (...) {
             return false;

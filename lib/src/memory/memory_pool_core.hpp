@@ -70,6 +70,7 @@ private:
         std::shared_ptr<waiting_allocation> what;
 
         boost::asio::cancellation_slot slot() const noexcept { return what->slot(); }
+        void note(bool const* is_cancelled) const noexcept { what->note(is_cancelled); }
     };
 
     /// False for what is larger than the pool can ever be.

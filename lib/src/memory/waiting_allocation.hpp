@@ -48,6 +48,7 @@ public:
     std::size_t const alignment;
 
     boost::asio::cancellation_slot slot() const noexcept { return handler_.slot(); }
+    void note(bool const* is_cancelled) noexcept { handler_.note(is_cancelled); }
 
     /// True as long as the handler's execution context exists.
     bool is_wanted() const noexcept {
@@ -80,7 +81,12 @@ public:
         if (executor == nullptr) return;
         try {
             boost::asio::post(*executor, [what] {
-                what->self->handler_(what->ec, std::exchange(what->block, nullptr));
+                auto const take_back = [](void* from, std::uint64_t, error_code&&, void*&& unused
+                                       ) noexcept {
+                    static_cast<delivery*>(from)->block = static_cast<std::byte*>(unused);
+                };
+                void* const taken = std::exchange(what->block, nullptr);
+                what->self->handler_.hand_over({what, take_back, 0}, what->ec, taken);
             });
         } catch (...) {
             what->block = nullptr;  // stays the caller's

@@ -441,6 +441,19 @@ void channel_core::make_message(message& m, arrival&& a) {
     }
 }
 
+channel_core::arrival channel_core::unmake_message(message& m) noexcept {
+    arrival a;
+    a.place = kept_of(m);
+    a.tag = m.tag_;
+    a.size_bytes = m.size_bytes_;
+    a.head_bytes = m.head_.size();
+    a.own = std::move(m.own_);
+    m.core_.reset();
+    m.slice_ = {};
+    m.head_ = {};
+    return a;
+}
+
 channel_core::machine::kept channel_core::kept_of(message const& what) noexcept {
     return {what.slot_, what.is_large_, what.number_, what.is_detached_};
 }

@@ -157,6 +157,8 @@ protected:
     std::span<std::byte const> prefix_of(arrival const& a, std::size_t size_bytes) const;
     /// REQUIRES: `m` is no message.
     void make_message(message& m, arrival&& a);
+    /// The opposite: `m` is no message any more, and is not released.
+    static arrival unmake_message(message& m) noexcept;
     void detach(arrival& a);
     void release(arrival const& a) { machine_.release(a.place, *this); }
     /// True if more than half of the receives that the peer's messages may take are held.

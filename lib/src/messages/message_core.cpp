@@ -2,6 +2,8 @@
 
 #include <boost/asio/error.hpp>
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 
 namespace rcverbs::detail {
@@ -33,7 +35,7 @@ void message_core::receive(message_handler handler) {
     }
     receivers_.add(std::move(who), std::weak_ptr{self()}, &message_core::cancel_receive);
     // A delivery that is under way takes it.
-    if (is_delivering() || (!has_message() && !end_of_messages())) return;
+    if (is_delivering() || !is_result_due()) return;
     lock.unlock();
     in_order([self = self()] { self->complete_and_deliver(); });
 }
@@ -42,16 +44,50 @@ bool message_core::deliver_one(guard& lock) {
     if (!is_delivery_due()) return false;
     {
         auto first = receivers_.take_first();
+        auto& who = first.front().handler;
         message m;
-        error_code const ec = has_message() ? error_code{} : end_of_messages();
+        return_path<error_code, message> back;
+        error_code const ec =
+            !returned_.empty() || has_message() ? error_code{} : end_of_messages();
         // One whose context is gone leaves the message for the next.
-        bool const is_wanted = static_cast<bool>(first.front().handler);
-        if (is_wanted && !ec) make_message(m, take_message());
+        bool const is_wanted = static_cast<bool>(who);
+        if (is_wanted && !ec) {
+            returned next = take_first();
+            make_message(m, std::move(next.what));
+            back.number = next.number;
+            back.owner = self();
+            back.take_back = [](void* core, std::uint64_t number, error_code&&, message&& what
+                             ) noexcept {
+                static_cast<message_core*>(core)->put_back(number, std::move(what));
+            };
+        }
         lock.unlock();
-        if (is_wanted) first.front().handler.call_on_io(error_code{ec}, std::move(m));
+        if (is_wanted) who.hand_over_on_io(std::move(back), ec, std::move(m));
     }
     lock.lock();
     return true;
+}
+
+message_core::returned message_core::take_first() {
+    if (returned_.empty()) return {++taken_, take_message()};
+    returned first = std::move(returned_.front());
+    returned_.pop_front();
+    return first;
+}
+
+// A receive that was cancelled, or whose handler was destroyed, has not taken the message.
+void message_core::put_back(std::uint64_t number, message&& m) noexcept {
+    try {
+        guard const lock{mutex_};
+        auto const behind =
+            std::ranges::upper_bound(returned_, number, std::ranges::less{}, &returned::number);
+        auto const place = returned_.insert(behind, returned{number, {}});
+        place->what = unmake_message(m);
+        if (is_delivery_due()) in_order([self = self()] { self->complete_and_deliver(); });
+    } catch (...) {
+        // Without memory the message would be lost unnoticed.
+        close();
+    }
 }
 
 void message_core::cancel_receive(std::uint64_t serial) {
@@ -85,6 +121,7 @@ void message_core::on_abandoned() noexcept {
     decltype(receivers_)::removed receivers;
     guard const lock{mutex_};
     receivers = receivers_.take_all();
+    returned_.clear();
 }
 
 message_channel_statistics message_core::statistics() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 
 #include <rcverbs/detail/wait_list.hpp>
@@ -27,14 +28,27 @@ private:
     std::shared_ptr<message_core> self() {
         return std::static_pointer_cast<message_core>(shared_from_this());
     }
+    // A message that a cancelled receive has left, with its number in the order of arrival.
+    struct returned {
+        std::uint64_t number = 0;
+        arrival what;
+    };
+
+    bool is_result_due() const noexcept {
+        return !returned_.empty() || has_message() || end_of_messages();
+    }
     bool is_delivery_due() const noexcept override {
-        return !receivers_.empty() && (has_message() || end_of_messages());
+        return !receivers_.empty() && is_result_due();
     }
     bool deliver_one(guard& lock) override;
     void on_abandoned() noexcept override;
     void cancel_receive(std::uint64_t serial);
+    returned take_first();
+    void put_back(std::uint64_t number, message&& m) noexcept;
 
     // Guarded by the mutex.
+    std::uint64_t taken_ = 0;
+    std::deque<returned> returned_;
     wait_list<waiting_handler<error_code, message>> receivers_;
 };
 

@@ -50,42 +50,40 @@ void responder::drop() noexcept {
 
 bool responder::is_cancelled() const noexcept { return is_open_ && core_->is_cancelled(id_); }
 
-responder responder::hand_over(bool is_wanted) noexcept {
-    responder given;
-    given.core_ = core_;
-    given.id_ = id_;
-    if (is_wanted) given.is_open_ = std::exchange(is_open_, false);
-    return given;
-}
-
 std::uint64_t responder::target_bytes() const noexcept {
     return is_open_ ? core_->target_of(id_).size() : 0;
 }
 
 template <class Body>
 void responder::answer(
-    std::uint32_t status, std::span<std::byte const> head, Body const& body, control_handler handler
+    bool is_wanted,
+    std::uint32_t status,
+    std::span<std::byte const> head,
+    Body const& body,
+    control_handler handler
 ) {
-    if (!is_open_) return core_->refuse(std::move(handler));
-    // If that throws nothing was sent, and the peer gets channel_errc::request_dropped.
+    if (!is_open_ || !is_wanted) return core_->refuse(std::move(handler));
+    // If that throws nothing was sent, and it may be answered again.
     core_->answer(id_, status, head, body, std::move(handler));
     is_open_ = false;
 }
 void responder::start(
+    bool is_wanted,
     std::uint32_t status,
     std::span<std::byte const> head,
     std::span<std::byte const> body,
     control_handler handler
 ) {
-    answer(status, head, body, std::move(handler));
+    answer(is_wanted, status, head, body, std::move(handler));
 }
 void responder::start(
+    bool is_wanted,
     std::uint32_t status,
     std::span<std::byte const> head,
     const_slices const& body,
     control_handler handler
 ) {
-    answer(status, head, body, std::move(handler));
+    answer(is_wanted, status, head, body, std::move(handler));
 }
 
 }  // namespace rcverbs::detail

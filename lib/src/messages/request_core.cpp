@@ -409,7 +409,7 @@ error_code request_core::take(arrival&& a) {
     if (!is_request) return {};
     ++counted_.arrived;
     if (tag.id >= arrived_.size()) arrived_.resize(std::size_t{tag.id} + 1);
-    arrived_[tag.id] = {std::move(a), target, nobody};
+    arrived_[tag.id] = {std::move(a), target, counted_.arrived, nobody};
     (arrived_last_ != nobody ? arrived_[arrived_last_].next : arrived_first_) = tag.id;
     arrived_last_ = tag.id;
     return {};
@@ -486,20 +486,55 @@ void request_core::make_reply(reply& r, asked& a) {
 void request_core::deliver_first(guard& lock) {
     {
         auto first = nexts_.take_first();
+        auto& who = first.front().handler;
         request r;
+        return_path<error_code, request> back;
         error_code const ec = arrived_first_ != nobody ? error_code{} : end_;
         // One whose context is gone leaves the request for the next.
-        bool const is_wanted = static_cast<bool>(first.front().handler);
+        bool const is_wanted = static_cast<bool>(who);
         if (is_wanted && !ec) {
             auto const id = static_cast<std::uint16_t>(arrived_first_);
             arrived_first_ = arrived_[id].next;
             if (arrived_first_ == nobody) arrived_last_ = nobody;
             make_request(r, id);
+            back.number = id;
+            back.owner = self();
+            back.take_back = [](void* core, std::uint64_t which, error_code&&, request&& what
+                             ) noexcept {
+                static_cast<request_core*>(core)->put_back(
+                    static_cast<std::uint16_t>(which), std::move(what)
+                );
+            };
         }
         lock.unlock();
-        if (is_wanted) first.front().handler.call_on_io(error_code{ec}, std::move(r));
+        if (is_wanted) who.hand_over_on_io(std::move(back), ec, std::move(r));
     }
     lock.lock();
+}
+
+// A wait that was cancelled, or whose handler was destroyed, has not taken the request.
+void request_core::put_back(std::uint16_t id, request&& r) noexcept {
+    guard const lock{mutex_};
+    r.responder_.disarm();
+    arrival body = unmake_message(r);
+    // Destroyed with its context.
+    if (id >= arrived_.size()) return;
+    waiting_request& mine = arrived_[id];
+    mine.body = std::move(body);
+    std::uint32_t before = nobody;
+    std::uint32_t behind = arrived_first_;
+    while (behind != nobody && arrived_[behind].number < mine.number)
+        behind = arrived_[before = behind].next;
+    mine.next = behind;
+    (before != nobody ? arrived_[before].next : arrived_first_) = id;
+    if (behind == nobody) arrived_last_ = id;
+    if (nexts_.empty()) return;
+    try {
+        in_order([self = self()] { self->complete_and_deliver(); });
+    } catch (std::bad_alloc const&) {
+        // Nobody would be told.
+        driver::close();
+    }
 }
 
 void request_core::make_request(request& r, std::uint16_t id) {

@@ -95,6 +95,7 @@ private:
     struct waiting_request {
         arrival body;
         remote_region target;
+        std::uint64_t number = 0;  // in the order of arrival
         std::uint32_t next = nobody;
     };
 
@@ -144,6 +145,7 @@ private:
     void deliver_first(guard& lock);
     void make_request(request& r, std::uint16_t id);
     void cancel_next(std::uint64_t serial);
+    void put_back(std::uint16_t id, request&& r) noexcept;
 
     request_channel_options const options_;
     // Used in the driver's order.

@@ -159,7 +159,7 @@ void region_core::pump() {
         }
         end_ = ec;
         give_changes();
-        if (arrived_.empty()) nexts_.fail_all(ec);
+        nexts_.fail_all(ec);  // those that wait have found nothing
     }));
 }
 
@@ -210,15 +210,21 @@ void region_core::take_own(request r) {
 }
 
 void region_core::take_program(request r) {
-    if (nexts_.empty() || !arrived_.empty()) return arrived_.push_back(std::move(r));
-    nexts_.complete_first({}, std::move(r));
+    arrived_.push_back({++numbers_, std::move(r)});
+    give_requests();
+}
+
+void region_core::give_requests() {
+    while (!nexts_.empty() && !arrived_.empty()) {
+        auto first = take_first(arrived_);
+        nexts_.hand_over_first(first.number, {}, std::move(first.value));
+    }
 }
 
 void region_core::next(protocol::waiter<error_code, request> who) {
-    if (!arrived_.empty()) {
-        request first = std::move(arrived_.front());
-        arrived_.pop_front();
-        return who({}, std::move(first));
+    if (nexts_.empty() && !arrived_.empty()) {
+        auto first = take_first(arrived_);
+        return nexts_.hand_over(std::move(who), first.number, {}, std::move(first.value));
     }
     if (end_) return who(end_, {});
     nexts_.add(std::move(who));
@@ -246,6 +252,7 @@ void region_core::find(
     if (!wire::is_region_name(name) || wait.count() < 0) return who(errc::invalid_option, {});
     if (auto const ec = usable()) return who(ec, {});
     std::uint64_t const number = finds_.add(std::move(who));
+    if (number == 0) return;  // the channel has ended
     finding& f = findings_.try_emplace(number, *this).first->second;
     f.name = std::move(name);
     f.waits = wait.count() > 0;
@@ -448,7 +455,7 @@ void region_core::on_change(region_change::kind what, request const& r) {
     std::string_view const name = name_in(r.bytes());
     if (!wire::is_region_name(name)) return violated();
     if (changes_.size() < changes_max_ && !has_missed_)
-        changes_.push_back({what, std::string{name}});
+        changes_.push_back({++numbers_, {what, std::string{name}}});
     else has_missed_ = true;
     give_changes();
     if (what != region_change::kind::offered) return;
@@ -460,21 +467,27 @@ void region_core::on_change(region_change::kind what, request const& r) {
 }
 
 void region_core::next_change(protocol::waiter<error_code, region_change> who) {
+    if (change_waits_.empty() && (!changes_.empty() || has_missed_)) {
+        note_missed();
+        auto first = take_first(changes_);
+        return change_waits_.hand_over(std::move(who), first.number, {}, std::move(first.value));
+    }
+    if (end_) return who(end_, {});
     change_waits_.add(std::move(who));
-    give_changes();
+}
+
+// Those that were missed come behind those that were kept.
+void region_core::note_missed() {
+    if (changes_.empty() && std::exchange(has_missed_, false))
+        changes_.push_back({++numbers_, {region_change::kind::missed, {}}});
 }
 
 void region_core::give_changes() {
     while (!change_waits_.empty()) {
-        if (!changes_.empty()) {
-            region_change first = std::move(changes_.front());
-            changes_.pop_front();
-            change_waits_.complete_first({}, std::move(first));
-        } else if (std::exchange(has_missed_, false)) {
-            change_waits_.complete_first({}, {region_change::kind::missed, {}});
-        } else {
-            break;
-        }
+        note_missed();
+        if (changes_.empty()) break;
+        auto first = take_first(changes_);
+        change_waits_.hand_over_first(first.number, {}, std::move(first.value));
     }
     if (end_) change_waits_.fail_all(end_);
 }

@@ -276,7 +276,26 @@ private:
     void on_notified(error_code ec);
     void notify_changes();
     void on_change(region_change::kind what, request const& r);
+    void give_requests();
+    void note_missed();
     void give_changes();
+    template <class Value>
+    struct numbered {
+        std::uint64_t number;
+        Value value;
+    };
+    template <class Value>
+    static void put_back(std::deque<numbered<Value>>& all, std::uint64_t number, Value&& value) {
+        auto const behind =
+            std::ranges::upper_bound(all, number, std::ranges::less{}, &numbered<Value>::number);
+        all.insert(behind, {number, std::move(value)});
+    }
+    template <class Value>
+    static numbered<Value> take_first(std::deque<numbered<Value>>& all) {
+        numbered<Value> first = std::move(all.front());
+        all.pop_front();
+        return first;
+    }
 
     request_channel channel_;
     region_offers const offers_;
@@ -317,8 +336,10 @@ private:
     // Memory of the peer's pool that is freed when they have.
     std::map<std::uint64_t, protocol::waiter<error_code>> freeing_;
 
-    std::deque<request> arrived_;
-    std::deque<region_change> changes_;
+    // The program's, in the order of arrival; those that a cancelled wait has left, too.
+    std::uint64_t numbers_ = 0;
+    std::deque<numbered<request>> arrived_;
+    std::deque<numbered<region_change>> changes_;
     bool has_missed_ = false;
 
     std::atomic<bool> has_failed_{false};
@@ -335,8 +356,16 @@ private:
     // Finished, and waiting for the connection's end.
     std::vector<protocol::waiter<error_code>> finishing_;
     protocol::wait_list<error_code> prepares_{*this};
-    protocol::wait_list<error_code, request> nexts_{*this};
-    protocol::wait_list<error_code, region_change> change_waits_{*this};
+    protocol::wait_list<error_code, request> nexts_{
+        *this, [this](std::uint64_t number, error_code const&, request r) {
+            put_back(arrived_, number, std::move(r));
+            give_requests();
+        }};
+    protocol::wait_list<error_code, region_change> change_waits_{
+        *this, [this](std::uint64_t number, error_code const&, region_change change) {
+            put_back(changes_, number, std::move(change));
+            give_changes();
+        }};
 };
 
 }  // namespace rcverbs::detail

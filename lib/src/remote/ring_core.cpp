@@ -358,33 +358,56 @@ void ring_reader_core::on_notice(receive_result const& got) {
 
 void ring_reader_core::read(protocol::waiter<error_code, ring_record> who) {
     if (!is_open_ && !end_) return who(errc::not_connected, {});
+    if (reads_.empty() && has_next()) {
+        ring_record next = lend();
+        auto const number = next.number_;
+        return reads_.hand_over(std::move(who), number, {}, std::move(next));
+    }
+    if (end_) return who(machine_.has_ended() ? boost::asio::error::eof : *end_, {});
     reads_.add(std::move(who));
     give();
 }
 
+bool ring_reader_core::has_next() const noexcept {
+    return !returned_.empty() || given_ < records_in_ring_.size();
+}
+
+// REQUIRES: has_next().
+ring_record ring_reader_core::lend() {
+    std::uint64_t number = first_ + given_;
+    if (returned_.empty()) ++given_;
+    else number = returned_.extract(returned_.begin()).value();
+    arrived& next = records_in_ring_[static_cast<std::size_t>(number - first_)];
+    next.lent = ++last_lent_;
+    ring_record record;
+    record.core_ = std::static_pointer_cast<ring_reader_core>(shared_from_this());
+    record.bytes_ = next.bytes;
+    record.number_ = number;
+    record.lent_ = next.lent;
+    return record;
+}
+
+// A read that was cancelled, or whose handler was destroyed, has not taken the record. Its release is then
+// one of nobody.
+void ring_reader_core::take_back(ring_record r) {
+    records_in_ring_[static_cast<std::size_t>(r.number_ - first_)].lent = 0;
+    returned_.insert(r.number_);
+    give();
+}
+
 void ring_reader_core::give() {
-    while (!reads_.empty() && given_ < records_in_ring_.size()) {
-        arrived& next = records_in_ring_[given_];
-        next.lent = ++last_lent_;
-        ring_record record;
-        record.core_ = std::static_pointer_cast<ring_reader_core>(shared_from_this());
-        record.bytes_ = next.bytes;
-        record.number_ = first_ + static_cast<std::uint32_t>(given_);
-        record.lent_ = next.lent;
-        // A record that nobody took is lent again; its release is then one of nobody.
-        if (!reads_.complete_first({}, std::move(record))) {
-            next.lent = ++last_lent_;
-            break;
-        }
-        ++given_;
+    while (!reads_.empty() && has_next()) {
+        ring_record next = lend();
+        std::uint64_t const number = next.number_;
+        reads_.hand_over_first(number, {}, std::move(next));
     }
-    if (given_ < records_in_ring_.size()) return;
+    if (has_next()) return;
     if (machine_.has_ended()) reads_.fail_all(boost::asio::error::eof);
     else if (end_) reads_.fail_all(*end_);
 }
 
-void ring_reader_core::release(std::uint32_t number, std::uint32_t lent) {
-    std::uint32_t const index = number - first_;
+void ring_reader_core::release(std::uint64_t number, std::uint32_t lent) {
+    auto const index = static_cast<std::size_t>(number - first_);
     if (index >= given_ || records_in_ring_[index].lent != lent) return;
     records_in_ring_[index].is_released = true;
     while (given_ > 0 && records_in_ring_.front().is_released) {

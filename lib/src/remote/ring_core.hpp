@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -161,7 +162,7 @@ public:
 
     // In the order.
     void read(protocol::waiter<error_code, ring_record> who);
-    void release(std::uint32_t number, std::uint32_t lent);
+    void release(std::uint64_t number, std::uint32_t lent);
     /// Closes, but not before the writer knows that everything was released.
     void leave();
 
@@ -184,7 +185,10 @@ private:
     void receive();
     void on_notice(receive_result const& got);
     void on_open() override;
+    bool has_next() const noexcept;
+    ring_record lend();
     void give();
+    void take_back(ring_record r);
     void tell();
     void on_told_last();
 
@@ -192,15 +196,19 @@ private:
     registered_buffer memory_;
     registered_buffer counts_;  // under way
     std::uint32_t free_counts_ = (1U << counts_max) - 1;
-    // From `first_` on: those that are not free yet, of which `given_` are the program's.
+    // From `first_` on: those that are not free yet, of which `given_` are the program's, without those
+    // that cancelled reads have left.
     std::deque<arrived> records_in_ring_;
-    std::uint32_t first_ = 0;
+    std::uint64_t first_ = 0;
     std::size_t given_ = 0;
+    std::set<std::uint64_t> returned_;
     std::uint32_t last_lent_ = 0;
     bool is_telling_last_ = false;
     bool is_leaving_ = false;
     std::optional<error_code> end_;
-    protocol::wait_list<error_code, ring_record> reads_{*this};
+    protocol::wait_list<error_code, ring_record> reads_{
+        *this,
+        [this](std::uint64_t, error_code const&, ring_record r) { take_back(std::move(r)); }};
 };
 
 }  // namespace rcverbs::detail

@@ -7,7 +7,9 @@
 #include <boost/asio/associated_allocator.hpp>
 #include <boost/asio/associated_cancellation_slot.hpp>
 #include <boost/asio/associated_executor.hpp>
+#include <boost/asio/cancellation_type.hpp>
 #include <boost/asio/dispatch.hpp>
+#include <boost/asio/error.hpp>
 #include <boost/asio/execution/context.hpp>
 #include <boost/asio/execution_context.hpp>
 #include <boost/asio/executor_work_guard.hpp>
@@ -16,6 +18,7 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <new>
 #include <optional>
@@ -64,6 +67,51 @@ private:
     boost::asio::any_io_executor other_;  // tracked; empty if the work is counted
 };
 
+/// What a cancellation slot holds for an operation that waits: `function`, and whether the signal has
+/// been emitted. Used where signals are emitted: on the handler's executor.
+template <class Function>
+struct noted_cancellation {
+    Function function;
+    bool is_emitted = false;
+
+    explicit noted_cancellation(Function f) : function{std::move(f)} {}
+    void operator()(boost::asio::cancellation_type how) {
+        if (how == boost::asio::cancellation_type::none) return;
+        is_emitted = true;
+        function(how);
+    }
+};
+
+/// Has the slot call `function` for any type of cancellation. Returns the note that it was emitted,
+/// which is valid until the slot is cleared.
+template <class Function>
+bool const* assign_noted(boost::asio::cancellation_slot slot, Function function) {
+    return &slot.emplace<noted_cancellation<Function>>(std::move(function)).is_emitted;
+}
+
+/// Where a result goes that its handler has not taken: the handler was cancelled, or destroyed
+/// uncalled, when the result was on its way already. For operations that take something from a list.
+template <class... Arguments>
+struct return_path {
+    std::shared_ptr<void> owner;
+    /// Any thread; REQUIRES: no lock is held that the owner takes.
+    void (*take_back
+    )(void* owner, std::uint64_t number, Arguments&&... arguments) noexcept = nullptr;
+    /// The owner's place for the result.
+    std::uint64_t number = 0;
+
+    void operator()(Arguments&&... arguments) {
+        auto const to = std::exchange(owner, nullptr);
+        if (to != nullptr) take_back(to.get(), number, std::move(arguments)...);
+    }
+};
+
+/// Calls a handler with operation_aborted and default values.
+template <class Handler, class First, class... Rest>
+void call_aborted(Handler&& handler, std::type_identity<First>, std::type_identity<Rest>...) {
+    std::forward<Handler>(handler)(First{boost::asio::error::operation_aborted}, Rest{}...);
+}
+
 /// A handler in memory of its own, of its associated allocator.
 template <class... Arguments>
 class held_handler {
@@ -82,6 +130,16 @@ public:
     virtual void call(Arguments&&... arguments) = 0;
     /// The same from a function that runs on `io`: directly, if that is the handler's executor.
     virtual void call_on_io(Arguments&&... arguments) = 0;
+    /// As call() and call_on_io(), with a result that goes back if the handler does not take it; then a
+    /// cancelled handler gets operation_aborted.
+    ///
+    /// @param is_cancelled  Of assign_noted(); null for a handler without a slot.
+    virtual void hand_over(
+        return_path<Arguments...>&& back,
+        bool const* is_cancelled,
+        bool is_on_io,
+        Arguments&&... arguments
+    ) = 0;
     virtual boost::asio::cancellation_slot slot() const noexcept = 0;
 
 protected:
@@ -107,6 +165,48 @@ struct bound_handler {
         boost::asio::get_associated_cancellation_slot(handler).clear();
         std::apply(std::move(handler), std::move(arguments));
     }
+};
+
+/// A handler on its way to its executor with a result that it may not take.
+template <class Handler, class... Arguments>
+struct handed_over {
+    using allocator_type = boost::asio::associated_allocator_t<Handler>;
+    allocator_type get_allocator() const noexcept {
+        return boost::asio::get_associated_allocator(handler);
+    }
+
+    handed_over(
+        Handler&& h,
+        std::tuple<Arguments...>&& all,
+        return_path<Arguments...>&& path,
+        bool const* note
+    )
+        : handler{std::move(h)},
+          arguments{std::move(all)},
+          back{std::move(path)},
+          is_cancelled{note} {}
+    handed_over(handed_over&&) = default;
+    ~handed_over() { give_back(); }
+
+    void operator()() {
+        bool const is_taken = is_cancelled == nullptr || !*is_cancelled;
+        boost::asio::get_associated_cancellation_slot(handler).clear();
+        if (!is_taken) {
+            give_back();
+            return call_aborted(std::move(handler), std::type_identity<Arguments>{}...);
+        }
+        back.owner.reset();
+        std::apply(std::move(handler), std::move(arguments));
+    }
+    void give_back() noexcept {
+        if (back.owner == nullptr) return;
+        std::apply([this](Arguments&... all) { back(std::move(all)...); }, arguments);
+    }
+
+    Handler handler;
+    std::tuple<Arguments...> arguments;
+    return_path<Arguments...> back;
+    bool const* is_cancelled;
 };
 
 template <class Handler, class... Arguments>
@@ -142,6 +242,19 @@ public:
         Handler handler = take();
         boost::asio::get_associated_cancellation_slot(handler).clear();
         std::move(handler)(std::move(arguments)...);
+    }
+    void hand_over(
+        return_path<Arguments...>&& back,
+        bool const* is_cancelled,
+        bool is_on_io,
+        Arguments&&... arguments
+    ) override {
+        auto const work = std::move(*work_);
+        bool const is_direct = is_on_io && runs_on_io_;
+        handed_over<Handler, Arguments...> function{
+            take(), {std::move(arguments)...}, std::move(back), is_cancelled};
+        if (is_direct) return function();
+        boost::asio::dispatch(work.get_executor(), std::move(function));
     }
     boost::asio::cancellation_slot slot() const noexcept override {
         return boost::asio::get_associated_cancellation_slot(handler_);

@@ -9,6 +9,7 @@
 #include <boost/asio/associated_allocator.hpp>
 #include <boost/asio/associated_cancellation_slot.hpp>
 #include <boost/asio/associated_executor.hpp>
+#include <boost/asio/error.hpp>
 #include <boost/asio/execution/outstanding_work.hpp>
 #include <boost/asio/execution_context.hpp>
 #include <boost/asio/executor_work_guard.hpp>
@@ -55,13 +56,21 @@ enum class operation_kind : std::uint8_t {
 
 inline constexpr std::size_t operation_kinds = static_cast<std::size_t>(operation_kind::count);
 
+/// The memory of an operation that owns it. Of a receive also the way back to the connection for a
+/// message that the handler does not take, because it is cancelled or destroyed before it runs.
+struct owned_memory {
+    memory_lease lease;
+    return_path<receive_result, memory_lease> back;
+    bool const* is_cancelled = nullptr;  // of assign_noted()
+};
+
 /// The result of an operation; its kind determines which member is valid.
 struct outcome {
     std::size_t bytes = 0;
     receive_result arrival;
     std::uint64_t word = 0;
     // The memory that the operation owned, for its handler; null for one that owned none.
-    memory_lease* memory = nullptr;
+    owned_memory* memory = nullptr;
 };
 
 /// A result, and the memory that the operation owned.
@@ -69,6 +78,29 @@ template <class Value>
 struct with_memory {
     Value value;
     memory_lease memory;
+};
+
+/// A message in memory of its own, on its way to a handler; goes back if that does not take it.
+struct arriving_message {
+    receive_result result;
+    owned_memory memory;
+
+    arriving_message(receive_result const& what, owned_memory&& owned) noexcept
+        : result{what},
+          memory{std::move(owned)} {}
+    arriving_message(arriving_message&&) = default;
+    ~arriving_message() { give_back(); }
+
+    bool is_cancelled() const noexcept {
+        return memory.is_cancelled != nullptr && *memory.is_cancelled;
+    }
+    void give_back() noexcept {
+        if (memory.back.owner != nullptr) memory.back(std::move(result), std::move(memory.lease));
+    }
+    leased_receive_result take() noexcept {
+        memory.back.owner.reset();
+        return {result, std::move(memory.lease)};
+    }
 };
 
 /// Calls a handler with its arguments.
@@ -79,6 +111,12 @@ void call(Handler& handler, error_code const& code, Value&& value) {
 template <class Handler, class Value>
 void call(Handler& handler, error_code const& code, with_memory<Value>&& both) {
     std::move(handler)(code, both.value, std::move(both.memory));
+}
+template <class Handler>
+void call(Handler& handler, error_code const& code, arriving_message&& message) {
+    if (!message.is_cancelled()) return std::move(handler)(code, message.take());
+    message.give_back();
+    std::move(handler)(error_code{boost::asio::error::operation_aborted}, leased_receive_result{});
 }
 
 /// The parameters of an operation: filled in by the initiating function, read when the work
@@ -397,12 +435,12 @@ struct word_result {
 template <class Reader>
 struct result_with_memory {
     auto operator()(outcome const& o) const noexcept {
-        return with_memory<decltype(Reader{}(o))>{Reader{}(o), std::move(*o.memory)};
+        return with_memory<decltype(Reader{}(o))>{Reader{}(o), std::move(o.memory->lease)};
     }
 };
 template <>
 struct result_with_memory<arrival_result> {
-    leased_receive_result operator()(outcome const& o) const noexcept {
+    arriving_message operator()(outcome const& o) const noexcept {
         return {o.arrival, std::move(*o.memory)};
     }
 };

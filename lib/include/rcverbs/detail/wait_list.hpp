@@ -20,7 +20,7 @@
 
 namespace rcverbs::detail {
 
-/// `More` is what the owner keeps with each handler. Everything in this class REQUIRES the owner's
+/// `Handler` has slot(), and note() for what assign_noted() returns. `More` is what the owner keeps with each handler. Everything in this class REQUIRES the owner's
 /// lock.
 template <class Handler, class More = std::monostate>
 class wait_list {
@@ -50,13 +50,14 @@ public:
         removed one;
         one.push_back({std::move(handler), std::move(more), ++last_serial_});
         if (auto slot = one.front().handler.slot(); slot.is_connected()) {
-            slot.assign([owner = std::move(owner),
-                         cancel,
-                         serial = last_serial_](boost::asio::cancellation_type type) {
-                auto const self = owner.lock();
-                if (self != nullptr && type != boost::asio::cancellation_type::none)
-                    (self.get()->*cancel)(serial);
-            });
+            one.front().handler.note(assign_noted(
+                slot,
+                [owner = std::move(owner),
+                 cancel,
+                 serial = last_serial_](boost::asio::cancellation_type) {
+                    if (auto const self = owner.lock()) (self.get()->*cancel)(serial);
+                }
+            ));
         }
         all_.splice(all_.end(), one);
         return last_serial_;
@@ -74,6 +75,14 @@ public:
         removed first;
         if (!all_.empty()) first.splice(first.begin(), all_, all_.begin());
         return first;
+    }
+    /// Removes the first for which `is_wanted(handler)`.
+    template <class Predicate>
+    removed take_first_that(Predicate is_wanted) {
+        removed one;
+        auto const found = std::ranges::find_if(all_, is_wanted, &waiting::handler);
+        if (found != all_.end()) one.splice(one.begin(), all_, found);
+        return one;
     }
     /// Removes the one that add() gave this serial number, if it still waits.
     removed take(std::uint64_t serial) noexcept {

@@ -84,8 +84,12 @@ public:
         auto own = slot();
         if (!own.is_connected()) return;
         early_ = std::make_shared<early_cancellation>();
-        own.assign([kept = early_](boost::asio::cancellation_type how) { kept->emit(how); });
+        note(assign_noted(own, [kept = early_](boost::asio::cancellation_type how) {
+            kept->emit(how);
+        }));
     }
+    /// For hand_over(): what assign_noted() has returned for slot().
+    void note(bool const* is_cancelled) noexcept { is_cancelled_ = is_cancelled; }
     /// Null if nothing is kept.
     std::shared_ptr<early_cancellation> const& early() const noexcept { return early_; }
 
@@ -100,11 +104,41 @@ public:
         held_.release()->call_on_io(std::move(arguments)...);
     }
 
+    /// As operator() and call_on_io(), with a result that was taken from a list for this handler. If it
+    /// does not take it, the result goes back: if it was cancelled before it runs, also when the
+    /// cancellation has not reached the operation yet, it gets operation_aborted instead; it may also
+    /// be destroyed uncalled.
+    void hand_over(return_path<Arguments...> back, Arguments... arguments) {
+        hand_over(false, std::move(back), std::move(arguments)...);
+    }
+    /// The same from a function that runs on `io`.
+    void hand_over_on_io(return_path<Arguments...> back, Arguments... arguments) {
+        hand_over(true, std::move(back), std::move(arguments)...);
+    }
+
     /// Distinguishes one wait from the next, so that a late cancellation has no effect.
     std::uint64_t serial = 0;
 
 private:
     using held_pointer = typename held_handler<Arguments...>::pointer;
+
+    void hand_over(bool is_on_io, return_path<Arguments...>&& back, Arguments&&... arguments) {
+        held_pointer held = guest_ == nullptr ? std::move(held_) : nullptr;
+        std::shared_ptr<guest> const visitor = std::move(guest_);
+        if (visitor != nullptr) {
+            // As in guest::call().
+            std::lock_guard const lock{visitor->mutex};
+            if (visitor->held != nullptr)
+                return visitor->held.release()->hand_over(
+                    std::move(back), is_cancelled_, false, std::move(arguments)...
+                );
+        }
+        if (held != nullptr)
+            return held.release()->hand_over(
+                std::move(back), is_cancelled_, is_on_io, std::move(arguments)...
+            );
+        back(std::move(arguments)...);
+    }
 
     // A handler of another context.
     struct guest final : hosting::member {
@@ -136,6 +170,8 @@ private:
     held_pointer held_;
     std::shared_ptr<guest> guest_;
     std::shared_ptr<early_cancellation> early_;
+    // In the slot, so only for functions that run where the handler does.
+    bool const* is_cancelled_ = nullptr;
 };
 
 using control_waiter = waiting_handler<error_code>;

@@ -93,6 +93,8 @@ protected:
     /// Posts a function to the driver's order.
     void post(hosting::order_task& what) const;
     static void post(driver const& to, hosting::order_task& what);
+    /// The code that on_end() gets; empty until it is called. In the driver's order.
+    error_code end_code() const noexcept;
 
 private:
     friend class driver;
@@ -245,16 +247,26 @@ auto initiate(std::shared_ptr<Driver> const& on, Start start, Token&& token) {
 }
 
 /// The handlers that wait for one thing, first in, first out. A member of a driver; used in its
-/// order only.
+/// order only. Handlers that are added after the driver's end are completed at once, see add().
 template <class... Arguments>
 class wait_list final : private part {
 public:
+    using taker_back = std::function<void(std::uint64_t number, Arguments...)>;
+
     explicit wait_list(driver& owner) : part{owner} {}
     /// @param owner         The driver.
     /// @param on_cancelled  Called when a cancellation has removed a handler: the next one may go on.
     wait_list(driver& owner, std::function<void()> on_cancelled)
         : part{owner},
           on_cancelled_{std::move(on_cancelled)} {}
+    /// For results that are taken from somewhere, as a message from a queue: see hand_over_first().
+    ///
+    /// @param owner      The driver.
+    /// @param take_back  Gets a result that no handler has taken, in the driver's order; it goes to
+    ///                   the place that its number says.
+    wait_list(driver& owner, taker_back take_back)
+        : part{owner},
+          take_back_{std::move(take_back)} {}
     ~wait_list() = default;
 
     bool empty() const noexcept { return all_.empty(); }
@@ -262,7 +274,15 @@ public:
 
     /// Adds a handler behind the others, and returns its number: 1, 2 … A cancellation of any type
     /// removes it and completes it with operation_aborted and default values.
+    ///
+    /// Once on_end() has been called nothing waits any more: the handler is completed with the error
+    /// that on_end() has given to fail_all(), else with its own argument's, and default values; then
+    /// this returns 0. A driver that can complete handlers after the end does so without this list.
     std::uint64_t add(waiter<Arguments...> who) {
+        if (error_code const ended = end_code()) {
+            fail(who, ended_with_ ? ended_with_ : ended);
+            return 0;
+        }
         std::shared_ptr<wait_list> const self{owner(), this};
         auto const early = who.early();
         std::uint64_t const number =
@@ -291,17 +311,43 @@ public:
         first.front().handler(std::move(arguments)...);
         return true;
     }
+    /// Gives a result to the handler that has waited longest; false if there is none. The result goes
+    /// back (`take_back` of the constructor) if no handler takes it: one that is cancelled before it
+    /// runs gets operation_aborted instead, also when it runs on another thread; one may be destroyed
+    /// uncalled. So what is taken from a queue for a handler is not lost with it.
+    ///
+    /// @param number     The driver's number of the result, for its place among others.
+    /// @param arguments  The result.
+    bool hand_over_first(std::uint64_t number, Arguments... arguments) {
+        auto first = all_.take_first();
+        while (!first.empty() && !first.front().handler) first = all_.take_first();
+        if (first.empty()) {
+            take_back_(number, std::move(arguments)...);
+            return false;
+        }
+        hand_over(std::move(first.front().handler), number, std::move(arguments)...);
+        return true;
+    }
+    /// The same for a handler that does not wait, because the result was there.
+    void hand_over(waiter<Arguments...> who, std::uint64_t number, Arguments... arguments) {
+        who.hand_over(
+            {std::shared_ptr<wait_list>{owner(), this}, &wait_list::post_back, number},
+            std::move(arguments)...
+        );
+    }
     /// Completes all handlers with the same arguments.
     void complete_all(Arguments const&... arguments) {
         for (auto& one : all_.take_all()) {
             if (one.handler) one.handler(Arguments{arguments}...);
         }
     }
-    /// Completes all handlers with an error and default values.
+    /// Completes all handlers with an error and default values; in on_end() and after it also those
+    /// that are added later.
     ///
     /// @param why  The error; for an empty one they get asio::error::operation_aborted.
     void fail_all(error_code why) {
         if (!why) why = boost::asio::error::operation_aborted;
+        if (end_code()) ended_with_ = why;
         for (auto& one : all_.take_all()) fail(one.handler, why);
     }
 
@@ -313,6 +359,20 @@ private:
         [&]<class First, class... Rest>(std::type_identity<First>, std::type_identity<Rest>...) {
             who(why, Rest{}...);
         }(std::type_identity<Arguments>{}...);
+    }
+    // Any thread.
+    static void post_back(void* list, std::uint64_t number, Arguments&&... arguments) noexcept {
+        auto& to = *static_cast<wait_list*>(list);
+        auto const driver = to.owner();
+        try {
+            auto take = [&to, driver, number, ... all = std::move(arguments)]() mutable {
+                to.take_back_(number, std::move(all)...);
+            };
+            to.post(*new hosting::owned_task<decltype(take)>{std::move(take)});
+        } catch (...) {
+            // Without memory the result would be lost unnoticed.
+            driver->close();
+        }
     }
     // Any thread.
     void cancel(std::uint64_t serial) {
@@ -327,7 +387,9 @@ private:
     void abandon() noexcept override { static_cast<void>(all_.take_all()); }
 
     list all_;
+    error_code ended_with_;  // of fail_all(), once the driver has ended
     std::function<void()> on_cancelled_;
+    taker_back take_back_;
 };
 
 /// A time by which something must have happened. A member of a driver, or of what a driver has; used

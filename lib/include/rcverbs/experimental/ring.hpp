@@ -255,7 +255,7 @@ private:
 
     std::shared_ptr<detail::ring_reader_core> core_;
     std::span<std::byte const> bytes_;
-    std::uint32_t number_ = 0;
+    std::uint64_t number_ = 0;
     std::uint32_t lent_ = 0;
 };
 
