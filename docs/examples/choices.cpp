@@ -266,6 +266,7 @@ awaitable<void> write_with_the_default_token(connection& c, registered_buffer co
 }
 
 constexpr std::uint32_t read_one = 2;
+constexpr std::uint32_t flush = 3;
 
 struct block_address {
     std::uint64_t offset;
@@ -315,6 +316,20 @@ awaitable<std::string> look_up_again(request_client& c, std::string const& key) 
     options.may_repeat = true;
     reply const r = co_await c.async_request(get, std::as_bytes(std::span{key}), options, use_awaitable);
     co_return r.status() == found ? text_of(r.bytes()) : "";
+}
+
+request_channel_options ordered_server() {
+    request_channel_options o;
+    o.sessions.emplace();  // the same options for every channel that the server accepts
+    return o;
+}
+
+awaitable<bool> flush_what_was_written(request_client& c, reply const& written) {
+    client_request_options options;
+    options.connection_number = written.connection_number();
+    auto const token = boost::asio::as_tuple(use_awaitable);
+    auto [ec, r] = co_await c.async_request(flush, std::span<std::byte const>{}, options, token);
+    co_return !ec && r.status() == found;
 }
 
 awaitable<void> stop(acceptor& a) {

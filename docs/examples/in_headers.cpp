@@ -305,6 +305,14 @@ awaitable<void> in_request_channel_too(request_channel& c) {
     }
 }
 
+// --- client_sessions.hpp
+awaitable<void> in_client_sessions(boost::asio::io_context& io, acceptor& acceptor) {
+    request_channel_options options;
+    options.sessions.emplace();  // one for all channels that the server accepts
+    request_channel c{io, co_await acceptor.async_get_request(use_awaitable), options};
+    co_await c.async_accept(use_awaitable);
+}
+
 // --- request_client.hpp
 awaitable<void> in_request_client(boost::asio::io_context& io, std::span<std::byte const> key) {
     constexpr std::uint32_t get = 1;

@@ -127,7 +127,9 @@ void channel_hello(bytes in) {
     must(theirs.mode == ours.mode && theirs.greeting.size() <= wire::channel_greeting_bytes_max);
     must(theirs.receives >= wire::channel_receives_min);
     must(theirs.slot_bytes >= wire::channel_slot_bytes_min);
-    if (!ec) must(std::ranges::equal(wire::encode(theirs), in.first(24 + theirs.greeting.size())));
+    must(!theirs.identity || theirs.requests > 0);
+    auto const again = wire::encode(theirs);
+    if (!ec) must(again.size() <= 56 && std::ranges::equal(again, in.first(again.size())));
 }
 
 void channel_message(bytes in) {

@@ -59,6 +59,33 @@ TEST_CASE("a channel's hello has the documented bytes", "[wire]") {
     CHECK_FALSE(ec);
 }
 
+TEST_CASE("the hello of a client that may connect again has its identity", "[wire]") {
+    channel_hello h = some_hello();
+    h.requests = 1;
+    h.identity.emplace().fill(std::byte{9});
+    auto const encoded = encode(h);
+    REQUIRE(encoded.size() == 24 + 2 + 16);
+    CHECK(encoded[19] == std::byte{16});
+    CHECK(encoded[26] == std::byte{9});
+    CHECK(encoded[41] == std::byte{9});
+    error_code ec;
+    CHECK(decode_channel_hello(encoded, ec) == h);
+    auto const is_refused = [&](auto change) {
+        auto changed = encoded;
+        change(changed);
+        error_code failed;
+        return judge_request(h, decode_channel_hello(changed, failed)) == verdict::malformed;
+    };
+    CHECK_FALSE(is_refused([](auto&) {}));
+    CHECK(is_refused([](auto& b) { b[19] = std::byte{15}; }));
+    CHECK(is_refused([](auto& b) { b[19] = std::byte{17}; }));
+    // Together more than the connection manager carries, bytes that are missing, a channel without
+    // requests.
+    CHECK(is_refused([](auto& b) { b[18] = std::byte{17}; }));
+    CHECK(is_refused([](auto& b) { b.pop_back(); }));
+    CHECK(is_refused([](auto& b) { b[21] = std::byte{0}; }));
+}
+
 TEST_CASE("a channel's hello that is no hello, or breaks the format, is refused", "[wire]") {
     error_code ec;
     decode_channel_hello(bytes({1, 2, 3}), ec);

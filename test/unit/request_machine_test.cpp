@@ -661,6 +661,24 @@ TEST_CASE("two sides agree in every interleaving of a few requests", "[machines]
     CHECK(states > 100);
 }
 
+TEST_CASE("the end cancels what the program has, which counts until it is given up", "[machines]") {
+    requests_bench b;
+    CHECK(b.arrive(request_message::request, 0) == request_violation::none);
+    CHECK(b.arrive(request_message::notice, 1) == request_violation::none);
+    CHECK_FALSE(b.m.is_cancelled(0));
+    b.m.end(b.r);
+    CHECK(b.m.is_cancelled(0));
+    CHECK(b.m.is_cancelled(1));
+    CHECK(b.m.open() == 2);
+    b.m.drop(0, b.r);
+    CHECK_FALSE(b.m.is_open(0));
+    CHECK(b.m.open() == 1);
+    b.m.drop(1, b.r);
+    CHECK(b.m.open() == 0);
+    // The peer is not told.
+    CHECK(b.taken().empty());
+}
+
 TEST_CASE("two sides agree in long dialogues, at random", "[machines]") {
     std::mt19937 random{GENERATE(1U, 2U, 3U, 4U)};
     for (int round = 0; round < 200; ++round) {

@@ -62,6 +62,10 @@ enum class channel_errc {
     no_such_allocation = 23,
     /// The peer has no pool.
     no_pool = 24,
+    /// The client has connected again: its newer channel takes the place of this one.
+    client_reconnected = 25,
+    /// The request was for a connection of a request_client that has ended: it was not sent.
+    other_connection = 26,
 };
 
 /// The category of channel_errc.

@@ -42,6 +42,7 @@
 #include <span>
 #include <utility>
 
+#include <rcverbs/client_sessions.hpp>
 #include <rcverbs/detail/channel.hpp>
 #include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/export.hpp>
@@ -51,6 +52,7 @@ namespace rcverbs {
 
 namespace detail {
 
+class client_core;
 class request_core;
 
 // Answers a request once; if it is destroyed before, the peer gets channel_errc::request_dropped.
@@ -124,7 +126,8 @@ public:
     std::uint64_t target_bytes() const noexcept { return responder_.target_bytes(); }
     /// True until it is answered; false for a notice.
     bool wants_answer() const noexcept { return responder_.is_open() && !is_notice_; }
-    /// True if the peer no longer waits. The request may be answered, or just be destroyed.
+    /// True if the peer no longer waits: it has cancelled the request, or the channel has ended. The
+    /// request may be answered, or just be destroyed. False once it is answered.
     bool is_cancelled() const noexcept { return responder_.is_cancelled(); }
 
     /// Answers. A large body that was not fetched is declined. REQUIRES: this has been a request.
@@ -221,11 +224,17 @@ public:
     /// True if the bytes are in the memory that the request gave: then slice() and bytes() are a
     /// part of it.
     bool is_written() const noexcept { return is_elsewhere(); }
+    /// Of a request_client: the number of its connection that the reply came on: 1, 2 … For requests
+    /// that must go to the same: client_request_options::connection_number. Otherwise 0.
+    std::uint64_t connection_number() const noexcept { return connection_number_; }
 
 private:
     friend class detail::request_core;
+    friend class detail::client_core;
 
     void move_to(mutable_slice const& into);
+
+    std::uint64_t connection_number_ = 0;
 };
 
 /// Options of one request.
@@ -234,6 +243,9 @@ struct request_options {
     /// request_channel_options::answer_timeout.
     std::optional<std::chrono::milliseconds> answer_timeout = {};
 };
+
+/// The number by which a server knows a client that connects again; chosen at random by the client.
+using client_identity = std::array<std::byte, 16>;
 
 /// Options of a request channel.
 struct request_channel_options {
@@ -244,6 +256,13 @@ struct request_channel_options {
     std::uint16_t requests = 64;
     /// How long an answer may take, for requests without a timeout of their own. Above 0.
     std::chrono::milliseconds answer_timeout{30000};
+    /// Of the connecting side: the client that this channel belongs to. A request_client chooses one.
+    /// Leaves 16 bytes for the greeting.
+    std::optional<client_identity> identity = {};
+    /// Of the accepting side: a client's channel is accepted only when nothing of its older channels
+    /// can be executed any more: see client_sessions.hpp. async_accept() waits for that at most
+    /// messages.finish_timeout, and then refuses the client as busy. Empty: accepted at once.
+    std::optional<client_sessions> sessions = {};
 };
 
 /// Counters of a request channel.
@@ -271,6 +290,7 @@ struct question {
     std::span<std::byte const> head = {};
     mutable_slice into = {};
     request_options options = {};
+    std::optional<std::uint64_t> connection_number = {};  // of a client's
 };
 
 using next_handler = erased_handler<error_code, request>;

@@ -8,6 +8,12 @@
 // repeated are sent again on the next one, until their timeout; the others fail, because it is not
 // known whether the peer has executed them.
 //
+// The server may execute a repeated request twice, and the first execution may still be under way
+// when the second has been answered. A server whose channels have request_channel_options::sessions
+// has finished with the requests of the old channel before it accepts the new one: then no request
+// is executed after a later one. With any other server the first execution of a request may
+// come after later requests.
+//
 // Threads: any thread may start operations. Handlers run on get_executor() by default; after the
 // channel was connected again they may overlap on an executor with several threads, unless it is a
 // strand.
@@ -38,8 +44,14 @@ struct client_request_options {
     /// How long the answer may take, from the start of the request; connecting and repeating count.
     /// Above 0; empty: request_channel_options::answer_timeout.
     std::optional<std::chrono::milliseconds> answer_timeout = {};
-    /// True if executing it twice does no harm.
+    /// True if executing it twice does no harm. If the server has request_channel_options::sessions,
+    /// both executions come before those of later requests; otherwise an execution may come later, and
+    /// must do no harm then, either.
     bool may_repeat = false;
+    /// Sends it only on the connection of this number (reply::connection_number()), and does not
+    /// repeat it: it fails with channel_errc::other_connection if that has ended. For requests such as
+    /// a flush, which mean nothing to a server that has restarted since.
+    std::optional<std::uint64_t> connection_number = {};
 };
 
 /// Options of a request_client.
@@ -177,7 +189,7 @@ public:
     /// @param operation  As for request_channel::async_request().
     /// @param body       As there; unchanged until the handler runs. Registered memory must belong to
     ///                   domain().
-    /// @param options    The timeout, and whether the request may be repeated.
+    /// @param options    The timeout, whether the request may be repeated, and on which connection.
     /// @param token      Completion token.
     /// @par Completion signature  `void(error_code, reply)`
     /// @par Cancellation          total.
@@ -185,8 +197,8 @@ public:
     ///                            request may not be repeated, or its timeout has passed.
     ///                            channel_errc::request_timed_out, also if there was no channel in
     ///                            time. Those of connector::async_connect() that are not transient.
-    ///                            asio::error::operation_aborted (closed),
-    ///                            errc::operation_in_progress (finishing).
+    ///                            channel_errc::other_connection. asio::error::operation_aborted
+    ///                            (closed), errc::operation_in_progress (finishing).
     template <class Token = detail::default_token_t<Executor>>
     auto async_request(
         std::uint32_t operation,
@@ -335,6 +347,7 @@ private:
         Token&& token
     ) {
         what.options.answer_timeout = options.answer_timeout;
+        what.connection_number = options.connection_number;
         return boost::asio::async_initiate<Token, void(error_code, reply)>(
             detail::initiation{
                 executor_,
@@ -363,6 +376,7 @@ private:
         Token&& token
     ) {
         what.options.answer_timeout = options.answer_timeout;
+        what.connection_number = options.connection_number;
         return boost::asio::async_initiate<Token, void(error_code)>(
             detail::initiation{
                 executor_,

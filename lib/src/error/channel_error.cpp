@@ -178,6 +178,20 @@ detail::description detail::describe(channel_errc e) noexcept {
             is::operation_not_supported,
             conditions::operation_only,
             "channel_errc::no_pool"};
+    case channel_errc::client_reconnected:
+        return {
+            "the client has connected again, and its newer channel takes the place of this one",
+            "Answer or destroy its requests: the newer channel waits for that",
+            is::connection_aborted,
+            conditions::ended_by_peer,
+            "channel_errc::client_reconnected"};
+    case channel_errc::other_connection:
+        return {
+            "the connection that the request was for has ended; it was not sent",
+            "Do again what only that connection's server knew, and ask on the present connection",
+            is::not_connected,
+            conditions::operation_only,
+            "channel_errc::other_connection"};
     }
     return {};
 }

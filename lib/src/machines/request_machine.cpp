@@ -229,7 +229,7 @@ request_machine::violation request_machine::on_answer(
 void request_machine::answered(std::uint16_t id, request_actions& out) { close(id, out); }
 
 void request_machine::drop(std::uint16_t id, request_actions& out) {
-    if (is_over_) return;
+    if (is_over_) return close(id, out);
     out.send_control(incoming_[id].is_notice ? kind::answer : kind::dropped, id);
     close(id, out);
 }
@@ -261,6 +261,8 @@ void request_machine::continue_finishing(request_actions& out) {
 
 void request_machine::end(request_actions& out) {
     is_over_ = true;
+    // Nobody waits for what the program still has.
+    for (incoming& i : incoming_) i.is_cancelled = i.is_open;
     while (waiting_.count > 0) {
         std::uint32_t const i = waiting_.first;
         remove(waiting_, i);

@@ -110,11 +110,12 @@ public:
     );
     /// The answer of an open request has been given to the channel.
     void answered(std::uint16_t id, request_actions& out);
-    /// An open request will not be answered.
+    /// An open request will not be answered. After end() the peer is not told.
     void drop(std::uint16_t id, request_actions& out);
     bool is_open(std::uint16_t id) const noexcept {
         return id < incoming_.size() && incoming_[id].is_open;
     }
+    /// True if the peer no longer waits for an open request: it has cancelled it, or end() was called.
     bool is_cancelled(std::uint16_t id) const noexcept { return incoming_[id].is_cancelled; }
     bool is_notice(std::uint16_t id) const noexcept { return incoming_[id].is_notice; }
     /// True if the answer may be written to the peer's memory.

@@ -58,7 +58,9 @@ void channel_core::on_abandoned() noexcept {
     std::deque<outgoing> dropped;
     decltype(fetches_)::list fetches;
     std::vector<waiter> finishers;
+    std::optional<held_back> accepting;
     guard const lock{mutex_};
+    accepting.swap(held_back_);
     state_ = state::ended;
     machine_ = {};
     dropped.swap(outgoing_);
@@ -529,6 +531,8 @@ void channel_core::stop(error_code why) {
     if (!end_of_messages_) end_of_messages_ = why ? why : error_code{asio::error::eof};
     unsent_ = why ? why : error_code{errc::not_connected};
     if (was_open) machine_.end(*this);
+    if (held_back_) call_later(std::move(held_back_->who), unsent_);
+    held_back_.reset();
     if (!is_disconnecting_) on_finished(why);
 }
 

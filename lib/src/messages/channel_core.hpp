@@ -140,6 +140,8 @@ protected:
     /// Takes back all messages that have handlers.
     void take_back_all();
     void finish_sending();
+    /// Ends the channel. In the driver's order, without the mutex.
+    void end_now(error_code why, close_reason reason);
     bool is_idle() const noexcept { return state_ == state::idle; }
     bool is_open() const noexcept { return state_ == state::open; }
     bool is_undrained() const noexcept { return is_undrained_; }
@@ -168,9 +170,18 @@ protected:
     /// How many unanswered requests the peer takes; 0 until the channel is open.
     std::uint16_t peer_requests() const noexcept { return peer_requests_; }
     bool is_delivering() const noexcept { return is_delivering_; }
+    /// Goes on with accepting after holds_back(), or refuses the peer as busy. Any thread; without effect
+    /// if the channel has ended or gone on meanwhile.
+    void proceed_accept(error_code refused);
     void end(error_code why, step where, close_reason reason);
     message_channel_statistics message_statistics() const;
 
+    /// Of a client that connects again, the number by which the server knows it.
+    virtual std::optional<std::array<std::byte, wire::channel_identity_bytes>> identity() const {
+        return {};
+    }
+    /// True if accepting waits for proceed_accept(). Without the mutex.
+    virtual bool holds_back(wire::channel_hello const&) { return false; }
     /// The channel is open. With the mutex.
     virtual void on_open() {}
     /// A message without a handler is over. With the mutex.
@@ -193,6 +204,8 @@ private:
     // Connecting: see channel_handshake.cpp.
     error_code begin(bool is_active, std::span<std::byte const> greeting);
     wire::channel_hello own_hello(std::vector<std::byte> greeting) const;
+    void refuse(wire::channel_hello ours, error_code& why);
+    void finish_accept(error_code why);
     error_code prepare();
     void on_established(error_code ec, waiter who);
     void open(wire::channel_hello const& theirs);
@@ -236,7 +249,6 @@ private:
 
     // Ending.
     void stop(error_code why);
-    void end_now(error_code why, close_reason reason);
     void on_broken(error_code ec);
     void on_failed(error_code ec);
     void on_late();
@@ -246,6 +258,7 @@ private:
     // Used in the driver's order.
     protocol::deadline finish_limit_{*this};
     protocol::deadline withdraw_limit_{*this};
+    protocol::deadline accept_limit_{*this};
 
     // Everything below is guarded by mutex_.
     state state_ = state::idle;
@@ -259,6 +272,12 @@ private:
     std::atomic<std::uint32_t> small_bytes_max_{0};
     std::uint16_t peer_requests_ = 0;
     std::vector<std::byte> greeting_;
+    // Between holds_back() and proceed_accept().
+    struct held_back {
+        wire::channel_hello ours;
+        waiter who;
+    };
+    std::optional<held_back> held_back_;
 
     std::deque<outgoing> outgoing_;
     // Of the message that submit() hands to the machine, until it is posted; else null.

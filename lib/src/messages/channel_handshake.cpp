@@ -46,7 +46,9 @@ error_code channel_core::prepare() {
 error_code channel_core::begin(bool is_active, std::span<std::byte const> greeting) {
     guard const lock{mutex_};
     if (state_ != state::idle) return errc::already_connected;
-    if (greeting.size() > wire::channel_greeting_bytes_max) return errc::private_data_too_large;
+    std::size_t const own = is_active && identity() ? wire::channel_identity_bytes : 0;
+    if (greeting.size() + own > wire::channel_greeting_bytes_max)
+        return errc::private_data_too_large;
     state_ = state::connecting;
     is_active_ = is_active;
     return {};
@@ -60,11 +62,11 @@ void channel_core::connect(
     if (error_code const refused = begin(true, greeting))
         return call_later(std::move(who), refused);
     close_when_cancelled(who, self());
+    wire::channel_hello ours = own_hello(std::move(greeting));
+    ours.identity = identity();
     lower().async_resolve(
         peer,
-        ordered([this,
-                 w = std::move(who),
-                 hello = wire::encode(own_hello(std::move(greeting)))](error_code ec) mutable {
+        ordered([this, w = std::move(who), hello = wire::encode(ours)](error_code ec) mutable {
             if (!ec) ec = prepare();
             if (ec) return on_established(ec, std::move(w));
             lower().async_establish(
@@ -92,18 +94,56 @@ void channel_core::accept(std::vector<std::byte> greeting, control_handler handl
     ours.answer = foreign ? wire::verdict::malformed : wire::judge_request(ours, theirs);
     error_code why;
     if (ours.answer != wire::verdict::welcome) {
-        ours.greeting.clear();
-        error_code ignored;
-        lower().reject(wire::encode(ours), ignored);
         why = foreign ? foreign : wire::judgement<channel_errc>(ours.answer);
-        if (ignored == errc::not_connected) why = ignored;  // there is no request
+        refuse(ours, why);
+    }
+    {
+        guard const lock{mutex_};
+        held_back_.emplace(held_back{std::move(ours), std::move(who)});
+    }
+    if (why || !holds_back(theirs)) return finish_accept(why);
+    in_order([self = self()] {
+        guard const lock{self->mutex_};
+        if (!self->held_back_) return;
+        self->accept_limit_.start(self->options_.finish_timeout, [core = self.get()] {
+            core->finish_accept(errc::timed_out);
+        });
+    });
+}
+
+void channel_core::proceed_accept(error_code refused) {
+    in_order([self = self(), refused] {
+        self->accept_limit_.cancel();
+        self->finish_accept(refused);
+    });
+}
+
+// Accepts, unless the peer has been refused, or is now.
+void channel_core::finish_accept(error_code why) {
+    std::optional<held_back> mine;
+    {
+        guard const lock{mutex_};
+        mine.swap(held_back_);
+    }
+    if (!mine) return;  // the channel has ended meanwhile
+    if (why && mine->ours.answer == wire::verdict::welcome) {
+        mine->ours.answer = wire::verdict::busy;
+        refuse(mine->ours, why);
     }
     if (!why) why = prepare();
-    auto established = [this, w = std::move(who)](error_code ec) mutable {
+    auto established = [this, w = std::move(mine->who)](error_code ec) mutable {
         on_established(ec, std::move(w));
     };
     if (why) in_order([self = self(), e = std::move(established), why]() mutable { e(why); });
-    else lower().async_accept(wire::encode(ours), ordered(std::move(established)));
+    else lower().async_accept(wire::encode(mine->ours), ordered(std::move(established)));
+}
+
+// Rejects the peer with a verdict.
+void channel_core::refuse(wire::channel_hello ours, error_code& why) {
+    ours.greeting.clear();
+    error_code ignored;
+    lower().reject(wire::encode(ours), ignored);
+    if (ignored == errc::not_connected) why = ignored;  // there is no request
 }
 
 void channel_core::on_established(error_code ec, waiter who) {

@@ -91,8 +91,13 @@ private:
     void wait(call_ptr const& c, clock::time_point until);
     void connect();
     void on_connected(error_code ec, request_channel made);
-    void send(call_ptr const& c, channel_ptr const& over);
-    void on_result(call_ptr const& c, channel_ptr const& over, error_code ec, reply r);
+    // A channel, and its number.
+    struct numbered_channel {
+        channel_ptr channel;
+        std::uint64_t number = 0;
+    };
+    void send(call_ptr const& c, numbered_channel const& over);
+    void on_result(call_ptr const& c, numbered_channel const& over, error_code ec, reply r);
     void on_timer(call_ptr const& c);
     void cancel(call_ptr const& c);
     call_list take_waiting();
@@ -111,7 +116,7 @@ private:
 
     mutable std::mutex mutex_;
     basic_connector<request_channel> connector_;
-    channel_ptr channel_;
+    channel_ptr channel_;  // its number is counted_.connected
     // Whose peers have finished, while what was asked on them is answered.
     std::vector<channel_ptr> retiring_;
     waiting_handler<error_code> finisher_;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <random>
 #include <utility>
 
 #include <rcverbs/detail/option_check.hpp>
@@ -21,9 +22,17 @@ namespace {
 
 constexpr std::chrono::milliseconds pause_max{1000};
 
+client_identity random_identity() {
+    client_identity made;
+    std::random_device random;
+    for (std::byte& b : made) b = static_cast<std::byte>(random());
+    return made;
+}
+
 connector_options<request_channel> connector_options_of(request_client_options& options) {
     connector_options<request_channel> o;
     o.protocol = options.channel;
+    if (!o.protocol.identity) o.protocol.identity = random_identity();
     o.backoff = options.backoff;
     o.on_retry = std::move(options.on_retry);
     return o;
@@ -99,7 +108,7 @@ void client_core::prepare(
 
 // Sends it if there is a channel; else it waits for one.
 void client_core::start(call_ptr const& c) {
-    channel_ptr over;
+    numbered_channel over;
     channel_ptr dropped;
     error_code refused;
     bool is_first = false;
@@ -111,14 +120,17 @@ void client_core::start(call_ptr const& c) {
                                     : error_code{asio::error::operation_aborted};
         if (c->is_cancelled) refused = asio::error::operation_aborted;
         if (!refused && channel_ != nullptr && !channel_->is_open()) dropped = drop(channel_);
-        over = channel_;
-        if (!refused && over == nullptr) {
+        over = {channel_, counted_.connected};
+        auto const wanted = c->what.connection_number;
+        bool const is_there = channel_ != nullptr && wanted == over.number;
+        if (!refused && wanted && !is_there) refused = channel_errc::other_connection;
+        if (!refused && channel_ == nullptr) {
             wait(c, c->deadline);
             is_first = !std::exchange(is_connecting_, true);
         }
     }
     if (refused) return end(c, refused);
-    if (over != nullptr) return send(c, over);
+    if (over.channel != nullptr) return send(c, over);
     if (is_first) connect();
 }
 
@@ -135,7 +147,7 @@ void client_core::wait(call_ptr const& c, clock::time_point until) {
     });
 }
 
-void client_core::send(call_ptr const& c, channel_ptr const& over) {
+void client_core::send(call_ptr const& c, numbered_channel const& over) {
     auto const left = std::chrono::ceil<std::chrono::milliseconds>(c->deadline - clock::now());
     if (left.count() <= 0)
         return end(c, c->last ? c->last : error_code{channel_errc::request_timed_out});
@@ -149,7 +161,8 @@ void client_core::send(call_ptr const& c, channel_ptr const& over) {
         attempt = ++c->attempts;
     }
     auto const self = shared_from_this();
-    auto const core = std::static_pointer_cast<request_core>(access::core_of<channel_base>(*over));
+    auto const core =
+        std::static_pointer_cast<request_core>(access::core_of<channel_base>(*over.channel));
     std::uint64_t const serial = std::visit(
         [&](auto const& body) {
             if (c->is_notice) {
@@ -174,8 +187,10 @@ void client_core::send(call_ptr const& c, channel_ptr const& over) {
     core->cancel_asked(serial);
 }
 
-void client_core::on_result(call_ptr const& c, channel_ptr const& over, error_code ec, reply r) {
+void client_core::on_result(call_ptr const& c, numbered_channel const& on, error_code ec, reply r) {
+    r.connection_number_ = on.number;
     if (!ec) return complete(c, ec, std::move(r));
+    channel_ptr const& over = on.channel;
     bool const is_over = !over->is_open() || over->last_failure().reason != close_reason::open;
     channel_ptr dropped;
     bool is_refused = false;
@@ -189,8 +204,9 @@ void client_core::on_result(call_ptr const& c, channel_ptr const& over, error_co
         bool const is_late = ec == channel_errc::peer_not_answered;
         auto const next = clock::now() + c->pause;
         bool const is_repeated = is_over && !is_refused && c->may_repeat &&
-                                 (is_transient(ec) || is_late) && !is_closed_ && !c->is_cancelled &&
-                                 c->is_wanted() && executor_ != nullptr && next < c->deadline;
+                                 !c->what.connection_number && (is_transient(ec) || is_late) &&
+                                 !is_closed_ && !c->is_cancelled && c->is_wanted() &&
+                                 executor_ != nullptr && next < c->deadline;
         if (is_repeated) {
             ++counted_.repeated;
             c->last = ec;
@@ -281,6 +297,7 @@ void client_core::on_connected(error_code ec, request_channel made) {
     if (over != nullptr && on_connected_) on_connected_(over);
     call_list ready;
     bool is_wanted = false;
+    std::uint64_t number = 0;
     {
         guard const lock{mutex_};
         is_connecting_ = false;
@@ -301,7 +318,7 @@ void client_core::on_connected(error_code ec, request_channel made) {
             is_connecting_ = true;
         } else if (over != nullptr) {
             channel_ = over;
-            ++counted_.connected;
+            number = ++counted_.connected;
         }
     }
     if (is_wanted) return connect();
@@ -316,7 +333,7 @@ void client_core::on_connected(error_code ec, request_channel made) {
     }
     for (call_ptr const& c : ready) {
         if (ec) end(c, ec);
-        else send(c, over);
+        else send(c, {over, number});
     }
 }
 

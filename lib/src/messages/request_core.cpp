@@ -8,6 +8,8 @@
 
 #include <rcverbs/detail/timeouts.hpp>
 
+#include "messages/session_table.hpp"
+
 namespace rcverbs::detail {
 
 namespace asio = boost::asio;
@@ -35,7 +37,10 @@ request_core::request_core(connection over, request_channel_options const& optio
     : channel_core{std::move(over), options.messages, options.requests},
       options_{options} {}
 
-request_core::~request_core() { deadlines_.clear(); }
+request_core::~request_core() {
+    deadlines_.clear();
+    if (client_) session_table::of(*options_.sessions).leave(*client_, *this);
+}
 
 void request_core::on_open() { all_ = {options_.requests, peer_requests()}; }
 
@@ -445,6 +450,7 @@ void request_core::on_end_of_messages() {
     armed_ = clock::time_point::max();
     in_order([self = self()] { self->answer_limit_.cancel(); });
     if (!end_) end_ = end_of_messages();
+    leave_if_idle();
 }
 
 // Calls the handler of the first request that is over.
@@ -622,6 +628,7 @@ void request_core::answer(
     if (!all_.is_open(id)) return;
     if (is_queued) all_.answered(id, *this);
     else all_.drop(id, *this);
+    leave_if_idle();
 }
 
 template void request_core::answer(
@@ -645,6 +652,7 @@ void request_core::drop(std::uint16_t id) noexcept {
     try {
         guard const lock{mutex_};
         if (all_.is_open(id)) all_.drop(id, *this);
+        leave_if_idle();
     } catch (...) {
         // Without memory the peer would wait for ever.
         close();
@@ -653,7 +661,8 @@ void request_core::drop(std::uint16_t id) noexcept {
 
 bool request_core::is_cancelled(std::uint16_t id) const noexcept {
     guard const lock{mutex_};
-    return all_.is_open(id) && all_.is_cancelled(id);
+    // Not open: the channel's context is gone.
+    return !all_.is_open(id) || all_.is_cancelled(id);
 }
 
 remote_region request_core::target_of(std::uint16_t id) const noexcept {
@@ -672,7 +681,52 @@ void request_core::on_end(failure const& why) {
         if (all_.is_over()) all_.connection_ended(*this);
     }
     channel_core::on_end(why);
+    if (lower().last_failure().reason == close_reason::closed_locally) drop_arrived();
     kept_.reset();
+}
+
+// What this side has ended, it does not execute any more.
+void request_core::drop_arrived() {
+    guard const lock{mutex_};
+    while (arrived_first_ != nobody) {
+        auto const id = static_cast<std::uint16_t>(arrived_first_);
+        arrived_first_ = arrived_[id].next;
+        arrived_[id].body = {};
+        if (all_.is_open(id)) all_.drop(id, *this);
+    }
+    arrived_last_ = nobody;
+    leave_if_idle();
+}
+
+// --- a client that connects again ----------------------------------------------------------------
+
+bool request_core::holds_back(wire::channel_hello const& theirs) {
+    if (!options_.sessions || !theirs.identity) return false;
+    {
+        guard const lock{mutex_};
+        client_ = theirs.identity;
+    }
+    session_table::of(*options_.sessions).enter(*theirs.identity, self());
+    return true;
+}
+
+void request_core::end_for_newer() {
+    in_order([self = self()] {
+        {
+            guard const lock{self->mutex_};
+            if (self->all_.is_finishing() || self->all_.has_peer_ended()) return;
+        }
+        self->end_now(channel_errc::client_reconnected, close_reason::closed_locally);
+    });
+}
+
+// Tells the table of clients once, without the mutex. REQUIRES: the mutex is held.
+void request_core::leave_if_idle() {
+    if (!client_ || !all_.is_over() || all_.open() > 0) return;
+    in_order([self = self(), client = *client_] {
+        session_table::of(*self->options_.sessions).leave(client, *self);
+    });
+    client_.reset();
 }
 
 void request_core::finish(control_handler handler) {

@@ -60,6 +60,12 @@ public:
     /// Where the answer may be written; empty if nowhere.
     remote_region target_of(std::uint16_t id) const noexcept;
 
+    // From session_table, on any thread.
+    /// Nothing of the client's older channels can be executed any more; or a newer one waits.
+    void admit(error_code refused) { proceed_accept(refused); }
+    /// The client has connected again: ends, unless it finishes in order.
+    void end_for_newer();
+
     request_channel_statistics statistics() const;
 
 private:
@@ -123,6 +129,8 @@ private:
     void finish_messages() override { finish_sending(); }
 
     // Of the channel.
+    std::optional<client_identity> identity() const override { return options_.identity; }
+    bool holds_back(wire::channel_hello const& theirs) override;
     void on_open() override;
     void on_over(outgoing const& o, error_code result) override;
     error_code why_late() const noexcept override;
@@ -141,6 +149,8 @@ private:
     }
     void take_messages();
     void on_end_of_messages();
+    void drop_arrived();
+    void leave_if_idle();
     void complete_first(guard& lock);
     void deliver_first(guard& lock);
     void make_request(request& r, std::uint16_t id);
@@ -173,6 +183,8 @@ private:
     bool has_connection_ended_ = false;
     std::shared_ptr<channel_core> kept_;  // between the end of the channel and of its connection
     std::uint64_t written_bytes_ = 0;  // to this side's memory, by answers
+    // The peer's, from holds_back() until nothing of this channel can be executed any more.
+    std::optional<client_identity> client_;
 
     request_channel_statistics counted_;
 };

@@ -1,5 +1,7 @@
 #include "wire/channel_hello.hpp"
 
+#include <algorithm>
+
 #include "wire/bytes.hpp"
 
 namespace rcverbs::wire {
@@ -9,7 +11,8 @@ constexpr std::uint32_t channel_hello_magic = 0x52435643;  // "RCVC"
 }  // namespace
 
 std::vector<std::byte> encode(channel_hello const& h) {
-    std::vector<std::byte> out(channel_hello_bytes + h.greeting.size());
+    std::size_t const identity_bytes = h.identity ? channel_identity_bytes : 0;
+    std::vector<std::byte> out(channel_hello_bytes + h.greeting.size() + identity_bytes);
     writer w{out};
     w.put(channel_hello_magic);
     w.put(h.version);
@@ -18,10 +21,11 @@ std::vector<std::byte> encode(channel_hello const& h) {
     w.put(h.slot_bytes);
     w.put(h.receives);
     w.put(static_cast<std::uint8_t>(h.greeting.size()));
-    w.put(std::uint8_t{0});
+    w.put(static_cast<std::uint8_t>(identity_bytes));
     w.put(h.requests);
     w.put(std::uint16_t{0});
     w.put(std::span<std::byte const>{h.greeting});
+    if (h.identity) w.put(std::span<std::byte const>{*h.identity});
     return out;
 }
 
@@ -35,15 +39,19 @@ channel_hello decode_channel_hello(std::span<std::byte const> in, error_code& ec
     h.slot_bytes = r.get<std::uint32_t>();
     h.receives = r.get<std::uint16_t>();
     std::size_t const greeting_bytes = r.get<std::uint8_t>();
-    bool is_padded = r.get<std::uint8_t>() == 0;
+    std::size_t const identity_bytes = r.get<std::uint8_t>();
     h.requests = r.get<std::uint16_t>();
-    is_padded = r.get<std::uint16_t>() == 0 && is_padded;
+    bool const is_padded = r.get<std::uint16_t>() == 0;
     bool const is_foreign = found != channel_hello_magic || r.too_short();
     ec = is_foreign ? make_error_code(channel_errc::foreign_peer) : error_code{};
-    h.is_well_formed = is_padded && greeting_bytes <= channel_greeting_bytes_max;
+    bool const has_identity = identity_bytes == channel_identity_bytes && h.requests > 0;
+    h.is_well_formed = is_padded && (has_identity || identity_bytes == 0) &&
+                       greeting_bytes + identity_bytes <= channel_greeting_bytes_max;
     if (!is_foreign && h.is_well_formed) {
         auto const greeting = r.take(greeting_bytes);
         h.greeting.assign(greeting.begin(), greeting.end());
+        auto const identity = r.take(identity_bytes);
+        if (!identity.empty()) std::ranges::copy(identity, h.identity.emplace().begin());
         h.is_well_formed = !r.too_short();
     }
     return h;

@@ -11,11 +11,13 @@
 //       12     4  slot_bytes: the longest message that the sender of the hello receives
 //       16     2  receives: how many receives the sender of the hello has posted
 //       18     1  the application's bytes that follow, 0 to 32
-//       19     1  zero
+//       19     1  the bytes of the client's identity behind them: 0 or 16, together at most 32
 //       20     2  how many requests of the peer's may be unanswered, of a request channel, which
 //                 fits only such a channel; else zero
 //       22     2  zero
 //       24     n  the application's bytes
+//     24+n     i  the identity of the client, chosen at random, by which a server knows that it has
+//                 connected again; of a request of a request channel only
 //
 // Verdicts, and what is compatible, as for the session's hello.
 #pragma once
@@ -23,6 +25,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -34,6 +37,7 @@ namespace rcverbs::wire {
 
 inline constexpr std::size_t channel_hello_bytes = 24;
 inline constexpr std::size_t channel_greeting_bytes_max = 32;
+inline constexpr std::size_t channel_identity_bytes = 16;
 inline constexpr std::uint16_t channel_version = 2;
 inline constexpr std::uint32_t channel_slot_bytes_min = 512;
 inline constexpr std::uint32_t channel_slot_bytes_max = 1U << 20;
@@ -48,13 +52,14 @@ struct channel_hello {
     std::uint16_t receives = channel_receives_min;
     std::uint16_t requests = 0;
     std::vector<std::byte> greeting;
+    std::optional<std::array<std::byte, channel_identity_bytes>> identity;
     /// False if bytes are set that this version leaves zero, or if bytes are missing.
     bool is_well_formed = true;
 
     friend bool operator==(channel_hello const&, channel_hello const&) = default;
 };
 
-/// REQUIRES: at most channel_greeting_bytes_max bytes of greeting.
+/// REQUIRES: at most channel_greeting_bytes_max bytes of greeting and identity.
 std::vector<std::byte> encode(channel_hello const& h);
 
 /// Decodes a hello. channel_errc::foreign_peer if the magic or the size is wrong. Checks nothing else,
