@@ -48,6 +48,29 @@ if g++ "$place/other.o" -o "$place/other" $(PKG_CONFIG_PATH=$pc pkg-config --lib
     exit 1
 fi
 grep -q rcverbs_boost_999999 "$place/log" || { cat "$place/log"; exit 1; }
+# Nor one with other settings of Asio.
+printf '#include <rcverbs/error.hpp>\nint main() { return rcverbs::error_code{}.failed(); }\n' >"$place/settings.cpp"
+# with_setting NAME FLAG...
+with_setting() {
+    local name=$1
+    shift
+    # shellcheck disable=SC2046 # flags
+    g++ -std=c++20 "$@" $(PKG_CONFIG_PATH=$pc pkg-config --cflags rcverbs) -c "$place/settings.cpp" -o "$place/settings.o"
+    # shellcheck disable=SC2046 # flags
+    if g++ "$place/settings.o" -o "$place/settings" $(PKG_CONFIG_PATH=$pc pkg-config --libs rcverbs) 2>"$place/log"; then
+        [ "$name" = same ] && return
+        echo "a program with $* was linked"
+        exit 1
+    fi
+    grep -q "rcverbs_boost_[0-9]*_$name'" "$place/log" || { cat "$place/log"; exit 1; }
+}
+with_setting same
+with_setting no_typeid -fno-rtti
+with_setting no_typeid -DBOOST_ASIO_NO_TYPEID
+with_setting handler_tracking -DBOOST_ASIO_ENABLE_HANDLER_TRACKING
+with_setting io_uring -DBOOST_ASIO_HAS_IO_URING
+with_setting no_epoll -DBOOST_ASIO_DISABLE_EPOLL
+with_setting no_threads -DBOOST_ASIO_DISABLE_THREADS
 
 # A program that is linked fully statically has the drivers of devices only if it asks for them, and otherwise says so where it finds none.
 (
@@ -80,18 +103,22 @@ if cmake -S "$place/components" -B "$place/components-missing" -DCMAKE_PREFIX_PA
 fi
 grep -q 'has no component teapot' "$place/log" || { cat "$place/log"; exit 1; }
 
-# A project that has this one as a part, and exports its own build tree.
+# A project that has this one as a part, twice, exports its own build tree, and has absolute folders.
 mkdir "$place/part"
 cat >"$place/part/CMakeLists.txt" <<'CMAKE'
 cmake_minimum_required(VERSION 3.25)
 project(mine LANGUAGES CXX)
 add_subdirectory(${RCVERBS_SOURCE} rcverbs)
+add_subdirectory(${RCVERBS_SOURCE} rcverbs-again)
 file(WRITE ${CMAKE_BINARY_DIR}/mine.cpp "#include <rcverbs/rcverbs.hpp>\n")
 add_library(mine STATIC ${CMAKE_BINARY_DIR}/mine.cpp)
 target_link_libraries(mine PUBLIC rcverbs::rcverbs)
 export(TARGETS mine NAMESPACE mine:: FILE mine-build.cmake)
 CMAKE
-cmake -S "$place/part" -B "$place/part-build" -DRCVERBS_SOURCE="$here/../.." >"$place/log" 2>&1 || { cat "$place/log"; exit 1; }
+cmake -S "$place/part" -B "$place/part-build" -DRCVERBS_SOURCE="$here/../.." -DCMAKE_INSTALL_LIBDIR=/opt/lib -DCMAKE_INSTALL_INCLUDEDIR=/opt/include >"$place/log" 2>&1 || { cat "$place/log"; exit 1; }
+for wanted in libdir=/opt/lib includedir=/opt/include; do
+    grep -qx "$wanted" "$place/part-build/rcverbs/lib/rcverbs.pc" || { cat "$place/part-build/rcverbs/lib/rcverbs.pc"; exit 1; }
+done
 
 # A project for which the library is optional must configure even if the library's dependencies are missing.
 mkdir "$place/optional" "$place/without"
