@@ -56,6 +56,53 @@ TEST_CASE("a connector waits for a server that is not there yet", "[device]") {
     });
 }
 
+TEST_CASE("a connector tries the endpoints of its peer in turn", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor a{io, {device_address(), 0}};
+        acceptor gone{io, {device_address(), 0}};
+        endpoint const nobody = gone.local_endpoint();
+        gone.close();
+        connector_options<> options = hasty();
+        options.on_retry = [](std::uint64_t, failure const&) { FAIL("a delay between endpoints"); };
+        connector to_server{io, std::vector{nobody, nobody, a.local_endpoint()}, options};
+        auto const meet = [&]() -> asio::awaitable<std::pair<session, session>> {
+            co_return co_await (accept_session(a) && to_server.async_connect(asio::use_awaitable));
+        };
+        auto [server, client] = co_await meet();
+        CHECK(to_server.attempts() == 3);
+        client.close();
+        server.close();
+        // The one that has worked comes first.
+        auto [server_again, client_again] = co_await meet();
+        CHECK(to_server.attempts() == 4);
+        client_again.close();
+        server_again.close();
+        a.close();
+        CHECK_THROWS_AS((connector{io, std::vector<endpoint>{}}), boost::system::system_error);
+    });
+}
+
+TEST_CASE("of several endpoints that fail the delay follows the last", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor gone{io, {device_address(), 0}};
+        endpoint const nobody = gone.local_endpoint();
+        gone.close();
+        connector_options<> options = hasty();
+        options.backoff.attempts_max = 2;
+        std::vector<std::uint64_t> retries;
+        options.on_retry = [&](std::uint64_t attempts, failure const&) {
+            retries.push_back(attempts);
+        };
+        connector to_server{io, std::vector{nobody, nobody, nobody}, options};
+        auto const [ec, none] = co_await to_server.async_connect(awaiting);
+        CHECK(ec == cm_errc::rejected_no_listener);
+        CHECK(to_server.attempts() == 6);
+        CHECK(retries == std::vector<std::uint64_t>{3});
+    });
+}
+
 TEST_CASE(
     "after a restart of the server memory stays registered, keys are new, and lost operations have "
     "failed",

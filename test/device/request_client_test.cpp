@@ -197,6 +197,42 @@ TEST_CASE("a client repeats what it may on the next channel, and fails the rest"
     });
 }
 
+TEST_CASE("a request that comes during a delay shortens it", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        std::optional<server_of_one> server;
+        server.emplace(io);
+        endpoint const at = server->door.local_endpoint();
+        server->door.close();
+        auto options = eager_client();
+        options.channel.answer_timeout = 600s;
+        options.backoff.delay_first = 10ms;
+        options.backoff.delay_max = 600s;
+        options.backoff.factor = 100;
+        std::uint64_t attempts = 0;
+        options.on_retry = [&](std::uint64_t count, failure const&) { attempts = count; };
+        request_client c{io, std::vector{at, at}, options};
+        auto const body = pattern(10, 1);
+        std::optional<error_code> first;
+        c.async_request(1, body, {}, [&](error_code ec, reply const&) { first = ec; });
+        // Delays of 10 ms, 1 s, 100 s.
+        while (attempts < 6) co_await pause(io, 1ms);
+        server->door = acceptor{io, at};
+        server->accept_next();
+        co_await pause(io, 50ms);
+        CHECK_FALSE(first);
+        client_request_options soon;
+        soon.answer_timeout = 30s;
+        auto const [ec, r] = co_await c.async_request(1, body, soon, awaiting);
+        CHECK_FALSE(ec);
+        while (!first) co_await pause(io, 1ms);
+        CHECK_FALSE(*first);
+        c.close();
+        server->channel.close();
+        server->door.close();
+    });
+}
+
 TEST_CASE("requests of a client wait for a server as long as their timeouts say", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

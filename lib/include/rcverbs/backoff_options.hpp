@@ -25,7 +25,7 @@ struct backoff_options {
     double factor = 2.0;
     /// The largest random change of a delay, up or down, as a fraction of it. 0.0 to 1.0.
     double jitter = 0.25;
-    /// Attempts of one async_connect(). At least 1; empty for no limit.
+    /// Attempts of one async_connect(), at each endpoint. At least 1; empty for no limit.
     std::optional<std::uint32_t> attempts_max = {};
 };
 

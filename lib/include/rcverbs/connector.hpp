@@ -35,6 +35,7 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include <rcverbs/backoff_options.hpp>
 #include <rcverbs/detail/adapted_handler.hpp>
@@ -193,6 +194,9 @@ public:
     /// Cancels an outstanding async_connect(). Delivered connections are not affected. Does not
     /// block; idempotent.
     void cancel() noexcept;
+    /// Shortens the present delay between attempts to backoff_options::delay_first: something wants
+    /// the connection now. Without effect outside of a delay. Any thread.
+    void shorten_delay() noexcept;
 
     /// The protection domain of the last connection, and of the next as long as the address leads
     /// to the same device. Not open before the first.
@@ -206,7 +210,7 @@ protected:
     connector_base() noexcept = default;
     connector_base(
         detail::place const& where,
-        endpoint const& peer,
+        std::vector<endpoint> peers,
         connection_options connection,
         backoff_options const& backoff,
         std::function<void(std::uint64_t, failure const&)> on_retry,
@@ -266,9 +270,23 @@ public:
     basic_connector(
         runs_on<executor_type> where, endpoint const& peer, connector_options<Protocol> options = {}
     )
+        : basic_connector{std::move(where), std::vector{peer}, std::move(options)} {}
+    /// Makes a connector to one peer with several addresses, such as all of its name: each attempt is
+    /// for the next one, beginning with the one that has worked last; the delay follows the last of
+    /// them.
+    ///
+    /// @param where    As above.
+    /// @param peers    The endpoints. At least one.
+    /// @param options  As above.
+    /// @throws as above.
+    basic_connector(
+        runs_on<executor_type> where,
+        std::vector<endpoint> peers,
+        connector_options<Protocol> options = {}
+    )
         : basic_connector{
               where,
-              peer,
+              std::move(peers),
               options,
               detail::taken_from(options),
               std::make_shared<detail::target_of<Protocol>>(where, std::move(options.protocol))} {}
@@ -278,7 +296,8 @@ public:
     /// Cancels.
     ~basic_connector() = default;
 
-    /// Connects, and retries after errors for which is_transient() is true. Interfaces come and go,
+    /// Connects, and retries after errors for which is_transient() is true, of one of the endpoints.
+    /// Interfaces come and go,
     /// so a bind_address that none has is such an error: backoff_options::attempts_max bounds it.
     ///
     /// @param token  Completion token.
@@ -327,12 +346,12 @@ private:
     // The rest of the constructor, with the target that both sides share.
     basic_connector(
         runs_on<executor_type> const& where,
-        endpoint const& peer,
+        std::vector<endpoint> peers,
         connector_options<Protocol>& options,
         connection_options terms,
         std::shared_ptr<detail::target_of<Protocol>> target
     )
-        : connector_base{where.place(), peer, std::move(terms), options.backoff, std::move(options.on_retry), target},
+        : connector_base{where.place(), std::move(peers), std::move(terms), options.backoff, std::move(options.on_retry), target},
           target_{std::move(target)},
           executor_{where.get_executor()} {}
 

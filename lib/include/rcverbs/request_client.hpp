@@ -29,6 +29,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include <rcverbs/backoff_options.hpp>
 #include <rcverbs/detail/control_handler.hpp>
@@ -58,8 +59,9 @@ struct client_request_options {
 struct request_client_options {
     /// Options of the channels, and in `messages.connection` of their connections.
     request_channel_options channel = {};
-    /// Delays between attempts to connect.
-    backoff_options backoff = {};
+    /// Delays between attempts to connect. A request that comes during a delay shortens it to
+    /// delay_first.
+    backoff_options backoff = {.delay_max = std::chrono::milliseconds{1000}};
     /// Called with each channel that was connected, before its requests are sent; for example to take
     /// the peer's requests: keep the pointer until async_next() on it has failed. The client closes and
     /// finishes the channel. Not called concurrently. Must not throw.
@@ -108,7 +110,7 @@ protected:
     request_client_base() noexcept = default;
     request_client_base(
         runs_on<boost::asio::any_io_executor> where,
-        endpoint const& peer,
+        std::vector<endpoint> peers,
         request_client_options options
     );
     request_client_base(request_client_base&&) noexcept = default;
@@ -176,7 +178,17 @@ public:
     basic_request_client(
         runs_on<Executor> where, endpoint const& peer, request_client_options options = {}
     )
-        : request_client_base{runs_on<boost::asio::any_io_executor>{where}, peer, std::move(options)},
+        : basic_request_client{std::move(where), std::vector{peer}, std::move(options)} {}
+    /// Makes a client of one peer with several addresses, which are tried in turn.
+    ///
+    /// @param where    As above.
+    /// @param peers    The endpoints. At least one.
+    /// @param options  As above.
+    /// @throws as above.
+    basic_request_client(
+        runs_on<Executor> where, std::vector<endpoint> peers, request_client_options options = {}
+    )
+        : request_client_base{runs_on<boost::asio::any_io_executor>{where}, std::move(peers), std::move(options)},
           executor_{where.get_executor()} {}
 
     basic_request_client(basic_request_client&&) noexcept = default;

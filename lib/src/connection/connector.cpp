@@ -16,6 +16,7 @@
 #include <system_error>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "connection/option_problems.hpp"
 #include "hosting/deferred_completions.hpp"
@@ -46,7 +47,7 @@ public:
     }
     connector_core(
         place where,
-        endpoint const& peer,
+        std::vector<endpoint> peers,
         connection_options connection,
         backoff_options const& backoff,
         std::function<void(std::uint64_t, failure const&)> on_retry,
@@ -55,7 +56,7 @@ public:
         : thread_{hosting::thread_of(where.executor)},
           where_{std::move(where)},
           strand_{asio::make_strand(where_.executor)},
-          peer_{peer},
+          peers_{std::move(peers)},
           connection_{std::move(connection)},
           backoff_{backoff},
           on_retry_{std::move(on_retry)},
@@ -67,6 +68,7 @@ public:
     /// Closes a connection that nobody takes.
     void abandon() noexcept;
     void cancel() noexcept;
+    void shorten_delay() noexcept;
 
     protection_domain domain() const {
         std::lock_guard const lock{mutex_};
@@ -83,7 +85,9 @@ public:
 
 private:
     asio::awaitable<error_code> connect();
+    asio::awaitable<error_code> attempt_each();
     asio::awaitable<error_code> attempt();
+    asio::awaitable<void> pause(std::chrono::milliseconds delay);
     connection_options terms();
     void context_is_going(boost::asio::execution_context const&) noexcept override;
 
@@ -91,7 +95,7 @@ private:
     std::shared_ptr<hosting::poller_thread> const thread_;
     place where_;
     asio::any_io_executor strand_;
-    endpoint const peer_;
+    std::vector<endpoint> const peers_;
     connection_options const connection_;
     backoff_options const backoff_;
     std::function<void(std::uint64_t, failure const&)> const on_retry_;
@@ -103,6 +107,9 @@ private:
     // Used on the strand: an attempt, or a delay before one, is under way.
     bool is_trying_ = false;
     bool is_cancelled_ = false;
+    std::size_t present_ = 0;  // of peers_, that of the present attempt or connection
+    std::chrono::steady_clock::time_point pause_end_;
+    std::chrono::steady_clock::time_point pause_end_least_;
     std::atomic<bool> is_shut_down_{false};
 
     mutable std::mutex mutex_;
@@ -201,7 +208,7 @@ asio::awaitable<error_code> connector_core::attempt() {
                 error_code why;
                 try {
                     return target_->attempt(
-                        where_, terms(), peer_, asio::bind_executor(executor, then)
+                        where_, terms(), peers_[present_], asio::bind_executor(executor, then)
                     );
                 } catch (boost::system::system_error const& e) {
                     why = e.code();
@@ -220,7 +227,7 @@ asio::awaitable<error_code> connector_core::attempt() {
     {
         std::lock_guard const lock{mutex_};
         if (has_thrown) {
-            failure_ = {step::resolve_address, ec, peer_, 0};
+            failure_ = {step::resolve_address, ec, peers_[present_], 0};
         } else if (ec) {
             failure_ = target_->last_failure();
         } else {
@@ -233,16 +240,38 @@ asio::awaitable<error_code> connector_core::attempt() {
     co_return ec;
 }
 
+// Each endpoint once. Of the errors, one that is transient.
+asio::awaitable<error_code> connector_core::attempt_each() {
+    error_code found;
+    for (std::size_t i = 0; i < peers_.size(); ++i) {
+        error_code const ec = co_await attempt();
+        if (!ec || is_cancelled_) co_return ec;
+        if (!is_transient(found)) found = ec;
+        present_ = (present_ + 1) % peers_.size();
+    }
+    co_return found;
+}
+
+asio::awaitable<void> connector_core::pause(std::chrono::milliseconds delay) {
+    using clock = std::chrono::steady_clock;
+    pause_end_ = clock::now() + bounded(delay);
+    pause_end_least_ = clock::now() + bounded(backoff_.delay_first);
+    while (!is_cancelled_ && clock::now() < pause_end_) {
+        timer_->expires_at(pause_end_);
+        static_cast<void>(co_await timer_->async_wait(asio::as_tuple(asio::use_awaitable)));
+    }
+    pause_end_ = {};
+}
+
 asio::awaitable<error_code> connector_core::connect() {
     machines::backoff waits{backoff_};
     for (;;) {
-        error_code const ec = co_await attempt();
+        error_code const ec = co_await attempt_each();
         if (!is_transient(ec)) co_return ec;
         auto const delay = waits.next(std::uniform_real_distribution{0.0, 1.0}(random_));
         if (!delay) co_return ec;
         if (on_retry_) on_retry_(attempts(), last_failure());
-        timer_->expires_after(bounded(*delay));
-        static_cast<void>(co_await timer_->async_wait(asio::as_tuple(asio::use_awaitable)));
+        co_await pause(*delay);
         if (is_cancelled_) co_return asio::error::operation_aborted;
     }
 }
@@ -257,6 +286,19 @@ void connector_core::cancel() noexcept {
     });
 }
 
+void connector_core::shorten_delay() noexcept {
+    if (is_shut_down_) return;
+    try {
+        asio::post(strand_, [self = shared_from_this()] {
+            if (self->pause_end_ <= self->pause_end_least_) return;
+            self->pause_end_ = self->pause_end_least_;
+            self->timer_->cancel();
+        });
+    } catch (...) {
+        // Without memory the delay stays as it is.
+    }
+}
+
 void connector_core::context_is_going(asio::execution_context const&) noexcept {
     is_shut_down_ = true;
     is_connecting_ = false;
@@ -269,12 +311,13 @@ void connector_core::context_is_going(asio::execution_context const&) noexcept {
 
 connector_base::connector_base(
     detail::place const& where,
-    endpoint const& peer,
+    std::vector<endpoint> peers,
     connection_options options,
     backoff_options const& b,
     std::function<void(std::uint64_t, failure const&)> on_retry,
     std::shared_ptr<detail::connector_target> target
 ) {
+    if (peers.empty()) detail::throw_if_refused("connector: there is no endpoint");
     detail::option_check check{"backoff_options"};
     check.from("delay_first", b.delay_first, std::chrono::milliseconds{1})
         .from("delay_max", b.delay_max, b.delay_first)
@@ -284,7 +327,7 @@ connector_base::connector_base(
     detail::throw_if_refused(check.problem());
     detail::throw_if_refused(detail::problem_of(options));
     core_ = detail::connector_core::make(
-        where, peer, std::move(options), b, std::move(on_retry), std::move(target)
+        where, std::move(peers), std::move(options), b, std::move(on_retry), std::move(target)
     );
 }
 
@@ -297,6 +340,9 @@ connector_base& connector_base::operator=(connector_base&& other) noexcept {
 
 void connector_base::cancel() noexcept {
     if (core_ != nullptr) core_->cancel();
+}
+void connector_base::shorten_delay() noexcept {
+    if (core_ != nullptr) core_->shorten_delay();
 }
 protection_domain connector_base::domain() const { return core_->domain(); }
 std::uint64_t connector_base::attempts() const noexcept { return core_->attempts(); }

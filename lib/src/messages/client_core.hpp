@@ -32,7 +32,7 @@ public:
 
     client_core(
         runs_on<boost::asio::any_io_executor> where,
-        endpoint const& peer,
+        std::vector<endpoint> peers,
         request_client_options options
     );
     void attach();

@@ -41,12 +41,14 @@ connector_options<request_channel> connector_options_of(request_client_options& 
 }  // namespace
 
 client_core::client_core(
-    runs_on<asio::any_io_executor> where, endpoint const& peer, request_client_options options
+    runs_on<asio::any_io_executor> where,
+    std::vector<endpoint> peers,
+    request_client_options options
 )
     : executor_{std::make_shared<asio::any_io_executor const>(where.get_executor())},
       answer_timeout_{options.channel.answer_timeout},
       on_connected_{std::move(options.on_connected)},
-      connector_{std::move(where), peer, connector_options_of(options)} {}
+      connector_{std::move(where), std::move(peers), connector_options_of(options)} {}
 
 void client_core::attach() {
     membership_.join(*executor_, weak_from_this(), hosting::rank::above_connections);
@@ -127,6 +129,7 @@ void client_core::start(call_ptr const& c) {
         if (!refused && channel_ == nullptr) {
             wait(c, c->deadline);
             is_first = !std::exchange(is_connecting_, true);
+            if (!is_first) connector_.shorten_delay();
         }
     }
     if (refused) return end(c, refused);
@@ -469,11 +472,13 @@ namespace rcverbs {
 
 request_client_base::request_client_base(
     runs_on<boost::asio::any_io_executor> where,
-    endpoint const& peer,
+    std::vector<endpoint> peers,
     request_client_options options
 ) {
     detail::throw_if_refused(detail::problem_of(options.channel));
-    core_ = std::make_shared<detail::client_core>(std::move(where), peer, std::move(options));
+    core_ = std::make_shared<detail::client_core>(
+        std::move(where), std::move(peers), std::move(options)
+    );
     core_->attach();
 }
 
