@@ -148,18 +148,41 @@ void add_shared(CLI::App& app, arguments& out) {
     app.footer(exit_code_help);
 }
 
-std::optional<rcverbs::endpoint> resolve(std::string const& host, std::uint16_t port) {
+std::vector<rcverbs::endpoint> resolve(std::string const& host, std::uint16_t port) {
+    std::vector<rcverbs::endpoint> all;
     // getaddrinfo resolves an empty name to this machine.
     if (host.empty()) {
         print_error("no host given");
-        return std::nullopt;
+        return all;
     }
     boost::asio::io_context io;
     boost::system::error_code ec;
     auto const found = boost::asio::ip::tcp::resolver{io}.resolve(host, std::to_string(port), ec);
-    if (!ec && !found.empty()) return rcverbs::endpoint{found.begin()->endpoint().address(), port};
-    print_error("unknown host " + host + ": " + ec.message());
-    return std::nullopt;
+    if (ec) print_error("unknown host " + host + ": " + ec.message());
+    for (auto const& each : found) all.emplace_back(each.endpoint().address(), port);
+    return all;
+}
+
+std::optional<rcverbs::endpoint> resolve_with_route(
+    std::string const& host, std::uint16_t port, std::string const& from
+) {
+    std::vector<rcverbs::endpoint> const all = resolve(host, port);
+    if (all.empty()) return std::nullopt;
+    rcverbs::connection_options options;
+    if (!from.empty()) options.placement.bind_address = boost::asio::ip::make_address(from);
+    for (rcverbs::endpoint const& each : all) {
+        if (all.size() == 1) break;
+        boost::asio::io_context io;
+        rcverbs::connection probe{io, options};
+        bool has_route = false;
+        probe.async_resolve(each, [&](rcverbs::error_code failed) {
+            has_route = !failed;
+            probe.close();
+        });
+        io.run();
+        if (has_route) return each;
+    }
+    return all.front();
 }
 
 bool parse(CLI::App& app, int argc, char** argv, exit_code& code) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <rcverbs/session.hpp>
 
@@ -56,9 +57,16 @@ CLI::Option* add_poll(CLI::App& app, rcverbs::poll_mode& out);
 /// Adds the options that rdma-server and rdma-client share.
 void add_shared(CLI::App& app, arguments& out);
 
-/// The first address that a host name resolves to, with the port; none, after printing an error, if
-/// it is unknown or empty.
-std::optional<rcverbs::endpoint> resolve(std::string const& host, std::uint16_t port);
+/// The addresses that a host name resolves to, with the port; none, after printing an error, if it is
+/// unknown or empty.
+std::vector<rcverbs::endpoint> resolve(std::string const& host, std::uint16_t port);
+/// The first of them to which a route over RDMA leads; if there is only one, or none has a route, the
+/// first. Nothing as above.
+///
+/// @param from  The local address to connect from; empty for any.
+std::optional<rcverbs::endpoint> resolve_with_route(
+    std::string const& host, std::uint16_t port, std::string const& from = {}
+);
 
 /// Listens at an address or, if that is empty, at the wildcard address. `make` receives the
 /// endpoint; it is called again with the IPv4 wildcard where there is no IPv6. Throws what `make`

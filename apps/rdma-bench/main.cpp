@@ -109,7 +109,7 @@ exit_code run_client(
 }
 
 exit_code run_client(arguments const& a) {
-    auto const server = demo::resolve(a.host, a.port);
+    auto const server = demo::resolve_with_route(a.host, a.port, a.from);
     return server ? run_client(a, *server, server->to_string()) : exit_code::could_not_connect;
 }
 

@@ -11,7 +11,9 @@
 
 #include <cstdio>
 #include <exception>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include <rcverbs/rcverbs.hpp>
 
@@ -80,9 +82,10 @@ exit_code run_once(client_arguments const& a, rcverbs::endpoint const& server) {
 // Reconnects whenever the connection is lost, and repeats the exchange that was interrupted.
 class persistent_client {
 public:
-    persistent_client(client_arguments const& a, rcverbs::endpoint const& server)
+    persistent_client(client_arguments const& a, std::vector<rcverbs::endpoint> servers)
         : arguments_{a},
-          to_server_{rcverbs::poller::on(io_, {.polling = a.polling}), server, terms(a)} {}
+          to_server_{
+              rcverbs::poller::on(io_, {.polling = a.polling}), std::move(servers), terms(a)} {}
 
     exit_code run() {
         asio::co_spawn(io_, exchange_all(), [this](std::exception_ptr failed) {
@@ -140,17 +143,36 @@ private:
     exit_code code_ = exit_code::other;
 };
 
+// With --reconnect, a name that does not resolve yet is looked up again.
+std::vector<rcverbs::endpoint> resolve(client_arguments const& a) {
+    for (std::uint32_t attempt = 1;; ++attempt) {
+        auto found = demo::resolve(a.host, a.port);
+        if (!found.empty() || a.host.empty() || attempt >= a.attempts) return found;
+        std::this_thread::sleep_for(std::chrono::seconds{1});
+    }
+}
+
+// The addresses of a name are tried in turn.
+exit_code run_once(client_arguments const& a, std::vector<rcverbs::endpoint> const& servers) {
+    exit_code code = exit_code::could_not_connect;
+    for (rcverbs::endpoint const& each : servers) {
+        code = run_once(a, each);
+        if (code != exit_code::could_not_connect) break;
+    }
+    return code;
+}
+
 exit_code run(client_arguments& a) {
-    auto const server = demo::resolve(a.host, a.port);
-    if (!server) return exit_code::could_not_connect;
+    auto const servers = resolve(a);
+    if (servers.empty()) return exit_code::could_not_connect;
     if (!a.from.empty()) a.connection.placement.bind_address = asio::ip::make_address(a.from);
     a.apply_timeout();
     // All additions go over one connection.
     if (a.exchange.mode == demo::transfer_mode::atomic)
         a.counter.additions = std::exchange(a.count, 1);
-    if (a.attempts > 0) return persistent_client{a, *server}.run();
+    if (a.attempts > 0) return persistent_client{a, servers}.run();
     for (std::uint32_t i = 0; i < a.count; ++i) {
-        exit_code const code = run_once(a, *server);
+        exit_code const code = run_once(a, servers);
         if (code != exit_code::done) return code;
     }
     return exit_code::done;

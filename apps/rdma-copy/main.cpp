@@ -228,7 +228,7 @@ int run_client(settings const& s) {
         return wrong_usage;
     }
     copy::remote_place const& place = is_push ? *target : *source;
-    auto const peer = demo::resolve(place.host, s.port);
+    auto const peer = demo::resolve_with_route(place.host, s.port);
     if (!peer) return no_connection;
     return client{s, *peer, place.path, is_push}.run();
 }

@@ -214,6 +214,34 @@ TEST_CASE("a client that cannot connect prints the reason and the remedy", "[dem
     }
 }
 
+TEST_CASE("a client tries the addresses of a name in turn, and a name again", "[demo]") {
+    if (!has_known_network()) {
+        WARN("skipped: names are made in the virtual machine's network only");
+        return;
+    }
+    // The machine's file is gone with it; this is for the tests that follow.
+    std::ifstream present{"/etc/hosts"};
+    std::string const before{std::istreambuf_iterator<char>{present}, {}};
+    auto const add = [](std::string const& line) {
+        std::ofstream{"/etc/hosts", std::ios::app} << line << std::endl;
+    };
+    // The resolver puts the loopback address first, which RDMA has no route to.
+    add("127.0.0.1 several.test");
+    add(device_address() + " several.test");
+    server s{{"write", "--count", "2"}};
+    child_process c{command("rdma-client", {"write", "several.test", s.port})};
+    CHECK(c.wait() == exit_done);
+    INFO(c.error());
+    CHECK(c.error().find("not the loopback address") != std::string::npos);
+    child_process late{command("rdma-client", {"write", "late.test", s.port, "--reconnect", "60"})};
+    CHECK(late.wait_for_error("unknown host late.test"));
+    add("127.0.0.1 late.test");
+    add(device_address() + " late.test");
+    CHECK(late.wait() == exit_done);
+    CHECK(s.process.wait() == exit_done);
+    std::ofstream{"/etc/hosts"} << before;
+}
+
 TEST_CASE("a client in another mode is refused with the reason, and the server goes on", "[demo]") {
     server s{{"write", "--count", "1"}};
     child_process c = s.client("read");
