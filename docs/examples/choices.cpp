@@ -291,8 +291,8 @@ awaitable<void> store_block(std::shared_ptr<request_channel> c, request r, regis
     block_address at{};
     if (r.head().size() == sizeof at) std::memcpy(&at, r.head().data(), sizeof at);  // before the fetch: the head goes with the body
     std::size_t const size = static_cast<std::size_t>(r.size());
-    bool const is_there = r.is_large() && at.offset <= disk.size() && size <= disk.size() - at.offset;
-    // Fetching needs local_write. Otherwise the answer declines the body.
+    bool const is_there = at.offset <= disk.size() && size <= disk.size() - at.offset;
+    // A large body is read from the client's memory, a small one copied. Without it the answer declines a large one.
     message& body = r;  // only the message moves; the request can still be answered
     auto const token = boost::asio::as_tuple(use_awaitable);
     if (is_there) {

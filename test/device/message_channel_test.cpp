@@ -325,6 +325,50 @@ TEST_CASE(
     });
 }
 
+TEST_CASE("a message of any size is brought to where the program wants it", "[device]") {
+    bool const is_detached = GENERATE(false, true);
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e);
+        auto const& domain = e.server.next_layer().domain();
+        registered_buffer into{domain, 6000, access_flags::local_write};
+        for (std::size_t const size : {0UL, 1UL, 300UL, 496UL, 497UL, 5000UL}) {
+            auto const bytes = pattern(size, size);
+            e.client.async_send(std::span{bytes}, 1, [](error_code ec) { CHECK_FALSE(ec); });
+            message m = co_await e.server.async_receive(asio::use_awaitable);
+            CHECK(m.is_large() == (size > 496));
+            if (is_detached) m.detach();
+            // In two pieces, of which one may be empty.
+            std::size_t const half = size / 2;
+            std::vector<mutable_slice> const places{
+                into.slice(0, half), into.slice(3000, size - half)};
+            if (size % 2 == 0) {
+                co_await e.server.async_fetch(std::move(m), places, asio::use_awaitable);
+            } else {
+                co_await m.async_take(places, asio::use_awaitable);
+                CHECK_FALSE(m.is_valid());
+            }
+            CHECK(std::ranges::equal(into.bytes().first(half), std::span{bytes}.first(half)));
+            CHECK(std::ranges::equal(
+                into.bytes().subspan(3000, size - half), std::span{bytes}.subspan(half)
+            ));
+            CHECK(e.server.statistics().held == 0);
+        }
+        // Another size, and another channel's.
+        for (bool const is_other : {false, true}) {
+            auto const bytes = pattern(10, 1);
+            e.client.async_send(std::span{bytes}, 1, [](error_code) {});
+            message m = co_await e.server.async_receive(asio::use_awaitable);
+            message_channel& at = is_other ? e.client : e.server;
+            auto const place = into.slice(0, is_other ? 10 : 11);
+            auto [ec] = co_await at.async_fetch(std::move(m), place, awaiting);
+            CHECK(ec == errc::out_of_range);
+        }
+        co_await part(e);
+    });
+}
+
 TEST_CASE("a message that is detached gives its receive back, and keeps its bytes", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

@@ -104,7 +104,7 @@ public:
     /// @return errc::would_block, or an error of async_submit() that is detected before posting;
     ///         then nothing has been started and the handler is unchanged.
     template <class Handler>
-    error_code try_submit(Handler&& handler) {
+    [[nodiscard]] error_code try_submit(Handler&& handler) {
         return detail::to_code(
             *core_,
             start(

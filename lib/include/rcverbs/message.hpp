@@ -5,13 +5,19 @@
 //     m.release();  // gives the place back: the peer may send one more
 #pragma once
 
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/async_result.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <rcverbs/channel_error.hpp>
+#include <rcverbs/detail/control_handler.hpp>
+#include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/slice.hpp>
 
@@ -61,6 +67,30 @@ public:
     /// Gives the receive back now; is_valid() is false afterwards. A large message that was not
     /// fetched is declined: its send fails with channel_errc::message_declined.
     void release() noexcept;
+    /// Brings the bytes into memory of the program's, and releases the message, whose is_valid() is
+    /// false from the launch on: as async_fetch() of its channel, which need not be known here. A
+    /// request can still be answered. REQUIRES: is_valid().
+    ///
+    /// @param into   As many bytes as the message has: one slice, or a range of them. For a large one
+    ///               registered with local_write.
+    /// @param token  Completion token. An operation that is launched later refers to this object until
+    ///               then.
+    /// @par Completion signature  `void(error_code)`
+    /// @par Cancellation          None, as for async_fetch().
+    /// @par Errors                Those of async_fetch().
+    template <class Token>
+    auto async_take(mutable_slices into, Token&& token) {
+        return boost::asio::async_initiate<Token, void(error_code)>(
+            detail::initiation{
+                executor(),
+                [](auto handler, message* of, mutable_slices const& to) {
+                    start_take(std::move(*of), to, detail::control_handler{std::move(handler)});
+                }},
+            token,
+            this,
+            into
+        );
+    }
 
 protected:
     /// What the sender has put before the body.
@@ -76,6 +106,11 @@ protected:
 
 private:
     friend class detail::channel_core;
+
+    boost::asio::any_io_executor executor() const;
+    static void start_take(
+        message what, mutable_slices const& into, detail::control_handler handler
+    );
 
     std::shared_ptr<detail::channel_core> core_;
     mutable_slice slice_;

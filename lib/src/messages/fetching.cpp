@@ -1,6 +1,7 @@
 #include "messages/fetching.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace rcverbs::detail {
@@ -24,6 +25,14 @@ std::vector<std::vector<mutable_slice>> parts_of(
         }
     }
     return parts;
+}
+
+void copy_to(slice_list const& into, std::span<std::byte const> bytes) noexcept {
+    for (plain_slice const& each : into.all()) {
+        if (each.size == 0) continue;
+        std::memcpy(each.data, bytes.data(), each.size);
+        bytes = bytes.subspan(each.size);
+    }
 }
 
 void channel_core::fetching::read() {
@@ -52,10 +61,14 @@ void channel_core::fetching::end(error_code ec) {
 void channel_core::fetch(message what, mutable_slices const& into, control_handler handler) {
     waiter who = waiter_for(std::move(handler));
     if (!who) return;
-    bool const is_right =
-        what.is_large_ && what.core_.get() == this && into.size() == what.size_bytes_;
+    bool const is_right = what.core_.get() == this && into.size() == what.size_bytes_;
     // Otherwise the message goes with the call, and is declined.
     if (!is_right) return call_later(std::move(who), errc::out_of_range);
+    if (!what.is_large_) {
+        copy_to(into.list(), what.bytes());
+        what.release();
+        return call_later(std::move(who), {});
+    }
     auto const f = std::make_shared<fetching>();
     f->core = self();
     f->handler = std::move(who);

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <deque>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,9 @@ namespace rcverbs::detail {
 std::vector<std::vector<mutable_slice>> parts_of(
     slice_list const& into, wire::channel_segments const& segments
 );
+
+/// Copies the bytes of a small message. REQUIRES: `into` has as many.
+void copy_to(slice_list const& into, std::span<std::byte const> bytes) noexcept;
 
 /// Keeps the channel, and the message, until its handler is called.
 struct channel_core::fetching : std::enable_shared_from_this<fetching> {

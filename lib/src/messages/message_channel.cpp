@@ -51,6 +51,15 @@ void message::detach() {
     if (core_ != nullptr) core_->detach(*this);
 }
 
+boost::asio::any_io_executor message::executor() const { return core_->executor(); }
+
+void message::start_take(
+    message what, mutable_slices const& into, detail::control_handler handler
+) {
+    auto const core = what.core_;
+    core->fetch(std::move(what), into, std::move(handler));
+}
+
 void message::release() noexcept {
     // The channel may end with this reference.
     auto const core = std::move(core_);

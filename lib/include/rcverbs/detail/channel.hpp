@@ -143,15 +143,17 @@ public:
         return async_accept(std::span<std::byte const>{}, std::forward<Token>(token));
     }
 
-    /// Reads the bytes of a large message into memory of the program's, and releases it.
+    /// Brings the bytes of a message into memory of the program's, and releases it: those of a large
+    /// one are read from the peer's memory, those of a small one are copied. So a program need not
+    /// know which it is.
     ///
-    /// @param what   A large message of this channel.
-    /// @param into   As many bytes as the message has, registered with local_write.
+    /// @param what   A message of this channel.
+    /// @param into   As many bytes as the message has. For a large one registered with local_write.
     /// @param token  Completion token.
     /// @par Completion signature  `void(error_code)`
     /// @par Cancellation          None: the reads of the peer's memory run to their end, or until
     ///                            the channel is closed.
-    /// @par Errors                errc::out_of_range (another size, or not large),
+    /// @par Errors                errc::out_of_range (another size, or no message of this channel),
     ///                            channel_errc::message_withdrawn, and those of connection::async_read.
     template <class Token = default_token_t<Executor>>
     auto async_fetch(message what, mutable_slices into, Token&& token = Token{}) {
