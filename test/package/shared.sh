@@ -22,7 +22,7 @@ so=$(ls "$PWD"/build/shared/lib/librcverbs.so.0.1)
 
 nm -DC --defined-only "$so" >"$place/names"
 # Of vague linkage are templates and inline functions of the standard library and of Boost, which several libraries may have.
-foreign=$(awk '$2 != "V" && $2 != "W" && $2 != "u"' "$place/names" | grep -vE ' (typeinfo|typeinfo name|vtable|guard variable) for rcverbs::| rcverbs::| rcverbs_boost_[0-9]+$' || true)
+foreign=$(awk '$2 != "V" && $2 != "W" && $2 != "u"' "$place/names" | grep -vE ' (typeinfo|typeinfo name|vtable|guard variable) for rcverbs::| rcverbs::| rcverbs_boost_[0-9a-z_]+$' || true)
 [ -z "$foreign" ] || fail "exported besides the library's own: $foreign"
 private=$(grep -E '^[0-9a-f]+ . rcverbs::(hosting|machines|verbs|cm|wire|progress)::[A-Za-z_:~]+(\(|$)' "$place/names" | grep -vE 'rcverbs::hosting::(membership|order_task|member|owned_task)' || true)
 [ -z "$private" ] || fail "exported from inside: $private"

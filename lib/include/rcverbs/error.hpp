@@ -16,7 +16,7 @@
 #include <boost/system/error_code.hpp>
 #include <boost/system/system_error.hpp>
 
-#include <rcverbs/detail/boost_version.hpp>
+#include <rcverbs/detail/asio_settings.hpp>
 #include <rcverbs/export.hpp>
 
 namespace rcverbs {

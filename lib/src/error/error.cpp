@@ -119,4 +119,4 @@ bool is_fatal(error_code const& ec) noexcept { return ec && ec != condition::ope
 
 }  // namespace rcverbs
 
-extern "C" void RCVERBS_BOOST_SYMBOL(BOOST_VERSION)() noexcept {}  // its name is what it is for
+extern "C" void RCVERBS_ASIO_SETTINGS() noexcept {}  // its name is what it is for
