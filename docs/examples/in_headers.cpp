@@ -322,6 +322,21 @@ awaitable<void> in_request_client(boost::asio::io_context& io, std::span<std::by
     reply r = co_await c.async_request(get, key, options, use_awaitable);
 }
 
+// --- request_server.hpp
+awaitable<void> in_request_server(boost::asio::io_context& io) {
+    auto const find = [](std::uint32_t, std::span<std::byte const> key) { return key; };
+    request_server server{io, {"0.0.0.0", 7471}};
+    for (;;) {
+        request r = co_await server.async_next(use_awaitable);
+        auto const value = find(r.operation(), r.bytes());
+        co_await r.async_answer(0, value, use_awaitable);
+    }
+}
+
+awaitable<void> stop_request_server(request_server& server) {
+    co_await server.async_finish(use_awaitable);  // answers what was asked, then async_next() ends
+}
+
 // --- remote_region.hpp
 void in_remote_region(registered_buffer const& page, std::span<std::byte> message, std::span<std::byte const> received) {
     auto const bytes = page.remote().encode();

@@ -133,6 +133,35 @@ private:
     int answered_ = 0;
 };
 
+class taking_requests_of_clients final : public taking {
+public:
+    using taking::taking;
+
+    asio::awaitable<void> meet() override {
+        server_ = request_server{io_, {device_address(), 0}};
+        client_ = request_channel{io_};
+        co_await client_.async_connect(server_.local_endpoint(), asio::use_awaitable);
+    }
+    asio::awaitable<void> provide(int number) override {
+        client_.async_request(
+            static_cast<std::uint32_t>(number),
+            std::span<std::byte const>{},
+            [](error_code, reply const&) {}
+        );
+        co_return;
+    }
+    void start(asio::any_io_executor on, asio::cancellation_slot slot, done then) override {
+        server_.async_next(handler(on, slot, [then](error_code ec, request r) {
+            then(ec, r.is_valid() ? static_cast<int>(r.operation()) : no_number);
+        }));
+    }
+    asio::awaitable<void> part() override { co_await finish(client_, server_); }
+
+private:
+    request_server server_;
+    request_channel client_;
+};
+
 class taking_records final : public taking {
 public:
     using taking::taking;
@@ -370,6 +399,7 @@ std::unique_ptr<taking> made(asio::io_context& io) {
 std::vector<kind_of_taking> const kinds{
     {"messages", made<taking_messages>},
     {"requests", made<taking_requests>},
+    {"requests of a server", made<taking_requests_of_clients>},
     {"records of a ring", made<taking_records>},
     {"requests of a region channel", made<taking_notices>},
     {"changes of offers", made<taking_changes>},

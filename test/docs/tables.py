@@ -34,6 +34,8 @@ def fields(header, struct):
 
 def default(kind, value):
     value = value.replace("'", "").removesuffix("{}")
+    if value.startswith("{."):
+        return f"`{value.replace('std::chrono::', '')}`"
     if match := re.match(r"std::chrono::(\w+)\{(.*)\}$", value):
         return f"{match.group(2)} {units[match.group(1)]}"
     if not value:
@@ -83,6 +85,7 @@ the result. A duration longer than a year is a year.
         ("request_channel.hpp", "request_options"),
         ("request_client.hpp", "request_client_options"),
         ("request_client.hpp", "client_request_options"),
+        ("request_server.hpp", "request_server_options"),
         ("experimental/region_channel.hpp", "region_channel_options"),
         ("experimental/region_channel.hpp", "region_offers_options"),
         ("experimental/remote_allocator.hpp", "remote_pool_options"),
@@ -119,6 +122,8 @@ Totals start at 0 with their object and never decrease; what describes this mome
 {table("request_channel.hpp", "request_channel_statistics", False)}
 ## request_client::statistics()
 {table("request_client.hpp", "request_client_statistics", False)}
+## request_server::statistics()
+{table("request_server.hpp", "request_server_statistics", False)}
 ## region_channel::statistics()
 {table("experimental/region_channel.hpp", "region_channel_statistics", False)}
 ## remote_pool::statistics()

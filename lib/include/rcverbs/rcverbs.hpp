@@ -41,6 +41,7 @@
 #include <rcverbs/remote_region.hpp>
 #include <rcverbs/request_channel.hpp>
 #include <rcverbs/request_client.hpp>
+#include <rcverbs/request_server.hpp>
 #include <rcverbs/session.hpp>
 #include <rcverbs/session_error.hpp>
 #include <rcverbs/shared_receive_queue.hpp>
