@@ -177,6 +177,7 @@ void check_operations(nvme::file_store_options const& options) {
     must(*s, std::move(request{op::write, 8, 64, data}.durable()));
     must(*s, {op::flush, 0, 0});
     must(*s, {op::compare, 8, 64, data});
+    must(*s, {op::write, 8, 64, data});  // not on the disk when it is zeroed
     data.back() ^= std::byte{1};
     ending const differs = run(*s, {op::compare, 8, 64, data});
     CHECK_FALSE(differs.failure);
@@ -320,6 +321,60 @@ nvme::file_method any_method() {
 
 TEST_CASE("nvme: a file store carries out every operation", "[device][nvme]") {
     check_operations<memory_file>(by(any_method()));
+}
+
+// With what was written still in the page cache, which the kernel drops for the holder of the exclusive
+// descriptor only.
+TEST_CASE("nvme: a file store carries out every operation on a device", "[device][nvme]") {
+    check_operations<failing_device>(by(any_method()));
+}
+
+TEST_CASE("nvme: a shared store zeroes a device that is mounted", "[device][nvme]") {
+    failing_device device;
+    int const mount = ::open(device.path().c_str(), O_RDONLY | O_EXCL | O_CLOEXEC);
+    REQUIRE(mount >= 0);
+    auto options = by(any_method());
+    options.is_shared = true;
+    auto const s = open(device, options);
+    if (s != nullptr) {
+        auto data = random_blocks(64, 8);
+        for (op const what : {op::write_zeroes, op::discard}) {
+            must(*s, {op::write, 0, 64, data});
+            must(*s, {what, 8, 40});
+            CHECK(is_zero(contents(*s, 8, 40)));
+            auto const before = contents(*s, 0, 8);
+            CHECK(std::equal(before.begin(), before.end(), data.begin()));
+            auto const behind = contents(*s, 48, 16);
+            CHECK(std::equal(behind.begin(), behind.end(), data.begin() + 48 * block));
+        }
+    }
+    ::close(mount);
+}
+
+// Each has the claim of the one before, which may be of another kind.
+TEST_CASE("nvme: a store that takes another one's place discards", "[device][nvme]") {
+    failing_device device;
+    auto options = by(any_method());
+    options.is_read_only = true;
+    auto s = open(device, options);
+    if (s == nullptr) return;
+    CHECK(run(*s, {op::discard, 0, 4}).failure.value() == EBADF);
+    auto data = random_blocks(16, 9);
+    auto const check = [&](bool is_shared) {
+        options.is_read_only = false;
+        options.is_shared = is_shared;
+        auto next = std::make_unique<nvme::file_store>(device.path(), options, *s);
+        for (int i = 0; i < 2; ++i) {
+            must(*next, {op::write, 0, 16, data});
+            must(*next, {op::discard, 4, 8});
+            CHECK(is_zero(contents(*next, 4, 8)));
+            s = nullptr;  // the second time, without the one before
+        }
+        s = std::move(next);
+    };
+    check(false);
+    check(true);
+    check(false);
 }
 
 TEST_CASE("nvme: a file store takes any number of requests at a time", "[device][nvme]") {

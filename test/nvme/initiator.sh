@@ -277,6 +277,203 @@ case_discard_zeroes_flush_and_compare_do_what_they_say() {
     end_target
 }
 
+# --- discards and zeroes: of what the kernel carries them out on --------------------------------------------------------------------------
+
+# zero_range FIRST-BYTE BYTES [blkdiscard's OPTION…]: on the disk, and in $work/expected.
+zero_range() {
+    local first=$1 bytes=$2
+    shift 2
+    blkdiscard -f "$@" -o "$first" -l "$bytes" $udev || fail "blkdiscard $* of $bytes bytes at $first"
+    dd if=/dev/zero of="$work/expected" bs=512 seek=$((first / 512)) count=$((bytes / 512)) conv=notrunc status=none
+}
+
+# compare_disk [STORE]: the host reads what is expected, and so does who reads the file or device below.
+compare_disk() {
+    dd if=$udev bs=1M count=12 iflag=direct status=none | cmp - "$work/expected" || fail "the host reads something else"
+    [ $# = 0 ] || cmp -n $((12 << 20)) "$1" "$work/expected" || fail "$1 has something else"
+}
+
+# check_zeroing [STORE]: of the disk of a target that serves STORE, 64 MiB.
+check_zeroing() {
+    local block
+    connect
+    disk
+    block=$(blockdev --getss $udev)
+    head -c 12M /dev/urandom >"$work/expected"
+    dd if="$work/expected" of=$udev bs=1M oflag=direct status=none || fail write
+    # Also a part of a page, where blocks are smaller.
+    zero_range $((1 << 20)) $((2 << 20))
+    zero_range $((5 << 20)) $((2 << 20)) -z
+    zero_range $(((9 << 20) + block)) $((1 << 20))
+    zero_range $(((10 << 20) + 2 * block)) $block -z
+    compare_disk "$@"
+    # What was discarded is written again, and the last block can be discarded as well.
+    dd if="$work/expected" of=$udev bs=1M count=2 oflag=direct status=none || fail "write again"
+    zero_range 0 $block
+    compare_disk "$@"
+    blkdiscard -f -o $(((64 << 20) - block)) -l $block $udev || fail "the last block"
+
+    mkfs.ext4 -E discard $udev >"$work/mkfs" 2>&1 || { cat "$work/mkfs"; fail mkfs; }
+    mkdir -p "$work/mount"
+    mount $udev "$work/mount" || fail mount
+    head -c 8M /dev/urandom >"$work/kept"
+    cp "$work/kept" "$work/mount/kept" && head -c 24M /dev/urandom >"$work/mount/removed" && sync -f "$work/mount" || fail copy
+    rm "$work/mount/removed"
+    sync -f "$work/mount"
+    fstrim -v "$work/mount" | tee "$work/trimmed" | grep -q 'trimmed' || fail fstrim
+    umount "$work/mount"
+    mount $udev "$work/mount" || fail "mount again"
+    cmp "$work/kept" "$work/mount/kept" || fail "fstrim took a file"
+    umount "$work/mount"
+    fsck.ext4 -fn $udev >"$work/fsck" 2>&1 || { cat "$work/fsck"; fail fsck; }
+    [ "$(counter failed_commands)" = 0 ] || fail "commands failed: $(counter failed_commands)"
+    [ "$(counter store_failures)" = 0 ] || fail "the store failed: $(counter store_failures)"
+    disconnect
+    wait_for 10 test ! -e /dev/nvme0n1
+}
+
+# check_zeroing_of STORE [ARGUMENT…]: by each way to write it.
+check_zeroing_of() {
+    local method
+    for method in threads io_uring; do
+        serve "$@" --nqn $nqn --file-io $method
+        check_zeroing "$1"
+        end_target
+    done
+}
+
+# blocks_of FILE: of 512 bytes that it takes.
+blocks_of() { stat -c %b "$1"; }
+
+case_zeroing_memory() {
+    serve --memory 64M --nqn $nqn
+    check_zeroing
+    end_target
+}
+
+case_zeroing_a_file() {
+    truncate -s 64M "$work/file"
+    check_zeroing_of "$work/file"
+    # fstrim has freed what was removed.
+    [ "$(blocks_of "$work/file")" -lt $((24 << 11)) ] || fail "the file has $(blocks_of "$work/file") blocks"
+}
+
+case_zeroing_a_file_of_a_file_system_without_holes() {
+    mkdir -p "$work/plain"
+    mount -t ramfs none "$work/plain" || fail ramfs
+    truncate -s 64M "$work/plain/file"
+    check_zeroing_of "$work/plain/file" --block-size 512
+    umount "$work/plain"
+}
+
+# zero_loop FILE [losetup's OPTION…]: serves a loop device of it.
+zero_loop() {
+    local file=$1 loop
+    shift
+    modprobe loop
+    loop=$(losetup --find --show "$@" "$file") || fail losetup
+    check_zeroing_of "$loop"
+    serve "$loop" --nqn $nqn
+    connect
+    disk
+    dd if=/dev/urandom of=$udev bs=1M count=32 oflag=direct status=none || fail write
+    nvme flush $udev >/dev/null || fail flush
+    before=$(blocks_of "$file")
+    blkdiscard -f $udev || fail "blkdiscard of all"
+    nvme flush $udev >/dev/null || fail flush
+    after=$(blocks_of "$file")
+    cmp -n $((64 << 20)) /dev/zero "$loop" || fail "not all is zero"
+    disconnect
+    end_target
+    losetup --detach "$loop"
+}
+
+case_zeroing_a_loop_device_makes_its_file_smaller() {
+    local before after size
+    # Linux 6.12 discards nothing of a loop device any more when a write zeroes has met a file system without FALLOC_FL_ZERO_RANGE, such as tmpfs.
+    modprobe -rq brd; modprobe brd rd_nr=1 rd_size=131072
+    mkfs.ext4 -q /dev/ram0 && mkdir -p "$work/below" && mount /dev/ram0 "$work/below" || fail mount
+    for size in 512 4096; do
+        truncate -s 64M "$work/below/file"
+        zero_loop "$work/below/file" --sector-size $size
+        [ "$before" -ge $((32 << 11)) ] && [ "$after" -lt $((1 << 11)) ] || fail "the file had $before blocks, and has $after"
+        rm "$work/below/file"
+    done
+    umount "$work/below"
+}
+
+case_zeroing_a_loop_device_on_a_file_system_without_holes() {
+    local before after
+    mkdir -p "$work/plain"
+    mount -t ramfs none "$work/plain" || fail ramfs
+    truncate -s 64M "$work/plain/file"
+    zero_loop "$work/plain/file"
+    umount "$work/plain"
+}
+
+case_zeroing_a_ram_disk() {
+    modprobe -rq brd; modprobe brd rd_nr=1 rd_size=65536
+    check_zeroing_of /dev/ram0
+    serve /dev/ram0 --nqn $nqn --direct
+    check_zeroing /dev/ram0
+    end_target
+}
+
+# zero_null_blk DISCARD
+zero_null_blk() {
+    local at=/sys/kernel/config/nullb/zeroed
+    modprobe null_blk nr_devices=0
+    mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
+    mkdir $at || fail null_blk
+    echo 64 >$at/size && echo 4096 >$at/blocksize && echo 1 >$at/memory_backed && echo "$1" >$at/discard && echo 1 >$at/power || fail null_blk
+    wait_for 10 test -b /dev/zeroed || fail "no device"
+    check_zeroing_of /dev/zeroed
+    rmdir $at
+}
+case_zeroing_a_null_block_device() { zero_null_blk 0; }
+case_zeroing_a_null_block_device_with_discard() { zero_null_blk 1; }
+
+case_zeroing_a_device_that_is_mounted_as_well() {
+    modprobe -rq brd; modprobe brd rd_nr=1 rd_size=65536
+    # The file system has the first 16 MiB.
+    mkfs.ext4 -q /dev/ram0 16M && mkdir -p "$work/below" && mount /dev/ram0 "$work/below" || fail mount
+    local method at=$((32 << 20))
+    for method in threads io_uring; do
+        serve /dev/ram0 --nqn $nqn --shared --file-io $method
+        connect
+        disk
+        head -c 1M /dev/urandom >"$work/random"
+        for how in '' -z; do
+            dd if="$work/random" of=$udev bs=1M seek=32 oflag=direct status=none || fail write
+            blkdiscard -f $how -o $((at + 65536)) -l 524288 $udev || fail "blkdiscard $how"
+            cp "$work/random" "$work/expected"
+            dd if=/dev/zero of="$work/expected" bs=64k seek=1 count=8 conv=notrunc status=none
+            dd if=$udev bs=1M skip=32 count=1 iflag=direct status=none | cmp - "$work/expected" || fail "something else after blkdiscard $how"
+        done
+        [ "$(counter store_failures)" = 0 ] || fail "the store failed"
+        disconnect
+        wait_for 10 test ! -e /dev/nvme0n1
+        end_target
+    done
+    umount "$work/below"
+}
+
+case_zeroing_a_device_after_a_reload() {
+    modprobe -rq brd; modprobe brd rd_nr=1 rd_size=65536
+    configure() { echo "{\"subsystems\": [{\"nqn\": \"$nqn\", \"namespaces\": [{\"file\": \"/dev/ram0\", \"uuid\": \"8e6c30e2-2f6e-4c52-9d2f-0a6a3ffb6a12\"$1}]}]}" >"$work/disks.json"; }
+    configure ', "read_only": true'
+    serve --config "$work/disks.json"
+    local how reloads=0
+    for how in '' ', "shared": true' ''; do
+        configure "$how"
+        kill -HUP "$target"
+        reloads=$((reloads + 1))
+        wait_for 10 eval "[ \$(grep -c '^reloaded' '$log') = $reloads ]" || fail "no reload"
+        check_zeroing /dev/ram0
+    done
+    end_target
+}
+
 case_a_disk_has_the_block_size_of_its_image() {
     truncate -s 64M "$work/file"
     # A partition table in blocks of 512 bytes, and 700 bytes behind the last block.
@@ -1017,6 +1214,9 @@ for name in $all; do
     nvme disconnect-all 2>/dev/null
     pkill -KILL -x rdma-nvme
     wait_for 20 eval '! ls -d /dev/nvme[0-9]* >/dev/null 2>&1' || echo "controllers are left: $(ls /dev/nvme*)"
+    # What a case that failed has left.
+    awk -v at="$work/" 'index($2, at) == 1 { print $2 }' /proc/mounts | xargs -r umount
+    losetup -D
     rm -rf "${work:?}"/*
 done
 echo

@@ -87,6 +87,12 @@ file_claim::hold file_claim::acquire(file_use use) {
     );
 }
 
+int file_claim::hold::exclusive_descriptor() const {
+    if (use_ == file_use::shared) return -1;
+    std::lock_guard const lock{of_->mutex_};
+    return of_->exclusive_.get();
+}
+
 void file_claim::release(file_use use) noexcept {
     std::lock_guard const lock{mutex_};
     --held_.of(use);
@@ -109,12 +115,14 @@ int file_claim::apply(counts const& now) noexcept {
     }
     // Shared files may be on file systems without locks.
     if (error != EAGAIN && !now.is_alone()) error = 0;
-    if (error == 0 && is_device_ && now.is_alone() && alone_.get() < 0) {
-        // Excludes mounts and other exclusive users.
-        alone_ = descriptor{::open(path_.c_str(), O_RDONLY | O_EXCL | O_CLOEXEC)};
-        if (alone_.get() < 0) error = errno;
+    if (error == 0 && is_device_ && now.is_alone() && exclusive_.get() < 0) {
+        // Excludes mounts and other exclusive users. A store that only reads may make place for one
+        // that writes.
+        int const rights = write_error_ == 0 ? O_RDWR : O_RDONLY;
+        exclusive_ = descriptor{::open(path_.c_str(), rights | O_EXCL | O_CLOEXEC)};
+        if (exclusive_.get() < 0) error = errno;
     }
-    if (!now.is_alone()) alone_ = descriptor{-1};
+    if (!now.is_alone()) exclusive_ = descriptor{-1};
     return error;
 }
 

@@ -30,6 +30,11 @@ public:
             if (of_ != nullptr) of_->release(use_);
         }
         std::shared_ptr<file_claim> const& of() const noexcept { return of_; }
+        /// The exclusive open of a block device, which can be written if the device can: the kernel
+        /// refuses fallocate(2) through any other descriptor with EBUSY while there is one. It stays
+        /// the same for as long as this is held. -1 of a regular file, and of a shared use, whose
+        /// claim may become exclusive and end to be so at any time.
+        int exclusive_descriptor() const;
 
     private:
         std::shared_ptr<file_claim> of_;
@@ -67,7 +72,7 @@ private:
     std::mutex mutex_;
     // Guarded by mutex_.
     counts held_;
-    descriptor alone_{-1};  // the exclusive open of a block device
+    descriptor exclusive_{-1};  // the exclusive open of a block device
 };
 
 }  // namespace rcverbs::nvme::detail

@@ -97,7 +97,9 @@ int fallocate_mode(store_operation zeroing) noexcept {
     return (is_discard ? FALLOC_FL_PUNCH_HOLE : FALLOC_FL_ZERO_RANGE) | FALLOC_FL_KEEP_SIZE;
 }
 
-bool lacks_fallocate(int error) noexcept { return error == EOPNOTSUPP || error == EINVAL; }
+bool lacks_fallocate(int error) noexcept {
+    return error == EOPNOTSUPP || error == EINVAL || error == EBUSY;
+}
 
 std::span<std::byte> zeros() noexcept {
     alignas(aligned_to) static std::array<std::byte, 65536> all{};

@@ -11,9 +11,11 @@
 
 namespace rcverbs::nvme::detail {
 
-/// A file as an engine uses it. The store owns the descriptor, which outlives the engine.
+/// A file as an engine uses it. The store owns the descriptors, which outlive the engine.
 struct file_in_use {
     int descriptor = -1;
+    /// For fallocate(2): of a block device that the store uses alone, its exclusive open.
+    int fallocate_descriptor = -1;
     bool is_read_only = false;
     /// Opened with O_DIRECT, so that memory must be aligned.
     bool is_direct = false;
@@ -23,8 +25,8 @@ struct file_in_use {
 
 /// What fallocate(2) is asked for to zero a range, or to discard it.
 int fallocate_mode(store_operation zeroing) noexcept;
-/// True if an error number of fallocate(2) says that the file has no such call; then zeros are
-/// written.
+/// True if an error number of fallocate(2) says that the file has no such call, or that another program
+/// has opened the device exclusively (EBUSY); then zeros are written.
 bool lacks_fallocate(int error) noexcept;
 /// Zeros to write from, aligned for direct I/O.
 std::span<std::byte> zeros() noexcept;

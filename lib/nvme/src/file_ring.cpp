@@ -231,7 +231,7 @@ private:
         case job::step::fallocate: {
             io_uring_prep_fallocate(
                 e,
-                fd,
+                file_.fallocate_descriptor,
                 fallocate_mode(r.operation()),
                 static_cast<off_t>(at),
                 static_cast<off_t>(left)

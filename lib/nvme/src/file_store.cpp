@@ -87,8 +87,14 @@ public:
     }
 
     void make_engine() {
+        // What is opened read-only fails to write in every way.
+        int const exclusive = options_.is_read_only ? -1 : hold_.exclusive_descriptor();
         file_in_use const file{
-            file_.get(), options_.is_read_only, options_.is_direct, sync_failure_};
+            file_.get(),
+            exclusive >= 0 ? exclusive : file_.get(),
+            options_.is_read_only,
+            options_.is_direct,
+            sync_failure_};
         std::unique_ptr<file_engine> ring;
         bool const is_ring_slow = options_.method == file_method::automatic && options_.is_direct &&
                                   refuses_not_to_wait();

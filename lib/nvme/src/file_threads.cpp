@@ -113,7 +113,8 @@ private:
     error_code zero(store_request const& r) {
         auto const at = static_cast<off_t>(r.offset_bytes());
         auto const size = static_cast<off_t>(r.size_bytes());
-        if (::fallocate(file_.descriptor, fallocate_mode(r.operation()), at, size) == 0) return {};
+        int const mode = fallocate_mode(r.operation());
+        if (::fallocate(file_.fallocate_descriptor, mode, at, size) == 0) return {};
         if (!lacks_fallocate(errno)) return last_error();
         return write_zeroes_by_hand(file_.descriptor, r);
     }

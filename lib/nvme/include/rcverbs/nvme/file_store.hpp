@@ -65,6 +65,12 @@ struct file_store_options {
 /// the same error, for all hosts, and reads go on. Destroy the store, and open the file again after
 /// the cause is repaired.
 ///
+/// A discard and a write zeroes are calls of fallocate(2): with FALLOC_FL_PUNCH_HOLE, which gives the
+/// blocks back, and with FALLOC_FL_ZERO_RANGE. The bytes are zero afterwards in every case: where the
+/// kernel refuses the call, zeros are written. That is so on a file system or a device without it, and on
+/// a shared device that another program has opened with O_EXCL, as a mount does. A file without holes
+/// then grows when it is discarded.
+///
 /// A store uses its file alone, unless file_store_options::is_shared: it opens a block device with
 /// O_EXCL, and holds a lock (fcntl(2), F_OFD_SETLK; a read lock if it is read-only).
 class RCVERBS_EXPORT file_store final : public block_store {
