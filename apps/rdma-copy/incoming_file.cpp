@@ -16,6 +16,8 @@
 #include <tuple>
 #include <utility>
 
+#include "rdma-copy/result.hpp"
+
 namespace copy {
 
 namespace {
@@ -81,12 +83,9 @@ bool is_own_file(int fd) {
     return ::fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && s.st_nlink == 1 && s.st_uid == ::geteuid();
 }
 
-bool is_at(descriptor const& directory, std::string const& name, int fd) {
-    struct stat here {};
-    struct stat there {};
-    return ::fstat(fd, &here) == 0 &&
-           ::fstatat(directory.get(), name.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 &&
-           here.st_ino == there.st_ino && here.st_dev == there.st_dev;
+bool is_at(descriptor const& directory, std::string const& name, descriptor const& file) {
+    struct stat s {};
+    return ::fstat(file.get(), &s) == 0 && is_at(directory, name, file_id::of(s));
 }
 
 bool is_hole(file_part const& part) { return part.checksum == hash{}; }
@@ -151,16 +150,16 @@ incoming_file::~incoming_file() {
 
 void incoming_file::remove() noexcept {
     // Somebody may have removed them, and another copy made them again.
-    if (!data_name_.empty() && is_at(directory_, data_name_, data_.get()))
+    if (!data_name_.empty() && is_at(directory_, data_name_, data_))
         ::unlinkat(directory_.get(), data_name_.c_str(), 0);
-    if (!state_name_.empty() && is_at(directory_, state_name_, state_.get()))
+    if (!state_name_.empty() && is_at(directory_, state_name_, state_))
         ::unlinkat(directory_.get(), state_name_.c_str(), 0);
     data_name_.clear();
     state_name_.clear();
 }
 
 incoming_file incoming_file::create(
-    tree const& in, std::string const& path, incoming_options const& options, int& error
+    tree const& in, target_path const& path, incoming_options const& options, int& error
 ) {
     incoming_file f;
     f.options_ = options;
@@ -177,7 +176,7 @@ incoming_file incoming_file::create(
         f.remove_leftovers();
         f.is_there_ = true;
         f.begin_ = options.size;
-        f.id_ = {there.st_dev, there.st_ino};
+        f.id_ = file_id::of(there);
         // The earlier copy may have ended before it did that.
         if (options.is_alone && ::fsync(f.directory_.get()) != 0) error = errno;
         return f;
@@ -242,7 +241,7 @@ bool incoming_file::open_state() {
         if (errno != EWOULDBLOCK) ::unlinkat(directory_.get(), state_name.c_str(), 0);
         return false;
     }
-    if (!is_at(directory_, state_name, state.get())) return false;
+    if (!is_at(directory_, state_name, state)) return false;
     data_name_ = data_name;
     descriptor data = open_part(error);
     data_name_.clear();
@@ -252,7 +251,7 @@ bool incoming_file::open_state() {
     bool const is_unknown =
         error == EMFILE || error == ENFILE || error == ENOMEM || error == EIO || error == ESTALE;
     if (is_unknown && !is_new) return false;
-    if (!is_locked || !is_at(directory_, data_name, data.get())) {
+    if (!is_locked || !is_at(directory_, data_name, data)) {
         // It says nothing of a file that cannot be used. That takes room, and nobody else removes it.
         struct stat s {};
         bool const is_closed = error == 0 || error == EACCES || error == EPERM;
@@ -420,8 +419,13 @@ int incoming_file::verify(std::vector<file_part> const& parts) const {
 
 int incoming_file::verify(std::vector<file_part> const& parts, int flags) const {
     int error = 0;
-    descriptor const direct = open_here(directory_, data_name_, O_RDONLY | flags, error);
+    // Without waiting for a pipe that has taken the name.
+    descriptor const direct =
+        open_here(directory_, data_name_, O_RDONLY | O_NONBLOCK | flags, error);
     if (error != 0) return error;
+    struct stat s {};
+    if (::fstat(direct.get(), &s) != 0) return errno;
+    if (file_id::of(s) != id_) return error_target_changed;
     // Without direct I/O: pages that are on the disk are thrown away.
     ::posix_fadvise(direct.get(), 0, 0, POSIX_FADV_DONTNEED);
     auto const buffer = aligned_buffer();
@@ -452,8 +456,8 @@ int incoming_file::finish(attributes const& a, std::vector<file_part> const& par
     auto const size = static_cast<off_t>(options_.size);
     struct stat s {};
     if (::fstat(data_.get(), &s) != 0) return errno;
-    if (!is_at(directory_, data_name_, data_.get())) return ENOENT;  // somebody has removed it
-    id_ = {s.st_dev, s.st_ino};
+    if (!is_at(directory_, data_name_, data_)) return ENOENT;  // somebody has removed it
+    id_ = file_id::of(s);
     if (s.st_size != size && ::ftruncate(data_.get(), size) != 0) return errno;
     if (options_.verifies) {
         if (int const error = sync(&::fdatasync)) return error;
@@ -487,7 +491,7 @@ int incoming_file::give_again(attributes const& a) const {
     if (error != 0) return error;
     struct stat s {};
     if (::fstat(there.get(), &s) != 0) return errno;
-    if (s.st_dev != id_.device || s.st_ino != id_.inode) return EEXIST;
+    if (file_id::of(s) != id_) return error_target_changed;
     bool const is_owned =
         !a.owned_by || (s.st_uid == a.owned_by->user && s.st_gid == a.owned_by->group);
     if (is_owned && (s.st_mode & 07777) == a.mode) return 0;
@@ -497,21 +501,25 @@ int incoming_file::give_again(attributes const& a) const {
     std::string const itself = "/proc/self/fd/" + std::to_string(there.get());
     if (::chmod(itself.c_str(), a.mode) != 0) return errno;
     // To write that to the disk takes a file that can be opened.
-    descriptor const readable = open_here(directory_, name_, O_RDONLY | O_NONBLOCK, error);
-    return error == 0 && ::fsync(readable.get()) != 0 ? errno : 0;
+    descriptor const readable{::open(itself.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
+    return readable.is_open() && ::fsync(readable.get()) != 0 ? errno : 0;
 }
 
 // Gives it its name.
 int incoming_file::rename_data() const {
     int const dir = directory_.get();
     unsigned const flags = options_.replaces ? 0 : RENAME_NOREPLACE;
-    int result = ::renameat2(dir, data_name_.c_str(), dir, name_.c_str(), flags);
+    int const result = ::renameat2(dir, data_name_.c_str(), dir, name_.c_str(), flags);
     if (result != 0 && errno == EINVAL && !options_.replaces) {
         // File systems without RENAME_NOREPLACE.
-        result = ::linkat(dir, data_name_.c_str(), dir, name_.c_str(), 0);
-        if (result == 0) ::unlinkat(dir, data_name_.c_str(), 0);
+        int const error = link_open_file(data_, directory_, name_.c_str());
+        if (error == 0) ::unlinkat(dir, data_name_.c_str(), 0);
+        return error;
     }
-    return result == 0 ? 0 : errno;
+    if (result != 0) return errno;
+    if (is_at(directory_, name_, id_)) return 0;
+    ::unlinkat(dir, name_.c_str(), 0);
+    return error_target_changed;
 }
 
 }  // namespace copy

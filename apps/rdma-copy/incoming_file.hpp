@@ -44,7 +44,7 @@ public:
     /// Opens a temporary file, and reserves room for all of it, where the file system can. EEXIST if there
     /// is something of that name, unless it `replaces` that; finish() finds out again.
     static incoming_file create(
-        tree const& in, std::string const& path, incoming_options const& options, int& error
+        tree const& in, target_path const& path, incoming_options const& options, int& error
     );
     incoming_file(incoming_file&&) noexcept = default;
     incoming_file& operator=(incoming_file&& other) noexcept;

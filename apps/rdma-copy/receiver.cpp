@@ -32,6 +32,8 @@ std::string why(int error) {
     if (error == error_names_too_many)
         return "too many hard links: the paths take more than 16 MiB";
     if (error == error_name_twice) return "another source has this name";
+    if (error == error_target_changed)
+        return "another program has put something else in its place, or in that of its directory";
     if (error == error_name_reserved) return "the name of a temporary file of rdma-copy: skipped";
     return std::strerror(error);
 }
@@ -60,7 +62,15 @@ destination destination_of(
     to.root = &root;
     to.directory = name;
     error = 0;
-    if (name.empty()) return to;
+    auto const identify = [&] {
+        int absent = 0;
+        struct stat const s = root.status_of(to.directory, absent);
+        if (absent == 0) to.id = file_id::of(s);
+    };
+    if (name.empty()) {
+        identify();
+        return to;
+    }
     if (!is_inside(name) || is_reserved(name)) {
         error = EINVAL;
         return to;
@@ -70,15 +80,19 @@ destination destination_of(
     bool const is_there = absent == 0 && S_ISDIR(s.st_mode);
     // It may be what an earlier copy has made, or the directory that it went into.
     if (is_there && where == placing::either && continues) error = error_place_unclear;
-    if (is_there && where != placing::onto) return to;
+    if (is_there && where != placing::onto) {
+        to.id = file_id::of(s);
+        return to;
+    }
     if (where == placing::into) {
-        error = root.make_directory(name, 0777);
+        error = root.make_directory(name, to.id.emplace(), 0777);
         return to;
     }
     std::size_t const slash = name.rfind('/');
     bool const is_in_root = slash == std::string::npos;
     to.directory = is_in_root ? "" : name.substr(0, slash);
     to.name = is_in_root ? name : name.substr(slash + 1);
+    identify();
     return to;
 }
 
@@ -196,14 +210,15 @@ asio::awaitable<bool> receiver::on(entry e) {
     bool const is_end = e.type == entry_type::directory_end;
     auto const open = directories_.find(e.path);
     if (is_end && open == directories_.end()) co_return false;
-    bool const is_of_none = is_end && open->second;
+    directory const ended = is_end ? open->second : directory{};
     if (is_end) directories_.erase(open);
     bool const is_directory = e.type == entry_type::directory;
     if (is_directory && directories_.size() == directories_max) co_return false;
     ++next_;
-    std::string path = to_.place_of(e.path);
-    bool const is_refused = is_reserved(path) || (is_link && is_reserved(e.target));
-    int error = is_refused ? EINVAL : 0;
+    int error = 0;
+    target_path const at = target_of(e, error);
+    std::string const& path = at.text;
+    if (is_reserved(path) || (is_link && is_reserved(e.target))) error = EINVAL;
     switch (e.type) {
     case entry_type::file: {
         incoming_options const options{
@@ -217,10 +232,10 @@ asio::awaitable<bool> receiver::on(entry e) {
             e.identity};
         file f;
         f.what = std::move(e);
-        f.path = std::move(path);
+        f.path = path;
         if (error == 0)
             f.writes = co_await disk_.run([&] {
-                return incoming_file::create(*to_.root, f.path, options, error);
+                return incoming_file::create(*to_.root, at, options, error);
             });
         std::uint64_t const id = f.what.file;
         f.error = error;
@@ -235,36 +250,39 @@ asio::awaitable<bool> receiver::on(entry e) {
         files_.emplace(id, std::move(f));
         co_return true;
     }
-    case entry_type::directory:
-        if (error == 0) error = co_await disk_.run([&] { return to_.root->make_directory(path); });
-        directories_.emplace(e.path, error != 0);
+    case entry_type::directory: {
+        file_id made;
+        if (error == 0)
+            error = co_await disk_.run([&] { return to_.root->make_directory(at, made); });
+        directories_.emplace(e.path, directory{error, made});
         // Counted at its end.
         if (error == 0) {
             link_.send(done{e.file, 0});
             co_return true;
         }
         break;
+    }
     case entry_type::directory_end:
         // Was counted when it could not be made.
-        if (is_of_none) {
+        if (ended.error != 0) {
             link_.send(done{e.file, 0});
             co_return true;
         }
         if (error == 0)
             error = co_await disk_.run([&] {
-                return to_.root->set_attributes(path, attributes_of(e));
+                return to_.root->set_attributes(path, ended.id, attributes_of(e));
             });
         break;
     case entry_type::symbolic_link:
         if (error == 0)
             error = co_await disk_.run([&] {
-                if (to_.continues && to_.root->is_link_to(path, e.target))
-                    return to_.root->set_attributes_of_link(path, attributes_of(e));
-                return to_.root->make_symbolic_link(path, e.target, attributes_of(e), to_.replaces);
+                return to_.root->make_symbolic_link(
+                    at, e.target, attributes_of(e), to_.replaces, to_.continues
+                );
             });
         break;
     case entry_type::hard_link:
-        if (error == 0) error = co_await make_hard_link(e, path);
+        if (error == 0) error = co_await make_hard_link(e, at);
         break;
     }
     report(e.file, path, error);
@@ -276,8 +294,21 @@ bool receiver::is_expected(std::string const& path) const {
     return is_inside(path) && (!to_.expected || path.substr(0, path.find('/')) == *to_.expected);
 }
 
+// Where an entry goes, and in which directory. What goes into one that could not be made has the same error.
+target_path receiver::target_of(entry const& e, int& error) const {
+    target_path at{to_.place_of(e.path), to_.id};
+    std::size_t const slash = e.path.rfind('/');
+    if (slash == std::string::npos) return at;
+    at.directory.reset();
+    auto const parent = directories_.find(e.path.substr(0, slash));
+    if (parent == directories_.end()) return at;
+    error = parent->second.error;
+    at.directory = parent->second.id;
+    return at;
+}
+
 // Only to a file of this copy.
-asio::awaitable<int> receiver::make_hard_link(entry const& e, std::string const& path) {
+asio::awaitable<int> receiver::make_hard_link(entry const& e, target_path const& path) {
     std::string const existing = to_.place_of(e.target);
     auto const found = linkable_.find(existing);
     if (found == linkable_.end())
@@ -285,9 +316,7 @@ asio::awaitable<int> receiver::make_hard_link(entry const& e, std::string const&
     // The table changes while the disk works.
     file_id const id = found->second;
     co_return co_await disk_.run([&] {
-        if (to_.continues && to_.root->has_same_data(path, existing))
-            return to_.root->sync_parent(path);
-        return to_.root->make_hard_link(path, existing, id, to_.replaces);
+        return to_.root->make_hard_link(path, existing, id, to_.replaces, to_.continues);
     });
 }
 

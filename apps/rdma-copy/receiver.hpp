@@ -35,6 +35,8 @@ struct destination {
     tree const* root = nullptr;
     /// A directory in the root; empty for the root.
     std::string directory;
+    /// Which one it was when the copy began.
+    std::optional<file_id> id;
     /// The name in place of what the sender calls the source.
     std::optional<std::string> name;
     /// What the sender must call the source; without, anything.
@@ -104,7 +106,8 @@ private:
     bool on(skipped const& s);
     bool on(total const& t);
     bool is_expected(std::string const& path) const;
-    asio::awaitable<int> make_hard_link(entry const& e, std::string const& path);
+    target_path target_of(entry const& e, int& error) const;
+    asio::awaitable<int> make_hard_link(entry const& e, target_path const& path);
     file* file_that_continues(std::uint64_t id, std::uint64_t offset, std::uint64_t bytes);
     asio::awaitable<void> write(block b);
     void on_written(std::uint64_t id, file& f);
@@ -128,7 +131,11 @@ private:
     file_io io_;
     std::vector<bool> is_granted_;
     std::map<std::uint64_t, file> files_;
-    std::multimap<std::string, bool> directories_;  // true if it could not be made
+    struct directory {
+        int error = 0;  // why it could not be made
+        file_id id;
+    };
+    std::multimap<std::string, directory> directories_;
     std::map<std::string, file_id> linkable_;  // finished, by path
     std::size_t linkable_bytes_ = 0;
     bool has_forgotten_names_ = false;

@@ -109,7 +109,8 @@ void count_all(
         all.bytes += static_cast<std::uint64_t>(status.st_size);
     if (!S_ISDIR(status.st_mode)) return;
     int error = 0;
-    std::vector<directory_entry> entries = root.list(path, error);
+    struct stat ignored {};
+    std::vector<directory_entry> entries = root.list(path, ignored, error);
     root.look(path, entries);
     for (directory_entry const& each : entries) {
         if (is_reserved(each.name) || each.error != 0) continue;
@@ -375,23 +376,25 @@ asio::awaitable<void> sender::send_entry(
         if (!is_linked) co_await send_file(std::move(s), std::move(in));
         co_return;
     }
-    if (S_ISDIR(status.st_mode))
-        co_return co_await send_directory(std::move(s), status, std::move(in));
+    if (S_ISDIR(status.st_mode)) co_return co_await send_directory(std::move(s), std::move(in));
     if (!S_ISLNK(status.st_mode)) co_return skip(s, error_type_not_copied);
-    entry e = entry_of(entry_type::symbolic_link, s.name, status);
-    e.target = co_await on_disk([&] { return s.root->target_of_link(s.path, error); });
+    struct stat opened {};
+    std::string target =
+        co_await on_disk([&] { return s.root->target_of_link(s.path, opened, error); });
     if (error != 0) co_return skip(s, error);
+    entry e = entry_of(entry_type::symbolic_link, s.name, opened);
+    e.target = std::move(target);
     pending p;
     p.path = std::move(s.path);
     p.in = std::move(in);
     co_await announce(std::move(e), std::move(p));
 }
 
-asio::awaitable<void> sender::send_directory(
-    source s, struct stat status, std::shared_ptr<directory> in
-) {
+asio::awaitable<void> sender::send_directory(source s, std::shared_ptr<directory> in) {
     int error = 0;
-    auto all = co_await on_disk([&] { return s.root->list(s.path, error); });
+    // The rights are those of the directory that is read.
+    struct stat status {};
+    auto all = co_await on_disk([&] { return s.root->list(s.path, status, error); });
     if (error != 0) co_return skip(s, error);
     auto const here = std::make_shared<directory>();
     here->what = s;

@@ -112,9 +112,7 @@ private:
     asio::awaitable<void> send_entry(
         source s, std::optional<struct stat> known, std::shared_ptr<directory> in
     );
-    asio::awaitable<void> send_directory(
-        source s, struct stat status, std::shared_ptr<directory> in
-    );
+    asio::awaitable<void> send_directory(source s, std::shared_ptr<directory> in);
     asio::awaitable<void> send_file(source s, std::shared_ptr<directory> in);
     asio::awaitable<bool> send_hard_link(
         source const& s, struct stat const& status, std::shared_ptr<directory> const& in

@@ -17,6 +17,7 @@
 #include <span>
 
 #include "rdma-copy/copy_message.hpp"
+#include "rdma-copy/result.hpp"
 
 namespace copy {
 
@@ -94,6 +95,25 @@ descriptor open_here(descriptor const& directory, std::string const& name, int f
     return d;
 }
 
+bool is_at(descriptor const& directory, std::string const& name, file_id const& id) {
+    struct stat s {};
+    return ::fstatat(directory.get(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 &&
+           file_id::of(s) == id;
+}
+
+int link_open_file(descriptor const& file, descriptor const& directory, char const* name) {
+    int const in = directory.get();
+    if (::linkat(file.get(), "", in, name, AT_EMPTY_PATH) == 0) return 0;
+    // Without CAP_DAC_READ_SEARCH. Source: linkat(2).
+    if (errno != ENOENT) return errno;
+    std::string const itself = "/proc/self/fd/" + std::to_string(file.get());
+    if (::linkat(AT_FDCWD, itself.c_str(), in, name, AT_SYMLINK_FOLLOW) == 0) return 0;
+    if (errno != ENOENT) return errno;
+    struct stat s {};
+    if (::fstat(file.get(), &s) != 0) return errno;
+    return s.st_nlink == 0 ? error_target_changed : EOPNOTSUPP;
+}
+
 descriptor::~descriptor() {
     if (fd_ >= 0) ::close(fd_);
 }
@@ -113,12 +133,6 @@ tree tree::open_to_read(std::string const& path, int& error) {
     return tree{std::move(root)};
 }
 
-int tree::sync_parent(std::string const& path) const {
-    int error = 0;
-    auto const [parent, name] = parent_of(path, error);
-    return error != 0 ? error : sync_directory(parent);
-}
-
 descriptor tree::open_at(std::string const& path, int flags, int& error) const {
     error = 0;
     if (!path.empty() && !is_inside(path)) {
@@ -132,17 +146,21 @@ descriptor tree::open_at(std::string const& path, int flags, int& error) const {
     return d;
 }
 
-std::pair<descriptor, std::string> tree::parent_of(std::string const& path, int& error, int flags)
-    const {
-    if (!is_inside(path)) {
+std::pair<descriptor, std::string> tree::parent_of(target_path const& path, int& error) const {
+    std::string const& text = path.text;
+    if (!is_inside(text)) {
         error = EINVAL;
         return {};
     }
-    std::size_t const slash = path.rfind('/');
+    std::size_t const slash = text.rfind('/');
     bool const is_here = slash == std::string::npos;
-    return {
-        open_at(is_here ? "" : path.substr(0, slash), flags | O_DIRECTORY, error),
-        is_here ? path : path.substr(slash + 1)};
+    descriptor d = open_at(is_here ? "" : text.substr(0, slash), O_RDONLY | O_DIRECTORY, error);
+    struct stat s {};
+    if (error == 0 && path.directory) {
+        error = error_of(::fstat(d.get(), &s));
+        if (error == 0 && file_id::of(s) != *path.directory) error = error_target_changed;
+    }
+    return {std::move(d), is_here ? text : text.substr(slash + 1)};
 }
 
 struct stat tree::status_of(std::string const& path, int& error) const {
@@ -152,33 +170,29 @@ struct stat tree::status_of(std::string const& path, int& error) const {
     return s;
 }
 
-std::string tree::target_of_link(std::string const& path, int& error) const {
-    auto const [parent, name] = parent_of(path, error, O_PATH);
-    if (error != 0) return {};
+namespace {
+
+std::string target_of(descriptor const& link, int& error) {
     std::array<char, PATH_MAX> target{};
-    ssize_t const size = ::readlinkat(parent.get(), name.c_str(), target.data(), target.size());
+    ssize_t const size = ::readlinkat(link.get(), "", target.data(), target.size());
     error = size < 0 ? errno : 0;
     return size < 0 ? std::string{} : std::string{target.data(), static_cast<std::size_t>(size)};
 }
 
-bool tree::is_link_to(std::string const& path, std::string const& target) const {
-    int error = 0;
-    return target_of_link(path, error) == target && error == 0;
+}  // namespace
+
+std::string tree::target_of_link(std::string const& path, struct stat& status, int& error) const {
+    descriptor const link = open_at(path, O_PATH, error);
+    if (error == 0) error = error_of(::fstat(link.get(), &status));
+    if (error == 0 && !S_ISLNK(status.st_mode)) error = error_source_changed;
+    return error == 0 ? target_of(link, error) : std::string{};
 }
 
-bool tree::has_same_data(std::string const& path, std::string const& other) const {
-    int error = 0;
-    int error_of_other = 0;
-    struct stat const a = status_of(path, error);
-    struct stat const b = status_of(other, error_of_other);
-    return error == 0 && error_of_other == 0 && S_ISREG(a.st_mode) && S_ISREG(b.st_mode) &&
-           a.st_size == b.st_size && a.st_mtim.tv_sec == b.st_mtim.tv_sec &&
-           a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
-}
-
-std::vector<directory_entry> tree::list(std::string const& path, int& error) const {
+std::vector<directory_entry> tree::list(std::string const& path, struct stat& status, int& error)
+    const {
     std::vector<directory_entry> all;
     descriptor const d = open_at(path, O_RDONLY | O_DIRECTORY, error);
+    if (error == 0) error = error_of(::fstat(d.get(), &status));
     if (error != 0) return all;
     descriptor own{::dup(d.get())};
     std::unique_ptr<DIR, int (*)(DIR*)> const stream{::fdopendir(own.get()), &::closedir};
@@ -210,31 +224,33 @@ void tree::look(std::string const& path, std::span<directory_entry> some) const 
     }
 }
 
-int tree::make_directory(std::string const& path, unsigned mode) const {
+int tree::make_directory(target_path const& path, file_id& made, unsigned mode) const {
     int error = 0;
     auto const [parent, name] = parent_of(path, error);
     if (error != 0) return error;
-    if (::mkdirat(parent.get(), name.c_str(), mode) == 0) return sync_directory(parent);
-    if (errno != EEXIST) return errno;
-    struct stat s {};
-    if (::fstatat(parent.get(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) != 0) return errno;
-    if (!S_ISDIR(s.st_mode)) return ENOTDIR;
-    // An earlier copy may have ended before it did that.
-    error = sync_directory(parent);
-    // It may have finished it.
-    if (error != 0 || s.st_uid != ::geteuid() || (s.st_mode & S_IRWXU) == S_IRWXU) return error;
+    bool const is_new = ::mkdirat(parent.get(), name.c_str(), mode) == 0;
+    if (!is_new && errno != EEXIST) return errno;
     descriptor const d = open_here(parent, name, O_RDONLY | O_DIRECTORY, error);
-    if (error == 0 && ::fchmod(d.get(), (s.st_mode & 07777) | S_IRWXU) != 0) error = errno;
+    struct stat s {};
+    if (error == 0) error = error_of(::fstat(d.get(), &s));
+    made = file_id::of(s);
+    // Of one that is there: an earlier copy may have ended before it did that.
+    if (error == 0) error = sync_directory(parent);
+    // An earlier copy may have finished it.
+    bool const is_closed = s.st_uid == ::geteuid() && (s.st_mode & S_IRWXU) != S_IRWXU;
+    if (error == 0 && !is_new && is_closed)
+        error = error_of(::fchmod(d.get(), (s.st_mode & 07777) | S_IRWXU));
     return error;
 }
 
-int tree::set_attributes(std::string const& path, attributes const& a) const {
+int tree::set_attributes(std::string const& path, file_id const& which, attributes const& a) const {
     int error = 0;
     descriptor const d = open_at(path, O_RDONLY | O_DIRECTORY, error);
     if (error != 0) return error;
-    // A directory that was there keeps, for example, its group for new files.
     struct stat s {};
     if (::fstat(d.get(), &s) != 0) return errno;
+    if (file_id::of(s) != which) return error_target_changed;
+    // A directory that was there keeps, for example, its group for new files.
     unsigned const special = s.st_mode & (S_ISUID | S_ISGID | S_ISVTX);
     if (a.owned_by && ::fchown(d.get(), a.owned_by->user, a.owned_by->group) != 0) return errno;
     if (::fchmod(d.get(), a.mode | special) != 0) return errno;
@@ -244,75 +260,109 @@ int tree::set_attributes(std::string const& path, attributes const& a) const {
 
 namespace {
 
-// Gives a name that is made by `make` to what it makes, in place of another if `replaces`.
-template <class Make>
-int make_in_place(descriptor const& directory, std::string const& name, bool replaces, Make make) {
-    if (make(name.c_str()) == 0) return 0;
-    if (errno != EEXIST || !replaces) return errno;
+// Gives a name that is made by `make` to what it makes, in place of another if `replaces`. `is_made` finds out
+// whether a name is of that.
+template <class Make, class IsMade>
+int make_in_place(
+    descriptor const& directory, std::string const& name, bool replaces, Make make, IsMade is_made
+) {
+    int error = make(name.c_str());
+    if (error != EEXIST || !replaces) return error;
     struct stat s {};
     if (::fstatat(directory.get(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) != 0) return errno;
     if (S_ISDIR(s.st_mode)) return EISDIR;
     std::string const temporary = temporary_name(name, random_text());
-    if (make(temporary.c_str()) != 0) return errno;
-    int const error =
-        error_of(::renameat(directory.get(), temporary.c_str(), directory.get(), name.c_str()));
+    error = make(temporary.c_str());
+    if (error != 0) return error;
+    error = error_of(::renameat(directory.get(), temporary.c_str(), directory.get(), name.c_str()));
     // rename(2) leaves both names if they are of the same file.
     ::unlinkat(directory.get(), temporary.c_str(), 0);
-    return error;
+    if (error != 0 || is_made(name)) return error;
+    ::unlinkat(directory.get(), name.c_str(), 0);
+    return error_target_changed;
+}
+
+int set_attributes_of_link(descriptor const& link, attributes const& a) {
+    int const fd = link.get();
+    if (a.owned_by && ::fchownat(fd, "", a.owned_by->user, a.owned_by->group, AT_EMPTY_PATH) != 0)
+        return errno;
+    auto const times = only_mtime(a.mtime);
+    if (::utimensat(fd, "", times.data(), AT_EMPTY_PATH) == 0) return 0;
+    if (errno != EINVAL) return errno;
+    // Before Linux 5.8.
+    std::string const itself = "/proc/self/fd/" + std::to_string(fd);
+    return error_of(::utimensat(AT_FDCWD, itself.c_str(), times.data(), 0));
 }
 
 }  // namespace
 
 int tree::make_symbolic_link(
-    std::string const& path, std::string const& target, attributes const& a, bool replaces
+    target_path const& path,
+    std::string const& target,
+    attributes const& a,
+    bool replaces,
+    bool continues
 ) const {
     int error = 0;
     auto const [parent, name] = parent_of(path, error);
     if (error != 0) return error;
-    int const in = parent.get();
-    error = make_in_place(parent, name, replaces, [&](char const* as) {
-        return ::symlinkat(target.c_str(), in, as);
-    });
-    return error != 0 ? error : set_attributes_of_link(path, a);
-}
-
-int tree::set_attributes_of_link(std::string const& path, attributes const& a) const {
-    int error = 0;
-    auto const [parent, name] = parent_of(path, error);
-    if (error != 0) return error;
-    int const in = parent.get();
-    if (a.owned_by) {
-        // Another program may have put something else there.
-        descriptor const link = open_here(parent, name, O_PATH, error);
+    // One symbolic link to a target is as good as another.
+    auto const open_link = [&, &in = parent](std::string const& at) {
+        int failed = 0;
+        descriptor link = open_here(in, at, O_PATH, failed);
+        bool const is_it = failed == 0 && target_of(link, failed) == target && failed == 0;
+        return is_it ? std::move(link) : descriptor{};
+    };
+    descriptor link;
+    if (continues) link = open_link(name);
+    if (!link.is_open()) {
+        error = make_in_place(
+            parent,
+            name,
+            replaces,
+            [&, in = parent.get()](char const* as) {
+                return error_of(::symlinkat(target.c_str(), in, as));
+            },
+            [&](std::string const& at) { return open_link(at).is_open(); }
+        );
         if (error != 0) return error;
-        struct stat s {};
-        if (::fstat(link.get(), &s) != 0) return errno;
-        if (!S_ISLNK(s.st_mode)) return EEXIST;
-        if (::fchownat(link.get(), "", a.owned_by->user, a.owned_by->group, AT_EMPTY_PATH) != 0)
-            return errno;
+        link = open_link(name);
     }
-    if (::utimensat(in, name.c_str(), only_mtime(a.mtime).data(), AT_SYMLINK_NOFOLLOW) != 0)
-        return errno;
-    return sync_directory(parent);
+    if (!link.is_open()) return error_target_changed;
+    error = set_attributes_of_link(link, a);
+    return error != 0 ? error : sync_directory(parent);
 }
 
 int tree::make_hard_link(
-    std::string const& path, std::string const& existing, file_id const& id, bool replaces
+    target_path const& path,
+    std::string const& existing,
+    file_id const& id,
+    bool replaces,
+    bool continues
 ) const {
     int error = 0;
-    auto const to = parent_of(path, error);
+    auto const [parent, name] = parent_of(path, error);
     if (error != 0) return error;
-    auto const from = parent_of(existing, error);
+    descriptor const file = open_at(existing, O_PATH, error);
     if (error != 0) return error;
     struct stat s {};
-    int const in = from.first.get();
-    if (::fstatat(in, from.second.c_str(), &s, AT_SYMLINK_NOFOLLOW) != 0) return errno;
-    if (s.st_dev != id.device || s.st_ino != id.inode) return ESTALE;
+    if (::fstat(file.get(), &s) != 0) return errno;
+    if (file_id::of(s) != id) return error_target_changed;
     if (!S_ISREG(s.st_mode)) return EPERM;
-    error = make_in_place(to.first, to.second, replaces, [&](char const* as) {
-        return ::linkat(in, from.second.c_str(), to.first.get(), as, 0);
-    });
-    return error != 0 ? error : sync_directory(to.first);
+    struct stat there {};
+    bool const is_there =
+        continues && ::fstatat(parent.get(), name.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0;
+    if (is_there && S_ISREG(there.st_mode) && there.st_size == s.st_size &&
+        there.st_mtim.tv_sec == s.st_mtim.tv_sec && there.st_mtim.tv_nsec == s.st_mtim.tv_nsec)
+        return sync_directory(parent);
+    error = make_in_place(
+        parent,
+        name,
+        replaces,
+        [&, &in = parent](char const* as) { return link_open_file(file, in, as); },
+        [&, &in = parent](std::string const& at) { return is_at(in, at, id); }
+    );
+    return error != 0 ? error : sync_directory(parent);
 }
 
 }  // namespace copy

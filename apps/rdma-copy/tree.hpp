@@ -39,6 +39,22 @@ private:
 struct file_id {
     dev_t device = 0;
     ino_t inode = 0;
+
+    static file_id of(struct stat const& s) noexcept { return {s.st_dev, s.st_ino}; }
+    friend bool operator==(file_id const&, file_id const&) = default;
+};
+
+/// A path in a tree.
+struct target_path {
+    target_path(std::string path, std::optional<file_id> in = {})
+        : text{std::move(path)},
+          directory{in} {}
+    target_path(char const* path) : text{path} {}
+
+    std::string text;
+    /// The directory that the path is in must be this one: another user may have put another one in its
+    /// place. error_target_changed if it is not.
+    std::optional<file_id> directory;
 };
 
 /// What an entry gets besides its content.
@@ -60,8 +76,13 @@ struct directory_entry {
     int error = 0;
 };
 
-/// A directory. Functions that can fail return an errno, or set one; they block, and any thread may call
-/// them.
+/// A directory. Functions that can fail return an errno, or one of result.hpp, or set one; they block, and any
+/// thread may call them.
+///
+/// Another user may write to directories of a tree and exchange names there. What is checked is therefore what
+/// is opened, and what gets rights, an owner or another name is what was checked. Names are only removed: no
+/// system call removes the name of an open file, and whoever may put another file there may remove names
+/// herself.
 class tree {
 public:
     tree() noexcept = default;
@@ -74,38 +95,43 @@ public:
     /// Opens what is at a path inside; an empty one is the directory itself.
     descriptor open_at(std::string const& path, int flags, int& error) const;
     /// The directory that a path is in, and the path's last component.
-    std::pair<descriptor, std::string> parent_of(
-        std::string const& path, int& error, int flags = O_RDONLY
-    ) const;
-    /// Writes the directory that it is in to the disk.
-    int sync_parent(std::string const& path) const;
+    std::pair<descriptor, std::string> parent_of(target_path const& path, int& error) const;
     /// Of a link itself, if it is one.
     struct stat status_of(std::string const& path, int& error) const;
-    std::string target_of_link(std::string const& path, int& error) const;
-    bool is_link_to(std::string const& path, std::string const& target) const;
-    /// Files with the same size and time.
-    bool has_same_data(std::string const& path, std::string const& other) const;
-    /// All of a directory, sorted by name, without statuses: to read those of many takes long.
-    std::vector<directory_entry> list(std::string const& path, int& error) const;
+    /// The target of a symbolic link, and its status. error_source_changed if it is none.
+    std::string target_of_link(std::string const& path, struct stat& status, int& error) const;
+    /// All of a directory, sorted by name, without statuses: to read those of many takes long. And the
+    /// directory's own status.
+    std::vector<directory_entry> list(std::string const& path, struct stat& status, int& error)
+        const;
     /// Reads the statuses of some entries of a directory. ENOENT: it has gone meanwhile.
     void look(std::string const& path, std::span<directory_entry> some) const;
 
     /// Makes a directory. If there is one of this process's, its owner may write to it.
     ///
+    /// @param made  Which one it is.
     /// @param mode  Without the umask's bits. By default only its owner may read and write it.
-    int make_directory(std::string const& path, unsigned mode = 0700) const;
-    /// Of a directory.
-    int set_attributes(std::string const& path, attributes const& a) const;
-    /// Makes a symbolic link. What exists is replaced if `replaces`, but no directory.
+    int make_directory(target_path const& path, file_id& made, unsigned mode = 0700) const;
+    /// Of this directory.
+    int set_attributes(std::string const& path, file_id const& which, attributes const& a) const;
+    /// Makes a symbolic link. What exists is replaced if `replaces`, but no directory. If `continues`, a link
+    /// to this target that exists gets the attributes.
     int make_symbolic_link(
-        std::string const& path, std::string const& target, attributes const& a, bool replaces
+        target_path const& path,
+        std::string const& target,
+        attributes const& a,
+        bool replaces,
+        bool continues
     ) const;
-    /// Of a symbolic link.
-    int set_attributes_of_link(std::string const& path, attributes const& a) const;
-    /// Makes another name of a file, if it is still that one; else ESTALE. What exists is replaced if
-    /// `replaces`, but no directory.
+    /// Makes another name of a file, if it is still that one; else error_target_changed. What exists is replaced
+    /// if `replaces`, but no directory. If `continues`, a file that exists with its size and time is left as it
+    /// is.
     int make_hard_link(
-        std::string const& path, std::string const& existing, file_id const& id, bool replaces
+        target_path const& path,
+        std::string const& existing,
+        file_id const& id,
+        bool replaces,
+        bool continues
     ) const;
 
 private:
@@ -121,5 +147,10 @@ std::string random_text();
 std::array<timespec, 2> only_mtime(timespec const& mtime) noexcept;
 /// Opens a name of a directory, itself and no link.
 descriptor open_here(descriptor const& directory, std::string const& name, int flags, int& error);
+/// True if a name of a directory is that of this file, and no link to it.
+bool is_at(descriptor const& directory, std::string const& name, file_id const& id);
+/// Gives a file that is open another name, whatever its own names are now. EOPNOTSUPP if that takes /proc, which
+/// is not there.
+int link_open_file(descriptor const& file, descriptor const& directory, char const* name);
 
 }  // namespace copy

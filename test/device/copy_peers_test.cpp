@@ -1,5 +1,9 @@
 // Peers of rdma-copy that break the rules: senders and receivers that lie, and clients that are silent.
+#include <fcntl.h>
+
+#include <cstdio>
 #include <functional>
+#include <map>
 #include <optional>
 
 #include "device/copy_fixture.hpp"
@@ -204,6 +208,77 @@ TEST_CASE("copy: a file with a wrong hash is not finished", "[device][hostile]")
     CHECK_FALSE(e.server_end);
     CHECK(e.failures_of_server == std::vector<std::string>{"a: the data has changed on its way"});
     CHECK(listing(e.served / "").empty());
+}
+
+TEST_CASE(
+    "copy: what belongs in a directory goes into no other that takes its name", "[device][hostile]"
+) {
+    asio::io_context io;
+    ends e{io};
+    fs::create_directory(e.served / "hers");
+    REQUIRE(::chmod((e.served / "hers").c_str(), 0755) == 0);
+    std::map<std::uint64_t, int> answers;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const client = [&]() -> asio::awaitable<void> {
+            co_await e.client.connect(e.door.local_endpoint());
+            e.client.send(copy::hello{});
+            auto const until_done = [&](std::uint64_t number) -> asio::awaitable<void> {
+                while (!answers.contains(number)) {
+                    copy::copy_message const m = co_await e.client.receive();
+                    if (auto const* const d = std::get_if<copy::done>(&m))
+                        answers[d->file] = d->error;
+                }
+            };
+            auto const entry_of = [&](std::uint64_t number, copy::entry_type type, std::string path
+                                  ) {
+                copy::entry next = file_entry(number, std::move(path), 0);
+                next.type = type;
+                next.mode = 0700;
+                if (type == copy::entry_type::symbolic_link) next.target = "nowhere";
+                if (type == copy::entry_type::hard_link) next.target = "first";
+                return next;
+            };
+            copy::entry first = entry_of(0, copy::entry_type::file, "first");
+            first.has_names = true;
+            e.client.send(first);
+            e.client.send(copy::end{0, 0});
+            e.client.send(entry_of(1, copy::entry_type::directory, "private"));
+            co_await until_done(0);
+            co_await until_done(1);
+            REQUIRE(
+                ::renameat2(
+                    AT_FDCWD,
+                    (e.served / "private").c_str(),
+                    AT_FDCWD,
+                    (e.served / "hers").c_str(),
+                    RENAME_EXCHANGE
+                ) == 0
+            );
+            e.client.send(entry_of(2, copy::entry_type::file, "private/file"));
+            e.client.send(copy::end{2, 0});
+            e.client.send(entry_of(3, copy::entry_type::directory, "private/directory"));
+            e.client.send(entry_of(4, copy::entry_type::symbolic_link, "private/link"));
+            e.client.send(entry_of(5, copy::entry_type::hard_link, "private/second"));
+            // In a directory that could not be made.
+            e.client.send(entry_of(6, copy::entry_type::file, "private/directory/file"));
+            e.client.send(copy::end{6, 0});
+            e.client.send(entry_of(7, copy::entry_type::directory_end, "private/directory"));
+            e.client.send(entry_of(8, copy::entry_type::directory_end, "private"));
+            for (std::uint64_t i = 2; i <= 8; ++i) co_await until_done(i);
+            e.client.send(copy::finished{});
+            co_await e.client.receive();
+            co_await e.client.finish();
+        };
+        co_await (serve_one(io, e) && client());
+    });
+    for (auto const& [number, error] : answers) {
+        CAPTURE(number);
+        // The directory that could not be made has had its error.
+        CHECK(error == (number < 2 || number == 7 ? 0 : copy::error_target_changed));
+    }
+    CHECK(fs::is_empty(e.served / "private"));
+    CHECK(fs::is_empty(e.served / "hers"));
+    CHECK((fs::status(e.served / "private").permissions() & fs::perms::mask) == fs::perms{0755});
 }
 
 namespace {

@@ -37,18 +37,25 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// On a thread for which this system call fails, as in a sandbox; if flags are named, only with these as its
-// fourth argument.
+// On a thread for which this system call fails, as in a sandbox; if flags are named, only with these as that
+// argument.
 void where_refused(
-    long call, int error, std::function<void()> const& what, std::optional<unsigned> flags = {}
+    long call,
+    int error,
+    std::function<void()> const& what,
+    std::optional<unsigned> flags = {},
+    unsigned argument = 3
 ) {
     bool is_filtered = false;
+    auto const place_of_flags = static_cast<unsigned>(
+        offsetof(seccomp_data, args) + argument * sizeof(seccomp_data::args[0])
+    );
     std::thread{[&] {
         std::array<sock_filter, 7> rules{
             sock_filter{BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
             sock_filter{BPF_JMP | BPF_JEQ | BPF_K, 0, 4, static_cast<unsigned>(call)},
             sock_filter{BPF_JMP | BPF_JA, 0, 0, flags ? 0U : 2U},
-            sock_filter{BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, args[3])},
+            sock_filter{BPF_LD | BPF_W | BPF_ABS, 0, 0, place_of_flags},
             sock_filter{BPF_JMP | BPF_JEQ | BPF_K, 0, 1, flags.value_or(0)},
             sock_filter{BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)},
             sock_filter{BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW}};
@@ -273,10 +280,11 @@ TEST_CASE("copy: what is in a directory is listed with the error of its status",
     copy::tree const root = copy::tree::open((here / "").string(), error);
     int const refusal = GENERATE(EACCES, EIO, ENOENT);
     std::vector<copy::directory_entry> all;
+    struct stat own {};
     error = -1;
     // fdopendir(3) calls it with other flags.
     auto const list = [&] {
-        all = root.list("", error);
+        all = root.list("", own, error);
         root.look("", all);
     };
     where_refused(SYS_newfstatat, refusal, list, AT_SYMLINK_NOFOLLOW);
@@ -409,11 +417,12 @@ TEST_CASE("copy: a directory that was there is written to the disk", "[programs]
     folder here;
     int error = 0;
     copy::tree const root = copy::tree::open((here / "").string(), error);
-    REQUIRE(root.make_directory("new") == 0);
+    copy::file_id made;
+    REQUIRE(root.make_directory("new", made) == 0);
     int failed = 0;
-    where_refused(SYS_fsync, EIO, [&] { failed = root.make_directory("new"); });
+    where_refused(SYS_fsync, EIO, [&] { failed = root.make_directory("new", made); });
     CHECK(failed == EIO);
-    CHECK(root.make_directory("new") == 0);
+    CHECK(root.make_directory("new", made) == 0);
 }
 
 TEST_CASE("copy: what is in a directory that cannot be listed can be sent", "[programs]") {
@@ -427,8 +436,9 @@ TEST_CASE("copy: what is in a directory that cannot be listed can be sent", "[pr
         int error = 0;
         copy::tree const listed = copy::tree::open((here / "closed").string(), error);
         bool const is_closed = error == EACCES;
+        struct stat status {};
         copy::tree const root = copy::tree::open_to_read((here / "closed").string(), error);
-        return is_closed && error == 0 && root.target_of_link("link", error) == "nowhere" &&
+        return is_closed && error == 0 && root.target_of_link("link", status, error) == "nowhere" &&
                root.open_at("file", O_RDONLY, error).is_open();
     }));
 }
@@ -439,12 +449,42 @@ TEST_CASE("copy: a directory that was there keeps what its files inherit", "[pro
     REQUIRE(::chmod((here / "old").c_str(), 02755) == 0);
     int error = 0;
     copy::tree const root = copy::tree::open((here / "").string(), error);
-    REQUIRE(root.make_directory("old") == 0);
+    copy::file_id made;
+    REQUIRE(root.make_directory("old", made) == 0);
     copy::attributes a;
     a.mode = 0700;
     a.mtime = {5, 6};
-    REQUIRE(root.set_attributes("old", a) == 0);
+    REQUIRE(root.set_attributes("old", made, a) == 0);
     struct stat const s = root.status_of("old", error);
     CHECK((s.st_mode & 07777) == 02700);
     CHECK(s.st_mtim.tv_sec == 5);
+}
+
+TEST_CASE(
+    "copy: a hard link needs CAP_DAC_READ_SEARCH or /proc, and is never made by name", "[programs]"
+) {
+    folder here;
+    REQUIRE(::chmod((here / "").c_str(), 0777) == 0);
+    auto const makes_links = [&] {
+        int error = 0;
+        copy::tree const root = copy::tree::open((here / "").string(), error);
+        std::string const name = ::geteuid() == 0 ? "roots" : "nobodys";
+        std::ofstream{here / name} << "text";
+        struct stat const s = root.status_of(name, error);
+        auto const link = [&](std::string const& as) {
+            return root.make_hard_link(name + as, name, copy::file_id::of(s), false, false);
+        };
+        int by_descriptor = -1;
+        int by_proc = -1;
+        int by_none = -1;
+        by_descriptor = link("1");
+        where_refused(
+            SYS_linkat, ENOENT, [&] { by_proc = link("2"); }, AT_EMPTY_PATH, 4
+        );
+        where_refused(SYS_linkat, ENOENT, [&] { by_none = link("3"); });
+        return by_descriptor == 0 && by_proc == 0 && by_none == EOPNOTSUPP &&
+               root.status_of(name, error).st_nlink == 3;
+    };
+    CHECK(makes_links());
+    if (::geteuid() == 0) CHECK(as_nobody(makes_links));
 }
