@@ -1,9 +1,12 @@
 #include "rdma-copy/session.hpp"
 
+#include <fcntl.h>
+
 #include <cerrno>
-#include <map>
 #include <filesystem>
+#include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include <rcverbs/channel_error.hpp>
@@ -148,18 +151,31 @@ asio::awaitable<void> pull(
 ) {
     std::error_code ec;
     placing const where = placing_of(target, options);
-    bool const exists = std::filesystem::is_directory(target, ec);
     bool const is_all = trimmed(source).empty();
-    if (exists && where == placing::either && options.continues && !is_all)
+    int error = 0;
+    tree root;
+    bool exists = false;
+    if (where == placing::either) {
+        root = tree::open(target, error, O_NOFOLLOW);
+        exists = error != ENOENT && error != ENOTDIR && error != ELOOP;
+        // An earlier copy may have made it: its server would choose where this one writes.
+        if (!exists && std::filesystem::is_symlink(target, ec) &&
+            std::filesystem::is_directory(target, ec))
+            throw refused{
+                target +
+                " is a symbolic link: add a slash to copy into the directory that it leads to"};
+    }
+    if (exists && options.continues && !is_all)
         throw refused{target + ": " + why(error_place_unclear)};
     // All of a server's directory gets a name of its own: a server may not choose which files it writes.
-    bool const is_directory =
-        where == placing::into || (exists && where == placing::either && !options.continues);
-    int error = 0;
-    auto const [parent, name] =
-        is_directory ? std::pair{target, std::string{}} : split(target, error);
-    if (error != 0) throw refused{target + ": " + why(error)};
-    tree const root = tree::open(parent, error);
+    bool const is_directory = where == placing::into || (exists && !options.continues);
+    std::string parent = target;
+    std::string name;
+    if (!is_directory) {
+        std::tie(parent, name) = split(target, error);
+        if (error != 0) throw refused{target + ": " + why(error)};
+    }
+    if (!is_directory || where == placing::into) root = tree::open(parent, error);
     if (error != 0) throw refused{parent + ": " + why(error)};
     destination to;
     to.root = &root;

@@ -118,8 +118,8 @@ descriptor::~descriptor() {
     if (fd_ >= 0) ::close(fd_);
 }
 
-tree tree::open(std::string const& path, int& error) {
-    descriptor root{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+tree tree::open(std::string const& path, int& error, int flags) {
+    descriptor root{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | flags)};
     error = root.is_open() ? 0 : errno;
     return tree{std::move(root)};
 }

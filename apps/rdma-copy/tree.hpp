@@ -88,7 +88,9 @@ public:
     tree() noexcept = default;
     explicit tree(descriptor root) noexcept : root_{std::move(root)} {}
     /// Opens a directory by a path of this process's, whose links are followed.
-    static tree open(std::string const& path, int& error);
+    ///
+    /// @param flags  O_NOFOLLOW: the last component must be no link.
+    static tree open(std::string const& path, int& error, int flags = 0);
     /// The same for a directory of which only what is in it is read.
     static tree open_to_read(std::string const& path, int& error);
 

@@ -685,6 +685,53 @@ TEST_CASE("copy: a server writes nothing but what a client asks for", "[device][
     CHECK(listing(home / "").size() == 2);
 }
 
+TEST_CASE(
+    "copy: a link that a copy has made is not where the next one writes", "[device][hostile]"
+) {
+    bool const replaces = GENERATE(false, true);
+    CAPTURE(replaces);
+    folder home;
+    folder there;
+    fs::create_directory(home / "secret");
+    // The server's link comes first, and then what it wants to write.
+    fs::create_symlink((home / "secret").string(), there / "conf");
+    auto const fetch = [&](std::string const& target) {
+        asio::io_context io;
+        ends e{io, 65536, there / ""};
+        std::string refused;
+        copy::result done;
+        run(io, [&]() -> asio::awaitable<void> {
+            auto const client = [&]() -> asio::awaitable<void> {
+                copy::copy_options const options{.replaces = replaces};
+                std::string const to = (home / target).string();
+                try {
+                    co_await e.client.connect(e.door.local_endpoint());
+                    co_await copy::pull(e.client, e.files, "conf", to, options, e.report(), done);
+                } catch (copy::refused const& error) {
+                    refused = error.what();
+                    e.client.close();
+                }
+            };
+            co_await (serve_one(io, e) && client());
+        });
+        CHECK(done.failed == 0);
+        return refused;
+    };
+    CHECK(fetch("conf").empty());
+    REQUIRE(fs::is_symlink(home / "conf"));
+    fs::remove(there / "conf");
+    fs::create_directory(there / "conf");
+    write_file(there / "conf/file", pattern(10, 1));
+    CHECK(fetch("conf").ends_with(
+        "conf is a symbolic link: add a slash to copy into the directory that it leads to"
+    ));
+    CHECK(fs::is_empty(home / "secret"));
+    CHECK(fs::is_symlink(home / "conf"));
+    // Whoever wants that says so.
+    CHECK(fetch("conf/").empty());
+    CHECK(listing(home / "secret/conf") == listing(there / "conf"));
+}
+
 TEST_CASE("copy: what was read back from the disk is what was sent", "[device]") {
     bool const continues = GENERATE(false, true);
     folder here;
