@@ -97,6 +97,9 @@ constexpr std::uint8_t flags_of_hello = 31;
 // Of ENTRY.
 constexpr std::uint8_t flag_sparse = 1;
 constexpr std::uint8_t flag_names = 2;
+constexpr std::uint8_t flag_attributes = 4;
+constexpr std::uint8_t flag_acl = 8;
+constexpr std::uint8_t flags_of_entry = 15;
 
 std::uint8_t flag_if(bool is_set, std::uint8_t flag) { return is_set ? flag : std::uint8_t{0}; }
 
@@ -177,7 +180,8 @@ void write(writer& w, entry const& m) {
     w.put(m.file);
     w.put(static_cast<std::uint8_t>(m.type));
     w.put(static_cast<std::uint8_t>(
-        flag_if(m.is_sparse, flag_sparse) | flag_if(m.has_names, flag_names)
+        flag_if(m.is_sparse, flag_sparse) | flag_if(m.has_names, flag_names) |
+        flag_if(m.has_attributes, flag_attributes) | flag_if(m.has_acl, flag_acl)
     ));
     w.put(m.mode);
     w.put(m.user);
@@ -194,9 +198,11 @@ void read(reader& r, entry& m) {
     m.file = r.get<std::uint64_t>();
     m.type = r.one_of(entry_type::hard_link);
     auto const flags = r.get<std::uint8_t>();
-    r.require((flags & ~(flag_sparse | flag_names)) == 0);
+    r.require((flags & ~flags_of_entry) == 0);
     m.is_sparse = (flags & flag_sparse) != 0;
     m.has_names = (flags & flag_names) != 0;
+    m.has_attributes = (flags & flag_attributes) != 0;
+    m.has_acl = (flags & flag_acl) != 0;
     m.mode = r.get<std::uint16_t>();
     m.user = r.get<std::uint32_t>();
     m.group = r.get<std::uint32_t>();
@@ -210,7 +216,9 @@ void read(reader& r, entry& m) {
     r.require(m.size <= static_cast<std::uint64_t>(INT64_MAX));
     bool const has_target = m.type == entry_type::symbolic_link || m.type == entry_type::hard_link;
     r.require(has_target == !m.target.empty());
-    r.require(m.type == entry_type::file || (m.size == 0 && !m.is_sparse && !m.has_names));
+    bool const is_file = m.type == entry_type::file;
+    r.require(is_file || (m.size == 0 && !m.is_sparse && !m.has_names));
+    r.require(is_file || m.type == entry_type::directory_end || (!m.has_attributes && !m.has_acl));
 }
 void write(writer& w, block const& m) {
     w.put(m.file);
@@ -259,6 +267,19 @@ void write(writer&, finished const&) {}
 void read(reader&, finished&) {}
 void write(writer&, alive const&) {}
 void read(reader&, alive&) {}
+void write(writer& w, not_kept const& m) {
+    w.put(m.special_modes);
+    w.put(m.owners);
+    w.put(m.attributes);
+    w.put(m.acls);
+}
+void read(reader& r, not_kept& m) {
+    m.special_modes = r.get<std::uint64_t>();
+    m.owners = r.get<std::uint64_t>();
+    m.attributes = r.get<std::uint64_t>();
+    m.acls = r.get<std::uint64_t>();
+    r.require(m != not_kept{});
+}
 
 template <std::size_t Place = 0>
 std::optional<copy_message> decode_as(std::uint64_t tag, std::span<std::byte const> in) {

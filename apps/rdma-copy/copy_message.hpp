@@ -11,6 +11,8 @@
 //                     BEGIN    file (8), offset (8): the sender begins there
 //                     ABORT    file (8), errno (2): the sender sends no more of it
 //                     DONE     file (8), errno (2): it is finished, or never will be
+//                     NOT_KEPT four numbers of entries (8 each) that are finished, and have lost something; before
+//                              FINISHED, if one is not 0
 //   the sender's      ENTRY    file (8), type (1), flags (1), mode (2), user (4), group (4), mtime: seconds
 //                              (8) and nanoseconds (4), size (8), identity (16), path, target: of a
 //                              symbolic link, or the path of the entry that a hard link is another name of
@@ -19,8 +21,8 @@
 //                     END      file (8), errno (2): all of it is sent, or it cannot be read
 //                     SKIPPED  errno (2), path: an entry that is not sent, and why
 //                     TOTAL    entries (8), bytes (8) of the whole copy, once, when they are counted
-//                     FINISHED (0)
-//   both sides'       ALIVE    (0), several times in the time after which a silent peer is left
+//   both sides'       FINISHED (0)
+//                     ALIVE    (0), several times in the time after which a silent peer is left
 //
 // Files are counted from 0. A directory comes before what is in it, and once more, as directory_end,
 // when all that is in it is done: then it gets its mode and time. BLOCKs and HOLEs of a file come in
@@ -41,7 +43,7 @@
 namespace copy {
 
 inline constexpr std::uint32_t channel_mode = 0x72637079;
-inline constexpr std::uint16_t version = 1;
+inline constexpr std::uint16_t version = 2;
 /// Bytes of a path, and of the target of a link, at most. Source: PATH_MAX, with the null character.
 inline constexpr std::size_t text_bytes_max = 4095;
 /// Bytes of a message, at most.
@@ -133,6 +135,9 @@ struct entry {
     bool is_sparse = false;
     /// The file has other names, so hard links may follow.
     bool has_names = false;
+    /// It has extended attributes, or ACLs, which are not sent. Of files, and at the end of directories.
+    bool has_attributes = false;
+    bool has_acl = false;
     std::uint16_t mode = 0;  // permissions only
     std::uint32_t user = 0;
     std::uint32_t group = 0;
@@ -177,6 +182,16 @@ struct total {
 struct finished {};
 struct alive {};
 
+/// What is not kept of entries that are finished: numbers of entries.
+struct not_kept {
+    std::uint64_t special_modes = 0;  // set-user-ID, set-group-ID, the sticky bit
+    std::uint64_t owners = 0;
+    std::uint64_t attributes = 0;  // extended ones
+    std::uint64_t acls = 0;
+
+    friend bool operator==(not_kept const&, not_kept const&) = default;
+};
+
 /// The tag of a message is its place here.
 using copy_message = std::variant<
     hello,
@@ -193,7 +208,8 @@ using copy_message = std::variant<
     skipped,
     total,
     finished,
-    alive>;
+    alive,
+    not_kept>;
 
 std::vector<std::byte> encode(copy_message const& m);
 /// None if it is not a message: another kind, another size, a type, a flag, a mode or a time that does

@@ -141,6 +141,7 @@ incoming_file& incoming_file::operator=(incoming_file&& other) noexcept {
     std::swap(is_there_, other.is_there_);
     std::swap(has_lost_, other.has_lost_);
     std::swap(id_, other.id_);
+    std::swap(status_, other.status_);
     return *this;
 }
 
@@ -477,19 +478,20 @@ int incoming_file::finish(attributes const& a, std::vector<file_part> const& par
     return ::fsync(directory_.get()) == 0 ? 0 : errno;
 }
 
-int incoming_file::give(attributes const& a) const {
+int incoming_file::give(attributes const& a) {
     // The owner first: a change of it takes rights away.
     if (a.owned_by && ::fchown(data_.get(), a.owned_by->user, a.owned_by->group) != 0) return errno;
     if (::fchmod(data_.get(), a.mode) != 0) return errno;
-    return ::futimens(data_.get(), only_mtime(a.mtime).data()) == 0 ? 0 : errno;
+    if (::futimens(data_.get(), only_mtime(a.mtime).data()) != 0) return errno;
+    return ::fstat(data_.get(), &status_) == 0 ? 0 : errno;
 }
 
 // To a file that an earlier copy has finished, of a source whose mode or owner may have changed since.
-int incoming_file::give_again(attributes const& a) const {
+int incoming_file::give_again(attributes const& a) {
     int error = 0;
     descriptor const there = open_here(directory_, name_, O_PATH, error);
     if (error != 0) return error;
-    struct stat s {};
+    struct stat& s = status_;
     if (::fstat(there.get(), &s) != 0) return errno;
     if (file_id::of(s) != id_) return error_target_changed;
     bool const is_owned =
@@ -500,6 +502,7 @@ int incoming_file::give_again(attributes const& a) const {
         return errno;
     std::string const itself = "/proc/self/fd/" + std::to_string(there.get());
     if (::chmod(itself.c_str(), a.mode) != 0) return errno;
+    if (::fstat(there.get(), &s) != 0) return errno;
     // To write that to the disk takes a file that can be opened.
     descriptor const readable{::open(itself.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
     return readable.is_open() && ::fsync(readable.get()) != 0 ? errno : 0;

@@ -71,11 +71,15 @@ public:
     bool is_there() const noexcept { return is_there_; }
     /// Which file it is, after finish().
     file_id id() const noexcept { return id_; }
+    /// What it has got, after finish().
+    struct stat const& status() const noexcept {
+        return status_;
+    }
 
 private:
     int sync(int (*with)(int));
-    int give(attributes const& a) const;
-    int give_again(attributes const& a) const;
+    int give(attributes const& a);
+    int give_again(attributes const& a);
     int rename_data() const;
     descriptor open_part(int& error) const;
     void remove_leftovers();
@@ -103,6 +107,7 @@ private:
     bool is_there_ = false;
     bool has_lost_ = false;  // something that was written may not be on the disk
     file_id id_;
+    struct stat status_ {};
 };
 
 }  // namespace copy

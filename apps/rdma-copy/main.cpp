@@ -165,7 +165,11 @@ private:
                 demo::print_error("run the same command with --continue to resume");
             return is_refused_ ? some_failed : no_connection;
         }
-        if (!settings_.is_quiet && !settings_.is_json) demo::print(copy::summary(done_, took));
+        if (!settings_.is_quiet && !settings_.is_json) {
+            demo::print(copy::summary(done_, took));
+            if (std::string const lost = copy::text_of(done_.lost); !lost.empty())
+                demo::print(lost);
+        }
         return done_.failed > 0 ? some_failed : all_copied;
     }
 
@@ -326,6 +330,8 @@ private:
                 copy::in_units(counters.bytes) +
                 (counters.failed > 0 ? ", " + std::to_string(counters.failed) + " failed" : "")
             );
+            if (std::string const lost = copy::text_of(counters.lost); !lost.empty())
+                demo::print(peer + ": " + lost);
         }
     }
 

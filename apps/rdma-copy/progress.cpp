@@ -93,6 +93,20 @@ std::string progress_line(result const& r, double bytes_per_second, std::size_t 
     return line.substr(0, width);
 }
 
+std::string text_of(not_kept const& lost) {
+    std::string text;
+    auto const add = [&](char const* what, std::uint64_t entries) {
+        if (entries == 0) return;
+        text += (text.empty() ? "not kept: " : ", ") + std::string{what} + " of " +
+                std::to_string(entries) + (entries == 1 ? " entry" : " entries");
+    };
+    add("owners", lost.owners);
+    add("set-user-ID, set-group-ID or sticky bits", lost.special_modes);
+    add("extended attributes", lost.attributes);
+    add("ACLs", lost.acls);
+    return text;
+}
+
 std::string summary(result const& r, std::chrono::duration<double> took) {
     std::string text = std::to_string(r.entries) + (r.entries == 1 ? " entry, " : " entries, ") +
                        in_units(r.bytes);
@@ -127,6 +141,11 @@ std::string result_json(
     out["continued_bytes"] = r.continued;
     out["failed"] = r.failed;
     out["seconds"] = took.count();
+    out["not_kept"] = {
+        {"owners", r.lost.owners},
+        {"special_modes", r.lost.special_modes},
+        {"extended_attributes", r.lost.attributes},
+        {"acls", r.lost.acls}};
     out["failures"] = nlohmann::ordered_json::array();
     for (failed_entry const& f : failures)
         out["failures"].push_back({{"path", json_text(f.path)}, {"error", json_text(f.why)}});

@@ -34,6 +34,8 @@ private:
 ///
 /// @param width  Columns of the terminal: there is a bar, and the line is not longer. 0 for neither.
 std::string progress_line(result const& r, double bytes_per_second, std::size_t width);
+/// What finished entries have lost, in a line; empty if that is nothing.
+std::string text_of(not_kept const& lost);
 /// The line at the end.
 std::string summary(result const& r, std::chrono::duration<double> took);
 

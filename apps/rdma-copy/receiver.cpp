@@ -164,7 +164,10 @@ asio::awaitable<void> receiver::serve() {
         else if (auto const* const e2 = std::get_if<end>(&m)) is_allowed = on(*e2);
         else if (auto const* const s = std::get_if<skipped>(&m)) is_allowed = on(*s);
         else if (auto const* const t = std::get_if<total>(&m)) is_allowed = on(*t);
-        else if (std::holds_alternative<finished>(m) && is_complete) co_return link_.send(m);
+        else if (std::holds_alternative<finished>(m) && is_complete) {
+            if (result_.lost != not_kept{}) link_.send(result_.lost);
+            co_return link_.send(m);
+        }
         if (is_allowed) continue;
         link_.close_violated();
         throw boost::system::system_error{rcverbs::channel_errc::malformed_message};
@@ -219,6 +222,7 @@ asio::awaitable<bool> receiver::on(entry e) {
     target_path const at = target_of(e, error);
     std::string const& path = at.text;
     if (is_reserved(path) || (is_link && is_reserved(e.target))) error = EINVAL;
+    struct stat now {};
     switch (e.type) {
     case entry_type::file: {
         incoming_options const options{
@@ -270,16 +274,18 @@ asio::awaitable<bool> receiver::on(entry e) {
         }
         if (error == 0)
             error = co_await disk_.run([&] {
-                return to_.root->set_attributes(path, ended.id, attributes_of(e));
+                return to_.root->set_attributes(path, ended.id, attributes_of(e), now);
             });
+        if (error == 0) count_lost(e, now);
         break;
     case entry_type::symbolic_link:
         if (error == 0)
             error = co_await disk_.run([&] {
                 return to_.root->make_symbolic_link(
-                    at, e.target, attributes_of(e), to_.replaces, to_.continues
+                    at, e.target, attributes_of(e), to_.replaces, to_.continues, now
                 );
             });
+        if (error == 0) count_lost(e, now);
         break;
     case entry_type::hard_link:
         if (error == 0) error = co_await make_hard_link(e, at);
@@ -444,10 +450,12 @@ void receiver::finish_if_complete(std::uint64_t id, file& f) {
 asio::awaitable<void> receiver::finish(std::uint64_t number) {
     file& f = files_.at(number);
     file_id id;
+    struct stat now {};
     auto finish_on_disk = [&] {
         int const failed =
             f.error != 0 ? f.error : f.writes.finish(attributes_of(f.what), f.written);
         id = f.writes.id();
+        now = f.writes.status();
         if (failed != 0 && !is_spoiled(f, failed)) {
             static_cast<void>(f.writes.store(f.written));
             f.writes.keep();
@@ -459,6 +467,7 @@ asio::awaitable<void> receiver::finish(std::uint64_t number) {
     int const error = f.what.size >= resume_bytes_min ? co_await disk_.run_long(finish_on_disk)
                                                       : co_await disk_.run(finish_on_disk);
     if (error == 0) add_to(result_.bytes, f.what.size);
+    if (error == 0) count_lost(f.what, now);
     std::string const path = std::move(f.path);
     if (error == 0 && f.what.has_names) {
         if (linkable_bytes_ + path.size() > linkable_bytes_max) {
@@ -482,6 +491,16 @@ void receiver::report(std::uint64_t id, std::string const& path, int error) {
     if (error == 0) ++result_.entries;
     else count(path, why(error));
     link_.send(done{id, error});
+}
+
+// Of an entry that is finished.
+void receiver::count_lost(entry const& e, struct stat const& now) {
+    constexpr unsigned special = S_ISUID | S_ISGID | S_ISVTX;
+    not_kept& lost = result_.lost;
+    if ((e.mode & special & ~now.st_mode) != 0) ++lost.special_modes;
+    if (e.user != now.st_uid || e.group != now.st_gid) ++lost.owners;
+    if (e.has_attributes) ++lost.attributes;
+    if (e.has_acl) ++lost.acls;
 }
 
 void receiver::count(std::string const& path, std::string const& why) {

@@ -120,6 +120,7 @@ private:
     void fail(std::uint64_t id, file& f, int error);
     void report(std::uint64_t id, std::string const& path, int error);
     void count(std::string const& path, std::string const& why);
+    void count_lost(entry const& e, struct stat const& now);
     attributes attributes_of(entry const& e) const;
 
     link& link_;

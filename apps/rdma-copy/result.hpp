@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "rdma-copy/copy_message.hpp"
+
 namespace copy {
 
 /// Counters of one copy; both sides count, while it goes on.
@@ -24,6 +26,7 @@ struct result {
         std::uint64_t bytes = 0;
     };
     std::optional<whole> total;  // of all sources, when they are counted
+    not_kept lost;  // complete at the end, on both sides
 };
 
 /// Counts, and stays at the largest number: a peer's files with holes may have any size.

@@ -109,8 +109,9 @@ void count_all(
         all.bytes += static_cast<std::uint64_t>(status.st_size);
     if (!S_ISDIR(status.st_mode)) return;
     int error = 0;
-    struct stat ignored {};
-    std::vector<directory_entry> entries = root.list(path, ignored, error);
+    descriptor const d = root.open_at(path, O_RDONLY | O_DIRECTORY, error);
+    if (error != 0) return;
+    std::vector<directory_entry> entries = list(d, error);
     root.look(path, entries);
     for (directory_entry const& each : entries) {
         if (is_reserved(each.name) || each.error != 0) continue;
@@ -215,6 +216,9 @@ asio::awaitable<void> sender::listen() {
             is_allowed = on(*a);
         } else if (auto const* const d = std::get_if<done>(&m)) {
             is_allowed = on(*d);
+        } else if (auto const* const lost = std::get_if<not_kept>(&m)) {
+            is_allowed = has_finished_ && result_.lost == not_kept{};
+            result_.lost = *lost;
         } else if (std::holds_alternative<finished>(m) && has_finished_) {
             co_return;
         }
@@ -354,9 +358,10 @@ asio::awaitable<void> sender::send_ends() {
         p.path = d->what.path;
         p.ends = d;
         p.in = d->parent;
-        co_await announce(
-            entry_of(entry_type::directory_end, d->what.name, d->status), std::move(p)
-        );
+        entry e = entry_of(entry_type::directory_end, d->what.name, d->status);
+        e.has_attributes = d->has.attributes;
+        e.has_acl = d->has.acl;
+        co_await announce(std::move(e), std::move(p));
         // The directory counted as one of its parent's until now.
         if (d->parent != nullptr) --d->parent->entries;
     }
@@ -394,11 +399,19 @@ asio::awaitable<void> sender::send_directory(source s, std::shared_ptr<directory
     int error = 0;
     // The rights are those of the directory that is read.
     struct stat status {};
-    auto all = co_await on_disk([&] { return s.root->list(s.path, status, error); });
+    extended has;
+    auto all = co_await on_disk([&] {
+        descriptor const d = s.root->open_at(s.path, O_RDONLY | O_DIRECTORY, error);
+        if (error == 0 && ::fstat(d.get(), &status) != 0) error = errno;
+        if (error != 0) return std::vector<directory_entry>{};
+        has = extended_of(d);
+        return list(d, error);
+    });
     if (error != 0) co_return skip(s, error);
     auto const here = std::make_shared<directory>();
     here->what = s;
     here->status = status;
+    here->has = has;
     here->parent = in;
     if (in != nullptr) ++in->entries;
     pending p;
@@ -471,6 +484,7 @@ asio::awaitable<bool> sender::send_hard_link(
 asio::awaitable<void> sender::send_file(source s, std::shared_ptr<directory> in) {
     int error = 0;
     auto const f = std::make_shared<file>();
+    extended has;
     f->reads = co_await on_disk([&] {
         // Without waiting for a pipe that has taken the file's name.
         descriptor d = s.root->open_at(s.path, O_RDONLY | O_NONBLOCK, error);
@@ -479,6 +493,7 @@ asio::awaitable<void> sender::send_file(source s, std::shared_ptr<directory> in)
         if (error == 0) {
             off_t const gap = ::lseek(d.get(), 0, SEEK_HOLE);
             f->is_sparse = gap >= 0 && gap < f->before.st_size;
+            has = extended_of(d);
         }
         return d;
     });
@@ -487,6 +502,8 @@ asio::awaitable<void> sender::send_file(source s, std::shared_ptr<directory> in)
     entry e = entry_of(entry_type::file, s.name, f->before);
     e.is_sparse = f->is_sparse;
     e.has_names = f->before.st_nlink > 1;
+    e.has_attributes = has.attributes;
+    e.has_acl = has.acl;
     pending p;
     p.path = s.path;
     p.bytes = f->size;

@@ -84,6 +84,7 @@ private:
     struct directory {
         source what;
         struct stat status {};
+        extended has;
         std::shared_ptr<directory> parent;
         std::size_t entries = 1;  // that are not done, itself while it is read
         bool has_failed = false;

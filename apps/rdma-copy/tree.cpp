@@ -4,7 +4,9 @@
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/random.h>
+#include <linux/limits.h>
 #include <sys/syscall.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +17,7 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "rdma-copy/copy_message.hpp"
 #include "rdma-copy/result.hpp"
@@ -114,6 +117,51 @@ int link_open_file(descriptor const& file, descriptor const& directory, char con
     return s.st_nlink == 0 ? error_target_changed : EOPNOTSUPP;
 }
 
+std::vector<directory_entry> list(descriptor const& directory, int& error) {
+    std::vector<directory_entry> all;
+    descriptor own{::dup(directory.get())};
+    std::unique_ptr<DIR, int (*)(DIR*)> const stream{::fdopendir(own.get()), &::closedir};
+    if (stream == nullptr) {
+        error = errno;
+        return all;
+    }
+    own.release();  // closedir() closes it
+    for (;;) {
+        errno = 0;
+        dirent const* const next = ::readdir(stream.get());
+        if (next == nullptr) break;
+        std::string name = next->d_name;
+        if (name == "." || name == "..") continue;
+        all.push_back({std::move(name), {}});
+    }
+    error = errno;
+    std::ranges::sort(all, {}, &directory_entry::name);
+    return all;
+}
+
+extended extended_of(descriptor const& file) {
+    std::array<char, 1024> few{};
+    std::vector<char> many;
+    char const* names = few.data();
+    ssize_t size = ::flistxattr(file.get(), few.data(), few.size());
+    if (size < 0 && errno == ERANGE) {
+        many.resize(XATTR_LIST_MAX);
+        names = many.data();
+        size = ::flistxattr(file.get(), many.data(), many.size());
+    }
+    extended found;
+    for (ssize_t at = 0; at < size;) {
+        std::string_view const name{names + at};
+        at += static_cast<ssize_t>(name.size()) + 1;
+        if (name.starts_with("system.posix_acl_")) found.acl = true;
+        // Not what a file system or a security policy gives to every file.
+        if (name.starts_with("user.") || name.starts_with("trusted.") ||
+            name == "security.capability")
+            found.attributes = true;
+    }
+    return found;
+}
+
 descriptor::~descriptor() {
     if (fd_ >= 0) ::close(fd_);
 }
@@ -188,32 +236,6 @@ std::string tree::target_of_link(std::string const& path, struct stat& status, i
     return error == 0 ? target_of(link, error) : std::string{};
 }
 
-std::vector<directory_entry> tree::list(std::string const& path, struct stat& status, int& error)
-    const {
-    std::vector<directory_entry> all;
-    descriptor const d = open_at(path, O_RDONLY | O_DIRECTORY, error);
-    if (error == 0) error = error_of(::fstat(d.get(), &status));
-    if (error != 0) return all;
-    descriptor own{::dup(d.get())};
-    std::unique_ptr<DIR, int (*)(DIR*)> const stream{::fdopendir(own.get()), &::closedir};
-    if (stream == nullptr) {
-        error = errno;
-        return all;
-    }
-    own.release();  // closedir() closes it
-    for (;;) {
-        errno = 0;
-        dirent const* const next = ::readdir(stream.get());
-        if (next == nullptr) break;
-        std::string name = next->d_name;
-        if (name == "." || name == "..") continue;
-        all.push_back({std::move(name), {}});
-    }
-    error = errno;
-    std::ranges::sort(all, {}, &directory_entry::name);
-    return all;
-}
-
 void tree::look(std::string const& path, std::span<directory_entry> some) const {
     int error = 0;
     descriptor const d = open_at(path, O_PATH | O_DIRECTORY, error);
@@ -243,7 +265,9 @@ int tree::make_directory(target_path const& path, file_id& made, unsigned mode) 
     return error;
 }
 
-int tree::set_attributes(std::string const& path, file_id const& which, attributes const& a) const {
+int tree::set_attributes(
+    std::string const& path, file_id const& which, attributes const& a, struct stat& now
+) const {
     int error = 0;
     descriptor const d = open_at(path, O_RDONLY | O_DIRECTORY, error);
     if (error != 0) return error;
@@ -255,6 +279,7 @@ int tree::set_attributes(std::string const& path, file_id const& which, attribut
     if (a.owned_by && ::fchown(d.get(), a.owned_by->user, a.owned_by->group) != 0) return errno;
     if (::fchmod(d.get(), a.mode | special) != 0) return errno;
     if (::futimens(d.get(), only_mtime(a.mtime).data()) != 0) return errno;
+    if (::fstat(d.get(), &now) != 0) return errno;
     return sync_directory(d);
 }
 
@@ -301,7 +326,8 @@ int tree::make_symbolic_link(
     std::string const& target,
     attributes const& a,
     bool replaces,
-    bool continues
+    bool continues,
+    struct stat& now
 ) const {
     int error = 0;
     auto const [parent, name] = parent_of(path, error);
@@ -330,6 +356,7 @@ int tree::make_symbolic_link(
     }
     if (!link.is_open()) return error_target_changed;
     error = set_attributes_of_link(link, a);
+    if (error == 0) error = error_of(::fstat(link.get(), &now));
     return error != 0 ? error : sync_directory(parent);
 }
 

@@ -76,6 +76,12 @@ struct directory_entry {
     int error = 0;
 };
 
+/// What a file or a directory has that is not copied.
+struct extended {
+    bool attributes = false;  // those that users or programs set
+    bool acl = false;
+};
+
 /// A directory. Functions that can fail return an errno, or one of result.hpp, or set one; they block, and any
 /// thread may call them.
 ///
@@ -102,10 +108,6 @@ public:
     struct stat status_of(std::string const& path, int& error) const;
     /// The target of a symbolic link, and its status. error_source_changed if it is none.
     std::string target_of_link(std::string const& path, struct stat& status, int& error) const;
-    /// All of a directory, sorted by name, without statuses: to read those of many takes long. And the
-    /// directory's own status.
-    std::vector<directory_entry> list(std::string const& path, struct stat& status, int& error)
-        const;
     /// Reads the statuses of some entries of a directory. ENOENT: it has gone meanwhile.
     void look(std::string const& path, std::span<directory_entry> some) const;
 
@@ -115,15 +117,22 @@ public:
     /// @param mode  Without the umask's bits. By default only its owner may read and write it.
     int make_directory(target_path const& path, file_id& made, unsigned mode = 0700) const;
     /// Of this directory.
-    int set_attributes(std::string const& path, file_id const& which, attributes const& a) const;
+    ///
+    /// @param now  What it has then.
+    int set_attributes(
+        std::string const& path, file_id const& which, attributes const& a, struct stat& now
+    ) const;
     /// Makes a symbolic link. What exists is replaced if `replaces`, but no directory. If `continues`, a link
     /// to this target that exists gets the attributes.
+    ///
+    /// @param now  What it has then.
     int make_symbolic_link(
         target_path const& path,
         std::string const& target,
         attributes const& a,
         bool replaces,
-        bool continues
+        bool continues,
+        struct stat& now
     ) const;
     /// Makes another name of a file, if it is still that one; else error_target_changed. What exists is replaced
     /// if `replaces`, but no directory. If `continues`, a file that exists with its size and time is left as it
@@ -147,6 +156,10 @@ std::string temporary_name(std::string const& name, std::string const& suffix);
 std::string random_text();
 /// For futimens(2) and utimensat(2).
 std::array<timespec, 2> only_mtime(timespec const& mtime) noexcept;
+/// All of a directory, sorted by name, without statuses: to read those of many takes long.
+std::vector<directory_entry> list(descriptor const& directory, int& error);
+/// Of a file or directory that can be read; nothing if its file system has no such attributes.
+extended extended_of(descriptor const& file);
 /// Opens a name of a directory, itself and no link.
 descriptor open_here(descriptor const& directory, std::string const& name, int flags, int& error);
 /// True if a name of a directory is that of this file, and no link to it.

@@ -335,6 +335,7 @@ TEST_CASE("copy: a receiver that lies loses its connection", "[device][hostile]"
         {"slots twice", {copy::slots{0, 1, 4096, 2}}},
         {"begin of a file that is not continued", {copy::begin{0, 0}}},
         {"finished", {copy::finished{}}},
+        {"what is not kept, before the end", {copy::not_kept{1, 0, 0, 0}}},
         {"a sender's message", {copy::end{0, 0}}},
     };
     for (named_lie const& each : lies) {

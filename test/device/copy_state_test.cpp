@@ -1,6 +1,8 @@
 // Copies that keep what files are: holes, names, owners; that are read back, and that continue.
 #include <sys/resource.h>
+#include <sys/xattr.h>
 
+#include <array>
 #include <csignal>
 #include <future>
 
@@ -124,6 +126,72 @@ TEST_CASE("copy: names of one file are names of one file", "[device]") {
     CHECK(leftovers(e.served / "").empty());
 }
 
+TEST_CASE("copy: what is not kept is counted on both sides", "[device]") {
+    if (::geteuid() != 0) {
+        WARN("skipped: only root gives files to others");
+        return;
+    }
+    bool const is_pull = GENERATE(false, true);
+    CAPTURE(is_pull);
+    folder here;
+    folder there;
+    fs::path const tree = (is_pull ? there : here) / "tree";
+    fs::create_directories(tree / "a");
+    write_file(tree / "plain", pattern(10, 1));
+    write_file(tree / "program", pattern(10, 1));
+    write_file(tree / "a/foreign", pattern(10, 1));
+    fs::create_symlink("plain", tree / "a/link");
+    REQUIRE(::chmod((tree / "program").c_str(), 04755) == 0);
+    for (char const* const each : {"a/foreign", "a/link"})
+        REQUIRE(::lchown((tree / each).c_str(), 1234, 5678) == 0);
+    bool has_attributes = true;
+    bool has_acls = true;
+    // Read for user 1234. Source: linux/posix_acl_xattr.h.
+    std::array<std::uint32_t, 11> const acl{
+        2,
+        0x6'0001,
+        0xffff'ffff,
+        0x4'0002,
+        1234,
+        0x4'0004,
+        0xffff'ffff,
+        0x4'0010,
+        0xffff'ffff,
+        0x4'0020,
+        0xffff'ffff};
+    for (char const* const each : {"plain", "a"}) {
+        has_attributes &= ::setxattr((tree / each).c_str(), "user.color", "red", 3, 0) == 0;
+        has_acls &= ::setxattr(
+                        (tree / each).c_str(), "system.posix_acl_access", acl.data(), sizeof acl, 0
+                    ) == 0;
+    }
+    asio::io_context io;
+    ends e{io, 65536, there / ""};
+    copy::result done;
+    std::vector<std::string> const sources{tree.string()};
+    std::string const target = is_pull ? (here / "").string() : "copy";
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const client = [&]() -> asio::awaitable<void> {
+            if (!is_pull)
+                co_return co_await push_to(e, sources, target, copy::copy_options{}, done);
+            co_await e.client.connect(e.door.local_endpoint());
+            co_await copy::pull(e.client, e.files, "tree", target, {}, e.report(), done);
+        };
+        co_await (serve_one(io, e) && client());
+    });
+    CHECK(done.failed == 0);
+    copy::not_kept const expected{
+        1, 2, has_attributes ? std::uint64_t{2} : 0, has_acls ? std::uint64_t{2} : 0};
+    for (copy::not_kept const& lost : {done.lost, e.of_server.lost}) {
+        CHECK(lost.special_modes == expected.special_modes);
+        CHECK(lost.owners == expected.owners);
+        CHECK(lost.attributes == expected.attributes);
+        CHECK(lost.acls == expected.acls);
+    }
+    if (!has_attributes || !has_acls)
+        WARN("skipped: this file system has no extended attributes, or no ACLs");
+}
+
 TEST_CASE("copy: owners are kept if both sides want that", "[device]") {
     if (::geteuid() != 0) {
         WARN("skipped: only root gives files to others");
@@ -162,6 +230,7 @@ TEST_CASE("copy: owners are kept if both sides want that", "[device]") {
         return;
     }
     CHECK(done.failed == 0);
+    CHECK(done.lost == copy::not_kept{.special_modes = 1});
     for (char const* const each : {"tree/a", "tree/a/file", "tree/a/link"}) {
         struct stat const s = status_of(e.served / each);
         CHECK(s.st_uid == 1234);

@@ -17,6 +17,7 @@ TEST_CASE("copy: a tree arrives with its modes and times, and comes back", "[dev
         CHECK(done.entries == 44 + 1 + 5);
         CHECK(e.of_server.entries == done.entries);
         CHECK(e.of_server.bytes == done.bytes);
+        CHECK(done.lost == copy::not_kept{});
         CHECK(listing(here / "tree") == listing(e.served / "tree"));
     }
     asio::io_context again;

@@ -206,6 +206,7 @@ TEST_CASE("copy: the attributes of a symbolic link go to that link", "[programs]
         return;
     }
     bool const exists = GENERATE(false, true);
+    struct stat now {};
     copy::attributes given;
     given.mtime = {5, 6};
     given.owned_by = copy::attributes::owner{1234, 5678};
@@ -215,7 +216,7 @@ TEST_CASE("copy: the attributes of a symbolic link go to that link", "[programs]
             if (exists) fs::create_symlink("old", a.here / "link");
         },
         [&](attempt& a) {
-            a.error = a.root.make_symbolic_link("link", "nowhere", given, true, false);
+            a.error = a.root.make_symbolic_link("link", "nowhere", given, true, false, now);
         },
         [&](attempt& a) { exchange(a.here / "link", a.here / "precious"); },
         [&](attempt& a) {

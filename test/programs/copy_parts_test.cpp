@@ -31,6 +31,8 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
     copy::entry e;
     e.file = 7;
     e.is_sparse = true;
+    e.has_attributes = true;
+    e.has_acl = true;
     e.mode = 0640;
     e.user = 1;
     e.group = 2;
@@ -61,7 +63,8 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
         copy::skipped{13, "a/b"},
         copy::total{1, UINT64_MAX},
         copy::finished{},
-        copy::alive{}};
+        copy::alive{},
+        copy::not_kept{0, 1, 0, UINT64_MAX}};
     for (copy::copy_message const& m : all) {
         CAPTURE(m.index());
         auto const bytes = copy::encode(m);
@@ -165,6 +168,13 @@ TEST_CASE("copy: the result is one object in a line, whatever the names are", "[
     CHECK(result["seconds"] == 1.5);
     CHECK(result["failures"][0]["error"] == "Permission denied");
     CHECK(result["error"] == "the peer has left");
+    CHECK(result["not_kept"]["owners"] == 0);
+    CHECK(copy::text_of({}).empty());
+    CHECK(
+        copy::text_of({2, 1, 0, 3}) ==
+        "not kept: owners of 1 entry, set-user-ID, set-group-ID or sticky bits of 2 entries, ACLs "
+        "of 3 entries"
+    );
     CHECK(copy::summary(r, 1500ms) == "2 entries, 0 B, 1 failed in 1.500 s");
 }
 
