@@ -144,7 +144,8 @@ struct entry {
     std::int64_t seconds = 0;
     std::uint32_t nanoseconds = 0;
     std::uint64_t size = 0;
-    /// Two files with the same identity have the same content.
+    /// Two files with the same identity have the same content. Of a directory that begins: identity_of() in
+    /// tree.hpp, or zeros.
     hash identity{};
     std::string path;
     std::string target;

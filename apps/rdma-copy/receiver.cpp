@@ -34,6 +34,8 @@ std::string why(int error) {
     if (error == error_name_twice) return "another source has this name";
     if (error == error_target_changed)
         return "another program has put something else in its place, or in that of its directory";
+    if (error == error_into_itself)
+        return "a directory cannot be copied into itself, or into one below it";
     if (error == error_name_reserved) return "the name of a temporary file of rdma-copy: skipped";
     return std::strerror(error);
 }
@@ -45,7 +47,8 @@ std::string why_of_source(int error) {
 
 std::string why_there(std::string const& side, int error) {
     // These concern both sides.
-    if (error == error_source_changed || (error == EBADMSG && side == "target")) return why(error);
+    bool const is_of_both = error == error_source_changed || error == error_into_itself;
+    if (is_of_both || (error == EBADMSG && side == "target")) return why(error);
     return "at the " + side + ": " + (side == "source" ? why_of_source(error) : why(error));
 }
 
@@ -256,8 +259,7 @@ asio::awaitable<bool> receiver::on(entry e) {
     }
     case entry_type::directory: {
         file_id made;
-        if (error == 0)
-            error = co_await disk_.run([&] { return to_.root->make_directory(at, made); });
+        if (error == 0) error = co_await make_directory(e, at, made);
         directories_.emplace(e.path, directory{error, made});
         // Counted at its end.
         if (error == 0) {
@@ -311,6 +313,21 @@ target_path receiver::target_of(entry const& e, int& error) const {
     error = parent->second.error;
     at.directory = parent->second.id;
     return at;
+}
+
+asio::awaitable<int> receiver::make_directory(
+    entry const& e, target_path const& at, file_id& made
+) {
+    co_return co_await disk_.run([&] {
+        bool const is_known = e.identity != hash{};
+        if (is_known && !around_target_)
+            around_target_ = to_.root->identities_up_from(to_.directory);
+        if (is_known && std::ranges::count(*around_target_, e.identity) > 0)
+            return error_into_itself;
+        int const error = to_.root->make_directory(at, made);
+        bool const is_source = error == 0 && is_known && identity_of(made) == e.identity;
+        return is_source ? error_into_itself : error;
+    });
 }
 
 // Only to a file of this copy.

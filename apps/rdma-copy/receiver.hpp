@@ -107,6 +107,7 @@ private:
     bool on(total const& t);
     bool is_expected(std::string const& path) const;
     target_path target_of(entry const& e, int& error) const;
+    asio::awaitable<int> make_directory(entry const& e, target_path const& at, file_id& made);
     asio::awaitable<int> make_hard_link(entry const& e, target_path const& path);
     file* file_that_continues(std::uint64_t id, std::uint64_t offset, std::uint64_t bytes);
     asio::awaitable<void> write(block b);
@@ -137,6 +138,8 @@ private:
         file_id id;
     };
     std::multimap<std::string, directory> directories_;
+    std::optional<std::vector<hash>>
+        around_target_;  // the target's directory, and those that it is in
     std::map<std::string, file_id> linkable_;  // finished, by path
     std::size_t linkable_bytes_ = 0;
     bool has_forgotten_names_ = false;

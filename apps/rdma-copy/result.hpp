@@ -45,6 +45,7 @@ inline constexpr int error_place_unclear = ENAVAIL;
 inline constexpr int error_names_too_many = EXFULL;
 inline constexpr int error_source_changed = EREMCHG;
 inline constexpr int error_target_changed = ESTRPIPE;
+inline constexpr int error_into_itself = EDOTDOT;
 
 /// An errno, or one of the above, in words. EBADMSG is a block that has changed, EUCLEAN what the disk does
 /// not give back.

@@ -277,7 +277,10 @@ bool sender::on(done const& d) {
         is_own_error = p.sends->error != 0 && !p.sends->is_error_of_target;
     }
     if (p.names != nullptr) p.names->has_failed = d.error != 0;
-    if (p.begins != nullptr) p.begins->has_failed = d.error != 0;
+    if (p.begins != nullptr) {
+        p.begins->has_failed = d.error != 0;
+        p.begins->is_around_target = d.error == error_into_itself;
+    }
     // A directory is counted once: if it cannot be made, or at its end.
     bool const is_counted =
         p.begins != nullptr ? d.error != 0 : p.ends == nullptr || !p.ends->has_failed;
@@ -418,10 +421,17 @@ asio::awaitable<void> sender::send_directory(source s, std::shared_ptr<directory
     p.path = s.path;
     p.in = here;
     p.begins = here;
-    co_await announce(entry_of(entry_type::directory, s.name, status), std::move(p));
+    entry e = entry_of(entry_type::directory, s.name, status);
+    e.identity = identity_of(file_id::of(status));
+    std::uint64_t const id = co_await announce(std::move(e), std::move(p));
+    // The answer says whether the target is in this source.
+    while (in == nullptr && pending_.contains(id)) {
+        require_open();
+        co_await changes_.wait();
+    }
     // Few at a time, so that a slow disk does not keep the receiver waiting.
     constexpr std::size_t looks_max = 64;
-    for (std::size_t i = 0; i < all.size(); ++i) {
+    for (std::size_t i = 0; i < all.size() && !here->is_around_target; ++i) {
         directory_entry const& each = all[i];
         if (i % looks_max == 0) {
             auto const some = std::span{all}.subspan(i, std::min(looks_max, all.size() - i));

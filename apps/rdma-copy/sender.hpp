@@ -88,6 +88,7 @@ private:
         std::shared_ptr<directory> parent;
         std::size_t entries = 1;  // that are not done, itself while it is read
         bool has_failed = false;
+        bool is_around_target = false;  // nothing in it is sent
     };
     // A file with several names.
     struct linked {

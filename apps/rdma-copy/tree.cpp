@@ -15,11 +15,11 @@
 #include <climits>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <span>
 #include <string_view>
 
-#include "rdma-copy/copy_message.hpp"
 #include "rdma-copy/result.hpp"
 
 namespace copy {
@@ -86,6 +86,18 @@ std::string temporary_name(std::string const& name, std::string const& suffix) {
     std::string const rest_of_name = '-' + in_digits(std::span{all}.first(8));
     return '.' + name.substr(0, rest - rest_of_name.size()) + rest_of_name + temporary_mark +
            suffix;
+}
+
+hash identity_of(file_id const& directory) {
+    static std::string const boot = [] {
+        std::string text;
+        std::getline(std::ifstream{"/proc/sys/kernel/random/boot_id"}, text);
+        return text;
+    }();
+    if (boot.empty()) return {};
+    std::string const all =
+        boot + ' ' + std::to_string(directory.device) + ' ' + std::to_string(directory.inode);
+    return hash_of(std::as_bytes(std::span{all}));
 }
 
 std::array<timespec, 2> only_mtime(timespec const& mtime) noexcept {
@@ -234,6 +246,21 @@ std::string tree::target_of_link(std::string const& path, struct stat& status, i
     if (error == 0) error = error_of(::fstat(link.get(), &status));
     if (error == 0 && !S_ISLNK(status.st_mode)) error = error_source_changed;
     return error == 0 ? target_of(link, error) : std::string{};
+}
+
+std::vector<hash> tree::identities_up_from(std::string const& path) const {
+    std::vector<hash> all;
+    int error = 0;
+    descriptor at = open_at(path, O_PATH | O_DIRECTORY, error);
+    std::optional<file_id> below;
+    for (struct stat s{}; at.is_open() && ::fstat(at.get(), &s) == 0;) {
+        // The root is in itself.
+        if (below == file_id::of(s)) break;
+        below = file_id::of(s);
+        all.push_back(identity_of(*below));
+        at = descriptor{::openat(at.get(), "..", O_PATH | O_DIRECTORY | O_CLOEXEC)};
+    }
+    return all;
 }
 
 void tree::look(std::string const& path, std::span<directory_entry> some) const {

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "rdma-copy/copy_message.hpp"
+
 namespace copy {
 
 /// A file descriptor that is closed at the end.
@@ -108,6 +110,8 @@ public:
     struct stat status_of(std::string const& path, int& error) const;
     /// The target of a symbolic link, and its status. error_source_changed if it is none.
     std::string target_of_link(std::string const& path, struct stat& status, int& error) const;
+    /// identity_of() this directory, and all that it is in, up to the root of the file system.
+    std::vector<hash> identities_up_from(std::string const& path) const;
     /// Reads the statuses of some entries of a directory. ENOENT: it has gone meanwhile.
     void look(std::string const& path, std::span<directory_entry> some) const;
 
@@ -154,6 +158,10 @@ private:
 std::string temporary_name(std::string const& name, std::string const& suffix);
 /// 16 random digits.
 std::string random_text();
+/// Of a directory, for processes of one running kernel, also in containers: the same for the same directory. Zeros
+/// if the kernel does not say which one it is. The file systems of networks and containers can show one
+/// directory as several.
+hash identity_of(file_id const& directory);
 /// For futimens(2) and utimensat(2).
 std::array<timespec, 2> only_mtime(timespec const& mtime) noexcept;
 /// All of a directory, sorted by name, without statuses: to read those of many takes long.

@@ -801,6 +801,51 @@ TEST_CASE(
     CHECK(listing(home / "secret/conf") == listing(there / "conf"));
 }
 
+TEST_CASE("copy: a directory is not copied into itself, or into one below it", "[device]") {
+    struct attempt {
+        char const* served;
+        bool is_pull;
+        char const* target;
+        bool is_onto;
+    };
+    auto const a = GENERATE(
+        attempt{"tree", false, "", false},
+        attempt{"tree/sub", false, "", false},
+        attempt{"", false, "tree/sub/new", false},
+        attempt{"", false, "tree", true},
+        attempt{"tree", true, "tree/new", false},
+        attempt{"", true, "tree/sub", false}
+    );
+    bool const replaces = GENERATE(false, true);
+    CAPTURE(a.served, a.is_pull, a.target, a.is_onto, replaces);
+    folder here;
+    fs::create_directories(here / "tree/sub");
+    write_file(here / "tree/file", pattern(10, 1));
+    auto const before = listing(here / "");
+    asio::io_context io;
+    ends e{io, 65536, here / a.served};
+    copy::copy_options const options{.replaces = replaces, .is_onto = a.is_onto};
+    copy::result done;
+    std::vector<std::string> const sources{(here / "tree").string()};
+    std::string const target = a.is_pull ? (here / a.target).string() : a.target;
+    std::string const all_or_tree = *a.served == '\0' ? "tree" : "";
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const client = [&]() -> asio::awaitable<void> {
+            if (!a.is_pull) co_return co_await push_to(e, sources, target, options, done);
+            co_await e.client.connect(e.door.local_endpoint());
+            co_await copy::pull(e.client, e.files, all_or_tree, target, options, e.report(), done);
+        };
+        co_await (serve_one(io, e) && client());
+    });
+    CHECK(done.failed == 1);
+    CHECK(e.of_server.failed == 1);
+    CHECK(done.entries == 0);
+    REQUIRE(e.failures.size() == 1);
+    CHECK(e.failures[0].ends_with(": a directory cannot be copied into itself, or into one below it"
+    ));
+    CHECK(listing(here / "") == before);
+}
+
 TEST_CASE("copy: what was read back from the disk is what was sent", "[device]") {
     bool const continues = GENERATE(false, true);
     folder here;
