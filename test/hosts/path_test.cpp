@@ -4,6 +4,9 @@
 // Runs in the virtual machine with --topology pair: 10.0.0.1 on link v0, 10.0.1.1 on v1.
 #include <algorithm>
 #include <filesystem>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include <boost/asio/detached.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -128,6 +131,69 @@ TEST_CASE("two idle ends detect a cut path within worst_case_detection()", "[hos
         auto const promised = worst_case_detection(options).idle + options.timeouts.drain + 1s;
         CHECK(client <= promised * slowness);
         CHECK(server <= promised * slowness);
+    });
+}
+
+// The server does not notice that the path was cut: it has nothing to send.
+TEST_CASE("a request that is repeated after a cut is not executed after a later one", "[hosts]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        request_server_options of_server;
+        of_server.channel.answer_timeout = 60s;
+        of_server.channel.messages.finish_timeout = 60s;
+        of_server.channel.messages.connection.timeouts.connect = 60s;
+        request_server server{io, {"10.0.1.1", 0}, of_server};
+        std::vector<std::uint32_t> executed;
+        std::optional<request> held;
+        auto const execute = [&](request r) -> asio::awaitable<void> {
+            executed.push_back(r.operation());
+            co_await r.async_answer(0, std::span<std::byte const>{}, awaiting);
+        };
+        asio::co_spawn(
+            io,
+            [&]() -> asio::awaitable<void> {
+                bool is_first = true;
+                for (;;) {
+                    auto [ec, r] = co_await server.async_next(awaiting);
+                    if (ec) break;
+                    if (std::exchange(is_first, false)) held.emplace(std::move(r));
+                    else co_await execute(std::move(r));
+                }
+            },
+            asio::detached
+        );
+        request_client_options of_client;
+        of_client.channel = of_server.channel;
+        of_client.channel.messages.connection.queue_pair = hasty().queue_pair;
+        request_client client{io, server.local_endpoint(), of_client};
+        client_request_options again;
+        again.may_repeat = true;
+        std::optional<error_code> first;
+        std::optional<error_code> second;
+        std::span<std::byte const> const none;
+        client.async_request(1, none, again, [&](error_code ec, reply const&) { first = ec; });
+        while (!held) co_await asio::post(io, asio::use_awaitable);
+        {
+            disturbance const hole{"loss 100%", both_ways};
+            client.async_request(2, none, again, [&](error_code ec, reply const&) { second = ec; });
+            while (client.is_connected()) co_await asio::post(io, asio::use_awaitable);
+        }
+        while (!held->is_cancelled()) co_await asio::post(io, asio::use_awaitable);
+        asio::steady_timer timer{io, 500ms};
+        co_await timer.async_wait(asio::use_awaitable);
+        CHECK(server.statistics().accepted == 1);
+        CHECK(executed.empty());
+        co_await execute(std::move(*held));
+        held.reset();
+        while (!first || !second) co_await asio::post(io, asio::use_awaitable);
+        CHECK_FALSE(*first);
+        CHECK_FALSE(*second);
+        // The first execution of 1, and then its repeat and 2 in either order.
+        CHECK(executed.size() == 3);
+        CHECK(executed.front() == 1);
+        CHECK(client.statistics().connected == 2);
+        client.close();
+        server.close();
     });
 }
 
