@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 tree=$1 status=0
 shift
 (
-    cd "build/$tree/bin" && ../../../test/softroce/into-memory bash ip rdma tc nft ./{device,hosts,rdma-,example-}* ./{stream_peer,soak,docs_callback_server}
+    cd "build/$tree/bin" && ../../../test/softroce/into-memory bash ip rdma tc nft ./{device,hosts,rdma-,example-}* ./{stream_peer,soak,docs_callback_server,docs_request_server}
 )
 for group in "$@"; do
     case $group in
