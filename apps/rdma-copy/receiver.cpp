@@ -29,8 +29,7 @@ std::string why(int error) {
                "or a slash to copy into it";
     if (error == error_type_not_copied)
         return "neither a file, nor a directory, nor a symbolic link: skipped";
-    if (error == error_names_too_many)
-        return "too many hard links: the paths take more than 16 MiB";
+    if (error == error_names_too_many) return "too many files with several names: copy in parts";
     if (error == error_name_twice) return "another source has this name";
     if (error == error_target_changed)
         return "another program has put something else in its place, or in that of its directory";
@@ -487,10 +486,11 @@ asio::awaitable<void> receiver::finish(std::uint64_t number) {
     if (error == 0) count_lost(f.what, now);
     std::string const path = std::move(f.path);
     if (error == 0 && f.what.has_names) {
-        if (linkable_bytes_ + path.size() > linkable_bytes_max) {
+        std::size_t const bytes = path.size() + linkable_bytes_besides;
+        if (linkable_bytes_ + bytes > linkable_bytes_max) {
             has_forgotten_names_ = true;
         } else {
-            linkable_bytes_ += path.size();
+            linkable_bytes_ += bytes;
             linkable_[path] = id;
         }
     }

@@ -64,8 +64,10 @@ class receiver {
 public:
     /// Files that are written at a time, at most.
     static constexpr std::size_t files_max = 16;
-    /// Bytes of the paths of files to which hard links may follow, at most.
-    static constexpr std::size_t linkable_bytes_max = std::size_t{16} << 20;
+    /// Bytes of the paths of files to which hard links may follow, and what each takes besides, at most. The
+    /// sender keeps no more either.
+    static constexpr std::size_t linkable_bytes_max = std::size_t{32} << 20;
+    static constexpr std::size_t linkable_bytes_besides = 128;
     /// Directories that wait for their mode and time, at most.
     static constexpr std::size_t directories_max = 4096;
 

@@ -92,37 +92,49 @@ std::size_t blocks_of(link const& over) {
     return std::min({over.slots(), most, std::max<std::size_t>(bytes_most / over.slot_bytes(), 1)});
 }
 
+// Files with several names, so that their bytes are counted once. The memory is free when all is counted; if there
+// are more, the bytes of the rest are counted for each name.
+class counted_files {
+public:
+    bool is_first(struct stat const& s) {
+        if (s.st_nlink < 2) return true;
+        constexpr std::size_t most = 65536;
+        if (all_.size() == most) return !all_.contains({s.st_dev, s.st_ino});
+        return all_.emplace(s.st_dev, s.st_ino).second;
+    }
+
+private:
+    std::set<std::pair<dev_t, ino_t>> all_;
+};
+
 // Entries and bytes of a directory and all that is in it.
 void count_all(
     tree const& root,
     std::string const& path,
     struct stat const& status,
+    std::size_t depth,
     std::atomic<bool> const& is_over,
-    std::set<std::pair<dev_t, ino_t>>& counted,
+    counted_files& files,
     result::whole& all
 ) {
     if (is_over) return;
     ++all.entries;
-    bool const is_first = status.st_nlink < 2 || !S_ISREG(status.st_mode) ||
-                          counted.emplace(status.st_dev, status.st_ino).second;
-    if (S_ISREG(status.st_mode) && is_first)
+    if (S_ISREG(status.st_mode) && files.is_first(status))
         all.bytes += static_cast<std::uint64_t>(status.st_size);
     if (!S_ISDIR(status.st_mode)) return;
     int error = 0;
-    descriptor const d = root.open_at(path, O_RDONLY | O_DIRECTORY, error);
-    if (error != 0) return;
-    std::vector<directory_entry> entries = list(d, error);
-    root.look(path, entries);
-    for (directory_entry const& each : entries) {
-        if (is_reserved(each.name) || each.error != 0) continue;
-        count_all(
-            root,
-            path.empty() ? each.name : path + '/' + each.name,
-            each.status,
-            is_over,
-            counted,
-            all
-        );
+    directory_stream entries = directory_stream::open(root, path, error);
+    while (error == 0 && !is_over) {
+        std::vector<directory_entry> const some = entries.next(error);
+        if (some.empty()) break;
+        for (directory_entry const& each : some) {
+            if (is_reserved(each.name) || each.error != 0) continue;
+            bool const closes = S_ISDIR(each.status.st_mode) && depth >= directory_stream::open_max;
+            if (closes) entries.close_behind(each);
+            std::string const inside = path.empty() ? each.name : path + '/' + each.name;
+            count_all(root, inside, each.status, depth + 1, is_over, files, all);
+            if (closes) break;
+        }
     }
 }
 
@@ -183,11 +195,11 @@ asio::awaitable<void> sender::run(std::vector<source> sources) {
 asio::awaitable<void> sender::count(std::vector<source> sources) {
     result::whole all;
     co_await disk_.run_long([&] {
-        std::set<std::pair<dev_t, ino_t>> counted;
+        counted_files files;
         for (source const& s : sources) {
             int error = 0;
             struct stat const status = s.root->status_of(s.path, error);
-            if (error == 0) count_all(*s.root, s.path, status, is_over_, counted, all);
+            if (error == 0) count_all(*s.root, s.path, status, 0, is_over_, files, all);
         }
         return 0;
     });
@@ -400,65 +412,64 @@ asio::awaitable<void> sender::send_entry(
 
 asio::awaitable<void> sender::send_directory(source s, std::shared_ptr<directory> in) {
     int error = 0;
-    // The rights are those of the directory that is read.
-    struct stat status {};
-    extended has;
-    auto all = co_await on_disk([&] {
-        descriptor const d = s.root->open_at(s.path, O_RDONLY | O_DIRECTORY, error);
-        if (error == 0 && ::fstat(d.get(), &status) != 0) error = errno;
-        if (error != 0) return std::vector<directory_entry>{};
-        has = extended_of(d);
-        return list(d, error);
-    });
+    directory_stream all =
+        co_await on_disk([&] { return directory_stream::open(*s.root, s.path, error); });
     if (error != 0) co_return skip(s, error);
     auto const here = std::make_shared<directory>();
     here->what = s;
-    here->status = status;
-    here->has = has;
+    // The rights are those of the directory that is read.
+    here->status = all.status();
+    here->has = all.has();
     here->parent = in;
+    here->depth = in == nullptr ? 0 : in->depth + 1;
     if (in != nullptr) ++in->entries;
     pending p;
     p.path = s.path;
     p.in = here;
     p.begins = here;
-    entry e = entry_of(entry_type::directory, s.name, status);
-    e.identity = identity_of(file_id::of(status));
+    entry e = entry_of(entry_type::directory, s.name, here->status);
+    e.identity = identity_of(file_id::of(here->status));
     std::uint64_t const id = co_await announce(std::move(e), std::move(p));
     // The answer says whether the target is in this source.
     while (in == nullptr && pending_.contains(id)) {
         require_open();
         co_await changes_.wait();
     }
-    // Few at a time, so that a slow disk does not keep the receiver waiting.
-    constexpr std::size_t looks_max = 64;
-    for (std::size_t i = 0; i < all.size() && !here->is_around_target; ++i) {
-        directory_entry const& each = all[i];
-        if (i % looks_max == 0) {
-            auto const some = std::span{all}.subspan(i, std::min(looks_max, all.size() - i));
-            auto const look = [&] {
-                s.root->look(s.path, some);
-                return 0;
-            };
-            co_await on_disk(look);
-        }
+    while (!here->is_around_target) {
+        std::vector<directory_entry> const some = co_await on_disk([&] { return all.next(error); });
+        if (error != 0) skip(s, error);
+        if (some.empty()) break;
+        co_await send_some(s, some, all, here);
+    }
+    leave(here);
+    co_await send_ends();
+}
+
+// Until a directory that closes this one.
+asio::awaitable<void> sender::send_some(
+    source const& s,
+    std::vector<directory_entry> const& some,
+    directory_stream& all,
+    std::shared_ptr<directory> const& here
+) {
+    for (directory_entry const& each : some) {
+        if (here->is_around_target) co_return;
         if (each.error == ENOENT) continue;
         std::string const path = s.path.empty() ? each.name : s.path + '/' + each.name;
         source next{s.root, path, s.name + '/' + each.name};
         // Of another copy, which is not finished.
-        if (is_reserved(each.name)) {
+        int const error = is_reserved(each.name) ? error_name_reserved : each.error;
+        if (error != 0) {
             co_await link_.wait_for_room();
-            skip(next, error_name_reserved);
+            skip(next, error);
             continue;
         }
-        if (each.error != 0) {
-            co_await link_.wait_for_room();
-            skip(next, each.error);
-            continue;
-        }
+        bool const closes =
+            S_ISDIR(each.status.st_mode) && here->depth >= directory_stream::open_max;
+        if (closes) all.close_behind(each);
         co_await send_entry(std::move(next), each.status, here);
+        if (closes) co_return;
     }
-    leave(here);
-    co_await send_ends();
 }
 
 // False if it is the first of its names, or the first one could not be copied.
@@ -507,11 +518,17 @@ asio::awaitable<void> sender::send_file(source s, std::shared_ptr<directory> in)
         }
         return d;
     });
+    std::pair const inode{f->before.st_dev, f->before.st_ino};
+    bool const is_linked = error == 0 && f->before.st_nlink > 1;
+    if (is_linked && !linked_.contains(inode)) {
+        linked_bytes_ += s.name.size() + receiver::linkable_bytes_besides;
+        if (linked_bytes_ > receiver::linkable_bytes_max) error = error_names_too_many;
+    }
     if (error != 0) co_return skip(s, error);
     f->size = static_cast<std::uint64_t>(f->before.st_size);
     entry e = entry_of(entry_type::file, s.name, f->before);
     e.is_sparse = f->is_sparse;
-    e.has_names = f->before.st_nlink > 1;
+    e.has_names = is_linked;
     e.has_attributes = has.attributes;
     e.has_acl = has.acl;
     pending p;
@@ -520,8 +537,8 @@ asio::awaitable<void> sender::send_file(source s, std::shared_ptr<directory> in)
     p.sends = f;
     p.in = std::move(in);
     linked* names = nullptr;
-    if (f->before.st_nlink > 1) {
-        names = &linked_[{f->before.st_dev, f->before.st_ino}];
+    if (is_linked) {
+        names = &linked_[inode];
         *names = {s.name, 0, false, f->before.st_size, f->before.st_mtim};
         p.names = names;
     }

@@ -21,6 +21,7 @@
 #include <rcverbs/registered_buffer.hpp>
 
 #include "rdma-copy/copy_message.hpp"
+#include "rdma-copy/directory_stream.hpp"
 #include "rdma-copy/disk.hpp"
 #include "rdma-copy/file_io.hpp"
 #include "rdma-copy/link.hpp"
@@ -85,6 +86,7 @@ private:
         source what;
         struct stat status {};
         extended has;
+        std::size_t depth = 0;
         std::shared_ptr<directory> parent;
         std::size_t entries = 1;  // that are not done, itself while it is read
         bool has_failed = false;
@@ -115,6 +117,12 @@ private:
         source s, std::optional<struct stat> known, std::shared_ptr<directory> in
     );
     asio::awaitable<void> send_directory(source s, std::shared_ptr<directory> in);
+    asio::awaitable<void> send_some(
+        source const& s,
+        std::vector<directory_entry> const& some,
+        directory_stream& all,
+        std::shared_ptr<directory> const& here
+    );
     asio::awaitable<void> send_file(source s, std::shared_ptr<directory> in);
     asio::awaitable<bool> send_hard_link(
         source const& s, struct stat const& status, std::shared_ptr<directory> const& in
@@ -160,6 +168,7 @@ private:
     std::optional<slots> remote_;
     std::map<std::uint64_t, pending> pending_;
     std::map<std::pair<dev_t, ino_t>, linked> linked_;
+    std::size_t linked_bytes_ = 0;
     std::deque<std::shared_ptr<directory>> to_end_;
     std::size_t files_ = 0;
     std::size_t directories_ = 0;

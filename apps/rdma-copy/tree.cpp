@@ -1,6 +1,5 @@
 #include "rdma-copy/tree.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/random.h>
@@ -16,7 +15,6 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <memory>
 #include <span>
 #include <string_view>
 
@@ -129,28 +127,6 @@ int link_open_file(descriptor const& file, descriptor const& directory, char con
     return s.st_nlink == 0 ? error_target_changed : EOPNOTSUPP;
 }
 
-std::vector<directory_entry> list(descriptor const& directory, int& error) {
-    std::vector<directory_entry> all;
-    descriptor own{::dup(directory.get())};
-    std::unique_ptr<DIR, int (*)(DIR*)> const stream{::fdopendir(own.get()), &::closedir};
-    if (stream == nullptr) {
-        error = errno;
-        return all;
-    }
-    own.release();  // closedir() closes it
-    for (;;) {
-        errno = 0;
-        dirent const* const next = ::readdir(stream.get());
-        if (next == nullptr) break;
-        std::string name = next->d_name;
-        if (name == "." || name == "..") continue;
-        all.push_back({std::move(name), {}});
-    }
-    error = errno;
-    std::ranges::sort(all, {}, &directory_entry::name);
-    return all;
-}
-
 extended extended_of(descriptor const& file) {
     std::array<char, 1024> few{};
     std::vector<char> many;
@@ -261,16 +237,6 @@ std::vector<hash> tree::identities_up_from(std::string const& path) const {
         at = descriptor{::openat(at.get(), "..", O_PATH | O_DIRECTORY | O_CLOEXEC)};
     }
     return all;
-}
-
-void tree::look(std::string const& path, std::span<directory_entry> some) const {
-    int error = 0;
-    descriptor const d = open_at(path, O_PATH | O_DIRECTORY, error);
-    for (directory_entry& e : some) {
-        e.error = error;
-        if (error == 0 && ::fstatat(d.get(), e.name.c_str(), &e.status, AT_SYMLINK_NOFOLLOW) != 0)
-            e.error = errno;
-    }
 }
 
 int tree::make_directory(target_path const& path, file_id& made, unsigned mode) const {

@@ -7,7 +7,6 @@
 
 #include <array>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,8 +29,6 @@ public:
 
     bool is_open() const noexcept { return fd_ >= 0; }
     int get() const noexcept { return fd_; }
-    /// Somebody else closes it.
-    void release() noexcept { fd_ = -1; }
 
 private:
     int fd_ = -1;
@@ -70,14 +67,6 @@ struct attributes {
     std::optional<owner> owned_by;
 };
 
-/// What is in a directory; `.` and `..` are not.
-struct directory_entry {
-    std::string name;
-    struct stat status {};
-    /// Why there is no status.
-    int error = 0;
-};
-
 /// What a file or a directory has that is not copied.
 struct extended {
     bool attributes = false;  // those that users or programs set
@@ -112,8 +101,6 @@ public:
     std::string target_of_link(std::string const& path, struct stat& status, int& error) const;
     /// identity_of() this directory, and all that it is in, up to the root of the file system.
     std::vector<hash> identities_up_from(std::string const& path) const;
-    /// Reads the statuses of some entries of a directory. ENOENT: it has gone meanwhile.
-    void look(std::string const& path, std::span<directory_entry> some) const;
 
     /// Makes a directory. If there is one of this process's, its owner may write to it.
     ///
@@ -164,8 +151,6 @@ std::string random_text();
 hash identity_of(file_id const& directory);
 /// For futimens(2) and utimensat(2).
 std::array<timespec, 2> only_mtime(timespec const& mtime) noexcept;
-/// All of a directory, sorted by name, without statuses: to read those of many takes long.
-std::vector<directory_entry> list(descriptor const& directory, int& error);
 /// Of a file or directory that can be read; nothing if its file system has no such attributes.
 extended extended_of(descriptor const& file);
 /// Opens a name of a directory, itself and no link.

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "device/channel_fixture.hpp"
+#include "rdma-copy/directory_stream.hpp"
 #include "rdma-copy/receiver.hpp"
 #include "rdma-copy/session.hpp"
 #include "support/folder.hpp"

@@ -524,6 +524,42 @@ TEST_CASE(
     CHECK(e.why_server_ended == "the peer has not responded for " + limit);
 }
 
+TEST_CASE(
+    "copy: a server counts entries, also of a deep tree, for a client that takes nothing",
+    "[device]"
+) {
+    constexpr std::size_t levels = 2 * copy::directory_stream::open_max;
+    asio::io_context io;
+    ends e{io};
+    fs::path at = e.served / "tree";
+    for (std::size_t i = 0; i < levels; ++i) {
+        fs::create_directories(at / "deeper");
+        for (char const* const name : {"a", "x"}) write_file(at / name, pattern(10, i));
+        fs::create_hard_link(at / "x", at / "y");
+        at /= "deeper";
+    }
+    std::optional<copy::total> counted;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const client = [&]() -> asio::awaitable<void> {
+            co_await e.client.connect(e.door.local_endpoint());
+            copy::hello h;
+            h.way = copy::direction::to_client;
+            h.wants_total = true;
+            h.name = "tree";
+            e.client.send(h);
+            while (!counted) {
+                copy::copy_message const m = co_await e.client.receive();
+                if (auto const* const t = std::get_if<copy::total>(&m)) counted = *t;
+            }
+            e.client.close();
+        };
+        co_await (serve_one(io, e) && client());
+    });
+    CHECK(counted->entries == 1 + levels * 4);
+    // The two names of one file count once.
+    CHECK(counted->bytes == levels * 2 * 10);
+}
+
 // What the hash was made of is not what is written.
 TEST_CASE(
     "copy: a sender that writes to a slot after its hash spoils only its own file",

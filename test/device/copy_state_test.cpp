@@ -192,6 +192,39 @@ TEST_CASE("copy: what is not kept is counted on both sides", "[device]") {
         WARN("skipped: this file system has no extended attributes, or no ACLs");
 }
 
+TEST_CASE("copy: a tree may be deeper than directories are open", "[device]") {
+    bool const is_pull = GENERATE(false, true);
+    CAPTURE(is_pull);
+    folder here;
+    folder there;
+    fs::path const from = is_pull ? there / "tree" : here / "tree";
+    fs::path const to = is_pull ? here / "tree" : there / "tree";
+    fs::path at = from;
+    for (std::size_t depth = 0; depth < 2 * copy::directory_stream::open_max; ++depth) {
+        // Names before and behind that of the next directory, and two of one file.
+        fs::create_directories(at / "deeper");
+        for (char const* const name : {"a", "file", "x"}) write_file(at / name, pattern(10, depth));
+        fs::create_hard_link(at / "file", at / "other");
+        at /= "deeper";
+    }
+    asio::io_context io;
+    ends e{io, 65536, there / ""};
+    copy::result done;
+    copy::copy_options const options;
+    std::vector<std::string> const sources{from.string()};
+    std::string const target = is_pull ? to.parent_path().string() : "";
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const client = [&]() -> asio::awaitable<void> {
+            if (!is_pull) co_return co_await push_to(e, sources, target, options, done);
+            co_await e.client.connect(e.door.local_endpoint());
+            co_await copy::pull(e.client, e.files, "tree", target, options, e.report(), done);
+        };
+        co_await (serve_one(io, e) && client());
+    });
+    CHECK(e.failures.empty());
+    CHECK(listing(from) == listing(to));
+}
+
 TEST_CASE("copy: owners are kept if both sides want that", "[device]") {
     if (::geteuid() != 0) {
         WARN("skipped: only root gives files to others");
@@ -553,20 +586,22 @@ TEST_CASE("copy: an interrupted tree goes on with what is not there", "[device]"
 
 TEST_CASE("copy: a second name of a file that has changed since is a file of its own", "[device]") {
     folder here;
-    fs::create_directories(here / "tree/x");
-    write_file(here / "tree/a", pattern(1000, 1));
-    fs::create_hard_link(here / "tree/a", here / "tree/x/z");
+    fs::create_directories(here / "between");
+    write_file(here / "a", pattern(1000, 1));
+    fs::create_hard_link(here / "a", here / "z");
     // Enough between them that the first name is finished before the second is sent.
-    for (int i = 0; i < 200; ++i) write_file(here / ("tree/b" + std::to_string(i)), pattern(10, 1));
+    for (int i = 0; i < 200; ++i)
+        write_file(here / ("between/" + std::to_string(i)), pattern(10, 1));
     asio::io_context io;
     ends e{io};
     copy::result done;
-    std::vector<std::string> const sources{(here / "tree").string()};
+    std::vector<std::string> const sources{
+        (here / "a").string(), (here / "between").string(), (here / "z").string()};
     std::string const target;
     run(io, [&]() -> asio::awaitable<void> {
         auto const change = [&]() -> asio::awaitable<void> {
-            co_await until(io, [&] { return fs::exists(e.served / "tree/a"); });
-            write_file(here / "tree/a", pattern(2000, 2));
+            co_await until(io, [&] { return fs::exists(e.served / "a"); });
+            write_file(here / "a", pattern(2000, 2));
         };
         co_await (
             (serve_one(io, e) && push_to(e, sources, target, copy::copy_options{}, done)) &&
@@ -574,8 +609,8 @@ TEST_CASE("copy: a second name of a file that has changed since is a file of its
         );
     });
     CHECK(done.failed == 0);
-    CHECK(content(e.served / "tree/a").size() == 1000);
-    CHECK(content(e.served / "tree/x/z") == content(here / "tree/x/z"));
+    CHECK(content(e.served / "a").size() == 1000);
+    CHECK(content(e.served / "z") == content(here / "z"));
 }
 
 TEST_CASE("copy: a copy goes on where it was, or says that this is not clear", "[device]") {

@@ -19,10 +19,12 @@
 #include <fstream>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "rdma-copy/directory_stream.hpp"
 #include "rdma-copy/file_io.hpp"
 #include "rdma-copy/incoming_file.hpp"
 #include "rdma-copy/link.hpp"
@@ -273,29 +275,61 @@ TEST_CASE(
     CHECK(of(std::string(238, 'n')) == '.' + std::string(238, 'n') + ".rdma-copy.state");
 }
 
-TEST_CASE("copy: what is in a directory is listed with the error of its status", "[programs]") {
+TEST_CASE("copy: what is in a directory comes with the error of its status", "[programs]") {
     folder here;
     std::ofstream{here / "file"} << "x";
     int error = 0;
     copy::tree const root = copy::tree::open((here / "").string(), error);
     int const refusal = GENERATE(EACCES, EIO, ENOENT);
-    std::vector<copy::directory_entry> all;
-    error = -1;
-    // fdopendir(3) calls it with other flags.
-    auto const list = [&] {
-        all = copy::list(root.open_at("", O_RDONLY | O_DIRECTORY, error), error);
-        root.look("", all);
-    };
-    where_refused(SYS_newfstatat, refusal, list, AT_SYMLINK_NOFOLLOW);
+    copy::directory_stream entries = copy::directory_stream::open(root, "", error);
+    REQUIRE(error == 0);
+    std::vector<copy::directory_entry> some;
+    auto const read = [&] { some = entries.next(error); };
+    where_refused(SYS_newfstatat, refusal, read, AT_SYMLINK_NOFOLLOW);
     CHECK(error == 0);
-    REQUIRE(all.size() == 1);
-    CHECK(all[0].error == refusal);
-    root.look("", all);
-    CHECK(all[0].error == 0);
-    CHECK(all[0].status.st_size == 1);
-    // Of a directory that is not there any more.
-    root.look("gone", all);
-    CHECK(all[0].error == ENOENT);
+    REQUIRE(some.size() == 1);
+    CHECK(some[0].error == refusal);
+    CHECK(entries.next(error).empty());
+    CHECK(error == 0);
+}
+
+TEST_CASE("copy: a directory of any size is read in small pieces", "[programs]") {
+    constexpr std::size_t files = 1000;
+    folder here;
+    fs::create_directory(here / "many");
+    for (std::size_t i = 0; i < files; ++i)
+        std::ofstream{here / ("many/" + std::string(i % 200, 'n') + std::to_string(i))} << "x";
+    // Closed and opened again behind this entry of each piece, or never.
+    auto const closed_behind =
+        GENERATE(std::optional<std::size_t>{}, std::size_t{0}, std::size_t{3});
+    int error = 0;
+    copy::tree const root = copy::tree::open((here / "").string(), error);
+    copy::directory_stream entries = copy::directory_stream::open(root, "many", error);
+    REQUIRE(error == 0);
+    std::multiset<std::string> names;
+    for (;;) {
+        std::vector<copy::directory_entry> some = entries.next(error);
+        REQUIRE(error == 0);
+        if (some.empty()) break;
+        CHECK(some.size() <= copy::directory_stream::entries_max);
+        if (closed_behind && *closed_behind < some.size()) {
+            some.resize(*closed_behind + 1);
+            entries.close_behind(some.back());
+        }
+        for (copy::directory_entry const& e : some) {
+            names.insert(e.name);
+            CHECK(e.status.st_size == 1);
+        }
+    }
+    CHECK(names.size() == files);
+    CHECK(std::set<std::string>(names.begin(), names.end()).size() == files);
+    // Another one that has its name now.
+    copy::directory_stream moved = copy::directory_stream::open(root, "many", error);
+    moved.close_behind(moved.next(error).front());
+    fs::rename(here / "many", here / "old");
+    fs::create_directory(here / "many");
+    CHECK(moved.next(error).empty());
+    CHECK(error == copy::error_source_changed);
 }
 
 TEST_CASE("copy: what a failed sync may have lost is never continued", "[programs]") {
