@@ -246,6 +246,28 @@ void look_at_devices(machine const& m, std::vector<finding>& out) {
     }
 }
 
+void look_at_firewall(machine const& m, std::vector<finding>& out) {
+    std::vector<finding> about;
+    bool has_way = false;
+    for (std::string const& address : addresses_to_try(m)) {
+        auto const by = firewall_at(m, address);
+        has_way = has_way || !by;
+        if (!by || std::ranges::find(about, by->command, &finding::command) != about.end())
+            continue;
+        about.push_back(
+            {true,
+             "the firewall drops the packets of other machines (UDP port 4791, RoCE v2) at " +
+                 address + ", in the chain " + by->chain +
+                 "; to let them pass until the next start:",
+             by->command}
+        );
+    }
+    for (finding& f : about) {
+        f.prevents = !has_way;
+        out.push_back(std::move(f));
+    }
+}
+
 }  // namespace
 
 std::vector<ranked_gid> ranked(port const& p) {
@@ -277,11 +299,30 @@ std::vector<std::string> addresses_to_try(machine const& m) {
     return out;
 }
 
+std::optional<dropped> firewall_at(machine const& m, std::string const& address) {
+    if (!m.firewall || m.firewall->empty()) return std::nullopt;
+    for (rdma_device const& d : m.devices) {
+        if (!d.is_software) continue;
+        for (port const& p : d.ports) {
+            for (std::string const& interface : interfaces(d, p)) {
+                auto const at = std::ranges::find(m.netdevs, interface, &netdev::name);
+                if (at == m.netdevs.end() ||
+                    std::ranges::find(at->addresses, address) == at->addresses.end())
+                    continue;
+                bool const is_ipv6 = address.find(':') != std::string::npos;
+                return dropping_chain(*m.firewall, {is_ipv6, interface});
+            }
+        }
+    }
+    return std::nullopt;
+}
+
 std::vector<finding> findings(machine const& m) {
     std::vector<finding> out;
     look_for_device(m, out);
     look_at_file(m, m.connection_manager, "rdma_ucm", out);
     look_at_devices(m, out);
+    look_at_firewall(m, out);
     if (!m.may_lock_all && m.memory_lock_bytes < enough_locked) {
         std::string const what = "only " + std::to_string(m.memory_lock_bytes / 1024) +
                                  " KiB of memory may be registered by this user (ulimit -l)";

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -195,6 +196,29 @@ void add_addresses(machine& m) {
     }
 }
 
+// The rules of the packet filter. nft itself decodes them: what the kernel stores is a program.
+std::optional<std::string> firewall_rules() {
+    std::error_code ec;
+    // Rules of iptables-legacy are not nft's to print. Only root may read these lists.
+    for (char const* const list : {"/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"}) {
+        bool const is_unused = ::access(list, R_OK) == 0 && line_of(list).empty();
+        if (fs::exists(list, ec) && !is_unused) return std::nullopt;
+    }
+    // nft would load the module.
+    if (!fs::exists("/sys/module/nf_tables", ec)) return "";
+    // A user's PATH need not have these folders.
+    std::unique_ptr<FILE, decltype(&::pclose)> const nft{
+        ::popen("PATH=$PATH:/usr/sbin:/sbin exec nft --json list ruleset 2>/dev/null", "re"),
+        ::pclose};
+    if (nft == nullptr) return std::nullopt;
+    std::string rules;
+    char part[4096];
+    for (std::size_t n = 0; (n = std::fread(part, 1, sizeof part, nft.get())) > 0;)
+        rules.append(part, n);
+    // nft prints nothing when it fails.
+    return rules.empty() ? std::nullopt : std::optional{rules};
+}
+
 void ask_verbs(machine& m) {
     try {
         for (rcverbs::device_info const& d : rcverbs::devices()) {
@@ -242,6 +266,8 @@ machine look_at(fs::path const& root, std::string const& release) {
         rdma_device d;
         d.name = name;
         d.file = look_at_file(root, verbs_file(root, name));
+        // Only rdma_rxe has this attribute.
+        d.is_software = fs::exists(devices / name / "parent", ec);
         d.netdevs = names_in(devices / name / "device/net");
         for (std::string const& p : names_in(devices / name / "ports"))
             d.ports.push_back(look_at_port(devices / name / "ports" / p));
@@ -286,6 +312,7 @@ machine look_at_this_machine() {
     if (::getrlimit(RLIMIT_MEMLOCK, &lock) == 0)
         m.memory_lock_bytes = lock.rlim_cur == RLIM_INFINITY ? unlimited : lock.rlim_cur;
     add_addresses(m);
+    if (std::ranges::any_of(m.devices, &rdma_device::is_software)) m.firewall = firewall_rules();
     ask_verbs(m);
     return m;
 }

@@ -47,6 +47,9 @@ struct device_file {
 struct rdma_device {
     std::string name;
     device_file file;
+    /// True for SoftRoCE, whose packets pass through the kernel's packet filter; those of an adapter
+    /// do not.
+    bool is_software = false;
     std::vector<port> ports;
     /// The network interfaces of the same adapter, by which InfiniBand is reached over IP.
     std::vector<std::string> netdevs;
@@ -96,6 +99,9 @@ struct machine {
     /// Devices that belong to other network namespaces: they have a file, and cannot be used here.
     std::vector<std::string> devices_elsewhere;
     std::vector<netdev> netdevs;
+    /// The packet filter's rules as `nft --json list ruleset` prints them; empty if there are none.
+    /// None if they matter and cannot be read: without the right, or without nft.
+    std::optional<std::string> firewall = "";
 };
 
 /// Reads the files below `root` ("/" for this machine), and nothing else: no interface addresses,

@@ -51,13 +51,16 @@ int main(int argc, char** argv) {
     demo::add_duration(
         app, "--timeout", a.timeout, "the deadline of each step of the self-test", "5s"
     );
-    app.footer("Exit code: 0 if an RDMA connection worked, 1 if none did, 2 for wrong usage.");
+    app.footer(
+        "Exit code: 0 if an RDMA connection worked, 1 if none did or the firewall drops those of "
+        "other machines, 2 for wrong usage."
+    );
     exit_code code = exit_code::other;
     if (!demo::parse(app, argc, argv, code)) return static_cast<int>(code);
     try {
         rdma_doctor::examination const e = examine(a);
         if (a.is_quiet) {
-            if (e.works()) std::printf("%s\n", e.tests.back().address.c_str());
+            if (e.works_locally()) std::printf("%s\n", e.tests.back().address.c_str());
         } else {
             std::fputs((a.wants_json ? json(e) : text(e)).c_str(), stdout);
         }

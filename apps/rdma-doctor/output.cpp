@@ -125,6 +125,7 @@ std::string text(examination const& e) {
             << (n.addresses.empty() ? "" : " " + n.addresses.front());
     }
     out << '\n';
+    if (!m.firewall) out << "firewall   not known: its rules are read with root's rights and nft\n";
     for (rdma_device const& d : m.devices) write_device(out, d);
     out << '\n';
     for (self_test_result const& t : e.tests) {
@@ -138,7 +139,11 @@ std::string text(examination const& e) {
         out << (f.prevents ? "missing: " : "remark: ") << f.what << '\n';
         if (!f.command.empty()) out << "    " << f.command << '\n';
     }
-    out << (e.works() ? "RDMA works on this machine.\n" : "RDMA does not work on this machine.\n");
+    out
+        << (e.works()           ? "RDMA works on this machine.\n"
+            : e.works_locally() ? "RDMA works within this machine only: its firewall drops the "
+                                  "packets of other machines.\n"
+                                : "RDMA does not work on this machine.\n");
     std::string all = out.str();
     // A name may contain terminal control sequences.
     std::ranges::replace_if(
@@ -151,6 +156,7 @@ std::string json(examination const& e) {
     machine const& m = e.seen;
     ordered_json out{
         {"works", e.works()},
+        {"works_locally", e.works_locally()},
         {"kernel", m.kernel},
         {"is_container", m.is_container},
         {"may_lock_all", m.may_lock_all}};

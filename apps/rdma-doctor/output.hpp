@@ -17,8 +17,10 @@ struct examination {
     /// One for each address that was tried; the last one decides works().
     std::vector<self_test_result> tests;
 
-    /// True if an RDMA connection worked.
-    bool works() const noexcept { return !tests.empty() && tests.back().works(); }
+    /// True if an RDMA connection of this machine to itself worked.
+    bool works_locally() const noexcept { return !tests.empty() && tests.back().works(); }
+    /// True if one did, and the firewall does not drop those of other machines.
+    bool works() const { return works_locally() && !firewall_at(seen, tests.back().address); }
 };
 
 std::string text(examination const& e);

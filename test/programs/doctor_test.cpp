@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "rdma-doctor/findings.hpp"
+#include "rdma-doctor/firewall.hpp"
 #include "rdma-doctor/machine.hpp"
 #include "rdma-doctor/output.hpp"
 #include "support/catch.hpp"
@@ -101,6 +102,7 @@ TEST_CASE("the doctor reads devices, ports and addresses of the kernel's files",
         t.write(port + "gid_attrs/ndevs/" + index, "eth4");
     }
     t.write("sys/class/infiniband_verbs/uverbs7/ibdev", "mlx5_1");
+    t.write("sys/class/infiniband/mlx5_1/parent", "eth4");
     t.write("dev/infiniband/uverbs7", "");
     t.write("sys/class/infiniband_verbs/uverbs8/ibdev", "mlx5_8");
     t.write("sys/class/net/eth4/type", "1");
@@ -136,6 +138,7 @@ TEST_CASE("the doctor reads devices, ports and addresses of the kernel's files",
     CHECK(m.devices_elsewhere == std::vector<std::string>{"mlx5_8"});
     CHECK(m.devices[0].file.path == "/dev/infiniband/uverbs7");
     CHECK(m.devices[0].file.is_there);
+    CHECK(m.devices[0].is_software);
     CHECK(m.devices[0].file.may_be_opened);
     CHECK(m.devices[0].netdevs == std::vector<std::string>{"eth4"});
     REQUIRE(m.devices[0].ports.size() == 1);
@@ -369,6 +372,161 @@ TEST_CASE("for each missing part the doctor prints the command that repairs it",
         m.may_lock_all = true;
         CHECK(commands(m).empty());
     }
+}
+
+TEST_CASE("the rules of the packet filter decide whether RoCE packets are dropped", "[doctor]") {
+    // A table `inet filter` with a base chain `input`, and a chain `sub` that it may jump to.
+    auto const rules = [](std::string const& policy, std::string const& in, std::string const& sub
+                       ) {
+        auto const rule = [](std::string const& chain, std::string const& expressions) {
+            return R"({"rule":{"family":"inet","table":"filter","chain":")" + chain +
+                   R"(","expr":[)" + expressions + "]}}";
+        };
+        return R"({"nftables":[{"table":{"family":"inet","name":"filter"}},
+            {"set":{"family":"inet","name":"ports","table":"filter","elem":[22,{"range":[4000,5000]}]}},
+            {"chain":{"family":"inet","table":"filter","name":"sub"}},
+            {"chain":{"family":"inet","table":"filter","name":"input","type":"filter",
+             "hook":"input","policy":")" +
+               policy + R"("}},)" + rule("input", in) + "," + rule("sub", sub) + "]}";
+    };
+    auto const field = [](std::string const& left,
+                          std::string const& right,
+                          std::string const& then = R"({"accept":null})") {
+        return R"({"match":{"op":"==","left":)" + left + R"(,"right":)" + right + "}}," + then;
+    };
+    std::string const port = R"({"payload":{"protocol":"udp","field":"dport"}})";
+    std::string const interface = R"({"meta":{"key":"iifname"}})";
+    std::string const source = R"({"payload":{"protocol":"ip","field":"saddr"}})";
+    std::string const state = R"({"ct":{"key":"state"}})";
+    std::string const family = R"({"meta":{"key":"nfproto"}})";
+    struct row {
+        std::string what;
+        std::string policy;
+        std::string in;
+        std::string sub;
+        bool is_dropped;
+    };
+    std::string const drop = R"({"drop":null})";
+    std::string const jump = R"({"jump":{"target":"sub"}})";
+    std::string const go = R"({"goto":{"target":"sub"}})";
+    std::vector<row> const table{
+        {"no rule, policy accept", "accept", "", "", false},
+        {"no rule, policy drop", "drop", "", "", true},
+        {"a dropped port", "accept", field(port, "4791", drop), "", true},
+        {"a rejected port", "accept", field(port, "4791", R"({"reject":null})"), "", true},
+        {"another dropped port", "accept", field(port, "53", drop), "", false},
+        {"an accepted port", "drop", field(port, "4791"), "", false},
+        {"an accepted range", "drop", field(port, R"({"range":[4000,5000]})"), "", false},
+        {"a list with it", "drop", field(port, R"({"set":[53,4791]})"), "", false},
+        {"a list without it", "drop", field(port, R"({"set":[53,67]})"), "", true},
+        {"a named set with it", "drop", field(port, R"("@ports")"), "", false},
+        {"a set that is not there", "drop", field(port, R"("@others")"), "", false},
+        {"TCP",
+         "drop",
+         field(R"({"payload":{"protocol":"tcp","field":"dport"}})", "4791"),
+         "",
+         true},
+        {"established only", "drop", field(state, R"(["established","related"])"), "", true},
+        {"new", "drop", field(state, R"({"set":["new","established"]})"), "", false},
+        {"this interface", "drop", field(interface, R"("eth*")"), "", false},
+        {"the loopback interface", "drop", field(interface, R"("lo")"), "", true},
+        {"an unknown condition", "drop", field(source, R"("10.0.0.2")"), "", false},
+        {"an unknown condition that drops",
+         "accept",
+         field(source, R"("10.0.0.2")", drop),
+         "",
+         false},
+        {"IPv6 only", "drop", field(family, R"("ipv6")"), "", true},
+        {"a chain that accepts", "drop", jump, field(port, "4791"), false},
+        {"a chain that drops", "accept", jump, drop, true},
+        {"a chain that returns", "drop", jump, R"({"return":null})", true},
+        {"a chain that goes on to the policy", "drop", go + R"(,{"accept":null})", "", true},
+        {"a verdict map of states",
+         "drop",
+         R"({"vmap":{"key":{"ct":{"key":"state"}},"data":{"set":[["established",{"accept":null}]]}}})",
+         "",
+         true},
+        {"a verdict map of ports",
+         "drop",
+         R"({"vmap":{"key":{"payload":{"protocol":"udp","field":"dport"}},"data":{"set":[[4791,{"accept":null}]]}}})",
+         "",
+         false},
+        {"conntrack of iptables",
+         "drop",
+         R"({"xt":{"type":"match","name":"conntrack"}},{"accept":null})",
+         "",
+         true},
+        {"another match of iptables",
+         "drop",
+         R"({"xt":{"type":"match","name":"multiport"}},{"accept":null})",
+         "",
+         false},
+        {"a log with a limit", "drop", R"({"limit":{"rate":3}},{"log":null})", "", true},
+    };
+    for (row const& r : table) {
+        INFO(r.what);
+        auto const by = dropping_chain(rules(r.policy, r.in, r.sub), {false, "eth0"});
+        CHECK(by.has_value() == r.is_dropped);
+        if (by) CHECK(by->command == "nft insert rule inet filter input udp dport 4791 accept");
+    }
+    CHECK_FALSE(dropping_chain(rules("drop", field(family, R"("ipv6")"), ""), {true, "eth0"}));
+    CHECK_FALSE(dropping_chain("", {}));
+    CHECK_FALSE(dropping_chain(R"({"nftables":[{"chain":null},7]})", {}));
+}
+
+TEST_CASE("a firewall has its own program's command", "[doctor]") {
+    auto const command = [](std::string const& family,
+                            std::string const& table,
+                            std::string const& chain) {
+        auto const by = dropping_chain(
+            R"({"nftables":[{"chain":{"family":")" + family + R"(","table":")" + table +
+                R"(","name":")" + chain + R"(","type":"filter","hook":"input","policy":"drop"}}]})",
+            {family == "ip6", "eth0"}
+        );
+        return by ? by->command : "";
+    };
+    CHECK(
+        command("ip", "filter", "INPUT") ==
+        "iptables -t filter -I INPUT -p udp --dport 4791 -j ACCEPT"
+    );
+    CHECK(
+        command("ip6", "filter", "INPUT") ==
+        "ip6tables -t filter -I INPUT -p udp --dport 4791 -j ACCEPT"
+    );
+    CHECK(command("inet", "firewalld", "filter_INPUT") == "firewall-cmd --add-port=4791/udp");
+    CHECK(command("bridge", "filter", "input") == "");
+}
+
+TEST_CASE("a machine whose firewall drops RoCE packets works within itself only", "[doctor]") {
+    examination e;
+    e.seen = healthy();
+    e.seen.devices[0].is_software = true;
+    auto const with_family = [](std::string const& family) {
+        return R"({"nftables":[{"chain":{"family":")" + family +
+               R"(","table":"t","name":"c","type":"filter","hook":"input","policy":"drop"}}]})";
+    };
+    e.seen.firewall = with_family("inet");
+    e.tests = {{"10.0.0.1", {"connect"}, {}, ""}};
+    CHECK(e.works_locally());
+    CHECK_FALSE(e.works());
+    CHECK_THAT(
+        commands(e.seen),
+        StartsWith("! the firewall drops the packets of other machines") &&
+            EndsWith("-> nft insert rule inet t c udp dport 4791 accept\n")
+    );
+    CHECK_THAT(text(e), ContainsSubstring("\nRDMA works within this machine only: its firewall"));
+    CHECK(nlohmann::json::parse(json(e))["works"] == false);
+    // Another address of the machine is not affected.
+    e.seen.firewall = with_family("ip6");
+    CHECK(e.works());
+    CHECK_THAT(commands(e.seen), StartsWith("the firewall drops"));
+    // An adapter's packets do not pass through the kernel.
+    e.seen.firewall = with_family("inet");
+    e.seen.devices[0].is_software = false;
+    CHECK(e.works());
+    CHECK(commands(e.seen).empty());
+    e.seen.firewall.reset();
+    CHECK_THAT(text(e), ContainsSubstring("\nfirewall   not known"));
 }
 
 TEST_CASE("the doctor's verdict is that of the last self-test, in text and in JSON", "[doctor]") {

@@ -56,6 +56,15 @@ PY
 [ $? = 3 ] && grep -q 'check the files in /dev/infiniband' "$work/client" || fail "the cause of a missing device file"
 rdma link delete rxe2
 
+# A firewall that drops RoCE packets, which a connection of the machine to itself does not meet.
+nft 'table inet doctor { chain input { type filter hook input priority 0; policy drop; ct state established,related accept; }; }' || fail nft
+"$programs/rdma-doctor" >"$work/doctor" 2>&1
+[ $? = 1 ] && grep -q '^RDMA works within this machine only' "$work/doctor" || fail "a firewall that drops"
+command=$(sed -n 's/^    \(nft insert rule .*\)/\1/p' "$work/doctor")
+[ -n "$command" ] && sh -c "$command" || fail "the firewall's remedy"
+"$programs/rdma-doctor" >"$work/doctor" 2>&1 || fail "a firewall that drops no longer"
+nft delete table inet doctor
+
 # Network namespaces: one that shares the device but not its interface, and one without the device.
 ip netns add other
 ip netns exec other "$programs/rdma-doctor" >"$work/doctor" 2>&1
