@@ -44,7 +44,7 @@ module::state state_of(machine const& m, std::string_view name) {
 // Quoted as one word for a shell, whatever characters the name has.
 std::string quoted(std::string const& name) {
     auto const is_plain = [](unsigned char c) {
-        return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.' || c == '@';
+        return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.' || c == '@' || c == '/';
     };
     if (std::ranges::all_of(name, is_plain)) return name;
     std::string out = "'";
@@ -82,8 +82,7 @@ finding missing_module(machine const& m, std::string const& name, std::string co
     finding f{
         true,
         "the kernel " + m.release + " has no module " + name + ", " + what_for +
-            ": boot a kernel that has it, or run programs in the virtual machine "
-            "(test/softroce/vm)",
+            ": boot a kernel that has it",
         {}};
     if (m.distribution == "ubuntu") f.command = "apt-get install linux-modules-extra-" + m.release;
     if (m.distribution == "debian") f.command = "apt-get install linux-image-amd64";
@@ -93,14 +92,25 @@ finding missing_module(machine const& m, std::string const& name, std::string co
 void look_for_device(machine const& m, std::vector<finding>& out) {
     if (!m.devices.empty()) return;
     if (!m.devices_elsewhere.empty()) {
-        std::string const what = "the RDMA device " + m.devices_elsewhere.front() +
-                                 " belongs to another network namespace, and this one has none";
-        out.push_back(
-            {true,
-             what + (m.is_container ? ": use that of the host (--network=host), or on the host:"
-                                    : "; to share all devices:"),
-             "rdma system set netns shared"}
-        );
+        device_elsewhere const& d = m.devices_elsewhere.front();
+        std::string const what =
+            "the RDMA device " + d.name +
+            " belongs to another network namespace, and this one has none: " +
+            (m.is_container ? "use that of the host (--network=host)" : "run programs in that one");
+        if (d.is_software) {
+            out.push_back(
+                {true,
+                 what + ", or let all namespaces share the devices. The kernel permits that only "
+                        "while there is no namespace but its first:",
+                 "rdma system set netns shared"}
+            );
+        } else {
+            out.push_back(
+                {true,
+                 what + ", or give it the device, with the name of this one, there:",
+                 "rdma dev set " + quoted(d.name) + " netns NAME"}
+            );
+        }
         return;
     }
     if (state_of(m, "rdma_rxe") != module::state::loaded)
@@ -108,7 +118,11 @@ void look_for_device(machine const& m, std::vector<finding>& out) {
     netdev const* const on = carrier(m);
     std::string const what = "there is no RDMA device: no adapter, and no SoftRoCE device";
     if (m.is_container) {
-        out.push_back({true, what + "; on the host:", "docker/host-softroce up"});
+        out.push_back(
+            {true,
+             what + "; on the host:",
+             "rdma link add rxe0 type rxe netdev " + (on == nullptr ? "NAME" : quoted(on->name))}
+        );
     } else if (on == nullptr) {
         out.push_back(
             {true,
@@ -188,6 +202,90 @@ finding inactive(port const& p, std::string const& name, netdev const* on) {
     return {true, what, "ip link set " + quoted(on->name) + " up"};
 }
 
+// The objects that the self-test makes: for each of its two sides a protection domain, completion
+// queues, a queue pair and memory regions. Found by trying.
+constexpr std::uint64_t objects_of_self_test = 12;
+
+bool is_exhausted(cgroup_limit const& l) {
+    std::uint64_t const free = l.max > l.used ? l.max - l.used : 0;
+    return free < (l.resource == "hca_handle" ? 1 : objects_of_self_test);
+}
+
+bool is_limited(machine const& m, rdma_device const& d) {
+    return std::ranges::any_of(m.cgroup_limits, [&](cgroup_limit const& l) {
+        return l.device == d.name && is_exhausted(l);
+    });
+}
+
+void look_at_limits(machine const& m, rdma_device const& d, std::vector<finding>& out) {
+    for (cgroup_limit const& l : m.cgroup_limits) {
+        if (l.device != d.name || !is_exhausted(l)) continue;
+        std::string const what = "the cgroup " + l.folder + " may have " + std::to_string(l.max) +
+                                 (l.resource == "hca_handle" ? " open contexts" : " objects") +
+                                 " of " + d.name + " (" + l.resource + "), and has " +
+                                 std::to_string(l.used);
+        if (m.is_container) {
+            out.push_back({true, what + ": raise the limit of this container on the host", {}});
+        } else {
+            out.push_back(
+                {true,
+                 what,
+                 "echo '" + d.name + ' ' + l.resource + "=max' >" + quoted(l.folder + "/rdma.max")}
+            );
+        }
+    }
+}
+
+// The device works with less than the largest packets.
+void look_at_mtu(machine const& m, std::vector<finding>& out) {
+    // 4096 bytes of data and the headers of RoCE v2 over IPv6, rounded up.
+    constexpr unsigned interface_mtu = 4200;
+    for (rdma_device const& d : m.devices) {
+        for (port const& p : d.ports) {
+            if (!is_active(p) || is_infiniband(p) || p.mtu == 0 || p.mtu >= 4096) continue;
+            for (std::string const& interface : interfaces(d, p)) {
+                auto const at = std::ranges::find(m.netdevs, interface, &netdev::name);
+                if (at == m.netdevs.end() || at->mtu == 0 || at->mtu >= interface_mtu) continue;
+                out.push_back(
+                    {false,
+                     "port " + std::to_string(p.number) + " of " + d.name + " sends packets of " +
+                         std::to_string(p.mtu) + " bytes, because the MTU of " + interface +
+                         " is " + std::to_string(at->mtu) +
+                         "; larger ones, if all machines and switches of the network have this "
+                         "MTU:",
+                     "ip link set " + quoted(interface) + " mtu " + std::to_string(interface_mtu)}
+                );
+            }
+        }
+    }
+}
+
+void look_at_locked_memory(machine const& m, std::vector<finding>& out) {
+    if (m.may_lock_all || m.memory_lock_bytes >= enough_locked) return;
+    std::string const what = "only " + std::to_string(m.memory_lock_bytes / 1024) +
+                             " KiB of memory may be registered by this user (ulimit -l)";
+    if (m.is_container) {
+        out.push_back({false, what, "docker run --ulimit memlock=-1 IMAGE"});
+    } else if (!m.service.empty()) {
+        std::string const folder = "/etc/systemd/system/" + quoted(m.service + ".d");
+        out.push_back(
+            {false,
+             what + "; the service " + m.service + " has more after",
+             "mkdir -p " + folder + " && printf '[Service]\nLimitMEMLOCK=infinity\n' >" + folder +
+                 "/memlock.conf && systemctl daemon-reload && systemctl restart " +
+                 quoted(m.service)}
+        );
+    } else {
+        out.push_back(
+            {false,
+             what +
+                 "; services of systemd have LimitMEMLOCK=infinity in their unit for more, logins "
+                 "from the next one on",
+             "echo '* - memlock unlimited' >/etc/security/limits.d/rdma.conf"}
+        );
+    }
+}
+
 void look_at_port(
     machine const& m, rdma_device const& d, port const& p, std::vector<finding>& out
 ) {
@@ -212,8 +310,13 @@ void look_at_port(
             {true,
              interface + ", the interface of " + name +
                  ", is in another network namespace, and with it the IP address by which rdmacm "
-                 "would find it",
-             m.is_container ? run_with_devices : ""}
+                 "would find it: run programs in that one" +
+                 (m.is_container || d.is_software
+                      ? ""
+                      : ", or move the interface, with the name of this one, there:"),
+             m.is_container  ? run_with_devices
+             : d.is_software ? ""
+                             : "ip link set " + quoted(interface) + " netns NAME"}
         );
     } else if (at->addresses.empty()) {
         out.push_back(
@@ -230,7 +333,15 @@ void look_at_devices(machine const& m, std::vector<finding>& out) {
     std::vector<finding> about;
     for (rdma_device const& d : m.devices) {
         look_at_file(m, d.file, "ib_uverbs", about);
-        if (d.file.may_be_opened && !d.limits) {
+        look_at_limits(m, d, about);
+        if (d.file.may_be_opened && d.open_error != 0 && !is_limited(m, d)) {
+            about.push_back(
+                {true,
+                 "libibverbs cannot open " + d.name + ": " +
+                     std::generic_category().message(d.open_error),
+                 {}}
+            );
+        } else if (d.file.may_be_opened && !d.limits && !is_limited(m, d)) {
             about.push_back(
                 {true,
                  "libibverbs cannot open " + d.name + ": its provider library is missing",
@@ -287,7 +398,7 @@ std::vector<std::string> addresses_to_try(machine const& m) {
         if (std::ranges::find(out, address) == out.end()) out.push_back(address);
     };
     for (rdma_device const& d : m.devices) {
-        if (!d.file.may_be_opened || !d.limits) continue;
+        if (!d.file.may_be_opened || !d.limits || is_limited(m, d)) continue;
         for (port const& p : d.ports) {
             if (!is_active(p)) continue;
             for (std::string const& interface : interfaces(d, p)) {
@@ -319,23 +430,31 @@ std::optional<dropped> firewall_at(machine const& m, std::string const& address)
 
 std::vector<finding> findings(machine const& m) {
     std::vector<finding> out;
+    // Without its files nothing is known of the devices.
+    if (m.sys == machine::sys_state::not_mounted) {
+        out.push_back(
+            {true,
+             "/sys is empty, from which programs learn what devices there are" +
+                 std::string{m.is_container ? ": run the container with it" : ""},
+             m.is_container ? run_with_devices : "mount -t sysfs sysfs /sys"}
+        );
+        return out;
+    }
+    if (m.sys == machine::sys_state::of_another_namespace) {
+        out.push_back(
+            {true,
+             "/sys shows devices and interfaces of another network namespace; with a /sys of this "
+             "one (as ip netns exec mounts it):",
+             "unshare --mount sh -c 'mount -t sysfs sysfs /sys && exec rdma-doctor'"}
+        );
+        return out;
+    }
     look_for_device(m, out);
     look_at_file(m, m.connection_manager, "rdma_ucm", out);
     look_at_devices(m, out);
     look_at_firewall(m, out);
-    if (!m.may_lock_all && m.memory_lock_bytes < enough_locked) {
-        std::string const what = "only " + std::to_string(m.memory_lock_bytes / 1024) +
-                                 " KiB of memory may be registered by this user (ulimit -l)";
-        if (m.is_container) {
-            out.push_back({false, what, "docker run --ulimit memlock=-1 IMAGE"});
-        } else {
-            out.push_back(
-                {false,
-                 what + "; more after the next login with",
-                 "echo '* - memlock unlimited' >/etc/security/limits.d/rdma.conf"}
-            );
-        }
-    }
+    look_at_mtu(m, out);
+    look_at_locked_memory(m, out);
     return out;
 }
 

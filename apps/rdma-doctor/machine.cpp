@@ -159,6 +159,75 @@ bool may_lock_all() {
     return (std::strtoull(effective.c_str(), nullptr, 16) >> 14 & 1) != 0;
 }
 
+// Adds the limits of one cgroup: files of lines "rxe0 hca_handle=2 hca_object=max".
+void add_limits(machine& m, fs::path const& root, fs::path const& folder) {
+    auto const each = [&](char const* file, auto use) {
+        std::ifstream in{root / folder.relative_path() / file};
+        for (std::string line; std::getline(in, line);) {
+            std::istringstream words{line};
+            std::string device, word;
+            words >> device;
+            while (words >> word) {
+                std::size_t const at = word.find('=');
+                if (at == std::string::npos || word.substr(at + 1) == "max") continue;
+                use(device, word.substr(0, at), std::strtoull(word.c_str() + at + 1, nullptr, 10));
+            }
+        }
+    };
+    std::size_t const first = m.cgroup_limits.size();
+    each("rdma.max", [&](auto const& device, auto const& resource, std::uint64_t max) {
+        m.cgroup_limits.push_back({folder, device, resource, max, 0});
+    });
+    each("rdma.current", [&](auto const& device, auto const& resource, std::uint64_t used) {
+        for (std::size_t i = first; i < m.cgroup_limits.size(); ++i) {
+            cgroup_limit& l = m.cgroup_limits[i];
+            if (l.device == device && l.resource == resource) l.used = used;
+        }
+    });
+}
+
+// Source: cgroups(7). Lines "0::/path" of version 2, and "7:rdma:/path" of version 1.
+void look_at_cgroup(machine& m, fs::path const& root) {
+    std::ifstream in{root / "proc/self/cgroup"};
+    for (std::string line; std::getline(in, line);) {
+        std::size_t const at = line.find(":/");
+        if (at == std::string::npos) continue;
+        std::string const controllers = line.substr(0, at);
+        bool const is_unified = controllers == "0:";
+        fs::path group = line.substr(at + 1);
+        if (is_unified) {
+            for (fs::path const& part : group) {
+                bool const is_service =
+                    part.extension() == ".service" && !part.string().starts_with("user@");
+                if (is_service) m.service = part;
+            }
+        }
+        if (!is_unified && !controllers.ends_with(":rdma")) continue;
+        fs::path const base = is_unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/rdma";
+        for (; group != group.root_path(); group = group.parent_path())
+            add_limits(m, root, base / group.relative_path());
+        add_limits(m, root, base);
+    }
+}
+
+// Whether /sys has the interfaces of another network namespace: it shows those of the process that
+// mounted it.
+bool is_sys_of_another_namespace(machine const& m) {
+    std::unique_ptr<struct if_nameindex, decltype(&::if_freenameindex)> const here{
+        ::if_nameindex(), ::if_freenameindex};
+    if (here == nullptr) return false;
+    bool has_interface = !m.netdevs.empty();
+    for (auto const* i = here.get(); i->if_name != nullptr; ++i) {
+        if (number(line_of(fs::path{"/sys/class/net"} / i->if_name / "ifindex")) == i->if_index) {
+            // The loopback interface is the first one of every namespace.
+            if (i->if_name != std::string_view{"lo"}) return false;
+        } else {
+            has_interface = true;
+        }
+    }
+    return has_interface;
+}
+
 void add_addresses(machine& m) {
     ifaddrs* list = nullptr;
     if (::getifaddrs(&list) != 0) return;
@@ -220,14 +289,13 @@ std::optional<std::string> firewall_rules() {
 }
 
 void ask_verbs(machine& m) {
+    // Limits stay empty if librdmacm cannot list the devices.
     try {
         for (rcverbs::device_info const& d : rcverbs::devices()) {
             auto const at = std::ranges::find(m.devices, d.name, &rdma_device::name);
             if (at != m.devices.end()) at->limits = d.limits;
         }
-    } catch (boost::system::system_error const&) {
-        return;  // the limits stay empty
-    }
+    } catch (boost::system::system_error const&) {}
     int count = 0;
     std::unique_ptr<ibv_device*, decltype(&::ibv_free_device_list)> const list{
         ::ibv_get_device_list(&count), ::ibv_free_device_list};
@@ -235,9 +303,13 @@ void ask_verbs(machine& m) {
         auto const at =
             std::ranges::find(m.devices, ::ibv_get_device_name(list.get()[i]), &rdma_device::name);
         if (at == m.devices.end()) continue;
+        errno = 0;
         std::unique_ptr<ibv_context, decltype(&::ibv_close_device)> const device{
             ::ibv_open_device(list.get()[i]), ::ibv_close_device};
-        if (device == nullptr) continue;
+        if (device == nullptr) {
+            at->open_error = errno;
+            continue;
+        }
         for (port& p : at->ports) {
             ibv_port_attr about{};
             // The values 1 to 5 stand for 256 to 4096. Source: enum ibv_mtu.
@@ -257,6 +329,8 @@ machine look_at(fs::path const& root, std::string const& release) {
     for (char const* const sign : {".dockerenv", "run/.containerenv", "run/systemd/container"}) {
         m.is_container = m.is_container || fs::exists(root / sign, ec);
     }
+    if (!fs::is_directory(root / "sys/class", ec)) m.sys = machine::sys_state::not_mounted;
+    look_at_cgroup(m, root);
     m.distribution = value_of(root / "etc/os-release", "ID=");
     for (char const* const name : {"ib_uverbs", "rdma_ucm", "rdma_rxe"})
         m.modules.push_back(look_at_module(root, release, name));
@@ -278,7 +352,10 @@ machine look_at(fs::path const& root, std::string const& release) {
         std::string const name = line_of(root / "sys/class/infiniband_verbs" / file / "ibdev");
         bool const is_here =
             std::ranges::find(m.devices, name, &rdma_device::name) != m.devices.end();
-        if (!name.empty() && !is_here) m.devices_elsewhere.push_back(name);
+        // Only an adapter has a device below.
+        bool const is_software =
+            !fs::exists(root / "sys/class/infiniband_verbs" / file / "device", ec);
+        if (!name.empty() && !is_here) m.devices_elsewhere.push_back({name, is_software});
     }
     fs::path const netdevs = root / "sys/class/net";
     std::vector<std::string> const routed = default_routes(root);
@@ -294,6 +371,7 @@ machine look_at(fs::path const& root, std::string const& release) {
         n.is_up = (std::strtoul(line_of(folder / "flags").c_str(), nullptr, 16) & IFF_UP) != 0;
         n.has_link = line_of(folder / "carrier") == "1";
         n.is_ethernet = type == ethernet;
+        n.mtu = number(line_of(folder / "mtu"));
         n.is_hardware = fs::exists(folder / "device", ec);
         n.has_default_route = std::ranges::find(routed, name) != routed.end();
     }
@@ -308,6 +386,8 @@ machine look_at_this_machine() {
     // Kubernetes leaves no marker file.
     m.is_container = m.is_container || std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
     m.may_lock_all = may_lock_all();
+    if (m.sys == machine::sys_state::complete && is_sys_of_another_namespace(m))
+        m.sys = machine::sys_state::of_another_namespace;
     rlimit lock{};
     if (::getrlimit(RLIMIT_MEMLOCK, &lock) == 0)
         m.memory_lock_bytes = lock.rlim_cur == RLIM_INFINITY ? unlimited : lock.rlim_cur;

@@ -55,6 +55,27 @@ struct rdma_device {
     std::vector<std::string> netdevs;
     /// None if libibverbs cannot open it.
     std::optional<rcverbs::device_limits> limits;
+    /// The errno of opening it with libibverbs; 0 if libibverbs does not list it.
+    int open_error = 0;
+};
+
+/// A device of another network namespace.
+struct device_elsewhere {
+    std::string name;
+    /// True for SoftRoCE, which stays in its namespace.
+    bool is_software = false;
+};
+
+/// A limit of the cgroup controller rdma. Source: the kernel's Documentation/admin-guide/cgroup-v2.
+struct cgroup_limit {
+    /// The folder of the cgroup, which has rdma.max.
+    std::string folder;
+    std::string device;
+    /// "hca_handle": how often the device may be open; "hca_object": protection domains, queues and
+    /// memory regions.
+    std::string resource;
+    std::uint64_t max = 0;
+    std::uint64_t used = 0;
 };
 
 struct module {
@@ -74,6 +95,8 @@ struct netdev {
     /// True for an adapter, false for an interface that exists in software only (a bridge, a veth).
     bool is_hardware = false;
     bool has_default_route = false;
+    /// Bytes; 0 if unknown.
+    unsigned mtu = 0;
     /// IPv4 first; link-local ones last, with the interface (fe80::1%eth0).
     std::vector<std::string> addresses;
 };
@@ -88,6 +111,11 @@ struct machine {
     /// The distribution's ID in os-release: "debian", "ubuntu".
     std::string distribution;
     bool is_container = false;
+    enum class sys_state { complete, not_mounted, of_another_namespace };
+    /// What /sys shows. That of another network namespace has its devices and interfaces.
+    sys_state sys = sys_state::complete;
+    /// The systemd service that this process belongs to; empty if it belongs to none.
+    std::string service;
     /// True with CAP_IPC_LOCK, which lifts the limit on locked memory. Root has it, but not in
     /// every container.
     bool may_lock_all = false;
@@ -97,7 +125,9 @@ struct machine {
     device_file connection_manager;
     std::vector<rdma_device> devices;
     /// Devices that belong to other network namespaces: they have a file, and cannot be used here.
-    std::vector<std::string> devices_elsewhere;
+    std::vector<device_elsewhere> devices_elsewhere;
+    /// Of this process's cgroup and those above it; without those that are "max".
+    std::vector<cgroup_limit> cgroup_limits;
     std::vector<netdev> netdevs;
     /// The packet filter's rules as `nft --json list ruleset` prints them; empty if there are none.
     /// None if they matter and cannot be read: without the right, or without nft.

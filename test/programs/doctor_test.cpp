@@ -105,6 +105,14 @@ TEST_CASE("the doctor reads devices, ports and addresses of the kernel's files",
     t.write("sys/class/infiniband/mlx5_1/parent", "eth4");
     t.write("dev/infiniband/uverbs7", "");
     t.write("sys/class/infiniband_verbs/uverbs8/ibdev", "mlx5_8");
+    t.write("sys/class/infiniband_verbs/uverbs8/device/vendor", "0x15b3");
+    t.write("sys/class/infiniband_verbs/uverbs9/ibdev", "rxe9");
+    t.write("proc/self/cgroup", "0::/system.slice/disk.service\n7:rdma:/old\n3:cpu:/x");
+    std::string const slice = "sys/fs/cgroup/system.slice/";
+    t.write(slice + "disk.service/rdma.max", "mlx5_1 hca_handle=max hca_object=7");
+    t.write(slice + "disk.service/rdma.current", "mlx5_1 hca_handle=1 hca_object=5");
+    t.write(slice + "rdma.max", "mlx5_0 hca_handle=1 hca_object=max");
+    t.write("sys/fs/cgroup/rdma/old/rdma.max", "mlx5_1 hca_handle=3 hca_object=max");
     t.write("sys/class/net/eth4/type", "1");
     t.write("sys/class/net/eth4/flags", "0x1003");
     t.write("sys/class/net/eth4/carrier", "1");
@@ -135,7 +143,21 @@ TEST_CASE("the doctor reads devices, ports and addresses of the kernel's files",
     CHECK(m.modules[2].is == module::state::not_there);
     CHECK_FALSE(m.connection_manager.is_there);
     REQUIRE(m.devices.size() == 1);
-    CHECK(m.devices_elsewhere == std::vector<std::string>{"mlx5_8"});
+    REQUIRE(m.devices_elsewhere.size() == 2);
+    CHECK(m.devices_elsewhere[0].name == "mlx5_8");
+    CHECK_FALSE(m.devices_elsewhere[0].is_software);
+    CHECK(m.devices_elsewhere[1].is_software);
+    CHECK(m.sys == machine::sys_state::complete);
+    CHECK(m.service == "disk.service");
+    REQUIRE(m.cgroup_limits.size() == 3);
+    CHECK(m.cgroup_limits[0].folder == "/sys/fs/cgroup/system.slice/disk.service");
+    CHECK(m.cgroup_limits[0].device == "mlx5_1");
+    CHECK(m.cgroup_limits[0].resource == "hca_object");
+    CHECK(m.cgroup_limits[0].max == 7);
+    CHECK(m.cgroup_limits[0].used == 5);
+    CHECK(m.cgroup_limits[1].folder == "/sys/fs/cgroup/system.slice");
+    CHECK(m.cgroup_limits[1].resource == "hca_handle");
+    CHECK(m.cgroup_limits[2].folder == "/sys/fs/cgroup/rdma/old");
     CHECK(m.devices[0].file.path == "/dev/infiniband/uverbs7");
     CHECK(m.devices[0].file.is_there);
     CHECK(m.devices[0].is_software);
@@ -192,15 +214,14 @@ TEST_CASE("for each missing part the doctor prints the command that repairs it",
         CHECK_THAT(
             commands(m),
             ContainsSubstring("! the kernel 6.1.0 has no module rdma_rxe") &&
-                ContainsSubstring("-> apt-get install linux-image-amd64\n") &&
-                ContainsSubstring("test/softroce/vm")
+                ContainsSubstring("-> apt-get install linux-image-amd64\n")
         );
         m.distribution = "ubuntu";
         CHECK_THAT(
             commands(m), ContainsSubstring("-> apt-get install linux-modules-extra-6.1.0\n")
         );
         m.distribution = "other";
-        CHECK_THAT(commands(m), ContainsSubstring("(test/softroce/vm) -> \n"));
+        CHECK_THAT(commands(m), ContainsSubstring("boot a kernel that has it -> \n"));
     }
     SECTION("no device, nor anything to carry one") {
         m.devices.clear();
@@ -242,7 +263,7 @@ TEST_CASE("for each missing part the doctor prints the command that repairs it",
         CHECK_THAT(
             commands(m),
             ContainsSubstring("--device=/dev/infiniband --network=host") &&
-                ContainsSubstring("on the host: -> docker/host-softroce up\n")
+                ContainsSubstring("on the host: -> rdma link add rxe0 type rxe netdev eth0\n")
         );
     }
     SECTION("a container that sees the devices and may not open them") {
@@ -282,11 +303,17 @@ TEST_CASE("for each missing part the doctor prints the command that repairs it",
     SECTION("a device of another network namespace") {
         m.devices.clear();
         m.netdevs.clear();
-        m.devices_elsewhere = {"mlx5_0"};
+        m.devices_elsewhere = {{"mlx5_0", false}};
         CHECK_THAT(
             commands(m),
             StartsWith("! the RDMA device mlx5_0 belongs to another network namespace") &&
-                EndsWith("-> rdma system set netns shared\n") && !ContainsSubstring("SoftRoCE")
+                EndsWith("-> rdma dev set mlx5_0 netns NAME\n") && !ContainsSubstring("SoftRoCE")
+        );
+        m.devices_elsewhere = {{"rxe0", true}};
+        CHECK_THAT(
+            commands(m),
+            ContainsSubstring("run programs in that one") &&
+                EndsWith("-> rdma system set netns shared\n")
         );
     }
     SECTION("defects of another device are remarks while one works") {
@@ -304,6 +331,76 @@ TEST_CASE("for each missing part the doctor prints the command that repairs it",
         m.netdevs[0].addresses = {"fe80::1%eth0"};
         CHECK(commands(m).empty());
         CHECK(addresses_to_try(m) == std::vector<std::string>{"fe80::1%eth0"});
+    }
+    SECTION("a /sys that is empty, or that of another network namespace, is all that is said") {
+        m.devices.clear();
+        m.sys = machine::sys_state::not_mounted;
+        CHECK_THAT(
+            commands(m),
+            StartsWith("! /sys is empty") && EndsWith("-> mount -t sysfs sysfs /sys\n") &&
+                !ContainsSubstring("SoftRoCE")
+        );
+        m.sys = machine::sys_state::of_another_namespace;
+        CHECK_THAT(
+            commands(m),
+            StartsWith("! /sys shows devices and interfaces of another network namespace") &&
+                ContainsSubstring("mount -t sysfs sysfs /sys")
+        );
+    }
+    SECTION("the limits of a cgroup") {
+        m.devices[0].limits.reset();
+        m.cgroup_limits = {{"/sys/fs/cgroup/few", "rxe0", "hca_handle", 2, 2}};
+        CHECK_THAT(
+            commands(m),
+            StartsWith("! the cgroup /sys/fs/cgroup/few may have 2 open contexts of rxe0") &&
+                EndsWith("-> echo 'rxe0 hca_handle=max' >/sys/fs/cgroup/few/rdma.max\n") &&
+                !ContainsSubstring("ibverbs-providers")
+        );
+        m.devices[0].limits.emplace();
+        m.cgroup_limits = {{"/sys/fs/cgroup/few", "rxe0", "hca_object", 12, 1}};
+        CHECK_THAT(commands(m), StartsWith("! the cgroup /sys/fs/cgroup/few may have 12 objects"));
+        CHECK(addresses_to_try(m).empty());
+        m.is_container = true;
+        CHECK_THAT(commands(m), EndsWith("of this container on the host -> \n"));
+        m.cgroup_limits[0].used = 0;
+        CHECK(commands(m).empty());
+        m.cgroup_limits = {{"/sys/fs/cgroup/few", "rxe1", "hca_handle", 0, 0}};
+        CHECK(commands(m).empty());
+    }
+    SECTION("a device that libibverbs lists and cannot open") {
+        m.devices[0].limits.reset();
+        m.devices[0].open_error = EIO;
+        CHECK_THAT(
+            commands(m),
+            StartsWith("! libibverbs cannot open rxe0: Input/output error") &&
+                !ContainsSubstring("ibverbs-providers")
+        );
+    }
+    SECTION("an interface in another network namespace") {
+        m.netdevs.clear();
+        CHECK_THAT(commands(m), EndsWith("-> ip link set eth0 netns NAME\n"));
+        m.devices[0].is_software = true;
+        CHECK_THAT(commands(m), EndsWith("run programs in that one -> \n"));
+    }
+    SECTION("small packets are a remark") {
+        m.devices[0].ports[0].mtu = 1024;
+        m.netdevs[0].mtu = 1500;
+        CHECK_THAT(
+            commands(m),
+            StartsWith("port 1 of rxe0 sends packets of 1024 bytes, because the MTU of eth0 is 1500"
+            ) && EndsWith("-> ip link set eth0 mtu 4200\n")
+        );
+        m.netdevs[0].mtu = 9000;
+        CHECK(commands(m).empty());
+    }
+    SECTION("a service has its own limit on locked memory") {
+        m.memory_lock_bytes = std::uint64_t{8} << 20;
+        m.service = "disk.service";
+        CHECK_THAT(
+            commands(m),
+            StartsWith("only 8192 KiB") && ContainsSubstring("LimitMEMLOCK=infinity") &&
+                EndsWith("systemctl restart disk.service\n")
+        );
     }
     SECTION("no provider library") {
         m.devices[0].limits.reset();
@@ -359,6 +456,12 @@ TEST_CASE("for each missing part the doctor prints the command that repairs it",
     SECTION("a second port that is down is a remark") {
         m.devices[0].ports.push_back({2, "DOWN", "Ethernet", "", 0, {}});
         CHECK_THAT(commands(m), StartsWith("port 2 of rxe0 is DOWN"));
+    }
+    SECTION("no command needs more than an installation") {
+        m.is_container = true;
+        m.devices.clear();
+        m.modules[2].is = module::state::not_there;
+        CHECK_THAT(commands(m), !ContainsSubstring("docker/") && !ContainsSubstring("test/"));
     }
     SECTION("little memory to lock is a remark, and none to who has the capability") {
         m.memory_lock_bytes = std::uint64_t{8} << 20;

@@ -76,5 +76,29 @@ ip netns add other
 ip netns exec other "$programs/rdma-doctor" >"$work/doctor" 2>&1
 [ $? = 1 ] && grep -q 'the RDMA device rxe0 belongs to another network namespace' "$work/doctor" || fail "a namespace without the device"
 ip netns del other
+
+# Limits of a cgroup.
+rdma system set netns shared
+mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null
+echo +rdma >/sys/fs/cgroup/cgroup.subtree_control && mkdir /sys/fs/cgroup/few || fail "the controller rdma"
+in_group() { sh -c 'echo $$ >/sys/fs/cgroup/few/cgroup.procs; exec "$@"' sh "$programs/rdma-doctor" >"$work/doctor" 2>&1; }
+for limit in hca_handle=0 'hca_handle=max hca_object=3'; do
+    echo "rxe0 $limit" >/sys/fs/cgroup/few/rdma.max
+    in_group
+    [ $? = 1 ] && grep -q 'the cgroup /sys/fs/cgroup/few may have' "$work/doctor" || fail "a limit $limit"
+    ! grep -q 'ibverbs-providers\|ulimit -u' "$work/doctor" || fail "the wrong remedy for $limit"
+done
+# What the doctor takes for enough must be.
+echo 'rxe0 hca_handle=1 hca_object=12' >/sys/fs/cgroup/few/rdma.max
+in_group || fail "a limit that is high enough"
+
+# A small MTU, a /sys of another network namespace, and an empty one.
+ip link set v0 mtu 1500
+for _ in $(seq 100); do "$programs/rdma-doctor" >"$work/doctor"; grep -q 'MTU 1024' "$work/doctor" && break; sleep 0.1; done
+grep -q 'sends packets of 1024 bytes, because the MTU of v0 is 1500' "$work/doctor" || fail "a small MTU"
+unshare --net "$programs/rdma-doctor" >"$work/doctor"
+[ $? = 1 ] && grep -q '/sys shows devices and interfaces of another network namespace' "$work/doctor" || fail "a foreign /sys"
+unshare --mount sh -c 'mount -t tmpfs none /sys; exec "$@"' sh "$programs/rdma-doctor" >"$work/doctor"
+[ $? = 1 ] && grep -q '/sys is empty' "$work/doctor" || fail "an empty /sys"
 rm -rf "$work"
 echo passed
