@@ -428,6 +428,74 @@ std::optional<dropped> firewall_at(machine const& m, std::string const& address)
     return std::nullopt;
 }
 
+namespace {
+
+// The MTU of an Ethernet interface with which a port has these packets, or larger ones. The headers
+// take up to 92 bytes.
+unsigned interface_mtu(std::size_t packet_bytes) {
+    return packet_bytes == 1024 ? 1500 : static_cast<unsigned>(packet_bytes) + 100;
+}
+
+finding lost_packets(machine const& m, peer_result const& r) {
+    std::size_t const passed = r.is_reading ? r.read_bytes : r.written_bytes;
+    std::string const way = r.is_reading ? "from " + r.address + " to this machine"
+                                         : "from this machine to " + r.address;
+    std::string const what =
+        "packets of " + std::to_string(r.size_bytes) + " bytes do not arrive " + way;
+    if (passed < 256)
+        return {true, what + ": look for a firewall or a fault of the network on this way", {}};
+    auto const at = std::ranges::find_if(m.netdevs, [&](netdev const& n) {
+        return std::ranges::find(n.addresses, r.local_address) != n.addresses.end();
+    });
+    std::string const name = at == m.netdevs.end() ? "NAME" : quoted(at->name);
+    return {
+        true,
+        what + ", those of " + std::to_string(passed) +
+            " bytes do: an interface or a switch between them has a smaller MTU. Raise it there, "
+            "or "
+            "on both machines:",
+        "ip link set " + name + " mtu " + std::to_string(interface_mtu(passed))};
+}
+
+}  // namespace
+
+std::optional<finding> finding_of(machine const& m, peer_result const& r) {
+    using rcverbs::step;
+    if (r.works()) return std::nullopt;
+    std::string const serve =
+        "rdma-doctor --serve" + (r.port == peer_port ? "" : " --port " + std::to_string(r.port));
+    if (r.where == step::resolve_address || r.where == step::resolve_route)
+        return finding{
+            true,
+            r.address +
+                " is not reached through an RDMA device of this machine, or does not answer "
+                "the search for its hardware address; the interface that leads there:",
+            "ip route get " + r.address};
+    if (r.code == rcverbs::cm_errc::rejected_no_listener)
+        return finding{
+            true,
+            "packets arrive both ways, but at port " + std::to_string(r.port) + " of " + r.address +
+                " no program listens; there:",
+            serve};
+    if (r.code == rcverbs::condition::timed_out && r.size_bytes > 0) return lost_packets(m, r);
+    if (r.where == step::connect &&
+        (r.code == rcverbs::condition::timed_out || r.code == rcverbs::cm_errc::unreachable))
+        return finding{
+            true,
+            r.address +
+                " does not answer: it has no RDMA device at this address, or packets are "
+                "dropped on one of the two ways (with RoCE v2, UDP port 4791 must pass in "
+                "both directions); there, as root:",
+            "rdma-doctor"};
+    if (r.code == rcverbs::condition::refused)
+        return finding{
+            true,
+            "the program that listens at port " + std::to_string(r.port) + " of " + r.address +
+                " is no rdma-doctor of this version, or is busy; there:",
+            serve};
+    return finding{true, "the connection to " + r.address + " failed: " + r.failure, {}};
+}
+
 std::vector<finding> findings(machine const& m) {
     std::vector<finding> out;
     // Without its files nothing is known of the devices.

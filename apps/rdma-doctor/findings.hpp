@@ -8,6 +8,7 @@
 
 #include "rdma-doctor/firewall.hpp"
 #include "rdma-doctor/machine.hpp"
+#include "rdma-doctor/peer.hpp"
 
 namespace rdma_doctor {
 
@@ -38,5 +39,8 @@ struct finding {
 };
 
 std::vector<finding> findings(machine const& m);
+
+/// Why a test with a peer failed; none if it succeeded.
+std::optional<finding> finding_of(machine const& m, peer_result const& peer);
 
 }  // namespace rdma_doctor

@@ -16,6 +16,9 @@ struct doctor_arguments {
     bool wants_json = false;
     bool is_quiet = false;
     std::string address;
+    std::string peer;
+    bool serves = false;
+    std::uint16_t port = rdma_doctor::peer_port;
     std::chrono::milliseconds timeout{5000};
 };
 
@@ -27,7 +30,13 @@ rdma_doctor::examination examine(doctor_arguments const& a) {
         a.address.empty() ? rdma_doctor::addresses_to_try(e.seen) : std::vector{a.address};
     for (std::string const& address : addresses) {
         e.tests.push_back(rdma_doctor::test_address(address, a.timeout));
-        if (e.works()) break;
+        if (e.works_here()) break;
+    }
+    if (!a.peer.empty()) {
+        auto const to = demo::resolve_with_route(a.peer, a.port);
+        if (!to) throw std::runtime_error{"the peer has no address"};
+        e.peer = rdma_doctor::test_peer(*to, a.timeout);
+        if (auto found = finding_of(e.seen, *e.peer)) e.found.push_back(std::move(*found));
     }
     return e;
 }
@@ -46,18 +55,37 @@ int main(int argc, char** argv) {
         app,
         "--address",
         a.address,
-        "the IP address to try; without it, those of the devices, until one works"
+        "the IP address to try, or to serve at; without it, those of the devices, until one works, "
+        "or all"
     );
-    demo::add_duration(
-        app, "--timeout", a.timeout, "the deadline of each step of the self-test", "5s"
+    demo::add_duration(app, "--timeout", a.timeout, "the deadline of each step of a test", "5s");
+    auto* const serve = app.add_flag(
+        "--serve", a.serves, "wait for an rdma-doctor --peer of other machines, until SIGINT"
     );
+    app.add_option(
+           "--peer",
+           a.peer,
+           "another machine, where rdma-doctor --serve runs: test the path to it and back"
+    )
+        ->option_text("HOST")
+        ->excludes(serve)
+        ->excludes("--quiet");
+    app.add_option("--port", a.port, "the port of --serve")
+        ->check(CLI::Range(1, 65535))
+        ->option_text("PORT [" + std::to_string(rdma_doctor::peer_port) + "]");
     app.footer(
         "Exit code: 0 if an RDMA connection worked, 1 if none did or the firewall drops those of "
-        "other machines, 2 for wrong usage."
+        "other machines, 2 for wrong usage. With --peer: 0 if that connection worked, else 1."
     );
     exit_code code = exit_code::other;
     if (!demo::parse(app, argc, argv, code)) return static_cast<int>(code);
     try {
+        if (a.serves) {
+            // A script reads it line by line.
+            std::setvbuf(stdout, nullptr, _IOLBF, 0);
+            rdma_doctor::serve(a.address, a.port, a.timeout);
+            return static_cast<int>(exit_code::done);
+        }
         rdma_doctor::examination const e = examine(a);
         if (a.is_quiet) {
             if (e.works_locally()) std::printf("%s\n", e.tests.back().address.c_str());

@@ -59,6 +59,36 @@ void write_device(std::ostream& out, rdma_device const& d) {
     }
 }
 
+// A name may contain terminal control sequences.
+std::string printable(std::string all) {
+    std::ranges::replace_if(
+        all, [](unsigned char c) { return c != '\n' && (c < 0x20 || c == 0x7f); }, '?'
+    );
+    return all;
+}
+
+void write_peer(std::ostream& out, peer_result const& p) {
+    out << "peer       " << p.address << ", port " << p.port;
+    if (!p.local_address.empty()) out << ", from " << p.local_address;
+    if (p.path_mtu > 0) {
+        out << ": path MTU " << p.path_mtu << "; packets of up to " << p.written_bytes
+            << " bytes arrived there, of up to " << p.read_bytes << " bytes here";
+    }
+    if (!p.works()) out << "; then: " << p.failure;
+    out << '\n';
+}
+
+ordered_json to_json(peer_result const& p) {
+    return {
+        {"address", p.address},
+        {"port", p.port},
+        {"local_address", p.local_address},
+        {"path_mtu", p.path_mtu},
+        {"written_bytes", p.written_bytes},
+        {"read_bytes", p.read_bytes},
+        {"failure", p.failure}};
+}
+
 ordered_json to_json(device_file const& f) {
     return {{"path", f.path}, {"exists", f.is_there}, {"may_be_opened", f.may_be_opened}};
 }
@@ -135,21 +165,22 @@ std::string text(examination const& e) {
         if (!t.works()) out << "; then: " << t.failure;
         out << '\n';
     }
+    if (e.peer) write_peer(out, *e.peer);
     for (finding const& f : e.found) {
         out << (f.prevents ? "missing: " : "remark: ") << f.what << '\n';
         if (!f.command.empty()) out << "    " << f.command << '\n';
+    }
+    if (e.peer) {
+        out << "RDMA " << (e.works() ? "works" : "does not work") << " between this machine and "
+            << e.peer->address << ".\n";
+        return printable(out.str());
     }
     out
         << (e.works()           ? "RDMA works on this machine.\n"
             : e.works_locally() ? "RDMA works within this machine only: its firewall drops the "
                                   "packets of other machines.\n"
                                 : "RDMA does not work on this machine.\n");
-    std::string all = out.str();
-    // A name may contain terminal control sequences.
-    std::ranges::replace_if(
-        all, [](unsigned char c) { return c != '\n' && (c < 0x20 || c == 0x7f); }, '?'
-    );
-    return all;
+    return printable(out.str());
 }
 
 std::string json(examination const& e) {
@@ -185,6 +216,7 @@ std::string json(examination const& e) {
              {"failure", t.failure}}
         );
     }
+    if (e.peer) out["peer"] = to_json(*e.peer);
     out["findings"] = ordered_json::array();
     for (finding const& f : e.found)
         out["findings"].push_back(

@@ -22,14 +22,9 @@ constexpr std::size_t moved_bytes = 65536;
 
 class self_test {
 public:
-    self_test(std::string const& address, std::chrono::milliseconds deadline) {
+    self_test(std::string const& address, std::chrono::milliseconds deadline)
+        : options_{options_with(deadline)} {
         result_.address = address;
-        options_.timeouts.resolve_address = deadline;
-        options_.timeouts.resolve_route = deadline;
-        options_.timeouts.connect = deadline;
-        options_.liveness.stall_timeout = deadline;
-        options_.timeouts.disconnect = deadline;
-        options_.timeouts.drain = deadline;
     }
 
     self_test_result run() {
@@ -108,6 +103,17 @@ private:
 };
 
 }  // namespace
+
+rcverbs::connection_options options_with(std::chrono::milliseconds deadline) {
+    rcverbs::connection_options o;
+    o.timeouts.resolve_address = deadline;
+    o.timeouts.resolve_route = deadline;
+    o.timeouts.connect = deadline;
+    o.liveness.stall_timeout = deadline;
+    o.timeouts.disconnect = deadline;
+    o.timeouts.drain = deadline;
+    return o;
+}
 
 self_test_result test_address(std::string const& address, std::chrono::milliseconds deadline) {
     return self_test{address, deadline}.run();

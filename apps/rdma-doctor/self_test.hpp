@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <rcverbs/options.hpp>
+
 namespace rdma_doctor {
 
 struct self_test_result {
@@ -20,6 +22,9 @@ struct self_test_result {
 
     bool works() const noexcept { return failure.empty(); }
 };
+
+/// Options of a connection each of whose steps has this deadline.
+rcverbs::connection_options options_with(std::chrono::milliseconds deadline);
 
 /// Connects to and from `address`, an IP address of this machine. `deadline` applies to each step.
 /// Failures are returned, never thrown.

@@ -632,6 +632,104 @@ TEST_CASE("a machine whose firewall drops RoCE packets works within itself only"
     CHECK_THAT(text(e), ContainsSubstring("\nfirewall   not known"));
 }
 
+TEST_CASE("a failed test with a peer has its cause", "[doctor]") {
+    using rcverbs::step;
+    struct row {
+        step where;
+        rcverbs::error_code code;
+        std::size_t size_bytes;
+        bool is_reading;
+        std::size_t passed_bytes;
+        std::string what;
+        std::string command;
+    };
+    using rcverbs::cm_errc;
+    using rcverbs::errc;
+    using rcverbs::wc_errc;
+    std::vector<row> const table{
+        {step::resolve_address,
+         cm_errc::address_error,
+         0,
+         false,
+         0,
+         "is not reached through",
+         "ip route get 10.0.1.1"},
+        {step::connect,
+         cm_errc::rejected_no_listener,
+         0,
+         false,
+         0,
+         "packets arrive both ways",
+         "rdma-doctor --serve"},
+        {step::connect, cm_errc::unreachable, 0, false, 0, "does not answer", "rdma-doctor"},
+        {step::connect, errc::timed_out, 0, false, 0, "does not answer", "rdma-doctor"},
+        {step::connect,
+         cm_errc::rejected_by_peer,
+         0,
+         false,
+         0,
+         "is no rdma-doctor",
+         "rdma-doctor --serve"},
+        {step::transfer,
+         wc_errc::retry_exceeded,
+         64,
+         false,
+         0,
+         "packets of 64 bytes do not arrive from this machine to 10.0.1.1: look for",
+         ""},
+        {step::transfer,
+         wc_errc::retry_exceeded,
+         2048,
+         false,
+         1024,
+         "packets of 2048 bytes do not arrive from this machine to 10.0.1.1, those of 1024 bytes "
+         "do",
+         "ip link set eth0 mtu 1500"},
+        {step::transfer,
+         errc::stalled,
+         4096,
+         true,
+         2048,
+         "packets of 4096 bytes do not arrive from 10.0.1.1 to this machine",
+         "ip link set eth0 mtu 2148"},
+        {step::transfer,
+         wc_errc::remote_access,
+         64,
+         false,
+         0,
+         "the connection to 10.0.1.1 failed",
+         ""},
+    };
+    for (row const& r : table) {
+        peer_result p;
+        p.address = "10.0.1.1";
+        p.local_address = "10.0.0.1";
+        p.port = peer_port;
+        p.where = r.where;
+        p.code = r.code;
+        p.size_bytes = r.size_bytes;
+        p.is_reading = r.is_reading;
+        (r.is_reading ? p.read_bytes : p.written_bytes) = r.passed_bytes;
+        p.failure = "it failed";
+        INFO(r.what);
+        auto const f = finding_of(healthy(), p);
+        REQUIRE(f);
+        CHECK_THAT(f->what, ContainsSubstring(r.what));
+        CHECK(f->command == r.command);
+    }
+    examination e;
+    e.seen = healthy();
+    e.tests = {{"10.0.0.1", {"connect"}, {}, ""}};
+    e.peer.emplace();
+    e.peer->address = "10.0.1.1";
+    CHECK_FALSE(finding_of(e.seen, *e.peer));
+    CHECK_THAT(text(e), EndsWith("RDMA works between this machine and 10.0.1.1.\n"));
+    e.peer->failure = "it failed";
+    CHECK_THAT(text(e), EndsWith("RDMA does not work between this machine and 10.0.1.1.\n"));
+    CHECK(nlohmann::json::parse(json(e))["works"] == false);
+    CHECK(nlohmann::json::parse(json(e))["peer"]["failure"] == "it failed");
+}
+
 TEST_CASE("the doctor's verdict is that of the last self-test, in text and in JSON", "[doctor]") {
     examination e;
     e.seen = healthy();
