@@ -86,6 +86,7 @@ asio::awaitable<void> client::carry_out(connection_group& group) {
     json const hello = make_hello(plan_);
     json const answer = co_await order(hello);
     readiness const ready = parse_ready(answer);
+    observer_.on_connected(facts_of(control_.connection()), ready.machine);
     // Keepalive on the control connection: operations without the server's CPU cause no traffic that
     // the server's program can detect.
     heartbeat_.start(std::max(ready.patience / 4, std::chrono::milliseconds{1}), [this] {

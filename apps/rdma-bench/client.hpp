@@ -33,6 +33,8 @@ public:
 class observer {
 public:
     virtual ~observer() = default;
+    /// Before the first round.
+    virtual void on_connected(side_facts const& client, side_facts const& server) = 0;
     /// `done` operations of one round are complete, of `all`; `all` is 0 if the round is limited by
     /// time.
     virtual void on_progress(

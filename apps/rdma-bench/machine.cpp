@@ -2,12 +2,16 @@
 
 #include <boost/system/system_error.hpp>
 
+#include <infiniband/verbs.h>
+#include <nlohmann/json.hpp>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 
 #include <fstream>
+
+#include "common/printable.hpp"
 
 namespace rdma_bench {
 
@@ -29,6 +33,41 @@ double seconds(timeval const& t) noexcept {
 }
 
 }  // namespace
+
+side_facts facts_of(rcverbs::connection const& c) {
+    side_facts f{kernel(), processors(), {}, c.local_endpoint().address().to_string(), 0};
+    ibv_qp* const queue_pair = c.native_handle();
+    if (queue_pair == nullptr) return f;
+    f.device = ::ibv_get_device_name(queue_pair->context->device);
+    ibv_qp_attr about{};
+    ibv_qp_init_attr ignored{};
+    // The values 1 to 5 stand for 256 to 4096. Source: enum ibv_mtu.
+    if (::ibv_query_qp(queue_pair, &about, IBV_QP_PATH_MTU, &ignored) == 0)
+        f.path_mtu = 128U << about.path_mtu;
+    return f;
+}
+
+void to_json(nlohmann::json& out, side_facts const& f) {
+    out = {
+        {"kernel", f.kernel},
+        {"processors", f.processors},
+        {"device", f.device},
+        {"address", f.address},
+        {"path_mtu", f.path_mtu}};
+}
+
+side_facts parse_facts(nlohmann::json const& in) {
+    auto const text = [&](char const* name) {
+        bool const is_text = in.is_object() && in.contains(name) && in[name].is_string();
+        return is_text ? demo::printable(in[name].get<std::string>()) : std::string{};
+    };
+    auto const number = [&](char const* name) {
+        bool const is_number = in.is_object() && in.contains(name) && in[name].is_number_unsigned();
+        return is_number ? in[name].get<unsigned>() : 0U;
+    };
+    return {
+        text("kernel"), number("processors"), text("device"), text("address"), number("path_mtu")};
+}
 
 double cpu_seconds() noexcept {
     rusage used{};

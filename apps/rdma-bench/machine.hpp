@@ -4,7 +4,27 @@
 #include <cstdint>
 #include <string>
 
+#include <nlohmann/json_fwd.hpp>
+
+#include <rcverbs/connection.hpp>
+
 namespace rdma_bench {
+
+/// The machine of one side, for those who read the results later.
+struct side_facts {
+    std::string kernel;
+    unsigned processors = 0;
+    std::string device;
+    std::string address;
+    /// Bytes of a packet's data.
+    unsigned path_mtu = 0;
+};
+
+/// This machine, and the device of an open connection.
+side_facts facts_of(rcverbs::connection const& c);
+void to_json(nlohmann::json& out, side_facts const& f);
+/// Those of the peer; members that are missing, or of another type, stay empty.
+side_facts parse_facts(nlohmann::json const& in);
 
 /// Processor time of the process, user and system.
 double cpu_seconds() noexcept;

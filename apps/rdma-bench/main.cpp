@@ -72,17 +72,24 @@ void check_files(arguments const& a) {
 }
 
 exit_code run_client(
-    arguments const& a, rcverbs::endpoint const& server, std::string const& server_name
+    arguments const& a,
+    rcverbs::endpoint const& server,
+    std::string const& server_name,
+    bool is_one_process
 ) {
     check_files(a);
     asio::io_context io;
-    record kept{a.wanted, server_name, {}, {}};
+    record kept;
+    kept.wanted = a.wanted;
+    kept.server = server_name;
+    kept.is_one_process = is_one_process;
     console shows{kept};
     std::optional<asio::ip::address> from;
     if (!a.from.empty()) from = asio::ip::make_address(a.from);
     client measuring{io, {server, from}, a.wanted, a.bounds, shows};
     std::puts(describe(a.wanted).c_str());
-    if (a.wanted.what != operation::connect) std::puts(table_head(a.wanted).c_str());
+    std::string const note = overload_note(a.wanted, processors(), is_one_process);
+    if (!note.empty()) std::puts(("note: " + note).c_str());
     exit_code code = exit_code::done;
     asio::co_spawn(io, measuring.run(), [&](std::exception_ptr failed) {
         if (failed) code = code_for(failed, measuring.failure());
@@ -90,6 +97,7 @@ exit_code run_client(
     });
     io.run();
     kept.opened = measuring.opened();
+    kept.opened.is_one_process = is_one_process;
     if (code == exit_code::done &&
         (a.wanted.what == operation::connect || a.wanted.connections > 1)) {
         std::puts(describe(kept.opened).c_str());
@@ -110,7 +118,8 @@ exit_code run_client(
 
 exit_code run_client(arguments const& a) {
     auto const server = demo::resolve_with_route(a.host, a.port, a.from);
-    return server ? run_client(a, *server, server->to_string()) : exit_code::could_not_connect;
+    return server ? run_client(a, *server, server->to_string(), false)
+                  : exit_code::could_not_connect;
 }
 
 exit_code run_server(arguments const& a) {
@@ -224,7 +233,7 @@ exit_code run_loopback(arguments const& a) {
     std::thread other{[&io] { io.run(); }};
     exit_code code = exit_code::other;
     try {
-        code = run_client(a, at, at.to_string() + ", the same program");
+        code = run_client(a, at, at.to_string() + ", the same program", true);
     } catch (std::exception const& e) {
         demo::print_error(e.what());
     }

@@ -10,8 +10,6 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "rdma-bench/machine.hpp"
-
 namespace rdma_bench {
 
 namespace {
@@ -87,6 +85,24 @@ std::string describe(plan const& p) {
     return out.str();
 }
 
+std::string overload_note(plan const& p, unsigned processors, bool is_one_process) {
+    std::uint64_t const each = p.own_threads ? p.connections : p.threads;
+    std::uint64_t const all = each * (is_one_process ? 2 : 1);
+    if (p.polling.mode == rcverbs::poll_mode::event || all <= processors) return {};
+    return std::to_string(all) + " polling threads" + (is_one_process ? " of both sides" : "") +
+           " share " + std::to_string(processors) +
+           (processors == 1 ? " processor" : " processors") +
+           ": they take turns, and operations wait for them. See --threads, and --poll event";
+}
+
+std::string describe(side_facts const& f) {
+    std::string text = f.kernel + ", " + std::to_string(f.processors) +
+                       (f.processors == 1 ? " processor" : " processors");
+    if (!f.device.empty()) text += ", " + f.device + " at " + f.address;
+    if (f.path_mtu > 0) text += ", path MTU " + std::to_string(f.path_mtu);
+    return text;
+}
+
 std::string table_head(plan const& p) {
     std::string const more = p.connections > 1 ? "  least/most" : "";
     std::string const rate = p.how == measure::paced ? "      ops/s" : "";
@@ -111,7 +127,9 @@ std::string late_note(plan const& p, result const& r) {
 
 std::string table_row(plan const& p, result const& r) {
     auto const bytes = static_cast<unsigned long long>(r.size_bytes);
-    auto const operations = static_cast<unsigned long long>(r.client.operations);
+    auto const operations = static_cast<unsigned long long>(r.operations());
+    auto const server_cpu = r.server_cpu_us();
+    std::string const server_text = server_cpu ? format("%.3f", *server_cpu) : "-";
     // How evenly connections were served.
     std::string const more = p.connections > 1 ? format(" %11.3f", fairness(r)) : std::string{};
     if (p.is_timed()) {
@@ -121,27 +139,27 @@ std::string table_row(plan const& p, result const& r) {
         std::string const start = format("%9llu %11llu", bytes, operations) + rate;
         return start +
                format(
-                   " %8.2f %11.2f %9.2f %10.2f %9.2f %11.3f %18.3f",
+                   " %8.2f %11.2f %9.2f %10.2f %9.2f %11.3f %18s",
                    us(h.min()),
                    us(h.quantile(0.5)),
                    us(h.quantile(0.99)),
                    us(h.quantile(0.999)),
                    us(h.max()),
                    r.cpu_us(),
-                   r.server_cpu_us()
+                   server_text.c_str()
                ) +
                more + late_note(p, r);
     }
     double const count = std::max(1.0, static_cast<double>(r.client.operations));
     return format(
-               "%9llu %11llu %12.2f %10.3f %10.5f %11.3f %18.3f %13.3f %15.3f",
+               "%9llu %11llu %12.2f %10.3f %10.5f %11.3f %18s %13.3f %15.3f",
                bytes,
                operations,
                r.megabytes_per_second(),
                r.gigabits_per_second(),
                r.operations_per_second() / 1e6,
                r.cpu_us(),
-               r.server_cpu_us(),
+               server_text.c_str(),
                static_cast<double>(r.client.doorbells) / count,
                static_cast<double>(r.client.completions) / count
            ) +
@@ -159,7 +177,13 @@ std::string describe(opening const& o) {
         o.process_bytes / 1024,
         o.system_bytes / 1024
     );
-    if (o.idle_seconds > 0) {
+    if (o.idle_seconds > 0 && o.is_one_process) {
+        text += format(
+            "\nidle for %.2f s: %.3f %% of a processor, both sides together",
+            o.idle_seconds,
+            100 * o.idle_cpu_seconds / o.idle_seconds
+        );
+    } else if (o.idle_seconds > 0) {
         text += format(
             "\nidle for %.2f s: %.3f %% of a processor, the server's program %.3f %%",
             o.idle_seconds,
@@ -175,17 +199,22 @@ nlohmann::json to_json_record(record const& r) {
     for (result const& one : r.rounds) {
         nlohmann::json row = {
             {"size_bytes", one.size_bytes},
-            {"operations", one.client.operations},
-            {"seconds", one.client.seconds},
+            {"operations", one.operations()},
+            {"seconds", one.seconds()},
             {"MB_per_s", one.megabytes_per_second()},
             {"Gbit_per_s", one.gigabits_per_second()},
             {"Mops_per_s", one.operations_per_second() / 1e6},
             {"cpu_us_per_operation", one.cpu_us()},
-            {"server_cpu_us_per_operation", one.server_cpu_us()},
+            {"server_cpu_us_per_operation", nullptr},
             {"damaged", one.client.damaged + one.server.damaged},
             {"client", one.client},
             {"server", one.server},
         };
+        if (auto const cpu = one.server_cpu_us()) {
+            row["server_cpu_us_per_operation"] = *cpu;
+        } else {
+            row["server"]["cpu_seconds"] = nullptr;
+        }
         row["served"] = {{"least", one.least}, {"most", one.most}};
         if (one.latencies.total() > 0) {
             row["latency_us"] = latency_json(one.latencies);
@@ -202,13 +231,15 @@ nlohmann::json to_json_record(record const& r) {
     if (r.opened.idle_seconds > 0) {
         opened["idle_seconds"] = r.opened.idle_seconds;
         opened["idle_cpu_seconds"] = r.opened.idle_cpu_seconds;
-        opened["server_idle_cpu_seconds"] = r.opened.server_idle_cpu_seconds;
+        if (!r.is_one_process) opened["server_idle_cpu_seconds"] = r.opened.server_idle_cpu_seconds;
     }
     return {
         {"program", "rdma-bench"},
         {"format", 1},
-        {"machine", {{"kernel", kernel()}, {"processors", processors()}}},
+        {"machine", r.client_side},
         {"server", r.server},
+        {"server_machine", r.server_side},
+        {"is_one_process", r.is_one_process},
         {"plan", r.wanted},
         {"opening", opened},
         {"rounds", rounds},
@@ -241,6 +272,14 @@ void console::clear_line() {
     has_line_ = false;
 }
 
+void console::on_connected(side_facts const& client, side_facts const& server) {
+    record_.client_side = client;
+    record_.server_side = server;
+    std::puts(("client: " + describe(client)).c_str());
+    if (!server.kernel.empty()) std::puts(("server: " + describe(server)).c_str());
+    if (record_.wanted.what != operation::connect) std::puts(table_head(record_.wanted).c_str());
+}
+
 void console::on_progress(
     std::uint64_t size_bytes, std::uint64_t done, std::uint64_t all, double seconds
 ) {
@@ -270,8 +309,9 @@ void console::on_progress(
 
 void console::on_result(result const& r) {
     clear_line();
-    std::puts(table_row(record_.wanted, r).c_str());
     record_.rounds.push_back(r);
+    record_.rounds.back().is_one_process = record_.is_one_process;
+    std::puts(table_row(record_.wanted, record_.rounds.back()).c_str());
 }
 
 }  // namespace rdma_bench

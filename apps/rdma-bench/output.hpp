@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "rdma-bench/client.hpp"
+#include "rdma-bench/machine.hpp"
 
 namespace rdma_bench {
 
@@ -20,10 +21,21 @@ struct record {
     std::string server;
     std::vector<result> rounds;
     opening opened;
+    /// As result::is_one_process.
+    bool is_one_process = false;
+    /// The two sides; the server's is empty if it did not send it.
+    side_facts client_side;
+    side_facts server_side;
 };
 
 /// One line that describes the measurement.
 std::string describe(plan const& p);
+/// A remark if a program has more threads that poll busily than processors: they take turns.
+///
+/// @param is_one_process  Both sides' threads share the processors.
+std::string overload_note(plan const& p, unsigned processors, bool is_one_process);
+/// One line: the kernel, the processors, the device with its address, and the path MTU.
+std::string describe(side_facts const& f);
 /// The table's header and one row.
 std::string table_head(plan const& p);
 std::string table_row(plan const& p, result const& r);
@@ -43,6 +55,7 @@ std::string histogram_text(record const& r);
 class console final : public observer {
 public:
     explicit console(record& keeps);
+    void on_connected(side_facts const& client, side_facts const& server) override;
     void on_progress(
         std::uint64_t size_bytes, std::uint64_t done, std::uint64_t all, double seconds
     ) override;

@@ -66,7 +66,7 @@ plan parse_hello(json const& hello) {
 }
 
 json make_ready(readiness const& r) {
-    return {{"port", r.port}, {"patience_ms", r.patience.count()}};
+    return {{"port", r.port}, {"patience_ms", r.patience.count()}, {"machine", r.machine}};
 }
 
 readiness parse_ready(json const& answer) {
@@ -76,6 +76,7 @@ readiness parse_ready(json const& answer) {
         constexpr std::chrono::milliseconds day = std::chrono::hours{24};
         r.patience =
             std::chrono::milliseconds{member<std::int64_t>(answer, "patience_ms", 1, day.count())};
+        r.machine = parse_facts(answer.value("machine", json{}));
         return r;
     });
 }

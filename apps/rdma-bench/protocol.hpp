@@ -20,6 +20,7 @@
 #include <rcverbs/remote_region.hpp>
 
 #include "rdma-bench/layout.hpp"
+#include "rdma-bench/machine.hpp"
 #include "rdma-bench/plan.hpp"
 #include "rdma-bench/result.hpp"
 
@@ -51,6 +52,8 @@ struct readiness {
     std::uint16_t port = 0;
     /// A client that sends nothing for this long is disconnected.
     std::chrono::milliseconds patience{0};
+    /// The server's machine.
+    side_facts machine = {};
 };
 
 nlohmann::json make_ready(readiness const& r);

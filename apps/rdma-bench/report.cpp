@@ -332,8 +332,10 @@ std::string report_html(record const& r) {
         << name(r.wanted.what) << "</title>\n<style>" << style
         << "</style>\n</head>\n<body>\n<h1>rdma-bench: " << name(r.wanted.what) << ", "
         << name(r.wanted.how) << "</h1>\n<p>" << escape(describe(r.wanted))
-        << "</p>\n<p>Client: " << escape(kernel()) << ", " << processors()
-        << " processors. Server: " << escape(r.server) << ".</p>\n";
+        << "</p>\n<p>Client: " << escape(describe(r.client_side))
+        << ".</p>\n<p>Server: " << escape(r.server)
+        << (r.server_side.kernel.empty() ? "" : ": " + escape(describe(r.server_side)))
+        << ".</p>\n";
     for (plot const& p : plots_of(r)) out << to_svg(p);
     out << "<pre>";
     if (!r.rounds.empty()) out << table_head(r.wanted) << '\n';

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+
 #include "common/json_number.hpp"
 
 namespace rdma_bench {
@@ -47,11 +49,16 @@ void from_json(nlohmann::json const& in, side_result& r) {
     r.sleeps = member<std::uint64_t>(in, "sleeps");
 }
 
+std::uint64_t result::operations() const noexcept {
+    return client.operations + (is_bidirectional ? server.operations : 0);
+}
+
+double result::seconds() const noexcept {
+    return is_bidirectional ? std::max(client.seconds, server.seconds) : client.seconds;
+}
+
 double result::operations_per_second() const noexcept {
-    double rate = client.seconds > 0 ? static_cast<double>(client.operations) / client.seconds : 0;
-    if (is_bidirectional && server.seconds > 0)
-        rate += static_cast<double>(server.operations) / server.seconds;
-    return rate;
+    return seconds() > 0 ? static_cast<double>(operations()) / seconds() : 0;
 }
 
 // perftest's unit: its MB has 2^20 bytes.
@@ -64,13 +71,12 @@ double result::gigabits_per_second() const noexcept {
 }
 
 double result::cpu_us() const noexcept {
-    return client.operations > 0 ? client.cpu_seconds * 1e6 / static_cast<double>(client.operations)
-                                 : 0;
+    return operations() > 0 ? client.cpu_seconds * 1e6 / static_cast<double>(operations()) : 0;
 }
 
-double result::server_cpu_us() const noexcept {
-    return client.operations > 0 ? server.cpu_seconds * 1e6 / static_cast<double>(client.operations)
-                                 : 0;
+std::optional<double> result::server_cpu_us() const noexcept {
+    if (is_one_process) return std::nullopt;
+    return operations() > 0 ? server.cpu_seconds * 1e6 / static_cast<double>(operations()) : 0;
 }
 
 }  // namespace rdma_bench

@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
+#include <optional>
 
 #include <rcverbs/statistics.hpp>
 
@@ -49,14 +50,21 @@ struct result {
     std::uint64_t least = 0;
     std::uint64_t most = 0;
     bool is_bidirectional = false;
+    /// Both sides are one process, whose processor time is counted as the client's.
+    bool is_one_process = false;
 
-    /// Per second, both directions together.
+    /// Of both directions together; of one only, the client's.
+    std::uint64_t operations() const noexcept;
+    /// How long the longer direction took.
+    double seconds() const noexcept;
+    /// operations() in seconds().
     double operations_per_second() const noexcept;
     double megabytes_per_second() const noexcept;
     double gigabits_per_second() const noexcept;
-    /// Of the client's process, per operation, in microseconds.
+    /// Processor time of the client's process per operation(), in microseconds.
     double cpu_us() const noexcept;
-    double server_cpu_us() const noexcept;
+    /// That of the server's process; none if it is the same.
+    std::optional<double> server_cpu_us() const noexcept;
 };
 
 /// The cost of opening and holding connections.
@@ -72,6 +80,8 @@ struct opening {
     double idle_seconds = 0;
     double idle_cpu_seconds = 0;
     double server_idle_cpu_seconds = 0;
+    /// As result::is_one_process.
+    bool is_one_process = false;
 };
 
 }  // namespace rdma_bench

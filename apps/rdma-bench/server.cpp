@@ -152,7 +152,7 @@ asio::awaitable<void> server::carry_out(plan const& p, control& client) {
     std::optional<rcverbs::acceptor> acceptor;
     try {
         rcverbs::endpoint const here{client.connection().local_endpoint().address(), 0};
-        readiness ready{0, limits_.patience};
+        readiness ready{0, limits_.patience, facts_of(client.connection())};
         acceptor.emplace(io_, here, data_acceptor(p));
         ready.port = acceptor->local_endpoint().port();
         asio::co_spawn(io_, accept_connections(*acceptor, group, p.connections), asio::detached);

@@ -88,13 +88,15 @@ TEST_CASE("every test of rdma-bench verifies what it moved", "[bench]") {
                 auto const operations = round.get<double>("operations");
                 auto const seconds = round.get<double>("seconds");
                 CHECK(round.get<int>("damaged") == 0);
-                CHECK(operations == std::stod(more[5]) * o.json.get<double>("plan.connections"));
-                if (!o.json.get<bool>("plan.bidirectional")) {
-                    CHECK(
-                        round.get<double>("MB_per_s") ==
-                        Approx(operations / seconds * round.get<double>("size_bytes") / (1 << 20))
-                    );
-                }
+                int const directions = o.json.get<bool>("plan.bidirectional") ? 2 : 1;
+                CHECK(
+                    operations ==
+                    std::stod(more[5]) * directions * o.json.get<double>("plan.connections")
+                );
+                CHECK(
+                    round.get<double>("MB_per_s") ==
+                    Approx(operations / seconds * round.get<double>("size_bytes") / (1 << 20))
+                );
                 if (o.json.get<std::string>("plan.measure") == "latency") {
                     CHECK(round.get<double>("latency_us.count") == operations);
                     CHECK(round.get<double>("latency_us.min") > 0);
@@ -223,6 +225,22 @@ TEST_CASE("how evenly connections are served is measured", "[bench]") {
     CHECK(first_round(o).get<int>("served.least") == 256);
     CHECK(first_round(o).get<int>("served.most") == 256);
     CHECK(o.output.find("least/most") != std::string::npos);
+}
+
+TEST_CASE("results name both machines, and one process counts its time once", "[bench]") {
+    outcome const o = loopback({"write", "--sizes", "8", "--iterations", "256"});
+    INFO(o.output << o.error);
+    REQUIRE(o.status == 0);
+    auto const& round = first_round(o);
+    CHECK(round.get<std::string>("server_cpu_us_per_operation") == "null");
+    for (char const* const side : {"machine", "server_machine"}) {
+        INFO(side);
+        auto const& machine = o.json.get_child(side);
+        CHECK(machine.get<std::string>("address") == device_address());
+        CHECK_FALSE(machine.get<std::string>("device").empty());
+        CHECK_FALSE(machine.get<std::string>("kernel").empty());
+        CHECK(machine.get<unsigned>("path_mtu") >= 256);
+    }
 }
 
 TEST_CASE(

@@ -530,7 +530,18 @@ TEST_CASE("figures follow from operations, bytes and seconds in perftest's units
     r.is_bidirectional = true;
     r.server.operations = 100;
     r.server.seconds = 1;
-    CHECK(r.operations_per_second() == Approx(200));
+    // The figures of both directions agree with each other: 300 operations in 2 s.
+    CHECK(r.operations() == 300);
+    CHECK(r.seconds() == Approx(2));
+    CHECK(r.operations_per_second() == Approx(150));
+    CHECK(r.cpu_us() == Approx(1e3 / 300));
+    record both;
+    both.rounds.push_back(r);
+    auto const row = to_json_record(both)["rounds"][0];
+    CHECK(
+        row["operations"].get<double>() / row["seconds"].get<double>() / 1e6 ==
+        Approx(row["Mops_per_s"].get<double>())
+    );
     CHECK(table_row(plan{}, r).size() == table_head(plan{}).size());
     plan latency;
     latency.how = measure::latency;
@@ -543,6 +554,59 @@ TEST_CASE("figures follow from operations, bytes and seconds in perftest's units
     CHECK(table_row(paced, r).size() == table_head(paced).size());
     paced.rate = 110;
     CHECK(table_row(paced, r).ends_with("  LATE: 110 ops/s were due"));
+}
+
+TEST_CASE("the processor time of a process that is both sides is counted once", "[bench]") {
+    record r;
+    r.is_one_process = true;
+    result one;
+    one.client.operations = 1000;
+    one.client.seconds = 1;
+    one.client.cpu_seconds = one.server.cpu_seconds = 0.002;
+    one.is_one_process = true;
+    r.rounds.push_back(one);
+    CHECK(one.cpu_us() == Approx(2));
+    CHECK_FALSE(one.server_cpu_us());
+    CHECK(table_row(plan{}, one).size() == table_head(plan{}).size());
+    nlohmann::json const written = to_json_record(r);
+    nlohmann::json const& row = written["rounds"][0];
+    CHECK(row["cpu_us_per_operation"] == Approx(2));
+    CHECK(row["server_cpu_us_per_operation"].is_null());
+    CHECK(row["server"]["cpu_seconds"].is_null());
+    CHECK(written["is_one_process"] == true);
+    r.opened.idle_seconds = 1;
+    CHECK_FALSE(to_json_record(r)["opening"].contains("server_idle_cpu_seconds"));
+}
+
+TEST_CASE("more threads that poll than processors are remarked", "[bench]") {
+    plan p;
+    p.connections = 2;
+    p.polling.mode = rcverbs::poll_mode::busy;
+    CHECK(overload_note(p, 2, false).empty());
+    CHECK(
+        overload_note(p, 2, true).starts_with("4 polling threads of both sides share 2 processors")
+    );
+    CHECK(overload_note(p, 1, false).starts_with("2 polling threads share 1 processor:"));
+    p.own_threads = false;
+    p.threads = 1;
+    CHECK(overload_note(p, 1, false).empty());
+    p.threads = 3;
+    p.polling.mode = rcverbs::poll_mode::event;
+    CHECK(overload_note(p, 1, true).empty());
+}
+
+TEST_CASE("results name the kernel, device, address and path MTU of both sides", "[bench]") {
+    side_facts const sent{"Linux 6.1", 2, "rxe0", "10.0.0.1", 4096};
+    readiness const ready = parse_ready(make_ready({7, std::chrono::milliseconds{5}, sent}));
+    CHECK(describe(ready.machine) == "Linux 6.1, 2 processors, rxe0 at 10.0.0.1, path MTU 4096");
+    // A server of an older version sends none; another one may send anything.
+    CHECK(parse_ready({{"port", 7}, {"patience_ms", 5}}).machine.kernel.empty());
+    CHECK(parse_facts({{"kernel", 7}, {"device", "a\nb"}, {"path_mtu", -1}}).device == "a\\x0ab");
+    record r;
+    r.client_side = r.server_side = sent;
+    CHECK(to_json_record(r)["machine"]["device"] == "rxe0");
+    CHECK(to_json_record(r)["server_machine"]["path_mtu"] == 4096);
+    CHECK(report_html(r).find("rxe0 at 10.0.0.1, path MTU 4096") != std::string::npos);
 }
 
 namespace {
