@@ -509,12 +509,16 @@ std::vector<finding> findings(machine const& m) {
         return out;
     }
     if (m.sys == machine::sys_state::of_another_namespace) {
-        out.push_back(
-            {true,
-             "/sys shows devices and interfaces of another network namespace; with a /sys of this "
-             "one (as ip netns exec mounts it):",
-             "unshare --mount sh -c 'mount -t sysfs sysfs /sys && exec rdma-doctor'"}
-        );
+        std::string const what = "/sys shows devices and interfaces of another network namespace";
+        if (m.is_container) {
+            out.push_back({true, what + ": run the container in that one", run_with_devices});
+        } else {
+            out.push_back(
+                {true,
+                 what + "; with a /sys of this one, as ip netns exec mounts it:",
+                 "unshare --mount sh -c 'mount -t sysfs sysfs /sys && exec rdma-doctor'"}
+            );
+        }
         return out;
     }
     look_for_device(m, out);

@@ -190,7 +190,8 @@ std::string json(examination const& e) {
         {"works_locally", e.works_locally()},
         {"kernel", m.kernel},
         {"is_container", m.is_container},
-        {"may_lock_all", m.may_lock_all}};
+        {"may_lock_all", m.may_lock_all},
+        {"firewall_is_known", m.firewall.has_value()}};
     out["memory_lock_bytes"] =
         m.memory_lock_bytes == unlimited ? ordered_json{} : ordered_json(m.memory_lock_bytes);
     for (module const& one : m.modules) out["modules"][one.name] = name(one.is);

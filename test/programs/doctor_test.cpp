@@ -346,6 +346,10 @@ TEST_CASE("for each missing part the doctor prints the command that repairs it",
             StartsWith("! /sys shows devices and interfaces of another network namespace") &&
                 ContainsSubstring("mount -t sysfs sysfs /sys")
         );
+        m.is_container = true;
+        CHECK_THAT(
+            commands(m), ContainsSubstring("--network=host") && !ContainsSubstring("unshare")
+        );
     }
     SECTION("the limits of a cgroup") {
         m.devices[0].limits.reset();
@@ -630,6 +634,7 @@ TEST_CASE("a machine whose firewall drops RoCE packets works within itself only"
     CHECK(commands(e.seen).empty());
     e.seen.firewall.reset();
     CHECK_THAT(text(e), ContainsSubstring("\nfirewall   not known"));
+    CHECK(nlohmann::json::parse(json(e))["firewall_is_known"] == false);
 }
 
 TEST_CASE("a failed test with a peer has its cause", "[doctor]") {
