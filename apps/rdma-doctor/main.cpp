@@ -30,7 +30,8 @@ rdma_doctor::examination examine(doctor_arguments const& a) {
         a.address.empty() ? rdma_doctor::addresses_to_try(e.seen) : std::vector{a.address};
     for (std::string const& address : addresses) {
         e.tests.push_back(rdma_doctor::test_address(address, a.timeout));
-        if (e.works_here()) break;
+        // Another address that the firewall lets pass is no remedy: programs take the best one.
+        if (e.works_locally()) break;
     }
     if (!a.peer.empty()) {
         auto const to = demo::resolve_with_route(a.peer, a.port);

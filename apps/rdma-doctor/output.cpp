@@ -175,11 +175,15 @@ std::string text(examination const& e) {
             << e.peer->address << ".\n";
         return printable(out.str());
     }
-    out
-        << (e.works()           ? "RDMA works on this machine.\n"
-            : e.works_locally() ? "RDMA works within this machine only: its firewall drops the "
-                                  "packets of other machines.\n"
-                                : "RDMA does not work on this machine.\n");
+    if (e.works()) {
+        out << "RDMA works on this machine.\n";
+    } else if (e.works_locally()) {
+        out << "RDMA works within this machine only: its firewall drops the packets of other "
+               "machines at "
+            << e.tests.back().address << ".\n";
+    } else {
+        out << "RDMA does not work on this machine.\n";
+    }
     return printable(out.str());
 }
 

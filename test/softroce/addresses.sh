@@ -64,6 +64,13 @@ command=$(sed -n 's/^    \(nft insert rule .*\)/\1/p' "$work/doctor")
 [ -n "$command" ] && sh -c "$command" || fail "the firewall's remedy"
 "$programs/rdma-doctor" >"$work/doctor" 2>&1 || fail "a firewall that drops no longer"
 nft delete table inet doctor
+# One for the best address only: programs would take that one.
+nft 'table ip doctor { chain input { type filter hook input priority 0; policy drop; }; }' || fail nft
+"$programs/rdma-doctor" >"$work/doctor" 2>&1
+[ $? = 1 ] && grep -q '^RDMA works within this machine only.* at 10.0.0.1\.$' "$work/doctor" || fail "a firewall for IPv4"
+[ "$("$programs/rdma-doctor" --quiet)" = 10.0.0.1 ] || fail "the address within the machine"
+"$programs/rdma-doctor" --address fd00::1 >"$work/doctor" 2>&1 || fail "an address that the firewall lets pass"
+nft delete table ip doctor
 
 # Network namespaces: one that shares the device but not its interface, and one without the device.
 ip netns add other
