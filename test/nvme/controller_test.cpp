@@ -415,9 +415,9 @@ TEST_CASE("nvme: a host hears of the limits of a discard", "[nvme]") {
     command c = of(opcode::identify);
     c.dword[0] = 6;
     CHECK(h.must(c, 4096).code == status::success);
-    CHECK(h.word(0) == 255U << 24);  // DMRL
-    CHECK(h.word(4) == 262144);  // DMRSL, in blocks
-    CHECK(h.word(8) == 262144);  // DMSL
+    CHECK(h.word(0) == (255U << 24 | 12U << 8));  // DMRL, and WZSL as a power of two of 4 KiB
+    CHECK(h.word(4) == 16384);  // DMRSL, in blocks
+    CHECK(h.word(8) == 16384);  // DMSL
     CHECK(h.word(12) == 0);
 }
 

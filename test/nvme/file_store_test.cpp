@@ -1,6 +1,7 @@
 // A file store by itself: the same for io_uring and for threads. Needs a real kernel, no device.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -26,6 +28,9 @@
 using namespace rcverbs;
 namespace nvme = rcverbs::nvme;
 using op = nvme::store_operation;
+
+// In place of libc's.
+extern "C" int fdatasync(int file);
 
 namespace {
 
@@ -103,19 +108,65 @@ public:
         is_abandoned_ = &is_abandoned;
         return *this;
     }
+    request& of_host(std::uint64_t number) {
+        host_number_ = number;
+        return *this;
+    }
+    /// The thread that ends it waits until the function returns.
+    request& then(std::function<void()> what) {
+        at_end_ = std::move(what);
+        return *this;
+    }
     ending wait() { return ended_.get(); }
+    bool is_over_within(std::chrono::seconds time) const {
+        return ended_.wait_for(time) == std::future_status::ready;
+    }
     bool is_over() const {
         return ended_.wait_for(std::chrono::seconds{0}) == std::future_status::ready;
     }
 
 private:
     void on_end(outcome how) noexcept override {
+        if (at_end_) at_end_();
         end_.set_value({how.failure, how.how != end::differs});
     }
 
+    std::function<void()> at_end_;
     std::promise<ending> end_;
     std::future<ending> ended_ = end_.get_future();
 };
+
+/// While there is one, fdatasync(2) waits.
+class slow_sync {
+public:
+    slow_sync() { now = this; }
+    slow_sync(slow_sync const&) = delete;
+    slow_sync& operator=(slow_sync const&) = delete;
+    ~slow_sync() {
+        go_on();
+        now = nullptr;
+    }
+    void await_begin() { begun_.get_future().wait(); }
+    void go_on() {
+        if (!std::exchange(goes_on_, true)) end_.set_value();
+    }
+    int count() const { return count_; }
+    void sync() {
+        if (++count_ == 1) begun_.set_value();
+        may_end_.wait();
+    }
+
+    static std::atomic<slow_sync*> now;
+
+private:
+    std::atomic<int> count_{0};
+    std::promise<void> begun_;
+    std::promise<void> end_;
+    std::shared_future<void> may_end_{end_.get_future()};
+    bool goes_on_ = false;
+};
+
+std::atomic<slow_sync*> slow_sync::now{nullptr};
 
 std::vector<std::byte> random_blocks(std::size_t count, unsigned seed) {
     std::vector<std::byte> bytes(count * block);
@@ -291,6 +342,62 @@ void check_lost_durable_write(nvme::file_method method) {
     CHECK(run(*s, {op::flush, 0, 0}).failure.value() == EIO);
 }
 
+// What is started while the engine is kept busy by somebody else; the order in which it ends.
+class started_together {
+public:
+    explicit started_together(nvme::file_store& s) : store_{s} {
+        // Larger than what is read at once.
+        first_.then([this] { release_.get_future().wait(); });
+        store_.start(first_);
+    }
+    void start(request& r, std::uint64_t host, char name) {
+        r.of_host(host).then([this, name] { order_ += name; });
+        store_.start(r);
+        all_.push_back(&r);
+    }
+    std::string order() {
+        release_.set_value();
+        CHECK_FALSE(first_.wait().failure);
+        for (request* const each : all_) CHECK_FALSE(each->wait().failure);
+        return order_;
+    }
+
+private:
+    nvme::file_store& store_;
+    std::vector<std::byte> memory_ = random_blocks(64, 8);
+    request first_{op::compare, 0, 64, memory_};
+    std::promise<void> release_;
+    std::vector<request*> all_;
+    std::string order_;  // of one thread
+};
+
+// A file in memory cannot zero ranges: zeros are written, for which a host's short request does not wait.
+void check_turns(nvme::file_method method) {
+    memory_file file;
+    constexpr std::size_t mib = 256;  // blocks
+    file.resize(8 * mib * block);
+    auto options = by(method);
+    options.threads = 1;
+    auto const s = open(file, options);
+    if (s == nullptr) return;
+    auto one = random_blocks(64, 7);
+    auto other = random_blocks(64, 7);
+    must(*s, {op::write, 0, 64, one});
+    request zeroes{op::write_zeroes, mib, 4 * mib};
+    request shorter{op::write_zeroes, 5 * mib, 2 * mib};
+    request third{op::write, 64, 64, one};
+    request own{op::write, 128, 64, other};
+    started_together all{*s};
+    all.start(zeroes, 1, 'z');
+    all.start(shorter, 1, 's');
+    all.start(own, 1, 'o');
+    all.start(third, 2, 't');
+    std::string const order = all.order();
+    CHECK(order.substr(0, 2).find_first_of("zs") == std::string::npos);
+    CHECK(order.substr(2) == "sz");
+    CHECK(is_zero(contents(*s, mib, 6 * mib)));
+}
+
 // A store that goes has completed everything.
 void check_end(nvme::file_method method) {
     memory_file file;
@@ -308,6 +415,11 @@ void check_end(nvme::file_method method) {
 }
 
 }  // namespace
+
+extern "C" int fdatasync(int file) {
+    if (slow_sync* const slow = slow_sync::now) slow->sync();
+    return static_cast<int>(::syscall(SYS_fdatasync, file));
+}
 
 namespace {
 
@@ -413,6 +525,35 @@ TEST_CASE("nvme: a request that nobody waits for is not carried out", "[device][
 
 TEST_CASE("nvme: after a failed durable write every later flush fails", "[device][nvme]") {
     check_lost_durable_write(any_method());
+}
+
+TEST_CASE("nvme: a host does not wait for another one's zeroes at a file store", "[device][nvme]") {
+    check_turns(any_method());
+}
+
+TEST_CASE("nvme: a file store with a slow sync goes on reading", "[device][nvme]") {
+    memory_file file;
+    auto options = by(nvme::file_method::threads);
+    options.threads = 2;
+    auto const s = open(file, options);
+    auto data = random_blocks(64, 9);
+    must(*s, {op::write, 0, 64, data});
+    slow_sync sync;
+    request first{op::flush, 0, 0};
+    request second{op::flush, 0, 0};
+    request third{op::flush, 0, 0};
+    s->start(first.of_host(1));
+    sync.await_begin();
+    s->start(second.of_host(2));
+    s->start(third.of_host(3));
+    request compare{op::compare, 0, 64, data};
+    s->start(compare.of_host(4));
+    REQUIRE(compare.is_over_within(std::chrono::minutes{1}));
+    CHECK_FALSE(first.is_over());
+    sync.go_on();
+    for (request* const each : {&first, &second, &third}) CHECK_FALSE(each->wait().failure);
+    // One of its own for the first one, and one for both others.
+    CHECK(sync.count() == 2);
 }
 
 TEST_CASE("nvme: a file store that ends has completed its requests", "[device][nvme]") {

@@ -306,6 +306,7 @@ void controller::write_active_namespaces(std::uint32_t after, std::span<std::byt
 
 void controller::write_limits(std::span<std::byte> out) {
     nvme_id_ctrl_nvm i{};
+    i.wzsl = write_zeroes_pages_log;
     i.dmrl = discard_ranges_max;
     i.dmrsl = htole32(static_cast<std::uint32_t>(discard_blocks_max));
     i.dmsl = htole64(discard_blocks_max);

@@ -53,10 +53,13 @@ struct discovery_list {
 
 class controller {
 public:
-    /// Of one discard (DMRL, DMRSL, DMSL): with 4 KiB blocks a GiB, which takes seconds where the store
-    /// writes zeros.
+    /// Of one discard (DMRL, DMRSL, DMSL): with 4 KiB blocks 64 MiB. Where the store writes zeros, more
+    /// takes longer than hosts wait for an answer (Linux: 30 s).
     static constexpr std::uint8_t discard_ranges_max = 255;
-    static constexpr std::uint64_t discard_blocks_max = 262144;
+    static constexpr std::uint64_t discard_blocks_max = 16384;
+    /// Of one write of zeros (WZSL), as a power of two of pages of 4 KiB: 16 MiB, for the same reason. A
+    /// host that asks for more is served all the same.
+    static constexpr std::uint8_t write_zeroes_pages_log = 12;
 
     controller(
         std::uint16_t id,

@@ -32,7 +32,7 @@ public:
         offset_bytes_ = original.offset_bytes();
         size_bytes_ = original.size_bytes();
         is_durable_ = original.is_durable();
-        be_abandoned_with(original);
+        come_from_host_of(original);
         data_ = copy_.all();
         if (operation_ != store_operation::read) std::ranges::copy(original.data(), data_.data());
     }

@@ -11,61 +11,29 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <deque>
 #include <mutex>
 #include <new>
 #include <thread>
 #include <utility>
 
+#include "file_job.hpp"
 #include "hosting/signals_blocked.hpp"
 
 namespace rcverbs::nvme::detail {
 
 namespace {
 
-// Requests under way at a time; one more entry is for the wake-up.
-constexpr unsigned depth = 127;
+// Requests under way at a time; two more entries are for the wake-up and the sync.
+constexpr unsigned depth = 126;
+// The kernel carries out what zeroes on threads of its own, of which it has few.
+constexpr unsigned long_max = 4;
 
 error_code system_error_of(int number) { return {number, boost::system::system_category()}; }
-
-// A request on its way through the ring: one operation of the kernel at a time.
-struct job {
-    enum class step { transfer, fallocate, write_zeros };
-
-    store_request* request = nullptr;
-    step now = step::transfer;
-    std::uint64_t done_bytes = 0;
-    aligned_bytes there;  // what a compare has read
-    job* next = nullptr;
-};
-
-// Jobs in order, linked through job::next.
-class job_list {
-public:
-    bool is_empty() const noexcept { return first_ == nullptr; }
-    void push(job& j) noexcept {
-        j.next = nullptr;
-        (first_ == nullptr ? first_ : last_->next) = &j;
-        last_ = &j;
-    }
-    job& pop() noexcept {
-        job& j = *first_;
-        first_ = std::exchange(j.next, nullptr);
-        return j;
-    }
-    void append(job_list& other) noexcept {
-        while (!other.is_empty()) push(other.pop());
-    }
-
-private:
-    job* first_ = nullptr;
-    job* last_ = nullptr;
-};
 
 class ring {
 public:
     ring() {
-        int const failed = io_uring_queue_init(depth + 1, &ring_, 0);
+        int const failed = io_uring_queue_init(depth + 2, &ring_, 0);
         if (failed != 0) throw boost::system::system_error{system_error_of(-failed), "io_uring"};
         io_uring_probe* const probe = io_uring_get_probe_ring(&ring_);
         bool has_all = probe != nullptr;
@@ -127,15 +95,14 @@ public:
 private:
     void begin(store_request& r) noexcept override {
         bool is_first = false;
-        try {
+        file_job* j = nullptr;
+        {
             std::lock_guard const lock{mutex_};
-            job& j = idle_.is_empty() ? jobs_.emplace_back() : idle_.pop();
-            j.request = &r;
+            j = jobs_.take(r);
             is_first = started_.is_empty();
-            started_.push(j);
-        } catch (std::bad_alloc const&) {
-            return r.complete(system_error_of(ENOMEM));
+            if (j != nullptr) started_.push(*j);
         }
+        if (j == nullptr) return r.complete(system_error_of(ENOMEM));
         // The thread takes all that is there at a time.
         if (is_first) wake_.send();
     }
@@ -147,16 +114,19 @@ private:
             // Without memory in the kernel, later.
             if (n < 0 && n != -EINTR) std::this_thread::sleep_for(std::chrono::milliseconds{1});
             reap();
-            while (under_way_ < depth && !waiting_.is_empty()) {
+            while (under_way_ < depth) {
+                file_job* const j = schedule_.take();
+                if (j == nullptr) break;
                 ++under_way_;
-                begin_job(waiting_.pop());
+                begin_job(*j);
             }
         }
     }
 
     bool is_over() {
         std::lock_guard const lock{mutex_};
-        return is_ending_ && under_way_ == 0 && waiting_.is_empty() && started_.is_empty();
+        return is_ending_ && under_way_ == 0 && syncing_.is_empty() && schedule_.is_empty() &&
+               started_.is_empty();
     }
 
     void await_wake_up() {
@@ -168,7 +138,7 @@ private:
     void reap() {
         io_uring_cqe* c = nullptr;
         while (io_uring_peek_cqe(ring_.get(), &c) == 0) {
-            auto* const j = static_cast<job*>(io_uring_cqe_get_data(c));
+            auto* const j = static_cast<file_job*>(io_uring_cqe_get_data(c));
             int const result = c->res;
             io_uring_cqe_seen(ring_.get(), c);
             if (j == &sync_) {
@@ -182,94 +152,113 @@ private:
             bool is_last = false;
             {
                 std::lock_guard const lock{mutex_};
-                waiting_.append(started_);
+                while (!started_.is_empty()) schedule_.push(started_.pop());
                 is_last = is_ending_;
             }
             if (!is_last) await_wake_up();
         }
     }
 
-    void begin_job(job& j) {
+    // It begins, or goes on with its next piece.
+    void begin_job(file_job& j) {
         store_request const& r = *j.request;
-        j.done_bytes = 0;
         // It may have waited long for its turn.
         if (r.operation() != store_operation::flush && r.is_abandoned())
-            return finish(j, boost::asio::error::operation_aborted);
+            return end_job(j, boost::asio::error::operation_aborted);
         switch (r.operation()) {
         case store_operation::flush:
-            if (file_.is_read_only) return finish(j, {});
+            if (file_.is_read_only) return end_job(j, {});
             return sync(j);
         case store_operation::write_zeroes:
-        case store_operation::discard: return submit(j, job::step::fallocate);
+        case store_operation::discard: return j.is_by_hand ? submit_zeros(j) : submit_fallocate(j);
         case store_operation::compare: try { j.there.resize(r.data().size());
             } catch (std::bad_alloc const&) {
-                return finish(j, system_error_of(ENOMEM));
+                return end_job(j, system_error_of(ENOMEM));
             }
             [[fallthrough]];
         case store_operation::read:
-        case store_operation::write: return submit(j, job::step::transfer);
+        case store_operation::write: return submit_transfer(j);
         }
     }
 
     // There is an entry for each job under way, since each has one operation at a time.
-    void submit(job& j, job::step what) {
+    io_uring_sqe* next_entry() { return io_uring_get_sqe(ring_.get()); }
+
+    void submit_transfer(file_job& j) {
         store_request const& r = *j.request;
         int const fd = file_.descriptor;
-        std::uint64_t const at = r.offset_bytes() + j.done_bytes;
-        auto const left = static_cast<std::size_t>(r.size_bytes() - j.done_bytes);
-        io_uring_sqe* const e = io_uring_get_sqe(ring_.get());
-        j.now = what;
-        switch (what) {
-        case job::step::transfer: {
-            bool const is_write = r.operation() == store_operation::write;
-            std::byte* const data = j.there.all().empty() ? r.data().data() : j.there.data();
-            auto const size = static_cast<unsigned>(left);
-            if (is_write) io_uring_prep_write(e, fd, data + j.done_bytes, size, at);
-            else io_uring_prep_read(e, fd, data + j.done_bytes, size, at);
-            break;
-        }
-        case job::step::fallocate: {
-            io_uring_prep_fallocate(
-                e,
-                file_.fallocate_descriptor,
-                fallocate_mode(r.operation()),
-                static_cast<off_t>(at),
-                static_cast<off_t>(left)
-            );
-            break;
-        }
-        case job::step::write_zeros: {
-            auto const part = static_cast<unsigned>(std::min(left, zeros().size()));
-            io_uring_prep_write(e, fd, zeros().data(), part, at);
-            break;
-        }
-        }
+        std::byte* const data = j.there.all().empty() ? r.data().data() : j.there.data();
+        auto const left = static_cast<unsigned>(r.size_bytes() - j.done_bytes);
+        io_uring_sqe* const e = next_entry();
+        if (r.operation() == store_operation::write)
+            io_uring_prep_write(e, fd, data + j.done_bytes, left, j.offset());
+        else io_uring_prep_read(e, fd, data + j.done_bytes, left, j.offset());
         io_uring_sqe_set_data(e, &j);
     }
 
-    void on_result(job& j, int result) {
+    void submit_fallocate(file_job& j) {
+        io_uring_sqe* const e = next_entry();
+        io_uring_prep_fallocate(
+            e,
+            file_.fallocate_descriptor,
+            fallocate_mode(j.request->operation()),
+            static_cast<off_t>(j.offset()),
+            static_cast<off_t>(j.next_piece_bytes())
+        );
+        io_uring_sqe_set_data(e, &j);
+    }
+
+    void submit_zeros(file_job& j) {
+        auto const part = std::min<std::uint64_t>(j.next_piece_bytes(), zeros().size());
+        io_uring_sqe* const e = next_entry();
+        io_uring_prep_write(
+            e, file_.descriptor, zeros().data(), static_cast<unsigned>(part), j.offset()
+        );
+        io_uring_sqe_set_data(e, &j);
+    }
+
+    void on_result(file_job& j, int result) {
         store_request const& r = *j.request;
-        if (result == -EINTR || result == -EAGAIN) return submit(j, j.now);
-        bool const moves_data = j.now == job::step::transfer || j.now == job::step::write_zeros;
-        bool const is_to_be_written = j.now == job::step::fallocate && lacks_fallocate(-result);
-        if ((is_to_be_written || j.now == job::step::write_zeros) && r.is_abandoned())
-            return finish(j, boost::asio::error::operation_aborted);
-        if (is_to_be_written) return submit(j, job::step::write_zeros);
-        if (result < 0) return finish(j, system_error_of(-result));
-        // The file has become shorter.
-        if (moves_data && result == 0) return finish(j, system_error_of(EIO));
-        if (moves_data) {
-            j.done_bytes += static_cast<unsigned>(result);
-            if (j.done_bytes < r.size_bytes()) return submit(j, j.now);
+        bool const is_interrupted = result == -EINTR || result == -EAGAIN;
+        if (j.is_long && r.is_abandoned()) return end_job(j, boost::asio::error::operation_aborted);
+        if (j.is_long && !j.is_by_hand) {
+            if (is_interrupted) return submit_fallocate(j);
+            j.is_by_hand = result < 0 && lacks_fallocate(-result);
+            if (j.is_by_hand) return submit_zeros(j);
+            if (result == 0) j.done_bytes += j.next_piece_bytes();
+        } else {
+            if (is_interrupted) return j.is_long ? submit_zeros(j) : submit_transfer(j);
+            // The file has become shorter.
+            if (result == 0) return end_job(j, system_error_of(EIO));
+            if (result > 0) j.done_bytes += static_cast<unsigned>(result);
+        }
+        if (result < 0) return end_job(j, system_error_of(-result));
+        if (j.done_bytes < r.size_bytes()) {
+            if (!j.is_long) return submit_transfer(j);
+            if (j.offset() % long_piece_bytes != 0) return submit_zeros(j);
+            leave(j);
+            return schedule_.push(j);
         }
         if (r.is_durable()) return sync(j);
-        finish(j, {});
+        end_job(j, {});
+    }
+
+    // The job has no operation of its own any more.
+    void leave(file_job& j) noexcept {
+        schedule_.on_carried_out(j);
+        --under_way_;
+    }
+
+    void end_job(file_job& j, error_code const& ec) {
+        leave(j);
+        finish(j, ec);
     }
 
     // Completes the job after a sync that begins from now on. One runs at a time and serves all that
     // wait: the kernel reports a failure to one of two that run together. (So a durable write is no
     // write with RWF_DSYNC, which is a sync of its own.)
-    void sync(job& j) {
+    void sync(file_job& j) {
+        leave(j);
         to_sync_.push(j);
         if (syncing_.is_empty()) begin_sync();
     }
@@ -295,35 +284,26 @@ private:
         if (!to_sync_.is_empty()) begin_sync();
     }
 
-    void finish(job& j, error_code const& ec) {
-        store_request& r = *std::exchange(j.request, nullptr);
-        bool const is_equal = ec || r.operation() != store_operation::compare ||
-                              std::ranges::equal(j.there.all(), r.data());
-        j.there.clear();
-        --under_way_;
-        {
-            std::lock_guard const lock{mutex_};
-            idle_.push(j);
-        }
-        if (!is_equal) return r.complete_mismatch();
-        r.complete(ec);
+    void finish(file_job& j, error_code const& ec) {
+        j.complete(ec);
+        std::lock_guard const lock{mutex_};
+        jobs_.give_back(j);
     }
 
     ring ring_;
     wake_up const wake_;
     std::uint64_t wakes_ = 0;
     // The thread's.
-    job_list waiting_;
-    job_list to_sync_;
-    job_list syncing_;
-    job sync_;  // stands for the sync under way
+    store_schedule<file_job> schedule_{long_max};
+    job_list<file_job> to_sync_;
+    job_list<file_job> syncing_;
+    file_job sync_;  // stands for the sync under way
     unsigned under_way_ = 0;
 
     std::mutex mutex_;
     // Guarded by mutex_.
-    std::deque<job> jobs_;
-    job_list idle_;
-    job_list started_;
+    file_jobs jobs_;
+    job_list<file_job> started_;
     bool is_ending_ = false;
 
     std::thread thread_;

@@ -2,17 +2,18 @@
 #include <unistd.h>
 
 #include <boost/asio/error.hpp>
-#include <boost/asio/post.hpp>
-#include <boost/asio/thread_pool.hpp>
 
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <mutex>
 #include <new>
-#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "file_engine.hpp"
+#include "file_job.hpp"
 #include "hosting/signals_blocked.hpp"
 
 namespace rcverbs::nvme::detail {
@@ -36,9 +37,9 @@ error_code transfer(Call call, std::span<std::byte> data, std::uint64_t at) {
     return {};
 }
 
-error_code write_zeroes_by_hand(int fd, store_request const& r) {
-    std::uint64_t at = r.offset_bytes();
-    std::uint64_t size = r.size_bytes();
+error_code write_zeroes_by_hand(
+    int fd, store_request const& r, std::uint64_t at, std::uint64_t size
+) {
     while (size > 0) {
         if (r.is_abandoned()) return boost::asio::error::operation_aborted;
         std::size_t const part = std::min<std::uint64_t>(size, zeros().size());
@@ -54,38 +55,94 @@ error_code write_zeroes_by_hand(int fd, store_request const& r) {
 
 class file_threads final : public file_engine {
 public:
-    file_threads(file_in_use const& file, std::uint32_t threads) : file_engine{file} {
+    // One thread is left for what is short.
+    file_threads(file_in_use const& file, std::uint32_t threads)
+        : file_engine{file},
+          schedule_{std::max(threads, 2U) - 1} {
         hosting::signals_blocked const until_started;
-        threads_.emplace(threads);
+        sync_.host = no_host;
+        sync_.is_long = true;
+        try {
+            while (threads_.size() < threads) threads_.emplace_back([this] { run(); });
+        } catch (...) {
+            end();
+            throw;
+        }
     }
 
-    ~file_threads() override { threads_->join(); }
+    ~file_threads() override { end(); }
 
 private:
     void begin(store_request& r) noexcept override {
-        try {
-            boost::asio::post(*threads_, [this, &r] { carry_out(r); });
-        } catch (std::bad_alloc const&) {
-            r.complete({ENOMEM, boost::system::system_category()});
+        {
+            std::lock_guard const lock{mutex_};
+            file_job* const j = jobs_.take(r);
+            if (j != nullptr) {
+                ++unfinished_;
+                if (r.operation() == store_operation::flush && !file_.is_read_only)
+                    wait_for_sync(*j);
+                else schedule_.push(*j);
+                due_.notify_one();
+                return;
+            }
+        }
+        r.complete({ENOMEM, boost::system::system_category()});
+    }
+
+    void end() noexcept {
+        {
+            std::lock_guard const lock{mutex_};
+            is_ending_ = true;
+        }
+        due_.notify_all();
+        for (std::thread& each : threads_) each.join();
+    }
+
+    void run() {
+        std::unique_lock lock{mutex_};
+        for (;;) {
+            file_job* const j = schedule_.take();
+            if (j != nullptr) carry_out(*j, lock);
+            else if (is_ending_ && unfinished_ == 0) return;
+            else due_.wait(lock);
         }
     }
 
-    void carry_out(store_request& r) {
-        if (r.operation() != store_operation::flush && r.is_abandoned())
-            return r.complete(boost::asio::error::operation_aborted);
-        bool is_equal = true;
+    void carry_out(file_job& j, std::unique_lock<std::mutex>& lock) {
+        if (&j == &sync_) return carry_out_sync(lock);
+        lock.unlock();
+        store_request const& r = *j.request;
         error_code ec;
         try {
-            ec = serve(r, is_equal);
+            ec = serve(j);
         } catch (std::bad_alloc const&) {
             ec = {ENOMEM, boost::system::system_category()};
         }
-        if (!ec && r.is_durable()) ec = sync();
-        if (!is_equal) return r.complete_mismatch();
-        r.complete(ec);
+        lock.lock();
+        schedule_.on_carried_out(j);
+        bool const has_more = !ec && j.is_long && j.done_bytes < r.size_bytes();
+        if (has_more) schedule_.push(j);
+        else if (!ec && r.is_durable()) wait_for_sync(j);
+        // Long ones may have waited for this one.
+        if (!schedule_.is_empty()) due_.notify_one();
+        if (has_more || (!ec && r.is_durable())) return;
+        lock.unlock();
+        finish(j, ec);
+        lock.lock();
     }
 
-    error_code serve(store_request& r, bool& is_equal) {
+    void finish(file_job& j, error_code const& ec) {
+        j.complete(ec);
+        std::lock_guard const lock{mutex_};
+        jobs_.give_back(j);
+        if (--unfinished_ == 0 && is_ending_) due_.notify_all();
+    }
+
+    // Carries out a job, or a piece of it.
+    error_code serve(file_job& j) {
+        store_request const& r = *j.request;
+        if (r.operation() != store_operation::flush && r.is_abandoned())
+            return boost::asio::error::operation_aborted;
         int const fd = file_.descriptor;
         auto const read = [fd](void* to, std::size_t n, off_t from) {
             return ::pread(fd, to, n, from);
@@ -96,48 +153,56 @@ private:
         switch (r.operation()) {
         case store_operation::read: return transfer(read, r.data(), r.offset_bytes());
         case store_operation::write: return transfer(write, r.data(), r.offset_bytes());
-        case store_operation::flush: return sync();
+        case store_operation::flush: return {};  // of a file that is read-only
         case store_operation::write_zeroes:
-        case store_operation::discard: return zero(r);
+        case store_operation::discard: return zero(j);
         case store_operation::compare: {
-            aligned_bytes there;
-            there.resize(r.data().size());
-            error_code const ec = transfer(read, there.all(), r.offset_bytes());
-            is_equal = ec || std::ranges::equal(there.all(), r.data());
-            return ec;
+            j.there.resize(r.data().size());
+            return transfer(read, j.there.all(), r.offset_bytes());
         }
         }
         return {};
     }
 
-    error_code zero(store_request const& r) {
-        auto const at = static_cast<off_t>(r.offset_bytes());
-        auto const size = static_cast<off_t>(r.size_bytes());
-        int const mode = fallocate_mode(r.operation());
-        if (::fallocate(file_.fallocate_descriptor, mode, at, size) == 0) return {};
-        if (!lacks_fallocate(errno)) return last_error();
-        return write_zeroes_by_hand(file_.descriptor, r);
+    error_code zero(file_job& j) {
+        store_request const& r = *j.request;
+        std::uint64_t const at = j.offset();
+        std::uint64_t const size = j.next_piece_bytes();
+        j.done_bytes += size;
+        if (!j.is_by_hand) {
+            int const mode = fallocate_mode(r.operation());
+            if (::fallocate(
+                    file_.fallocate_descriptor,
+                    mode,
+                    static_cast<off_t>(at),
+                    static_cast<off_t>(size)
+                ) == 0)
+                return {};
+            if (!lacks_fallocate(errno)) return last_error();
+            j.is_by_hand = true;
+        }
+        return write_zeroes_by_hand(file_.descriptor, r, at, size);
     }
 
-    // Waits for a sync that begins after this call. One runs at a time and serves all who wait: the
-    // kernel reports a failure to one of two that run together.
-    error_code sync() {
-        if (file_.is_read_only) return {};
-        std::unique_lock lock{sync_mutex_};
-        std::uint64_t const wanted = syncs_begun_ + 1;
-        while (syncs_done_ < wanted) {
-            if (syncs_done_ < syncs_begun_) {
-                sync_done_.wait(lock);
-                continue;
-            }
-            ++syncs_begun_;
-            lock.unlock();
-            if (!sync_failure()) run_sync();
-            lock.lock();
-            syncs_done_ = syncs_begun_;
-            sync_done_.notify_all();
-        }
-        return sync_failure();
+    // Completes the job after a sync that begins from now on. One runs at a time and serves all that
+    // wait: the kernel reports a failure to one of two that run together.
+    void wait_for_sync(file_job& j) noexcept {
+        to_sync_.push(j);
+        if (!std::exchange(is_sync_due_, true)) schedule_.push(sync_);
+    }
+
+    void carry_out_sync(std::unique_lock<std::mutex>& lock) {
+        job_list<file_job> served;
+        served.append(to_sync_);
+        lock.unlock();
+        if (!sync_failure()) run_sync();
+        error_code const ec = sync_failure();
+        while (!served.is_empty()) finish(served.pop(), ec);
+        lock.lock();
+        schedule_.on_carried_out(sync_);
+        is_sync_due_ = !to_sync_.is_empty();
+        if (is_sync_due_) schedule_.push(sync_);
+        if (!schedule_.is_empty()) due_.notify_one();
     }
 
     void run_sync() noexcept {
@@ -146,12 +211,18 @@ private:
         }
     }
 
-    std::mutex sync_mutex_;
-    std::condition_variable sync_done_;
-    // Guarded by sync_mutex_.
-    std::uint64_t syncs_begun_ = 0;
-    std::uint64_t syncs_done_ = 0;
-    std::optional<boost::asio::thread_pool> threads_;
+    std::mutex mutex_;
+    std::condition_variable due_;
+    // Guarded by mutex_.
+    file_jobs jobs_;
+    store_schedule<file_job> schedule_;
+    job_list<file_job> to_sync_;
+    file_job sync_;  // stands for the sync of all that wait for one
+    bool is_sync_due_ = false;
+    std::size_t unfinished_ = 0;
+    bool is_ending_ = false;
+
+    std::vector<std::thread> threads_;
 };
 
 }  // namespace

@@ -113,6 +113,7 @@ public:
         is_durable_ = false;
         cleared_bytes_ = 0;
     }
+    void set_host(std::uint64_t number) noexcept { host_number_ = number; }
     void set_data(std::span<std::byte> data) noexcept { data_ = data; }
     void set_durable(bool is_durable) noexcept { is_durable_ = is_durable; }
     std::uint64_t range_bytes() const noexcept { return store_request::size_bytes_; }
@@ -701,6 +702,7 @@ void queue::start_store(slot& s) {
     bool const has_data =
         o == store_operation::read || o == store_operation::write || o == store_operation::compare;
     if (has_data) s.set_data(s.local_.bytes());
+    if (account_ != nullptr) s.set_host(account_->number);
     s.work_ = asio::prefer(executor_, asio::execution::outstanding_work.tracked);
     s.is_answer_due_ = is_answer_due(s);
     s.disk_->options.store->start(s);

@@ -6,7 +6,9 @@
 // pieces if it is longer, so that no host waits for another. Safe from any thread.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 
@@ -18,9 +20,17 @@ namespace rcverbs::nvme::detail {
 /// What one host, or all hosts at one address, use of the common parts. Guarded by a mutex of the
 /// target's, since the common parts of several devices share it.
 struct host_account {
+    /// From 1; constant, and of no other account in this process.
+    std::uint64_t const number = next_number();
     std::size_t staged_bytes = 0;
     /// Of a host: the account of its address.
     std::shared_ptr<host_account> of_address;
+
+private:
+    static std::uint64_t next_number() noexcept {
+        static std::atomic<std::uint64_t> last{0};
+        return last.fetch_add(1, std::memory_order_relaxed) + 1;
+    }
 };
 
 class staging_memory {

@@ -63,6 +63,11 @@ public:
         return is_abandoned_ != nullptr && is_abandoned_->load(std::memory_order_relaxed);
     }
 
+    /// The host: the same number for all requests of one host, on all its queues, and of no other host
+    /// at that time. A store with a queue of its own should serve the hosts in turn: otherwise one that
+    /// sends much makes the others wait. 0 for a request that is no host's.
+    std::uint64_t host_number() const noexcept { return host_number_; }
+
     /// Ends the request; call it exactly once, from any thread.
     ///
     /// @param ec  Empty for success. The host gets a status that fits: no space, read-only; for
@@ -87,8 +92,9 @@ protected:
 
     store_request() = default;
     ~store_request() = default;
-    /// A request in place of another one is abandoned with that.
-    void be_abandoned_with(store_request const& other) noexcept {
+    /// Of a request in place of another one: it has that one's host, and is abandoned with it.
+    void come_from_host_of(store_request const& other) noexcept {
+        host_number_ = other.host_number_;
         is_abandoned_ = other.is_abandoned_;
     }
     virtual void on_end(outcome how) noexcept = 0;
@@ -98,6 +104,7 @@ protected:
     std::uint64_t size_bytes_ = 0;
     std::span<std::byte> data_;
     bool is_durable_ = false;
+    std::uint64_t host_number_ = 0;
     std::atomic<bool> const* is_abandoned_ = nullptr;
 };
 

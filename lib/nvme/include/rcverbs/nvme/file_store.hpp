@@ -55,7 +55,7 @@ struct file_store_options {
     /// Containers and hardened systems often forbid io_uring.
     file_method method = file_method::automatic;
     /// With threads: their number, and so the number of requests that the system carries out at a
-    /// time. 1 to 64.
+    /// time; one of several is left for what is short. 1 to 64.
     std::uint32_t threads = 4;
 };
 
@@ -70,6 +70,10 @@ struct file_store_options {
 /// kernel refuses the call, zeros are written. That is so on a file system or a device without it, and on
 /// a shared device that another program has opened with O_EXCL, as a mount does. A file without holes
 /// then grows when it is discarded.
+///
+/// Hosts are served in turn (store_request::host_number()). Zeroing and discarding is done in pieces of
+/// a MiB at most, behind which the others have their turns, and one sync serves all that wait for one:
+/// so no host waits long for another.
 ///
 /// A store uses its file alone, unless file_store_options::is_shared: it opens a block device with
 /// O_EXCL, and holds a lock (fcntl(2), F_OFD_SETLK; a read lock if it is read-only).
