@@ -25,6 +25,20 @@ using nlohmann::json;
 
 namespace {
 
+// The library keeps one of two fields of the same name.
+json parse_json(std::istream& in) {
+    std::vector<std::set<std::string>> names;
+    auto const check = [&names](int, json::parse_event_t what, json const& value) {
+        if (what == json::parse_event_t::object_start) names.emplace_back();
+        if (what == json::parse_event_t::object_end) names.pop_back();
+        if (what == json::parse_event_t::key &&
+            !names.back().insert(value.get<std::string>()).second)
+            throw configuration_error{"an object has two fields " + value.dump()};
+        return true;
+    };
+    return json::parse(in, check);
+}
+
 // Refuses fields that are unknown: they are misspelled.
 void check_fields(
     json const& object, std::string const& where, std::initializer_list<char const*> known
@@ -59,9 +73,17 @@ std::uint32_t field(
 
 json const& list(json const& object, std::string const& where, char const* name) {
     auto const found = object.find(name);
-    if (found == object.end() || !found->is_array() || found->empty())
-        throw configuration_error{where + ": \"" + name + "\" is not a list of one or more"};
+    if (found == object.end() || !found->is_array())
+        throw configuration_error{where + ": \"" + name + "\" is not a list"};
     return *found;
+}
+
+// A list that says nothing if it is empty.
+json const& filled_list(json const& object, std::string const& where, char const* name) {
+    json const& found = list(object, where, name);
+    if (found.empty())
+        throw configuration_error{where + ": \"" + name + "\" is not a list of one or more"};
+    return found;
 }
 
 std::array<std::byte, 16> parse_uuid(std::string const& text, std::string const& where) {
@@ -75,6 +97,14 @@ std::array<std::byte, 16> parse_uuid(std::string const& text, std::string const&
     }
 }
 
+std::uint32_t parse_block_size(json const& from, std::string const& where) {
+    std::uint32_t const bytes = field(from, where, "block_size", std::uint32_t{0});
+    for (std::uint32_t const one : {512U, 1024U, 2048U, 4096U}) {
+        if (bytes == one) return bytes;
+    }
+    throw configuration_error{where + ": \"block_size\" is none of 512, 1024, 2048 and 4096"};
+}
+
 disk_description to_disk(json const& from, std::string const& where, std::uint32_t place) {
     check_fields(
         from,
@@ -84,19 +114,35 @@ disk_description to_disk(json const& from, std::string const& where, std::uint32
     disk_description d;
     d.id = field(from, where, "id", place);
     d.file = field(from, where, "file", d.file);
-    if (from.contains("block_size"))
-        d.block_bytes = field(from, where, "block_size", std::uint32_t{0});
+    if (from.contains("block_size")) d.block_bytes = parse_block_size(from, where);
     d.is_read_only = field(from, where, "read_only", false);
     d.is_shared = field(from, where, "shared", false);
     d.is_direct = field(from, where, "direct", false);
     std::string const uuid = field(from, where, "uuid", std::string{});
     if (!uuid.empty()) d.uuid = parse_uuid(uuid, where);
-    d.method = parse_method(field(from, where, "file_io", std::string{"auto"}));
     std::string const memory = field(from, where, "memory", std::string{});
     if (d.file.empty() == memory.empty())
         throw configuration_error{where + " needs either \"file\" or \"memory\""};
-    if (!memory.empty()) d.memory_bytes = parse_size(memory);
+    try {
+        if (!memory.empty()) d.memory_bytes = parse_size(memory);
+        d.method = parse_method(field(from, where, "file_io", std::string{"auto"}));
+    } catch (configuration_error const& e) {
+        throw configuration_error{where + ": " + e.what()};
+    }
     return d;
+}
+
+// Of one subsystem.
+void check_differ(
+    std::vector<disk_description> const& before, disk_description const& d, std::string const& where
+) {
+    for (disk_description const& each : before) {
+        std::string const other = "namespace \"id\" " + std::to_string(each.id);
+        if (each.id == d.id) throw configuration_error{where + ": there are two of " + other};
+        // A host would take them for one disk.
+        if (d.uuid && each.uuid == d.uuid)
+            throw configuration_error{where + ": \"uuid\" is that of " + other};
+    }
 }
 
 nvme::host_secrets to_secrets(json const& from, std::string const& subsystem) {
@@ -163,6 +209,19 @@ std::shared_ptr<nvme::block_store> make_store(disk_description const& d, open_fi
 }
 
 }  // namespace
+
+disk_error::disk_error(
+    boost::system::system_error const& why, std::string const& nqn, std::uint32_t id
+)
+    : system_error{why.code()},
+      text_{"subsystem " + nqn + ", namespace " + std::to_string(id) + ": " + why.what()} {}
+
+bool is_readable_by_all(std::filesystem::path const& file) {
+    std::error_code ignored;
+    auto const rights = std::filesystem::status(file, ignored).permissions();
+    return !ignored &&
+           (rights & std::filesystem::perms::others_read) != std::filesystem::perms::none;
+}
 
 std::uint64_t parse_size(std::string const& text) {
     std::uint64_t value = 0;
@@ -231,13 +290,13 @@ std::vector<subsystem_description> read_configuration(std::filesystem::path cons
     if (!in) throw configuration_error{file.string() + " cannot be read"};
     json root;
     try {
-        root = json::parse(in);
-    } catch (json::exception const& e) {
+        root = parse_json(in);
+    } catch (std::exception const& e) {
         throw configuration_error{file.string() + ": " + e.what()};
     }
     check_fields(root, file.string(), {"subsystems"});
     std::vector<subsystem_description> all;
-    for (json const& one : list(root, file.string(), "subsystems")) {
+    for (json const& one : filled_list(root, file.string(), "subsystems")) {
         std::string const where = file.string() + ": subsystem " + std::to_string(all.size() + 1);
         check_fields(
             one, where, {"nqn", "allow_hosts", "secrets", "serial", "model", "namespaces"}
@@ -245,20 +304,73 @@ std::vector<subsystem_description> read_configuration(std::filesystem::path cons
         subsystem_description s;
         s.nqn = field(one, where, "nqn", std::string{});
         if (s.nqn.empty()) throw configuration_error{where + " needs an \"nqn\""};
+        if (std::ranges::find(all, s.nqn, &subsystem_description::nqn) != all.end())
+            throw configuration_error{where + ": \"nqn\" is that of another subsystem"};
         s.allowed_hosts = field(one, where, "allow_hosts", s.allowed_hosts);
         s.serial_number = field(one, where, "serial", std::string{});
         s.model = field(one, where, "model", std::string{});
         if (one.contains("secrets")) {
-            for (json const& secret : list(one, where, "secrets"))
+            for (json const& secret : filled_list(one, where, "secrets"))
                 s.secrets.push_back(to_secrets(secret, where));
         }
         for (json const& disk : list(one, where, "namespaces")) {
             auto const place = static_cast<std::uint32_t>(s.disks.size() + 1);
-            s.disks.push_back(to_disk(disk, where + ", namespace " + std::to_string(place), place));
+            std::string const here = where + ", namespace " + std::to_string(place);
+            disk_description d = to_disk(disk, here, place);
+            check_differ(s.disks, d, here);
+            s.disks.push_back(std::move(d));
         }
         all.push_back(std::move(s));
     }
     return all;
+}
+
+std::vector<std::string> changes(
+    std::vector<subsystem_description> const& before,
+    std::vector<subsystem_description> const& after
+) {
+    std::vector<std::string> lines;
+    // Two lists of which each has a key only once.
+    auto const compare =
+        [&lines](auto const& old, auto const& now, auto key, auto name, auto differ) {
+            for (auto const& each : old) {
+                if (std::ranges::find(now, each.*key, key) == now.end())
+                    lines.push_back(name(each) + " removed.");
+            }
+            for (auto const& each : now) {
+                auto const found = std::ranges::find(old, each.*key, key);
+                if (found == old.end()) lines.push_back(name(each) + " added.");
+                else differ(*found, each);
+            }
+        };
+    auto const compare_disks = [&](subsystem_description const& old,
+                                   subsystem_description const& now) {
+        auto const name = [&now](disk_description const& d) {
+            return "namespace " + std::to_string(d.id) + " of " + now.nqn;
+        };
+        compare(
+            old.disks,
+            now.disks,
+            &disk_description::id,
+            name,
+            [&](disk_description const& a, disk_description const& b) {
+                if (!(a == b)) lines.push_back(name(b) + " changed.");
+            }
+        );
+        if (old.allowed_hosts != now.allowed_hosts)
+            lines.push_back("\"allow_hosts\" of " + now.nqn + " changed.");
+        if (old.secrets != now.secrets) lines.push_back("\"secrets\" of " + now.nqn + " changed.");
+        if (old.serial_number != now.serial_number || old.model != now.model)
+            lines.push_back("\"serial\" or \"model\" of " + now.nqn + " changed.");
+    };
+    compare(
+        before,
+        after,
+        &subsystem_description::nqn,
+        [](subsystem_description const& s) { return "subsystem " + s.nqn; },
+        compare_disks
+    );
+    return lines;
 }
 
 opened_subsystems open_stores(
@@ -287,7 +399,12 @@ opened_subsystems open_stores(
     for (std::size_t i = 0; i < all.size(); ++i) {
         for (std::size_t j = 0; j < all[i].disks.size(); ++j) {
             auto& store = out.options[i].namespaces[j].store;
-            if (store == nullptr) store = make_store(all[i].disks[j], open);
+            if (store != nullptr) continue;
+            try {
+                store = make_store(all[i].disks[j], open);
+            } catch (boost::system::system_error const& e) {
+                throw disk_error{e, all[i].nqn, all[i].disks[j].id};
+            }
         }
     }
     out.described = std::move(all);

@@ -50,6 +50,18 @@ struct configuration_error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+/// Thrown for a disk that cannot be opened; what() names it, and why.
+class disk_error : public boost::system::system_error {
+public:
+    disk_error(boost::system::system_error const& why, std::string const& nqn, std::uint32_t id);
+    char const* what() const noexcept override { return text_.c_str(); }
+
+private:
+    std::string text_;
+};
+
+/// True if every user of the machine may read the file.
+bool is_readable_by_all(std::filesystem::path const& file);
 /// A size in bytes, with or without a unit: 4096, 64K, 512M, 2G, 1T (powers of 1024). Throws
 /// configuration_error.
 std::uint64_t parse_size(std::string const& text);
@@ -64,6 +76,13 @@ rcverbs::nvme::file_method parse_method(std::string const& text);
 /// Reads the JSON file that docs/guides/nvme.md describes. Throws configuration_error.
 std::vector<subsystem_description> read_configuration(std::filesystem::path const& file);
 
+/// What differs between two configurations: a line for each subsystem and namespace that was added,
+/// changed or removed.
+std::vector<std::string> changes(
+    std::vector<subsystem_description> const& before,
+    std::vector<subsystem_description> const& after
+);
+
 /// What is served: the subsystems, and the descriptions that they were opened for, in the same order.
 struct opened_subsystems {
     std::vector<subsystem_description> described;
@@ -74,7 +93,7 @@ struct opened_subsystems {
 /// another file has taken the name of its file.
 ///
 /// @param before  What is served now; empty at the start. Stays as it is.
-/// @throws boost::system::system_error.
+/// @throws disk_error.
 opened_subsystems open_stores(
     std::vector<subsystem_description> all, opened_subsystems const& before = {}
 );

@@ -128,6 +128,7 @@ void nvme_server::reload() {
                                                 : read_configuration(arguments_.configuration);
     opened_subsystems next = open_stores(std::move(now), served_);
     target_->serve(next.options);
+    for (std::string const& line : changes(served_.described, next.described)) print(line);
     print_replaced(next);
     served_ = std::move(next);
     print_remarks();
@@ -154,6 +155,14 @@ void nvme_server::print_replaced(opened_subsystems const& next) const {
 }
 
 void nvme_server::print_remarks() const {
+    bool const has_secrets = std::ranges::any_of(served_.described, [](auto const& each) {
+        return !each.secrets.empty();
+    });
+    if (has_secrets && is_readable_by_all(arguments_.configuration))
+        print_error(
+            "every user of this machine can read the secrets in " + arguments_.configuration +
+            ": chmod o-r"
+        );
     for (std::size_t i = 0; i < served_.options.size(); ++i) {
         for (auto const& disk : served_.options[i].namespaces) {
             auto const* const file = dynamic_cast<nvme::file_store const*>(disk.store.get());

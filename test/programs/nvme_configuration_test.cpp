@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "rdma-nvme/configuration.hpp"
 #include "support/catch.hpp"
@@ -33,6 +34,117 @@ TEST_CASE("texts of the library name this program's options", "[programs]") {
         "\"queue_depth_max\" is above 128."
     );
     CHECK(plain_names("disk: No such file or directory") == "disk: No such file or directory");
+}
+
+namespace {
+
+// A configuration file of one test.
+class configuration_file {
+public:
+    explicit configuration_file(std::string const& text) { std::ofstream{path_} << text; }
+    configuration_file(configuration_file const&) = delete;
+    configuration_file& operator=(configuration_file const&) = delete;
+    ~configuration_file() { std::filesystem::remove(path_); }
+    std::filesystem::path const& path() const { return path_; }
+
+private:
+    std::filesystem::path path_ = std::filesystem::temp_directory_path() /
+                                  ("rcverbs-configuration-" + std::to_string(::getpid()));
+};
+
+std::vector<subsystem_description> read(std::string const& text) {
+    configuration_file const file{text};
+    return read_configuration(file.path());
+}
+
+// One subsystem with these namespaces.
+std::string with_disks(std::string const& disks) {
+    return R"({"subsystems": [{"nqn": "nqn.test:disk", "namespaces": [)" + disks + "]}]}";
+}
+
+}  // namespace
+
+TEST_CASE("errors in a configuration are refused with their place", "[programs]") {
+    struct expectation {
+        std::string text;
+        char const* error;
+    };
+    std::string const id = R"("uuid": "00112233-4455-6677-8899-aabbccddeeff")";
+    for (expectation const& e : {
+             expectation{
+                 R"({"subsystems": [], "subsystems": []})",
+                 "an object has two fields \"subsystems\""},
+             {with_disks(R"({"memory": "1M", "memory": "2M"})"),
+              "an object has two fields \"memory\""},
+             {with_disks(R"({"memory": "1M", "block_size": 1000})"),
+              "subsystem 1, namespace 1: \"block_size\" is none of 512, 1024, 2048 and 4096"},
+             {with_disks(R"({"memory": "1M", "block_size": 0})"),
+              "subsystem 1, namespace 1: \"block_size\" is none of"},
+             {with_disks(R"({"memory": "1M"}, {"memory": "none"})"),
+              "subsystem 1, namespace 2: none is not a size"},
+             {with_disks(R"({"memory": "1M", "file_io": "fast"})"),
+              "subsystem 1, namespace 1: fast is none of"},
+             {with_disks(R"({"memory": "1M"}, {"id": 1, "memory": "1M"})"),
+              "subsystem 1, namespace 2: there are two of namespace \"id\" 1"},
+             {with_disks(R"({"memory": "1M", )" + id + R"(}, {"memory": "1M", )" + id + "}"),
+              "subsystem 1, namespace 2: \"uuid\" is that of namespace \"id\" 1"},
+             {R"({"subsystems": [{"nqn": "nqn.a", "namespaces": []}, {"nqn": "nqn.a", "namespaces": []}]})",
+              "subsystem 2: \"nqn\" is that of another subsystem"},
+             {R"({"subsystems": []})", "\"subsystems\" is not a list of one or more"},
+             {R"({"subsystems": [{"nqn": "nqn.a"}]})", "subsystem 1: \"namespaces\" is not a list"},
+         }) {
+        INFO(e.text);
+        CHECK_THROWS_WITH(read(e.text), test::ContainsSubstring(e.error));
+    }
+}
+
+TEST_CASE("a subsystem may have no namespaces, and two subsystems the same ones", "[programs]") {
+    std::string const disk =
+        R"("namespaces": [{"memory": "1M", "uuid": "00112233-4455-6677-8899-aabbccddeeff"}]})";
+    CHECK(read(with_disks("")).front().disks.empty());
+    CHECK(
+        read(R"({"subsystems": [{"nqn": "nqn.a", )" + disk + R"(, {"nqn": "nqn.b", )" + disk + "]}")
+            .size() == 2
+    );
+}
+
+TEST_CASE("a disk that cannot be opened is named", "[programs]") {
+    auto const described =
+        read(with_disks(R"({"memory": "1M"}, {"id": 7, "file": "/nowhere/disk"})"));
+    CHECK_THROWS_WITH(
+        open_stores(described),
+        test::ContainsSubstring("subsystem nqn.test:disk, namespace 7: /nowhere/disk")
+    );
+}
+
+TEST_CASE("a configuration that every user can read is found", "[programs]") {
+    using enum std::filesystem::perms;
+    configuration_file const file{"{}"};
+    std::filesystem::permissions(file.path(), owner_read | group_read);
+    CHECK_FALSE(is_readable_by_all(file.path()));
+    std::filesystem::permissions(file.path(), owner_read | others_read);
+    CHECK(is_readable_by_all(file.path()));
+}
+
+TEST_CASE("what a reload changes has a line each", "[programs]") {
+    auto const before = read(R"({"subsystems": [
+        {"nqn": "nqn.a", "namespaces": [{"memory": "1M"}, {"memory": "1M"}]},
+        {"nqn": "nqn.b", "namespaces": []}]})");
+    auto const after = read(R"({"subsystems": [
+        {"nqn": "nqn.a", "allow_hosts": ["nqn.host"],
+         "namespaces": [{"memory": "2M"}, {"id": 3, "memory": "1M"}]},
+        {"nqn": "nqn.c", "namespaces": []}]})");
+    CHECK(changes(before, before).empty());
+    CHECK(
+        changes(before, after) ==
+        std::vector<std::string>{
+            "subsystem nqn.b removed.",
+            "namespace 2 of nqn.a removed.",
+            "namespace 1 of nqn.a changed.",
+            "namespace 3 of nqn.a added.",
+            "\"allow_hosts\" of nqn.a changed.",
+            "subsystem nqn.c added."}
+    );
 }
 
 TEST_CASE("namespaces without a number get that of their place", "[programs]") {
