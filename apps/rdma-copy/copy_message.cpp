@@ -69,6 +69,11 @@ public:
         if (bytes.size() == h.size()) std::memcpy(h.data(), bytes.data(), h.size());
         return h;
     }
+    std::vector<std::byte> bytes(std::uint64_t size) {
+        require(size <= in_.size());
+        auto const taken = is_good_ ? take(static_cast<std::size_t>(size)) : in_.first(0);
+        return {taken.begin(), taken.end()};
+    }
     void require(bool is_true) noexcept { is_good_ = is_good_ && is_true; }
     bool is_complete() const noexcept { return is_good_ && in_.empty(); }
 
@@ -99,7 +104,8 @@ constexpr std::uint8_t flag_sparse = 1;
 constexpr std::uint8_t flag_names = 2;
 constexpr std::uint8_t flag_attributes = 4;
 constexpr std::uint8_t flag_acl = 8;
-constexpr std::uint8_t flags_of_entry = 15;
+constexpr std::uint8_t flag_asks = 16;
+constexpr std::uint8_t flags_of_entry = 31;
 
 std::uint8_t flag_if(bool is_set, std::uint8_t flag) { return is_set ? flag : std::uint8_t{0}; }
 
@@ -181,7 +187,8 @@ void write(writer& w, entry const& m) {
     w.put(static_cast<std::uint8_t>(m.type));
     w.put(static_cast<std::uint8_t>(
         flag_if(m.is_sparse, flag_sparse) | flag_if(m.has_names, flag_names) |
-        flag_if(m.has_attributes, flag_attributes) | flag_if(m.has_acl, flag_acl)
+        flag_if(m.has_attributes, flag_attributes) | flag_if(m.has_acl, flag_acl) |
+        flag_if(m.asks, flag_asks)
     ));
     w.put(m.mode);
     w.put(m.user);
@@ -203,6 +210,7 @@ void read(reader& r, entry& m) {
     m.has_names = (flags & flag_names) != 0;
     m.has_attributes = (flags & flag_attributes) != 0;
     m.has_acl = (flags & flag_acl) != 0;
+    m.asks = (flags & flag_asks) != 0;
     m.mode = r.get<std::uint16_t>();
     m.user = r.get<std::uint32_t>();
     m.group = r.get<std::uint32_t>();
@@ -217,7 +225,7 @@ void read(reader& r, entry& m) {
     bool const has_target = m.type == entry_type::symbolic_link || m.type == entry_type::hard_link;
     r.require(has_target == !m.target.empty());
     bool const is_file = m.type == entry_type::file;
-    r.require(is_file || (m.size == 0 && !m.is_sparse && !m.has_names));
+    r.require(is_file || (m.size == 0 && !m.is_sparse && !m.has_names && !m.asks));
     r.require(is_file || m.type == entry_type::directory_end || (!m.has_attributes && !m.has_acl));
 }
 void write(writer& w, block const& m) {
@@ -281,10 +289,35 @@ void read(reader& r, not_kept& m) {
     r.require(m != not_kept{});
 }
 
+void write(writer& w, batch const& m) {
+    w.put(m.slot);
+    w.put(m.bytes);
+    w.put(std::span<std::byte const>{m.checksum});
+}
+void read(reader& r, batch& m) {
+    m.slot = r.get<std::uint16_t>();
+    m.bytes = r.get<std::uint32_t>();
+    m.checksum = r.checksum();
+    r.require(m.bytes > 0 && m.bytes <= batch_bytes_max);
+}
+void write(writer& w, whole_file const& m) {
+    write(w, m.what);
+    w.put(std::span{m.bytes});
+}
+void read(reader& r, whole_file& m) {
+    read(r, m.what);
+    entry const& e = m.what;
+    r.require(e.type == entry_type::file && !e.is_sparse && !e.has_names && !e.asks);
+    r.require(e.size <= whole_bytes_max);
+    m.bytes = r.bytes(e.size);
+}
+void write(writer& w, wanted const& m) { w.put(m.file); }
+void read(reader& r, wanted& m) { m.file = r.get<std::uint64_t>(); }
+
 template <std::size_t Place = 0>
-std::optional<copy_message> decode_as(std::uint64_t tag, std::span<std::byte const> in) {
+std::optional<copy_message> decode_as(std::uint64_t kind, std::span<std::byte const> in) {
     if constexpr (Place < std::variant_size_v<copy_message>) {
-        if (tag != Place) return decode_as<Place + 1>(tag, in);
+        if (kind != Place) return decode_as<Place + 1>(kind, in);
         std::variant_alternative_t<Place, copy_message> m;
         reader r{in};
         read(r, m);
@@ -301,8 +334,30 @@ std::vector<std::byte> encode(copy_message const& m) {
     return w.take();
 }
 
-std::optional<copy_message> decode(std::uint64_t tag, std::span<std::byte const> in) {
-    return decode_as(tag, in);
+std::optional<copy_message> decode(std::uint64_t kind, std::span<std::byte const> in) {
+    return decode_as(kind, in);
+}
+
+void append(std::vector<std::byte>& to, copy_message const& m) {
+    std::vector<std::byte> const bytes = encode(m);
+    writer head;
+    head.put(static_cast<std::uint8_t>(m.index()));
+    head.put(static_cast<std::uint32_t>(bytes.size()));
+    std::vector<std::byte> const before = head.take();
+    to.insert(to.end(), before.begin(), before.end());
+    to.insert(to.end(), bytes.begin(), bytes.end());
+}
+
+std::optional<copy_message> take_first(std::span<std::byte const>& from) {
+    if (from.size() < message_head_bytes) return {};
+    reader head{from.first(message_head_bytes)};
+    auto const kind = head.get<std::uint8_t>();
+    auto const size = head.get<std::uint32_t>();
+    from = from.subspan(message_head_bytes);
+    if (size > from.size()) return {};
+    auto m = decode(kind, from.first(size));
+    from = from.subspan(size);
+    return m;
 }
 
 bool is_inside(std::string const& path) noexcept {

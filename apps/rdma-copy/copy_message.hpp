@@ -1,7 +1,7 @@
 // copy_message.hpp — the messages of a copy.
 //
-// Each is a message of a message channel whose tag is the kind. Numbers are in network byte order;
-// texts have a length (2) before their bytes.
+// A message of the message channel is a frame: messages of a copy in a row, each with its kind (1) and size (4)
+// before it. Numbers are in network byte order; texts have a length (2) before their bytes.
 //
 //   the client's      HELLO    version (2), direction (1), placing (1), flags (1), name: of the target at the server, or
 //                              of the source there
@@ -11,11 +11,16 @@
 //                     BEGIN    file (8), offset (8): the sender begins there
 //                     ABORT    file (8), errno (2): the sender sends no more of it
 //                     DONE     file (8), errno (2): it is finished, or never will be
+//                     WANTED   file (8): what was asked for is not there; the sender sends it under another number
 //                     NOT_KEPT four numbers of entries (8 each) that are finished, and have lost something; before
 //                              FINISHED, if one is not 0
 //   the sender's      ENTRY    file (8), type (1), flags (1), mode (2), user (4), group (4), mtime: seconds
 //                              (8) and nanoseconds (4), size (8), identity (16), path, target: of a
 //                              symbolic link, or the path of the entry that a hard link is another name of
+//                     BATCH    slot (2), bytes (4), XXH3-128 (16): the slot has messages in a row, as in a frame: ENTRY,
+//                              but of no file that is not asked for, and of no hard link; and FILE
+//                     FILE     an ENTRY without holes and other names, and its bytes; in a BATCH only, and not if HELLO
+//                              says that files are read back
 //                     BLOCK    file (8), offset (8), bytes (4), slot (2), XXH3-128 (16)
 //                     HOLE     file (8), offset (8), bytes (8)
 //                     END      file (8), errno (2): all of it is sent, or it cannot be read
@@ -29,6 +34,9 @@
 // order, without a gap, from 0 to its size, or from the offset of BEGIN, for which the sender waits if the
 // file has resume_bytes_min or more, or if the copy continues an earlier one. Their offsets and sizes are multiples of block_alignment, except at
 // the end of the file.
+//
+// Entries of a BATCH are done in order, and answered together: DONE, or WANTED for an ENTRY that asks whether the file
+// is there. A directory_end may follow what a BATCH has in that directory without waiting for DONE.
 #pragma once
 
 #include <array>
@@ -43,11 +51,20 @@
 namespace copy {
 
 inline constexpr std::uint32_t channel_mode = 0x72637079;
-inline constexpr std::uint16_t version = 2;
+inline constexpr std::uint16_t version = 3;
 /// Bytes of a path, and of the target of a link, at most. Source: PATH_MAX, with the null character.
 inline constexpr std::size_t text_bytes_max = 4095;
-/// Bytes of a message, at most.
+/// Bytes of a message, at most, FILE without its content.
 inline constexpr std::size_t message_bytes_max = 72 + 2 * (2 + text_bytes_max);
+/// Bytes of a message's kind and size.
+inline constexpr std::size_t message_head_bytes = 5;
+/// Bytes of a frame, at most.
+inline constexpr std::size_t frame_bytes_max = message_head_bytes + message_bytes_max;
+/// Bytes of the content of a FILE, at most.
+inline constexpr std::size_t whole_bytes_max = std::size_t{64} << 10;
+/// Bytes and entries of a BATCH, at most. More do not make it faster, and the receiver begins later.
+inline constexpr std::size_t batch_bytes_max = std::size_t{256} << 10;
+inline constexpr std::size_t batch_entries_max = 256;
 /// Files of this size and more are continued after an interruption.
 inline constexpr std::uint64_t resume_bytes_min = std::uint64_t{8} << 20;
 /// Of blocks and holes. Source: what O_DIRECT wants of most disks.
@@ -138,6 +155,8 @@ struct entry {
     /// It has extended attributes, or ACLs, which are not sent. Of files, and at the end of directories.
     bool has_attributes = false;
     bool has_acl = false;
+    /// The sender asks whether the file is there, with its size and time, as an earlier copy would leave it.
+    bool asks = false;
     std::uint16_t mode = 0;  // permissions only
     std::uint32_t user = 0;
     std::uint32_t group = 0;
@@ -193,7 +212,22 @@ struct not_kept {
     friend bool operator==(not_kept const&, not_kept const&) = default;
 };
 
-/// The tag of a message is its place here.
+struct batch {
+    std::uint16_t slot = 0;
+    std::uint32_t bytes = 0;
+    hash checksum{};
+};
+
+struct whole_file {
+    entry what;
+    std::vector<std::byte> bytes;
+};
+
+struct wanted {
+    std::uint64_t file = 0;
+};
+
+/// The kind of a message is its place here.
 using copy_message = std::variant<
     hello,
     welcome,
@@ -210,12 +244,19 @@ using copy_message = std::variant<
     total,
     finished,
     alive,
-    not_kept>;
+    not_kept,
+    batch,
+    whole_file,
+    wanted>;
 
 std::vector<std::byte> encode(copy_message const& m);
 /// None if it is not a message: another kind, another size, a type, a flag, a mode or a time that does
 /// not exist, a text with a null character.
-std::optional<copy_message> decode(std::uint64_t tag, std::span<std::byte const> in);
+std::optional<copy_message> decode(std::uint64_t kind, std::span<std::byte const> in);
+/// Adds a message to a frame or a batch.
+void append(std::vector<std::byte>& to, copy_message const& m);
+/// Takes the first message of a frame or a batch, which becomes shorter; none if it is not a message.
+std::optional<copy_message> take_first(std::span<std::byte const>& from);
 
 /// True for a path that stays inside of a directory: not empty, relative, without empty components, `.`
 /// and `..`.

@@ -18,9 +18,34 @@ directory_stream directory_stream::open(tree const& in, std::string path, int& e
     s.in_ = &in;
     s.directory_ = in.open_at(path, O_RDONLY | O_DIRECTORY, error);
     s.path_ = std::move(path);
-    if (error == 0 && ::fstat(s.directory_.get(), &s.status_) != 0) error = errno;
-    if (error == 0) s.has_ = extended_of(s.directory_);
+    s.begin(error);
     return s;
+}
+
+directory_stream directory_stream::open_inside(std::string const& name, int& error) const {
+    directory_stream s;
+    s.in_ = in_;
+    s.path_ = path_.empty() ? name : path_ + '/' + name;
+    s.directory_ = open_here(directory_, name, O_RDONLY | O_DIRECTORY, error);
+    if (error == ENOTDIR || error == ELOOP) error = error_source_changed;
+    s.begin(error);
+    return s;
+}
+
+void directory_stream::begin(int& error) {
+    if (error == 0 && ::fstat(directory_.get(), &status_) != 0) error = errno;
+    if (error == 0) has_ = extended_of(directory_);
+}
+
+void directory_stream::reopen_from(directory_stream const& inside) {
+    if (directory_.is_open() || !inside.directory_.is_open()) return;
+    int error = 0;
+    descriptor above = open_here(inside.directory_, "..", O_RDONLY | O_DIRECTORY, error);
+    struct stat s {};
+    // It may have been put into another one.
+    bool const is_this =
+        error == 0 && ::fstat(above.get(), &s) == 0 && file_id::of(s) == file_id::of(status_);
+    if (is_this && ::lseek(above.get(), position_, SEEK_SET) >= 0) directory_ = std::move(above);
 }
 
 void directory_stream::close_behind(directory_entry const& last) {

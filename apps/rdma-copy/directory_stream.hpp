@@ -30,20 +30,29 @@ public:
 
     /// @param in  Outlives this.
     static directory_stream open(tree const& in, std::string path, int& error);
+    /// Opens a directory in this one, which is open, whatever the depth is. error_source_changed if it is none any
+    /// more.
+    directory_stream open_inside(std::string const& name, int& error) const;
 
     /// Of the directory that is read.
     struct stat const& status() const noexcept {
         return status_;
     }
     extended const& has() const noexcept { return has_; }
+    /// As long as it is open.
+    descriptor const& directory() const noexcept { return directory_; }
 
     /// The next entries, at most entries_max; none at the end. error_source_changed if it was closed, and another
     /// directory has its name now.
     std::vector<directory_entry> next(int& error);
     /// Closes it. next() opens it again, and goes on behind this entry.
     void close_behind(directory_entry const& last);
+    /// Opens it again through one that is in it, so that the depth costs nothing. If that fails, next() opens it.
+    void reopen_from(directory_stream const& inside);
 
 private:
+    void begin(int& error);
+
     tree const* in_ = nullptr;
     std::string path_;
     descriptor directory_;

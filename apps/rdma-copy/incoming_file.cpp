@@ -464,9 +464,9 @@ int incoming_file::finish(attributes const& a, std::vector<file_part> const& par
         if (int const error = sync(&::fdatasync)) return error;
         if (int const error = verify(parts)) return error;
     }
-    int error = give(a);
+    int error = give_attributes(data_, a, status_);
     if (error == 0) error = sync(&::fsync);
-    if (error == 0) error = rename_data();
+    if (error == 0) error = give_name(directory_, data_, data_name_, name_, id_, options_.replaces);
     if (error != 0) {
         // It may be continued, by this user.
         if (a.owned_by) static_cast<void>(!::fchown(data_.get(), s.st_uid, s.st_gid));
@@ -476,14 +476,6 @@ int incoming_file::finish(attributes const& a, std::vector<file_part> const& par
     data_name_.clear();
     remove();
     return ::fsync(directory_.get()) == 0 ? 0 : errno;
-}
-
-int incoming_file::give(attributes const& a) {
-    // The owner first: a change of it takes rights away.
-    if (a.owned_by && ::fchown(data_.get(), a.owned_by->user, a.owned_by->group) != 0) return errno;
-    if (::fchmod(data_.get(), a.mode) != 0) return errno;
-    if (::futimens(data_.get(), only_mtime(a.mtime).data()) != 0) return errno;
-    return ::fstat(data_.get(), &status_) == 0 ? 0 : errno;
 }
 
 // To a file that an earlier copy has finished, of a source whose mode or owner may have changed since.
@@ -506,23 +498,6 @@ int incoming_file::give_again(attributes const& a) {
     // To write that to the disk takes a file that can be opened.
     descriptor const readable{::open(itself.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
     return readable.is_open() && ::fsync(readable.get()) != 0 ? errno : 0;
-}
-
-// Gives it its name.
-int incoming_file::rename_data() const {
-    int const dir = directory_.get();
-    unsigned const flags = options_.replaces ? 0 : RENAME_NOREPLACE;
-    int const result = ::renameat2(dir, data_name_.c_str(), dir, name_.c_str(), flags);
-    if (result != 0 && errno == EINVAL && !options_.replaces) {
-        // File systems without RENAME_NOREPLACE.
-        int const error = link_open_file(data_, directory_, name_.c_str());
-        if (error == 0) ::unlinkat(dir, data_name_.c_str(), 0);
-        return error;
-    }
-    if (result != 0) return errno;
-    if (is_at(directory_, name_, id_)) return 0;
-    ::unlinkat(dir, name_.c_str(), 0);
-    return error_target_changed;
 }
 
 }  // namespace copy

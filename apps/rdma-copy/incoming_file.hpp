@@ -78,9 +78,7 @@ public:
 
 private:
     int sync(int (*with)(int));
-    int give(attributes const& a);
     int give_again(attributes const& a);
-    int rename_data() const;
     descriptor open_part(int& error) const;
     void remove_leftovers();
     int open_plain();

@@ -3,6 +3,7 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
@@ -25,8 +26,12 @@ constexpr std::size_t slot_bytes_least = 4096;
 constexpr std::size_t slots_wanted = 8;
 constexpr std::size_t slots_most = 256;
 constexpr std::chrono::milliseconds alive_interval{500};
-// Messages that may wait for the peer to take them.
-constexpr std::size_t outgoing_most = 256;
+// Frames that may wait for the peer to take them, and those that are given to the channel at a time: what is sent
+// meanwhile goes together.
+constexpr std::size_t frames_most = 64;
+constexpr std::size_t on_their_way_most = 2;
+// All frames of a copy have one tag.
+constexpr std::uint64_t frame_tag = 0;
 
 // A number in kB of /proc/self/status, in bytes; 0 if it is not there.
 std::size_t status_bytes(std::string const& name) {
@@ -64,8 +69,8 @@ std::size_t lockable() {
     return limit.rlim_cur - std::min<std::size_t>(locked, limit.rlim_cur);
 }
 
-// Bytes of a message and what a channel puts before it.
-constexpr std::size_t message_slot_bytes = message_bytes_max + 16;
+// Bytes of a frame and what a channel puts before it.
+constexpr std::size_t message_slot_bytes = frame_bytes_max + 16;
 
 std::size_t bytes_of_messages(std::uint16_t messages) {
     constexpr std::size_t of_the_channel = 4;  // messages that it sends for itself
@@ -126,7 +131,7 @@ void link::size_slots(std::size_t memory_bytes) {
 link::link(asio::io_context& io, link_options const& options)
     : io_{io},
       timeout_{options.timeout},
-      outgoing_{std::make_shared<outgoing>(outgoing{0, {}, change{io}})} {
+      outgoing_{std::make_shared<outgoing>(outgoing{this, {}, 0, false, {}, change{io}})} {
     auto const messages = channel_options(messages_for(lockable()));
     size_slots(options.memory_bytes);
     rcverbs::connection c{sleeping_poller(io), options_of_connection(messages, slots_)};
@@ -136,7 +141,7 @@ link::link(asio::io_context& io, link_options const& options)
 link::link(asio::io_context& io, rcverbs::connection_request request, link_options const& options)
     : io_{io},
       timeout_{options.timeout},
-      outgoing_{std::make_shared<outgoing>(outgoing{0, {}, change{io}})} {
+      outgoing_{std::make_shared<outgoing>(outgoing{this, {}, 0, false, {}, change{io}})} {
     auto const messages = channel_options(messages_for(lockable()));
     size_slots(options.memory_bytes);
     rcverbs::connection c{
@@ -144,7 +149,10 @@ link::link(asio::io_context& io, rcverbs::connection_request request, link_optio
     channel_ = rcverbs::message_channel{std::move(c), messages};
 }
 
-link::~link() { stop_watch(); }
+link::~link() {
+    stop_watch();
+    outgoing_->owner = nullptr;
+}
 
 asio::awaitable<void> link::connect(rcverbs::endpoint peer) {
     co_await channel_.async_connect(peer, asio::use_awaitable);
@@ -158,6 +166,7 @@ asio::awaitable<void> link::accept() {
 
 asio::awaitable<void> link::finish() {
     stop_watch();  // the channel's own limit is enough from here on
+    send_frames(SIZE_MAX);
     co_await channel_.async_finish(asio::use_awaitable);
 }
 
@@ -165,13 +174,18 @@ asio::awaitable<copy_message> link::receive() {
     for (;;) {
         // While nothing is received, nothing can be heard.
         if (!std::exchange(is_receiving_, true)) heard_ = said_ = std::chrono::steady_clock::now();
-        auto const [ec, got] = co_await channel_.async_receive(asio::as_tuple(asio::use_awaitable));
-        if (ec) {
-            stop_watch();
-            throw boost::system::system_error{ec};
+        if (rest_.empty()) {
+            frame_ = {};
+            auto [ec, got] = co_await channel_.async_receive(asio::as_tuple(asio::use_awaitable));
+            if (ec) {
+                stop_watch();
+                throw boost::system::system_error{ec};
+            }
+            heard_ = std::chrono::steady_clock::now();
+            if (!got.is_large() && got.tag() == frame_tag) rest_ = got.bytes();
+            frame_ = std::move(got);
         }
-        heard_ = std::chrono::steady_clock::now();
-        auto m = got.is_large() ? std::nullopt : decode(got.tag(), got.bytes());
+        auto m = take_first(rest_);
         if (!m) {
             close_violated();
             throw boost::system::system_error{rcverbs::channel_errc::malformed_message};
@@ -184,21 +198,41 @@ asio::awaitable<copy_message> link::receive() {
 }
 
 void link::send(copy_message const& m) {
-    auto const bytes = std::make_shared<std::vector<std::byte> const>(encode(m));
-    if (outgoing_->waiting++ == 0) outgoing_->since = std::chrono::steady_clock::now();
-    channel_.async_send(
-        std::span{*bytes},
-        m.index(),
-        [bytes, out = outgoing_](rcverbs::error_code const&) {
-            --out->waiting;
-            out->since = std::chrono::steady_clock::now();
-            out->changes.notify();
-        }
-    );
+    outgoing& out = *outgoing_;
+    if (out.is_idle()) out.since = std::chrono::steady_clock::now();
+    std::vector<std::byte> bytes;
+    append(bytes, m);
+    if (out.frames.empty() || out.frames.back().size() + bytes.size() > frame_bytes_max)
+        out.frames.push_back(std::move(bytes));
+    else out.frames.back().insert(out.frames.back().end(), bytes.begin(), bytes.end());
+    if (std::exchange(out.is_due, true)) return;
+    asio::post(io_, [held = outgoing_] {
+        held->is_due = false;
+        if (held->owner != nullptr) held->owner->send_frames(on_their_way_most);
+    });
+}
+
+void link::send_frames(std::size_t on_their_way_max) {
+    while (!outgoing_->frames.empty() && outgoing_->on_their_way < on_their_way_max) {
+        auto const bytes =
+            std::make_shared<std::vector<std::byte> const>(std::move(outgoing_->frames.front()));
+        outgoing_->frames.pop_front();
+        ++outgoing_->on_their_way;
+        channel_.async_send(
+            std::span{*bytes},
+            frame_tag,
+            [bytes, out = outgoing_](rcverbs::error_code const&) {
+                --out->on_their_way;
+                out->since = std::chrono::steady_clock::now();
+                if (out->owner != nullptr) out->owner->send_frames(on_their_way_most);
+                out->changes.notify();
+            }
+        );
+    }
 }
 
 asio::awaitable<void> link::wait_for_room() {
-    while (outgoing_->waiting > outgoing_most) {
+    while (outgoing_->frames.size() > frames_most) {
         if (!channel_.is_open()) throw boost::system::system_error{channel_.last_failure().code};
         co_await outgoing_->changes.wait();
     }
@@ -218,6 +252,9 @@ std::string link::failure_text(std::exception const& thrown) const {
     if (silent_for_.count() > 0)
         return "the peer has not responded for " + std::to_string(silent_for_.count() / 1000) +
                " s";
+    auto const* const error = dynamic_cast<boost::system::system_error const*>(&thrown);
+    if (error != nullptr && error->code() == boost::system::errc::bad_message)
+        return "the data has changed on its way";
     if (is_violated_) return "the peer does not keep to the protocol of rdma-copy";
     // What has ended the copy may be something else, such as memory that cannot be registered.
     auto const& failure = channel_.last_failure();
@@ -251,7 +288,7 @@ asio::awaitable<void> link::watch() {
         auto const now = std::chrono::steady_clock::now();
         auto const idle_limit = idle_timeouts_max * timeout_ + idle_more_;
         // The peer may be busy with its disk, and take nothing meanwhile.
-        bool const is_taking = outgoing_->waiting == 0 || now - outgoing_->since <= idle_limit;
+        bool const is_taking = outgoing_->is_idle() || now - outgoing_->since <= idle_limit;
         bool const is_idle = is_idle_ && now - said_ > idle_limit;
         bool const is_silent = now - heard_ > timeout_ || (says_by_ && now > *says_by_);
         if (is_receiving_ && is_silent) silent_for_ = timeout_;
@@ -261,7 +298,7 @@ asio::awaitable<void> link::watch() {
             channel_.close();
             co_return;
         }
-        if (outgoing_->waiting == 0) send(alive{});
+        if (outgoing_->is_idle()) send(alive{});
     }
 }
 

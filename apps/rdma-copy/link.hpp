@@ -9,10 +9,13 @@
 
 #include <chrono>
 #include <cstddef>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include <rcverbs/message_channel.hpp>
 
@@ -60,7 +63,8 @@ public:
     /// The next message that is not ALIVE. Throws boost::system::system_error: those of
     /// message_channel::async_receive, rcverbs::channel_errc::malformed_message (and closes).
     asio::awaitable<copy_message> receive();
-    /// Sends it. If that fails receive() fails, too.
+    /// Sends it, together with what is sent before the event loop turns, or while the frames before are on their way.
+    /// If that fails receive() fails, too.
     void send(copy_message const& m);
     /// Until few messages wait for a peer that does not take them. Throws if it has ended.
     asio::awaitable<void> wait_for_room();
@@ -69,6 +73,7 @@ public:
     /// Ends at once; receive() fails.
     void close();
 
+    rcverbs::message_channel_statistics statistics() const { return channel_.statistics(); }
     rcverbs::connection& connection() { return channel_.next_layer(); }
     asio::io_context& io() noexcept { return io_; }
     std::size_t slot_bytes() const noexcept { return slot_bytes_; }
@@ -78,6 +83,7 @@ public:
 
 private:
     void size_slots(std::size_t memory_bytes);
+    void send_frames(std::size_t on_their_way_max);
     void start_watch();
     asio::awaitable<void> watch();
     void stop_watch();
@@ -97,13 +103,20 @@ private:
     };
     // As long as the handlers of sends.
     struct outgoing {
-        std::size_t waiting = 0;
+        bool is_idle() const noexcept { return frames.empty() && on_their_way == 0; }
+
+        link* owner = nullptr;  // while there is one
+        std::deque<std::vector<std::byte>> frames;  // the last one takes more messages
+        std::size_t on_their_way = 0;
+        bool is_due = false;
         // Of the last change, or the beginning.
         std::chrono::steady_clock::time_point since;
         change changes;
     };
     std::shared_ptr<outgoing> const outgoing_;
     std::shared_ptr<watcher> watcher_;
+    rcverbs::message frame_;  // that messages are taken from
+    std::span<std::byte const> rest_;
     bool is_receiving_ = false;
     bool is_idle_ = false;
     std::chrono::seconds idle_more_{0};

@@ -110,7 +110,12 @@ receiver::receiver(link& over, disk& files, destination to, failure_report repor
           rcverbs::access_flags::local_write | rcverbs::access_flags::remote_write},
       io_{over.io(), files, slots_.bytes(), over.slots()},
       is_granted_(over.slots(), true),
-      job_ends_{over.io()} {}
+      top_{std::make_shared<target_directory>()},
+      batch_job_{*to_.root},
+      job_ends_{over.io()} {
+    top_->path = to_.directory;
+    top_->id = to_.id;
+}
 
 asio::awaitable<void> receiver::run() {
     std::exception_ptr failed;
@@ -118,6 +123,7 @@ asio::awaitable<void> receiver::run() {
         co_await serve();
     } catch (...) {
         failed = std::current_exception();
+        has_failed_ = true;
     }
     // Threads use the slots and files of this object.
     while (jobs_ > 0) co_await job_ends_.wait();
@@ -157,10 +163,12 @@ asio::awaitable<void> receiver::serve() {
         link_.set_idle(jobs_ == 0);
         copy_message m = co_await link_.receive();
         bool is_allowed = false;
-        has_entries_ |= std::holds_alternative<entry>(m) || std::holds_alternative<skipped>(m);
-        bool const is_complete =
-            files_.empty() && directories_.empty() && (has_entries_ || !to_.needs_entries);
+        has_entries_ |= std::holds_alternative<entry>(m) || std::holds_alternative<batch>(m) ||
+                        std::holds_alternative<skipped>(m);
+        bool const is_complete = files_.empty() && directories_.empty() && batches_.empty() &&
+                                 (has_entries_ || !to_.needs_entries);
         if (auto* const e = std::get_if<entry>(&m)) is_allowed = co_await on(std::move(*e));
+        else if (auto const* const some = std::get_if<batch>(&m)) is_allowed = on(*some);
         else if (auto const* const b = std::get_if<block>(&m)) is_allowed = on(*b);
         else if (auto const* const h = std::get_if<hole>(&m)) is_allowed = on(*h);
         else if (auto const* const e2 = std::get_if<end>(&m)) is_allowed = on(*e2);
@@ -206,8 +214,111 @@ void receiver::start_job(asio::awaitable<void> work) {
     });
 }
 
+// Several entries in a slot. What is in it is copied before it is looked at: the sender can write there.
+bool receiver::on(batch const& b) {
+    bool const is_allowed =
+        b.slot < is_granted_.size() && is_granted_[b.slot] && b.bytes <= link_.slot_bytes();
+    if (!is_allowed) return false;
+    is_granted_[b.slot] = false;
+    auto const slot = slots_.bytes().subspan(b.slot * link_.slot_bytes(), b.bytes);
+    std::vector<std::byte> const bytes{slot.begin(), slot.end()};
+    // Nobody knows which entries they were.
+    if (hash_of(bytes) != b.checksum) {
+        link_.close();
+        throw boost::system::system_error{EBADMSG, boost::system::generic_category()};
+    }
+    arrived a{b.slot, {}};
+    for (std::span<std::byte const> rest = bytes; !rest.empty();) {
+        auto m = take_first(rest);
+        if (!m || a.items.size() == batch_entries_max) return false;
+        auto* const e = std::get_if<entry>(&*m);
+        auto* const f = std::get_if<whole_file>(&*m);
+        bool const is_known = (e != nullptr && e->type != entry_type::hard_link &&
+                               (e->type != entry_type::file || (e->asks && to_.continues))) ||
+                              (f != nullptr && !to_.verifies);
+        if (!is_known) return false;
+        if (f != nullptr) add_to(result_.moved, f->what.size);
+        bool const is_good = f != nullptr
+                                 ? add_to_batch(std::move(f->what), std::move(f->bytes), a.items)
+                                 : add_to_batch(std::move(*e), {}, a.items);
+        if (!is_good) return false;
+    }
+    if (!a.items.empty()) result_.current = a.items.back().path;
+    batches_.push_back(std::move(a));
+    if (batches_.size() == 1) start_job(do_batches());
+    return true;
+}
+
+// False if the sender must not do that.
+bool receiver::add_to_batch(entry e, std::vector<std::byte> bytes, std::vector<batch_item>& items) {
+    if (e.file != next_ || !is_expected(e.path)) return false;
+    batch_item i;
+    i.path = to_.place_of(e.path);
+    i.name = i.path.substr(i.path.rfind('/') + 1);
+    i.gets = attributes_of(e);
+    i.in = directory_of(e.path);
+    if (is_reserved(i.path)) i.error = EINVAL;
+    if (e.type == entry_type::directory) {
+        if (directories_.size() == directories_max) return false;
+        i.itself = std::make_shared<target_directory>();
+        i.itself->path = i.path;
+        i.itself->above = i.in;
+        directories_.emplace(e.path, i.itself);
+    } else if (e.type == entry_type::directory_end) {
+        auto const begun = directories_.find(e.path);
+        if (begun == directories_.end()) return false;
+        i.itself = begun->second;
+        directories_.erase(begun);
+    }
+    ++next_;
+    i.what = std::move(e);
+    i.bytes = std::move(bytes);
+    items.push_back(std::move(i));
+    return true;
+}
+
+// One after the other, as later ones may be in directories that earlier ones make.
+asio::awaitable<void> receiver::do_batches() {
+    while (!batches_.empty()) {
+        arrived& a = batches_.front();
+        co_await disk_.run([&] {
+            if (!around_target_) around_target_ = to_.root->identities_up_from(to_.directory);
+            batch_job_.run(a.items, {to_.replaces, to_.continues, *around_target_});
+            return 0;
+        });
+        for (batch_item& i : a.items) {
+            bool const is_end = i.what.type == entry_type::directory_end;
+            bool const is_counted_before = is_end && i.itself->error != 0;
+            bool const is_counted_later = i.what.type == entry_type::directory && i.error == 0;
+            if (i.is_wanted) {
+                link_.send(wanted{i.what.file});
+                continue;
+            }
+            if (is_counted_before || is_counted_later) {
+                link_.send(done{i.what.file, 0});
+                continue;
+            }
+            if (i.error == 0) count_lost(i.what, i.now);
+            if (i.error == 0 && i.is_file()) add_to(result_.bytes, i.what.size);
+            if (i.error == 0 && i.what.asks) {
+                add_to(result_.moved, i.what.size);
+                add_to(result_.continued, i.what.size);
+            }
+            report(i.what.file, i.path, i.error);
+        }
+        is_granted_[a.slot] = true;
+        link_.send(credit{a.slot});
+        batches_.pop_front();
+        // Of a sender that has left, nothing more is begun.
+        if (has_failed_) batches_.clear();
+    }
+}
+
 // False if the sender must not do that.
 asio::awaitable<bool> receiver::on(entry e) {
+    // It may be in a directory that a batch makes.
+    while (!batches_.empty()) co_await job_ends_.wait();
+    if (e.asks) co_return false;
     bool const is_link = e.type == entry_type::hard_link;
     if (e.file != next_ || !is_expected(e.path) || (is_link && !is_expected(e.target)))
         co_return false;
@@ -215,7 +326,7 @@ asio::awaitable<bool> receiver::on(entry e) {
     bool const is_end = e.type == entry_type::directory_end;
     auto const open = directories_.find(e.path);
     if (is_end && open == directories_.end()) co_return false;
-    directory const ended = is_end ? open->second : directory{};
+    std::shared_ptr<target_directory> const ended = is_end ? open->second : nullptr;
     if (is_end) directories_.erase(open);
     bool const is_directory = e.type == entry_type::directory;
     if (is_directory && directories_.size() == directories_max) co_return false;
@@ -259,7 +370,12 @@ asio::awaitable<bool> receiver::on(entry e) {
     case entry_type::directory: {
         file_id made;
         if (error == 0) error = co_await make_directory(e, at, made);
-        directories_.emplace(e.path, directory{error, made});
+        auto begun = std::make_shared<target_directory>();
+        begun->path = path;
+        begun->above = directory_of(e.path);
+        begun->error = error;
+        if (error == 0) begun->id = made;
+        directories_.emplace(e.path, std::move(begun));
         // Counted at its end.
         if (error == 0) {
             link_.send(done{e.file, 0});
@@ -269,13 +385,13 @@ asio::awaitable<bool> receiver::on(entry e) {
     }
     case entry_type::directory_end:
         // Was counted when it could not be made.
-        if (ended.error != 0) {
+        if (ended->error != 0) {
             link_.send(done{e.file, 0});
             co_return true;
         }
         if (error == 0)
             error = co_await disk_.run([&] {
-                return to_.root->set_attributes(path, ended.id, attributes_of(e), now);
+                return to_.root->set_attributes(path, *ended->id, attributes_of(e), now);
             });
         if (error == 0) count_lost(e, now);
         break;
@@ -301,17 +417,23 @@ bool receiver::is_expected(std::string const& path) const {
     return is_inside(path) && (!to_.expected || path.substr(0, path.find('/')) == *to_.expected);
 }
 
+// The directory of this copy that an entry goes into.
+std::shared_ptr<target_directory> receiver::directory_of(std::string const& path) const {
+    std::size_t const slash = path.rfind('/');
+    if (slash == std::string::npos) return top_;
+    auto const begun = directories_.find(path.substr(0, slash));
+    if (begun != directories_.end()) return begun->second;
+    // A sender may send what is in a directory that is there.
+    auto there = std::make_shared<target_directory>();
+    there->path = to_.place_of(path.substr(0, slash));
+    return there;
+}
+
 // Where an entry goes, and in which directory. What goes into one that could not be made has the same error.
 target_path receiver::target_of(entry const& e, int& error) const {
-    target_path at{to_.place_of(e.path), to_.id};
-    std::size_t const slash = e.path.rfind('/');
-    if (slash == std::string::npos) return at;
-    at.directory.reset();
-    auto const parent = directories_.find(e.path.substr(0, slash));
-    if (parent == directories_.end()) return at;
-    error = parent->second.error;
-    at.directory = parent->second.id;
-    return at;
+    auto const in = directory_of(e.path);
+    error = in->error;
+    return {to_.place_of(e.path), in->id};
 }
 
 asio::awaitable<int> receiver::make_directory(

@@ -19,6 +19,7 @@
 
 #include <rcverbs/registered_buffer.hpp>
 
+#include "rdma-copy/batch_job.hpp"
 #include "rdma-copy/copy_message.hpp"
 #include "rdma-copy/disk.hpp"
 #include "rdma-copy/file_io.hpp"
@@ -102,12 +103,16 @@ private:
 
     asio::awaitable<void> serve();
     asio::awaitable<bool> on(entry e);
+    bool on(batch const& b);
+    bool add_to_batch(entry e, std::vector<std::byte> bytes, std::vector<batch_item>& items);
+    asio::awaitable<void> do_batches();
     bool on(block const& b);
     bool on(hole const& h);
     bool on(end const& e);
     bool on(skipped const& s);
     bool on(total const& t);
     bool is_expected(std::string const& path) const;
+    std::shared_ptr<target_directory> directory_of(std::string const& path) const;
     target_path target_of(entry const& e, int& error) const;
     asio::awaitable<int> make_directory(entry const& e, target_path const& at, file_id& made);
     asio::awaitable<int> make_hard_link(entry const& e, target_path const& path);
@@ -135,17 +140,21 @@ private:
     file_io io_;
     std::vector<bool> is_granted_;
     std::map<std::uint64_t, file> files_;
-    struct directory {
-        int error = 0;  // why it could not be made
-        file_id id;
+    std::multimap<std::string, std::shared_ptr<target_directory>> directories_;
+    std::shared_ptr<target_directory> top_;  // where the entries go that are in no other directory
+    struct arrived {
+        std::uint16_t slot = 0;
+        std::vector<batch_item> items;
     };
-    std::multimap<std::string, directory> directories_;
+    std::deque<arrived> batches_;  // one for each slot at most; the first one is being done
+    batch_job batch_job_;
     std::optional<std::vector<hash>>
         around_target_;  // the target's directory, and those that it is in
     std::map<std::string, file_id> linkable_;  // finished, by path
     std::size_t linkable_bytes_ = 0;
     bool has_forgotten_names_ = false;
     bool has_entries_ = false;
+    bool has_failed_ = false;
     std::uint64_t next_ = 0;
     std::size_t jobs_ = 0;
     change job_ends_;

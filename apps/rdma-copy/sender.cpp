@@ -15,52 +15,14 @@
 
 #include <rcverbs/channel_error.hpp>
 
+#include "rdma-copy/small_entries.hpp"
+
 namespace copy {
 
 namespace {
 
 bool is_same(timespec const& a, timespec const& b) {
     return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
-}
-
-bool has_changed(struct stat const& before, struct stat const& after) {
-    return after.st_size != before.st_size || !is_same(after.st_mtim, before.st_mtim) ||
-           !is_same(after.st_ctim, before.st_ctim);
-}
-
-// A file that says it is empty, and is not, as those of /proc.
-bool has_more(int file, std::uint64_t size) {
-    char byte = 0;
-    return size == 0 && ::pread(file, &byte, 1, 0) > 0;
-}
-
-// Which file it is, and which content it has. No program can set the time of the last change (ctime).
-hash identity_of(struct stat const& s) {
-    std::array<std::uint64_t, 7> const all{
-        s.st_dev,
-        s.st_ino,
-        static_cast<std::uint64_t>(s.st_size),
-        static_cast<std::uint64_t>(s.st_mtim.tv_sec),
-        static_cast<std::uint64_t>(s.st_mtim.tv_nsec),
-        static_cast<std::uint64_t>(s.st_ctim.tv_sec),
-        static_cast<std::uint64_t>(s.st_ctim.tv_nsec)};
-    return hash_of(std::as_bytes(std::span{all}));
-}
-
-entry entry_of(entry_type type, std::string name, struct stat const& s) {
-    entry e;
-    e.type = type;
-    e.path = std::move(name);
-    e.mode = static_cast<std::uint16_t>(s.st_mode & 07777U);
-    e.user = s.st_uid;
-    e.group = s.st_gid;
-    e.seconds = s.st_mtim.tv_sec;
-    e.nanoseconds = static_cast<std::uint32_t>(s.st_mtim.tv_nsec);
-    if (type == entry_type::file) {
-        e.size = static_cast<std::uint64_t>(s.st_size);
-        e.identity = identity_of(s);
-    }
-    return e;
 }
 
 // The next data of a file, in whole blocks.
@@ -107,33 +69,32 @@ private:
     std::set<std::pair<dev_t, ino_t>> all_;
 };
 
-// Entries and bytes of a directory and all that is in it.
-void count_all(
-    tree const& root,
-    std::string const& path,
-    struct stat const& status,
+// Entries and bytes of what is in a directory, and in those in it.
+void count_in(
+    directory_stream& entries,
     std::size_t depth,
     std::atomic<bool> const& is_over,
     counted_files& files,
     result::whole& all
 ) {
-    if (is_over) return;
-    ++all.entries;
-    if (S_ISREG(status.st_mode) && files.is_first(status))
-        all.bytes += static_cast<std::uint64_t>(status.st_size);
-    if (!S_ISDIR(status.st_mode)) return;
     int error = 0;
-    directory_stream entries = directory_stream::open(root, path, error);
-    while (error == 0 && !is_over) {
+    while (!is_over) {
         std::vector<directory_entry> const some = entries.next(error);
         if (some.empty()) break;
         for (directory_entry const& each : some) {
             if (is_reserved(each.name) || each.error != 0) continue;
-            bool const closes = S_ISDIR(each.status.st_mode) && depth >= directory_stream::open_max;
+            ++all.entries;
+            if (S_ISREG(each.status.st_mode) && files.is_first(each.status))
+                all.bytes += static_cast<std::uint64_t>(each.status.st_size);
+            if (!S_ISDIR(each.status.st_mode)) continue;
+            directory_stream inside = entries.open_inside(each.name, error);
+            if (error != 0) continue;
+            bool const closes = depth >= directory_stream::open_max;
             if (closes) entries.close_behind(each);
-            std::string const inside = path.empty() ? each.name : path + '/' + each.name;
-            count_all(root, inside, each.status, depth + 1, is_over, files, all);
-            if (closes) break;
+            count_in(inside, depth + 1, is_over, files, all);
+            if (!closes) continue;
+            entries.reopen_from(inside);
+            break;
         }
     }
 }
@@ -145,6 +106,7 @@ sender::sender(link& over, disk& files, hello const& wish, failure_report report
       disk_{files},
       wants_total_{wish.wants_total},
       continues_{wish.continues},
+      verifies_{wish.verifies},
       report_{std::move(report)},
       result_{counters},
       buffer_{
@@ -169,6 +131,7 @@ void sender::end_job(std::exception_ptr const& failed) {
 }
 
 asio::awaitable<void> sender::run(std::vector<source> sources) {
+    link_.require_message();  // SLOTS, which may have come with HELLO
     ++jobs_;
     asio::co_spawn(link_.io(), listen(), [this](std::exception_ptr e) {
         end_ = e;
@@ -178,7 +141,6 @@ asio::awaitable<void> sender::run(std::vector<source> sources) {
         ++jobs_;
         asio::co_spawn(link_.io(), count(sources), [this](std::exception_ptr) { end_job(); });
     }
-    link_.require_message();  // SLOTS
     std::exception_ptr failed;
     try {
         co_await send_all(std::move(sources));
@@ -199,7 +161,13 @@ asio::awaitable<void> sender::count(std::vector<source> sources) {
         for (source const& s : sources) {
             int error = 0;
             struct stat const status = s.root->status_of(s.path, error);
-            if (error == 0) count_all(*s.root, s.path, status, 0, is_over_, files, all);
+            if (error != 0 || is_over_) continue;
+            ++all.entries;
+            if (S_ISREG(status.st_mode) && files.is_first(status))
+                all.bytes += static_cast<std::uint64_t>(status.st_size);
+            if (!S_ISDIR(status.st_mode)) continue;
+            directory_stream entries = directory_stream::open(*s.root, s.path, error);
+            if (error == 0) count_in(entries, 0, is_over_, files, all);
         }
         return 0;
     });
@@ -228,6 +196,8 @@ asio::awaitable<void> sender::listen() {
             is_allowed = on(*a);
         } else if (auto const* const d = std::get_if<done>(&m)) {
             is_allowed = on(*d);
+        } else if (auto const* const w = std::get_if<wanted>(&m)) {
+            is_allowed = on(*w);
         } else if (auto const* const lost = std::get_if<not_kept>(&m)) {
             is_allowed = has_finished_ && result_.lost == not_kept{};
             result_.lost = *lost;
@@ -302,8 +272,21 @@ bool sender::on(done const& d) {
         ++result_.entries;
         result_.bytes += p.bytes;
     }
+    if (p.asked && d.error == 0) {
+        add_to(result_.moved, p.bytes);
+        add_to(result_.continued, p.bytes);
+    }
     if (p.ends != nullptr) --directories_;
     if (p.in != nullptr) leave(p.in);
+    return true;
+}
+
+// The receiver does not have it.
+bool sender::on(wanted const& w) {
+    auto const found = pending_.find(w.file);
+    if (found == pending_.end() || !found->second.asked) return false;
+    wanted_.push_back(std::move(found->second));
+    pending_.erase(found);
     return true;
 }
 
@@ -329,17 +312,51 @@ void sender::require_open() const {
 
 asio::awaitable<void> sender::send_all(std::vector<source> sources) {
     for (source& s : sources) co_await send_entry(std::move(s), {}, nullptr);
-    while (!pending_.empty() || !to_end_.empty()) {
+    while (!pending_.empty() || !to_end_.empty() || !wanted_.empty()) {
         require_open();
+        co_await send_wanted();
         co_await send_ends();
+        if (co_await flush_batch() || !wanted_.empty() || !to_end_.empty()) continue;
         if (!pending_.empty()) co_await changes_.wait();
     }
     has_finished_ = true;
     link_.send(finished{});
 }
 
-// The entry's number, once the receiver may hear of one more.
-asio::awaitable<std::uint64_t> sender::announce(entry e, pending p) {
+std::size_t sender::batch_room() const {
+    return std::min<std::size_t>({link_.slot_bytes(), remote_->slot_bytes, batch_bytes_max});
+}
+
+// True if there was something to send.
+asio::awaitable<bool> sender::flush_batch() {
+    if (batch_.empty()) co_return false;
+    while (free_local_.empty() || free_remote_.empty()) {
+        require_open();
+        co_await changes_.wait();
+    }
+    require_open();
+    std::vector<std::byte> const bytes = std::exchange(batch_, {});
+    batch_entries_ = 0;
+    std::size_t const local = free_local_.back();
+    std::size_t const remote = free_remote_.back();
+    free_local_.pop_back();
+    free_remote_.pop_back();
+    is_used_[remote] = true;
+    auto const into = buffer_.bytes().subspan(local * link_.slot_bytes(), bytes.size());
+    std::ranges::copy(bytes, into.begin());
+    write_slot(local, remote, bytes.size(), [this] { end_job(); });
+    ++jobs_;
+    link_.send(batch{
+        static_cast<std::uint16_t>(remote), static_cast<std::uint32_t>(bytes.size()), hash_of(into)}
+    );
+    co_return true;
+}
+
+// The entry's number, once the receiver may hear of one more. All but files and hard links goes in batches, and files
+// with their content, or that are asked for.
+asio::awaitable<std::uint64_t> sender::announce(
+    entry e, pending p, std::optional<std::vector<std::byte>> content
+) {
     bool const is_file = p.sends != nullptr;
     bool const is_directory = e.type == entry_type::directory;
     while (!remote_ || pending_.size() >= entries_max ||
@@ -347,16 +364,32 @@ asio::awaitable<std::uint64_t> sender::announce(entry e, pending p) {
            (is_directory && directories_ == receiver::directories_max)) {
         require_open();
         if (is_directory) co_await send_ends();
-        co_await changes_.wait();
+        if (!remote_ || !co_await flush_batch()) co_await changes_.wait();
     }
     require_open();
+    e.file = next_;
+    std::uint64_t const bytes_of_whole = content ? content->size() : 0;
+    bool const is_alone = is_file || e.type == entry_type::hard_link;
+    std::vector<std::byte> message;
+    if (content) append(message, whole_file{e, std::move(*content)});
+    else append(message, e);
+    bool const fits = message.size() <= batch_room();
+    bool const is_full =
+        batch_.size() + message.size() > batch_room() || batch_entries_ == batch_entries_max;
+    if (is_alone || !fits || is_full) co_await flush_batch();
     if (is_file) ++files_;
     if (is_directory) ++directories_;
     if (p.in != nullptr) ++p.in->entries;
-    e.file = next_++;
     if (is_file) p.sends->id = e.file;
+    ++next_;
     pending_.emplace(e.file, std::move(p));
-    link_.send(e);
+    if (is_alone || !fits) {
+        link_.send(e);
+        co_return e.file;
+    }
+    add_to(result_.moved, bytes_of_whole);
+    batch_.insert(batch_.end(), message.begin(), message.end());
+    ++batch_entries_;
     co_return e.file;
 }
 
@@ -372,13 +405,11 @@ asio::awaitable<void> sender::send_ends() {
         pending p;
         p.path = d->what.path;
         p.ends = d;
-        p.in = d->parent;
         entry e = entry_of(entry_type::directory_end, d->what.name, d->status);
         e.has_attributes = d->has.attributes;
         e.has_acl = d->has.acl;
         co_await announce(std::move(e), std::move(p));
-        // The directory counted as one of its parent's until now.
-        if (d->parent != nullptr) --d->parent->entries;
+        if (d->parent != nullptr) leave(d->parent);
     }
 }
 
@@ -396,7 +427,10 @@ asio::awaitable<void> sender::send_entry(
         if (!is_linked) co_await send_file(std::move(s), std::move(in));
         co_return;
     }
-    if (S_ISDIR(status.st_mode)) co_return co_await send_directory(std::move(s), std::move(in));
+    if (S_ISDIR(status.st_mode)) {
+        co_await send_directory(std::move(s), std::move(in), nullptr);
+        co_return;
+    }
     if (!S_ISLNK(status.st_mode)) co_return skip(s, error_type_not_copied);
     struct stat opened {};
     std::string target =
@@ -406,15 +440,25 @@ asio::awaitable<void> sender::send_entry(
     e.target = std::move(target);
     pending p;
     p.path = std::move(s.path);
-    p.in = std::move(in);
     co_await announce(std::move(e), std::move(p));
 }
 
-asio::awaitable<void> sender::send_directory(source s, std::shared_ptr<directory> in) {
-    int error = 0;
-    directory_stream all =
-        co_await on_disk([&] { return directory_stream::open(*s.root, s.path, error); });
-    if (error != 0) co_return skip(s, error);
+// False if it could not be opened.
+asio::awaitable<bool> sender::send_directory(
+    source s, std::shared_ptr<directory> in, position const* from
+) {
+    int error = s.name.size() > text_bytes_max ? ENAMETOOLONG : 0;
+    directory_stream all;
+    if (error == 0)
+        all = co_await on_disk([&] {
+            return from != nullptr ? from->above.open_inside(from->at.name, error)
+                                   : directory_stream::open(*s.root, s.path, error);
+        });
+    if (error != 0) {
+        skip(s, error);
+        co_return false;
+    }
+    if (from != nullptr && from->closes) from->above.close_behind(from->at);
     auto const here = std::make_shared<directory>();
     here->what = s;
     // The rights are those of the directory that is read.
@@ -425,7 +469,6 @@ asio::awaitable<void> sender::send_directory(source s, std::shared_ptr<directory
     if (in != nullptr) ++in->entries;
     pending p;
     p.path = s.path;
-    p.in = here;
     p.begins = here;
     entry e = entry_of(entry_type::directory, s.name, here->status);
     e.identity = identity_of(file_id::of(here->status));
@@ -433,7 +476,7 @@ asio::awaitable<void> sender::send_directory(source s, std::shared_ptr<directory
     // The answer says whether the target is in this source.
     while (in == nullptr && pending_.contains(id)) {
         require_open();
-        co_await changes_.wait();
+        if (!co_await flush_batch()) co_await changes_.wait();
     }
     while (!here->is_around_target) {
         std::vector<directory_entry> const some = co_await on_disk([&] { return all.next(error); });
@@ -441,8 +484,18 @@ asio::awaitable<void> sender::send_directory(source s, std::shared_ptr<directory
         if (some.empty()) break;
         co_await send_some(s, some, all, here);
     }
+    if (from != nullptr && from->closes)
+        co_await on_disk([&] {
+            from->above.reopen_from(all);
+            return 0;
+        });
     leave(here);
     co_await send_ends();
+    co_return true;
+}
+
+bool sender::is_batched(directory_entry const& e, bool asks) const {
+    return is_small(e, asks) && (asks || !verifies_ || S_ISLNK(e.status.st_mode));
 }
 
 // Until a directory that closes this one.
@@ -452,6 +505,8 @@ asio::awaitable<void> sender::send_some(
     directory_stream& all,
     std::shared_ptr<directory> const& here
 ) {
+    co_await send_wanted();
+    std::vector<directory_entry const*> small;
     for (directory_entry const& each : some) {
         if (here->is_around_target) co_return;
         if (each.error == ENOENT) continue;
@@ -464,11 +519,105 @@ asio::awaitable<void> sender::send_some(
             skip(next, error);
             continue;
         }
-        bool const closes =
-            S_ISDIR(each.status.st_mode) && here->depth >= directory_stream::open_max;
-        if (closes) all.close_behind(each);
-        co_await send_entry(std::move(next), each.status, here);
-        if (closes) co_return;
+        if (is_batched(each, continues_)) {
+            small.push_back(&each);
+            continue;
+        }
+        if (!S_ISDIR(each.status.st_mode)) {
+            co_await send_entry(std::move(next), each.status, here);
+            continue;
+        }
+        position const from{all, each, here->depth >= directory_stream::open_max};
+        if (from.closes)
+            co_await send_small(all.directory(), std::exchange(small, {}), here, continues_);
+        if (co_await send_directory(std::move(next), here, &from) && from.closes) co_return;
+    }
+    co_await send_small(all.directory(), std::move(small), here, continues_);
+}
+
+// In batches, and what cannot be sent so as any other entry.
+asio::awaitable<void> sender::send_small(
+    descriptor const& from,
+    std::vector<directory_entry const*> some,
+    std::shared_ptr<directory> in,
+    bool asks
+) {
+    if (some.empty()) co_return;
+    co_await link_.wait_for_room();
+    std::vector<small_entry> all = co_await on_disk([&] { return read_small(from, some, asks); });
+    for (small_entry& each : all) {
+        source const& s = in->what;
+        std::string const& name = each.from->name;
+        source next{s.root, s.path.empty() ? name : s.path + '/' + name, s.name + '/' + name};
+        if (each.error == 0 && next.name.size() > text_bytes_max) each.error = ENAMETOOLONG;
+        if (each.error != 0) {
+            co_await link_.wait_for_room();
+            skip(next, each.error);
+            continue;
+        }
+        bool const is_whole = each.what.type == entry_type::file && !each.what.asks;
+        // With room for the head of a FILE, and its path.
+        std::size_t const bytes =
+            message_bytes_max - 2 * text_bytes_max + next.name.size() + each.bytes.size();
+        while (!remote_) {
+            require_open();
+            co_await changes_.wait();
+        }
+        if (each.is_other || (is_whole && message_head_bytes + bytes > batch_room())) {
+            co_await send_entry(std::move(next), {}, in);
+            continue;
+        }
+        each.what.path = next.name;
+        pending p;
+        p.path = next.path;
+        p.bytes = each.what.size;
+        if (each.what.asks) {
+            p.asked = *each.from;
+            p.in = in;
+        }
+        result_.current = next.path;
+        std::optional<std::vector<std::byte>> content;
+        if (is_whole) content = std::move(each.bytes);
+        co_await announce(std::move(each.what), std::move(p), std::move(content));
+    }
+}
+
+// What the receiver does not have.
+asio::awaitable<void> sender::send_wanted() {
+    while (!wanted_.empty()) {
+        std::deque<pending> const some = std::exchange(wanted_, {});
+        for (auto at = some.begin(); at != some.end();) {
+            std::shared_ptr<directory> const in = at->in;
+            source const& s = in->what;
+            std::vector<directory_entry const*> small;
+            auto const end =
+                std::find_if(at, some.end(), [&](auto const& p) { return p.in != in; });
+            std::size_t const entries = static_cast<std::size_t>(end - at);
+            for (; at != end; ++at) {
+                std::string const& name = at->asked->name;
+                if (is_batched(*at->asked, false)) {
+                    small.push_back(&*at->asked);
+                    continue;
+                }
+                source next{s.root, at->path, s.name + '/' + name};
+                co_await send_entry(std::move(next), {}, in);
+            }
+            int error = 0;
+            descriptor from;
+            if (!small.empty())
+                from = co_await on_disk([&] {
+                    return s.root->open_at(s.path, O_RDONLY | O_DIRECTORY, error);
+                });
+            for (std::size_t i = 0; i < small.size(); i += directory_stream::entries_max) {
+                auto const first = small.begin() + static_cast<std::ptrdiff_t>(i);
+                auto const left = std::min(directory_stream::entries_max, small.size() - i);
+                std::vector<directory_entry const*> part{
+                    first, first + static_cast<std::ptrdiff_t>(left)};
+                co_await send_small(from, std::move(part), in, false);
+            }
+            // They counted as asked for until now.
+            for (std::size_t i = 0; i < entries; ++i) leave(in);
+        }
     }
 }
 
@@ -631,6 +780,27 @@ asio::awaitable<void> sender::read_part(std::shared_ptr<file> f, std::shared_ptr
     flush(f);
 }
 
+// A message that is sent afterwards arrives behind what was written, on one queue pair. If the write fails, the
+// connection ends.
+void sender::write_slot(
+    std::size_t local, std::size_t remote, std::uint64_t bytes, std::function<void()> then
+) {
+    rcverbs::remote_region const to{
+        remote_->address + remote * remote_->slot_bytes,
+        bytes,
+        rcverbs::remote_key{remote_->key},
+        rcverbs::access_flags::remote_write};
+    auto const from = buffer_.slice(local * link_.slot_bytes(), bytes);
+    link_.connection().async_write(
+        from,
+        to,
+        [this, local, then = std::move(then)](rcverbs::error_code const&, std::size_t) {
+            free_local_.push_back(local);
+            then();
+        }
+    );
+}
+
 // Sends what comes next, or nothing more of a file that has failed.
 void sender::flush(std::shared_ptr<file> const& f) {
     while (!f->parts.empty() && f->parts.front()->is_ready) {
@@ -647,23 +817,13 @@ void sender::flush(std::shared_ptr<file> const& f) {
             link_.send(hole{f->id, p->offset, p->bytes});
             continue;
         }
-        rcverbs::remote_region const to{
-            remote_->address + p->remote * remote_->slot_bytes,
-            p->bytes,
-            rcverbs::remote_key{remote_->key},
-            rcverbs::access_flags::remote_write};
-        auto const from = buffer_.slice(p->local * link_.slot_bytes(), p->bytes);
         is_used_[p->remote] = true;
         ++jobs_;
         ++f->writes_under_way;
-        // The message arrives behind what was written, on one queue pair. If the write fails, the
-        // connection ends.
-        link_.connection()
-            .async_write(from, to, [this, f, p](rcverbs::error_code const&, std::size_t) {
-                free_local_.push_back(p->local);
-                --f->writes_under_way;
-                end_job();
-            });
+        write_slot(p->local, p->remote, p->bytes, [this, f] {
+            --f->writes_under_way;
+            end_job();
+        });
         link_.send(block{
             f->id,
             p->offset,

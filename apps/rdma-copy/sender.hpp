@@ -3,6 +3,8 @@
 // Blocks are read into registered memory, hashed there, and written into free slots of the receiver. What
 // is hashed is what is sent. Blocks of a file, and several files, are under way at a time; those of a file
 // are sent in order.
+//
+// Small files, links and directories are collected, and go together in one slot.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -11,6 +13,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,7 +45,7 @@ struct source {
 
 class sender {
 public:
-    /// @param wish      Of wants_total and continues.
+    /// @param wish      Of wants_total, continues and verifies.
     /// @param counters  Outlives this.
     sender(link& over, disk& files, hello const& wish, failure_report report, result& counters);
     sender(sender const&) = delete;
@@ -56,7 +59,7 @@ public:
 
 private:
     // Entries that are not done yet.
-    static constexpr std::size_t entries_max = 64;
+    static constexpr std::size_t entries_max = 1024;
 
     // A block, or a hole, from reading it to sending it.
     struct part {
@@ -88,7 +91,9 @@ private:
         extended has;
         std::size_t depth = 0;
         std::shared_ptr<directory> parent;
-        std::size_t entries = 1;  // that are not done, itself while it is read
+        // For which its end waits: itself while it is read, directories without their end, and what is not sent in
+        // batches and not done.
+        std::size_t entries = 1;
         bool has_failed = false;
         bool is_around_target = false;  // nothing in it is sent
     };
@@ -105,7 +110,8 @@ private:
         std::string path;
         std::uint64_t bytes = 0;
         std::shared_ptr<file> sends;  // of a file
-        std::shared_ptr<directory> in;
+        std::shared_ptr<directory> in;  // if that waits for it
+        std::optional<directory_entry> asked;  // the receiver may have it
         std::shared_ptr<directory> begins;  // of a directory
         std::shared_ptr<directory> ends;
         linked* names = nullptr;
@@ -116,7 +122,24 @@ private:
     asio::awaitable<void> send_entry(
         source s, std::optional<struct stat> known, std::shared_ptr<directory> in
     );
-    asio::awaitable<void> send_directory(source s, std::shared_ptr<directory> in);
+    struct position {
+        directory_stream& above;
+        directory_entry const& at;
+        bool closes = false;
+    };
+    asio::awaitable<bool> send_directory(
+        source s, std::shared_ptr<directory> in, position const* from
+    );
+    asio::awaitable<void> send_small(
+        descriptor const& from,
+        std::vector<directory_entry const*> some,
+        std::shared_ptr<directory> in,
+        bool asks
+    );
+    asio::awaitable<void> send_wanted();
+    asio::awaitable<bool> flush_batch();
+    std::size_t batch_room() const;
+    bool is_batched(directory_entry const& e, bool asks) const;
     asio::awaitable<void> send_some(
         source const& s,
         std::vector<directory_entry> const& some,
@@ -129,15 +152,21 @@ private:
     );
     asio::awaitable<void> send_parts(std::shared_ptr<file> f);
     asio::awaitable<void> read_part(std::shared_ptr<file> f, std::shared_ptr<part> p);
-    asio::awaitable<std::uint64_t> announce(entry e, pending p);
+    asio::awaitable<std::uint64_t> announce(
+        entry e, pending p, std::optional<std::vector<std::byte>> content = {}
+    );
     asio::awaitable<void> send_ends();
     asio::awaitable<void> count(std::vector<source> sources);
     void flush(std::shared_ptr<file> const& f);
+    void write_slot(
+        std::size_t local, std::size_t remote, std::uint64_t bytes, std::function<void()> then
+    );
     void leave(std::shared_ptr<directory> d);
     bool on(credit const& c);
     bool on(begin const& b);
     bool on(abort_file const& a);
     bool on(done const& d);
+    bool on(wanted const& w);
     bool waits_for_begin(file const& f) const;
     void fail(std::string const& path, std::string const& why);
     void require_open() const;
@@ -158,6 +187,7 @@ private:
     disk& disk_;
     bool const wants_total_;
     bool const continues_;
+    bool const verifies_;
     failure_report const report_;
     result& result_;
     rcverbs::registered_buffer const buffer_;
@@ -170,6 +200,9 @@ private:
     std::map<std::pair<dev_t, ino_t>, linked> linked_;
     std::size_t linked_bytes_ = 0;
     std::deque<std::shared_ptr<directory>> to_end_;
+    std::deque<pending> wanted_;
+    std::vector<std::byte> batch_;
+    std::size_t batch_entries_ = 0;
     std::size_t files_ = 0;
     std::size_t directories_ = 0;
     std::uint64_t next_ = 0;

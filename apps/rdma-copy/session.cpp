@@ -187,6 +187,7 @@ asio::awaitable<void> pull(
     to.needs_entries = true;
     hello wish;
     wish.way = direction::to_client;
+    wish.verifies = options.verifies;
     wish.wants_total = options.wants_total;
     wish.continues = options.continues;
     wish.name = trimmed(source);

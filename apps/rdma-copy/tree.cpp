@@ -127,6 +127,38 @@ int link_open_file(descriptor const& file, descriptor const& directory, char con
     return s.st_nlink == 0 ? error_target_changed : EOPNOTSUPP;
 }
 
+int give_attributes(descriptor const& file, attributes const& a, struct stat& now) {
+    int const fd = file.get();
+    // The owner first: a change of it takes rights away.
+    if (a.owned_by && ::fchown(fd, a.owned_by->user, a.owned_by->group) != 0) return errno;
+    if (::fchmod(fd, a.mode) != 0) return errno;
+    if (::futimens(fd, only_mtime(a.mtime).data()) != 0) return errno;
+    return error_of(::fstat(fd, &now));
+}
+
+int give_name(
+    descriptor const& directory,
+    descriptor const& file,
+    std::string const& temporary,
+    std::string const& name,
+    file_id const& id,
+    bool replaces
+) {
+    int const dir = directory.get();
+    unsigned const flags = replaces ? 0 : RENAME_NOREPLACE;
+    int const result = ::renameat2(dir, temporary.c_str(), dir, name.c_str(), flags);
+    if (result != 0 && errno == EINVAL && !replaces && file.is_open()) {
+        // File systems without RENAME_NOREPLACE.
+        int const error = link_open_file(file, directory, name.c_str());
+        if (error == 0) ::unlinkat(dir, temporary.c_str(), 0);
+        return error;
+    }
+    if (result != 0) return errno;
+    if (is_at(directory, name, id)) return 0;
+    ::unlinkat(dir, name.c_str(), 0);
+    return error_target_changed;
+}
+
 extended extended_of(descriptor const& file) {
     std::array<char, 1024> few{};
     std::vector<char> many;
@@ -206,16 +238,12 @@ struct stat tree::status_of(std::string const& path, int& error) const {
     return s;
 }
 
-namespace {
-
 std::string target_of(descriptor const& link, int& error) {
     std::array<char, PATH_MAX> target{};
     ssize_t const size = ::readlinkat(link.get(), "", target.data(), target.size());
     error = size < 0 ? errno : 0;
     return size < 0 ? std::string{} : std::string{target.data(), static_cast<std::size_t>(size)};
 }
-
-}  // namespace
 
 std::string tree::target_of_link(std::string const& path, struct stat& status, int& error) const {
     descriptor const link = open_at(path, O_PATH, error);
@@ -239,23 +267,47 @@ std::vector<hash> tree::identities_up_from(std::string const& path) const {
     return all;
 }
 
+int make_directory_in(
+    descriptor const& parent,
+    std::string const& name,
+    file_id& made,
+    unsigned mode,
+    descriptor& opened
+) {
+    bool const is_new = ::mkdirat(parent.get(), name.c_str(), mode) == 0;
+    if (!is_new && errno != EEXIST) return errno;
+    int error = 0;
+    opened = open_here(parent, name, O_RDONLY | O_DIRECTORY, error);
+    struct stat s {};
+    if (error == 0) error = error_of(::fstat(opened.get(), &s));
+    made = file_id::of(s);
+    // An earlier copy may have finished it.
+    bool const is_closed = s.st_uid == ::geteuid() && (s.st_mode & S_IRWXU) != S_IRWXU;
+    if (error == 0 && !is_new && is_closed)
+        error = error_of(::fchmod(opened.get(), (s.st_mode & 07777) | S_IRWXU));
+    return error;
+}
+
 int tree::make_directory(target_path const& path, file_id& made, unsigned mode) const {
     int error = 0;
     auto const [parent, name] = parent_of(path, error);
     if (error != 0) return error;
-    bool const is_new = ::mkdirat(parent.get(), name.c_str(), mode) == 0;
-    if (!is_new && errno != EEXIST) return errno;
-    descriptor const d = open_here(parent, name, O_RDONLY | O_DIRECTORY, error);
+    descriptor opened;
+    error = make_directory_in(parent, name, made, mode, opened);
+    // Of one that is there, too: an earlier copy may have ended before it did that.
+    return error != 0 ? error : sync_directory(parent);
+}
+
+int set_attributes_of(descriptor const& directory, attributes const& a, struct stat& now) {
+    int const fd = directory.get();
     struct stat s {};
-    if (error == 0) error = error_of(::fstat(d.get(), &s));
-    made = file_id::of(s);
-    // Of one that is there: an earlier copy may have ended before it did that.
-    if (error == 0) error = sync_directory(parent);
-    // An earlier copy may have finished it.
-    bool const is_closed = s.st_uid == ::geteuid() && (s.st_mode & S_IRWXU) != S_IRWXU;
-    if (error == 0 && !is_new && is_closed)
-        error = error_of(::fchmod(d.get(), (s.st_mode & 07777) | S_IRWXU));
-    return error;
+    if (::fstat(fd, &s) != 0) return errno;
+    // A directory that was there keeps, for example, its group for new files.
+    unsigned const special = s.st_mode & (S_ISUID | S_ISGID | S_ISVTX);
+    if (a.owned_by && ::fchown(fd, a.owned_by->user, a.owned_by->group) != 0) return errno;
+    if (::fchmod(fd, a.mode | special) != 0) return errno;
+    if (::futimens(fd, only_mtime(a.mtime).data()) != 0) return errno;
+    return error_of(::fstat(fd, &now));
 }
 
 int tree::set_attributes(
@@ -267,13 +319,8 @@ int tree::set_attributes(
     struct stat s {};
     if (::fstat(d.get(), &s) != 0) return errno;
     if (file_id::of(s) != which) return error_target_changed;
-    // A directory that was there keeps, for example, its group for new files.
-    unsigned const special = s.st_mode & (S_ISUID | S_ISGID | S_ISVTX);
-    if (a.owned_by && ::fchown(d.get(), a.owned_by->user, a.owned_by->group) != 0) return errno;
-    if (::fchmod(d.get(), a.mode | special) != 0) return errno;
-    if (::futimens(d.get(), only_mtime(a.mtime).data()) != 0) return errno;
-    if (::fstat(d.get(), &now) != 0) return errno;
-    return sync_directory(d);
+    error = set_attributes_of(d, a, now);
+    return error != 0 ? error : sync_directory(d);
 }
 
 namespace {
@@ -314,6 +361,40 @@ int set_attributes_of_link(descriptor const& link, attributes const& a) {
 
 }  // namespace
 
+int make_symbolic_link_in(
+    descriptor const& parent,
+    std::string const& name,
+    std::string const& target,
+    attributes const& a,
+    bool replaces,
+    bool continues,
+    struct stat& now
+) {
+    // One symbolic link to a target is as good as another.
+    auto const open_link = [&](std::string const& at) {
+        int failed = 0;
+        descriptor link = open_here(parent, at, O_PATH, failed);
+        bool const is_it = failed == 0 && target_of(link, failed) == target && failed == 0;
+        return is_it ? std::move(link) : descriptor{};
+    };
+    descriptor link;
+    if (continues) link = open_link(name);
+    if (!link.is_open()) {
+        int const error = make_in_place(
+            parent,
+            name,
+            replaces,
+            [&](char const* as) { return error_of(::symlinkat(target.c_str(), parent.get(), as)); },
+            [&](std::string const& at) { return open_link(at).is_open(); }
+        );
+        if (error != 0) return error;
+        link = open_link(name);
+    }
+    if (!link.is_open()) return error_target_changed;
+    int const error = set_attributes_of_link(link, a);
+    return error != 0 ? error : error_of(::fstat(link.get(), &now));
+}
+
 int tree::make_symbolic_link(
     target_path const& path,
     std::string const& target,
@@ -325,31 +406,7 @@ int tree::make_symbolic_link(
     int error = 0;
     auto const [parent, name] = parent_of(path, error);
     if (error != 0) return error;
-    // One symbolic link to a target is as good as another.
-    auto const open_link = [&, &in = parent](std::string const& at) {
-        int failed = 0;
-        descriptor link = open_here(in, at, O_PATH, failed);
-        bool const is_it = failed == 0 && target_of(link, failed) == target && failed == 0;
-        return is_it ? std::move(link) : descriptor{};
-    };
-    descriptor link;
-    if (continues) link = open_link(name);
-    if (!link.is_open()) {
-        error = make_in_place(
-            parent,
-            name,
-            replaces,
-            [&, in = parent.get()](char const* as) {
-                return error_of(::symlinkat(target.c_str(), in, as));
-            },
-            [&](std::string const& at) { return open_link(at).is_open(); }
-        );
-        if (error != 0) return error;
-        link = open_link(name);
-    }
-    if (!link.is_open()) return error_target_changed;
-    error = set_attributes_of_link(link, a);
-    if (error == 0) error = error_of(::fstat(link.get(), &now));
+    error = make_symbolic_link_in(parent, name, target, a, replaces, continues, now);
     return error != 0 ? error : sync_directory(parent);
 }
 

@@ -140,6 +140,42 @@ private:
     descriptor root_;
 };
 
+/// The same as the members of tree, in a directory that is open, and not written to the disk.
+///
+/// @param opened  The directory that was made.
+int make_directory_in(
+    descriptor const& parent,
+    std::string const& name,
+    file_id& made,
+    unsigned mode,
+    descriptor& opened
+);
+int set_attributes_of(descriptor const& directory, attributes const& a, struct stat& now);
+int make_symbolic_link_in(
+    descriptor const& parent,
+    std::string const& name,
+    std::string const& target,
+    attributes const& a,
+    bool replaces,
+    bool continues,
+    struct stat& now
+);
+/// Gives a file a name in place of its temporary one, in the same directory.
+///
+/// @param file  If it is not open, the file system must have RENAME_NOREPLACE.
+int give_name(
+    descriptor const& directory,
+    descriptor const& file,
+    std::string const& temporary,
+    std::string const& name,
+    file_id const& id,
+    bool replaces
+);
+/// Gives an open file its owner, mode and time.
+///
+/// @param now  What it has then.
+int give_attributes(descriptor const& file, attributes const& a, struct stat& now);
+
 /// The name of a temporary file for one that will get `name`: in the same directory, and not longer than a
 /// name may be.
 std::string temporary_name(std::string const& name, std::string const& suffix);
@@ -155,6 +191,8 @@ std::array<timespec, 2> only_mtime(timespec const& mtime) noexcept;
 extended extended_of(descriptor const& file);
 /// Opens a name of a directory, itself and no link.
 descriptor open_here(descriptor const& directory, std::string const& name, int flags, int& error);
+/// The target of a symbolic link that is open.
+std::string target_of(descriptor const& link, int& error);
 /// True if a name of a directory is that of this file, and no link to it.
 bool is_at(descriptor const& directory, std::string const& name, file_id const& id);
 /// Gives a file that is open another name, whatever its own names are now. EOPNOTSUPP if that takes /proc, which

@@ -49,6 +49,34 @@ copy::block block_of(
     return {file, offset, bytes, slot, {}};
 }
 
+// Writes messages into a slot, and says so.
+void send_batch(
+    copy::link& l,
+    copy::slots const& s,
+    std::uint16_t slot,
+    std::vector<copy::copy_message> const& messages
+) {
+    std::vector<std::byte> bytes;
+    for (copy::copy_message const& m : messages) copy::append(bytes, m);
+    auto const memory = std::make_shared<rcverbs::registered_buffer>(
+        l.connection().domain(), bytes.size(), rcverbs::access_flags::local_write
+    );
+    std::ranges::copy(bytes, memory->bytes().begin());
+    rcverbs::remote_region const to{
+        s.address + slot * s.slot_bytes,
+        bytes.size(),
+        rcverbs::remote_key{s.key},
+        rcverbs::access_flags::remote_write};
+    l.connection().async_write(
+        memory->slice(0, bytes.size()), to, [memory](rcverbs::error_code const&, std::size_t) {}
+    );
+    l.send(copy::batch{slot, static_cast<std::uint32_t>(bytes.size()), copy::hash_of(bytes)});
+}
+
+copy::copy_message whole(std::uint64_t number, std::string path) {
+    return copy::whole_file{file_entry(number, std::move(path), 1), std::vector<std::byte>(1)};
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -167,6 +195,36 @@ TEST_CASE(
          }},
         {"a receiver's message", [](auto& l, auto&) { l.send(copy::credit{0}); }},
         {"a second hello", [](auto& l, auto&) { l.send(copy::hello{}); }},
+        {"a whole file outside of a batch", [](auto& l, auto&) { l.send(whole(0, "a")); }},
+        {"a batch in a slot that is not there",
+         [](auto& l, auto& s) {
+             l.send(copy::batch{s.count, 1, {}});
+         }},
+        {"a batch of a file without its content",
+         [](auto& l, auto& s) { send_batch(l, s, 0, {file_entry(0, "a", 1)}); }},
+        {"a question in a copy that does not continue",
+         [](auto& l, auto& s) {
+             copy::entry e = file_entry(0, "a", 1);
+             e.asks = true;
+             send_batch(l, s, 0, {e});
+         }},
+        {"a batch of a message that belongs in none",
+         [](auto& l, auto& s) { send_batch(l, s, 0, {copy::finished{}}); }},
+        {"a batch with a path outside",
+         [](auto& l, auto& s) { send_batch(l, s, 0, {whole(0, "../x")}); }},
+        {"a batch of too many entries",
+         [](auto& l, auto& s) {
+             std::vector<copy::copy_message> many;
+             for (std::uint64_t i = 0; i <= copy::batch_entries_max; ++i)
+                 many.push_back(whole(i, std::to_string(i)));
+             send_batch(l, s, 0, many);
+         }},
+        {"the end of a directory in a batch that has not begun it",
+         [](auto& l, auto& s) {
+             copy::entry e = file_entry(0, "a", 0);
+             e.type = copy::entry_type::directory_end;
+             send_batch(l, s, 0, {e});
+         }},
         {"finished in the middle",
          [](auto& l, auto&) {
              l.send(file_entry(0, "a", 1));
@@ -180,6 +238,54 @@ TEST_CASE(
         CHECK(end_of_server(io, e, each.tell) == rcverbs::channel_errc::malformed_message);
         CHECK(listing(e.served / "").empty());
     }
+}
+
+TEST_CASE("copy: a batch with a wrong hash ends the copy", "[device][hostile]") {
+    asio::io_context io;
+    ends e{io};
+    auto const end = end_of_server(io, e, [](copy::link& l, copy::slots const&) {
+        l.send(copy::batch{0, 100, {}});
+    });
+    CHECK(end == boost::system::errc::bad_message);
+    CHECK(e.why_server_ended == "the data has changed on its way");
+    CHECK(listing(e.served / "").empty());
+}
+
+TEST_CASE(
+    "copy: a batch in a directory that another has replaced is not made", "[device][hostile]"
+) {
+    asio::io_context io;
+    ends e{io};
+    fs::create_directory(e.served / "hers");
+    std::map<std::uint64_t, int> answers;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const client = [&]() -> asio::awaitable<void> {
+            co_await e.client.connect(e.door.local_endpoint());
+            e.client.send(copy::hello{});
+            copy::slots s;
+            auto const until_done = [&](std::uint64_t number) -> asio::awaitable<void> {
+                while (!answers.contains(number)) {
+                    copy::copy_message const m = co_await e.client.receive();
+                    if (auto const* const got = std::get_if<copy::slots>(&m)) s = *got;
+                    if (auto const* const d = std::get_if<copy::done>(&m))
+                        answers[d->file] = d->error;
+                }
+            };
+            // Not in a batch, which would keep it open.
+            copy::entry directory = file_entry(0, "private", 0);
+            directory.type = copy::entry_type::directory;
+            e.client.send(directory);
+            co_await until_done(0);
+            fs::rename(e.served / "private", e.served / "elsewhere");
+            fs::rename(e.served / "hers", e.served / "private");
+            send_batch(e.client, s, 0, {whole(1, "private/file")});
+            co_await until_done(1);
+            e.client.close();
+        };
+        co_await (serve_one(io, e) && client());
+    });
+    CHECK(answers[1] == copy::error_target_changed);
+    CHECK(listing(e.served / "").size() == 2);
 }
 
 TEST_CASE("copy: a file with a wrong hash is not finished", "[device][hostile]") {

@@ -187,3 +187,34 @@ TEST_CASE("copy: a copy that ends at any time leaves whole files only", "[device
         }
     }
 }
+
+TEST_CASE("copy: small files share messages, in both directions", "[device]") {
+    bool const continues = GENERATE(false, true);
+    CAPTURE(continues);
+    constexpr std::uint64_t files = 500;
+    asio::io_context io;
+    folder here;
+    fs::create_directory(here / "tree");
+    for (std::uint64_t i = 0; i < files; ++i)
+        write_file(here / ("tree/" + std::to_string(i)), pattern(100, i));
+    ends e{io};
+    std::string const target = continues ? "new" : "";
+    if (continues) {
+        fs::copy(here / "tree", e.served / "new", fs::copy_options::recursive);
+        for (std::uint64_t i = 0; i < files; ++i) {
+            set_time(here / ("tree/" + std::to_string(i)), 5, 5);
+            set_time(e.served / ("new/" + std::to_string(i)), 5, 5);
+        }
+    }
+    auto const done = pushed(
+        e, io, {(here / "tree").string()}, target, {.continues = continues, .is_onto = continues}
+    );
+    CHECK(done.failed == 0);
+    CHECK(done.entries == files + 1);
+    CHECK(done.bytes == files * 100);
+    CHECK(done.continued == (continues ? done.bytes : 0));
+    CHECK(listing(here / "tree") == listing(e.served / (continues ? "new" : "tree")));
+    auto const messages = e.client.statistics();
+    CHECK(messages.sent < files / 10);
+    CHECK(messages.arrived < files / 10);
+}

@@ -14,7 +14,8 @@ void copy_message(bytes in) {
     if (!m) return;
     must(m->index() == tag);
     must(std::ranges::equal(copy::encode(*m), in.subspan(1)));
-    must(in.size() - 1 <= copy::message_bytes_max);
+    bool const is_whole = std::holds_alternative<copy::whole_file>(*m);
+    must(in.size() - 1 <= copy::message_bytes_max + (is_whole ? copy::whole_bytes_max : 0));
     if (auto const* const e = std::get_if<copy::entry>(&*m)) {
         must(e->mode <= 07777 && e->nanoseconds <= copy::nanoseconds_max);
         must(e->path.size() <= copy::text_bytes_max && e->target.size() <= copy::text_bytes_max);

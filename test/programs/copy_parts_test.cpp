@@ -45,6 +45,11 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
     l.type = copy::entry_type::hard_link;
     l.path = "a";
     l.target = std::string(copy::text_bytes_max, 't');
+    copy::entry small;
+    small.path = "a";
+    small.size = 5;
+    copy::entry asked = small;
+    asked.asks = true;
     copy::hello const h{
         1, copy::direction::to_client, copy::placing::onto, true, true, true, true, true, "name"};
     std::vector<copy::copy_message> const all{
@@ -64,7 +69,11 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
         copy::total{1, UINT64_MAX},
         copy::finished{},
         copy::alive{},
-        copy::not_kept{0, 1, 0, UINT64_MAX}};
+        copy::not_kept{0, 1, 0, UINT64_MAX},
+        copy::batch{3, 4096, {}},
+        copy::whole_file{small, std::vector<std::byte>(5)},
+        asked,
+        copy::wanted{8}};
     for (copy::copy_message const& m : all) {
         CAPTURE(m.index());
         auto const bytes = copy::encode(m);
@@ -82,6 +91,27 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
     }
     CHECK_FALSE(copy::decode(std::variant_size_v<copy::copy_message>, {}));
     CHECK_FALSE(copy::decode(UINT64_MAX, {}));
+}
+
+TEST_CASE("copy: messages in a row are taken one by one", "[programs]") {
+    std::vector<std::byte> row;
+    copy::append(row, copy::credit{1});
+    copy::append(row, copy::finished{});
+    copy::append(row, copy::credit{2});
+    std::span<std::byte const> rest = row;
+    auto const first = copy::take_first(rest);
+    REQUIRE(first);
+    CHECK(std::get<copy::credit>(*first).slot == 1);
+    auto const second = copy::take_first(rest);
+    REQUIRE(second);
+    CHECK(std::holds_alternative<copy::finished>(*second));
+    std::span<std::byte const> cut = rest.first(rest.size() - 1);
+    CHECK_FALSE(copy::take_first(cut));
+    auto const third = copy::take_first(rest);
+    REQUIRE(third);
+    CHECK(std::get<copy::credit>(*third).slot == 2);
+    CHECK(rest.empty());
+    CHECK_FALSE(copy::take_first(rest));
 }
 
 TEST_CASE("copy: paths stay inside, and some names are nobody's", "[programs]") {

@@ -1,0 +1,98 @@
+// batch_job.hpp — entries that arrive together are made together: all files are written, then all of them are written
+// to the disk, then they get their names, then the directories are written to the disk. So an entry is finished in
+// the same sense as a file that arrives alone, for a few system calls.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rdma-copy/copy_message.hpp"
+#include "rdma-copy/tree.hpp"
+
+namespace copy {
+
+/// A directory that a copy has begun.
+struct target_directory {
+    std::string path;  // in the tree
+    std::shared_ptr<target_directory> above;
+    int error = 0;  // why it could not be made
+    std::optional<file_id> id;
+    descriptor opened;  // of the few that were used last
+};
+
+/// What arrives, and what becomes of it.
+struct batch_item {
+    entry what;
+    std::vector<std::byte> bytes;
+    std::string path;  // in the tree
+    std::string name;
+    attributes gets;
+    std::shared_ptr<target_directory> in;
+    std::shared_ptr<target_directory> itself;  // of a directory and its end
+    int error = 0;
+    bool is_wanted = false;  // asked for, and not there
+    struct stat now {};
+
+    bool is_file() const noexcept { return what.type == entry_type::file; }
+};
+
+struct batch_options {
+    bool replaces = false;
+    /// What an earlier copy has finished is not copied again.
+    bool continues = false;
+    /// Directories that must not be made again: the target's, and those around it.
+    std::vector<hash> around_target;
+};
+
+/// One thread at a time uses it.
+class batch_job {
+public:
+    /// @param in  Outlives this.
+    explicit batch_job(tree const& in) noexcept : tree_{in} {}
+
+    /// Does all of it, in order. Blocks. Directories that wait for their end keep few descriptors.
+    void run(std::vector<batch_item>& items, batch_options const& options);
+
+private:
+    struct temporary {
+        batch_item* item = nullptr;
+        std::string name;
+        file_id id;
+    };
+
+    void begin(batch_item& i, batch_options const& options);
+    void write(batch_item& i);
+    int name_file(descriptor const& in, temporary const& t, batch_options const& options);
+    void look_for(batch_item& i, batch_options const& options);
+    void make_directory(batch_item& i, batch_options const& options);
+    void end_directory(batch_item& i);
+    void sync_files();
+    void sync_directories(std::vector<batch_item>& items);
+    bool can_sync_all(dev_t device) const noexcept { return syncs_all_ && device == device_; }
+    descriptor const* open(std::shared_ptr<target_directory> const& d, int& error);
+    void keep(std::shared_ptr<target_directory> const& d, descriptor opened);
+    void touch(std::shared_ptr<target_directory> const& d);
+
+    tree const& tree_;
+    std::deque<std::shared_ptr<target_directory>> opened_;
+    // The directory that has ended last, through which the one above it is opened.
+    descriptor ended_;
+    std::shared_ptr<target_directory> above_ended_;
+
+    // Of one run.
+    std::string suffix_;
+    descriptor all_;  // of the file system that is written to the disk as a whole
+    dev_t device_ = 0;
+    bool syncs_all_ = false;
+    std::size_t to_sync_ = 0;  // files that are not on the disk yet
+    std::vector<temporary> files_;
+    std::vector<std::shared_ptr<target_directory>> touched_;
+};
+
+}  // namespace copy
