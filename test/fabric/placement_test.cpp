@@ -66,6 +66,31 @@ TEST_CASE("connections are spread over the device's completion vectors", "[fabri
     });
 }
 
+TEST_CASE("a client whose packets this port would drop is not accepted", "[fabric]") {
+    std::uint32_t const server_mtu = GENERATE(1024U, 4096U);
+    CAPTURE(server_mtu);
+    fabric::world_options devices =
+        two_devices([](fabric::device_options& d) { d.path_mtu_bytes = 2048; });
+    devices.devices.back().path_mtu_bytes = server_mtu;
+    world w{std::move(devices)};
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        acceptor door{io, {"10.0.1.1", 0}};
+        connection client{io};
+        auto const [accepted, connected] = co_await (
+            door.async_accept(awaiting) && client.async_connect(door.local_endpoint(), awaiting)
+        );
+        CHECK(
+            std::get<0>(accepted) ==
+            (server_mtu < 2048 ? error_code{errc::path_mtu_too_large} : error_code{})
+        );
+        CHECK(
+            std::get<0>(connected) ==
+            (server_mtu < 2048 ? error_code{cm_errc::rejected_by_peer} : error_code{})
+        );
+    });
+}
+
 TEST_CASE("a device without memory windows reports windows_unsupported", "[fabric]") {
     world w{two_devices([](fabric::device_options& d) { d.has_memory_windows = false; })};
     asio::io_context io;

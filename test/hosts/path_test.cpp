@@ -45,6 +45,28 @@ TEST_CASE("a write into a black hole ends when its retries are used up", "[hosts
     });
 }
 
+// Once connected, the client's device would send the packets of a long write for ever, and its process could not
+// be killed.
+TEST_CASE("a client on a network interface with a larger MTU is not accepted", "[hosts]") {
+    must("ip link set v1 mtu 1500");
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        acceptor door{io, {"10.0.1.1", 0}};
+        connection client{io};
+        auto const [accepted, connected] = co_await (
+            door.async_accept(awaiting) && client.async_connect(door.local_endpoint(), awaiting)
+        );
+        CHECK(std::get<0>(accepted) == errc::path_mtu_too_large);
+        CHECK(std::get<0>(connected) == cm_errc::rejected_by_peer);
+    });
+    must("ip link set v1 mtu 4500");
+    asio::io_context again;
+    run(again, [&]() -> asio::awaitable<void> {
+        test::pair const p = co_await meet_across(again, {});
+        CHECK(p.client.is_open());
+    });
+}
+
 TEST_CASE("connecting into a black hole ends with the deadline", "[hosts]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

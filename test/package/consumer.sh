@@ -86,7 +86,7 @@ if [ ! -e /dev/infiniband/rdma_cm ]; then
     "$place/first-static" 127.0.0.1 >"$place/log" 2>&1 && exit 1
     grep -q 'static_providers.hpp' "$place/log" || { cat "$place/log"; exit 1; }
     "$place/first-static-providers" 127.0.0.1 >"$place/log" 2>&1 && exit 1
-    grep -q 'There is no RDMA device' "$place/log" || { cat "$place/log"; exit 1; }
+    grep -q 'no RDMA device that this program can use' "$place/log" || { cat "$place/log"; exit 1; }
 fi
 
 # Components that are there are found, and others are missed with the reason.

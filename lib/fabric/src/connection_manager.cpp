@@ -662,9 +662,8 @@ int connection_manager::to_ready_to_send(cm_id& id) {
     }
     // The request's path holds for both directions.
     qp.traffic_class = is_active ? id.own.traffic_class : id.theirs.traffic_class;
-    if (peer != nullptr && peer->on != nullptr) {
-        qp.mtu = std::min(id.on->options.path_mtu_bytes, peer->on->options.path_mtu_bytes);
-    }
+    cm_id const* const asking = is_active ? &id : peer;
+    if (asking != nullptr && asking->on != nullptr) qp.mtu = asking->on->options.path_mtu_bytes;
     a.qp_state = IBV_QPS_RTS;
     a.max_rd_atomic = is_active ? id.theirs.responder_resources : id.own.initiator_depth;
     a.timeout = id.ack_timeout.value_or(19);
@@ -678,11 +677,19 @@ int connection_manager::to_ready_to_send(cm_id& id) {
     );
 }
 
-// Covers only the use that programs make of it: to check whether the connection still exists.
+// Covers only the uses that programs make of it: to check whether the connection still exists, and which
+// path MTU a request asks for.
 int connection_manager::init_qp_attr(rdma_cm_id* raw, ibv_qp_attr& attributes, int& mask) {
     cm_id const* const id = id_of(raw);
-    if (id == nullptr || attributes.qp_state != IBV_QPS_INIT) return EINVAL;
-    if (id->at < state::request_sent || id->at > state::connected) return EINVAL;
+    if (id == nullptr || id->at < state::request_sent || id->at > state::connected) return EINVAL;
+    if (attributes.qp_state == IBV_QPS_RTR) {
+        cm_id const* const asking = find_id(id->peer);
+        if (id->at != state::request_received || asking == nullptr) return EINVAL;
+        mask = IBV_QP_STATE | IBV_QP_PATH_MTU;
+        attributes.path_mtu = mtu_code(asking->on->options.path_mtu_bytes);
+        return 0;
+    }
+    if (attributes.qp_state != IBV_QPS_INIT) return EINVAL;
     mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
     attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
     attributes.port_num = 1;

@@ -14,12 +14,6 @@ namespace rcverbs::fabric::detail {
 
 namespace {
 
-ibv_mtu mtu_code(std::uint32_t bytes) noexcept {
-    int code = 0;
-    while ((128U << code) < bytes) ++code;
-    return static_cast<ibv_mtu>(code);
-}
-
 void describe_port(device const& on, ibv_port_attr& out) noexcept {
     out = {};
     out.state = on.is_up && on.is_powered ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;

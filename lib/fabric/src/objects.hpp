@@ -58,6 +58,12 @@ struct address {
 /// The GID of an address; an IPv4 address is mapped.
 ibv_gid gid_of(address const& a) noexcept;
 
+inline ibv_mtu mtu_code(std::uint32_t bytes) noexcept {
+    int code = 0;
+    while ((128U << code) < bytes) ++code;
+    return static_cast<ibv_mtu>(code);
+}
+
 struct context;
 class network;
 

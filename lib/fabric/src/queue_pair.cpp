@@ -236,9 +236,7 @@ int network::query_qp(ibv_qp* raw, ibv_qp_attr* a, ibv_qp_init_attr* initial) {
     queue_pair const& qp = *found->second;
     *a = {};
     a->qp_state = a->cur_qp_state = qp.state;
-    int code = 0;
-    while ((128U << code) < qp.mtu) ++code;
-    a->path_mtu = static_cast<ibv_mtu>(code);
+    a->path_mtu = mtu_code(qp.mtu);
     a->dest_qp_num = qp.remote_qp;
     a->qp_access_flags = static_cast<unsigned>(qp.access);
     a->cap = qp.cap;

@@ -114,6 +114,12 @@ enum class errc {
     foreign_window = 40,
     /// One connection does not mix receives into borrowed memory with receives that own theirs.
     receives_mixed = 41,
+    /// This machine has no RDMA device that this program can use: none is there, the kernel modules are
+    /// not loaded, or the program has no drivers.
+    rdma_unavailable = 42,
+    /// The peer sends packets that are larger than the port of this side receives: the network interfaces
+    /// of the two sides have different MTUs.
+    path_mtu_too_large = 43,
 };
 
 /// The status of a failed work completion, numbered as in `enum ibv_wc_status`. Source:

@@ -14,18 +14,12 @@
 #define RDMA_STATIC_PROVIDERS all
 #include <infiniband/verbs.h>
 
-#include <rcverbs/export.hpp>
-
 namespace rcverbs::detail {
-
-/// Makes messages about missing devices leave out this header.
-RCVERBS_EXPORT void set_has_static_providers() noexcept;
 
 // Registers the providers before main(): they are registered when devices are first listed.
 inline bool const has_static_providers = [] {
     int count = 0;
     if (ibv_device** const devices = ibv_get_device_list(&count)) ibv_free_device_list(devices);
-    set_has_static_providers();
     return true;
 }();
 

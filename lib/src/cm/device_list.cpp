@@ -64,6 +64,7 @@ verbs::device_context find(open_devices& all, Predicate const& is_meant, error_c
     ibv_context** const raw = rdma_get_devices(nullptr);
     ec = verbs::or_out_of_descriptors(verbs::from_pointer(raw));
     if (ec == boost::system::errc::no_such_device) ec.clear();
+    ec = verbs::or_unavailable(ec);
     if (raw == nullptr) return nullptr;
     device_list const list{raw, &rdma_free_devices};
     verbs::device_context found;

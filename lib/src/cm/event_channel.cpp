@@ -34,7 +34,7 @@ void event_channel::run_on(boost::asio::any_io_executor const& executor) {
 error_code event_channel::open() {
     if (channel_ != nullptr) return {};
     std::unique_ptr<rdma_event_channel, destroy_channel> made{rdma_create_event_channel()};
-    error_code ec = verbs::from_pointer(made.get());
+    error_code ec = verbs::or_unavailable(verbs::from_pointer(made.get()));
     if (ec) return ec;
     ec = verbs::set_non_blocking(made->fd);
     // Assigned last: an assigned descriptor would be closed a second time unless it is released.

@@ -125,9 +125,10 @@ void id::set_sink(std::weak_ptr<event_sink> sink) { channel_->set_sink(*this, st
 error_code id::bind(endpoint const& local) {
     auto const lock = channel_->lock();
     socket_address address{local};
-    return verbs::or_out_of_descriptors(
-        name_family(local, from_minus_one(rdma_bind_addr(raw_, address.get())))
-    );
+    error_code ec = name_family(local, from_minus_one(rdma_bind_addr(raw_, address.get())));
+    // The kernel's error for an address without a device.
+    if (ec == boost::system::errc::no_such_device) ec = errc::no_rdma_device;
+    return verbs::or_out_of_descriptors(ec);
 }
 
 error_code id::listen(int backlog) {
@@ -186,6 +187,15 @@ bool id::is_withdrawn() {
     // cm_init_qp_init_attr() in drivers/infiniband/core/cm.c.
     return from_minus_one(rdma_init_qp_attr(raw_, &attributes, &mask)) ==
            boost::system::errc::invalid_argument;
+}
+
+unsigned id::asked_path_mtu() {
+    auto const lock = channel_->lock();
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_RTR;
+    int mask = 0;
+    error_code const ec = from_minus_one(rdma_init_qp_attr(raw_, &attributes, &mask));
+    return ec || (mask & IBV_QP_PATH_MTU) == 0 ? 0 : attributes.path_mtu;
 }
 
 error_code id::reject(std::span<std::byte const> private_data) {

@@ -82,6 +82,8 @@ public:
     /// True if the peer withdrew the request, or if the request timed out in the kernel. No event
     /// reports either of them before the request is accepted.
     bool is_withdrawn();
+    /// The path MTU that the peer's request asks for, as its code; 0 if it is not known.
+    unsigned asked_path_mtu();
     error_code reject(std::span<std::byte const> private_data);
     error_code disconnect();
 

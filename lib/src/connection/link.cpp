@@ -73,6 +73,7 @@ link::queues link::make_queues(bool is_passive, listener const& who) const {
     try {
         verbs::device_context on;
         ec = find_device(made, on);
+        if (!ec && is_passive && !out_of_band_) ec = check_path(made, on);
         if (!ec) ec = make_queues(made, on, is_passive, who);
         if (!ec) made.path = make_data_path(made);
     } catch (std::bad_alloc const&) {
@@ -116,6 +117,16 @@ error_code link::find_device(queues& made, verbs::device_context& on) const {
     on = cm::find_device(out_of_band_->name, ec);
     if (!ec) made.port_address = verbs::find_address(on.get(), out_of_band_->gid_index, ec);
     if (!ec) made.id = services_.channel().make_id(ec);
+    return ec;
+}
+
+// On Ethernet the connecting side chooses the path MTU by its own network interface. This side's port drops
+// larger packets, so a connection would look well until the first long message; and a device of SoftRoCE whose
+// packets are refused at once sends them for ever, in a thread that cannot be killed.
+error_code link::check_path(queues const& made, verbs::device_context const& on) const {
+    error_code ec;
+    auto const most = verbs::path_mtu_max(on.get(), made.port, ec);
+    if (!ec && most && id_->asked_path_mtu() > *most) ec = errc::path_mtu_too_large;
     return ec;
 }
 

@@ -180,6 +180,7 @@ private:
     error_code explained(error_code ec) const;
     error_code mark_packets();
     error_code find_device(queues& made, verbs::device_context& on) const;
+    error_code check_path(queues const& made, verbs::device_context const& on) const;
     error_code find_domain(queues& made, verbs::device_context const& on, bool is_passive) const;
     error_code find_place(queues& made, verbs::device_context const& on, listener const& who) const;
     std::shared_ptr<progress::cq_poller> make_poller(

@@ -31,8 +31,6 @@ protection_domain open_domain(any_runs_on const& where, endpoint const& local, e
     cm::event_channel& channel = channel_of(where);
     std::unique_ptr<cm::id> const id = channel.make_id(ec);
     if (!ec) ec = id->bind(local);
-    // The kernel's error for an address without a device.
-    if (ec == boost::system::errc::no_such_device) ec = errc::no_rdma_device;
     if (!ec && id->device() == nullptr) ec = errc::no_rdma_device;
     if (ec) return {};
     verbs::device_context const found = cm::keep_open(id->device(), ec);

@@ -111,6 +111,22 @@ description describe(errc e) noexcept {
             is::no_such_device,
             conditions::transient,
             "errc::no_rdma_device"};
+    case errc::rdma_unavailable:
+        return {
+            "this machine has no RDMA device that this program can use",
+            "Load the kernel modules (modprobe rdma_ucm; see: ls /dev/infiniband, rdma link); a "
+            "program that is linked statically needs rcverbs/static_providers.hpp for its device "
+            "drivers",
+            is::no_such_device,
+            conditions::transient,
+            "errc::rdma_unavailable"};
+    case errc::path_mtu_too_large:
+        return {
+            "the peer's path MTU is larger than that of this side's port: packets would be lost",
+            "Give the network interfaces of both sides the same MTU (see: ip link, ibv_devinfo)",
+            is::message_size,
+            conditions::transient,
+            "errc::path_mtu_too_large"};
     case errc::too_many_segments:
         return {
             "the operation has more slices than a work request takes",

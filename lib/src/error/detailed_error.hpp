@@ -35,9 +35,6 @@ inline void throw_if(error_code const& ec, char const* function) {
 /// memory and the amount in use. Empty for other errors.
 std::string memory_remedy(error_code const& ec);
 
-/// Declared in rcverbs/static_providers.hpp, too, which libraries must not include.
-RCVERBS_EXPORT void set_has_static_providers() noexcept;
-
 /// Throws a detailed_error for a failure to register `size_bytes` in a domain.
 [[noreturn]] void throw_registration_failure(
     protection_domain const& domain, error_code const& ec, std::size_t size_bytes

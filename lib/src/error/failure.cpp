@@ -2,7 +2,6 @@
 
 #include <rcverbs/close_reason.hpp>
 
-#include <sys/auxv.h>
 #include <sys/resource.h>
 
 #include <cerrno>
@@ -66,11 +65,6 @@ bool may_lock_nothing() {
     return ::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur == 0;
 }
 
-bool has_providers = false;
-
-// A program without a dynamic loader can load no providers. Source: getauxval(3), AT_BASE.
-bool lacks_providers() { return !has_providers && ::getauxval(AT_BASE) == 0; }
-
 // The remedy for an errno at a step, as a sentence; empty if none is known. The messages of the
 // library's own codes contain theirs.
 std::string remedy(step where, int number) {
@@ -79,14 +73,6 @@ std::string remedy(step where, int number) {
     case EHOSTUNREACH:
         return "No route leads there: check the address, and that an RDMA network interface is in "
                "its network";
-    case ENODEV:
-    case ENOENT:
-        if (lacks_providers())
-            return "This program is linked statically and has no device drivers: include "
-                   "rcverbs/static_providers.hpp in one of its source files";
-        return "There is no RDMA device, or the kernel modules are not loaded: try modprobe "
-               "rdma_ucm, "
-               "ls /dev/infiniband, rdma link";
     case EFAULT:
         return "The memory is not mapped, or this kernel does not pin such a mapping: a shared "
                "read-only one before Linux 6.2 (map it with MAP_PRIVATE), that of a file for "
@@ -97,8 +83,9 @@ std::string remedy(step where, int number) {
             return "This process may lock no memory (RLIMIT_MEMLOCK is 0): raise it with ulimit -l";
         return "This user may not use the device: check the files in /dev/infiniband";
     case EAGAIN:
-        return "No more threads can be started: raise the limit with ulimit -u, or let connections "
-               "share a polling thread";
+        return "No more threads can be started: raise the limit of processes (ulimit -u; of a "
+               "service TasksMax; in a container pids.max), or let connections share a polling "
+               "thread";
     case EADDRINUSE: return "Another program listens there: choose another port";
     case EADDRNOTAVAIL:
         return "The address belongs to no RDMA network interface, or another program listens on "
@@ -123,8 +110,6 @@ std::string remedy(step where, int number) {
 }
 
 }  // namespace
-
-void detail::set_has_static_providers() noexcept { has_providers = true; }
 
 void detail::throw_if_refused(std::string const& problem) {
     if (problem.empty()) return;

@@ -20,7 +20,7 @@ using device_list = std::unique_ptr<ibv_device*, free_list>;
 
 device_list list_devices(int& count, error_code& ec) {
     device_list list{ibv_get_device_list(&count)};
-    ec = from_pointer(list.get());
+    ec = or_unavailable(from_pointer(list.get()));
     return list;
 }
 
@@ -69,6 +69,14 @@ port_address find_address(ibv_context* context, std::optional<std::uint8_t> inde
     }
     if (best == 0) ec = errc::invalid_option;
     return found;
+}
+
+std::optional<unsigned> path_mtu_max(ibv_context* context, std::uint32_t port, error_code& ec) {
+    ibv_port_attr found{};
+    ec = from_returned_code(ibv_query_port(context, static_cast<std::uint8_t>(port), &found));
+    bool const has_own = context->device->transport_type == IBV_TRANSPORT_IB &&
+                         found.link_layer == IBV_LINK_LAYER_ETHERNET;
+    return !ec && has_own ? std::optional<unsigned>{found.active_mtu} : std::nullopt;
 }
 
 device device::query(device_context context, error_code& ec) {

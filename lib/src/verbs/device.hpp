@@ -32,6 +32,10 @@ struct port_address {
 /// the first IPv4 GID, else the first GID. errc::invalid_option if there is none.
 port_address find_address(ibv_context* context, std::optional<std::uint8_t> index, error_code& ec);
 
+/// The largest path MTU of packets that an Ethernet port receives, as its code; none for other ports,
+/// whose paths have an MTU that both sides can use. Source: ibv_query_port(3), active_mtu.
+std::optional<unsigned> path_mtu_max(ibv_context* context, std::uint32_t port, error_code& ec);
+
 /// An open device and its limits.
 class device {
 public:

@@ -44,6 +44,13 @@ error_code or_out_of_descriptors(error_code ec) noexcept {
     return !ec || has_free_descriptors(3) ? ec : from_number(EMFILE);
 }
 
+error_code or_unavailable(error_code ec) noexcept {
+    using namespace boost::system::errc;
+    bool const has_none =
+        ec == no_such_device || ec == no_such_file_or_directory || ec == function_not_supported;
+    return has_none ? make_error_code(errc::rdma_unavailable) : ec;
+}
+
 error_code set_non_blocking(int descriptor) noexcept {
     int const flags = ::fcntl(descriptor, F_GETFL);
     return from_minus_one(::fcntl(descriptor, F_SETFL, flags | O_NONBLOCK));

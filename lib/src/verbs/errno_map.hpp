@@ -29,6 +29,10 @@ bool has_free_descriptors(unsigned count) noexcept;
 /// cannot be resolved.
 error_code or_out_of_descriptors(error_code ec) noexcept;
 
+/// Returns `ec`, or errc::rdma_unavailable if it means that the machine has no RDMA device, or no kernel
+/// module for one.
+error_code or_unavailable(error_code ec) noexcept;
+
 /// Makes a descriptor non-blocking. Source: fcntl(2).
 error_code set_non_blocking(int descriptor) noexcept;
 
