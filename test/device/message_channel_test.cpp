@@ -92,6 +92,37 @@ asio::awaitable<std::vector<std::byte>> receive_all(message_channel& from, std::
 
 }  // namespace
 
+TEST_CASE(
+    "a program that fills the queue of a channel's connection does not end the channel", "[device]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e);
+        registered_buffer const ours{e.client.next_layer().domain(), 8, access_flags::local_read};
+        registered_buffer const theirs{
+            e.server.next_layer().domain(), 8, access_flags::remote_write};
+        int written = 0;
+        int refused = 0;
+        int const all = 1000;
+        for (int i = 0; i < all; ++i) {
+            e.client.next_layer()
+                .async_write(ours.slice(), theirs.remote(), [&](error_code ec, std::size_t) {
+                    ++(ec ? refused : written);
+                    CHECK((!ec || ec == errc::queue_full));
+                });
+        }
+        auto const [ec] = co_await e.client.async_send(std::string_view{"hello"}, 7, awaiting);
+        CHECK_FALSE(ec);
+        std::uint64_t tag = 0;
+        auto const got = co_await receive_all(e.server, tag);
+        CHECK(got.size() == 5);
+        co_await part(e);
+        CHECK(refused > 0);
+        CHECK(written + refused == all);
+    });
+}
+
 TEST_CASE("a channel over a shared receive queue does not open", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

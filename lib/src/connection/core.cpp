@@ -26,7 +26,7 @@ connection_core::connection_core(
       order_{
           where.poller != nullptr ? where.poller->order()
                                   : std::make_shared<hosting::sequence>(executor_)},
-      work_{asio::prefer(executor_, asio::execution::outstanding_work.tracked)},
+      work_{first == lifecycle::state::idle ? asio::any_io_executor{} : tracked()},
       options_{std::move(options)},
       home_{&hosting::context_of(executor_)},
       host_{home_},
@@ -147,6 +147,10 @@ void connection_core::resume(link::event const& e) {
     }
     if (next) return resume(*next);
     check_drained();
+}
+
+asio::any_io_executor connection_core::tracked() const {
+    return asio::prefer(executor_, asio::execution::outstanding_work.tracked);
 }
 
 link::next connection_core::act(lifecycle::action what, bool was_open) {

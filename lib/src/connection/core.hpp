@@ -87,8 +87,9 @@ public:
     void start_accept(std::span<std::byte const> private_data, control_handler handler);
     void start_disconnect(control_handler handler);
     void start_wait(control_handler handler);
-    /// Waits for the end beside the program, once: a layer that has nothing posted hears of it, too.
-    void start_wait_of_layer(control_handler handler);
+    /// Calls a function at the end, once, beside the program's handlers: a layer that has nothing posted
+    /// hears of it, too.
+    void call_at_end(std::function<void()> of_layer);
     queue_pair_address prepare(
         std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec
     );
@@ -149,6 +150,10 @@ public:
     }
     connection_statistics statistics() const {
         return seen([this] { return counted(); });
+    }
+    void keep_for_messages(std::size_t count) noexcept {
+        guard const lock{mutex_};
+        data_.keep_for_messages(count);
     }
     ibv_qp* native_queue_pair() const {
         return seen([this] { return link_.queue_pair().get(); });
@@ -286,6 +291,8 @@ private:
     [[gnu::noinline]] void run_shared_round(completion_report& report);
     [[gnu::noinline]] void post_handlers(operation_list done);
     void run_posted(operation_list done);
+    /// An executor that counts as outstanding work. Not under the lock: it is the program's code.
+    boost::asio::any_io_executor tracked() const;
     // Identifies the calling thread, in one or two instructions, and without a thread-local variable
     // of a fixed place, of which a plugin may find none left.
     static void const* this_thread() noexcept { return __builtin_thread_pointer(); }
@@ -297,8 +304,8 @@ private:
     boost::asio::any_io_executor executor_;
     // All handlers and polling rounds run in this sequence.
     std::shared_ptr<hosting::sequence> const order_;
-    // Outstanding work: keeps the context running until the connection has ended, even if it is
-    // idle.
+    // Outstanding work: keeps the context running from the beginning of the setup until the connection has
+    // ended. Until then there is none, as an unconnected socket has none.
     boost::asio::any_io_executor work_;
     connection_options const options_;
     // The executor's context, asked for once: no code of a program's runs under the mutex.

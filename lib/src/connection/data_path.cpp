@@ -30,10 +30,10 @@ data_path::data_path(data_path_sizes const& sizes, mutable_slice atomic_results)
       receives_{machines::work_window<entry>{sizes.queues.receive_depth}, {}, {}} {}
 
 // All operations that were allocated are in use.
-data_path::reservation data_path::take_slow(turn when) noexcept {
+data_path::reservation data_path::take_slow(std::size_t kept, turn when) noexcept {
     errc const refusal = when == turn::now ? errc::would_block : errc::queue_full;
     if ((send_list_ == nullptr && !make_lists()) || !pool_.grow()) return {nullptr, refusal};
-    operation* const op = pool_.take();
+    operation* const op = pool_.take(kept);
     return {op, op != nullptr ? errc{} : refusal};
 }
 
@@ -142,7 +142,8 @@ data_path::reservation data_path::reserve_large(
         if (errc const problem = refusal(one); problem != errc{}) return {nullptr, problem};
     }
     if (when == turn::now && !has_room_now(what)) return {nullptr, errc::would_block};
-    reservation const taken = take(when);
+    // A message that follows a write is sent with it.
+    reservation const taken = take(what.back().kind, when);
     if (taken.op == nullptr) return taken;
     taken.op->is_single = false;
     if (errc const problem = begin_windows(what); problem != errc{}) {

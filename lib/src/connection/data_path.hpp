@@ -100,7 +100,7 @@ public:
         if (what.size() != 1 || !is_single(first)) [[unlikely]]
             return reserve_large(what, when);
         errc const problem = single_refusal(first, when);
-        return problem != errc{} ? reservation{nullptr, problem} : take(when);
+        return problem != errc{} ? reservation{nullptr, problem} : take(first.kind, when);
     }
     /// Takes an operation for a receive that owns its memory. From then on receives into borrowed
     /// memory are refused.
@@ -181,6 +181,9 @@ public:
     operation_list fail_all(error_code why);
 
     void set_read_depth(std::size_t depth) noexcept;
+    /// Other operations than sends and receives leave that many for them from now on: those of the protocol
+    /// on top of the connection must not be refused because the program has started too many of its own.
+    void keep_for_messages(std::size_t count) noexcept { kept_for_messages_ = count; }
     /// True if no completion is outstanding. Unsignaled work may still be posted.
     bool is_drained() const noexcept {
         return sends_.window.signalled() == 0 && receives_.window.posted() == 0;
@@ -240,11 +243,13 @@ private:
         if ((kinds_ >> static_cast<unsigned>(what.kind) & 1U) == 0) return kind_refusal(what.kind);
         return check(what.local.front().mark(), domain_, verbs::local_rights(what.kind));
     }
-    reservation take(turn when) noexcept {
-        operation* const op = pool_.take();
-        return op != nullptr ? reservation{op, {}} : take_slow(when);
+    reservation take(operation_kind kind, turn when) noexcept {
+        bool const is_message = verbs::is_send(kind) || kind == operation_kind::receive;
+        std::size_t const kept = is_message ? 0 : kept_for_messages_;
+        operation* const op = pool_.take(kept);
+        return op != nullptr ? reservation{op, {}} : take_slow(kept, when);
     }
-    [[gnu::noinline]] reservation take_slow(turn when) noexcept;
+    [[gnu::noinline]] reservation take_slow(std::size_t kept, turn when) noexcept;
     bool make_lists() noexcept;
     [[gnu::noinline]] reservation reserve_large(
         std::span<work_request const> what, turn when
@@ -376,6 +381,7 @@ private:
     }
 
     operation_pool pool_;
+    std::size_t kept_for_messages_ = 0;
     data_phase phase_ = data_phase::closed;
     // A bit for each kind of operation that may be started now.
     std::uint32_t kinds_ = 0;

@@ -33,10 +33,10 @@ public:
         chunks_.reserve(chunks_max_);
     }
 
-    /// An operation whose handler is to be placed; null if the limit is reached, or if grow() must be
-    /// called first.
-    operation* take() noexcept {
-        if (in_use_ == in_use_max_) return nullptr;
+    /// An operation whose handler is to be placed; null if the limit, less `kept`, is reached, or if
+    /// grow() must be called first.
+    operation* take(std::size_t kept = 0) noexcept {
+        if (in_use_ + kept >= in_use_max_) return nullptr;
         operation* const op = free_;
         if (op == nullptr) return nullptr;
         free_ = op->next;

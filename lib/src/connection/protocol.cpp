@@ -52,15 +52,17 @@ driver::driver(connection over) {
 
 driver::~driver() = default;
 
+void driver::keep_for_messages(std::size_t count) noexcept {
+    detail::access::core_of(impl_->lower)->keep_for_messages(count);
+}
+
 void driver::attach() {
     impl_->owner = weak_from_this();
     impl_->membership.join(impl_->lower.get_executor(), impl_, hosting::rank::above_connections);
-    detail::access::core_of(impl_->lower)
-        ->start_wait_of_layer(detail::control_handler{[weak = weak_from_this()](error_code) {
-            auto const self = weak.lock();
-            if (self == nullptr) return;
-            self->in_order([self] { self->end(); });
-        }});
+    detail::access::core_of(impl_->lower)->call_at_end([weak = weak_from_this()] {
+        auto const self = weak.lock();
+        if (self != nullptr) self->in_order([self] { self->end(); });
+    });
 }
 
 void driver::end() {

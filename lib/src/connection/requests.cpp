@@ -14,9 +14,13 @@ void connection_core::start_resolve(
 ) {
     RCVERBS_PROBE1(connect_begin, this);
     control_waiter waiter{std::move(handler), executor_};
+    asio::any_io_executor work = tracked();
     entry const inside{*this};
     if (!add(waiters::kind::setup, waiter)) return;
-    if (life_.current() == lifecycle::state::idle) link_.aim(peer);
+    if (life_.current() == lifecycle::state::idle) {
+        link_.aim(peer);
+        std::swap(work_, work);
+    }
     resume({and_connect ? event_kind::resolve_and_connect : event_kind::resolve});
 }
 
@@ -61,11 +65,13 @@ queue_pair_address connection_core::prepare(
     std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec
 ) {
     {
+        asio::any_io_executor work = tracked();
         entry const inside{*this};
         if (life_.current() != lifecycle::state::idle) {
             ec = errc::already_connected;
             return {};
         }
+        std::swap(work_, work);
         link_.aim(device, gid_index);
         resume({event_kind::prepare});
     }
@@ -98,11 +104,10 @@ void connection_core::start_wait(control_handler handler) {
         waiters_.tell(waiters::kind::end, life_.end_code());
 }
 
-void connection_core::start_wait_of_layer(control_handler handler) {
-    control_waiter waiter{std::move(handler), executor_};
+void connection_core::call_at_end(std::function<void()> of_layer) {
     entry const inside{*this};
-    waiters_.add_layer(std::move(waiter));
-    if (life_.has_ended()) waiters_.tell_layers(life_.end_code());
+    waiters_.add_layer(std::move(of_layer));
+    if (life_.has_ended()) waiters_.tell_layers();
 }
 
 void connection_core::close() noexcept {

@@ -54,14 +54,15 @@ public:
         if (a.setup) tell(kind::setup, *a.setup);
         if (a.disconnect) tell(kind::disconnect, *a.disconnect);
         if (a.end) tell(kind::end, *a.end);
-        if (a.end) tell_layers(*a.end);
+        if (a.end) tell_layers();
     }
 
-    /// Adds the handler of a layer above, of which there may be several, for the end.
-    void add_layer(control_waiter made) { layers_.push_back(std::move(made)); }
-    /// Completes the handlers of the layers, the lowest first.
-    void tell_layers(error_code ec) {
-        for (control_waiter& layer : std::exchange(layers_, {})) completions_.complete(layer, ec);
+    /// Adds a function of a layer above, of which there may be several, for the end. It is no work of the
+    /// context.
+    void add_layer(std::function<void()> at_end) { layers_.push_back(std::move(at_end)); }
+    /// Calls the functions of the layers, the lowest first.
+    void tell_layers() {
+        for (std::function<void()>& layer : std::exchange(layers_, {})) run(std::move(layer));
     }
 
     /// Adds a call of any function, after the completions that were added before.
@@ -75,7 +76,7 @@ private:
     static constexpr std::size_t index(kind of) noexcept { return static_cast<std::size_t>(of); }
 
     std::array<control_waiter, 3> of_;
-    std::vector<control_waiter> layers_;
+    std::vector<std::function<void()>> layers_;
     std::uint64_t serial_ = 0;
     deferred_completions completions_;
 };

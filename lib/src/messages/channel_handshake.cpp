@@ -35,6 +35,7 @@ error_code channel_core::prepare() {
         access_flags::local_write,
         ec};
     if (ec) return ec;
+    keep_for_messages(options_.receives + slots);
     guard const lock{mutex_};
     memory_ = std::move(made);
     all_slots_ = memory_.slice();

@@ -38,6 +38,7 @@ error_code session_core::prepare() {
     static_assert(size <= session::locked_bytes);
     messages_ = registered_buffer{lower().domain(), size, access_flags::local_write, ec};
     if (ec) return fail(step::handshake, ec, close_reason::refused);
+    keep_for_messages(2 * messages_each_way);
     for (std::size_t i = 0; i < messages_each_way; ++i) post_receive(i);
     return {};
 }

@@ -148,6 +148,13 @@ protected:
     connection& lower() noexcept;
     /// As above.
     connection const& lower() const noexcept;
+    /// Keeps places in the queues for this protocol's sends and receives, so that a program that fills them
+    /// with operations of its own, which are then refused with errc::queue_full, does not have the
+    /// protocol's refused. Once the queue pair is made.
+    ///
+    /// @param count  Sends and receives that the protocol has outstanding at a time, at most as many as the
+    ///               connection's options allow.
+    void keep_for_messages(std::size_t count) noexcept;
 
     /// Runs a function in the driver's order, never from inside this call. Any thread. The function
     /// is destroyed uncalled with the context.
@@ -227,7 +234,7 @@ std::shared_ptr<Driver> make(Arguments&&... arguments) {
 /// @param token  Completion token.
 template <class... Arguments, class Driver, class Start, class Token>
 auto initiate(std::shared_ptr<Driver> const& on, Start start, Token&& token) {
-    return boost::asio::async_initiate<Token, void(Arguments...)>(
+    return detail::initiate_checked<Token, void(Arguments...)>(
         detail::initiation{
             on->executor(),
             [](auto handler, std::shared_ptr<Driver> const& d, Start begin) {
