@@ -24,7 +24,6 @@ constexpr std::uint32_t hear = 2;  // body: a line
 constexpr int members = 3;
 constexpr int lines = 5;
 
-std::span<std::byte const> bytes_of(std::string const& text) { return std::as_bytes(std::span{text}); }
 std::string text_of(std::span<std::byte const> bytes) { return {reinterpret_cast<char const*>(bytes.data()), bytes.size()}; }
 
 // --- the room ------------------------------------------------------------------------------------
@@ -52,7 +51,7 @@ private:
             if (ec) break;
             std::string const line = text_of(said.bytes());
             for (request_channel& c : channels_)
-                if (&c != &from) co_await c.async_notify(hear, bytes_of(line), use_awaitable);
+                if (&c != &from) co_await c.async_notify(hear, line, use_awaitable);
             co_await said.async_answer(members - 1, std::span<std::byte const>{}, use_awaitable);
         }
         co_await from.async_finish(use_awaitable);
@@ -79,7 +78,7 @@ asio::awaitable<int> hear_others(request_channel& c) {
 asio::awaitable<void> talk(request_channel& c) {
     for (int i = 0; i < lines; ++i) {
         std::string const line = "coroutine: " + std::to_string(i);
-        rcverbs::reply const r = co_await c.async_request(say, bytes_of(line), use_awaitable);
+        rcverbs::reply const r = co_await c.async_request(say, line, use_awaitable);
         expect(r.status() == members - 1, "the others get the line");
     }
 }
@@ -108,7 +107,7 @@ public:
 private:
     void speak() {
         line_ = "handlers: " + std::to_string(spoken_);
-        channel_.async_request(say, bytes_of(line_), [this](rcverbs::error_code ec, rcverbs::reply const&) {
+        channel_.async_request(say, line_, [this](rcverbs::error_code ec, rcverbs::reply const&) {
             if (ec) return;
             if (++spoken_ < lines) speak();
             else finish_when_done();
@@ -142,7 +141,7 @@ int member_that_blocks(rcverbs::endpoint const& to) {
         }};
         for (int i = 0; i < lines; ++i) {
             std::string const line = "thread: " + std::to_string(i);
-            c.async_request(say, bytes_of(line), asio::use_future).get();
+            c.async_request(say, line, asio::use_future).get();
         }
     }
     c.async_finish(asio::use_future).get();

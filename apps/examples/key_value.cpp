@@ -102,7 +102,7 @@ public:
 
     asio::awaitable<void> set(std::string key, std::string value) {
         entry const e = entry_of(key, value);
-        rcverbs::reply const r = co_await channel_.async_request(put, std::as_bytes(std::span{&e, 1}), use_awaitable);
+        rcverbs::reply const r = co_await channel_.async_request(put, std::span{&e, 1}, use_awaitable);
         versions_[place_of(key)] = r.status();
     }
 

@@ -175,7 +175,7 @@ awaitable<void> ask(boost::asio::io_context& io, endpoint server) {
     message_channel c{io};
     co_await c.async_connect(server, use_awaitable);
     std::string const question = "how are you?";
-    co_await c.async_send(std::as_bytes(std::span{question}), 1, use_awaitable);
+    co_await c.async_send(question, 1, use_awaitable);
     message const answer = co_await c.async_receive(use_awaitable);
     use(answer.tag(), answer.bytes());
     co_await c.async_finish(use_awaitable);
@@ -209,7 +209,7 @@ std::string text_of(std::span<std::byte const> bytes) { return {reinterpret_cast
 awaitable<std::string> look_up(request_channel& c, std::string const& key) {
     request_options soon;
     soon.answer_timeout = std::chrono::milliseconds{200};
-    auto [ec, r] = co_await c.async_request(get, std::as_bytes(std::span{key}), soon, boost::asio::as_tuple(use_awaitable));
+    auto [ec, r] = co_await c.async_request(get, key, soon, boost::asio::as_tuple(use_awaitable));
     if (ec == channel_errc::request_timed_out) co_return "too late";
     if (ec) throw boost::system::system_error{ec};
     co_return r.status() == found ? text_of(r.bytes()) : "";
@@ -220,7 +220,7 @@ awaitable<void> answer(request r, std::map<std::string, std::string> const& valu
     bool const is_there = value != values.end();
     std::string const text = is_there ? value->second : "";
     // Most errors concern this answer alone: is_fatal(ec) is false, and the channel goes on.
-    co_await r.async_answer(is_there ? found : absent, std::as_bytes(std::span{text}), boost::asio::as_tuple(use_awaitable));
+    co_await r.async_answer(is_there ? found : absent, text, boost::asio::as_tuple(use_awaitable));
 }
 
 awaitable<void> serve(request_channel& c, std::map<std::string, std::string> const& values) {
@@ -274,7 +274,7 @@ struct block_address {
 
 awaitable<bool> read_block(request_channel& c, block_address at, mutable_slice into) {
     std::span<std::byte const> const no_body;
-    reply const r = co_await c.async_request(read_one, std::as_bytes(std::span{&at, 1}), no_body, into, use_awaitable);
+    reply const r = co_await c.async_request(read_one, std::span{&at, 1}, no_body, into, use_awaitable);
     co_return r.status() == found && r.is_written() && r.size() == into.size();
 }
 
@@ -314,7 +314,7 @@ awaitable<std::string> look_up_again(request_client& c, std::string const& key) 
     client_request_options options;
     options.answer_timeout = std::chrono::seconds{5};
     options.may_repeat = true;
-    reply const r = co_await c.async_request(get, std::as_bytes(std::span{key}), options, use_awaitable);
+    reply const r = co_await c.async_request(get, key, options, use_awaitable);
     co_return r.status() == found ? text_of(r.bytes()) : "";
 }
 

@@ -190,7 +190,7 @@ awaitable<void> in_message_channel(boost::asio::io_context& io, std::string cons
     auto const use = [](std::uint64_t, std::span<std::byte const>) {};
     message_channel c{io};
     co_await c.async_connect({"192.168.0.1", 7471}, use_awaitable);
-    co_await c.async_send(std::as_bytes(std::span{text}), 7, use_awaitable);
+    co_await c.async_send(text, 7, use_awaitable);
     message answer = co_await c.async_receive(use_awaitable);
     use(answer.tag(), answer.bytes());
     co_await c.async_finish(use_awaitable);
@@ -210,6 +210,19 @@ void in_open_domain(boost::asio::io_context& io) {
     registered_buffer blocks{domain, std::size_t{1} << 30, access_flags::remote_read};
     acceptor_options options;
     options.connection.placement.domain = domain;
+}
+
+awaitable<void> in_async_open_domain(boost::asio::io_context& io, endpoint server) {
+    protection_domain const domain = co_await async_open_domain(io, server, use_awaitable);
+    registered_buffer const blocks{domain, 4096, access_flags::remote_read};
+}
+
+// --- bytes_view.hpp
+awaitable<void> in_bytes_view(message_channel& channel, request_channel& requests) {
+    std::string const text = "hello";
+    co_await channel.async_send(text, 0, use_awaitable);
+    std::vector<int> const numbers{1, 2, 3};
+    reply const r = co_await requests.async_request(1, numbers, use_awaitable);
 }
 
 // --- options.hpp
@@ -292,7 +305,7 @@ awaitable<void> in_request_channel(boost::asio::io_context& io, std::string cons
     auto const use = [](std::uint32_t, std::span<std::byte const>) {};
     request_channel c{io};
     co_await c.async_connect({"192.168.0.1", 7471}, use_awaitable);
-    reply r = co_await c.async_request(get, std::as_bytes(std::span{key}), use_awaitable);
+    reply r = co_await c.async_request(get, key, use_awaitable);
     use(r.status(), r.bytes());
     co_await c.async_finish(use_awaitable);
 }

@@ -23,7 +23,6 @@ enum status : std::uint32_t { done = 0, unknown = 1, wrong = 2 };
 constexpr std::uint16_t port = 7471;
 constexpr std::size_t text_bytes_max = 1 << 20;
 
-std::span<std::byte const> bytes_of(std::string const& text) { return std::as_bytes(std::span{text}); }
 std::string text_of(std::span<std::byte const> bytes) { return {reinterpret_cast<char const*>(bytes.data()), bytes.size()}; }
 
 // --- the server -------------------------------------------------------------------------------------------------------
@@ -39,15 +38,15 @@ asio::awaitable<void> serve(request_server& server, protection_domain domain) {
             auto const found = texts.find(key);
             bool const is_there = found != texts.end();
             std::string const text = is_there ? found->second : "";
-            co_await r.async_answer(is_there ? done : unknown, bytes_of(text), asio::as_tuple(use_awaitable));
+            co_await r.async_answer(is_there ? done : unknown, text, asio::as_tuple(use_awaitable));
         } else if (r.operation() == put && r.size() <= body.size()) {
             auto const place = body.slice(0, static_cast<std::size_t>(r.size()));
             auto [failed] = co_await r.async_take(place, asio::as_tuple(use_awaitable));
             if (failed) continue;  // the client has left, or taken the request back
             texts[key] = text_of(place.bytes());
-            co_await r.async_answer(done, bytes_of(""), asio::as_tuple(use_awaitable));
+            co_await r.async_answer(done, {}, asio::as_tuple(use_awaitable));
         } else {
-            co_await r.async_answer(wrong, bytes_of(""), asio::as_tuple(use_awaitable));
+            co_await r.async_answer(wrong, {}, asio::as_tuple(use_awaitable));
         }
     }
 }
@@ -73,7 +72,7 @@ int run_server(std::string const& address) {
 asio::awaitable<void> ask(request_client& c, operation what, std::string key, std::string text) {
     client_request_options options;
     options.may_repeat = true;  // the server keeps repeated requests in order
-    reply r = co_await c.async_request(what, bytes_of(key), bytes_of(text), {}, options, use_awaitable);
+    reply r = co_await c.async_request(what, key, text, {}, options, use_awaitable);
     if (r.status() != done) throw std::runtime_error{r.status() == unknown ? "unknown key" : "refused"};
     if (what == get) {
         registered_buffer into{c.domain(), std::max<std::size_t>(static_cast<std::size_t>(r.size()), 1), access_flags::local_write};

@@ -71,6 +71,34 @@ TEST_CASE("a server registers its memory before it listens", "[device]") {
     });
 }
 
+TEST_CASE("a client opens the domain towards a peer before it connects", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        endpoint const nobody{device_address(), 1};
+        protection_domain const domain =
+            co_await async_open_domain(io, nobody, asio::use_awaitable);
+        CHECK(domain == open_domain(io, endpoint{device_address(), 0}));
+        test::pair p = co_await connect(io);
+        CHECK(p.client.domain() == domain);
+        co_await disconnect(p);
+        endpoint const unreachable{"127.0.0.1", 1};
+        auto const [ec, none] = co_await async_open_domain(io, unreachable, awaiting);
+        CHECK(ec == errc::no_rdma_device);
+        CHECK_FALSE(none.is_open());
+    });
+}
+
+TEST_CASE("an object that is not used does not keep its context running", "[device]") {
+    asio::io_context io;
+    connection const c{io};
+    session const s{connection{io}};
+    message_channel const m{io};
+    request_channel const r{io};
+    request_client const a{io, endpoint{device_address(), 1}};
+    io.poll();
+    CHECK(io.stopped());
+}
+
 TEST_CASE("open_domain() without a device reports the reason", "[device]") {
     asio::io_context io;
     error_code ec;

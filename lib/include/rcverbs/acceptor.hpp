@@ -224,7 +224,7 @@ public:
     ///                            the acceptor is closed (is_open() is false).
     template <class Token = detail::default_token_t<Executor>>
     auto async_get_request(Token&& token = Token{}) {
-        return boost::asio::async_initiate<Token, void(error_code, connection_request)>(
+        return detail::initiate_checked<Token, void(error_code, connection_request)>(
             detail::initiation{
                 executor_,
                 [](auto handler, std::shared_ptr<detail::acceptor_core> const& core) {
@@ -269,7 +269,7 @@ public:
     /// The same; the connection has the executor type of `where`.
     template <class Other, class Token = detail::default_token_t<Executor>>
     auto async_accept(runs_on<Other> where, Token&& token = Token{}) {
-        return boost::asio::async_initiate<Token, void(error_code, basic_connection<Other>)>(
+        return detail::initiate_checked<Token, void(error_code, basic_connection<Other>)>(
             detail::initiation{
                 executor_,
                 []<class Handler>(
@@ -312,7 +312,7 @@ public:
     /// @par Errors                asio::error::operation_aborted: cancelled.
     template <class Token = detail::default_token_t<Executor>>
     auto async_wait_idle(Token&& token = Token{}) {
-        return boost::asio::async_initiate<Token, void(error_code)>(
+        return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 executor_,
                 [](auto handler, std::shared_ptr<detail::acceptor_core> const& core) {

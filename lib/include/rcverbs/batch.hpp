@@ -84,7 +84,7 @@ public:
     ///                            carried out.
     template <class Token = detail::default_token_t<Executor>>
     auto async_submit(Token&& token = Token{}) {
-        return boost::asio::async_initiate<Token, void(error_code, std::size_t)>(
+        return detail::initiate_checked<Token, void(error_code, std::size_t)>(
             detail::initiation_of<Executor>(
                 core_.get(),
                 [](auto&& handler, basic_batch* self) {

@@ -533,7 +533,7 @@ private:
 
     template <class Start, class Token>
     auto control(Start start, Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code)>(
+        return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 executor_,
                 [](auto handler,

@@ -309,7 +309,7 @@ public:
     ///                            leads to another device now).
     template <class Token = detail::default_token_t<executor_type>>
     auto async_connect(Token&& token = Token{}) {
-        return boost::asio::async_initiate<Token, void(error_code, Protocol)>(
+        return detail::initiate_checked<Token, void(error_code, Protocol)>(
             detail::initiation{
                 executor_,
                 []<class Handler>(

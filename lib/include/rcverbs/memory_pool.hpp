@@ -166,7 +166,7 @@ public:
     ///                            asio::error::operation_aborted, errno of a registration.
     template <class Token>
     auto async_allocate(std::size_t size_bytes, std::size_t alignment, Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code, void*)>(
+        return detail::initiate_checked<Token, void(error_code, void*)>(
             detail::initiation{
                 boost::asio::system_executor{},
                 []<class Handler>(

@@ -80,7 +80,7 @@ public:
     /// @par Errors                Those of async_fetch().
     template <class Token>
     auto async_take(mutable_slices into, Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code)>(
+        return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 executor(),
                 [](auto handler, message* of, mutable_slices const& to) {

@@ -2,7 +2,7 @@
 //
 //     message_channel c{io};
 //     co_await c.async_connect({"192.168.0.1", 7471}, use_awaitable);
-//     co_await c.async_send(std::as_bytes(std::span{text}), 7, use_awaitable);
+//     co_await c.async_send(text, 7, use_awaitable);
 //     message answer = co_await c.async_receive(use_awaitable);
 //     use(answer.tag(), answer.bytes());
 //     co_await c.async_finish(use_awaitable);
@@ -38,6 +38,7 @@
 #include <rcverbs/detail/control_handler.hpp>
 #include <rcverbs/detail/channel.hpp>
 #include <rcverbs/detail/initiation.hpp>
+#include <rcverbs/bytes_view.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/slice.hpp>
 #include <rcverbs/message.hpp>
@@ -223,12 +224,16 @@ public:
     ///                            errc::not_connected, errc::operation_in_progress (finishing), the
     ///                            errors of memory_region, and those of connection::async_send:
     ///                            then it is not known whether the peer has it.
-    template <class Token = detail::default_token_t<Executor>>
-    auto async_send(std::span<std::byte const> bytes, std::uint64_t tag, Token&& token = Token{}) {
+    template <
+        class Body = std::span<std::byte const>,
+        class Token = detail::default_token_t<Executor>>
+    requires(!detail::slices_only<Body>) auto async_send(
+        Body const& bytes, std::uint64_t tag, Token&& token = Token{}
+    ) {
         return this->control(
-            [bytes, tag](core_ptr const& core, detail::control_handler handler) {
-                base::start_send(core, bytes, tag, std::move(handler));
-            },
+            [source = detail::body_of(bytes), tag](
+                core_ptr const& core, detail::control_handler handler
+            ) { base::start_send(core, source, tag, std::move(handler)); },
             std::forward<Token>(token)
         );
     }
@@ -256,7 +261,7 @@ public:
     ///                            asio::error::operation_aborted (closed).
     template <class Token = detail::default_token_t<Executor>>
     auto async_receive(Token&& token = Token{}) {
-        return boost::asio::async_initiate<Token, void(error_code, message)>(
+        return detail::initiate_checked<Token, void(error_code, message)>(
             detail::initiation{
                 this->get_executor(),
                 [](auto handler, core_ptr const& core) {

@@ -5,14 +5,24 @@
 //     acceptor_options options;
 //     options.connection.placement.domain = domain;
 //
-// With it, a server registers its memory before it listens. Threads: any.
+// With it, a server registers its memory before it listens. A client need not know its own address:
+//
+//     protection_domain const domain = co_await async_open_domain(io, server, use_awaitable);
+//
+// Threads: any.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/async_result.hpp>
+#include <boost/asio/compose.hpp>
 
 #include <concepts>
+#include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
 
+#include <rcverbs/connection.hpp>
 #include <rcverbs/endpoint.hpp>
 #include <rcverbs/error.hpp>
 #include <rcverbs/export.hpp>
@@ -65,6 +75,50 @@ protection_domain open_domain(
     protection_domain found = detail::open_domain_of(where, device, ec);
     if (ec) throw boost::system::system_error{ec, "open_domain"};
     return found;
+}
+
+namespace detail {
+
+/// A connection that only resolves the peer's address.
+struct domain_search {
+    std::shared_ptr<connection> way;
+    endpoint peer;
+
+    template <class Self>
+    void operator()(Self& self) {
+        connection& c = *way;
+        c.async_resolve(peer, std::move(self));
+    }
+    template <class Self>
+    void operator()(Self& self, error_code ec) {
+        protection_domain found = ec ? protection_domain{} : way->domain();
+        way.reset();
+        self.complete(ec, std::move(found));
+    }
+};
+
+}  // namespace detail
+
+/// The domain that connections to a peer share, on the device that leads to it: for clients that register
+/// memory before they connect. The peer is not asked; it need not be there.
+///
+/// @param where  As for open_domain(); it must be running.
+/// @param peer   The peer's address; its port does not matter.
+/// @param token  Completion token.
+/// @par Completion signature  `void(error_code, protection_domain)`
+/// @par Cancellation          terminal.
+/// @par Errors                Those of connection::async_resolve().
+template <class Token>
+auto async_open_domain(
+    runs_on<boost::asio::any_io_executor> const& where, endpoint const& peer, Token&& token
+) {
+    connection_options options;
+    options.placement.domain = domain_sharing::shared;
+    auto way = std::make_shared<connection>(where, std::move(options));
+    boost::asio::any_io_executor const executor = way->get_executor();
+    return boost::asio::async_compose<Token, void(error_code, protection_domain)>(
+        detail::domain_search{std::move(way), peer}, token, executor
+    );
 }
 
 }  // namespace rcverbs

@@ -2,7 +2,7 @@
 //
 //     request_channel c{io};
 //     co_await c.async_connect({"192.168.0.1", 7471}, use_awaitable);
-//     reply r = co_await c.async_request(get, std::as_bytes(std::span{key}), use_awaitable);
+//     reply r = co_await c.async_request(get, key, use_awaitable);
 //     use(r.status(), r.bytes());
 //     co_await c.async_finish(use_awaitable);
 //
@@ -45,6 +45,7 @@
 #include <rcverbs/client_sessions.hpp>
 #include <rcverbs/detail/channel.hpp>
 #include <rcverbs/detail/initiation.hpp>
+#include <rcverbs/bytes_view.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/message_channel.hpp>
 
@@ -136,8 +137,8 @@ public:
     /// and to the head; one that is never launched changes nothing.
     ///
     /// @param status  The application's number.
-    /// @param body    0 to 2^32 bytes, unchanged until the handler runs; as for
-    ///                message_channel::async_send().
+    /// @param body    0 to 2^32 bytes, unchanged until the handler runs: what converts to a bytes_view,
+    ///                or registered memory; as for message_channel::async_send().
     /// @param token   Completion token.
     /// @par Completion signature  `void(error_code)`: the peer's device has the answer; of a large
     ///                            one, the peer's program has fetched it.
@@ -146,31 +147,14 @@ public:
     /// @par Errors                channel_errc::already_answered, errc::message_too_large (a head of
     ///                            more than request_channel::head_bytes_max bytes), and those of
     ///                            message_channel::async_send().
-    template <class Token>
-    auto async_answer(std::uint32_t status, std::span<std::byte const> body, Token&& token) {
-        return start_answer(status, {}, body, std::forward<Token>(token));
-    }
-    /// The same from registered memory.
-    template <detail::slices_only Slices, class Token>
-    auto async_answer(std::uint32_t status, Slices const& body, Token&& token) {
-        return start_answer(status, {}, const_slices{body}, std::forward<Token>(token));
+    template <class Body = std::span<std::byte const>, class Token>
+    auto async_answer(std::uint32_t status, Body const& body, Token&& token) {
+        return start_answer(status, {}, detail::body_of(body), std::forward<Token>(token));
     }
     /// The same with a head: reply::head(). The head is copied when the operation is launched.
-    template <class Token>
-    auto async_answer(
-        std::uint32_t status,
-        std::span<std::byte const> head,
-        std::span<std::byte const> body,
-        Token&& token
-    ) {
-        return start_answer(status, head, body, std::forward<Token>(token));
-    }
-    /// The same from registered memory, with a head.
-    template <detail::slices_only Slices, class Token>
-    auto async_answer(
-        std::uint32_t status, std::span<std::byte const> head, Slices const& body, Token&& token
-    ) {
-        return start_answer(status, head, const_slices{body}, std::forward<Token>(token));
+    template <class Body = std::span<std::byte const>, class Token>
+    auto async_answer(std::uint32_t status, bytes_view head, Body const& body, Token&& token) {
+        return start_answer(status, head, detail::body_of(body), std::forward<Token>(token));
     }
 
 private:
@@ -180,7 +164,7 @@ private:
     auto start_answer(
         std::uint32_t status, std::span<std::byte const> head, Body body, Token&& token
     ) {
-        return boost::asio::async_initiate<Token, void(error_code)>(
+        return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 responder_.executor(),
                 [](auto handler,
@@ -429,9 +413,12 @@ public:
     /// requests is reached.
     ///
     /// @param operation  The application's number.
-    /// @param body       0 to 2^32 bytes, unchanged until the handler runs. Up to small_bytes_max()
-    ///                   they are copied; more are registered for this request, which costs system
-    ///                   calls.
+    /// @param body       0 to 2^32 bytes, unchanged until the handler runs: what converts to a
+    ///                   bytes_view, or registered memory. Up to small_bytes_max() bytes are copied;
+    ///                   more are registered for this request, which costs system calls. Registered
+    ///                   memory is one slice, or a range of up to message_channel::segments_max. A
+    ///                   large body's regions need access_flags::remote_read, and the peer can read
+    ///                   them, as a whole, for as long as they are registered.
     /// @param options    The timeout.
     /// @param token      Completion token.
     /// @par Completion signature  `void(error_code, reply)`. The peer cannot access the body any
@@ -443,67 +430,39 @@ public:
     ///                            timeout that is not above 0), and those of
     ///                            message_channel::async_send() and async_receive(): then it is not
     ///                            known whether the peer has executed the request.
-    template <class Token = detail::default_token_t<Executor>>
+    template <
+        class Body = std::span<std::byte const>,
+        class Token = detail::default_token_t<Executor>>
     auto async_request(
         std::uint32_t operation,
-        std::span<std::byte const> body,
+        Body const& body,
         request_options const& options,
         Token&& token = Token{}
     ) {
-        return ask({operation, {}, {}, options}, body, std::forward<Token>(token));
-    }
-    /// The same from registered memory: one slice, or a range of up to
-    /// message_channel::segments_max. A large body's regions need access_flags::remote_read, and the
-    /// peer can read them, as a whole, for as long as they are registered.
-    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
-    auto async_request(
-        std::uint32_t operation,
-        Slices const& body,
-        request_options const& options,
-        Token&& token = Token{}
-    ) {
-        return ask({operation, {}, {}, options}, const_slices{body}, std::forward<Token>(token));
+        return ask({operation, {}, {}, options}, detail::body_of(body), std::forward<Token>(token));
     }
     /// The same with the channel's timeout.
-    template <class Token = detail::default_token_t<Executor>>
+    template <
+        class Body = std::span<std::byte const>,
+        class Token = detail::default_token_t<Executor>>
     requires(!std::convertible_to<Token, request_options> && !detail::is_body<Token>) auto async_request(
-        std::uint32_t operation, std::span<std::byte const> body, Token&& token = Token{}
+        std::uint32_t operation, Body const& body, Token&& token = Token{}
     ) {
-        return ask({operation}, body, std::forward<Token>(token));
-    }
-    /// The same from registered memory, with the channel's timeout.
-    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
-    requires(!std::convertible_to<Token, request_options> && !detail::is_body<Token>) auto async_request(
-        std::uint32_t operation, Slices const& body, Token&& token = Token{}
-    ) {
-        return ask({operation}, const_slices{body}, std::forward<Token>(token));
+        return ask({operation}, detail::body_of(body), std::forward<Token>(token));
     }
     /// The same with a head, with the channel's timeout.
     ///
     /// @param operation  The application's number.
     /// @param head       As below.
-    /// @param body       As above. To send a head alone, give `std::span<std::byte const>{}` here: `{}`
-    ///                   could be options as well, and does not compile.
+    /// @param body       As above. To send a head alone, give `bytes_view{}` here: `{}` could be options
+    ///                   as well, and does not compile.
     /// @param token      Completion token.
     /// @par Errors       Also errc::message_too_large (the head).
-    template <class Token = detail::default_token_t<Executor>>
+    template <detail::is_body Body, class Token = detail::default_token_t<Executor>>
     requires(!std::convertible_to<Token, request_options> && !detail::is_body<Token>) auto async_request(
-        std::uint32_t operation,
-        std::span<std::byte const> head,
-        std::span<std::byte const> body,
-        Token&& token = Token{}
+        std::uint32_t operation, bytes_view head, Body const& body, Token&& token = Token{}
     ) {
-        return ask({operation, head, {}, {}}, body, std::forward<Token>(token));
-    }
-    /// The same with a body in registered memory.
-    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
-    requires(!std::convertible_to<Token, request_options> && !detail::is_body<Token>) auto async_request(
-        std::uint32_t operation,
-        std::span<std::byte const> head,
-        Slices const& body,
-        Token&& token = Token{}
-    ) {
-        return ask({operation, head, {}, {}}, const_slices{body}, std::forward<Token>(token));
+        return ask({operation, head, {}, {}}, detail::body_of(body), std::forward<Token>(token));
     }
     /// The same with a head, and with memory for the answer.
     ///
@@ -522,52 +481,33 @@ public:
     /// @param token      Completion token.
     /// @par Errors       Also errc::message_too_large (the head), errc::region_gone,
     ///                   errc::foreign_domain, errc::access_denied (`into`).
-    template <class Token = detail::default_token_t<Executor>>
+    template <
+        class Body = std::span<std::byte const>,
+        class Token = detail::default_token_t<Executor>>
     auto async_request(
         std::uint32_t operation,
-        std::span<std::byte const> head,
-        std::span<std::byte const> body,
-        mutable_slice into,
-        request_options const& options,
-        Token&& token = Token{}
-    ) {
-        return ask({operation, head, into, options}, body, std::forward<Token>(token));
-    }
-    /// The same with a body in registered memory.
-    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
-    auto async_request(
-        std::uint32_t operation,
-        std::span<std::byte const> head,
-        Slices const& body,
+        bytes_view head,
+        Body const& body,
         mutable_slice into,
         request_options const& options,
         Token&& token = Token{}
     ) {
         return ask(
-            {operation, head, into, options}, const_slices{body}, std::forward<Token>(token)
+            {operation, head, into, options}, detail::body_of(body), std::forward<Token>(token)
         );
     }
     /// The same with the channel's timeout.
-    template <class Token = detail::default_token_t<Executor>>
+    template <
+        class Body = std::span<std::byte const>,
+        class Token = detail::default_token_t<Executor>>
     requires(!std::convertible_to<Token, request_options>) auto async_request(
         std::uint32_t operation,
-        std::span<std::byte const> head,
-        std::span<std::byte const> body,
+        bytes_view head,
+        Body const& body,
         mutable_slice into,
         Token&& token = Token{}
     ) {
-        return ask({operation, head, into, {}}, body, std::forward<Token>(token));
-    }
-    /// The same with a body in registered memory, with the channel's timeout.
-    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
-    requires(!std::convertible_to<Token, request_options>) auto async_request(
-        std::uint32_t operation,
-        std::span<std::byte const> head,
-        Slices const& body,
-        mutable_slice into,
-        Token&& token = Token{}
-    ) {
-        return ask({operation, head, into, {}}, const_slices{body}, std::forward<Token>(token));
+        return ask({operation, head, into, {}}, detail::body_of(body), std::forward<Token>(token));
     }
 
     /// Sends a notice to the peer: a request without an answer.
@@ -579,36 +519,20 @@ public:
     ///                            peer's program has fetched it, or destroyed it.
     /// @par Cancellation          total, as for async_request().
     /// @par Errors                As for async_request().
-    template <class Token = detail::default_token_t<Executor>>
+    template <
+        class Body = std::span<std::byte const>,
+        class Token = detail::default_token_t<Executor>>
     requires(!detail::is_body<Token>) auto async_notify(
-        std::uint32_t operation, std::span<std::byte const> body, Token&& token = Token{}
+        std::uint32_t operation, Body const& body, Token&& token = Token{}
     ) {
-        return start_notice({operation}, body, std::forward<Token>(token));
-    }
-    /// The same from registered memory, as for async_request().
-    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
-    auto async_notify(std::uint32_t operation, Slices const& body, Token&& token = Token{}) {
-        return start_notice({operation}, const_slices{body}, std::forward<Token>(token));
+        return start_notice({operation}, detail::body_of(body), std::forward<Token>(token));
     }
     /// The same with a head, as for async_request().
-    template <class Token = detail::default_token_t<Executor>>
+    template <detail::is_body Body, class Token = detail::default_token_t<Executor>>
     auto async_notify(
-        std::uint32_t operation,
-        std::span<std::byte const> head,
-        std::span<std::byte const> body,
-        Token&& token = Token{}
+        std::uint32_t operation, bytes_view head, Body const& body, Token&& token = Token{}
     ) {
-        return start_notice({operation, head}, body, std::forward<Token>(token));
-    }
-    /// The same from registered memory, with a head.
-    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
-    auto async_notify(
-        std::uint32_t operation,
-        std::span<std::byte const> head,
-        Slices const& body,
-        Token&& token = Token{}
-    ) {
-        return start_notice({operation, head}, const_slices{body}, std::forward<Token>(token));
+        return start_notice({operation, head}, detail::body_of(body), std::forward<Token>(token));
     }
 
     /// Waits for the next request, or notice, of the peer's.
@@ -621,7 +545,7 @@ public:
     ///                            message_channel::async_receive().
     template <class Token = detail::default_token_t<Executor>>
     auto async_next(Token&& token = Token{}) {
-        return boost::asio::async_initiate<Token, void(error_code, request)>(
+        return detail::initiate_checked<Token, void(error_code, request)>(
             detail::initiation{
                 this->get_executor(),
                 [](auto handler, core_ptr const& core) {
@@ -635,7 +559,7 @@ public:
 private:
     template <class Body, class Token>
     auto ask(detail::question const& what, Body const& body, Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code, reply)>(
+        return detail::initiate_checked<Token, void(error_code, reply)>(
             detail::initiation{
                 this->get_executor(),
                 [](auto handler,

@@ -34,6 +34,7 @@
 #include <rcverbs/backoff_options.hpp>
 #include <rcverbs/detail/control_handler.hpp>
 #include <rcverbs/detail/initiation.hpp>
+#include <rcverbs/bytes_view.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/request_channel.hpp>
 #include <rcverbs/runs_on.hpp>
@@ -211,65 +212,42 @@ public:
     ///                            time. Those of connector::async_connect() that are not transient.
     ///                            channel_errc::other_connection. asio::error::operation_aborted
     ///                            (closed), errc::operation_in_progress (finishing).
-    template <class Token = detail::default_token_t<Executor>>
+    template <
+        class Body = std::span<std::byte const>,
+        class Token = detail::default_token_t<Executor>>
     auto async_request(
         std::uint32_t operation,
-        std::span<std::byte const> body,
-        client_request_options const& options,
-        Token&& token = Token{}
-    ) {
-        return ask({operation, {}, {}, {}}, body, options, std::forward<Token>(token));
-    }
-    /// The same from registered memory.
-    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
-    auto async_request(
-        std::uint32_t operation,
-        Slices const& body,
+        Body const& body,
         client_request_options const& options,
         Token&& token = Token{}
     ) {
         return ask(
-            {operation, {}, {}, {}}, const_slices{body}, options, std::forward<Token>(token)
+            {operation, {}, {}, {}}, detail::body_of(body), options, std::forward<Token>(token)
         );
     }
     /// The same with the default options.
-    template <class Token = detail::default_token_t<Executor>>
+    template <
+        class Body = std::span<std::byte const>,
+        class Token = detail::default_token_t<Executor>>
     requires(!std::convertible_to<Token, client_request_options>) auto async_request(
-        std::uint32_t operation, std::span<std::byte const> body, Token&& token = Token{}
+        std::uint32_t operation, Body const& body, Token&& token = Token{}
     ) {
-        return ask({operation, {}, {}, {}}, body, {}, std::forward<Token>(token));
-    }
-    /// The same from registered memory, with the default options.
-    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
-    requires(!std::convertible_to<Token, client_request_options>) auto async_request(
-        std::uint32_t operation, Slices const& body, Token&& token = Token{}
-    ) {
-        return ask({operation, {}, {}, {}}, const_slices{body}, {}, std::forward<Token>(token));
+        return ask({operation, {}, {}, {}}, detail::body_of(body), {}, std::forward<Token>(token));
     }
     /// The same with a head, and with memory for the answer.
-    template <class Token = detail::default_token_t<Executor>>
+    template <
+        class Body = std::span<std::byte const>,
+        class Token = detail::default_token_t<Executor>>
     auto async_request(
         std::uint32_t operation,
-        std::span<std::byte const> head,
-        std::span<std::byte const> body,
-        mutable_slice into,
-        client_request_options const& options,
-        Token&& token = Token{}
-    ) {
-        return ask({operation, head, into, {}}, body, options, std::forward<Token>(token));
-    }
-    /// The same with a body in registered memory.
-    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
-    auto async_request(
-        std::uint32_t operation,
-        std::span<std::byte const> head,
-        Slices const& body,
+        bytes_view head,
+        Body const& body,
         mutable_slice into,
         client_request_options const& options,
         Token&& token = Token{}
     ) {
         return ask(
-            {operation, head, into, {}}, const_slices{body}, options, std::forward<Token>(token)
+            {operation, head, into, {}}, detail::body_of(body), options, std::forward<Token>(token)
         );
     }
 
@@ -283,47 +261,32 @@ public:
     /// @par Completion signature  `void(error_code)`: the peer's device has it.
     /// @par Cancellation          total.
     /// @par Errors                As for async_request().
-    template <class Token = detail::default_token_t<Executor>>
+    template <
+        class Body = std::span<std::byte const>,
+        class Token = detail::default_token_t<Executor>>
     auto async_notify(
         std::uint32_t operation,
-        std::span<std::byte const> body,
-        client_request_options const& options,
-        Token&& token = Token{}
-    ) {
-        return start_notice({operation}, body, options, std::forward<Token>(token));
-    }
-    /// The same from registered memory.
-    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
-    auto async_notify(
-        std::uint32_t operation,
-        Slices const& body,
-        client_request_options const& options,
-        Token&& token = Token{}
-    ) {
-        return start_notice({operation}, const_slices{body}, options, std::forward<Token>(token));
-    }
-    /// The same with a head.
-    template <class Token = detail::default_token_t<Executor>>
-    auto async_notify(
-        std::uint32_t operation,
-        std::span<std::byte const> head,
-        std::span<std::byte const> body,
-        client_request_options const& options,
-        Token&& token = Token{}
-    ) {
-        return start_notice({operation, head}, body, options, std::forward<Token>(token));
-    }
-    /// The same from registered memory, with a head.
-    template <detail::slices_only Slices, class Token = detail::default_token_t<Executor>>
-    auto async_notify(
-        std::uint32_t operation,
-        std::span<std::byte const> head,
-        Slices const& body,
+        Body const& body,
         client_request_options const& options,
         Token&& token = Token{}
     ) {
         return start_notice(
-            {operation, head}, const_slices{body}, options, std::forward<Token>(token)
+            {operation}, detail::body_of(body), options, std::forward<Token>(token)
+        );
+    }
+    /// The same with a head.
+    template <
+        class Body = std::span<std::byte const>,
+        class Token = detail::default_token_t<Executor>>
+    auto async_notify(
+        std::uint32_t operation,
+        bytes_view head,
+        Body const& body,
+        client_request_options const& options,
+        Token&& token = Token{}
+    ) {
+        return start_notice(
+            {operation, head}, detail::body_of(body), options, std::forward<Token>(token)
         );
     }
 
@@ -336,7 +299,7 @@ public:
     /// @par Errors                Those of request_channel::async_finish(); none without a channel.
     template <class Token = detail::default_token_t<Executor>>
     auto async_finish(Token&& token = Token{}) {
-        return boost::asio::async_initiate<Token, void(error_code)>(
+        return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 executor_,
                 [](auto handler, core_ptr const& core) {
@@ -360,7 +323,7 @@ private:
     ) {
         what.options.answer_timeout = options.answer_timeout;
         what.connection_number = options.connection_number;
-        return boost::asio::async_initiate<Token, void(error_code, reply)>(
+        return detail::initiate_checked<Token, void(error_code, reply)>(
             detail::initiation{
                 executor_,
                 [](auto handler,
@@ -389,7 +352,7 @@ private:
     ) {
         what.options.answer_timeout = options.answer_timeout;
         what.connection_number = options.connection_number;
-        return boost::asio::async_initiate<Token, void(error_code)>(
+        return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 executor_,
                 [](auto handler,

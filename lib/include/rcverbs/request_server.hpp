@@ -155,7 +155,7 @@ public:
     ///                            the acceptor, such as errc::device_removed, when no client is left.
     template <class Token = detail::default_token_t<Executor>>
     auto async_next(Token&& token = Token{}) {
-        return boost::asio::async_initiate<Token, void(error_code, request)>(
+        return detail::initiate_checked<Token, void(error_code, request)>(
             detail::initiation{
                 executor_,
                 [](auto handler, core_ptr const& core) {
@@ -178,7 +178,7 @@ public:
     /// @par Errors                asio::error::operation_aborted (closed).
     template <class Token = detail::default_token_t<Executor>>
     auto async_finish(Token&& token = Token{}) {
-        return boost::asio::async_initiate<Token, void(error_code)>(
+        return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 executor_,
                 [](auto handler, core_ptr const& core) {

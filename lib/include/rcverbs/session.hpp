@@ -240,7 +240,7 @@ public:
     ///                            connection::async_receive.
     template <class Token = detail::default_token_t<Executor>>
     auto async_wait_regions(Token&& token = Token{}) {
-        return boost::asio::async_initiate<Token, void(error_code, peer_regions)>(
+        return detail::initiate_checked<Token, void(error_code, peer_regions)>(
             detail::initiation{
                 this->get_executor(),
                 [](auto handler, core_ptr const& core) {
@@ -259,7 +259,7 @@ public:
     /// @par Errors                Those of the two.
     template <class Token = detail::default_token_t<Executor>>
     auto async_exchange(std::vector<named_region> regions, Token&& token = Token{}) {
-        return boost::asio::async_initiate<Token, void(error_code, peer_regions)>(
+        return detail::initiate_checked<Token, void(error_code, peer_regions)>(
             detail::initiation{
                 this->get_executor(
                 ),  // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved

@@ -157,7 +157,7 @@ public:
     ///                            (closed).
     template <class Token = detail::default_token_t<Executor>>
     auto async_receive(mutable_slices const& into, Token&& token = Token{}) {
-        return boost::asio::async_initiate<Token, void(error_code, receive_result)>(
+        return detail::initiate_checked<Token, void(error_code, receive_result)>(
             detail::initiation{
                 executor_,
                 [](auto&& handler,

@@ -354,17 +354,4 @@ private:
     detail::slice_list list_;
 };
 
-namespace detail {
-
-/// What is a range of slices and no bytes: where both are taken, `{}` is bytes, of which there are none.
-template <class T>
-concept slices_only = std::convertible_to<T const&, const_slices> &&
-    !std::convertible_to<T const&, std::span<std::byte const>>;
-
-/// What a message is sent from.
-template <class T>
-concept is_body = std::convertible_to<T const&, std::span<std::byte const>> || slices_only<T>;
-
-}  // namespace detail
-
 }  // namespace rcverbs

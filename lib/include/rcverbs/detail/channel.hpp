@@ -157,7 +157,7 @@ public:
     ///                            channel_errc::message_withdrawn, and those of connection::async_read.
     template <class Token = default_token_t<Executor>>
     auto async_fetch(message what, mutable_slices into, Token&& token = Token{}) {
-        return boost::asio::async_initiate<Token, void(error_code)>(
+        return initiate_checked<Token, void(error_code)>(
             initiation{
                 this->get_executor(),
                 [](auto handler, core_ptr const& core, message m, mutable_slices const& to) {

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/async_result.hpp>
 #include <boost/asio/io_context.hpp>
 
 #include <concepts>
+#include <type_traits>
 #include <utility>
 
 #include <rcverbs/export.hpp>
@@ -14,6 +16,24 @@
 namespace rcverbs::detail {
 
 class connection_core;
+
+/// As boost::asio::async_initiate(); a token that does not take the signature is one readable error.
+template <class Token, class Signature, class Initiation, class... Arguments>
+auto initiate_checked(
+    Initiation&& start, std::remove_reference_t<Token>& token, Arguments&&... arguments
+) {
+    constexpr bool is_fitting = boost::asio::completion_token_for<Token, Signature>;
+    static_assert(
+        is_fitting,
+        "rcverbs: the completion token, or handler, does not fit the operation's completion "
+        "signature, "
+        "which its documentation names; a handler must be movable"
+    );
+    if constexpr (is_fitting)
+        return boost::asio::async_initiate<Token, Signature>(
+            std::forward<Initiation>(start), token, std::forward<Arguments>(arguments)...
+        );
+}
 
 /// `Start` is called with the handler and the arguments of async_initiate().
 template <class Executor, class Start>

@@ -86,7 +86,7 @@ public:
     /// @par Errors                asio::error::operation_aborted: cancelled, or closed.
     template <class Token = default_token_t<Executor>>
     auto async_acquire(Token&& token = Token{}) {
-        return boost::asio::async_initiate<Token, void(error_code, Lease)>(
+        return initiate_checked<Token, void(error_code, Lease)>(
             initiation{
                 executor_,
                 [](auto handler, std::shared_ptr<lending<Lease>> const& from) {

@@ -66,7 +66,7 @@ protected:
     // Starts an operation whose handler gets nothing but an error.
     template <class Start, class Token>
     auto control(Start start, Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code)>(
+        return initiate_checked<Token, void(error_code)>(
             initiation{
                 connection_.get_executor(),
                 [](auto handler, core_ptr const& core, Start const& begin) {

@@ -209,24 +209,23 @@ struct completion_of<void> {
 /// Starts an operation value for a completion token.
 template <class Executor, class Op, class Token>
 auto initiate(std::shared_ptr<connection_core> const& core, Op const& operation, Token&& token) {
-    return boost::asio::
-        async_initiate<Token, typename completion_of<typename Op::result_type>::type>(
-            initiation_of<Executor>(
-                core.get(),
-                [](auto&& handler,
-                   std::shared_ptr<connection_core> const& on,
-                   work_request const& wanted) {
-                    using type = decltype(handler);
-                    using reader = decltype(access::reader_of<Op>());
-                    handler_source const source = offer<reader>(std::forward<type>(handler));
-                    errc const refusal = start_operation(on, {&wanted, 1}, turn::wait, source);
-                    if (refusal != errc{}) post_refusal(*on, source, refusal);
-                }
-            ),
-            token,
-            core,
-            access::request_of(operation)
-        );
+    return initiate_checked<Token, typename completion_of<typename Op::result_type>::type>(
+        initiation_of<Executor>(
+            core.get(),
+            [](auto&& handler,
+               std::shared_ptr<connection_core> const& on,
+               work_request const& wanted) {
+                using type = decltype(handler);
+                using reader = decltype(access::reader_of<Op>());
+                handler_source const source = offer<reader>(std::forward<type>(handler));
+                errc const refusal = start_operation(on, {&wanted, 1}, turn::wait, source);
+                if (refusal != errc{}) post_refusal(*on, source, refusal);
+            }
+        ),
+        token,
+        core,
+        access::request_of(operation)
+    );
 }
 
 /// The completion signature of an operation that owns its memory.
@@ -245,7 +244,7 @@ auto initiate_leased(
     std::shared_ptr<connection_core> const& core, Leased operation, Token&& token
 ) {
     using reader = decltype(access::reader_of<Leased>());
-    return boost::asio::async_initiate<
+    return initiate_checked<
         Token,
         typename leased_completion_of<reader, typename Leased::result_type>::type>(
         initiation_of<Executor>(

@@ -161,7 +161,7 @@ public:
     ///                            withdrawn). REQUIRES: is_valid().
     template <class Token>
     auto async_withdraw(std::string_view name, Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code)>(
+        return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 executor(),
                 [](auto handler, core_ptr const& core, std::string const& which) {
@@ -363,7 +363,7 @@ public:
     /// @param token  As above.
     template <class Token>
     auto async_find(std::string_view name, std::chrono::milliseconds wait, Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code, remote_memory)>(
+        return detail::initiate_checked<Token, void(error_code, remote_memory)>(
             detail::initiation{
                 get_executor(),
                 [](auto handler,
@@ -386,7 +386,7 @@ public:
     /// @par Errors                Those of async_next().
     template <class Token>
     auto async_next_change(Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code, region_change)>(
+        return detail::initiate_checked<Token, void(error_code, region_change)>(
             detail::initiation{
                 get_executor(),
                 [](auto handler, core_ptr const& core) {
@@ -404,7 +404,7 @@ public:
     /// @par Errors                Those of request_channel::async_next().
     template <class Token>
     auto async_next(Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code, request)>(
+        return detail::initiate_checked<Token, void(error_code, request)>(
             detail::initiation{
                 get_executor(),
                 [](auto handler, core_ptr const& core) {
@@ -434,7 +434,7 @@ private:
 
     template <class Start, class Token>
     auto control(Start start, Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code)>(
+        return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 get_executor(),
                 [](auto handler, core_ptr const& core, Start const& begin) {

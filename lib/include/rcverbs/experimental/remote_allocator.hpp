@@ -131,7 +131,7 @@ public:
     ///                            to end.
     template <class Token>
     auto async_close(Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code)>(
+        return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 get_executor(),
                 [](auto handler, list_ptr const& list) {
@@ -315,7 +315,7 @@ private:
     template <class Result, class Start, class Token>
     auto start_for(Start start, Token&& token) const {
         using of = signature<Result>;
-        return boost::asio::async_initiate<Token, typename of::type>(
+        return detail::initiate_checked<Token, typename of::type>(
             detail::initiation{
                 get_executor(),
                 [](auto handler, core_ptr const& core, Start const& begin) {

@@ -89,7 +89,7 @@ public:
     ///                            request_channel::async_request().
     template <class Token>
     auto async_prepare(std::uint64_t offset_bytes, std::uint64_t size_bytes, Token&& token) const {
-        return boost::asio::async_initiate<Token, void(error_code)>(
+        return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 get_executor(),
                 [](auto handler, core_ptr const& core, std::uint64_t offset, std::uint64_t size) {
@@ -116,7 +116,7 @@ public:
     ///                            part is tried again.
     template <class Token>
     auto async_read(std::uint64_t offset_bytes, mutable_slices const& target, Token&& token) const {
-        return boost::asio::async_initiate<Token, void(error_code, std::size_t)>(
+        return detail::initiate_checked<Token, void(error_code, std::size_t)>(
             detail::initiation{
                 get_executor(),
                 [](auto handler,
@@ -142,7 +142,7 @@ public:
     /// @par Errors                As for async_read(); after an error part of the bytes may be written.
     template <class Token>
     auto async_write(std::uint64_t offset_bytes, const_slices const& source, Token&& token) const {
-        return boost::asio::async_initiate<Token, void(error_code, std::size_t)>(
+        return detail::initiate_checked<Token, void(error_code, std::size_t)>(
             detail::initiation{
                 get_executor(),
                 [](auto handler,
@@ -167,7 +167,7 @@ public:
     /// @par Errors                As for async_read(), and those of connection::async_fetch_add.
     template <class Token>
     auto async_fetch_add(std::uint64_t offset_bytes, std::uint64_t add, Token&& token) const {
-        return boost::asio::async_initiate<Token, void(error_code, std::uint64_t)>(
+        return detail::initiate_checked<Token, void(error_code, std::uint64_t)>(
             detail::initiation{
                 get_executor(),
                 [](auto handler, core_ptr const& core, std::uint64_t offset, std::uint64_t number) {
@@ -193,7 +193,7 @@ public:
     auto async_compare_swap(
         std::uint64_t offset_bytes, std::uint64_t expected, std::uint64_t desired, Token&& token
     ) const {
-        return boost::asio::async_initiate<Token, void(error_code, std::uint64_t)>(
+        return detail::initiate_checked<Token, void(error_code, std::uint64_t)>(
             detail::initiation{
                 get_executor(),
                 [](auto handler,

@@ -144,7 +144,7 @@ public:
     ///                            registering memory.
     template <class Token>
     auto async_connect(endpoint const& peer, Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code)>(
+        return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 get_executor(),
                 [](auto handler, core_ptr const& core, endpoint const& to) {
@@ -160,7 +160,7 @@ public:
     /// @param token  Completion token.
     template <class Token>
     auto async_accept(Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code)>(
+        return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 get_executor(),
                 [](auto handler, core_ptr const& core) {
@@ -183,7 +183,7 @@ public:
     ///                            of the connection's end.
     template <class Token>
     auto async_write(std::span<std::byte const> record, Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code)>(
+        return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 get_executor(),
                 [](auto handler, core_ptr const& core, std::span<std::byte const> bytes) {
@@ -204,7 +204,7 @@ public:
     ///                            (finish_timeout has passed): the ring is closed.
     template <class Token>
     auto async_finish(Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code)>(
+        return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 get_executor(),
                 [](auto handler, core_ptr const& core) {
@@ -310,7 +310,7 @@ public:
     /// @param token  Completion token.
     template <class Token>
     auto async_connect(endpoint const& peer, Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code)>(
+        return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 get_executor(),
                 [](auto handler, core_ptr const& core, endpoint const& to) {
@@ -327,7 +327,7 @@ public:
     /// @param token  Completion token.
     template <class Token>
     auto async_accept(Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code)>(
+        return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 get_executor(),
                 [](auto handler, core_ptr const& core) {
@@ -349,7 +349,7 @@ public:
     ///                            come first.
     template <class Token>
     auto async_read(Token&& token) {
-        return boost::asio::async_initiate<Token, void(error_code, ring_record)>(
+        return detail::initiate_checked<Token, void(error_code, ring_record)>(
             detail::initiation{
                 get_executor(),
                 [](auto handler, core_ptr const& core) {
