@@ -5,9 +5,11 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 
+#include <filesystem>
 #include <map>
 
 #include "common/message_frame.hpp"
+#include "common/version.hpp"
 
 namespace demo {
 
@@ -185,7 +187,16 @@ std::optional<rcverbs::endpoint> resolve_with_route(
     return all.front();
 }
 
+void add_version(CLI::App& app, char const* program) {
+    app.set_version_flag(
+        "--version",
+        std::filesystem::path{program}.filename().string() + ' ' + version(),
+        "print the version, and exit"
+    );
+}
+
 bool parse(CLI::App& app, int argc, char** argv, exit_code& code) {
+    add_version(app, argv[0]);
     try {
         app.parse(argc, argv);
         return true;

@@ -82,7 +82,9 @@ auto listen_at(std::string const& address, std::uint16_t port, Make make) {
     }
 }
 
-/// Parses, and prints help or the error. Returns true to go on, else sets `code` to the exit code.
+/// Adds --version. `program` is the path that the program was started by.
+void add_version(CLI::App& app, char const* program);
+/// Adds --version, parses, and prints help, the version or the error. Returns true to go on, else sets `code` to the exit code.
 bool parse(CLI::App& app, int argc, char** argv, exit_code& code);
 
 }  // namespace demo

@@ -326,6 +326,7 @@ bool parse(int argc, char** argv, arguments& out, demo::exit_code& code) {
         "Measures RDMA operations over reliable connections: rate, throughput, latency and CPU "
         "time."};
     describe(app, out);
+    demo::add_version(app, argv[0]);
     try {
         app.parse(argc, argv);
         complete(app, out);

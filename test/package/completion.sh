@@ -29,7 +29,7 @@ expect 'rdma-bench l' 'loopback'
 expect 'rdma-bench loopback w' 'write write-imm'
 expect 'rdma-bench loopback --lat' '--latency'
 expect 'rdma-bench server --c' '--count --cpus'
-expect 'rdma-doctor --' '--help --json --quiet --address --timeout --serve --peer --port'
+expect 'rdma-doctor --' '--help --json --quiet --address --timeout --serve --peer --port --version'
 expect 'rdma-copy --q' '--quiet'
 expect 'rdma-copy serve --b' '--bind'
 expect "rdma-copy ${BASH_SOURCE[0]}" "${BASH_SOURCE[0]}"

@@ -24,11 +24,11 @@ check() {
         diff <(echo "$in_help") <(echo "$in_page") || true
     fi
 }
-check rdma-bench server client loopback compare
+check rdma-bench '' server client loopback compare
 check rdma-client ''
 check rdma-copy '' serve
 check rdma-doctor ''
-check rdma-nvme serve
+check rdma-nvme '' serve
 check rdma-server ''
 for page in "$pages"/*; do
     said=$(groff -man -ww -Tutf8 "$page" 2>&1 >/dev/null)

@@ -4,6 +4,7 @@
 #include <rcverbs/session_error.hpp>
 
 #include "common/exit_code.hpp"
+#include "common/version.hpp"
 #include "support/catch.hpp"
 #include "support/child_process.hpp"
 
@@ -131,6 +132,23 @@ TEST_CASE("help exits with 0 and documents the exit codes", "[cli]") {
         CHECK(o.status == 0);
         CHECK(o.output.find("7  the data did not verify") != std::string::npos);
         CHECK(o.output.find("write|read") != std::string::npos);
+    }
+}
+
+TEST_CASE("--version prints the name of each program and one version", "[cli]") {
+    for (std::string const program :
+         {"rdma-bench",
+          "rdma-client",
+          "rdma-copy",
+          "rdma-doctor",
+#ifdef RCVERBS_HAS_NVME
+          "rdma-nvme",
+#endif
+          "rdma-server"}) {
+        outcome const o = run({program, "--version"});
+        INFO(program << ": " << o.error);
+        CHECK(o.status == 0);
+        CHECK(o.output == program + ' ' + demo::version() + '\n');
     }
 }
 
