@@ -7,15 +7,14 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
-#include <sys/resource.h>
-
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <utility>
 
 #include <rcverbs/channel_error.hpp>
 #include <rcverbs/poller.hpp>
+
+#include "common/lockable.hpp"
 
 namespace copy {
 
@@ -32,42 +31,6 @@ constexpr std::size_t frames_most = 64;
 constexpr std::size_t on_their_way_most = 2;
 // All frames of a copy have one tag.
 constexpr std::uint64_t frame_tag = 0;
-
-// A number in kB of /proc/self/status, in bytes; 0 if it is not there.
-std::size_t status_bytes(std::string const& name) {
-    std::ifstream in{"/proc/self/status"};
-    for (std::string word; in >> word;) {
-        if (word != name) continue;
-        std::size_t kilobytes = 0;
-        in >> kilobytes;
-        return kilobytes * 1024;
-    }
-    return 0;
-}
-
-// CAP_IPC_LOCK.
-bool may_lock_all() {
-    std::ifstream in{"/proc/self/status"};
-    for (std::string word; in >> word;) {
-        if (word != "CapEff:") continue;
-        std::uint64_t capabilities = 0;
-        in >> std::hex >> capabilities;
-        constexpr unsigned ipc_lock = 14;
-        return (capabilities >> ipc_lock & 1) != 0;
-    }
-    return false;
-}
-
-// Bytes that this process may still lock.
-std::size_t lockable() {
-    constexpr std::size_t unlimited = SIZE_MAX;
-    rlimit limit{};
-    if (may_lock_all() || ::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 ||
-        limit.rlim_cur == RLIM_INFINITY)
-        return unlimited;
-    std::size_t const locked = status_bytes("VmLck:") + status_bytes("VmPin:");
-    return limit.rlim_cur - std::min<std::size_t>(locked, limit.rlim_cur);
-}
 
 // Bytes of a frame and what a channel puts before it.
 constexpr std::size_t message_slot_bytes = frame_bytes_max + 16;
@@ -113,7 +76,7 @@ rcverbs::poller sleeping_poller(asio::io_context& io) {
 
 std::size_t usual_memory() {
     constexpr std::size_t most = std::size_t{8} << 20;
-    std::size_t const left = lockable();
+    std::size_t const left = demo::lockable_bytes_left();
     std::size_t const of_messages = bytes_of_messages(messages_for(left));
     return std::min({most, left / 2, left - std::min(left, of_messages)});
 }
@@ -132,7 +95,7 @@ link::link(asio::io_context& io, link_options const& options)
     : io_{io},
       timeout_{options.timeout},
       outgoing_{std::make_shared<outgoing>(outgoing{this, {}, 0, false, {}, change{io}})} {
-    auto const messages = channel_options(messages_for(lockable()));
+    auto const messages = channel_options(messages_for(demo::lockable_bytes_left()));
     size_slots(options.memory_bytes);
     rcverbs::connection c{sleeping_poller(io), options_of_connection(messages, slots_)};
     channel_ = rcverbs::message_channel{std::move(c), messages};
@@ -142,7 +105,7 @@ link::link(asio::io_context& io, rcverbs::connection_request request, link_optio
     : io_{io},
       timeout_{options.timeout},
       outgoing_{std::make_shared<outgoing>(outgoing{this, {}, 0, false, {}, change{io}})} {
-    auto const messages = channel_options(messages_for(lockable()));
+    auto const messages = channel_options(messages_for(demo::lockable_bytes_left()));
     size_slots(options.memory_bytes);
     rcverbs::connection c{
         sleeping_poller(io), std::move(request), options_of_connection(messages, slots_)};

@@ -1,7 +1,6 @@
 // rdma-nvme — serves files, block devices or memory to NVMe over Fabrics initiators, by RDMA.
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <tuple>
@@ -55,11 +54,6 @@ exit_code serve(serve_arguments const& a, demo::nvme_arguments served) {
         if (!served.controller_ids.empty())
             std::tie(served.target.controller_id_min, served.target.controller_id_max) =
                 demo::parse_controller_ids(served.controller_ids);
-        // Each queue has memory of its own; what the default leaves for all is added.
-        served.target.staging_bytes_max = std::max(
-            served.target.staging_bytes_max,
-            (std::size_t{32} << 20) + served.target.connections_max * std::size_t{65536}
-        );
     } catch (demo::configuration_error const& e) {
         demo::print_error(e.what());
         return exit_code::usage;
@@ -144,10 +138,14 @@ void add_serve(CLI::App& app, serve_arguments& a, demo::nvme_arguments& served) 
         ->check(CLI::Range(1, 64))
         ->option_text("N [16]");
     app.add_option(
-           "--max-queues", served.target.connections_max, "the most queues of all hosts together"
+           "--max-queues",
+           served.target.connections_max,
+           "the most queues of all hosts together; without it, 256, or as many as the memory that "
+           "may "
+           "be locked is enough for"
     )
         ->check(CLI::Range(1, 4096))
-        ->option_text("N [256]");
+        ->option_text("N");
     app.add_option(
            "--threads",
            served.threads,
@@ -198,5 +196,6 @@ int main(int argc, char** argv) {
     add_serve(command, a, served);
     exit_code code = exit_code::other;
     if (!demo::parse(app, argc, argv, code)) return static_cast<int>(code);
+    if (command.count("--max-queues") > 0) served.queues = demo::queue_wish::exactly;
     return static_cast<int>(serve(a, std::move(served)));
 }

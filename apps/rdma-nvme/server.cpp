@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/arguments.hpp"
+#include "common/lockable.hpp"
 #include "common/printable.hpp"
 
 namespace demo {
@@ -67,6 +68,10 @@ void nvme_server::start() {
     for (unsigned i = 0; arguments_.threads > 1 && i < arguments_.threads; ++i)
         arguments_.target.io_pollers.push_back(rcverbs::poller::start());
     served_ = open_stores(arguments_.subsystems);
+    std::string const lowered = fit_into_memory(
+        arguments_.target, served_.options, lockable_bytes_max(), arguments_.queues
+    );
+    if (!lowered.empty()) print_error(lowered);
     listen_at(arguments_.bind, arguments_.port, [&](rcverbs::endpoint const& here) {
         target_.emplace(rcverbs::poller::start(), here, served_.options, arguments_.target);
         return 0;
@@ -127,6 +132,7 @@ void nvme_server::reload() {
     auto now = arguments_.configuration.empty() ? served_.described
                                                 : read_configuration(arguments_.configuration);
     opened_subsystems next = open_stores(std::move(now), served_);
+    check_memory(arguments_.target, next.options, lockable_bytes_max());
     target_->serve(next.options);
     for (std::string const& line : changes(served_.described, next.described)) print(line);
     print_replaced(next);

@@ -19,6 +19,7 @@
 #include "common/exit_code.hpp"
 #include "common/repeating_signals.hpp"
 #include "rdma-nvme/configuration.hpp"
+#include "rdma-nvme/memory_plan.hpp"
 
 namespace demo {
 
@@ -29,6 +30,8 @@ struct nvme_arguments {
     /// The file that they are from, which SIGHUP reads again; empty for none.
     std::string configuration;
     rcverbs::nvme::target_options target;
+    /// Whether connections_max of it may be lowered.
+    queue_wish queues = queue_wish::at_most;
     /// Of I/O queues.
     unsigned threads = 1;
     /// FIRST-LAST; empty for all.

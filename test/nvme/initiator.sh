@@ -559,27 +559,59 @@ case_a_host_that_removes_many_namespaces_is_not_silent() {
     end_target
 }
 
-case_too_little_lockable_memory_is_said_with_both_numbers() {
-    # Root may lock what it likes.
+# serve_with_lockable KIB ARGUMENT…: starts a target as a user who may lock that much; root may lock what it likes.
+serve_with_lockable() {
+    local kib=$1
+    shift
+    log=$work/serve$((++servers)).log
     cp "$programs/rdma-nvme" "$work/" && chmod 755 "$work" "$work/rdma-nvme"
+    (ulimit -l "$kib"; exec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all "$work/rdma-nvme" serve "$@" --port $port) >"$log" 2>&1 &
+    target=$!
+}
+
+case_a_target_that_may_not_lock_what_it_needs_does_not_start() {
     local kib
+    ends() {
+        wait_for 20 eval "! kill -0 $target" || fail "the target serves"
+        wait $target
+        [ $? = 1 ] || fail "another status than 1"
+    }
     for kib in 64 8192; do
-        log=$work/serve$kib.log
-        (ulimit -l $kib; exec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all "$work/rdma-nvme" serve --memory 64M --nqn $nqn --port $port --quiet) >"$log" 2>&1 &
-        target=$!
-        # It ends with the reason, or says it when the first host needs more.
-        wait_for 10 grep -qE 'on port|RLIMIT_MEMLOCK' "$log" || fail "the target does not start: $(cat "$log")"
-        nvme connect -t rdma -a $here -s $port -n $nqn --nr-io-queues=2 2>"$work/said"
-        if [ -b /dev/nvme0n1 ] || wait_for 5 test -b /dev/nvme0n1; then
-            dd if=/dev/nvme0n1 of=/dev/null bs=64k count=1 iflag=direct status=none 2>/dev/null
-        fi
-        says "the process may lock $kib KiB.*RLIMIT_MEMLOCK.* locked [0-9]+ KiB"
-        [ "$(grep -c RLIMIT_MEMLOCK "$log")" = 1 ] || fail "said more than once: $(cat "$log")"
-        nvme disconnect -n $nqn >/dev/null
-        kill $target 2>/dev/null
-        wait $target 2>/dev/null
-        wait_for 10 eval '! ls -d /dev/nvme[0-9]* >/dev/null 2>&1'
+        serve_with_lockable $kib --memory 64M --nqn $nqn
+        ends
+        grep -qE "the process may lock $kib KiB.*RLIMIT_MEMLOCK.* locked [0-9]+ KiB.*LimitMEMLOCK" "$log" || fail "does not say what is missing"
+        if grep -q 'serving' "$log"; then fail "serves with $kib KiB"; fi
     done
+    serve_with_lockable 8192 --memory 1M --max-queues 256 --nqn $nqn
+    ends
+    grep -q 'or lower --max-queues' "$log" || fail "does not say what to lower"
+}
+
+case_with_little_lockable_memory_fewer_queues_are_served_and_no_command_fails() {
+    local i list='' writers=()
+    for i in 1 2 3 4 5; do
+        truncate -s 8M "$work/disk$i"
+        list+="{\"nqn\": \"$nqn$i\", \"namespaces\": [{\"file\": \"$work/disk$i\"}]},"
+    done
+    chown 65534 "$work"/disk*
+    echo "{\"subsystems\": [${list%,}]}" >"$work/disks.json"
+    serve_with_lockable 8192 --config "$work/disks.json"
+    wait_for 10 grep -q 'on port' "$log" || fail "the target does not listen"
+    says 'serves at most 8 queues instead of 256.* 8192 KiB \(RLIMIT_MEMLOCK\)'
+    # A host of this machine has two queues: one of administration, and one for I/O.
+    for i in 1 2 3 4; do
+        nvme connect -t rdma -a $here -s $port -n $nqn$i --nr-io-queues=1 --hostnqn=nqn.host:$i --hostid=00000000-0000-4000-8000-00000000000$i || fail "host $i"
+    done
+    refused -n ${nqn}5 --nr-io-queues=1 --hostnqn=nqn.host:5 --hostid=00000000-0000-4000-8000-000000000005
+    wait_for 20 eval '[ "$(ls -d /dev/nvme[0-3]n1 | wc -l)" = 4 ]' || fail "disks: $(ls /dev/nvme*)"
+    for i in 0 1 2 3; do
+        dd if=/dev/urandom of=/dev/nvme${i}n1 bs=1M count=8 oflag=direct status=none &
+        writers+=($!)
+    done
+    for i in "${writers[@]}"; do wait "$i" || fail "a write failed"; done
+    if grep -q 'fail' "$log"; then fail "commands fail"; fi
+    [ "$(counter failed_commands)" = 0 ] || fail "failed commands: $(counter failed_commands)"
+    end_target
 }
 
 case_hosts_are_served_although_nobody_reads_the_output() {

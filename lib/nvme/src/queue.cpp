@@ -149,7 +149,7 @@ queue::queue(
       capsule_bytes_{command_bytes + (id_ == 0 ? 0 : target_->options().in_capsule_bytes)},
       memory_{
           connection_.domain(),
-          depth_ * (capsule_bytes_ + slots_per_command * completion_bytes),
+          registered_bytes(depth_, static_cast<std::uint32_t>(capsule_bytes_ - command_bytes)),
           access_flags::local_write},
       deadline_{executor_} {}
 

@@ -76,9 +76,19 @@ public:
         connect_private_data const& asked,
         std::shared_ptr<staging_memory> staging
     );
+    /// Slots for each command that the host may have outstanding.
+    static constexpr std::size_t slots_per_command = 2;
+
     queue(queue const&) = delete;
     queue& operator=(queue const&) = delete;
     ~queue();
+
+    /// The size of the memory for commands and their completions.
+    static constexpr std::size_t registered_bytes(
+        std::uint32_t depth, std::uint32_t in_capsule_bytes
+    ) noexcept {
+        return depth * (command_bytes + in_capsule_bytes + slots_per_command * completion_bytes);
+    }
 
     /// Posts the receives and accepts the host's request.
     void start();
@@ -104,7 +114,6 @@ public:
 private:
     class slot;
     using step = void (queue::*)(slot&);
-    static constexpr std::size_t slots_per_command = 2;
     /// A command that has arrived.
     struct arrival {
         std::uint32_t capsule;

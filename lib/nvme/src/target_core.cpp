@@ -77,6 +77,34 @@ target_options checked(target_options o) {
     return o;
 }
 
+std::uint64_t in_pages(std::uint64_t bytes) {
+    constexpr std::uint64_t page_bytes = 4096;
+    return (bytes + page_bytes - 1) / page_bytes * page_bytes;
+}
+
+// The pollers' connections and the others have a protection domain each, with its own registrations.
+std::uint64_t registered_bytes_max(
+    std::vector<subsystem_options> const& subsystems, target_options const& o
+) {
+    std::uint64_t stores = 0;
+    for (subsystem_options const& s : subsystems) {
+        for (namespace_options const& n : s.namespaces) {
+            // A page more, since it may begin inside one.
+            std::uint64_t const bytes = n.store == nullptr ? 0 : n.store->memory().size();
+            if (bytes > 0) stores += in_pages(bytes) + in_pages(1);
+        }
+    }
+    std::uint64_t const of_queue =
+        staging_memory::queue_bytes +
+        in_pages(std::max(
+            queue::registered_bytes(o.queue_depth_max, o.in_capsule_bytes),
+            queue::registered_bytes(std::max(admin_depth, o.queue_depth_max), 0)
+        )) +
+        in_pages(o.queue_depth_max * sizeof(std::uint64_t));  // results of atomics
+    return (o.io_pollers.size() + 1) * common_staging_bytes(o) +
+           std::max<std::uint64_t>(1, o.io_pollers.size()) * stores + o.connections_max * of_queue;
+}
+
 void check_secrets(subsystem_options const& o) {
     option_check check{"host_secrets"};
     for (host_secrets const& s : o.secrets) {
@@ -896,6 +924,12 @@ target_statistics target_core::statistics() const {
 }  // namespace rcverbs::nvme::detail
 
 namespace rcverbs::nvme {
+
+std::uint64_t registered_bytes_max(
+    std::vector<subsystem_options> const& subsystems, target_options const& options
+) {
+    return detail::registered_bytes_max(subsystems, detail::checked(options));
+}
 
 target::target(
     runs_on<boost::asio::any_io_executor> where,

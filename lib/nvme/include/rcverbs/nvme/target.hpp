@@ -158,6 +158,18 @@ struct target_options {
     std::function<void(std::string const& message)> on_fault = {};
 };
 
+/// The most memory that such a target registers, in bytes, for each device over which hosts connect:
+/// with hosts on all of its queues, staging memory in use, and data in every store with memory(). Memory
+/// of the device's driver, for its queues, comes on top.
+///
+/// A program compares it with RLIMIT_MEMLOCK before it serves anybody: later, hosts would find that
+/// their commands fail.
+///
+/// @throws boost::system::system_error: errc::invalid_option, as target's constructor.
+RCVERBS_EXPORT std::uint64_t registered_bytes_max(
+    std::vector<subsystem_options> const& subsystems, target_options const& options = {}
+);
+
 /// Counters of a target; a snapshot.
 struct target_statistics {
     /// Controllers at this moment: associations with hosts, without discovery.
