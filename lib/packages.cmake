@@ -37,6 +37,7 @@ set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION utils)
 set(CPACK_COMPONENT_TOOLS_DESCRIPTION "${PROJECT_DESCRIPTION}: rdma-server, rdma-client, rdma-bench, rdma-doctor, rdma-nvme")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS "${rcverbs_same}")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_RECOMMENDS "ibverbs-providers, iproute2")
+set(CPACK_DEBIAN_TOOLS_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/apps/systemd/postinst ${PROJECT_SOURCE_DIR}/apps/systemd/prerm)
 
 # Debian wants the licence in each.
 foreach(package_of runtime:librcverbs${rcverbs_soversion} development:librcverbs-dev tools:rcverbs-tools)

@@ -27,6 +27,7 @@
 #include "common/metrics_server.hpp"
 #include "common/print.hpp"
 #include "common/printable.hpp"
+#include "common/service_manager.hpp"
 #include "common/repeating_timer.hpp"
 #include "rdma-copy/progress.hpp"
 #include "rdma-copy/session.hpp"
@@ -255,10 +256,12 @@ public:
         demo::print("listening on port " + std::to_string(acceptor_.local_endpoint().port()) + ".");
         if (metrics_ && metrics_->port() != 0)
             demo::print("statistics on port " + std::to_string(metrics_->port()) + '.');
+        demo::notify_ready();
         asio::co_spawn(io_, accept_clients(), asio::detached);
     }
 
     void stop() {
+        demo::notify_stopping();
         is_stopped_ = true;
         acceptor_.close();
         if (metrics_) metrics_->close();

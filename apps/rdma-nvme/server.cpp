@@ -9,6 +9,7 @@
 #include "common/arguments.hpp"
 #include "common/lockable.hpp"
 #include "common/printable.hpp"
+#include "common/service_manager.hpp"
 
 namespace demo {
 
@@ -89,6 +90,7 @@ void nvme_server::start() {
     if (metrics_ && metrics_->port() != 0)
         print("statistics on port " + std::to_string(metrics_->port()) + '.');
     for (auto const& each : served_.options) print("subsystem " + each.nqn + '.');
+    notify_ready();
 }
 
 void nvme_server::on_signal(int number) {
@@ -100,6 +102,7 @@ void nvme_server::on_signal(int number) {
 }
 
 void nvme_server::end() {
+    notify_stopping();
     signals_.stop();
     target_->close();
     if (metrics_) metrics_->close();
@@ -118,12 +121,14 @@ void nvme_server::wait_for_hosts() {
 }
 
 void nvme_server::try_reload() {
+    notify_reloading();
     try {
         reload();
         print("reloaded.");
     } catch (std::exception const& e) {
         print_error("nothing was changed: " + plain_names(e.what()));
     }
+    notify_ready();
 }
 
 // All or nothing: whatever fails comes before the target changes. Without a configuration file, the

@@ -51,6 +51,11 @@ for program in rdma-bench rdma-client rdma-copy rdma-doctor rdma-nvme rdma-serve
     has "$tools" "completions/$program\$"
 done
 has "$tools" 'man7/rcverbs\.7$'
+has "$tools" '/usr/lib/systemd/system/rdma-nvme\.service$'
+has "$tools" '/usr/lib/systemd/system/rdma-copy@\.service$'
+has "$tools" '/usr/lib/sysusers\.d/rcverbs\.conf$'
+dpkg-deb --fsys-tarfile "$tools" | tar -xO ./usr/lib/systemd/system/rdma-nvme.service | grep '^ExecStart=/usr/bin/rdma-nvme serve' >/dev/null || fail "the service starts another program"
+for script in postinst prerm; do dpkg-deb --ctrl-tarfile "$tools" | tar -tv | grep -E "^-rwxr-xr-x.*/$script\$" >/dev/null || fail "no $script"; done
 for package in "$library" "$development" "$tools"; do has "$package" '/copyright$'; done
 dpkg-deb -f "$library" Depends | grep libibverbs1 >/dev/null || fail "the library's package does not depend on libibverbs1"
 tar -tzf rcverbs-*.tar.gz | grep 'include/rcverbs/rcverbs\.hpp$' >/dev/null || fail "the archive has no headers"
