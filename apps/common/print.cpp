@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -20,6 +21,13 @@
 namespace demo {
 
 namespace {
+
+std::atomic<int> first_output_error{0};
+
+void note_output_error(int error) {
+    int none = 0;
+    if (error != EPIPE) first_output_error.compare_exchange_strong(none, error);
+}
 
 std::string error_line(std::string const& line) {
     return std::string{program_invocation_short_name} + ": " + one_line(line) + '\n';
@@ -91,7 +99,10 @@ private:
             ssize_t const n = ::write(fd, line.data() + done, line.size() - done);
             if (n > 0) done += static_cast<std::size_t>(n);
             if (n >= 0 || errno == EINTR) continue;
-            if (errno != EAGAIN) return;  // nobody can read it
+            if (errno != EAGAIN) {  // nobody can read it
+                if (fd == STDOUT_FILENO) note_output_error(errno);
+                return;
+            }
             pollfd room{fd, POLLOUT, 0};
             ::poll(&room, 1, -1);
         }
@@ -138,8 +149,11 @@ void print(std::string const& line) {
     std::string const text = one_line(line) + '\n';
     auto const to = background_printing::exchange(nullptr);
     if (to != nullptr) to->add(STDOUT_FILENO, text);
-    else std::fputs(text.c_str(), stdout);
+    else if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
+        note_output_error(errno);
 }
+
+int output_error() noexcept { return first_output_error; }
 
 void print_error(std::string const& line) {
     std::string const text = error_line(line);

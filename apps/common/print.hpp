@@ -9,6 +9,9 @@ namespace demo {
 
 /// Prints a line to standard output.
 void print(std::string const& line);
+/// The errno of the first line of print() that could not be written; 0 if there is none. A reader that leaves is no
+/// error. While lines are printed in the background, of those that were printed.
+int output_error() noexcept;
 /// Prints a line to standard error, prefixed with the program's name.
 void print_error(std::string const& line);
 

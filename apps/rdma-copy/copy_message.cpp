@@ -313,6 +313,8 @@ void read(reader& r, whole_file& m) {
 }
 void write(writer& w, wanted const& m) { w.put(m.file); }
 void read(reader& r, wanted& m) { m.file = r.get<std::uint64_t>(); }
+void write(writer&, stopped const&) {}
+void read(reader&, stopped&) {}
 
 template <std::size_t Place = 0>
 std::optional<copy_message> decode_as(std::uint64_t kind, std::span<std::byte const> in) {

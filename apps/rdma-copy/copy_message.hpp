@@ -28,6 +28,7 @@
 //                     TOTAL    entries (8), bytes (8) of the whole copy, once, when they are counted
 //   both sides'       FINISHED (0)
 //                     ALIVE    (0), several times in the time after which a silent peer is left
+//                     STOPPED  (0): a signal has ended this side; nothing follows
 //
 // Files are counted from 0. A directory comes before what is in it, and once more, as directory_end,
 // when all that is in it is done: then it gets its mode and time. BLOCKs and HOLEs of a file come in
@@ -51,7 +52,7 @@
 namespace copy {
 
 inline constexpr std::uint32_t channel_mode = 0x72637079;
-inline constexpr std::uint16_t version = 3;
+inline constexpr std::uint16_t version = 4;
 /// Bytes of a path, and of the target of a link, at most. Source: PATH_MAX, with the null character.
 inline constexpr std::size_t text_bytes_max = 4095;
 /// Bytes of a message, at most, FILE without its content.
@@ -227,6 +228,8 @@ struct wanted {
     std::uint64_t file = 0;
 };
 
+struct stopped {};
+
 /// The kind of a message is its place here.
 using copy_message = std::variant<
     hello,
@@ -247,7 +250,8 @@ using copy_message = std::variant<
     not_kept,
     batch,
     whole_file,
-    wanted>;
+    wanted,
+    stopped>;
 
 std::vector<std::byte> encode(copy_message const& m);
 /// None if it is not a message: another kind, another size, a type, a flag, a mode or a time that does

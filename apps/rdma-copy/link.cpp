@@ -94,7 +94,8 @@ void link::size_slots(std::size_t memory_bytes) {
 link::link(asio::io_context& io, link_options const& options)
     : io_{io},
       timeout_{options.timeout},
-      outgoing_{std::make_shared<outgoing>(outgoing{this, {}, 0, false, {}, change{io}})} {
+      outgoing_{std::make_shared<outgoing>(outgoing{this, {}, 0, false, false, {}, change{io}})},
+      stop_limit_{io} {
     auto const messages = channel_options(messages_for(demo::lockable_bytes_left()));
     size_slots(options.memory_bytes);
     rcverbs::connection c{sleeping_poller(io), options_of_connection(messages, slots_)};
@@ -104,7 +105,8 @@ link::link(asio::io_context& io, link_options const& options)
 link::link(asio::io_context& io, rcverbs::connection_request request, link_options const& options)
     : io_{io},
       timeout_{options.timeout},
-      outgoing_{std::make_shared<outgoing>(outgoing{this, {}, 0, false, {}, change{io}})} {
+      outgoing_{std::make_shared<outgoing>(outgoing{this, {}, 0, false, false, {}, change{io}})},
+      stop_limit_{io} {
     auto const messages = channel_options(messages_for(demo::lockable_bytes_left()));
     size_slots(options.memory_bytes);
     rcverbs::connection c{
@@ -156,12 +158,18 @@ asio::awaitable<copy_message> link::receive() {
         if (std::holds_alternative<alive>(*m)) continue;
         is_receiving_ = false;
         says_by_.reset();
+        if (std::holds_alternative<stopped>(*m)) {
+            has_peer_stopped_ = true;
+            close();
+            throw boost::system::system_error{rcverbs::channel_errc::peer_closed_early};
+        }
         co_return std::move(*m);
     }
 }
 
 void link::send(copy_message const& m) {
     outgoing& out = *outgoing_;
+    if (out.closes_when_idle) return;
     if (out.is_idle()) out.since = std::chrono::steady_clock::now();
     std::vector<std::byte> bytes;
     append(bytes, m);
@@ -188,6 +196,8 @@ void link::send_frames(std::size_t on_their_way_max) {
                 --out->on_their_way;
                 out->since = std::chrono::steady_clock::now();
                 if (out->owner != nullptr) out->owner->send_frames(on_their_way_most);
+                if (out->owner != nullptr && out->closes_when_idle && out->is_idle())
+                    out->owner->close();
                 out->changes.notify();
             }
         );
@@ -206,8 +216,22 @@ void link::close_violated() {
     close();
 }
 
+void link::stop() {
+    if (!channel_.is_open() || outgoing_->closes_when_idle) return close();
+    // What waits is of a copy that ends.
+    outgoing_->frames.clear();
+    send(stopped{});
+    outgoing_->closes_when_idle = true;
+    constexpr std::chrono::seconds longest{1};
+    stop_limit_.expires_after(longest);
+    stop_limit_.async_wait([out = outgoing_](boost::system::error_code cancelled) {
+        if (!cancelled && out->owner != nullptr) out->owner->close();
+    });
+}
+
 void link::close() {
     stop_watch();
+    stop_limit_.cancel();
     channel_.close();
 }
 
@@ -215,6 +239,7 @@ std::string link::failure_text(std::exception const& thrown) const {
     if (silent_for_.count() > 0)
         return "the peer has not responded for " + std::to_string(silent_for_.count() / 1000) +
                " s";
+    if (has_peer_stopped_) return "the other side was stopped";
     auto const* const error = dynamic_cast<boost::system::system_error const*>(&thrown);
     if (error != nullptr && error->code() == boost::system::errc::bad_message)
         return "the data has changed on its way";

@@ -72,6 +72,10 @@ public:
     void close_violated();
     /// Ends at once; receive() fails.
     void close();
+    /// Tells the peer that this side was stopped, for a second at most, and ends; receive() fails.
+    void stop();
+    /// The peer was stopped by its user; no error of either side.
+    bool has_peer_stopped() const noexcept { return has_peer_stopped_; }
 
     rcverbs::message_channel_statistics statistics() const { return channel_.statistics(); }
     rcverbs::connection& connection() { return channel_.next_layer(); }
@@ -109,6 +113,7 @@ private:
         std::deque<std::vector<std::byte>> frames;  // the last one takes more messages
         std::size_t on_their_way = 0;
         bool is_due = false;
+        bool closes_when_idle = false;  // and takes no more
         // Of the last change, or the beginning.
         std::chrono::steady_clock::time_point since;
         change changes;
@@ -122,6 +127,8 @@ private:
     std::chrono::seconds idle_more_{0};
     std::chrono::milliseconds silent_for_{0};
     bool is_violated_ = false;
+    bool has_peer_stopped_ = false;
+    asio::steady_timer stop_limit_;
 };
 
 }  // namespace copy

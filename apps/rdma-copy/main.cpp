@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -78,11 +79,11 @@ public:
         signals_.async_wait([&](boost::system::error_code ec, int) {
             if (ec) return;
             is_stopped_ = true;
-            server_.close();
+            server_.stop();
             signals_.clear();  // the second one ends the program, whatever its disk does
         });
         using namespace std::chrono_literals;
-        if (!settings_.is_quiet) tick_.start(width_ > 0 ? 200ms : 1000ms, [this] { show(); });
+        if (shows_progress()) tick_.start(width_ > 0 ? 200ms : 1000ms, [this] { show(); });
         asio::co_spawn(io_, copy_all(), [&](std::exception_ptr e) { end(e); });
         io_.run();
         return conclude();
@@ -97,7 +98,7 @@ private:
             on_failure(path, why);
         };
         copy::copy_options options = settings_.copy;
-        options.wants_total = !settings_.is_quiet;
+        options.wants_total = shows_progress();
         if (is_push_) {
             std::vector<std::string> const sources{
                 settings_.paths.begin(), settings_.paths.end() - 1};
@@ -135,6 +136,8 @@ private:
         if (settings_.is_json && failures_.size() < kept_most) failures_.push_back({path, why});
     }
 
+    // In a log file the summary is enough.
+    bool shows_progress() const { return !settings_.is_quiet && (settings_.is_json || width_ > 0); }
     // A terminal that takes nothing must not stop the copy.
     static bool has_room() {
         pollfd terminal{STDERR_FILENO, POLLOUT, 0};
@@ -145,7 +148,6 @@ private:
         double const rate = pace_.rate();
         if (settings_.is_json) return demo::print(copy::progress_json(done_, rate));
         std::string const line = copy::progress_line(done_, rate, width_);
-        if (width_ == 0) return demo::print(line);
         if (!has_room()) return;
         clear_line();
         std::fputs(line.c_str(), stderr);
@@ -203,7 +205,15 @@ void open_as_many_files_as_allowed() {
     ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-int run_client(settings const& s) {
+// True for `.` and `SOURCE/.`.
+bool is_content_of(std::string const& path) {
+    auto const place = copy::parse_place(path);
+    std::string text = place ? place->path : path;
+    text.erase(text.find_last_not_of('/') + 1);
+    return text == "." || text.ends_with("/.");
+}
+
+int run_client(settings s) {
     open_as_many_files_as_allowed();
     auto const target = copy::parse_place(s.paths.back());
     auto const source = copy::parse_place(s.paths.front());
@@ -213,12 +223,18 @@ int run_client(settings const& s) {
         demo::print_error("a path is empty; for the current directory use .");
         return wrong_usage;
     }
+    // What is in the source goes into the target, as with cp and rsync.
+    bool const is_content = std::any_of(s.paths.begin(), s.paths.end() - 1, &is_content_of);
+    s.copy.is_onto = s.copy.is_onto || is_content;
     if (s.copy.is_onto && s.paths.size() > 2) {
-        demo::print_error("--no-target-directory is for one source");
+        demo::print_error("--no-target-directory, and SOURCE/., are for one source");
         return wrong_usage;
     }
     if (is_push && s.copy.is_onto && copy::is_served_root(target->path)) {
-        demo::print_error("--no-target-directory needs the name of a target");
+        demo::print_error(
+            "--no-target-directory, and SOURCE/., need the name of a target: the server's "
+            "directory itself gets no mode and time"
+        );
         return wrong_usage;
     }
     if (source && !target && s.paths.size() > 2) {
@@ -233,6 +249,12 @@ int run_client(settings const& s) {
         return wrong_usage;
     }
     copy::remote_place const& place = is_push ? *target : *source;
+    if (std::size_t const at = place.host.find('@'); at != std::string::npos) {
+        demo::print_error(
+            place.host + ": servers have no users; write " + place.host.substr(at + 1) + ':'
+        );
+        return wrong_usage;
+    }
     auto const peer = demo::resolve_with_route(place.host, s.port);
     if (!peer) return no_connection;
     return client{s, *peer, place.path, is_push}.run();
@@ -265,7 +287,7 @@ public:
         is_stopped_ = true;
         acceptor_.close();
         if (metrics_) metrics_->close();
-        for (auto const& [client, counters] : clients_) client->close();
+        for (auto const& [client, counters] : clients_) client->stop();
     }
 
     /// Called if it ends by itself.
@@ -296,6 +318,7 @@ private:
         if (is_stopped_) co_return;
         std::string const peer = request.remote_endpoint().to_string();
         std::string failed;
+        bool is_stopped_by_client = false;
         copy::result counters;
         std::size_t lines = 0;
         ++connections_;
@@ -313,6 +336,7 @@ private:
                 co_await copy::serve(client, files, directory_, report, counters);
             } catch (std::exception const& error) {
                 failed = client.failure_text(error);
+                is_stopped_by_client = client.has_peer_stopped();
             }
             clients_.erase(&client);
         } catch (std::exception const& e) {
@@ -323,19 +347,18 @@ private:
             demo::print_error(
                 peer + ": " + std::to_string(lines - lines_most) + " more entries failed"
             );
-        if (!failed.empty()) {
-            ++failed_;
-            demo::print_error(peer + ": " + failed);
-        } else if (!settings_.is_quiet) {
+        std::string const what = counters.asked ? copy::served(counters) : "";
+        if (is_stopped_by_client || failed.empty()) {
+            if (settings_.is_quiet || what.empty()) co_return;
             demo::print(
-                peer + ": " + std::to_string(counters.entries) +
-                (counters.entries == 1 ? " entry, " : " entries, ") +
-                copy::in_units(counters.bytes) +
-                (counters.failed > 0 ? ", " + std::to_string(counters.failed) + " failed" : "")
+                peer + ": " + (is_stopped_by_client ? "stopped by the client; " : "") + what
             );
             if (std::string const lost = copy::text_of(counters.lost); !lost.empty())
                 demo::print(peer + ": " + lost);
+            co_return;
         }
+        ++failed_;
+        demo::print_error(peer + ": " + failed + (what.empty() ? "" : "; " + what));
     }
 
     static void add(copy::result& to, copy::result const& more) {
@@ -490,11 +513,17 @@ int main(int argc, char** argv) {
         demo::print_error("name what to copy, and where to: see --help");
         return wrong_usage;
     }
-    demo::background_printing const printing;
-    try {
-        return serve.parsed() ? run_server(s) : run_client(s);
-    } catch (std::exception const& e) {
-        demo::print_error(e.what());
-        return no_connection;
+    int result = no_connection;
+    {
+        demo::background_printing const printing;
+        try {
+            result = serve.parsed() ? run_server(s) : run_client(s);
+        } catch (std::exception const& e) {
+            demo::print_error(e.what());
+        }
     }
+    int const error = demo::output_error();
+    if (error == 0) return result;
+    demo::print_error("standard output: " + copy::why(error));
+    return result == all_copied ? some_failed : result;
 }

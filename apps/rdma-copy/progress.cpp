@@ -34,6 +34,11 @@ std::string time_left(result const& r, double bytes_per_second) {
     return in_minutes(std::chrono::seconds{static_cast<long>(std::ceil(seconds))}) + " left";
 }
 
+std::string entries_and_bytes(result const& r) {
+    return std::to_string(r.entries) + (r.entries == 1 ? " entry, " : " entries, ") +
+           in_units(r.bytes);
+}
+
 // The bytes of a text that is no UTF-8 are shown as they are printed.
 std::string json_text(std::string const& text) { return demo::one_line(text); }
 
@@ -82,7 +87,6 @@ std::string progress_line(result const& r, double bytes_per_second, std::size_t 
     if (r.total) line += " of " + std::to_string(r.total->entries);
     line += " entries";
     if (r.failed > 0) line += ", " + std::to_string(r.failed) + " failed";
-    if (width == 0) return line;
     constexpr std::size_t bar_most = 30;
     constexpr std::size_t frame = 3;  // brackets and a space
     if (r.total && line.size() + frame + 10 <= width) {
@@ -107,9 +111,15 @@ std::string text_of(not_kept const& lost) {
     return text;
 }
 
+std::string served(result const& r) {
+    bool const is_here = r.asked->way == direction::to_server;
+    std::string const name = r.asked->name.empty() ? "." : demo::printable(r.asked->name);
+    return (is_here ? "received into " : "sent ") + name + ": " + entries_and_bytes(r) +
+           (r.failed > 0 ? ", " + std::to_string(r.failed) + " failed" : "");
+}
+
 std::string summary(result const& r, std::chrono::duration<double> took) {
-    std::string text = std::to_string(r.entries) + (r.entries == 1 ? " entry, " : " entries, ") +
-                       in_units(r.bytes);
+    std::string text = entries_and_bytes(r);
     if (r.continued > 0) text += ", " + in_units(r.continued) + " of them were there";
     if (r.failed > 0) text += ", " + std::to_string(r.failed) + " failed";
     return text + formatted(" in %.3f s", took.count());

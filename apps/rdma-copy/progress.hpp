@@ -32,12 +32,15 @@ private:
 
 /// One line: how much of how much, rate, time left, and the file.
 ///
-/// @param width  Columns of the terminal: there is a bar, and the line is not longer. 0 for neither.
+/// @param width  Columns of the terminal; the line is not longer.
 std::string progress_line(result const& r, double bytes_per_second, std::size_t width);
 /// What finished entries have lost, in a line; empty if that is nothing.
 std::string text_of(not_kept const& lost);
 /// The line at the end.
 std::string summary(result const& r, std::chrono::duration<double> took);
+
+/// What a server has done for a client, for its log: direction, path, entries and bytes. REQUIRES: r.asked.
+std::string served(result const& r);
 
 /// An entry that was not copied.
 struct failed_entry {

@@ -27,6 +27,7 @@ struct result {
     };
     std::optional<whole> total;  // of all sources, when they are counted
     not_kept lost;  // complete at the end, on both sides
+    std::optional<hello> asked;  // of a server: what it does for the client, if it does not refuse
 };
 
 /// Counts, and stays at the largest number: a peer's files with holes may have any size.

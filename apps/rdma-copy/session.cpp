@@ -224,6 +224,7 @@ asio::awaitable<void> take(
     to.continues = h.continues;
     client.send(welcome{version, error});
     if (error != 0) co_return report(h.name, why(error));
+    counters.asked = h;
     receiver r{client, files, std::move(to), std::move(report), counters};
     co_await r.run();
 }
@@ -241,6 +242,7 @@ asio::awaitable<void> give(
         co_await files.run([&] { return directory.root.status_of(h.name, error).st_mode; });
     client.send(welcome{version, error});
     if (error != 0) co_return report(h.name, why(error));
+    counters.asked = h;
     std::size_t const slash = h.name.rfind('/');
     std::string name = slash == std::string::npos ? h.name : h.name.substr(slash + 1);
     if (name.empty()) name = directory.name;

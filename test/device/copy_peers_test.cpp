@@ -476,6 +476,32 @@ TEST_CASE("copy: a receiver that grants too little loses its connection", "[devi
     CHECK(end_of_sender(io, e, tell) == rcverbs::channel_errc::malformed_message);
 }
 
+TEST_CASE("copy: a side that is stopped says so", "[device]") {
+    asio::io_context io;
+    folder here;
+    write_large(here / "file", 8'000'000, 1);
+    std::vector<std::string> const file{(here / "file").string()};
+    std::string const target;
+    ends e{io, 65536};
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const client = [&]() -> asio::awaitable<void> {
+            copy::result done;
+            try {
+                co_await push_to(e, file, target, copy::copy_options{}, done);
+            } catch (boost::system::system_error const&) {}
+        };
+        auto const stop = [&]() -> asio::awaitable<void> {
+            // When the first blocks have arrived there is a temporary file.
+            co_await until(io, [&] { return !leftovers(e.served / "").empty(); });
+            e.client.stop();
+        };
+        co_await ((serve_one(io, e) && client()) && stop());
+    });
+    CHECK(e.server_end == rcverbs::channel_errc::peer_closed_early);
+    CHECK(e.why_server_ended == "the other side was stopped");
+    CHECK(listing(e.served / "").empty());
+}
+
 TEST_CASE("copy: a server that only says that it is there is left", "[device][hostile]") {
     folder here;
     write_file(here / "file", pattern(100, 1));

@@ -44,13 +44,15 @@ TEST_CASE("rdma-copy: exit codes, and what is said", "[demo]") {
     folder here;
     folder there;
     make_tree(here / "tree");
-    copy_server const s{there / "", {"--statistics", (here / "socket").string()}};
+    copy_server s{there / "", {"--statistics", (here / "socket").string()}};
     std::string const tree = (here / "tree").string();
     {
         child_process c = s.client({tree, s.place("")});
         CHECK(c.wait() == 0);
         CHECK(has_text(c.output(), "50 entries, 2.9 MiB in "));
+        CHECK(c.output_lines().size() == 1);
         CHECK(c.error().empty());
+        CHECK(s.process.wait_for_output(": received into .: 50 entries, 2.9 MiB\n"));
         CHECK(listing(here / "tree") == listing(there / "tree"));
     }
     {
@@ -67,12 +69,20 @@ TEST_CASE("rdma-copy: exit codes, and what is said", "[demo]") {
             s.client({s.place("tree"), (here / "back").string(), "--json", "--verify"});
         CHECK(c.wait() == 0);
         CHECK(listing(here / "back") == listing(there / "tree"));
+        CHECK(s.process.wait_for_output(": sent tree: 50 entries, 2.9 MiB\n"));
         std::istringstream lines{c.output()};
         nlohmann::json last;
         for (std::string line; std::getline(lines, line);) last = nlohmann::json::parse(line);
         CHECK(last["type"] == "result");
         CHECK(last["entries"] == 50);
         CHECK(last["failures"].empty());
+    }
+    {
+        // What is in it, as with cp and rsync.
+        fs::create_directory(here / "content");
+        child_process c = s.client({s.place("tree/."), (here / "content").string()});
+        CHECK(c.wait() == 0);
+        CHECK(listing(here / "content") == listing(there / "tree"));
     }
     {
         child_process c = s.client({s.place("absent"), (here / "x").string(), "--json"});
@@ -91,14 +101,40 @@ TEST_CASE("rdma-copy: exit codes, and what is said", "[demo]") {
           {s.place("a"), s.place("b")},
           {tree, s.place(""), "--memory", "5"},
           {tree, s.place("/./"), "--no-target-directory"},
+          {tree + "/.", s.place("")},
+          {tree + "/.", tree, s.place("a")},
+          {tree, "somebody@" + s.place("")},
           {tree, s.place(""), "--unknown"}}) {
         child_process c{command("rdma-copy", wrong)};
         CHECK(c.wait() == 64);
     }
     std::string const metrics = answer_to_get((here / "socket").string(), "/metrics");
-    CHECK(has_text(metrics, "rdma_copy_connections_total 4\n"));
+    CHECK(has_text(metrics, "rdma_copy_connections_total 5\n"));
     CHECK(has_text(metrics, "rdma_copy_failed_entries_total 45\n"));
     CHECK(has_text(metrics, "rdma_copy_clients 0\n"));
+}
+
+TEST_CASE("rdma-copy: a side that is stopped by a signal is no failure of the other", "[demo]") {
+    bool const is_server = GENERATE(false, true);
+    CAPTURE(is_server);
+    folder here;
+    folder there;
+    write_large(here / "file", 30 * mebibyte, 1);
+    copy_server s{there / "", {"--statistics", (here / "socket").string()}};
+    child_process c = s.client({(here / "file").string(), s.place("")});
+    wait_until([&] { return size_of(there / ".file.rdma-copy.part") > 0; });
+    (is_server ? s.process : c).signal(SIGINT);
+    CHECK(c.wait() == 2);
+    if (is_server) {
+        CHECK(has_text(c.error(), "the other side was stopped"));
+        CHECK(s.process.wait() == 0);
+    } else {
+        CHECK(has_text(c.error(), "stopped by a signal"));
+        CHECK(s.process.wait_for_output(": stopped by the client; received into .: 0 entries"));
+        CHECK(s.process.error().empty());
+        std::string const metrics = answer_to_get((here / "socket").string(), "/metrics");
+        CHECK(has_text(metrics, "rdma_copy_failed_connections_total 0\n"));
+    }
 }
 
 TEST_CASE("rdma-copy: who is killed at any time leaves no half file", "[demo]") {

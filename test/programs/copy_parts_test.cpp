@@ -73,7 +73,8 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
         copy::batch{3, 4096, {}},
         copy::whole_file{small, std::vector<std::byte>(5)},
         asked,
-        copy::wanted{8}};
+        copy::wanted{8},
+        copy::stopped{}};
     for (copy::copy_message const& m : all) {
         CAPTURE(m.index());
         auto const bytes = copy::encode(m);
@@ -153,19 +154,18 @@ TEST_CASE("copy: progress says how much of how much, the rate and the time left"
     r.moved = 512 << 20;
     r.entries = 3;
     double const rate = 16 << 20;
-    CHECK(copy::progress_line(r, rate, 0) == "512.0 MiB, 16.0 MiB/s, 3 entries");
+    CHECK(copy::progress_line(r, rate, 120) == "512.0 MiB, 16.0 MiB/s, 3 entries");
     r.total = copy::result::whole{10, std::uint64_t{2} << 30};
     r.failed = 1;
     std::string const line =
         "512.0 MiB of 2.0 GiB, 25 %, 16.0 MiB/s, 1:36 left, 3 of 10 entries, 1 failed";
-    CHECK(copy::progress_line(r, rate, 0) == line);
     std::string const bar = '[' + std::string(7, '#') + std::string(23, ' ') + "] ";
     CHECK(copy::progress_line(r, rate, 120) == bar + line);
     CHECK(copy::progress_line(r, rate, 40) == line.substr(0, 40));
-    CHECK(copy::progress_line(r, 0, 0).find("left") == std::string::npos);
+    CHECK(copy::progress_line(r, 0, 120).find("left") == std::string::npos);
     // Files that have grown.
     r.moved = std::uint64_t{3} << 30;
-    CHECK(copy::progress_line(r, rate, 0).find("100 %") != std::string::npos);
+    CHECK(copy::progress_line(r, rate, 120).find("100 %") != std::string::npos);
 
     copy::pace p;
     auto const begin = std::chrono::steady_clock::time_point{};
@@ -205,6 +205,11 @@ TEST_CASE("copy: the result is one object in a line, whatever the names are", "[
         "not kept: owners of 1 entry, set-user-ID, set-group-ID or sticky bits of 2 entries, ACLs "
         "of 3 entries"
     );
+    r.asked = copy::hello{};
+    CHECK(copy::served(r) == "received into .: 2 entries, 0 B, 1 failed");
+    r.asked->way = copy::direction::to_client;
+    r.asked->name = "a/b\n";
+    CHECK(copy::served(r) == "sent a/b\\x0a: 2 entries, 0 B, 1 failed");
     CHECK(copy::summary(r, 1500ms) == "2 entries, 0 B, 1 failed in 1.500 s");
 }
 

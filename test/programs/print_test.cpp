@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "common/print.hpp"
@@ -175,4 +177,22 @@ TEST_CASE("all lines are printed in order, from both streams", "[programs]") {
     std::string const all = child.read_all();
     CHECK(child.status() == 0);
     CHECK(all == "one\nprogram_tests: two\nthree\\x0a\n");
+}
+
+TEST_CASE("output that a full device does not take is an error", "[programs]") {
+    bool const is_in_background = GENERATE(false, true);
+    CAPTURE(is_in_background);
+    printing_child child{[&] {
+        int const full = ::open("/dev/full", O_WRONLY);
+        ::dup2(full, STDOUT_FILENO);
+        {
+            std::optional<demo::background_printing> printing;
+            if (is_in_background) printing.emplace();
+            demo::print("a line");
+        }
+        ::_exit(demo::output_error() == ENOSPC ? 3 : 4);
+    }};
+    child.close();
+    int const status = child.status();
+    CHECK(WEXITSTATUS(status) == 3);
 }
