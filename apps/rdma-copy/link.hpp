@@ -57,7 +57,8 @@ public:
         idle_more_ = more;
     }
     static constexpr int idle_timeouts_max = 10;
-    /// Says that no more messages follow, and waits for the same from the peer.
+    /// Says that no more messages follow, and waits for the same from the peer. How that ends is no matter: both sides
+    /// have had the last message of the copy.
     asio::awaitable<void> finish();
 
     /// The next message that is not ALIVE. Throws boost::system::system_error: those of

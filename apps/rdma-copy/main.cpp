@@ -124,7 +124,7 @@ private:
         } catch (std::exception const& error) {
             failed_ = error.what();
         }
-        if (is_stopped_) failed_ = "stopped by a signal";
+        if (e && is_stopped_) failed_ = "stopped by a signal";
         server_.close();
     }
 

@@ -32,9 +32,7 @@ asio::awaitable<void> greet(link& server, hello const& h) {
     if (w == nullptr) refuse(server);
     int const error = w->speaks == version ? w->error : EPROTONOSUPPORT;
     if (error == 0) co_return;
-    try {
-        co_await server.finish();
-    } catch (boost::system::system_error const&) {}  // it has said why it refuses
+    co_await server.finish();
     std::string const hint =
         error == EPERM && h.keeps_owners ? "; --owners must be allowed there, too" : "";
     throw refused{

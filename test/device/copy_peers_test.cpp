@@ -476,6 +476,32 @@ TEST_CASE("copy: a receiver that grants too little loses its connection", "[devi
     CHECK(end_of_sender(io, e, tell) == rcverbs::channel_errc::malformed_message);
 }
 
+TEST_CASE(
+    "copy: what was acknowledged is copied, also if the connection does not end in order",
+    "[device][hostile]"
+) {
+    asio::io_context io;
+    ends e{io, 65536};
+    rcverbs::registered_buffer memory;
+    auto const receive_all = [&](copy::link& l) -> asio::awaitable<void> {
+        memory = rcverbs::registered_buffer{
+            l.connection().domain(),
+            8192,
+            rcverbs::access_flags::local_write | rcverbs::access_flags::remote_write};
+        l.send(copy::slots{memory.remote().address(), memory.remote().key().value, 4096, 2});
+        for (;;) {
+            copy::copy_message const m = co_await l.receive();
+            if (auto const* const b = std::get_if<copy::block>(&m)) l.send(copy::credit{b->slot});
+            if (std::holds_alternative<copy::end>(m)) l.send(copy::done{0, 0});
+            if (!std::holds_alternative<copy::finished>(m)) continue;
+            l.send(m);
+            co_return;
+        }
+    };
+    // The receiver is destroyed when the sender waits for its end.
+    CHECK(end_of_sender(io, e, receive_all) == rcverbs::error_code{});
+}
+
 TEST_CASE("copy: a side that is stopped says so", "[device]") {
     asio::io_context io;
     folder here;
