@@ -250,9 +250,9 @@ std::string link::failure_text(std::exception const& thrown) const {
     // What has ended the copy may be something else, such as memory that cannot be registered.
     auto const& failure = channel_.last_failure();
     if (failure.code == rcverbs::cm_errc::rejected_by_peer)
-        return "rejected: the server has no room for another client (--max-clients, ulimit -l; its "
-               "log says "
-               "which), or the program that listens there is not rdma-copy";
+        return "rejected: the server has no room for another client (--max-clients, "
+               "--max-per-address, ulimit -l), or does not allow this address (--allow; its log "
+               "says which), or the program that listens there is not rdma-copy";
     return failure.code ? failure.message() : thrown.what();
 }
 

@@ -30,6 +30,7 @@
 #include "common/printable.hpp"
 #include "common/service_manager.hpp"
 #include "common/repeating_timer.hpp"
+#include "rdma-copy/address_range.hpp"
 #include "rdma-copy/progress.hpp"
 #include "rdma-copy/session.hpp"
 
@@ -45,6 +46,8 @@ struct settings {
     std::uint16_t port = 7474;
     std::string bind;
     std::size_t clients_max = 16;
+    std::optional<std::size_t> clients_per_address_max;
+    std::vector<std::string> allowed;
     std::string metrics;
     bool is_quiet = false;
     bool is_json = false;
@@ -270,6 +273,15 @@ public:
           directory_{std::move(directory)} {
         rcverbs::acceptor_options options;
         options.connections_max = s.clients_max;
+        // A quarter is left for others.
+        per_address_max_ =
+            s.clients_per_address_max.value_or(std::max<std::size_t>(s.clients_max * 3 / 4, 1));
+        options.connections_per_address_max = per_address_max_;
+        options.on_refused = [this](rcverbs::endpoint const& peer, rcverbs::refusal why) {
+            report_refusal(peer, reason(why));
+        };
+        for (std::string const& text : s.allowed)
+            allowed_.push_back(*copy::address_range::parse(text));
         acceptor_ = demo::listen_at(s.bind, s.port, [&](rcverbs::endpoint const& here) {
             return rcverbs::acceptor{io_, here, options};
         });
@@ -310,8 +322,49 @@ private:
                 if (!is_stopped_) fail("no more clients can connect: " + ec.message());
                 co_return;
             }
-            asio::co_spawn(io_, serve(std::move(request)), asio::detached);
+            if (is_allowed(request.remote_endpoint())) {
+                asio::co_spawn(io_, serve(std::move(request)), asio::detached);
+                continue;
+            }
+            ++not_allowed_;
+            report_refusal(request.remote_endpoint(), "its address is not allowed (--allow)");
+            rcverbs::error_code ignored;
+            request.reject({}, ignored);
         }
+    }
+
+    bool is_allowed(rcverbs::endpoint const& peer) const {
+        return allowed_.empty() || std::ranges::any_of(allowed_, [&](auto const& range) {
+                   return range.has(peer.address());
+               });
+    }
+
+    std::string reason(rcverbs::refusal why) const {
+        switch (why) {
+        case rcverbs::refusal::connections:
+            return "--max-clients is " + std::to_string(settings_.clients_max);
+        case rcverbs::refusal::connections_per_address:
+            return "--max-per-address is " + std::to_string(per_address_max_);
+        case rcverbs::refusal::backlog:
+        case rcverbs::refusal::violation: break;
+        }
+        return "too many requests at once";
+    }
+
+    // A flood of clients does not flood the log.
+    void report_refusal(rcverbs::endpoint const& peer, std::string const& why) {
+        constexpr std::chrono::seconds pause{10};
+        auto const now = std::chrono::steady_clock::now();
+        if (refusal_reported_ && now - *refusal_reported_ < pause) {
+            ++refusals_left_out_;
+            return;
+        }
+        refusal_reported_ = now;
+        std::size_t const others = std::exchange(refusals_left_out_, 0);
+        demo::print_error(
+            peer.to_string() + ": refused: " + why +
+            (others > 0 ? "; " + std::to_string(others) + " others before" : "")
+        );
     }
 
     asio::awaitable<void> serve(rcverbs::connection_request request) {
@@ -376,8 +429,8 @@ private:
             {"connections", true, "Connections", connections_},
             {"refused_clients",
              true,
-             "Clients above the limit",
-             acceptor_.statistics().refused_busy},
+             "Clients above a limit, and of addresses that are not allowed",
+             acceptor_.statistics().refused_busy + not_allowed_},
             {"failed_connections", true, "Connections that ended before their copy", failed_},
             {"entries", true, "Files, directories and links that are finished", all.entries},
             {"failed_entries", true, "Entries that were not copied", all.failed},
@@ -395,6 +448,11 @@ private:
     copy::result ended_;  // of the clients that have left
     std::uint64_t connections_ = 0;
     std::uint64_t failed_ = 0;
+    std::size_t per_address_max_ = 0;
+    std::vector<copy::address_range> allowed_;
+    std::uint64_t not_allowed_ = 0;
+    std::optional<std::chrono::steady_clock::time_point> refusal_reported_;
+    std::size_t refusals_left_out_ = 0;
     bool is_stopped_ = false;
 };
 
@@ -506,6 +564,27 @@ int main(int argc, char** argv) {
     serve.add_option("--max-clients", s.clients_max, "clients at a time")
         ->check(CLI::Range(1, 1024))
         ->option_text("N [16]");
+    serve
+        .add_option(
+            "--max-per-address",
+            s.clients_per_address_max,
+            "the same for the clients of one address"
+        )
+        ->check(CLI::Range(1, 1024))
+        ->option_text("N [three quarters of --max-clients]");
+    serve
+        .add_option(
+            "--allow",
+            s.allowed,
+            "only clients of this address, or of these, may connect; can be given several times"
+        )
+        ->check([](std::string const& text) {
+            return copy::address_range::parse(text) ? ""
+                                                    : text + " is no ADDRESS or ADDRESS/PREFIX";
+        })
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->option_text("ADDRESS[/PREFIX] ...");
     demo::exit_code code = demo::exit_code::other;
     if (!demo::parse(app, argc, argv, code))
         return code == demo::exit_code::done ? all_copied : wrong_usage;

@@ -137,6 +137,38 @@ TEST_CASE("rdma-copy: a side that is stopped by a signal is no failure of the ot
     }
 }
 
+TEST_CASE("rdma-copy: only allowed addresses connect, and not too many of one", "[demo]") {
+    folder here;
+    folder there;
+    write_file(here / "file", pattern(100, 1));
+    std::string const file = (here / "file").string();
+    {
+        copy_server s{there / "", {"--allow", "192.0.2.0/24", "--allow", "2001:db8::1"}};
+        child_process c = s.client({file, s.place("")});
+        CHECK(c.wait() == 2);
+        CHECK(has_text(c.error(), "--allow"));
+        CHECK(s.process.wait_for_error(": refused: its address is not allowed (--allow)\n"));
+    }
+    {
+        copy_server s{
+            there / "",
+            {"--allow", "192.0.2.0/24", "--allow", device_address(), "--max-clients", "2"}};
+        child_process c = s.client({file, s.place("")});
+        CHECK(c.wait() == 0);
+        // One that stays.
+        write_large(here / "large", 30 * mebibyte, 1);
+        child_process first = s.client({(here / "large").string(), s.place("")});
+        wait_until([&] { return size_of(there / ".large.rdma-copy.part") > 0; });
+        first.signal(SIGSTOP);
+        child_process second = s.client({file, s.place("again")});
+        CHECK(second.wait() == 2);
+        first.signal(SIGKILL);
+        CHECK(s.process.wait_for_error(": refused: --max-per-address is 1\n"));
+    }
+    child_process wrong{command("rdma-copy", {"serve", there.string(), "--allow", "somebody"})};
+    CHECK(wrong.wait() == 64);
+}
+
 TEST_CASE("rdma-copy: who is killed at any time leaves no half file", "[demo]") {
     bool const is_server = GENERATE(false, true);
     folder here;

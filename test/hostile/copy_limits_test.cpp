@@ -76,7 +76,7 @@ TEST_CASE(
     for (int i = 0; i < 30; ++i)
         write_large(here / std::to_string(i), 10'000, static_cast<unsigned>(i));
     std::vector<std::string> const arguments{
-        "serve", there.string(), "--port", "0", "--timeout", "60s"};
+        "serve", there.string(), "--port", "0", "--timeout", "60s", "--max-per-address", "16"};
     child_process server = limited("-n 1024", "rdma-copy", arguments);
     std::string const port = served_port(server);
     asio::io_context io;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/printable.hpp"
+#include "rdma-copy/address_range.hpp"
 #include "rdma-copy/copy_message.hpp"
 #include "rdma-copy/progress.hpp"
 #include "rdma-copy/result.hpp"
@@ -129,6 +130,46 @@ TEST_CASE("copy: paths stay inside, and some names are nobody's", "[programs]") 
         CHECK_FALSE(copy::is_reserved(free));
     CHECK(copy::temporary_name(std::string(255, 'n'), "state").size() == 255);
     CHECK(copy::is_reserved(copy::temporary_name("n", copy::random_text())));
+}
+
+TEST_CASE("copy: a range of addresses has those that begin with its bits", "[programs]") {
+    struct row {
+        char const* range;
+        char const* address;
+        bool is_in;
+    };
+    for (row const& r : std::vector<row>{
+             {"10.0.0.7", "10.0.0.7", true},
+             {"10.0.0.7", "10.0.0.8", false},
+             {"10.0.0.7/24", "10.0.0.255", true},
+             {"10.0.0.0/24", "10.0.1.0", false},
+             {"10.0.0.128/25", "10.0.0.127", false},
+             {"0.0.0.0/0", "255.1.2.3", true},
+             {"0.0.0.0/0", "fd00::1", false},
+             {"10.0.0.0/8", "::ffff:10.1.2.3", true},
+             {"::/0", "10.0.0.1", false},
+             {"::/0", "fd00::1", true},
+             {"fd00::/8", "fdff::1", true},
+             {"fd00::/8", "fe80::1", false},
+             {"fe80::/10", "fe80::1%lo", true},
+             {"fd00::1", "fd00::1", true},
+             {"fd00::1", "fd00::2", false}}) {
+        CAPTURE(r.range, r.address);
+        auto const range = copy::address_range::parse(r.range);
+        REQUIRE(range);
+        CHECK(range->has(boost::asio::ip::make_address(r.address)) == r.is_in);
+    }
+    for (char const* const wrong :
+         {"",
+          "/8",
+          "host",
+          "10.0.0.0/",
+          "10.0.0.0/33",
+          "10.0.0.0/-1",
+          "10.0.0.0/8x",
+          "fd00::/129",
+          "fe80::1%lo"})
+        CHECK_FALSE(copy::address_range::parse(wrong));
 }
 
 TEST_CASE("copy: a place on a server has a host and a path", "[programs]") {
