@@ -11,6 +11,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "rdma-copy/exclusions.hpp"
+
 namespace copy {
 
 namespace {
@@ -93,12 +95,12 @@ private:
 };
 
 // Of HELLO.
-constexpr std::uint8_t flag_replaces = 1;
-constexpr std::uint8_t flag_owners = 2;
-constexpr std::uint8_t flag_verifies = 4;
-constexpr std::uint8_t flag_total = 8;
-constexpr std::uint8_t flag_continues = 16;
-constexpr std::uint8_t flags_of_hello = 31;
+constexpr std::uint16_t flag_replaces = 1;
+constexpr std::uint16_t flag_owners = 2;
+constexpr std::uint16_t flag_verifies = 4;
+constexpr std::uint16_t flag_total = 8;
+constexpr std::uint16_t flag_continues = 16;
+constexpr std::uint16_t flags_of_hello = 31;
 // Of ENTRY.
 constexpr std::uint8_t flag_sparse = 1;
 constexpr std::uint8_t flag_names = 2;
@@ -107,30 +109,36 @@ constexpr std::uint8_t flag_acl = 8;
 constexpr std::uint8_t flag_asks = 16;
 constexpr std::uint8_t flags_of_entry = 31;
 
-std::uint8_t flag_if(bool is_set, std::uint8_t flag) { return is_set ? flag : std::uint8_t{0}; }
+template <std::integral T>
+T flag_if(bool is_set, T flag) {
+    return is_set ? flag : T{0};
+}
 
 void write(writer& w, hello const& m) {
     w.put(m.speaks);
     w.put(static_cast<std::uint8_t>(m.way));
     w.put(static_cast<std::uint8_t>(m.where));
-    w.put(static_cast<std::uint8_t>(
+    w.put(static_cast<std::uint16_t>(
         flag_if(m.replaces, flag_replaces) | flag_if(m.keeps_owners, flag_owners) |
         flag_if(m.verifies, flag_verifies) | flag_if(m.wants_total, flag_total) |
         flag_if(m.continues, flag_continues)
     ));
+    w.put(m.exclusions);
     w.put(m.name);
 }
 void read(reader& r, hello& m) {
     m.speaks = r.get<std::uint16_t>();
     m.way = r.one_of(direction::to_client);
     m.where = r.one_of(placing::onto);
-    auto const flags = r.get<std::uint8_t>();
+    auto const flags = r.get<std::uint16_t>();
     r.require((flags & ~flags_of_hello) == 0);
     m.replaces = (flags & flag_replaces) != 0;
     m.keeps_owners = (flags & flag_owners) != 0;
     m.verifies = (flags & flag_verifies) != 0;
     m.wants_total = (flags & flag_total) != 0;
     m.continues = (flags & flag_continues) != 0;
+    m.exclusions = r.get<std::uint16_t>();
+    r.require(m.exclusions <= exclusions::patterns_max);
     m.name = r.text();
 }
 void write(writer& w, welcome const& m) {
@@ -315,6 +323,11 @@ void write(writer& w, wanted const& m) { w.put(m.file); }
 void read(reader& r, wanted& m) { m.file = r.get<std::uint64_t>(); }
 void write(writer&, stopped const&) {}
 void read(reader&, stopped&) {}
+void write(writer& w, exclude const& m) { w.put(m.pattern); }
+void read(reader& r, exclude& m) {
+    m.pattern = r.text();
+    r.require(!m.pattern.empty());
+}
 
 template <std::size_t Place = 0>
 std::optional<copy_message> decode_as(std::uint64_t kind, std::span<std::byte const> in) {

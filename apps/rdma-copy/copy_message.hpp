@@ -3,8 +3,9 @@
 // A message of the message channel is a frame: messages of a copy in a row, each with its kind (1) and size (4)
 // before it. Numbers are in network byte order; texts have a length (2) before their bytes.
 //
-//   the client's      HELLO    version (2), direction (1), placing (1), flags (1), name: of the target at the server, or
-//                              of the source there
+//   the client's      HELLO    version (2), direction (1), placing (1), flags (2), number of EXCLUDEs that follow (2), name: of
+//                              the target at the server, or of the source there
+//                     EXCLUDE  pattern: what is not sent (exclusions.hpp)
 //   the server's      WELCOME  version (2), errno (2): 0, or why not
 //   the receiver's    SLOTS    address (8), key (4), bytes of a slot (4), slots (2)
 //                     CREDIT   slot (2): it is written to disk, and may be used again
@@ -102,6 +103,7 @@ struct hello {
     bool wants_total = false;
     /// What an earlier copy has finished is not copied again.
     bool continues = false;
+    std::uint16_t exclusions = 0;
     std::string name;
 };
 
@@ -230,6 +232,10 @@ struct wanted {
 
 struct stopped {};
 
+struct exclude {
+    std::string pattern;
+};
+
 /// The kind of a message is its place here.
 using copy_message = std::variant<
     hello,
@@ -251,7 +257,8 @@ using copy_message = std::variant<
     batch,
     whole_file,
     wanted,
-    stopped>;
+    stopped,
+    exclude>;
 
 std::vector<std::byte> encode(copy_message const& m);
 /// None if it is not a message: another kind, another size, a type, a flag, a mode or a time that does

@@ -52,6 +52,7 @@ struct settings {
     bool is_quiet = false;
     bool is_json = false;
     std::vector<std::string> paths;
+    std::vector<std::string> excluded;
     std::string directory;
 };
 
@@ -248,6 +249,15 @@ int run_client(settings s) {
         demo::print_error(
             "one side must be remote: rdma-copy SOURCE… HOST:TARGET, or rdma-copy HOST:SOURCE "
             "TARGET"
+        );
+        return wrong_usage;
+    }
+    for (std::string const& pattern : s.excluded) {
+        if (s.copy.excluded.add(pattern)) continue;
+        demo::print_error(
+            "--exclude " + pattern + ": it is no pattern, or there are more than " +
+            std::to_string(copy::exclusions::patterns_max) + ", or they are longer than " +
+            std::to_string(copy::exclusions::bytes_max) + " bytes together"
         );
         return wrong_usage;
     }
@@ -538,6 +548,14 @@ int main(int argc, char** argv) {
     );
     app.add_flag("--verify", s.copy.verifies, "read each file back from the disk of the target");
     app.add_flag("--owners", s.copy.keeps_owners, "give files the user and group of their sources");
+    app.add_option(
+           "--exclude",
+           s.excluded,
+           "what is not copied, such as '*.o', 'cache/' or '/build'; can be given several times"
+    )
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->option_text("PATTERN ...");
     app.add_flag(
         "--json", s.is_json, "print one JSON object a second, and one at the end, each in a line"
     );

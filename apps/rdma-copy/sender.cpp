@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstring>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include <rcverbs/channel_error.hpp>
@@ -54,6 +55,11 @@ std::size_t blocks_of(link const& over) {
     return std::min({over.slots(), most, std::max<std::size_t>(bytes_most / over.slot_bytes(), 1)});
 }
 
+// Of what is in a source, without what the source is called.
+std::string_view path_below_source(std::string_view name) {
+    return name.substr(name.find('/') + 1);
+}
+
 // Files with several names, so that their bytes are counted once. The memory is free when all is counted; if there
 // are more, the bytes of the rest are counted for each name.
 class counted_files {
@@ -72,6 +78,8 @@ private:
 // Entries and bytes of what is in a directory, and in those in it.
 void count_in(
     directory_stream& entries,
+    std::string const& path,
+    exclusions const& excluded,
     std::size_t depth,
     std::atomic<bool> const& is_over,
     counted_files& files,
@@ -82,7 +90,9 @@ void count_in(
         std::vector<directory_entry> const some = entries.next(error);
         if (some.empty()) break;
         for (directory_entry const& each : some) {
-            if (is_reserved(each.name) || each.error != 0) continue;
+            std::string const inside_path = path.empty() ? each.name : path + '/' + each.name;
+            bool const is_excluded = excluded.has(inside_path, S_ISDIR(each.status.st_mode));
+            if (is_reserved(each.name) || each.error != 0 || is_excluded) continue;
             ++all.entries;
             if (S_ISREG(each.status.st_mode) && files.is_first(each.status))
                 all.bytes += static_cast<std::uint64_t>(each.status.st_size);
@@ -91,7 +101,7 @@ void count_in(
             if (error != 0) continue;
             bool const closes = depth >= directory_stream::open_max;
             if (closes) entries.close_behind(each);
-            count_in(inside, depth + 1, is_over, files, all);
+            count_in(inside, inside_path, excluded, depth + 1, is_over, files, all);
             if (!closes) continue;
             entries.reopen_from(inside);
             break;
@@ -101,12 +111,20 @@ void count_in(
 
 }  // namespace
 
-sender::sender(link& over, disk& files, hello const& wish, failure_report report, result& counters)
+sender::sender(
+    link& over,
+    disk& files,
+    hello const& wish,
+    exclusions excluded,
+    failure_report report,
+    result& counters
+)
     : link_{over},
       disk_{files},
       wants_total_{wish.wants_total},
       continues_{wish.continues},
       verifies_{wish.verifies},
+      excluded_{std::move(excluded)},
       report_{std::move(report)},
       result_{counters},
       buffer_{
@@ -167,7 +185,7 @@ asio::awaitable<void> sender::count(std::vector<source> sources) {
                 all.bytes += static_cast<std::uint64_t>(status.st_size);
             if (!S_ISDIR(status.st_mode)) continue;
             directory_stream entries = directory_stream::open(*s.root, s.path, error);
-            if (error == 0) count_in(entries, 0, is_over_, files, all);
+            if (error == 0) count_in(entries, {}, excluded_, 0, is_over_, files, all);
         }
         return 0;
     });
@@ -512,6 +530,7 @@ asio::awaitable<void> sender::send_some(
         if (each.error == ENOENT) continue;
         std::string const path = s.path.empty() ? each.name : s.path + '/' + each.name;
         source next{s.root, path, s.name + '/' + each.name};
+        if (excluded_.has(path_below_source(next.name), S_ISDIR(each.status.st_mode))) continue;
         // Of another copy, which is not finished.
         int const error = is_reserved(each.name) ? error_name_reserved : each.error;
         if (error != 0) {
@@ -611,9 +630,9 @@ asio::awaitable<void> sender::send_wanted() {
             for (std::size_t i = 0; i < small.size(); i += directory_stream::entries_max) {
                 auto const first = small.begin() + static_cast<std::ptrdiff_t>(i);
                 auto const left = std::min(directory_stream::entries_max, small.size() - i);
-                std::vector<directory_entry const*> part{
+                std::vector<directory_entry const*> next{
                     first, first + static_cast<std::ptrdiff_t>(left)};
-                co_await send_small(from, std::move(part), in, false);
+                co_await send_small(from, std::move(next), in, false);
             }
             // They counted as asked for until now.
             for (std::size_t i = 0; i < entries; ++i) leave(in);

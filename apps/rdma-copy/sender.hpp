@@ -26,6 +26,7 @@
 #include "rdma-copy/copy_message.hpp"
 #include "rdma-copy/directory_stream.hpp"
 #include "rdma-copy/disk.hpp"
+#include "rdma-copy/exclusions.hpp"
 #include "rdma-copy/file_io.hpp"
 #include "rdma-copy/link.hpp"
 #include "rdma-copy/receiver.hpp"
@@ -46,8 +47,16 @@ struct source {
 class sender {
 public:
     /// @param wish      Of wants_total, continues and verifies.
+    /// @param excluded  What is not sent; not sources.
     /// @param counters  Outlives this.
-    sender(link& over, disk& files, hello const& wish, failure_report report, result& counters);
+    sender(
+        link& over,
+        disk& files,
+        hello const& wish,
+        exclusions excluded,
+        failure_report report,
+        result& counters
+    );
     sender(sender const&) = delete;
     sender& operator=(sender const&) = delete;
 
@@ -188,6 +197,7 @@ private:
     bool const wants_total_;
     bool const continues_;
     bool const verifies_;
+    exclusions const excluded_;
     failure_report const report_;
     result& result_;
     rcverbs::registered_buffer const buffer_;

@@ -23,9 +23,11 @@ namespace {
     throw boost::system::system_error{rcverbs::channel_errc::malformed_message};
 }
 
-asio::awaitable<void> greet(link& server, hello const& h) {
+asio::awaitable<void> greet(link& server, hello h, exclusions const& excluded) {
+    h.exclusions = static_cast<std::uint16_t>(excluded.patterns().size());
     if (h.name.size() > text_bytes_max) throw refused{h.name + ": " + why(ENAMETOOLONG)};
     server.send(h);
+    for (std::string const& each : excluded.patterns()) server.send(exclude{each});
     server.set_idle(true);
     copy_message const m = co_await server.receive();
     auto const* const w = std::get_if<welcome>(&m);
@@ -104,10 +106,10 @@ asio::awaitable<void> push(
     wish.wants_total = options.wants_total;
     wish.continues = options.continues;
     wish.name = trimmed(target);
-    co_await greet(to, wish);
+    co_await greet(to, wish, options.excluded);
     std::map<std::string, tree> parents;
     std::vector<source> all;
-    sender s{to, files, wish, report, counters};
+    sender s{to, files, wish, options.excluded, report, counters};
     std::set<std::string> names;
     for (std::string const& path : sources) {
         int error = 0;
@@ -193,7 +195,7 @@ asio::awaitable<void> pull(
     else if (is_directory)
         throw refused{
             target + " exists: name a target that does not, for all of the server's directory"};
-    co_await greet(from, wish);
+    co_await greet(from, wish, options.excluded);
     receiver r{from, files, std::move(to), std::move(report), counters};
     co_await r.run();
     co_await from.finish();
@@ -232,6 +234,7 @@ asio::awaitable<void> give(
     disk& files,
     served_directory const& directory,
     hello const& h,
+    exclusions excluded,
     int error,
     failure_report report,
     result& counters
@@ -244,7 +247,7 @@ asio::awaitable<void> give(
     std::size_t const slash = h.name.rfind('/');
     std::string name = slash == std::string::npos ? h.name : h.name.substr(slash + 1);
     if (name.empty()) name = directory.name;
-    sender s{client, files, h, std::move(report), counters};
+    sender s{client, files, h, std::move(excluded), std::move(report), counters};
     std::vector<source> one;
     one.push_back({&directory.root, h.name, std::move(name)});
     co_await s.run(std::move(one));
@@ -264,11 +267,21 @@ asio::awaitable<void> serve(
     auto const* const h = std::get_if<hello>(&m);
     if (h == nullptr) refuse(client);
     int error = h->speaks == version ? 0 : EPROTONOSUPPORT;
+    exclusions excluded;
+    for (std::uint16_t i = 0; error == 0 && i < h->exclusions; ++i) {
+        client.require_message();
+        copy_message const next = co_await client.receive();
+        auto const* const e = std::get_if<exclude>(&next);
+        if (e == nullptr || !excluded.add(e->pattern)) refuse(client);
+    }
     if (error == 0 && !h->name.empty() && (!is_inside(h->name) || is_reserved(h->name)))
         error = EACCES;
     if (h->way == direction::to_server)
         co_await take(client, files, directory, *h, error, std::move(report), counters);
-    else co_await give(client, files, directory, *h, error, std::move(report), counters);
+    else
+        co_await give(
+            client, files, directory, *h, std::move(excluded), error, std::move(report), counters
+        );
     co_await client.finish();
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rdma-copy/disk.hpp"
+#include "rdma-copy/exclusions.hpp"
 #include "rdma-copy/link.hpp"
 #include "rdma-copy/result.hpp"
 #include "rdma-copy/tree.hpp"
@@ -45,6 +46,8 @@ struct copy_options {
     bool continues = false;
     /// The source gets the target's name, also if there is a directory of that name.
     bool is_onto = false;
+    /// What is not copied.
+    exclusions excluded;
 };
 
 /// A copy to or from a server, over a link that is connected. `counters` change while it goes on, and

@@ -36,6 +36,45 @@ TEST_CASE("copy: a tree arrives with its modes and times, and comes back", "[dev
     CHECK(listing(e.served / "tree") == listing(here / "back"));
 }
 
+TEST_CASE("copy: what is excluded is not copied, in both directions", "[device]") {
+    bool const is_pull = GENERATE(false, true);
+    CAPTURE(is_pull);
+    asio::io_context io;
+    folder here;
+    ends e{io};
+    fs::path const from = is_pull ? e.served / "tree" : here / "tree";
+    make_tree(from);
+    copy::copy_options options;
+    options.wants_total = true;
+    for (char const* const each : {"/a/page", "[0-9]*", "empty/", "nowhere"})
+        REQUIRE(options.excluded.add(each));
+    copy::result done;
+    if (is_pull) {
+        run(io, [&]() -> asio::awaitable<void> {
+            std::string const source = "tree";
+            std::string const back = (here / "tree").string();
+            auto const fetch = [&]() -> asio::awaitable<void> {
+                co_await e.client.connect(e.door.local_endpoint());
+                co_await copy::pull(e.client, e.files, source, back, options, e.report(), done);
+            };
+            co_await (serve_one(io, e) && fetch());
+        });
+    } else {
+        done = pushed(e, io, {from.string()}, "", options);
+    }
+    CHECK(done.failed == 0);
+    auto expected = listing(from);
+    std::erase_if(expected, [](auto const& each) {
+        fs::path const path = each.first;
+        char const first = path.filename().string().front();
+        return path == "a/page" || path == "empty" || (first >= '0' && first <= '9');
+    });
+    CHECK(listing(is_pull ? here / "tree" : e.served / "tree") == expected);
+    REQUIRE(done.total);
+    CHECK(done.total->entries == done.entries);
+    CHECK(done.entries == expected.size() + 1);
+}
+
 TEST_CASE("copy: files of any size go through little memory", "[device]") {
     asio::io_context io;
     folder here;

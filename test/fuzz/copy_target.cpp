@@ -1,5 +1,6 @@
 #include "fuzz/targets.hpp"
 #include "rdma-copy/copy_message.hpp"
+#include "rdma-copy/exclusions.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -16,6 +17,10 @@ void copy_message(bytes in) {
     must(std::ranges::equal(copy::encode(*m), in.subspan(1)));
     bool const is_whole = std::holds_alternative<copy::whole_file>(*m);
     must(in.size() - 1 <= copy::message_bytes_max + (is_whole ? copy::whole_bytes_max : 0));
+    if (auto const* const x = std::get_if<copy::exclude>(&*m)) {
+        copy::exclusions some;
+        static_cast<void>(some.add(x->pattern) && some.has("a/b c.o", false));
+    }
     if (auto const* const e = std::get_if<copy::entry>(&*m)) {
         must(e->mode <= 07777 && e->nanoseconds <= copy::nanoseconds_max);
         must(e->path.size() <= copy::text_bytes_max && e->target.size() <= copy::text_bytes_max);

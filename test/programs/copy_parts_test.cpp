@@ -9,6 +9,7 @@
 #include "common/printable.hpp"
 #include "rdma-copy/address_range.hpp"
 #include "rdma-copy/copy_message.hpp"
+#include "rdma-copy/exclusions.hpp"
 #include "rdma-copy/progress.hpp"
 #include "rdma-copy/result.hpp"
 #include "rdma-copy/session.hpp"
@@ -52,7 +53,16 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
     copy::entry asked = small;
     asked.asks = true;
     copy::hello const h{
-        1, copy::direction::to_client, copy::placing::onto, true, true, true, true, true, "name"};
+        1,
+        copy::direction::to_client,
+        copy::placing::onto,
+        true,
+        true,
+        true,
+        true,
+        true,
+        256,
+        "name"};
     std::vector<copy::copy_message> const all{
         h,
         copy::welcome{1, 65535},
@@ -75,7 +85,8 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
         copy::whole_file{small, std::vector<std::byte>(5)},
         asked,
         copy::wanted{8},
-        copy::stopped{}};
+        copy::stopped{},
+        copy::exclude{"*.o"}};
     for (copy::copy_message const& m : all) {
         CAPTURE(m.index());
         auto const bytes = copy::encode(m);
@@ -130,6 +141,48 @@ TEST_CASE("copy: paths stay inside, and some names are nobody's", "[programs]") 
         CHECK_FALSE(copy::is_reserved(free));
     CHECK(copy::temporary_name(std::string(255, 'n'), "state").size() == 255);
     CHECK(copy::is_reserved(copy::temporary_name("n", copy::random_text())));
+}
+
+TEST_CASE("copy: a pattern excludes what it is compared with", "[programs]") {
+    struct row {
+        char const* pattern;
+        char const* path;
+        bool is_excluded;
+    };
+    for (row const& r : std::vector<row>{
+             {"*.o", "a.o", true},      {"*.o", "b/a.o", true},     {"*.o", "a.o/b", false},
+             {"*.o", "a.oo", false},    {"a", "a", true},           {"a", "b/a", true},
+             {"a", "aa", false},        {"/a", "a", true},          {"/a", "b/a", false},
+             {"b/a", "b/a", true},      {"b/a", "c/b/a", true},     {"b/a", "cb/a", false},
+             {"/b/*", "b/a", true},     {"/b/*", "b/c/a", false},   {"/b/**", "b/c/a", true},
+             {"**/x", "a/b/x", true},   {"**x", "a/b/x", true},     {"?", "a", true},
+             {"a?b", "a/b", false},     {"[a-c]x", "bx", true},     {"[!a-c]x", "bx", false},
+             {"[^a-c]x", "dx", true},   {"[]x]", "]", true},        {"[a-]", "-", true},
+             {"\\*", "*", true},        {"\\*", "a", false},        {"a*b*c", "aXbXbXc", true},
+             {"a*b*c", "aXbXb", false}, {"\xff*", "\xff\xfe", true}}) {
+        CAPTURE(r.pattern, r.path);
+        copy::exclusions e;
+        REQUIRE(e.add(r.pattern));
+        CHECK(e.has(r.path, false) == r.is_excluded);
+        CHECK(e.has(r.path, true) == r.is_excluded);
+    }
+    copy::exclusions directories;
+    REQUIRE(directories.add("cache/"));
+    CHECK(directories.has("a/cache", true));
+    CHECK_FALSE(directories.has("a/cache", false));
+    CHECK_FALSE(copy::exclusions{}.has("a", false));
+    copy::exclusions e;
+    for (std::string_view const wrong : {"", "/", "//", "[a", "[", "a\\", "[!]"}) {
+        CAPTURE(wrong);
+        CHECK_FALSE(e.add(wrong));
+    }
+    // What a peer sends has limits.
+    copy::exclusions many;
+    for (std::size_t i = 0; i < copy::exclusions::patterns_max; ++i) REQUIRE(many.add("a"));
+    CHECK_FALSE(many.add("a"));
+    copy::exclusions large;
+    CHECK(large.add(std::string(copy::exclusions::bytes_max, '*')));
+    CHECK_FALSE(large.add("a"));
 }
 
 TEST_CASE("copy: a range of addresses has those that begin with its bits", "[programs]") {
