@@ -3,11 +3,14 @@
 
 namespace rcverbs::fabric::detail {
 
-// Flushes the queue pairs of a device, and stops the events to its ids.
+// Fails the queue pairs of a device, and stops the events to its ids. A program under test that is still
+// there hears that its device has failed, and does not blame the peer.
 void network::abandon(device& on, bool tells_peers) {
     cm.abandon(on, tells_peers);
     for (auto const& [number, qp] : numbers_) {
-        if (qp->on == &on) qp->move_to_error();
+        if (qp->on != &on) continue;
+        if (qp->state == IBV_QPS_RTS) qp->fail();
+        qp->move_to_error();
     }
 }
 
