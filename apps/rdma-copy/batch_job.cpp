@@ -62,9 +62,26 @@ int write_all(int file, std::vector<std::byte> const& bytes) {
     return 0;
 }
 
+// As an earlier copy would leave it.
+bool is_finished_file(struct stat const& s, batch_item const& i) {
+    timespec const& time = i.gets.mtime;
+    return S_ISREG(s.st_mode) && static_cast<std::uint64_t>(s.st_size) == i.what.size &&
+           s.st_mtim.tv_sec == time.tv_sec && s.st_mtim.tv_nsec == time.tv_nsec;
+}
+
+bool is_link_to(descriptor const& in, std::string const& name, std::string const& target) {
+    int error = 0;
+    descriptor const link = open_here(in, name, O_PATH, error);
+    return error == 0 && target_of(link, error) == target && error == 0;
+}
+
 }  // namespace
 
 void batch_job::run(std::vector<batch_item>& items, batch_options const& options) {
+    if (options.lists) {
+        for (batch_item& i : items) list(i, options);
+        return;
+    }
     suffix_ = random_text();
     // Reports what fails from here on.
     int error = 0;
@@ -148,11 +165,7 @@ void batch_job::look_for(batch_item& i, batch_options const& options) {
         i.is_wanted = true;
         return;
     }
-    timespec const& time = i.gets.mtime;
-    bool const is_same = S_ISREG(s.st_mode) &&
-                         static_cast<std::uint64_t>(s.st_size) == i.what.size &&
-                         s.st_mtim.tv_sec == time.tv_sec && s.st_mtim.tv_nsec == time.tv_nsec;
-    if (!is_same) {
+    if (!is_finished_file(s, i)) {
         if (S_ISDIR(s.st_mode)) i.error = EISDIR;
         else if (options.replaces) i.is_wanted = true;
         else i.error = EEXIST;
@@ -167,7 +180,7 @@ void batch_job::look_for(batch_item& i, batch_options const& options) {
         o.size = i.what.size;
         o.replaces = options.replaces;
         o.continues = true;
-        o.mtime = time;
+        o.mtime = i.gets.mtime;
         o.identity = i.what.identity;
         incoming_file f = incoming_file::create(tree_, target_path{i.path, i.in->id}, o, i.error);
         if (i.error == 0 && !f.is_there()) i.error = error_target_changed;
@@ -176,6 +189,53 @@ void batch_job::look_for(batch_item& i, batch_options const& options) {
     }
     // The earlier copy may have ended before it wrote the directory to the disk. Others are written at their end.
     if (i.error == 0 && i.what.path.find('/') == std::string::npos) touch(i.in);
+}
+
+// Finds out whether it would be made.
+void batch_job::list(batch_item& i, batch_options const& options) {
+    if (i.what.type == entry_type::directory_end) {
+        i.itself->opened = {};
+        std::erase(opened_, i.itself);
+        return;
+    }
+    if (i.error == 0) i.error = i.in->error;
+    i.is_wanted = i.error == 0 && i.in->is_absent;
+    bool const is_sought = i.error == 0 && !i.is_wanted;
+    descriptor const* const in = is_sought ? open(i.in, i.error) : nullptr;
+    if (in != nullptr && i.itself != nullptr) {
+        list_directory(i, *in, options);
+    } else if (in != nullptr) {
+        struct stat& s = i.now;
+        int const failed = error_of(::fstatat(in->get(), i.name.c_str(), &s, AT_SYMLINK_NOFOLLOW));
+        bool const is_same = failed == 0 && (i.is_file() ? is_finished_file(s, i)
+                                                         : is_link_to(*in, i.name, i.what.target));
+        i.is_wanted = failed == ENOENT;
+        if (failed != 0 && !i.is_wanted) i.error = failed;
+        else if (failed == 0 && S_ISDIR(s.st_mode)) i.error = EISDIR;
+        else if (failed == 0 && !(is_same && options.continues)) {
+            i.is_wanted = options.replaces;
+            if (!options.replaces) i.error = EEXIST;
+        }
+    }
+    if (i.itself == nullptr) return;
+    i.itself->error = i.error;
+    i.itself->is_absent = i.is_wanted;
+}
+
+void batch_job::list_directory(batch_item& i, descriptor const& in, batch_options const& options) {
+    bool const is_around = std::ranges::count(options.around_target, i.what.identity) > 0;
+    if (i.what.identity != hash{} && is_around) {
+        i.error = error_into_itself;
+        return;
+    }
+    descriptor opened = open_here(in, i.name, O_RDONLY | O_DIRECTORY, i.error);
+    i.is_wanted = i.error == ENOENT;
+    if (i.is_wanted) i.error = 0;
+    if (!opened.is_open()) return;
+    struct stat s {};
+    i.error = error_of(::fstat(opened.get(), &s));
+    i.itself->id = file_id::of(s);
+    keep(i.itself, std::move(opened));
 }
 
 void batch_job::make_directory(batch_item& i, batch_options const& options) {

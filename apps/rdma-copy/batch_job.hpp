@@ -22,6 +22,7 @@ struct target_directory {
     std::string path;  // in the tree
     std::shared_ptr<target_directory> above;
     int error = 0;  // why it could not be made
+    bool is_absent = false;  // it would be made by a copy that makes something
     std::optional<file_id> id;
     descriptor opened;  // of the few that were used last
 };
@@ -36,7 +37,7 @@ struct batch_item {
     std::shared_ptr<target_directory> in;
     std::shared_ptr<target_directory> itself;  // of a directory and its end
     int error = 0;
-    bool is_wanted = false;  // asked for, and not there
+    bool is_wanted = false;  // asked for, or only listed, and not there
     struct stat now {};
 
     bool is_file() const noexcept { return what.type == entry_type::file; }
@@ -46,6 +47,8 @@ struct batch_options {
     bool replaces = false;
     /// What an earlier copy has finished is not copied again.
     bool continues = false;
+    /// Nothing is made; what would be is wanted.
+    bool lists = false;
     /// Directories that must not be made again: the target's, and those around it.
     std::vector<hash> around_target;
 };
@@ -70,6 +73,8 @@ private:
     void write(batch_item& i);
     int name_file(descriptor const& in, temporary const& t, batch_options const& options);
     void look_for(batch_item& i, batch_options const& options);
+    void list(batch_item& i, batch_options const& options);
+    void list_directory(batch_item& i, descriptor const& in, batch_options const& options);
     void make_directory(batch_item& i, batch_options const& options);
     void end_directory(batch_item& i);
     void sync_files();

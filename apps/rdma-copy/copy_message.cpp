@@ -100,7 +100,8 @@ constexpr std::uint16_t flag_owners = 2;
 constexpr std::uint16_t flag_verifies = 4;
 constexpr std::uint16_t flag_total = 8;
 constexpr std::uint16_t flag_continues = 16;
-constexpr std::uint16_t flags_of_hello = 31;
+constexpr std::uint16_t flag_lists = 32;
+constexpr std::uint16_t flags_of_hello = 63;
 // Of ENTRY.
 constexpr std::uint8_t flag_sparse = 1;
 constexpr std::uint8_t flag_names = 2;
@@ -121,7 +122,7 @@ void write(writer& w, hello const& m) {
     w.put(static_cast<std::uint16_t>(
         flag_if(m.replaces, flag_replaces) | flag_if(m.keeps_owners, flag_owners) |
         flag_if(m.verifies, flag_verifies) | flag_if(m.wants_total, flag_total) |
-        flag_if(m.continues, flag_continues)
+        flag_if(m.continues, flag_continues) | flag_if(m.lists, flag_lists)
     ));
     w.put(m.exclusions);
     w.put(m.name);
@@ -137,6 +138,7 @@ void read(reader& r, hello& m) {
     m.verifies = (flags & flag_verifies) != 0;
     m.wants_total = (flags & flag_total) != 0;
     m.continues = (flags & flag_continues) != 0;
+    m.lists = (flags & flag_lists) != 0;
     m.exclusions = r.get<std::uint16_t>();
     r.require(m.exclusions <= exclusions::patterns_max);
     m.name = r.text();

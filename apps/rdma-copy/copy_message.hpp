@@ -12,7 +12,8 @@
 //                     BEGIN    file (8), offset (8): the sender begins there
 //                     ABORT    file (8), errno (2): the sender sends no more of it
 //                     DONE     file (8), errno (2): it is finished, or never will be
-//                     WANTED   file (8): what was asked for is not there; the sender sends it under another number
+//                     WANTED   file (8): what was asked for is not there; the sender sends it under another number, if HELLO
+//                              does not say that nothing is written
 //                     NOT_KEPT four numbers of entries (8 each) that are finished, and have lost something; before
 //                              FINISHED, if one is not 0
 //   the sender's      ENTRY    file (8), type (1), flags (1), mode (2), user (4), group (4), mtime: seconds
@@ -103,6 +104,9 @@ struct hello {
     bool wants_total = false;
     /// What an earlier copy has finished is not copied again.
     bool continues = false;
+    /// Nothing is written: the sender asks for all files, and the receiver answers WANTED for each entry that it would
+    /// make.
+    bool lists = false;
     std::uint16_t exclusions = 0;
     std::string name;
 };

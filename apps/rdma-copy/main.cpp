@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -103,6 +104,7 @@ private:
         };
         copy::copy_options options = settings_.copy;
         options.wants_total = shows_progress();
+        options.listed = [this](std::string const& path) { on_listed("copy", path); };
         if (is_push_) {
             std::vector<std::string> const sources{
                 settings_.paths.begin(), settings_.paths.end() - 1};
@@ -140,6 +142,20 @@ private:
         if (settings_.is_json && failures_.size() < kept_most) failures_.push_back({path, why});
     }
 
+    // Printed at the end: a reader that is slow does not hold up the copy.
+    void on_listed(char const* what, std::string const& path) {
+        if (settings_.is_json) list_ += copy::listed_json(what, path);
+        else list_ += std::string{what} + ": " + demo::one_line(path);
+        list_ += '\n';
+    }
+    // Not by the thread that prints, which leaves out what is too much.
+    int print_list() const {
+        bool const is_printed =
+            std::fwrite(list_.data(), 1, list_.size(), stdout) == list_.size() &&
+            std::fflush(stdout) == 0;
+        return is_printed ? 0 : errno;
+    }
+
     // In a log file the summary is enough.
     bool shows_progress() const { return !settings_.is_quiet && (settings_.is_json || width_ > 0); }
     // A terminal that takes nothing must not stop the copy.
@@ -165,6 +181,7 @@ private:
     int conclude() {
         clear_line();
         auto const took = clock::now() - begin_;
+        int const error = print_list();
         if (settings_.is_json) demo::print(copy::result_json(done_, failures_, failed_, took));
         if (!failed_.empty()) {
             demo::print_error(failed_);
@@ -173,11 +190,13 @@ private:
             return is_refused_ ? some_failed : no_connection;
         }
         if (!settings_.is_quiet && !settings_.is_json) {
-            demo::print(copy::summary(done_, took));
+            std::string const begin = settings_.copy.lists ? "dry run: " : "";
+            demo::print(begin + copy::summary(done_, took));
             if (std::string const lost = copy::text_of(done_.lost); !lost.empty())
                 demo::print(lost);
         }
-        return done_.failed > 0 ? some_failed : all_copied;
+        if (error != 0) demo::print_error("standard output: " + copy::why(error));
+        return done_.failed > 0 || error != 0 ? some_failed : all_copied;
     }
 
     settings const& settings_;
@@ -194,6 +213,7 @@ private:
     copy::pace pace_;
     copy::result done_;
     std::vector<copy::failed_entry> failures_;
+    std::string list_;
     std::string failed_;
     bool is_refused_ = false;
     bool is_stopped_ = false;
@@ -546,6 +566,7 @@ int main(int argc, char** argv) {
         s.copy.is_onto,
         "the source gets the name of the target, also if that is a directory"
     );
+    app.add_flag("-n,--dry-run", s.copy.lists, "write nothing, and print what would be copied");
     app.add_flag("--verify", s.copy.verifies, "read each file back from the disk of the target");
     app.add_flag("--owners", s.copy.keeps_owners, "give files the user and group of their sources");
     app.add_option(

@@ -114,7 +114,9 @@ std::string text_of(not_kept const& lost) {
 std::string served(result const& r) {
     bool const is_here = r.asked->way == direction::to_server;
     std::string const name = r.asked->name.empty() ? "." : demo::printable(r.asked->name);
-    return (is_here ? "received into " : "sent ") + name + ": " + entries_and_bytes(r) +
+    std::string const what = r.asked->lists ? (is_here ? "dry run into " : "dry run of ")
+                                            : (is_here ? "received into " : "sent ");
+    return what + name + ": " + entries_and_bytes(r) +
            (r.failed > 0 ? ", " + std::to_string(r.failed) + " failed" : "");
 }
 
@@ -135,6 +137,11 @@ std::string progress_json(result const& r, double bytes_per_second) {
     if (r.total) out["total_entries"] = r.total->entries;
     if (r.total) out["total_bytes"] = r.total->bytes;
     out["file"] = json_text(r.current);
+    return out.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+std::string listed_json(std::string const& type, std::string const& path) {
+    nlohmann::ordered_json const out{{"type", type}, {"path", json_text(path)}};
     return out.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 

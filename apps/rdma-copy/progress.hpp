@@ -48,6 +48,8 @@ struct failed_entry {
     std::string why;
 };
 
+/// One JSON object in a line, with this type, of a copy that writes nothing.
+std::string listed_json(std::string const& type, std::string const& path);
 /// One JSON object in a line, `"type": "progress"`.
 std::string progress_json(result const& r, double bytes_per_second);
 /// One JSON object in a line, `"type": "result"`.

@@ -58,7 +58,7 @@ std::string destination::place_of(std::string const& path) const {
 }
 
 destination destination_of(
-    tree const& root, std::string const& name, placing where, bool continues, int& error
+    tree const& root, std::string const& name, placing where, bool continues, bool lists, int& error
 ) {
     destination to;
     to.root = &root;
@@ -84,6 +84,13 @@ destination destination_of(
     if (is_there && where == placing::either && continues) error = error_place_unclear;
     if (is_there && where != placing::onto) {
         to.id = file_id::of(s);
+        return to;
+    }
+    if (where == placing::into && lists) {
+        // It would be made, if the one that it is in is there.
+        to.is_absent = true;
+        if (is_there || absent != ENOENT) error = absent;
+        else static_cast<void>(root.parent_of({name}, error));
         return to;
     }
     if (where == placing::into) {
@@ -115,6 +122,7 @@ receiver::receiver(link& over, disk& files, destination to, failure_report repor
       job_ends_{over.io()} {
     top_->path = to_.directory;
     top_->id = to_.id;
+    top_->is_absent = to_.is_absent;
 }
 
 asio::awaitable<void> receiver::run() {
@@ -233,9 +241,10 @@ bool receiver::on(batch const& b) {
         if (!m || a.items.size() == batch_entries_max) return false;
         auto* const e = std::get_if<entry>(&*m);
         auto* const f = std::get_if<whole_file>(&*m);
-        bool const is_known = (e != nullptr && e->type != entry_type::hard_link &&
-                               (e->type != entry_type::file || (e->asks && to_.continues))) ||
-                              (f != nullptr && !to_.verifies);
+        bool const is_known =
+            (e != nullptr && e->type != entry_type::hard_link &&
+             (e->type != entry_type::file || (e->asks && (to_.continues || to_.lists)))) ||
+            (f != nullptr && !to_.verifies && !to_.lists);
         if (!is_known) return false;
         if (f != nullptr) add_to(result_.moved, f->what.size);
         bool const is_good = f != nullptr
@@ -244,8 +253,21 @@ bool receiver::on(batch const& b) {
         if (!is_good) return false;
     }
     if (!a.items.empty()) result_.current = a.items.back().path;
+    start_batch(std::move(a));
+    return true;
+}
+
+void receiver::start_batch(arrived a) {
     batches_.push_back(std::move(a));
     if (batches_.size() == 1) start_job(do_batches());
+}
+
+// One that has no room in a batch, and is not made.
+bool receiver::on_alone(entry e) {
+    arrived a;
+    bool const is_known = e.type == entry_type::file ? e.asks : e.type != entry_type::hard_link;
+    if (!is_known || !add_to_batch(std::move(e), {}, a.items)) return false;
+    start_batch(std::move(a));
     return true;
 }
 
@@ -283,7 +305,7 @@ asio::awaitable<void> receiver::do_batches() {
         arrived& a = batches_.front();
         co_await disk_.run([&] {
             if (!around_target_) around_target_ = to_.root->identities_up_from(to_.directory);
-            batch_job_.run(a.items, {to_.replaces, to_.continues, *around_target_});
+            batch_job_.run(a.items, {to_.replaces, to_.continues, to_.lists, *around_target_});
             return 0;
         });
         for (batch_item& i : a.items) {
@@ -292,9 +314,11 @@ asio::awaitable<void> receiver::do_batches() {
             bool const is_counted_later = i.what.type == entry_type::directory && i.error == 0;
             if (i.is_wanted) {
                 link_.send(wanted{i.what.file});
+                if (to_.lists) list(i);
                 continue;
             }
-            if (is_counted_before || is_counted_later) {
+            bool const is_there = to_.lists && i.error == 0;
+            if (is_there || is_counted_before || is_counted_later) {
                 link_.send(done{i.what.file, 0});
                 continue;
             }
@@ -306,18 +330,28 @@ asio::awaitable<void> receiver::do_batches() {
             }
             report(i.what.file, i.path, i.error);
         }
-        is_granted_[a.slot] = true;
-        link_.send(credit{a.slot});
+        if (a.slot) {
+            is_granted_[*a.slot] = true;
+            link_.send(credit{*a.slot});
+        }
         batches_.pop_front();
         // Of a sender that has left, nothing more is begun.
         if (has_failed_) batches_.clear();
     }
 }
 
+// Of an entry that would be made.
+void receiver::list(batch_item const& i) {
+    ++result_.entries;
+    add_to(result_.bytes, i.what.size);
+    if (to_.listed) to_.listed(i.path);
+}
+
 // False if the sender must not do that.
 asio::awaitable<bool> receiver::on(entry e) {
     // It may be in a directory that a batch makes.
     while (!batches_.empty()) co_await job_ends_.wait();
+    if (to_.lists) co_return on_alone(std::move(e));
     if (e.asks) co_return false;
     bool const is_link = e.type == entry_type::hard_link;
     if (e.file != next_ || !is_expected(e.path) || (is_link && !is_expected(e.target)))

@@ -49,6 +49,11 @@ struct destination {
     bool continues = false;
     /// A sender that sends no entry, and says of none why, breaks the protocol.
     bool needs_entries = false;
+    /// Nothing is written; what would be is counted as if it were, and listed.
+    bool lists = false;
+    listing listed = {};
+    /// Of a copy that lists: the directory would be made.
+    bool is_absent = false;
 
     /// The path of an entry in the root. REQUIRES: is_inside(path).
     std::string place_of(std::string const& path) const;
@@ -57,8 +62,9 @@ struct destination {
 /// Finds out where the files of a copy to `name` go: into a directory of that name, or under that name.
 ///
 /// @param continues  An earlier copy may have made the directory: error_place_unclear if only that could tell.
+/// @param lists      No directory is made.
 destination destination_of(
-    tree const& root, std::string const& name, placing where, bool continues, int& error
+    tree const& root, std::string const& name, placing where, bool continues, bool lists, int& error
 );
 
 class receiver {
@@ -101,9 +107,17 @@ private:
         int error = 0;
     };
 
+    struct arrived {
+        std::optional<std::uint16_t> slot;
+        std::vector<batch_item> items;
+    };
+
     asio::awaitable<void> serve();
     asio::awaitable<bool> on(entry e);
     bool on(batch const& b);
+    bool on_alone(entry e);
+    void list(batch_item const& i);
+    void start_batch(arrived a);
     bool add_to_batch(entry e, std::vector<std::byte> bytes, std::vector<batch_item>& items);
     asio::awaitable<void> do_batches();
     bool on(block const& b);
@@ -142,10 +156,6 @@ private:
     std::map<std::uint64_t, file> files_;
     std::multimap<std::string, std::shared_ptr<target_directory>> directories_;
     std::shared_ptr<target_directory> top_;  // where the entries go that are in no other directory
-    struct arrived {
-        std::uint16_t slot = 0;
-        std::vector<batch_item> items;
-    };
     std::deque<arrived> batches_;  // one for each slot at most; the first one is being done
     batch_job batch_job_;
     std::optional<std::vector<hash>>

@@ -35,6 +35,9 @@ inline void add_to(std::uint64_t& counter, std::uint64_t more) noexcept {
     counter += std::min(more, UINT64_MAX - counter);
 }
 
+/// Says that an entry would be copied.
+using listing = std::function<void(std::string const& path)>;
+
 /// Says what has happened to an entry: its path, and why it was not copied.
 using failure_report = std::function<void(std::string const& path, std::string const& why)>;
 

@@ -112,19 +112,11 @@ void count_in(
 }  // namespace
 
 sender::sender(
-    link& over,
-    disk& files,
-    hello const& wish,
-    exclusions excluded,
-    failure_report report,
-    result& counters
+    link& over, disk& files, sender_options options, failure_report report, result& counters
 )
     : link_{over},
       disk_{files},
-      wants_total_{wish.wants_total},
-      continues_{wish.continues},
-      verifies_{wish.verifies},
-      excluded_{std::move(excluded)},
+      options_{std::move(options)},
       report_{std::move(report)},
       result_{counters},
       buffer_{
@@ -155,7 +147,7 @@ asio::awaitable<void> sender::run(std::vector<source> sources) {
         end_ = e;
         end_job();
     });
-    if (wants_total_) {
+    if (options_.wants_total) {
         ++jobs_;
         asio::co_spawn(link_.io(), count(sources), [this](std::exception_ptr) { end_job(); });
     }
@@ -185,7 +177,7 @@ asio::awaitable<void> sender::count(std::vector<source> sources) {
                 all.bytes += static_cast<std::uint64_t>(status.st_size);
             if (!S_ISDIR(status.st_mode)) continue;
             directory_stream entries = directory_stream::open(*s.root, s.path, error);
-            if (error == 0) count_in(entries, {}, excluded_, 0, is_over_, files, all);
+            if (error == 0) count_in(entries, {}, options_.excluded, 0, is_over_, files, all);
         }
         return 0;
     });
@@ -286,7 +278,7 @@ bool sender::on(done const& d) {
         p.begins != nullptr ? d.error != 0 : p.ends == nullptr || !p.ends->has_failed;
     if (is_counted && d.error != 0) {
         fail(p.path, is_own_error ? why_of_source(p.sends->error) : why_there("target", d.error));
-    } else if (is_counted) {
+    } else if (is_counted && !options_.lists) {
         ++result_.entries;
         result_.bytes += p.bytes;
     }
@@ -302,14 +294,23 @@ bool sender::on(done const& d) {
 // The receiver does not have it.
 bool sender::on(wanted const& w) {
     auto const found = pending_.find(w.file);
-    if (found == pending_.end() || !found->second.asked) return false;
+    if (found == pending_.end() || (!found->second.asked && !options_.lists)) return false;
+    if (options_.lists) {
+        pending const p = std::move(found->second);
+        pending_.erase(found);
+        ++result_.entries;
+        add_to(result_.bytes, p.bytes);
+        if (options_.listed) options_.listed(p.path);
+        if (p.in != nullptr) leave(p.in);
+        return p.ends == nullptr;
+    }
     wanted_.push_back(std::move(found->second));
     pending_.erase(found);
     return true;
 }
 
 bool sender::waits_for_begin(file const& f) const {
-    return f.size >= resume_bytes_min || continues_;
+    return f.size >= resume_bytes_min || options_.continues;
 }
 
 void sender::fail(std::string const& path, std::string const& why) {
@@ -440,6 +441,15 @@ asio::awaitable<void> sender::send_entry(
     struct stat const status = *known;
     if (error == 0 && s.name.size() > text_bytes_max) error = ENAMETOOLONG;
     if (error != 0) co_return skip(s, error);
+    if (S_ISREG(status.st_mode) && options_.lists) {
+        entry e = entry_of(entry_type::file, s.name, status);
+        e.asks = true;
+        pending p;
+        p.path = std::move(s.path);
+        p.bytes = e.size;
+        co_await announce(std::move(e), std::move(p));
+        co_return;
+    }
     if (S_ISREG(status.st_mode)) {
         bool const is_linked = status.st_nlink > 1 && co_await send_hard_link(s, status, in);
         if (!is_linked) co_await send_file(std::move(s), std::move(in));
@@ -513,7 +523,7 @@ asio::awaitable<bool> sender::send_directory(
 }
 
 bool sender::is_batched(directory_entry const& e, bool asks) const {
-    return is_small(e, asks) && (asks || !verifies_ || S_ISLNK(e.status.st_mode));
+    return is_small(e, asks) && (asks || !options_.verifies || S_ISLNK(e.status.st_mode));
 }
 
 // Until a directory that closes this one.
@@ -530,7 +540,8 @@ asio::awaitable<void> sender::send_some(
         if (each.error == ENOENT) continue;
         std::string const path = s.path.empty() ? each.name : s.path + '/' + each.name;
         source next{s.root, path, s.name + '/' + each.name};
-        if (excluded_.has(path_below_source(next.name), S_ISDIR(each.status.st_mode))) continue;
+        if (options_.excluded.has(path_below_source(next.name), S_ISDIR(each.status.st_mode)))
+            continue;
         // Of another copy, which is not finished.
         int const error = is_reserved(each.name) ? error_name_reserved : each.error;
         if (error != 0) {
@@ -538,7 +549,7 @@ asio::awaitable<void> sender::send_some(
             skip(next, error);
             continue;
         }
-        if (is_batched(each, continues_)) {
+        if (is_batched(each, asks_first())) {
             small.push_back(&each);
             continue;
         }
@@ -548,10 +559,10 @@ asio::awaitable<void> sender::send_some(
         }
         position const from{all, each, here->depth >= directory_stream::open_max};
         if (from.closes)
-            co_await send_small(all.directory(), std::exchange(small, {}), here, continues_);
+            co_await send_small(all.directory(), std::exchange(small, {}), here, asks_first());
         if (co_await send_directory(std::move(next), here, &from) && from.closes) co_return;
     }
-    co_await send_small(all.directory(), std::move(small), here, continues_);
+    co_await send_small(all.directory(), std::move(small), here, asks_first());
 }
 
 // In batches, and what cannot be sent so as any other entry.

@@ -44,18 +44,35 @@ struct source {
     std::string name;
 };
 
+struct sender_options {
+    /// All is counted first.
+    bool wants_total = false;
+    /// The receiver is asked which files it has.
+    bool continues = false;
+    /// Files are read back: they do not go in batches.
+    bool verifies = false;
+    /// Nothing is copied. The receiver is asked for all, and what it would make is counted and listed.
+    bool lists = false;
+    listing listed = {};
+    /// What is not sent; not sources.
+    exclusions excluded = {};
+
+    static sender_options of(hello const& h, exclusions excluded, listing listed = {}) {
+        return {
+            h.wants_total,
+            h.continues,
+            h.verifies,
+            h.lists,
+            std::move(listed),
+            std::move(excluded)};
+    }
+};
+
 class sender {
 public:
-    /// @param wish      Of wants_total, continues and verifies.
-    /// @param excluded  What is not sent; not sources.
     /// @param counters  Outlives this.
     sender(
-        link& over,
-        disk& files,
-        hello const& wish,
-        exclusions excluded,
-        failure_report report,
-        result& counters
+        link& over, disk& files, sender_options options, failure_report report, result& counters
     );
     sender(sender const&) = delete;
     sender& operator=(sender const&) = delete;
@@ -177,6 +194,7 @@ private:
     bool on(done const& d);
     bool on(wanted const& w);
     bool waits_for_begin(file const& f) const;
+    bool asks_first() const noexcept { return options_.continues || options_.lists; }
     void fail(std::string const& path, std::string const& why);
     void require_open() const;
     void end_job(std::exception_ptr const& failed = {});
@@ -194,10 +212,7 @@ private:
 
     link& link_;
     disk& disk_;
-    bool const wants_total_;
-    bool const continues_;
-    bool const verifies_;
-    exclusions const excluded_;
+    sender_options const options_;
     failure_report const report_;
     result& result_;
     rcverbs::registered_buffer const buffer_;

@@ -105,11 +105,13 @@ asio::awaitable<void> push(
     wish.verifies = options.verifies;
     wish.wants_total = options.wants_total;
     wish.continues = options.continues;
+    wish.lists = options.lists;
     wish.name = trimmed(target);
     co_await greet(to, wish, options.excluded);
     std::map<std::string, tree> parents;
     std::vector<source> all;
-    sender s{to, files, wish, options.excluded, report, counters};
+    auto how = sender_options::of(wish, options.excluded, options.listed);
+    sender s{to, files, std::move(how), report, counters};
     std::set<std::string> names;
     for (std::string const& path : sources) {
         int error = 0;
@@ -183,6 +185,8 @@ asio::awaitable<void> pull(
     to.keeps_owners = options.keeps_owners;
     to.verifies = options.verifies;
     to.continues = options.continues;
+    to.lists = options.lists;
+    to.listed = options.listed;
     if (!is_directory) to.name = name;
     to.needs_entries = true;
     hello wish;
@@ -190,6 +194,7 @@ asio::awaitable<void> pull(
     wish.verifies = options.verifies;
     wish.wants_total = options.wants_total;
     wish.continues = options.continues;
+    wish.lists = options.lists;
     wish.name = trimmed(source);
     if (!wish.name.empty()) to.expected = wish.name.substr(wish.name.rfind('/') + 1);
     else if (is_directory)
@@ -216,12 +221,13 @@ asio::awaitable<void> take(
     if (error == 0 && h.keeps_owners && !directory.allows_owners) error = EPERM;
     if (error == 0)
         to = co_await files.run([&] {
-            return destination_of(directory.root, h.name, h.where, h.continues, error);
+            return destination_of(directory.root, h.name, h.where, h.continues, h.lists, error);
         });
     to.replaces = h.replaces;
     to.keeps_owners = h.keeps_owners;
     to.verifies = h.verifies;
     to.continues = h.continues;
+    to.lists = h.lists;
     client.send(welcome{version, error});
     if (error != 0) co_return report(h.name, why(error));
     counters.asked = h;
@@ -247,7 +253,8 @@ asio::awaitable<void> give(
     std::size_t const slash = h.name.rfind('/');
     std::string name = slash == std::string::npos ? h.name : h.name.substr(slash + 1);
     if (name.empty()) name = directory.name;
-    sender s{client, files, h, std::move(excluded), std::move(report), counters};
+    auto how = sender_options::of(h, std::move(excluded));
+    sender s{client, files, std::move(how), std::move(report), counters};
     std::vector<source> one;
     one.push_back({&directory.root, h.name, std::move(name)});
     co_await s.run(std::move(one));

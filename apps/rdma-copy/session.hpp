@@ -48,6 +48,9 @@ struct copy_options {
     bool is_onto = false;
     /// What is not copied.
     exclusions excluded;
+    /// Nothing is written; what would be copied is counted as if it were, and listed.
+    bool lists = false;
+    listing listed;
 };
 
 /// A copy to or from a server, over a link that is connected. `counters` change while it goes on, and

@@ -121,6 +121,7 @@ public:
     std::vector<std::string> failures_of_server;
     copy::result of_server;
     bool allows_owners = false;  // the server
+    copy::hello hello_of_liar;  // of a client that breaks the rules
     rcverbs::error_code server_end;
     std::string why_server_ended;
 

@@ -28,7 +28,7 @@ rcverbs::error_code end_of_server(asio::io_context& io, ends& e, lie const& tell
     run(io, [&]() -> asio::awaitable<void> {
         auto const client = [&]() -> asio::awaitable<void> {
             co_await e.client.connect(e.door.local_endpoint());
-            e.client.send(copy::hello{});
+            e.client.send(e.hello_of_liar);
             try {
                 copy::copy_message m = co_await e.client.receive();
                 CHECK(std::holds_alternative<copy::welcome>(m));
@@ -474,6 +474,20 @@ TEST_CASE("copy: a receiver that grants too little loses its connection", "[devi
         co_return;
     };
     CHECK(end_of_sender(io, e, tell) == rcverbs::channel_errc::malformed_message);
+}
+
+TEST_CASE("copy: a sender writes nothing in a dry run", "[device][hostile]") {
+    bool const is_whole = GENERATE(false, true);
+    CAPTURE(is_whole);
+    asio::io_context io;
+    ends e{io};
+    e.hello_of_liar.lists = true;
+    auto const end = end_of_server(io, e, [&](copy::link& l, copy::slots const& s) {
+        if (is_whole) send_batch(l, s, 0, {whole(0, "a")});
+        else l.send(file_entry(0, "a", 0));
+    });
+    CHECK(end == rcverbs::channel_errc::malformed_message);
+    CHECK(listing(e.served / "").empty());
 }
 
 TEST_CASE(

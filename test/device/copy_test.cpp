@@ -75,6 +75,59 @@ TEST_CASE("copy: what is excluded is not copied, in both directions", "[device]"
     CHECK(done.entries == expected.size() + 1);
 }
 
+TEST_CASE("copy: a dry run lists what a copy makes, and writes nothing", "[device]") {
+    bool const is_pull = GENERATE(false, true);
+    std::string const target = GENERATE("new", "into/", "there");
+    CAPTURE(is_pull, target);
+    folder here;
+    folder there;
+    make_tree(here / "tree");
+    fs::create_hard_link(here / "tree/large", here / "tree/second");
+    fs::create_directories(there / "there");
+    if (is_pull) fs::create_directories(there / "into");
+    auto const before = listing(there / "");
+    auto const copied = [&](bool lists, bool continues) {
+        asio::io_context io;
+        ends e{io, std::size_t{1} << 20, is_pull ? here / "" : there / ""};
+        std::vector<std::string> listed;
+        copy::copy_options options;
+        options.lists = lists;
+        options.continues = continues;
+        options.is_onto = continues;
+        options.listed = [&](std::string const& path) { listed.push_back(path); };
+        copy::result done;
+        std::string const at = continues ? (target == "new" ? "new" : target + "/tree") : target;
+        if (is_pull) {
+            run(io, [&]() -> asio::awaitable<void> {
+                std::string const source = "tree";
+                std::string const to = (there / at).string();
+                auto const fetch = [&]() -> asio::awaitable<void> {
+                    co_await e.client.connect(e.door.local_endpoint());
+                    co_await copy::pull(e.client, e.files, source, to, options, e.report(), done);
+                };
+                co_await (serve_one(io, e) && fetch());
+            });
+        } else {
+            done = pushed(e, io, {(here / "tree").string()}, at, options);
+        }
+        CHECK(e.failures.empty());
+        CHECK(listed.size() == (lists ? done.entries : 0));
+        CHECK(e.of_server.entries == done.entries);
+        return done;
+    };
+    auto const would = copied(true, false);
+    CHECK(listing(there / "") == before);
+    auto const is = copied(false, false);
+    CHECK(is.entries == 51);
+    CHECK(would.entries == is.entries);
+    // A hard link has no bytes of its own.
+    CHECK(would.bytes == is.bytes + 3'000'001);
+    auto const again = copied(true, true);
+    CHECK(again.entries == 0);
+    fs::remove(there / (target == "new" ? "new/a/page" : target + "/tree/a/page"));
+    CHECK(copied(true, true).entries == 1);
+}
+
 TEST_CASE("copy: files of any size go through little memory", "[device]") {
     asio::io_context io;
     folder here;

@@ -52,17 +52,13 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
     small.size = 5;
     copy::entry asked = small;
     asked.asks = true;
-    copy::hello const h{
-        1,
-        copy::direction::to_client,
-        copy::placing::onto,
-        true,
-        true,
-        true,
-        true,
-        true,
-        256,
-        "name"};
+    copy::hello h;
+    h.speaks = 1;
+    h.way = copy::direction::to_client;
+    h.where = copy::placing::onto;
+    h.replaces = h.keeps_owners = h.verifies = h.wants_total = h.continues = h.lists = true;
+    h.exclusions = copy::exclusions::patterns_max;
+    h.name = "name";
     std::vector<copy::copy_message> const all{
         h,
         copy::welcome{1, 65535},
