@@ -278,6 +278,13 @@ std::string plain_names(std::string text) {
     return code == text.npos ? text : text.substr(0, code) + '.';
 }
 
+std::string plain_text(std::exception const& e, std::string const& configuration) {
+    auto const* const coded = dynamic_cast<boost::system::system_error const*>(&e);
+    bool const is_option = coded != nullptr && coded->code() == rcverbs::errc::invalid_option;
+    return (is_option && !configuration.empty() ? configuration + ": " : "") +
+           plain_names(e.what());
+}
+
 nvme::file_method parse_method(std::string const& text) {
     if (text == "auto") return nvme::file_method::automatic;
     if (text == "io_uring") return nvme::file_method::io_uring;

@@ -70,6 +70,9 @@ std::pair<std::uint16_t, std::uint16_t> parse_controller_ids(std::string const& 
 /// A text of the library's with the names of this program's options and of the configuration's
 /// fields instead of the library's.
 std::string plain_names(std::string text);
+/// The text of an error for a user: of an option, after the configuration file that has it (empty for
+/// none).
+std::string plain_text(std::exception const& e, std::string const& configuration);
 /// auto, io_uring or threads. Throws configuration_error.
 rcverbs::nvme::file_method parse_method(std::string const& text);
 

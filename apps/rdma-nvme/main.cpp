@@ -64,7 +64,7 @@ exit_code serve(serve_arguments const& a, demo::nvme_arguments served) {
         try {
             server.start();
         } catch (boost::system::system_error const& e) {
-            demo::print_error(demo::plain_names(e.what()));
+            demo::print_error(demo::plain_text(e, a.configuration));
             // An option that is wrong, or a combination of them.
             return e.code() == rcverbs::errc::invalid_option ? exit_code::usage
                                                              : exit_code::could_not_connect;

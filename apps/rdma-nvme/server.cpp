@@ -43,6 +43,8 @@ namespace nvme = rcverbs::nvme;
 namespace {
 
 constexpr std::chrono::seconds disconnect_timeout{5};
+// Of an event's text, with two names of up to 256 bytes.
+constexpr std::size_t event_bytes_max = 1024;
 
 }  // namespace
 
@@ -59,7 +61,7 @@ void nvme_server::start() {
     if (!arguments_.is_quiet) {
         // On the target's thread, which may outlive this object.
         arguments_.target.on_event = [](std::string const& message) {
-            print(printable(message) + '.');
+            print(printable(message, event_bytes_max) + '.');
         };
     }
     // Also with --quiet: somebody must repair it.
@@ -126,7 +128,7 @@ void nvme_server::try_reload() {
         reload();
         print("reloaded.");
     } catch (std::exception const& e) {
-        print_error("nothing was changed: " + plain_names(e.what()));
+        print_error("nothing was changed: " + plain_text(e, arguments_.configuration));
     }
     notify_ready();
 }

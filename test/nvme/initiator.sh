@@ -982,9 +982,9 @@ case_two_hundred_connects_leave_nothing_behind() {
 case_hosts_that_are_not_allowed_are_refused() {
     serve --memory 16M --nqn $nqn --allow-host nqn.host:good
     refused -n $nqn --hostnqn=nqn.host:bad --hostid=00000000-0000-4000-8000-000000000001
-    says 'refused .* host not allowed'
+    says "refused host nqn.host:bad at $here:[0-9]+, subsystem $nqn: host not allowed"
     refused -n nqn.other --hostnqn=nqn.host:good --hostid=00000000-0000-4000-8000-000000000001
-    says 'refused .* unknown subsystem'
+    says "refused host nqn.host:good at $here:[0-9]+, subsystem nqn.other: unknown subsystem"
     nvme connect -t rdma -a $here -s $port -n $nqn --nr-io-queues=1 --hostnqn=nqn.host:good \
         --hostid=00000000-0000-4000-8000-000000000002 || fail "the good host"
     disk
@@ -1026,10 +1026,10 @@ refused_secretly() {
 case_a_host_that_does_not_authenticate_is_refused() {
     serve_secrets "$(new_secret $secret_host 0)"
     refused -n $nqn --hostnqn=$secret_host --hostid=$secret_id
-    says "host $secret_host at .*: left before it had authenticated"
+    says "host $secret_host at .*, subsystem $nqn: left before it had authenticated"
     if grep -q 'connected to' "$log"; then fail "said to be connected"; fi
     refused -n $nqn --hostnqn=nqn.host:other --hostid=$secret_id
-    says 'host has no secret'
+    says "refused host nqn.host:other at .*, subsystem $nqn: host has no secret"
     [ "$(counter reads)" = 0 ] || fail "read without authentication"
     end_target
 }

@@ -971,6 +971,40 @@ TEST_CASE(
     });
 }
 
+TEST_CASE(
+    "nvme: a refusal names the host, its address and the subsystem in one printable line",
+    "[device][nvme]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        std::vector<std::string> said;
+        nvme::target_options options;
+        options.on_event = [&](std::string const& message) { said.push_back(message); };
+        nvme::target target{io, {device_address(), 0}, serving(memory()), options};
+        host_queue admin{io};
+        co_await must_open(admin, target.local_endpoint(), 0);
+        capsule const unknown = admin.connect_command(0, 0xffff, "nqn.x\ny", "nqn.\x1b[2J");
+        co_await must(admin, unknown, 0x182);
+        std::string const here = admin.connection().local_endpoint().to_string();
+        REQUIRE(said.size() == 1);
+        CHECK(
+            said[0] == "refused host nqn.?[2J at " + here + ", subsystem nqn.x?y: unknown subsystem"
+        );
+        host_queue io_queue{io};
+        co_await must_open(io_queue, target.local_endpoint(), 3);
+        capsule const elsewhere = io_queue.connect_command(3, 99);
+        co_await must(io_queue, elsewhere, 0x182);
+        std::string const there = io_queue.connection().local_endpoint().to_string();
+        REQUIRE(said.size() == 2);
+        CHECK(
+            said[1] == std::string{"refused queue 3 of host "} + host_nqn + " at " + there +
+                           ", subsystem " + disk_nqn + ": wrong controller"
+        );
+        target.close();
+        co_await wait_until(io, [&] { return target.statistics().queues == 0; });
+    });
+}
+
 TEST_CASE("nvme: a connection without a Connect command ends", "[device][nvme]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

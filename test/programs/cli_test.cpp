@@ -1,5 +1,8 @@
 // The programs' command lines: errors are reported with exit code 2 before any device is used.
+#include <unistd.h>
+
 #include <filesystem>
+#include <fstream>
 
 #include <rcverbs/session_error.hpp>
 
@@ -134,6 +137,37 @@ TEST_CASE("help exits with 0 and documents the exit codes", "[cli]") {
         CHECK(o.output.find("write|read") != std::string::npos);
     }
 }
+
+#ifdef RCVERBS_HAS_NVME
+TEST_CASE("options that only the library checks are reported with their place", "[cli]") {
+    auto const file = std::filesystem::temp_directory_path() /
+                      ("rcverbs-places-" + std::to_string(::getpid()) + ".json");
+    struct expectation {
+        std::string fields;
+        std::string reason;
+    };
+    std::string const disk = R"("namespaces": [{"memory": "1M"}])";
+    for (expectation const& e :
+         {expectation{R"("nqn": "disk", )" + disk, "disk: NQN is not \"nqn.\" and"},
+          {R"("nqn": "nqn.x:y", "serial": "0123456789012345678901", )" + disk,
+           "nqn.x:y: \"serial\" is not at most 20"},
+          {R"("nqn": "nqn.x:y", "secrets": [{"host": "nqn.h", "secret": "x"}], )" + disk,
+           "nqn.x:y: \"secret\" is not of the form"},
+          {R"("nqn": "nqn.x:y", "namespaces": [{"memory": "1M"}, {"id": 2000, "memory": "1M"}])",
+           "nqn.x:y, namespace 2000: namespace \"id\" is 2000, not 1 to 1024"},
+          {R"("nqn": "nqn.x:y", "namespaces": [{"memory": "1M"}, {"memory": "4097"}])",
+           "nqn.x:y, namespace 2: size is not a multiple"}}) {
+        std::ofstream{file} << R"({"subsystems": [{)" + e.fields + "}]}";
+        outcome const o = run({"rdma-nvme", "serve", "--config", file.string()});
+        INFO(o.error);
+        CHECK(o.status == 2);
+        CHECK_THAT(
+            o.error, ContainsSubstring("rdma-nvme: " + file.string() + ": subsystem " + e.reason)
+        );
+    }
+    std::filesystem::remove(file);
+}
+#endif
 
 TEST_CASE("--version prints the name of each program and one version", "[cli]") {
     for (std::string const program :

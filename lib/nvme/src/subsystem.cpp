@@ -33,7 +33,11 @@ uuid_bytes uuid_of(namespace_options const& n, std::string const& nqn) {
     return derived_uuid("namespace " + machine_or_random() + nqn + '/' + std::to_string(n.id));
 }
 
-void check(store_geometry const& g) {
+std::string place_of(std::string const& nqn, std::uint32_t id) {
+    return "subsystem " + nqn + ", namespace " + std::to_string(id);
+}
+
+void check(store_geometry const& g, std::string const& place) {
     option_check is{"store_geometry"};
     is.within("block_bytes", g.block_bytes, 512, 4096)
         .that(std::has_single_bit(g.block_bytes), "block_bytes", "is no power of two")
@@ -42,7 +46,7 @@ void check(store_geometry const& g) {
             "size_bytes",
             "is not a multiple of block_bytes above 0"
         );
-    throw_if_refused(is.problem());
+    throw_if_refused(problem_in(place, is.problem()));
 }
 
 }  // namespace
@@ -69,7 +73,7 @@ subsystem::subsystem(subsystem_options options) : nqn_{options.nqn}, options_{st
             "model",
             "is not at most 40 printable characters"
         );
-    throw_if_refused(is.problem());
+    throw_if_refused(problem_in("subsystem " + nqn_, is.problem()));
     for (namespace_options& n : std::exchange(options_.namespaces, {})) add(std::move(n));
 }
 
@@ -116,15 +120,16 @@ void subsystem::add(namespace_options what) {
     is.within("id", what.id, 1, namespace_id_max)
         .that(find(what.id) == nullptr, "id", "is in use")
         .that(what.store != nullptr, "store", "is missing");
-    throw_if_refused(is.problem());
+    std::string const place = place_of(nqn_, what.id);
+    throw_if_refused(problem_in(place, is.problem()));
     auto made = std::make_shared<disk>();
     made->geometry = what.store->geometry();
-    check(made->geometry);
+    check(made->geometry, place);
     made->uuid = uuid_of(what, nqn_);
     made->options = std::move(what);
     std::lock_guard const lock{mutex_};
     bool const is_new = disks_.emplace(made->options.id, made).second;
-    throw_if_refused(is_new ? "" : "namespace_options::id is in use");
+    throw_if_refused(is_new ? "" : problem_in(place, "namespace_options::id is in use"));
 }
 
 void subsystem::remove(std::uint32_t id) {
@@ -141,7 +146,7 @@ void subsystem::refresh(std::uint32_t id) {
     std::shared_ptr<disk> const before = find(id);
     throw_if_refused(before != nullptr ? "" : "namespace_options::id is unknown");
     store_geometry const now = before->options.store->geometry();
-    check(now);
+    check(now, place_of(nqn_, id));
     // Commands under way have been checked against the geometry of before.
     auto made = std::make_shared<disk>();
     made->options = before->options;

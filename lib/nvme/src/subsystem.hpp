@@ -86,6 +86,11 @@ private:
     error_list errors_;  // guarded by mutex_
 };
 
+/// The problem of an option with its place, such as "subsystem NQN, namespace 1"; empty without one.
+inline std::string problem_in(std::string const& place, std::string const& problem) {
+    return problem.empty() ? problem : place + ": " + problem;
+}
+
 class subsystem {
 public:
     static constexpr std::uint32_t namespace_id_max = 1024;

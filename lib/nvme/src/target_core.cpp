@@ -119,7 +119,7 @@ void check_secrets(subsystem_options const& o) {
                 "is not of the form DHHC-1"
             );
     }
-    throw_if_refused(check.problem());
+    throw_if_refused(problem_in("subsystem " + o.nqn, check.problem()));
 }
 
 std::map<std::string, std::shared_ptr<subsystem>> made(std::vector<subsystem_options> all) {
@@ -127,7 +127,7 @@ std::map<std::string, std::shared_ptr<subsystem>> made(std::vector<subsystem_opt
     for (subsystem_options& one : all) {
         option_check check{"subsystem_options"};
         check.that(one.nqn != discovery_nqn && !subsystems.contains(one.nqn), "nqn", "is in use");
-        throw_if_refused(check.problem());
+        throw_if_refused(problem_in("subsystem " + one.nqn, check.problem()));
         check_secrets(one);
         auto next = std::make_shared<subsystem>(std::move(one));
         subsystems.emplace(next->nqn(), next);
@@ -189,6 +189,20 @@ std::string_view name_of(store_operation o) noexcept {
     case store_operation::compare: return "a compare";
     }
     return "";
+}
+
+// Who, where, and for what.
+std::string name_of(controller const& of, queue const& by) {
+    return "host " + of.host().nqn + " at " + by.remote_endpoint().to_string() + ", subsystem " +
+           of.of().nqn();
+}
+
+// Hosts choose their names, and what they ask for: of a log, each makes one line.
+std::string printable(std::string text) {
+    std::ranges::replace_if(
+        text, [](char c) { return c < ' ' || c > '~'; }, '?'
+    );
+    return text;
 }
 
 // Bits 0 to 15: the offset of the wrong field; bit 16: in the data, not in the command. Source:
@@ -379,8 +393,10 @@ void target_core::refuse(queue& from, std::string const& what) {
     if (std::exchange(from.standing().is_refused, true)) return;
     ++counters_.refused;
     auto const& of = from.standing().of;
-    std::string const host = of == nullptr ? "" : " " + of->host().nqn;
-    report_refusal("host" + host + " at " + from.remote_endpoint().to_string() + ": " + what);
+    report_refusal(
+        of == nullptr ? "host at " + from.remote_endpoint().to_string() + ": " + what
+                      : name_of(*of, from) + ": " + what
+    );
 }
 
 // I/O queues that a host at this address may still connect; others without a proof make room.
@@ -451,23 +467,31 @@ connect_result target_core::connect(
     // A queue may have ended, or made room for another one, while the command was on its way.
     bool const is_there = std::ranges::count(queues_, from) > 0;
     if (is_closed_ || !is_there)
-        return refuse_connect(*from, {0, status::connect_busy, true}, "closing");
+        return refuse_connect(*from, data, {0, status::connect_busy, true}, "closing");
     if (format != 0)
-        return refuse_connect(*from, {0, status::connect_format, false}, "unknown record format");
+        return refuse_connect(
+            *from, data, {0, status::connect_format, false}, "unknown record format"
+        );
     if (id != from->id())
-        return refuse_connect(*from, invalid_parameter(queue_id_at, false), "wrong queue");
+        return refuse_connect(*from, data, invalid_parameter(queue_id_at, false), "wrong queue");
     if (depth < queue_depth_min || depth > from->depth())
-        return refuse_connect(*from, invalid_parameter(queue_size_at, false), "wrong queue size");
+        return refuse_connect(
+            *from, data, invalid_parameter(queue_size_at, false), "wrong queue size"
+        );
     auto const to = find(data.subsystem);
     if (to == nullptr)
-        return refuse_connect(*from, invalid_parameter(subsystem_at, true), "unknown subsystem");
+        return refuse_connect(
+            *from, data, invalid_parameter(subsystem_at, true), "unknown subsystem"
+        );
     using verdict = subsystem::admission::verdict;
     auto const host = to->admit(data.host);
     if (data.host.empty() || host.is == verdict::not_allowed)
-        return refuse_connect(*from, {0, status::connect_invalid_host, false}, "host not allowed");
+        return refuse_connect(
+            *from, data, {0, status::connect_invalid_host, false}, "host not allowed"
+        );
     if (host.is == verdict::has_no_secret)
         return refuse_connect(
-            *from, {0, status::connect_invalid_host, false}, "host has no secret"
+            *from, data, {0, status::connect_invalid_host, false}, "host has no secret"
         );
     connect_result done = id == 0 ? connect_admin(from, to, c, data) : connect_io(from, to, data);
     if (done.of == nullptr) return done;
@@ -527,9 +551,11 @@ connect_result target_core::connect_admin(
 ) {
     constexpr std::uint64_t controller_at = 16;
     if (data.controller_id != any_controller)
-        return refuse_connect(*from, invalid_parameter(controller_at, true), "wrong controller");
+        return refuse_connect(
+            *from, data, invalid_parameter(controller_at, true), "wrong controller"
+        );
     if (!make_room_for_controller(from->remote_endpoint()))
-        return refuse_connect(*from, {0, status::connect_busy, true}, "too many controllers");
+        return refuse_connect(*from, data, {0, status::connect_busy, true}, "too many controllers");
     // Numbers are used again as late as possible.
     do
         last_id_ = last_id_ < options_.controller_id_min || last_id_ >= options_.controller_id_max
@@ -567,14 +593,18 @@ connect_result target_core::connect_io(
     // A queue joins the controller of the same host and subsystem only.
     if (found == associations_.end() || found->second.about->host().nqn != data.host ||
         found->second.about->host().id != data.host_id || &found->second.about->of() != to.get())
-        return refuse_connect(*from, invalid_parameter(controller_at, true), "wrong controller");
+        return refuse_connect(
+            *from, data, invalid_parameter(controller_at, true), "wrong controller"
+        );
     association& a = found->second;
     if (to->is_discovery() || !a.about->is_enabled())
-        return refuse_connect(*from, {0, status::command_sequence, false}, "not enabled");
+        return refuse_connect(*from, data, {0, status::command_sequence, false}, "not enabled");
     auto const same = std::ranges::find(a.queues, from->id(), &queue::id);
     if (same != a.queues.end()) {
         if ((*same)->standing().is_trusted)
-            return refuse_connect(*from, invalid_parameter(queue_id_at, false), "queue in use");
+            return refuse_connect(
+                *from, data, invalid_parameter(queue_id_at, false), "queue in use"
+            );
         // A queue that has not proved itself does not keep others out.
         (*same)->close();
         a.queues.erase(same);
@@ -586,12 +616,14 @@ connect_result target_core::connect_io(
 }
 
 connect_result target_core::refuse_connect(
-    queue& from, completion const& why, std::string const& what
+    queue& from, connect_data const& data, completion const& why, std::string const& what
 ) {
     from.standing().is_refused = true;
     ++counters_.refused;
+    std::string const part = from.id() == 0 ? "" : "queue " + std::to_string(from.id()) + " of ";
     report_refusal(
-        "refused a Connect command from " + from.remote_endpoint().to_string() + ": " + what
+        "refused " + part + "host " + (data.host.empty() ? "without a name" : data.host) + " at " +
+        from.remote_endpoint().to_string() + ", subsystem " + data.subsystem + ": " + what
     );
     return {why};
 }
@@ -678,9 +710,12 @@ void target_core::check_transfers() {
 void target_core::on_stalled_transfer(std::shared_ptr<queue> const& from) {
     ++counters_.transfers_stalled;
     run([from](target_core& self) {
+        auto const& of = from->standing().of;
         self.report(
-            "host at " + from->remote_endpoint().to_string() + " did not take a transfer for " +
-            std::to_string(self.options_.transfer_timeout.count()) + " ms: its queue ends"
+            (of == nullptr ? "host at " + from->remote_endpoint().to_string() : name_of(*of, *from)
+            ) +
+            ": did not take a transfer for " +
+            std::to_string(self.options_.transfer_timeout.count()) + " ms; its queue ends"
         );
     });
 }
@@ -761,8 +796,8 @@ void target_core::on_silence(std::uint16_t id) {
     }
     ++counters_.keep_alive_expired;
     report(
-        "host " + a.about->host().nqn + " sent nothing for " +
-        std::to_string(2 * a.about->keep_alive().count()) + " ms: controller " +
+        name_of(*a.about, *a.queues.front()) + ": sent nothing for " +
+        std::to_string(2 * a.about->keep_alive().count()) + " ms; controller " +
         std::to_string(id) + " ends"
     );
     for (auto const& each : a.queues) each->close();
@@ -877,7 +912,7 @@ void target_core::report(report_budget& budget, std::string const& message) {
     if (!missed) return;
     if (*missed > 0)
         options_.on_event(std::to_string(*missed) + " events like the next one were not reported");
-    options_.on_event(message);
+    options_.on_event(printable(message));
 }
 
 void target_core::on_store_failure(

@@ -138,7 +138,9 @@ private:
         std::shared_ptr<subsystem> const& to,
         connect_data const& data
     );
-    connect_result refuse_connect(queue& from, completion const& why, std::string const& what);
+    connect_result refuse_connect(
+        queue& from, connect_data const& data, completion const& why, std::string const& what
+    );
     void end_controllers(std::function<bool(controller const&)> const& of);
     discovery_list discover(endpoint const& local, std::string const& host) const;
     void on_silence(std::uint16_t id);

@@ -149,7 +149,8 @@ struct target_options {
     /// memory(), of its own: staging_bytes_max counts for each.
     std::vector<poller> io_pollers = {};
     /// Called on the target's executor for events that concern an operator: a host connects, leaves
-    /// or is refused. Hosts cause these events, so at most 100 that concern hosts and 10 refusals
+    /// or is refused. The message names the host and its subsystem, as far as they are known, in
+    /// printable ASCII. Hosts cause these events, so at most 100 that concern hosts and 10 refusals
     /// are reported in 10 s; the next one follows a message with the number of the others. Must
     /// neither throw nor block: all hosts wait meanwhile.
     std::function<void(std::string const& message)> on_event = {};
