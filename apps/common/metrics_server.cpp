@@ -10,10 +10,13 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
 #include <utility>
+
+#include "common/version.hpp"
 
 namespace demo {
 
@@ -91,6 +94,33 @@ struct exchange : std::enable_shared_from_this<exchange> {
     http::response<http::string_body> response;
 };
 
+auto const started = std::chrono::system_clock::now();
+
+std::string head(std::string const& name, std::string const& help, std::string const& type) {
+    return "# HELP " + name + ' ' + help + ".\n# TYPE " + name + ' ' + type + '\n';
+}
+
+std::string seconds(std::uint64_t nanoseconds) {
+    constexpr std::uint64_t second = 1'000'000'000;
+    std::string const part = std::to_string(nanoseconds % second);
+    return std::to_string(nanoseconds / second) + '.' + std::string(9 - part.size(), '0') + part;
+}
+
+// {name="value",…}; the values may be of a peer's choice.
+std::string text_of(std::vector<std::pair<std::string, std::string>> const& labels) {
+    std::string out;
+    for (auto const& [name, value] : labels) {
+        out += (out.empty() ? '{' : ',') + name + "=\"";
+        for (char const c : value) {
+            if (c == '\n') out += "\\n";
+            else if (c == '"' || c == '\\') out += {'\\', c};
+            else out += c;
+        }
+        out += '"';
+    }
+    return out.empty() ? out : out + '}';
+}
+
 bool is_port(std::string const& at) {
     return !at.empty() && at.find_first_not_of("0123456789") == std::string::npos;
 }
@@ -121,18 +151,30 @@ asio::generic::stream_protocol::endpoint endpoint_of(std::string const& at) {
 
 std::string to_json(std::vector<metric> const& all) {
     nlohmann::ordered_json out;
-    for (metric const& m : all) out[m.name] = m.value;
+    for (metric const& m : all) {
+        if (m.labels.empty()) out[m.name] = m.value;
+    }
     return out.dump();
 }
 
 std::string to_prometheus(std::string const& program, std::vector<metric> const& all) {
     std::string out;
+    std::string last;
     for (metric const& m : all) {
         std::string const name = program + '_' + m.name + (m.is_counter ? "_total" : "");
-        std::string const type = m.is_counter ? "counter" : "gauge";
-        out += "# HELP " + name + ' ' + m.help + ".\n# TYPE " + name + ' ' + type + '\n' + name +
-               ' ' + std::to_string(m.value) + '\n';
+        if (name != last) out += head(name, m.help, m.is_counter ? "counter" : "gauge");
+        last = name;
+        out += name + text_of(m.labels) + ' ' +
+               (m.is_time ? seconds(m.value) : std::to_string(m.value)) + '\n';
     }
+    std::string const build = program + "_build_info";
+    out += head(build, "The version of the program", "gauge") + build +
+           text_of({{"version", version()}}) + " 1\n";
+    // The name that all programs have for it.
+    std::string const start = "process_start_time_seconds";
+    std::chrono::nanoseconds const since_epoch = started.time_since_epoch();
+    out += head(start, "When the program was started, in seconds since 1970", "gauge") + start +
+           ' ' + seconds(static_cast<std::uint64_t>(since_epoch.count())) + '\n';
     return out;
 }
 

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace demo {
@@ -21,11 +22,16 @@ struct metric {
     bool is_counter = true;
     std::string help;
     std::uint64_t value = 0;
+    /// Names and values that tell metrics of one name apart; those of a name are listed one after the other.
+    std::vector<std::pair<std::string, std::string>> labels = {};
+    /// The value is in nanoseconds, and shown in seconds.
+    bool is_time = false;
 };
 
-/// One JSON object in one line.
+/// One JSON object in one line. Metrics with labels are left out.
 std::string to_json(std::vector<metric> const& all);
-/// Prometheus' text exposition format 0.0.4. Names begin with `program` and an underscore.
+/// Prometheus' text exposition format 0.0.4. Names begin with `program` and an underscore. Includes the
+/// version of the program (`_build_info`), and when it was started (`process_start_time_seconds`).
 std::string to_prometheus(std::string const& program, std::vector<metric> const& all);
 
 /// Why a text is no place for a metrics_server; empty if it is one.

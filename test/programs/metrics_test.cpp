@@ -115,3 +115,33 @@ TEST_CASE(
     io.run_for(2s);
     CHECK(io.stopped());
 }
+
+TEST_CASE("metrics have escaped labels, one head for each name, and the build", "[programs]") {
+    using test::ContainsSubstring;
+    std::vector<demo::metric> const all{
+        {"queues", false, "Queues", 3},
+        {"reads", true, "Reads", 1, {{"host", "a\"b\\c\nd"}, {"namespace", "1"}}},
+        {"reads", true, "Reads", 2, {{"host", "e"}, {"namespace", "1"}}},
+        {"store_seconds", true, "Time", 1'000'000'007, {{"host", "e"}}, true}};
+    std::string const text = demo::to_prometheus("sample", all);
+    std::string const expected = R"(# HELP sample_queues Queues.
+# TYPE sample_queues gauge
+sample_queues 3
+# HELP sample_reads_total Reads.
+# TYPE sample_reads_total counter
+sample_reads_total{host="a\"b\\c\nd",namespace="1"} 1
+sample_reads_total{host="e",namespace="1"} 2
+# HELP sample_store_seconds_total Time.
+# TYPE sample_store_seconds_total counter
+sample_store_seconds_total{host="e"} 1.000000007
+# HELP sample_build_info The version of the program.
+# TYPE sample_build_info gauge
+sample_build_info{version=")";
+    CHECK(text.substr(0, expected.size()) == expected);
+    std::string const started = "\nprocess_start_time_seconds ";
+    std::size_t const at = text.find(started);
+    REQUIRE(at != text.npos);
+    // In this process' time, which began after 2020.
+    CHECK(std::stod(text.substr(at + started.size())) > 1.5e9);
+    CHECK(demo::to_json(all) == R"({"queues":3})");
+}
