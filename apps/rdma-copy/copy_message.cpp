@@ -125,6 +125,7 @@ void write(writer& w, hello const& m) {
         flag_if(m.continues, flag_continues) | flag_if(m.lists, flag_lists)
     ));
     w.put(m.exclusions);
+    w.put(m.bytes_per_second);
     w.put(m.name);
 }
 void read(reader& r, hello& m) {
@@ -141,6 +142,8 @@ void read(reader& r, hello& m) {
     m.lists = (flags & flag_lists) != 0;
     m.exclusions = r.get<std::uint16_t>();
     r.require(m.exclusions <= exclusions::patterns_max);
+    m.bytes_per_second = r.get<std::uint64_t>();
+    r.require(m.bytes_per_second == 0 || m.bytes_per_second >= rate_min);
     m.name = r.text();
 }
 void write(writer& w, welcome const& m) {

@@ -3,8 +3,9 @@
 // A message of the message channel is a frame: messages of a copy in a row, each with its kind (1) and size (4)
 // before it. Numbers are in network byte order; texts have a length (2) before their bytes.
 //
-//   the client's      HELLO    version (2), direction (1), placing (1), flags (2), number of EXCLUDEs that follow (2), name: of
-//                              the target at the server, or of the source there
+//   the client's      HELLO    version (2), direction (1), placing (1), flags (2), number of EXCLUDEs that follow (2), bytes
+//                              that the sender sends in a second (8), 0 for no limit, name: of the target at the server,
+//                              or of the source there
 //                     EXCLUDE  pattern: what is not sent (exclusions.hpp)
 //   the server's      WELCOME  version (2), errno (2): 0, or why not
 //   the receiver's    SLOTS    address (8), key (4), bytes of a slot (4), slots (2)
@@ -72,6 +73,8 @@ inline constexpr std::size_t batch_entries_max = 256;
 inline constexpr std::uint64_t resume_bytes_min = std::uint64_t{8} << 20;
 /// Of blocks and holes. Source: what O_DIRECT wants of most disks.
 inline constexpr std::uint64_t block_alignment = 4096;
+/// A limit of the rate is not lower, so that no peer that waits for a block or a batch takes the sender for silent.
+inline constexpr std::uint64_t rate_min = std::uint64_t{64} << 10;
 inline constexpr std::uint32_t nanoseconds_max = 999'999'999;
 
 enum class direction : std::uint8_t {
@@ -108,6 +111,8 @@ struct hello {
     /// make.
     bool lists = false;
     std::uint16_t exclusions = 0;
+    /// What the sender sends at most; 0 for no limit.
+    std::uint64_t bytes_per_second = 0;
     std::string name;
 };
 

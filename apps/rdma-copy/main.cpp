@@ -577,6 +577,14 @@ int main(int argc, char** argv) {
         ->expected(1)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
         ->option_text("PATTERN ...");
+    app.add_option(
+           "--bwlimit",
+           s.copy.bytes_per_second,
+           "bytes that are sent in a second, at most; 64K or more"
+    )
+        ->transform(CLI::AsSizeValue(false))
+        ->check(CLI::Range(copy::rate_min, std::uint64_t{1} << 50))
+        ->option_text("BYTES");
     app.add_flag(
         "--json", s.is_json, "print one JSON object a second, and one at the end, each in a line"
     );

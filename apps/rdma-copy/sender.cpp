@@ -349,6 +349,7 @@ std::size_t sender::batch_room() const {
 // True if there was something to send.
 asio::awaitable<bool> sender::flush_batch() {
     if (batch_.empty()) co_return false;
+    co_await wait_for_turn(batch_.size());
     while (free_local_.empty() || free_remote_.empty()) {
         require_open();
         co_await changes_.wait();
@@ -369,6 +370,22 @@ asio::awaitable<bool> sender::flush_batch() {
         static_cast<std::uint16_t>(remote), static_cast<std::uint32_t>(bytes.size()), hash_of(into)}
     );
     co_return true;
+}
+
+// Of a sender with a limit: until these bytes may follow those before.
+asio::awaitable<void> sender::wait_for_turn(std::uint64_t bytes) {
+    if (options_.bytes_per_second == 0) co_return;
+    using clock = std::chrono::steady_clock;
+    constexpr std::chrono::milliseconds longest{100};
+    clock::time_point const turn = std::max(next_turn_, clock::now());
+    std::chrono::duration<double> const takes{
+        static_cast<double>(bytes) / static_cast<double>(options_.bytes_per_second)};
+    next_turn_ = turn + std::chrono::duration_cast<clock::duration>(takes);
+    asio::steady_timer timer{link_.io()};
+    for (clock::time_point now = clock::now(); now < turn && !end_; now = clock::now()) {
+        timer.expires_after(std::min<clock::duration>(turn - now, longest));
+        co_await timer.async_wait(asio::use_awaitable);
+    }
 }
 
 // The entry's number, once the receiver may hear of one more. All but files and hard links goes in batches, and files
@@ -757,6 +774,7 @@ asio::awaitable<void> sender::send_parts(std::shared_ptr<file> f) {
             end_of_data = e.end;
             continue;
         }
+        co_await wait_for_turn(std::min(slot_bytes, end_of_data - at));
         while ((free_local_.empty() || free_remote_.empty()) && !end_) co_await changes_.wait();
         if (end_ || f->error != 0) break;
         auto const p = std::make_shared<part>();

@@ -10,6 +10,7 @@
 #include <boost/asio/awaitable.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -53,6 +54,8 @@ struct sender_options {
     bool verifies = false;
     /// Nothing is copied. The receiver is asked for all, and what it would make is counted and listed.
     bool lists = false;
+    /// 0 for no limit.
+    std::uint64_t bytes_per_second = 0;
     listing listed = {};
     /// What is not sent; not sources.
     exclusions excluded = {};
@@ -63,6 +66,7 @@ struct sender_options {
             h.continues,
             h.verifies,
             h.lists,
+            h.bytes_per_second,
             std::move(listed),
             std::move(excluded)};
     }
@@ -164,6 +168,7 @@ private:
     );
     asio::awaitable<void> send_wanted();
     asio::awaitable<bool> flush_batch();
+    asio::awaitable<void> wait_for_turn(std::uint64_t bytes);
     std::size_t batch_room() const;
     bool is_batched(directory_entry const& e, bool asks) const;
     asio::awaitable<void> send_some(
@@ -226,6 +231,7 @@ private:
     std::size_t linked_bytes_ = 0;
     std::deque<std::shared_ptr<directory>> to_end_;
     std::deque<pending> wanted_;
+    std::chrono::steady_clock::time_point next_turn_;
     std::vector<std::byte> batch_;
     std::size_t batch_entries_ = 0;
     std::size_t files_ = 0;

@@ -106,6 +106,7 @@ asio::awaitable<void> push(
     wish.wants_total = options.wants_total;
     wish.continues = options.continues;
     wish.lists = options.lists;
+    wish.bytes_per_second = options.bytes_per_second;
     wish.name = trimmed(target);
     co_await greet(to, wish, options.excluded);
     std::map<std::string, tree> parents;
@@ -195,6 +196,7 @@ asio::awaitable<void> pull(
     wish.wants_total = options.wants_total;
     wish.continues = options.continues;
     wish.lists = options.lists;
+    wish.bytes_per_second = options.bytes_per_second;
     wish.name = trimmed(source);
     if (!wish.name.empty()) to.expected = wish.name.substr(wish.name.rfind('/') + 1);
     else if (is_directory)

@@ -51,6 +51,8 @@ struct copy_options {
     /// Nothing is written; what would be copied is counted as if it were, and listed.
     bool lists = false;
     listing listed;
+    /// Of the data that is sent, by the server as well; 0 for no limit, else rate_min or more.
+    std::uint64_t bytes_per_second = 0;
 };
 
 /// A copy to or from a server, over a link that is connected. `counters` change while it goes on, and

@@ -128,6 +128,41 @@ TEST_CASE("copy: a dry run lists what a copy makes, and writes nothing", "[devic
     CHECK(copied(true, true).entries == 1);
 }
 
+TEST_CASE("copy: no more bytes are sent in a second than allowed", "[device]") {
+    bool const is_pull = GENERATE(false, true);
+    CAPTURE(is_pull);
+    folder here;
+    folder there;
+    fs::create_directory(here / "tree");
+    write_large(here / "tree/large", 300'000, 1);
+    for (int i = 0; i < 10; ++i)
+        write_file(here / ("tree/" + std::to_string(i)), pattern(30'000, 4));
+    asio::io_context io;
+    ends e{io, 8 * 65536, is_pull ? here / "" : there / ""};
+    copy::copy_options options;
+    options.bytes_per_second = 1'000'000;
+    copy::result done;
+    auto const begin = std::chrono::steady_clock::now();
+    if (is_pull) {
+        run(io, [&]() -> asio::awaitable<void> {
+            std::string const source = "tree";
+            std::string const to = (there / "tree").string();
+            auto const fetch = [&]() -> asio::awaitable<void> {
+                co_await e.client.connect(e.door.local_endpoint());
+                co_await copy::pull(e.client, e.files, source, to, options, e.report(), done);
+            };
+            co_await (serve_one(io, e) && fetch());
+        });
+    } else {
+        done = pushed(e, io, {(here / "tree").string()}, "", options);
+    }
+    std::chrono::duration<double> const took = std::chrono::steady_clock::now() - begin;
+    CHECK(done.bytes == 600'000);
+    // All but the last block or batch.
+    CHECK(took.count() >= 0.6 - 0.066);
+    CHECK(listing(here / "") == listing(there / ""));
+}
+
 TEST_CASE("copy: files of any size go through little memory", "[device]") {
     asio::io_context io;
     folder here;

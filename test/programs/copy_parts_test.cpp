@@ -58,6 +58,7 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
     h.where = copy::placing::onto;
     h.replaces = h.keeps_owners = h.verifies = h.wants_total = h.continues = h.lists = true;
     h.exclusions = copy::exclusions::patterns_max;
+    h.bytes_per_second = UINT64_MAX;
     h.name = "name";
     std::vector<copy::copy_message> const all{
         h,
