@@ -551,14 +551,26 @@ asio::awaitable<void> sender::send_some(
     std::shared_ptr<directory> const& here
 ) {
     co_await send_wanted();
+    // A peer's patterns and long paths can take a while: not on the thread of all clients.
+    std::vector<directory_entry const*> copied;
+    auto const leave_out = [&] {
+        for (directory_entry const& each : some) {
+            std::string const name = s.name + '/' + each.name;
+            bool const is_directory = S_ISDIR(each.status.st_mode);
+            if (!options_.excluded.has(path_below_source(name), is_directory))
+                copied.push_back(&each);
+        }
+        return 0;
+    };
+    if (options_.excluded.is_empty()) leave_out();
+    else co_await on_disk(leave_out);
     std::vector<directory_entry const*> small;
-    for (directory_entry const& each : some) {
+    for (directory_entry const* const kept : copied) {
+        directory_entry const& each = *kept;
         if (here->is_around_target) co_return;
         if (each.error == ENOENT) continue;
         std::string const path = s.path.empty() ? each.name : s.path + '/' + each.name;
         source next{s.root, path, s.name + '/' + each.name};
-        if (options_.excluded.has(path_below_source(next.name), S_ISDIR(each.status.st_mode)))
-            continue;
         // Of another copy, which is not finished.
         int const error = is_reserved(each.name) ? error_name_reserved : each.error;
         if (error != 0) {
