@@ -169,7 +169,7 @@ TEST_CASE("options that only the library checks are reported with their place", 
 }
 #endif
 
-TEST_CASE("--version prints the name of each program and one version", "[cli]") {
+TEST_CASE("each program prints its name and one version with --version", "[cli]") {
     for (std::string const program :
          {"rdma-bench",
           "rdma-client",
