@@ -133,11 +133,15 @@ TEST_CASE("clients of a server are served in turn", "[device]") {
         ask(other, 2);
         co_await pause(io, 50ms);
         std::vector<std::uint32_t> order;
-        co_spawn(io, serve(server, &order), [](std::exception_ptr, error_code) {});
+        bool has_served = false;
+        co_spawn(io, serve(server, &order), [&](std::exception_ptr, error_code) {
+            has_served = true;
+        });
         co_await until(io, [&] { return answered == 21; });
         // Before it at most one that had been taken, and one in turn.
         CHECK(std::ranges::find(order, 2U) - order.begin() <= 2);
         server.close();
+        co_await until(io, [&] { return has_served; });
     });
 }
 
