@@ -29,11 +29,12 @@ data_path::data_path(data_path_sizes const& sizes, mutable_slice atomic_results)
       sends_{machines::work_window<entry>{sizes.queues.send_depth}, {}, {}},
       receives_{machines::work_window<entry>{sizes.queues.receive_depth}, {}, {}} {}
 
-// All operations that were allocated are in use.
-data_path::reservation data_path::take_slow(std::size_t kept, turn when) noexcept {
+// All operations that were allocated are in use, or all that are not kept for messages.
+data_path::reservation data_path::take_slow(operation_kind kind, turn when) noexcept {
     errc const refusal = when == turn::now ? errc::would_block : errc::queue_full;
     if ((send_list_ == nullptr && !make_lists()) || !pool_.grow()) return {nullptr, refusal};
-    operation* const op = pool_.take(kept);
+    bool const is_message = verbs::is_send(kind) || kind == operation_kind::receive;
+    operation* const op = is_message ? pool_.take_kept() : pool_.take();
     return {op, op != nullptr ? errc{} : refusal};
 }
 

@@ -183,7 +183,7 @@ public:
     void set_read_depth(std::size_t depth) noexcept;
     /// Other operations than sends and receives leave that many for them from now on: those of the protocol
     /// on top of the connection must not be refused because the program has started too many of its own.
-    void keep_for_messages(std::size_t count) noexcept { kept_for_messages_ = count; }
+    void keep_for_messages(std::size_t count) noexcept { pool_.keep(count); }
     /// True if no completion is outstanding. Unsignaled work may still be posted.
     bool is_drained() const noexcept {
         return sends_.window.signalled() == 0 && receives_.window.posted() == 0;
@@ -244,12 +244,10 @@ private:
         return check(what.local.front().mark(), domain_, verbs::local_rights(what.kind));
     }
     reservation take(operation_kind kind, turn when) noexcept {
-        bool const is_message = verbs::is_send(kind) || kind == operation_kind::receive;
-        std::size_t const kept = is_message ? 0 : kept_for_messages_;
-        operation* const op = pool_.take(kept);
-        return op != nullptr ? reservation{op, {}} : take_slow(kept, when);
+        operation* const op = pool_.take();
+        return op != nullptr ? reservation{op, {}} : take_slow(kind, when);
     }
-    [[gnu::noinline]] reservation take_slow(std::size_t kept, turn when) noexcept;
+    [[gnu::noinline]] reservation take_slow(operation_kind kind, turn when) noexcept;
     bool make_lists() noexcept;
     [[gnu::noinline]] reservation reserve_large(
         std::span<work_request const> what, turn when
@@ -381,7 +379,6 @@ private:
     }
 
     operation_pool pool_;
-    std::size_t kept_for_messages_ = 0;
     data_phase phase_ = data_phase::closed;
     // A bit for each kind of operation that may be started now.
     std::uint32_t kinds_ = 0;

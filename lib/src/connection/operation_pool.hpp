@@ -28,21 +28,20 @@ public:
     /// @param in_use_max  Operations in use at a time.
     /// @param called_max  Operations, besides, whose handlers are being called.
     operation_pool(std::size_t in_use_max, std::size_t called_max)
-        : in_use_max_{in_use_max},
+        : take_max_{in_use_max},
+          in_use_max_{in_use_max},
           chunks_max_{(in_use_max + called_max + chunk_size - 1) / chunk_size} {
         chunks_.reserve(chunks_max_);
     }
 
-    /// An operation whose handler is to be placed; null if the limit, less `kept`, is reached, or if
+    /// An operation whose handler is to be placed; null if the limit, less what is kept, is reached, or if
     /// grow() must be called first.
-    operation* take(std::size_t kept = 0) noexcept {
-        if (in_use_ + kept >= in_use_max_) return nullptr;
-        operation* const op = free_;
-        if (op == nullptr) return nullptr;
-        free_ = op->next;
-        ++in_use_;
-        op->begin_use();
-        return op;
+    operation* take() noexcept { return in_use_ < take_max_ ? take_free() : nullptr; }
+    /// The same for an operation that may use a kept place.
+    operation* take_kept() noexcept { return in_use_ < in_use_max_ ? take_free() : nullptr; }
+    /// Keeps that many places for take_kept().
+    void keep(std::size_t count) noexcept {
+        take_max_ = in_use_max_ - std::min(count, in_use_max_);
     }
     /// Allocates operations if all are taken. False if there are as many as there may be, or no
     /// memory.
@@ -99,12 +98,22 @@ private:
     static constexpr std::size_t chunk_size = 8;
     using chunk = std::array<operation, chunk_size>;
 
+    operation* take_free() noexcept {
+        operation* const op = free_;
+        if (op == nullptr) return nullptr;
+        free_ = op->next;
+        ++in_use_;
+        op->begin_use();
+        return op;
+    }
     void push(operation& op) noexcept {
         op.next = free_;
         free_ = &op;
     }
 
     std::size_t in_use_ = 0;
+    // What take() stops at: in_use_max_, less what is kept.
+    std::size_t take_max_ = 0;
     std::size_t in_use_max_ = 0;
     // Linked. The last one that was used is taken first, because it is in the processor's cache.
     operation* free_ = nullptr;
