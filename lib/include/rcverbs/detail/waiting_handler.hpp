@@ -61,7 +61,8 @@ class waiting_handler {
 public:
     waiting_handler() = default;
     waiting_handler(erased_handler<Arguments...> handler, boost::asio::any_io_executor const& io)
-        : held_{std::move(handler.held)} {
+        : held_{std::move(handler.held)},
+          slot_{held_->slot()} {
         held_->attach(io);
         if (handler.host == nullptr || handler.host == context_of(io)) return;
         guest_ = std::make_shared<guest>(std::move(held_));
@@ -73,10 +74,11 @@ public:
     explicit operator bool() const noexcept {
         return held_ != nullptr || (guest_ != nullptr && !guest_->is_gone);
     }
-    /// Not connected once cancellations are kept.
+    /// Not connected once cancellations are kept. Calls no code of the program's, so that the owner's
+    /// lock may be held.
     boost::asio::cancellation_slot slot() const noexcept {
-        if (early_ != nullptr) return {};
-        return guest_ != nullptr ? guest_->slot() : held_->slot();
+        if (early_ != nullptr || (guest_ != nullptr && guest_->is_gone)) return {};
+        return slot_;
     }
     /// Keeps cancellations until early()->connect(). In the initiating call, as slots are no other
     /// thread's.
@@ -144,10 +146,6 @@ private:
     struct guest final : hosting::member {
         explicit guest(held_pointer h) noexcept : held{std::move(h)} {}
 
-        boost::asio::cancellation_slot slot() const noexcept {
-            std::lock_guard const lock{mutex};
-            return held != nullptr ? held->slot() : boost::asio::cancellation_slot{};
-        }
         void call(Arguments&&... arguments) {
             // Held while the handler is dispatched, so that its context cannot be destroyed
             // meanwhile.
@@ -168,6 +166,7 @@ private:
     };
 
     held_pointer held_;
+    boost::asio::cancellation_slot slot_;  // of the handler
     std::shared_ptr<guest> guest_;
     std::shared_ptr<early_cancellation> early_;
     // In the slot, so only for functions that run where the handler does.
