@@ -369,6 +369,33 @@ TEST_CASE("a client whose server finishes goes on with whoever listens next", "[
     });
 }
 
+TEST_CASE("a server that finishes may answer later than its client's finish_timeout", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        server_of_one server{io};
+        request_client_options options = eager_client();
+        options.channel.messages.finish_timeout = 50ms;
+        request_client c{io, server.door.local_endpoint(), options};
+        auto const body = pattern(100, 1);
+        std::optional<error_code> answered;
+        c.async_request(server_of_one::kept, body, {}, [&](error_code ec, reply const&) {
+            answered = ec;
+        });
+        while (server.held.empty()) co_await pause(io, 1ms);
+        std::optional<error_code> finished;
+        server.channel.async_finish([&](error_code ec) { finished = ec; });
+        co_await pause(io, 300ms);
+        CHECK_FALSE(answered);
+        CHECK_FALSE(finished);
+        co_await server.held[0].async_answer(1, {}, asio::use_awaitable);
+        while (!answered || !finished) co_await pause(io, 1ms);
+        CHECK_FALSE(*answered);
+        CHECK_FALSE(*finished);
+        server.held.clear();
+        server.door.close();
+    });
+}
+
 TEST_CASE("a client that is closed or destroyed ends its requests", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

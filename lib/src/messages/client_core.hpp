@@ -105,6 +105,7 @@ private:
     void complete(call_ptr const& c, error_code ec, reply r = {});
     channel_ptr drop(channel_ptr const& which);
     void retire(channel_ptr const& over);
+    void finish(channel_ptr const& over);
     void on_finished(channel_ptr const& over, error_code ec);
     void context_is_going(boost::asio::execution_context const&) noexcept override;
 

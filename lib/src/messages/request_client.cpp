@@ -29,6 +29,10 @@ client_identity random_identity() {
     return made;
 }
 
+std::shared_ptr<request_core> request_core_of(request_channel const& channel) {
+    return std::static_pointer_cast<request_core>(access::core_of<channel_base>(channel));
+}
+
 connector_options<request_channel> connector_options_of(request_client_options& options) {
     connector_options<request_channel> o;
     o.protocol = options.channel;
@@ -164,8 +168,7 @@ void client_core::send(call_ptr const& c, numbered_channel const& over) {
         attempt = ++c->attempts;
     }
     auto const self = shared_from_this();
-    auto const core =
-        std::static_pointer_cast<request_core>(access::core_of<channel_base>(*over.channel));
+    auto const core = request_core_of(*over.channel);
     std::uint64_t const serial = std::visit(
         [&](auto const& body) {
             if (c->is_notice) {
@@ -326,9 +329,7 @@ void client_core::on_connected(error_code ec, request_channel made) {
     }
     if (is_wanted) return connect();
     if (over != nullptr) {
-        auto const core =
-            std::static_pointer_cast<request_core>(access::core_of<channel_base>(*over));
-        core->when_peer_ends([weak = weak_from_this(), which = std::weak_ptr{over}] {
+        request_core_of(*over)->when_peer_ends([weak = weak_from_this(), which = std::weak_ptr{over}] {
             auto const self = weak.lock();
             auto const alive = which.lock();
             if (self != nullptr && alive != nullptr) self->retire(alive);
@@ -348,15 +349,17 @@ client_core::channel_ptr client_core::drop(channel_ptr const& which) {
 }
 
 // The server finishes: it answers what it has, and takes nothing new for long. Later requests go to
-// whoever listens next.
+// whoever listens next. Each request has its own deadline, so finishing begins behind the last answer.
 void client_core::retire(channel_ptr const& over) {
     {
         guard const lock{mutex_};
         if (is_closed_ || channel_ != over) return;
         retiring_.push_back(std::exchange(channel_, nullptr));
     }
-    over->async_finish([self = shared_from_this(), over](error_code ec) {
-        self->on_finished(over, ec);
+    request_core_of(*over)->when_answered([weak = weak_from_this(), which = std::weak_ptr{over}] {
+        auto const self = weak.lock();
+        auto const alive = which.lock();
+        if (self != nullptr && alive != nullptr) self->finish(alive);
     });
 }
 
@@ -377,11 +380,17 @@ void client_core::on_finished(channel_ptr const& over, error_code ec) {
     if (who) who(ec);
 }
 
+void client_core::finish(channel_ptr const& over) {
+    over->async_finish([self = shared_from_this(), over](error_code ec) {
+        self->on_finished(over, ec);
+    });
+}
+
 void client_core::finish(control_handler handler) {
     executor_ptr const own = own_executor();
     if (own == nullptr) return;
     waiting_handler<error_code> who{std::move(handler), *own};
-    channel_ptr over;
+    std::vector<channel_ptr> over;
     call_list waiting;
     bool is_second = false;
     bool is_over = false;
@@ -390,9 +399,10 @@ void client_core::finish(control_handler handler) {
         guard const lock{mutex_};
         is_second = is_finishing_;
         is_finishing_ = is_closed_ = true;
-        over = is_second ? nullptr : channel_;
+        if (!is_second) over = retiring_;
+        if (!is_second && channel_ != nullptr) over.push_back(channel_);
         waiting = take_waiting();
-        is_over = is_second || (over == nullptr && retiring_.empty());
+        is_over = over.empty();
         if (!is_over) close_when_cancelled(who, shared_from_this());
         std::swap(is_over ? at_once : finisher_, who);
     }
@@ -402,10 +412,7 @@ void client_core::finish(control_handler handler) {
         error_code const ec = is_second ? error_code{errc::operation_in_progress} : error_code{};
         return asio::post(*own, [w = std::move(at_once), ec]() mutable { w(ec); });
     }
-    if (over == nullptr) return;
-    over->async_finish([self = shared_from_this(), over](error_code ec) {
-        self->on_finished(over, ec);
-    });
+    for (channel_ptr const& each : over) finish(each);
 }
 
 void client_core::close() noexcept {

@@ -469,6 +469,7 @@ void request_core::complete_first(guard& lock) {
         make_reply(r, a);
         mutable_slice const into = a.into;
         all_.forget(i);
+        if (on_answered_ && !is_asking()) in_order(std::exchange(on_answered_, {}));
         lock.unlock();
         body.reset();  // deregistered before the handler is called
         // One that was not worth a write of its own.
@@ -553,6 +554,12 @@ void request_core::when_peer_ends(std::function<void()> function) {
     guard const lock{mutex_};
     if (all_.has_peer_ended()) in_order(std::move(function));
     else on_peer_end_ = std::move(function);
+}
+
+void request_core::when_answered(std::function<void()> function) {
+    guard const lock{mutex_};
+    if (is_asking()) on_answered_ = std::move(function);
+    else in_order(std::move(function));
 }
 
 void request_core::next(next_handler handler) {
@@ -736,7 +743,7 @@ void request_core::finish(control_handler handler) {
 }
 
 error_code request_core::why_late() const noexcept {
-    if (all_.waiting() + all_.outstanding() > 0) return channel_errc::peer_not_answered;
+    if (is_asking()) return channel_errc::peer_not_answered;
     if (all_.open() > 0) return channel_errc::not_answered;
     return all_.has_peer_ended() ? channel_core::why_late() : channel_errc::peer_not_finished;
 }

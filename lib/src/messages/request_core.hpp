@@ -42,6 +42,9 @@ public:
     /// Calls the function, in the driver's order, when the peer sends no more requests because it
     /// finishes. Once, at once if that has happened.
     void when_peer_ends(std::function<void()> function);
+    /// Calls the function, in the driver's order, when all requests and notices of this side are over.
+    /// Once, at once if none is outstanding.
+    void when_answered(std::function<void()> function);
     void finish(control_handler handler) override;
     void cancel() override;
 
@@ -144,6 +147,7 @@ private:
         asked& a, wire::request_tag const& tag, std::span<std::byte const> before
     );
     void make_reply(reply& r, asked& a);
+    bool is_asking() const noexcept { return all_.waiting() + all_.outstanding() > 0; }
     bool is_next_due() const noexcept {
         return !nexts_.empty() && (arrived_first_ != nobody || end_);
     }
@@ -178,6 +182,7 @@ private:
     std::uint32_t arrived_last_ = nobody;
     wait_list<waiting_handler<error_code, request>> nexts_;
     std::function<void()> on_peer_end_;
+    std::function<void()> on_answered_;
     error_code end_;  // what async_next() gets when nothing has arrived
     error_code end_of_requests_;  // what requests end with that are not answered
     bool has_connection_ended_ = false;
