@@ -50,6 +50,7 @@ struct options {
     std::size_t depth = 64;
     bool is_latency = false;
     std::uint32_t receive_bytes = 0;
+    bool is_write = false;
 };
 
 void check(error_code ec) {
@@ -429,7 +430,10 @@ private:
             held_[i] = {};
             serve(i);
         };
-        if constexpr (is_request) held_[i].async_answer(0, bytes, then);
+        if constexpr (is_request) {
+            if (options_.is_write) held_[i].async_answer(0, {}, then);
+            else held_[i].async_answer(0, bytes, then);
+        }
         else channel_.async_send(bytes, 0, then);
     }
 
@@ -443,7 +447,7 @@ private:
                 check(ec);
                 on_answer(i);
             };
-            if (!is_large()) channel_.async_request(1, bytes, on_reply);
+            if (!is_large() || options_.is_write) channel_.async_request(1, bytes, on_reply);
             else channel_.async_request(1, {}, bytes, large_answer(i), on_reply);
         } else {
             channel_.async_receive([this, i](error_code ec, rcverbs::message m) {
@@ -524,6 +528,7 @@ int main(int argc, char** argv) {
     app.add_option("--count", o.count, "messages")->check(CLI::PositiveNumber);
     app.add_option("--depth", o.depth, "messages on their way")->check(CLI::PositiveNumber);
     app.add_flag("--latency", o.is_latency, "each message is answered before the next");
+    app.add_flag("--write", o.is_write, "answers to requests are empty");
     app.add_option(
         "--receive-bytes",
         o.receive_bytes,
