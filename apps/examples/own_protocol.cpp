@@ -68,12 +68,6 @@ private:
         return {};
     }
 
-    // A handler of the connection's data operations, which run in the driver's order. It holds this object.
-    template <class Function>
-    auto held(Function function) {
-        return [self = shared_from_this(), function](auto&&... arguments) { function(std::move(arguments)...); };
-    }
-
     void receive(rcverbs::memory_lease into) {
         lower().async_receive(std::move(into), held([this](error_code ec, rcverbs::leased_receive_result got) {
             if (!ec) on_message(std::move(got));  // else on_end() follows

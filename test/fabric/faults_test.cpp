@@ -14,6 +14,7 @@
 #include <optional>
 #include <random>
 
+#include <rcverbs/message_channel.hpp>
 #include <rcverbs/slot_pool.hpp>
 
 #include "fabric/fixture.hpp"
@@ -330,6 +331,61 @@ TEST_CASE(
     }
     CHECK(slots->free_count() == 0);
     CHECK(w.live().queue_pairs == 2);
+}
+
+TEST_CASE(
+    "memory that a handler owns stays if its queue pair cannot be destroyed with the io_context",
+    "[fabric]"
+) {
+    world w;
+    {
+        asio::io_context io;
+        test::pair p;
+        asio::co_spawn(
+            io,
+            [&]() -> asio::awaitable<void> {
+                p = co_await meet(io);
+                auto const own = std::make_shared<registered_buffer>(
+                    p.server.domain(), 64, access_flags::local_write
+                );
+                p.server.async_receive(own->slice(), [own](error_code, receive_result const&) {});
+            },
+            [](std::exception_ptr) {}
+        );
+        REQUIRE(w.run_until(io, [&] { return w.live().memory_regions == 1; }));
+        w.run_for(io, 1ms);
+        w.fail_call("ibv_destroy_qp", 1, EBUSY);
+        w.fail_call("ibv_destroy_qp", 2, EBUSY);
+    }
+    CHECK(w.live().queue_pairs == 2);
+    CHECK(w.live().memory_regions == 1);
+}
+
+TEST_CASE(
+    "memory of a channel stays if its queue pair cannot be destroyed with the io_context",
+    "[fabric]"
+) {
+    world w;
+    std::size_t regions = 0;
+    {
+        asio::io_context io;
+        acceptor door{io, {"10.0.0.1", 0}};
+        message_channel client{stepped(io)};
+        message_channel server;
+        door.async_get_request([&](error_code ec, connection_request asked) {
+            REQUIRE_FALSE(ec);
+            server = message_channel{stepped(io), std::move(asked)};
+            server.async_accept([](error_code) {});
+        });
+        client.async_connect(door.local_endpoint(), [](error_code) {});
+        REQUIRE(w.run_until(io, [&] { return client.is_open() && server.is_open(); }));
+        regions = w.live().memory_regions;
+        w.fail_call("ibv_destroy_qp", 1, EBUSY);
+        w.fail_call("ibv_destroy_qp", 2, EBUSY);
+    }
+    CHECK(regions >= 2);
+    CHECK(w.live().queue_pairs == 2);
+    CHECK(w.live().memory_regions == regions);
 }
 
 TEST_CASE(

@@ -122,7 +122,7 @@ void connection_core::shut_down() noexcept {
     if (thread_ == nullptr) order_->abandon();
     if (shared != nullptr) shared->detach(!is_queue_pair_left_);
     // Last, because a handler may own the last handle of another connection, or of this one.
-    data_.drop_handlers();
+    data_.drop_handlers(is_queue_pair_left_);
     if (leased_ != nullptr) leased_->drop_handlers();
 }
 

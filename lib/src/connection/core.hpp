@@ -21,6 +21,7 @@
 // handlers are called.
 #pragma once
 
+#include <atomic>
 #include <forward_list>
 #include <memory>
 #include <optional>
@@ -155,6 +156,9 @@ public:
         guard const lock{mutex_};
         data_.keep_for_messages(count);
     }
+    /// True if the queue pair could not be destroyed: the device may still use the memory of what was
+    /// posted. Any thread.
+    bool is_queue_pair_left() const noexcept { return is_queue_pair_left_; }
     ibv_qp* native_queue_pair() const {
         return seen([this] { return link_.queue_pair().get(); });
     }
@@ -319,7 +323,7 @@ private:
     lifecycle life_;
     link link_;
     // The queue pair could not be destroyed: the device may still use the memory of its operations.
-    bool is_queue_pair_left_ = false;
+    std::atomic<bool> is_queue_pair_left_{false};
     data_path data_;
     // Made when the first operation that owns its memory is started.
     std::unique_ptr<leased_operations> leased_;

@@ -206,7 +206,7 @@ public:
         return pool_.has_handlers_for(which);
     }
     /// As operation_pool's.
-    void drop_handlers() noexcept { pool_.drop_handlers(); }
+    void drop_handlers(bool is_memory_used) noexcept { pool_.drop_handlers(is_memory_used); }
 
 private:
     struct entry {

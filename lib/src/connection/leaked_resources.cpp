@@ -10,8 +10,7 @@ namespace {
 struct leaks {
     std::mutex mutex;
     std::vector<leaked_resources> all;
-    std::vector<memory_lease> leases;
-    std::vector<registered_buffer> buffers;
+    std::vector<std::shared_ptr<void>> memory;
 };
 
 // Never destroyed, because its contents must not be, not even at the end of the process.
@@ -29,16 +28,10 @@ void leak(leaked_resources what) {
     l.all.push_back(std::move(what));
 }
 
-void leak(memory_lease what) {
+void leak_memory(std::shared_ptr<void> owner) {
     leaks& l = the_leaks();
     std::lock_guard const lock{l.mutex};
-    l.leases.push_back(std::move(what));
-}
-
-void leak(registered_buffer what) {
-    leaks& l = the_leaks();
-    std::lock_guard const lock{l.mutex};
-    l.buffers.push_back(std::move(what));
+    l.memory.push_back(std::move(owner));
 }
 
 std::size_t leaked_count() noexcept {

@@ -9,9 +9,6 @@
 #include <cstddef>
 #include <memory>
 
-#include <rcverbs/memory_lease.hpp>
-#include <rcverbs/registered_buffer.hpp>
-
 #include "verbs/domain.hpp"
 
 namespace rcverbs::detail {
@@ -23,10 +20,8 @@ struct leaked_resources {
 };
 
 void leak(leaked_resources what);
-/// Memory that the device may still use, and that an operation has owned.
-void leak(memory_lease what);
-/// Memory that the device may still use, and that belongs to a protocol.
-void leak(registered_buffer what);
+/// The owner of memory that the device may still use. Not counted.
+void leak_memory(std::shared_ptr<void> owner);
 std::size_t leaked_count() noexcept;
 
 }  // namespace rcverbs::detail

@@ -48,14 +48,15 @@ struct connection_core::owner_of_memory {
     owner_of_memory(owner_of_memory&&) noexcept = default;
     // It is destroyed without a call if the io_context is.
     ~owner_of_memory() {
-        if (memory.is_valid() && core->is_queue_pair_left_) leak(std::move(memory));
+        if (memory.is_valid() && core->is_queue_pair_left_) keep();
     }
 
     void operator()(error_code ec, outcome const& result) {
         // The device may still use it: nobody gets it back.
-        if (ec == errc::not_drained && memory.is_valid()) leak(std::move(memory));
+        if (ec == errc::not_drained && memory.is_valid()) keep();
         core->on_leased(ec, result, std::move(memory), waiter, use);
     }
+    void keep() { leak_memory(std::make_shared<memory_lease>(std::move(memory))); }
 };
 
 void start_leased(

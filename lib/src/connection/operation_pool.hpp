@@ -18,6 +18,7 @@
 
 #include <rcverbs/detail/operation.hpp>
 
+#include "connection/leaked_resources.hpp"
 #include "connection/operation_list.hpp"
 
 namespace rcverbs::detail {
@@ -86,12 +87,21 @@ public:
     }
     /// Destroys all handlers uncalled, without the owner's lock; whoever places one at this moment
     /// destroys it. REQUIRES: the owner starts nothing any more.
-    void drop_handlers() noexcept {
+    ///
+    /// @param is_memory_used  The device may still use the memory of what is posted. The handlers of
+    ///                        that, which may own it, are kept until the process ends.
+    void drop_handlers(bool is_memory_used) noexcept {
+        bool is_kept = false;
         for (auto const& each : chunks_) {
             for (operation& op : *each) {
-                if (op.stage != operation::stage::placing) op.drop();
+                bool const is_used = is_memory_used && op.is_posted && op.is_pending() &&
+                                     op.stage == operation::stage::started;
+                is_kept |= is_used;
+                if (!is_used && op.stage != operation::stage::placing) op.drop();
             }
         }
+        if (is_kept)
+            leak_memory(std::make_shared<std::vector<std::unique_ptr<chunk>>>(std::move(chunks_)));
     }
 
 private:

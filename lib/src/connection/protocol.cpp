@@ -102,6 +102,15 @@ void driver::abandon() noexcept {
     on_abandoned();
 }
 
+bool driver::is_undrained() const noexcept {
+    return detail::access::core_of(impl_->lower)->is_queue_pair_left();
+}
+
+void driver::keep_if_undrained(registered_buffer& memory) {
+    if (memory.size() > 0 && is_undrained())
+        detail::leak_memory(std::make_shared<registered_buffer>(std::move(memory)));
+}
+
 connection& driver::lower() noexcept { return impl_->lower; }
 connection const& driver::lower() const noexcept { return impl_->lower; }
 
@@ -210,10 +219,6 @@ void deadline::abandon() noexcept {
 }
 
 // --- memory for the peer -------------------------------------------------------------------------
-
-void keep_for_ever(registered_buffer memory) {
-    if (memory.size() > 0) detail::leak(std::move(memory));
-}
 
 remote_region expose(
     const_slice const& what, access_flags rights, connection const& on, error_code& ec

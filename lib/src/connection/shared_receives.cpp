@@ -300,7 +300,7 @@ void shared_receives::drop_all() noexcept {
         given_ = {};
         executor_ = {};
     }
-    pool_.drop_handlers();
+    pool_.drop_handlers(is_used_for_ever_);
 }
 
 protection_domain shared_receives::domain() const {

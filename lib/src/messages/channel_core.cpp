@@ -45,9 +45,7 @@ channel_core::channel_core(
       arrived_(options.receives),
       fetches_{options.receives} {}
 
-channel_core::~channel_core() {
-    if (is_undrained_) protocol::keep_for_ever(std::move(memory_));
-}
+channel_core::~channel_core() { keep_if_undrained(memory_); }
 
 void channel_core::call_later(waiter who, error_code result) {
     in_order([w = std::move(who), result]() mutable { w(result); });
@@ -204,7 +202,7 @@ void channel_core::complete(std::uint32_t i, outcome how) {
     case outcome::declined: o.result = channel_errc::message_declined; break;
     case outcome::withdrawn: o.result = channel_errc::message_withdrawn; break;
     case outcome::cancelled: o.result = asio::error::operation_aborted; break;
-    case outcome::ended: o.result = is_undrained_ ? error_code{errc::not_drained} : unsent_; break;
+    case outcome::ended: o.result = is_undrained() ? error_code{errc::not_drained} : unsent_; break;
     }
     if (how != outcome::ended && !withdrawals_.empty())
         std::erase_if(withdrawals_, [&](withdrawal const& w) { return w.serial == o.serial; });
@@ -325,7 +323,6 @@ void channel_core::repost(std::uint32_t i) {
 
 void channel_core::on_received(std::uint32_t slot, error_code ec, receive_result const& what) {
     guard lock{mutex_};
-    if (ec == errc::not_drained) is_undrained_ = true;
     // The peer may be faster than the handler of the connect.
     if (state_ == state::connecting || !early_.empty()) {
         early_.push_back({slot, ec, what});
@@ -558,7 +555,6 @@ void channel_core::on_broken(error_code ec) {
 // An operation of this channel's has failed. If the connection has ended, messages that arrived before
 // may still be in the completion queue: on_end() comes behind them.
 void channel_core::on_failed(error_code ec) {
-    if (ec == errc::not_drained) is_undrained_ = true;
     if (is_open() && lower().is_open()) on_broken(ec);
 }
 

@@ -144,7 +144,6 @@ protected:
     void end_now(error_code why, close_reason reason);
     bool is_idle() const noexcept { return state_ == state::idle; }
     bool is_open() const noexcept { return state_ == state::open; }
-    bool is_undrained() const noexcept { return is_undrained_; }
     /// True if messages have arrived that are not taken yet, because they were faster than the handler
     /// of the connect.
     bool has_early() {
@@ -263,8 +262,6 @@ private:
     // Everything below is guarded by mutex_.
     state state_ = state::idle;
     bool is_active_ = false;
-    // The queue pair could not be destroyed: the device may still use the memory of this channel.
-    bool is_undrained_ = false;
     machine machine_;
     registered_buffer memory_;
     mutable_slice all_slots_;  // of memory_

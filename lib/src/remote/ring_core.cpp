@@ -108,9 +108,8 @@ ring_writer_core::ring_writer_core(connection over, ring_options const& options)
       finish_timeout_{options.finish_timeout} {}
 
 ring_writer_core::~ring_writer_core() {
-    if (!is_undrained_) return;
-    protocol::keep_for_ever(std::move(mirror_));
-    protocol::keep_for_ever(std::move(counts_));
+    keep_if_undrained(mirror_);
+    keep_if_undrained(counts_);
 }
 
 error_code ring_writer_core::prepare() {
@@ -234,7 +233,6 @@ void ring_writer_core::flush() {
     if (r.list.size() == 1 && !lower().try_start(*r.last)) return r.list.clear();
     r.is_free = false;
     r.list.async_submit(held([this, &r](error_code failed, std::size_t) {
-        is_undrained_ |= failed == errc::not_drained;
         r.list.clear();
         r.is_free = true;
         if (!std::exchange(is_blocked_, false)) return;
@@ -250,7 +248,6 @@ void ring_writer_core::receive(std::uint32_t slot) {
     lower().async_receive(
         counts_.slice(slot * counts_stride, wire::ring_counts_bytes),
         held([this, slot](error_code ec, receive_result const& got) {
-            is_undrained_ |= ec == errc::not_drained;
             if (!ec) on_counts(slot, got);  // else on_end() follows
         })
     );
@@ -292,9 +289,8 @@ void ring_writer_core::on_end(failure const& why) {
 // --- the reader ----------------------------------------------------------------------------------
 
 ring_reader_core::~ring_reader_core() {
-    if (!is_undrained_) return;
-    protocol::keep_for_ever(std::move(memory_));
-    protocol::keep_for_ever(std::move(counts_));
+    keep_if_undrained(memory_);
+    keep_if_undrained(counts_);
 }
 
 error_code ring_reader_core::prepare() {
@@ -329,7 +325,6 @@ void ring_reader_core::on_open() { tell(); }
 
 void ring_reader_core::receive() {
     lower().async_receive(mutable_slice{}, held([this](error_code ec, receive_result const& got) {
-                              is_undrained_ |= ec == errc::not_drained;
                               if (!ec) on_notice(got);  // else on_end() follows
                           }));
 }

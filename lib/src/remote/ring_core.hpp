@@ -56,20 +56,11 @@ protected:
     virtual void on_open() {}
 
     void violated(channel_errc why);
-    /// A handler of data operations, which holds this object.
-    template <class Function>
-    auto held(Function function) {
-        return [self = shared_from_this(), f = std::move(function)](auto&&... arguments) mutable {
-            f(std::move(arguments)...);
-        };
-    }
 
     std::atomic<bool> is_open_{false};
     std::atomic<std::uint32_t> records_{0};
     std::atomic<std::uint64_t> used_bytes_{0};
     std::atomic<std::uint32_t> waits_{0};
-    // The queue pair could not be destroyed: the device may still use the memory.
-    bool is_undrained_ = false;
 
 private:
     error_code judge(wire::ring_hello const& theirs) const noexcept;

@@ -9,9 +9,7 @@ session_core::session_core(connection over, session_options options)
     : driver{std::move(over)},
       options_{options} {}
 
-session_core::~session_core() {
-    if (is_undrained_) protocol::keep_for_ever(std::move(messages_));
-}
+session_core::~session_core() { keep_if_undrained(messages_); }
 
 wire::hello session_core::own_hello() const noexcept {
     wire::hello h;
@@ -176,7 +174,6 @@ void session_core::on_done_sent(error_code ec, done const& then_call) {
 // --- messages of the peer ------------------------------------------------------------------------
 
 void session_core::on_received(std::size_t slot, error_code ec, receive_result const& what) {
-    if (ec == errc::not_drained) is_undrained_ = true;
     if (ec) return on_inward_end(ec);
     error_code bad;
     if (what.is_write || what.size_bytes > wire::message_bytes_max) {

@@ -89,8 +89,6 @@ private:
 
     session_options const options_;
     registered_buffer messages_;
-    // The queue pair could not be destroyed: the device may still use them.
-    bool is_undrained_ = false;
     side side_ = side::unknown;
     std::uint32_t peer_message_bytes_max_ = 0;
     exchange exchange_;

@@ -143,8 +143,8 @@ protected:
     virtual ~driver();
 
     /// The connection. Its handlers without an executor of their own run in the driver's order,
-    /// those of data operations directly; pass those of connecting, disconnecting and waiting
-    /// through ordered().
+    /// those of data operations directly: pass them through held(), and those of connecting,
+    /// disconnecting and waiting through ordered().
     connection& lower() noexcept;
     /// As above.
     connection const& lower() const noexcept;
@@ -155,6 +155,13 @@ protected:
     /// @param count  Sends and receives that the protocol has outstanding at a time, at most as many as the
     ///               connection's options allow.
     void keep_for_messages(std::size_t count) noexcept;
+
+    /// True if the queue pair could not be destroyed, as errc::not_drained says: the device may still
+    /// use the memory of what was posted. Any thread.
+    bool is_undrained() const noexcept;
+    /// Keeps memory until the process ends if is_undrained(). The destructor of a driver calls it for
+    /// the memory that it has posted.
+    void keep_if_undrained(registered_buffer& memory);
 
     /// Runs a function in the driver's order, never from inside this call. Any thread. The function
     /// is destroyed uncalled with the context.
@@ -167,6 +174,14 @@ protected:
     template <class Function>
     auto ordered(Function function) {
         return boost::asio::bind_executor(order_executor{shared_from_this()}, std::move(function));
+    }
+    /// A handler of a data operation of lower() that runs `function` with its arguments, and holds the
+    /// driver until that has returned. It runs in the driver's order, at no cost beside the call.
+    template <class Function>
+    auto held(Function function) {
+        return [self = shared_from_this(), f = std::move(function)](auto&&... arguments) mutable {
+            f(std::forward<decltype(arguments)>(arguments)...);
+        };
     }
 
     /// Ends the connection because the protocol has failed. Only the first call records its
@@ -430,11 +445,5 @@ private:
 ///                empty.
 RCVERBS_EXPORT remote_region
 expose(const_slice const& what, access_flags rights, connection const& on, error_code& ec) noexcept;
-
-/// Keeps memory until the process ends: that of a driver of which an operation has ended with
-/// errc::not_drained, because the device may still use it.
-///
-/// @param memory  The memory.
-RCVERBS_EXPORT void keep_for_ever(registered_buffer memory);
 
 }  // namespace rcverbs::protocol
