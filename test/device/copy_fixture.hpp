@@ -76,6 +76,14 @@ inline std::map<std::string, std::string> listing(fs::path const& root) {
     return all;
 }
 
+/// How many entries a folder has, at any depth.
+inline std::size_t entries(fs::path const& root) {
+    std::error_code ec;  // of what has another name now
+    std::size_t count = 0;
+    for (fs::recursive_directory_iterator i{root, ec}; i != end(i); i.increment(ec)) ++count;
+    return count;
+}
+
 inline void set_time(fs::path const& at, long seconds, long nanoseconds) {
     std::array<timespec, 2> const times{timespec{0, UTIME_OMIT}, timespec{seconds, nanoseconds}};
     REQUIRE(::utimensat(AT_FDCWD, at.c_str(), times.data(), AT_SYMLINK_NOFOLLOW) == 0);

@@ -298,7 +298,7 @@ TEST_CASE("copy: a copy that ends at any time leaves whole files only", "[device
             };
             auto const end = [&]() -> asio::awaitable<void> {
                 auto const seen = random() % 45;
-                co_await until(io, [&] { return is_over || listing(e.served / "").size() > seen; });
+                co_await until(io, [&] { return is_over || entries(e.served / "") > seen; });
                 if (is_client) e.client.close();
                 else if (!is_over) l->close();
             };

@@ -32,7 +32,7 @@ asio::awaitable<bool> reads_back(
 ) {
     registered_buffer const mine = e.local(expected.size());
     auto const bytes = co_await from.async_read(offset, mine.slice(), asio::use_awaitable);
-    co_return bytes == expected.size() && std::ranges::equal(mine.bytes(), expected);
+    co_return bytes == expected.size() && test::same(mine.bytes(), expected);
 }
 
 }  // namespace

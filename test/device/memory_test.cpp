@@ -250,9 +250,9 @@ TEST_CASE("slots receive messages and are written by peers", "[device]") {
         );
         CHECK_FALSE(std::get<0>(received));
         CHECK_FALSE(std::get<0>(sent));
-        CHECK(std::ranges::equal(inbox.bytes(), ours.bytes()));
+        CHECK(test::same(inbox.bytes(), ours.bytes()));
         co_await p.client.async_write(ours.slice(), block.remote(), asio::use_awaitable);
-        CHECK(std::ranges::equal(block.bytes(), ours.bytes()));
+        CHECK(test::same(block.bytes(), ours.bytes()));
         // Not the neighbour's slot.
         remote_region beyond = block.remote();
         CHECK_THROWS_AS(beyond.slice(0, 65), boost::system::system_error);
@@ -292,7 +292,7 @@ TEST_CASE("a container of std::pmr holds memory that can be sent and written", "
                 asio::use_awaitable
             );
             CHECK(n == 5000);
-            CHECK(std::ranges::equal(place, message));
+            CHECK(test::same(place, message));
             CHECK(ours.statistics().used_bytes == 5000);
         }
         CHECK(ours.statistics().used_bytes == 0);

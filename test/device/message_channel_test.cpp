@@ -265,7 +265,7 @@ TEST_CASE("a sender waits for a receiver that holds its messages", "[device]") {
             held.pop_front();
             held.push_back(co_await e.server.async_receive(asio::use_awaitable));
             CHECK(held.back().tag() == i);
-            CHECK(std::ranges::equal(held.back().bytes(), sent[i]));
+            CHECK(test::same(held.back().bytes(), sent[i]));
         }
         held.clear();
         co_await part(e);
@@ -329,8 +329,8 @@ TEST_CASE(
         auto [wrong] = co_await e.server.async_fetch(message{}, into.slice(0, 1), awaiting);
         CHECK(wrong == errc::out_of_range);
         co_await e.server.async_fetch(std::move(large), places, asio::use_awaitable);
-        CHECK(std::ranges::equal(into.bytes().first(20'001), from.bytes().first(20'001)));
-        CHECK(std::ranges::equal(
+        CHECK(test::same(into.bytes().first(20'001), from.bytes().first(20'001)));
+        CHECK(test::same(
             into.bytes().subspan(30'000, 40'000), from.bytes().subspan(20'001, 40'000)
         ));
         while (!is_sent) co_await pause(io, 1ms);
@@ -380,8 +380,8 @@ TEST_CASE("a message of any size is brought to where the program wants it", "[de
                 co_await m.async_take(places, asio::use_awaitable);
                 CHECK_FALSE(m.is_valid());
             }
-            CHECK(std::ranges::equal(into.bytes().first(half), std::span{bytes}.first(half)));
-            CHECK(std::ranges::equal(
+            CHECK(test::same(into.bytes().first(half), std::span{bytes}.first(half)));
+            CHECK(test::same(
                 into.bytes().subspan(3000, size - half), std::span{bytes}.subspan(half)
             ));
             CHECK(e.server.statistics().held == 0);
@@ -427,16 +427,16 @@ TEST_CASE("a message that is detached gives its receive back, and keeps its byte
         CHECK(large.bytes().empty());
         registered_buffer into{e.server.next_layer().domain(), 3000, access_flags::local_write};
         co_await e.server.async_fetch(std::move(large), into.slice(), asio::use_awaitable);
-        CHECK(std::ranges::equal(into.bytes(), big));
+        CHECK(test::same(into.bytes(), big));
         for (std::uint64_t i = 0; i < kept.size(); ++i) {
             CHECK(kept[i].tag() == i);
-            CHECK(std::ranges::equal(kept[i].bytes(), pattern(i, i)));
+            CHECK(test::same(kept[i].bytes(), pattern(i, i)));
         }
         // Its slice can be sent back, but not be written from: it is not registered any more.
         for (std::size_t const i : {0UL, 7UL, 39UL}) {
             co_await e.server.async_send(kept[i].slice(), i, asio::use_awaitable);
             message const back = co_await e.client.async_receive(asio::use_awaitable);
-            CHECK(std::ranges::equal(back.bytes(), pattern(i, i)));
+            CHECK(test::same(back.bytes(), pattern(i, i)));
         }
         registered_buffer theirs{e.client.next_layer().domain(), 64, access_flags::remote_write};
         auto [ec, none] = co_await e.server.next_layer().async_write(
@@ -881,7 +881,7 @@ TEST_CASE("a context that is destroyed takes its channels and messages with it",
     CHECK_FALSE(is_called);
     REQUIRE(held.size() == 2);
     CHECK(held[1].tag() == 1);
-    CHECK(std::ranges::equal(held[1].bytes(), bytes));
+    CHECK(test::same(held[1].bytes(), bytes));
 }
 
 TEST_CASE("handlers of a channel do not overlap on a pool of threads", "[device]") {

@@ -56,9 +56,7 @@ struct pool_ends : region_ends {
     remote_pool pool;
 };
 
-inline bool is_zero(std::span<std::byte const> bytes) {
-    return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{}; });
-}
+inline bool is_zero(std::span<std::byte const> bytes) { return all_are(bytes, std::byte{0}); }
 
 /// Waits until nobody has anything of the pool; then all of it is one block again.
 inline asio::awaitable<void> until_whole(asio::io_context& io, pool_ends& e) {

@@ -46,7 +46,7 @@ TEST_CASE("a peer finds a region by its name, and uses it as its owner allows", 
         registered_buffer const mine = e.local(8192);
         auto const got = co_await theirs.async_read(0, mine.slice(), asio::use_awaitable);
         CHECK(got == 8192);
-        CHECK(std::ranges::equal(mine.bytes(), table));
+        CHECK(test::same(mine.bytes(), table));
         auto const put = co_await inbox.async_write(96, mine.slice(0, 4000), asio::use_awaitable);
         CHECK(put == 4000);
         // The memory is read only after a message that follows the write.
@@ -323,7 +323,7 @@ TEST_CASE("withdrawing waits for what is under way, and refuses what comes later
         for (std::size_t i = 0; i < 16; ++i) {
             theirs.async_read(0, mine.slice(i << 20, 1 << 20), [&, i](error_code ec, std::size_t) {
                 bool const is_equal =
-                    std::ranges::equal(mine.bytes().subspan(i << 20, 1 << 20), content);
+                    test::same(mine.bytes().subspan(i << 20, 1 << 20), content);
                 complete += !ec && is_equal;
             });
         }
@@ -854,7 +854,7 @@ TEST_CASE(
         auto const [ec, size] =
             co_await e.peer.next_layer().async_write(mine.slice(), stale, awaiting);
         CHECK(ec);
-        CHECK(std::ranges::equal(bytes, pattern(4096, 1)));
+        CHECK(test::same(bytes, pattern(4096, 1)));
     });
 }
 
@@ -953,12 +953,12 @@ TEST_CASE(
         auto const [ec, size] =
             co_await e.peer.next_layer().async_write(mine.slice(), stale, awaiting);
         CHECK(ec == wc_errc::remote_access);
-        CHECK(std::ranges::equal(bytes, pattern(4096, 1)));
+        CHECK(test::same(bytes, pattern(4096, 1)));
         registered_buffer const local{
             honest.next_layer().next_layer().domain(), 4096, access_flags::local_write};
         auto const read_bytes = co_await other.async_read(0, local.slice(), asio::use_awaitable);
         CHECK(read_bytes == 4096);
-        CHECK(std::ranges::equal(local.bytes(), more));
+        CHECK(test::same(local.bytes(), more));
     });
 }
 

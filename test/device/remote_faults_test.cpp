@@ -198,7 +198,7 @@ TEST_CASE(
             if (ec) break;
             std::vector<std::byte> expected(1 + records % 5000);
             fill(expected, static_cast<std::uint32_t>(records));
-            bool const same = std::ranges::equal(record.bytes(), expected);
+            bool const same = test::same(record.bytes(), expected);
             if (!same) FAIL_CHECK("record " << records);
             if (++records == 300) peer.signal(SIGKILL);
         }

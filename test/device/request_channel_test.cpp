@@ -279,8 +279,8 @@ TEST_CASE("two sides that ask, and keep everything that they get, never stall", 
         for (one_side& side : sides)
             for (std::uint32_t i = 0; i < count; ++i) {
                 CHECK(side.replies[i].status() == i);
-                CHECK(std::ranges::equal(side.replies[i].bytes(), bodies[i]));
-                CHECK(std::ranges::equal(side.requests[i].bytes(), bodies[i]));
+                CHECK(test::same(side.replies[i].bytes(), bodies[i]));
+                CHECK(test::same(side.requests[i].bytes(), bodies[i]));
             }
         co_await part(e);
     });
@@ -457,8 +457,8 @@ TEST_CASE("a request has a head without options, and without memory for the answ
             if (i == 0) e.client.async_request(4, key, body, on_reply);
             else e.client.async_request(4, key, registered.slice(), on_reply);
             request r = co_await e.server.async_next(asio::use_awaitable);
-            CHECK(std::ranges::equal(r.head(), key));
-            CHECK(std::ranges::equal(r.bytes(), body));
+            CHECK(test::same(r.head(), key));
+            CHECK(test::same(r.bytes(), body));
             CHECK(r.target_bytes() == 0);
             co_await r.async_answer(0, {}, asio::use_awaitable);
             while (!ended) co_await pause(io, 1ms);
@@ -669,7 +669,7 @@ TEST_CASE("a peer that leaves ends all requests, and those that arrived are ther
         CHECK_FALSE(e.client.is_open());
         auto [ec, none] = co_await e.client.async_next(awaiting);
         CHECK(ec.failed());
-        CHECK(std::ranges::equal(r.bytes(), bytes));
+        CHECK(test::same(r.bytes(), bytes));
         auto [unsent] = co_await e.client.async_notify(1, bytes, awaiting);
         CHECK(unsent.failed());
     });
@@ -750,7 +750,7 @@ TEST_CASE("a context that is destroyed takes its requests with it", "[device]") 
     io.reset();
     CHECK_FALSE(is_called);
     REQUIRE(held.size() == 2);
-    CHECK(std::ranges::equal(held[0].bytes(), bytes));
+    CHECK(test::same(held[0].bytes(), bytes));
 }
 
 TEST_CASE("callers of many threads block until they are answered", "[device]") {
@@ -921,7 +921,7 @@ TEST_CASE("hundreds of large bodies are fetched at a time", "[device]") {
         }
         while (answered < 300) co_await pause(io, 1ms);
         for (std::uint32_t i = 0; i < 300; ++i)
-            CHECK(std::ranges::equal(into.bytes().subspan(i * big.size(), big.size()), big));
+            CHECK(test::same(into.bytes().subspan(i * big.size(), big.size()), big));
         co_await part(e);
     });
 }

@@ -96,7 +96,7 @@ TEST_CASE("callers of a client share one channel, which the first of them connec
             auto const body = std::make_shared<std::vector<std::byte>>(pattern(100, i));
             c.async_request(1, *body, {}, [&, body](error_code ec, reply const& r) {
                 CHECK_FALSE(ec);
-                CHECK(std::ranges::equal(r.bytes(), *body));
+                CHECK(test::same(r.bytes(), *body));
                 ++answered;
             });
         }
@@ -127,8 +127,8 @@ TEST_CASE("a client sends notices, waiting for a channel as requests do", "[devi
         auto const head = pattern(10, 2);
         co_await c.async_notify(server_of_one::kept, head, body, {}, asio::use_awaitable);
         while (server->held.empty()) co_await pause(io, 1ms);
-        CHECK(std::ranges::equal(server->held[0].head(), head));
-        CHECK(std::ranges::equal(server->held[0].bytes(), body));
+        CHECK(test::same(server->held[0].head(), head));
+        CHECK(test::same(server->held[0].bytes(), body));
         CHECK_FALSE(server->held[0].wants_answer());
         // A request with the default options is answered on the same channel.
         reply const r = co_await c.async_request(1, body, asio::use_awaitable);
@@ -179,7 +179,7 @@ TEST_CASE("a client repeats what it may on the next channel, and fails the rest"
         // Twice the server leaves instead of answering.
         reply const r = co_await c.async_request(3, body, again, asio::use_awaitable);
         CHECK(r.status() == 7);
-        CHECK(std::ranges::equal(r.bytes(), body));
+        CHECK(test::same(r.bytes(), body));
         REQUIRE(kept);
         CHECK(is_transient(*kept));
         CHECK_FALSE(repeated);

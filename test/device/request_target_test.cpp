@@ -85,13 +85,13 @@ TEST_CASE("a request has a head beside its body, which is there before the fetch
                 auto const head = copy_of(r.head());
                 auto const size = static_cast<std::size_t>(r.size());
                 if (!r.is_large()) {
-                    CHECK(std::ranges::equal(r.bytes(), body.bytes().first(size)));
+                    CHECK(test::same(r.bytes(), body.bytes().first(size)));
                 } else {
                     message& large = r;  // the request is answered all the same
                     co_await e.server.async_fetch(
                         std::move(large), fetched.slice(0, size), asio::use_awaitable
                     );
-                    CHECK(std::ranges::equal(fetched.bytes().first(size), body.bytes().first(size))
+                    CHECK(test::same(fetched.bytes().first(size), body.bytes().first(size))
                     );
                 }
                 if (!r.wants_answer()) continue;
@@ -129,11 +129,11 @@ TEST_CASE("a request has a head beside its body, which is there before the fetch
                         CHECK_FALSE(r.is_written());
                         CHECK(copy_of(r.head()) == head);
                         if (!r.is_large())
-                            CHECK(std::ranges::equal(r.bytes(), bytes.first(size / 2)));
+                            CHECK(test::same(r.bytes(), bytes.first(size / 2)));
                         r.detach();
                         CHECK(copy_of(r.head()) == head);
                         if (!r.is_large())
-                            CHECK(std::ranges::equal(r.bytes(), bytes.first(size / 2)));
+                            CHECK(test::same(r.bytes(), bytes.first(size / 2)));
                     }
                     co_await e.client.async_notify(of_head, head, bytes, asio::use_awaitable);
                     co_await e.client.async_notify(
@@ -238,7 +238,7 @@ TEST_CASE("an answer is written into the memory of its request", "[device]") {
                 CHECK(r.is_large() == (size > 5000));
                 auto const untouched = [](std::byte b) { return b == std::byte{0xee}; };
                 std::size_t const written = size <= 5000 ? size : 0;
-                CHECK(std::ranges::equal(
+                CHECK(test::same(
                     memory.bytes().subspan(500, written), store.bytes().first(written)
                 ));
                 CHECK(std::ranges::all_of(memory.bytes().first(500), untouched));

@@ -107,10 +107,10 @@ TEST_CASE(
                 ours.bytes()[i] = static_cast<std::byte>(i * 13 + static_cast<std::size_t>(round));
             std::vector<std::byte> const sent{ours.bytes().begin(), ours.bytes().end()};
             co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
-            CHECK(std::ranges::equal(theirs.bytes(), sent));
+            CHECK(test::same(theirs.bytes(), sent));
             std::ranges::fill(ours.bytes(), std::byte{0});
             co_await p.client.async_read(theirs.remote(), ours.slice(), asio::use_awaitable);
-            CHECK(std::ranges::equal(ours.bytes(), sent));
+            CHECK(test::same(ours.bytes(), sent));
             // Messages, too, arrive once each and in order.
             auto const on_message = [round](error_code ec, receive_result r) {
                 CHECK_FALSE(ec);

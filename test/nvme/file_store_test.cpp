@@ -213,9 +213,7 @@ std::vector<std::byte> contents(nvme::file_store& s, std::size_t first, std::siz
     return there;
 }
 
-bool is_zero(std::vector<std::byte> const& bytes) {
-    return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
-}
+bool is_zero(std::vector<std::byte> const& bytes) { return test::all_are(bytes, std::byte{0}); }
 
 template <class File>
 void check_operations(nvme::file_store_options const& options) {
@@ -581,7 +579,7 @@ TEST_CASE("nvme: a file store passes the page cache by", "[device][nvme]") {
         must(*s, {op::write, 5, 2, place});
         std::ranges::fill(place, std::byte{0});
         must(*s, {op::read, 5, 2, place});
-        CHECK(std::ranges::equal(place, written));
+        CHECK(test::same(place, written));
     }
 }
 

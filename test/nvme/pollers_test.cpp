@@ -132,7 +132,7 @@ asio::awaitable<void> exercise(
         co_await must(q, capsule{0x01, 1}.blocks(first_byte / 512, count / 512).keyed(where), 0);
         std::ranges::fill(data.bytes().first(count), std::byte{0});
         co_await must(q, capsule{0x02, 1}.blocks(first_byte / 512, count / 512).keyed(where), 0);
-        bool const is_same = std::ranges::equal(data.bytes().first(count), sent);
+        bool const is_same = test::same(data.bytes().first(count), sent);
         REQUIRE(is_same);
     }
 }

@@ -115,7 +115,7 @@ asio::awaitable<void> must_serve(connected_host& h, std::uint64_t first, std::ui
     response const there = co_await h.io.run(read(first, count, h.data));
     REQUIRE(there.is_alive);
     REQUIRE(there.status == 0);
-    REQUIRE(std::ranges::equal(h.data.bytes().first(size), sent));
+    REQUIRE(test::same(h.data.bytes().first(size), sent));
 }
 
 struct temporary_file {
@@ -180,7 +180,7 @@ TEST_CASE("nvme: a host reads what it wrote, from memory and from a file", "[dev
         capsule in = capsule{0x01, 1}.blocks(40, 8).in_capsule(small_data, 8 * block_bytes);
         co_await must(h.io, in, 0);
         co_await must(h.io, read(40, 8, h.data), 0);
-        CHECK(std::ranges::equal(h.data.bytes().first(small_data.size()), small_data));
+        CHECK(test::same(h.data.bytes().first(small_data.size()), small_data));
         // Compare, write zeroes, discard, flush.
         capsule same = capsule{0x05, 1}.blocks(40, 8).in_capsule(small_data, 8 * block_bytes);
         co_await must(h.io, same, 0);
@@ -194,7 +194,7 @@ TEST_CASE("nvme: a host reads what it wrote, from memory and from a file", "[dev
         co_await must(h.io, read(40, 8, h.data), 0);
         auto const zeroed = h.data.bytes().first(6 * block_bytes);
         CHECK(std::ranges::all_of(zeroed, [](std::byte b) { return b == std::byte{0}; }));
-        CHECK(std::ranges::equal(
+        CHECK(test::same(
             h.data.bytes().subspan(6 * block_bytes, 2 * block_bytes),
             std::span{small_data}.subspan(6 * block_bytes)
         ));
@@ -731,7 +731,7 @@ TEST_CASE(
         std::ranges::fill(all.bytes(), std::byte{0});
         statuses = co_await h.io.run_all(commands(0x02));
         CHECK(all_succeeded(statuses));
-        CHECK(std::ranges::equal(all.bytes(), sent));
+        CHECK(test::same(all.bytes(), sent));
         CHECK(std::ranges::count(store->sizes, 65536U) >= 4);
         CHECK(std::ranges::count(store->sizes, size) >= 2);
         co_await end(io, s.target);
