@@ -217,7 +217,7 @@ asio::awaitable<exit_code> shared_counter::serve(
 asio::awaitable<exit_code> shared_counter::serve(
     rcverbs::session& s, exchange_options const& options, std::uint64_t ticket
 ) {
-    rcverbs::protection_domain const domain = s.next_layer().domain();
+    rcverbs::protection_domain const domain = s.domain();
     // All clients use the same memory. It is registered anew in each client's protection domain,
     // with only the rights that the mode needs.
     rcverbs::memory_region const words{

@@ -60,7 +60,7 @@ exit_code report_start_failure(std::exception const& e) {
 asio::awaitable<exit_code> exchange(rcverbs::session& s, exchange_options const& options) {
     bool const is_write = options.mode == transfer_mode::write;
     error_code ec;
-    rcverbs::protection_domain const domain = s.next_layer().domain();
+    rcverbs::protection_domain const domain = s.domain();
     // Each region grants only the rights that this mode needs.
     rcverbs::registered_buffer outbox{
         domain,
@@ -102,13 +102,11 @@ asio::awaitable<exit_code> exchange(rcverbs::session& s, exchange_options const&
     std::size_t moved = 0;
     if (is_write) {
         if (size < outbox.size()) write_frame(outbox.bytes().first(size), own_message(options));
-        std::tie(ec, moved) = co_await s.next_layer().async_write(
-            outbox.slice(0, size), theirs->slice(0, size), awaiting
-        );
+        std::tie(ec, moved) =
+            co_await s.async_write(outbox.slice(0, size), theirs->slice(0, size), awaiting);
     } else {
-        std::tie(ec, moved) = co_await s.next_layer().async_read(
-            theirs->slice(0, size), inbox.slice(0, size), awaiting
-        );
+        std::tie(ec, moved) =
+            co_await s.async_read(theirs->slice(0, size), inbox.slice(0, size), awaiting);
     }
     if (ec) co_return report(s, ec, step::transfer);
     print("send completed successfully.");

@@ -53,7 +53,7 @@ class server {
 public:
     server(asio::io_context& io, rcverbs::connection_request asked)
         : channel_{io, std::move(asked)},
-          memory_{channel_.next_layer().domain(), entries * sizeof(entry), rcverbs::access_flags::remote_read} {}
+          memory_{channel_.domain(), entries * sizeof(entry), rcverbs::access_flags::remote_read} {}
 
     asio::awaitable<void> run() {
         co_await channel_.async_accept(use_awaitable);
@@ -95,7 +95,7 @@ public:
 
     asio::awaitable<void> connect(rcverbs::endpoint to) {
         co_await channel_.async_connect(to, use_awaitable);
-        mine_ = rcverbs::registered_buffer{channel_.next_layer().domain(), sizeof(entry), rcverbs::access_flags::local_write};
+        mine_ = rcverbs::registered_buffer{channel_.domain(), sizeof(entry), rcverbs::access_flags::local_write};
         rcverbs::reply const r = co_await channel_.async_request(find_table, std::span<std::byte const>{}, use_awaitable);
         table_ = rcverbs::remote_region::decode(r.bytes());
     }

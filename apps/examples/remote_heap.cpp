@@ -48,7 +48,7 @@ class heap {
 public:
     heap(rcverbs::region_channel& over, rcverbs::remote_memory memory, std::uint64_t first_node, std::uint64_t nodes)
         : words_{std::move(memory)},
-          page_{over.next_layer().next_layer().domain(), sizeof(std::uint64_t), rcverbs::access_flags::local_write},
+          page_{over.domain(), sizeof(std::uint64_t), rcverbs::access_flags::local_write},
           own_(nodes) {
         std::iota(own_.begin(), own_.end(), first_node);
     }
@@ -163,12 +163,13 @@ asio::awaitable<void> work(asio::io_context& io, std::string address) {
         static_cast<std::byte*>(std::aligned_alloc(rcverbs::remote_pool::block_bytes_min, pool_bytes)), std::free};
     rcverbs::acceptor door{io, {address, 0}};
     rcverbs::region_offers offers{io};
+    rcverbs::region_channel_options const options{.offers = offers};
     rcverbs::remote_pool pool{offers, {memory.get(), pool_bytes}};
     std::vector<rcverbs::region_channel> peers;
     auto const connect = [&]() -> asio::awaitable<rcverbs::region_channel> {
         rcverbs::region_channel client{io};
         auto const accept = [&]() -> asio::awaitable<void> {
-            peers.emplace_back(io, co_await door.async_get_request(use_awaitable), offers);
+            peers.emplace_back(io, co_await door.async_get_request(use_awaitable), options);
             co_await peers.back().async_accept(use_awaitable);
         };
         co_await (accept() && client.async_connect(door.local_endpoint(), use_awaitable));

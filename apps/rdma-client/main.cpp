@@ -103,8 +103,8 @@ public:
 private:
     static rcverbs::connector_options<> terms(client_arguments const& a) {
         rcverbs::connector_options<> o;
-        o.connection = a.connection;
         o.protocol = a.session();
+        o.protocol.connection = a.connection;
         o.backoff.delay_max = std::chrono::seconds{2};
         o.backoff.attempts_max = a.attempts;
         return o;

@@ -130,9 +130,7 @@ asio::awaitable<void> serve_client(std::shared_ptr<rcverbs::session> client, std
     try {
         co_await client->async_accept(use_awaitable);
         rcverbs::registered_buffer const ours{
-            client->next_layer().domain(),
-            region_bytes,
-            access_flags::remote_write | access_flags::remote_read};
+            client->domain(), region_bytes, access_flags::remote_write | access_flags::remote_read};
         std::vector<rcverbs::named_region> const regions{{region_name, ours}};
         co_await client->async_exchange(regions, use_awaitable);
         co_await client->async_finish(use_awaitable);

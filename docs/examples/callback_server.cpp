@@ -19,7 +19,7 @@ private:
     void on_accepted(error_code ec, std::shared_ptr<client> self) {
         if (ec) return print_error();
         // Uses the error code: an exception from a handler would end the program, and one client's failure must not do that.
-        page_ = registered_buffer{session_.next_layer().domain(), 4096, access_flags::remote_read | access_flags::remote_write, ec};
+        page_ = registered_buffer{session_, 4096, access_flags::remote_read | access_flags::remote_write, ec};
         if (ec) {
             std::cerr << "no memory for a client: " << ec.message() << '\n';
             return session_.close();

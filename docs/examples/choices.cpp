@@ -362,7 +362,8 @@ awaitable<void> wait_for_the_operator() { co_return; }
 awaitable<void> publish(boost::asio::io_context& io, acceptor& door, std::vector<std::uint64_t>& table) {
     region_offers mine{io};
     mine.offer("table", std::span{table}, access_flags::remote_read);
-    region_channel peer{io, co_await door.async_get_request(use_awaitable), mine};
+    region_channel_options const options{.offers = mine};
+    region_channel peer{io, co_await door.async_get_request(use_awaitable), options};
     co_await peer.async_accept(use_awaitable);
     co_await wait_for_the_operator();
     co_await mine.async_withdraw("table", use_awaitable);
@@ -390,7 +391,8 @@ awaitable<std::uint64_t> read_log(boost::asio::io_context& io, acceptor& door) {
 }
 
 awaitable<void> lend(region_offers mine, connection_request asked) {
-    region_channel peer{co_await boost::asio::this_coro::executor, std::move(asked), mine};
+    region_channel_options const options{.offers = mine};
+    region_channel peer{co_await boost::asio::this_coro::executor, std::move(asked), options};
     co_await peer.async_accept(use_awaitable);
     auto const [ec, none] = co_await peer.async_next(as_tuple(use_awaitable));
     if (ec == boost::asio::error::eof) co_await peer.async_finish(use_awaitable);  // the client finishes
@@ -434,7 +436,7 @@ awaitable<std::uint64_t> sum(boost::asio::io_context& io, endpoint server) {
     region_channel c{io};
     co_await c.async_connect(server, use_awaitable);
     remote_array<std::uint64_t> const table{co_await c.async_find("table", std::chrono::seconds{5}, use_awaitable)};
-    registered_buffer const copy{c.next_layer().next_layer().domain(), 4096, access_flags::local_write};
+    registered_buffer const copy{c, 4096};
     std::uint64_t total = 0;
     for (std::uint64_t i = 0; i < table.size();) {
         std::uint64_t const count = std::min<std::uint64_t>(512, table.size() - i);

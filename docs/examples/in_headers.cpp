@@ -376,11 +376,12 @@ void in_runs_on(boost::asio::io_context& io, boost::asio::thread_pool& pool, pol
 }
 
 // --- session.hpp
-awaitable<void> in_session(boost::asio::io_context& io, registered_buffer const& page) {
-    session s{connection{io}};
+awaitable<void> in_session(boost::asio::io_context& io) {
+    session s{io};
     co_await s.async_connect({"192.168.0.1", 7471}, use_awaitable);
-    std::vector<named_region> mine{{"page", page.remote()}};
-    peer_regions theirs = co_await s.async_exchange(mine, use_awaitable);
+    peer_regions theirs = co_await s.async_exchange(use_awaitable);
+    registered_buffer page{s, 4096};
+    co_await s.async_read(theirs.at("page"), page, use_awaitable);
     co_await s.async_finish(use_awaitable);
 }
 
@@ -441,7 +442,7 @@ int main() {}
 awaitable<void> in_region_channel(boost::asio::io_context& io, connection_request asked, std::vector<std::uint64_t>& table) {
     region_offers mine{io};
     mine.offer("table", std::span{table}, access_flags::remote_read);
-    region_channel server{io, std::move(asked), mine};
+    region_channel server{io, std::move(asked), {.offers = mine}};
     co_await server.async_accept(use_awaitable);
     co_await mine.async_withdraw("table", use_awaitable);  // now nobody can access it
 }
@@ -459,7 +460,7 @@ awaitable<void> in_remote_pool(boost::asio::io_context& io, connection_request a
     // The side with the memory:
     region_offers mine{io};
     remote_pool pool{mine, memory, {.peer_bytes_max = 64 << 20}};
-    region_channel server{io, std::move(asked), mine};
+    region_channel server{io, std::move(asked), {.offers = mine}};
     co_await server.async_accept(use_awaitable);
 }
 awaitable<void> in_remote_allocator(region_channel& c, registered_buffer& page) {

@@ -433,8 +433,7 @@ private:
         if constexpr (is_request) {
             if (options_.is_write) held_[i].async_answer(0, {}, then);
             else held_[i].async_answer(0, bytes, then);
-        }
-        else channel_.async_send(bytes, 0, then);
+        } else channel_.async_send(bytes, 0, then);
     }
 
     // Each has one message at a time, and memory for a large answer: a request gives it to the peer, a

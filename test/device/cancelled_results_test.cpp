@@ -468,7 +468,7 @@ TEST_CASE("a result that a cancelled operation has not taken is for the next one
             all->start(hands.get_executor(), signals[at].slot(), results[at].handler());
         }
         for (int i = 0; i < count; ++i) co_await all->provide(i + 1);
-        co_await pause(io, 50ms);
+        co_await pause(io, 200ms);
         // The results are on their way. The later one comes back first.
         for (int i = count; i-- > 0;)
             signals[static_cast<std::size_t>(i)].emit(asio::cancellation_type::total);
@@ -488,7 +488,7 @@ TEST_CASE("a result that a cancelled operation has not taken is for the next one
         // A cancellation that comes when the handler has run has no effect.
         all->start(hands.get_executor(), signals[0].slot(), results[0].handler());
         co_await all->provide(3);
-        co_await pause(io, 50ms);
+        co_await pause(io, 200ms);
         hands.poll();
         signals[0].emit(asio::cancellation_type::total);
         CHECK_FALSE(*results[0].code);
@@ -509,7 +509,7 @@ TEST_CASE("a result whose handler is destroyed before it runs is for the next on
             asio::io_context hands;
             all->start(hands.get_executor(), {}, none.handler());
             co_await all->provide(1);
-            co_await pause(io, 50ms);
+            co_await pause(io, 200ms);
         }
         CHECK_FALSE(none.code);
         int const number = co_await next(io, *all);

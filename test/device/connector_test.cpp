@@ -112,7 +112,7 @@ TEST_CASE(
     bool const is_private = GENERATE(false, true);
     run(io, [&]() -> asio::awaitable<void> {
         connector_options<> options = hasty();
-        options.connection.placement.domain =
+        options.protocol.connection.placement.domain =
             is_private ? domain_sharing::isolated : domain_sharing::automatic;
         acceptor a{io, {device_address(), 0}};
         connector to_server{io, a.local_endpoint(), options};

@@ -221,7 +221,8 @@ TEST_CASE("registrations that are late keep nothing of a channel that has ended"
             e.client = region_channel{without_retries(order)};
             auto const answer = [&]() -> asio::awaitable<void> {
                 connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
-                e.server = region_channel{without_retries(order, std::move(asked)), e.offers};
+                e.server =
+                    region_channel{without_retries(order, std::move(asked)), {.offers = e.offers}};
                 co_await e.server.async_accept(asio::use_awaitable);
             };
             co_await (

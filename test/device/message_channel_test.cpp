@@ -330,9 +330,8 @@ TEST_CASE(
         CHECK(wrong == errc::out_of_range);
         co_await e.server.async_fetch(std::move(large), places, asio::use_awaitable);
         CHECK(test::same(into.bytes().first(20'001), from.bytes().first(20'001)));
-        CHECK(test::same(
-            into.bytes().subspan(30'000, 40'000), from.bytes().subspan(20'001, 40'000)
-        ));
+        CHECK(test::same(into.bytes().subspan(30'000, 40'000), from.bytes().subspan(20'001, 40'000))
+        );
         while (!is_sent) co_await pause(io, 1ms);
         CHECK_FALSE(sent);
         // Declined, and the channel goes on.
@@ -381,9 +380,9 @@ TEST_CASE("a message of any size is brought to where the program wants it", "[de
                 CHECK_FALSE(m.is_valid());
             }
             CHECK(test::same(into.bytes().first(half), std::span{bytes}.first(half)));
-            CHECK(test::same(
-                into.bytes().subspan(3000, size - half), std::span{bytes}.subspan(half)
-            ));
+            CHECK(
+                test::same(into.bytes().subspan(3000, size - half), std::span{bytes}.subspan(half))
+            );
             CHECK(e.server.statistics().held == 0);
         }
         // Another size, and another channel's.
@@ -645,7 +644,7 @@ TEST_CASE("channels of other modes, sessions and strangers are refused", "[devic
         };
         co_await (serve(channel_errc::mode_mismatch) && other_mode());
         auto const as_session = [&]() -> asio::awaitable<void> {
-            session s{connection{io}};
+            session s{io};
             auto [ec] = co_await s.async_connect(door.local_endpoint(), awaiting);
             CHECK(ec == cm_errc::rejected_by_peer);
         };

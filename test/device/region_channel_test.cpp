@@ -322,8 +322,7 @@ TEST_CASE("withdrawing waits for what is under way, and refuses what comes later
         std::size_t complete = 0;
         for (std::size_t i = 0; i < 16; ++i) {
             theirs.async_read(0, mine.slice(i << 20, 1 << 20), [&, i](error_code ec, std::size_t) {
-                bool const is_equal =
-                    test::same(mine.bytes().subspan(i << 20, 1 << 20), content);
+                bool const is_equal = test::same(mine.bytes().subspan(i << 20, 1 << 20), content);
                 complete += !ec && is_equal;
             });
         }
@@ -529,8 +528,8 @@ TEST_CASE("many peers have a region, and all give it back", "[device]") {
             clients[i] = region_channel{without_retries(io.get_executor())};
             auto const answer = [&]() -> asio::awaitable<void> {
                 connection_request asked = co_await door.async_get_request(asio::use_awaitable);
-                servers[i] =
-                    region_channel{without_retries(io.get_executor(), std::move(asked)), mine};
+                servers[i] = region_channel{
+                    without_retries(io.get_executor(), std::move(asked)), {.offers = mine}};
                 co_await servers[i].async_accept(asio::use_awaitable);
             };
             co_await (
@@ -581,14 +580,14 @@ TEST_CASE("a region channel takes a request channel that is open", "[device]") {
         };
         co_await (answer() && client.async_connect(e.door.local_endpoint(), asio::use_awaitable));
         e.client = region_channel{std::move(client)};
-        e.server = region_channel{std::move(server), e.offers};
+        e.server = region_channel{std::move(server), {.offers = e.offers}};
         remote_memory const table = co_await e.client.async_find("table", asio::use_awaitable);
         CHECK(table.size() == 4096);
         co_await part_regions(e);
         CHECK_THROWS_AS(region_channel{request_channel{}}, boost::system::system_error);
         region_channel_options none;
         none.changes_max = 0;
-        CHECK_THROWS_AS((region_channel{io, {}, none}), boost::system::system_error);
+        CHECK_THROWS_AS((region_channel{io, none}), boost::system::system_error);
         CHECK_THROWS_AS((region_offers{io, {.piece_bytes = 4095}}), boost::system::system_error);
     });
 }
@@ -604,7 +603,8 @@ TEST_CASE("regions are found, used and withdrawn from many threads", "[device]")
         region_channel server;
         auto connected = client.async_connect(door.local_endpoint(), asio::use_future);
         connection_request asked = co_await door.async_get_request(asio::use_awaitable);
-        server = region_channel{without_retries(pool.get_executor(), std::move(asked)), offers};
+        server = region_channel{
+            without_retries(pool.get_executor(), std::move(asked)), {.offers = offers}};
         server.async_accept(asio::use_future).get();
         connected.get();
         std::atomic<std::uint64_t> added{0};
@@ -926,8 +926,8 @@ TEST_CASE(
         region_channel honest{without_retries(io.get_executor())};
         auto const answer = [&]() -> asio::awaitable<void> {
             connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
-            honest_server =
-                region_channel{without_retries(io.get_executor(), std::move(asked)), e.offers};
+            honest_server = region_channel{
+                without_retries(io.get_executor(), std::move(asked)), {.offers = e.offers}};
             co_await honest_server.async_accept(asio::use_awaitable);
         };
         co_await (answer() && honest.async_connect(e.door.local_endpoint(), asio::use_awaitable));

@@ -77,11 +77,11 @@ struct region_ends {
 inline asio::awaitable<void> meet_regions(
     asio::io_context& io, region_ends& e, region_channel_options const& of_client = {}
 ) {
-    e.client = region_channel{without_retries(io.get_executor()), {}, of_client};
+    e.client = region_channel{without_retries(io.get_executor()), of_client};
     auto const answer = [&]() -> asio::awaitable<void> {
         connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
         e.server = region_channel{
-            without_retries(io.get_executor(), std::move(asked), e.domain), e.offers};
+            without_retries(io.get_executor(), std::move(asked), e.domain), {.offers = e.offers}};
         co_await e.server.async_accept(asio::use_awaitable);
     };
     co_await (answer() && e.client.async_connect(e.door.local_endpoint(), asio::use_awaitable));
@@ -107,7 +107,7 @@ inline asio::awaitable<void> join_regions(
     auto const answer = [&]() -> asio::awaitable<void> {
         connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
         server = region_channel{
-            without_retries(io.get_executor(), std::move(asked), e.domain), e.offers};
+            without_retries(io.get_executor(), std::move(asked), e.domain), {.offers = e.offers}};
         co_await server.async_accept(asio::use_awaitable);
     };
     co_await (answer() && client.async_connect(e.door.local_endpoint(), asio::use_awaitable));
@@ -142,7 +142,8 @@ inline asio::awaitable<void> meet_forger(
     auto const answer = [&]() -> asio::awaitable<void> {
         connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
         e.server = region_channel{
-            without_retries(io.get_executor(), std::move(asked), {}, answer_timeout), e.offers};
+            without_retries(io.get_executor(), std::move(asked), {}, answer_timeout),
+            {.offers = e.offers}};
         co_await e.server.async_accept(asio::use_awaitable);
     };
     co_await (answer() && e.peer.async_connect(e.door.local_endpoint(), asio::use_awaitable));

@@ -525,8 +525,8 @@ TEST_CASE("a context that is destroyed takes allocations with it", "[device]") {
             region_channel server;
             auto const serve = [&, held]() -> asio::awaitable<void> {
                 connection_request asked = co_await door.async_get_request(asio::use_awaitable);
-                server =
-                    region_channel{without_retries(io.get_executor(), std::move(asked)), offers};
+                server = region_channel{
+                    without_retries(io.get_executor(), std::move(asked)), {.offers = offers}};
                 co_await server.async_accept(asio::use_awaitable);
             };
             auto const use = [&, held]() -> asio::awaitable<void> {
@@ -563,8 +563,8 @@ TEST_CASE("allocations from many threads", "[device]") {
         std::promise<error_code> accepted;
         door.async_get_request([&](error_code ec, connection_request asked) {
             if (ec) return accepted.set_value(ec);
-            server =
-                region_channel{without_retries(threads.get_executor(), std::move(asked)), offers};
+            server = region_channel{
+                without_retries(threads.get_executor(), std::move(asked)), {.offers = offers}};
             server.async_accept([&](error_code why) { accepted.set_value(why); });
         });
         std::promise<error_code> connected;
@@ -710,7 +710,8 @@ TEST_CASE("numbers and tokens that a peer makes up free nothing", "[device][host
         region_channel served;
         auto const answer = [&]() -> asio::awaitable<void> {
             connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
-            served = region_channel{without_retries(io.get_executor(), std::move(asked)), e.offers};
+            served = region_channel{
+                without_retries(io.get_executor(), std::move(asked)), {.offers = e.offers}};
             co_await served.async_accept(asio::use_awaitable);
         };
         co_await (answer() && honest.async_connect(e.door.local_endpoint(), asio::use_awaitable));
@@ -792,7 +793,8 @@ TEST_CASE(
         region_channel served;
         auto const answer = [&]() -> asio::awaitable<void> {
             connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
-            served = region_channel{without_retries(io.get_executor(), std::move(asked)), e.offers};
+            served = region_channel{
+                without_retries(io.get_executor(), std::move(asked)), {.offers = e.offers}};
             co_await served.async_accept(asio::use_awaitable);
         };
         co_await (answer() && honest.async_connect(e.door.local_endpoint(), asio::use_awaitable));
@@ -824,7 +826,8 @@ TEST_CASE(
         region_channel served;
         auto const answer = [&]() -> asio::awaitable<void> {
             connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
-            served = region_channel{without_retries(io.get_executor(), std::move(asked)), e.offers};
+            served = region_channel{
+                without_retries(io.get_executor(), std::move(asked)), {.offers = e.offers}};
             co_await served.async_accept(asio::use_awaitable);
         };
         co_await (answer() && honest.async_connect(e.door.local_endpoint(), asio::use_awaitable));
@@ -857,7 +860,8 @@ TEST_CASE(
         region_channel served;
         auto const answer = [&]() -> asio::awaitable<void> {
             connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
-            served = region_channel{without_retries(io.get_executor(), std::move(asked)), e.offers};
+            served = region_channel{
+                without_retries(io.get_executor(), std::move(asked)), {.offers = e.offers}};
             co_await served.async_accept(asio::use_awaitable);
         };
         co_await (answer() && honest.async_connect(e.door.local_endpoint(), asio::use_awaitable));

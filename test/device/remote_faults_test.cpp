@@ -134,7 +134,9 @@ TEST_CASE("an owner gets its memory back from a peer that is killed at any step"
             while (!is_over) {
                 auto [ec, asked] = co_await door.async_get_request(awaiting);
                 if (ec) break;
-                peers.push_back(std::make_shared<region_channel>(io, std::move(asked), mine));
+                peers.push_back(std::make_shared<region_channel>(
+                    io, std::move(asked), region_channel_options{.offers = mine}
+                ));
                 auto const peer = peers.back();
                 // A killed peer may be gone already.
                 asio::co_spawn(

@@ -91,8 +91,7 @@ TEST_CASE("a request has a head beside its body, which is there before the fetch
                     co_await e.server.async_fetch(
                         std::move(large), fetched.slice(0, size), asio::use_awaitable
                     );
-                    CHECK(test::same(fetched.bytes().first(size), body.bytes().first(size))
-                    );
+                    CHECK(test::same(fetched.bytes().first(size), body.bytes().first(size)));
                 }
                 if (!r.wants_answer()) continue;
                 auto [failed] = co_await r.async_answer(
@@ -128,12 +127,10 @@ TEST_CASE("a request has a head beside its body, which is there before the fetch
                         CHECK(r.size() == size / 2);
                         CHECK_FALSE(r.is_written());
                         CHECK(copy_of(r.head()) == head);
-                        if (!r.is_large())
-                            CHECK(test::same(r.bytes(), bytes.first(size / 2)));
+                        if (!r.is_large()) CHECK(test::same(r.bytes(), bytes.first(size / 2)));
                         r.detach();
                         CHECK(copy_of(r.head()) == head);
-                        if (!r.is_large())
-                            CHECK(test::same(r.bytes(), bytes.first(size / 2)));
+                        if (!r.is_large()) CHECK(test::same(r.bytes(), bytes.first(size / 2)));
                     }
                     co_await e.client.async_notify(of_head, head, bytes, asio::use_awaitable);
                     co_await e.client.async_notify(
@@ -238,9 +235,8 @@ TEST_CASE("an answer is written into the memory of its request", "[device]") {
                 CHECK(r.is_large() == (size > 5000));
                 auto const untouched = [](std::byte b) { return b == std::byte{0xee}; };
                 std::size_t const written = size <= 5000 ? size : 0;
-                CHECK(test::same(
-                    memory.bytes().subspan(500, written), store.bytes().first(written)
-                ));
+                CHECK(test::same(memory.bytes().subspan(500, written), store.bytes().first(written))
+                );
                 CHECK(std::ranges::all_of(memory.bytes().first(500), untouched));
                 CHECK(std::ranges::all_of(memory.bytes().subspan(500 + written), untouched));
                 if (size <= 5000) {

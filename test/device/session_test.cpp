@@ -268,7 +268,7 @@ TEST_CASE("a timeout of any length does not end at once", "[device]") {
 TEST_CASE("a session that is cancelled before it has begun to connect says so", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
-        session s{connection{io}};
+        session s{io};
         auto [early] = co_await s.async_publish({}, awaiting);
         CHECK(early == errc::not_connected);
         asio::cancellation_signal signal;

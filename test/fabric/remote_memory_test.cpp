@@ -62,7 +62,7 @@ TEST_CASE("fabric: a key opens one allocation, in a domain that clients share, t
         auto const answer = [&]() -> asio::awaitable<void> {
             connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
             served = region_channel{
-                without_retries(io.get_executor(), std::move(asked), domain), e.offers};
+                without_retries(io.get_executor(), std::move(asked), domain), {.offers = e.offers}};
             co_await served.async_accept(asio::use_awaitable);
         };
         co_await (answer() && attacker.async_connect(e.door.local_endpoint(), asio::use_awaitable));

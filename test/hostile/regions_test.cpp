@@ -197,7 +197,8 @@ struct plain_region_ends {
         auto request = door.async_get_request(asio::use_future);
         std::jthread connecting{[&] { client.connect(door.local_endpoint().port()); }};
         auto const made = std::make_shared<region_channel>(
-            without_retries(context.io.get_executor(), request.get()), offers
+            without_retries(context.io.get_executor(), request.get()),
+            region_channel_options{.offers = offers}
         );
         made->async_accept(asio::use_future).get();
         served.push_back(made);

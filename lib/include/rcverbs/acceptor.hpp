@@ -173,8 +173,7 @@ public:
     };
 
     /// Makes no acceptor; only assignment and destruction are useful.
-    basic_acceptor() noexcept requires std::default_initializable<Executor>
-    = default;
+    basic_acceptor() noexcept = default;
     /// Binds and listens.
     ///
     /// @param where    The executor, or the thread, that runs it.
@@ -206,7 +205,7 @@ public:
     requires(!std::same_as<Other, Executor> && std::convertible_to<Other, Executor>)
         basic_acceptor(basic_acceptor<Other>&& other)
         : acceptor_base{std::move(other)},
-          executor_{detail::converted<Executor>(other.executor_)},
+          executor_{detail::converted<Executor>(other.get_executor())},
           poller_{std::move(other.poller_)} {}
 
     basic_acceptor(basic_acceptor&&) noexcept = default;
@@ -226,7 +225,7 @@ public:
     auto async_get_request(Token&& token = Token{}) {
         return detail::initiate_checked<Token, void(error_code, connection_request)>(
             detail::initiation{
-                executor_,
+                get_executor(),
                 [](auto handler, std::shared_ptr<detail::acceptor_core> const& core) {
                     start_get_request(*core, detail::request_handler{std::move(handler)});
                 }},
@@ -247,7 +246,7 @@ public:
     ///                            peer: call again while is_open().
     template <class Token = detail::default_token_t<Executor>>
     auto async_accept(Token&& token = Token{}) {
-        return async_accept(runs_on<Executor>{executor_, poller_}, std::forward<Token>(token));
+        return async_accept(runs_on<Executor>{get_executor(), poller_}, std::forward<Token>(token));
     }
 
     /// Accepts one connection that runs on another executor, a poller or own_thread.
@@ -271,7 +270,7 @@ public:
     auto async_accept(runs_on<Other> where, Token&& token = Token{}) {
         return detail::initiate_checked<Token, void(error_code, basic_connection<Other>)>(
             detail::initiation{
-                executor_,
+                get_executor(),
                 []<class Handler>(
                     Handler handler,
                     std::shared_ptr<detail::acceptor_core> const& core,
@@ -314,7 +313,7 @@ public:
     auto async_wait_idle(Token&& token = Token{}) {
         return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
-                executor_,
+                get_executor(),
                 [](auto handler, std::shared_ptr<detail::acceptor_core> const& core) {
                     start_wait_idle(*core, detail::control_handler{std::move(handler)});
                 }},
@@ -324,13 +323,13 @@ public:
     }
 
     /// The executor that it was made with.
-    executor_type get_executor() const noexcept { return executor_; }
+    executor_type get_executor() const noexcept { return executor_.get(); }
 
 private:
     template <class>
     friend class basic_acceptor;
 
-    Executor executor_;
+    detail::stored_executor<Executor> executor_;
     // Polls for the connections, if the acceptor was made with one.
     poller poller_;
 };

@@ -75,8 +75,7 @@ public:
     };
 
     /// Makes no connection; only assignment and destruction are useful.
-    basic_connection() noexcept requires std::default_initializable<Executor>
-    = default;
+    basic_connection() noexcept = default;
     /// Makes an idle connection: `connection c{io};`, `connection c{own_thread};`.
     ///
     /// @param where    The executor, or the thread, that runs it.
@@ -120,7 +119,7 @@ public:
     requires(!std::same_as<Other, Executor> && std::convertible_to<Other, Executor>)
         basic_connection(basic_connection<Other>&& other)
         : connection_base{std::move(other.core_)},
-          executor_{detail::converted<Executor>(other.executor_)} {}
+          executor_{detail::converted<Executor>(other.get_executor())} {}
 
     basic_connection(basic_connection&&) noexcept = default;
     basic_connection& operator=(basic_connection&&) noexcept = default;
@@ -519,7 +518,7 @@ public:
     // --- observers -------------------------------------------------------------------------------
 
     /// The executor that it was made with: handlers run there by default, one at a time.
-    executor_type get_executor() const noexcept { return executor_; }
+    executor_type get_executor() const noexcept { return executor_.get(); }
 
 private:
     template <class>
@@ -535,7 +534,7 @@ private:
     auto control(Start start, Token&& token) {
         return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
-                executor_,
+                get_executor(),
                 [](auto handler,
                    std::shared_ptr<detail::connection_core> const& core,
                    Start const& begin) {
@@ -547,7 +546,7 @@ private:
         );
     }
 
-    Executor executor_;
+    detail::stored_executor<Executor> executor_;
 };
 
 /// With executors of any type.

@@ -90,7 +90,7 @@ struct connector_options {
     std::function<void(std::uint64_t attempts, failure const& why)> on_retry = {};
 };
 
-/// Options of a connector of channels: those of the connections are in `protocol`. With
+/// Options of a connector of sessions or channels: those of the connections are in `protocol`. With
 /// domain_sharing::isolated all of them share one domain of the connector.
 template <detail::has_connection_options Protocol>
 struct connector_options<Protocol> {
@@ -123,14 +123,6 @@ public:
     virtual failure last_failure() const = 0;
     virtual void close() noexcept = 0;
 };
-
-template <class Executor>
-basic_connection<Executor> const& connection_of(basic_connection<Executor> const& c) noexcept {
-    return c;
-}
-template <class Protocol>
-requires requires(Protocol const& p) { p.next_layer(); }
-auto const& connection_of(Protocol const& p) noexcept { return connection_of(p.next_layer()); }
 
 template <class Protocol>
 class target_of final : public connector_target {
@@ -257,8 +249,7 @@ public:
     };
 
     /// Makes no connector; only assignment and destruction are useful.
-    basic_connector() noexcept requires std::default_initializable<executor_type>
-    = default;
+    basic_connector() noexcept = default;
     /// Makes a connector to one peer.
     ///
     /// @param where    The executor, or the thread, that runs it and its connections; own_thread is
@@ -311,7 +302,7 @@ public:
     auto async_connect(Token&& token = Token{}) {
         return detail::initiate_checked<Token, void(error_code, Protocol)>(
             detail::initiation{
-                executor_,
+                get_executor(),
                 []<class Handler>(
                     Handler handler,
                     std::shared_ptr<detail::connector_core> const& core,
@@ -340,7 +331,7 @@ public:
     }
 
     /// The executor that it was made with.
-    executor_type get_executor() const noexcept { return executor_; }
+    executor_type get_executor() const noexcept { return executor_.get(); }
 
 private:
     // The rest of the constructor, with the target that both sides share.
@@ -356,7 +347,7 @@ private:
           executor_{where.get_executor()} {}
 
     std::shared_ptr<detail::target_of<Protocol>> target_;
-    executor_type executor_;
+    detail::stored_executor<executor_type> executor_;
 };
 
 /// Connects sessions.

@@ -19,6 +19,7 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/associated_executor.hpp>
 #include <boost/asio/async_result.hpp>
+#include <boost/asio/deferred.hpp>
 #include <boost/asio/system_executor.hpp>
 
 #include <concepts>
@@ -164,8 +165,8 @@ public:
     /// @par Cancellation          total: nothing is allocated.
     /// @par Errors                errc::pool_exhausted (larger than the pool can ever serve),
     ///                            asio::error::operation_aborted, errno of a registration.
-    template <class Token>
-    auto async_allocate(std::size_t size_bytes, std::size_t alignment, Token&& token) {
+    template <class Token = boost::asio::deferred_t>
+    auto async_allocate(std::size_t size_bytes, std::size_t alignment, Token&& token = Token{}) {
         return detail::initiate_checked<Token, void(error_code, void*)>(
             detail::initiation{
                 boost::asio::system_executor{},

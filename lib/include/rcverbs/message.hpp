@@ -7,6 +7,7 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/async_result.hpp>
+#include <boost/asio/deferred.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -78,8 +79,8 @@ public:
     /// @par Completion signature  `void(error_code)`
     /// @par Cancellation          None, as for async_fetch().
     /// @par Errors                Those of async_fetch().
-    template <class Token>
-    auto async_take(mutable_slices into, Token&& token) {
+    template <class Token = boost::asio::deferred_t>
+    auto async_take(mutable_slices into, Token&& token = Token{}) {
         return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 executor(),

@@ -95,6 +95,8 @@ using message_handler = erased_handler<error_code, message>;
 /// The members of basic_message_channel that do not depend on its executor type.
 class RCVERBS_EXPORT message_channel_base : public detail::channel_base {
 public:
+    using options_type = message_channel_options;
+
     /// The options of a connection for a channel: `options.connection` with queues that are deep
     /// enough. For connections that the channel does not make itself.
     static connection_options needed(message_channel_options const& options = {});
@@ -103,7 +105,7 @@ public:
     message_channel_statistics statistics() const;
 
 protected:
-    message_channel_base() noexcept = default;
+    using channel_base::channel_base;
     message_channel_base(connection over, message_channel_options const& options);
     message_channel_base(connection over, message_channel_options const& options, error_code& ec);
     message_channel_base(message_channel_base&&) noexcept = default;
@@ -134,8 +136,6 @@ class basic_message_channel : public detail::basic_channel<message_channel_base,
     using core_ptr = typename base::core_ptr;
 
 public:
-    using options_type = message_channel_options;
-
     /// Slices in a large message, at most.
     static constexpr std::size_t segments_max = 16;
 
@@ -145,67 +145,7 @@ public:
         using other = basic_message_channel<Other>;
     };
 
-    /// Makes no channel; only assignment and destruction are useful.
-    basic_message_channel() noexcept requires std::default_initializable<Executor>
-    = default;
-    /// Makes an idle channel, for async_connect(), and its connection: `message_channel c{io};`.
-    ///
-    /// @param where    The executor, or the thread, that runs it.
-    /// @param options  Of the channel, and of its connection.
-    /// @throws boost::system::system_error (errc::invalid_option); std::system_error if a thread is
-    ///         asked for and cannot be started.
-    explicit basic_message_channel(
-        runs_on<Executor> where, message_channel_options const& options = {}
-    )
-        : basic_message_channel{
-              basic_connection<Executor>{std::move(where), base::needed(options)}, options} {}
-    /// Makes a channel of a peer's request, for async_accept().
-    ///
-    /// @param where    As above.
-    /// @param request  From acceptor::async_get_request().
-    /// @param options  As above.
-    /// @throws boost::system::system_error: as above, and errc::peer_disconnected (the request was
-    ///         withdrawn), errc::timed_out (answer_timeout has passed), errno.
-    basic_message_channel(
-        runs_on<Executor> where,
-        connection_request request,
-        message_channel_options const& options = {}
-    )
-        : basic_message_channel{
-              basic_connection<Executor>{
-                  std::move(where), std::move(request), base::needed(options)},
-              options} {}
-    /// The same; after an error only assignment and destruction are useful.
-    ///
-    /// @param where    As above.
-    /// @param request  As above.
-    /// @param options  As above.
-    /// @param ec       The errors above.
-    basic_message_channel(
-        runs_on<Executor> where,
-        connection_request request,
-        message_channel_options const& options,
-        error_code& ec
-    )
-        : base{
-              basic_connection<Executor>{
-                  std::move(where), std::move(request), base::needed(options), ec},
-              options,
-              ec} {}
-    /// Takes a connection, made with the options that needed() gives: an idle one, for
-    /// async_connect(), or one made of a request, for async_accept().
-    ///
-    /// @throws boost::system::system_error: errc::invalid_option; errc::not_connected (a
-    ///         default-constructed connection).
-    explicit basic_message_channel(
-        basic_connection<Executor> over, message_channel_options const& options = {}
-    )
-        : base{std::move(over), options} {}
-    /// Converts a channel with another executor type.
-    template <class Other>
-    requires(!std::same_as<Other, Executor> && std::convertible_to<Other, Executor>)
-        basic_message_channel(basic_message_channel<Other>&& other)
-        : base{std::move(other)} {}
+    using base::base;
 
     /// Sends a message; waits while the peer has no receive for it.
     ///
@@ -230,7 +170,7 @@ public:
     requires(!detail::slices_only<Body>) auto async_send(
         Body const& bytes, std::uint64_t tag, Token&& token = Token{}
     ) {
-        return this->control(
+        return this->template initiate<error_code>(
             [source = detail::body_of(bytes), tag](
                 core_ptr const& core, detail::control_handler handler
             ) { base::start_send(core, source, tag, std::move(handler)); },
@@ -242,7 +182,7 @@ public:
     /// for as long as they are registered.
     template <class Token = detail::default_token_t<Executor>>
     auto async_send(const_slices source, std::uint64_t tag, Token&& token = Token{}) {
-        return this->control(
+        return this->template initiate<error_code>(
             [source, tag](core_ptr const& core, detail::control_handler handler) {
                 base::start_send(core, source, tag, std::move(handler));
             },
@@ -261,14 +201,11 @@ public:
     ///                            asio::error::operation_aborted (closed).
     template <class Token = detail::default_token_t<Executor>>
     auto async_receive(Token&& token = Token{}) {
-        return detail::initiate_checked<Token, void(error_code, message)>(
-            detail::initiation{
-                this->get_executor(),
-                [](auto handler, core_ptr const& core) {
-                    base::start_receive(core, detail::message_handler{std::move(handler)});
-                }},
-            token,
-            this->core()
+        return this->template initiate<error_code, message>(
+            [](core_ptr const& core, detail::message_handler handler) {
+                base::start_receive(core, std::move(handler));
+            },
+            std::forward<Token>(token)
         );
     }
 };

@@ -14,6 +14,7 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/async_result.hpp>
+#include <boost/asio/deferred.hpp>
 #include <boost/asio/compose.hpp>
 
 #include <concepts>
@@ -108,9 +109,11 @@ struct domain_search {
 /// @par Completion signature  `void(error_code, protection_domain)`
 /// @par Cancellation          terminal.
 /// @par Errors                Those of connection::async_resolve().
-template <class Token>
+template <class Token = boost::asio::deferred_t>
 auto async_open_domain(
-    runs_on<boost::asio::any_io_executor> const& where, endpoint const& peer, Token&& token
+    runs_on<boost::asio::any_io_executor> const& where,
+    endpoint const& peer,
+    Token&& token = Token{}
 ) {
     connection_options options;
     options.placement.domain = domain_sharing::shared;

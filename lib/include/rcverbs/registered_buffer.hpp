@@ -8,6 +8,7 @@
 // process. Lifetime and threads: as for memory_region.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <memory>
 
@@ -36,7 +37,27 @@ public:
     ///
     /// @throws boost::system::system_error as memory_region does, and ENOMEM if the memory cannot
     ///                                     be allocated.
-    registered_buffer(protection_domain const& domain, std::size_t size_bytes, access_flags rights);
+    registered_buffer(
+        protection_domain const& domain,
+        std::size_t size_bytes,
+        access_flags rights = access_flags::local_write
+    );
+    /// The same in the domain of a connection, session or channel: `registered_buffer page{s, 4096};`.
+    template <class Handle>
+    requires requires(Handle const& h) {
+        { h.domain() } -> std::same_as<protection_domain>;
+    }
+    registered_buffer(
+        Handle const& of, std::size_t size_bytes, access_flags rights = access_flags::local_write
+    )
+        : registered_buffer{of.domain(), size_bytes, rights} {}
+    /// As above; reports through `ec` instead of throwing.
+    template <class Handle>
+    requires requires(Handle const& h) {
+        { h.domain() } -> std::same_as<protection_domain>;
+    }
+    registered_buffer(Handle const& of, std::size_t size_bytes, access_flags rights, error_code& ec)
+        : registered_buffer{of.domain(), size_bytes, rights, ec} {}
     /// As above; reports through `ec` instead of throwing.
     registered_buffer(
         protection_domain const& domain, std::size_t size_bytes, access_flags rights, error_code& ec

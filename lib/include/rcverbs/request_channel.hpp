@@ -31,6 +31,7 @@
 #pragma once
 
 #include <boost/asio/async_result.hpp>
+#include <boost/asio/deferred.hpp>
 
 #include <array>
 #include <chrono>
@@ -147,13 +148,19 @@ public:
     /// @par Errors                channel_errc::already_answered, errc::message_too_large (a head of
     ///                            more than request_channel::head_bytes_max bytes), and those of
     ///                            message_channel::async_send().
-    template <class Body = std::span<std::byte const>, class Token>
-    auto async_answer(std::uint32_t status, Body const& body, Token&& token) {
+    template <class Body = std::span<std::byte const>, class Token = boost::asio::deferred_t>
+    requires(!detail::is_body<Token>) auto async_answer(
+        std::uint32_t status, Body const& body, Token&& token = Token{}
+    ) {
         return start_answer(status, {}, detail::body_of(body), std::forward<Token>(token));
     }
     /// The same with a head: reply::head(). The head is copied when the operation is launched.
-    template <class Body = std::span<std::byte const>, class Token>
-    auto async_answer(std::uint32_t status, bytes_view head, Body const& body, Token&& token) {
+    template <
+        detail::is_body Body = std::span<std::byte const>,
+        class Token = boost::asio::deferred_t>
+    auto async_answer(
+        std::uint32_t status, bytes_view head, Body const& body, Token&& token = Token{}
+    ) {
         return start_answer(status, head, detail::body_of(body), std::forward<Token>(token));
     }
 
@@ -285,6 +292,8 @@ using reply_handler = erased_handler<error_code, reply>;
 /// The members of basic_request_channel that do not depend on its executor type.
 class RCVERBS_EXPORT request_channel_base : public detail::channel_base {
 public:
+    using options_type = request_channel_options;
+
     /// The options of a connection for a channel: `options.messages.connection` with queues that are
     /// deep enough. For connections that the channel does not make itself.
     static connection_options needed(request_channel_options const& options = {});
@@ -293,7 +302,7 @@ public:
     request_channel_statistics statistics() const;
 
 protected:
-    request_channel_base() noexcept = default;
+    using channel_base::channel_base;
     request_channel_base(connection over, request_channel_options const& options);
     request_channel_base(connection over, request_channel_options const& options, error_code& ec);
     request_channel_base(request_channel_base&&) noexcept = default;
@@ -336,8 +345,6 @@ class basic_request_channel : public detail::basic_channel<request_channel_base,
     using core_ptr = typename base::core_ptr;
 
 public:
-    using options_type = request_channel_options;
-
     /// Bytes of a head, at most.
     static constexpr std::size_t head_bytes_max = 64;
 
@@ -347,67 +354,7 @@ public:
         using other = basic_request_channel<Other>;
     };
 
-    /// Makes no channel; only assignment and destruction are useful.
-    basic_request_channel() noexcept requires std::default_initializable<Executor>
-    = default;
-    /// Makes an idle channel, for async_connect(), and its connection: `request_channel c{io};`.
-    ///
-    /// @param where    The executor, or the thread, that runs it.
-    /// @param options  Of the channel, and in `messages.connection` of its connection.
-    /// @throws boost::system::system_error (errc::invalid_option); std::system_error if a thread is
-    ///         asked for and cannot be started.
-    explicit basic_request_channel(
-        runs_on<Executor> where, request_channel_options const& options = {}
-    )
-        : basic_request_channel{
-              basic_connection<Executor>{std::move(where), base::needed(options)}, options} {}
-    /// Makes a channel of a peer's request, for async_accept().
-    ///
-    /// @param where    As above.
-    /// @param request  From acceptor::async_get_request().
-    /// @param options  As above.
-    /// @throws boost::system::system_error: as above, and errc::peer_disconnected (the request was
-    ///         withdrawn), errc::timed_out (answer_timeout has passed), errno.
-    basic_request_channel(
-        runs_on<Executor> where,
-        connection_request request,
-        request_channel_options const& options = {}
-    )
-        : basic_request_channel{
-              basic_connection<Executor>{
-                  std::move(where), std::move(request), base::needed(options)},
-              options} {}
-    /// The same; after an error only assignment and destruction are useful.
-    ///
-    /// @param where    As above.
-    /// @param request  As above.
-    /// @param options  As above.
-    /// @param ec       The errors above.
-    basic_request_channel(
-        runs_on<Executor> where,
-        connection_request request,
-        request_channel_options const& options,
-        error_code& ec
-    )
-        : base{
-              basic_connection<Executor>{
-                  std::move(where), std::move(request), base::needed(options), ec},
-              options,
-              ec} {}
-    /// Takes a connection, made with the options that needed() gives: an idle one, for
-    /// async_connect(), or one made of a request, for async_accept().
-    ///
-    /// @throws boost::system::system_error: errc::invalid_option; errc::not_connected (a
-    ///         default-constructed connection).
-    explicit basic_request_channel(
-        basic_connection<Executor> over, request_channel_options const& options = {}
-    )
-        : base{std::move(over), options} {}
-    /// Converts a channel with another executor type.
-    template <class Other>
-    requires(!std::same_as<Other, Executor> && std::convertible_to<Other, Executor>)
-        basic_request_channel(basic_request_channel<Other>&& other)
-        : base{std::move(other)} {}
+    using base::base;
 
     /// Sends a request to the peer, and waits for the reply. Waits first while the peer's limit of
     /// requests is reached.
@@ -545,40 +492,27 @@ public:
     ///                            message_channel::async_receive().
     template <class Token = detail::default_token_t<Executor>>
     auto async_next(Token&& token = Token{}) {
-        return detail::initiate_checked<Token, void(error_code, request)>(
-            detail::initiation{
-                this->get_executor(),
-                [](auto handler, core_ptr const& core) {
-                    base::start_next(core, detail::next_handler{std::move(handler)});
-                }},
-            token,
-            this->core()
+        return this->template initiate<error_code, request>(
+            [](core_ptr const& core, detail::next_handler handler) {
+                base::start_next(core, std::move(handler));
+            },
+            std::forward<Token>(token)
         );
     }
 
 private:
     template <class Body, class Token>
     auto ask(detail::question const& what, Body const& body, Token&& token) {
-        return detail::initiate_checked<Token, void(error_code, reply)>(
-            detail::initiation{
-                this->get_executor(),
-                [](auto handler,
-                   core_ptr const& core,
-                   detail::question const& asked,
-                   Body const& bytes) {
-                    base::start_request(
-                        core, asked, bytes, detail::reply_handler{std::move(handler)}
-                    );
-                }},
-            token,
-            this->core(),
-            what,
-            body
+        return this->template initiate<error_code, reply>(
+            [what, body](core_ptr const& core, detail::reply_handler handler) {
+                base::start_request(core, what, body, std::move(handler));
+            },
+            std::forward<Token>(token)
         );
     }
     template <class Body, class Token>
     auto start_notice(detail::question const& what, Body const& body, Token&& token) {
-        return this->control(
+        return this->template initiate<error_code>(
             [what, body](core_ptr const& core, detail::control_handler handler) {
                 base::start_notify(core, what, body, std::move(handler));
             },

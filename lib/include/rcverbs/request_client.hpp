@@ -166,8 +166,7 @@ public:
     };
 
     /// Makes no client; only assignment and destruction are useful.
-    basic_request_client() noexcept requires std::default_initializable<Executor>
-    = default;
+    basic_request_client() noexcept = default;
     /// Makes a client; the first request connects.
     ///
     /// @param where    The executor, or the thread, that runs it and its channels; own_thread is one
@@ -301,7 +300,7 @@ public:
     auto async_finish(Token&& token = Token{}) {
         return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
-                executor_,
+                get_executor(),
                 [](auto handler, core_ptr const& core) {
                     start_finish(core, detail::control_handler{std::move(handler)});
                 }},
@@ -311,7 +310,7 @@ public:
     }
 
     /// The executor that it was made with.
-    executor_type get_executor() const noexcept { return executor_; }
+    executor_type get_executor() const noexcept { return executor_.get(); }
 
 private:
     template <class Body, class Token>
@@ -325,7 +324,7 @@ private:
         what.connection_number = options.connection_number;
         return detail::initiate_checked<Token, void(error_code, reply)>(
             detail::initiation{
-                executor_,
+                get_executor(),
                 [](auto handler,
                    core_ptr const& core,
                    detail::question const& asked,
@@ -354,7 +353,7 @@ private:
         what.connection_number = options.connection_number;
         return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
-                executor_,
+                get_executor(),
                 [](auto handler,
                    core_ptr const& core,
                    detail::question const& asked,
@@ -372,7 +371,7 @@ private:
         );
     }
 
-    Executor executor_;
+    detail::stored_executor<Executor> executor_;
 };
 
 /// With executors of any type.

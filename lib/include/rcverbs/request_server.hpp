@@ -124,8 +124,7 @@ public:
     };
 
     /// Makes no server; only assignment and destruction are useful.
-    basic_request_server() noexcept requires std::default_initializable<Executor>
-    = default;
+    basic_request_server() noexcept = default;
     /// Makes a server, which listens from now on.
     ///
     /// @param where    The executor, or the thread, that runs it and its channels.
@@ -157,7 +156,7 @@ public:
     auto async_next(Token&& token = Token{}) {
         return detail::initiate_checked<Token, void(error_code, request)>(
             detail::initiation{
-                executor_,
+                get_executor(),
                 [](auto handler, core_ptr const& core) {
                     start_next(core, detail::next_handler{std::move(handler)});
                 }},
@@ -180,7 +179,7 @@ public:
     auto async_finish(Token&& token = Token{}) {
         return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
-                executor_,
+                get_executor(),
                 [](auto handler, core_ptr const& core) {
                     start_finish(core, detail::control_handler{std::move(handler)});
                 }},
@@ -190,10 +189,10 @@ public:
     }
 
     /// The executor that it was made with.
-    executor_type get_executor() const noexcept { return executor_; }
+    executor_type get_executor() const noexcept { return executor_.get(); }
 
 private:
-    Executor executor_;
+    detail::stored_executor<Executor> executor_;
 };
 
 /// With executors of any type.

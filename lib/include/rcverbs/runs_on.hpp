@@ -14,6 +14,7 @@
 
 #include <concepts>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -90,6 +91,24 @@ Executor unerased(boost::asio::any_io_executor const& from) {
         throw boost::asio::execution::bad_executor{};
     }
 }
+
+// The executor of a handle. A default-constructed handle has none, also if its type cannot be empty.
+template <class Executor>
+class stored_executor {
+public:
+    stored_executor() = default;
+    stored_executor(Executor e) : value_{std::move(e)} {}
+
+    /// REQUIRES: there is one, if the type cannot be empty.
+    Executor const& get() const noexcept {
+        if constexpr (std::default_initializable<Executor>) return value_;
+        else return *value_;
+    }
+
+private:
+    std::conditional_t<std::default_initializable<Executor>, Executor, std::optional<Executor>>
+        value_;
+};
 
 }  // namespace detail
 

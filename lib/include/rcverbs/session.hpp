@@ -1,14 +1,15 @@
 // session.hpp — exchanges memory keys over a connection, and shuts it down gracefully.
 //
-//     session s{connection{io}};
+//     session s{io};
 //     co_await s.async_connect({"192.168.0.1", 7471}, use_awaitable);
-//     std::vector<named_region> mine{{"page", page.remote()}};
-//     peer_regions theirs = co_await s.async_exchange(mine, use_awaitable);
+//     peer_regions theirs = co_await s.async_exchange(use_awaitable);
+//     registered_buffer page{s, 4096};
+//     co_await s.async_read(theirs.at("page"), page, use_awaitable);
 //     co_await s.async_finish(use_awaitable);
 //
 // A session begins with a hello in the private data of the connection manager (version and mode).
 // Each side may send its regions once (MSG_MR), and ends when both have sent MSG_DONE. In between,
-// the program reads and writes by next_layer(). The session posts its receives before the peer can
+// the program reads and writes. The session posts its receives before the peer can
 // send, so that its messages never meet RNR.
 //
 // It uses public functions of connection only; docs/reference/wire-format.md has its messages.
@@ -31,7 +32,7 @@
 #include <rcverbs/close_reason.hpp>
 #include <rcverbs/connection.hpp>
 #include <rcverbs/detail/initiation.hpp>
-#include <rcverbs/detail/protocol.hpp>
+#include <rcverbs/experimental/protocol/handle.hpp>
 #include <rcverbs/session_error.hpp>
 
 namespace rcverbs {
@@ -68,6 +69,10 @@ public:
     }
     /// The first of that name; null if there is none.
     remote_region const* find(std::string_view name) const noexcept;
+    /// The same.
+    ///
+    /// @throws boost::system::system_error: channel_errc::no_such_region, with the names that there are.
+    remote_region const& at(std::string_view name) const;
     /// All of them.
     std::span<named_region const> all() const noexcept { return regions_; }
 
@@ -84,6 +89,8 @@ struct session_options {
     /// Deadline for the peer's MSG_DONE, from the start of the wait, and for its disconnect. Above
     /// 0.
     std::chrono::milliseconds finish_timeout{10000};
+    /// Options of the connection, where the session makes it.
+    connection_options connection = {};
 };
 
 namespace detail {
@@ -96,6 +103,10 @@ using regions_handler = erased_handler<error_code, peer_regions>;
 /// The members of basic_session that do not depend on its executor type.
 class RCVERBS_EXPORT session_base {
 public:
+    using options_type = session_options;
+
+    /// The options of a connection for a session: `options.connection`.
+    static connection_options needed(session_options const& options = {});
     /// Ends at once, as connection::close().
     void close() noexcept;
     /// Why it ended, with close_reason::completed only if both sides shut it down gracefully; and the first
@@ -109,7 +120,9 @@ protected:
     using core_ptr = std::shared_ptr<detail::session_core>;
 
     session_base() noexcept = default;
+    explicit session_base(core_ptr core) noexcept : core_{std::move(core)} {}
     session_base(connection over, session_options const& options);
+    session_base(connection over, session_options const& options, error_code& ec);
     session_base(session_base&&) noexcept = default;
     session_base& operator=(session_base&&) noexcept = default;
     ~session_base() = default;
@@ -134,6 +147,8 @@ protected:
     static void start_finish(core_ptr const& core, detail::control_handler handler);
 
 private:
+    friend struct detail::access;
+
     core_ptr core_;
 };
 
@@ -141,13 +156,11 @@ private:
 ///
 /// Outstanding operations: one of each kind.
 template <class Executor = boost::asio::any_io_executor>
-class basic_session : public detail::basic_protocol<session_base, Executor> {
-    using base = detail::basic_protocol<session_base, Executor>;
+class basic_session : public protocol::handle<session_base, Executor> {
+    using base = protocol::handle<session_base, Executor>;
     using core_ptr = typename base::core_ptr;
 
 public:
-    using options_type = session_options;
-
     /// Memory that a session registers for its messages: it counts against RLIMIT_MEMLOCK.
     static constexpr std::size_t locked_bytes = 16384;
 
@@ -157,21 +170,7 @@ public:
         using other = basic_session<Other>;
     };
 
-    /// Makes no session; only assignment and destruction are useful.
-    basic_session() noexcept requires std::default_initializable<Executor>
-    = default;
-    /// Takes a connection: an idle one, for async_connect(), or one made of a request, for
-    /// async_accept().
-    ///
-    /// @throws boost::system::system_error: errc::invalid_option; errc::not_connected (a
-    ///         default-constructed connection).
-    explicit basic_session(basic_connection<Executor> over, session_options options = {})
-        : base{std::move(over), options} {}
-    /// Converts a session with another executor type.
-    template <class Other>
-    requires(!std::same_as<Other, Executor> && std::convertible_to<Other, Executor>)
-        basic_session(basic_session<Other>&& other)
-        : base{std::move(other)} {}
+    using base::base;
 
     /// Connects, and exchanges hellos with the peer.
     ///
@@ -183,8 +182,8 @@ public:
     ///                            version_mismatch, mode_mismatch, peer_busy, malformed_message.
     template <class Token = detail::default_token_t<Executor>>
     auto async_connect(endpoint const& peer, Token&& token = Token{}) {
-        return this->control(
-            [peer](auto const& core, detail::control_handler handler) {
+        return this->template initiate<error_code>(
+            [peer](core_ptr const& core, detail::control_handler handler) {
                 base::start_connect(core, peer, std::move(handler));
             },
             std::forward<Token>(token)
@@ -201,8 +200,8 @@ public:
     ///                            rejected.
     template <class Token = detail::default_token_t<Executor>>
     auto async_accept(Token&& token = Token{}) {
-        return this->control(
-            [](auto const& core, detail::control_handler handler) {
+        return this->template initiate<error_code>(
+            [](core_ptr const& core, detail::control_handler handler) {
                 base::start_accept(core, std::move(handler));
             },
             std::forward<Token>(token)
@@ -221,8 +220,8 @@ public:
     ///                            and those of connection::async_send.
     template <class Token = detail::default_token_t<Executor>>
     auto async_publish(std::vector<named_region> regions, Token&& token = Token{}) {
-        return this->control(
-            [regions = std::move(regions)](auto const& core, detail::control_handler handler) {
+        return this->template initiate<error_code>(
+            [regions = std::move(regions)](core_ptr const& core, detail::control_handler handler) {
                 base::start_publish(core, regions, std::move(handler));
             },
             std::forward<Token>(token)
@@ -240,14 +239,11 @@ public:
     ///                            connection::async_receive.
     template <class Token = detail::default_token_t<Executor>>
     auto async_wait_regions(Token&& token = Token{}) {
-        return detail::initiate_checked<Token, void(error_code, peer_regions)>(
-            detail::initiation{
-                this->get_executor(),
-                [](auto handler, core_ptr const& core) {
-                    base::start_wait_regions(core, detail::regions_handler{std::move(handler)});
-                }},
-            token,
-            this->core()
+        return this->template initiate<error_code, peer_regions>(
+            [](core_ptr const& core, detail::regions_handler handler) {
+                base::start_wait_regions(core, std::move(handler));
+            },
+            std::forward<Token>(token)
         );
     }
 
@@ -259,18 +255,44 @@ public:
     /// @par Errors                Those of the two.
     template <class Token = detail::default_token_t<Executor>>
     auto async_exchange(std::vector<named_region> regions, Token&& token = Token{}) {
-        return detail::initiate_checked<Token, void(error_code, peer_regions)>(
-            detail::initiation{
-                this->get_executor(
-                ),  // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved
-                [](auto handler, core_ptr const& core, std::vector<named_region> r) {
-                    base::start_exchange(
-                        core, std::move(r), detail::regions_handler{std::move(handler)}
-                    );
-                }},
-            token,
-            this->core(),
-            std::move(regions)
+        return this->template initiate<error_code, peer_regions>(
+            [regions = std::move(regions)](core_ptr const& core, detail::regions_handler handler) {
+                base::start_exchange(core, regions, std::move(handler));
+            },
+            std::forward<Token>(token)
+        );
+    }
+
+    /// The same without regions of this side.
+    template <class Token = detail::default_token_t<Executor>>
+    requires(!std::convertible_to<Token, std::vector<named_region>>) auto async_exchange(
+        Token&& token = Token{}
+    ) {
+        return async_exchange(std::vector<named_region>{}, std::forward<Token>(token));
+    }
+
+    /// As connection::async_write(). next_layer() has the other operations.
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_write(const_slices const& source, remote_region target, Token&& token = Token{}) {
+        return this->next_layer().async_write(source, target, std::forward<Token>(token));
+    }
+    /// As connection::async_read().
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_read(remote_region source, mutable_slices const& target, Token&& token = Token{}) {
+        return this->next_layer().async_read(source, target, std::forward<Token>(token));
+    }
+    /// As connection::async_fetch_add().
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_fetch_add(remote_atomic target, std::uint64_t add, Token&& token = Token{}) {
+        return this->next_layer().async_fetch_add(target, add, std::forward<Token>(token));
+    }
+    /// As connection::async_compare_swap().
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_compare_swap(
+        remote_atomic target, std::uint64_t expected, std::uint64_t desired, Token&& token = Token{}
+    ) {
+        return this->next_layer().async_compare_swap(
+            target, expected, desired, std::forward<Token>(token)
         );
     }
 
@@ -289,8 +311,8 @@ public:
     ///                            session_errc::peer_closed_early, and those of connection::async_send.
     template <class Token = detail::default_token_t<Executor>>
     auto async_send_done(Token&& token = Token{}) {
-        return this->control(
-            [](auto const& core, detail::control_handler handler) {
+        return this->template initiate<error_code>(
+            [](core_ptr const& core, detail::control_handler handler) {
                 base::start_send_done(core, std::move(handler));
             },
             std::forward<Token>(token)
@@ -305,8 +327,8 @@ public:
     /// @par Errors                As async_wait_regions().
     template <class Token = detail::default_token_t<Executor>>
     auto async_wait_done(Token&& token = Token{}) {
-        return this->control(
-            [](auto const& core, detail::control_handler handler) {
+        return this->template initiate<error_code>(
+            [](core_ptr const& core, detail::control_handler handler) {
                 base::start_wait_done(core, std::move(handler));
             },
             std::forward<Token>(token)
@@ -324,8 +346,8 @@ public:
     ///                            connection::async_disconnect.
     template <class Token = detail::default_token_t<Executor>>
     auto async_disconnect(Token&& token = Token{}) {
-        return this->control(
-            [](auto const& core, detail::control_handler handler) {
+        return this->template initiate<error_code>(
+            [](core_ptr const& core, detail::control_handler handler) {
                 base::start_disconnect(core, std::move(handler));
             },
             std::forward<Token>(token)
@@ -339,8 +361,8 @@ public:
     /// @par Errors                Those of the three.
     template <class Token = detail::default_token_t<Executor>>
     auto async_finish(Token&& token = Token{}) {
-        return this->control(
-            [](auto const& core, detail::control_handler handler) {
+        return this->template initiate<error_code>(
+            [](core_ptr const& core, detail::control_handler handler) {
                 base::start_finish(core, std::move(handler));
             },
             std::forward<Token>(token)

@@ -110,8 +110,7 @@ public:
     };
 
     /// Makes no queue; is_valid() is false.
-    basic_shared_receive_queue() noexcept requires std::default_initializable<Executor>
-    = default;
+    basic_shared_receive_queue() noexcept = default;
     /// Makes a queue, which belongs to no device yet.
     ///
     /// @param where    The executor, or the thread, that calls its handlers; best the one of its
@@ -130,7 +129,7 @@ public:
     requires(!std::same_as<Other, Executor> && std::convertible_to<Other, Executor>)
         basic_shared_receive_queue(basic_shared_receive_queue<Other> other)
         : shared_receive_queue_base{std::move(other)},
-          executor_{detail::converted<Executor>(other.executor_)} {}
+          executor_{detail::converted<Executor>(other.get_executor())} {}
 
     /// Receives a message, or the immediate data of a write, from any of the connections.
     ///
@@ -159,7 +158,7 @@ public:
     auto async_receive(mutable_slices const& into, Token&& token = Token{}) {
         return detail::initiate_checked<Token, void(error_code, receive_result)>(
             detail::initiation{
-                executor_,
+                get_executor(),
                 [](auto&& handler,
                    std::shared_ptr<detail::shared_receives> const& queue,
                    detail::work_request const& wanted) {
@@ -195,14 +194,14 @@ public:
     }
 
     /// The executor that it was made with: handlers run there by default, one at a time.
-    executor_type get_executor() const noexcept { return executor_; }
+    executor_type get_executor() const noexcept { return executor_.get(); }
 
 private:
     template <class>
     friend class basic_shared_receive_queue;
     friend struct detail::access;
 
-    Executor executor_;
+    detail::stored_executor<Executor> executor_;
 };
 
 /// With executors of any type.

@@ -329,7 +329,8 @@ void client_core::on_connected(error_code ec, request_channel made) {
     }
     if (is_wanted) return connect();
     if (over != nullptr) {
-        request_core_of(*over)->when_peer_ends([weak = weak_from_this(), which = std::weak_ptr{over}] {
+        request_core_of(*over)->when_peer_ends([weak = weak_from_this(),
+                                                which = std::weak_ptr{over}] {
             auto const self = weak.lock();
             auto const alive = which.lock();
             if (self != nullptr && alive != nullptr) self->retire(alive);

@@ -14,18 +14,12 @@ namespace rcverbs {
 namespace {
 
 std::shared_ptr<detail::region_core> make(
-    request_channel over, region_offers offers, region_channel_options const& options
+    request_channel over, region_channel_options const& options
 ) {
-    auto core = protocol::make<detail::region_core>(
-        std::move(over), std::move(offers), options.changes_max
-    );
+    auto core =
+        protocol::make<detail::region_core>(std::move(over), options.offers, options.changes_max);
     core->begin();
     return core;
-}
-
-request_channel_options const& checked(region_channel_options const& options) {
-    detail::throw_if_refused(detail::problem_of(options));
-    return options.channel;
 }
 
 // Runs a function of the core at once, with a handler that a terminal cancellation closes.
@@ -81,59 +75,35 @@ void region_offers::start_withdraw(
 
 // --- channel -------------------------------------------------------------------------------------
 
-region_channel::region_channel() noexcept = default;
-region_channel::region_channel(region_channel&&) noexcept = default;
-
-region_channel& region_channel::operator=(region_channel&& other) noexcept {
-    if (this == &other) return *this;
-    close();
-    core_ = std::move(other.core_);
-    return *this;
-}
-
-region_channel::~region_channel() { close(); }
-
-region_channel::region_channel(
-    runs_on<boost::asio::any_io_executor> where,
-    region_offers offers,
-    region_channel_options const& options
-)
-    : region_channel{
-          request_channel{std::move(where), checked(options)}, std::move(offers), options} {}
-
-region_channel::region_channel(
-    runs_on<boost::asio::any_io_executor> where,
-    connection_request request,
-    region_offers offers,
-    region_channel_options const& options
-)
-    : region_channel{
-          request_channel{std::move(where), std::move(request), checked(options)},
-          std::move(offers),
-          options} {}
-
-region_channel::region_channel(
-    request_channel over, region_offers offers, region_channel_options const& options
+region_channel_base::region_channel_base(
+    request_channel over, region_channel_options const& options
 ) {
-    checked(options);
-    core_ = make(std::move(over), std::move(offers), options);
+    detail::throw_if_refused(detail::problem_of(options));
+    core_ = make(std::move(over), options);
 }
 
-request_channel& region_channel::next_layer() noexcept { return core_->channel(); }
-request_channel const& region_channel::next_layer() const noexcept { return core_->channel(); }
-region_channel::executor_type region_channel::get_executor() const noexcept {
-    return core_->own_executor();
+region_channel_base::region_channel_base(
+    request_channel over, region_channel_options const& options, error_code& ec
+) {
+    if (!ec && !detail::problem_of(options).empty()) ec = errc::invalid_option;
+    if (!ec) core_ = make(std::move(over), options);
 }
-bool region_channel::is_open() const noexcept {
-    return core_ != nullptr && core_->channel().is_open();
+
+connection_options region_channel_base::needed(region_channel_options const& options) {
+    return request_channel::needed(options.channel);
 }
-void region_channel::close() noexcept {
+
+void region_channel_base::close() noexcept {
     if (core_ != nullptr) core_->close();
 }
-failure region_channel::last_failure() const { return core_->last_failure(); }
-region_channel_statistics region_channel::statistics() const { return core_->statistics(); }
-std::optional<region_refusal> region_channel::peer_refusal() const { return core_->peer_refusal(); }
-std::optional<region_refusal> region_channel::own_refusal() const { return core_->own_refusal(); }
+failure region_channel_base::last_failure() const { return core_->last_failure(); }
+region_channel_statistics region_channel_base::statistics() const { return core_->statistics(); }
+std::optional<region_refusal> region_channel_base::peer_refusal() const {
+    return core_->peer_refusal();
+}
+std::optional<region_refusal> region_channel_base::own_refusal() const {
+    return core_->own_refusal();
+}
 
 std::string region_refusal::message() const {
     std::string text = code.message();
@@ -141,24 +111,24 @@ std::string region_refusal::message() const {
     return text;
 }
 
-void region_channel::start_connect(
+void region_channel_base::start_connect(
     core_ptr const& core, endpoint const& peer, detail::control_handler handler
 ) {
     start_control(core, std::move(handler), [&](detail::region_core& c, auto who) {
         c.connect(peer, std::move(who));
     });
 }
-void region_channel::start_accept(core_ptr const& core, detail::control_handler handler) {
+void region_channel_base::start_accept(core_ptr const& core, detail::control_handler handler) {
     start_control(core, std::move(handler), [](detail::region_core& c, auto who) {
         c.accept(std::move(who));
     });
 }
-void region_channel::start_finish(core_ptr const& core, detail::control_handler handler) {
+void region_channel_base::start_finish(core_ptr const& core, detail::control_handler handler) {
     start_control(core, std::move(handler), [](detail::region_core& c, auto who) {
         c.finish(std::move(who));
     });
 }
-void region_channel::start_find(
+void region_channel_base::start_find(
     core_ptr const& core, std::string name, std::chrono::milliseconds wait, find_handler handler
 ) {
     detail::start_in_order(
@@ -169,12 +139,12 @@ void region_channel::start_find(
         }
     );
 }
-void region_channel::start_next(core_ptr const& core, detail::next_handler handler) {
+void region_channel_base::start_next(core_ptr const& core, detail::next_handler handler) {
     detail::start_in_order(core, std::move(handler), [](detail::region_core& c, auto who) {
         c.next(std::move(who));
     });
 }
-void region_channel::start_next_change(core_ptr const& core, change_handler handler) {
+void region_channel_base::start_next_change(core_ptr const& core, change_handler handler) {
     detail::start_in_order(core, std::move(handler), [](detail::region_core& c, auto who) {
         c.next_change(std::move(who));
     });

@@ -36,7 +36,7 @@ void remote_pool::start_close(list_ptr const& list, detail::control_handler hand
 
 // --- allocator -----------------------------------------------------------------------------------
 
-remote_allocator::remote_allocator(region_channel const& over) noexcept : core_{over.core_} {}
+remote_allocator::remote_allocator(region_channel_base const& over) noexcept : core_{over.core_} {}
 
 remote_allocator::executor_type remote_allocator::get_executor() const noexcept {
     return core_->own_executor();

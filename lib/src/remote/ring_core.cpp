@@ -29,7 +29,7 @@ std::string problem_of(ring_options const& options) {
     option_check check{"ring_options"};
     check.within("ring_bytes", options.ring_bytes, 4096, std::uint32_t{1} << 30)
         .that(std::has_single_bit(options.ring_bytes), "ring_bytes", "is not a power of two")
-        .within("records", options.records, 16, 65536)
+        .within("records", options.records, 16, ring_records_max)
         .from("finish_timeout", options.finish_timeout, std::chrono::milliseconds{1});
     return check.problem();
 }

@@ -26,6 +26,9 @@
 
 namespace rcverbs::detail {
 
+/// The largest ring_options::records.
+inline constexpr std::uint32_t ring_records_max = 65536;
+
 /// The first option out of its range; empty if there is none.
 std::string problem_of(ring_options const& options);
 
@@ -33,8 +36,6 @@ std::string problem_of(ring_options const& options);
 class ring_core : public protocol::driver {
 public:
     // Any thread.
-    boost::asio::any_io_executor own_executor() const noexcept { return lower().get_executor(); }
-    bool is_open() const noexcept { return is_open_; }
     template <class Function>
     void run(Function function) {
         in_order(std::move(function));
@@ -57,7 +58,7 @@ protected:
 
     void violated(channel_errc why);
 
-    std::atomic<bool> is_open_{false};
+    bool is_open_ = false;
     std::atomic<std::uint32_t> records_{0};
     std::atomic<std::uint64_t> used_bytes_{0};
     std::atomic<std::uint32_t> waits_{0};

@@ -1,3 +1,4 @@
+#include <rcverbs/channel_error.hpp>
 #include <rcverbs/session.hpp>
 
 #include <algorithm>
@@ -60,6 +61,14 @@ void run_regions(core_ptr const& core, detail::regions_handler handler, Operatio
         });
 }
 
+std::string problem_of(session_options const& options) {
+    constexpr std::chrono::milliseconds least{1};
+    detail::option_check check{"session_options"};
+    check.from("exchange_timeout", options.exchange_timeout, least)
+        .from("finish_timeout", options.finish_timeout, least);
+    return check.problem();
+}
+
 }  // namespace
 
 remote_region const* peer_regions::find(std::string_view name) const noexcept {
@@ -69,13 +78,27 @@ remote_region const* peer_regions::find(std::string_view name) const noexcept {
     return found == regions_.end() ? nullptr : &found->region;
 }
 
+remote_region const& peer_regions::at(std::string_view name) const {
+    if (remote_region const* const found = find(name)) return *found;
+    std::string names = regions_.empty() ? std::string{"the peer has none"} : "the peer has: ";
+    for (named_region const& r : regions_)
+        names += (&r == regions_.data() ? "\"" : ", \"") + r.name + '"';
+    throw boost::system::system_error{
+        channel_errc::no_such_region, "no region \"" + std::string{name} + "\"; " + names};
+}
+
 session_base::session_base(connection over, session_options const& options) {
-    constexpr std::chrono::milliseconds least{1};
-    detail::option_check check{"session_options"};
-    check.from("exchange_timeout", options.exchange_timeout, least)
-        .from("finish_timeout", options.finish_timeout, least);
-    detail::throw_if_refused(check.problem());
+    detail::throw_if_refused(problem_of(options));
     core_ = protocol::make<session_core>(std::move(over), options);
+}
+
+session_base::session_base(connection over, session_options const& options, error_code& ec) {
+    if (!ec && !problem_of(options).empty()) ec = errc::invalid_option;
+    if (!ec) core_ = protocol::make<session_core>(std::move(over), options);
+}
+
+connection_options session_base::needed(session_options const& options) {
+    return options.connection;
 }
 
 void session_base::start_connect(

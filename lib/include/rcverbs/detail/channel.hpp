@@ -16,7 +16,7 @@
 #include <rcverbs/connection.hpp>
 #include <rcverbs/detail/control_handler.hpp>
 #include <rcverbs/detail/initiation.hpp>
-#include <rcverbs/detail/protocol.hpp>
+#include <rcverbs/experimental/protocol/handle.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/failure.hpp>
 #include <rcverbs/slice.hpp>
@@ -78,10 +78,10 @@ private:
     core_ptr core_;
 };
 
-/// `Base` is derived from channel_base: see basic_protocol.
+/// `Base` is derived from channel_base.
 template <class Base, class Executor>
-class basic_channel : public basic_protocol<Base, Executor> {
-    using base = basic_protocol<Base, Executor>;
+class basic_channel : public protocol::handle<Base, Executor> {
+    using base = protocol::handle<Base, Executor>;
 
 protected:
     using typename base::core_ptr;
@@ -102,7 +102,7 @@ public:
     auto async_connect(
         endpoint const& peer, std::span<std::byte const> greeting, Token&& token = Token{}
     ) {
-        return this->control(
+        return this->template initiate<error_code>(
             [peer, bytes = std::vector<std::byte>(greeting.begin(), greeting.end())](
                 core_ptr const& core, control_handler handler
             ) { base::start_connect(core, peer, bytes, std::move(handler)); },
@@ -128,7 +128,7 @@ public:
     ///                            rejected; queues_too_small; errc::private_data_too_large.
     template <class Token = default_token_t<Executor>>
     auto async_accept(std::span<std::byte const> greeting, Token&& token = Token{}) {
-        return this->control(
+        return this->template initiate<error_code>(
             [bytes = std::vector<std::byte>(greeting.begin(), greeting.end())](
                 core_ptr const& core, control_handler handler
             ) { base::start_accept(core, bytes, std::move(handler)); },
@@ -185,7 +185,7 @@ public:
     ///                            errc::not_connected, and those of connection::async_disconnect.
     template <class Token = default_token_t<Executor>>
     auto async_finish(Token&& token = Token{}) {
-        return this->control(
+        return this->template initiate<error_code>(
             [](core_ptr const& core, control_handler handler) {
                 base::start_finish(core, std::move(handler));
             },
@@ -193,7 +193,6 @@ public:
         );
     }
 
-protected:
     using base::base;
 };
 

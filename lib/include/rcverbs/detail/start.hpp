@@ -28,6 +28,11 @@ struct access {
     static auto const& core_of(Handle const& handle) noexcept {
         return handle.core_;
     }
+    /// Drops the core without closing it.
+    template <class Handle>
+    static void forget(Handle& handle) noexcept {
+        handle.core_.reset();
+    }
     template <class Handle, class... Arguments>
     static Handle make(Arguments&&... arguments) {
         return Handle{std::forward<Arguments>(arguments)...};

@@ -46,6 +46,7 @@
 #include <rcverbs/detail/order_task.hpp>
 #include <rcverbs/detail/wait_list.hpp>
 #include <rcverbs/detail/waiting_handler.hpp>
+#include <rcverbs/experimental/protocol/handle.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/failure.hpp>
 #include <rcverbs/registered_buffer.hpp>
@@ -129,17 +130,14 @@ protected:
     ///
     /// @throws boost::system::system_error (errc::not_connected) for a default-constructed one.
     explicit driver(connection over);
-    /// Takes part in the connection of a channel or a session, for a layer above it: has the same
-    /// order, and hears the same end. The layer keeps the channel, and closes with it.
+    /// Takes part in the connection of another protocol, for a layer above it: has the same order, and
+    /// hears the same end. The layer keeps the handle below, and closes with it.
     ///
-    /// @param below  A message channel, a request channel or a session, or a reference to one.
+    /// @param below  Any handle that has next_layer(), or a reference to one.
     /// @throws as above.
     template <class Below>
     requires requires(Below& b) { b.next_layer(); }
-    explicit driver(Below& below)
-        : driver{detail::access::make<connection>(
-              detail::erase(below.get_executor()), detail::access::core_of(below.next_layer())
-          )} {}
+    explicit driver(Below& below) : driver{detail::another(detail::connection_of(below))} {}
     virtual ~driver();
 
     /// The connection. Its handlers without an executor of their own run in the driver's order,

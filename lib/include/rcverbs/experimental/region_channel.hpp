@@ -3,7 +3,7 @@
 //
 //     region_offers mine{io};
 //     mine.offer("table", std::span{table}, access_flags::remote_read);
-//     region_channel server{io, std::move(asked), mine};
+//     region_channel server{io, std::move(asked), {.offers = mine}};
 //     co_await server.async_accept(use_awaitable);
 //     co_await mine.async_withdraw("table", use_awaitable);  // now nobody can access it
 //
@@ -30,6 +30,7 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/async_result.hpp>
+#include <boost/asio/deferred.hpp>
 
 #include <chrono>
 #include <concepts>
@@ -159,8 +160,8 @@ public:
     ///                            peer needs to end.
     /// @par Errors                channel_errc::no_such_region (nothing of this name, or it is being
     ///                            withdrawn). REQUIRES: is_valid().
-    template <class Token>
-    auto async_withdraw(std::string_view name, Token&& token) {
+    template <class Token = boost::asio::deferred_t>
+    auto async_withdraw(std::string_view name, Token&& token = Token{}) {
         return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 executor(),
@@ -207,6 +208,8 @@ struct region_change {
 
 /// Options of a region channel.
 struct region_channel_options {
+    /// What this side offers.
+    region_offers offers = {};
     /// Options of the request channel, its messages and its connection.
     request_channel_options channel = {};
     /// Changes of the peer's offers that are kept for async_next_change(). 1 to 65536.
@@ -238,65 +241,16 @@ struct region_channel_statistics {
     std::size_t windows = 0;
 };
 
-/// A request channel whose sides find each other's regions.
-///
-/// Outstanding operations: one connect or accept; any number of the others.
-class RCVERBS_EXPORT region_channel {
+/// The members of basic_region_channel that do not depend on its executor type.
+class RCVERBS_EXPORT region_channel_base {
 public:
-    using executor_type = boost::asio::any_io_executor;
-    using next_layer_type = request_channel;
     using options_type = region_channel_options;
 
     /// Operations of requests from here on belong to this class.
     static constexpr std::uint32_t operation_first = 0xffffff00;
 
-    /// Makes no channel; only assignment and destruction are useful.
-    region_channel() noexcept;
-    /// Makes an idle channel, for async_connect(), and its connection.
-    ///
-    /// @param where    The executor, or the thread, that runs it.
-    /// @param offers   What this side offers.
-    /// @param options  Of the channel, and of its connection.
-    /// @throws as request_channel.
-    explicit region_channel(
-        runs_on<boost::asio::any_io_executor> where,
-        region_offers offers = {},
-        region_channel_options const& options = {}
-    );
-    /// Makes a channel of a peer's request, for async_accept().
-    ///
-    /// @param where    As above.
-    /// @param request  From acceptor::async_get_request().
-    /// @param offers   As above.
-    /// @param options  As above.
-    /// @throws as request_channel.
-    region_channel(
-        runs_on<boost::asio::any_io_executor> where,
-        connection_request request,
-        region_offers offers = {},
-        region_channel_options const& options = {}
-    );
-    /// Takes a request channel: an idle one, or one that is open and whose async_next() nobody has
-    /// called.
-    ///
-    /// @throws boost::system::system_error: errc::invalid_option; errc::not_connected (a
-    ///         default-constructed channel).
-    explicit region_channel(
-        request_channel over, region_offers offers = {}, region_channel_options const& options = {}
-    );
-    region_channel(region_channel&&) noexcept;
-    region_channel& operator=(region_channel&&) noexcept;
-    /// Closes.
-    ~region_channel();
-
-    /// The request channel, for requests of this side. Do not call its async_next().
-    next_layer_type& next_layer() noexcept;
-    /// As above.
-    next_layer_type const& next_layer() const noexcept;
-    /// The channel's executor.
-    executor_type get_executor() const noexcept;
-    /// True from the end of connecting until the connection fails or is closed.
-    bool is_open() const noexcept;
+    /// The options of a connection for a channel: as request_channel::needed().
+    static connection_options needed(region_channel_options const& options = {});
     /// Ends at once, as connection::close().
     void close() noexcept;
     /// As request_channel::last_failure().
@@ -308,22 +262,79 @@ public:
     /// Why this side has refused memory to the peer: the last time. Empty if it never has.
     std::optional<region_refusal> own_refusal() const;
 
+protected:
+    using core_ptr = std::shared_ptr<detail::region_core>;
+    using find_handler = detail::erased_handler<error_code, remote_memory>;
+    using change_handler = detail::erased_handler<error_code, region_change>;
+
+    region_channel_base() noexcept = default;
+    explicit region_channel_base(core_ptr core) noexcept : core_{std::move(core)} {}
+    region_channel_base(request_channel over, region_channel_options const& options);
+    region_channel_base(
+        request_channel over, region_channel_options const& options, error_code& ec
+    );
+    region_channel_base(region_channel_base&&) noexcept = default;
+    region_channel_base& operator=(region_channel_base&&) noexcept = default;
+    ~region_channel_base() = default;
+    core_ptr const& core() const noexcept { return core_; }
+
+    /// The options of the request channel below.
+    static request_channel_options below(region_channel_options const& options) {
+        return options.channel;
+    }
+    static void start_connect(
+        core_ptr const& core, endpoint const& peer, detail::control_handler handler
+    );
+    static void start_accept(core_ptr const& core, detail::control_handler handler);
+    static void start_finish(core_ptr const& core, detail::control_handler handler);
+    static void start_find(
+        core_ptr const& core, std::string name, std::chrono::milliseconds wait, find_handler handler
+    );
+    static void start_next(core_ptr const& core, detail::next_handler handler);
+    static void start_next_change(core_ptr const& core, change_handler handler);
+
+private:
+    friend struct detail::access;
+    friend class remote_allocator;
+
+    core_ptr core_;
+};
+
+/// A request channel whose sides find each other's regions. It takes a request channel that is idle, or
+/// that is open and whose async_next() nobody has called. next_layer() is for requests of this side.
+///
+/// Outstanding operations: one connect or accept; any number of the others.
+template <class Executor = boost::asio::any_io_executor>
+class basic_region_channel
+    : public protocol::handle<region_channel_base, Executor, basic_request_channel> {
+    using base = protocol::handle<region_channel_base, Executor, basic_request_channel>;
+    using core_ptr = typename base::core_ptr;
+
+public:
+    /// The same with another executor type.
+    template <class Other>
+    struct rebind_executor {
+        using other = basic_region_channel<Other>;
+    };
+
+    using base::base;
+
     /// Connects: see request_channel::async_connect().
-    template <class Token>
-    auto async_connect(endpoint const& peer, Token&& token) {
-        return control(
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_connect(endpoint const& peer, Token&& token = Token{}) {
+        return this->template initiate<error_code>(
             [peer](core_ptr const& core, detail::control_handler handler) {
-                start_connect(core, peer, std::move(handler));
+                base::start_connect(core, peer, std::move(handler));
             },
             std::forward<Token>(token)
         );
     }
     /// Accepts: see request_channel::async_accept().
-    template <class Token>
-    auto async_accept(Token&& token) {
-        return control(
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_accept(Token&& token = Token{}) {
+        return this->template initiate<error_code>(
             [](core_ptr const& core, detail::control_handler handler) {
-                start_accept(core, std::move(handler));
+                base::start_accept(core, std::move(handler));
             },
             std::forward<Token>(token)
         );
@@ -331,11 +342,11 @@ public:
     /// Finishes: see request_channel::async_finish(). Both sides call it. When its handler runs
     /// without an error the connection has ended: the memory of the peer is withdrawn from this side,
     /// and this side's from the peer, which cannot access it any more.
-    template <class Token>
-    auto async_finish(Token&& token) {
-        return control(
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_finish(Token&& token = Token{}) {
+        return this->template initiate<error_code>(
             [](core_ptr const& core, detail::control_handler handler) {
-                start_finish(core, std::move(handler));
+                base::start_finish(core, std::move(handler));
             },
             std::forward<Token>(token)
         );
@@ -352,8 +363,10 @@ public:
     ///                            limit that it has met), errc::invalid_option (the
     ///                            name), channel_errc::version_mismatch, and those of
     ///                            request_channel::async_request().
-    template <class Token>
-    auto async_find(std::string_view name, Token&& token) {
+    template <class Token = detail::default_token_t<Executor>>
+    requires(!std::convertible_to<Token, std::chrono::milliseconds>) auto async_find(
+        std::string_view name, Token&& token = Token{}
+    ) {
         return async_find(name, std::chrono::milliseconds{0}, std::forward<Token>(token));
     }
     /// The same; waits until the peer offers it.
@@ -361,21 +374,15 @@ public:
     /// @param name   As above.
     /// @param wait   How long; then channel_errc::no_such_region. Not below 0.
     /// @param token  As above.
-    template <class Token>
-    auto async_find(std::string_view name, std::chrono::milliseconds wait, Token&& token) {
-        return detail::initiate_checked<Token, void(error_code, remote_memory)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler,
-                   core_ptr const& core,
-                   std::string which,
-                   std::chrono::milliseconds patience) {
-                    start_find(core, std::move(which), patience, find_handler{std::move(handler)});
-                }},
-            token,
-            core_,
-            std::string{name},
-            wait
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_find(
+        std::string_view name, std::chrono::milliseconds wait, Token&& token = Token{}
+    ) {
+        return this->template initiate<error_code, remote_memory>(
+            [which = std::string{name}, wait](
+                core_ptr const& core, typename base::find_handler handler
+            ) { base::start_find(core, which, wait, std::move(handler)); },
+            std::forward<Token>(token)
         );
     }
     /// Waits for the next change of the peer's offers.
@@ -384,16 +391,13 @@ public:
     /// @par Completion signature  `void(error_code, region_change)`
     /// @par Cancellation          total: the change remains for the next call.
     /// @par Errors                Those of async_next().
-    template <class Token>
-    auto async_next_change(Token&& token) {
-        return detail::initiate_checked<Token, void(error_code, region_change)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler, core_ptr const& core) {
-                    start_next_change(core, change_handler{std::move(handler)});
-                }},
-            token,
-            core_
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_next_change(Token&& token = Token{}) {
+        return this->template initiate<error_code, region_change>(
+            [](core_ptr const& core, typename base::change_handler handler) {
+                base::start_next_change(core, std::move(handler));
+            },
+            std::forward<Token>(token)
         );
     }
     /// Waits for the next request, or notice, of the peer's program: see request_channel::async_next().
@@ -402,51 +406,18 @@ public:
     /// @par Completion signature  `void(error_code, request)`
     /// @par Cancellation          total: the request remains for the next call.
     /// @par Errors                Those of request_channel::async_next().
-    template <class Token>
-    auto async_next(Token&& token) {
-        return detail::initiate_checked<Token, void(error_code, request)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler, core_ptr const& core) {
-                    start_next(core, detail::next_handler{std::move(handler)});
-                }},
-            token,
-            core_
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_next(Token&& token = Token{}) {
+        return this->template initiate<error_code, request>(
+            [](core_ptr const& core, detail::next_handler handler) {
+                base::start_next(core, std::move(handler));
+            },
+            std::forward<Token>(token)
         );
     }
-
-private:
-    friend class remote_allocator;
-    using core_ptr = std::shared_ptr<detail::region_core>;
-    using find_handler = detail::erased_handler<error_code, remote_memory>;
-    using change_handler = detail::erased_handler<error_code, region_change>;
-
-    static void start_connect(
-        core_ptr const& core, endpoint const& peer, detail::control_handler handler
-    );
-    static void start_accept(core_ptr const& core, detail::control_handler handler);
-    static void start_finish(core_ptr const& core, detail::control_handler handler);
-    static void start_find(
-        core_ptr const& core, std::string name, std::chrono::milliseconds wait, find_handler handler
-    );
-    static void start_next(core_ptr const& core, detail::next_handler handler);
-    static void start_next_change(core_ptr const& core, change_handler handler);
-
-    template <class Start, class Token>
-    auto control(Start start, Token&& token) {
-        return detail::initiate_checked<Token, void(error_code)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler, core_ptr const& core, Start const& begin) {
-                    begin(core, detail::control_handler{std::move(handler)});
-                }},
-            token,
-            core_,
-            std::move(start)
-        );
-    }
-
-    core_ptr core_;
 };
+
+/// With executors of any type.
+using region_channel = basic_region_channel<>;
 
 }  // namespace rcverbs

@@ -3,7 +3,7 @@
 //     // The side with the memory:
 //     region_offers mine{io};
 //     remote_pool pool{mine, memory, {.peer_bytes_max = 64 << 20}};
-//     region_channel server{io, std::move(asked), mine};
+//     region_channel server{io, std::move(asked), {.offers = mine}};
 //     co_await server.async_accept(use_awaitable);
 //
 //     // The side that uses it:
@@ -23,9 +23,11 @@
 #pragma once
 
 #include <boost/asio/async_result.hpp>
+#include <boost/asio/deferred.hpp>
 
 #include <array>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -129,8 +131,8 @@ public:
     /// @par Cancellation          None: it completes within the withdraw_timeout of the list of
     ///                            offers, and the time that the connection of a silent peer needs
     ///                            to end.
-    template <class Token>
-    auto async_close(Token&& token) {
+    template <class Token = boost::asio::deferred_t>
+    auto async_close(Token&& token = Token{}) {
         return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 get_executor(),
@@ -190,7 +192,7 @@ public:
     static constexpr std::string_view shared_prefix = "shared/";
 
     /// Of this channel. REQUIRES: it is not default-constructed.
-    explicit remote_allocator(region_channel const& over) noexcept;
+    explicit remote_allocator(region_channel_base const& over) noexcept;
 
     /// The channel's executor.
     executor_type get_executor() const noexcept;
@@ -207,8 +209,10 @@ public:
     ///                            the memory (EINVAL: the address of its memory has not this
     ///                            alignment), errc::invalid_option, channel_errc::version_mismatch,
     ///                            and those of request_channel::async_request().
-    template <class Token>
-    auto async_allocate(std::uint64_t bytes, allocate_options const& options, Token&& token) const {
+    template <class Token = boost::asio::deferred_t>
+    auto async_allocate(
+        std::uint64_t bytes, allocate_options const& options, Token&& token = Token{}
+    ) const {
         return start_for<remote_allocation>(
             [bytes, options](core_ptr const& core, allocation_handler handler) {
                 start_allocate(core, bytes, options, std::move(handler));
@@ -220,8 +224,10 @@ public:
     ///
     /// @param bytes  As above.
     /// @param token  As above.
-    template <class Token>
-    auto async_allocate(std::uint64_t bytes, Token&& token) const {
+    template <class Token = boost::asio::deferred_t>
+    requires(!std::convertible_to<Token, allocate_options>) auto async_allocate(
+        std::uint64_t bytes, Token&& token = Token{}
+    ) const {
         return async_allocate(bytes, allocate_options{}, std::forward<Token>(token));
     }
     /// Takes memory that was kept, from a connection that has ended, or from one that still has it:
@@ -235,8 +241,8 @@ public:
     ///                            EBUSY (it was taken from this connection, whose operations are still
     ///                            under way: try again), and
     ///                            those of async_allocate().
-    template <class Token>
-    auto async_resume(resume_token const& key, Token&& token) const {
+    template <class Token = boost::asio::deferred_t>
+    auto async_resume(resume_token const& key, Token&& token = Token{}) const {
         return start_for<remote_allocation>(
             [key](core_ptr const& core, allocation_handler handler) {
                 start_resume(core, key, std::move(handler));
@@ -253,8 +259,8 @@ public:
     /// @par Cancellation          None.
     /// @par Errors                channel_errc::no_such_allocation, and those of
     ///                            request_channel::async_request().
-    template <class Token>
-    auto async_free(remote_memory const& what, Token&& token) const {
+    template <class Token = boost::asio::deferred_t>
+    auto async_free(remote_memory const& what, Token&& token = Token{}) const {
         return start_for<void>(
             [what](core_ptr const& core, detail::control_handler handler) {
                 start_free(core, what, std::move(handler));
@@ -273,8 +279,9 @@ public:
     /// @par Errors                boost::system::errc::file_exists (the name, or the allocation has
     ///                            one), channel_errc::no_such_allocation, errc::invalid_option (the
     ///                            name), and those of request_channel::async_request().
-    template <class Token>
-    auto async_share(remote_memory const& what, std::string_view name, Token&& token) const {
+    template <class Token = boost::asio::deferred_t>
+    auto async_share(remote_memory const& what, std::string_view name, Token&& token = Token{})
+        const {
         return start_for<void>(
             [what, called = std::string{name}](
                 core_ptr const& core, detail::control_handler handler

@@ -18,6 +18,7 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/async_result.hpp>
+#include <boost/asio/deferred.hpp>
 
 #include <bit>
 #include <cstddef>
@@ -87,8 +88,10 @@ public:
     ///                            (region_channel::peer_refusal() has the limit that it has met; the
     ///                            pieces before are ready and can be used), and those of
     ///                            request_channel::async_request().
-    template <class Token>
-    auto async_prepare(std::uint64_t offset_bytes, std::uint64_t size_bytes, Token&& token) const {
+    template <class Token = boost::asio::deferred_t>
+    auto async_prepare(
+        std::uint64_t offset_bytes, std::uint64_t size_bytes, Token&& token = Token{}
+    ) const {
         return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 get_executor(),
@@ -114,8 +117,10 @@ public:
     ///                            request_channel::async_request if a piece had no key yet: then all
     ///                            of the target is undefined if the memory has several pieces, and no
     ///                            part is tried again.
-    template <class Token>
-    auto async_read(std::uint64_t offset_bytes, mutable_slices const& target, Token&& token) const {
+    template <class Token = boost::asio::deferred_t>
+    auto async_read(
+        std::uint64_t offset_bytes, mutable_slices const& target, Token&& token = Token{}
+    ) const {
         return detail::initiate_checked<Token, void(error_code, std::size_t)>(
             detail::initiation{
                 get_executor(),
@@ -140,8 +145,10 @@ public:
     ///                            has them.
     /// @par Cancellation          As for async_read().
     /// @par Errors                As for async_read(); after an error part of the bytes may be written.
-    template <class Token>
-    auto async_write(std::uint64_t offset_bytes, const_slices const& source, Token&& token) const {
+    template <class Token = boost::asio::deferred_t>
+    auto async_write(
+        std::uint64_t offset_bytes, const_slices const& source, Token&& token = Token{}
+    ) const {
         return detail::initiate_checked<Token, void(error_code, std::size_t)>(
             detail::initiation{
                 get_executor(),
@@ -165,8 +172,9 @@ public:
     /// @par Completion signature  `void(error_code, std::uint64_t before)`
     /// @par Cancellation          As for async_read().
     /// @par Errors                As for async_read(), and those of connection::async_fetch_add.
-    template <class Token>
-    auto async_fetch_add(std::uint64_t offset_bytes, std::uint64_t add, Token&& token) const {
+    template <class Token = boost::asio::deferred_t>
+    auto async_fetch_add(std::uint64_t offset_bytes, std::uint64_t add, Token&& token = Token{})
+        const {
         return detail::initiate_checked<Token, void(error_code, std::uint64_t)>(
             detail::initiation{
                 get_executor(),
@@ -189,9 +197,12 @@ public:
     /// @par Completion signature  `void(error_code, std::uint64_t before)`
     /// @par Cancellation          As for async_read().
     /// @par Errors                As for async_fetch_add().
-    template <class Token>
+    template <class Token = boost::asio::deferred_t>
     auto async_compare_swap(
-        std::uint64_t offset_bytes, std::uint64_t expected, std::uint64_t desired, Token&& token
+        std::uint64_t offset_bytes,
+        std::uint64_t expected,
+        std::uint64_t desired,
+        Token&& token = Token{}
     ) const {
         return detail::initiate_checked<Token, void(error_code, std::uint64_t)>(
             detail::initiation{
@@ -282,8 +293,9 @@ public:
     /// @param token   Completion token.
     /// @par Completion signature  `void(error_code, std::size_t bytes_read)`
     /// @par Errors                As for remote_memory::async_read().
-    template <class Token>
-    auto async_read(std::uint64_t first, mutable_slices const& target, Token&& token) const {
+    template <class Token = boost::asio::deferred_t>
+    auto async_read(std::uint64_t first, mutable_slices const& target, Token&& token = Token{})
+        const {
         return memory_.async_read(offset_of(first), target, std::forward<Token>(token));
     }
     /// Writes elements from the one numbered `first` on.
@@ -293,8 +305,9 @@ public:
     /// @param token   Completion token.
     /// @par Completion signature  `void(error_code, std::size_t bytes_written)`
     /// @par Errors                As for remote_memory::async_write().
-    template <class Token>
-    auto async_write(std::uint64_t first, const_slices const& source, Token&& token) const {
+    template <class Token = boost::asio::deferred_t>
+    auto async_write(std::uint64_t first, const_slices const& source, Token&& token = Token{})
+        const {
         return memory_.async_write(offset_of(first), source, std::forward<Token>(token));
     }
     /// As remote_memory::async_fetch_add(), for elements of 8 bytes.
@@ -302,9 +315,9 @@ public:
     /// @param index  Number of the element.
     /// @param add    As there.
     /// @param token  Completion token.
-    template <class Token>
+    template <class Token = boost::asio::deferred_t>
     requires(std::is_unsigned_v<T> && sizeof(T) == 8) auto async_fetch_add(
-        std::uint64_t index, std::uint64_t add, Token&& token
+        std::uint64_t index, std::uint64_t add, Token&& token = Token{}
     ) const {
         return memory_.async_fetch_add(offset_of(index), add, std::forward<Token>(token));
     }
@@ -314,9 +327,9 @@ public:
     /// @param expected  As there.
     /// @param desired   As there.
     /// @param token     Completion token.
-    template <class Token>
+    template <class Token = boost::asio::deferred_t>
     requires(std::is_unsigned_v<T> && sizeof(T) == 8) auto async_compare_swap(
-        std::uint64_t index, std::uint64_t expected, std::uint64_t desired, Token&& token
+        std::uint64_t index, std::uint64_t expected, std::uint64_t desired, Token&& token = Token{}
     ) const {
         return memory_.async_compare_swap(
             offset_of(index), expected, desired, std::forward<Token>(token)

@@ -39,8 +39,7 @@
 #include <utility>
 
 #include <rcverbs/connection_request.hpp>
-#include <rcverbs/detail/control_handler.hpp>
-#include <rcverbs/detail/initiation.hpp>
+#include <rcverbs/experimental/protocol/handle.hpp>
 #include <rcverbs/endpoint.hpp>
 #include <rcverbs/error.hpp>
 #include <rcverbs/export.hpp>
@@ -83,45 +82,63 @@ struct ring_statistics {
     std::uint32_t waits = 0;
 };
 
-/// The side of a ring that writes.
-///
-/// Outstanding operations: one connect or accept, one finish, any number of writes, which are carried
-/// out in the order of the calls.
-class RCVERBS_EXPORT ring_writer {
+namespace detail {
+
+/// What both sides of a ring have: `Base` is that of one.
+template <class Base, class Executor>
+class basic_ring : public protocol::handle<Base, Executor> {
+    using base = protocol::handle<Base, Executor>;
+
+protected:
+    using typename base::core_ptr;
+
 public:
-    using executor_type = boost::asio::any_io_executor;
+    using base::base;
+
+    /// Connects to the other side.
+    ///
+    /// @param peer   Its endpoint.
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code)`
+    /// @par Cancellation          terminal: closes.
+    /// @par Errors                channel_errc::foreign_peer (no ring), channel_errc::version_mismatch,
+    ///                            channel_errc::mode_mismatch (it is on the same side),
+    ///                            boost::system::errc::value_too_large (of a writer: the ring is larger
+    ///                            than its ring_bytes), and those of connection::async_connect() and of
+    ///                            registering memory.
+    template <class Token = default_token_t<Executor>>
+    auto async_connect(endpoint const& peer, Token&& token = Token{}) {
+        return this->template initiate<error_code>(
+            [peer](core_ptr const& core, control_handler handler) {
+                base::start_connect(core, peer, std::move(handler));
+            },
+            std::forward<Token>(token)
+        );
+    }
+    /// Accepts the other side: see async_connect(). A writer that refuses the ring, because it has less
+    /// memory, ends the connection afterwards: async_read() reports that.
+    ///
+    /// @param token  Completion token.
+    template <class Token = default_token_t<Executor>>
+    auto async_accept(Token&& token = Token{}) {
+        return this->template initiate<error_code>(
+            [](core_ptr const& core, control_handler handler) {
+                base::start_accept(core, std::move(handler));
+            },
+            std::forward<Token>(token)
+        );
+    }
+};
+
+}  // namespace detail
+
+/// The members of basic_ring_writer that do not depend on its executor type.
+class RCVERBS_EXPORT ring_writer_base {
+public:
     using options_type = ring_options;
 
-    /// Makes no writer; only assignment and destruction are useful.
-    ring_writer() noexcept;
-    /// Makes an idle writer, for async_connect().
-    ///
-    /// @param where    The executor, or the thread, that runs it.
-    /// @param options  Of the connection, and the largest ring that it accepts.
-    /// @throws boost::system::system_error (errc::invalid_option), and as connection.
-    explicit ring_writer(
-        runs_on<boost::asio::any_io_executor> where, ring_options const& options = {}
-    );
-    /// Makes a writer of a peer's request, for async_accept().
-    ///
-    /// @param where    As above.
-    /// @param request  From acceptor::async_get_request().
-    /// @param options  As above.
-    /// @throws as above.
-    ring_writer(
-        runs_on<boost::asio::any_io_executor> where,
-        connection_request request,
-        ring_options const& options = {}
-    );
-    ring_writer(ring_writer&&) noexcept;
-    ring_writer& operator=(ring_writer&&) noexcept;
-    /// Closes.
-    ~ring_writer();
-
-    /// The executor.
-    executor_type get_executor() const noexcept;
-    /// True from the end of connecting until the connection fails, finishes or is closed.
-    bool is_open() const noexcept;
+    /// The options of a connection for a writer: `options.connection` with queues that are deep enough.
+    static connection_options needed(ring_options const& options = {});
     /// The longest record in bytes: half of the ring, less 8. 0 before it is open.
     std::size_t record_bytes_max() const noexcept;
     /// Ends at once; records that the reader does not have are lost.
@@ -131,45 +148,51 @@ public:
     /// A snapshot of the counters.
     ring_statistics statistics() const;
 
-    /// Connects to a reader.
-    ///
-    /// @param peer   Its endpoint.
-    /// @param token  Completion token.
-    /// @par Completion signature  `void(error_code)`
-    /// @par Cancellation          terminal: closes.
-    /// @par Errors                channel_errc::foreign_peer (no ring), channel_errc::version_mismatch,
-    ///                            channel_errc::mode_mismatch (it is a writer, too),
-    ///                            boost::system::errc::value_too_large (its ring is larger than
-    ///                            ring_bytes), and those of connection::async_connect() and of
-    ///                            registering memory.
-    template <class Token>
-    auto async_connect(endpoint const& peer, Token&& token) {
-        return detail::initiate_checked<Token, void(error_code)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler, core_ptr const& core, endpoint const& to) {
-                    start_connect(core, to, detail::control_handler{std::move(handler)});
-                }},
-            token,
-            core_,
-            peer
-        );
-    }
-    /// Accepts a reader: see async_connect().
-    ///
-    /// @param token  Completion token.
-    template <class Token>
-    auto async_accept(Token&& token) {
-        return detail::initiate_checked<Token, void(error_code)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler, core_ptr const& core) {
-                    start_accept(core, detail::control_handler{std::move(handler)});
-                }},
-            token,
-            core_
-        );
-    }
+protected:
+    using core_ptr = std::shared_ptr<detail::ring_writer_core>;
+
+    ring_writer_base() noexcept = default;
+    explicit ring_writer_base(core_ptr core) noexcept : core_{std::move(core)} {}
+    ring_writer_base(connection over, ring_options const& options);
+    ring_writer_base(connection over, ring_options const& options, error_code& ec);
+    ring_writer_base(ring_writer_base&&) noexcept = default;
+    ring_writer_base& operator=(ring_writer_base&&) noexcept = default;
+    ~ring_writer_base() = default;
+    core_ptr const& core() const noexcept { return core_; }
+
+    static void start_connect(
+        core_ptr const& core, endpoint const& peer, detail::control_handler handler
+    );
+    static void start_accept(core_ptr const& core, detail::control_handler handler);
+    static void start_write(
+        core_ptr const& core, std::span<std::byte const> record, detail::control_handler handler
+    );
+    static void start_finish(core_ptr const& core, detail::control_handler handler);
+
+private:
+    friend struct detail::access;
+
+    core_ptr core_;
+};
+
+/// The side of a ring that writes.
+///
+/// Outstanding operations: one connect or accept, one finish, any number of writes, which are carried
+/// out in the order of the calls.
+template <class Executor = boost::asio::any_io_executor>
+class basic_ring_writer : public detail::basic_ring<ring_writer_base, Executor> {
+    using base = detail::basic_ring<ring_writer_base, Executor>;
+    using core_ptr = typename base::core_ptr;
+
+public:
+    /// The same with another executor type.
+    template <class Other>
+    struct rebind_executor {
+        using other = basic_ring_writer<Other>;
+    };
+
+    using base::base;
+
     /// Writes a record; waits until there is room.
     ///
     /// @param record  At most record_bytes_max() bytes, any memory. Must not change until the handler
@@ -181,17 +204,13 @@ public:
     /// @par Errors                errc::out_of_range (too long), errc::not_connected,
     ///                            errc::operation_in_progress (after async_finish()), and the reason
     ///                            of the connection's end.
-    template <class Token>
-    auto async_write(std::span<std::byte const> record, Token&& token) {
-        return detail::initiate_checked<Token, void(error_code)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler, core_ptr const& core, std::span<std::byte const> bytes) {
-                    start_write(core, bytes, detail::control_handler{std::move(handler)});
-                }},
-            token,
-            core_,
-            record
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_write(std::span<std::byte const> record, Token&& token = Token{}) {
+        return this->template initiate<error_code>(
+            [record](core_ptr const& core, detail::control_handler handler) {
+                base::start_write(core, record, std::move(handler));
+            },
+            std::forward<Token>(token)
         );
     }
     /// Writes what waits, and waits until the reader has released all records. Then the connection
@@ -202,33 +221,19 @@ public:
     /// @par Cancellation          terminal: closes.
     /// @par Errors                As for async_write(), and channel_errc::peer_not_received
     ///                            (finish_timeout has passed): the ring is closed.
-    template <class Token>
-    auto async_finish(Token&& token) {
-        return detail::initiate_checked<Token, void(error_code)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler, core_ptr const& core) {
-                    start_finish(core, detail::control_handler{std::move(handler)});
-                }},
-            token,
-            core_
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_finish(Token&& token = Token{}) {
+        return this->template initiate<error_code>(
+            [](core_ptr const& core, detail::control_handler handler) {
+                base::start_finish(core, std::move(handler));
+            },
+            std::forward<Token>(token)
         );
     }
-
-private:
-    using core_ptr = std::shared_ptr<detail::ring_writer_core>;
-
-    static void start_connect(
-        core_ptr const& core, endpoint const& peer, detail::control_handler handler
-    );
-    static void start_accept(core_ptr const& core, detail::control_handler handler);
-    static void start_write(
-        core_ptr const& core, std::span<std::byte const> record, detail::control_handler handler
-    );
-    static void start_finish(core_ptr const& core, detail::control_handler handler);
-
-    core_ptr core_;
 };
+
+/// With executors of any type.
+using ring_writer = basic_ring_writer<>;
 
 /// A record in the ring; releases it when it is destroyed.
 ///
@@ -259,84 +264,63 @@ private:
     std::uint32_t lent_ = 0;
 };
 
-/// The side of a ring that reads.
-///
-/// Outstanding operations: one connect or accept, any number of reads.
-class RCVERBS_EXPORT ring_reader {
+/// The members of basic_ring_reader that do not depend on its executor type.
+class RCVERBS_EXPORT ring_reader_base {
 public:
-    using executor_type = boost::asio::any_io_executor;
     using options_type = ring_options;
 
-    /// Makes no reader; only assignment and destruction are useful.
-    ring_reader() noexcept;
-    /// Makes an idle reader, for async_connect().
-    ///
-    /// @param where    The executor, or the thread, that runs it.
-    /// @param options  Of the ring and the connection.
-    /// @throws boost::system::system_error (errc::invalid_option), and as connection.
-    explicit ring_reader(
-        runs_on<boost::asio::any_io_executor> where, ring_options const& options = {}
-    );
-    /// Makes a reader of a peer's request, for async_accept().
-    ///
-    /// @param where    As above.
-    /// @param request  From acceptor::async_get_request().
-    /// @param options  As above.
-    /// @throws as above.
-    ring_reader(
-        runs_on<boost::asio::any_io_executor> where,
-        connection_request request,
-        ring_options const& options = {}
-    );
-    ring_reader(ring_reader&&) noexcept;
-    ring_reader& operator=(ring_reader&&) noexcept;
-    /// Closes. Records that the program has stay valid.
-    ~ring_reader();
-
-    /// The executor.
-    executor_type get_executor() const noexcept;
-    /// True from the end of connecting until the connection fails, finishes or is closed.
-    bool is_open() const noexcept;
+    /// The options of a connection for a reader: `options.connection` with queues that are deep enough.
+    static connection_options needed(ring_options const& options = {});
     /// Ends. If the writer has finished and all records are released, the writer hears that first.
+    /// Records that the program has stay valid.
     void close() noexcept;
     /// Why the ring ended.
     failure last_failure() const;
     /// A snapshot of the counters.
     ring_statistics statistics() const;
 
-    /// Connects to a writer: see ring_writer::async_connect().
-    ///
-    /// @param peer   Its endpoint.
-    /// @param token  Completion token.
-    template <class Token>
-    auto async_connect(endpoint const& peer, Token&& token) {
-        return detail::initiate_checked<Token, void(error_code)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler, core_ptr const& core, endpoint const& to) {
-                    start_connect(core, to, detail::control_handler{std::move(handler)});
-                }},
-            token,
-            core_,
-            peer
-        );
-    }
-    /// Accepts a writer: see ring_writer::async_connect(). A writer that refuses the ring, because it
-    /// has less memory, ends the connection afterwards: async_read() reports that.
-    ///
-    /// @param token  Completion token.
-    template <class Token>
-    auto async_accept(Token&& token) {
-        return detail::initiate_checked<Token, void(error_code)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler, core_ptr const& core) {
-                    start_accept(core, detail::control_handler{std::move(handler)});
-                }},
-            token,
-            core_
-        );
-    }
+protected:
+    using core_ptr = std::shared_ptr<detail::ring_reader_core>;
+    using read_handler = detail::erased_handler<error_code, ring_record>;
+
+    ring_reader_base() noexcept = default;
+    explicit ring_reader_base(core_ptr core) noexcept : core_{std::move(core)} {}
+    ring_reader_base(connection over, ring_options const& options);
+    ring_reader_base(connection over, ring_options const& options, error_code& ec);
+    ring_reader_base(ring_reader_base&&) noexcept = default;
+    ring_reader_base& operator=(ring_reader_base&&) noexcept = default;
+    ~ring_reader_base() = default;
+    core_ptr const& core() const noexcept { return core_; }
+
+    static void start_connect(
+        core_ptr const& core, endpoint const& peer, detail::control_handler handler
+    );
+    static void start_accept(core_ptr const& core, detail::control_handler handler);
+    static void start_read(core_ptr const& core, read_handler handler);
+
+private:
+    friend struct detail::access;
+
+    core_ptr core_;
+};
+
+/// The side of a ring that reads.
+///
+/// Outstanding operations: one connect or accept, any number of reads.
+template <class Executor = boost::asio::any_io_executor>
+class basic_ring_reader : public detail::basic_ring<ring_reader_base, Executor> {
+    using base = detail::basic_ring<ring_reader_base, Executor>;
+    using core_ptr = typename base::core_ptr;
+
+public:
+    /// The same with another executor type.
+    template <class Other>
+    struct rebind_executor {
+        using other = basic_ring_reader<Other>;
+    };
+
+    using base::base;
+
     /// Waits for the next record.
     ///
     /// @param token  Completion token.
@@ -347,30 +331,18 @@ public:
     ///                            (the writer has broken the rules), channel_errc::peer_closed_early,
     ///                            and other reasons of the connection's end. Records that have arrived
     ///                            come first.
-    template <class Token>
-    auto async_read(Token&& token) {
-        return detail::initiate_checked<Token, void(error_code, ring_record)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler, core_ptr const& core) {
-                    start_read(core, read_handler{std::move(handler)});
-                }},
-            token,
-            core_
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_read(Token&& token = Token{}) {
+        return this->template initiate<error_code, ring_record>(
+            [](core_ptr const& core, typename base::read_handler handler) {
+                base::start_read(core, std::move(handler));
+            },
+            std::forward<Token>(token)
         );
     }
-
-private:
-    using core_ptr = std::shared_ptr<detail::ring_reader_core>;
-    using read_handler = detail::erased_handler<error_code, ring_record>;
-
-    static void start_connect(
-        core_ptr const& core, endpoint const& peer, detail::control_handler handler
-    );
-    static void start_accept(core_ptr const& core, detail::control_handler handler);
-    static void start_read(core_ptr const& core, read_handler handler);
-
-    core_ptr core_;
 };
+
+/// With executors of any type.
+using ring_reader = basic_ring_reader<>;
 
 }  // namespace rcverbs
