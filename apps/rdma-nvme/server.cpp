@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <type_traits>
 #include <utility>
 
 #include "common/arguments.hpp"
@@ -33,6 +34,50 @@ std::vector<metric> metrics_of(rcverbs::nvme::target_statistics const& s) {
         {"transfers_stalled", true, "Queues that took no transfer", s.transfers_stalled},
         {"store_failures", true, "Requests that a store failed", s.store_failures},
     };
+}
+
+// What host_statistics say. The metrics of a name stand together.
+void add_hosts(std::vector<metric>& to, std::vector<rcverbs::nvme::host_statistics> const& all) {
+    using row = rcverbs::nvme::host_statistics;
+    using labels = std::vector<std::pair<std::string, std::string>>;
+    auto const each =
+        [&](std::string const& name, std::string const& help, labels const& more, auto field) {
+            for (row const& one : all) {
+                labels of{
+                    {"subsystem", one.subsystem},
+                    {"namespace", std::to_string(one.namespace_id)},
+                    {"host", printable(one.host)}};
+                of.insert(of.end(), more.begin(), more.end());
+                metric next{name, true, help, 0, std::move(of)};
+                if constexpr (std::is_same_v<decltype(field), std::chrono::nanoseconds row::*>) {
+                    next.value = static_cast<std::uint64_t>((one.*field).count());
+                    next.is_time = true;
+                } else {
+                    next.value = one.*field;
+                }
+                to.push_back(std::move(next));
+            }
+        };
+    std::string const commands = "I/O commands of a host that succeeded";
+    each("host_commands", commands, {{"operation", "read"}}, &row::reads);
+    each("host_commands", commands, {{"operation", "write"}}, &row::writes);
+    each("host_commands", commands, {{"operation", "other"}}, &row::other_commands);
+    std::string const time = "Time from the arrival of these commands until their answers";
+    each("host_command_seconds", time, {{"operation", "read"}}, &row::read_time);
+    each("host_command_seconds", time, {{"operation", "write"}}, &row::write_time);
+    each("host_command_seconds", time, {{"operation", "other"}}, &row::other_time);
+    std::string const bytes = "Bytes of these commands";
+    each("host_bytes", bytes, {{"operation", "read"}}, &row::read_bytes);
+    each("host_bytes", bytes, {{"operation", "write"}}, &row::written_bytes);
+    each("host_store_requests", "Requests that the store completed", {}, &row::store_requests);
+    each("host_store_seconds", "Time that the store had these requests", {}, &row::store_time);
+    std::string const errors = "I/O commands of a host that ended with an error";
+    each("host_errors", errors, {{"kind", "invalid"}}, &row::invalid_commands);
+    each("host_errors", errors, {{"kind", "out_of_range"}}, &row::out_of_range);
+    each("host_errors", errors, {{"kind", "write_protected"}}, &row::write_protected);
+    each("host_errors", errors, {{"kind", "media"}}, &row::media_errors);
+    each("host_errors", errors, {{"kind", "compare"}}, &row::compares_that_differ);
+    each("host_errors", errors, {{"kind", "transient"}}, &row::transient_errors);
 }
 
 }  // namespace
@@ -83,7 +128,9 @@ void nvme_server::start() {
     std::size_t const count = served_.options.size();
     if (!arguments_.metrics.empty())
         metrics_.emplace(io_, arguments_.metrics, "rdma_nvme", [this] {
-            return metrics_of(target_->statistics());
+            std::vector<metric> all = metrics_of(target_->statistics());
+            add_hosts(all, target_->statistics_by_host());
+            return all;
         });
     print(
         "serving " + std::to_string(count) + (count == 1 ? " subsystem" : " subsystems") +

@@ -310,20 +310,20 @@ TEST_CASE("nvme: a host never reaches another disk under a number that it knows"
     auto const before = served->find(1);
     // The host has seen the disk, or, after it has connected again, goes on with it.
     if (GENERATE(true, false)) CHECK(h.identify(descriptors, 1) == status::success);
-    else CHECK(h.target.find_for_io(1) == before);
+    else CHECK(h.target.find_for_io(1).of == before);
     CHECK(h.identify(descriptors, 2) == status::success);
 
     // Each disk gets another UUID; a number keeps its disk if that is put back.
     auto const others = disks({1, 2});
     CHECK(served->exchange(*others) == std::vector<std::uint32_t>{1, 2});
-    CHECK(h.target.find_for_io(1) == nullptr);
-    CHECK(h.target.find_for_io(2) == nullptr);
+    CHECK(h.target.find_for_io(1).of == nullptr);
+    CHECK(h.target.find_for_io(2).of == nullptr);
     REQUIRE(h.target.on_namespace_change(1));
     CHECK_FALSE(h.target.on_namespace_change(2));
     CHECK(h.identify(descriptors, 1) == status::invalid_namespace);
     CHECK(h.identify(of_namespace, 1) == status::success);
     CHECK(h.word(0) == 0);  // as of a number without a disk
-    CHECK(h.target.find_for_io(1) == nullptr);
+    CHECK(h.target.find_for_io(1).of == nullptr);
     CHECK(h.log(4, 4096) == status::success);
 
     // The host learns that the old ones are gone, and is told to look again.
@@ -333,23 +333,23 @@ TEST_CASE("nvme: a host never reaches another disk under a number that it knows"
     REQUIRE(h.target.take_due_event());
     CHECK_FALSE(h.target.take_due_event());
     // What it has cached of the old disk is still not for the new one.
-    CHECK(h.target.find_for_io(1) == nullptr);
+    CHECK(h.target.find_for_io(1).of == nullptr);
     CHECK(h.log(4, 4096) == status::success);
     CHECK(h.word(0) == 1);
     CHECK(h.word(4) == 2);
     CHECK(h.identify(list, 0) == status::success);
     CHECK(h.word(0) == 1);
     CHECK(h.word(4) == 2);
-    CHECK(h.target.find_for_io(1) == nullptr);
+    CHECK(h.target.find_for_io(1).of == nullptr);
     CHECK(h.identify(descriptors, 1) == status::success);
-    CHECK(h.target.find_for_io(1) == served->find(1));
-    CHECK(h.target.find_for_io(1) != before);
-    CHECK(h.target.find_for_io(2) == nullptr);
+    CHECK(h.target.find_for_io(1).of == served->find(1));
+    CHECK(h.target.find_for_io(1).of != before);
+    CHECK(h.target.find_for_io(2).of == nullptr);
     CHECK_FALSE(h.target.take_due_event());
 
     // The same disk with another size stays the same disk.
     served->refresh(1);
-    CHECK(h.target.find_for_io(1) != nullptr);
+    CHECK(h.target.find_for_io(1).of != nullptr);
 }
 
 namespace {
@@ -392,21 +392,21 @@ TEST_CASE(
     host h{served};
     h.enable();
     CHECK(h.identify(descriptors, 1) == status::success);
-    CHECK(h.target.find_for_io(1) != nullptr);
+    CHECK(h.target.find_for_io(1).of != nullptr);
     auto const same = with_blocks_of(4096);
     served->exchange(*same);
-    CHECK(h.target.find_for_io(1) != nullptr);
+    CHECK(h.target.find_for_io(1).of != nullptr);
     auto const other = with_blocks_of(512);
     served->exchange(*other);
-    CHECK(h.target.find_for_io(1) == nullptr);
+    CHECK(h.target.find_for_io(1).of == nullptr);
     CHECK(h.identify(descriptors, 1) == status::invalid_namespace);
     CHECK(h.identify(list, 0) == status::success);
     CHECK(h.word(0) == 0);
-    CHECK(h.target.find_for_io(1) == nullptr);
+    CHECK(h.target.find_for_io(1).of == nullptr);
     CHECK(h.identify(list, 0) == status::success);
     CHECK(h.word(0) == 1);
     CHECK(h.identify(descriptors, 1) == status::success);
-    CHECK(h.target.find_for_io(1) != nullptr);
+    CHECK(h.target.find_for_io(1).of != nullptr);
 }
 
 TEST_CASE("nvme: a host hears of the limits of a discard", "[nvme]") {
@@ -615,4 +615,24 @@ TEST_CASE("nvme: messages out of order, cut off or without a common hash are ref
     REQUIRE(narrow.on_message(negotiation(1, 1)));
     CHECK_FALSE(narrow.next_message(std::span{out}.first(20)));
     CHECK(narrow.has_failed());
+}
+
+TEST_CASE("nvme: a host's counters exist once it has identified the namespace", "[nvme]") {
+    host h{disks({1, 2})};
+    std::vector<std::uint32_t> made;
+    h.target.counters_of = [&](std::uint32_t id) {
+        made.push_back(id);
+        return std::make_shared<host_counters>();
+    };
+    h.enable();
+    REQUIRE(h.identify(0, 1) == status::success);
+    CHECK(made == std::vector<std::uint32_t>{1});
+    host_counters* const counters = h.target.find_for_io(1).counters;
+    CHECK(counters != nullptr);
+    CHECK(h.target.find_for_io(1).counters == counters);
+    CHECK(made == std::vector<std::uint32_t>{1});
+    // A host that connects again may use a disk before it identifies it.
+    CHECK(h.target.find_for_io(2).counters != counters);
+    REQUIRE(h.identify(0, 2) == status::success);
+    CHECK(made == std::vector<std::uint32_t>{1, 2});
 }

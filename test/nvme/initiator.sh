@@ -1148,6 +1148,8 @@ import socket, sys
 s = socket.socket(socket.AF_UNIX); s.connect('$work/socket')
 s.sendall(b'GET $1 HTTP/1.1\r\nHost: x\r\n\r\n'); print(s.makefile().read())"; }
     curl_unix /metrics | grep -q '^rdma_nvme_writes_total [1-9]' || fail "metrics: $(curl_unix /metrics)"
+    curl_unix /metrics | grep -qE "^rdma_nvme_host_commands_total\{subsystem=\"$nqn\",namespace=\"1\",host=\"nqn[^\"]*\",operation=\"write\"\} [1-9]" || fail "metrics: $(curl_unix /metrics)"
+    curl_unix /metrics | grep -q '^rdma_nvme_build_info{version="[0-9.]*"} 1$' || fail "metrics: $(curl_unix /metrics)"
     curl_unix /statistics | grep -q '"controllers":1' || fail "statistics"
     curl_unix /nothing | grep -q '404' || fail "an unknown path"
     end_target

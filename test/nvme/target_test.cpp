@@ -1005,6 +1005,52 @@ TEST_CASE(
     });
 }
 
+TEST_CASE(
+    "nvme: commands are counted for each host and namespace, and errors by their kind",
+    "[device][nvme]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io};
+        CHECK(s.target.statistics_by_host().empty());
+        connected_host one = co_await connect_host(io, s.at(), 0, "nqn.test:one");
+        connected_host two = co_await connect_host(io, s.at(), 0, "nqn.test:two");
+        capsule const writing = write(0, 2, one.data);
+        co_await must(one.io, writing, 0);
+        capsule const reading = read(0, 4, one.data);
+        co_await must(one.io, reading, 0);
+        co_await must(one.io, reading, 0);
+        capsule const flushing{0x00, 1};
+        co_await must(one.io, flushing, 0);
+        capsule const beyond = read(disk_bytes / block_bytes, 1, one.data);
+        co_await must(one.io, beyond, 0x80);
+        capsule const unknown{0x7e, 1};
+        co_await must(two.io, unknown, 0x01);
+        std::vector<nvme::host_statistics> const all = s.target.statistics_by_host();
+        REQUIRE(all.size() == 2);
+        nvme::host_statistics const& first = all[0];
+        CHECK(first.subsystem == disk_nqn);
+        CHECK(first.namespace_id == 1);
+        CHECK(first.host == "nqn.test:one");
+        CHECK(first.writes == 1);
+        CHECK(first.written_bytes == 2 * block_bytes);
+        CHECK(first.reads == 2);
+        CHECK(first.read_bytes == 8 * block_bytes);
+        CHECK(first.other_commands == 1);
+        CHECK(first.read_time > 0ns);
+        CHECK(first.write_time > 0ns);
+        CHECK(first.other_time >= first.store_time);
+        // Memory moves without its store, which flushes.
+        CHECK(first.store_requests == 1);
+        CHECK(first.out_of_range == 1);
+        CHECK(first.invalid_commands == 0);
+        CHECK(all[1].host == "nqn.test:two");
+        CHECK(all[1].reads == 0);
+        CHECK(all[1].invalid_commands == 1);
+        co_await end(io, s.target);
+    });
+}
+
 TEST_CASE("nvme: a connection without a Connect command ends", "[device][nvme]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

@@ -264,26 +264,37 @@ completion controller::identify(command const& c, std::span<std::byte> out) {
 
 void controller::note_known(disk const& d) {
     std::lock_guard const lock{known_mutex_};
-    known_.insert_or_assign(d.options.id, known_disk{d});
+    known(d.options.id).as = known_disk{d};
 }
 
 // Null if the host still knows another disk of that number.
 std::shared_ptr<disk> controller::visible(std::uint32_t namespace_id) const {
     auto d = subsystem_->find(namespace_id);
     std::lock_guard const lock{known_mutex_};
-    auto const known = known_.find(namespace_id);
-    bool const is_withheld =
-        d != nullptr && known != known_.end() && known->second && *known->second != known_disk{*d};
+    auto const found = known_.find(namespace_id);
+    bool const is_withheld = d != nullptr && found != known_.end() && found->second.as &&
+                             *found->second.as != known_disk{*d};
     return is_withheld ? nullptr : d;
 }
 
-std::shared_ptr<disk> controller::find_for_io(std::uint32_t namespace_id) {
+controller::io_disk controller::find_for_io(std::uint32_t namespace_id) {
     auto d = subsystem_->find(namespace_id);
-    if (d == nullptr) return d;
+    if (d == nullptr) return {};
     std::lock_guard const lock{known_mutex_};
+    auto const found = known_.find(namespace_id);
+    bool const is_first = found == known_.end();
+    known_namespace& here = is_first ? known(namespace_id) : found->second;
     // A host that connects again goes on at once with the disk that it knows.
-    auto const [known, is_first] = known_.try_emplace(namespace_id, known_disk{*d});
-    return known->second == known_disk{*d} ? d : nullptr;
+    if (is_first) here.as = known_disk{*d};
+    bool const is_same = here.as == known_disk{*d};
+    return {is_same ? std::move(d) : nullptr, here.counters.get()};
+}
+
+// REQUIRES: known_mutex_ is held.
+controller::known_namespace& controller::known(std::uint32_t namespace_id) {
+    known_namespace& found = known_[namespace_id];
+    if (found.counters == nullptr && counters_of) found.counters = counters_of(namespace_id);
+    return found;
 }
 
 void controller::write_active_namespaces(std::uint32_t after, std::span<std::byte> out) {
@@ -296,10 +307,10 @@ void controller::write_active_namespaces(std::uint32_t after, std::span<std::byt
         listed.insert(id);
     }
     std::lock_guard const lock{known_mutex_};
-    for (auto& [id, known] : known_) {
-        if (id <= after || listed.contains(id) || !known) continue;
+    for (auto& [id, each] : known_) {
+        if (id <= after || listed.contains(id) || !each.as) continue;
         // Now the host knows that this disk is gone; it may look for the one that took its place.
-        known.reset();
+        each.as.reset();
         if (subsystem_->find(id) != nullptr) note_change(id);
     }
 }

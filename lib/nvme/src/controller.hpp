@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "command.hpp"
+#include "host_counters.hpp"
 #include "subsystem.hpp"
 
 namespace rcverbs::nvme::detail {
@@ -107,9 +108,16 @@ public:
     /// The event that a command has made due, if the host waits for one. Ask after each command.
     std::optional<event> take_due_event() { return tell(); }
 
-    /// The disk that a command for I/O is for. Null if there is none with that number, or if it is
-    /// another one than the host knows under it. Any thread.
-    std::shared_ptr<disk> find_for_io(std::uint32_t namespace_id);
+    /// The disk that a command for I/O is for, and the counters of this host for it, which live as long
+    /// as the controller.
+    struct io_disk {
+        /// Null if there is none with that number, or if it is another one than the host knows under it.
+        std::shared_ptr<disk> of;
+        /// Null without counters_of.
+        host_counters* counters = nullptr;
+    };
+    /// Any thread.
+    io_disk find_for_io(std::uint32_t namespace_id);
 
     /// A command has arrived from the host. True if give_grace() was called since the one before. Any
     /// thread.
@@ -124,8 +132,25 @@ public:
     std::function<std::uint32_t()> io_queues_left;
     /// Supplies the discovery log.
     std::function<discovery_list()> discover;
+    /// Supplies the counters of this host for a namespace, when it identifies or uses that for the first
+    /// time. Any thread.
+    std::function<std::shared_ptr<host_counters>(std::uint32_t namespace_id)> counters_of;
 
 private:
+    // What a host knows a disk by: with blocks of another size, its requests mean other bytes.
+    struct known_disk {
+        uuid_bytes uuid;
+        std::uint32_t block_bytes;
+
+        explicit known_disk(disk const& d) : uuid{d.uuid}, block_bytes{d.geometry.block_bytes} {}
+        friend bool operator==(known_disk const&, known_disk const&) = default;
+    };
+    struct known_namespace {
+        std::optional<known_disk> as;
+        // Of the number: those of one disk go on when another one takes it.
+        std::shared_ptr<host_counters> counters;
+    };
+
     completion get_property(command const& c) const;
     completion set_property(command const& c);
     completion identify(command const& c, std::span<std::byte> out);
@@ -142,6 +167,7 @@ private:
     std::vector<std::byte> discovery_log() const;
     std::optional<event> tell();
     void note_known(disk const& d);
+    known_namespace& known(std::uint32_t namespace_id);
     void note_change(std::uint32_t namespace_id);
     std::shared_ptr<disk> visible(std::uint32_t namespace_id) const;
     void write_active_namespaces(std::uint32_t after, std::span<std::byte> out);
@@ -169,15 +195,7 @@ private:
     // the host has read a list without it (then there is no UUID here); and takes I/O only once the
     // host has identified it.
     mutable std::mutex known_mutex_;
-    // What a host knows a disk by: with blocks of another size, its requests mean other bytes.
-    struct known_disk {
-        uuid_bytes uuid;
-        std::uint32_t block_bytes;
-
-        explicit known_disk(disk const& d) : uuid{d.uuid}, block_bytes{d.geometry.block_bytes} {}
-        friend bool operator==(known_disk const&, known_disk const&) = default;
-    };
-    std::map<std::uint32_t, std::optional<known_disk>> known_;  // guarded by known_mutex_
+    std::map<std::uint32_t, known_namespace> known_;  // guarded by known_mutex_
     // Number of Queues, as granted: submission and completion queues, 0-based.
     std::uint32_t granted_queues_ = 0;
 };

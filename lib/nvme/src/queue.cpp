@@ -65,6 +65,11 @@ public:
     command what_;
     std::size_t size_bytes_received_ = 0;
     std::shared_ptr<disk> disk_;
+    /// When the command has arrived, and when the store was asked.
+    host_counters::clock::time_point arrived_;
+    host_counters::clock::time_point asked_;
+    /// Of an I/O command to a namespace; else null. The controller holds them.
+    host_counters* counters_ = nullptr;
     /// The data, here; of the size that is transferred.
     mutable_slice local_;
     void* staged_ = nullptr;  // of the common part
@@ -120,7 +125,9 @@ public:
 
 private:
     void on_end(outcome o) noexcept override {
-        if (is_answer_due_ && !o.failure && o.how == end::done) return owner_.answer(*this);
+        auto const now = host_counters::clock::now();
+        if (counters_ != nullptr) counters_->note_store(now - asked_);
+        if (is_answer_due_ && !o.failure && o.how == end::done) return owner_.answer(*this, now);
         completion c = completion_of(o.failure, operation());
         if (o.how == end::differs) c = {0, status::compare_failed, false};
         if (o.how == end::retry) c = {0, status::internal_error, true};
@@ -288,6 +295,8 @@ void queue::on_command(slot& s, arrival const& from) {
     if (from.size_bytes < command_bytes) return connection_.close(errc::malformed_message);
     s.holder_ = shared_from_this();
     ++target_->counted().commands;
+    s.arrived_ = host_counters::clock::now();
+    s.counters_ = nullptr;
     s.capsule_ = from.capsule;
     s.size_bytes_received_ = from.size_bytes;
     s.what_ = command::decode(capsule(from.capsule).bytes());
@@ -553,8 +562,10 @@ void queue::start_io(slot& s) {
     command const& c = s.what_;
     if (!controller_->is_enabled()) return fail(s, status::command_sequence);
     if (c.code == opcode::flush && c.namespace_id == all_namespaces) return start_flush(s);
-    s.disk_ = controller_->find_for_io(c.namespace_id);
-    if (s.disk_ == nullptr) return fail(s, status::invalid_namespace);
+    auto found = controller_->find_for_io(c.namespace_id);
+    if (found.of == nullptr) return fail(s, status::invalid_namespace);
+    s.disk_ = std::move(found.of);
+    s.counters_ = found.counters;
     switch (c.code) {
     case opcode::flush: return start_flush(s);
     case opcode::read:
@@ -705,6 +716,7 @@ void queue::start_store(slot& s) {
     if (account_ != nullptr) s.set_host(account_->number);
     s.work_ = asio::prefer(executor_, asio::execution::outstanding_work.tracked);
     s.is_answer_due_ = is_answer_due(s);
+    s.asked_ = host_counters::clock::now();
     s.disk_->options.store->start(s);
 }
 
@@ -809,8 +821,8 @@ void queue::encode(slot& s, completion const& c) {
 }
 
 // The store has succeeded, on any thread: a hand-over to the target's would cost more than the answer.
-void queue::answer(slot& s) {
-    count(s, {});
+void queue::answer(slot& s, host_counters::clock::time_point now) {
+    count(s, {}, now);
     asio::any_io_executor const work = s.work_;
     s.ends_ = 0;
     std::unique_lock lock{answering_};
@@ -824,7 +836,7 @@ void queue::answer(slot& s) {
 }
 
 void queue::finish(slot& s, completion const& c) {
-    count(s, c);
+    count(s, c, host_counters::clock::now());
     // With this response the host is told. The end of an earlier one may come later than the command
     // that this one answers: then the queue must not end yet.
     bool const is_last = authenticator_ != nullptr && authenticator_->has_failed();
@@ -860,7 +872,8 @@ void queue::release(slot& s) {
     free_slots_.push_back(&s);
 }
 
-void queue::count(slot const& s, completion const& c) {
+void queue::count(slot const& s, completion const& c, host_counters::clock::time_point now) {
+    if (s.counters_ != nullptr) s.counters_->note(s.what_, c.code, now - s.arrived_);
     target_core::counters& all = target_->counted();
     if (c.code != status::success) {
         ++all.failed_commands;

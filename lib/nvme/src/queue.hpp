@@ -30,6 +30,7 @@
 #include "authentication.hpp"
 #include "command.hpp"
 #include "controller.hpp"
+#include "host_counters.hpp"
 #include "staging.hpp"
 
 namespace rcverbs::nvme::detail {
@@ -162,13 +163,13 @@ private:
     void clear_memory(slot& s, step next);
     bool is_answer_due(slot const& s) const;
     void on_stored(slot& s, completion const& c, error_code const& why);
-    void answer(slot& s);
+    void answer(slot& s, host_counters::clock::time_point now);
     void encode(slot& s, completion const& c);
     void on_answered(slot& s, error_code const& ec, bool is_last);
     void finish(slot& s, completion const& c);
     void fail(slot& s, status why) { finish(s, {0, why, false}); }
     void release(slot& s);
-    void count(slot const& s, completion const& c);
+    void count(slot const& s, completion const& c, host_counters::clock::time_point now);
 
     // The target's executor has work until the queue is destroyed, on whatever thread.
     boost::asio::any_io_executor const target_work_;

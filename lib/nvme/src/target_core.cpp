@@ -575,6 +575,9 @@ connect_result target_core::connect_admin(
     made->discover = [this, local = from->local_endpoint(), host = data.host] {
         return discover(local, host);
     };
+    made->counters_of = [this, nqn = to->nqn(), host = data.host](std::uint32_t namespace_id) {
+        return by_host_.find_or_add(nqn, namespace_id, host);
+    };
     associations_.emplace(last_id_, association{made, {from}, asio::steady_timer{executor()}});
     if (!to->is_discovery()) {
         ++counters_.controllers, ++counters_.controllers_made;
@@ -989,6 +992,9 @@ target::~target() { close(); }
 
 endpoint target::local_endpoint() const { return core_->local(); }
 target_statistics target::statistics() const { return core_->statistics(); }
+std::vector<host_statistics> target::statistics_by_host() const {
+    return core_->statistics_by_host();
+}
 
 void target::serve(std::vector<subsystem_options> subsystems) {
     core_->serve(std::move(subsystems));

@@ -19,6 +19,7 @@
 
 #include "admission.hpp"
 #include "controller.hpp"
+#include "host_counters.hpp"
 #include "queue.hpp"
 #include "report_budget.hpp"
 
@@ -58,6 +59,7 @@ public:
     endpoint local() const { return local_; }
     counters& counted() noexcept { return counters_; }
     target_statistics statistics() const;
+    std::vector<host_statistics> statistics_by_host() const { return by_host_.snapshot(); }
 
     void serve(std::vector<subsystem_options> subsystems);
     void add_namespace(std::string const& nqn, namespace_options what);
@@ -177,6 +179,7 @@ private:
     report_budget refusal_reports_{10};
     std::uint16_t last_id_ = 0;
     counters counters_;
+    host_counter_table by_host_;
     bool is_closed_ = false;
 };
 

@@ -204,6 +204,52 @@ struct target_statistics {
     std::uint64_t commands = 0;
 };
 
+/// Counters of the I/O commands of one host to one namespace; a snapshot. A flush of all namespaces is counted
+/// in target_statistics only, and so is a command to a namespace that does not exist.
+struct host_statistics {
+    /// NQN of the subsystem.
+    std::string subsystem;
+    /// Number of the namespace.
+    std::uint32_t namespace_id = 0;
+    /// NQN of the host, which the host has chosen: any bytes. Empty for the sum of the other hosts of the
+    /// namespace: at most 1024 pairs of a host and a namespace have counters of their own. When all are in
+    /// use, a new pair replaces one whose host is not connected, or is counted in the sum.
+    std::string host;
+    /// Reads that succeeded.
+    std::uint64_t reads = 0;
+    /// Bytes of them.
+    std::uint64_t read_bytes = 0;
+    /// The sum of their times, each from its arrival until its answer is ready to be sent.
+    std::chrono::nanoseconds read_time{0};
+    /// Writes that succeeded.
+    std::uint64_t writes = 0;
+    /// Bytes of them.
+    std::uint64_t written_bytes = 0;
+    /// The sum of their times, with the transfers from the host.
+    std::chrono::nanoseconds write_time{0};
+    /// Other commands that succeeded: flush, write zeroes, discard, compare.
+    std::uint64_t other_commands = 0;
+    /// The sum of their times.
+    std::chrono::nanoseconds other_time{0};
+    /// Requests that the store has completed, also with errors. A command causes none, one or several; one to
+    /// a store with memory() causes none unless it needs a flush.
+    std::uint64_t store_requests = 0;
+    /// The sum of their times in the store.
+    std::chrono::nanoseconds store_time{0};
+    /// Commands that ended because of a mistake of the host: fields, lengths, opcodes.
+    std::uint64_t invalid_commands = 0;
+    /// Commands for blocks beyond the end, or for which the store has no space.
+    std::uint64_t out_of_range = 0;
+    /// Writes to a namespace that is read-only.
+    std::uint64_t write_protected = 0;
+    /// Commands that the store failed for good.
+    std::uint64_t media_errors = 0;
+    /// Compares whose data differ.
+    std::uint64_t compares_that_differ = 0;
+    /// Commands that the host was asked to repeat, here or on another path.
+    std::uint64_t transient_errors = 0;
+};
+
 /// A target at one endpoint. Closes when it is destroyed.
 class RCVERBS_EXPORT target {
 public:
@@ -230,6 +276,9 @@ public:
     endpoint local_endpoint() const;
     /// The counters.
     target_statistics statistics() const;
+    /// The counters of each host and namespace: of those that the host has identified or used since the
+    /// target was made.
+    std::vector<host_statistics> statistics_by_host() const;
 
     /// Serves these subsystems from now on, instead of those before; if it throws, nothing has
     /// changed. A subsystem is kept if its NQN is, and a disk of it if its number, its store and its
