@@ -132,6 +132,28 @@ disk_description to_disk(json const& from, std::string const& where, std::uint32
     return d;
 }
 
+bool is_same_file(std::string const& a, std::string const& b) {
+    if (a.empty() || b.empty()) return false;
+    std::error_code ignored;
+    return a == b || std::filesystem::equivalent(a, b, ignored);
+}
+
+// Of other subsystems. One UUID for several disks is a copy of lines that was not changed.
+void check_bytes(
+    std::vector<subsystem_description> const& before,
+    disk_description const& d,
+    std::string const& where
+) {
+    for (subsystem_description const& s : before) {
+        for (disk_description const& each : s.disks) {
+            if (!d.uuid || each.uuid != d.uuid || is_same_file(each.file, d.file)) continue;
+            throw configuration_error{
+                where + ": \"uuid\" is that of another disk, namespace \"id\" " +
+                std::to_string(each.id) + " of " + s.nqn};
+        }
+    }
+}
+
 // Of one subsystem.
 void check_differ(
     std::vector<disk_description> const& before, disk_description const& d, std::string const& where
@@ -261,6 +283,8 @@ std::string plain_names(std::string text) {
         {"store_geometry::size_bytes", "size"},
         {"memory_store::size_bytes", "size"},
         {"namespace_options::id", "namespace \"id\""},
+        {"namespace_options::uuid, or that of the store,",
+         "its \"uuid\", or without one the UUID of its file,"},
         {"subsystem_options::nqn", "NQN"},
         {"subsystem_options::serial_number", "\"serial\""},
         {"subsystem_options::model", "\"model\""},
@@ -325,6 +349,7 @@ std::vector<subsystem_description> read_configuration(std::filesystem::path cons
             std::string const here = where + ", namespace " + std::to_string(place);
             disk_description d = to_disk(disk, here, place);
             check_differ(s.disks, d, here);
+            check_bytes(all, d, here);
             s.disks.push_back(std::move(d));
         }
         all.push_back(std::move(s));

@@ -1,9 +1,13 @@
 #include "rdma-nvme/server.hpp"
 
 #include <boost/asio/post.hpp>
+#include <boost/uuid/uuid.hpp>
+#include <boost/uuid/uuid_io.hpp>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 
@@ -78,6 +82,12 @@ void add_hosts(std::vector<metric>& to, std::vector<rcverbs::nvme::host_statisti
     each("host_errors", errors, {{"kind", "media"}}, &row::media_errors);
     each("host_errors", errors, {{"kind", "compare"}}, &row::compares_that_differ);
     each("host_errors", errors, {{"kind", "transient"}}, &row::transient_errors);
+}
+
+std::string text_of(std::array<std::byte, 16> const& bytes) {
+    boost::uuids::uuid id{};
+    std::memcpy(id.data, bytes.data(), bytes.size());
+    return boost::uuids::to_string(id);
 }
 
 }  // namespace
@@ -234,6 +244,12 @@ void nvme_server::print_remarks() const {
                     name +
                     " has nothing to identify it by, so hosts take it for another disk after each "
                     "start: give it a \"uuid\" in the configuration"
+                );
+            if (auto const other = file->uuid_elsewhere(); other && !disk.uuid)
+                print_error(
+                    name + ": another machine has served its file, with the UUID " +
+                    text_of(*other) +
+                    ". If the file has moved, and is no copy, give it this \"uuid\""
                 );
             if (std::uint32_t const left = file->bytes_left_out(); left > 0)
                 print_error(

@@ -112,6 +112,33 @@ TEST_CASE("nvme: a copy with its attributes has an identity of its own", "[nvme]
     CHECK(uuid_of(file) == first);
 }
 
+TEST_CASE("nvme: a file of a machine that was cloned has an identity of its own", "[nvme]") {
+    folder here;
+    fs::path const file = here.make("a");
+    auto const first = uuid_of(file);
+    std::string const value = attribute_of(file);
+    if (value.empty()) {
+        WARN("skipped: the file system keeps no attributes");
+        return;
+    }
+    CHECK_FALSE(nvme::file_store(file, with(false, false)).uuid_elsewhere());
+    // As the clone finds it: another UUID, with the same handle, of another machine.
+    std::string const handle = value.substr(37, value.find(' ', 37) - 37);
+    std::string const original = "00112233-4455-6677-8899-aabbccddeeff " + handle + " another";
+    auto const keep = [&](std::string const& text) {
+        REQUIRE(::setxattr(file.c_str(), "user.rcverbs.uuid", text.data(), text.size(), 0) == 0);
+    };
+    keep(original);
+    CHECK(uuid_of(file) == first);
+    CHECK(attribute_of(file) == original);
+    auto const elsewhere = nvme::file_store{file, with(false, false)}.uuid_elsewhere();
+    REQUIRE(elsewhere);
+    CHECK((*elsewhere)[1] == std::byte{0x11});
+    // On its own machine, the file keeps what is there.
+    keep("00112233-4455-6677-8899-aabbccddeeff " + handle + ' ' + nvme::detail::machine_name());
+    CHECK(uuid_of(file) == *elsewhere);
+}
+
 TEST_CASE("nvme: a file that is only read gets no attribute", "[nvme]") {
     folder here;
     fs::path const file = here.make("a");

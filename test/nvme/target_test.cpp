@@ -1051,6 +1051,52 @@ TEST_CASE(
     });
 }
 
+TEST_CASE("nvme: two namespaces have one UUID only if the options say so", "[device][nvme]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const disk = memory();
+        auto const named = [](std::string nqn, std::vector<nvme::namespace_options> disks) {
+            nvme::subsystem_options o;
+            o.nqn = std::move(nqn);
+            o.namespaces = std::move(disks);
+            return o;
+        };
+        auto const refuses = [](std::string const& text, auto f) {
+            try {
+                f();
+                FAIL("not refused");
+            } catch (boost::system::system_error const& e) {
+                CHECK(e.code() == errc::invalid_option);
+                CHECK_THAT(e.what(), ContainsSubstring(text));
+            }
+        };
+        auto const listening = [&](std::vector<nvme::subsystem_options> all) {
+            return nvme::target{io, {device_address(), 0}, std::move(all)};
+        };
+        std::string const refusal =
+            "subsystem nqn.b, namespace 1: namespace_options::uuid, or that of the "
+            "store, is also that of subsystem nqn.a, namespace 1";
+        nvme::namespace_options const plain{1, disk};
+        nvme::namespace_options const explicitly{1, disk, false, disk->uuid()};
+        refuses("nqn.a, namespace 2: ", [&] {
+            listening({named("nqn.a", {explicitly, {2, disk, false, disk->uuid()}})});
+        });
+        refuses(refusal, [&] { listening({named("nqn.a", {plain}), named("nqn.b", {plain})}); });
+        refuses(refusal, [&] {
+            listening({named("nqn.a", {explicitly}), named("nqn.b", {plain})});
+        });
+        nvme::target t = listening({named("nqn.a", {explicitly}), named("nqn.b", {explicitly})});
+        // Later, too; and then nothing changes.
+        refuses(refusal, [&] { t.serve({named("nqn.a", {plain}), named("nqn.b", {plain})}); });
+        t.remove_namespace("nqn.b", 1);
+        refuses(refusal, [&] { t.add_namespace("nqn.b", plain); });
+        t.add_namespace("nqn.b", explicitly);
+        t.remove_namespace("nqn.b", 1);
+        t.add_namespace("nqn.b", {1, memory()});
+        co_await end(io, t);
+    });
+}
+
 TEST_CASE("nvme: a connection without a Connect command ends", "[device][nvme]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

@@ -30,6 +30,10 @@ TEST_CASE("texts of the library name this program's options", "[programs]") {
         ) == "namespace \"id\" is in use."
     );
     CHECK(
+        plain_names("namespace_options::uuid, or that of the store, is also that of another") ==
+        "its \"uuid\", or without one the UUID of its file, is also that of another"
+    );
+    CHECK(
         plain_names("target_options::queue_depth_max is above 128 [rcverbs:13]") ==
         "\"queue_depth_max\" is above 128."
     );
@@ -88,6 +92,10 @@ TEST_CASE("errors in a configuration are refused with their place", "[programs]"
               "subsystem 1, namespace 2: there are two of namespace \"id\" 1"},
              {with_disks(R"({"memory": "1M", )" + id + R"(}, {"memory": "1M", )" + id + "}"),
               "subsystem 1, namespace 2: \"uuid\" is that of namespace \"id\" 1"},
+             {R"({"subsystems": [{"nqn": "nqn.a", "namespaces": [{"file": "/a", )" + id +
+                  R"(}]}, {"nqn": "nqn.b", "namespaces": [{"file": "/b", )" + id + "}]}]}",
+              "subsystem 2, namespace 1: \"uuid\" is that of another disk, namespace \"id\" 1 of "
+              "nqn.a"},
              {R"({"subsystems": [{"nqn": "nqn.a", "namespaces": []}, {"nqn": "nqn.a", "namespaces": []}]})",
               "subsystem 2: \"nqn\" is that of another subsystem"},
              {R"({"subsystems": []})", "\"subsystems\" is not a list of one or more"},
@@ -98,9 +106,9 @@ TEST_CASE("errors in a configuration are refused with their place", "[programs]"
     }
 }
 
-TEST_CASE("a subsystem may have no namespaces, and two subsystems the same ones", "[programs]") {
+TEST_CASE("a subsystem may have no namespaces, and two subsystems the same file", "[programs]") {
     std::string const disk =
-        R"("namespaces": [{"memory": "1M", "uuid": "00112233-4455-6677-8899-aabbccddeeff"}]})";
+        R"("namespaces": [{"file": "/a", "uuid": "00112233-4455-6677-8899-aabbccddeeff"}]})";
     CHECK(read(with_disks("")).front().disks.empty());
     CHECK(
         read(R"({"subsystems": [{"nqn": "nqn.a", )" + disk + R"(, {"nqn": "nqn.b", )" + disk + "]}")

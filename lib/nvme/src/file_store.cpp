@@ -228,6 +228,10 @@ std::uint32_t file_store::bytes_left_out() const { return core_->bytes_left_out(
 
 std::optional<std::array<std::byte, 16>> file_store::uuid() const { return core_->identity().uuid; }
 
+std::optional<std::array<std::byte, 16>> file_store::uuid_elsewhere() const {
+    return core_->identity().elsewhere;
+}
+
 bool file_store::has_lasting_uuid() const noexcept { return core_->identity().is_lasting; }
 
 bool file_store::is_at(std::filesystem::path const& path) const noexcept {

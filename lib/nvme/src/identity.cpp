@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string_view>
 
@@ -85,20 +86,27 @@ std::string file_system_text(int fd) {
     return hexadecimal(std::as_bytes(std::span{&on.f_fsid, 1}));
 }
 
-// What the attribute keeps for the file with this handle; empty if it has none.
-std::string kept_value(int fd, char const* name, std::string const& handle) {
-    std::array<char, 512> value{};
-    ssize_t const size = ::fgetxattr(fd, name, value.data(), value.size());
+// What an attribute keeps: a value, the handle of its file, and for a UUID the machine.
+struct kept_value {
+    std::string value;
+    std::string handle;
+    std::string machine;
+};
+
+// Empty if the file has no such attribute.
+kept_value read_kept(int fd, char const* name) {
+    std::array<char, 512> text{};
+    ssize_t const size = ::fgetxattr(fd, name, text.data(), text.size());
     if (size <= 0) return {};
-    std::string_view const text{value.data(), static_cast<std::size_t>(size)};
-    std::size_t const blank = text.find(' ');
-    if (blank == text.npos || text.substr(blank + 1) != handle) return {};
-    return std::string{text.substr(0, blank)};
+    std::istringstream in{std::string{text.data(), static_cast<std::size_t>(size)}};
+    kept_value kept;
+    in >> kept.value >> kept.handle >> kept.machine;
+    return kept;
 }
 
-std::optional<uuid_bytes> kept_uuid(int fd, std::string const& handle) {
+std::optional<uuid_bytes> parse_uuid(std::string const& text) {
     try {
-        return to_bytes(boost::uuids::string_generator{}(kept_value(fd, uuid_attribute, handle)));
+        return to_bytes(boost::uuids::string_generator{}(text));
     } catch (std::runtime_error const&) {
         return std::nullopt;
     }
@@ -106,22 +114,25 @@ std::optional<uuid_bytes> kept_uuid(int fd, std::string const& handle) {
 
 file_identity identify_regular(int fd) {
     std::string const handle = file_handle_text(fd);
-    if (handle.empty()) return {random_uuid(), false};
-    if (auto const kept = kept_uuid(fd, handle)) return {*kept, true};
+    if (handle.empty()) return {random_uuid(), false, {}};
+    std::string const machine = machine_name();
+    kept_value const kept = read_kept(fd, uuid_attribute);
+    auto const of_file = kept.handle == handle ? parse_uuid(kept.value) : std::nullopt;
+    if (of_file && kept.machine == machine) return {*of_file, true, {}};
     // The same whether it can be kept or not, so that a file that is only read at first stays the same
     // disk when it is written.
-    std::string const machine = machine_name();
     uuid_bytes const id =
         machine.empty()
             ? random_uuid()
             : derived_uuid("file " + machine + ' ' + file_system_text(fd) + ' ' + handle);
-    std::string const value = boost::uuids::to_string(to_uuid(id)) + ' ' + handle;
+    std::string value = boost::uuids::to_string(to_uuid(id)) + ' ' + handle;
+    if (!machine.empty()) value += ' ' + machine;
     bool const is_writable = (::fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY;
     // A copy has the attribute of its original, which may come back from a backup: it stays.
     bool const is_kept =
         is_writable &&
         ::fsetxattr(fd, uuid_attribute, value.data(), value.size(), XATTR_CREATE) == 0;
-    return {id, is_kept || !machine.empty()};
+    return {id, is_kept || !machine.empty(), of_file};
 }
 
 // The name under which the device is in /dev/disk/by-id.
@@ -150,7 +161,7 @@ file_identity identify_device(dev_t device) {
         bool const is_unique =
             wwid.starts_with("naa.") || wwid.starts_with("eui.") || wwid.starts_with("uuid.");
         std::string const disk_name = wwid + of_disk;
-        if (is_unique) return {derived_uuid("device " + disk_name), true};
+        if (is_unique) return {derived_uuid("device " + disk_name), true, {}};
         // Others repeat a vendor's serial number, which virtual disks of several machines share.
         if (!wwid.empty() && name.empty()) name = disk_name;
     }
@@ -159,8 +170,8 @@ file_identity identify_device(dev_t device) {
     if (name.empty() && !mapped.empty()) name = "dm " + mapped + of_disk;
     if (name.empty()) name = by_id_name(device);
     // The kernel's names and numbers of devices change from start to start.
-    if (machine.empty() || name.empty()) return {random_uuid(), false};
-    return {derived_uuid("device " + machine + ' ' + name), true};
+    if (machine.empty() || name.empty()) return {random_uuid(), false, {}};
+    return {derived_uuid("device " + machine + ' ' + name), true, {}};
 }
 
 }  // namespace
@@ -235,7 +246,9 @@ std::string identifying_link(std::vector<std::string> const& names) {
 }
 
 std::optional<std::uint32_t> kept_block_bytes(int fd) {
-    std::string const text = kept_value(fd, block_bytes_attribute, file_handle_text(fd));
+    kept_value const kept = read_kept(fd, block_bytes_attribute);
+    if (kept.value.empty() || kept.handle != file_handle_text(fd)) return std::nullopt;
+    std::string const& text = kept.value;
     if (text == "512" || text == "1024" || text == "2048" || text == "4096")
         return static_cast<std::uint32_t>(std::stoul(text));
     return std::nullopt;
@@ -252,7 +265,7 @@ void keep_block_bytes(int fd, std::uint32_t bytes) {
 
 file_identity identify_file(int fd) {
     struct stat here {};
-    if (::fstat(fd, &here) != 0) return {random_uuid(), false};
+    if (::fstat(fd, &here) != 0) return {random_uuid(), false, {}};
     return S_ISBLK(here.st_mode) ? identify_device(here.st_rdev) : identify_regular(fd);
 }
 

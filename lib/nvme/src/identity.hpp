@@ -29,11 +29,14 @@ struct file_identity {
     uuid_bytes uuid{};
     /// False if it is random: the next one who asks gets another.
     bool is_lasting = true;
+    /// The UUID that another machine has kept for the file.
+    std::optional<uuid_bytes> elsewhere = {};
 };
 
 /// The UUID of a file is derived from the machine, the file system and the file handle (inode and
-/// generation), and kept with the handle in the extended attribute user.rcverbs.uuid. If another
-/// handle is kept there, as of a copy, it is derived anew.
+/// generation), and kept with the handle and the machine in the extended attribute user.rcverbs.uuid. If
+/// another handle is kept there, as of a copy, or another machine, as of a clone of a virtual machine, it is
+/// derived anew.
 /// A block device has that of its wwid; without one, that of the machine and the UUID of the device
 /// mapper, or its best link in /dev/disk/by-id.
 ///

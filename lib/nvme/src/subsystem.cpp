@@ -74,7 +74,7 @@ subsystem::subsystem(subsystem_options options) : nqn_{options.nqn}, options_{st
             "is not at most 40 printable characters"
         );
     throw_if_refused(problem_in("subsystem " + nqn_, is.problem()));
-    for (namespace_options& n : std::exchange(options_.namespaces, {})) add(std::move(n));
+    for (namespace_options& n : std::exchange(options_.namespaces, {})) add(make(std::move(n)));
 }
 
 std::shared_ptr<subsystem> subsystem::discovery() {
@@ -115,7 +115,7 @@ std::shared_ptr<disk> subsystem::find(std::uint32_t id) const {
     return found == disks_.end() ? nullptr : found->second;
 }
 
-void subsystem::add(namespace_options what) {
+std::shared_ptr<disk> subsystem::make(namespace_options what) const {
     option_check is{"namespace_options"};
     is.within("id", what.id, 1, namespace_id_max)
         .that(find(what.id) == nullptr, "id", "is in use")
@@ -127,9 +127,16 @@ void subsystem::add(namespace_options what) {
     check(made->geometry, place);
     made->uuid = uuid_of(what, nqn_);
     made->options = std::move(what);
+    return made;
+}
+
+void subsystem::add(std::shared_ptr<disk> const& made) {
+    std::uint32_t const id = made->options.id;
     std::lock_guard const lock{mutex_};
-    bool const is_new = disks_.emplace(made->options.id, made).second;
-    throw_if_refused(is_new ? "" : problem_in(place, "namespace_options::id is in use"));
+    bool const is_new = disks_.emplace(id, made).second;
+    throw_if_refused(
+        is_new ? "" : problem_in(place_of(nqn_, id), "namespace_options::id is in use")
+    );
 }
 
 void subsystem::remove(std::uint32_t id) {
@@ -159,6 +166,24 @@ void subsystem::refresh(std::uint32_t id) {
         still != disks_.end() && still->second == before ? "" : "namespace_options::id is unknown"
     );
     still->second = std::move(made);
+}
+
+void check_uuids(std::vector<served_disk> const& all) {
+    std::map<uuid_bytes, served_disk const*> seen;
+    for (served_disk const& each : all) {
+        auto const [found, is_first] = seen.try_emplace(each.of->uuid, &each);
+        served_disk const& other = *found->second;
+        bool const is_elsewhere = each.nqn != other.nqn;
+        bool const is_wanted = is_elsewhere && each.of->options.uuid && other.of->options.uuid;
+        if (is_first || is_wanted) continue;
+        throw_if_refused(problem_in(
+            place_of(each.nqn, each.of->options.id),
+            "namespace_options::uuid, or that of the store, is also that of " +
+                place_of(other.nqn, other.of->options.id) +
+                ": hosts would take both for one disk. Give one another UUID" +
+                (is_elsewhere ? ", or both this one" : "")
+        ));
+    }
 }
 
 std::vector<std::uint32_t> subsystem::exchange(subsystem& other) {

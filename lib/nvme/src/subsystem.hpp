@@ -123,8 +123,10 @@ public:
     /// Null if there is none with that number.
     std::shared_ptr<disk> find(std::uint32_t id) const;
 
+    /// A disk that can be added. @throws boost::system::system_error: errc::invalid_option.
+    std::shared_ptr<disk> make(namespace_options what) const;
     /// These change the namespaces. @throws boost::system::system_error: errc::invalid_option.
-    void add(namespace_options what);
+    void add(std::shared_ptr<disk> const& made);
     void remove(std::uint32_t id);
     void refresh(std::uint32_t id);
     /// Exchanges the namespaces, hosts and texts with those of a new subsystem of the same NQN. A
@@ -141,5 +143,17 @@ private:
     subsystem_options options_;
     disk_map disks_;
 };
+
+/// A disk with the NQN of its subsystem.
+struct served_disk {
+    std::string nqn;
+    std::shared_ptr<disk> of;
+};
+
+/// Refuses two disks with one UUID, which hosts take for the same bytes: always in one subsystem, else unless
+/// namespace_options::uuid says so for both.
+///
+/// @throws boost::system::system_error: errc::invalid_option.
+void check_uuids(std::vector<served_disk> const& all);
 
 }  // namespace rcverbs::nvme::detail

@@ -122,6 +122,16 @@ void check_secrets(subsystem_options const& o) {
     throw_if_refused(problem_in("subsystem " + o.nqn, check.problem()));
 }
 
+std::vector<served_disk> disks_of(
+    std::map<std::string, std::shared_ptr<subsystem>> const& subsystems
+) {
+    std::vector<served_disk> all;
+    for (auto const& [nqn, each] : subsystems) {
+        for (auto const& [id, d] : each->disks()) all.push_back({nqn, d});
+    }
+    return all;
+}
+
 std::map<std::string, std::shared_ptr<subsystem>> made(std::vector<subsystem_options> all) {
     std::map<std::string, std::shared_ptr<subsystem>> subsystems;
     for (subsystem_options& one : all) {
@@ -132,6 +142,7 @@ std::map<std::string, std::shared_ptr<subsystem>> made(std::vector<subsystem_opt
         auto next = std::make_shared<subsystem>(std::move(one));
         subsystems.emplace(next->nqn(), next);
     }
+    check_uuids(disks_of(subsystems));
     return subsystems;
 }
 
@@ -827,6 +838,7 @@ std::shared_ptr<subsystem> target_core::must_find(std::string const& nqn) const 
 }
 
 void target_core::serve(std::vector<subsystem_options> subsystems) {
+    std::lock_guard const changing{changing_};
     // What can fail comes first.
     subsystem_map next = made(std::move(subsystems));
     std::vector<std::pair<std::shared_ptr<subsystem>, std::vector<std::uint32_t>>> changed;
@@ -871,9 +883,14 @@ void target_core::end_controllers(std::function<bool(controller const&)> const& 
 }
 
 void target_core::add_namespace(std::string const& nqn, namespace_options what) {
+    std::lock_guard const changing{changing_};
     auto const of = must_find(nqn);
     std::uint32_t const id = what.id;
-    of->add(std::move(what));
+    auto const made = of->make(std::move(what));
+    std::vector<served_disk> all = disks_of(subsystems());
+    all.push_back({nqn, made});
+    check_uuids(all);
+    of->add(made);
     tell_hosts(of, {id});
 }
 

@@ -160,6 +160,8 @@ private:
     using subsystem_map = std::map<std::string, std::shared_ptr<subsystem>>;
     subsystem_map subsystems() const;
 
+    // Held by whoever adds namespaces, so that their UUIDs are compared with all others.
+    std::mutex changing_;
     mutable std::mutex mutex_;
     // Guarded by mutex_.
     subsystem_map subsystems_;

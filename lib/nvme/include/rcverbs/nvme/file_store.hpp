@@ -109,13 +109,17 @@ public:
     /// Reads the size of the file again: after it has changed, call target::namespace_changed().
     store_geometry geometry() const override;
     /// Of a file: derived from /etc/machine-id, the file system, and the file's inode and generation,
-    /// and kept with these in the extended attribute user.rcverbs.uuid. A copy has another one. Of a
+    /// and kept with these in the extended attribute user.rcverbs.uuid. A copy has another one, and so
+    /// has the same file on another machine, which may be a clone. Of a
     /// block device: derived from its wwid; without a unique one, from /etc/machine-id and the UUID of
     /// the device mapper or a name of the hardware in /dev/disk/by-id.
     std::optional<std::array<std::byte, 16>> uuid() const override;
     /// False if uuid() is random, because the file or the device has nothing to derive it from:
     /// another store of the same file has another one.
     bool has_lasting_uuid() const noexcept;
+    /// The UUID that the file had on another machine, by its attribute. If the file has moved here, and is
+    /// no copy, give it as namespace_options::uuid.
+    std::optional<std::array<std::byte, 16>> uuid_elsewhere() const;
     /// True if the path leads to the file of this store, and not to another one that has taken its
     /// name.
     bool is_at(std::filesystem::path const& path) const noexcept;

@@ -65,7 +65,8 @@ struct namespace_options {
     bool is_read_only = false;
     /// The identifier by which hosts recognize the disk (UUID, RFC 4122). Empty for the store's own,
     /// block_store::uuid(). Give it if two targets serve the same bytes, such as a file of a shared
-    /// file system: hosts then use both as paths to one disk.
+    /// file system: hosts then use both as paths to one disk. Two namespaces of a target have
+    /// different ones, unless they are in different subsystems and both have it here.
     std::optional<std::array<std::byte, 16>> uuid = {};
 };
 
@@ -260,7 +261,7 @@ public:
     ///                    one.
     /// @param subsystems  The subsystems to serve.
     /// @param options     Limits.
-    /// @throws boost::system::system_error: errc::invalid_option (options, names and namespaces),
+    /// @throws boost::system::system_error: errc::invalid_option (options, names, namespaces, UUIDs),
     ///         errno (EADDRINUSE, EADDRNOTAVAIL, ENODEV …).
     target(
         runs_on<boost::asio::any_io_executor> where,
@@ -290,8 +291,8 @@ public:
     void serve(std::vector<subsystem_options> subsystems);
     /// Adds a namespace to a subsystem; connected hosts receive an event.
     ///
-    /// @throws boost::system::system_error: errc::invalid_option (unknown subsystem, number in use,
-    ///         geometry).
+    /// @throws boost::system::system_error: errc::invalid_option (unknown subsystem, number or UUID in
+    ///         use, geometry).
     void add_namespace(std::string const& nqn, namespace_options what);
     /// Removes a namespace; connected hosts receive an event. Commands in progress finish, later
     /// ones fail.
