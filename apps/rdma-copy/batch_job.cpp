@@ -77,11 +77,21 @@ bool is_link_to(descriptor const& in, std::string const& name, std::string const
 
 }  // namespace
 
-void batch_job::run(std::vector<batch_item>& items, batch_options const& options) {
-    if (options.lists) {
-        for (batch_item& i : items) list(i, options);
-        return;
+bool batch_job::run(std::vector<batch_item>& items, batch_options const& options) {
+    if (next_ == 0 && !options.lists) begin_all(items, options);
+    for (; next_ < items.size(); ++next_) {
+        if (!remove_others(items[next_], items, options)) return false;
+        if (options.lists) list(items[next_], options);
+        else finish(items[next_], options);
     }
+    next_ = next_file_ = 0;
+    files_.clear();
+    sync_directories(items);
+    all_ = {};
+    return true;
+}
+
+void batch_job::begin_all(std::vector<batch_item>& items, batch_options const& options) {
     suffix_ = random_text();
     // Reports what fails from here on.
     int error = 0;
@@ -93,20 +103,38 @@ void batch_job::run(std::vector<batch_item>& items, batch_options const& options
     for (batch_item& i : items)
         if (i.what.type != entry_type::directory_end) begin(i, options);
     sync_files();
-    auto file = files_.begin();
-    for (batch_item& i : items) {
-        if (i.what.type == entry_type::directory_end) end_directory(i);
-        if (file == files_.end() || file->item != &i) continue;
-        descriptor const* const in = open(i.in, i.error);
-        if (in != nullptr && i.error == 0) i.error = name_file(*in, *file, options);
-        if (in != nullptr && i.error != 0 && is_at(*in, file->name, file->id))
-            ::unlinkat(in->get(), file->name.c_str(), 0);
-        if (i.error == 0) touch(i.in);
-        ++file;
+}
+
+// Before a directory gets its time.
+bool batch_job::remove_others(
+    batch_item& end, std::vector<batch_item> const& items, batch_options const& options
+) {
+    bool const is_due = options.removes != nullptr && end.what.type == entry_type::directory_end &&
+                        end.itself->error == 0 && !end.itself->is_absent &&
+                        std::ranges::all_of(items, [](auto const& i) { return i.error == 0; });
+    if (!is_due) return true;
+    if (!options.removes->has_begun()) {
+        descriptor const* const d = open(end.itself, end.error);
+        if (d == nullptr) return true;
+        directory_stream all = directory_stream::open_again(tree_, end.path, *d, end.error);
+        if (end.error != 0) return true;
+        std::size_t const slash = end.what.path.find('/');
+        std::string below = slash == std::string::npos ? "" : end.what.path.substr(slash + 1);
+        auto names = std::move(end.itself->names);
+        options.removes->begin(std::move(all), std::move(below), std::move(names), options.sources);
     }
-    files_.clear();
-    sync_directories(items);
-    all_ = {};
+    return options.removes->run();
+}
+
+void batch_job::finish(batch_item& i, batch_options const& options) {
+    if (i.what.type == entry_type::directory_end) end_directory(i);
+    if (next_file_ == files_.size() || files_[next_file_].item != &i) return;
+    temporary const& file = files_[next_file_++];
+    descriptor const* const in = open(i.in, i.error);
+    if (in != nullptr && i.error == 0) i.error = name_file(*in, file, options);
+    if (in != nullptr && i.error != 0 && is_at(*in, file.name, file.id))
+        ::unlinkat(in->get(), file.name.c_str(), 0);
+    if (i.error == 0) touch(i.in);
 }
 
 void batch_job::begin(batch_item& i, batch_options const& options) {

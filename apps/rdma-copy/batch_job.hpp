@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "rdma-copy/copy_message.hpp"
+#include "rdma-copy/removal.hpp"
 #include "rdma-copy/tree.hpp"
 
 namespace copy {
@@ -22,6 +23,8 @@ struct target_directory {
     std::string path;  // in the tree
     std::shared_ptr<target_directory> above;
     int error = 0;  // why it could not be made
+    std::vector<std::uint64_t>
+        names;  // hash_of_name() of what the source has, of a copy that deletes
     bool is_absent = false;  // it would be made by a copy that makes something
     std::optional<file_id> id;
     descriptor opened;  // of the few that were used last
@@ -50,7 +53,11 @@ struct batch_options {
     /// Nothing is made; what would be is wanted.
     bool lists = false;
     /// Directories that must not be made again: the target's, and those around it.
-    std::vector<hash> around_target;
+    std::vector<hash> around_target = {};
+    /// Of a copy that deletes, and in which nothing has failed: what directories lose at their end.
+    removal* removes = nullptr;
+    /// Directories that are not removed.
+    std::vector<hash> sources = {};
 };
 
 /// One thread at a time uses it.
@@ -60,7 +67,9 @@ public:
     explicit batch_job(tree const& in) noexcept : tree_{in} {}
 
     /// Does all of it, in order. Blocks. Directories that wait for their end keep few descriptors.
-    void run(std::vector<batch_item>& items, batch_options const& options);
+    ///
+    /// @return  False if the removal has results that must be taken; then call it again with these items.
+    bool run(std::vector<batch_item>& items, batch_options const& options);
 
 private:
     struct temporary {
@@ -69,7 +78,12 @@ private:
         file_id id;
     };
 
+    void begin_all(std::vector<batch_item>& items, batch_options const& options);
     void begin(batch_item& i, batch_options const& options);
+    bool remove_others(
+        batch_item& end, std::vector<batch_item> const& items, batch_options const& options
+    );
+    void finish(batch_item& i, batch_options const& options);
     void write(batch_item& i);
     int name_file(descriptor const& in, temporary const& t, batch_options const& options);
     void look_for(batch_item& i, batch_options const& options);
@@ -97,6 +111,8 @@ private:
     bool syncs_all_ = false;
     std::size_t to_sync_ = 0;  // files that are not on the disk yet
     std::vector<temporary> files_;
+    std::size_t next_file_ = 0;  // that gets its name
+    std::size_t next_ = 0;  // item that is finished
     std::vector<std::shared_ptr<target_directory>> touched_;
 };
 

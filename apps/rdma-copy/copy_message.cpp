@@ -101,7 +101,8 @@ constexpr std::uint16_t flag_verifies = 4;
 constexpr std::uint16_t flag_total = 8;
 constexpr std::uint16_t flag_continues = 16;
 constexpr std::uint16_t flag_lists = 32;
-constexpr std::uint16_t flags_of_hello = 63;
+constexpr std::uint16_t flag_deletes = 64;
+constexpr std::uint16_t flags_of_hello = 127;
 // Of ENTRY.
 constexpr std::uint8_t flag_sparse = 1;
 constexpr std::uint8_t flag_names = 2;
@@ -122,7 +123,8 @@ void write(writer& w, hello const& m) {
     w.put(static_cast<std::uint16_t>(
         flag_if(m.replaces, flag_replaces) | flag_if(m.keeps_owners, flag_owners) |
         flag_if(m.verifies, flag_verifies) | flag_if(m.wants_total, flag_total) |
-        flag_if(m.continues, flag_continues) | flag_if(m.lists, flag_lists)
+        flag_if(m.continues, flag_continues) | flag_if(m.lists, flag_lists) |
+        flag_if(m.deletes, flag_deletes)
     ));
     w.put(m.exclusions);
     w.put(m.bytes_per_second);
@@ -140,6 +142,8 @@ void read(reader& r, hello& m) {
     m.wants_total = (flags & flag_total) != 0;
     m.continues = (flags & flag_continues) != 0;
     m.lists = (flags & flag_lists) != 0;
+    m.deletes = (flags & flag_deletes) != 0;
+    r.require(!m.deletes || m.way == direction::to_server);
     m.exclusions = r.get<std::uint16_t>();
     r.require(m.exclusions <= exclusions::patterns_max);
     m.bytes_per_second = r.get<std::uint64_t>();
@@ -328,6 +332,14 @@ void write(writer& w, wanted const& m) { w.put(m.file); }
 void read(reader& r, wanted& m) { m.file = r.get<std::uint64_t>(); }
 void write(writer&, stopped const&) {}
 void read(reader&, stopped&) {}
+void write(writer& w, deleted const& m) {
+    w.put(static_cast<std::uint16_t>(m.error));
+    w.put(m.path);
+}
+void read(reader& r, deleted& m) {
+    m.error = r.error();
+    m.path = r.text();
+}
 void write(writer& w, exclude const& m) { w.put(m.pattern); }
 void read(reader& r, exclude& m) {
     m.pattern = r.text();

@@ -15,6 +15,7 @@
 //                     DONE     file (8), errno (2): it is finished, or never will be
 //                     WANTED   file (8): what was asked for is not there; the sender sends it under another number, if HELLO
 //                              does not say that nothing is written
+//                     DELETED  errno (2), path: it is removed from the target, or why not
 //                     NOT_KEPT four numbers of entries (8 each) that are finished, and have lost something; before
 //                              FINISHED, if one is not 0
 //   the sender's      ENTRY    file (8), type (1), flags (1), mode (2), user (4), group (4), mtime: seconds
@@ -110,6 +111,8 @@ struct hello {
     /// Nothing is written: the sender asks for all files, and the receiver answers WANTED for each entry that it would
     /// make.
     bool lists = false;
+    /// Directories of the target lose what those of the source do not have. Of a client that sends.
+    bool deletes = false;
     std::uint16_t exclusions = 0;
     /// What the sender sends at most; 0 for no limit.
     std::uint64_t bytes_per_second = 0;
@@ -245,6 +248,11 @@ struct exclude {
     std::string pattern;
 };
 
+struct deleted {
+    int error = 0;
+    std::string path;
+};
+
 /// The kind of a message is its place here.
 using copy_message = std::variant<
     hello,
@@ -267,7 +275,8 @@ using copy_message = std::variant<
     whole_file,
     wanted,
     stopped,
-    exclude>;
+    exclude,
+    deleted>;
 
 std::vector<std::byte> encode(copy_message const& m);
 /// None if it is not a message: another kind, another size, a type, a flag, a mode or a time that does

@@ -32,6 +32,19 @@ directory_stream directory_stream::open_inside(std::string const& name, int& err
     return s;
 }
 
+directory_stream directory_stream::open_again(
+    tree const& in, std::string path, descriptor const& opened, int& error
+) {
+    directory_stream s;
+    s.in_ = &in;
+    s.path_ = std::move(path);
+    s.directory_ = open_here(opened, ".", O_RDONLY | O_DIRECTORY, error);
+    s.begin(error);
+    return s;
+}
+
+int directory_stream::rewind() { return ::lseek(directory_.get(), 0, SEEK_SET) < 0 ? errno : 0; }
+
 void directory_stream::begin(int& error) {
     if (error == 0 && ::fstat(directory_.get(), &status_) != 0) error = errno;
     if (error == 0) has_ = extended_of(directory_);
@@ -54,6 +67,14 @@ void directory_stream::close_behind(directory_entry const& last) {
 }
 
 std::vector<directory_entry> directory_stream::next(int& error) {
+    std::vector<directory_entry> some = names(error);
+    for (directory_entry& e : some)
+        if (::fstatat(directory_.get(), e.name.c_str(), &e.status, AT_SYMLINK_NOFOLLOW) != 0)
+            e.error = errno;
+    return some;
+}
+
+std::vector<directory_entry> directory_stream::names(int& error) {
     error = 0;
     if (!directory_.is_open()) {
         directory_ = in_->open_at(path_, O_RDONLY | O_DIRECTORY, error);
@@ -79,9 +100,6 @@ std::vector<directory_entry> directory_stream::next(int& error) {
             if (name != "." && name != "..") some.push_back({std::move(name), {}, 0, e->d_off});
         }
     }
-    for (directory_entry& e : some)
-        if (::fstatat(directory_.get(), e.name.c_str(), &e.status, AT_SYMLINK_NOFOLLOW) != 0)
-            e.error = errno;
     return some;
 }
 

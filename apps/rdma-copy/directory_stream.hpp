@@ -34,6 +34,15 @@ public:
     /// more.
     directory_stream open_inside(std::string const& name, int& error) const;
 
+    /// Opens one that is open once more, to read it from its beginning.
+    ///
+    /// @param path  Of it in the tree.
+    static directory_stream open_again(
+        tree const& in, std::string path, descriptor const& opened, int& error
+    );
+
+    /// In the tree.
+    std::string const& path() const noexcept { return path_; }
     /// Of the directory that is read.
     struct stat const& status() const noexcept {
         return status_;
@@ -45,6 +54,10 @@ public:
     /// The next entries, at most entries_max; none at the end. error_source_changed if it was closed, and another
     /// directory has its name now.
     std::vector<directory_entry> next(int& error);
+    /// The same without their status.
+    std::vector<directory_entry> names(int& error);
+    /// From the beginning again. Returns an errno.
+    int rewind();
     /// Closes it. next() opens it again, and goes on behind this entry.
     void close_behind(directory_entry const& last);
     /// Opens it again through one that is in it, so that the depth costs nothing. If that fails, next() opens it.

@@ -104,6 +104,10 @@ private:
         };
         copy::copy_options options = settings_.copy;
         options.wants_total = shows_progress();
+        if (options.lists)
+            options.listed_deletion = [this](std::string const& path) {
+                on_listed("delete", path);
+            };
         options.listed = [this](std::string const& path) { on_listed("copy", path); };
         if (is_push_) {
             std::vector<std::string> const sources{
@@ -448,6 +452,7 @@ private:
         copy::add_to(to.entries, more.entries);
         copy::add_to(to.bytes, more.bytes);
         copy::add_to(to.failed, more.failed);
+        copy::add_to(to.deleted, more.deleted);
         copy::add_to(to.moved, more.moved);
         copy::add_to(to.continued, more.continued);
     }
@@ -464,6 +469,7 @@ private:
             {"failed_connections", true, "Connections that ended before their copy", failed_},
             {"entries", true, "Files, directories and links that are finished", all.entries},
             {"failed_entries", true, "Entries that were not copied", all.failed},
+            {"deleted_names", true, "Names that clients have deleted", all.deleted},
             {"bytes", true, "Bytes of finished files", all.bytes},
             {"moved_bytes", true, "Bytes sent or received, and continued", all.moved},
             {"continued_bytes", true, "Bytes that earlier copies had left", all.continued}};
@@ -498,7 +504,8 @@ int run_server(settings const& s) {
     std::string name = std::filesystem::canonical(s.directory, ec).filename().string();
     if (name.empty()) name = "root";
     asio::io_context io;
-    copy::served_directory directory{std::move(root), std::move(name), s.copy.keeps_owners};
+    copy::served_directory directory{
+        std::move(root), std::move(name), s.copy.keeps_owners, s.copy.deletes};
     server files{io, s, std::move(directory)};
     asio::signal_set signals{io, SIGINT, SIGTERM};
     signals.async_wait([&](boost::system::error_code cancelled, int) {
@@ -566,7 +573,15 @@ int main(int argc, char** argv) {
         s.copy.is_onto,
         "the source gets the name of the target, also if that is a directory"
     );
-    app.add_flag("-n,--dry-run", s.copy.lists, "write nothing, and print what would be copied");
+    app.add_flag(
+        "--delete",
+        s.copy.deletes,
+        "delete what the source does not have from the directories that are copied, as long as "
+        "nothing fails; excluded names stay"
+    );
+    app.add_flag(
+        "-n,--dry-run", s.copy.lists, "write nothing, and print what would be copied and deleted"
+    );
     app.add_flag("--verify", s.copy.verifies, "read each file back from the disk of the target");
     app.add_flag("--owners", s.copy.keeps_owners, "give files the user and group of their sources");
     app.add_option(
@@ -599,6 +614,7 @@ int main(int argc, char** argv) {
     serve.add_flag(
         "--owners", s.copy.keeps_owners, "clients may give files to any user and group, as root"
     );
+    serve.add_flag("--delete", s.copy.deletes, "clients may delete what is in the directory");
     serve
         .add_option(
             "--statistics",

@@ -117,12 +117,14 @@ std::string served(result const& r) {
     std::string const what = r.asked->lists ? (is_here ? "dry run into " : "dry run of ")
                                             : (is_here ? "received into " : "sent ");
     return what + name + ": " + entries_and_bytes(r) +
+           (r.deleted > 0 ? ", " + std::to_string(r.deleted) + " deleted" : "") +
            (r.failed > 0 ? ", " + std::to_string(r.failed) + " failed" : "");
 }
 
 std::string summary(result const& r, std::chrono::duration<double> took) {
     std::string text = entries_and_bytes(r);
     if (r.continued > 0) text += ", " + in_units(r.continued) + " of them were there";
+    if (r.deleted > 0) text += ", " + std::to_string(r.deleted) + " deleted";
     if (r.failed > 0) text += ", " + std::to_string(r.failed) + " failed";
     return text + formatted(" in %.3f s", took.count());
 }
@@ -156,6 +158,7 @@ std::string result_json(
     out["entries"] = r.entries;
     out["bytes"] = r.bytes;
     out["continued_bytes"] = r.continued;
+    out["deleted"] = r.deleted;
     out["failed"] = r.failed;
     out["seconds"] = took.count();
     out["not_kept"] = {

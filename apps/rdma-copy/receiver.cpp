@@ -30,6 +30,12 @@ std::string why(int error) {
     if (error == error_type_not_copied)
         return "neither a file, nor a directory, nor a symbolic link: skipped";
     if (error == error_names_too_many) return "too many files with several names: copy in parts";
+    if (error == error_names_differ)
+        return "its file system does not list the names that were copied: it may not tell a from "
+               "A, or "
+               "another program removes files";
+    if (error == error_names_to_keep)
+        return "too many names in directories that are not finished: copy in parts";
     if (error == error_name_twice) return "another source has this name";
     if (error == error_target_changed)
         return "another program has put something else in its place, or in that of its directory";
@@ -50,6 +56,8 @@ std::string why_there(std::string const& side, int error) {
     if (is_of_both || (error == EBADMSG && side == "target")) return why(error);
     return "at the " + side + ": " + (side == "source" ? why_of_source(error) : why(error));
 }
+
+std::string not_deleted(std::string const& why) { return "not deleted: " + why; }
 
 std::string destination::place_of(std::string const& path) const {
     std::string inside = path;
@@ -119,6 +127,7 @@ receiver::receiver(link& over, disk& files, destination to, failure_report repor
       is_granted_(over.slots(), true),
       top_{std::make_shared<target_directory>()},
       batch_job_{*to_.root},
+      removal_{to_.excluded, to_.lists},
       job_ends_{over.io()} {
     top_->path = to_.directory;
     top_->id = to_.id;
@@ -262,7 +271,7 @@ void receiver::start_batch(arrived a) {
     if (batches_.size() == 1) start_job(do_batches());
 }
 
-// One that has no room in a batch, and is not made.
+// One that has no room in a batch, and is not made, or the end of a directory that loses names.
 bool receiver::on_alone(entry e) {
     arrived a;
     bool const is_known = e.type == entry_type::file ? e.asks : e.type != entry_type::hard_link;
@@ -280,6 +289,7 @@ bool receiver::add_to_batch(entry e, std::vector<std::byte> bytes, std::vector<b
     i.gets = attributes_of(e);
     i.in = directory_of(e.path);
     if (is_reserved(i.path)) i.error = EINVAL;
+    note_name(e, *i.in, i.path);
     if (e.type == entry_type::directory) {
         if (directories_.size() == directories_max) return false;
         i.itself = std::make_shared<target_directory>();
@@ -291,6 +301,7 @@ bool receiver::add_to_batch(entry e, std::vector<std::byte> bytes, std::vector<b
         if (begun == directories_.end()) return false;
         i.itself = begun->second;
         directories_.erase(begun);
+        names_ -= i.itself->names.size();
     }
     ++next_;
     i.what = std::move(e);
@@ -303,11 +314,18 @@ bool receiver::add_to_batch(entry e, std::vector<std::byte> bytes, std::vector<b
 asio::awaitable<void> receiver::do_batches() {
     while (!batches_.empty()) {
         arrived& a = batches_.front();
-        co_await disk_.run([&] {
-            if (!around_target_) around_target_ = to_.root->identities_up_from(to_.directory);
-            batch_job_.run(a.items, {to_.replaces, to_.continues, to_.lists, *around_target_});
-            return 0;
-        });
+        bool is_done = false;
+        while (!is_done) {
+            batch_options options{to_.replaces, to_.continues, to_.lists};
+            if (deletes()) options.removes = &removal_;
+            options.sources = sources_;
+            is_done = co_await disk_.run([&] {
+                if (!around_target_) around_target_ = to_.root->identities_up_from(to_.directory);
+                options.around_target = *around_target_;
+                return batch_job_.run(a.items, options);
+            });
+            co_await report_deletions();
+        }
         for (batch_item& i : a.items) {
             bool const is_end = i.what.type == entry_type::directory_end;
             bool const is_counted_before = is_end && i.itself->error != 0;
@@ -340,6 +358,53 @@ asio::awaitable<void> receiver::do_batches() {
     }
 }
 
+// What a directory keeps. The directory of the target itself loses nothing: what is beside the sources stays.
+void receiver::note_name(entry const& e, target_directory& in, std::string const& path) {
+    if (!to_.deletes || e.type == entry_type::directory_end) return;
+    bool const is_source = e.path.find('/') == std::string::npos;
+    bool const is_known =
+        is_source ? e.identity != hash{} && e.type == entry_type::directory : in.above != nullptr;
+    if (!is_known) return;
+    if (names_ == names_max) {
+        if (deletes()) report_not_deleted(path, error_names_to_keep);
+        has_too_many_names_ = true;
+        return;
+    }
+    ++names_;
+    if (is_source) sources_.push_back(e.identity);
+    else in.names.push_back(hash_of_name(path.substr(path.rfind('/') + 1)));
+}
+
+// As long as the copy is complete.
+bool receiver::deletes() const noexcept {
+    return to_.deletes && result_.failed == not_deleted_ && !has_too_many_names_ && !has_failed_;
+}
+
+asio::awaitable<void> receiver::report_deletions() {
+    for (removal::result const& each : removal_.take_results()) {
+        if (each.error != 0) {
+            report_not_deleted(each.path, each.error);
+            continue;
+        }
+        ++result_.deleted;
+        if (to_.listed_deletion) to_.listed_deletion(each.path);
+        if (to_.reports_deletions) link_.send(deleted{0, each.path.substr(0, text_bytes_max)});
+    }
+    // What is begun is finished, also if the sender has left.
+    try {
+        co_await link_.wait_for_room();
+    } catch (boost::system::system_error const&) {
+        has_failed_ = true;
+    }
+}
+
+// That makes the copy no less complete.
+void receiver::report_not_deleted(std::string const& path, int error) {
+    ++not_deleted_;
+    count(path, not_deleted(why(error)));
+    if (to_.reports_deletions) link_.send(deleted{error, path.substr(0, text_bytes_max)});
+}
+
 // Of an entry that would be made.
 void receiver::list(batch_item const& i) {
     ++result_.entries;
@@ -351,7 +416,8 @@ void receiver::list(batch_item const& i) {
 asio::awaitable<bool> receiver::on(entry e) {
     // It may be in a directory that a batch makes.
     while (!batches_.empty()) co_await job_ends_.wait();
-    if (to_.lists) co_return on_alone(std::move(e));
+    if (to_.lists || (to_.deletes && e.type == entry_type::directory_end))
+        co_return on_alone(std::move(e));
     if (e.asks) co_return false;
     bool const is_link = e.type == entry_type::hard_link;
     if (e.file != next_ || !is_expected(e.path) || (is_link && !is_expected(e.target)))
@@ -368,6 +434,7 @@ asio::awaitable<bool> receiver::on(entry e) {
     int error = 0;
     target_path const at = target_of(e, error);
     std::string const& path = at.text;
+    note_name(e, *directory_of(e.path), path);
     if (is_reserved(path) || (is_link && is_reserved(e.target))) error = EINVAL;
     struct stat now {};
     switch (e.type) {

@@ -24,7 +24,9 @@
 #include "rdma-copy/disk.hpp"
 #include "rdma-copy/file_io.hpp"
 #include "rdma-copy/incoming_file.hpp"
+#include "rdma-copy/exclusions.hpp"
 #include "rdma-copy/link.hpp"
+#include "rdma-copy/removal.hpp"
 #include "rdma-copy/result.hpp"
 #include "rdma-copy/tree.hpp"
 
@@ -52,6 +54,13 @@ struct destination {
     /// Nothing is written; what would be is counted as if it were, and listed.
     bool lists = false;
     listing listed = {};
+    /// Directories that are copied lose all that the source does not have, as long as nothing fails.
+    bool deletes = false;
+    listing listed_deletion = {};
+    /// The sender has asked for that, and hears what is deleted.
+    bool reports_deletions = false;
+    /// What stays.
+    exclusions excluded = {};
     /// Of a copy that lists: the directory would be made.
     bool is_absent = false;
 
@@ -77,6 +86,8 @@ public:
     static constexpr std::size_t linkable_bytes_besides = 128;
     /// Directories that wait for their mode and time, at most.
     static constexpr std::size_t directories_max = 4096;
+    /// Names in directories that have not ended, at most, of a copy that deletes. Each takes 8 bytes.
+    static constexpr std::size_t names_max = std::size_t{4} << 20;
 
     /// @param counters  Outlives this.
     receiver(link& over, disk& files, destination to, failure_report report, result& counters);
@@ -117,6 +128,10 @@ private:
     bool on(batch const& b);
     bool on_alone(entry e);
     void list(batch_item const& i);
+    void note_name(entry const& e, target_directory& in, std::string const& path);
+    bool deletes() const noexcept;
+    asio::awaitable<void> report_deletions();
+    void report_not_deleted(std::string const& path, int error);
     void start_batch(arrived a);
     bool add_to_batch(entry e, std::vector<std::byte> bytes, std::vector<batch_item>& items);
     asio::awaitable<void> do_batches();
@@ -158,11 +173,16 @@ private:
     std::shared_ptr<target_directory> top_;  // where the entries go that are in no other directory
     std::deque<arrived> batches_;  // one for each slot at most; the first one is being done
     batch_job batch_job_;
+    removal removal_;
+    std::size_t names_ = 0;  // in directories that have not ended
+    std::vector<hash> sources_;  // of a copy that deletes
+    std::uint64_t not_deleted_ = 0;
     std::optional<std::vector<hash>>
         around_target_;  // the target's directory, and those that it is in
     std::map<std::string, file_id> linkable_;  // finished, by path
     std::size_t linkable_bytes_ = 0;
     bool has_forgotten_names_ = false;
+    bool has_too_many_names_ = false;
     bool has_entries_ = false;
     bool has_failed_ = false;
     std::uint64_t next_ = 0;

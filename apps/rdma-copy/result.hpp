@@ -16,7 +16,8 @@ namespace copy {
 struct result {
     std::uint64_t entries = 0;  // finished: files, directories and links, each once
     std::uint64_t bytes = 0;  // of finished files
-    std::uint64_t failed = 0;  // entries
+    std::uint64_t failed = 0;  // entries, and names that could not be deleted
+    std::uint64_t deleted = 0;  // names at the target
     std::uint64_t moved =
         0;  // bytes that were sent or have arrived, holes too, also of unfinished files
     std::uint64_t continued = 0;  // bytes that an earlier copy has left
@@ -35,7 +36,7 @@ inline void add_to(std::uint64_t& counter, std::uint64_t more) noexcept {
     counter += std::min(more, UINT64_MAX - counter);
 }
 
-/// Says that an entry would be copied.
+/// Says that an entry would be copied, or a name deleted.
 using listing = std::function<void(std::string const& path)>;
 
 /// Says what has happened to an entry: its path, and why it was not copied.
@@ -50,6 +51,8 @@ inline constexpr int error_names_too_many = EXFULL;
 inline constexpr int error_source_changed = EREMCHG;
 inline constexpr int error_target_changed = ESTRPIPE;
 inline constexpr int error_into_itself = EDOTDOT;
+inline constexpr int error_names_differ = ELIBBAD;
+inline constexpr int error_names_to_keep = ELIBMAX;
 
 /// An errno, or one of the above, in words. EBADMSG is a block that has changed, EUCLEAN what the disk does
 /// not give back.
@@ -60,5 +63,7 @@ std::string why_of_source(int error);
 ///
 /// @param side  "source" or "target".
 std::string why_there(std::string const& side, int error);
+/// Of a name that stays, and should not.
+std::string not_deleted(std::string const& why);
 
 }  // namespace copy

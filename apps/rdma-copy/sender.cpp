@@ -208,6 +208,8 @@ asio::awaitable<void> sender::listen() {
             is_allowed = on(*d);
         } else if (auto const* const w = std::get_if<wanted>(&m)) {
             is_allowed = on(*w);
+        } else if (auto const* const gone = std::get_if<deleted>(&m)) {
+            is_allowed = on(*gone);
         } else if (auto const* const lost = std::get_if<not_kept>(&m)) {
             is_allowed = has_finished_ && result_.lost == not_kept{};
             result_.lost = *lost;
@@ -306,6 +308,17 @@ bool sender::on(wanted const& w) {
     }
     wanted_.push_back(std::move(found->second));
     pending_.erase(found);
+    return true;
+}
+
+bool sender::on(deleted const& d) {
+    if (!options_.deletes) return false;
+    if (d.error != 0) {
+        fail(d.path, not_deleted(why_there("target", d.error)));
+        return true;
+    }
+    ++result_.deleted;
+    if (options_.listed_deletion) options_.listed_deletion(d.path);
     return true;
 }
 

@@ -57,10 +57,15 @@ struct sender_options {
     /// 0 for no limit.
     std::uint64_t bytes_per_second = 0;
     listing listed = {};
+    /// The receiver deletes, and says what; that is counted, and listed.
+    bool deletes = false;
+    listing listed_deletion = {};
     /// What is not sent; not sources.
     exclusions excluded = {};
 
-    static sender_options of(hello const& h, exclusions excluded, listing listed = {}) {
+    static sender_options of(
+        hello const& h, exclusions excluded, listing listed = {}, listing listed_deletion = {}
+    ) {
         return {
             h.wants_total,
             h.continues,
@@ -68,6 +73,8 @@ struct sender_options {
             h.lists,
             h.bytes_per_second,
             std::move(listed),
+            h.deletes,
+            std::move(listed_deletion),
             std::move(excluded)};
     }
 };
@@ -198,6 +205,7 @@ private:
     bool on(abort_file const& a);
     bool on(done const& d);
     bool on(wanted const& w);
+    bool on(deleted const& d);
     bool waits_for_begin(file const& f) const;
     bool asks_first() const noexcept { return options_.continues || options_.lists; }
     void fail(std::string const& path, std::string const& why);

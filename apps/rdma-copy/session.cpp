@@ -35,8 +35,10 @@ asio::awaitable<void> greet(link& server, hello h, exclusions const& excluded) {
     int const error = w->speaks == version ? w->error : EPROTONOSUPPORT;
     if (error == 0) co_return;
     co_await server.finish();
-    std::string const hint =
-        error == EPERM && h.keeps_owners ? "; --owners must be allowed there, too" : "";
+    std::string hint;
+    if (h.keeps_owners) hint = "--owners";
+    if (h.deletes) hint += (hint.empty() ? "" : " and ") + std::string{"--delete"};
+    hint = error == EPERM && !hint.empty() ? "; " + hint + " must be allowed there, too" : "";
     throw refused{
         "the server refuses " + (h.name.empty() ? "this" : h.name) + ": " + why(error) + hint};
 }
@@ -106,12 +108,13 @@ asio::awaitable<void> push(
     wish.wants_total = options.wants_total;
     wish.continues = options.continues;
     wish.lists = options.lists;
+    wish.deletes = options.deletes;
     wish.bytes_per_second = options.bytes_per_second;
     wish.name = trimmed(target);
     co_await greet(to, wish, options.excluded);
     std::map<std::string, tree> parents;
     std::vector<source> all;
-    auto how = sender_options::of(wish, options.excluded, options.listed);
+    auto how = sender_options::of(wish, options.excluded, options.listed, options.listed_deletion);
     sender s{to, files, std::move(how), report, counters};
     std::set<std::string> names;
     for (std::string const& path : sources) {
@@ -188,6 +191,9 @@ asio::awaitable<void> pull(
     to.continues = options.continues;
     to.lists = options.lists;
     to.listed = options.listed;
+    to.deletes = options.deletes;
+    to.listed_deletion = options.listed_deletion;
+    to.excluded = options.excluded;
     if (!is_directory) to.name = name;
     to.needs_entries = true;
     hello wish;
@@ -215,12 +221,15 @@ asio::awaitable<void> take(
     disk& files,
     served_directory const& directory,
     hello const& h,
+    exclusions excluded,
     int error,
     failure_report report,
     result& counters
 ) {
     destination to;
-    if (error == 0 && h.keeps_owners && !directory.allows_owners) error = EPERM;
+    bool const is_allowed =
+        (!h.keeps_owners || directory.allows_owners) && (!h.deletes || directory.allows_deletes);
+    if (error == 0 && !is_allowed) error = EPERM;
     if (error == 0)
         to = co_await files.run([&] {
             return destination_of(directory.root, h.name, h.where, h.continues, h.lists, error);
@@ -230,6 +239,8 @@ asio::awaitable<void> take(
     to.verifies = h.verifies;
     to.continues = h.continues;
     to.lists = h.lists;
+    to.deletes = to.reports_deletions = h.deletes;
+    to.excluded = std::move(excluded);
     client.send(welcome{version, error});
     if (error != 0) co_return report(h.name, why(error));
     counters.asked = h;
@@ -285,12 +296,10 @@ asio::awaitable<void> serve(
     }
     if (error == 0 && !h->name.empty() && (!is_inside(h->name) || is_reserved(h->name)))
         error = EACCES;
-    if (h->way == direction::to_server)
-        co_await take(client, files, directory, *h, error, std::move(report), counters);
-    else
-        co_await give(
-            client, files, directory, *h, std::move(excluded), error, std::move(report), counters
-        );
+    auto const act = h->way == direction::to_server ? &take : &give;
+    co_await act(
+        client, files, directory, *h, std::move(excluded), error, std::move(report), counters
+    );
     co_await client.finish();
 }
 

@@ -51,6 +51,10 @@ struct copy_options {
     /// Nothing is written; what would be copied is counted as if it were, and listed.
     bool lists = false;
     listing listed;
+    /// Directories of the target lose what those of the source do not have, except what is excluded, as long as nothing
+    /// fails.
+    bool deletes = false;
+    listing listed_deletion;
     /// Of the data that is sent, by the server as well; 0 for no limit, else rate_min or more.
     std::uint64_t bytes_per_second = 0;
 };
@@ -83,6 +87,8 @@ struct served_directory {
     std::string name;
     /// Clients may give files to any user.
     bool allows_owners = false;
+    /// Clients may delete.
+    bool allows_deletes = false;
 };
 /// What a server does for a client: everything inside of the directory. Throws
 /// boost::system::system_error when the connection ends.

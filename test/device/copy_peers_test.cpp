@@ -443,6 +443,7 @@ TEST_CASE("copy: a receiver that lies loses its connection", "[device][hostile]"
         {"finished", {copy::finished{}}},
         {"what is not kept, before the end", {copy::not_kept{1, 0, 0, 0}}},
         {"a sender's message", {copy::end{0, 0}}},
+        {"a deleted name, though nothing is to be deleted", {copy::deleted{0, "a"}}},
     };
     for (named_lie const& each : lies) {
         CAPTURE(each.name);

@@ -28,6 +28,7 @@
 #include "rdma-copy/file_io.hpp"
 #include "rdma-copy/incoming_file.hpp"
 #include "rdma-copy/link.hpp"
+#include "rdma-copy/removal.hpp"
 #include "rdma-copy/result.hpp"
 #include "rdma-copy/tree.hpp"
 #include "support/catch.hpp"
@@ -330,6 +331,25 @@ TEST_CASE("copy: a directory of any size is read in small pieces", "[programs]")
     fs::create_directory(here / "many");
     CHECK(moved.next(error).empty());
     CHECK(error == copy::error_source_changed);
+}
+
+// As of a file system that does not tell a from A: what seems to be another file may be the one that was copied.
+TEST_CASE("copy: nothing is deleted where a copied name is not listed", "[programs]") {
+    bool const is_listed = GENERATE(false, true);
+    folder here;
+    for (char const* const name : {"copied", "old"}) std::ofstream{here / name};
+    int error = 0;
+    copy::tree const root = copy::tree::open(here.string(), error);
+    copy::removal r{{}, false};
+    std::vector<std::uint64_t> names{copy::hash_of_name("copied")};
+    if (!is_listed) names.push_back(copy::hash_of_name("Old"));
+    r.begin(copy::directory_stream::open(root, "", error), "", names, {});
+    CHECK(r.run());
+    auto const results = r.take_results();
+    REQUIRE(results.size() == 1);
+    CHECK(results[0].error == (is_listed ? 0 : copy::error_names_differ));
+    CHECK(fs::exists(here / "copied"));
+    CHECK(fs::exists(here / "old") == !is_listed);
 }
 
 TEST_CASE("copy: what a failed sync may have lost is never continued", "[programs]") {

@@ -60,6 +60,8 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
     h.exclusions = copy::exclusions::patterns_max;
     h.bytes_per_second = UINT64_MAX;
     h.name = "name";
+    copy::hello to_server;
+    to_server.deletes = true;
     std::vector<copy::copy_message> const all{
         h,
         copy::welcome{1, 65535},
@@ -83,7 +85,9 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
         asked,
         copy::wanted{8},
         copy::stopped{},
-        copy::exclude{"*.o"}};
+        copy::exclude{"*.o"},
+        to_server,
+        copy::deleted{16, "a/b"}};
     for (copy::copy_message const& m : all) {
         CAPTURE(m.index());
         auto const bytes = copy::encode(m);
@@ -100,6 +104,9 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
             CHECK_FALSE(copy::decode(m.index(), std::span{bytes}.first(bytes.size() - 1)));
     }
     CHECK_FALSE(copy::decode(std::variant_size_v<copy::copy_message>, {}));
+    // Only a client that sends asks a server to delete.
+    to_server.way = copy::direction::to_client;
+    CHECK_FALSE(copy::decode(0, copy::encode(to_server)));
     CHECK_FALSE(copy::decode(UINT64_MAX, {}));
 }
 
@@ -302,6 +309,9 @@ TEST_CASE("copy: the result is one object in a line, whatever the names are", "[
     r.asked->name = "a/b\n";
     CHECK(copy::served(r) == "sent a/b\\x0a: 2 entries, 0 B, 1 failed");
     CHECK(copy::summary(r, 1500ms) == "2 entries, 0 B, 1 failed in 1.500 s");
+    r.deleted = 3;
+    CHECK(copy::summary(r, 1500ms) == "2 entries, 0 B, 3 deleted, 1 failed in 1.500 s");
+    CHECK(copy::served(r) == "sent a/b\\x0a: 2 entries, 0 B, 3 deleted, 1 failed");
 }
 
 TEST_CASE("a printed line has characters only, and none that controls a terminal", "[programs]") {
