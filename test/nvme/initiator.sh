@@ -501,6 +501,30 @@ case_a_disk_has_the_block_size_of_its_image() {
     done
 }
 
+case_blocks_that_are_too_small_for_direct_io_are_refused() {
+    local at=/sys/kernel/config/nullb/large_blocks
+    modprobe null_blk nr_devices=0
+    mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
+    mkdir $at && echo 64 >$at/size && echo 4096 >$at/blocksize && echo 1 >$at/memory_backed && echo 1 >$at/power || fail null_blk
+    wait_for 10 test -b /dev/large_blocks || fail "no device"
+    mkfs.ext4 -q -O ^has_journal /dev/large_blocks || fail mkfs
+    mkdir -p "$work/large"
+    mount /dev/large_blocks "$work/large" || fail mount
+    # Linux reads a hole of any alignment: only a write would fail.
+    truncate -s 16M "$work/large/disk"
+    timeout 10 "$programs/rdma-nvme" serve "$work/large/disk" --nqn $nqn --port $port --direct --block-size 512 >"$work/refused" 2>&1
+    [ $? = 2 ] || { cat "$work/refused"; fail "not refused"; }
+    grep -q 'has no direct I/O of blocks of 512 bytes, only of 4096' "$work/refused" || { cat "$work/refused"; fail "another reason"; }
+    serve "$work/large/disk" --nqn $nqn --direct
+    connect
+    disk
+    verify_by_fio $udev --bs=4k --size=1M
+    disconnect
+    end_target
+    umount "$work/large"
+    rmdir $at
+}
+
 case_two_targets_are_two_paths_of_one_disk() {
     local uuid=8e6c30e2-2f6e-4c52-9d2f-0a6a3ffb6a11 number first second
     truncate -s 16M "$work/file"

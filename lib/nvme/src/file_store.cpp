@@ -126,10 +126,22 @@ public:
     // True if the kernel refuses direct I/O on blocks of this size.
     bool refuses_direct() const {
         if (!options_.is_direct) return false;
-        if (!has_direct_) return true;
+        if (!has_direct_ || block_bytes_ % direct_alignment() != 0) return true;
         aligned_bytes block;
         block.resize(block_bytes_);
         return ::pread(file_.get(), block.data(), block_bytes_, 0) < 0 && errno == EINVAL;
+    }
+
+    // Of offsets and sizes for direct I/O: 1 if the system does not tell. A read is no test of a file with
+    // holes: Linux reads a hole of any alignment, and refuses to write it.
+    std::uint32_t direct_alignment() const noexcept {
+#ifdef STATX_DIOALIGN
+        struct statx of {};
+        if (::statx(file_.get(), "", AT_EMPTY_PATH, STATX_DIOALIGN, &of) == 0 &&
+            (of.stx_mask & STATX_DIOALIGN) != 0 && of.stx_dio_offset_align > 0)
+            return of.stx_dio_offset_align;
+#endif
+        return 1;
     }
 
     file_method method() const noexcept { return method_; }
@@ -201,10 +213,12 @@ std::unique_ptr<detail::file_store_core> opened(
     if (!made->has_blocks()) refuse();
     if (made->refuses_direct()) {
         error_code const ec = errc::invalid_option;
+        std::uint32_t const needed = made->direct_alignment();
         throw rcverbs::detail::detailed_error{
             ec,
             path.string() + " has no direct I/O of blocks of " +
-                std::to_string(made->geometry().block_bytes) + " bytes"};
+                std::to_string(made->geometry().block_bytes) + " bytes" +
+                (needed > 1 ? ", only of " + std::to_string(needed) : "")};
     }
     made->make_engine();
     return made;

@@ -48,7 +48,8 @@ struct file_store_options {
     /// by another store for which this is true as well. Whoever uses it at the same time sees and
     /// destroys the other's blocks.
     bool is_shared = false;
-    /// True to pass the page cache by (O_DIRECT): for devices whose cache belongs to the hosts. Data
+    /// True to pass the page cache by (O_DIRECT): for devices whose cache belongs to the hosts. The
+    /// constructor refuses blocks that the system does not transfer so (statx(2), stx_dio_offset_align). Data
     /// whose memory is not aligned is copied. Durability is as without it: a device may have a cache
     /// of its own.
     bool is_direct = false;
