@@ -40,6 +40,20 @@ std::vector<metric> metrics_of(rcverbs::nvme::target_statistics const& s) {
     };
 }
 
+// Commands that arrived more than a second ago, by what they wait for.
+void add_old_commands(std::vector<metric>& to, rcverbs::nvme::commands_by_state const& old) {
+    std::string const help = "Commands that arrived more than a second ago";
+    for (auto const& [state, count] : {
+             std::pair{"waiting_for_memory", old.waiting_for_memory},
+             {"receiving_data", old.receiving_data},
+             {"in_store", old.in_store},
+             {"executing", old.executing},
+             {"sending_data", old.sending_data},
+             {"answering", old.answering},
+         })
+        to.push_back({"old_commands", false, help, count, {{"state", state}}});
+}
+
 // What host_statistics say. The metrics of a name stand together.
 void add_hosts(std::vector<metric>& to, std::vector<rcverbs::nvme::host_statistics> const& all) {
     using row = rcverbs::nvme::host_statistics;
@@ -138,7 +152,9 @@ void nvme_server::start() {
     std::size_t const count = served_.options.size();
     if (!arguments_.metrics.empty())
         metrics_.emplace(io_, arguments_.metrics, "rdma_nvme", [this] {
-            std::vector<metric> all = metrics_of(target_->statistics());
+            nvme::target_statistics const now = target_->statistics();
+            std::vector<metric> all = metrics_of(now);
+            add_old_commands(all, now.old_commands);
             add_hosts(all, target_->statistics_by_host());
             return all;
         });

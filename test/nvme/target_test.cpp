@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <mutex>
 #include <random>
 #include <thread>
 
@@ -504,6 +505,30 @@ public:
     }
     void start(nvme::store_request& r) override { waiting = &r; }
     nvme::store_request* waiting = nullptr;
+};
+
+/// Keeps all requests until it is told to complete them.
+class holding_store final : public nvme::block_store {
+public:
+    nvme::store_geometry geometry() const override {
+        return {disk_bytes, block_bytes, true, false};
+    }
+    void start(nvme::store_request& r) override {
+        std::lock_guard const lock{mutex_};
+        held_.push_back(&r);
+    }
+    void complete_all() {
+        std::vector<nvme::store_request*> all;
+        {
+            std::lock_guard const lock{mutex_};
+            all.swap(held_);
+        }
+        for (nvme::store_request* const r : all) r->complete({});
+    }
+
+private:
+    std::mutex mutex_;
+    std::vector<nvme::store_request*> held_;
 };
 
 /// Memory that the target accesses directly, and that needs a flush to be durable.
@@ -1095,6 +1120,48 @@ TEST_CASE("nvme: two namespaces have one UUID only if the options say so", "[dev
         t.add_namespace("nqn.b", {1, memory()});
         co_await end(io, t);
     });
+}
+
+TEST_CASE(
+    "nvme: old commands are counted by what they wait for, and reported once", "[device][nvme]"
+) {
+    asio::io_context io;
+    auto const store = std::make_shared<holding_store>();
+    std::vector<std::string> faults;
+    run(io, [&]() -> asio::awaitable<void> {
+        nvme::target_options watchful;
+        watchful.transfer_timeout = 1600ms;
+        watchful.command_report_age = 1500ms;
+        watchful.on_fault = [&](std::string const& text) { faults.push_back(text); };
+        serving_target s{io, store, watchful};
+        connected_host h = co_await connect_host(io, s.at());
+        auto const old = [&] { return s.target.statistics().old_commands; };
+        // Requests for events are never old.
+        h.admin.send_only({capsule{0x0c, 0}});
+        h.io.send_only({capsule{0x00, 1}});
+        co_await wait_until(io, [&] { return old().in_store == 1; });
+        CHECK(faults.empty());
+        co_await wait_until(io, [&] { return !faults.empty(); });
+        h.io.send_only({capsule{0x00, 1}});
+        co_await wait_until(io, [&] { return old().in_store == 2; });
+        REQUIRE(faults.size() == 1);
+        std::string const expected =
+            "subsystem " + std::string{disk_nqn} +
+            ": a command is not answered after 1500 ms; it waits for its store";
+        CHECK_THAT(faults[0], StartsWith("host " + std::string{host_nqn} + " at "));
+        CHECK_THAT(faults[0], EndsWith(expected));
+        nvme::commands_by_state const now = old();
+        CHECK(now.executing == 0);
+        CHECK(now.waiting_for_memory == 0);
+        CHECK(now.receiving_data == 0);
+        CHECK(now.answering == 0);
+        store->complete_all();
+        co_await wait_until(io, [&] { return old().in_store == 0; });
+        h.io.connection().close();
+        co_await end(io, s.target);
+        CHECK(old().in_store + old().answering == 0);
+    });
+    CHECK(faults.size() == 1);
 }
 
 TEST_CASE("nvme: a connection without a Connect command ends", "[device][nvme]") {

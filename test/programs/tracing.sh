@@ -9,7 +9,7 @@ trap 'rm -rf "$work"' EXIT
 status=0
 complain() { echo "tracing: $*" >&2; status=1; }
 
-has=$(readelf -n "$programs/messages_bench" | awk '/Provider: rcverbs/ { getline; print $2 }' | sort -u)
+has=$(readelf -n "$programs"/{messages_bench,rdma-nvme} | awk '/Provider: rcverbs/ { getline; print $2 }' | sort -u)
 if [ -z "$has" ]; then
     echo "skipped: the programs have no probes: they were built without sys/sdt.h (package systemtap-sdt-dev)"
     exit 77

@@ -11,6 +11,7 @@
 
 #include <rcverbs/detail/timeouts.hpp>
 
+#include "probes/probe.hpp"
 #include "store_regions.hpp"
 #include "target_core.hpp"
 
@@ -60,6 +61,8 @@ public:
 
     // Keeps the queue alive while the command is under way.
     std::shared_ptr<queue> holder_;
+    // The store's thread writes it, too.
+    std::atomic<command_state> state_{command_state::idle};
     /// Where the command arrived; until its response is posted.
     std::uint32_t capsule_ = 0;
     command what_;
@@ -75,8 +78,8 @@ public:
     void* staged_ = nullptr;  // of the common part
     std::size_t staged_bytes_ = 0;
     bool is_own_ = false;  // uses the queue's own part
-    /// What happens when there is memory; of a command that waits for some.
-    step next_ = nullptr;
+    /// What follows when there is memory, or when the data has arrived.
+    step next_ = step::none;
     std::size_t wanted_bytes_ = 0;
     bool may_be_cut_ = false;
     /// A transfer through the stores, in pieces of the memory's size: the first byte of the disk, all
@@ -109,6 +112,12 @@ public:
     mutable_slice const answer_;
     batch reply_;
 
+    command_state state() const noexcept { return state_.load(std::memory_order_relaxed); }
+    void enter(command_state to) noexcept {
+        state_.store(to, std::memory_order_relaxed);
+        RCVERBS_PROBE2(nvme_command_state, this, static_cast<std::uint8_t>(to));
+    }
+
     // Prepares the request for a store.
     void ask(store_operation operation, std::uint64_t offset, std::uint64_t size) noexcept {
         operation_ = operation;
@@ -132,6 +141,7 @@ private:
         if (o.how == end::differs) c = {0, status::compare_failed, false};
         if (o.how == end::retry) c = {0, status::internal_error, true};
         if (o.how == end::path_error) c = {0, status::path_error, true};
+        enter(command_state::executing);
         // Held until the handler is in the executor: the request may be over before this returns.
         asio::any_io_executor const work = work_;
         asio::dispatch(work, [this, c, why = o.failure] { owner_.on_stored(*this, c, why); });
@@ -160,7 +170,7 @@ queue::queue(
           access_flags::local_write},
       deadline_{executor_} {}
 
-queue::~queue() = default;
+queue::~queue() { target_->count_old(old_, {}); }
 
 // Calls a member on the queue's executor; at once if this is it.
 void queue::run(void (queue::*what)()) {
@@ -300,6 +310,8 @@ void queue::on_command(slot& s, arrival const& from) {
     s.capsule_ = from.capsule;
     s.size_bytes_received_ = from.size_bytes;
     s.what_ = command::decode(capsule(from.capsule).bytes());
+    RCVERBS_PROBE3(nvme_command, &s, s.what_.code, s.what_.namespace_id);
+    s.enter(command_state::arrived);
     head_.store(
         static_cast<std::uint16_t>((head_.load(std::memory_order_relaxed) + 1U) % wraps_at_),
         std::memory_order_relaxed
@@ -317,7 +329,7 @@ void queue::route(slot& s) {
     if (is_connect) {
         if (c.data.size_bytes != connect_data::size_bytes)
             return fail(s, status::sgl_data_length_invalid);
-        return fetch(s, &queue::connect);
+        return fetch(s, step::connect);
     }
     bool const is_message =
         c.code == opcode::fabrics && (c.fabrics == fabrics_type::authentication_send ||
@@ -327,9 +339,9 @@ void queue::route(slot& s) {
     if (id_ != 0 && c.code != opcode::fabrics) return start_io(s);
     if (id_ != 0) return fail(s, status::invalid_opcode);
     // Some commands have a direction but no data.
-    if (c.sends_data() && c.data.size_bytes > 0) return fetch(s, &queue::execute_admin);
+    if (c.sends_data() && c.data.size_bytes > 0) return fetch(s, step::execute_admin);
     if (c.takes_data() && c.data.size_bytes > 0)
-        return with_memory(s, c.data.size_bytes, &queue::execute_admin);
+        return with_memory(s, c.data.size_bytes, step::execute_admin);
     execute_admin(s);
 }
 
@@ -358,9 +370,25 @@ void queue::fetch(slot& s, step next) {
     data_pointer const& p = s.what_.data;
     if (p.where == data_pointer::place::in_capsule) {
         s.local_ = capsule(s.capsule_).slice(command_bytes + p.address, p.size_bytes);
-        return (this->*next)(s);
+        s.next_ = next;
+        return proceed(s);
     }
     with_memory(s, p.size_bytes, next);
+}
+
+void queue::proceed(slot& s) {
+    switch (s.next_) {
+    case step::none: return;
+    case step::connect: return connect(s);
+    case step::take_message: return take_message(s);
+    case step::give_message: return give_message(s);
+    case step::execute_admin: return execute_admin(s);
+    case step::start_piece: return start_piece(s);
+    case step::start_store: return start_store(s);
+    case step::access_memory: return access_memory(s);
+    case step::write_memory: return write_memory(s);
+    case step::next_discard: return next_discard(s);
+    }
 }
 
 // Provides memory for the data, and reads it from the host if the host sends any.
@@ -370,6 +398,7 @@ void queue::with_memory(slot& s, std::size_t size_bytes, step next, bool may_be_
     s.may_be_cut_ = may_be_cut;
     without_memory_.push_back(&s);
     if (without_memory_.size() == 1) give_waiting();
+    else s.enter(command_state::waiting_for_memory);
 }
 
 void queue::give_waiting() {
@@ -381,7 +410,7 @@ void queue::give_waiting() {
                 // Waits until own memory is free, which this command could never use: others that
                 // use the common part may do so for ever.
                 bool const fits = s.may_be_cut_ || s.wanted_bytes_ <= staging_memory::queue_bytes;
-                if (fits) return;
+                if (fits) return s.enter(command_state::waiting_for_memory);
                 without_memory_.pop_front();
                 finish(s, {0, status::internal_error, true});
                 continue;
@@ -395,7 +424,7 @@ void queue::give_waiting() {
         without_memory_.pop_front();
         // A transfer in pieces reads them itself.
         if (s.what_.sends_data() && !s.may_be_cut_) read_from_host(s, s.next_);
-        else (this->*s.next_)(s);
+        else proceed(s);
     }
 }
 
@@ -434,10 +463,12 @@ void queue::read_from_host(slot& s, step next) {
     data_pointer const& p = s.what_.data;
     remote_region const source{
         p.address + s.done_bytes_, s.local_.size(), remote_key{p.key}, access_flags::remote_read};
+    s.next_ = next;
+    s.enter(command_state::receiving_data);
     s.posted_in_ = period_.load();
-    connection_.async_read(source, s.local_, [this, &s, next](error_code const& ec, std::size_t) {
+    connection_.async_read(source, s.local_, [this, &s](error_code const& ec, std::size_t) {
         s.posted_in_ = slot::nothing_posted;
-        if (!ec) return (this->*next)(s);
+        if (!ec) return proceed(s);
         // An error that was found before posting leaves the connection open.
         if (connection_.is_open()) return fail(s, status::internal_error);
         release(s);
@@ -449,6 +480,7 @@ void queue::write_to_host(slot& s) {
     data_pointer const& p = s.what_.data;
     remote_region const target{
         p.address + s.done_bytes_, s.local_.size(), remote_key{p.key}, access_flags::remote_write};
+    s.enter(command_state::sending_data);
     s.posted_in_ = period_.load();
     connection_.async_write(s.local_, target, [this, &s](error_code const& ec, std::size_t) {
         s.posted_in_ = slot::nothing_posted;
@@ -461,6 +493,7 @@ void queue::write_to_host(slot& s) {
 void queue::do_check_transfers(unsigned periods) {
     is_check_due_ = false;
     ++period_;
+    count_old();
     if (is_closing_) return;
     for (auto const& s : slots_) {
         std::uint64_t const posted = s->posted_in_;
@@ -471,12 +504,41 @@ void queue::do_check_transfers(unsigned periods) {
     }
 }
 
+// Counts the commands that are old. Reports those of command_report_age, once until there are none.
+void queue::count_old() {
+    auto const now = host_counters::clock::now();
+    state_counts old{};
+    std::size_t reported = 0;
+    slot const* oldest = nullptr;
+    for (auto const& s : slots_) {
+        command_state const state = s->state();
+        auto const age = now - s->arrived_;
+        // A request for an event waits as long as there is none.
+        bool const is_awaited =
+            state != command_state::idle && state != command_state::waiting_for_event;
+        if (!is_awaited) continue;
+        if (age > old_age) ++old[static_cast<std::size_t>(state)];
+        // For others there is transfer_timeout.
+        bool const is_here = state == command_state::in_store ||
+                             state == command_state::executing ||
+                             state == command_state::waiting_for_memory;
+        if (!is_here || age < target_->options().command_report_age) continue;
+        ++reported;
+        if (oldest == nullptr || s->arrived_ < oldest->arrived_) oldest = s.get();
+    }
+    target_->count_old(std::exchange(old_, old), old);
+    if (oldest == nullptr) has_reported_old_ = false;
+    else if (!std::exchange(has_reported_old_, true))
+        target_->on_old_commands(shared_from_this(), reported, oldest->state());
+}
+
 // --- fabrics and admin commands ------------------------------------------------------------------
 
 void queue::connect(slot& s) {
     // Another Connect may have been carried out while the data of this one was read.
     if (controller_ != nullptr || std::exchange(is_connecting_, true))
         return fail(s, status::command_sequence);
+    s.enter(command_state::executing);
     asio::dispatch(target_->executor(), [this, &s, data = connect_data::decode(s.local_.bytes())] {
         asio::dispatch(
             executor_,
@@ -510,8 +572,8 @@ void queue::authenticate(slot& s) {
     if ((c.dword[0] & 0xffffff00) != protocol) return fail(s, status::invalid_field);
     if (c.dword[1] == 0 || c.dword[1] != c.data.size_bytes)
         return fail(s, status::sgl_data_length_invalid);
-    if (c.sends_data()) return fetch(s, &queue::take_message);
-    with_memory(s, c.data.size_bytes, &queue::give_message);
+    if (c.sends_data()) return fetch(s, step::take_message);
+    with_memory(s, c.data.size_bytes, step::give_message);
 }
 
 void queue::take_message(slot& s) {
@@ -543,7 +605,10 @@ void queue::execute_admin(slot& s) {
     }
     bool const was_shutting_down = controller_->is_shutting_down();
     auto const done = controller_->execute(s.what_, in, out);
-    if (!done) return waiting_.push_back(&s);
+    if (!done) {
+        s.enter(command_state::waiting_for_event);
+        return waiting_.push_back(&s);
+    }
     if (!controller_->is_enabled()) {
         drop_waiting();
         target_->on_disabled(*controller_);
@@ -616,18 +681,18 @@ void queue::start_transfer(slot& s) {
     s.ask(operation, offset, size);
     s.set_durable(c.code == opcode::write && c.has_force_unit_access());
     if (!is_direct(d)) {
-        if (c.data.where == data_pointer::place::in_capsule) return fetch(s, &queue::start_store);
+        if (c.data.where == data_pointer::place::in_capsule) return fetch(s, step::start_store);
         s.first_byte_ = offset;
         s.total_bytes_ = size;
-        return with_memory(s, size, &queue::start_piece, true);
+        return with_memory(s, size, step::start_piece, true);
     }
     if (c.code == opcode::compare) {
-        if (c.data.where == data_pointer::place::in_capsule) return fetch(s, &queue::access_memory);
+        if (c.data.where == data_pointer::place::in_capsule) return fetch(s, step::access_memory);
         s.first_byte_ = offset;
         s.total_bytes_ = size;
-        return with_memory(s, size, &queue::start_piece, true);
+        return with_memory(s, size, step::start_piece, true);
     }
-    if (c.data.where == data_pointer::place::in_capsule) return fetch(s, &queue::write_memory);
+    if (c.data.where == data_pointer::place::in_capsule) return fetch(s, step::write_memory);
     try {
         s.local_ = regions_of(d).slice(connection_.domain(), offset, size);
     } catch (boost::system::system_error const& e) {
@@ -635,7 +700,7 @@ void queue::start_transfer(slot& s) {
         return finish(s, {0, status::internal_error, true});
     }
     if (c.code == opcode::read) return finish(s, {});
-    read_from_host(s, &queue::access_memory);
+    read_from_host(s, step::access_memory);
 }
 
 // Transfers what fits into the memory, and is not done.
@@ -646,7 +711,7 @@ void queue::start_piece(slot& s) {
     s.ask(s.operation(), s.first_byte_ + s.done_bytes_, s.local_.size());
     s.set_durable(c.code == opcode::write && c.has_force_unit_access());
     if (c.sends_data())
-        return read_from_host(s, is_direct(*s.disk_) ? &queue::access_memory : &queue::start_store);
+        return read_from_host(s, is_direct(*s.disk_) ? step::access_memory : step::start_store);
     start_store(s);
 }
 
@@ -667,7 +732,7 @@ void queue::start_write_zeroes(slot& s) {
     std::uint64_t const block_bytes = d.geometry.block_bytes;
     s.ask(store_operation::write_zeroes, c.first_block() * block_bytes, c.blocks() * block_bytes);
     s.set_durable(c.has_force_unit_access());
-    if (is_direct(d)) return clear_memory(s, &queue::access_memory);
+    if (is_direct(d)) return clear_memory(s, step::access_memory);
     start_store(s);
 }
 
@@ -681,7 +746,7 @@ void queue::start_discard(slot& s) {
     if (s.disk_->is_read_only()) return fail(s, status::write_protected);
     s.ranges_done_ = 0;
     s.discarded_blocks_ = 0;
-    fetch(s, &queue::next_discard);
+    fetch(s, step::next_discard);
 }
 
 void queue::next_discard(slot& s) {
@@ -702,7 +767,7 @@ void queue::next_discard(slot& s) {
         if (s.discarded_blocks_ > d.blocks()) return fail(s, status::invalid_field);
         std::uint64_t const block_bytes = d.geometry.block_bytes;
         s.ask(store_operation::discard, first * block_bytes, count * block_bytes);
-        if (is_direct(d)) return clear_memory(s, &queue::next_discard);
+        if (is_direct(d)) return clear_memory(s, step::next_discard);
         return start_store(s);
     }
     finish(s, {});
@@ -716,7 +781,9 @@ void queue::start_store(slot& s) {
     if (account_ != nullptr) s.set_host(account_->number);
     s.work_ = asio::prefer(executor_, asio::execution::outstanding_work.tracked);
     s.is_answer_due_ = is_answer_due(s);
-    s.asked_ = host_counters::clock::now();
+    // One reading of the clock is enough for a command that has waited for nothing.
+    s.asked_ = s.state() == command_state::arrived ? s.arrived_ : host_counters::clock::now();
+    s.enter(command_state::in_store);
     s.disk_->options.store->start(s);
 }
 
@@ -742,7 +809,11 @@ void queue::clear_memory(slot& s, step next) {
     auto const memory = s.disk_->options.store->memory();
     std::ranges::fill(memory.subspan(s.offset_bytes() + s.cleared_bytes_, size), std::byte{0});
     s.cleared_bytes_ += size;
-    if (s.cleared_bytes_ == s.range_bytes()) return (this->*next)(s);
+    if (s.cleared_bytes_ == s.range_bytes()) {
+        s.next_ = next;
+        return proceed(s);
+    }
+    s.enter(command_state::executing);
     asio::post(executor_, [this, &s, next] { clear_memory(s, next); });
 }
 
@@ -817,6 +888,7 @@ void queue::encode(slot& s, completion const& c) {
     if (p.is_invalidated && connection_.domain().limits().has_send_with_invalidate)
         s.reply_.add(op::send_with_invalidate(s.answer_, remote_key{p.key}));
     else s.reply_.add(op::send(s.answer_));
+    s.enter(command_state::answering);
     s.posted_in_ = period_.load();
 }
 
@@ -867,6 +939,7 @@ void queue::release(slot& s) {
     s.is_flushed_ = false;
     s.local_ = {};
     s.work_ = {};
+    s.enter(command_state::idle);
     --target_->counted().commands;
     free_memory(s);
     free_slots_.push_back(&s);

@@ -29,6 +29,7 @@
 
 #include "authentication.hpp"
 #include "command.hpp"
+#include "command_state.hpp"
 #include "controller.hpp"
 #include "host_counters.hpp"
 #include "staging.hpp"
@@ -114,7 +115,19 @@ public:
 
 private:
     class slot;
-    using step = void (queue::*)(slot&);
+    /// What follows when a command has the memory, or the data, that it waits for.
+    enum class step : std::uint8_t {
+        none,
+        connect,
+        take_message,
+        give_message,
+        execute_admin,
+        start_piece,
+        start_store,
+        access_memory,
+        write_memory,
+        next_discard,
+    };
     /// A command that has arrived.
     struct arrival {
         std::uint32_t capsule;
@@ -126,6 +139,7 @@ private:
     void do_close();
     void do_abort();
     void give_waiting();
+    void count_old();
     void do_check_transfers(unsigned periods);
     bool is_trusted() const noexcept;
     mutable_slice capsule(std::uint32_t index) const;
@@ -136,6 +150,7 @@ private:
     void on_command(slot& s, arrival const& from);
     void route(slot& s);
     status check_data(slot const& s) const;
+    void proceed(slot& s);
     void fetch(slot& s, step next);
     void read_from_host(slot& s, step next);
     void with_memory(slot& s, std::size_t size_bytes, step next, bool may_be_cut = false);
@@ -205,6 +220,9 @@ private:
     std::atomic<unsigned> period_{0};  // counts calls of do_check_transfers()
     std::atomic<bool> is_check_due_{false};
     boost::asio::steady_timer deadline_;
+    // As target_statistics::old_commands has them.
+    state_counts old_{};
+    bool has_reported_old_ = false;
     // Asynchronous event requests that wait.
     std::vector<slot*> waiting_;
 };

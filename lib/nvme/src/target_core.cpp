@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <string_view>
 #include <utility>
 
 #include <rcverbs/detail/option_check.hpp>
@@ -20,7 +21,8 @@ using rcverbs::detail::throw_if_refused;
 namespace {
 
 constexpr std::uint16_t any_controller = 0xffff;
-// The age of posted transfers is counted in periods of a timer, this many in transfer_timeout.
+// The age of posted transfers is counted in periods of a timer: at least this many in transfer_timeout, and
+// one in a second.
 constexpr unsigned transfer_periods = 8;
 // A queue of fewer entries can hold no command.
 constexpr std::uint32_t queue_depth_min = 2;
@@ -71,6 +73,7 @@ target_options checked(target_options o) {
         )
         .from("connect_timeout", o.connect_timeout, milliseconds{1})
         .from("transfer_timeout", o.transfer_timeout, milliseconds{transfer_periods})
+        .from("command_report_age", o.command_report_age, milliseconds{1})
         .from("keep_alive_default", o.keep_alive_default, milliseconds{1});
     throw_if_refused(check.problem());
     o.connections_max = connections_max(o);
@@ -200,6 +203,12 @@ std::string_view name_of(store_operation o) noexcept {
     case store_operation::compare: return "a compare";
     }
     return "";
+}
+
+// What an old command waits for.
+std::string_view name_of(command_state s) noexcept {
+    if (s == command_state::waiting_for_memory) return "memory";
+    return s == command_state::in_store ? "its store" : "its turn";
 }
 
 // Who, where, and for what.
@@ -710,15 +719,20 @@ void target_core::report_end(queue& admin, bool was_trusted, failure const& why)
 
 // Runs while there are queues.
 void target_core::check_transfers() {
-    transfer_timer_.expires_after(
-        rcverbs::detail::bounded(options_.transfer_timeout) / transfer_periods
+    using namespace std::chrono_literals;
+    std::chrono::milliseconds const timeout = rcverbs::detail::bounded(options_.transfer_timeout);
+    std::chrono::milliseconds const period =
+        std::min<std::chrono::milliseconds>(timeout / transfer_periods, 1s);
+    transfer_timer_.expires_after(period);
+    transfer_timer_.async_wait(
+        [weak = weak_from_this(),
+         periods = static_cast<unsigned>((timeout + period - 1ms) / period)](error_code const& ec) {
+            auto const self = weak.lock();
+            if (ec || self == nullptr || self->queues_.empty()) return;
+            for (auto const& each : self->queues_) each->check_transfers(periods);
+            self->check_transfers();
+        }
     );
-    transfer_timer_.async_wait([weak = weak_from_this()](error_code const& ec) {
-        auto const self = weak.lock();
-        if (ec || self == nullptr || self->queues_.empty()) return;
-        for (auto const& each : self->queues_) each->check_transfers(transfer_periods);
-        self->check_transfers();
-    });
 }
 
 void target_core::on_stalled_transfer(std::shared_ptr<queue> const& from) {
@@ -922,17 +936,44 @@ void target_core::tell_hosts(
 
 // --- observers -----------------------------------------------------------------------------------
 
-void target_core::report(std::string const& message) { report(host_reports_, message); }
+void target_core::report(std::string const& message) {
+    report(host_reports_, options_.on_event, message);
+}
 
-void target_core::report_refusal(std::string const& message) { report(refusal_reports_, message); }
+void target_core::report_refusal(std::string const& message) {
+    report(refusal_reports_, options_.on_event, message);
+}
 
-void target_core::report(report_budget& budget, std::string const& message) {
-    if (!options_.on_event) return;
+void target_core::report(report_budget& budget, observer const& to, std::string const& message) {
+    if (!to) return;
     auto const missed = budget.admit(report_budget::clock::now());
     if (!missed) return;
-    if (*missed > 0)
-        options_.on_event(std::to_string(*missed) + " events like the next one were not reported");
-    options_.on_event(printable(message));
+    if (*missed > 0) to(std::to_string(*missed) + " events like the next one were not reported");
+    to(printable(message));
+}
+
+void target_core::count_old(state_counts const& before, state_counts const& now) noexcept {
+    for (std::size_t i = 0; i < now.size(); ++i) {
+        if (now[i] != before[i]) counters_.old_commands[i] += now[i] - before[i];
+    }
+}
+
+void target_core::on_old_commands(
+    std::shared_ptr<queue> const& from, std::size_t count, command_state first
+) {
+    run([from, count, first](target_core& self) {
+        auto const& of = from->standing().of;
+        self.report(
+            self.old_reports_,
+            self.options_.on_fault,
+            (of == nullptr ? "host at " + from->remote_endpoint().to_string() : name_of(*of, *from)
+            ) + ": " +
+                (count == 1 ? "a command is" : std::to_string(count) + " commands are") +
+                " not answered after " + std::to_string(self.options_.command_report_age.count()) +
+                " ms; " + (count == 1 ? "it" : "the oldest") + " waits for " +
+                std::string{name_of(first)}
+        );
+    });
 }
 
 void target_core::on_store_failure(
@@ -959,6 +1000,9 @@ void target_core::on_store_failure(
 
 target_statistics target_core::statistics() const {
     counters const& c = counters_;
+    auto const old = [&c](command_state s) -> std::uint64_t {
+        return c.old_commands[static_cast<std::size_t>(s)];
+    };
     return {
         c.controllers,
         c.queues,
@@ -973,7 +1017,13 @@ target_statistics target_core::statistics() const {
         c.failed_commands,
         c.store_failures,
         c.transfers_stalled,
-        c.commands};
+        c.commands,
+        {.waiting_for_memory = old(command_state::waiting_for_memory),
+         .receiving_data = old(command_state::receiving_data),
+         .in_store = old(command_state::in_store),
+         .executing = old(command_state::arrived) + old(command_state::executing),
+         .sending_data = old(command_state::sending_data),
+         .answering = old(command_state::answering)}};
 }
 
 }  // namespace rcverbs::nvme::detail

@@ -4,7 +4,9 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -42,6 +44,7 @@ public:
         std::atomic<std::uint64_t> store_failures{0};
         std::atomic<std::uint64_t> transfers_stalled{0};
         std::atomic<std::uint64_t> commands{0};
+        std::array<std::atomic<std::uint64_t>, std::tuple_size_v<state_counts>> old_commands{};
     };
 
     target_core(
@@ -85,6 +88,14 @@ public:
     );
     /// The host has not taken a transfer for too long.
     void on_stalled_transfer(std::shared_ptr<queue> const& from);
+    /// The queue has other numbers of old commands than before.
+    void count_old(state_counts const& before, state_counts const& now) noexcept;
+    /// The queue has commands that are as old as command_report_age, and had none.
+    ///
+    /// @param first  The state of the oldest.
+    void on_old_commands(
+        std::shared_ptr<queue> const& from, std::size_t count, command_state first
+    );
     /// Memory could not be registered.
     void on_no_memory(std::string const& why);
     /// A command has arrived for the controller, whose host was believed to be gone.
@@ -153,7 +164,8 @@ private:
     void report(std::string const& message);
     void report_refusal(std::string const& message);
     void report_end(queue& admin, bool was_trusted, failure const& why);
-    void report(report_budget& budget, std::string const& message);
+    using observer = std::function<void(std::string const& message)>;
+    void report(report_budget& budget, observer const& to, std::string const& message);
 
     runs_on<boost::asio::any_io_executor> const where_;
     target_options const options_;
@@ -179,6 +191,7 @@ private:
     bool has_reported_memory_ = false;
     report_budget host_reports_{100};
     report_budget refusal_reports_{10};
+    report_budget old_reports_{10};
     std::uint16_t last_id_ = 0;
     counters counters_;
     host_counter_table by_host_;

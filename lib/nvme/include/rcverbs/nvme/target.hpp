@@ -155,8 +155,12 @@ struct target_options {
     /// are reported in 10 s; the next one follows a message with the number of the others. Must
     /// neither throw nor block: all hosts wait meanwhile.
     std::function<void(std::string const& message)> on_event = {};
+    /// How long a command may be unanswered on this side until on_fault reports it: while its store has the
+    /// request, or while it waits for memory or for its turn. Above 0.
+    std::chrono::milliseconds command_report_age{10'000};
     /// Called on the target's executor for faults on this side that an operator must repair, such as
-    /// a store that fails: once for each operation and error of a namespace. Must not throw.
+    /// a store that fails: once for each operation and error of a namespace. Also when a queue has commands
+    /// as old as command_report_age: once until it has none, and at most 10 times in 10 s. Must not throw.
     std::function<void(std::string const& message)> on_fault = {};
 };
 
@@ -171,6 +175,22 @@ struct target_options {
 RCVERBS_EXPORT std::uint64_t registered_bytes_max(
     std::vector<subsystem_options> const& subsystems, target_options const& options = {}
 );
+
+/// Numbers of commands, by what they wait for.
+struct commands_by_state {
+    /// For memory for their data: others of their host, or of their queue, have it.
+    std::uint64_t waiting_for_memory = 0;
+    /// For their data to arrive from the host.
+    std::uint64_t receiving_data = 0;
+    /// For their store.
+    std::uint64_t in_store = 0;
+    /// For their turn on a thread of the target.
+    std::uint64_t executing = 0;
+    /// For the host to take a piece of their data.
+    std::uint64_t sending_data = 0;
+    /// For the host to take their response, and the data in front of it.
+    std::uint64_t answering = 0;
+};
 
 /// Counters of a target; a snapshot.
 struct target_statistics {
@@ -203,6 +223,10 @@ struct target_statistics {
     /// Commands at this moment that are not answered: at a store, on their way, or waiting for an
     /// event. Those of a queue that has ended count until their stores have completed them.
     std::uint64_t commands = 0;
+    /// Those that arrived more than a second ago, without requests for events; counted once a second, or more
+    /// often with a transfer_timeout below 8 s. Of a queue that has ended: as it was then, until its last command
+    /// is over.
+    commands_by_state old_commands = {};
 };
 
 /// Counters of the I/O commands of one host to one namespace; a snapshot. A flush of all namespaces is counted
