@@ -160,7 +160,7 @@ void batch_job::write(batch_item& i) {
     descriptor const data = open_here(*in, t.name, O_RDWR | O_CREAT | O_EXCL, i.error);
     if (i.error != 0) return;
     i.error = write_all(data.get(), i.bytes);
-    if (i.error == 0) i.error = give_attributes(data, i.gets, i.now);
+    if (i.error == 0) i.error = give_attributes(data, i.gets, i.now, i.lost);
     bool const is_known = i.error == 0 || ::fstat(data.get(), &i.now) == 0;
     t.id = file_id::of(i.now);
     if (i.error == 0 && can_sync_all(i.now.st_dev)) ++to_sync_;
@@ -214,6 +214,7 @@ void batch_job::look_for(batch_item& i, batch_options const& options) {
         if (i.error == 0 && !f.is_there()) i.error = error_target_changed;
         if (i.error == 0) i.error = f.finish(i.gets, {});
         s = f.status();
+        i.lost = f.lost();
     }
     // The earlier copy may have ended before it wrote the directory to the disk. Others are written at their end.
     if (i.error == 0 && i.what.path.find('/') == std::string::npos) touch(i.in);
@@ -290,7 +291,7 @@ void batch_job::end_directory(batch_item& i) {
     if (i.itself->error != 0 || i.error != 0) return;
     descriptor const* const d = open(i.itself, i.error);
     if (d == nullptr) return;
-    i.error = set_attributes_of(*d, i.gets, i.now);
+    i.error = set_attributes_of(*d, i.gets, i.now, i.lost);
     if (i.error == 0 && can_sync_all(i.now.st_dev)) {
         touch(i.itself);
     } else if (i.error == 0) {

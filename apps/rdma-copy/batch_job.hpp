@@ -42,6 +42,7 @@ struct batch_item {
     int error = 0;
     bool is_wanted = false;  // asked for, or only listed, and not there
     struct stat now {};
+    extended lost;
 
     bool is_file() const noexcept { return what.type == entry_type::file; }
 };

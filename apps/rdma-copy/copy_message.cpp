@@ -76,6 +76,7 @@ public:
         auto const taken = is_good_ ? take(static_cast<std::size_t>(size)) : in_.first(0);
         return {taken.begin(), taken.end()};
     }
+    std::vector<std::byte> rest() { return bytes(in_.size()); }
     void require(bool is_true) noexcept { is_good_ = is_good_ && is_true; }
     bool is_complete() const noexcept { return is_good_ && in_.empty(); }
 
@@ -102,7 +103,9 @@ constexpr std::uint16_t flag_total = 8;
 constexpr std::uint16_t flag_continues = 16;
 constexpr std::uint16_t flag_lists = 32;
 constexpr std::uint16_t flag_deletes = 64;
-constexpr std::uint16_t flags_of_hello = 127;
+constexpr std::uint16_t flag_keeps_attributes = 128;
+constexpr std::uint16_t flag_keeps_acls = 256;
+constexpr std::uint16_t flags_of_hello = 511;
 // Of ENTRY.
 constexpr std::uint8_t flag_sparse = 1;
 constexpr std::uint8_t flag_names = 2;
@@ -124,7 +127,8 @@ void write(writer& w, hello const& m) {
         flag_if(m.replaces, flag_replaces) | flag_if(m.keeps_owners, flag_owners) |
         flag_if(m.verifies, flag_verifies) | flag_if(m.wants_total, flag_total) |
         flag_if(m.continues, flag_continues) | flag_if(m.lists, flag_lists) |
-        flag_if(m.deletes, flag_deletes)
+        flag_if(m.deletes, flag_deletes) | flag_if(m.keeps_attributes, flag_keeps_attributes) |
+        flag_if(m.keeps_acls, flag_keeps_acls)
     ));
     w.put(m.exclusions);
     w.put(m.bytes_per_second);
@@ -143,6 +147,8 @@ void read(reader& r, hello& m) {
     m.continues = (flags & flag_continues) != 0;
     m.lists = (flags & flag_lists) != 0;
     m.deletes = (flags & flag_deletes) != 0;
+    m.keeps_attributes = (flags & flag_keeps_attributes) != 0;
+    m.keeps_acls = (flags & flag_keeps_acls) != 0;
     r.require(!m.deletes || m.way == direction::to_server);
     m.exclusions = r.get<std::uint16_t>();
     r.require(m.exclusions <= exclusions::patterns_max);
@@ -339,6 +345,21 @@ void write(writer& w, deleted const& m) {
 void read(reader& r, deleted& m) {
     m.error = r.error();
     m.path = r.text();
+}
+void write(writer& w, attribute const& m) {
+    w.put(m.name);
+    w.put(static_cast<std::uint8_t>(m.continues));
+    w.put(std::span{m.value});
+}
+void read(reader& r, attribute& m) {
+    m.name = r.text();
+    auto const continues = r.get<std::uint8_t>();
+    m.continues = continues == 1;
+    m.value = r.rest();
+    r.require(continues <= 1 && is_attribute_name(m.name));
+    // A part that is not the last one is a whole one.
+    r.require(m.value.size() <= attribute_part_bytes_max);
+    r.require(!m.continues || m.value.size() == attribute_part_bytes_max);
 }
 void write(writer& w, exclude const& m) { w.put(m.pattern); }
 void read(reader& r, exclude& m) {

@@ -21,6 +21,8 @@
 //   the sender's      ENTRY    file (8), type (1), flags (1), mode (2), user (4), group (4), mtime: seconds
 //                              (8) and nanoseconds (4), size (8), identity (16), path, target: of a
 //                              symbolic link, or the path of the entry that a hard link is another name of
+//                     ATTRIBUTE name, flags (1), a part of its value: an extended attribute of the ENTRY that follows, which is that of
+//                              a file or the end of a directory, and in no BATCH
 //                     BATCH    slot (2), bytes (4), XXH3-128 (16): the slot has messages in a row, as in a frame: ENTRY,
 //                              but of no file that is not asked for, and of no hard link; and FILE
 //                     FILE     an ENTRY without holes and other names, and its bytes; in a BATCH only, and not if HELLO
@@ -50,6 +52,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -65,6 +68,8 @@ inline constexpr std::size_t message_bytes_max = 72 + 2 * (2 + text_bytes_max);
 inline constexpr std::size_t message_head_bytes = 5;
 /// Bytes of a frame, at most.
 inline constexpr std::size_t frame_bytes_max = message_head_bytes + message_bytes_max;
+/// Bytes of the value in an ATTRIBUTE, at most.
+inline constexpr std::size_t attribute_part_bytes_max = 2048;
 /// Bytes of the content of a FILE, at most.
 inline constexpr std::size_t whole_bytes_max = std::size_t{64} << 10;
 /// Bytes and entries of a BATCH, at most. More do not make it faster, and the receiver begins later.
@@ -100,7 +105,7 @@ struct hello {
     placing where = placing::either;
     /// Existing files are replaced.
     bool replaces = false;
-    /// Entries get the user and group of their sources.
+    /// Entries get the user and group of their sources, and all bits of the mode.
     bool keeps_owners = false;
     /// Each file is read back from the disk before it is finished.
     bool verifies = false;
@@ -113,6 +118,9 @@ struct hello {
     bool lists = false;
     /// Directories of the target lose what those of the source do not have. Of a client that sends.
     bool deletes = false;
+    /// Files and directories get the extended attributes of their sources, and the ACLs.
+    bool keeps_attributes = false;
+    bool keeps_acls = false;
     std::uint16_t exclusions = 0;
     /// What the sender sends at most; 0 for no limit.
     std::uint64_t bytes_per_second = 0;
@@ -167,7 +175,7 @@ struct entry {
     bool is_sparse = false;
     /// The file has other names, so hard links may follow.
     bool has_names = false;
-    /// It has extended attributes, or ACLs, which are not sent. Of files, and at the end of directories.
+    /// It has extended attributes, or ACLs, that are not sent. Of files, and at the end of directories.
     bool has_attributes = false;
     bool has_acl = false;
     /// The sender asks whether the file is there, with its size and time, as an earlier copy would leave it.
@@ -253,6 +261,13 @@ struct deleted {
     std::string path;
 };
 
+struct attribute {
+    std::string name;
+    /// The value has another part.
+    bool continues = false;
+    std::vector<std::byte> value;
+};
+
 /// The kind of a message is its place here.
 using copy_message = std::variant<
     hello,
@@ -276,7 +291,8 @@ using copy_message = std::variant<
     wanted,
     stopped,
     exclude,
-    deleted>;
+    deleted,
+    attribute>;
 
 std::vector<std::byte> encode(copy_message const& m);
 /// None if it is not a message: another kind, another size, a type, a flag, a mode or a time that does
@@ -295,6 +311,9 @@ inline constexpr char temporary_mark[] = ".rdma-copy.";
 /// True if a component of the path is the name of a temporary file. Nobody may send such a name: what
 /// such files say is believed when a copy continues.
 bool is_reserved(std::string const& path) noexcept;
+
+/// True for an extended attribute that may be copied.
+bool is_attribute_name(std::string_view name) noexcept;
 
 hash hash_of(std::span<std::byte const> bytes) noexcept;
 

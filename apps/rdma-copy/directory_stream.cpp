@@ -47,7 +47,7 @@ int directory_stream::rewind() { return ::lseek(directory_.get(), 0, SEEK_SET) <
 
 void directory_stream::begin(int& error) {
     if (error == 0 && ::fstat(directory_.get(), &status_) != 0) error = errno;
-    if (error == 0) has_ = extended_of(directory_);
+    if (error == 0) has_ = extended_of(directory_.get());
 }
 
 void directory_stream::reopen_from(directory_stream const& inside) {

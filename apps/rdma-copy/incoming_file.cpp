@@ -142,6 +142,7 @@ incoming_file& incoming_file::operator=(incoming_file&& other) noexcept {
     std::swap(has_lost_, other.has_lost_);
     std::swap(id_, other.id_);
     std::swap(status_, other.status_);
+    std::swap(lost_, other.lost_);
     return *this;
 }
 
@@ -464,7 +465,7 @@ int incoming_file::finish(attributes const& a, std::vector<file_part> const& par
         if (int const error = sync(&::fdatasync)) return error;
         if (int const error = verify(parts)) return error;
     }
-    int error = give_attributes(data_, a, status_);
+    int error = give_attributes(data_, a, status_, lost_);
     if (error == 0) error = sync(&::fsync);
     if (error == 0) error = give_name(directory_, data_, data_name_, name_, id_, options_.replaces);
     if (error != 0) {
@@ -488,15 +489,18 @@ int incoming_file::give_again(attributes const& a) {
     if (file_id::of(s) != id_) return error_target_changed;
     bool const is_owned =
         !a.owned_by || (s.st_uid == a.owned_by->user && s.st_gid == a.owned_by->group);
-    if (is_owned && (s.st_mode & 07777) == a.mode) return 0;
+    if (is_owned && (s.st_mode & 07777) == a.mode && !a.keeps.is_any()) return 0;
     if (!is_owned &&
         ::fchownat(there.get(), "", a.owned_by->user, a.owned_by->group, AT_EMPTY_PATH) != 0)
         return errno;
     std::string const itself = "/proc/self/fd/" + std::to_string(there.get());
+    // To change its extended attributes, and to write that to the disk, takes a file that can be opened.
+    if (::chmod(itself.c_str(), a.mode | S_IRUSR | S_IWUSR) != 0) return errno;
+    descriptor const readable{::open(itself.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
+    if (readable.is_open()) lost_ = give_extended(readable, a);
+    else if (a.values != nullptr) lost_ = a.keeps;
     if (::chmod(itself.c_str(), a.mode) != 0) return errno;
     if (::fstat(there.get(), &s) != 0) return errno;
-    // To write that to the disk takes a file that can be opened.
-    descriptor const readable{::open(itself.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
     return readable.is_open() && ::fsync(readable.get()) != 0 ? errno : 0;
 }
 

@@ -75,6 +75,7 @@ public:
     struct stat const& status() const noexcept {
         return status_;
     }
+    extended const& lost() const noexcept { return lost_; }
 
 private:
     int sync(int (*with)(int));
@@ -106,6 +107,7 @@ private:
     bool has_lost_ = false;  // something that was written may not be on the disk
     file_id id_;
     struct stat status_ {};
+    extended lost_;
 };
 
 }  // namespace copy

@@ -505,7 +505,7 @@ int run_server(settings const& s) {
     if (name.empty()) name = "root";
     asio::io_context io;
     copy::served_directory directory{
-        std::move(root), std::move(name), s.copy.keeps_owners, s.copy.deletes};
+        std::move(root), std::move(name), s.copy.keeps_owners, s.copy.deletes, s.copy.keeps};
     server files{io, s, std::move(directory)};
     asio::signal_set signals{io, SIGINT, SIGTERM};
     signals.async_wait([&](boost::system::error_code cancelled, int) {
@@ -583,7 +583,19 @@ int main(int argc, char** argv) {
         "-n,--dry-run", s.copy.lists, "write nothing, and print what would be copied and deleted"
     );
     app.add_flag("--verify", s.copy.verifies, "read each file back from the disk of the target");
-    app.add_flag("--owners", s.copy.keeps_owners, "give files the user and group of their sources");
+    app.add_flag(
+        "--owners",
+        s.copy.keeps_owners,
+        "give files the user and group of their sources, and set-user-ID, set-group-ID and sticky "
+        "bits"
+    );
+    app.add_flag(
+        "--xattrs",
+        s.copy.keeps.attributes,
+        "give files the extended attributes of their sources: user.*, and as root trusted.* and "
+        "capabilities"
+    );
+    app.add_flag("--acls", s.copy.keeps.acl, "give files the POSIX ACLs of their sources");
     app.add_option(
            "--exclude",
            s.excluded,
@@ -612,8 +624,16 @@ int main(int argc, char** argv) {
         serve, "--bind", s.bind, "the local address to listen on; without it, all addresses"
     );
     serve.add_flag(
-        "--owners", s.copy.keeps_owners, "clients may give files to any user and group, as root"
+        "--owners",
+        s.copy.keeps_owners,
+        "clients may give files to any user and group, as root, and set-user-ID bits"
     );
+    serve.add_flag(
+        "--xattrs",
+        s.copy.keeps.attributes,
+        "clients may set extended attributes, as root also capabilities of programs"
+    );
+    serve.add_flag("--acls", s.copy.keeps.acl, "clients may set ACLs");
     serve.add_flag("--delete", s.copy.deletes, "clients may delete what is in the directory");
     serve
         .add_option(

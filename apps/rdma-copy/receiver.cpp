@@ -184,7 +184,10 @@ asio::awaitable<void> receiver::serve() {
                         std::holds_alternative<skipped>(m);
         bool const is_complete = files_.empty() && directories_.empty() && batches_.empty() &&
                                  (has_entries_ || !to_.needs_entries);
-        if (auto* const e = std::get_if<entry>(&m)) is_allowed = co_await on(std::move(*e));
+        auto const* const part = std::get_if<attribute>(&m);
+        if (part != nullptr) is_allowed = on(*part);
+        else if (auto* const e = std::get_if<entry>(&m)) is_allowed = co_await on(std::move(*e));
+        else if (values_ != nullptr) is_allowed = false;
         else if (auto const* const some = std::get_if<batch>(&m)) is_allowed = on(*some);
         else if (auto const* const b = std::get_if<block>(&m)) is_allowed = on(*b);
         else if (auto const* const h = std::get_if<hole>(&m)) is_allowed = on(*h);
@@ -201,10 +204,14 @@ asio::awaitable<void> receiver::serve() {
     }
 }
 
-attributes receiver::attributes_of(entry const& e) const {
+attributes receiver::attributes_of(
+    entry const& e, std::shared_ptr<extended_attributes const> values
+) const {
     attributes a;
-    // Programs that run as someone else must not come from a peer.
-    a.mode = e.mode & 0777U;
+    // Programs that run as someone else come only from a peer that may give files to anyone.
+    a.mode = e.mode & (to_.keeps_owners ? 07777U : 0777U);
+    a.keeps = to_.keeps;
+    a.values = std::move(values);
     a.mtime = {static_cast<time_t>(e.seconds), static_cast<long>(e.nanoseconds)};
     if (to_.keeps_owners) a.owned_by = attributes::owner{e.user, e.group};
     return a;
@@ -214,6 +221,13 @@ bool receiver::on(total const& t) {
     if (result_.total) return false;
     result_.total = result::whole{t.entries, t.bytes};
     return true;
+}
+
+// Of the entry that follows.
+bool receiver::on(attribute const& a) {
+    if (!to_.keeps.has(a.name) || to_.lists) return false;
+    if (values_ == nullptr) values_ = std::make_shared<extended_attributes>();
+    return values_->add(a);
 }
 
 // The sender waits for no answer.
@@ -272,10 +286,11 @@ void receiver::start_batch(arrived a) {
 }
 
 // One that has no room in a batch, and is not made, or the end of a directory that loses names.
-bool receiver::on_alone(entry e) {
+bool receiver::on_alone(entry e, std::shared_ptr<extended_attributes const> values) {
     arrived a;
     bool const is_known = e.type == entry_type::file ? e.asks : e.type != entry_type::hard_link;
     if (!is_known || !add_to_batch(std::move(e), {}, a.items)) return false;
+    a.items.front().gets.values = std::move(values);
     start_batch(std::move(a));
     return true;
 }
@@ -340,7 +355,7 @@ asio::awaitable<void> receiver::do_batches() {
                 link_.send(done{i.what.file, 0});
                 continue;
             }
-            if (i.error == 0) count_lost(i.what, i.now);
+            if (i.error == 0) count_lost(i.what, i.now, i.lost);
             if (i.error == 0 && i.is_file()) add_to(result_.bytes, i.what.size);
             if (i.error == 0 && i.what.asks) {
                 add_to(result_.moved, i.what.size);
@@ -381,7 +396,9 @@ bool receiver::deletes() const noexcept {
 }
 
 asio::awaitable<void> receiver::report_deletions() {
-    for (removal::result const& each : removal_.take_results()) {
+    std::vector<removal::result> const all = removal_.take_results();
+    if (all.empty()) co_return;
+    for (removal::result const& each : all) {
         if (each.error != 0) {
             report_not_deleted(each.path, each.error);
             continue;
@@ -414,10 +431,13 @@ void receiver::list(batch_item const& i) {
 
 // False if the sender must not do that.
 asio::awaitable<bool> receiver::on(entry e) {
+    std::shared_ptr<extended_attributes const> values = std::exchange(values_, nullptr);
+    bool const has_some = e.type == entry_type::file || e.type == entry_type::directory_end;
+    if (values != nullptr && (!has_some || !values->is_complete())) co_return false;
     // It may be in a directory that a batch makes.
     while (!batches_.empty()) co_await job_ends_.wait();
     if (to_.lists || (to_.deletes && e.type == entry_type::directory_end))
-        co_return on_alone(std::move(e));
+        co_return on_alone(std::move(e), std::move(values));
     if (e.asks) co_return false;
     bool const is_link = e.type == entry_type::hard_link;
     if (e.file != next_ || !is_expected(e.path) || (is_link && !is_expected(e.target)))
@@ -432,6 +452,7 @@ asio::awaitable<bool> receiver::on(entry e) {
     if (is_directory && directories_.size() == directories_max) co_return false;
     ++next_;
     int error = 0;
+    extended lost;
     target_path const at = target_of(e, error);
     std::string const& path = at.text;
     note_name(e, *directory_of(e.path), path);
@@ -451,6 +472,7 @@ asio::awaitable<bool> receiver::on(entry e) {
         file f;
         f.what = std::move(e);
         f.path = path;
+        f.values = std::move(values);
         if (error == 0)
             f.writes = co_await disk_.run([&] {
                 return incoming_file::create(*to_.root, at, options, error);
@@ -492,9 +514,10 @@ asio::awaitable<bool> receiver::on(entry e) {
         }
         if (error == 0)
             error = co_await disk_.run([&] {
-                return to_.root->set_attributes(path, *ended->id, attributes_of(e), now);
+                attributes const gets = attributes_of(e, std::move(values));
+                return to_.root->set_attributes(path, *ended->id, gets, now, lost);
             });
-        if (error == 0) count_lost(e, now);
+        if (error == 0) count_lost(e, now, lost);
         break;
     case entry_type::symbolic_link:
         if (error == 0)
@@ -503,7 +526,7 @@ asio::awaitable<bool> receiver::on(entry e) {
                     at, e.target, attributes_of(e), to_.replaces, to_.continues, now
                 );
             });
-        if (error == 0) count_lost(e, now);
+        if (error == 0) count_lost(e, now, {});
         break;
     case entry_type::hard_link:
         if (error == 0) error = co_await make_hard_link(e, at);
@@ -690,11 +713,13 @@ asio::awaitable<void> receiver::finish(std::uint64_t number) {
     file& f = files_.at(number);
     file_id id;
     struct stat now {};
+    extended lost;
     auto finish_on_disk = [&] {
         int const failed =
-            f.error != 0 ? f.error : f.writes.finish(attributes_of(f.what), f.written);
+            f.error != 0 ? f.error : f.writes.finish(attributes_of(f.what, f.values), f.written);
         id = f.writes.id();
         now = f.writes.status();
+        lost = f.writes.lost();
         if (failed != 0 && !is_spoiled(f, failed)) {
             static_cast<void>(f.writes.store(f.written));
             f.writes.keep();
@@ -706,7 +731,7 @@ asio::awaitable<void> receiver::finish(std::uint64_t number) {
     int const error = f.what.size >= resume_bytes_min ? co_await disk_.run_long(finish_on_disk)
                                                       : co_await disk_.run(finish_on_disk);
     if (error == 0) add_to(result_.bytes, f.what.size);
-    if (error == 0) count_lost(f.what, now);
+    if (error == 0) count_lost(f.what, now, lost);
     std::string const path = std::move(f.path);
     if (error == 0 && f.what.has_names) {
         std::size_t const bytes = path.size() + linkable_bytes_besides;
@@ -734,13 +759,13 @@ void receiver::report(std::uint64_t id, std::string const& path, int error) {
 }
 
 // Of an entry that is finished.
-void receiver::count_lost(entry const& e, struct stat const& now) {
+void receiver::count_lost(entry const& e, struct stat const& now, extended const& not_set) {
     constexpr unsigned special = S_ISUID | S_ISGID | S_ISVTX;
     not_kept& lost = result_.lost;
     if ((e.mode & special & ~now.st_mode) != 0) ++lost.special_modes;
     if (e.user != now.st_uid || e.group != now.st_gid) ++lost.owners;
-    if (e.has_attributes) ++lost.attributes;
-    if (e.has_acl) ++lost.acls;
+    if (e.has_attributes || not_set.attributes) ++lost.attributes;
+    if (e.has_acl || not_set.acl) ++lost.acls;
 }
 
 void receiver::count(std::string const& path, std::string const& why) {

@@ -46,6 +46,7 @@ struct destination {
     std::optional<std::string> expected;
     bool replaces = false;
     bool keeps_owners = false;
+    extended keeps = {};
     bool verifies = false;
     /// What an earlier copy has finished is not copied again.
     bool continues = false;
@@ -106,6 +107,7 @@ private:
     struct file {
         entry what;
         std::string path;
+        std::shared_ptr<extended_attributes const> values;
         incoming_file writes;
         std::uint64_t next = 0;  // where the next block or hole begins
         std::deque<part> under_way;  // in order, from the first that is not written
@@ -126,7 +128,8 @@ private:
     asio::awaitable<void> serve();
     asio::awaitable<bool> on(entry e);
     bool on(batch const& b);
-    bool on_alone(entry e);
+    bool on(attribute const& a);
+    bool on_alone(entry e, std::shared_ptr<extended_attributes const> values);
     void list(batch_item const& i);
     void note_name(entry const& e, target_directory& in, std::string const& path);
     bool deletes() const noexcept;
@@ -157,8 +160,9 @@ private:
     void fail(std::uint64_t id, file& f, int error);
     void report(std::uint64_t id, std::string const& path, int error);
     void count(std::string const& path, std::string const& why);
-    void count_lost(entry const& e, struct stat const& now);
-    attributes attributes_of(entry const& e) const;
+    void count_lost(entry const& e, struct stat const& now, extended const& lost);
+    attributes attributes_of(entry const& e, std::shared_ptr<extended_attributes const> values = {})
+        const;
 
     link& link_;
     disk& disk_;
@@ -183,6 +187,7 @@ private:
     std::size_t linkable_bytes_ = 0;
     bool has_forgotten_names_ = false;
     bool has_too_many_names_ = false;
+    std::shared_ptr<extended_attributes> values_;  // of the entry that follows
     bool has_entries_ = false;
     bool has_failed_ = false;
     std::uint64_t next_ = 0;

@@ -402,9 +402,12 @@ asio::awaitable<void> sender::wait_for_turn(std::uint64_t bytes) {
 }
 
 // The entry's number, once the receiver may hear of one more. All but files and hard links goes in batches, and files
-// with their content, or that are asked for.
+// with their content, or that are asked for; but nothing that has extended attributes.
 asio::awaitable<std::uint64_t> sender::announce(
-    entry e, pending p, std::optional<std::vector<std::byte>> content
+    entry e,
+    pending p,
+    std::optional<std::vector<std::byte>> content,
+    extended_attributes const& values
 ) {
     bool const is_file = p.sends != nullptr;
     bool const is_directory = e.type == entry_type::directory;
@@ -418,7 +421,7 @@ asio::awaitable<std::uint64_t> sender::announce(
     require_open();
     e.file = next_;
     std::uint64_t const bytes_of_whole = content ? content->size() : 0;
-    bool const is_alone = is_file || e.type == entry_type::hard_link;
+    bool const is_alone = is_file || e.type == entry_type::hard_link || !values.values().empty();
     std::vector<std::byte> message;
     if (content) append(message, whole_file{e, std::move(*content)});
     else append(message, e);
@@ -433,6 +436,7 @@ asio::awaitable<std::uint64_t> sender::announce(
     ++next_;
     pending_.emplace(e.file, std::move(p));
     if (is_alone || !fits) {
+        for (attribute const& each : values.parts()) link_.send(each);
         link_.send(e);
         co_return e.file;
     }
@@ -446,6 +450,18 @@ void sender::leave(std::shared_ptr<directory> d) {
     if (--d->entries == 0) to_end_.push_back(std::move(d));
 }
 
+// Of a directory, which has been closed.
+extended_attributes sender::read_values(directory const& d, extended& left) const {
+    int error = 0;
+    descriptor const opened = d.what.root->open_at(d.what.path, O_RDONLY | O_DIRECTORY, error);
+    struct stat s {};
+    bool const is_it =
+        error == 0 && ::fstat(opened.get(), &s) == 0 && file_id::of(s) == file_id::of(d.status);
+    if (is_it) return read_extended(opened.get(), options_.keeps, left);
+    left = d.has;
+    return {};
+}
+
 // Directories in which all is done get their mode and time.
 asio::awaitable<void> sender::send_ends() {
     while (!to_end_.empty()) {
@@ -455,9 +471,16 @@ asio::awaitable<void> sender::send_ends() {
         p.path = d->what.path;
         p.ends = d;
         entry e = entry_of(entry_type::directory_end, d->what.name, d->status);
-        e.has_attributes = d->has.attributes;
-        e.has_acl = d->has.acl;
-        co_await announce(std::move(e), std::move(p));
+        extended left{
+            d->has.attributes && !options_.keeps.attributes, d->has.acl && !options_.keeps.acl};
+        extended_attributes values;
+        if ((d->has & options_.keeps).is_any()) {
+            co_await link_.wait_for_room();
+            values = co_await on_disk([&] { return read_values(*d, left); });
+        }
+        e.has_attributes = left.attributes;
+        e.has_acl = left.acl;
+        co_await announce(std::move(e), std::move(p), {}, values);
         if (d->parent != nullptr) leave(d->parent);
     }
 }
@@ -616,7 +639,8 @@ asio::awaitable<void> sender::send_small(
 ) {
     if (some.empty()) co_return;
     co_await link_.wait_for_room();
-    std::vector<small_entry> all = co_await on_disk([&] { return read_small(from, some, asks); });
+    std::vector<small_entry> all =
+        co_await on_disk([&] { return read_small(from, some, asks, options_.keeps); });
     for (small_entry& each : all) {
         source const& s = in->what;
         std::string const& name = each.from->name;
@@ -726,7 +750,8 @@ asio::awaitable<bool> sender::send_hard_link(
 asio::awaitable<void> sender::send_file(source s, std::shared_ptr<directory> in) {
     int error = 0;
     auto const f = std::make_shared<file>();
-    extended has;
+    extended left;
+    extended_attributes values;
     f->reads = co_await on_disk([&] {
         // Without waiting for a pipe that has taken the file's name.
         descriptor d = s.root->open_at(s.path, O_RDONLY | O_NONBLOCK, error);
@@ -735,7 +760,10 @@ asio::awaitable<void> sender::send_file(source s, std::shared_ptr<directory> in)
         if (error == 0) {
             off_t const gap = ::lseek(d.get(), 0, SEEK_HOLE);
             f->is_sparse = gap >= 0 && gap < f->before.st_size;
-            has = extended_of(d);
+            extended const has = extended_of(d.get());
+            left = {has.attributes && !options_.keeps.attributes, has.acl && !options_.keeps.acl};
+            if ((has & options_.keeps).is_any())
+                values = read_extended(d.get(), options_.keeps, left);
         }
         return d;
     });
@@ -750,8 +778,8 @@ asio::awaitable<void> sender::send_file(source s, std::shared_ptr<directory> in)
     entry e = entry_of(entry_type::file, s.name, f->before);
     e.is_sparse = f->is_sparse;
     e.has_names = is_linked;
-    e.has_attributes = has.attributes;
-    e.has_acl = has.acl;
+    e.has_attributes = left.attributes;
+    e.has_acl = left.acl;
     pending p;
     p.path = s.path;
     p.bytes = f->size;
@@ -763,7 +791,7 @@ asio::awaitable<void> sender::send_file(source s, std::shared_ptr<directory> in)
         *names = {s.name, 0, false, f->before.st_size, f->before.st_mtim};
         p.names = names;
     }
-    std::uint64_t const id = co_await announce(std::move(e), std::move(p));
+    std::uint64_t const id = co_await announce(std::move(e), std::move(p), {}, values);
     if (names != nullptr) names->id = id;
     result_.current = s.path;
     ++jobs_;

@@ -54,6 +54,8 @@ struct sender_options {
     bool verifies = false;
     /// Nothing is copied. The receiver is asked for all, and what it would make is counted and listed.
     bool lists = false;
+    /// What is sent of these. Nothing, if the copy lists.
+    extended keeps = {};
     /// 0 for no limit.
     std::uint64_t bytes_per_second = 0;
     listing listed = {};
@@ -71,6 +73,7 @@ struct sender_options {
             h.continues,
             h.verifies,
             h.lists,
+            {h.keeps_attributes && !h.lists, h.keeps_acls && !h.lists},
             h.bytes_per_second,
             std::move(listed),
             h.deletes,
@@ -191,9 +194,13 @@ private:
     asio::awaitable<void> send_parts(std::shared_ptr<file> f);
     asio::awaitable<void> read_part(std::shared_ptr<file> f, std::shared_ptr<part> p);
     asio::awaitable<std::uint64_t> announce(
-        entry e, pending p, std::optional<std::vector<std::byte>> content = {}
+        entry e,
+        pending p,
+        std::optional<std::vector<std::byte>> content = {},
+        extended_attributes const& values = {}
     );
     asio::awaitable<void> send_ends();
+    extended_attributes read_values(directory const& d, extended& left) const;
     asio::awaitable<void> count(std::vector<source> sources);
     void flush(std::shared_ptr<file> const& f);
     void write_slot(

@@ -36,9 +36,17 @@ asio::awaitable<void> greet(link& server, hello h, exclusions const& excluded) {
     if (error == 0) co_return;
     co_await server.finish();
     std::string hint;
-    if (h.keeps_owners) hint = "--owners";
-    if (h.deletes) hint += (hint.empty() ? "" : " and ") + std::string{"--delete"};
-    hint = error == EPERM && !hint.empty() ? "; " + hint + " must be allowed there, too" : "";
+    auto const add = [&](bool is_asked, char const* option) {
+        if (is_asked && h.way == direction::to_server)
+            hint += (hint.empty() ? "; " : ", ") + std::string{option};
+    };
+    if (error == EPERM) {
+        add(h.keeps_owners, "--owners");
+        add(h.deletes, "--delete");
+        add(h.keeps_attributes, "--xattrs");
+        add(h.keeps_acls, "--acls");
+        if (!hint.empty()) hint += " must be allowed there, too";
+    }
     throw refused{
         "the server refuses " + (h.name.empty() ? "this" : h.name) + ": " + why(error) + hint};
 }
@@ -107,6 +115,8 @@ asio::awaitable<void> push(
     wish.verifies = options.verifies;
     wish.wants_total = options.wants_total;
     wish.continues = options.continues;
+    wish.keeps_attributes = options.keeps.attributes;
+    wish.keeps_acls = options.keeps.acl;
     wish.lists = options.lists;
     wish.deletes = options.deletes;
     wish.bytes_per_second = options.bytes_per_second;
@@ -187,6 +197,7 @@ asio::awaitable<void> pull(
     to.root = &root;
     to.replaces = options.replaces;
     to.keeps_owners = options.keeps_owners;
+    to.keeps = options.keeps;
     to.verifies = options.verifies;
     to.continues = options.continues;
     to.lists = options.lists;
@@ -201,6 +212,8 @@ asio::awaitable<void> pull(
     wish.verifies = options.verifies;
     wish.wants_total = options.wants_total;
     wish.continues = options.continues;
+    wish.keeps_attributes = options.keeps.attributes;
+    wish.keeps_acls = options.keeps.acl;
     wish.lists = options.lists;
     wish.bytes_per_second = options.bytes_per_second;
     wish.name = trimmed(source);
@@ -227,8 +240,10 @@ asio::awaitable<void> take(
     result& counters
 ) {
     destination to;
-    bool const is_allowed =
-        (!h.keeps_owners || directory.allows_owners) && (!h.deletes || directory.allows_deletes);
+    bool const is_allowed = (!h.keeps_owners || directory.allows_owners) &&
+                            (!h.deletes || directory.allows_deletes) &&
+                            (!h.keeps_attributes || directory.allows.attributes) &&
+                            (!h.keeps_acls || directory.allows.acl);
     if (error == 0 && !is_allowed) error = EPERM;
     if (error == 0)
         to = co_await files.run([&] {
@@ -236,6 +251,7 @@ asio::awaitable<void> take(
         });
     to.replaces = h.replaces;
     to.keeps_owners = h.keeps_owners;
+    to.keeps = {h.keeps_attributes, h.keeps_acls};
     to.verifies = h.verifies;
     to.continues = h.continues;
     to.lists = h.lists;

@@ -35,8 +35,10 @@ public:
 struct copy_options {
     /// Existing files and links are replaced.
     bool replaces = false;
-    /// Entries get the user and group of their sources.
+    /// Entries get the user and group of their sources, and set-user-ID, set-group-ID and sticky bits.
     bool keeps_owners = false;
+    /// Files and directories get the extended attributes and ACLs of their sources.
+    extended keeps;
     /// The receiver reads each file back from its disk.
     bool verifies = false;
     /// The sender counts all first.
@@ -89,6 +91,8 @@ struct served_directory {
     bool allows_owners = false;
     /// Clients may delete.
     bool allows_deletes = false;
+    /// Clients may set these.
+    extended allows = {};
 };
 /// What a server does for a client: everything inside of the directory. Throws
 /// boost::system::system_error when the connection ends.

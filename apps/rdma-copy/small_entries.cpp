@@ -44,7 +44,7 @@ int read_content(int file, std::vector<std::byte>& into) {
     return has_more(file, into.size()) ? error_source_changed : 0;
 }
 
-void read_file(descriptor const& directory, small_entry& e, bool asks) {
+void read_file(descriptor const& directory, small_entry& e, bool asks, extended const& keeps) {
     // Without waiting for a pipe that has taken the file's name.
     descriptor const d = open_here(directory, e.from->name, O_RDONLY | O_NONBLOCK, e.error);
     struct stat before {};
@@ -54,7 +54,9 @@ void read_file(descriptor const& directory, small_entry& e, bool asks) {
     auto const size = static_cast<std::uint64_t>(before.st_size);
     e.is_other = !is_file || (!asks && size > whole_bytes_max);
     if (e.is_other) return;
-    extended const has = extended_of(d);
+    extended const has = extended_of(d.get());
+    e.is_other = (has & keeps).is_any();
+    if (e.is_other) return;
     e.what = entry_of(entry_type::file, {}, before);
     e.what.has_attributes = has.attributes;
     e.what.has_acl = has.acl;
@@ -115,13 +117,16 @@ bool is_small(directory_entry const& e, bool asks) {
 }
 
 std::vector<small_entry> read_small(
-    descriptor const& directory, std::span<directory_entry const* const> some, bool asks
+    descriptor const& directory,
+    std::span<directory_entry const* const> some,
+    bool asks,
+    extended const& keeps
 ) {
     std::vector<small_entry> all(some.size());
     for (std::size_t i = 0; i < some.size(); ++i) {
         all[i].from = some[i];
         if (S_ISLNK(some[i]->status.st_mode)) read_link(directory, all[i]);
-        else read_file(directory, all[i], asks);
+        else read_file(directory, all[i], asks, keeps);
     }
     return all;
 }

@@ -28,8 +28,13 @@ struct small_entry {
 /// @param asks  The receiver is asked first whether it has the file.
 bool is_small(directory_entry const& e, bool asks);
 /// Reads entries for which is_small() is true, as they are now. Blocks.
+///
+/// @param keeps  A file that has some of these is sent in another way.
 std::vector<small_entry> read_small(
-    descriptor const& directory, std::span<directory_entry const* const> some, bool asks
+    descriptor const& directory,
+    std::span<directory_entry const* const> some,
+    bool asks,
+    extended const& keeps
 );
 /// What an entry is told to be, without its number.
 entry entry_of(entry_type type, std::string name, struct stat const& s);

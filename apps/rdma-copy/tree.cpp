@@ -5,7 +5,6 @@
 #include <sys/random.h>
 #include <linux/limits.h>
 #include <sys/syscall.h>
-#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -127,10 +126,16 @@ int link_open_file(descriptor const& file, descriptor const& directory, char con
     return s.st_nlink == 0 ? error_target_changed : EOPNOTSUPP;
 }
 
-int give_attributes(descriptor const& file, attributes const& a, struct stat& now) {
+extended give_extended(descriptor const& file, attributes const& a) {
+    return give_extended(file.get(), a.keeps, a.values ? *a.values : extended_attributes{});
+}
+
+int give_attributes(descriptor const& file, attributes const& a, struct stat& now, extended& lost) {
     int const fd = file.get();
     // The owner first: a change of it takes rights away.
     if (a.owned_by && ::fchown(fd, a.owned_by->user, a.owned_by->group) != 0) return errno;
+    // Before the mode, which may allow its owner no change. The mask of an ACL is the mode of the group.
+    lost = give_extended(file, a);
     if (::fchmod(fd, a.mode) != 0) return errno;
     if (::futimens(fd, only_mtime(a.mtime).data()) != 0) return errno;
     return error_of(::fstat(fd, &now));
@@ -157,29 +162,6 @@ int give_name(
     if (is_at(directory, name, id)) return 0;
     ::unlinkat(dir, name.c_str(), 0);
     return error_target_changed;
-}
-
-extended extended_of(descriptor const& file) {
-    std::array<char, 1024> few{};
-    std::vector<char> many;
-    char const* names = few.data();
-    ssize_t size = ::flistxattr(file.get(), few.data(), few.size());
-    if (size < 0 && errno == ERANGE) {
-        many.resize(XATTR_LIST_MAX);
-        names = many.data();
-        size = ::flistxattr(file.get(), many.data(), many.size());
-    }
-    extended found;
-    for (ssize_t at = 0; at < size;) {
-        std::string_view const name{names + at};
-        at += static_cast<ssize_t>(name.size()) + 1;
-        if (name.starts_with("system.posix_acl_")) found.acl = true;
-        // Not what a file system or a security policy gives to every file.
-        if (name.starts_with("user.") || name.starts_with("trusted.") ||
-            name == "security.capability")
-            found.attributes = true;
-    }
-    return found;
 }
 
 descriptor::~descriptor() {
@@ -298,20 +280,27 @@ int tree::make_directory(target_path const& path, file_id& made, unsigned mode) 
     return error != 0 ? error : sync_directory(parent);
 }
 
-int set_attributes_of(descriptor const& directory, attributes const& a, struct stat& now) {
+int set_attributes_of(
+    descriptor const& directory, attributes const& a, struct stat& now, extended& lost
+) {
     int const fd = directory.get();
     struct stat s {};
     if (::fstat(fd, &s) != 0) return errno;
     // A directory that was there keeps, for example, its group for new files.
-    unsigned const special = s.st_mode & (S_ISUID | S_ISGID | S_ISVTX);
+    unsigned const special = a.owned_by ? 0 : s.st_mode & (S_ISUID | S_ISGID | S_ISVTX);
     if (a.owned_by && ::fchown(fd, a.owned_by->user, a.owned_by->group) != 0) return errno;
+    lost = give_extended(directory, a);
     if (::fchmod(fd, a.mode | special) != 0) return errno;
     if (::futimens(fd, only_mtime(a.mtime).data()) != 0) return errno;
     return error_of(::fstat(fd, &now));
 }
 
 int tree::set_attributes(
-    std::string const& path, file_id const& which, attributes const& a, struct stat& now
+    std::string const& path,
+    file_id const& which,
+    attributes const& a,
+    struct stat& now,
+    extended& lost
 ) const {
     int error = 0;
     descriptor const d = open_at(path, O_RDONLY | O_DIRECTORY, error);
@@ -319,7 +308,7 @@ int tree::set_attributes(
     struct stat s {};
     if (::fstat(d.get(), &s) != 0) return errno;
     if (file_id::of(s) != which) return error_target_changed;
-    error = set_attributes_of(d, a, now);
+    error = set_attributes_of(d, a, now, lost);
     return error != 0 ? error : sync_directory(d);
 }
 

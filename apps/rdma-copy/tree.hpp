@@ -6,12 +6,14 @@
 #include <sys/stat.h>
 
 #include <array>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "rdma-copy/copy_message.hpp"
+#include "rdma-copy/extended_attributes.hpp"
 
 namespace copy {
 
@@ -65,12 +67,9 @@ struct attributes {
         gid_t group = 0;
     };
     std::optional<owner> owned_by;
-};
-
-/// What a file or a directory has that is not copied.
-struct extended {
-    bool attributes = false;  // those that users or programs set
-    bool acl = false;
+    /// What of these it gets.
+    extended keeps;
+    std::shared_ptr<extended_attributes const> values;  // none, if there is none
 };
 
 /// A directory. Functions that can fail return an errno, or one of result.hpp, or set one; they block, and any
@@ -109,9 +108,14 @@ public:
     int make_directory(target_path const& path, file_id& made, unsigned mode = 0700) const;
     /// Of this directory.
     ///
-    /// @param now  What it has then.
+    /// @param now   What it has then.
+    /// @param lost  What it could not get.
     int set_attributes(
-        std::string const& path, file_id const& which, attributes const& a, struct stat& now
+        std::string const& path,
+        file_id const& which,
+        attributes const& a,
+        struct stat& now,
+        extended& lost
     ) const;
     /// Makes a symbolic link. What exists is replaced if `replaces`, but no directory. If `continues`, a link
     /// to this target that exists gets the attributes.
@@ -150,7 +154,9 @@ int make_directory_in(
     unsigned mode,
     descriptor& opened
 );
-int set_attributes_of(descriptor const& directory, attributes const& a, struct stat& now);
+int set_attributes_of(
+    descriptor const& directory, attributes const& a, struct stat& now, extended& lost
+);
 int make_symbolic_link_in(
     descriptor const& parent,
     std::string const& name,
@@ -171,10 +177,15 @@ int give_name(
     file_id const& id,
     bool replaces
 );
-/// Gives an open file its owner, mode and time.
+/// Gives an open file the extended attributes that it gets.
 ///
-/// @param now  What it has then.
-int give_attributes(descriptor const& file, attributes const& a, struct stat& now);
+/// @return  What could not be set.
+extended give_extended(descriptor const& file, attributes const& a);
+/// Gives an open file its attributes.
+///
+/// @param now   What it has then.
+/// @param lost  What it could not get.
+int give_attributes(descriptor const& file, attributes const& a, struct stat& now, extended& lost);
 
 /// The name of a temporary file for one that will get `name`: in the same directory, and not longer than a
 /// name may be.
@@ -187,8 +198,6 @@ std::string random_text();
 hash identity_of(file_id const& directory);
 /// For futimens(2) and utimensat(2).
 std::array<timespec, 2> only_mtime(timespec const& mtime) noexcept;
-/// Of a file or directory that can be read; nothing if its file system has no such attributes.
-extended extended_of(descriptor const& file);
 /// Opens a name of a directory, itself and no link.
 descriptor open_here(descriptor const& directory, std::string const& name, int flags, int& error);
 /// The target of a symbolic link that is open.

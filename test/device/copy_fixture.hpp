@@ -130,6 +130,7 @@ public:
     copy::result of_server;
     bool allows_owners = false;  // the server
     bool allows_deletes = false;
+    copy::extended allows;
     copy::hello hello_of_liar;  // of a client that breaks the rules
     rcverbs::error_code server_end;
     std::string why_server_ended;
@@ -144,7 +145,11 @@ public:
 inline asio::awaitable<void> serve_one(asio::io_context& io, ends& e) {
     int error = 0;
     copy::served_directory const root{
-        copy::tree::open(e.served.string(), error), "root", e.allows_owners, e.allows_deletes};
+        copy::tree::open(e.served.string(), error),
+        "root",
+        e.allows_owners,
+        e.allows_deletes,
+        e.allows};
     rcverbs::connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
     e.door.close();  // which would keep the context running
     copy::link l{io, std::move(asked), e.options};

@@ -188,6 +188,10 @@ TEST_CASE(
              e.target = "../b";
              l.send(e);
          }},
+        {"an extended attribute in a copy that keeps none",
+         [](auto& l, auto&) {
+             l.send(copy::attribute{"user.a", false, {}});
+         }},
         {"two totals",
          [](auto& l, auto&) {
              l.send(copy::total{1, 1});

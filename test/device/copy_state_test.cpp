@@ -192,6 +192,142 @@ TEST_CASE("copy: what is not kept is counted on both sides", "[device]") {
         WARN("skipped: this file system has no extended attributes, or no ACLs");
 }
 
+namespace {
+
+// Reading for user 1234, or nothing. Source: linux/posix_acl_xattr.h.
+std::vector<std::uint32_t> acl_for_somebody() {
+    constexpr std::uint32_t nobody = 0xffff'ffff;
+    return {
+        2, 0x6'0001, nobody, 0x4'0002, 1234, 0x4'0004, nobody, 0x4'0010, nobody, 0x4'0020, nobody};
+}
+
+std::map<std::string, std::string> attributes_at(fs::path const& at) {
+    std::map<std::string, std::string> all;
+    std::vector<char> names(65536);
+    ssize_t const size = ::listxattr(at.c_str(), names.data(), names.size());
+    for (ssize_t i = 0; i < size;) {
+        std::string const name{names.data() + i};
+        i += static_cast<ssize_t>(name.size()) + 1;
+        std::vector<char> value(65536);
+        ssize_t const bytes = ::getxattr(at.c_str(), name.c_str(), value.data(), value.size());
+        if (bytes >= 0 && copy::is_attribute_name(name))
+            all[name] = std::string{value.data(), static_cast<std::size_t>(bytes)};
+    }
+    return all;
+}
+
+bool set_attribute(fs::path const& at, char const* name, std::string const& value) {
+    return ::setxattr(at.c_str(), name, value.data(), value.size(), 0) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("copy: extended attributes and ACLs are kept if both sides want that", "[device]") {
+    bool const is_pull = GENERATE(false, true);
+    bool const deletes = GENERATE(false, true);
+    CAPTURE(is_pull, deletes);
+    folder here;
+    folder there;
+    fs::path const from = (is_pull ? there : here) / "tree";
+    fs::path const to = (is_pull ? here : there) / "copy";
+    fs::create_directories(from / "a/b");
+    for (char const* const each : {"plain", "a/file", "a/program"})
+        write_file(from / each, pattern(10, 1));
+    write_large(from / "large", 100'000, 1);
+    auto const words = acl_for_somebody();
+    std::string const acl{
+        reinterpret_cast<char const*>(words.data()), words.size() * sizeof words[0]};
+    // A file system may have no place for user's (tmpfs), or for ACLs.
+    std::string const name = set_attribute(from, "user.x", "") ? "user.color" : "trusted.color";
+    // Several parts.
+    bool is_set = set_attribute(from / "large", name.c_str(), std::string(3000, 'r'));
+    is_set &= set_attribute(from / "a", name.c_str(), "blue");
+    is_set &= set_attribute(from / "a/file", name.c_str(), "");
+    is_set &= set_attribute(from / "a/file", "system.posix_acl_access", acl);
+    is_set &= set_attribute(from / "a", "system.posix_acl_default", acl);
+    is_set &= set_attribute(from / "a/b", "system.posix_acl_access", acl);
+    if (!is_set) {
+        WARN("skipped: this file system has no extended attributes, or no ACLs");
+        return;
+    }
+    ::chmod((from / "a/file").c_str(), 0440);
+    // What is there has others.
+    fs::create_directories(to / "a");
+    REQUIRE(set_attribute(to / "a", (name + "2").c_str(), "old"));
+    REQUIRE(set_attribute(to, "system.posix_acl_default", acl));
+    auto const copied_with = [&](copy::copy_options options) {
+        options.is_onto = true;
+        options.deletes = deletes;
+        asio::io_context io;
+        ends e{io, 65536, there / ""};
+        e.allows = {true, true};
+        e.allows_deletes = true;
+        copy::result done;
+        std::vector<std::string> const sources{from.string()};
+        std::string const target = is_pull ? to.string() : "copy";
+        run(io, [&]() -> asio::awaitable<void> {
+            auto const client = [&]() -> asio::awaitable<void> {
+                if (!is_pull) co_return co_await push_to(e, sources, target, options, done);
+                co_await e.client.connect(e.door.local_endpoint());
+                co_await copy::pull(e.client, e.files, "tree", target, options, e.report(), done);
+            };
+            co_await (serve_one(io, e) && client());
+        });
+        CHECK(done.failed == 0);
+        CHECK(e.of_server.lost == done.lost);
+        return done.lost;
+    };
+    copy::copy_options options;
+    options.keeps = {true, true};
+    CHECK(copied_with(options) == copy::not_kept{});
+    auto const compare = [&] {
+        CHECK(listing(from) == listing(to));
+        CHECK(attributes_at(from) == attributes_at(to));
+        for (auto const& [path, text] : listing(from)) {
+            CAPTURE(path);
+            CHECK(attributes_at(from / path) == attributes_at(to / path));
+        }
+    };
+    compare();
+    // Also of files that are there.
+    REQUIRE(set_attribute(from / "a/file", name.c_str(), "new"));
+    options.continues = true;
+    CHECK(copied_with(options) == copy::not_kept{});
+    compare();
+    // Only one of both.
+    options.continues = false;
+    options.replaces = true;
+    options.keeps = {true, false};
+    CHECK(copied_with(options) == copy::not_kept{.acls = 3});
+}
+
+TEST_CASE("copy: a server keeps no extended attributes if it was not started so", "[device]") {
+    bool const of_attributes = GENERATE(false, true);
+    folder here;
+    write_file(here / "file", pattern(10, 1));
+    asio::io_context io;
+    ends e{io};
+    (of_attributes ? e.allows.acl : e.allows.attributes) = true;
+    copy::copy_options options;
+    options.keeps = {true, true};
+    std::string why;
+    copy::result done;
+    std::vector<std::string> const sources{(here / "file").string()};
+    std::string const target;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto const client = [&]() -> asio::awaitable<void> {
+            try {
+                co_await push_to(e, sources, target, options, done);
+            } catch (copy::refused const& refused) {
+                why = refused.what();
+            }
+        };
+        co_await (serve_one(io, e) && client());
+    });
+    CHECK(why.ends_with("Operation not permitted; --xattrs, --acls must be allowed there, too"));
+    CHECK(listing(e.served / "").empty());
+}
+
 TEST_CASE("copy: a tree may be deeper than directories are open", "[device]") {
     bool const is_pull = GENERATE(false, true);
     CAPTURE(is_pull);
@@ -263,15 +399,15 @@ TEST_CASE("copy: owners are kept if both sides want that", "[device]") {
         return;
     }
     CHECK(done.failed == 0);
-    CHECK(done.lost == copy::not_kept{.special_modes = 1});
+    CHECK(done.lost == copy::not_kept{});
     for (char const* const each : {"tree/a", "tree/a/file", "tree/a/link"}) {
         struct stat const s = status_of(e.served / each);
         CHECK(s.st_uid == 1234);
         CHECK(s.st_gid == 5678);
     }
     CHECK(status_of(e.served / "tree").st_uid == 0);
-    // Not the right to run as its owner.
-    CHECK((status_of(e.served / "tree/a/file").st_mode & 07777) == 0755);
+    // Whoever may give files to anyone may also let them run so.
+    CHECK((status_of(e.served / "tree/a/file").st_mode & 07777) == 04755);
 }
 
 TEST_CASE("copy: a copy continues where the one before was cut", "[device]") {

@@ -1,6 +1,7 @@
 #include "fuzz/targets.hpp"
 #include "rdma-copy/copy_message.hpp"
 #include "rdma-copy/exclusions.hpp"
+#include "rdma-copy/extended_attributes.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -20,6 +21,17 @@ void copy_message(bytes in) {
     if (auto const* const x = std::get_if<copy::exclude>(&*m)) {
         copy::exclusions some;
         static_cast<void>(some.add(x->pattern) && some.has("a/b c.o", false));
+    }
+    if (auto const* const a = std::get_if<copy::attribute>(&*m)) {
+        copy::extended_attributes all;
+        must(copy::is_attribute_name(a->name) && all.add(*a));
+        // As often as there is room: a value of many parts, or the same once more, which is none.
+        constexpr int parts_most = 200;
+        int parts = 1;
+        while (parts < parts_most && all.add(*a)) ++parts;
+        must(parts == 1 || a->continues);
+        must(all.bytes() <= copy::extended_attributes::bytes_max && parts < parts_most);
+        must(all.values().at(a->name).size() <= copy::extended_attributes::value_bytes_max);
     }
     if (auto const* const e = std::get_if<copy::entry>(&*m)) {
         must(e->mode <= 07777 && e->nanoseconds <= copy::nanoseconds_max);

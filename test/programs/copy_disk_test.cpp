@@ -508,7 +508,8 @@ TEST_CASE("copy: a directory that was there keeps what its files inherit", "[pro
     a.mode = 0700;
     a.mtime = {5, 6};
     struct stat s {};
-    REQUIRE(root.set_attributes("old", made, a, s) == 0);
+    copy::extended lost;
+    REQUIRE(root.set_attributes("old", made, a, s, lost) == 0);
     s = root.status_of("old", error);
     CHECK((s.st_mode & 07777) == 02700);
     CHECK(s.st_mtim.tv_sec == 5);

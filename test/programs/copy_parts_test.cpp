@@ -10,6 +10,7 @@
 #include "rdma-copy/address_range.hpp"
 #include "rdma-copy/copy_message.hpp"
 #include "rdma-copy/exclusions.hpp"
+#include "rdma-copy/extended_attributes.hpp"
 #include "rdma-copy/progress.hpp"
 #include "rdma-copy/result.hpp"
 #include "rdma-copy/session.hpp"
@@ -61,7 +62,7 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
     h.bytes_per_second = UINT64_MAX;
     h.name = "name";
     copy::hello to_server;
-    to_server.deletes = true;
+    to_server.deletes = to_server.keeps_attributes = to_server.keeps_acls = true;
     std::vector<copy::copy_message> const all{
         h,
         copy::welcome{1, 65535},
@@ -87,7 +88,8 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
         copy::stopped{},
         copy::exclude{"*.o"},
         to_server,
-        copy::deleted{16, "a/b"}};
+        copy::deleted{16, "a/b"},
+        copy::attribute{"user.a", false, std::vector<std::byte>(5)}};
     for (copy::copy_message const& m : all) {
         CAPTURE(m.index());
         auto const bytes = copy::encode(m);
@@ -99,6 +101,8 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
         // Not with a byte more or less, and not as another message of that size.
         auto longer = bytes;
         longer.push_back({});
+        // A value ends with its message.
+        if (std::holds_alternative<copy::attribute>(m)) continue;
         CHECK_FALSE(copy::decode(m.index(), longer));
         if (!bytes.empty())
             CHECK_FALSE(copy::decode(m.index(), std::span{bytes}.first(bytes.size() - 1)));
@@ -108,6 +112,54 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
     to_server.way = copy::direction::to_client;
     CHECK_FALSE(copy::decode(0, copy::encode(to_server)));
     CHECK_FALSE(copy::decode(UINT64_MAX, {}));
+}
+
+TEST_CASE("copy: extended attributes of a peer have known names, and limits", "[programs]") {
+    using limits = copy::extended_attributes;
+    for (char const* const name :
+         {"user.a",
+          "trusted.a",
+          "security.capability",
+          "system.posix_acl_access",
+          "system.posix_acl_default"})
+        CHECK(copy::is_attribute_name(name));
+    for (std::string const& name : std::vector<std::string>{
+             "",
+             "user",
+             "security.selinux",
+             "system.nfs4_acl",
+             "system.posix_acl",
+             "os2.a",
+             "user." + std::string(251, 'a'),
+             std::string{"user.a\0b", 8}})
+        CHECK_FALSE(copy::is_attribute_name(name));
+
+    std::vector<std::byte> const part(copy::attribute_part_bytes_max);
+    limits some;
+    REQUIRE(some.add({"user.a", true, part}));
+    CHECK_FALSE(some.is_complete());
+    CHECK_FALSE(some.add({"user.b", false, {}}));
+    REQUIRE(some.add({"user.a", false, {std::byte{1}}}));
+    CHECK(some.is_complete());
+    CHECK_FALSE(some.add({"user.a", false, {}}));
+    REQUIRE(some.add({"user.none", false, {}}));
+    CHECK_FALSE(some.add({"security.selinux", false, {}}));
+    // What is sent is what arrives.
+    limits again;
+    for (copy::attribute const& each : some.parts()) REQUIRE(again.add(each));
+    CHECK(again.is_complete());
+    CHECK(again.values() == some.values());
+
+    limits one;
+    for (std::size_t bytes = 0; bytes < limits::value_bytes_max; bytes += part.size())
+        REQUIRE(one.add({"user.a", true, part}));
+    CHECK_FALSE(one.add({"user.a", false, {std::byte{1}}}));
+    CHECK(one.add({"user.a", false, {}}));
+    limits many;
+    std::size_t added = 0;
+    while (many.add({"user." + std::to_string(added), false, part})) ++added;
+    CHECK(many.bytes() <= limits::bytes_max);
+    CHECK(added > 100);
 }
 
 TEST_CASE("copy: messages in a row are taken one by one", "[programs]") {
