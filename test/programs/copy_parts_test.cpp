@@ -3,6 +3,10 @@
 
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -112,6 +116,23 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
     to_server.way = copy::direction::to_client;
     CHECK_FALSE(copy::decode(0, copy::encode(to_server)));
     CHECK_FALSE(copy::decode(UINT64_MAX, {}));
+}
+
+TEST_CASE("copy: the fuzzer begins with a message of each kind", "[programs]") {
+    std::set<std::size_t> kinds;
+    for (auto const& each :
+         std::filesystem::directory_iterator{RCVERBS_FUZZ_CORPUS "/copy_message"}) {
+        CAPTURE(each.path());
+        std::ifstream in{each.path(), std::ios::binary};
+        std::string const text{std::istreambuf_iterator<char>{in}, {}};
+        REQUIRE_FALSE(text.empty());
+        auto const bytes = std::as_bytes(std::span{text});
+        auto const m =
+            copy::decode(std::to_integer<std::uint64_t>(bytes.front()), bytes.subspan(1));
+        CHECK(m.has_value());
+        if (m) kinds.insert(m->index());
+    }
+    CHECK(kinds.size() == std::variant_size_v<copy::copy_message>);
 }
 
 TEST_CASE("copy: extended attributes of a peer have known names, and limits", "[programs]") {
