@@ -63,10 +63,9 @@ int write_all(int file, std::vector<std::byte> const& bytes) {
 }
 
 // As an earlier copy would leave it.
-bool is_finished_file(struct stat const& s, batch_item const& i) {
-    timespec const& time = i.gets.mtime;
+bool is_finished_file(descriptor const& in, struct stat const& s, batch_item const& i) {
     return S_ISREG(s.st_mode) && static_cast<std::uint64_t>(s.st_size) == i.what.size &&
-           s.st_mtim.tv_sec == time.tv_sec && s.st_mtim.tv_nsec == time.tv_nsec;
+           has_time(in, s, i.gets.mtime);
 }
 
 bool is_link_to(descriptor const& in, std::string const& name, std::string const& target) {
@@ -193,7 +192,7 @@ void batch_job::look_for(batch_item& i, batch_options const& options) {
         i.is_wanted = true;
         return;
     }
-    if (!is_finished_file(s, i)) {
+    if (!is_finished_file(*in, s, i)) {
         if (S_ISDIR(s.st_mode)) i.error = EISDIR;
         else if (options.replaces) i.is_wanted = true;
         else i.error = EEXIST;
@@ -236,7 +235,7 @@ void batch_job::list(batch_item& i, batch_options const& options) {
     } else if (in != nullptr) {
         struct stat& s = i.now;
         int const failed = error_of(::fstatat(in->get(), i.name.c_str(), &s, AT_SYMLINK_NOFOLLOW));
-        bool const is_same = failed == 0 && (i.is_file() ? is_finished_file(s, i)
+        bool const is_same = failed == 0 && (i.is_file() ? is_finished_file(*in, s, i)
                                                          : is_link_to(*in, i.name, i.what.target));
         i.is_wanted = failed == ENOENT;
         if (failed != 0 && !i.is_wanted) i.error = failed;

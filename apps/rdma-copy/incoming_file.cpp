@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -124,6 +125,33 @@ int verify_hole(int fd, std::uint64_t begin, std::uint64_t end, void* buffer) {
 
 }  // namespace
 
+bool has_time(struct stat const& there, timespec const& source, bool is_vfat) noexcept {
+    timespec const& time = there.st_mtim;
+    if (time.tv_sec == source.tv_sec && time.tv_nsec == source.tv_nsec) return true;
+    timespec kept = source;
+    // The clock of a file system that keeps nanoseconds gives such a time to one file in very many.
+    for (long const nanoseconds : {1'000'000'000L, 10'000'000L, 1'000'000L, 1'000L, 100L}) {
+        bool const is_kept =
+            time.tv_nsec % nanoseconds == 0 && there.st_ctim.tv_nsec % nanoseconds == 0;
+        if (!is_kept) continue;
+        kept.tv_nsec -= kept.tv_nsec % nanoseconds;
+        break;
+    }
+    if (is_vfat) kept = {kept.tv_sec - (kept.tv_sec & 1), 0};
+    return time.tv_sec == kept.tv_sec && time.tv_nsec == kept.tv_nsec;
+}
+
+bool has_time(
+    descriptor const& directory, struct stat const& there, timespec const& source
+) noexcept {
+    if (has_time(there, source, false)) return true;
+    struct statfs s {};
+    constexpr std::uint32_t vfat = 0x4D44;
+    bool const is_vfat =
+        ::fstatfs(directory.get(), &s) == 0 && static_cast<std::uint32_t>(s.f_type) == vfat;
+    return is_vfat && has_time(there, source, true);
+}
+
 // What this one was goes with the other.
 incoming_file& incoming_file::operator=(incoming_file&& other) noexcept {
     std::swap(directory_, other.directory_);
@@ -172,8 +200,7 @@ incoming_file incoming_file::create(
         ::fstatat(f.directory_.get(), f.name_.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0;
     bool const is_same = exists && S_ISREG(there.st_mode) &&
                          static_cast<std::uint64_t>(there.st_size) == options.size &&
-                         there.st_mtim.tv_sec == options.mtime.tv_sec &&
-                         there.st_mtim.tv_nsec == options.mtime.tv_nsec;
+                         has_time(f.directory_, there, options.mtime);
     if (options.continues && is_same) {
         f.remove_leftovers();
         f.is_there_ = true;

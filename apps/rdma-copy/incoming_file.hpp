@@ -23,6 +23,17 @@ struct file_part {
     hash checksum{};
 };
 
+/// True if a file has the time that it would have after a copy of a source with this time: the same, or what the
+/// file system keeps of it. That shows in the time of the last change, which no program can set: vfat keeps even
+/// seconds, ext3 seconds, exFAT 10 ms, CIFS 100 ns.
+///
+/// @param is_vfat  Where these times are the same.
+bool has_time(struct stat const& there, timespec const& source, bool is_vfat) noexcept;
+/// The same of a file in this directory.
+bool has_time(
+    descriptor const& directory, struct stat const& there, timespec const& source
+) noexcept;
+
 struct incoming_options {
     std::uint64_t size = 0;
     bool is_sparse = false;

@@ -1,9 +1,11 @@
 // Copies that keep what files are: holes, names, owners; that are read back, and that continue.
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/xattr.h>
 
 #include <array>
 #include <csignal>
+#include <cstdlib>
 #include <future>
 
 #include "device/copy_fixture.hpp"
@@ -718,6 +720,54 @@ TEST_CASE("copy: an interrupted tree goes on with what is not there", "[device]"
     CHECK(listing(there / "tree") == whole);
     // Without the option each file that exists is an error.
     CHECK(copy_tree({}).failed > 40);
+}
+
+TEST_CASE("copy: a copy continues on a file system that keeps seconds", "[device]") {
+    folder here;
+    folder disk;
+    struct mounted {
+        std::string at;
+        bool is_there = false;
+        ~mounted() {
+            if (is_there) static_cast<void>(!::umount(at.c_str()));
+        }
+    } m{(disk / "there").string()};
+    fs::create_directory(m.at);
+    std::string const image = (disk / "image").string();
+    write_file(image, {});
+    fs::resize_file(image, std::uint64_t{16} << 20);
+    // As ext3: inodes without room for more.
+    std::string const line = "mkfs.ext4 -q -F -I 128 " + image +
+                             " >/dev/null 2>&1 && mount -o loop " + image + ' ' + m.at +
+                             " >/dev/null 2>&1";
+    m.is_there = std::system(line.c_str()) == 0;
+    if (!m.is_there) {
+        WARN("skipped: no disk can be made of a file");
+        return;
+    }
+    make_tree(here / "tree");
+    for (auto const& e : fs::recursive_directory_iterator{here / "tree"})
+        if (e.is_regular_file() && !e.is_symlink()) set_time(e.path(), 1'700'000'001, 999'999'999);
+    bool const is_large = GENERATE(false, true);
+    // Not asked for in a batch.
+    if (is_large) fs::create_hard_link(here / "tree/large", here / "tree/second");
+    auto const copied_again = [&](bool lists) {
+        asio::io_context io;
+        ends e{io, std::size_t{1} << 20, m.at};
+        copy::copy_options options;
+        options.continues = options.is_onto = true;
+        options.lists = lists;
+        return pushed(e, io, {(here / "tree").string()}, "copy", options);
+    };
+    auto const first = copied_again(false);
+    CHECK(first.continued == 0);
+    auto const would = copied_again(true);
+    CHECK(would.entries == 0);
+    CHECK(would.failed == 0);
+    CHECK(copied_again(false).failed == 0);
+    // The next second.
+    set_time(here / "tree/a/page", 1'700'000'002, 0);
+    CHECK(copied_again(true).failed == 1);
 }
 
 TEST_CASE("copy: a second name of a file that has changed since is a file of its own", "[device]") {

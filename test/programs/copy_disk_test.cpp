@@ -333,6 +333,47 @@ TEST_CASE("copy: a directory of any size is read in small pieces", "[programs]")
     CHECK(error == copy::error_source_changed);
 }
 
+TEST_CASE("copy: a file has the time of its source as its file system keeps it", "[programs]") {
+    struct row {
+        timespec has;
+        timespec changed;  // what programs cannot set
+        timespec source;
+        bool is_vfat;
+        bool is_same;
+    };
+    timespec const fine{1'700'000'500, 123'456'789};
+    timespec const coarse{1'700'000'500, 0};
+    for (row const& r : std::vector<row>{
+             {{100, 5}, fine, {100, 5}, false, true},
+             {{100, 5}, coarse, {100, 5}, false, true},
+             // Files whose times were set to whole seconds, where they need not be.
+             {{100, 0}, fine, {100, 5}, false, false},
+             {{100, 0}, fine, {101, 0}, false, false},
+             // ext3
+             {{100, 0}, coarse, {100, 999'999'999}, false, true},
+             {{100, 0}, coarse, {101, 0}, false, false},
+             {{100, 0}, coarse, {99, 999'999'999}, false, false},
+             {{-1, 0}, coarse, {-1, 5}, false, true},
+             // vfat
+             {{100, 0}, coarse, {101, 999'999'999}, true, true},
+             {{100, 0}, coarse, {102, 0}, true, false},
+             {{100, 0}, coarse, {99, 0}, true, false},
+             {{-2, 0}, coarse, {-1, 5}, true, true},
+             // exFAT
+             {{100, 120'000'000}, {7, 10'000'000}, {100, 129'999'999}, false, true},
+             {{100, 120'000'000}, {7, 10'000'000}, {100, 130'000'000}, false, false},
+             {{100, 0}, {7, 10'000'000}, {100, 500'000'000}, false, false},
+             // CIFS
+             {{100, 123'456'700}, {7, 100}, {100, 123'456'789}, false, true},
+             {{100, 123'456'700}, {7, 100}, {100, 123'456'800}, false, false}}) {
+        CAPTURE(r.has.tv_sec, r.has.tv_nsec, r.changed.tv_nsec, r.source.tv_sec, r.source.tv_nsec);
+        struct stat there {};
+        there.st_mtim = r.has;
+        there.st_ctim = r.changed;
+        CHECK(copy::has_time(there, r.source, r.is_vfat) == r.is_same);
+    }
+}
+
 // As of a file system that does not tell a from A: what seems to be another file may be the one that was copied.
 TEST_CASE("copy: nothing is deleted where a copied name is not listed", "[programs]") {
     bool const is_listed = GENERATE(false, true);
