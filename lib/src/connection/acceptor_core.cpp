@@ -358,7 +358,7 @@ void acceptor_core::hand_over(std::shared_ptr<accepting> const& what, error_code
     what->wait.handler.hand_over({what, take_back, 0}, ec, std::move(what->core));
 }
 
-void acceptor_core::take_back(std::shared_ptr<waiting_request> request) noexcept {
+void acceptor_core::take_back(std::shared_ptr<waiting_request> const& request) noexcept {
     try {
         request->stop_waiting();
         guard const lock{mutex_};

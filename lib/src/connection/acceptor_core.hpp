@@ -118,7 +118,7 @@ private:
     void complete(request_wait wait, error_code ec, connection_request request);
     void complete(accept_wait wait, error_code ec, std::shared_ptr<connection_core> core);
     static void hand_over(std::shared_ptr<accepting> const& what, error_code ec);
-    void take_back(std::shared_ptr<waiting_request> request) noexcept;
+    void take_back(std::shared_ptr<waiting_request> const& request) noexcept;
     void take_back(accepted what) noexcept;
     bool give_accepted(guard& lock);
     void cancel(std::uint64_t serial);

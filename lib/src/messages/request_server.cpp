@@ -280,7 +280,7 @@ bool server_core::is_open() const noexcept {
 }
 
 failure server_core::last_failure() const {
-    failure const of_acceptor = acceptor_.last_failure();
+    failure of_acceptor = acceptor_.last_failure();
     if (of_acceptor.code) return of_acceptor;
     guard const lock{mutex_};
     return last_;

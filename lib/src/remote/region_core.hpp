@@ -285,7 +285,7 @@ private:
         Value value;
     };
     template <class Value>
-    static void put_back(std::deque<numbered<Value>>& all, std::uint64_t number, Value&& value) {
+    static void put_back(std::deque<numbered<Value>>& all, std::uint64_t number, Value value) {
         auto const behind =
             std::ranges::upper_bound(all, number, std::ranges::less{}, &numbered<Value>::number);
         all.insert(behind, {number, std::move(value)});

@@ -7,7 +7,7 @@ namespace rcverbs::detail {
 
 session_core::session_core(connection over, session_options options)
     : driver{std::move(over)},
-      options_{options} {}
+      options_{std::move(options)} {}
 
 session_core::~session_core() { keep_if_undrained(messages_); }
 
