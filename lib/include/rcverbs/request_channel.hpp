@@ -49,6 +49,7 @@
 #include <rcverbs/bytes_view.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/message_channel.hpp>
+#include <rcverbs/remote_region.hpp>
 
 namespace rcverbs {
 
@@ -61,7 +62,9 @@ class request_core;
 class RCVERBS_EXPORT responder {
 public:
     responder() noexcept;
-    responder(std::shared_ptr<request_core> core, std::uint16_t id) noexcept;
+    responder(
+        std::shared_ptr<request_core> core, std::uint16_t id, remote_region const& target
+    ) noexcept;
     responder(responder&& other) noexcept;
     responder& operator=(responder&& other) noexcept;
     ~responder();
@@ -101,6 +104,7 @@ private:
     );
 
     std::shared_ptr<request_core> core_;
+    remote_region target_;  // where the answer may be written; empty if nowhere
     std::uint16_t id_ = 0;
     bool is_open_ = false;
 };

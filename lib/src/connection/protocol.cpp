@@ -2,8 +2,13 @@
 
 #include <rcverbs/detail/timeouts.hpp>
 
+#include <boost/asio/steady_timer.hpp>
+
+#include <thread>
+
 #include "connection/core.hpp"
 #include "connection/leaked_resources.hpp"
+#include "hosting/gate.hpp"
 #include "hosting/light_mutex.hpp"
 #include "hosting/members.hpp"
 #include "hosting/sequence.hpp"
@@ -15,12 +20,34 @@ namespace asio = boost::asio;
 
 // --- the driver ----------------------------------------------------------------------------------
 
+// Calls deliver_one() of a driver later.
+class delivery final : public hosting::order_task {
+public:
+    using function = void (driver::*)();
+
+    explicit delivery(function f) noexcept : function_{f} {}
+    void post(std::shared_ptr<driver> to, hosting::sequence& order) {
+        driver_ = std::move(to);
+        order.post(*this);
+    }
+
+private:
+    void run(bool is_wanted) override {
+        auto const to = std::move(driver_);
+        if (is_wanted) ((*to).*function_)();
+    }
+
+    std::shared_ptr<driver> driver_;  // while it is posted
+    function function_;
+};
+
 class driver::impl final : public hosting::member {
 public:
     explicit impl(connection over)
         : lower{std::move(over)},
           order{detail::access::core_of(lower)->order()},
           context{&asio::query(lower.get_executor(), asio::execution::context)},
+          state_gate{detail::access::core_of(lower)->state_gate()},
           executor{std::make_shared<asio::any_io_executor const>(lower.get_executor())} {}
 
     void context_is_going(asio::execution_context const&) noexcept override {
@@ -34,6 +61,12 @@ public:
     hosting::membership membership;
     part* parts = nullptr;
     error_code end_code;  // used in the order
+
+    // Of the connection, which `lower` keeps.
+    hosting::gate& state_gate;
+    // Used inside. From when the delivery is posted, or begins, until nothing is due.
+    bool is_delivering = false;
+    delivery deliver_later{&driver::deliver};
 
     hosting::light_mutex mutex;
     // Guarded by the mutex, as any thread may read them. The executor, which may be the program's own,
@@ -98,9 +131,94 @@ void driver::abandon() noexcept {
         gone.swap(impl_->executor);
         kept.swap(impl_->kept);
     }
+    // Another thread may be inside, for a moment.
+    while (!try_enter()) std::this_thread::yield();
     for (part* p = impl_->parts; p != nullptr; p = p->next_) p->abandon();
     on_abandoned();
+    impl_->state_gate.leave();
 }
+
+// --- the use of its state ------------------------------------------------------------------------
+
+bool driver::try_enter() noexcept { return impl_->state_gate.try_enter(); }
+
+void driver::enter_later(entered& what) noexcept {
+    if (impl_->state_gate.hand_over(what)) return;
+    // Whoever was inside has left.
+    auto const self = shared_from_this();
+    what.run(true);
+    self->impl_->state_gate.leave();
+}
+
+void driver::entered::run(bool is_wanted) {
+    struct cleanup {
+        entered& self;
+        ~cleanup() { self.destroy(); }
+    } const on_return{*this};
+    if (!is_wanted) return;
+    try {
+        call();
+    } catch (...) {
+        // Nobody who has started it would be told.
+        driver_->close();
+    }
+    driver_->post_delivery();
+}
+
+void driver::post_delivery() noexcept {
+    if (!is_delivery_due() || impl_->is_delivering) return;
+    impl_->is_delivering = true;
+    deliver_later();
+}
+
+void driver::deliver_later() noexcept {
+    try {
+        impl_->deliver_later.post(shared_from_this(), *impl_->order);
+    } catch (...) {
+        // There is no memory for that.
+        close();
+    }
+}
+
+void driver::leave() noexcept {
+    post_delivery();
+    impl_->state_gate.leave();
+}
+
+void driver::leave_and_deliver() {
+    if (!is_delivery_due() || impl_->is_delivering) return impl_->state_gate.leave();
+    impl_->is_delivering = true;
+    go_on_delivering();
+}
+
+void driver::deliver() {
+    if (try_enter()) return go_on_delivering();
+    auto again = [this] { deliver_later(); };
+    enter_later(keep(std::move(again)));
+}
+
+// Inside; the state is left, unless a handler throws.
+void driver::go_on_delivering() {
+    // What an exception of a handler leaves is given out later.
+    struct cleanup {
+        driver& of;
+        bool is_done = false;
+        ~cleanup() {
+            if (!is_done) of.deliver_later();
+        }
+    } on_return{*this};
+    while (deliver_one()) {
+        if (try_enter()) continue;
+        on_return.is_done = true;
+        return deliver();
+    }
+    on_return.is_done = true;
+    on_delivered();
+    impl_->is_delivering = false;
+    leave();
+}
+
+// --- what else a driver does ---------------------------------------------------------------------
 
 bool driver::is_undrained() const noexcept {
     return detail::access::core_of(impl_->lower)->is_queue_pair_left();
@@ -181,41 +299,58 @@ error_code part::end_code() const noexcept { return owner_.impl_->end_code; }
 void part::post(hosting::order_task& what) const { post(owner_, what); }
 void part::post(driver const& to, hosting::order_task& what) { to.post(what); }
 
-deadline::deadline(driver& owner) : part{owner} {}
+struct deadline::state {
+    hosting::light_mutex mutex;
+    // Guarded by it. The timer calls nothing of a program's.
+    std::optional<asio::steady_timer> timer;
+    std::function<void()> function;
+    std::uint64_t round = 0;
+
+    std::function<void()> take(std::uint64_t of_round) {
+        hosting::light_lock const lock{mutex};
+        return round == of_round ? std::exchange(function, nullptr) : nullptr;
+    }
+};
+
+deadline::deadline(driver& owner) : part{owner}, state_{std::make_shared<state>()} {}
 deadline::~deadline() = default;
 
 void deadline::start(std::chrono::milliseconds after, std::function<void()> function) {
     auto const keep = owner();
     auto const io = keep->executor();
     if (!io) return;
-    if (!timer_) timer_.emplace(io);
-    if (!round_) round_ = std::make_shared<std::uint64_t>(0);
-    function_ = std::move(function);
-    timer_->expires_after(detail::bounded(after));
-    // What has expired waits for its turn in the order, and this may be destroyed before.
-    timer_->async_wait([this,
-                        weak = std::weak_ptr{keep},
-                        current = std::weak_ptr{round_},
-                        round = ++*round_](error_code const& ec) {
-        auto const alive = weak.lock();
+    hosting::light_lock const lock{state_->mutex};
+    if (!state_->timer) state_->timer.emplace(io);
+    std::swap(state_->function, function);
+    state_->timer->expires_after(detail::bounded(after));
+    state_->timer->async_wait([driver = std::weak_ptr{keep},
+                               mine = std::weak_ptr{state_},
+                               round = ++state_->round](error_code const& ec) {
+        auto const alive = driver.lock();
         if (ec || alive == nullptr) return;
-        auto expire = [this, alive, current, round] {
-            auto const now = current.lock();
-            if (now != nullptr && *now == round) std::exchange(function_, {})();
+        // The driver may start or cancel it until it is its turn.
+        auto expire = [alive, mine, round] {
+            auto const now = mine.lock();
+            if (now == nullptr) return;
+            if (auto const run = now->take(round)) run();
         };
         part::post(*alive, *new hosting::owned_task<decltype(expire)>{std::move(expire)});
     });
 }
 
 void deadline::cancel() noexcept {
-    if (round_) ++*round_;
-    function_ = {};
-    if (timer_) timer_->cancel();
+    std::function<void()> dropped;
+    hosting::light_lock const lock{state_->mutex};
+    ++state_->round;
+    dropped.swap(state_->function);
+    if (state_->timer) state_->timer->cancel();
 }
 
 void deadline::abandon() noexcept {
-    timer_.reset();
-    function_ = {};
+    std::function<void()> dropped;
+    hosting::light_lock const lock{state_->mutex};
+    dropped.swap(state_->function);
+    state_->timer.reset();
 }
 
 // --- memory for the peer -------------------------------------------------------------------------

@@ -51,20 +51,15 @@ void channel_core::call_later(waiter who, error_code result) {
     in_order([w = std::move(who), result]() mutable { w(result); });
 }
 
-// Handlers are destroyed uncalled, as Asio does with its own, and not under the mutex.
+// Handlers are destroyed uncalled, as Asio does with its own.
 void channel_core::on_abandoned() noexcept {
-    std::deque<outgoing> dropped;
-    decltype(fetches_)::list fetches;
-    std::vector<waiter> finishers;
-    std::optional<held_back> accepting;
-    guard const lock{mutex_};
-    accepting.swap(held_back_);
     state_ = state::ended;
     machine_ = {};
-    dropped.swap(outgoing_);
     done_first_ = done_last_ = nobody;
-    fetches = fetches_.take_all();
-    finishers.swap(finishers_);
+    held_back_.reset();
+    std::exchange(outgoing_, {}).clear();
+    static_cast<void>(fetches_.take_all());
+    std::exchange(finishers_, {}).clear();
 }
 
 mutable_slice channel_core::receive_slot(std::uint32_t i) const {
@@ -101,16 +96,14 @@ error_code channel_core::refusal() const {
     return failed ? failed : error_code{errc::not_connected};
 }
 
-bool channel_core::send(guard& lock, outgoing_message& m, waiter&& who, error_code refused) {
+bool channel_core::send(outgoing_message& m, waiter& who, error_code refused) {
     if (!refused && !may_send(m)) refused = refusal();
     if (!refused) {
         submit(m, std::move(who));
         return true;
     }
-    lock.unlock();
     m = {};  // deregistered before the handler is called
     call_later(std::move(who), refused);
-    lock.lock();
     return false;
 }
 
@@ -120,12 +113,13 @@ std::uint32_t channel_core::submit(outgoing_message& m, waiter&& who, std::uint3
     outgoing& place = outgoing_[i];
     // The number of the use, and the index.
     std::uint64_t const serial = ((place.serial >> 32U) + 1) << 32U | i;
-    if (who) {
-        if (auto slot = who.slot(); slot.is_connected()) {
-            slot.assign([weak = std::weak_ptr{self()}, serial](asio::cancellation_type asked) {
+    if (who && who.can_be_cancelled()) {
+        connect_cancellation(
+            who,
+            [weak = std::weak_ptr{self()}, serial](asio::cancellation_type asked) {
                 if (auto const alive = weak.lock()) alive->on_cancelled(serial, asked);
-            });
-        }
+            }
+        );
     }
     machine_.add(m.is_large);
     // Nothing throws from here on.
@@ -185,19 +179,19 @@ void channel_core::submit_written(
 }
 
 void channel_core::on_sent(std::uint32_t slot, error_code ec) {
-    guard lock{mutex_};
-    if (ec) on_failed(ec);
-    machine_.acknowledged(slot, ec.failed(), *this);
-    complete_and_deliver(lock);
+    enter_in_order([this, slot, ec] {
+        if (ec) on_failed(ec);
+        machine_.acknowledged(slot, ec.failed(), *this);
+    });
 }
 
-// The machine says that a message is over. Its handler is called later, without the mutex.
+// The machine says that a message is over. Its handler is called later.
 void channel_core::complete(std::uint32_t i, outcome how) {
     outgoing& o = outgoing_[i];
     switch (how) {
     case outcome::sent:
-        ++counted_.sent;
-        counted_.sent_bytes += o.all_bytes;
+        counted_.sent.add(1);
+        counted_.sent_bytes.add(o.all_bytes);
         break;
     case outcome::declined: o.result = channel_errc::message_declined; break;
     case outcome::withdrawn: o.result = channel_errc::message_withdrawn; break;
@@ -211,15 +205,15 @@ void channel_core::complete(std::uint32_t i, outcome how) {
     done_last_ = i;
 }
 
-void channel_core::complete_and_deliver(guard& lock) {
-    // A handler may throw; the others are called later.
-    struct cleanup {
-        channel_core& core;
-        bool is_done = false;
-        ~cleanup() {
-            if (!is_done) core.in_order([self = core.self()] { self->complete_and_deliver(); });
-        }
-    } on_return{*this};
+bool channel_core::is_delivery_due() noexcept {
+    counted_.waiting.set(machine_.waiting());
+    counted_.held.set(machine_.held());
+    counted_.credits_sent.set(machine_.credits_posted());
+    return done_first_ != nobody || is_result_due();
+}
+
+// Calls the handlers of messages that are over, in order, then those of receivers.
+bool channel_core::deliver_one() {
     while (done_first_ != nobody) {
         std::uint32_t const i = done_first_;
         outgoing& o = outgoing_[i];
@@ -232,44 +226,44 @@ void channel_core::complete_and_deliver(guard& lock) {
             continue;
         }
         waiter handler = std::move(o.handler);
-        // Deregistered without the mutex, before the handler is called.
+        // Deregistered before the handler is called.
         std::optional<outgoing_message> kept;
         if (o.message.has_memory()) kept.emplace(std::exchange(o.message, {}));
         machine_.forget(i);
         on_over(o, result);
-        lock.unlock();
+        leave();
         kept.reset();
         if (handler) handler.call_on_io(error_code{result});
-        lock.lock();
+        return true;
     }
-    on_return.is_done = true;
-    if (is_delivery_due()) deliver(lock);
+    if (!is_result_due()) return false;
+    if (!std::exchange(is_delivering_, true)) machine_.set_delivering(true, *this);
+    return deliver_result();
+}
+
+void channel_core::on_delivered() {
+    if (std::exchange(is_delivering_, false)) machine_.set_delivering(false, *this);
 }
 
 void channel_core::on_cancelled(std::uint64_t serial, asio::cancellation_type asked) {
-    if (asked == asio::cancellation_type::none) return;
-    auto what = machine::cancelled::over;
-    {
-        guard const lock{mutex_};
-        auto const i = static_cast<std::uint32_t>(serial);
-        if (i < outgoing_.size() && outgoing_[i].serial == serial) what = take_back(i);
-    }
     bool const is_terminal =
         (asked & asio::cancellation_type::terminal) != asio::cancellation_type::none;
-    if (what == machine::cancelled::copied && is_terminal) close();
+    enter([this, serial, is_terminal] {
+        auto const i = static_cast<std::uint32_t>(serial);
+        if (i >= outgoing_.size() || outgoing_[i].serial != serial) return;
+        if (take_back(i) == machine::cancelled::copied && is_terminal) close();
+    });
 }
 
 channel_core::machine::cancelled channel_core::take_back(std::uint32_t i) {
     bool const was_withdrawing = machine_.is_withdrawing(i);
     auto const what = machine_.cancel(i, *this);
-    if (what == machine::cancelled::unsent) {
-        in_order([self = self()] { self->complete_and_deliver(); });
-    } else if (machine_.is_withdrawing(i) && !was_withdrawing) {
+    if (machine_.is_withdrawing(i) && !was_withdrawing) {
         withdrawals_.push_back(
             {outgoing_[i].serial,
              std::chrono::steady_clock::now() + bounded(options_.withdraw_timeout)}
         );
-        if (withdrawals_.size() == 1) in_order([self = self()] { self->await_withdrawal(); });
+        if (withdrawals_.size() == 1) await_withdrawal();
     }
     return what;
 }
@@ -283,31 +277,25 @@ void channel_core::take_back_all() {
 // Ends the channel if the peer still has a withdrawn message then: its memory is not the program's
 // before. The deadlines are in order, as all are equally long.
 void channel_core::await_withdrawal() {
-    std::chrono::steady_clock::time_point next;
-    {
-        guard const lock{mutex_};
-        if (withdrawals_.empty() || !is_open()) return;
-        next = withdrawals_.front().deadline;
-    }
-    auto const left =
-        std::chrono::ceil<std::chrono::milliseconds>(next - std::chrono::steady_clock::now());
+    if (withdrawals_.empty() || !is_open()) return;
+    auto const left = std::chrono::ceil<std::chrono::milliseconds>(
+        withdrawals_.front().deadline - std::chrono::steady_clock::now()
+    );
     withdraw_limit_.start(std::max(left, std::chrono::milliseconds{0}), [this] {
         on_withdrawal_due();
     });
 }
 
 void channel_core::on_withdrawal_due() {
-    bool is_late = false;
-    {
-        guard const lock{mutex_};
+    enter_in_order([this] {
         // on_end() says why the connection has ended.
         if (!is_open() || !lower().is_open()) return;
         // Those that were answered are not in the list.
-        is_late = !withdrawals_.empty() &&
-                  withdrawals_.front().deadline <= std::chrono::steady_clock::now();
-    }
-    if (is_late) return end_now(errc::timed_out, close_reason::timed_out);
-    await_withdrawal();
+        bool const is_late = !withdrawals_.empty() &&
+                             withdrawals_.front().deadline <= std::chrono::steady_clock::now();
+        if (is_late) return end(errc::timed_out, step::transfer, close_reason::timed_out);
+        await_withdrawal();
+    });
 }
 
 // --- receiving -----------------------------------------------------------------------------------
@@ -322,18 +310,14 @@ void channel_core::repost(std::uint32_t i) {
 }
 
 void channel_core::on_received(std::uint32_t slot, error_code ec, receive_result const& what) {
-    guard lock{mutex_};
-    // The peer may be faster than the handler of the connect.
-    if (state_ == state::connecting || !early_.empty()) {
-        early_.push_back({slot, ec, what});
-        return;
-    }
-    process(lock, slot, ec, what);
+    enter_in_order([this, slot, ec, what] {
+        // The peer may be faster than the handler of the connect.
+        if (state_ == state::connecting || !early_.empty()) early_.push_back({slot, ec, what});
+        else process(slot, ec, what);
+    });
 }
 
-void channel_core::process(
-    guard& lock, std::uint32_t slot, error_code ec, receive_result const& what
-) {
+void channel_core::process(std::uint32_t slot, error_code ec, receive_result const& what) {
     if (!is_open()) return;
     error_code violation;
     if (ec) on_failed(ec);
@@ -345,7 +329,6 @@ void channel_core::process(
         end(violation,
             step::transfer,
             is_own ? close_reason::closed_locally : close_reason::protocol_error);
-    complete_and_deliver(lock);
 }
 
 // Takes a message of the peer's; returns its violation of the protocol, if any.
@@ -389,8 +372,8 @@ error_code channel_core::take(std::uint32_t slot, std::size_t size_bytes) {
         return asio::error::no_memory;
     }
     if (is_message) {
-        ++counted_.arrived;
-        counted_.arrived_bytes += message_bytes + behind;
+        counted_.arrived.add(1);
+        counted_.arrived_bytes.add(message_bytes + behind);
     }
     if (a.what == type::close) end_of_messages_ = asio::error::eof;
     return {};
@@ -457,50 +440,32 @@ channel_core::machine::kept channel_core::kept_of(message const& what) noexcept 
     return {what.slot_, what.is_large_, what.number_, what.is_detached_};
 }
 
-// Calls the handlers of those who wait. Runs in the driver's order; a second call while one is under
-// way returns at once.
-void channel_core::deliver(guard& lock) {
-    if (is_delivering_) return;
-    is_delivering_ = true;
-    machine_.set_delivering(true, *this);
-    // A handler may throw; what is left is delivered later.
-    struct cleanup {
-        channel_core& core;
-        guard& lock;
-        bool is_done = false;
-        ~cleanup() {
-            if (!lock.owns_lock()) lock.lock();
-            core.is_delivering_ = false;
-            core.machine_.set_delivering(false, core);
-            if (!is_done) core.in_order([self = core.self()] { self->deliver(); });
-        }
-    } on_return{*this, lock};
-    while (deliver_one(lock)) {}
-    on_return.is_done = true;
-}
-
 void channel_core::release(message const& what) noexcept {
     try {
-        guard const lock{mutex_};
-        if (is_open()) machine_.release(kept_of(what), *this);
+        enter([this, held = kept_of(what)] {
+            if (is_open()) machine_.release(held, *this);
+        });
     } catch (...) {
         // Without memory the peer would wait for ever.
         driver::close();
     }
 }
 
+// The message has its receive, which changes no more.
 void channel_core::detach(message& what) {
-    guard const lock{mutex_};
     if (what.is_detached_) return;
     machine::kept held = kept_of(what);
     auto const all = whole(what.slot_);
-    what.own_.assign(all.begin(), all.end());
+    std::vector<std::byte> own(all.begin(), all.end());
+    enter([this, held]() mutable {
+        if (is_open()) machine_.detach(held, *this);
+    });
+    what.own_ = std::move(own);
+    what.is_detached_ = true;
     if (!what.head_.empty())
         what.head_ = std::span<std::byte const>{what.own_}.subspan(
             static_cast<std::size_t>(what.head_.data() - all.data()), what.head_.size()
         );
-    if (is_open()) machine_.detach(held, *this);
-    what.is_detached_ = true;
     if (what.is_elsewhere_ || what.is_large_) return;
     what.slice_ = detached(what.slice_, std::span{what.own_}.last(what.slice_.size()));
 }
@@ -514,7 +479,6 @@ void channel_core::detach(arrival& a) {
 // --- ending --------------------------------------------------------------------------------------
 
 // The channel is over: nothing more is sent, and receivers get what has arrived and then the end.
-// REQUIRES: the mutex is held.
 void channel_core::end(error_code why, step where, close_reason reason) {
     if (state_ == state::ended) return;
     if (reason == close_reason::completed) driver::complete();
@@ -533,7 +497,7 @@ void channel_core::stop(error_code why) {
     if (!is_disconnecting_) on_finished(why);
 }
 
-// The connection reports an error: the channel is over. REQUIRES: the mutex is held.
+// The connection reports an error: the channel is over.
 void channel_core::on_broken(error_code ec) {
     // The cause is what the connection found first.
     if (ec == wc_errc::flushed) {
@@ -559,40 +523,45 @@ void channel_core::on_failed(error_code ec) {
 }
 
 // The connection has ended, and everything posted has completed.
-void channel_core::on_end(failure const& why_lower) {
-    if (has_early()) return in_order([self = self(), why_lower] { self->on_end(why_lower); });
-    failure const of_connection = lower().last_failure();
-    {
-        guard const lock{mutex_};
+void channel_core::on_end(failure const& of_all) {
+    enter_in_order([this, of_all] {
+        // Of messages that are not taken yet, because they were faster than the handler of the connect.
+        if (is_open() && !early_.empty())
+            return in_order([self = self(), of_all] { self->on_end(of_all); });
+        on_connection_end();
+        failure const of_connection = lower().last_failure();
         error_code why = of_connection.code;
         if (!why && of_connection.reason == close_reason::closed_locally)
             why = asio::error::operation_aborted;
         bool const has_left = of_connection.reason == close_reason::peer_disconnected;
         if (is_open()) on_broken(!why || has_left ? error_code{errc::peer_disconnected} : why);
-    }
-    complete_and_deliver();
+    });
 }
 
-bool channel_core::begin_to_finish(control_handler handler) {
+void channel_core::finish(control_handler handler) {
     waiter who = waiter_for(std::move(handler));
-    if (!who) return false;
-    error_code const failed = last_failure().code;
-    guard lock{mutex_};
+    if (!who) return;
+    enter(
+        [this](waiter& w) {
+            if (begin_to_finish(w)) start_finishing();
+        },
+        std::move(who)
+    );
+}
+
+// False if it has begun before, or cannot.
+bool channel_core::begin_to_finish(waiter& who) {
     std::optional<error_code> known = finished_;
+    error_code const failed = last_failure().code;
     if (!is_finishing_ && !is_open()) known = failed ? failed : error_code{errc::not_connected};
     if (known) {
-        lock.unlock();
         call_later(std::move(who), *known);
         return false;
     }
     close_when_cancelled(who, self());
     finishers_.push_back(std::move(who));
     if (std::exchange(is_finishing_, true)) return false;
-    in_order([self = self()] {
-        self->finish_limit_.start(self->options_.finish_timeout, [core = self.get()] {
-            core->on_late();
-        });
-    });
+    finish_limit_.start(options_.finish_timeout, [this] { on_late(); });
     return true;
 }
 
@@ -602,13 +571,10 @@ void channel_core::finish_sending() {
 
 // The peer has not finished in time.
 void channel_core::on_late() {
-    {
-        guard const lock{mutex_};
+    enter_in_order([this] {
         // Disconnecting has its own deadline.
-        if (!is_open()) return;
-        end(why_late(), step::finish, close_reason::timed_out);
-    }
-    complete_and_deliver();
+        if (is_open()) end(why_late(), step::finish, close_reason::timed_out);
+    });
 }
 
 // Both sides have finished.
@@ -618,51 +584,29 @@ void channel_core::disconnect() {
     if (!end_of_messages_) end_of_messages_ = asio::error::eof;
     driver::complete();
     lower().async_disconnect(ordered([this](error_code ec) {
-        {
-            guard const lock{mutex_};
-            on_finished(ec);
-        }
-        deliver();
+        enter_in_order([this, ec] { on_finished(ec); });
     }));
 }
 
-void channel_core::end_now(error_code why, close_reason reason) {
-    {
-        guard const lock{mutex_};
-        end(why, step::transfer, reason);
-    }
-    complete_and_deliver();
-}
-
-// REQUIRES: the mutex is held.
 void channel_core::on_finished(error_code ec) {
     if (is_finishing_ && !finished_) finished_ = ec;
     for (waiter& who : std::exchange(finishers_, {})) call_later(std::move(who), *finished_);
-    in_order([self = self()] {
-        self->finish_limit_.cancel();
-        self->withdraw_limit_.cancel();
-    });
+    finish_limit_.cancel();
+    withdraw_limit_.cancel();
 }
 
 void channel_core::close() noexcept {
     driver::close();
     try {
-        // Without an open connection no receive reports the end.
-        guard const lock{mutex_};
-        if (state_ == state::ended) return;
-        if (!end_of_messages_) end_of_messages_ = asio::error::operation_aborted;
-        if (state_ == state::idle) {
-            state_ = state::ended;
-            return;
-        }
-        in_order([self = self()] {
-            {
-                guard const inner{self->mutex_};
-                self->end(
+        enter([this] {
+            if (state_ == state::ended) return;
+            // Without an open connection no receive reports the end.
+            if (!end_of_messages_) end_of_messages_ = asio::error::operation_aborted;
+            if (state_ == state::idle) state_ = state::ended;
+            else
+                end(
                     asio::error::operation_aborted, step::transfer, close_reason::closed_locally
                 );
-            }
-            self->complete_and_deliver();
         });
     } catch (...) {
         // No memory to tell: the receives of the connection do.
@@ -672,10 +616,6 @@ void channel_core::close() noexcept {
 // --- observers -----------------------------------------------------------------------------------
 
 std::vector<std::byte> channel_core::greeting() const {
-    {
-        guard const lock{mutex_};
-        if (state_ != state::idle) return greeting_;
-    }
     error_code foreign;
     return wire::decode_channel_hello(lower().private_data(), foreign).greeting;
 }
@@ -692,10 +632,14 @@ bool channel_core::holds_much() const noexcept {
 }
 
 message_channel_statistics channel_core::message_statistics() const {
-    message_channel_statistics s = counted_;
-    s.waiting = machine_.waiting();
-    s.held = machine_.held();
-    s.credits_sent = machine_.credits_posted();
+    message_channel_statistics s;
+    s.sent = counted_.sent.read();
+    s.sent_bytes = counted_.sent_bytes.read();
+    s.arrived = counted_.arrived.read();
+    s.arrived_bytes = counted_.arrived_bytes.read();
+    s.credits_sent = counted_.credits_sent.read();
+    s.waiting = counted_.waiting.read();
+    s.held = counted_.held.read();
     return s;
 }
 

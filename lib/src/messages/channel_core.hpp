@@ -3,8 +3,8 @@
 // handlers that receive.
 //
 // machines::channel_machine decides; this has the memory, the handlers and the connection. Any
-// thread may send, receive and release: one mutex guards everything. The program's handlers are
-// called in the driver's order, so they do not overlap, and never under the mutex.
+// thread may send, receive and release: its functions use the state inside driver::enter(). The
+// program's handlers are called in the driver's order by deliver_one(), so they do not overlap.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +23,7 @@
 #include <rcverbs/experimental/protocol.hpp>
 #include <rcverbs/registered_buffer.hpp>
 
+#include "hosting/counter.hpp"
 #include "machines/channel_machine.hpp"
 #include "messages/outgoing_message.hpp"
 #include "messages/turns.hpp"
@@ -47,7 +47,7 @@ public:
     void connect(endpoint const& peer, std::vector<std::byte> greeting, control_handler handler);
     void accept(std::vector<std::byte> greeting, control_handler handler);
     void fetch(message what, mutable_slices const& into, control_handler handler);
-    virtual void finish(control_handler handler) = 0;
+    void finish(control_handler handler);
     /// Of all operations that are messages.
     virtual void cancel() = 0;
     void close() noexcept;
@@ -60,7 +60,6 @@ public:
 
 protected:
     using machine = machines::channel_machine;
-    using guard = std::unique_lock<std::mutex>;
     using type = machine::type;
 
     static constexpr std::uint32_t nobody = UINT32_MAX;
@@ -93,7 +92,7 @@ protected:
     /// The handler of an operation; empty if the context is gone.
     waiter waiter_for(control_handler handler) const;
     void call_later(waiter who, error_code result);
-    /// A message to be sent: see compose(). Without the mutex.
+    /// A message to be sent: see compose(). Any thread.
     template <class Body>
     outgoing_message message_of(
         Body const& body, wire::request_prefix const& before, error_code& refused
@@ -112,23 +111,15 @@ protected:
             });
         }
     }
-    /// Calls the handlers of messages that are over, in order, then those of receivers. In the
-    /// driver's order, without the mutex.
-    void complete_and_deliver() {
-        guard lock{mutex_};
-        complete_and_deliver(lock);
-    }
-    bool begin_to_finish(control_handler handler);
-    void on_end(failure const& why) override;
+    void on_end(failure const& why) final;
     void on_abandoned() noexcept override;
+    /// The program's counters. Any thread.
+    message_channel_statistics message_statistics() const;
 
-    // All below REQUIRE the mutex.
+    // All below is used inside.
 
-    /// As above. Releases the mutex for each handler.
-    void complete_and_deliver(guard& lock);
-    /// Sends a message, or tells its handler that it is refused; then false. Releases the mutex
-    /// meanwhile, as the handler may be destroyed.
-    bool send(guard& lock, outgoing_message& m, waiter&& who, error_code refused);
+    /// Sends a message, or tells its handler that it is refused; then false.
+    bool send(outgoing_message& m, waiter& who, error_code refused);
     /// Sends a message, which is moved from if it must be kept. Returns its index. REQUIRES: may_send().
     ///
     /// @param request  Of a request channel; else nobody.
@@ -140,16 +131,8 @@ protected:
     /// Takes back all messages that have handlers.
     void take_back_all();
     void finish_sending();
-    /// Ends the channel. In the driver's order, without the mutex.
-    void end_now(error_code why, close_reason reason);
     bool is_idle() const noexcept { return state_ == state::idle; }
     bool is_open() const noexcept { return state_ == state::open; }
-    /// True if messages have arrived that are not taken yet, because they were faster than the handler
-    /// of the connect.
-    bool has_early() {
-        guard const lock{mutex_};
-        return is_open() && !early_.empty();
-    }
     /// Why there are no more messages, once has_message() is false; empty until then.
     error_code end_of_messages() const noexcept { return end_of_messages_; }
     bool has_message() const noexcept { return machine_.has_kept(); }
@@ -168,32 +151,33 @@ protected:
     std::size_t waiting() const noexcept { return machine_.waiting(); }
     /// How many unanswered requests the peer takes; 0 until the channel is open.
     std::uint16_t peer_requests() const noexcept { return peer_requests_; }
-    bool is_delivering() const noexcept { return is_delivering_; }
     /// Goes on with accepting after holds_back(), or refuses the peer as busy. Any thread; without effect
     /// if the channel has ended or gone on meanwhile.
     void proceed_accept(error_code refused);
     void end(error_code why, step where, close_reason reason);
-    message_channel_statistics message_statistics() const;
 
     /// Of a client that connects again, the number by which the server knows it.
     virtual std::optional<std::array<std::byte, wire::channel_identity_bytes>> identity() const {
         return {};
     }
-    /// True if accepting waits for proceed_accept(). Without the mutex.
+    /// True if accepting waits for proceed_accept().
     virtual bool holds_back(wire::channel_hello const&) { return false; }
-    /// The channel is open. With the mutex.
+    /// The channel is open.
     virtual void on_open() {}
-    /// A message without a handler is over. With the mutex.
+    /// A message without a handler is over.
     virtual void on_over(outgoing const&, error_code) {}
-    /// On what a channel has waited that could not finish in time. With the mutex.
+    /// The program wants to finish: finish_sending() follows when nothing more is to be sent.
+    virtual void start_finishing() = 0;
+    /// On what a channel has waited that could not finish in time.
     virtual error_code why_late() const noexcept;
-    /// True if deliver_one() has something to do. With the mutex.
-    virtual bool is_delivery_due() const noexcept = 0;
-    /// Calls the handler of one who waits, without the mutex; false if nothing is due.
-    virtual bool deliver_one(guard& lock) = 0;
+    /// The connection has ended: before the channel does.
+    virtual void on_connection_end() {}
+    /// True if deliver_result() has something to do.
+    virtual bool is_result_due() noexcept = 0;
+    /// As deliver_one(), for what is not a message of this side's.
+    virtual bool deliver_result() = 0;
 
     message_channel_options const options_;
-    mutable std::mutex mutex_;
 
 private:
     enum class state : std::uint8_t { idle, connecting, open, ended };
@@ -201,6 +185,8 @@ private:
     struct fetching;
 
     // Connecting: see channel_handshake.cpp.
+    void start_connect(endpoint const& peer, std::vector<std::byte> greeting, waiter who);
+    void start_accept(std::vector<std::byte> greeting, waiter who);
     error_code begin(bool is_active, std::span<std::byte const> greeting);
     wire::channel_hello own_hello(std::vector<std::byte> greeting) const;
     void refuse(wire::channel_hello ours, error_code& why);
@@ -210,7 +196,12 @@ private:
     void open(wire::channel_hello const& theirs);
     void take_early();
 
-    // What the machine has done. REQUIRES: the mutex is held.
+    bool is_delivery_due() noexcept final;
+    bool deliver_one() final;
+    void on_delivered() final;
+    bool begin_to_finish(waiter& who);
+
+    // What the machine has done.
     void post(posting const& what) override;
     void repost(std::uint32_t receive) override;
     void complete(std::uint32_t message, outcome how) override;
@@ -222,7 +213,6 @@ private:
     );
     void on_sent(std::uint32_t slot, error_code ec);
     void on_cancelled(std::uint64_t serial, boost::asio::cancellation_type type);
-    outgoing* find(std::uint64_t serial) noexcept;
     void await_withdrawal();
     void on_withdrawal_due();
 
@@ -230,15 +220,10 @@ private:
     mutable_slice receive_slot(std::uint32_t i) const;
     mutable_slice send_slot(std::uint32_t i) const;
     void on_received(std::uint32_t slot, error_code ec, receive_result const& what);
-    void process(guard& lock, std::uint32_t slot, error_code ec, receive_result const& what);
+    void process(std::uint32_t slot, error_code ec, receive_result const& what);
     error_code take(std::uint32_t slot, std::size_t size_bytes);
     std::span<std::byte const> whole(std::uint32_t receive) const;
     static machine::kept kept_of(message const& what) noexcept;
-    void deliver() {
-        guard lock{mutex_};
-        deliver(lock);
-    }
-    void deliver(guard& lock);
 
     // Fetching: see fetching.cpp.
     wire::channel_segments segments_of(message const& what) const;
@@ -254,21 +239,19 @@ private:
     void on_finished(error_code ec);
 
     std::uint16_t const requests_;
-    // Used in the driver's order.
     protocol::deadline finish_limit_{*this};
     protocol::deadline withdraw_limit_{*this};
     protocol::deadline accept_limit_{*this};
 
-    // Everything below is guarded by mutex_.
+    // Everything below is used inside.
     state state_ = state::idle;
     bool is_active_ = false;
     machine machine_;
     registered_buffer memory_;
     mutable_slice all_slots_;  // of memory_
-    // Read without the mutex, too. 0 until the channel is open.
+    // Read by any thread. 0 until the channel is open.
     std::atomic<std::uint32_t> small_bytes_max_{0};
     std::uint16_t peer_requests_ = 0;
-    std::vector<std::byte> greeting_;
     // Between holds_back() and proceed_accept().
     struct held_back {
         wire::channel_hello ours;
@@ -306,6 +289,7 @@ private:
     std::vector<content> arrived_;
     // As many are fetched at a time as there are receives.
     turns<std::shared_ptr<fetching>> fetches_;
+    // The machine was told that messages are being delivered.
     bool is_delivering_ = false;
 
     // What receivers get when all messages have been received.
@@ -317,7 +301,10 @@ private:
     std::vector<waiter> finishers_;
     std::optional<error_code> finished_;  // what they get
 
-    message_channel_statistics counted_;
+    // Read by any thread.
+    struct {
+        hosting::counter sent, sent_bytes, arrived, arrived_bytes, credits_sent, waiting, held;
+    } counted_;
 };
 
 }  // namespace rcverbs::detail

@@ -36,7 +36,6 @@ error_code channel_core::prepare() {
         ec};
     if (ec) return ec;
     keep_for_messages(options_.receives + slots);
-    guard const lock{mutex_};
     memory_ = std::move(made);
     all_slots_ = memory_.slice();
     for (std::uint32_t i = 0; i < options_.receives; ++i) repost(i);
@@ -45,7 +44,6 @@ error_code channel_core::prepare() {
 
 // Begins to connect or to accept, once.
 error_code channel_core::begin(bool is_active, std::span<std::byte const> greeting) {
-    guard const lock{mutex_};
     if (state_ != state::idle) return errc::already_connected;
     std::size_t const own = is_active && identity() ? wire::channel_identity_bytes : 0;
     if (greeting.size() + own > wire::channel_greeting_bytes_max)
@@ -60,21 +58,39 @@ void channel_core::connect(
 ) {
     waiter who = waiter_for(std::move(handler));
     if (!who) return;
+    enter(
+        [this](endpoint const& to, std::vector<std::byte>& own, waiter& w) {
+            start_connect(to, std::move(own), std::move(w));
+        },
+        peer,
+        std::move(greeting),
+        std::move(who)
+    );
+}
+
+void channel_core::start_connect(
+    endpoint const& peer, std::vector<std::byte> greeting, waiter who
+) {
     if (error_code const refused = begin(true, greeting))
         return call_later(std::move(who), refused);
     close_when_cancelled(who, self());
     wire::channel_hello ours = own_hello(std::move(greeting));
     ours.identity = identity();
+    auto establish = [this, hello = wire::encode(ours)](error_code ec, waiter& w) {
+        if (!ec) ec = prepare();
+        if (ec) return on_established(ec, std::move(w));
+        lower().async_establish(
+            hello, ordered([this, w = std::move(w)](error_code failed) mutable {
+                enter_in_order(
+                    [this, failed](waiter& w) { on_established(failed, std::move(w)); }, std::move(w)
+                );
+            })
+        );
+    };
     lower().async_resolve(
         peer,
-        ordered([this, w = std::move(who), hello = wire::encode(ours)](error_code ec) mutable {
-            if (!ec) ec = prepare();
-            if (ec) return on_established(ec, std::move(w));
-            lower().async_establish(
-                hello, ordered([this, w = std::move(w)](error_code failed) mutable {
-                    on_established(failed, std::move(w));
-                })
-            );
+        ordered([this, e = std::move(establish), w = std::move(who)](error_code ec) mutable {
+            enter_in_order([ec](auto& next, waiter& w) { next(ec, w); }, std::move(e), std::move(w));
         })
     );
 }
@@ -82,14 +98,20 @@ void channel_core::connect(
 void channel_core::accept(std::vector<std::byte> greeting, control_handler handler) {
     waiter who = waiter_for(std::move(handler));
     if (!who) return;
+    enter(
+        [this](std::vector<std::byte>& own, waiter& w) {
+            start_accept(std::move(own), std::move(w));
+        },
+        std::move(greeting),
+        std::move(who)
+    );
+}
+
+void channel_core::start_accept(std::vector<std::byte> greeting, waiter who) {
     error_code foreign;
     wire::channel_hello const theirs = wire::decode_channel_hello(lower().private_data(), foreign);
     if (error_code const refused = begin(false, greeting))
         return call_later(std::move(who), refused);
-    {
-        guard const lock{mutex_};
-        greeting_ = theirs.greeting;
-    }
     close_when_cancelled(who, self());
     wire::channel_hello ours = own_hello(std::move(greeting));
     ours.answer = foreign ? wire::verdict::malformed : wire::judge_request(ours, theirs);
@@ -98,34 +120,22 @@ void channel_core::accept(std::vector<std::byte> greeting, control_handler handl
         why = foreign ? foreign : wire::judgement<channel_errc>(ours.answer);
         refuse(ours, why);
     }
-    {
-        guard const lock{mutex_};
-        held_back_.emplace(held_back{std::move(ours), std::move(who)});
-    }
+    held_back_.emplace(held_back{std::move(ours), std::move(who)});
     if (why || !holds_back(theirs)) return finish_accept(why);
-    in_order([self = self()] {
-        guard const lock{self->mutex_};
-        if (!self->held_back_) return;
-        self->accept_limit_.start(self->options_.finish_timeout, [core = self.get()] {
-            core->finish_accept(errc::timed_out);
-        });
-    });
+    accept_limit_.start(options_.finish_timeout, [this] { proceed_accept(errc::timed_out); });
 }
 
 void channel_core::proceed_accept(error_code refused) {
-    in_order([self = self(), refused] {
-        self->accept_limit_.cancel();
-        self->finish_accept(refused);
+    enter([this, refused] {
+        accept_limit_.cancel();
+        finish_accept(refused);
     });
 }
 
 // Accepts, unless the peer has been refused, or is now.
 void channel_core::finish_accept(error_code why) {
     std::optional<held_back> mine;
-    {
-        guard const lock{mutex_};
-        mine.swap(held_back_);
-    }
+    mine.swap(held_back_);
     if (!mine) return;  // the channel has ended meanwhile
     if (why && mine->ours.answer == wire::verdict::welcome) {
         mine->ours.answer = wire::verdict::busy;
@@ -133,7 +143,7 @@ void channel_core::finish_accept(error_code why) {
     }
     if (!why) why = prepare();
     auto established = [this, w = std::move(mine->who)](error_code ec) mutable {
-        on_established(ec, std::move(w));
+        enter_in_order([this, ec](waiter& who) { on_established(ec, std::move(who)); }, std::move(w));
     };
     if (why) in_order([self = self(), e = std::move(established), why]() mutable { e(why); });
     else lower().async_accept(wire::encode(mine->ours), ordered(std::move(established)));
@@ -156,38 +166,34 @@ void channel_core::on_established(error_code ec, waiter who) {
     bool const has_reason = ec == cm_errc::rejected_by_peer && !foreign;
     if (has_reason) ec = wire::refusal<channel_errc>(theirs.answer);
     if (!ec) ec = foreign ? foreign : wire::check_acceptance(own_hello({}), theirs);
-    {
-        guard const lock{mutex_};
-        // The connection takes its receives from a shared queue.
-        bool const are_shared = !early_.empty() && early_.front().code == errc::receives_are_shared;
-        if (!ec && are_shared) ec = errc::receives_are_shared;
-        // Closed meanwhile.
-        if (!ec && state_ != state::connecting) ec = asio::error::operation_aborted;
-        if (ec && is_of_connection && !has_reason && state_ == state::connecting) stop(ec);
-        else if (ec) end(ec, step::handshake, close_reason::refused);
-        else open(theirs);
-        if (!ec) RCVERBS_PROBE2(channel_open, this, lower().queue_pair_number());
-        if (ec) early_.clear();
-        if (!early_.empty()) in_order([self = self()] { self->take_early(); });
-    }
-    in_order([self = self()] { self->deliver(); });
-    who(ec);
+    // The connection takes its receives from a shared queue.
+    bool const are_shared = !early_.empty() && early_.front().code == errc::receives_are_shared;
+    if (!ec && are_shared) ec = errc::receives_are_shared;
+    // Closed meanwhile.
+    if (!ec && state_ != state::connecting) ec = asio::error::operation_aborted;
+    if (ec && is_of_connection && !has_reason && state_ == state::connecting) stop(ec);
+    else if (ec) end(ec, step::handshake, close_reason::refused);
+    else open(theirs);
+    if (!ec) RCVERBS_PROBE2(channel_open, this, lower().queue_pair_number());
+    if (ec) early_.clear();
+    if (!early_.empty()) in_order([self = self()] { self->take_early(); });
+    call_later(std::move(who), ec);
 }
 
 // What has arrived before the channel was open, in its order; what arrives meanwhile waits behind
 // it.
 void channel_core::take_early() {
-    guard lock{mutex_};
-    if (early_.empty()) return;
-    early_arrival const a = early_.front();
-    if (early_.size() > 1) in_order([self = self()] { self->take_early(); });
-    early_.erase(early_.begin());
-    process(lock, a.slot, a.code, a.what);
+    enter_in_order([this] {
+        if (early_.empty()) return;
+        early_arrival const a = early_.front();
+        if (early_.size() > 1) in_order([self = self()] { self->take_early(); });
+        early_.erase(early_.begin());
+        process(a.slot, a.code, a.what);
+    });
 }
 
 void channel_core::open(wire::channel_hello const& theirs) {
     state_ = state::open;
-    greeting_ = theirs.greeting;
     peer_requests_ = theirs.requests;
     // A peer that asks and does not fetch the answers must not decide how many this side keeps.
     std::uint64_t const large_max =

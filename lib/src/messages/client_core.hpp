@@ -57,6 +57,13 @@ private:
     using call_list = std::list<call_ptr>;
     using executor_ptr = std::shared_ptr<boost::asio::any_io_executor const>;
 
+    // A request that was given to a channel, which knows it by its handle.
+    struct attempt {
+        std::weak_ptr<request_core> channel;
+        std::uint64_t handle = 0;  // used by the channel
+
+        static void cancel(std::shared_ptr<attempt> const& which);
+    };
     // A request or notice until its handler is called. On a channel it belongs to that; otherwise it waits, for
     // a channel or for the time to repeat it.
     struct call {
@@ -75,10 +82,8 @@ private:
         std::optional<call_list::iterator> place;  // in the list of those that wait
         bool is_paused = false;
         bool is_cancelled = false;
-        std::uint64_t attempts = 0;
-        // While it is on a channel: what that knows it by.
-        std::weak_ptr<request_core> channel;
-        std::uint64_t serial = 0;
+        // On a channel: the last one.
+        std::shared_ptr<attempt> on;
         error_code last;
 
         /// False if the context of its handler is gone, and with it maybe the body.

@@ -75,15 +75,13 @@ void channel_core::fetch(message what, mutable_slices const& into, control_handl
     f->segments = segments_of(what);
     f->parts = parts_of(into.list(), f->segments);
     f->what = std::move(what);
-    {
-        guard const lock{mutex_};
-        if (!fetches_.begin(f)) return;
-    }
-    start_fetch(f);
+    enter([this, f] {
+        if (fetches_.begin(f)) start_fetch(f);
+    });
 }
 
+// The message has its receive, which changes no more.
 wire::channel_segments channel_core::segments_of(message const& what) const {
-    guard const lock{mutex_};
     std::span<std::byte const> const bytes = what.is_detached_ ? what.own_ : whole(what.slot_);
     // Checked when it arrived; the peer has no access to it.
     error_code ignored;
@@ -92,29 +90,22 @@ wire::channel_segments channel_core::segments_of(message const& what) const {
 }
 
 void channel_core::start_fetch(std::shared_ptr<fetching> const& f) {
-    bool is_there = false;
-    {
-        guard const lock{mutex_};
-        is_there = machine_.begin_fetch(kept_of(f->what));
-    }
-    if (!is_there) return in_order([f] { f->end(channel_errc::message_withdrawn); });
-    f->read();
+    if (machine_.begin_fetch(kept_of(f->what))) return f->read();
+    in_order([f] { f->end(channel_errc::message_withdrawn); });
 }
 
 // Gives the receive back, and answers the sender.
 void channel_core::on_fetched(message& what) {
-    guard const lock{mutex_};
-    if (is_open()) machine_.end_fetch(kept_of(what), *this);
+    enter([this, held = kept_of(what)] {
+        if (is_open()) machine_.end_fetch(held, *this);
+    });
     what.core_.reset();
 }
 
 void channel_core::on_fetch_ended() {
-    std::shared_ptr<fetching> next;
-    {
-        guard const lock{mutex_};
-        next = fetches_.end();
-    }
-    if (next != nullptr) start_fetch(next);
+    enter([this] {
+        if (auto const next = fetches_.end()) start_fetch(next);
+    });
 }
 
 }  // namespace rcverbs::detail

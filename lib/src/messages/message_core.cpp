@@ -17,8 +17,13 @@ void message_core::send(Body const& body, std::uint64_t tag, control_handler han
     error_code refused;
     outgoing_message m = message_of(body, {}, refused);
     m.tag = tag;
-    guard lock{mutex_};
-    channel_core::send(lock, m, std::move(who), refused);
+    enter(
+        [this, refused](outgoing_message& what, waiter& w) {
+            channel_core::send(what, w, refused);
+        },
+        std::move(m),
+        std::move(who)
+    );
 }
 
 template void message_core::send(std::span<std::byte const> const&, std::uint64_t, control_handler);
@@ -27,44 +32,39 @@ template void message_core::send(const_slices const&, std::uint64_t, control_han
 void message_core::receive(message_handler handler) {
     asio::any_io_executor const own = executor();
     if (!own) return;
-    waiting_handler<error_code, message> who{std::move(handler), own};
-    guard lock{mutex_};
-    if (is_idle()) {
-        lock.unlock();
-        return in_order([w = std::move(who)]() mutable { w(errc::not_connected, {}); });
-    }
-    receivers_.add(std::move(who), std::weak_ptr{self()}, &message_core::cancel_receive);
-    // A delivery that is under way takes it.
-    if (is_delivering() || !is_result_due()) return;
-    lock.unlock();
-    in_order([self = self()] { self->complete_and_deliver(); });
+    enter(
+        [this](receiver& who) {
+            if (is_idle())
+                in_order([w = std::move(who)]() mutable { w(errc::not_connected, {}); });
+            else
+                receivers_.add(
+                    std::move(who), std::weak_ptr{self()}, &message_core::cancel_receive
+                );
+        },
+        receiver{std::move(handler), own}
+    );
 }
 
-bool message_core::deliver_one(guard& lock) {
-    if (!is_delivery_due()) return false;
-    {
-        auto first = receivers_.take_first();
-        auto& who = first.front().handler;
-        message m;
-        return_path<error_code, message> back;
-        error_code const ec =
-            !returned_.empty() || has_message() ? error_code{} : end_of_messages();
-        // One whose context is gone leaves the message for the next.
-        bool const is_wanted = static_cast<bool>(who);
-        if (is_wanted && !ec) {
-            returned next = take_first();
-            make_message(m, std::move(next.what));
-            back.number = next.number;
-            back.owner = self();
-            back.take_back = [](void* core, std::uint64_t number, error_code&&, message&& what
-                             ) noexcept {
-                static_cast<message_core*>(core)->put_back(number, std::move(what));
-            };
-        }
-        lock.unlock();
-        if (is_wanted) who.hand_over_on_io(std::move(back), ec, std::move(m));
+bool message_core::deliver_result() {
+    auto first = receivers_.take_first();
+    auto& who = first.front().handler;
+    message m;
+    return_path<error_code, message> back;
+    error_code const ec = !returned_.empty() || has_message() ? error_code{} : end_of_messages();
+    // One whose context is gone leaves the message for the next.
+    bool const is_wanted = static_cast<bool>(who);
+    if (is_wanted && !ec) {
+        returned next = take_first();
+        make_message(m, std::move(next.what));
+        back.number = next.number;
+        back.owner = self();
+        back.take_back = [](void* core, std::uint64_t number, error_code&&, message&& what
+                         ) noexcept {
+            static_cast<message_core*>(core)->put_back(number, std::move(what));
+        };
     }
-    lock.lock();
+    leave();
+    if (is_wanted) who.hand_over_on_io(std::move(back), ec, std::move(m));
     return true;
 }
 
@@ -78,12 +78,16 @@ message_core::returned message_core::take_first() {
 // A receive that was cancelled, or whose handler was destroyed, has not taken the message.
 void message_core::put_back(std::uint64_t number, message&& m) noexcept {
     try {
-        guard const lock{mutex_};
-        auto const behind =
-            std::ranges::upper_bound(returned_, number, std::ranges::less{}, &returned::number);
-        auto const place = returned_.insert(behind, returned{number, {}});
-        place->what = unmake_message(m);
-        if (is_delivery_due()) in_order([self = self()] { self->complete_and_deliver(); });
+        enter(
+            [this, number](message& what) {
+                auto const behind = std::ranges::upper_bound(
+                    returned_, number, std::ranges::less{}, &returned::number
+                );
+                auto const place = returned_.insert(behind, returned{number, {}});
+                place->what = unmake_message(what);
+            },
+            std::move(m)
+        );
     } catch (...) {
         // Without memory the message would be lost unnoticed.
         close();
@@ -91,42 +95,21 @@ void message_core::put_back(std::uint64_t number, message&& m) noexcept {
 }
 
 void message_core::cancel_receive(std::uint64_t serial) {
-    decltype(receivers_)::removed taken;
-    {
-        guard const lock{mutex_};
-        taken = receivers_.take(serial);
-    }
-    abort(std::move(taken));
+    enter([this, serial] { abort(receivers_.take(serial)); });
 }
 
 void message_core::cancel() {
-    decltype(receivers_)::removed taken;
-    {
-        guard const lock{mutex_};
+    enter([this] {
         take_back_all();
-        taken = receivers_.take_all();
-    }
-    abort(std::move(taken));
+        abort(receivers_.take_all());
+    });
 }
 
-void message_core::finish(control_handler handler) {
-    begin_to_finish(std::move(handler));
-    guard const lock{mutex_};
-    finish_sending();
-}
-
-// Handlers are destroyed uncalled, as Asio does with its own, and not under the mutex.
+// Handlers are destroyed uncalled, as Asio does with its own.
 void message_core::on_abandoned() noexcept {
     channel_core::on_abandoned();
-    decltype(receivers_)::removed receivers;
-    guard const lock{mutex_};
-    receivers = receivers_.take_all();
-    returned_.clear();
-}
-
-message_channel_statistics message_core::statistics() const {
-    guard const lock{mutex_};
-    return message_statistics();
+    static_cast<void>(receivers_.take_all());
+    std::exchange(returned_, {}).clear();
 }
 
 }  // namespace rcverbs::detail

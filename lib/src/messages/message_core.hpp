@@ -20,36 +20,34 @@ public:
     template <class Body>
     void send(Body const& body, std::uint64_t tag, control_handler handler);
     void receive(message_handler handler);
-    void finish(control_handler handler) override;
     void cancel() override;
-    message_channel_statistics statistics() const;
+    message_channel_statistics statistics() const { return message_statistics(); }
 
 private:
     std::shared_ptr<message_core> self() {
         return std::static_pointer_cast<message_core>(shared_from_this());
     }
+    using receiver = waiting_handler<error_code, message>;
+
     // A message that a cancelled receive has left, with its number in the order of arrival.
     struct returned {
         std::uint64_t number = 0;
         arrival what;
     };
 
-    bool is_result_due() const noexcept {
-        return !returned_.empty() || has_message() || end_of_messages();
+    void start_finishing() override { finish_sending(); }
+    bool is_result_due() noexcept override {
+        return !receivers_.empty() && (!returned_.empty() || has_message() || end_of_messages());
     }
-    bool is_delivery_due() const noexcept override {
-        return !receivers_.empty() && is_result_due();
-    }
-    bool deliver_one(guard& lock) override;
+    bool deliver_result() override;
     void on_abandoned() noexcept override;
     void cancel_receive(std::uint64_t serial);
     returned take_first();
     void put_back(std::uint64_t number, message&& m) noexcept;
 
-    // Guarded by the mutex.
     std::uint64_t taken_ = 0;
     std::deque<returned> returned_;
-    wait_list<waiting_handler<error_code, message>> receivers_;
+    wait_list<receiver> receivers_;
 };
 
 }  // namespace rcverbs::detail

@@ -21,12 +21,16 @@ std::string problem_of(request_channel_options const& options) {
 // --- the duty to answer --------------------------------------------------------------------------
 
 responder::responder() noexcept = default;
-responder::responder(std::shared_ptr<request_core> core, std::uint16_t id) noexcept
+responder::responder(
+    std::shared_ptr<request_core> core, std::uint16_t id, remote_region const& target
+) noexcept
     : core_{std::move(core)},
+      target_{target},
       id_{id},
       is_open_{true} {}
 responder::responder(responder&& other) noexcept
     : core_{std::move(other.core_)},
+      target_{other.target_},
       id_{other.id_},
       is_open_{std::exchange(other.is_open_, false)} {}
 
@@ -34,6 +38,7 @@ responder& responder::operator=(responder&& other) noexcept {
     if (this != &other) {
         drop();
         core_ = std::move(other.core_);
+        target_ = other.target_;
         id_ = other.id_;
         is_open_ = std::exchange(other.is_open_, false);
     }
@@ -51,7 +56,7 @@ void responder::drop() noexcept {
 bool responder::is_cancelled() const noexcept { return is_open_ && core_->is_cancelled(id_); }
 
 std::uint64_t responder::target_bytes() const noexcept {
-    return is_open_ ? core_->target_of(id_).size() : 0;
+    return is_open_ && !is_cancelled() ? target_.size() : 0;
 }
 
 template <class Body>
@@ -64,7 +69,7 @@ void responder::answer(
 ) {
     if (!is_open_ || !is_wanted) return core_->refuse(std::move(handler));
     // If that throws nothing was sent, and it may be answered again.
-    core_->answer(id_, status, head, body, std::move(handler));
+    core_->answer(id_, target_, status, head, body, std::move(handler));
     is_open_ = false;
 }
 void responder::start(

@@ -162,35 +162,42 @@ void client_core::send(call_ptr const& c, numbered_channel const& over) {
     what.options.answer_timeout = left;
     // The body may have gone with the handler's context.
     if (!c->is_wanted()) return;
-    std::uint64_t attempt = 0;
-    {
-        guard const lock{mutex_};
-        attempt = ++c->attempts;
-    }
     auto const self = shared_from_this();
     auto const core = request_core_of(*over.channel);
-    std::uint64_t const serial = std::visit(
+    auto const mine = std::allocate_shared<attempt>(recycling_allocator<attempt>{});
+    mine->channel = core;
+    {
+        guard const lock{mutex_};
+        c->on = mine;
+    }
+    std::visit(
         [&](auto const& body) {
             if (c->is_notice) {
-                auto handler = [self, c, over](error_code ec) { self->on_result(c, over, ec, {}); };
-                return core->notify(what, body, control_handler{std::move(handler)});
+                auto handler = [self, c, over, mine](error_code ec) {
+                    self->on_result(c, over, ec, {});
+                };
+                return core->notify(
+                    what, body, control_handler{std::move(handler)}, &mine->handle
+                );
             }
-            auto handler = [self, c, over](error_code ec, reply r) {
+            auto handler = [self, c, over, mine](error_code ec, reply r) {
                 self->on_result(c, over, ec, std::move(r));
             };
-            return core->ask(what, body, reply_handler{std::move(handler)});
+            core->ask(what, body, reply_handler{std::move(handler)}, &mine->handle);
         },
         c->body
     );
     {
         guard const lock{mutex_};
-        // It has ended on another thread, and is tried again.
-        if (c->attempts != attempt) return;
-        c->channel = core;
-        c->serial = serial;
         if (!c->is_cancelled) return;
     }
-    core->cancel_asked(serial);
+    attempt::cancel(mine);
+}
+
+void client_core::attempt::cancel(std::shared_ptr<attempt> const& which) {
+    if (which == nullptr) return;
+    if (auto const core = which->channel.lock())
+        core->cancel_asked(std::shared_ptr<std::uint64_t const>{which, &which->handle});
 }
 
 void client_core::on_result(call_ptr const& c, numbered_channel const& on, error_code ec, reply r) {
@@ -243,14 +250,12 @@ void client_core::on_timer(call_ptr const& c) {
 }
 
 void client_core::cancel(call_ptr const& c) {
-    std::shared_ptr<request_core> over;
-    std::uint64_t serial = 0;
+    std::shared_ptr<attempt> on;
     bool is_waiting = false;
     {
         guard const lock{mutex_};
         c->is_cancelled = true;
-        over = c->channel.lock();
-        serial = c->serial;
+        on = c->on;
         is_waiting = c->place.has_value();
         if (is_waiting) waiting_.erase(*std::exchange(c->place, std::nullopt));
         if (std::exchange(c->is_paused, false)) --paused_;
@@ -258,7 +263,7 @@ void client_core::cancel(call_ptr const& c) {
     }
     if (is_waiting) return end(c, asio::error::operation_aborted);
     // One that is not on a channel yet is cancelled by send().
-    if (over != nullptr) over->cancel_asked(serial);
+    attempt::cancel(on);
 }
 
 void client_core::complete(call_ptr const& c, error_code ec, reply r) {

@@ -35,7 +35,8 @@ error_code problem_of_head(std::span<std::byte const> head) noexcept {
 
 request_core::request_core(connection over, request_channel_options const& options)
     : channel_core{std::move(over), options.messages, options.requests},
-      options_{options} {}
+      options_{options},
+      cancelled_{std::make_unique<std::atomic<bool>[]>(options.requests)} {}
 
 request_core::~request_core() {
     deadlines_.clear();
@@ -44,26 +45,24 @@ request_core::~request_core() {
 
 void request_core::on_open() { all_ = {options_.requests, peer_requests()}; }
 
-// Handlers are destroyed uncalled, as Asio does with its own, and not under the mutex.
+// Handlers are destroyed uncalled, as Asio does with its own.
 void request_core::on_abandoned() noexcept {
     kept_.reset();
     // Deregisters the bodies before their requests are destroyed.
     channel_core::on_abandoned();
-    std::deque<asked> dropped;
-    decltype(nexts_)::removed nexts;
-    guard const lock{mutex_};
     all_ = {};
     deadlines_.clear();
-    dropped.swap(asked_);
     done_first_ = done_last_ = nobody;
-    arrived_.clear();
     arrived_first_ = arrived_last_ = nobody;
-    nexts = nexts_.take_all();
+    for (std::uint32_t id = 0; id < options_.requests; ++id) cancelled_[id] = true;
+    std::exchange(asked_, {}).clear();
+    std::exchange(arrived_, {}).clear();
+    static_cast<void>(nexts_.take_all());
 }
 
 // --- asking --------------------------------------------------------------------------------------
 
-// Makes the message, without the mutex.
+// Makes the message. Any thread.
 template <class Body>
 void request_core::prepare(asked& a, question const& what, Body const& body, error_code& refused) {
     a.operation = what.operation;
@@ -82,75 +81,71 @@ void request_core::prepare(asked& a, question const& what, Body const& body, err
 }
 
 template <class Body>
-std::uint64_t request_core::ask(question const& what, Body const& body, reply_handler handler) {
+void request_core::ask(
+    question const& what, Body const& body, reply_handler handler, std::uint64_t* handle
+) {
     asio::any_io_executor const own = executor();
-    if (!own) return 0;
+    if (!own) return;
     asked a;
     a.on_reply = {std::move(handler), own};
+    a.handle = handle;
     error_code refused;
     prepare(a, what, body, refused);
-    return start(
-        std::move(a), what.options.answer_timeout.value_or(options_.answer_timeout), refused
-    );
+    start(std::move(a), what.options.answer_timeout.value_or(options_.answer_timeout), refused);
 }
 
-template std::uint64_t request_core::ask(
-    question const&, std::span<std::byte const> const&, reply_handler
+template void request_core::ask(
+    question const&, std::span<std::byte const> const&, reply_handler, std::uint64_t*
 );
-template std::uint64_t request_core::ask(question const&, const_slices const&, reply_handler);
+template void request_core::ask(
+    question const&, const_slices const&, reply_handler, std::uint64_t*
+);
 
 template <class Body>
-std::uint64_t request_core::notify(
-    question const& what, Body const& body, control_handler handler
+void request_core::notify(
+    question const& what, Body const& body, control_handler handler, std::uint64_t* handle
 ) {
     asked a;
     a.on_sent = waiter_for(std::move(handler));
-    if (!a.on_sent) return 0;
+    if (!a.on_sent) return;
     a.is_notice = true;
+    a.handle = handle;
     error_code refused;
     prepare(a, what, body, refused);
-    return start(
-        std::move(a), what.options.answer_timeout.value_or(options_.answer_timeout), refused
+    start(std::move(a), what.options.answer_timeout.value_or(options_.answer_timeout), refused);
+}
+
+template void request_core::notify(
+    question const&, std::span<std::byte const> const&, control_handler, std::uint64_t*
+);
+template void request_core::notify(
+    question const&, const_slices const&, control_handler, std::uint64_t*
+);
+
+void request_core::start(asked&& a, std::chrono::milliseconds timeout, error_code refused) {
+    enter(
+        [this, timeout, refused](asked& what) { start_now(what, timeout, refused); }, std::move(a)
     );
 }
 
-template std::uint64_t request_core::notify(
-    question const&, std::span<std::byte const> const&, control_handler
-);
-template std::uint64_t request_core::notify(question const&, const_slices const&, control_handler);
-
-std::uint64_t request_core::start(
-    asked&& a, std::chrono::milliseconds timeout, error_code refused
-) {
-    guard lock{mutex_};
+void request_core::start_now(asked& a, std::chrono::milliseconds timeout, error_code refused) {
     if (timeout.count() <= 0) refused = errc::invalid_option;
     if (!refused && !(all_.may_ask() && may_send(a.body))) {
         bool const is_busy = all_.is_finishing() && !all_.is_over();
         refused = is_busy ? error_code{errc::operation_in_progress} : refusal();
     }
     if (refused) {
-        if (!a.is_notice) ++counted_.failed;
-        lock.unlock();
-        fail(std::move(a), refused);
-        return 0;
+        if (!a.is_notice) counted_.failed.add(1);
+        return fail(a, refused);
     }
     std::uint32_t const i = all_.next_index();
     if (i == asked_.size()) asked_.emplace_back();
     asked& place = asked_[i];
     std::uint64_t const serial = ((place.serial >> 32U) + 1) << 32U | i;
-    auto slot = a.is_notice ? a.on_sent.slot() : a.on_reply.slot();
-    if (slot.is_connected()) {
-        slot.assign([weak = std::weak_ptr{self()}, serial](asio::cancellation_type how) {
-            auto const alive = weak.lock();
-            if (alive != nullptr && how != asio::cancellation_type::none)
-                alive->cancel_asked(serial);
-        });
-    }
+    if (a.is_notice) cancel_with(a.on_sent, serial);
+    else cancel_with(a.on_reply, serial);
     auto const due = clock::now() + bounded(timeout);
-    if (due < armed_) {
-        in_order([self = self()] { self->await_answers(); });
-        armed_ = due;
-    }
+    if (due < armed_) arm(due);
     all_.add(a.is_notice, a.into.size() > 0);
     // Nothing throws from here on.
     place.on_reply = std::move(a.on_reply);
@@ -164,18 +159,25 @@ std::uint64_t request_core::start(
     place.written_bytes.reset();
     place.due = due;
     place.code.clear();
+    if (a.handle != nullptr) *a.handle = serial;
     deadlines_.insert(deadlines_.end(), place);
     unsent_body_ = &a.body;
     unsent_index_ = i;
     all_.proceed(*this);
     // It waits for a number.
     if (std::exchange(unsent_body_, nullptr) != nullptr) place.body = std::move(a.body);
-    // One that could not be sent.
-    if (done_first_ != nobody) in_order([self = self()] { self->complete_and_deliver(); });
-    return serial;
 }
 
-void request_core::fail(asked&& a, error_code why) {
+template <class Waiter>
+void request_core::cancel_with(Waiter& who, std::uint64_t serial) {
+    if (!who.can_be_cancelled()) return;
+    connect_cancellation(who, [weak = std::weak_ptr{self()}, serial](asio::cancellation_type) {
+        if (auto const alive = weak.lock())
+            alive->enter([core = alive.get(), serial] { core->cancel_asked(serial); });
+    });
+}
+
+void request_core::fail(asked& a, error_code why) {
     a.body = {};  // deregistered before the handler is called
     if (a.is_notice) return call_later(std::move(a.on_sent), why);
     in_order([w = std::move(a.on_reply), why]() mutable { w(why, reply{}); });
@@ -257,12 +259,10 @@ void request_core::await_release(std::uint32_t i) {
     if (a.is_linked()) deadlines_.erase(deadlines_.iterator_to(a));
     a.due = clock::now() + bounded(options_.messages.withdraw_timeout);
     deadlines_.insert(a);
-    if (a.due >= armed_) return;
-    in_order([self = self()] { self->await_answers(); });
-    armed_ = a.due;
+    if (a.due < armed_) arm(a.due);
 }
 
-// The machine says that a request is over. Its handler is called later, without the mutex.
+// The machine says that a request is over. Its handler is called later.
 void request_core::complete_request(std::uint32_t i, outcome how) {
     asked& a = asked_[i];
     switch (how) {
@@ -278,52 +278,47 @@ void request_core::complete_request(std::uint32_t i, outcome how) {
     // The peer may still write its answer.
     if (a.code && is_undrained() && a.into.size() > 0) a.code = errc::not_drained;
     if (a.is_linked()) deadlines_.erase(deadlines_.iterator_to(a));
-    if (!a.is_notice) ++(a.code ? counted_.failed : counted_.answered);
+    if (!a.is_notice) (a.code ? counted_.failed : counted_.answered).add(1);
     a.next_done = nobody;
     (done_last_ != nobody ? asked_[done_last_].next_done : done_first_) = i;
     done_last_ = i;
 }
 
 void request_core::cancel_asked(std::uint64_t serial) {
-    {
-        guard const lock{mutex_};
-        auto const i = static_cast<std::uint32_t>(serial);
-        if (i >= asked_.size() || asked_[i].serial != serial) return;
-        all_.cancel(i, *this);
-    }
-    in_order([self = self()] { self->complete_and_deliver(); });
+    auto const i = static_cast<std::uint32_t>(serial);
+    bool const is_there = serial != 0 && i < asked_.size() && asked_[i].serial == serial;
+    if (is_there) all_.cancel(i, *this);
+}
+
+void request_core::cancel_asked(std::shared_ptr<std::uint64_t const> handle) {
+    enter([this, h = std::move(handle)] { cancel_asked(*h); });
 }
 
 void request_core::cancel() {
-    decltype(nexts_)::removed nexts;
-    {
-        guard const lock{mutex_};
+    enter([this] {
         for (std::uint32_t i = 0; i < asked_.size(); ++i) {
             if (asked_[i].on_reply || asked_[i].on_sent) all_.cancel(i, *this);
         }
         take_back_all();
-        nexts = nexts_.take_all();
-    }
-    in_order([self = self()] { self->complete_and_deliver(); });
-    abort(std::move(nexts));
+        abort(nexts_.take_all());
+    });
 }
 
 // Sets the timer to the first deadline. One that is too early does no harm.
 void request_core::await_answers() {
-    clock::time_point next;
-    {
-        guard const lock{mutex_};
-        armed_ = clock::time_point::max();
-        if (deadlines_.empty()) return;
-        armed_ = next = deadlines_.begin()->due;
-    }
-    auto const left = std::chrono::ceil<std::chrono::milliseconds>(next - clock::now());
+    armed_ = clock::time_point::max();
+    if (deadlines_.empty()) return;
+    arm(deadlines_.begin()->due);
+}
+
+void request_core::arm(clock::time_point first) {
+    armed_ = first;
+    auto const left = std::chrono::ceil<std::chrono::milliseconds>(armed_ - clock::now());
     answer_limit_.start(std::max(left, std::chrono::milliseconds{0}), [this] { on_answers_due(); });
 }
 
 void request_core::on_answers_due() {
-    {
-        guard const lock{mutex_};
+    enter_in_order([this] {
         auto const now = clock::now();
         while (!deadlines_.empty() && deadlines_.begin()->due <= now) {
             asked& a = *deadlines_.begin();
@@ -335,22 +330,23 @@ void request_core::on_answers_due() {
             a.code = channel_errc::request_timed_out;
             all_.cancel(static_cast<std::uint32_t>(a.serial), *this);
         }
-    }
-    await_answers();
-    complete_and_deliver();
+        await_answers();
+    });
 }
 
 // --- serving -------------------------------------------------------------------------------------
 
-bool request_core::is_delivery_due() const noexcept {
+bool request_core::is_result_due() noexcept {
+    counted_.waiting.set(all_.waiting());
+    counted_.outstanding.set(all_.outstanding());
     return has_message() || done_first_ != nobody || is_next_due() ||
            (end_of_messages() && !all_.is_over());
 }
 
-bool request_core::deliver_one(guard& lock) {
+bool request_core::deliver_result() {
     take_messages();
-    if (done_first_ != nobody) complete_first(lock);
-    else if (is_next_due()) deliver_first(lock);
+    if (done_first_ != nobody) complete_first();
+    else if (is_next_due()) deliver_first();
     else return false;
     return true;
 }
@@ -402,6 +398,8 @@ error_code request_core::take(arrival&& a) {
     violation const found = all_.arrived(what, tag.id, is_empty, tag.has_target, *this);
     if (found == violation::malformed) return channel_errc::malformed_message;
     if (found == violation::unexpected) return channel_errc::unexpected_message;
+    if (is_request || what == kind::cancel)
+        cancelled_[tag.id] = all_.is_open(tag.id) && all_.is_cancelled(tag.id);
     if (what == kind::end) {
         end_ = asio::error::eof;
         if (on_peer_end_) in_order(std::exchange(on_peer_end_, {}));
@@ -412,9 +410,9 @@ error_code request_core::take(arrival&& a) {
         return {};
     }
     if (!is_request) return {};
-    ++counted_.arrived;
+    counted_.arrived.add(1);
     if (tag.id >= arrived_.size()) arrived_.resize(std::size_t{tag.id} + 1);
-    arrived_[tag.id] = {std::move(a), target, counted_.arrived, nobody};
+    arrived_[tag.id] = {std::move(a), target, counted_.arrived.read(), nobody};
     (arrived_last_ != nobody ? arrived_[arrived_last_].next : arrived_first_) = tag.id;
     arrived_last_ = tag.id;
     return {};
@@ -428,7 +426,7 @@ error_code request_core::take_answer(
     std::uint64_t const size = wire::decode_written(before);
     if (a.into.size() == 0 || size > a.into.size()) return channel_errc::malformed_message;
     a.written_bytes = size;
-    written_bytes_ += size;
+    counted_.written_bytes.add(size);
     return {};
 }
 
@@ -442,45 +440,43 @@ void request_core::on_end_of_messages() {
     }
     end_of_requests_ = why == asio::error::eof ? error_code{channel_errc::peer_closed_early} : why;
     all_.end(*this);
+    for (std::uint32_t id = 0; id < options_.requests; ++id) cancelled_[id] = true;
     if (has_connection_ended_) all_.connection_ended(*this);
     // Requests whose memory the peer may write to end with the connection, with or without the
     // program's channel.
     else if (all_.outstanding() > 0) kept_ = self();
     deadlines_.clear();
     armed_ = clock::time_point::max();
-    in_order([self = self()] { self->answer_limit_.cancel(); });
+    answer_limit_.cancel();
     if (!end_) end_ = end_of_messages();
     leave_if_idle();
 }
 
 // Calls the handler of the first request that is over.
-void request_core::complete_first(guard& lock) {
-    {
-        std::uint32_t const i = done_first_;
-        asked& a = asked_[i];
-        done_first_ = a.next_done;
-        if (done_first_ == nobody) done_last_ = nobody;
-        waiting_handler<error_code, reply> on_reply = std::move(a.on_reply);
-        waiter on_sent = std::move(a.on_sent);
-        std::optional<outgoing_message> body;  // of one that was not sent
-        if (a.body.has_memory()) body.emplace(std::exchange(a.body, {}));
-        error_code const code = std::exchange(a.code, {});
-        reply r;
-        make_reply(r, a);
-        mutable_slice const into = a.into;
-        all_.forget(i);
-        if (on_answered_ && !is_asking()) in_order(std::exchange(on_answered_, {}));
-        lock.unlock();
-        body.reset();  // deregistered before the handler is called
-        // One that was not worth a write of its own.
-        bool const fits = r.is_valid() && !r.is_large() && r.size() <= into.size();
-        // The memory may have gone with the handler's context.
-        if (fits && into.size() > 0 && !r.is_written() && on_reply) r.move_to(into);
-        if (code) r.release();
-        if (on_reply) on_reply.call_on_io(error_code{code}, std::move(r));
-        else if (on_sent) on_sent.call_on_io(error_code{code});
-    }
-    lock.lock();
+void request_core::complete_first() {
+    std::uint32_t const i = done_first_;
+    asked& a = asked_[i];
+    done_first_ = a.next_done;
+    if (done_first_ == nobody) done_last_ = nobody;
+    waiting_handler<error_code, reply> on_reply = std::move(a.on_reply);
+    waiter on_sent = std::move(a.on_sent);
+    std::optional<outgoing_message> body;  // of one that was not sent
+    if (a.body.has_memory()) body.emplace(std::exchange(a.body, {}));
+    error_code const code = std::exchange(a.code, {});
+    reply r;
+    make_reply(r, a);
+    mutable_slice const into = a.into;
+    all_.forget(i);
+    if (on_answered_ && !is_asking()) in_order(std::exchange(on_answered_, {}));
+    leave();
+    body.reset();  // deregistered before the handler is called
+    // One that was not worth a write of its own.
+    bool const fits = r.is_valid() && !r.is_large() && r.size() <= into.size();
+    // The memory may have gone with the handler's context.
+    if (fits && into.size() > 0 && !r.is_written() && on_reply) r.move_to(into);
+    if (code) r.release();
+    if (on_reply) on_reply.call_on_io(error_code{code}, std::move(r));
+    else if (on_sent) on_sent.call_on_io(error_code{code});
 }
 
 void request_core::make_reply(reply& r, asked& a) {
@@ -490,39 +486,44 @@ void request_core::make_reply(reply& r, asked& a) {
 }
 
 // Gives the first request of the peer's, or the end, to the first who waits.
-void request_core::deliver_first(guard& lock) {
-    {
-        auto first = nexts_.take_first();
-        auto& who = first.front().handler;
-        request r;
-        return_path<error_code, request> back;
-        error_code const ec = arrived_first_ != nobody ? error_code{} : end_;
-        // One whose context is gone leaves the request for the next.
-        bool const is_wanted = static_cast<bool>(who);
-        if (is_wanted && !ec) {
-            auto const id = static_cast<std::uint16_t>(arrived_first_);
-            arrived_first_ = arrived_[id].next;
-            if (arrived_first_ == nobody) arrived_last_ = nobody;
-            make_request(r, id);
-            back.number = id;
-            back.owner = self();
-            back.take_back = [](void* core, std::uint64_t which, error_code&&, request&& what
-                             ) noexcept {
-                static_cast<request_core*>(core)->put_back(
-                    static_cast<std::uint16_t>(which), std::move(what)
-                );
-            };
-        }
-        lock.unlock();
-        if (is_wanted) who.hand_over_on_io(std::move(back), ec, std::move(r));
+void request_core::deliver_first() {
+    auto first = nexts_.take_first();
+    auto& who = first.front().handler;
+    request r;
+    return_path<error_code, request> back;
+    error_code const ec = arrived_first_ != nobody ? error_code{} : end_;
+    // One whose context is gone leaves the request for the next.
+    bool const is_wanted = static_cast<bool>(who);
+    if (is_wanted && !ec) {
+        auto const id = static_cast<std::uint16_t>(arrived_first_);
+        arrived_first_ = arrived_[id].next;
+        if (arrived_first_ == nobody) arrived_last_ = nobody;
+        make_request(r, id);
+        back.number = id;
+        back.owner = self();
+        back.take_back = [](void* core, std::uint64_t which, error_code&&, request&& what
+                         ) noexcept {
+            static_cast<request_core*>(core)->put_back(
+                static_cast<std::uint16_t>(which), std::move(what)
+            );
+        };
     }
-    lock.lock();
+    leave();
+    if (is_wanted) who.hand_over_on_io(std::move(back), ec, std::move(r));
 }
 
 // A wait that was cancelled, or whose handler was destroyed, has not taken the request.
 void request_core::put_back(std::uint16_t id, request&& r) noexcept {
-    guard const lock{mutex_};
     r.responder_.disarm();
+    try {
+        enter([this, id](request& what) { put_back_now(id, what); }, std::move(r));
+    } catch (std::bad_alloc const&) {
+        // Without memory the request would be lost unnoticed.
+        driver::close();
+    }
+}
+
+void request_core::put_back_now(std::uint16_t id, request& r) noexcept {
     arrival body = unmake_message(r);
     // Destroyed with its context.
     if (id >= arrived_.size()) return;
@@ -535,62 +536,51 @@ void request_core::put_back(std::uint16_t id, request&& r) noexcept {
     mine.next = behind;
     (before != nobody ? arrived_[before].next : arrived_first_) = id;
     if (behind == nobody) arrived_last_ = id;
-    if (nexts_.empty()) return;
-    try {
-        in_order([self = self()] { self->complete_and_deliver(); });
-    } catch (std::bad_alloc const&) {
-        // Nobody would be told.
-        driver::close();
-    }
 }
 
 void request_core::make_request(request& r, std::uint16_t id) {
     make_message(r, std::move(arrived_[id].body));
     r.is_notice_ = all_.is_notice(id);
-    r.responder_ = responder{self(), id};
+    r.responder_ = responder{self(), id, all_.has_target(id) ? arrived_[id].target : remote_region{}};
 }
 
 void request_core::when_peer_ends(std::function<void()> function) {
-    guard const lock{mutex_};
-    if (all_.has_peer_ended()) in_order(std::move(function));
-    else on_peer_end_ = std::move(function);
+    enter([this](std::function<void()>& f) {
+        if (all_.has_peer_ended()) in_order(std::move(f));
+        else on_peer_end_ = std::move(f);
+    }, std::move(function));
 }
 
 void request_core::when_answered(std::function<void()> function) {
-    guard const lock{mutex_};
-    if (is_asking()) on_answered_ = std::move(function);
-    else in_order(std::move(function));
+    enter([this](std::function<void()>& f) {
+        if (is_asking()) on_answered_ = std::move(f);
+        else in_order(std::move(f));
+    }, std::move(function));
 }
 
 void request_core::next(next_handler handler) {
     asio::any_io_executor const own = executor();
     if (!own) return;
-    waiting_handler<error_code, request> who{std::move(handler), own};
-    guard lock{mutex_};
-    if (is_idle()) {
-        lock.unlock();
-        return in_order([w = std::move(who)]() mutable { w(errc::not_connected, request{}); });
-    }
-    nexts_.add(std::move(who), std::weak_ptr{self()}, &request_core::cancel_next);
-    // A delivery that is under way takes it.
-    if (is_delivering() || (arrived_first_ == nobody && !end_)) return;
-    lock.unlock();
-    in_order([self = self()] { self->complete_and_deliver(); });
+    enter(
+        [this](waiting_handler<error_code, request>& who) {
+            if (is_idle())
+                in_order([w = std::move(who)]() mutable { w(errc::not_connected, request{}); });
+            else
+                nexts_.add(std::move(who), std::weak_ptr{self()}, &request_core::cancel_next);
+        },
+        waiting_handler<error_code, request>{std::move(handler), own}
+    );
 }
 
 void request_core::cancel_next(std::uint64_t serial) {
-    decltype(nexts_)::removed taken;
-    {
-        guard const lock{mutex_};
-        taken = nexts_.take(serial);
-    }
-    abort(std::move(taken));
+    enter([this, serial] { abort(nexts_.take(serial)); });
 }
 
-// Without the mutex: a body may be registered.
+// Any thread: a body may be registered.
 template <class Body>
 outgoing_message request_core::answer_of(
     std::uint16_t id,
+    remote_region const& target,
     std::uint32_t status,
     std::span<std::byte const> head,
     Body const& body,
@@ -598,9 +588,8 @@ outgoing_message request_core::answer_of(
 ) {
     wire::request_tag tag = tag_of(kind::answer, id, status);
     tag.head_bytes = static_cast<std::uint8_t>(head.size());
-    remote_region target;
-    if (is_large(body.size() + head.size())) target = target_of(id);
-    tag.has_target = target.size() > 0 && body.size() <= target.size();
+    tag.has_target = is_large(body.size() + head.size()) && target.size() > 0 &&
+                     body.size() <= target.size();
     wire::request_prefix before;
     if (!tag.has_target) before.append(head);
     outgoing_message o = tag.has_target ? compose_written(lower(), body, target, refused)
@@ -613,6 +602,7 @@ outgoing_message request_core::answer_of(
 template <class Body>
 void request_core::answer(
     std::uint16_t id,
+    remote_region const& target,
     std::uint32_t status,
     std::span<std::byte const> head,
     Body const& body,
@@ -622,8 +612,36 @@ void request_core::answer(
     if (!who) return;
     error_code refused = problem_of_head(head);
     outgoing_message m;
-    if (!refused) m = answer_of(id, status, head, body, refused);
-    guard lock{mutex_};
+    if (!refused) m = answer_of(id, target, status, head, body, refused);
+    enter(
+        [this, id, status, refused](outgoing_message& what, waiter& w) {
+            answer_now(id, status, what, w, refused);
+        },
+        std::move(m),
+        std::move(who)
+    );
+}
+
+template void request_core::answer(
+    std::uint16_t,
+    remote_region const&,
+    std::uint32_t,
+    std::span<std::byte const>,
+    std::span<std::byte const> const&,
+    control_handler
+);
+template void request_core::answer(
+    std::uint16_t,
+    remote_region const&,
+    std::uint32_t,
+    std::span<std::byte const>,
+    const_slices const&,
+    control_handler
+);
+
+void request_core::answer_now(
+    std::uint16_t id, std::uint32_t status, outgoing_message& m, waiter& who, error_code refused
+) {
     // The peer has given up meanwhile, and its memory is its own again.
     bool const is_late = m.writes != nullptr && all_.is_open(id) && !all_.has_target(id);
     if (is_late) {
@@ -631,23 +649,12 @@ void request_core::answer(
         m.prefix = {};
         m.tag = wire::encode(tag_of(kind::answer, id, status));
     }
-    bool const is_queued = send(lock, m, std::move(who), refused);
+    bool const is_queued = send(m, who, refused);
     if (!all_.is_open(id)) return;
     if (is_queued) all_.answered(id, *this);
     else all_.drop(id, *this);
     leave_if_idle();
 }
-
-template void request_core::answer(
-    std::uint16_t,
-    std::uint32_t,
-    std::span<std::byte const>,
-    std::span<std::byte const> const&,
-    control_handler
-);
-template void request_core::answer(
-    std::uint16_t, std::uint32_t, std::span<std::byte const>, const_slices const&, control_handler
-);
 
 // For a second answer, or one to a notice.
 void request_core::refuse(control_handler handler) {
@@ -657,44 +664,35 @@ void request_core::refuse(control_handler handler) {
 
 void request_core::drop(std::uint16_t id) noexcept {
     try {
-        guard const lock{mutex_};
-        if (all_.is_open(id)) all_.drop(id, *this);
-        leave_if_idle();
+        enter([this, id] {
+            if (all_.is_open(id)) all_.drop(id, *this);
+            leave_if_idle();
+        });
     } catch (...) {
         // Without memory the peer would wait for ever.
         close();
     }
 }
 
-bool request_core::is_cancelled(std::uint16_t id) const noexcept {
-    guard const lock{mutex_};
-    // Not open: the channel's context is gone.
-    return !all_.is_open(id) || all_.is_cancelled(id);
-}
-
-remote_region request_core::target_of(std::uint16_t id) const noexcept {
-    guard const lock{mutex_};
-    return all_.is_open(id) && all_.has_target(id) ? arrived_[id].target : remote_region{};
-}
+bool request_core::is_cancelled(std::uint16_t id) const noexcept { return cancelled_[id]; }
 
 // --- ending --------------------------------------------------------------------------------------
 
 // Only now is the memory the program's that the peer could write its answers to.
-void request_core::on_end(failure const& why) {
-    if (has_early()) return in_order([self = self(), why] { self->on_end(why); });
-    {
-        guard const lock{mutex_};
-        has_connection_ended_ = true;
-        if (all_.is_over()) all_.connection_ended(*this);
-    }
-    channel_core::on_end(why);
-    if (lower().last_failure().reason == close_reason::closed_locally) drop_arrived();
-    kept_.reset();
+void request_core::on_connection_end() {
+    has_connection_ended_ = true;
+    if (all_.is_over()) all_.connection_ended(*this);
+    in_order([self = self()] {
+        self->enter_in_order([core = self.get()] {
+            if (core->lower().last_failure().reason == close_reason::closed_locally)
+                core->drop_arrived();
+            core->kept_.reset();
+        });
+    });
 }
 
 // What this side has ended, it does not execute any more.
 void request_core::drop_arrived() {
-    guard const lock{mutex_};
     while (arrived_first_ != nobody) {
         auto const id = static_cast<std::uint16_t>(arrived_first_);
         arrived_first_ = arrived_[id].next;
@@ -709,37 +707,25 @@ void request_core::drop_arrived() {
 
 bool request_core::holds_back(wire::channel_hello const& theirs) {
     if (!options_.sessions || !theirs.identity) return false;
-    {
-        guard const lock{mutex_};
-        client_ = theirs.identity;
-    }
+    client_ = theirs.identity;
     session_table::of(*options_.sessions).enter(*theirs.identity, self());
     return true;
 }
 
 void request_core::end_for_newer() {
-    in_order([self = self()] {
-        {
-            guard const lock{self->mutex_};
-            if (self->all_.is_finishing() || self->all_.has_peer_ended()) return;
-        }
-        self->end_now(channel_errc::client_reconnected, close_reason::closed_locally);
+    enter([this] {
+        if (all_.is_finishing() || all_.has_peer_ended()) return;
+        end(channel_errc::client_reconnected, step::transfer, close_reason::closed_locally);
     });
 }
 
-// Tells the table of clients once, without the mutex. REQUIRES: the mutex is held.
+// Tells the table of clients once.
 void request_core::leave_if_idle() {
     if (!client_ || !all_.is_over() || all_.open() > 0) return;
     in_order([self = self(), client = *client_] {
         session_table::of(*self->options_.sessions).leave(client, *self);
     });
     client_.reset();
-}
-
-void request_core::finish(control_handler handler) {
-    if (!begin_to_finish(std::move(handler))) return;
-    guard const lock{mutex_};
-    all_.finish(*this);
 }
 
 error_code request_core::why_late() const noexcept {
@@ -749,12 +735,14 @@ error_code request_core::why_late() const noexcept {
 }
 
 request_channel_statistics request_core::statistics() const {
-    guard const lock{mutex_};
-    request_channel_statistics s = counted_;
+    request_channel_statistics s;
     s.messages = message_statistics();
-    s.messages.arrived_bytes += written_bytes_;
-    s.waiting = all_.waiting();
-    s.outstanding = all_.outstanding();
+    s.messages.arrived_bytes += counted_.written_bytes.read();
+    s.answered = counted_.answered.read();
+    s.failed = counted_.failed.read();
+    s.arrived = counted_.arrived.read();
+    s.waiting = counted_.waiting.read();
+    s.outstanding = counted_.outstanding.read();
     return s;
 }
 

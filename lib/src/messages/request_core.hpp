@@ -1,12 +1,12 @@
 // request_core.hpp — the state shared by request_channel handles, requests and replies.
 //
-// machines::request_machine decides; this has the handlers, the deadlines and the messages. The mutex
-// of the channel guards everything; the program's handlers are called in the driver's order, and
-// never under it.
+// machines::request_machine decides; this has the handlers, the deadlines and the messages, as
+// channel_core does for a channel.
 #pragma once
 
 #include <boost/intrusive/set.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -31,13 +31,24 @@ public:
     request_core(connection over, request_channel_options const& options);
     ~request_core() override;
 
-    /// Returns what cancel_asked() knows the request by; 0 if it is refused.
+    /// @param handle  Where the request's number is put, for cancel_asked(); lives as long as the handler.
+    ///                Null for none.
     template <class Body>
-    std::uint64_t ask(question const& what, Body const& body, reply_handler handler);
+    void ask(
+        question const& what,
+        Body const& body,
+        reply_handler handler,
+        std::uint64_t* handle = nullptr
+    );
     template <class Body>
-    std::uint64_t notify(question const& what, Body const& body, control_handler handler);
-    /// Cancels a request or notice, if it is not over. Any thread.
-    void cancel_asked(std::uint64_t serial);
+    void notify(
+        question const& what,
+        Body const& body,
+        control_handler handler,
+        std::uint64_t* handle = nullptr
+    );
+    /// Cancels what was asked with this handle, if it is not over. Any thread.
+    void cancel_asked(std::shared_ptr<std::uint64_t const> handle);
     void next(next_handler handler);
     /// Calls the function, in the driver's order, when the peer sends no more requests because it
     /// finishes. Once, at once if that has happened.
@@ -45,13 +56,13 @@ public:
     /// Calls the function, in the driver's order, when all requests and notices of this side are over.
     /// Once, at once if none is outstanding.
     void when_answered(std::function<void()> function);
-    void finish(control_handler handler) override;
     void cancel() override;
 
     // Of a request of the peer's.
     template <class Body>
     void answer(
         std::uint16_t id,
+        remote_region const& target,
         std::uint32_t status,
         std::span<std::byte const> head,
         Body const& body,
@@ -60,8 +71,6 @@ public:
     void refuse(control_handler handler);
     void drop(std::uint16_t id) noexcept;
     bool is_cancelled(std::uint16_t id) const noexcept;
-    /// Where the answer may be written; empty if nowhere.
-    remote_region target_of(std::uint16_t id) const noexcept;
 
     // From session_table, on any thread.
     /// Nothing of the client's older channels can be executed any more; or a newer one waits.
@@ -84,6 +93,7 @@ private:
         waiting_handler<error_code, reply> on_reply;
         waiter on_sent;  // of a notice
         std::uint64_t serial = 0;  // its index and the number of its use
+        std::uint64_t* handle = nullptr;  // of who asks
         std::uint32_t operation = 0;
         std::uint8_t head_bytes = 0;
         bool is_notice = false;
@@ -98,6 +108,10 @@ private:
         error_code code;
         std::uint32_t next_done = nobody;
 
+        void keep_early_cancellation() {
+            if (is_notice) on_sent.keep_early_cancellation();
+            else on_reply.keep_early_cancellation();
+        }
         bool operator<(asked const& other) const noexcept { return due < other.due; }
     };
     // A request of the peer's, at its number: what waits for async_next().
@@ -113,17 +127,23 @@ private:
     template <class Body>
     outgoing_message answer_of(
         std::uint16_t id,
+        remote_region const& target,
         std::uint32_t status,
         std::span<std::byte const> head,
         Body const& body,
         error_code& refused
     );
-    std::uint64_t start(asked&& a, std::chrono::milliseconds timeout, error_code refused);
-    void fail(asked&& a, error_code why);
+    void start(asked&& a, std::chrono::milliseconds timeout, error_code refused);
+    void start_now(asked& a, std::chrono::milliseconds timeout, error_code refused);
+    void fail(asked& a, error_code why);
+    void cancel_asked(std::uint64_t serial);
+    template <class Waiter>
+    void cancel_with(Waiter& who, std::uint64_t serial);
     void await_answers();
+    void arm(clock::time_point first);
     void on_answers_due();
 
-    // What the machine has done. REQUIRES: the mutex is held.
+    // What the machine has done.
     bool send_request(std::uint32_t request, std::uint16_t id) override;
     void send_control(kind what, std::uint16_t id) override;
     taken_back take_back_request(std::uint32_t request) override;
@@ -137,10 +157,11 @@ private:
     void on_open() override;
     void on_over(outgoing const& o, error_code result) override;
     error_code why_late() const noexcept override;
-    bool is_delivery_due() const noexcept override;
-    bool deliver_one(guard& lock) override;
+    void start_finishing() override { all_.finish(*this); }
+    void on_connection_end() override;
+    bool is_result_due() noexcept override;
+    bool deliver_result() override;
     void on_abandoned() noexcept override;
-    void on_end(failure const& why) override;
 
     error_code take(arrival&& a);
     error_code take_answer(
@@ -155,17 +176,23 @@ private:
     void on_end_of_messages();
     void drop_arrived();
     void leave_if_idle();
-    void complete_first(guard& lock);
-    void deliver_first(guard& lock);
+    void complete_first();
+    void deliver_first();
     void make_request(request& r, std::uint16_t id);
     void cancel_next(std::uint64_t serial);
     void put_back(std::uint16_t id, request&& r) noexcept;
+    void put_back_now(std::uint16_t id, request& r) noexcept;
+    void answer_now(
+        std::uint16_t id,
+        std::uint32_t status,
+        outgoing_message& m,
+        waiter& who,
+        error_code refused
+    );
 
     request_channel_options const options_;
-    // Used in the driver's order.
     protocol::deadline answer_limit_{*this};
 
-    // Everything below is guarded by the mutex.
     machines::request_machine all_;
     std::deque<asked> asked_;
     // The body of the request that start() hands to the machine, until it is sent; else null.
@@ -181,17 +208,21 @@ private:
     std::uint32_t arrived_first_ = nobody;
     std::uint32_t arrived_last_ = nobody;
     wait_list<waiting_handler<error_code, request>> nexts_;
+    // By number of the peer's: nobody waits for the answer any more. Read by any thread.
+    std::unique_ptr<std::atomic<bool>[]> const cancelled_;
     std::function<void()> on_peer_end_;
     std::function<void()> on_answered_;
     error_code end_;  // what async_next() gets when nothing has arrived
     error_code end_of_requests_;  // what requests end with that are not answered
     bool has_connection_ended_ = false;
     std::shared_ptr<channel_core> kept_;  // between the end of the channel and of its connection
-    std::uint64_t written_bytes_ = 0;  // to this side's memory, by answers
     // The peer's, from holds_back() until nothing of this channel can be executed any more.
     std::optional<client_identity> client_;
 
-    request_channel_statistics counted_;
+    // Read by any thread. Written bytes: to this side's memory, by answers.
+    struct {
+        hosting::counter answered, failed, arrived, waiting, outstanding, written_bytes;
+    } counted_;
 };
 
 }  // namespace rcverbs::detail

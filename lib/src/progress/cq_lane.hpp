@@ -20,6 +20,7 @@
 #include <rcverbs/error.hpp>
 #include <rcverbs/statistics.hpp>
 
+#include "hosting/counter.hpp"
 #include "machines/completion_budget.hpp"
 #include "verbs/completion_queue.hpp"
 
@@ -39,19 +40,6 @@ protected:
     ~completion_sink() = default;
 };
 
-/// A counter with one writer, so that counting is a plain addition; any thread may read it. Relaxed,
-/// because it orders nothing.
-class poll_counter {
-public:
-    void add(std::uint64_t n) noexcept {
-        value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-    }
-    std::uint64_t read() const noexcept { return value_.load(std::memory_order_relaxed); }
-
-private:
-    std::atomic<std::uint64_t> value_{0};
-};
-
 struct cq_lane;
 
 /// A queue pair that completes into a lane.
@@ -60,8 +48,8 @@ struct cq_member {
     machines::completion_share share;
     std::uint32_t number = 0;
     std::shared_ptr<completion_sink> sink;
-    poll_counter polls;
-    poll_counter completions;
+    hosting::counter polls;
+    hosting::counter completions;
     // In the poller's list of those that join, then in the lane's list and bucket.
     cq_member* next = nullptr;
     cq_member* next_in_bucket = nullptr;

@@ -18,6 +18,7 @@ protected:
     ~order_task() = default;
 
 private:
+    friend class gate;
     friend class sequence;
     order_task* next_ = nullptr;
 };

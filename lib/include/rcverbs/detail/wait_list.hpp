@@ -49,16 +49,14 @@ public:
     ) {
         removed one;
         one.push_back({std::move(handler), std::move(more), ++last_serial_});
-        if (auto slot = one.front().handler.slot(); slot.is_connected()) {
-            one.front().handler.note(assign_noted(
-                slot,
-                [owner = std::move(owner),
-                 cancel,
-                 serial = last_serial_](boost::asio::cancellation_type) {
-                    if (auto const self = owner.lock()) (self.get()->*cancel)(serial);
-                }
-            ));
-        }
+        connect_cancellation(
+            one.front().handler,
+            [owner = std::move(owner),
+             cancel,
+             serial = last_serial_](boost::asio::cancellation_type) {
+                if (auto const self = owner.lock()) (self.get()->*cancel)(serial);
+            }
+        );
         all_.splice(all_.end(), one);
         return last_serial_;
     }

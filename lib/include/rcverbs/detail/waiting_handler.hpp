@@ -92,6 +92,9 @@ public:
     }
     /// For hand_over(): what assign_noted() has returned for slot().
     void note(bool const* is_cancelled) noexcept { is_cancelled_ = is_cancelled; }
+    bool can_be_cancelled() const noexcept {
+        return early_ != nullptr || slot().is_connected();
+    }
     /// Null if nothing is kept.
     std::shared_ptr<early_cancellation> const& early() const noexcept { return early_; }
 
@@ -175,12 +178,21 @@ private:
 
 using control_waiter = waiting_handler<error_code>;
 
+/// Has `function` called with the type of a cancellation of the operation, also of one that was kept
+/// early.
+template <class Waiter, class Function>
+void connect_cancellation(Waiter& waiter, Function function) {
+    if constexpr (requires { waiter.early(); }) {
+        if (waiter.early() != nullptr) return waiter.early()->connect(std::move(function));
+    }
+    if (auto slot = waiter.slot(); slot.is_connected())
+        waiter.note(assign_noted(slot, std::move(function)));
+}
+
 /// A terminal cancellation of the operation closes `target`.
 template <class Waiter, class Target>
-void close_when_cancelled(Waiter const& waiter, std::shared_ptr<Target> const& target) {
-    auto slot = waiter.slot();
-    if (!slot.is_connected()) return;
-    slot.assign([weak = std::weak_ptr{target}](boost::asio::cancellation_type type) {
+void close_when_cancelled(Waiter& waiter, std::shared_ptr<Target> const& target) {
+    connect_cancellation(waiter, [weak = std::weak_ptr{target}](boost::asio::cancellation_type type) {
         bool const is_terminal = (type & boost::asio::cancellation_type::terminal) !=
                                  boost::asio::cancellation_type::none;
         auto const alive = weak.lock();

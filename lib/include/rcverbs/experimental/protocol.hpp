@@ -18,6 +18,18 @@
 // of the connection (also while nothing is posted), violations, deadlines, and memory for the peer.
 // apps/examples/own_protocol.cpp is a protocol made with it; sessions are, too.
 //
+// A driver whose operations are to begin on the calling thread, not behind what its executor does, has
+// its state used by enter() and enter_in_order() only, and gives results out in deliver_one():
+//
+//     void put(item what) { enter([this](item& i) { items_.push_back(i); }, std::move(what)); }
+//     bool is_delivery_due() noexcept override { return !items_.empty() && !takers_.empty(); }
+//     bool deliver_one() override {
+//         auto [who, item] = take_first();  // of both
+//         leave();
+//         who(item);
+//         return true;
+//     }
+//
 // Handlers that wait are destroyed uncalled with their execution context, as in Asio. Any thread may
 // start operations with initiate().
 #pragma once
@@ -29,7 +41,6 @@
 #include <boost/asio/execution/blocking.hpp>
 #include <boost/asio/execution/context.hpp>
 #include <boost/asio/execution_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include <chrono>
 #include <cstddef>
@@ -167,6 +178,44 @@ protected:
     void in_order(Function function) {
         post(*new hosting::owned_task<Function>{std::move(function)});
     }
+    /// Runs `function(state...)` as the only one that uses the driver's state: now, if no other such
+    /// function runs; else when that one has returned, on its thread. Any thread, but the function runs
+    /// before those of later calls. It does not wait, and calls no handler of a program's.
+    ///
+    /// @param function  A function object. What it throws when it runs now is thrown by this call, else
+    ///                  it closes the connection.
+    /// @param state     Its arguments, lvalues there; moved from if it runs later. The cancellations of a
+    ///                  waiter among them are kept then: see waiter::on_cancelled().
+    template <class Function, class... State>
+    void enter(Function function, State&&... state) {
+        if (!try_enter())
+            return enter_later(keep(std::move(function), std::forward<State>(state)...));
+        struct inside {
+            driver& of;
+            ~inside() { of.leave(); }
+        } const now{*this};
+        function(state...);
+    }
+    /// The same in the driver's order, which may be on the calling thread; calls deliver_one() then,
+    /// as long as something is due.
+    template <class Function, class... State>
+    void enter_in_order(Function function, State&&... state) {
+        if (!try_enter())
+            return enter_later(keep(std::move(function), std::forward<State>(state)...));
+        struct inside {
+            driver& of;
+            bool is_done = false;
+            ~inside() {
+                if (!is_done) of.leave();
+            }
+        } now{*this};
+        function(state...);
+        now.is_done = true;
+        leave_and_deliver();
+    }
+    /// Ends the use of the state. For deliver_one(), before it calls a handler.
+    void leave() noexcept;
+
     /// A handler that runs `function` with its arguments in the driver's order, and holds the driver
     /// until that has returned. Handlers of one layer below run in the order in which it calls them.
     template <class Function>
@@ -204,6 +253,49 @@ private:
     friend class order_executor;
     class impl;
 
+    // A function that was handed to the thread that is inside.
+    class entered : public hosting::order_task {
+    public:
+        explicit entered(std::shared_ptr<driver> of) noexcept : driver_{std::move(of)} {}
+        void run(bool is_wanted) final;
+
+    protected:
+        ~entered() = default;
+
+    private:
+        // The first runs it, both destroy it.
+        virtual void call() = 0;
+        virtual void destroy() noexcept = 0;
+
+        std::shared_ptr<driver> driver_;
+    };
+    template <class Function>
+    class entered_function final : public entered, public detail::recycled {
+    public:
+        entered_function(std::shared_ptr<driver> of, Function&& f)
+            : entered{std::move(of)},
+              function_{std::move(f)} {}
+
+    private:
+        void call() override { function_(); }
+        void destroy() noexcept override { delete this; }
+
+        Function function_;
+    };
+    template <class Function, class... State>
+    entered& keep(Function&& function, State&&... state) {
+        (
+            [&] {
+                if constexpr (requires { state.keep_early_cancellation(); })
+                    state.keep_early_cancellation();
+            }(),
+            ...
+        );
+        auto all = [f = std::forward<Function>(function),
+                    ... s = std::forward<State>(state)]() mutable { f(s...); };
+        return *new entered_function<decltype(all)>{shared_from_this(), std::move(all)};
+    }
+
     /// The connection has ended, and everything posted has completed. Called once, in the driver's
     /// order, also if nothing was posted, or if close() was called and nothing else refers to the
     /// driver any more.
@@ -212,9 +304,27 @@ private:
     ///             after close(), asio::error::eof after complete(), errc::peer_disconnected if the
     ///             peer has left.
     virtual void on_end(failure const& why) = 0;
+    /// True if there is a result that deliver_one() would give out. Called inside enter(), whenever the
+    /// state was used.
+    virtual bool is_delivery_due() noexcept { return false; }
+    /// Takes a result from the driver's state; calls leave() and then the handler of the result, which
+    /// may throw. Called in the driver's order, inside enter().
+    ///
+    /// @return False if it has not called leave(), because there was none.
+    virtual bool deliver_one() { return false; }
+    /// There is nothing more to give out for now; inside enter().
+    virtual void on_delivered() {}
     /// The execution context is being destroyed; the handlers in wait lists have been destroyed.
     /// Releases what else belongs to the context, and calls nothing.
     virtual void on_abandoned() noexcept {}
+
+    bool try_enter() noexcept;
+    void enter_later(entered& what) noexcept;
+    void leave_and_deliver();
+    void post_delivery() noexcept;
+    void deliver_later() noexcept;
+    void deliver();
+    void go_on_delivering();
 
     boost::asio::execution_context& context() const noexcept;
     void attach();
@@ -304,14 +414,7 @@ public:
             return 0;
         }
         std::shared_ptr<wait_list> const self{owner(), this};
-        auto const early = who.early();
-        std::uint64_t const number =
-            all_.add(std::move(who), std::weak_ptr{self}, &wait_list::cancel);
-        if (early != nullptr)
-            early->connect([weak = std::weak_ptr{self}, number](boost::asio::cancellation_type) {
-                if (auto const alive = weak.lock()) alive->cancel(number);
-            });
-        return number;
+        return all_.add(std::move(who), std::weak_ptr{self}, &wait_list::cancel);
     }
     /// True if the handler of this number waits: a cancelled one does not.
     bool contains(std::uint64_t number) const noexcept { return all_.contains(number); }
@@ -412,8 +515,8 @@ private:
     taker_back take_back_;
 };
 
-/// A time by which something must have happened. A member of a driver, or of what a driver has; used
-/// and destroyed in its order only.
+/// A time by which something must have happened. A member of a driver, or of what a driver has; used by
+/// any thread, and destroyed in the driver's order.
 class RCVERBS_EXPORT deadline final : private part {
 public:
     explicit deadline(driver& owner);
@@ -425,12 +528,11 @@ public:
     void cancel() noexcept;
 
 private:
+    struct state;
+
     void abandon() noexcept override;
 
-    std::optional<boost::asio::steady_timer> timer_;
-    std::function<void()> function_;
-    // Which start it was; alive as long as this is.
-    std::shared_ptr<std::uint64_t> round_;
+    std::shared_ptr<state> state_;
 };
 
 /// The slice as a region for the peer of a connection, if it may use it so: the memory is registered
