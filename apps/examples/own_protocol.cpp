@@ -27,7 +27,7 @@ struct question {
     std::uint64_t value;
 };
 
-// The state of one side. Everything in it runs in the order of its connection, so it needs no lock.
+// The state of one side. One function at a time runs inside it, so it needs no lock.
 class successor_core final : public protocol::driver {
 public:
     static constexpr std::size_t questions_max = 8;
@@ -50,8 +50,8 @@ public:
     }
 
     void ask(std::uint64_t value, protocol::waiter<error_code, std::uint64_t> who) {
-        if (!lower().is_open()) return who(rcverbs::errc::not_connected, 0);
-        if (asked_ - answered_ == questions_max) return who(rcverbs::errc::queue_full, 0);
+        if (!lower().is_open()) return deliver(std::move(who), rcverbs::errc::not_connected, 0);
+        if (asked_ - answered_ == questions_max) return deliver(std::move(who), rcverbs::errc::queue_full, 0);
         ++asked_;
         send({waiting_.add(std::move(who)), value});
     }

@@ -29,7 +29,9 @@ public:
 
     connection& below() { return lower(); }
     using driver::complete;
+    using driver::enter;
     using driver::fail;
+    using driver::held;
     template <class Function>
     void run(Function f) {
         in_order(std::move(f));
@@ -91,7 +93,7 @@ TEST_CASE("a handler that begins to wait after the end is completed with its err
         auto const [left, nothing] = co_await async_wait(p.server, awaiting);
         CHECK(left == errc::peer_disconnected);
         // on_end() has said it otherwise.
-        p.server->run([&] { p.server->waiting.fail_all(channel_errc::peer_closed_early); });
+        p.server->enter([&] { p.server->waiting.fail_all(channel_errc::peer_closed_early); });
         auto const [told, nobody] = co_await async_wait(p.server, awaiting);
         CHECK(told == channel_errc::peer_closed_early);
         CHECK(p.client->waiting.empty());
@@ -244,16 +246,17 @@ TEST_CASE("handlers wait in a list, by turn and by number, and can be cancelled"
         async_wait(p.client, asio::bind_cancellation_slot(signal.slot(), note("b")));
         async_wait(p.client, note("c"));
         async_wait(p.client, note("d"));
-        CHECK(p.client->waiting.empty());  // never from inside the call
-        co_await settle();
         CHECK(p.client->waiting.size() == 4);
         signal.emit(asio::cancellation_type::total);
         co_await settle();
-        CHECK(p.client->waiting.complete(3, {}, 33));
-        CHECK_FALSE(p.client->waiting.complete(2, {}, 22));  // cancelled
-        CHECK(p.client->waiting.complete_first({}, 11));
-        p.client->waiting.fail_all(errc::timed_out);
-        CHECK_FALSE(p.client->waiting.complete_first({}, 1));
+        p.client->enter([&] {
+            CHECK(p.client->waiting.complete(3, {}, 33));
+            CHECK_FALSE(p.client->waiting.complete(2, {}, 22));  // cancelled
+            CHECK(p.client->waiting.complete_first({}, 11));
+            p.client->waiting.fail_all(errc::timed_out);
+            CHECK_FALSE(p.client->waiting.complete_first({}, 1));
+        });
+        CHECK(calls.size() == 1);  // never from inside
         co_await settle();
         std::string const aborted = error_code{asio::error::operation_aborted}.message();
         std::string const late = error_code{errc::timed_out}.message();
@@ -303,18 +306,19 @@ TEST_CASE("a driver's functions do not overlap, on any number of threads", "[dev
         constexpr int many = 500;
         for (int i = 0; i < many; ++i) {
             d->run(work);
-            d->below().async_write(ours.slice(), theirs.remote(), [&](error_code, std::size_t) {
-                work();
-            });
+            d->below().async_write(
+                ours.slice(), theirs.remote(), d->held([&](error_code, std::size_t) { work(); })
+            );
+            d->enter(work);
             async_wait(d, [&](error_code, int) { ++calls; });
             d->run([&, d] {
                 work();
                 d->waiting.complete_first({}, 1);
             });
             asio::post(pool, d->in_turn(work));
-            while (calls < 4 * i) co_await asio::post(io, asio::use_awaitable);
+            while (calls < 5 * i) co_await asio::post(io, asio::use_awaitable);
         }
-        while (calls < 5 * many) co_await asio::post(io, asio::use_awaitable);
+        while (calls < 6 * many) co_await asio::post(io, asio::use_awaitable);
         CHECK(overlaps == 0);
         d->close();
         p.server.close();

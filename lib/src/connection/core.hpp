@@ -41,7 +41,6 @@
 #include "machines/lifecycle.hpp"
 #include "machines/liveness.hpp"
 #include "progress/cq_poller.hpp"
-#include "hosting/gate.hpp"
 #include "hosting/members.hpp"
 #include "hosting/light_mutex.hpp"
 #include "hosting/poller_thread.hpp"
@@ -99,8 +98,6 @@ public:
     error_code reject(std::span<std::byte const> private_data);
     /// What runs the connection's handlers: functions of protocols on top of it do not overlap them.
     std::shared_ptr<hosting::sequence> const& order() const noexcept { return order_; }
-    /// Of the state of those protocols.
-    hosting::gate& state_gate() noexcept { return state_gate_; }
     void close() noexcept;
     /// Closes the connection because the peer violated a protocol on top of it.
     void close_for(error_code violation) noexcept;
@@ -311,7 +308,6 @@ private:
     boost::asio::any_io_executor executor_;
     // All handlers and polling rounds run in this sequence.
     std::shared_ptr<hosting::sequence> const order_;
-    hosting::gate state_gate_;
     // Outstanding work: keeps the context running from the beginning of the setup until the connection has
     // ended. Until then there is none, as an unconnected socket has none.
     boost::asio::any_io_executor work_;

@@ -2,8 +2,9 @@
 // thread cannot run, because another one is inside, is run by that one before it leaves.
 //
 //     free ── try_enter() ──▶ inside ── leave(), nothing was handed over ──▶ free
-//                               ▲ └── leave(): runs what was handed over ──┐
-//                               └──────────────────────────────────────────┘
+//                              ▲ │└── leave(): runs what was handed over ──┐
+//                              │ └─── close() ──▶ closed, for ever         │
+//                              └───────────────────────────────────────────┘
 //
 // What is handed over runs in the order in which it came, and before whoever enters later. A thread that
 // is inside and tries to enter again cannot: what it hands over runs when it leaves. Any thread.
@@ -30,11 +31,15 @@ public:
         );
     }
     /// Has the thread that is inside run the task, which does not throw. False if there is none: then
-    /// this thread is inside now, and has the task.
+    /// this thread is inside now, and has the task. Cleans the task up if the gate is closed.
     bool hand_over(order_task& what) noexcept {
         auto const pointer = reinterpret_cast<std::uintptr_t>(&what);
         std::uintptr_t seen = state_.load(std::memory_order_relaxed);
         for (;;) {
+            if (seen == closed) {
+                what.run(false);
+                return true;
+            }
             std::uintptr_t const wanted = seen == free ? inside : pointer;
             // The newest first.
             what.next_ = seen == free || seen == inside ? nullptr : to_task(seen);
@@ -50,20 +55,24 @@ public:
         while (!state_.compare_exchange_strong(
             expected, free, std::memory_order_release, std::memory_order_relaxed
         )) {
-            run_handed_over();
+            take_handed_over(inside, true);
             expected = inside;
         }
     }
+    /// Lets nobody in any more, and cleans up what was handed over. REQUIRES: this thread is inside.
+    void close() noexcept { take_handed_over(closed, false); }
 
 private:
     static constexpr std::uintptr_t free = 0;
     static constexpr std::uintptr_t inside = 1;
+    static constexpr std::uintptr_t closed = 2;
 
     static order_task* to_task(std::uintptr_t state) noexcept {
         return reinterpret_cast<order_task*>(state);
     }
-    [[gnu::noinline]] void run_handed_over() noexcept {
-        order_task* newest = to_task(state_.exchange(inside, std::memory_order_acquire));
+    [[gnu::noinline]] void take_handed_over(std::uintptr_t next, bool is_wanted) noexcept {
+        std::uintptr_t const seen = state_.exchange(next, std::memory_order_acq_rel);
+        order_task* newest = seen == inside ? nullptr : to_task(seen);
         order_task* oldest = nullptr;
         while (newest != nullptr) {
             order_task* const t = newest;
@@ -73,11 +82,11 @@ private:
         while (oldest != nullptr) {
             order_task* const t = oldest;
             oldest = t->next_;
-            t->run(true);
+            t->run(is_wanted);
         }
     }
 
-    // Free, inside, or the newest task that was handed over to the thread that is inside.
+    // Free, inside, closed, or the newest task that was handed over to the thread that is inside.
     std::atomic<std::uintptr_t> state_{free};
 };
 

@@ -55,25 +55,25 @@ struct sequence::runner {
     allocator_type get_allocator() const noexcept { return allocator_type{*self}; }
 };
 
-void sequence::list::push_back(task& t) noexcept {
+void task_list::push_back(order_task& t) noexcept {
     t.next_ = nullptr;
-    (last != nullptr ? last->next_ : first) = &t;
-    last = &t;
+    (last_ != nullptr ? last_->next_ : first_) = &t;
+    last_ = &t;
 }
 
-void sequence::list::push_front(list& other) noexcept {
-    if (other.first == nullptr) return;
-    other.last->next_ = first;
-    first = other.first;
-    if (last == nullptr) last = other.last;
+void task_list::push_front(task_list& other) noexcept {
+    if (other.first_ == nullptr) return;
+    other.last_->next_ = first_;
+    first_ = other.first_;
+    if (last_ == nullptr) last_ = other.last_;
     other = {};
 }
 
-sequence::task* sequence::list::pop_front() noexcept {
-    task* const t = first;
+order_task* task_list::pop_front() noexcept {
+    order_task* const t = first_;
     if (t == nullptr) return nullptr;
-    first = t->next_;
-    if (first == nullptr) last = nullptr;
+    first_ = t->next_;
+    if (first_ == nullptr) last_ = nullptr;
     return t;
 }
 
@@ -84,7 +84,7 @@ sequence::sequence(boost::asio::any_io_executor executor) : executor_{std::move(
 
 sequence::~sequence() { abandon(); }
 
-void sequence::post(task& what, list& to) {
+void sequence::post(task& what, task_list& to) {
     bool is_wanted = false;
     {
         light_lock const lock{mutex_};
@@ -110,7 +110,7 @@ void sequence::schedule() {
 void sequence::run() {
     struct running {
         sequence& self;
-        list now;
+        task_list now;
 
         // Also after an exception: the remaining tasks go first in the next run.
         ~running() {
@@ -118,7 +118,7 @@ void sequence::run() {
                 light_lock const lock{self.mutex_};
                 self.posted_.push_front(now);
                 self.posted_.push_front(self.resumed_);
-                if (self.posted_.first == nullptr || self.is_abandoned_) {
+                if (self.posted_.is_empty() || self.is_abandoned_) {
                     self.is_scheduled_ = false;
                     return;
                 }
@@ -135,7 +135,7 @@ void sequence::run() {
 }
 
 void sequence::abandon() noexcept {
-    list left;
+    task_list left;
     {
         light_lock const lock{mutex_};
         is_abandoned_ = true;

@@ -23,6 +23,20 @@
 
 namespace rcverbs::hosting {
 
+/// Linked tasks.
+class task_list {
+public:
+    bool is_empty() const noexcept { return first_ == nullptr; }
+    void push_back(order_task& t) noexcept;
+    void push_front(task_list& other) noexcept;
+    /// Null if there is none.
+    order_task* pop_front() noexcept;
+
+private:
+    order_task* first_ = nullptr;
+    order_task* last_ = nullptr;
+};
+
 class sequence : public std::enable_shared_from_this<sequence> {
 public:
     using task = order_task;
@@ -49,29 +63,21 @@ public:
     void abandon() noexcept;
 
 private:
-    struct list {
-        task* first = nullptr;
-        task* last = nullptr;
-
-        void push_back(task& t) noexcept;
-        void push_front(list& other) noexcept;
-        task* pop_front() noexcept;
-    };
     // Allocates the handler in the executor's queue from slot_; there is one such handler at a
     // time.
     template <class T>
     struct slot_allocator;
     struct runner;
 
-    void post(task& what, list& to);
+    void post(task& what, task_list& to);
     void schedule();
     void run();
 
     boost::asio::any_io_executor executor_;
     std::optional<boost::asio::io_context::executor_type> concrete_;
     light_mutex mutex_;
-    list posted_;
-    list resumed_;
+    task_list posted_;
+    task_list resumed_;
     bool is_scheduled_ = false;
     bool is_abandoned_ = false;
     bool is_slot_taken_ = false;

@@ -47,10 +47,6 @@ channel_core::channel_core(
 
 channel_core::~channel_core() { keep_if_undrained(memory_); }
 
-void channel_core::call_later(waiter who, error_code result) {
-    in_order([w = std::move(who), result]() mutable { w(result); });
-}
-
 // Handlers are destroyed uncalled, as Asio does with its own.
 void channel_core::on_abandoned() noexcept {
     state_ = state::ended;
@@ -103,7 +99,7 @@ bool channel_core::send(outgoing_message& m, waiter& who, error_code refused) {
         return true;
     }
     m = {};  // deregistered before the handler is called
-    call_later(std::move(who), refused);
+    deliver(std::move(who), refused);
     return false;
 }
 
@@ -164,7 +160,7 @@ void channel_core::post(posting const& what) {
     wire::encode(head, place.bytes());
     lower().async_send(
         place.first(size),
-        [self = self(), slot = what.slot](error_code ec, std::size_t) { self->on_sent(slot, ec); }
+        held([this, slot = what.slot](error_code ec, std::size_t) { on_sent(slot, ec); })
     );
 }
 
@@ -173,16 +169,12 @@ void channel_core::submit_written(
     std::shared_ptr<written_body> const& w, mutable_slice const& message, std::uint32_t slot
 ) {
     w->add(message);
-    w->all.async_submit([self = self(), w, slot](error_code ec, std::size_t) {
-        self->on_sent(slot, ec);
-    });
+    w->all.async_submit(held([this, w, slot](error_code ec, std::size_t) { on_sent(slot, ec); }));
 }
 
 void channel_core::on_sent(std::uint32_t slot, error_code ec) {
-    enter_in_order([this, slot, ec] {
-        if (ec) on_failed(ec);
-        machine_.acknowledged(slot, ec.failed(), *this);
-    });
+    if (ec) on_failed(ec);
+    machine_.acknowledged(slot, ec.failed(), *this);
 }
 
 // The machine says that a message is over. Its handler is called later.
@@ -287,15 +279,13 @@ void channel_core::await_withdrawal() {
 }
 
 void channel_core::on_withdrawal_due() {
-    enter_in_order([this] {
-        // on_end() says why the connection has ended.
-        if (!is_open() || !lower().is_open()) return;
-        // Those that were answered are not in the list.
-        bool const is_late = !withdrawals_.empty() &&
-                             withdrawals_.front().deadline <= std::chrono::steady_clock::now();
-        if (is_late) return end(errc::timed_out, step::transfer, close_reason::timed_out);
-        await_withdrawal();
-    });
+    // on_end() says why the connection has ended.
+    if (!is_open() || !lower().is_open()) return;
+    // Those that were answered are not in the list.
+    bool const is_late =
+        !withdrawals_.empty() && withdrawals_.front().deadline <= std::chrono::steady_clock::now();
+    if (is_late) return end(errc::timed_out, step::transfer, close_reason::timed_out);
+    await_withdrawal();
 }
 
 // --- receiving -----------------------------------------------------------------------------------
@@ -303,18 +293,14 @@ void channel_core::on_withdrawal_due() {
 void channel_core::repost(std::uint32_t i) {
     lower().async_receive(
         receive_slot(i),
-        [self = self(), i](error_code ec, receive_result const& what) {
-            self->on_received(i, ec, what);
-        }
+        held([this, i](error_code ec, receive_result const& what) { on_received(i, ec, what); })
     );
 }
 
 void channel_core::on_received(std::uint32_t slot, error_code ec, receive_result const& what) {
-    enter_in_order([this, slot, ec, what] {
-        // The peer may be faster than the handler of the connect.
-        if (state_ == state::connecting || !early_.empty()) early_.push_back({slot, ec, what});
-        else process(slot, ec, what);
-    });
+    // The peer may be faster than the handler of the connect.
+    if (state_ == state::connecting || !early_.empty()) early_.push_back({slot, ec, what});
+    else process(slot, ec, what);
 }
 
 void channel_core::process(std::uint32_t slot, error_code ec, receive_result const& what) {
@@ -492,7 +478,7 @@ void channel_core::stop(error_code why) {
     if (!end_of_messages_) end_of_messages_ = why ? why : error_code{asio::error::eof};
     unsent_ = why ? why : error_code{errc::not_connected};
     if (was_open) machine_.end(*this);
-    if (held_back_) call_later(std::move(held_back_->who), unsent_);
+    if (held_back_) deliver(std::move(held_back_->who), unsent_);
     held_back_.reset();
     if (!is_disconnecting_) on_finished(why);
 }
@@ -524,18 +510,15 @@ void channel_core::on_failed(error_code ec) {
 
 // The connection has ended, and everything posted has completed.
 void channel_core::on_end(failure const& of_all) {
-    enter_in_order([this, of_all] {
-        // Of messages that are not taken yet, because they were faster than the handler of the connect.
-        if (is_open() && !early_.empty())
-            return in_order([self = self(), of_all] { self->on_end(of_all); });
-        on_connection_end();
-        failure const of_connection = lower().last_failure();
-        error_code why = of_connection.code;
-        if (!why && of_connection.reason == close_reason::closed_locally)
-            why = asio::error::operation_aborted;
-        bool const has_left = of_connection.reason == close_reason::peer_disconnected;
-        if (is_open()) on_broken(!why || has_left ? error_code{errc::peer_disconnected} : why);
-    });
+    // Of messages that are not taken yet, because they were faster than the handler of the connect.
+    if (is_open() && !early_.empty()) return in_order([this, of_all] { on_end(of_all); });
+    on_connection_end();
+    failure const of_connection = lower().last_failure();
+    error_code why = of_connection.code;
+    if (!why && of_connection.reason == close_reason::closed_locally)
+        why = asio::error::operation_aborted;
+    bool const has_left = of_connection.reason == close_reason::peer_disconnected;
+    if (is_open()) on_broken(!why || has_left ? error_code{errc::peer_disconnected} : why);
 }
 
 void channel_core::finish(control_handler handler) {
@@ -555,7 +538,7 @@ bool channel_core::begin_to_finish(waiter& who) {
     error_code const failed = last_failure().code;
     if (!is_finishing_ && !is_open()) known = failed ? failed : error_code{errc::not_connected};
     if (known) {
-        call_later(std::move(who), *known);
+        deliver(std::move(who), *known);
         return false;
     }
     close_when_cancelled(who, self());
@@ -571,10 +554,8 @@ void channel_core::finish_sending() {
 
 // The peer has not finished in time.
 void channel_core::on_late() {
-    enter_in_order([this] {
-        // Disconnecting has its own deadline.
-        if (is_open()) end(why_late(), step::finish, close_reason::timed_out);
-    });
+    // Disconnecting has its own deadline.
+    if (is_open()) end(why_late(), step::finish, close_reason::timed_out);
 }
 
 // Both sides have finished.
@@ -583,14 +564,12 @@ void channel_core::disconnect() {
     state_ = state::ended;
     if (!end_of_messages_) end_of_messages_ = asio::error::eof;
     driver::complete();
-    lower().async_disconnect(ordered([this](error_code ec) {
-        enter_in_order([this, ec] { on_finished(ec); });
-    }));
+    lower().async_disconnect(ordered([this](error_code ec) { on_finished(ec); }));
 }
 
 void channel_core::on_finished(error_code ec) {
     if (is_finishing_ && !finished_) finished_ = ec;
-    for (waiter& who : std::exchange(finishers_, {})) call_later(std::move(who), *finished_);
+    for (waiter& who : std::exchange(finishers_, {})) deliver(std::move(who), *finished_);
     finish_limit_.cancel();
     withdraw_limit_.cancel();
 }
@@ -603,10 +582,7 @@ void channel_core::close() noexcept {
             // Without an open connection no receive reports the end.
             if (!end_of_messages_) end_of_messages_ = asio::error::operation_aborted;
             if (state_ == state::idle) state_ = state::ended;
-            else
-                end(
-                    asio::error::operation_aborted, step::transfer, close_reason::closed_locally
-                );
+            else end(asio::error::operation_aborted, step::transfer, close_reason::closed_locally);
         });
     } catch (...) {
         // No memory to tell: the receives of the connection do.

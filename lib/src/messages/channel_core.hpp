@@ -23,8 +23,8 @@
 #include <rcverbs/experimental/protocol.hpp>
 #include <rcverbs/registered_buffer.hpp>
 
-#include "hosting/counter.hpp"
 #include "machines/channel_machine.hpp"
+#include "machines/counter.hpp"
 #include "messages/outgoing_message.hpp"
 #include "messages/turns.hpp"
 #include "wire/channel_hello.hpp"
@@ -91,7 +91,6 @@ protected:
     }
     /// The handler of an operation; empty if the context is gone.
     waiter waiter_for(control_handler handler) const;
-    void call_later(waiter who, error_code result);
     /// A message to be sent: see compose(). Any thread.
     template <class Body>
     outgoing_message message_of(
@@ -101,15 +100,11 @@ protected:
         return compose(lower(), body, before, large, refused);
     }
     bool is_large(std::uint64_t size_bytes) const noexcept;
-    /// Calls handlers that no longer wait, in their order, each from a function of its own: they may
-    /// throw.
+    /// Ends handlers that no longer wait.
     template <class Removed>
     void abort(Removed taken) {
-        for (auto& each : taken) {
-            in_order([who = std::move(each.handler)]() mutable {
-                if (who) who(boost::asio::error::operation_aborted, {});
-            });
-        }
+        for (auto& each : taken)
+            deliver(std::move(each.handler), boost::asio::error::operation_aborted, {});
     }
     void on_end(failure const& why) final;
     void on_abandoned() noexcept override;
@@ -303,7 +298,7 @@ private:
 
     // Read by any thread.
     struct {
-        hosting::counter sent, sent_bytes, arrived, arrived_bytes, credits_sent, waiting, held;
+        machines::counter sent, sent_bytes, arrived, arrived_bytes, credits_sent, waiting, held;
     } counted_;
 };
 

@@ -71,26 +71,20 @@ void channel_core::connect(
 void channel_core::start_connect(
     endpoint const& peer, std::vector<std::byte> greeting, waiter who
 ) {
-    if (error_code const refused = begin(true, greeting))
-        return call_later(std::move(who), refused);
+    if (error_code const refused = begin(true, greeting)) return deliver(std::move(who), refused);
     close_when_cancelled(who, self());
     wire::channel_hello ours = own_hello(std::move(greeting));
     ours.identity = identity();
-    auto establish = [this, hello = wire::encode(ours)](error_code ec, waiter& w) {
-        if (!ec) ec = prepare();
-        if (ec) return on_established(ec, std::move(w));
-        lower().async_establish(
-            hello, ordered([this, w = std::move(w)](error_code failed) mutable {
-                enter_in_order(
-                    [this, failed](waiter& w) { on_established(failed, std::move(w)); }, std::move(w)
-                );
-            })
-        );
-    };
     lower().async_resolve(
         peer,
-        ordered([this, e = std::move(establish), w = std::move(who)](error_code ec) mutable {
-            enter_in_order([ec](auto& next, waiter& w) { next(ec, w); }, std::move(e), std::move(w));
+        ordered([this, hello = wire::encode(ours), w = std::move(who)](error_code ec) mutable {
+            if (!ec) ec = prepare();
+            if (ec) return on_established(ec, std::move(w));
+            lower().async_establish(
+                hello, ordered([this, v = std::move(w)](error_code failed) mutable {
+                    on_established(failed, std::move(v));
+                })
+            );
         })
     );
 }
@@ -110,8 +104,7 @@ void channel_core::accept(std::vector<std::byte> greeting, control_handler handl
 void channel_core::start_accept(std::vector<std::byte> greeting, waiter who) {
     error_code foreign;
     wire::channel_hello const theirs = wire::decode_channel_hello(lower().private_data(), foreign);
-    if (error_code const refused = begin(false, greeting))
-        return call_later(std::move(who), refused);
+    if (error_code const refused = begin(false, greeting)) return deliver(std::move(who), refused);
     close_when_cancelled(who, self());
     wire::channel_hello ours = own_hello(std::move(greeting));
     ours.answer = foreign ? wire::verdict::malformed : wire::judge_request(ours, theirs);
@@ -142,11 +135,12 @@ void channel_core::finish_accept(error_code why) {
         refuse(mine->ours, why);
     }
     if (!why) why = prepare();
-    auto established = [this, w = std::move(mine->who)](error_code ec) mutable {
-        enter_in_order([this, ec](waiter& who) { on_established(ec, std::move(who)); }, std::move(w));
-    };
-    if (why) in_order([self = self(), e = std::move(established), why]() mutable { e(why); });
-    else lower().async_accept(wire::encode(mine->ours), ordered(std::move(established)));
+    if (why) return on_established(why, std::move(mine->who));
+    lower().async_accept(
+        wire::encode(mine->ours), ordered([this, w = std::move(mine->who)](error_code ec) mutable {
+            on_established(ec, std::move(w));
+        })
+    );
 }
 
 // Rejects the peer with a verdict.
@@ -176,20 +170,18 @@ void channel_core::on_established(error_code ec, waiter who) {
     else open(theirs);
     if (!ec) RCVERBS_PROBE2(channel_open, this, lower().queue_pair_number());
     if (ec) early_.clear();
-    if (!early_.empty()) in_order([self = self()] { self->take_early(); });
-    call_later(std::move(who), ec);
+    if (!early_.empty()) in_order([this] { take_early(); });
+    deliver(std::move(who), ec);
 }
 
 // What has arrived before the channel was open, in its order; what arrives meanwhile waits behind
 // it.
 void channel_core::take_early() {
-    enter_in_order([this] {
-        if (early_.empty()) return;
-        early_arrival const a = early_.front();
-        if (early_.size() > 1) in_order([self = self()] { self->take_early(); });
-        early_.erase(early_.begin());
-        process(a.slot, a.code, a.what);
-    });
+    if (early_.empty()) return;
+    early_arrival const a = early_.front();
+    if (early_.size() > 1) in_order([this] { take_early(); });
+    early_.erase(early_.begin());
+    process(a.slot, a.code, a.what);
 }
 
 void channel_core::open(wire::channel_hello const& theirs) {

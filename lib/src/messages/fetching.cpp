@@ -40,7 +40,7 @@ void channel_core::fetching::read() {
     core->lower().async_read(
         segments.list[i],
         parts[i],
-        [self = shared_from_this()](error_code ec, std::size_t) { self->on_read(ec); }
+        core->held([self = shared_from_this()](error_code ec, std::size_t) { self->on_read(ec); })
     );
 }
 
@@ -52,7 +52,7 @@ void channel_core::fetching::on_read(error_code ec) {
 
 void channel_core::fetching::end(error_code ec) {
     what.release();
-    core->call_later(std::move(handler), ec);
+    core->deliver(std::move(handler), ec);
     core->on_fetch_ended();
 }
 
@@ -62,12 +62,12 @@ void channel_core::fetch(message what, mutable_slices const& into, control_handl
     waiter who = waiter_for(std::move(handler));
     if (!who) return;
     bool const is_right = what.core_.get() == this && into.size() == what.size_bytes_;
-    // Otherwise the message goes with the call, and is declined.
-    if (!is_right) return call_later(std::move(who), errc::out_of_range);
-    if (!what.is_large_) {
-        copy_to(into.list(), what.bytes());
+    // A small message is here; one that is wrong goes with the call, and is declined.
+    if (!is_right || !what.is_large_) {
+        if (is_right) copy_to(into.list(), what.bytes());
         what.release();
-        return call_later(std::move(who), {});
+        error_code const result = is_right ? error_code{} : error_code{errc::out_of_range};
+        return enter([this, result](waiter& w) { deliver(std::move(w), result); }, std::move(who));
     }
     auto const f = std::make_shared<fetching>();
     f->core = self();
@@ -91,21 +91,17 @@ wire::channel_segments channel_core::segments_of(message const& what) const {
 
 void channel_core::start_fetch(std::shared_ptr<fetching> const& f) {
     if (machine_.begin_fetch(kept_of(f->what))) return f->read();
-    in_order([f] { f->end(channel_errc::message_withdrawn); });
+    f->end(channel_errc::message_withdrawn);
 }
 
 // Gives the receive back, and answers the sender.
 void channel_core::on_fetched(message& what) {
-    enter([this, held = kept_of(what)] {
-        if (is_open()) machine_.end_fetch(held, *this);
-    });
+    if (is_open()) machine_.end_fetch(kept_of(what), *this);
     what.core_.reset();
 }
 
 void channel_core::on_fetch_ended() {
-    enter([this] {
-        if (auto const next = fetches_.end()) start_fetch(next);
-    });
+    if (auto const next = fetches_.end()) start_fetch(next);
 }
 
 }  // namespace rcverbs::detail

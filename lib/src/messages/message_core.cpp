@@ -34,8 +34,7 @@ void message_core::receive(message_handler handler) {
     if (!own) return;
     enter(
         [this](receiver& who) {
-            if (is_idle())
-                in_order([w = std::move(who)]() mutable { w(errc::not_connected, {}); });
+            if (is_idle()) deliver(std::move(who), errc::not_connected, {});
             else
                 receivers_.add(
                     std::move(who), std::weak_ptr{self()}, &message_core::cancel_receive

@@ -176,9 +176,7 @@ void client_core::send(call_ptr const& c, numbered_channel const& over) {
                 auto handler = [self, c, over, mine](error_code ec) {
                     self->on_result(c, over, ec, {});
                 };
-                return core->notify(
-                    what, body, control_handler{std::move(handler)}, &mine->handle
-                );
+                return core->notify(what, body, control_handler{std::move(handler)}, &mine->handle);
             }
             auto handler = [self, c, over, mine](error_code ec, reply r) {
                 self->on_result(c, over, ec, std::move(r));

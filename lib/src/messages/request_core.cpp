@@ -94,12 +94,10 @@ void request_core::ask(
     start(std::move(a), what.options.answer_timeout.value_or(options_.answer_timeout), refused);
 }
 
-template void request_core::ask(
-    question const&, std::span<std::byte const> const&, reply_handler, std::uint64_t*
-);
-template void request_core::ask(
-    question const&, const_slices const&, reply_handler, std::uint64_t*
-);
+template void request_core::
+    ask(question const&, std::span<std::byte const> const&, reply_handler, std::uint64_t*);
+template void request_core::
+    ask(question const&, const_slices const&, reply_handler, std::uint64_t*);
 
 template <class Body>
 void request_core::notify(
@@ -115,12 +113,10 @@ void request_core::notify(
     start(std::move(a), what.options.answer_timeout.value_or(options_.answer_timeout), refused);
 }
 
-template void request_core::notify(
-    question const&, std::span<std::byte const> const&, control_handler, std::uint64_t*
-);
-template void request_core::notify(
-    question const&, const_slices const&, control_handler, std::uint64_t*
-);
+template void request_core::
+    notify(question const&, std::span<std::byte const> const&, control_handler, std::uint64_t*);
+template void request_core::
+    notify(question const&, const_slices const&, control_handler, std::uint64_t*);
 
 void request_core::start(asked&& a, std::chrono::milliseconds timeout, error_code refused) {
     enter(
@@ -179,8 +175,8 @@ void request_core::cancel_with(Waiter& who, std::uint64_t serial) {
 
 void request_core::fail(asked& a, error_code why) {
     a.body = {};  // deregistered before the handler is called
-    if (a.is_notice) return call_later(std::move(a.on_sent), why);
-    in_order([w = std::move(a.on_reply), why]() mutable { w(why, reply{}); });
+    if (a.is_notice) deliver(std::move(a.on_sent), why);
+    else deliver(std::move(a.on_reply), why, {});
 }
 
 // The machine sends a request.
@@ -318,20 +314,18 @@ void request_core::arm(clock::time_point first) {
 }
 
 void request_core::on_answers_due() {
-    enter_in_order([this] {
-        auto const now = clock::now();
-        while (!deadlines_.empty() && deadlines_.begin()->due <= now) {
-            asked& a = *deadlines_.begin();
-            deadlines_.erase(deadlines_.begin());
-            if (a.is_releasing) {
-                end(errc::timed_out, step::transfer, close_reason::timed_out);
-                break;
-            }
-            a.code = channel_errc::request_timed_out;
-            all_.cancel(static_cast<std::uint32_t>(a.serial), *this);
+    auto const now = clock::now();
+    while (!deadlines_.empty() && deadlines_.begin()->due <= now) {
+        asked& a = *deadlines_.begin();
+        deadlines_.erase(deadlines_.begin());
+        if (a.is_releasing) {
+            end(errc::timed_out, step::transfer, close_reason::timed_out);
+            break;
         }
-        await_answers();
-    });
+        a.code = channel_errc::request_timed_out;
+        all_.cancel(static_cast<std::uint32_t>(a.serial), *this);
+    }
+    await_answers();
 }
 
 // --- serving -------------------------------------------------------------------------------------
@@ -541,21 +535,28 @@ void request_core::put_back_now(std::uint16_t id, request& r) noexcept {
 void request_core::make_request(request& r, std::uint16_t id) {
     make_message(r, std::move(arrived_[id].body));
     r.is_notice_ = all_.is_notice(id);
-    r.responder_ = responder{self(), id, all_.has_target(id) ? arrived_[id].target : remote_region{}};
+    r.responder_ =
+        responder{self(), id, all_.has_target(id) ? arrived_[id].target : remote_region{}};
 }
 
 void request_core::when_peer_ends(std::function<void()> function) {
-    enter([this](std::function<void()>& f) {
-        if (all_.has_peer_ended()) in_order(std::move(f));
-        else on_peer_end_ = std::move(f);
-    }, std::move(function));
+    enter(
+        [this](std::function<void()>& f) {
+            if (all_.has_peer_ended()) in_order(std::move(f));
+            else on_peer_end_ = std::move(f);
+        },
+        std::move(function)
+    );
 }
 
 void request_core::when_answered(std::function<void()> function) {
-    enter([this](std::function<void()>& f) {
-        if (is_asking()) on_answered_ = std::move(f);
-        else in_order(std::move(f));
-    }, std::move(function));
+    enter(
+        [this](std::function<void()>& f) {
+            if (is_asking()) on_answered_ = std::move(f);
+            else in_order(std::move(f));
+        },
+        std::move(function)
+    );
 }
 
 void request_core::next(next_handler handler) {
@@ -563,10 +564,8 @@ void request_core::next(next_handler handler) {
     if (!own) return;
     enter(
         [this](waiting_handler<error_code, request>& who) {
-            if (is_idle())
-                in_order([w = std::move(who)]() mutable { w(errc::not_connected, request{}); });
-            else
-                nexts_.add(std::move(who), std::weak_ptr{self()}, &request_core::cancel_next);
+            if (is_idle()) deliver(std::move(who), errc::not_connected, {});
+            else nexts_.add(std::move(who), std::weak_ptr{self()}, &request_core::cancel_next);
         },
         waiting_handler<error_code, request>{std::move(handler), own}
     );
@@ -588,8 +587,8 @@ outgoing_message request_core::answer_of(
 ) {
     wire::request_tag tag = tag_of(kind::answer, id, status);
     tag.head_bytes = static_cast<std::uint8_t>(head.size());
-    tag.has_target = is_large(body.size() + head.size()) && target.size() > 0 &&
-                     body.size() <= target.size();
+    tag.has_target =
+        is_large(body.size() + head.size()) && target.size() > 0 && body.size() <= target.size();
     wire::request_prefix before;
     if (!tag.has_target) before.append(head);
     outgoing_message o = tag.has_target ? compose_written(lower(), body, target, refused)
@@ -659,7 +658,7 @@ void request_core::answer_now(
 // For a second answer, or one to a notice.
 void request_core::refuse(control_handler handler) {
     waiter who = waiter_for(std::move(handler));
-    if (who) call_later(std::move(who), channel_errc::already_answered);
+    if (who) deliver(std::move(who), channel_errc::already_answered);
 }
 
 void request_core::drop(std::uint16_t id) noexcept {
@@ -682,12 +681,9 @@ bool request_core::is_cancelled(std::uint16_t id) const noexcept { return cancel
 void request_core::on_connection_end() {
     has_connection_ended_ = true;
     if (all_.is_over()) all_.connection_ended(*this);
-    in_order([self = self()] {
-        self->enter_in_order([core = self.get()] {
-            if (core->lower().last_failure().reason == close_reason::closed_locally)
-                core->drop_arrived();
-            core->kept_.reset();
-        });
+    in_order([this] {
+        if (lower().last_failure().reason == close_reason::closed_locally) drop_arrived();
+        kept_.reset();
     });
 }
 
@@ -722,8 +718,8 @@ void request_core::end_for_newer() {
 // Tells the table of clients once.
 void request_core::leave_if_idle() {
     if (!client_ || !all_.is_over() || all_.open() > 0) return;
-    in_order([self = self(), client = *client_] {
-        session_table::of(*self->options_.sessions).leave(client, *self);
+    in_order([this, client = *client_] {
+        session_table::of(*options_.sessions).leave(client, *this);
     });
     client_.reset();
 }

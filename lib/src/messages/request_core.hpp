@@ -183,11 +183,7 @@ private:
     void put_back(std::uint16_t id, request&& r) noexcept;
     void put_back_now(std::uint16_t id, request& r) noexcept;
     void answer_now(
-        std::uint16_t id,
-        std::uint32_t status,
-        outgoing_message& m,
-        waiter& who,
-        error_code refused
+        std::uint16_t id, std::uint32_t status, outgoing_message& m, waiter& who, error_code refused
     );
 
     request_channel_options const options_;
@@ -221,7 +217,7 @@ private:
 
     // Read by any thread. Written bytes: to this side's memory, by answers.
     struct {
-        hosting::counter answered, failed, arrived, waiting, outstanding, written_bytes;
+        machines::counter answered, failed, arrived, waiting, outstanding, written_bytes;
     } counted_;
 };
 

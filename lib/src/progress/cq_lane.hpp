@@ -20,8 +20,8 @@
 #include <rcverbs/error.hpp>
 #include <rcverbs/statistics.hpp>
 
-#include "hosting/counter.hpp"
 #include "machines/completion_budget.hpp"
+#include "machines/counter.hpp"
 #include "verbs/completion_queue.hpp"
 
 namespace rcverbs::progress {
@@ -48,8 +48,8 @@ struct cq_member {
     machines::completion_share share;
     std::uint32_t number = 0;
     std::shared_ptr<completion_sink> sink;
-    hosting::counter polls;
-    hosting::counter completions;
+    machines::counter polls;
+    machines::counter completions;
     // In the poller's list of those that join, then in the lane's list and bucket.
     cq_member* next = nullptr;
     cq_member* next_in_bucket = nullptr;

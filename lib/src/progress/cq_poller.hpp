@@ -228,8 +228,8 @@ private:
     bool is_waiting_ = false;
     error_code wake_code_;
     std::chrono::steady_clock::time_point last_found_;
-    hosting::counter empty_polls_;
-    hosting::counter sleeps_;
+    machines::counter empty_polls_;
+    machines::counter sleeps_;
     task<&cq_poller::run_round> round_;
     task<&cq_poller::on_news> news_;
     task<&cq_poller::on_wake_up> wake_up_;

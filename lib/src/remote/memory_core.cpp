@@ -103,7 +103,7 @@ memory_core::memory_core(
 memory_core::~memory_core() {
     if ((state_.load() & withdrawn) != 0) return;
     try {
-        channel_->run([channel = channel_, number = number_, founds = founds_] {
+        channel_->in_order([channel = channel_, number = number_, founds = founds_] {
             channel->give_back(number, founds);
         });
     } catch (...) {
@@ -157,9 +157,9 @@ void memory_core::request_key(
 void memory_core::prepare(
     std::uint64_t offset, std::uint64_t size, protocol::waiter<error_code> who
 ) {
-    if (!map_.contains(offset, size)) return who(errc::out_of_range);
-    if (is_withdrawn()) return who(withdrawn_error());
-    if (size == 0) return who({});
+    if (!map_.contains(offset, size)) return channel_->deliver(std::move(who), errc::out_of_range);
+    if (is_withdrawn()) return channel_->deliver(std::move(who), withdrawn_error());
+    if (size == 0) return channel_->deliver(std::move(who), {});
     std::uint32_t const first = map_.first_part(offset, 1).piece;
     std::uint32_t const last = map_.first_part(offset + size - 1, 1).piece;
     prepare_next(first, last, channel_->add_prepare(std::move(who)));
@@ -194,14 +194,19 @@ bool memory_core::enter(std::uint64_t offset, std::uint64_t size, access_flags r
         refused = withdrawn_error();
     }
     if (!refused) return true;
-    channel_->run([w = std::move(who), refused]() mutable { w(refused, {}); });
+    channel_->enter(
+        [channel = channel_.get(), refused](Waiter& w) {
+            channel->deliver(std::move(w), refused, {});
+        },
+        std::move(who)
+    );
     return false;
 }
 
 void memory_core::leave() noexcept {
     if (state_.fetch_sub(1) != (withdrawn | 1)) return;
     try {
-        channel_->run([channel = channel_, number = number_] { channel->on_unused(number); });
+        channel_->in_order([channel = channel_, number = number_] { channel->on_unused(number); });
     } catch (...) {
         channel_->close();
     }
@@ -234,7 +239,7 @@ void memory_core::start(
         }
     }
     auto const t = std::make_shared<transfer<Slices>>(offset, local, std::move(who));
-    channel_->run([self = shared_from_this(), t] { self->advance(t); });
+    channel_->in_order([self = shared_from_this(), t] { self->advance(t); });
 }
 
 template <class Slices>
@@ -257,17 +262,17 @@ void memory_core::advance(std::shared_ptr<transfer<Slices>> const& t) {
             channel_->below(),
             region_of(part),
             t->cursor.take(part.size),
-            [self = shared_from_this(), t](error_code ec, std::size_t) {
+            channel_->held([self = shared_from_this(), t](error_code ec, std::size_t) {
                 --t->under_way;
                 if (ec && !t->failed) t->failed = ec;
                 self->advance(t);
-            }
+            })
         );
     }
     bool const is_over = t->under_way == 0 && !t->is_waiting_for_key && (t->failed || t->left == 0);
     if (!is_over || !t->who) return;
     leave();
-    t->who(t->failed, t->failed ? 0 : t->size_bytes);
+    channel_->deliver(std::move(t->who), t->failed, t->failed ? 0 : t->size_bytes);
 }
 
 void memory_core::read(std::uint64_t offset, mutable_slices const& into, size_waiter who) {
@@ -283,22 +288,28 @@ void memory_core::start_atomic(std::uint64_t offset, word_waiter who, Start begi
     constexpr std::uint64_t size = sizeof(std::uint64_t);
     if (!enter(offset, size, access_flags::remote_atomic, who)) return;
     auto const part = map_.first_part(offset, size);
-    auto done = [self = shared_from_this(),
-                 w = std::move(who)](error_code ec, std::uint64_t before) mutable {
-        self->leave();
-        w(ec, before);
+    auto go = [self = shared_from_this(), part, begin](word_waiter w) {
+        begin(
+            self->channel_->below(),
+            self->region_of(part).word(0),
+            [self, v = std::move(w)](error_code ec, std::uint64_t before) mutable {
+                self->leave();
+                v.call_on_io(error_code{ec}, std::uint64_t{before});
+            }
+        );
     };
-    auto go = [this, part, begin](auto handler) {
-        begin(channel_->below(), region_of(part).word(0), std::move(handler));
-    };
-    if (part.size == size && all_known_.load(std::memory_order_acquire)) return go(std::move(done));
-    channel_->run([this, part, go, d = std::move(done)]() mutable {
+    if (part.size == size && all_known_.load(std::memory_order_acquire)) return go(std::move(who));
+    channel_->in_order([self = shared_from_this(), part, go, w = std::move(who)]() mutable {
+        auto refuse = [self](word_waiter& v, error_code ec) {
+            self->leave();
+            self->channel_->deliver(std::move(v), ec, 0);
+        };
         // A cell that lies across a border has no address that is a multiple of 8.
-        if (part.size < size) return d(errc::misaligned, 0);
-        if (knows(part.piece)) return go(std::move(d));
-        auto const kept = std::make_shared<decltype(d)>(std::move(d));
-        request_key(part.piece, part.piece, [go, kept](error_code ec) {
-            if (ec) return (*kept)(ec, 0);
+        if (part.size < size) return refuse(w, errc::misaligned);
+        if (self->knows(part.piece)) return go(std::move(w));
+        auto const kept = std::make_shared<word_waiter>(std::move(w));
+        self->request_key(part.piece, part.piece, [go, refuse, kept](error_code ec) {
+            if (ec) return refuse(*kept, ec);
             go(std::move(*kept));
         });
     });

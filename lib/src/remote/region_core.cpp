@@ -51,7 +51,7 @@ region_core::region_core(request_channel over, region_offers offers, std::uint32
 region_core::~region_core() { end_registrations(); }
 
 void region_core::begin() {
-    if (channel_.is_open()) run([self = shared_from_this(), this] { open(); });
+    if (channel_.is_open()) enter([this] { open(); });
 }
 
 failure region_core::last_failure() const {
@@ -77,21 +77,21 @@ std::optional<region_refusal> region_core::own_refusal() const {
 void region_core::connect(endpoint const& peer, protocol::waiter<error_code> who) {
     channel_.async_connect(peer, ordered([this, w = std::move(who)](error_code ec) mutable {
                                if (!ec) open();
-                               w(ec);
+                               deliver(std::move(w), ec);
                            }));
 }
 
 void region_core::accept(protocol::waiter<error_code> who) {
     channel_.async_accept(ordered([this, w = std::move(who)](error_code ec) mutable {
         if (!ec) open();
-        w(ec);
+        deliver(std::move(w), ec);
     }));
 }
 
 void region_core::finish(protocol::waiter<error_code> who) {
     channel_.async_finish(ordered([this, w = std::move(who)](error_code ec) mutable {
         // Until the connection has ended, the peer's device may access this side's memory.
-        if (ec || has_ended_) return w(ec);
+        if (ec || has_ended_) return deliver(std::move(w), ec);
         finishing_.push_back(std::move(w));
     }));
 }
@@ -120,13 +120,13 @@ void region_core::on_end(failure const& why) {
     }
     held_.clear();
     held_count_ = 0;
-    for (auto& [number, who] : std::exchange(freeing_, {})) who(why.code);
+    for (auto& [number, who] : std::exchange(freeing_, {})) deliver(std::move(who), why.code);
     to_be_freed_.clear();
     end_registrations();
     // Last, because the program may be told that its memory is its own again.
     while (!grants_.empty()) end_grant(grants_.begin());
     lease_.reset();
-    for (auto& who : std::exchange(finishing_, {})) who({});
+    for (auto& who : std::exchange(finishing_, {})) deliver(std::move(who), {});
 }
 
 void region_core::on_abandoned() noexcept {
@@ -226,7 +226,7 @@ void region_core::next(protocol::waiter<error_code, request> who) {
         auto first = take_first(arrived_);
         return nexts_.hand_over(std::move(who), first.number, {}, std::move(first.value));
     }
-    if (end_) return who(end_, {});
+    if (end_) return deliver(std::move(who), end_, {});
     nexts_.add(std::move(who));
 }
 
@@ -249,8 +249,9 @@ void region_core::find(
     std::chrono::milliseconds wait,
     protocol::waiter<error_code, remote_memory> who
 ) {
-    if (!wire::is_region_name(name) || wait.count() < 0) return who(errc::invalid_option, {});
-    if (auto const ec = usable()) return who(ec, {});
+    if (!wire::is_region_name(name) || wait.count() < 0)
+        return deliver(std::move(who), errc::invalid_option, {});
+    if (auto const ec = usable()) return deliver(std::move(who), ec, {});
     std::uint64_t const number = finds_.add(std::move(who));
     if (number == 0) return;  // the channel has ended
     finding& f = findings_.try_emplace(number, *this).first->second;
@@ -472,7 +473,7 @@ void region_core::next_change(protocol::waiter<error_code, region_change> who) {
         auto first = take_first(changes_);
         return change_waits_.hand_over(std::move(who), first.number, {}, std::move(first.value));
     }
-    if (end_) return who(end_, {});
+    if (end_) return deliver(std::move(who), end_, {});
     change_waits_.add(std::move(who));
 }
 

@@ -57,10 +57,10 @@ public:
     region_channel_statistics statistics() const noexcept;
     std::optional<region_refusal> peer_refusal() const;
     std::optional<region_refusal> own_refusal() const;
-    template <class Function>
-    void run(Function function) {
-        in_order(std::move(function));
-    }
+    using actor::deliver;
+    using actor::enter;
+    using actor::in_order;
+    using driver::held;
     void connect(endpoint const& peer, protocol::waiter<error_code> who);
     void accept(protocol::waiter<error_code> who);
     void finish(protocol::waiter<error_code> who);

@@ -156,7 +156,8 @@ void region_core::start_registration(grant& g, std::uint32_t piece) {
             try {
                 register_piece(*job, at);
                 boost::asio::post(job->io, [job, channel] {
-                    if (auto const c = channel.lock()) c->run([c, job] { c->on_registered(job); });
+                    if (auto const c = channel.lock())
+                        c->in_order([c, job] { c->on_registered(job); });
                 });
             } catch (...) {
                 // No memory: the peer's request ends at its timeout.

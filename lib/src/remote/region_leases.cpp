@@ -59,7 +59,7 @@ void region_core::answer_resume(request r) {
     auto const resumed = std::make_shared<resumption>();
     auto then = [self, resumed]() noexcept {
         try {
-            self->run([self, resumed] {
+            self->in_order([self, resumed] {
                 self->answer_resumed(std::move(resumed->asked), resumed->what);
             });
         } catch (...) {
@@ -107,7 +107,7 @@ void region_core::answer_free(request r) {
     pool_core* const p = pool();
     auto then = [weak = weak_from_this(), number] {
         auto const self = std::static_pointer_cast<region_core>(weak.lock());
-        if (self != nullptr) self->run([self, number] { self->on_freed(number); });
+        if (self != nullptr) self->in_order([self, number] { self->on_freed(number); });
     };
     if (p == nullptr || !p->free(*lease_, number, then))
         return answer(std::move(r), region_status::none);
@@ -144,7 +144,8 @@ void region_core::answer_share(request r) {
 void region_core::allocate(
     std::uint64_t bytes, allocate_options const& options, allocation_waiter who
 ) {
-    if (bytes == 0 || !std::has_single_bit(options.alignment)) return who(errc::invalid_option, {});
+    if (bytes == 0 || !std::has_single_bit(options.alignment))
+        return deliver(std::move(who), errc::invalid_option, {});
     ask_for_memory(
         region_operation::allocate,
         wire::encode(wire::region_allocate{
@@ -167,7 +168,7 @@ template <class Body>
 void region_core::ask_for_memory(
     region_operation what, Body const& body, channel_errc none, allocation_waiter who
 ) {
-    if (auto const ec = usable()) return who(ec, {});
+    if (auto const ec = usable()) return deliver(std::move(who), ec, {});
     ask_peer(
         what,
         body,
@@ -178,7 +179,7 @@ void region_core::ask_for_memory(
             if (!ec) taken = take_allocated(r, question, none, ec);
             early_.close(question);
             if (ec == channel_errc::malformed_message) violated();
-            w(ec, std::move(taken));
+            deliver(std::move(w), ec, std::move(taken));
         }
     );
 }
@@ -220,11 +221,12 @@ remote_allocation region_core::take_allocated(
 }
 
 void region_core::free(std::shared_ptr<memory_core> const& what, protocol::waiter<error_code> who) {
-    if (auto const ec = usable()) return who(ec);
+    if (auto const ec = usable()) return deliver(std::move(who), ec);
     bool const is_own = what != nullptr && &what->channel() == this && what->is_allocated();
-    if (!is_own || what->is_withdrawn()) return who(channel_errc::no_such_allocation);
+    if (!is_own || what->is_withdrawn())
+        return deliver(std::move(who), channel_errc::no_such_allocation);
     std::uint64_t const number = what->number();
-    if (freeing_.contains(number)) return who(channel_errc::no_such_allocation);
+    if (freeing_.contains(number)) return deliver(std::move(who), channel_errc::no_such_allocation);
     drop_held(number);
     freeing_.emplace(number, std::move(who));
     if (what->withdraw()) ask_to_free(number);
@@ -243,7 +245,7 @@ void region_core::ask_to_free(std::uint64_t number) {
             if (ec == channel_errc::no_such_region) ec = channel_errc::no_such_allocation;
             if (ec == channel_errc::malformed_message) violated();
             auto who = freeing_.extract(number);
-            if (!who.empty()) who.mapped()(ec);
+            if (!who.empty()) deliver(std::move(who.mapped()), ec);
         }
     );
 }
@@ -255,10 +257,10 @@ void region_core::share(
 ) {
     bool const is_name =
         wire::is_region_name(std::string{remote_allocator::shared_prefix}.append(name));
-    if (name.empty() || !is_name) return who(errc::invalid_option);
-    if (auto const ec = usable()) return who(ec);
+    if (name.empty() || !is_name) return deliver(std::move(who), errc::invalid_option);
+    if (auto const ec = usable()) return deliver(std::move(who), ec);
     bool const is_own = what != nullptr && &what->channel() == this && what->is_allocated();
-    if (!is_own) return who(channel_errc::no_such_allocation);
+    if (!is_own) return deliver(std::move(who), channel_errc::no_such_allocation);
     ask_peer(
         region_operation::share,
         wire::encode(wire::region_share{what->number(), name}),
@@ -267,7 +269,7 @@ void region_core::share(
                 ec = refusal_of(r);
             if (ec == channel_errc::no_such_region) ec = channel_errc::no_such_allocation;
             if (ec == channel_errc::malformed_message) violated();
-            w(ec);
+            deliver(std::move(w), ec);
         }
     );
 }

@@ -104,7 +104,9 @@ void ring_record::release() noexcept {
     bytes_ = {};
     if (core == nullptr) return;
     try {
-        core->run([core, number = number_, lent = lent_] { core->release(number, lent); });
+        core->enter([core = core.get(), number = number_, lent = lent_] {
+            core->release(number, lent);
+        });
     } catch (...) {
         // Without memory the writer would not hear of it.
         core->close();
@@ -132,7 +134,7 @@ void ring_reader_base::close() noexcept {
     if (core_ == nullptr) return;
     try {
         // Behind the records that were released before.
-        core_->run([core = core_] { core->leave(); });
+        core_->enter([core = core_.get()] { core->leave_ring(); });
     } catch (...) {
         core_->close();  // no memory
     }

@@ -37,7 +37,7 @@ std::string problem_of(ring_options const& options) {
 // --- both sides ----------------------------------------------------------------------------------
 
 void ring_core::connect(endpoint const& peer, protocol::waiter<error_code> who) {
-    if (std::exchange(has_begun_, true)) return who(errc::already_connected);
+    if (std::exchange(has_begun_, true)) return deliver(std::move(who), errc::already_connected);
     lower().async_resolve(peer, ordered([this, w = std::move(who)](error_code ec) mutable {
                               if (!ec) ec = prepare();
                               if (ec) return on_established(ec, std::move(w));
@@ -51,7 +51,7 @@ void ring_core::connect(endpoint const& peer, protocol::waiter<error_code> who) 
 }
 
 void ring_core::accept(protocol::waiter<error_code> who) {
-    if (std::exchange(has_begun_, true)) return who(errc::already_connected);
+    if (std::exchange(has_begun_, true)) return deliver(std::move(who), errc::already_connected);
     error_code ec;
     wire::ring_hello const theirs = wire::decode_ring_hello(lower().private_data(), ec);
     if (!ec) ec = judge(theirs);
@@ -93,7 +93,7 @@ void ring_core::on_established(error_code ec, protocol::waiter<error_code> who) 
     } else {
         fail(step::handshake, ec, close_reason::refused);
     }
-    who(ec);
+    deliver(std::move(who), ec);
 }
 
 void ring_core::violated(channel_errc why) {
@@ -140,9 +140,9 @@ error_code ring_writer_core::begin(wire::ring_hello const& theirs) {
 // The first record of a round is posted at once; those that are written before what is posted to the
 // order now has run go with one doorbell.
 void ring_writer_core::write(std::span<std::byte const> record, protocol::waiter<error_code> who) {
-    if (!is_open_) return who(errc::not_connected);
-    if (is_finishing_) return who(errc::operation_in_progress);
-    if (record.size() > record_bytes_max_) return who(errc::out_of_range);
+    if (!is_open_) return deliver(std::move(who), errc::not_connected);
+    if (is_finishing_) return deliver(std::move(who), errc::operation_in_progress);
+    if (record.size() > record_bytes_max_) return deliver(std::move(who), errc::out_of_range);
     bool const is_first = !std::exchange(is_round_, true);
     if (is_first) {
         in_order([self = shared_from_this(), this] {
@@ -155,14 +155,14 @@ void ring_writer_core::write(std::span<std::byte const> record, protocol::waiter
             place(*where, record);
             flush();
             publish();
-            return who({});
+            return deliver(std::move(who), {});
         }
     }
     pending_.push_back({writes_.add(std::move(who)), record});
 }
 
 void ring_writer_core::finish(protocol::waiter<error_code> who) {
-    if (!is_open_) return who(errc::not_connected);
+    if (!is_open_) return deliver(std::move(who), errc::not_connected);
     finishes_.add(std::move(who));
     if (!std::exchange(is_finishing_, true)) await_release();
     pump();
@@ -352,13 +352,14 @@ void ring_reader_core::on_notice(receive_result const& got) {
 }
 
 void ring_reader_core::read(protocol::waiter<error_code, ring_record> who) {
-    if (!is_open_ && !end_) return who(errc::not_connected, {});
+    if (!is_open_ && !end_) return deliver(std::move(who), errc::not_connected, {});
     if (reads_.empty() && has_next()) {
         ring_record next = lend();
         auto const number = next.number_;
         return reads_.hand_over(std::move(who), number, {}, std::move(next));
     }
-    if (end_) return who(machine_.has_ended() ? boost::asio::error::eof : *end_, {});
+    if (end_)
+        return deliver(std::move(who), machine_.has_ended() ? boost::asio::error::eof : *end_, {});
     reads_.add(std::move(who));
     give();
 }
@@ -443,7 +444,7 @@ void ring_reader_core::on_told_last() {
     lower().async_disconnect(ordered([](error_code const&) {}));
 }
 
-void ring_reader_core::leave() {
+void ring_reader_core::leave_ring() {
     is_leaving_ = true;
     if (!is_telling_last_) close();
 }

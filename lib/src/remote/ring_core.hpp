@@ -1,6 +1,6 @@
 // ring_core.hpp — the two sides of a ring: connecting, and what is posted.
 //
-// Everything here runs in the order of the connection, except where it says otherwise. What may be
+// Everything here runs inside the driver, except where it says otherwise. What may be
 // written, and what is against the rules, is the business of machines/ring_machine.hpp.
 #pragma once
 
@@ -35,13 +35,9 @@ std::string problem_of(ring_options const& options);
 /// What both sides do: hello, connecting, the end.
 class ring_core : public protocol::driver {
 public:
-    // Any thread.
-    template <class Function>
-    void run(Function function) {
-        in_order(std::move(function));
-    }
+    using actor::enter;
 
-    // In the order.
+    // Inside.
     void connect(endpoint const& peer, protocol::waiter<error_code> who);
     void accept(protocol::waiter<error_code> who);
 
@@ -85,7 +81,7 @@ public:
     std::size_t record_bytes_max() const noexcept { return record_bytes_max_; }
     ring_statistics statistics() const noexcept { return {records_, used_bytes_, waits_}; }
 
-    // In the order.
+    // Inside.
     void write(std::span<std::byte const> record, protocol::waiter<error_code> who);
     void finish(protocol::waiter<error_code> who);
 
@@ -152,11 +148,11 @@ public:
     // Any thread.
     ring_statistics statistics() const noexcept { return {records_, used_bytes_, waits_}; }
 
-    // In the order.
+    // Inside.
     void read(protocol::waiter<error_code, ring_record> who);
     void release(std::uint64_t number, std::uint32_t lent);
     /// Closes, but not before the writer knows that everything was released.
-    void leave();
+    void leave_ring();
 
 private:
     static constexpr std::uint32_t counts_max = ring_writer_core::counts_max;

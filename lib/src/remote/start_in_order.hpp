@@ -10,31 +10,32 @@
 
 namespace rcverbs::detail {
 
-/// Runs `begin(core, waiter)` in the core's order, with the handler that waits. A cancellation that
-/// comes earlier is kept for a waiter that is added to a list.
+/// Runs `begin(core, waiter)` inside the core, with the handler that waits.
 template <class Core, class... Arguments, class Begin>
 void start_in_order(
     std::shared_ptr<Core> const& core, erased_handler<Arguments...> handler, Begin begin
 ) {
     auto const io = core->executor();
     if (!io) return;  // the handler goes with its context
-    protocol::waiter<Arguments...> who{std::move(handler), io};
-    who.keep_early_cancellation();
-    core->run([core, begin = std::move(begin), w = std::move(who)]() mutable {
-        begin(*core, std::move(w));
-    });
+    core->enter(
+        [c = core.get(), begin = std::move(begin)](protocol::waiter<Arguments...>& who) mutable {
+            begin(*c, std::move(who));
+        },
+        protocol::waiter<Arguments...>{std::move(handler), io}
+    );
 }
 
 /// The same for an operation whose terminal cancellation closes the core.
 template <class Core, class Begin>
 void start_closable(std::shared_ptr<Core> const& core, control_handler handler, Begin begin) {
-    auto const io = core->executor();
-    if (!io) return;  // the handler goes with its context
-    control_waiter who{std::move(handler), io};
-    close_when_cancelled(who, core);
-    core->run([core, begin = std::move(begin), w = std::move(who)]() mutable {
-        begin(*core, std::move(w));
-    });
+    start_in_order(
+        core,
+        std::move(handler),
+        [core = core.get(), begin = std::move(begin)](Core& c, control_waiter who) mutable {
+            close_when_cancelled(who, std::static_pointer_cast<Core>(core->shared_from_this()));
+            begin(c, std::move(who));
+        }
+    );
 }
 
 }  // namespace rcverbs::detail

@@ -17,7 +17,7 @@ namespace {
 using core_ptr = std::shared_ptr<detail::session_core>;
 using detail::session_core;
 
-// Runs an operation of the core in its order. `operation(core, done)` calls `done(error_code)` once,
+// Runs an operation inside the core. `operation(core, done)` calls `done(error_code)` once,
 // and that the handler, with what `result` adds.
 template <class... Arguments, class Operation, class Result>
 void run(
@@ -33,12 +33,15 @@ void run(
     auto const is_closed = [core] {
         return core->last_failure().reason == close_reason::closed_locally;
     };
-    core->run(
+    core->enter(
         [core, who, operation = std::move(operation), result, is_closed, was_closed = is_closed()](
         ) mutable {
             // A cancellation, or close(), came before the start.
-            if (!was_closed && is_closed()) return result(*who, asio::error::operation_aborted);
-            operation(*core, [core, who, result](error_code ec) { result(*who, ec); });
+            if (!was_closed && is_closed())
+                return result(*core, *who, asio::error::operation_aborted);
+            operation(*core, [c = core.get(), who, result](error_code ec) {
+                result(*c, *who, ec);
+            });
         }
     );
 }
@@ -48,7 +51,9 @@ void run_control(core_ptr const& core, detail::control_handler handler, Operatio
     run(core,
         std::move(handler),
         std::move(operation),
-        [](protocol::waiter<error_code>& who, error_code ec) { who(ec); });
+        [](session_core& c, protocol::waiter<error_code>& who, error_code ec) {
+            c.deliver(std::move(who), ec);
+        });
 }
 
 template <class Operation>
@@ -56,8 +61,8 @@ void run_regions(core_ptr const& core, detail::regions_handler handler, Operatio
     run(core,
         std::move(handler),
         std::move(operation),
-        [core](protocol::waiter<error_code, peer_regions>& who, error_code ec) {
-            who(ec, ec ? peer_regions{} : core->regions());
+        [](session_core& c, protocol::waiter<error_code, peer_regions>& who, error_code ec) {
+            c.deliver(std::move(who), ec, ec ? peer_regions{} : c.regions());
         });
 }
 

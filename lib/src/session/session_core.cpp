@@ -43,26 +43,23 @@ error_code session_core::prepare() {
 
 void session_core::post_receive(std::size_t i) {
     lower().async_receive(
-        receive_slot(i), then([i](session_core& self, error_code ec, receive_result const& what) {
-            self.on_received(i, ec, what);
-        })
+        receive_slot(i),
+        held([this, i](error_code ec, receive_result const& what) { on_received(i, ec, what); })
     );
 }
 
 void session_core::connect(endpoint const& peer, done then_call) {
     if (side_ == side::unknown) side_ = side::active;
-    lower().async_resolve(
-        peer, ordered(then([then_call = std::move(then_call)](session_core& self, error_code ec) {
-            if (!ec) ec = self.prepare();
-            if (ec) return then_call(ec);
-            self.lower().async_establish(
-                wire::encode(self.own_hello()),
-                self.ordered(self.then([then_call](session_core& same, error_code refused) {
-                    then_call(same.check_answer(refused));
-                }))
-            );
-        }))
-    );
+    lower().async_resolve(peer, ordered([this, then_call = std::move(then_call)](error_code ec) {
+                              if (!ec) ec = prepare();
+                              if (ec) return then_call(ec);
+                              lower().async_establish(
+                                  wire::encode(own_hello()),
+                                  ordered([this, then_call](error_code refused) {
+                                      then_call(check_answer(refused));
+                                  })
+                              );
+                          }));
 }
 
 error_code session_core::check_answer(error_code refused) {
@@ -107,8 +104,7 @@ void session_core::send(wire::message const& message, std::size_t slot, done the
     std::size_t const size = wire::encode(message, place.bytes(), ec);
     if (ec) return then_call(ec);
     lower().async_send(
-        place.first(size),
-        then([then_call = std::move(then_call)](session_core&, error_code failed, std::size_t) {
+        place.first(size), held([then_call = std::move(then_call)](error_code failed, std::size_t) {
             then_call(failed);
         })
     );
@@ -158,11 +154,10 @@ void session_core::send_done(done const& then_call) {
         // The connecting side disconnects as soon as it has both MSG_DONEs, so that its
         // acknowledgement of ours may be lost. When the connection has ended, every message that
         // arrived has been processed.
-        lower().async_wait_disconnected(ordered(then([then_call,
-                                                      ec](session_core& self, error_code) {
-            bool const has_both = self.exchange_.inward() == exchange::progress::done;
-            self.on_done_sent(has_both ? error_code{} : ec, then_call);
-        })));
+        lower().async_wait_disconnected(ordered([this, then_call, ec](error_code) {
+            bool const has_both = exchange_.inward() == exchange::progress::done;
+            on_done_sent(has_both ? error_code{} : ec, then_call);
+        }));
     });
 }
 
@@ -285,11 +280,10 @@ void session_core::exchange_regions(std::vector<named_region> own, done const& t
 }
 
 void session_core::disconnect(done then_call) {
-    auto finished =
-        ordered(then([then_call = std::move(then_call)](session_core& self, error_code ec) {
-            self.disconnect_limit_.cancel();
-            self.on_disconnected(ec, then_call);
-        }));
+    auto finished = ordered([this, then_call = std::move(then_call)](error_code ec) {
+        disconnect_limit_.cancel();
+        on_disconnected(ec, then_call);
+    });
     if (side_ != side::passive || !exchange_.is_complete())
         return lower().async_disconnect(std::move(finished));
     // The peer has received our MSG_DONE and disconnects. After the deadline this side disconnects.

@@ -1,6 +1,6 @@
 // session_core.hpp — the session protocol, on the kit of rcverbs/experimental/protocol.hpp.
 //
-// Everything here runs in the driver's order. The exchange machine decides which message is due.
+// Everything here runs inside the driver. The exchange machine decides which message is due.
 #pragma once
 
 #include <cstddef>
@@ -28,11 +28,10 @@ public:
     session_core(connection over, session_options options);
     ~session_core() override;
 
-    /// Runs a function in the driver's order. All below are called there.
-    template <class Function>
-    void run(Function function) {
-        in_order(std::move(function));
-    }
+    using actor::deliver;
+    using actor::enter;
+
+    // Inside.
     void connect(endpoint const& peer, done then);
     void accept(done const& then);
     void publish(std::vector<named_region> regions, done const& then);
@@ -80,13 +79,6 @@ private:
     bool has_come(wait const& w) const noexcept;
     void on_done_sent(error_code ec, done const& then);
     void on_disconnected(error_code ec, done const& then);
-    // A function of this object as a handler of the connection's.
-    template <class Function>
-    auto then(Function function) {
-        return [self = std::static_pointer_cast<session_core>(shared_from_this()),
-                function](auto... arguments) { function(*self, arguments...); };
-    }
-
     session_options const options_;
     registered_buffer messages_;
     side side_ = side::unknown;

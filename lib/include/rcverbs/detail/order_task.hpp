@@ -19,7 +19,7 @@ protected:
 
 private:
     friend class gate;
-    friend class sequence;
+    friend class task_list;
     order_task* next_ = nullptr;
 };
 

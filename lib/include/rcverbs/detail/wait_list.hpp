@@ -51,9 +51,8 @@ public:
         one.push_back({std::move(handler), std::move(more), ++last_serial_});
         connect_cancellation(
             one.front().handler,
-            [owner = std::move(owner),
-             cancel,
-             serial = last_serial_](boost::asio::cancellation_type) {
+            [owner = std::move(owner), cancel, serial = last_serial_](boost::asio::cancellation_type
+            ) {
                 if (auto const self = owner.lock()) (self.get()->*cancel)(serial);
             }
         );

@@ -92,9 +92,7 @@ public:
     }
     /// For hand_over(): what assign_noted() has returned for slot().
     void note(bool const* is_cancelled) noexcept { is_cancelled_ = is_cancelled; }
-    bool can_be_cancelled() const noexcept {
-        return early_ != nullptr || slot().is_connected();
-    }
+    bool can_be_cancelled() const noexcept { return early_ != nullptr || slot().is_connected(); }
     /// Null if nothing is kept.
     std::shared_ptr<early_cancellation> const& early() const noexcept { return early_; }
 
@@ -192,12 +190,15 @@ void connect_cancellation(Waiter& waiter, Function function) {
 /// A terminal cancellation of the operation closes `target`.
 template <class Waiter, class Target>
 void close_when_cancelled(Waiter& waiter, std::shared_ptr<Target> const& target) {
-    connect_cancellation(waiter, [weak = std::weak_ptr{target}](boost::asio::cancellation_type type) {
-        bool const is_terminal = (type & boost::asio::cancellation_type::terminal) !=
-                                 boost::asio::cancellation_type::none;
-        auto const alive = weak.lock();
-        if (is_terminal && alive != nullptr) alive->close();
-    });
+    connect_cancellation(
+        waiter,
+        [weak = std::weak_ptr{target}](boost::asio::cancellation_type type) {
+            bool const is_terminal = (type & boost::asio::cancellation_type::terminal) !=
+                                     boost::asio::cancellation_type::none;
+            auto const alive = weak.lock();
+            if (is_terminal && alive != nullptr) alive->close();
+        }
+    );
 }
 
 }  // namespace rcverbs::detail

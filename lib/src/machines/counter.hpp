@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace rcverbs::hosting {
+namespace rcverbs::machines {
 
 class counter {
 public:
@@ -16,4 +16,4 @@ private:
     std::atomic<std::uint64_t> value_{0};
 };
 
-}  // namespace rcverbs::hosting
+}  // namespace rcverbs::machines
