@@ -5,11 +5,12 @@
 #include <iterator>
 #include <vector>
 
+#include "fuzz/corpus.hpp"
 #include "fuzz/targets.hpp"
 #include "support/catch.hpp"
 
 TEST_CASE("the fuzzers' corpus, its prefixes and its one-byte changes do no harm", "[fuzz]") {
-    std::filesystem::path const corpus = RCVERBS_FUZZ_CORPUS;
+    std::filesystem::path const corpus = fuzz::corpus_folder;
     for (fuzz::target const& t : fuzz::targets) {
         std::size_t files = 0;
         for (auto const& entry : std::filesystem::directory_iterator{corpus / t.name}) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/printable.hpp"
+#include "fuzz/corpus.hpp"
 #include "rdma-copy/address_range.hpp"
 #include "rdma-copy/copy_message.hpp"
 #include "rdma-copy/exclusions.hpp"
@@ -120,8 +121,8 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
 
 TEST_CASE("copy: the fuzzer begins with a message of each kind", "[programs]") {
     std::set<std::size_t> kinds;
-    for (auto const& each :
-         std::filesystem::directory_iterator{RCVERBS_FUZZ_CORPUS "/copy_message"}) {
+    std::filesystem::path const corpus = fuzz::corpus_folder;
+    for (auto const& each : std::filesystem::directory_iterator{corpus / "copy_message"}) {
         CAPTURE(each.path());
         std::ifstream in{each.path(), std::ios::binary};
         std::string const text{std::istreambuf_iterator<char>{in}, {}};
