@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # consumer.sh BUILD TYPE: installs a build into an empty prefix, and builds and tests a program against it.
 set -euo pipefail
-build=$1 type=${2:-Release}
+build=$(realpath "$1") type=${2:-Release}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
+# The compiler cache takes paths as relative to the current folder.
+cd "$place"
 
 cmake --install "$build" --prefix "$place/prefix" >"$place/log" || { cat "$place/log"; exit 1; }
 # Every public header is there.
@@ -55,7 +57,7 @@ with_setting() {
     local name=$1
     shift
     # shellcheck disable=SC2046 # flags
-    g++ -std=c++20 "$@" $(PKG_CONFIG_PATH=$pc pkg-config --cflags rcverbs) -c "$place/settings.cpp" -o "$place/settings.o"
+    $launcher g++ -std=c++20 "$@" $(PKG_CONFIG_PATH=$pc pkg-config --cflags rcverbs) -c "$place/settings.cpp" -o "$place/settings.o"
     # shellcheck disable=SC2046 # flags
     if g++ "$place/settings.o" -o "$place/settings" $(PKG_CONFIG_PATH=$pc pkg-config --libs rcverbs) 2>"$place/log"; then
         [ "$name" = same ] && return
@@ -76,7 +78,7 @@ with_setting no_threads -DBOOST_ASIO_DISABLE_THREADS
 (
     export PKG_CONFIG_PATH=$pc
     # shellcheck disable=SC2046 # flags
-    g++ -std=c++20 $(pkg-config --cflags rcverbs) -c "$place/consumer/static_providers.cpp" -o "$place/providers.o"
+    $launcher g++ -std=c++20 $(pkg-config --cflags rcverbs) -c "$place/consumer/static_providers.cpp" -o "$place/providers.o"
     # shellcheck disable=SC2046 # flags
     g++ -static "$place/first.o" -o "$place/first-static" $(pkg-config --static --libs rcverbs) 2>"$place/log" || { cat "$place/log"; exit 1; }
     # shellcheck disable=SC2046 # flags
