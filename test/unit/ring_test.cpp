@@ -1,12 +1,16 @@
 // The two sides of a ring, and their messages.
 #include <catch2/catch.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "machines/ring_machine.hpp"
+#include "support/bytes.hpp"
 #include "wire/ring_message.hpp"
 
 using namespace rcverbs;
@@ -198,6 +202,7 @@ TEST_CASE("two sides with any delays: no record is lost, and no receive is missi
         std::uint32_t bytes;
         std::uint32_t offset;
     };
+    constexpr std::byte is_free{0};
     for (std::uint32_t seed = 0; seed < 200; ++seed) {
         std::mt19937_64 random{seed};
         ring_size const size{
@@ -213,7 +218,7 @@ TEST_CASE("two sides with any delays: no record is lost, and no receive is missi
         std::deque<record> expected;
         std::deque<std::uint64_t> unreleased;
         std::uint64_t receives = size.receives;  // that are posted
-        std::vector<std::uint8_t> ring(size.bytes);
+        std::vector<std::byte> ring(size.bytes);
         int left = 3000;
         std::uint32_t next = static_cast<std::uint32_t>(random() % size.record_bytes_max());
         bool has_ended = false;
@@ -236,8 +241,9 @@ TEST_CASE("two sides with any delays: no record is lost, and no receive is missi
                     break;
                 }
                 std::uint32_t const padded = ring_size::padded(next);
-                for (std::uint32_t i = 0; i < padded; ++i)
-                    is_right &= ring[where->offset + i]++ == 0;
+                auto const place = std::span{ring}.subspan(where->offset, padded);
+                is_right &= test::all_are(place, is_free);
+                std::memset(place.data(), 1, place.size());
                 to_reader.push_back({padded / 8, next + 8});
                 expected.push_back({next, where->offset});
                 --left;
@@ -265,7 +271,7 @@ TEST_CASE("two sides with any delays: no record is lost, and no receive is missi
                 ++receives;
                 unreleased.pop_front();
                 std::uint32_t const padded = ring_size::padded(expected.front().bytes);
-                for (std::uint32_t i = 0; i < padded; ++i) --ring[expected.front().offset + i];
+                std::memset(ring.data() + expected.front().offset, 0, padded);
                 expected.pop_front();
                 break;
             }
