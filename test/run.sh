@@ -285,6 +285,21 @@ nvme_tests() {
     return $status
 }
 
+# unit_tests TREE: the tests without a device of a tree with sanitizers, where loading a program takes longer than most tests: see
+# test/support/apart.hpp.
+unit_tests() {
+    local tree=$1 program status=0
+    for program in unit_tests fabric_behaviour_tests device_tests_on_fabric fabric_tests program_tests; do
+        case $program in
+        fabric_tests) [ "$tree" = asan ] || continue ;;  # not built with the thread sanitizer
+        program_tests) [ $all = yes ] || continue ;;
+        esac
+        $gently "build/$tree/bin/$program" --apart --jobs=2 --timeout=900 || status=1
+    done
+    run_ctest "$tree" -L '^unit-scripts$' || status=1
+    return $status
+}
+
 # The programs take seconds to start with a sanitizer, so only the tests that cover most of them run; they use the same threads as the other
 # tests.
 sanitized_programs='*server and client print the output of the blog post*,*clients killed while they connect*,*a thousand times each*,*a damaged byte is found*,*the doctor reports*'
@@ -316,9 +331,9 @@ run() {
     headers) step "$name" build release all_verify_interface_header_sets ;;
     build-tsan) step "$name" build tsan $(without_device) tests_with_device soak ;;
     build-asan-device) step "$name" build asan tests_with_device soak ;;
-    unit-asan) tests "$name" run_ctest asan -L '^unit' -j 2 ;;
+    unit-asan) tests "$name" unit_tests asan ;;
     unit-release) tests "$name" run_ctest release -L '^unit' -LE package -j 2 ;;
-    unit-tsan) tests "$name" run_ctest tsan -L '^unit' -j 2 ;;
+    unit-tsan) tests "$name" unit_tests tsan ;;
     checks) tests "$name" run_ctest release -L 'docs|style|bench|unit-package|unit-programs' -j 2 ;;
     device) tests "$name" device_tests "$name" release cases behaviour ;;
     programs) tests "$name" device_tests "$name" release programs scripts ;;
