@@ -446,7 +446,10 @@ TEST_CASE("an overrun completion queue ends the connections that use it", "[fabr
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
         home const busy{poller::on(io, {.polling = {.mode = poll_mode::busy}})};
-        test::pair p = co_await connect(busy, stepped(io));
+        // A poller that polls busily does so during the whole deadline.
+        connection_options options;
+        options.timeouts.drain = 10ms;
+        test::pair p = co_await connect(busy, stepped(io), options);
         memory_pair m{p};
         w.overrun("fab1");
         auto [ec, n] = co_await p.client.async_write(m.ours.slice(), m.theirs.remote(), awaiting);

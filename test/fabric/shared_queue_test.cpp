@@ -145,7 +145,7 @@ TEST_CASE(
     "go and handlers throw",
     "[fabric][invariants]"
 ) {
-    for (std::uint64_t const seed : seeds(are_seeds_fixed() ? 60 : 120)) {
+    for (std::uint64_t const seed : seeds(are_seeds_fixed() ? 15 : 120)) {
         fabric::world_options options;
         options.seed = seed;
         world w{options};
