@@ -74,7 +74,28 @@ bool is_link_to(descriptor const& in, std::string const& name, std::string const
     return error == 0 && target_of(link, error) == target && error == 0;
 }
 
+// Of the directories from this one up, as far as they are part of it.
+template <class IsPart>
+std::string path_of(target_directory const* d, IsPart is_part) {
+    std::vector<target_directory const*> all;
+    for (; d != nullptr && is_part(*d); d = d->above.get()) all.push_back(d);
+    std::string text;
+    for (; !all.empty(); all.pop_back()) text = joined(std::move(text), all.back()->name);
+    return text;
+}
+
 }  // namespace
+
+std::string target_directory::path() const {
+    return path_of(this, [](target_directory const&) { return true; });
+}
+
+std::string target_directory::path_in_source() const {
+    // What is in the target itself is a source.
+    return path_of(this, [](target_directory const& d) {
+        return d.above != nullptr && d.above->above != nullptr;
+    });
+}
 
 bool batch_job::run(std::vector<batch_item>& items, batch_options const& options) {
     if (next_ == 0 && !options.lists) begin_all(items, options);
@@ -115,12 +136,12 @@ bool batch_job::remove_others(
     if (!options.removes->has_begun()) {
         descriptor const* const d = open(end.itself, end.error);
         if (d == nullptr) return true;
-        directory_stream all = directory_stream::open_again(tree_, end.path, *d, end.error);
+        directory_stream all = directory_stream::open_again(tree_, end.path(), *d, end.error);
         if (end.error != 0) return true;
-        std::size_t const slash = end.what.path.find('/');
-        std::string below = slash == std::string::npos ? "" : end.what.path.substr(slash + 1);
         auto names = std::move(end.itself->names);
-        options.removes->begin(std::move(all), std::move(below), std::move(names), options.sources);
+        options.removes->begin(
+            std::move(all), end.itself->path_in_source(), std::move(names), options.sources
+        );
     }
     return options.removes->run();
 }
@@ -209,14 +230,14 @@ void batch_job::look_for(batch_item& i, batch_options const& options) {
         o.continues = true;
         o.mtime = i.gets.mtime;
         o.identity = i.what.identity;
-        incoming_file f = incoming_file::create(tree_, target_path{i.path, i.in->id}, o, i.error);
+        incoming_file f = incoming_file::create(tree_, target_path{i.path(), i.in->id}, o, i.error);
         if (i.error == 0 && !f.is_there()) i.error = error_target_changed;
         if (i.error == 0) i.error = f.finish(i.gets, {});
         s = f.status();
         i.lost = f.lost();
     }
     // The earlier copy may have ended before it wrote the directory to the disk. Others are written at their end.
-    if (i.error == 0 && i.what.path.find('/') == std::string::npos) touch(i.in);
+    if (i.error == 0 && i.what.is_source()) touch(i.in);
 }
 
 // Finds out whether it would be made.
@@ -370,11 +391,10 @@ descriptor const* batch_job::open(std::shared_ptr<target_directory> const& d, in
     }
     error = 0;
     if (d->above != nullptr && d->above->opened.is_open()) {
-        descriptor opened =
-            open_here(d->above->opened, d->path.substr(d->path.rfind('/') + 1), flags, error);
+        descriptor opened = open_here(d->above->opened, d->name, flags, error);
         return try_with(std::move(opened)) ? &d->opened : nullptr;
     }
-    descriptor opened = tree_.open_at(d->path, flags, error);
+    descriptor opened = tree_.open_at(d->path(), flags, error);
     return try_with(std::move(opened)) ? &d->opened : nullptr;
 }
 

@@ -20,21 +20,26 @@ namespace copy {
 
 /// A directory that a copy has begun.
 struct target_directory {
-    std::string path;  // in the tree
+    std::string name;  // in the one above; without one, the path in the tree
     std::shared_ptr<target_directory> above;
+    std::size_t path_bytes = 0;  // in the copy
     int error = 0;  // why it could not be made
     std::vector<std::uint64_t>
         names;  // hash_of_name() of what the source has, of a copy that deletes
     bool is_absent = false;  // it would be made by a copy that makes something
     std::optional<file_id> id;
     descriptor opened;  // of the few that were used last
+
+    /// In the tree. For messages and what is rare: it takes as long as the directory is deep.
+    std::string path() const;
+    /// In the source that it is, or is in.
+    std::string path_in_source() const;
 };
 
 /// What arrives, and what becomes of it.
 struct batch_item {
     entry what;
     std::vector<std::byte> bytes;
-    std::string path;  // in the tree
     std::string name;
     attributes gets;
     std::shared_ptr<target_directory> in;
@@ -45,6 +50,8 @@ struct batch_item {
     extended lost;
 
     bool is_file() const noexcept { return what.type == entry_type::file; }
+    /// In the tree.
+    std::string path() const { return joined(in->path(), name); }
 };
 
 struct batch_options {

@@ -207,6 +207,7 @@ void read(reader& r, Message& m) {
 }
 void write(writer& w, entry const& m) {
     w.put(m.file);
+    w.put(m.directory);
     w.put(static_cast<std::uint8_t>(m.type));
     w.put(static_cast<std::uint8_t>(
         flag_if(m.is_sparse, flag_sparse) | flag_if(m.has_names, flag_names) |
@@ -220,12 +221,13 @@ void write(writer& w, entry const& m) {
     w.put(m.nanoseconds);
     w.put(m.size);
     w.put(std::span<std::byte const>{m.identity});
-    w.put(m.path);
+    w.put(m.name);
     w.put(m.target);
 }
 void read(reader& r, entry& m) {
     constexpr std::uint16_t permissions = 07777;
     m.file = r.get<std::uint64_t>();
+    m.directory = r.get<std::uint64_t>();
     m.type = r.one_of(entry_type::hard_link);
     auto const flags = r.get<std::uint8_t>();
     r.require((flags & ~flags_of_entry) == 0);
@@ -241,12 +243,13 @@ void read(reader& r, entry& m) {
     m.nanoseconds = r.get<std::uint32_t>();
     m.size = r.get<std::uint64_t>();
     m.identity = r.checksum();
-    m.path = r.text();
+    m.name = r.text();
     m.target = r.text();
     r.require(m.mode <= permissions && m.nanoseconds <= nanoseconds_max);
     r.require(m.size <= static_cast<std::uint64_t>(INT64_MAX));
     bool const has_target = m.type == entry_type::symbolic_link || m.type == entry_type::hard_link;
     r.require(has_target == !m.target.empty());
+    r.require(m.type == entry_type::directory_end ? m.name.empty() : is_name(m.name));
     bool const is_file = m.type == entry_type::file;
     r.require(is_file || (m.size == 0 && !m.is_sparse && !m.has_names && !m.asks));
     r.require(is_file || m.type == entry_type::directory_end || (!m.has_attributes && !m.has_acl));
@@ -422,6 +425,16 @@ bool is_inside(std::string const& path) noexcept {
         if (slash == std::string_view::npos) return true;
         rest.remove_prefix(slash + 1);
     }
+}
+
+bool is_name(std::string const& text) noexcept {
+    return is_inside(text) && text.find('/') == std::string::npos;
+}
+
+std::string joined(std::string directory, std::string const& name) {
+    if (!directory.empty()) directory += '/';
+    directory += name;
+    return directory;
 }
 
 bool is_reserved(std::string const& path) noexcept {

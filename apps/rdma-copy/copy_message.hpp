@@ -18,8 +18,9 @@
 //                     DELETED  errno (2), path: it is removed from the target, or why not
 //                     NOT_KEPT four numbers of entries (8 each) that are finished, and have lost something; before
 //                              FINISHED, if one is not 0
-//   the sender's      ENTRY    file (8), type (1), flags (1), mode (2), user (4), group (4), mtime: seconds
-//                              (8) and nanoseconds (4), size (8), identity (16), path, target: of a
+//   the sender's      ENTRY    file (8), directory (8): number of the ENTRY that begins the directory that it is in, and has no
+//                              end yet, or no_directory of a source; type (1), flags (1), mode (2), user (4), group (4),
+//                              mtime: seconds (8) and nanoseconds (4), size (8), identity (16), name, target: of a
 //                              symbolic link, or the path of the entry that a hard link is another name of
 //                     ATTRIBUTE name, flags (1), a part of its value: an extended attribute of the ENTRY that follows, which is that of
 //                              a file or the end of a directory, and in no BATCH
@@ -36,8 +37,8 @@
 //                     ALIVE    (0), several times in the time after which a silent peer is left
 //                     STOPPED  (0): a signal has ended this side; nothing follows
 //
-// Files are counted from 0. A directory comes before what is in it, and once more, as directory_end,
-// when all that is in it is done: then it gets its mode and time. BLOCKs and HOLEs of a file come in
+// Files are counted from 0. A directory comes before what is in it, and once more, as directory_end with its number as
+// directory and without a name, when all that is in it is done: then it gets its mode and time. BLOCKs and HOLEs of a file come in
 // order, without a gap, from 0 to its size, or from the offset of BEGIN, for which the sender waits if the
 // file has resume_bytes_min or more, or if the copy continues an earlier one. Their offsets and sizes are multiples of block_alignment, except at
 // the end of the file.
@@ -59,7 +60,7 @@
 namespace copy {
 
 inline constexpr std::uint32_t channel_mode = 0x72637079;
-inline constexpr std::uint16_t version = 4;
+inline constexpr std::uint16_t version = 5;
 /// Bytes of a path, and of the target of a link, at most. Source: PATH_MAX, with the null character.
 inline constexpr std::size_t text_bytes_max = 4095;
 /// Bytes of a message, at most, FILE without its content.
@@ -82,6 +83,8 @@ inline constexpr std::uint64_t block_alignment = 4096;
 /// A limit of the rate is not lower, so that no peer that waits for a block or a batch takes the sender for silent.
 inline constexpr std::uint64_t rate_min = std::uint64_t{64} << 10;
 inline constexpr std::uint32_t nanoseconds_max = 999'999'999;
+/// In place of the number of an entry's directory: the entry is a source.
+inline constexpr std::uint64_t no_directory = UINT64_MAX;
 
 enum class direction : std::uint8_t {
     /// The client sends.
@@ -170,6 +173,8 @@ using hash = std::array<std::byte, 16>;
 
 struct entry {
     std::uint64_t file = 0;
+    /// What it is in, or ends.
+    std::uint64_t directory = no_directory;
     entry_type type = entry_type::file;
     /// The file has holes.
     bool is_sparse = false;
@@ -189,8 +194,11 @@ struct entry {
     /// Two files with the same identity have the same content. Of a directory that begins: identity_of() in
     /// tree.hpp, or zeros.
     hash identity{};
-    std::string path;
+    /// In its directory. Of a source, what it is called.
+    std::string name;
     std::string target;
+
+    bool is_source() const noexcept { return directory == no_directory; }
 };
 
 struct block {
@@ -306,6 +314,10 @@ std::optional<copy_message> take_first(std::span<std::byte const>& from);
 /// True for a path that stays inside of a directory: not empty, relative, without empty components, `.`
 /// and `..`.
 bool is_inside(std::string const& path) noexcept;
+/// True for a path of one component.
+bool is_name(std::string const& text) noexcept;
+/// A name in a directory. An empty path is the directory in which paths begin.
+std::string joined(std::string directory, std::string const& name);
 /// Within the name of a temporary file, behind a dot and the beginning of the name that the file gets.
 inline constexpr char temporary_mark[] = ".rdma-copy.";
 /// True if a component of the path is the name of a temporary file. Nobody may send such a name: what

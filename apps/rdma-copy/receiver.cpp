@@ -129,7 +129,7 @@ receiver::receiver(link& over, disk& files, destination to, failure_report repor
       batch_job_{*to_.root},
       removal_{to_.excluded, to_.lists},
       job_ends_{over.io()} {
-    top_->path = to_.directory;
+    top_->name = to_.directory;
     top_->id = to_.id;
     top_->is_absent = to_.is_absent;
 }
@@ -275,7 +275,7 @@ bool receiver::on(batch const& b) {
                                  : add_to_batch(std::move(*e), {}, a.items);
         if (!is_good) return false;
     }
-    if (!a.items.empty()) result_.current = a.items.back().path;
+    if (!a.items.empty()) result_.current = a.items.back().path();
     start_batch(std::move(a));
     return true;
 }
@@ -297,26 +297,25 @@ bool receiver::on_alone(entry e, std::shared_ptr<extended_attributes const> valu
 
 // False if the sender must not do that.
 bool receiver::add_to_batch(entry e, std::vector<std::byte> bytes, std::vector<batch_item>& items) {
-    if (e.file != next_ || !is_expected(e.path)) return false;
+    auto const directory = directory_of(e);
+    if (e.file != next_ || directory == nullptr) return false;
     batch_item i;
-    i.path = to_.place_of(e.path);
-    i.name = i.path.substr(i.path.rfind('/') + 1);
     i.gets = attributes_of(e);
-    i.in = directory_of(e.path);
-    if (is_reserved(i.path)) i.error = EINVAL;
-    note_name(e, *i.in, i.path);
+    if (e.type == entry_type::directory_end) {
+        i.itself = directory;
+        i.in = directory->above;
+        i.name = directory->name;
+        directories_.erase(e.directory);
+        names_ -= i.itself->names.size();
+    } else {
+        i.in = directory;
+        i.name = name_of(e);
+        note_name(e, *i.in, i.name);
+    }
+    if (is_reserved(i.name)) i.error = EINVAL;
     if (e.type == entry_type::directory) {
         if (directories_.size() == directories_max) return false;
-        i.itself = std::make_shared<target_directory>();
-        i.itself->path = i.path;
-        i.itself->above = i.in;
-        directories_.emplace(e.path, i.itself);
-    } else if (e.type == entry_type::directory_end) {
-        auto const begun = directories_.find(e.path);
-        if (begun == directories_.end()) return false;
-        i.itself = begun->second;
-        directories_.erase(begun);
-        names_ -= i.itself->names.size();
+        i.itself = begin_directory(e, i.in);
     }
     ++next_;
     i.what = std::move(e);
@@ -361,7 +360,7 @@ asio::awaitable<void> receiver::do_batches() {
                 add_to(result_.moved, i.what.size);
                 add_to(result_.continued, i.what.size);
             }
-            report(i.what.file, i.path, i.error);
+            report(i.what.file, i.error == 0 ? std::string{} : i.path(), i.error);
         }
         if (a.slot) {
             is_granted_[*a.slot] = true;
@@ -374,20 +373,18 @@ asio::awaitable<void> receiver::do_batches() {
 }
 
 // What a directory keeps. The directory of the target itself loses nothing: what is beside the sources stays.
-void receiver::note_name(entry const& e, target_directory& in, std::string const& path) {
-    if (!to_.deletes || e.type == entry_type::directory_end) return;
-    bool const is_source = e.path.find('/') == std::string::npos;
+void receiver::note_name(entry const& e, target_directory& in, std::string const& name) {
     bool const is_known =
-        is_source ? e.identity != hash{} && e.type == entry_type::directory : in.above != nullptr;
-    if (!is_known) return;
+        !e.is_source() || (e.identity != hash{} && e.type == entry_type::directory);
+    if (!to_.deletes || !is_known) return;
     if (names_ == names_max) {
-        if (deletes()) report_not_deleted(path, error_names_to_keep);
+        if (deletes()) report_not_deleted(joined(in.path(), name), error_names_to_keep);
         has_too_many_names_ = true;
         return;
     }
     ++names_;
-    if (is_source) sources_.push_back(e.identity);
-    else in.names.push_back(hash_of_name(path.substr(path.rfind('/') + 1)));
+    if (e.is_source()) sources_.push_back(e.identity);
+    else in.names.push_back(hash_of_name(name));
 }
 
 // As long as the copy is complete.
@@ -426,7 +423,7 @@ void receiver::report_not_deleted(std::string const& path, int error) {
 void receiver::list(batch_item const& i) {
     ++result_.entries;
     add_to(result_.bytes, i.what.size);
-    if (to_.listed) to_.listed(i.path);
+    if (to_.listed) to_.listed(i.path());
 }
 
 // False if the sender must not do that.
@@ -440,23 +437,24 @@ asio::awaitable<bool> receiver::on(entry e) {
         co_return on_alone(std::move(e), std::move(values));
     if (e.asks) co_return false;
     bool const is_link = e.type == entry_type::hard_link;
-    if (e.file != next_ || !is_expected(e.path) || (is_link && !is_expected(e.target)))
-        co_return false;
+    auto const directory = directory_of(e);
+    bool const is_link_inside =
+        is_inside(e.target) && is_expected(e.target.substr(0, e.target.find('/')));
+    if (e.file != next_ || directory == nullptr || (is_link && !is_link_inside)) co_return false;
     if (e.type == entry_type::file && files_.size() == files_max) co_return false;
     bool const is_end = e.type == entry_type::directory_end;
-    auto const open = directories_.find(e.path);
-    if (is_end && open == directories_.end()) co_return false;
-    std::shared_ptr<target_directory> const ended = is_end ? open->second : nullptr;
-    if (is_end) directories_.erase(open);
+    if (is_end) directories_.erase(e.directory);
     bool const is_directory = e.type == entry_type::directory;
     if (is_directory && directories_.size() == directories_max) co_return false;
     ++next_;
-    int error = 0;
     extended lost;
-    target_path const at = target_of(e, error);
-    std::string const& path = at.text;
-    note_name(e, *directory_of(e.path), path);
-    if (is_reserved(path) || (is_link && is_reserved(e.target))) error = EINVAL;
+    std::string const name = name_of(e);
+    std::string const path = is_end ? directory->path() : joined(directory->path(), name);
+    target_path const at{path, directory->id};
+    if (!is_end) note_name(e, *directory, name);
+    // What goes into a directory that could not be made has the same error.
+    int error = directory->error;
+    if (is_reserved(name) || (is_link && is_reserved(e.target))) error = EINVAL;
     struct stat now {};
     switch (e.type) {
     case entry_type::file: {
@@ -466,7 +464,7 @@ asio::awaitable<bool> receiver::on(entry e) {
             to_.replaces,
             to_.verifies,
             to_.continues,
-            e.path.find('/') == std::string::npos,
+            e.is_source(),
             attributes_of(e).mtime,
             e.identity};
         file f;
@@ -493,12 +491,9 @@ asio::awaitable<bool> receiver::on(entry e) {
     case entry_type::directory: {
         file_id made;
         if (error == 0) error = co_await make_directory(e, at, made);
-        auto begun = std::make_shared<target_directory>();
-        begun->path = path;
-        begun->above = directory_of(e.path);
+        auto const begun = begin_directory(e, directory);
         begun->error = error;
         if (error == 0) begun->id = made;
-        directories_.emplace(e.path, std::move(begun));
         // Counted at its end.
         if (error == 0) {
             link_.send(done{e.file, 0});
@@ -508,14 +503,14 @@ asio::awaitable<bool> receiver::on(entry e) {
     }
     case entry_type::directory_end:
         // Was counted when it could not be made.
-        if (ended->error != 0) {
+        if (directory->error != 0) {
             link_.send(done{e.file, 0});
             co_return true;
         }
         if (error == 0)
             error = co_await disk_.run([&] {
                 attributes const gets = attributes_of(e, std::move(values));
-                return to_.root->set_attributes(path, *ended->id, gets, now, lost);
+                return to_.root->set_attributes(path, *directory->id, gets, now, lost);
             });
         if (error == 0) count_lost(e, now, lost);
         break;
@@ -536,28 +531,34 @@ asio::awaitable<bool> receiver::on(entry e) {
     co_return true;
 }
 
-// Inside, and of the source that was asked for.
-bool receiver::is_expected(std::string const& path) const {
-    return is_inside(path) && (!to_.expected || path.substr(0, path.find('/')) == *to_.expected);
+// The one that was asked for.
+bool receiver::is_expected(std::string const& source) const {
+    return !to_.expected || source == *to_.expected;
 }
 
-// The directory of this copy that an entry goes into.
-std::shared_ptr<target_directory> receiver::directory_of(std::string const& path) const {
-    std::size_t const slash = path.rfind('/');
-    if (slash == std::string::npos) return top_;
-    auto const begun = directories_.find(path.substr(0, slash));
-    if (begun != directories_.end()) return begun->second;
-    // A sender may send what is in a directory that is there.
-    auto there = std::make_shared<target_directory>();
-    there->path = to_.place_of(path.substr(0, slash));
-    return there;
+// What an entry goes into, or ends; none if the sender must not send it.
+std::shared_ptr<target_directory> receiver::directory_of(entry const& e) const {
+    bool const is_end = e.type == entry_type::directory_end;
+    if (e.is_source()) return !is_end && is_expected(e.name) ? top_ : nullptr;
+    auto const begun = directories_.find(e.directory);
+    if (begun == directories_.end()) return nullptr;
+    std::size_t const path_bytes = begun->second->path_bytes + 1 + e.name.size();
+    return is_end || path_bytes <= text_bytes_max ? begun->second : nullptr;
 }
 
-// Where an entry goes, and in which directory. What goes into one that could not be made has the same error.
-target_path receiver::target_of(entry const& e, int& error) const {
-    auto const in = directory_of(e.path);
-    error = in->error;
-    return {to_.place_of(e.path), in->id};
+// At the target.
+std::string receiver::name_of(entry const& e) const {
+    return e.is_source() && to_.name ? *to_.name : e.name;
+}
+
+std::shared_ptr<target_directory> receiver::begin_directory(
+    entry const& e, std::shared_ptr<target_directory> const& in
+) {
+    auto begun = std::make_shared<target_directory>();
+    begun->name = name_of(e);
+    begun->above = in;
+    begun->path_bytes = (e.is_source() ? 0 : in->path_bytes + 1) + e.name.size();
+    return directories_[e.file] = std::move(begun);
 }
 
 asio::awaitable<int> receiver::make_directory(

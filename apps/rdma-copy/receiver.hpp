@@ -131,21 +131,24 @@ private:
     bool on(attribute const& a);
     bool on_alone(entry e, std::shared_ptr<extended_attributes const> values);
     void list(batch_item const& i);
-    void note_name(entry const& e, target_directory& in, std::string const& path);
+    void note_name(entry const& e, target_directory& in, std::string const& name);
     bool deletes() const noexcept;
     asio::awaitable<void> report_deletions();
     void report_not_deleted(std::string const& path, int error);
     void start_batch(arrived a);
     bool add_to_batch(entry e, std::vector<std::byte> bytes, std::vector<batch_item>& items);
+    std::shared_ptr<target_directory> begin_directory(
+        entry const& e, std::shared_ptr<target_directory> const& in
+    );
     asio::awaitable<void> do_batches();
     bool on(block const& b);
     bool on(hole const& h);
     bool on(end const& e);
     bool on(skipped const& s);
     bool on(total const& t);
-    bool is_expected(std::string const& path) const;
-    std::shared_ptr<target_directory> directory_of(std::string const& path) const;
-    target_path target_of(entry const& e, int& error) const;
+    bool is_expected(std::string const& source) const;
+    std::shared_ptr<target_directory> directory_of(entry const& e) const;
+    std::string name_of(entry const& e) const;
     asio::awaitable<int> make_directory(entry const& e, target_path const& at, file_id& made);
     asio::awaitable<int> make_hard_link(entry const& e, target_path const& path);
     file* file_that_continues(std::uint64_t id, std::uint64_t offset, std::uint64_t bytes);
@@ -173,8 +176,9 @@ private:
     file_io io_;
     std::vector<bool> is_granted_;
     std::map<std::uint64_t, file> files_;
-    std::multimap<std::string, std::shared_ptr<target_directory>> directories_;
-    std::shared_ptr<target_directory> top_;  // where the entries go that are in no other directory
+    std::map<std::uint64_t, std::shared_ptr<target_directory>>
+        directories_;  // that have no end yet
+    std::shared_ptr<target_directory> top_;  // where the sources go
     std::deque<arrived> batches_;  // one for each slot at most; the first one is being done
     batch_job batch_job_;
     removal removal_;

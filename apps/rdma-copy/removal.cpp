@@ -22,10 +22,6 @@ constexpr int error_kept = -1;
 
 int error_of(int result) noexcept { return result < 0 ? errno : 0; }
 
-std::string joined(std::string const& directory, std::string const& name) {
-    return directory.empty() ? name : directory + '/' + name;
-}
-
 // Bind mounts have the device of another directory. 0 before Linux 5.8, which does not say.
 std::uint64_t mount_of(descriptor const& directory) {
     struct statx s {};

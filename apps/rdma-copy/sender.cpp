@@ -90,7 +90,7 @@ void count_in(
         std::vector<directory_entry> const some = entries.next(error);
         if (some.empty()) break;
         for (directory_entry const& each : some) {
-            std::string const inside_path = path.empty() ? each.name : path + '/' + each.name;
+            std::string const inside_path = joined(path, each.name);
             bool const is_excluded = excluded.has(inside_path, S_ISDIR(each.status.st_mode));
             if (is_reserved(each.name) || each.error != 0 || is_excluded) continue;
             ++all.entries;
@@ -109,7 +109,24 @@ void count_in(
     }
 }
 
+// From a source's own path, or from what it is called.
+template <class Place>
+std::string path_from(std::string from, Place const& at) {
+    std::vector<std::string const*> names;
+    for (auto const* p = &at; p->in != nullptr; p = &p->in->what) names.push_back(&p->name);
+    for (; !names.empty(); names.pop_back()) from = joined(std::move(from), *names.back());
+    return from;
+}
+
 }  // namespace
+
+std::string sender::place::path() const { return path_from(top->path, *this); }
+
+std::string sender::place::path_in_copy() const { return path_from(top->name, *this); }
+
+std::size_t sender::place::path_bytes() const noexcept {
+    return (in == nullptr ? 0 : in->path_bytes + 1) + name.size();
+}
 
 sender::sender(
     link& over, disk& files, sender_options options, failure_report report, result& counters
@@ -142,6 +159,7 @@ void sender::end_job(std::exception_ptr const& failed) {
 
 asio::awaitable<void> sender::run(std::vector<source> sources) {
     link_.require_message();  // SLOTS, which may have come with HELLO
+    sources_ = std::move(sources);
     ++jobs_;
     asio::co_spawn(link_.io(), listen(), [this](std::exception_ptr e) {
         end_ = e;
@@ -149,11 +167,11 @@ asio::awaitable<void> sender::run(std::vector<source> sources) {
     });
     if (options_.wants_total) {
         ++jobs_;
-        asio::co_spawn(link_.io(), count(sources), [this](std::exception_ptr) { end_job(); });
+        asio::co_spawn(link_.io(), count(), [this](std::exception_ptr) { end_job(); });
     }
     std::exception_ptr failed;
     try {
-        co_await send_all(std::move(sources));
+        co_await send_all();
     } catch (...) {
         failed = std::current_exception();
         link_.close();
@@ -164,11 +182,11 @@ asio::awaitable<void> sender::run(std::vector<source> sources) {
     if (failed) std::rethrow_exception(failed);
 }
 
-asio::awaitable<void> sender::count(std::vector<source> sources) {
+asio::awaitable<void> sender::count() {
     result::whole all;
     co_await disk_.run_long([&] {
         counted_files files;
-        for (source const& s : sources) {
+        for (source const& s : sources_) {
             int error = 0;
             struct stat const status = s.root->status_of(s.path, error);
             if (error != 0 || is_over_) continue;
@@ -279,7 +297,9 @@ bool sender::on(done const& d) {
     bool const is_counted =
         p.begins != nullptr ? d.error != 0 : p.ends == nullptr || !p.ends->has_failed;
     if (is_counted && d.error != 0) {
-        fail(p.path, is_own_error ? why_of_source(p.sends->error) : why_there("target", d.error));
+        fail(
+            p.at.path(), is_own_error ? why_of_source(p.sends->error) : why_there("target", d.error)
+        );
     } else if (is_counted && !options_.lists) {
         ++result_.entries;
         result_.bytes += p.bytes;
@@ -289,7 +309,7 @@ bool sender::on(done const& d) {
         add_to(result_.continued, p.bytes);
     }
     if (p.ends != nullptr) --directories_;
-    if (p.in != nullptr) leave(p.in);
+    if (p.is_awaited) leave(p.at.in);
     return true;
 }
 
@@ -302,8 +322,8 @@ bool sender::on(wanted const& w) {
         pending_.erase(found);
         ++result_.entries;
         add_to(result_.bytes, p.bytes);
-        if (options_.listed) options_.listed(p.path);
-        if (p.in != nullptr) leave(p.in);
+        if (options_.listed) options_.listed(p.at.path());
+        if (p.is_awaited) leave(p.at.in);
         return p.ends == nullptr;
     }
     wanted_.push_back(std::move(found->second));
@@ -331,9 +351,13 @@ void sender::fail(std::string const& path, std::string const& why) {
     report_(path, why);
 }
 
-void sender::skip(source const& s, int error) {
-    fail(s.path.empty() ? s.name : s.path, why_of_source(error));
-    link_.send(skipped{error, s.name.substr(0, text_bytes_max)});
+void sender::skip(source const& s, int error) { skip(place{nullptr, &s, s.name}, error); }
+
+void sender::skip(place const& at, int error) {
+    std::string const path = at.path();
+    std::string const in_copy = at.path_in_copy();
+    fail(path.empty() ? in_copy : path, why_of_source(error));
+    link_.send(skipped{error, in_copy.substr(0, text_bytes_max)});
 }
 
 void sender::require_open() const {
@@ -342,8 +366,11 @@ void sender::require_open() const {
 
 // --- entries -------------------------------------------------------------------------------------
 
-asio::awaitable<void> sender::send_all(std::vector<source> sources) {
-    for (source& s : sources) co_await send_entry(std::move(s), {}, nullptr);
+asio::awaitable<void> sender::send_all() {
+    for (source const& s : sources_) {
+        place at{nullptr, &s, s.name};
+        co_await send_entry(std::move(at), {});
+    }
     while (!pending_.empty() || !to_end_.empty() || !wanted_.empty()) {
         require_open();
         co_await send_wanted();
@@ -375,6 +402,8 @@ asio::awaitable<bool> sender::flush_batch() {
     free_local_.pop_back();
     free_remote_.pop_back();
     is_used_[remote] = true;
+    // A receiver that lies may have answered already.
+    if (!pending_.empty()) result_.current = pending_.rbegin()->second.at.path();
     auto const into = buffer_.bytes().subspan(local * link_.slot_bytes(), bytes.size());
     std::ranges::copy(bytes, into.begin());
     write_slot(local, remote, bytes.size(), [this] { end_job(); });
@@ -420,6 +449,12 @@ asio::awaitable<std::uint64_t> sender::announce(
     }
     require_open();
     e.file = next_;
+    if (p.ends != nullptr) {
+        e.directory = p.ends->id;
+    } else {
+        if (p.at.in != nullptr) e.directory = p.at.in->id;
+        e.name = p.at.name;
+    }
     std::uint64_t const bytes_of_whole = content ? content->size() : 0;
     bool const is_alone = is_file || e.type == entry_type::hard_link || !values.values().empty();
     std::vector<std::byte> message;
@@ -431,7 +466,8 @@ asio::awaitable<std::uint64_t> sender::announce(
     if (is_alone || !fits || is_full) co_await flush_batch();
     if (is_file) ++files_;
     if (is_directory) ++directories_;
-    if (p.in != nullptr) ++p.in->entries;
+    if (p.begins != nullptr) p.begins->id = e.file;
+    if (p.is_awaited) ++p.at.in->entries;
     if (is_file) p.sends->id = e.file;
     ++next_;
     pending_.emplace(e.file, std::move(p));
@@ -453,7 +489,8 @@ void sender::leave(std::shared_ptr<directory> d) {
 // Of a directory, which has been closed.
 extended_attributes sender::read_values(directory const& d, extended& left) const {
     int error = 0;
-    descriptor const opened = d.what.root->open_at(d.what.path, O_RDONLY | O_DIRECTORY, error);
+    descriptor const opened =
+        d.what.top->root->open_at(d.what.path(), O_RDONLY | O_DIRECTORY, error);
     struct stat s {};
     bool const is_it =
         error == 0 && ::fstat(opened.get(), &s) == 0 && file_id::of(s) == file_id::of(d.status);
@@ -468,9 +505,9 @@ asio::awaitable<void> sender::send_ends() {
         auto const d = std::move(to_end_.front());
         to_end_.pop_front();
         pending p;
-        p.path = d->what.path;
+        p.at = d->what;
         p.ends = d;
-        entry e = entry_of(entry_type::directory_end, d->what.name, d->status);
+        entry e = entry_of(entry_type::directory_end, d->status);
         extended left{
             d->has.attributes && !options_.keeps.attributes, d->has.acl && !options_.keeps.acl};
         extended_attributes values;
@@ -481,89 +518,87 @@ asio::awaitable<void> sender::send_ends() {
         e.has_attributes = left.attributes;
         e.has_acl = left.acl;
         co_await announce(std::move(e), std::move(p), {}, values);
-        if (d->parent != nullptr) leave(d->parent);
+        if (d->what.in != nullptr) leave(d->what.in);
     }
 }
 
-asio::awaitable<void> sender::send_entry(
-    source s, std::optional<struct stat> known, std::shared_ptr<directory> in
-) {
+asio::awaitable<void> sender::send_entry(place at, std::optional<struct stat> known) {
     co_await link_.wait_for_room();
+    tree const& root = *at.top->root;
     int error = 0;
-    if (!known) known = co_await on_disk([&] { return s.root->status_of(s.path, error); });
+    if (!known) known = co_await on_disk([&] { return root.status_of(at.path(), error); });
     struct stat const status = *known;
-    if (error == 0 && s.name.size() > text_bytes_max) error = ENAMETOOLONG;
-    if (error != 0) co_return skip(s, error);
+    if (error == 0 && at.path_bytes() > text_bytes_max) error = ENAMETOOLONG;
+    if (error != 0) co_return skip(at, error);
     if (S_ISREG(status.st_mode) && options_.lists) {
-        entry e = entry_of(entry_type::file, s.name, status);
+        entry e = entry_of(entry_type::file, status);
         e.asks = true;
         pending p;
-        p.path = std::move(s.path);
+        p.at = std::move(at);
         p.bytes = e.size;
         co_await announce(std::move(e), std::move(p));
         co_return;
     }
     if (S_ISREG(status.st_mode)) {
-        bool const is_linked = status.st_nlink > 1 && co_await send_hard_link(s, status, in);
-        if (!is_linked) co_await send_file(std::move(s), std::move(in));
+        bool const is_linked = status.st_nlink > 1 && co_await send_hard_link(at, status);
+        if (!is_linked) co_await send_file(std::move(at));
         co_return;
     }
     if (S_ISDIR(status.st_mode)) {
-        co_await send_directory(std::move(s), std::move(in), nullptr);
+        co_await send_directory(std::move(at), nullptr);
         co_return;
     }
-    if (!S_ISLNK(status.st_mode)) co_return skip(s, error_type_not_copied);
+    if (!S_ISLNK(status.st_mode)) co_return skip(at, error_type_not_copied);
     struct stat opened {};
     std::string target =
-        co_await on_disk([&] { return s.root->target_of_link(s.path, opened, error); });
-    if (error != 0) co_return skip(s, error);
-    entry e = entry_of(entry_type::symbolic_link, s.name, opened);
+        co_await on_disk([&] { return root.target_of_link(at.path(), opened, error); });
+    if (error != 0) co_return skip(at, error);
+    entry e = entry_of(entry_type::symbolic_link, opened);
     e.target = std::move(target);
     pending p;
-    p.path = std::move(s.path);
+    p.at = std::move(at);
     co_await announce(std::move(e), std::move(p));
 }
 
 // False if it could not be opened.
-asio::awaitable<bool> sender::send_directory(
-    source s, std::shared_ptr<directory> in, position const* from
-) {
-    int error = s.name.size() > text_bytes_max ? ENAMETOOLONG : 0;
+asio::awaitable<bool> sender::send_directory(place at, position const* from) {
+    int error = at.path_bytes() > text_bytes_max ? ENAMETOOLONG : 0;
     directory_stream all;
     if (error == 0)
         all = co_await on_disk([&] {
             return from != nullptr ? from->above.open_inside(from->at.name, error)
-                                   : directory_stream::open(*s.root, s.path, error);
+                                   : directory_stream::open(*at.top->root, at.path(), error);
         });
     if (error != 0) {
-        skip(s, error);
+        skip(at, error);
         co_return false;
     }
     if (from != nullptr && from->closes) from->above.close_behind(from->at);
     auto const here = std::make_shared<directory>();
-    here->what = s;
+    here->path_bytes = at.path_bytes();
+    here->what = std::move(at);
     // The rights are those of the directory that is read.
     here->status = all.status();
     here->has = all.has();
-    here->parent = in;
-    here->depth = in == nullptr ? 0 : in->depth + 1;
-    if (in != nullptr) ++in->entries;
+    bool const is_source = here->what.in == nullptr;
+    here->depth = is_source ? 0 : here->what.in->depth + 1;
+    if (!is_source) ++here->what.in->entries;
     pending p;
-    p.path = s.path;
+    p.at = here->what;
     p.begins = here;
-    entry e = entry_of(entry_type::directory, s.name, here->status);
+    entry e = entry_of(entry_type::directory, here->status);
     e.identity = identity_of(file_id::of(here->status));
     std::uint64_t const id = co_await announce(std::move(e), std::move(p));
     // The answer says whether the target is in this source.
-    while (in == nullptr && pending_.contains(id)) {
+    while (is_source && pending_.contains(id)) {
         require_open();
         if (!co_await flush_batch()) co_await changes_.wait();
     }
     while (!here->is_around_target) {
         std::vector<directory_entry> const some = co_await on_disk([&] { return all.next(error); });
-        if (error != 0) skip(s, error);
+        if (error != 0) skip(here->what, error);
         if (some.empty()) break;
-        co_await send_some(s, some, all, here);
+        co_await send_some(some, all, here);
     }
     if (from != nullptr && from->closes)
         co_await on_disk([&] {
@@ -581,7 +616,6 @@ bool sender::is_batched(directory_entry const& e, bool asks) const {
 
 // Until a directory that closes this one.
 asio::awaitable<void> sender::send_some(
-    source const& s,
     std::vector<directory_entry> const& some,
     directory_stream& all,
     std::shared_ptr<directory> const& here
@@ -590,23 +624,24 @@ asio::awaitable<void> sender::send_some(
     // A peer's patterns and long paths can take a while: not on the thread of all clients.
     std::vector<directory_entry const*> copied;
     auto const leave_out = [&] {
+        std::string const above = here->what.path_in_copy();
         for (directory_entry const& each : some) {
-            std::string const name = s.name + '/' + each.name;
+            std::string const path = joined(above, each.name);
             bool const is_directory = S_ISDIR(each.status.st_mode);
-            if (!options_.excluded.has(path_below_source(name), is_directory))
+            if (!options_.excluded.has(path_below_source(path), is_directory))
                 copied.push_back(&each);
         }
         return 0;
     };
-    if (options_.excluded.is_empty()) leave_out();
-    else co_await on_disk(leave_out);
+    if (!options_.excluded.is_empty()) co_await on_disk(leave_out);
+    else
+        for (directory_entry const& each : some) copied.push_back(&each);
     std::vector<directory_entry const*> small;
     for (directory_entry const* const kept : copied) {
         directory_entry const& each = *kept;
         if (here->is_around_target) co_return;
         if (each.error == ENOENT) continue;
-        std::string const path = s.path.empty() ? each.name : s.path + '/' + each.name;
-        source next{s.root, path, s.name + '/' + each.name};
+        place next{here, here->what.top, each.name};
         // Of another copy, which is not finished.
         int const error = is_reserved(each.name) ? error_name_reserved : each.error;
         if (error != 0) {
@@ -619,13 +654,13 @@ asio::awaitable<void> sender::send_some(
             continue;
         }
         if (!S_ISDIR(each.status.st_mode)) {
-            co_await send_entry(std::move(next), each.status, here);
+            co_await send_entry(std::move(next), each.status);
             continue;
         }
         position const from{all, each, here->depth >= directory_stream::open_max};
         if (from.closes)
             co_await send_small(all.directory(), std::exchange(small, {}), here, asks_first());
-        if (co_await send_directory(std::move(next), here, &from) && from.closes) co_return;
+        if (co_await send_directory(std::move(next), &from) && from.closes) co_return;
     }
     co_await send_small(all.directory(), std::move(small), here, asks_first());
 }
@@ -642,17 +677,15 @@ asio::awaitable<void> sender::send_small(
     std::vector<small_entry> all =
         co_await on_disk([&] { return read_small(from, some, asks, options_.keeps); });
     for (small_entry& each : all) {
-        source const& s = in->what;
-        std::string const& name = each.from->name;
-        source next{s.root, s.path.empty() ? name : s.path + '/' + name, s.name + '/' + name};
-        if (each.error == 0 && next.name.size() > text_bytes_max) each.error = ENAMETOOLONG;
+        place next{in, in->what.top, each.from->name};
+        if (each.error == 0 && next.path_bytes() > text_bytes_max) each.error = ENAMETOOLONG;
         if (each.error != 0) {
             co_await link_.wait_for_room();
             skip(next, each.error);
             continue;
         }
         bool const is_whole = each.what.type == entry_type::file && !each.what.asks;
-        // With room for the head of a FILE, and its path.
+        // With room for the head of a FILE, and its name.
         std::size_t const bytes =
             message_bytes_max - 2 * text_bytes_max + next.name.size() + each.bytes.size();
         while (!remote_) {
@@ -660,18 +693,14 @@ asio::awaitable<void> sender::send_small(
             co_await changes_.wait();
         }
         if (each.is_other || (is_whole && message_head_bytes + bytes > batch_room())) {
-            co_await send_entry(std::move(next), {}, in);
+            co_await send_entry(std::move(next), {});
             continue;
         }
-        each.what.path = next.name;
         pending p;
-        p.path = next.path;
+        p.at = std::move(next);
         p.bytes = each.what.size;
-        if (each.what.asks) {
-            p.asked = *each.from;
-            p.in = in;
-        }
-        result_.current = next.path;
+        p.is_awaited = each.what.asks;
+        if (each.what.asks) p.asked = *each.from;
         std::optional<std::vector<std::byte>> content;
         if (is_whole) content = std::move(each.bytes);
         co_await announce(std::move(each.what), std::move(p), std::move(content));
@@ -683,26 +712,25 @@ asio::awaitable<void> sender::send_wanted() {
     while (!wanted_.empty()) {
         std::deque<pending> const some = std::exchange(wanted_, {});
         for (auto at = some.begin(); at != some.end();) {
-            std::shared_ptr<directory> const in = at->in;
-            source const& s = in->what;
+            std::shared_ptr<directory> const in = at->at.in;
+            place const& above = in->what;
             std::vector<directory_entry const*> small;
             auto const end =
-                std::find_if(at, some.end(), [&](auto const& p) { return p.in != in; });
+                std::find_if(at, some.end(), [&](auto const& p) { return p.at.in != in; });
             std::size_t const entries = static_cast<std::size_t>(end - at);
             for (; at != end; ++at) {
-                std::string const& name = at->asked->name;
                 if (is_batched(*at->asked, false)) {
                     small.push_back(&*at->asked);
                     continue;
                 }
-                source next{s.root, at->path, s.name + '/' + name};
-                co_await send_entry(std::move(next), {}, in);
+                place next = at->at;
+                co_await send_entry(std::move(next), {});
             }
             int error = 0;
             descriptor from;
             if (!small.empty())
                 from = co_await on_disk([&] {
-                    return s.root->open_at(s.path, O_RDONLY | O_DIRECTORY, error);
+                    return above.top->root->open_at(above.path(), O_RDONLY | O_DIRECTORY, error);
                 });
             for (std::size_t i = 0; i < small.size(); i += directory_stream::entries_max) {
                 auto const first = small.begin() + static_cast<std::ptrdiff_t>(i);
@@ -718,9 +746,7 @@ asio::awaitable<void> sender::send_wanted() {
 }
 
 // False if it is the first of its names, or the first one could not be copied.
-asio::awaitable<bool> sender::send_hard_link(
-    source const& s, struct stat const& status, std::shared_ptr<directory> const& in
-) {
+asio::awaitable<bool> sender::send_hard_link(place const& at, struct stat const& status) {
     auto const found = linked_.find({status.st_dev, status.st_ino});
     if (found == linked_.end()) co_return false;
     linked const& first = found->second;
@@ -730,31 +756,32 @@ asio::awaitable<bool> sender::send_hard_link(
     }
     if (first.has_failed) co_return false;
     int error = 0;
-    struct stat const now = co_await on_disk([&] { return s.root->status_of(s.path, error); });
+    struct stat const now =
+        co_await on_disk([&] { return at.top->root->status_of(at.path(), error); });
     bool const is_same_file = error == 0 && now.st_dev == status.st_dev &&
                               now.st_ino == status.st_ino &&
                               // An inode can be used again, and a file can change.
                               now.st_size == first.size && is_same(now.st_mtim, first.mtime);
     if (!is_same_file) co_return false;
-    entry e = entry_of(entry_type::hard_link, s.name, status);
-    e.target = first.name;
+    entry e = entry_of(entry_type::hard_link, status);
+    e.target = first.path;
     pending p;
-    p.path = s.path;
-    p.in = in;
+    p.at = at;
+    p.is_awaited = at.in != nullptr;
     co_await announce(std::move(e), std::move(p));
     co_return true;
 }
 
 // --- files ---------------------------------------------------------------------------------------
 
-asio::awaitable<void> sender::send_file(source s, std::shared_ptr<directory> in) {
+asio::awaitable<void> sender::send_file(place at) {
     int error = 0;
     auto const f = std::make_shared<file>();
     extended left;
     extended_attributes values;
     f->reads = co_await on_disk([&] {
         // Without waiting for a pipe that has taken the file's name.
-        descriptor d = s.root->open_at(s.path, O_RDONLY | O_NONBLOCK, error);
+        descriptor d = at.top->root->open_at(at.path(), O_RDONLY | O_NONBLOCK, error);
         if (error == 0 && ::fstat(d.get(), &f->before) != 0) error = errno;
         if (error == 0 && !S_ISREG(f->before.st_mode)) error = error_source_changed;
         if (error == 0) {
@@ -770,30 +797,30 @@ asio::awaitable<void> sender::send_file(source s, std::shared_ptr<directory> in)
     std::pair const inode{f->before.st_dev, f->before.st_ino};
     bool const is_linked = error == 0 && f->before.st_nlink > 1;
     if (is_linked && !linked_.contains(inode)) {
-        linked_bytes_ += s.name.size() + receiver::linkable_bytes_besides;
+        linked_bytes_ += at.path_bytes() + receiver::linkable_bytes_besides;
         if (linked_bytes_ > receiver::linkable_bytes_max) error = error_names_too_many;
     }
-    if (error != 0) co_return skip(s, error);
+    if (error != 0) co_return skip(at, error);
     f->size = static_cast<std::uint64_t>(f->before.st_size);
-    entry e = entry_of(entry_type::file, s.name, f->before);
+    entry e = entry_of(entry_type::file, f->before);
     e.is_sparse = f->is_sparse;
     e.has_names = is_linked;
     e.has_attributes = left.attributes;
     e.has_acl = left.acl;
     pending p;
-    p.path = s.path;
+    p.at = at;
     p.bytes = f->size;
     p.sends = f;
-    p.in = std::move(in);
+    p.is_awaited = at.in != nullptr;
     linked* names = nullptr;
     if (is_linked) {
         names = &linked_[inode];
-        *names = {s.name, 0, false, f->before.st_size, f->before.st_mtim};
+        *names = {at.path_in_copy(), 0, false, f->before.st_size, f->before.st_mtim};
         p.names = names;
     }
     std::uint64_t const id = co_await announce(std::move(e), std::move(p), {}, values);
     if (names != nullptr) names->id = id;
-    result_.current = s.path;
+    result_.current = at.path();
     ++jobs_;
     asio::co_spawn(link_.io(), send_parts(f), [this](std::exception_ptr failed) {
         end_job(failed);

@@ -94,10 +94,23 @@ public:
     /// Sends all, until each is finished at the receiver. Throws boost::system::system_error when the
     /// connection ends.
     asio::awaitable<void> run(std::vector<source> sources);
-    /// Counts and reports an entry that is not sent, on both sides.
+    /// Counts and reports a source that is not sent, on both sides.
     void skip(source const& s, int error);
 
 private:
+    struct directory;
+    // A source, or what is in one.
+    struct place {
+        std::shared_ptr<directory> in;  // none of a source
+        source const* top = nullptr;  // the source
+        std::string name;
+
+        // In the tree, and in the copy. For messages and what is rare: it takes as long as the place is deep.
+        std::string path() const;
+        std::string path_in_copy() const;
+        // Of path_in_copy().
+        std::size_t path_bytes() const noexcept;
+    };
     // Entries that are not done yet.
     static constexpr std::size_t entries_max = 1024;
 
@@ -126,11 +139,12 @@ private:
     };
     // Gets its mode and time when all that is in it is done.
     struct directory {
-        source what;
+        place what;
+        std::uint64_t id = 0;
+        std::size_t path_bytes = 0;
         struct stat status {};
         extended has;
         std::size_t depth = 0;
-        std::shared_ptr<directory> parent;
         // For which its end waits: itself while it is read, directories without their end, and what is not sent in
         // batches and not done.
         std::size_t entries = 1;
@@ -139,7 +153,7 @@ private:
     };
     // A file with several names.
     struct linked {
-        std::string name;
+        std::string path;  // in the copy
         std::uint64_t id = 0;
         bool has_failed = false;
         // Of the content that was sent.
@@ -147,10 +161,10 @@ private:
         timespec mtime{};
     };
     struct pending {
-        std::string path;
+        place at;
         std::uint64_t bytes = 0;
         std::shared_ptr<file> sends;  // of a file
-        std::shared_ptr<directory> in;  // if that waits for it
+        bool is_awaited = false;  // by the directory that it is in
         std::optional<directory_entry> asked;  // the receiver may have it
         std::shared_ptr<directory> begins;  // of a directory
         std::shared_ptr<directory> ends;
@@ -158,18 +172,14 @@ private:
     };
 
     asio::awaitable<void> listen();
-    asio::awaitable<void> send_all(std::vector<source> sources);
-    asio::awaitable<void> send_entry(
-        source s, std::optional<struct stat> known, std::shared_ptr<directory> in
-    );
+    asio::awaitable<void> send_all();
+    asio::awaitable<void> send_entry(place at, std::optional<struct stat> known);
     struct position {
         directory_stream& above;
         directory_entry const& at;
         bool closes = false;
     };
-    asio::awaitable<bool> send_directory(
-        source s, std::shared_ptr<directory> in, position const* from
-    );
+    asio::awaitable<bool> send_directory(place at, position const* from);
     asio::awaitable<void> send_small(
         descriptor const& from,
         std::vector<directory_entry const*> some,
@@ -182,15 +192,12 @@ private:
     std::size_t batch_room() const;
     bool is_batched(directory_entry const& e, bool asks) const;
     asio::awaitable<void> send_some(
-        source const& s,
         std::vector<directory_entry> const& some,
         directory_stream& all,
         std::shared_ptr<directory> const& here
     );
-    asio::awaitable<void> send_file(source s, std::shared_ptr<directory> in);
-    asio::awaitable<bool> send_hard_link(
-        source const& s, struct stat const& status, std::shared_ptr<directory> const& in
-    );
+    asio::awaitable<void> send_file(place at);
+    asio::awaitable<bool> send_hard_link(place const& at, struct stat const& status);
     asio::awaitable<void> send_parts(std::shared_ptr<file> f);
     asio::awaitable<void> read_part(std::shared_ptr<file> f, std::shared_ptr<part> p);
     asio::awaitable<std::uint64_t> announce(
@@ -201,7 +208,8 @@ private:
     );
     asio::awaitable<void> send_ends();
     extended_attributes read_values(directory const& d, extended& left) const;
-    asio::awaitable<void> count(std::vector<source> sources);
+    asio::awaitable<void> count();
+    void skip(place const& at, int error);
     void flush(std::shared_ptr<file> const& f);
     void write_slot(
         std::size_t local, std::size_t remote, std::uint64_t bytes, std::function<void()> then
@@ -241,6 +249,7 @@ private:
     std::vector<std::size_t> free_remote_;
     std::vector<bool> is_used_;  // of the remote slots
     std::optional<slots> remote_;
+    std::vector<source> sources_;
     std::map<std::uint64_t, pending> pending_;
     std::map<std::pair<dev_t, ino_t>, linked> linked_;
     std::size_t linked_bytes_ = 0;

@@ -57,7 +57,7 @@ void read_file(descriptor const& directory, small_entry& e, bool asks, extended 
     extended const has = extended_of(d.get());
     e.is_other = (has & keeps).is_any();
     if (e.is_other) return;
-    e.what = entry_of(entry_type::file, {}, before);
+    e.what = entry_of(entry_type::file, before);
     e.what.has_attributes = has.attributes;
     e.what.has_acl = has.acl;
     e.what.asks = asks;
@@ -78,7 +78,7 @@ void read_link(descriptor const& directory, small_entry& e) {
     if (e.error == 0 && ::fstat(d.get(), &s) != 0) e.error = errno;
     if (e.error == 0 && !S_ISLNK(s.st_mode)) e.is_other = true;
     if (e.error != 0 || e.is_other) return;
-    e.what = entry_of(entry_type::symbolic_link, {}, s);
+    e.what = entry_of(entry_type::symbolic_link, s);
     e.what.target = target_of(d, e.error);
 }
 
@@ -94,10 +94,9 @@ bool has_more(int file, std::uint64_t size) {
     return size == 0 && ::pread(file, &byte, 1, 0) > 0;
 }
 
-entry entry_of(entry_type type, std::string name, struct stat const& s) {
+entry entry_of(entry_type type, struct stat const& s) {
     entry e;
     e.type = type;
-    e.path = std::move(name);
     e.mode = static_cast<std::uint16_t>(s.st_mode & 07777U);
     e.user = s.st_uid;
     e.group = s.st_gid;

@@ -15,7 +15,7 @@ namespace copy {
 
 struct small_entry {
     directory_entry const* from = nullptr;
-    /// Without number and path.
+    /// Without number, directory and name.
     entry what;
     std::vector<std::byte> bytes;
     int error = 0;
@@ -36,8 +36,8 @@ std::vector<small_entry> read_small(
     bool asks,
     extended const& keeps
 );
-/// What an entry is told to be, without its number.
-entry entry_of(entry_type type, std::string name, struct stat const& s);
+/// What an entry is told to be, without its number, directory and name.
+entry entry_of(entry_type type, struct stat const& s);
 /// True if a file is another one than it was, or has other content.
 bool has_changed(struct stat const& before, struct stat const& after);
 /// True for a file that says it is empty, and is not, as those of /proc.

@@ -12,10 +12,16 @@ using namespace test;
 
 namespace {
 
-copy::entry file_entry(std::uint64_t number, std::string path, std::uint64_t size) {
+copy::entry file_entry(
+    std::uint64_t number,
+    std::string name,
+    std::uint64_t size,
+    std::uint64_t directory = copy::no_directory
+) {
     copy::entry e;
     e.file = number;
-    e.path = std::move(path);
+    e.directory = directory;
+    e.name = std::move(name);
     e.size = size;
     e.mode = 0644;
     return e;
@@ -73,8 +79,25 @@ void send_batch(
     l.send(copy::batch{slot, static_cast<std::uint32_t>(bytes.size()), copy::hash_of(bytes)});
 }
 
-copy::copy_message whole(std::uint64_t number, std::string path) {
-    return copy::whole_file{file_entry(number, std::move(path), 1), std::vector<std::byte>(1)};
+copy::copy_message whole(
+    std::uint64_t number, std::string name, std::uint64_t directory = copy::no_directory
+) {
+    return copy::whole_file{
+        file_entry(number, std::move(name), 1, directory), std::vector<std::byte>(1)};
+}
+
+copy::entry directory_entry(
+    std::uint64_t number, std::string name, std::uint64_t in = copy::no_directory
+) {
+    copy::entry e = file_entry(number, std::move(name), 0, in);
+    e.type = copy::entry_type::directory;
+    return e;
+}
+
+copy::entry directory_end(std::uint64_t number, std::uint64_t of) {
+    copy::entry e = file_entry(number, "", 0, of);
+    e.type = copy::entry_type::directory_end;
+    return e;
 }
 
 }  // namespace
@@ -89,7 +112,23 @@ TEST_CASE(
     std::vector<named_lie> const lies{
         {"a path outside", [](auto& l, auto&) { l.send(file_entry(0, "../x", 1)); }},
         {"an absolute path", [](auto& l, auto&) { l.send(file_entry(0, "/tmp/x", 1)); }},
-        {"an empty component", [](auto& l, auto&) { l.send(file_entry(0, "a//b", 1)); }},
+        {"a path of two components", [](auto& l, auto&) { l.send(file_entry(0, "a/b", 1)); }},
+        {"no name", [](auto& l, auto&) { l.send(file_entry(0, "", 1)); }},
+        {"a file in a directory that it has not begun",
+         [](auto& l, auto&) { l.send(file_entry(0, "a", 1, 0)); }},
+        {"a file in a file",
+         [](auto& l, auto&) {
+             l.send(file_entry(0, "a", 1));
+             l.send(file_entry(1, "b", 1, 0));
+         }},
+        {"the end of the target",
+         [](auto& l, auto&) { l.send(directory_end(0, copy::no_directory)); }},
+        {"an end with a name",
+         [](auto& l, auto&) {
+             copy::entry e = directory_end(0, 0);
+             e.name = "a";
+             l.send(e);
+         }},
         {"a number twice",
          [](auto& l, auto&) {
              l.send(file_entry(0, "a", 1));
@@ -176,11 +215,7 @@ TEST_CASE(
              l.send(copy::hole{0, 4096, 4096});
          }},
         {"the end of a directory that it has not begun",
-         [](auto& l, auto&) {
-             copy::entry e = file_entry(0, "a", 0);
-             e.type = copy::entry_type::directory_end;
-             l.send(e);
-         }},
+         [](auto& l, auto&) { l.send(directory_end(0, 0)); }},
         {"a hard link outside",
          [](auto& l, auto&) {
              copy::entry e = file_entry(0, "a", 0);
@@ -224,10 +259,15 @@ TEST_CASE(
              send_batch(l, s, 0, many);
          }},
         {"the end of a directory in a batch that has not begun it",
+         [](auto& l, auto& s) { send_batch(l, s, 0, {directory_end(0, 0)}); }},
+        {"a file in a batch in a directory that has ended",
          [](auto& l, auto& s) {
-             copy::entry e = file_entry(0, "a", 0);
-             e.type = copy::entry_type::directory_end;
-             send_batch(l, s, 0, {e});
+             send_batch(l, s, 0, {directory_entry(0, "a"), directory_end(1, 0), whole(2, "b", 0)});
+         }},
+        {"a path that is too long",
+         [](auto& l, auto& s) {
+             std::string const half(copy::text_bytes_max / 2 + 1, 'a');
+             send_batch(l, s, 0, {directory_entry(0, half), whole(1, half, 0)});
          }},
         {"finished in the middle",
          [](auto& l, auto&) {
@@ -276,13 +316,11 @@ TEST_CASE(
                 }
             };
             // Not in a batch, which would keep it open.
-            copy::entry directory = file_entry(0, "private", 0);
-            directory.type = copy::entry_type::directory;
-            e.client.send(directory);
+            e.client.send(directory_entry(0, "private"));
             co_await until_done(0);
             fs::rename(e.served / "private", e.served / "elsewhere");
             fs::rename(e.served / "hers", e.served / "private");
-            send_batch(e.client, s, 0, {whole(1, "private/file")});
+            send_batch(e.client, s, 0, {whole(1, "file", 0)});
             co_await until_done(1);
             e.client.close();
         };
@@ -339,9 +377,11 @@ TEST_CASE(
                         answers[d->file] = d->error;
                 }
             };
-            auto const entry_of = [&](std::uint64_t number, copy::entry_type type, std::string path
-                                  ) {
-                copy::entry next = file_entry(number, std::move(path), 0);
+            auto const entry_of = [&](std::uint64_t number,
+                                      copy::entry_type type,
+                                      std::string name,
+                                      std::uint64_t in = copy::no_directory) {
+                copy::entry next = file_entry(number, std::move(name), 0, in);
                 next.type = type;
                 next.mode = 0700;
                 if (type == copy::entry_type::symbolic_link) next.target = "nowhere";
@@ -364,16 +404,16 @@ TEST_CASE(
                     RENAME_EXCHANGE
                 ) == 0
             );
-            e.client.send(entry_of(2, copy::entry_type::file, "private/file"));
+            e.client.send(entry_of(2, copy::entry_type::file, "file", 1));
             e.client.send(copy::end{2, 0});
-            e.client.send(entry_of(3, copy::entry_type::directory, "private/directory"));
-            e.client.send(entry_of(4, copy::entry_type::symbolic_link, "private/link"));
-            e.client.send(entry_of(5, copy::entry_type::hard_link, "private/second"));
+            e.client.send(entry_of(3, copy::entry_type::directory, "directory", 1));
+            e.client.send(entry_of(4, copy::entry_type::symbolic_link, "link", 1));
+            e.client.send(entry_of(5, copy::entry_type::hard_link, "second", 1));
             // In a directory that could not be made.
-            e.client.send(entry_of(6, copy::entry_type::file, "private/directory/file"));
+            e.client.send(entry_of(6, copy::entry_type::file, "file", 3));
             e.client.send(copy::end{6, 0});
-            e.client.send(entry_of(7, copy::entry_type::directory_end, "private/directory"));
-            e.client.send(entry_of(8, copy::entry_type::directory_end, "private"));
+            e.client.send(directory_end(7, 3));
+            e.client.send(directory_end(8, 1));
             for (std::uint64_t i = 2; i <= 8; ++i) co_await until_done(i);
             e.client.send(copy::finished{});
             co_await e.client.receive();

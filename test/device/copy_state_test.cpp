@@ -363,6 +363,26 @@ TEST_CASE("copy: a tree may be deeper than directories are open", "[device]") {
     CHECK(listing(from) == listing(to));
 }
 
+TEST_CASE("copy: each level of a tree takes as many bytes as the first one", "[device]") {
+    bool const continues = GENERATE(false, true);
+    CAPTURE(continues);
+    constexpr std::uint64_t levels = 300;
+    folder here;
+    fs::path at = here / "tree";
+    for (std::uint64_t i = 0; i < levels; ++i) {
+        fs::create_directories(at);
+        write_file(at / "file", pattern(10, i));
+        at /= "directory";
+    }
+    asio::io_context io;
+    ends e{io};
+    auto const done = pushed(e, io, {(here / "tree").string()}, "", {.continues = continues});
+    CHECK(done.entries == 2 * levels);
+    CHECK(listing(here / "tree") == listing(e.served / "tree"));
+    // A path has 1500 bytes on average.
+    CHECK(e.client.connection().statistics().bytes_sent < levels * 500);
+}
+
 TEST_CASE("copy: owners are kept if both sides want that", "[device]") {
     if (::geteuid() != 0) {
         WARN("skipped: only root gives files to others");
@@ -950,7 +970,7 @@ TEST_CASE("copy: a server writes nothing but what a client asks for", "[device][
                 co_await l.receive();
                 l.send(copy::welcome{});
                 copy::entry forged;
-                forged.path = which == 0 ? ".ssh" : which == 1 ? ".ssh/authorized_keys" : "wanted";
+                forged.name = which == 0 ? ".ssh" : which == 1 ? "authorized_keys" : "wanted";
                 forged.type = which == 0   ? copy::entry_type::directory
                               : which == 1 ? copy::entry_type::file
                                            : copy::entry_type::hard_link;

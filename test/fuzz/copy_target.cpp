@@ -35,9 +35,9 @@ void copy_message(bytes in) {
     }
     if (auto const* const e = std::get_if<copy::entry>(&*m)) {
         must(e->mode <= 07777 && e->nanoseconds <= copy::nanoseconds_max);
-        must(e->path.size() <= copy::text_bytes_max && e->target.size() <= copy::text_bytes_max);
-        must(!copy::is_inside(e->path) || (e->path.front() != '/' && e->path.back() != '/'));
-        static_cast<void>(copy::is_reserved(e->path));
+        must(e->name.size() <= copy::text_bytes_max && e->target.size() <= copy::text_bytes_max);
+        must(e->name.find('/') == std::string::npos && e->name != "..");
+        static_cast<void>(copy::is_reserved(e->name));
     }
 }
 

@@ -91,7 +91,7 @@ TEST_CASE(
         for (std::uint64_t i = 0; i < copy::receiver::files_max; ++i) {
             copy::entry e;
             e.file = i;
-            e.path = std::to_string(number) + '.' + std::to_string(i);
+            e.name = std::to_string(number) + '.' + std::to_string(i);
             e.size = copy::resume_bytes_min;
             e.is_sparse = true;
             l.send(e);

@@ -3,13 +3,7 @@
 // No test depends on who is faster: the names are exchanged before the first system call with a path, before the
 // second, and so on, until there is none left.
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <poll.h>
-#include <sys/ioctl.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -17,9 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <future>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "rdma-copy/incoming_file.hpp"
@@ -27,74 +19,13 @@
 #include "rdma-copy/tree.hpp"
 #include "support/catch.hpp"
 #include "support/folder.hpp"
+#include "support/system_calls.hpp"
 
 using test::folder;
 
 namespace fs = std::filesystem;
 
 namespace {
-
-// Runs `work` on a thread, and `before` with the number of each of its system calls that has a path, before the
-// kernel starts it. Returns how many there were; 0 if the kernel does not stop them.
-unsigned step(std::function<void()> const& work, std::function<void(unsigned)> const& before) {
-    constexpr std::array with_path{
-        SYS_openat,
-        SYS_openat2,
-        SYS_linkat,
-        SYS_renameat2,
-        SYS_unlinkat,
-        SYS_newfstatat,
-        SYS_fchownat,
-        SYS_fchmodat,
-        SYS_utimensat,
-        SYS_mkdirat,
-        SYS_symlinkat,
-        SYS_readlinkat,
-#ifdef SYS_renameat
-        SYS_renameat,
-        SYS_chmod,
-#endif
-    };
-    std::promise<int> made;
-    std::thread worker{[&] {
-        std::vector<sock_filter> rules{
-            sock_filter{BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)}};
-        for (std::size_t i = 0; i < with_path.size(); ++i) {
-            auto const to_stop = static_cast<std::uint8_t>(with_path.size() - i);
-            rules.push_back(
-                {BPF_JMP | BPF_JEQ | BPF_K, to_stop, 0, static_cast<unsigned>(with_path[i])}
-            );
-        }
-        rules.push_back({BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW});
-        rules.push_back({BPF_RET | BPF_K, 0, 0, SECCOMP_RET_USER_NOTIF});
-        sock_fprog const program{static_cast<unsigned short>(rules.size()), rules.data()};
-        bool const is_ready = ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
-        long const listener = is_ready ? ::syscall(
-                                             SYS_seccomp,
-                                             SECCOMP_SET_MODE_FILTER,
-                                             SECCOMP_FILTER_FLAG_NEW_LISTENER,
-                                             &program
-                                         )
-                                       : -1;
-        made.set_value(static_cast<int>(listener));
-        if (listener >= 0) work();
-    }};
-    int const listener = made.get_future().get();
-    unsigned calls = 0;
-    while (listener >= 0) {
-        pollfd state{listener, POLLIN, 0};
-        // The thread has ended: nobody has this filter any more.
-        if (::poll(&state, 1, -1) < 0 || (state.revents & POLLIN) == 0) break;
-        seccomp_notif call{};
-        if (::ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &call) != 0) continue;
-        before(calls++);
-        seccomp_notif_resp const go_on{call.id, 0, 0, SECCOMP_USER_NOTIF_FLAG_CONTINUE};
-        ::ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &go_on);
-    }
-    worker.join();
-    if (listener >= 0) ::close(listener);
-    return calls;
-}
 
 // Both names exist afterwards, or nothing has changed.
 void exchange(fs::path const& a, fs::path const& b) {
@@ -135,9 +66,9 @@ void exchange_before_each_call(
         attempt a;
         prepare(a);
         has_swapped = false;
-        unsigned const calls = step(
+        unsigned const calls = test::stop_before_paths(
             [&] { work(a); },
-            [&](unsigned now) {
+            [&](unsigned now, char const*) {
                 if (now != at && !(is_brief && now == at + 1)) return;
                 has_swapped = true;
                 swap(a);

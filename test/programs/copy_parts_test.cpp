@@ -48,16 +48,20 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
     e.nanoseconds = copy::nanoseconds_max;
     e.size = INT64_MAX;
     e.identity.fill(std::byte{3});
-    e.path = std::string(copy::text_bytes_max, 'p');
+    e.directory = 6;
+    e.name = std::string(copy::text_bytes_max, 'p');
     copy::entry l;
     l.type = copy::entry_type::hard_link;
-    l.path = "a";
+    l.name = "a";
     l.target = std::string(copy::text_bytes_max, 't');
     copy::entry small;
-    small.path = "a";
+    small.name = "a";
     small.size = 5;
     copy::entry asked = small;
     asked.asks = true;
+    copy::entry ended;
+    ended.type = copy::entry_type::directory_end;
+    ended.directory = 7;
     copy::hello h;
     h.speaks = 1;
     h.way = copy::direction::to_client;
@@ -89,6 +93,7 @@ TEST_CASE("copy: each message is what it was after it was sent", "[programs]") {
         copy::batch{3, 4096, {}},
         copy::whole_file{small, std::vector<std::byte>(5)},
         asked,
+        ended,
         copy::wanted{8},
         copy::stopped{},
         copy::exclude{"*.o"},
