@@ -50,6 +50,12 @@ bool is_synced_by_syncfs(int file) {
            std::ranges::count(known, static_cast<std::uint32_t>(s.f_type)) > 0;
 }
 
+// Some sandboxes refuse it.
+bool may_call_syncfs() {
+    static_cast<void>(::syncfs(-1));
+    return errno == EBADF;
+}
+
 int write_all(int file, std::vector<std::byte> const& bytes) {
     std::size_t done = 0;
     while (done < bytes.size()) {
@@ -117,8 +123,8 @@ void batch_job::begin_all(std::vector<batch_item>& items, batch_options const& o
     int error = 0;
     all_ = tree_.open_at({}, O_RDONLY | O_DIRECTORY, error);
     struct stat s {};
-    syncs_all_ = error == 0 && ::fstat(all_.get(), &s) == 0 && is_synced_by_syncfs(all_.get()) &&
-                 items.size() >= sync_all_min;
+    syncs_all_ = error == 0 && ::fstat(all_.get(), &s) == 0 && items.size() >= sync_all_min &&
+                 is_synced_by_syncfs(all_.get()) && may_call_syncfs();
     device_ = s.st_dev;
     for (batch_item& i : items)
         if (i.what.type != entry_type::directory_end) begin(i, options);

@@ -2,10 +2,7 @@
 #include <boost/asio/co_spawn.hpp>
 
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -33,42 +30,14 @@
 #include "rdma-copy/tree.hpp"
 #include "support/catch.hpp"
 #include "support/folder.hpp"
+#include "support/system_calls.hpp"
 
 using test::folder;
+using test::where_refused;
 
 namespace fs = std::filesystem;
 
 namespace {
-
-// On a thread for which this system call fails, as in a sandbox; if flags are named, only with these as that
-// argument.
-void where_refused(
-    long call,
-    int error,
-    std::function<void()> const& what,
-    std::optional<unsigned> flags = {},
-    unsigned argument = 3
-) {
-    bool is_filtered = false;
-    auto const place_of_flags = static_cast<unsigned>(
-        offsetof(seccomp_data, args) + argument * sizeof(seccomp_data::args[0])
-    );
-    std::thread{[&] {
-        std::array<sock_filter, 7> rules{
-            sock_filter{BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
-            sock_filter{BPF_JMP | BPF_JEQ | BPF_K, 0, 4, static_cast<unsigned>(call)},
-            sock_filter{BPF_JMP | BPF_JA, 0, 0, flags ? 0U : 2U},
-            sock_filter{BPF_LD | BPF_W | BPF_ABS, 0, 0, place_of_flags},
-            sock_filter{BPF_JMP | BPF_JEQ | BPF_K, 0, 1, flags.value_or(0)},
-            sock_filter{BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)},
-            sock_filter{BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW}};
-        sock_fprog const program{rules.size(), rules.data()};
-        is_filtered = ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-                      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-        if (is_filtered) what();
-    }}.join();
-    REQUIRE(is_filtered);
-}
 
 std::vector<std::byte> bytes_of(std::size_t size, unsigned seed) {
     std::vector<std::byte> all(size);
