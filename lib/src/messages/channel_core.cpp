@@ -1,6 +1,6 @@
 #include "messages/channel_core.hpp"
 
-#include <rcverbs/detail/timeouts.hpp>
+#include <rcverbs/experimental/protocol/option_check.hpp>
 
 #include "probes/probe.hpp"
 
@@ -39,7 +39,7 @@ error_code code_of(machines::channel_machine::violation found) noexcept {
 channel_core::channel_core(
     connection over, message_channel_options const& options, std::uint16_t requests
 )
-    : driver{std::move(over)},
+    : handshake{std::move(over)},
       options_{options},
       requests_{requests},
       arrived_(options.receives),
@@ -52,7 +52,7 @@ void channel_core::on_abandoned() noexcept {
     state_ = state::ended;
     machine_ = {};
     done_first_ = done_last_ = nobody;
-    held_back_.reset();
+    handshake::on_abandoned();
     std::exchange(outgoing_, {}).clear();
     static_cast<void>(fetches_.take_all());
     std::exchange(finishers_, {}).clear();
@@ -478,8 +478,7 @@ void channel_core::stop(error_code why) {
     if (!end_of_messages_) end_of_messages_ = why ? why : error_code{asio::error::eof};
     unsent_ = why ? why : error_code{errc::not_connected};
     if (was_open) machine_.end(*this);
-    if (held_back_) deliver(std::move(held_back_->who), unsent_);
-    held_back_.reset();
+    end_accept(unsent_);
     if (!is_disconnecting_) on_finished(why);
 }
 

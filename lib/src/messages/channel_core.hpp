@@ -36,7 +36,7 @@ namespace rcverbs::detail {
 /// The first option out of its range; empty if there is none.
 std::string problem_of(message_channel_options const& options);
 
-class channel_core : public protocol::driver, private machines::channel_actions {
+class channel_core : public protocol::handshake, private machines::channel_actions {
 public:
     using waiter = protocol::waiter<error_code>;
 
@@ -50,7 +50,7 @@ public:
     void finish(control_handler handler);
     /// Of all operations that are messages.
     virtual void cancel() = 0;
-    void close() noexcept;
+    void close() noexcept override;
     /// Of a message of the peer's.
     void release(message const& what) noexcept;
     void detach(message& what);
@@ -149,6 +149,8 @@ protected:
     /// Goes on with accepting after holds_back(), or refuses the peer as busy. Any thread; without effect
     /// if the channel has ended or gone on meanwhile.
     void proceed_accept(error_code refused);
+    /// The peer's hello. REQUIRES: it is well-formed.
+    wire::channel_hello peer_hello() const;
     void end(error_code why, step where, close_reason reason);
 
     /// Of a client that connects again, the number by which the server knows it.
@@ -156,7 +158,7 @@ protected:
         return {};
     }
     /// True if accepting waits for proceed_accept().
-    virtual bool holds_back(wire::channel_hello const&) { return false; }
+    virtual bool waits_for_older(wire::channel_hello const&) { return false; }
     /// The channel is open.
     virtual void on_open() {}
     /// A message without a handler is over.
@@ -180,14 +182,15 @@ private:
     struct fetching;
 
     // Connecting: see channel_handshake.cpp.
-    void start_connect(endpoint const& peer, std::vector<std::byte> greeting, waiter who);
-    void start_accept(std::vector<std::byte> greeting, waiter who);
     error_code begin(bool is_active, std::span<std::byte const> greeting);
-    wire::channel_hello own_hello(std::vector<std::byte> greeting) const;
-    void refuse(wire::channel_hello ours, error_code& why);
-    void finish_accept(error_code why);
-    error_code prepare();
-    void on_established(error_code ec, waiter who);
+    wire::channel_hello own_hello() const;
+    error_code prepare() override;
+    std::vector<std::byte> hello(error_code refused) const override;
+    error_code judge(std::span<std::byte const> theirs) override;
+    error_code reason(std::span<std::byte const> theirs) const override;
+    bool holds_back() override;
+    error_code on_established() override;
+    void on_result(error_code ec, bool is_of_connection) override;
     void open(wire::channel_hello const& theirs);
     void take_early();
 
@@ -240,19 +243,13 @@ private:
 
     // Everything below is used inside.
     state state_ = state::idle;
-    bool is_active_ = false;
+    std::vector<std::byte> own_greeting_;
     machine machine_;
     registered_buffer memory_;
     mutable_slice all_slots_;  // of memory_
     // Read by any thread. 0 until the channel is open.
     std::atomic<std::uint32_t> small_bytes_max_{0};
     std::uint16_t peer_requests_ = 0;
-    // Between holds_back() and proceed_accept().
-    struct held_back {
-        wire::channel_hello ours;
-        waiter who;
-    };
-    std::optional<held_back> held_back_;
 
     std::deque<outgoing> outgoing_;
     // Of the message that submit() hands to the machine, until it is posted; else null.

@@ -12,14 +12,18 @@ namespace rcverbs::detail {
 
 namespace asio = boost::asio;
 
-wire::channel_hello channel_core::own_hello(std::vector<std::byte> greeting) const {
+wire::channel_hello channel_core::own_hello() const {
     wire::channel_hello h;
     h.mode = options_.mode;
     h.slot_bytes = options_.slot_bytes;
     h.receives = options_.receives;
     h.requests = requests_;
-    h.greeting = std::move(greeting);
     return h;
+}
+
+wire::channel_hello channel_core::peer_hello() const {
+    error_code ignored;
+    return wire::decode_channel_hello(lower().private_data(), ignored);
 }
 
 // Makes the memory and posts the receives, before the peer can send.
@@ -49,7 +53,7 @@ error_code channel_core::begin(bool is_active, std::span<std::byte const> greeti
     if (greeting.size() + own > wire::channel_greeting_bytes_max)
         return errc::private_data_too_large;
     state_ = state::connecting;
-    is_active_ = is_active;
+    own_greeting_.assign(greeting.begin(), greeting.end());
     return {};
 }
 
@@ -59,33 +63,13 @@ void channel_core::connect(
     waiter who = waiter_for(std::move(handler));
     if (!who) return;
     enter(
-        [this](endpoint const& to, std::vector<std::byte>& own, waiter& w) {
-            start_connect(to, std::move(own), std::move(w));
+        [this](endpoint const& to, std::vector<std::byte> const& own, waiter& w) {
+            if (error_code const refused = begin(true, own)) deliver(std::move(w), refused);
+            else handshake::connect(to, std::move(w));
         },
         peer,
         std::move(greeting),
         std::move(who)
-    );
-}
-
-void channel_core::start_connect(
-    endpoint const& peer, std::vector<std::byte> greeting, waiter who
-) {
-    if (error_code const refused = begin(true, greeting)) return deliver(std::move(who), refused);
-    close_when_cancelled(who, self());
-    wire::channel_hello ours = own_hello(std::move(greeting));
-    ours.identity = identity();
-    lower().async_resolve(
-        peer,
-        ordered([this, hello = wire::encode(ours), w = std::move(who)](error_code ec) mutable {
-            if (!ec) ec = prepare();
-            if (ec) return on_established(ec, std::move(w));
-            lower().async_establish(
-                hello, ordered([this, v = std::move(w)](error_code failed) mutable {
-                    on_established(failed, std::move(v));
-                })
-            );
-        })
     );
 }
 
@@ -93,85 +77,75 @@ void channel_core::accept(std::vector<std::byte> greeting, control_handler handl
     waiter who = waiter_for(std::move(handler));
     if (!who) return;
     enter(
-        [this](std::vector<std::byte>& own, waiter& w) {
-            start_accept(std::move(own), std::move(w));
+        [this](std::vector<std::byte> const& own, waiter& w) {
+            if (error_code const refused = begin(false, own)) deliver(std::move(w), refused);
+            else handshake::accept(std::move(w));
         },
         std::move(greeting),
         std::move(who)
     );
 }
 
-void channel_core::start_accept(std::vector<std::byte> greeting, waiter who) {
-    error_code foreign;
-    wire::channel_hello const theirs = wire::decode_channel_hello(lower().private_data(), foreign);
-    if (error_code const refused = begin(false, greeting)) return deliver(std::move(who), refused);
-    close_when_cancelled(who, self());
-    wire::channel_hello ours = own_hello(std::move(greeting));
-    ours.answer = foreign ? wire::verdict::malformed : wire::judge_request(ours, theirs);
-    error_code why;
-    if (ours.answer != wire::verdict::welcome) {
-        why = foreign ? foreign : wire::judgement<channel_errc>(ours.answer);
-        refuse(ours, why);
+std::vector<std::byte> channel_core::hello(error_code refused) const {
+    wire::channel_hello ours = own_hello();
+    if (is_active()) ours.identity = identity();
+    if (!refused) {
+        ours.greeting = own_greeting_;
+        return wire::encode(ours);
     }
-    held_back_.emplace(held_back{std::move(ours), std::move(who)});
-    if (why || !holds_back(theirs)) return finish_accept(why);
-    accept_limit_.start(options_.finish_timeout, [this] { proceed_accept(errc::timed_out); });
+    error_code foreign;
+    auto const theirs = wire::decode_channel_hello(lower().private_data(), foreign);
+    ours.answer = foreign ? wire::verdict::malformed : wire::judge_request(ours, theirs);
+    // Judged well, and refused all the same.
+    if (ours.answer == wire::verdict::welcome) ours.answer = wire::verdict::busy;
+    return wire::encode(ours);
+}
+
+error_code channel_core::judge(std::span<std::byte const> theirs) {
+    error_code foreign;
+    wire::channel_hello const h = wire::decode_channel_hello(theirs, foreign);
+    if (foreign) return foreign;
+    return is_active() ? wire::check_acceptance(own_hello(), h)
+                       : wire::judgement<channel_errc>(wire::judge_request(own_hello(), h));
+}
+
+// Any other rejection is reported unchanged.
+error_code channel_core::reason(std::span<std::byte const> theirs) const {
+    error_code foreign;
+    wire::channel_hello const h = wire::decode_channel_hello(theirs, foreign);
+    return foreign ? error_code{} : wire::refusal<channel_errc>(h.answer);
+}
+
+bool channel_core::holds_back() {
+    if (!waits_for_older(peer_hello())) return false;
+    accept_limit_.start(options_.finish_timeout, [this] { go_on(errc::timed_out); });
+    return true;
 }
 
 void channel_core::proceed_accept(error_code refused) {
     enter([this, refused] {
         accept_limit_.cancel();
-        finish_accept(refused);
+        go_on(refused);
     });
 }
 
-// Accepts, unless the peer has been refused, or is now.
-void channel_core::finish_accept(error_code why) {
-    std::optional<held_back> mine;
-    mine.swap(held_back_);
-    if (!mine) return;  // the channel has ended meanwhile
-    if (why && mine->ours.answer == wire::verdict::welcome) {
-        mine->ours.answer = wire::verdict::busy;
-        refuse(mine->ours, why);
-    }
-    if (!why) why = prepare();
-    if (why) return on_established(why, std::move(mine->who));
-    lower().async_accept(
-        wire::encode(mine->ours), ordered([this, w = std::move(mine->who)](error_code ec) mutable {
-            on_established(ec, std::move(w));
-        })
-    );
-}
-
-// Rejects the peer with a verdict.
-void channel_core::refuse(wire::channel_hello ours, error_code& why) {
-    ours.greeting.clear();
-    error_code ignored;
-    lower().reject(wire::encode(ours), ignored);
-    if (ignored == errc::not_connected) why = ignored;  // there is no request
-}
-
-void channel_core::on_established(error_code ec, waiter who) {
-    // Then the connection's own failure says at which step.
-    bool const is_of_connection = ec && ec == lower().last_failure().code;
-    error_code foreign;
-    wire::channel_hello const theirs = wire::decode_channel_hello(lower().private_data(), foreign);
-    // The reason of a channel's rejection is in its hello; any other is reported unchanged.
-    bool const has_reason = ec == cm_errc::rejected_by_peer && !foreign;
-    if (has_reason) ec = wire::refusal<channel_errc>(theirs.answer);
-    if (!ec) ec = foreign ? foreign : wire::check_acceptance(own_hello({}), theirs);
+error_code channel_core::on_established() {
     // The connection takes its receives from a shared queue.
-    bool const are_shared = !early_.empty() && early_.front().code == errc::receives_are_shared;
-    if (!ec && are_shared) ec = errc::receives_are_shared;
+    if (!early_.empty() && early_.front().code == errc::receives_are_shared)
+        return errc::receives_are_shared;
     // Closed meanwhile.
-    if (!ec && state_ != state::connecting) ec = asio::error::operation_aborted;
-    if (ec && is_of_connection && !has_reason && state_ == state::connecting) stop(ec);
-    else if (ec) end(ec, step::handshake, close_reason::refused);
-    else open(theirs);
-    if (!ec) RCVERBS_PROBE2(channel_open, this, lower().queue_pair_number());
-    if (ec) early_.clear();
+    if (state_ != state::connecting) return asio::error::operation_aborted;
+    open(peer_hello());
+    RCVERBS_PROBE2(channel_open, this, lower().queue_pair_number());
     if (!early_.empty()) in_order([this] { take_early(); });
-    deliver(std::move(who), ec);
+    return {};
+}
+
+void channel_core::on_result(error_code ec, bool is_of_connection) {
+    if (!ec) return;
+    if (is_of_connection && state_ == state::connecting) stop(ec);
+    else end(ec, step::handshake, close_reason::refused);
+    early_.clear();
 }
 
 // What has arrived before the channel was open, in its order; what arrives meanwhile waits behind
@@ -195,7 +169,7 @@ void channel_core::open(wire::channel_hello const& theirs) {
          theirs.receives,
          options_.sends,
          std::uint32_t{requests_} + theirs.requests,
-         is_active_,
+         is_active(),
          large_max}};
     small_bytes_max_ = std::min(options_.slot_bytes, theirs.slot_bytes) -
                        static_cast<std::uint32_t>(wire::channel_head_bytes);

@@ -1,32 +1,33 @@
 // client_core.hpp — the state of a request_client: the channel, and the requests that wait for one.
 //
-// Made of public parts: a connector and a channel. One lock guards the state; no user code runs under
-// it.
+// An actor made of public parts: a connector and channels. A request that is on a channel belongs to that:
+// its reply is given to the program without entering.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <variant>
 #include <vector>
 
 #include <rcverbs/connector.hpp>
-#include <rcverbs/detail/membership.hpp>
-#include <rcverbs/detail/waiting_handler.hpp>
+#include <rcverbs/experimental/protocol.hpp>
 #include <rcverbs/request_client.hpp>
+
+#include "machines/counter.hpp"
 
 namespace rcverbs::detail {
 
 class request_core;
 
-class client_core final : public std::enable_shared_from_this<client_core>, public hosting::member {
+class client_core final : public protocol::actor {
 public:
     using body_source = std::variant<std::span<std::byte const>, const_slices>;
 
@@ -35,27 +36,25 @@ public:
         std::vector<endpoint> peers,
         request_client_options options
     );
-    void attach();
 
+    // Any thread.
     void ask(question const& what, body_source body, bool may_repeat, reply_handler handler);
     void notify(question const& what, body_source body, bool may_repeat, control_handler handler);
     void finish(control_handler handler);
     void close() noexcept;
 
-    bool is_open() const noexcept;
+    bool is_open() const noexcept { return !is_closed_; }
     bool is_connected() const noexcept;
     protection_domain domain() const { return connector_.domain(); }
     failure last_failure() const;
     request_client_statistics statistics() const;
 
 private:
-    using guard = std::unique_lock<std::mutex>;
     using clock = std::chrono::steady_clock;
     using channel_ptr = std::shared_ptr<request_channel>;
     struct call;
     using call_ptr = std::shared_ptr<call>;
     using call_list = std::list<call_ptr>;
-    using executor_ptr = std::shared_ptr<boost::asio::any_io_executor const>;
 
     // A request that was given to a channel, which knows it by its handle.
     struct attempt {
@@ -73,8 +72,8 @@ private:
         std::array<std::byte, request_channel::head_bytes_max> head;
         body_source body;
         bool may_repeat = false;
-        waiting_handler<error_code, reply> on_reply;
-        control_waiter on_sent;  // of a notice
+        protocol::waiter<error_code, reply> on_reply;
+        protocol::waiter<error_code> on_sent;  // of a notice
         bool is_notice = false;
         clock::time_point deadline;
         std::chrono::milliseconds pause{10};  // before it is repeated
@@ -89,51 +88,66 @@ private:
         /// False if the context of its handler is gone, and with it maybe the body.
         bool is_wanted() const noexcept { return is_notice ? bool{on_sent} : bool{on_reply}; }
     };
-
-    executor_ptr own_executor() const;
-    void prepare(call_ptr const& c, question const& what, body_source body, bool may_repeat);
-    void start(call_ptr const& c);
-    void wait(call_ptr const& c, clock::time_point until);
-    void connect();
-    void on_connected(error_code ec, request_channel made);
     // A channel, and its number.
     struct numbered_channel {
         channel_ptr channel;
         std::uint64_t number = 0;
     };
-    void send(call_ptr const& c, numbered_channel const& over);
+
+    // Any thread.
+    void prepare(call_ptr const& c, question const& what, body_source body, bool may_repeat);
     void on_result(call_ptr const& c, numbered_channel const& over, error_code ec, reply r);
+    static void complete(call& c, error_code ec, reply r);
+
+    // Inside.
+    void start(call_ptr const& c);
+    void wait(call_ptr const& c, clock::time_point until);
+    void stop_waiting(call& c);
+    void connect();
+    void on_connected(error_code ec, channel_ptr const& over);
+    void send(call_ptr const& c, numbered_channel const& over);
+    void on_failed(call_ptr const& c, channel_ptr const& over, error_code ec);
     void on_timer(call_ptr const& c);
     void cancel(call_ptr const& c);
     call_list take_waiting();
     void end(call_ptr const& c, error_code why);
-    void complete(call_ptr const& c, error_code ec, reply r = {});
-    channel_ptr drop(channel_ptr const& which);
+    void drop(channel_ptr which);
+    void use(channel_ptr channel);
     void retire(channel_ptr const& over);
     void finish(channel_ptr const& over);
     void on_finished(channel_ptr const& over, error_code ec);
-    void context_is_going(boost::asio::execution_context const&) noexcept override;
+    void begin_to_finish(protocol::waiter<error_code>& who);
+    void end_all() noexcept;
+    void on_abandoned() noexcept override;
+    void give_up() noexcept override { close(); }
+    // Runs `function(self)` inside, if the client still exists.
+    template <class Function>
+    auto if_alive(Function function);
 
-    // Null once its context is destroyed. Not copied under the lock, as it may be the program's own.
-    executor_ptr executor_;
     std::chrono::milliseconds const answer_timeout_;
     std::function<void(std::shared_ptr<request_channel>)> const on_connected_;
-    hosting::membership membership_;
-
-    mutable std::mutex mutex_;
     basic_connector<request_channel> connector_;
+
     channel_ptr channel_;  // its number is counted_.connected
     // Whose peers have finished, while what was asked on them is answered.
     std::vector<channel_ptr> retiring_;
-    waiting_handler<error_code> finisher_;
+    protocol::waiter<error_code> finisher_;
     error_code finish_error_;
-    failure last_of_channel_;
     call_list waiting_;
     std::size_t paused_ = 0;
     bool is_connecting_ = false;
-    bool is_closed_ = false;
     bool is_finishing_ = false;
-    request_client_statistics counted_;
+
+    // Read by any thread.
+    std::atomic<bool> is_closed_{false};
+    struct view {
+        channel_ptr channel;
+        failure last;  // of the last channel
+    };
+    protocol::published<view> view_;
+    struct {
+        machines::counter connected, repeated, waiting;
+    } counted_;
 };
 
 }  // namespace rcverbs::detail

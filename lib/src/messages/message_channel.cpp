@@ -1,9 +1,9 @@
 #include <rcverbs/message_channel.hpp>
+#include <rcverbs/experimental/protocol/option_check.hpp>
 
 #include <algorithm>
 #include <utility>
 
-#include <rcverbs/detail/option_check.hpp>
 #include "messages/message_core.hpp"
 
 namespace rcverbs {

@@ -6,9 +6,9 @@
 #include <deque>
 #include <memory>
 
-#include <rcverbs/detail/wait_list.hpp>
-
 #include "messages/channel_core.hpp"
+
+#include <rcverbs/experimental/protocol.hpp>
 
 namespace rcverbs::detail {
 
@@ -27,7 +27,7 @@ private:
     std::shared_ptr<message_core> self() {
         return std::static_pointer_cast<message_core>(shared_from_this());
     }
-    using receiver = waiting_handler<error_code, message>;
+    using receiver = protocol::waiter<error_code, message>;
 
     // A message that a cancelled receive has left, with its number in the order of arrival.
     struct returned {
@@ -47,7 +47,7 @@ private:
 
     std::uint64_t taken_ = 0;
     std::deque<returned> returned_;
-    wait_list<receiver> receivers_;
+    detail::wait_list<receiver> receivers_;
 };
 
 }  // namespace rcverbs::detail

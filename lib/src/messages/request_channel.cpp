@@ -1,10 +1,10 @@
 #include <rcverbs/request_channel.hpp>
+#include <rcverbs/experimental/protocol/option_check.hpp>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include <rcverbs/detail/option_check.hpp>
 #include "messages/request_core.hpp"
 
 namespace rcverbs::detail {

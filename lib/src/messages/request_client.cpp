@@ -1,15 +1,12 @@
 #include <rcverbs/request_client.hpp>
+#include <rcverbs/experimental/protocol/option_check.hpp>
 
 #include <boost/asio/error.hpp>
-#include <boost/asio/post.hpp>
 
 #include <algorithm>
 #include <exception>
 #include <random>
 #include <utility>
-
-#include <rcverbs/detail/option_check.hpp>
-#include <rcverbs/detail/timeouts.hpp>
 
 #include "messages/client_core.hpp"
 #include "messages/request_core.hpp"
@@ -49,40 +46,40 @@ client_core::client_core(
     std::vector<endpoint> peers,
     request_client_options options
 )
-    : executor_{std::make_shared<asio::any_io_executor const>(where.get_executor())},
+    : actor{where.get_executor()},
       answer_timeout_{options.channel.answer_timeout},
       on_connected_{std::move(options.on_connected)},
       connector_{std::move(where), std::move(peers), connector_options_of(options)} {}
 
-void client_core::attach() {
-    membership_.join(*executor_, weak_from_this(), hosting::rank::above_connections);
+// Null where a program has closed and dropped the client.
+template <class Function>
+auto client_core::if_alive(Function function) {
+    return [weak = weak_from_this(), f = std::move(function)](auto const&... all) {
+        auto const self = std::static_pointer_cast<client_core>(weak.lock());
+        if (self != nullptr) self->enter([core = self.get(), f, all...] { f(*core, all...); });
+    };
 }
 
 // --- requests ------------------------------------------------------------------------------------
 
-client_core::executor_ptr client_core::own_executor() const {
-    guard const lock{mutex_};
-    return executor_;
-}
-
 void client_core::ask(
     question const& what, body_source body, bool may_repeat, reply_handler handler
 ) {
-    auto const own = own_executor();
-    if (own == nullptr) return;
-    auto const c = std::make_shared<call>(*own);
-    c->on_reply = {std::move(handler), *own};
+    auto const own = executor();
+    if (!own) return;
+    auto const c = std::make_shared<call>(own);
+    c->on_reply = {std::move(handler), own};
     prepare(c, what, std::move(body), may_repeat);
 }
 
 void client_core::notify(
     question const& what, body_source body, bool may_repeat, control_handler handler
 ) {
-    auto const own = own_executor();
-    if (own == nullptr) return;
-    auto const c = std::make_shared<call>(*own);
+    auto const own = executor();
+    if (!own) return;
+    auto const c = std::make_shared<call>(own);
     c->is_notice = true;
-    c->on_sent = {std::move(handler), *own};
+    c->on_sent = {std::move(handler), own};
     prepare(c, what, std::move(body), may_repeat);
 }
 
@@ -94,64 +91,68 @@ void client_core::prepare(
     c->body = std::move(body);
     c->may_repeat = may_repeat;
     // Assigned once, here: the caller emits on a thread of its own.
-    if (auto slot = c->is_notice ? c->on_sent.slot() : c->on_reply.slot(); slot.is_connected()) {
-        slot.assign([weak = weak_from_this(), of = std::weak_ptr{c}](asio::cancellation_type how) {
-            auto const self = weak.lock();
-            auto const alive = of.lock();
-            if (self != nullptr && alive != nullptr && how != asio::cancellation_type::none)
-                self->cancel(alive);
+    auto const connect_to = [&](auto& who) {
+        if (!who.can_be_cancelled()) return;
+        auto of_call = if_alive([of = std::weak_ptr{c}](client_core& self) {
+            if (auto const alive = of.lock()) self.cancel(alive);
         });
-    }
+        connect_cancellation(who, [f = std::move(of_call)](asio::cancellation_type) { f(); });
+    };
+    if (c->is_notice) connect_to(c->on_sent);
+    else connect_to(c->on_reply);
     error_code refused;
     if (what.head.size() > c->head.size()) refused = errc::message_too_large;
     if (timeout.count() <= 0) refused = errc::invalid_option;
-    if (refused) return end(c, refused);
-    c->deadline = clock::now() + bounded(timeout);
-    std::ranges::copy(what.head, c->head.begin());
-    c->what.head = std::span{c->head}.first(what.head.size());
-    start(c);
+    if (!refused) {
+        c->deadline = clock::now() + bounded(timeout);
+        std::ranges::copy(what.head, c->head.begin());
+        c->what.head = std::span{c->head}.first(what.head.size());
+    }
+    enter([this, c, refused] {
+        if (refused) end(c, refused);
+        else start(c);
+    });
 }
 
 // Sends it if there is a channel; else it waits for one.
 void client_core::start(call_ptr const& c) {
-    numbered_channel over;
-    channel_ptr dropped;
-    error_code refused;
-    bool is_first = false;
-    {
-        guard const lock{mutex_};
-        if (executor_ == nullptr) return;
-        if (is_closed_)
-            refused = is_finishing_ ? error_code{errc::operation_in_progress}
-                                    : error_code{asio::error::operation_aborted};
-        if (c->is_cancelled) refused = asio::error::operation_aborted;
-        if (!refused && channel_ != nullptr && !channel_->is_open()) dropped = drop(channel_);
-        over = {channel_, counted_.connected};
-        auto const wanted = c->what.connection_number;
-        bool const is_there = channel_ != nullptr && wanted == over.number;
-        if (!refused && wanted && !is_there) refused = channel_errc::other_connection;
-        if (!refused && channel_ == nullptr) {
-            wait(c, c->deadline);
-            is_first = !std::exchange(is_connecting_, true);
-            if (!is_first) connector_.shorten_delay();
-        }
+    if (is_closed_) {
+        return end(
+            c,
+            is_finishing_ ? error_code{errc::operation_in_progress}
+                          : error_code{asio::error::operation_aborted}
+        );
     }
-    if (refused) return end(c, refused);
-    if (over.channel != nullptr) return send(c, over);
-    if (is_first) connect();
+    if (c->is_cancelled) return end(c, asio::error::operation_aborted);
+    if (channel_ != nullptr && !channel_->is_open()) drop(channel_);
+    numbered_channel const over{channel_, counted_.connected.read()};
+    auto const wanted = c->what.connection_number;
+    bool const is_there = channel_ != nullptr && wanted == over.number;
+    if (wanted && !is_there) return end(c, channel_errc::other_connection);
+    if (channel_ != nullptr) return send(c, over);
+    wait(c, c->deadline);
+    if (!std::exchange(is_connecting_, true)) connect();
+    else connector_.shorten_delay();
 }
 
-// REQUIRES: the lock is held.
 void client_core::wait(call_ptr const& c, clock::time_point until) {
     waiting_.push_back(c);
     c->place = std::prev(waiting_.end());
-    auto const weak = std::weak_ptr{shared_from_this()};
+    counted_.waiting.set(waiting_.size());
     c->timer.expires_at(until);
-    c->timer.async_wait([weak, of = std::weak_ptr{c}](error_code const& ec) {
-        auto const self = weak.lock();
-        auto const alive = of.lock();
-        if (!ec && self != nullptr && alive != nullptr) self->on_timer(alive);
+    auto expire = if_alive([of = std::weak_ptr{c}](client_core& self) {
+        if (auto const alive = of.lock()) self.on_timer(alive);
     });
+    c->timer.async_wait([f = std::move(expire)](error_code const& ec) {
+        if (!ec) f();
+    });
+}
+
+// REQUIRES: it waits.
+void client_core::stop_waiting(call& c) {
+    waiting_.erase(*std::exchange(c.place, std::nullopt));
+    counted_.waiting.set(waiting_.size());
+    if (std::exchange(c.is_paused, false)) --paused_;
 }
 
 void client_core::send(call_ptr const& c, numbered_channel const& over) {
@@ -162,14 +163,11 @@ void client_core::send(call_ptr const& c, numbered_channel const& over) {
     what.options.answer_timeout = left;
     // The body may have gone with the handler's context.
     if (!c->is_wanted()) return;
-    auto const self = shared_from_this();
+    auto const self = std::static_pointer_cast<client_core>(shared_from_this());
     auto const core = request_core_of(*over.channel);
     auto const mine = std::allocate_shared<attempt>(recycling_allocator<attempt>{});
     mine->channel = core;
-    {
-        guard const lock{mutex_};
-        c->on = mine;
-    }
+    c->on = mine;
     std::visit(
         [&](auto const& body) {
             if (c->is_notice) {
@@ -185,11 +183,6 @@ void client_core::send(call_ptr const& c, numbered_channel const& over) {
         },
         c->body
     );
-    {
-        guard const lock{mutex_};
-        if (!c->is_cancelled) return;
-    }
-    attempt::cancel(mine);
 }
 
 void client_core::attempt::cancel(std::shared_ptr<attempt> const& which) {
@@ -200,280 +193,226 @@ void client_core::attempt::cancel(std::shared_ptr<attempt> const& which) {
 
 void client_core::on_result(call_ptr const& c, numbered_channel const& on, error_code ec, reply r) {
     r.connection_number_ = on.number;
-    if (!ec) return complete(c, ec, std::move(r));
-    channel_ptr const& over = on.channel;
+    if (!ec) return complete(*c, ec, std::move(r));
+    enter([this, c, over = on.channel, ec] { on_failed(c, over, ec); });
+}
+
+void client_core::on_failed(call_ptr const& c, channel_ptr const& over, error_code ec) {
     bool const is_over = !over->is_open() || over->last_failure().reason != close_reason::open;
-    channel_ptr dropped;
-    bool is_refused = false;
-    {
-        guard const lock{mutex_};
-        if (is_over) dropped = drop(over);
-        // It was not sent, because the channel had just been retired, or had ended.
-        bool const was_sent = ec != errc::operation_in_progress && ec != errc::not_connected;
-        is_refused = !was_sent && channel_ != over && !is_closed_;
-        // A server that finishes, and does not answer what it has.
-        bool const is_late = ec == channel_errc::peer_not_answered;
-        auto const next = clock::now() + c->pause;
-        bool const is_repeated = is_over && !is_refused && c->may_repeat &&
-                                 !c->what.connection_number && (is_transient(ec) || is_late) &&
-                                 !is_closed_ && !c->is_cancelled && c->is_wanted() &&
-                                 executor_ != nullptr && next < c->deadline;
-        if (is_repeated) {
-            ++counted_.repeated;
-            c->last = ec;
-            c->pause = std::min(2 * c->pause, pause_max);
-            c->is_paused = true;
-            ++paused_;
-            return wait(c, next);
-        }
-    }
-    if (is_refused) return start(c);
-    complete(c, ec, std::move(r));
+    if (is_over) drop(over);
+    // It was not sent, because the channel had just been retired, or had ended.
+    bool const was_sent = ec != errc::operation_in_progress && ec != errc::not_connected;
+    if (!was_sent && channel_ != over && !is_closed_) return start(c);
+    // A server that finishes, and does not answer what it has.
+    bool const is_late = ec == channel_errc::peer_not_answered;
+    auto const next = clock::now() + c->pause;
+    bool const is_repeated = is_over && c->may_repeat && !c->what.connection_number &&
+                             (is_transient(ec) || is_late) && !is_closed_ && !c->is_cancelled &&
+                             c->is_wanted() && next < c->deadline;
+    if (!is_repeated) return end(c, ec);
+    counted_.repeated.add(1);
+    c->last = ec;
+    c->pause = std::min(2 * c->pause, pause_max);
+    c->is_paused = true;
+    ++paused_;
+    wait(c, next);
 }
 
 // The time to repeat it has come, or its deadline.
 void client_core::on_timer(call_ptr const& c) {
-    bool is_due = false;
-    {
-        guard const lock{mutex_};
-        if (!c->place) return;
-        waiting_.erase(*std::exchange(c->place, std::nullopt));
-        is_due = std::exchange(c->is_paused, false);
-        if (is_due) --paused_;
-        // Nobody needs the channel any more.
-        if (!is_due && is_connecting_ && waiting_.size() == paused_) connector_.cancel();
-    }
+    if (!c->place) return;
+    bool const is_due = c->is_paused;
+    stop_waiting(*c);
     if (is_due) return start(c);
-    complete(c, c->last ? c->last : error_code{channel_errc::request_timed_out});
+    // Nobody needs the channel any more.
+    if (is_connecting_ && waiting_.size() == paused_) connector_.cancel();
+    end(c, c->last ? c->last : error_code{channel_errc::request_timed_out});
 }
 
 void client_core::cancel(call_ptr const& c) {
-    std::shared_ptr<attempt> on;
-    bool is_waiting = false;
-    {
-        guard const lock{mutex_};
-        c->is_cancelled = true;
-        on = c->on;
-        is_waiting = c->place.has_value();
-        if (is_waiting) waiting_.erase(*std::exchange(c->place, std::nullopt));
-        if (std::exchange(c->is_paused, false)) --paused_;
-        if (is_waiting && is_connecting_ && waiting_.size() == paused_) connector_.cancel();
-    }
-    if (is_waiting) return end(c, asio::error::operation_aborted);
-    // One that is not on a channel yet is cancelled by send().
-    attempt::cancel(on);
+    c->is_cancelled = true;
+    if (!c->place) return attempt::cancel(c->on);
+    stop_waiting(*c);
+    if (is_connecting_ && waiting_.size() == paused_) connector_.cancel();
+    end(c, asio::error::operation_aborted);
 }
 
-void client_core::complete(call_ptr const& c, error_code ec, reply r) {
-    c->timer.cancel();
-    if (c->on_reply) c->on_reply(ec, std::move(r));
-    else if (c->on_sent) c->on_sent(ec);
+void client_core::complete(call& c, error_code ec, reply r) {
+    if (c.on_reply) c.on_reply(ec, std::move(r));
+    else if (c.on_sent) c.on_sent(ec);
 }
 
-// Later, and not from inside the function that led to it.
 void client_core::end(call_ptr const& c, error_code why) {
-    if (auto const own = own_executor())
-        asio::post(*own, [self = shared_from_this(), c, why] { self->complete(c, why); });
+    c->timer.cancel();
+    call_outside([c, why] { complete(*c, why, {}); });
 }
 
-// REQUIRES: the lock is held.
 client_core::call_list client_core::take_waiting() {
     for (call_ptr const& c : waiting_) {
         c->place.reset();
         c->is_paused = false;
     }
     paused_ = 0;
+    counted_.waiting.set(0);
     return std::exchange(waiting_, {});
 }
 
 // --- the channel ---------------------------------------------------------------------------------
 
 void client_core::connect() {
-    connector_.async_connect([self = shared_from_this()](error_code ec, request_channel made) {
-        self->on_connected(ec, std::move(made));
+    auto const self = std::static_pointer_cast<client_core>(shared_from_this());
+    connector_.async_connect([self](error_code ec, request_channel made) {
+        auto const over = ec ? nullptr : std::make_shared<request_channel>(std::move(made));
+        if (self->is_closed_) return;
+        if (over != nullptr && self->on_connected_) self->on_connected_(over);
+        self->enter([core = self.get(), ec, over] { core->on_connected(ec, over); });
     });
-    // Whoever needs no channel any more could not cancel what was not started.
-    guard const lock{mutex_};
-    if (is_closed_ || (is_connecting_ && waiting_.size() == paused_)) connector_.cancel();
 }
 
-void client_core::on_connected(error_code ec, request_channel made) {
-    auto const over = ec ? nullptr : std::make_shared<request_channel>(std::move(made));
-    {
-        guard const lock{mutex_};
-        if (is_closed_) return;
-    }
-    if (over != nullptr && on_connected_) on_connected_(over);
+void client_core::on_connected(error_code ec, channel_ptr const& over) {
+    is_connecting_ = false;
+    if (is_closed_) return;
     call_list ready;
-    bool is_wanted = false;
-    std::uint64_t number = 0;
-    {
-        guard const lock{mutex_};
-        is_connecting_ = false;
-        if (executor_ == nullptr || is_closed_) return;
-        for (auto i = waiting_.begin(); i != waiting_.end();) {
-            auto const next = std::next(i);
-            if (!(*i)->is_paused) {
-                (*i)->place.reset();
-                ready.splice(ready.end(), waiting_, i);
-            }
-            i = next;
-        }
-        // Cancelled for the requests that waited before.
-        is_wanted = ec == asio::error::operation_aborted && !ready.empty();
-        if (is_wanted) {
-            for (auto i = ready.begin(); i != ready.end(); ++i) (*i)->place = i;
-            waiting_.splice(waiting_.begin(), ready);
-            is_connecting_ = true;
-        } else if (over != nullptr) {
-            channel_ = over;
-            number = ++counted_.connected;
-        }
+    for (auto i = waiting_.begin(); i != waiting_.end();) {
+        auto const next = std::next(i);
+        if (!(*i)->is_paused) ready.splice(ready.end(), waiting_, i);
+        i = next;
     }
-    if (is_wanted) return connect();
+    // Cancelled for the requests that waited before.
+    if (ec == asio::error::operation_aborted && !ready.empty()) {
+        waiting_.splice(waiting_.begin(), ready);
+        is_connecting_ = true;
+        return connect();
+    }
+    counted_.waiting.set(waiting_.size());
     if (over != nullptr) {
-        request_core_of(*over)->when_peer_ends([weak = weak_from_this(),
-                                                which = std::weak_ptr{over}] {
-            auto const self = weak.lock();
-            auto const alive = which.lock();
-            if (self != nullptr && alive != nullptr) self->retire(alive);
-        });
+        counted_.connected.add(1);
+        use(over);
+        request_core_of(*over)->when_peer_ends(
+            if_alive([which = std::weak_ptr{over}](client_core& self) {
+                if (auto const alive = which.lock()) self.retire(alive);
+            })
+        );
     }
     for (call_ptr const& c : ready) {
+        c->place.reset();
+        c->timer.cancel();
         if (ec) end(c, ec);
-        else send(c, {over, number});
+        else send(c, {over, counted_.connected.read()});
     }
 }
 
-// The channel has ended; it is destroyed without the lock. REQUIRES: the lock is held.
-client_core::channel_ptr client_core::drop(channel_ptr const& which) {
-    if (channel_ != which || which == nullptr) return nullptr;
-    last_of_channel_ = which->last_failure();
-    return std::exchange(channel_, nullptr);
+void client_core::use(channel_ptr channel) {
+    view now = view_.get();
+    now.channel = channel_ = std::move(channel);
+    view_.set(std::move(now));
+}
+
+// The channel has ended.
+void client_core::drop(channel_ptr which) {
+    if (channel_ != which || which == nullptr) return;
+    channel_ = nullptr;
+    view_.set({nullptr, which->last_failure()});
 }
 
 // The server finishes: it answers what it has, and takes nothing new for long. Later requests go to
 // whoever listens next. Each request has its own deadline, so finishing begins behind the last answer.
 void client_core::retire(channel_ptr const& over) {
-    {
-        guard const lock{mutex_};
-        if (is_closed_ || channel_ != over) return;
-        retiring_.push_back(std::exchange(channel_, nullptr));
-    }
-    request_core_of(*over)->when_answered([weak = weak_from_this(), which = std::weak_ptr{over}] {
-        auto const self = weak.lock();
-        auto const alive = which.lock();
-        if (self != nullptr && alive != nullptr) self->finish(alive);
-    });
+    if (is_closed_ || channel_ != over) return;
+    retiring_.push_back(over);
+    use(nullptr);
+    request_core_of(*over)->when_answered(if_alive([which =
+                                                        std::weak_ptr{over}](client_core& self) {
+        if (auto const alive = which.lock()) self.finish(alive);
+    }));
 }
 
 // --- the end -------------------------------------------------------------------------------------
 
-void client_core::on_finished(channel_ptr const& over, error_code ec) {
-    channel_ptr dropped;
-    waiting_handler<error_code> who;
-    {
-        guard const lock{mutex_};
-        dropped = drop(over);
-        std::erase(retiring_, over);
-        last_of_channel_ = over->last_failure();
-        if (!finish_error_) finish_error_ = is_finishing_ ? ec : error_code{};
-        if (finisher_ && channel_ == nullptr && retiring_.empty()) who = std::move(finisher_);
-        ec = finish_error_;
-    }
-    if (who) who(ec);
-}
-
 void client_core::finish(channel_ptr const& over) {
-    over->async_finish([self = shared_from_this(), over](error_code ec) {
-        self->on_finished(over, ec);
+    auto const self = std::static_pointer_cast<client_core>(shared_from_this());
+    over->async_finish([self, over](error_code ec) {
+        self->enter([core = self.get(), over, ec] { core->on_finished(over, ec); });
     });
 }
 
+void client_core::on_finished(channel_ptr const& over, error_code ec) {
+    if (channel_ == over) channel_ = nullptr;
+    std::erase(retiring_, over);
+    view_.set({channel_, over->last_failure()});
+    if (!finish_error_) finish_error_ = is_finishing_ ? ec : error_code{};
+    if (finisher_ && channel_ == nullptr && retiring_.empty())
+        deliver(std::move(finisher_), finish_error_);
+}
+
 void client_core::finish(control_handler handler) {
-    executor_ptr const own = own_executor();
-    if (own == nullptr) return;
-    waiting_handler<error_code> who{std::move(handler), *own};
-    std::vector<channel_ptr> over;
-    call_list waiting;
-    bool is_second = false;
-    bool is_over = false;
-    waiting_handler<error_code> at_once;
-    {
-        guard const lock{mutex_};
-        is_second = is_finishing_;
-        is_finishing_ = is_closed_ = true;
-        if (!is_second) over = retiring_;
-        if (!is_second && channel_ != nullptr) over.push_back(channel_);
-        waiting = take_waiting();
-        is_over = over.empty();
-        if (!is_over) close_when_cancelled(who, shared_from_this());
-        std::swap(is_over ? at_once : finisher_, who);
-    }
+    auto const own = executor();
+    if (!own) return;
+    enter(
+        [this](protocol::waiter<error_code>& who) { begin_to_finish(who); },
+        protocol::waiter<error_code>{std::move(handler), own}
+    );
+}
+
+void client_core::begin_to_finish(protocol::waiter<error_code>& who) {
+    if (is_finishing_) return deliver(std::move(who), errc::operation_in_progress);
+    is_finishing_ = is_closed_ = true;
     connector_.cancel();
-    for (call_ptr const& c : waiting) end(c, asio::error::operation_aborted);
-    if (is_over) {
-        error_code const ec = is_second ? error_code{errc::operation_in_progress} : error_code{};
-        return asio::post(*own, [w = std::move(at_once), ec]() mutable { w(ec); });
-    }
+    for (call_ptr const& c : take_waiting()) end(c, asio::error::operation_aborted);
+    std::vector<channel_ptr> over = retiring_;
+    if (channel_ != nullptr) over.push_back(channel_);
+    if (over.empty()) return deliver(std::move(who), {});
+    close_when_cancelled(who, std::static_pointer_cast<client_core>(shared_from_this()));
+    finisher_ = std::move(who);
     for (channel_ptr const& each : over) finish(each);
 }
 
 void client_core::close() noexcept {
-    channel_ptr over;
-    call_list waiting;
-    {
-        guard const lock{mutex_};
-        is_closed_ = true;
-        for (channel_ptr const& c : retiring_) c->close();
-        if (channel_ != nullptr) channel_->close();
-        over = drop(channel_);
-        waiting = take_waiting();
+    is_closed_ = true;
+    try {
+        enter([this] { end_all(); });
+    } catch (...) {
+        // Without memory those that wait end at their deadlines.
     }
+}
+
+void client_core::end_all() noexcept {
+    for (channel_ptr const& c : retiring_) c->close();
+    if (channel_ != nullptr) channel_->close();
+    drop(channel_);
     connector_.cancel();
-    for (call_ptr const& c : waiting) end(c, asio::error::operation_aborted);
+    for (call_ptr const& c : take_waiting()) end(c, asio::error::operation_aborted);
 }
 
 // Handlers are destroyed uncalled, as Asio does with its own.
-void client_core::context_is_going(asio::execution_context const&) noexcept {
-    channel_ptr over;
-    call_list waiting;
-    executor_ptr gone;
-    std::vector<channel_ptr> retiring;
-    waiting_handler<error_code> finisher;
-    guard lock{mutex_};
+void client_core::on_abandoned() noexcept {
     is_closed_ = true;
-    retiring.swap(retiring_);
-    finisher = std::move(finisher_);
-    gone.swap(executor_);
-    over = std::exchange(channel_, nullptr);
-    waiting = take_waiting();
-    lock.unlock();
+    retiring_.clear();
+    finisher_ = {};
+    channel_ = nullptr;
+    view_.set({});
+    static_cast<void>(take_waiting());
 }
 
 // --- observers -----------------------------------------------------------------------------------
 
-bool client_core::is_open() const noexcept {
-    guard const lock{mutex_};
-    return !is_closed_;
-}
-
 bool client_core::is_connected() const noexcept {
-    guard const lock{mutex_};
-    return channel_ != nullptr && channel_->is_open();
+    channel_ptr const now = view_.get().channel;
+    return now != nullptr && now->is_open();
 }
 
 failure client_core::last_failure() const {
-    guard const lock{mutex_};
-    if (channel_ != nullptr && !channel_->is_open()) return channel_->last_failure();
+    view const now = view_.get();
+    if (now.channel != nullptr && !now.channel->is_open()) return now.channel->last_failure();
     failure const of_connecting = connector_.last_failure();
-    return of_connecting.code ? of_connecting : last_of_channel_;
+    return of_connecting.code ? of_connecting : now.last;
 }
 
 request_client_statistics client_core::statistics() const {
-    guard const lock{mutex_};
-    request_client_statistics s = counted_;
-    s.waiting = waiting_.size();
+    request_client_statistics s;
+    s.connected = counted_.connected.read();
+    s.repeated = counted_.repeated.read();
+    s.waiting = counted_.waiting.read();
     return s;
 }
 
@@ -487,10 +426,8 @@ request_client_base::request_client_base(
     request_client_options options
 ) {
     detail::throw_if_refused(detail::problem_of(options.channel));
-    core_ = std::make_shared<detail::client_core>(
-        std::move(where), std::move(peers), std::move(options)
-    );
-    core_->attach();
+    core_ =
+        protocol::make<detail::client_core>(std::move(where), std::move(peers), std::move(options));
 }
 
 request_client_base& request_client_base::operator=(request_client_base&& other) noexcept {

@@ -1,12 +1,12 @@
 #include "messages/request_core.hpp"
 
+#include <rcverbs/experimental/protocol/option_check.hpp>
+
 #include <boost/asio/error.hpp>
 
 #include <algorithm>
 #include <new>
 #include <utility>
-
-#include <rcverbs/detail/timeouts.hpp>
 
 #include "messages/session_table.hpp"
 
@@ -452,7 +452,7 @@ void request_core::complete_first() {
     asked& a = asked_[i];
     done_first_ = a.next_done;
     if (done_first_ == nobody) done_last_ = nobody;
-    waiting_handler<error_code, reply> on_reply = std::move(a.on_reply);
+    protocol::waiter<error_code, reply> on_reply = std::move(a.on_reply);
     waiter on_sent = std::move(a.on_sent);
     std::optional<outgoing_message> body;  // of one that was not sent
     if (a.body.has_memory()) body.emplace(std::exchange(a.body, {}));
@@ -563,11 +563,11 @@ void request_core::next(next_handler handler) {
     asio::any_io_executor const own = executor();
     if (!own) return;
     enter(
-        [this](waiting_handler<error_code, request>& who) {
+        [this](protocol::waiter<error_code, request>& who) {
             if (is_idle()) deliver(std::move(who), errc::not_connected, {});
             else nexts_.add(std::move(who), std::weak_ptr{self()}, &request_core::cancel_next);
         },
-        waiting_handler<error_code, request>{std::move(handler), own}
+        protocol::waiter<error_code, request>{std::move(handler), own}
     );
 }
 
@@ -701,7 +701,7 @@ void request_core::drop_arrived() {
 
 // --- a client that connects again ----------------------------------------------------------------
 
-bool request_core::holds_back(wire::channel_hello const& theirs) {
+bool request_core::waits_for_older(wire::channel_hello const& theirs) {
     if (!options_.sessions || !theirs.identity) return false;
     client_ = theirs.identity;
     session_table::of(*options_.sessions).enter(*theirs.identity, self());

@@ -14,8 +14,8 @@
 #include <memory>
 #include <vector>
 
-#include <rcverbs/detail/wait_list.hpp>
 #include <rcverbs/request_channel.hpp>
+#include <rcverbs/experimental/protocol.hpp>
 
 #include "machines/request_machine.hpp"
 #include "messages/channel_core.hpp"
@@ -90,7 +90,7 @@ private:
 
     // A request or notice of this side's, at the machine's index of it.
     struct asked : boost::intrusive::set_base_hook<> {
-        waiting_handler<error_code, reply> on_reply;
+        protocol::waiter<error_code, reply> on_reply;
         waiter on_sent;  // of a notice
         std::uint64_t serial = 0;  // its index and the number of its use
         std::uint64_t* handle = nullptr;  // of who asks
@@ -153,7 +153,7 @@ private:
 
     // Of the channel.
     std::optional<client_identity> identity() const override { return options_.identity; }
-    bool holds_back(wire::channel_hello const& theirs) override;
+    bool waits_for_older(wire::channel_hello const& theirs) override;
     void on_open() override;
     void on_over(outgoing const& o, error_code result) override;
     error_code why_late() const noexcept override;
@@ -203,7 +203,7 @@ private:
     std::vector<waiting_request> arrived_;
     std::uint32_t arrived_first_ = nobody;
     std::uint32_t arrived_last_ = nobody;
-    wait_list<waiting_handler<error_code, request>> nexts_;
+    detail::wait_list<protocol::waiter<error_code, request>> nexts_;
     // By number of the peer's: nobody waits for the answer any more. Read by any thread.
     std::unique_ptr<std::atomic<bool>[]> const cancelled_;
     std::function<void()> on_peer_end_;
@@ -212,7 +212,7 @@ private:
     error_code end_of_requests_;  // what requests end with that are not answered
     bool has_connection_ended_ = false;
     std::shared_ptr<channel_core> kept_;  // between the end of the channel and of its connection
-    // The peer's, from holds_back() until nothing of this channel can be executed any more.
+    // The peer's, from waits_for_older() until nothing of this channel can be executed any more.
     std::optional<client_identity> client_;
 
     // Read by any thread. Written bytes: to this side's memory, by answers.

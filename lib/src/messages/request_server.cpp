@@ -1,7 +1,6 @@
 #include <rcverbs/request_server.hpp>
 
 #include <boost/asio/error.hpp>
-#include <boost/asio/post.hpp>
 
 #include <algorithm>
 #include <functional>
@@ -17,282 +16,203 @@ namespace asio = boost::asio;
 server_core::server_core(
     runs_on<asio::any_io_executor> where, endpoint const& local, request_server_options options
 )
-    : where_{where},
+    : actor{where.get_executor()},
+      where_{where},
       options_{[&] {
           if (!options.channel.sessions) options.channel.sessions.emplace();
           return std::move(options);
       }()},
-      acceptor_{std::move(where), local, options_.acceptor},
-      executor_{std::make_shared<asio::any_io_executor const>(acceptor_.get_executor())} {}
+      acceptor_{std::move(where), local, options_.acceptor} {}
 
 void server_core::start() {
-    membership_.join(*executor_, weak_from_this(), hosting::rank::above_connections);
-    accept_next();
+    enter([this] { accept_next(); });
 }
 
-server_core::executor_ptr server_core::own_executor() const {
-    guard const lock{mutex_};
-    return executor_;
+template <class Function>
+auto server_core::if_alive(Function function) {
+    return [weak = weak_from_this(), f = std::move(function)](auto... results) {
+        auto const self = std::static_pointer_cast<server_core>(weak.lock());
+        if (self == nullptr) return;
+        self->enter(
+            [core = self.get(), f](auto&... all) { f(*core, std::move(all)...); },
+            std::move(results)...
+        );
+    };
 }
 
-// --- accepting -----------------------------------------------------------------------------------
+// --- clients -------------------------------------------------------------------------------------
 
 void server_core::accept_next() {
-    acceptor_.async_get_request([weak = weak_from_this()](error_code ec, connection_request asked) {
-        if (auto const self = weak.lock()) self->on_request(ec, std::move(asked));
-    });
+    acceptor_.async_get_request(
+        if_alive([](server_core& self, error_code ec, connection_request asked) {
+            self.on_request(ec, std::move(asked));
+        })
+    );
 }
 
 void server_core::on_request(error_code ec, connection_request asked) {
     if (ec) return end_accepting(ec);
     accept_next();
+    if (is_closed_) return;
     auto const c =
         std::make_shared<request_channel>(where_, std::move(asked), options_.channel, ec);
     if (ec) return;  // the client has given up meanwhile
-    {
-        guard const lock{mutex_};
-        if (is_closed_ || executor_ == nullptr) return;
-        clients_.push_back({c});
-    }
-    c->async_accept(options_.greeting, [weak = weak_from_this(), c](error_code failed) {
-        if (auto const self = weak.lock()) self->on_accepted(c, failed);
-    });
+    clients_.push_back({c});
+    counted_.clients.set(clients_.size());
+    c->async_accept(options_.greeting, if_alive([c](server_core& self, error_code failed) {
+                        self.on_accepted(c, failed);
+                    }));
 }
 
 void server_core::on_accepted(channel_ptr const& c, error_code ec) {
     if (ec) {
-        {
-            guard const lock{mutex_};
-            ++failed_;
-        }
-        return leave(c, c->last_failure());
+        counted_.failed.add(1);
+        return leave_client(c);
     }
-    bool is_finishing = false;
-    {
-        guard const lock{mutex_};
-        ++accepted_;
-        for (client& each : clients_) each.is_accepted = each.is_accepted || each.channel == c;
-        is_finishing = is_finishing_;
-    }
-    if (options_.on_accepted) options_.on_accepted(c);
+    counted_.accepted.add(1);
+    for (client& each : clients_) each.is_accepted = each.is_accepted || each.channel == c;
+    // Before its requests are given out.
+    if (options_.on_accepted)
+        call_outside([self = shared_from_this(), this, c] { options_.on_accepted(c); });
     take_next(c);
-    if (is_finishing) c->async_finish([c](error_code) {});
+    if (is_finishing_) c->async_finish([c](error_code) {});
 }
 
-// The client has left, or was not accepted.
-void server_core::leave(channel_ptr const& c, failure const& why) {
-    {
-        guard const lock{mutex_};
-        auto const gone = [&](client const& each) { return each.channel == c; };
-        if (std::erase_if(clients_, gone) == 0) return;
-        if (why.code) last_ = why;
-    }
-    if (options_.on_left) options_.on_left(why);
-    deliver();
+void server_core::leave_client(channel_ptr const& c) {
+    auto const gone = [&](client const& each) { return each.channel == c; };
+    if (std::erase_if(clients_, gone) == 0) return;
+    counted_.clients.set(clients_.size());
+    failure const why = c->last_failure();
+    if (why.code) last_.set(why);
+    if (options_.on_left)
+        call_outside([self = shared_from_this(), this, why] { options_.on_left(why); });
+    give();
 }
 
-// No further clients.
 void server_core::end_accepting(error_code why) {
-    {
-        guard const lock{mutex_};
-        if (!end_) end_ = is_finishing_ ? error_code{asio::error::eof} : why;
-    }
-    deliver();
+    if (!end_) end_ = is_finishing_ ? error_code{asio::error::eof} : why;
+    is_open_ = false;
+    give();
 }
 
 // --- requests ------------------------------------------------------------------------------------
 
 void server_core::take_next(channel_ptr const& c) {
-    c->async_next([weak = weak_from_this(), c](error_code ec, request r) {
-        if (auto const self = weak.lock()) self->on_next(c, ec, std::move(r));
-    });
+    c->async_next(if_alive([c](server_core& self, error_code ec, request r) {
+        self.on_next(c, ec, std::move(r));
+    }));
 }
 
 void server_core::on_next(channel_ptr const& c, error_code ec, request r) {
     if (ec == asio::error::eof) {
-        c->async_finish([weak = weak_from_this(), c](error_code) {
-            if (auto const self = weak.lock()) self->leave(c, c->last_failure());
-        });
-        return;
+        return c->async_finish(if_alive([c](server_core& self, error_code) { self.leave_client(c); }
+        ));
     }
-    if (ec) return leave(c, c->last_failure());
-    {
-        guard const lock{mutex_};
-        if (is_closed_ || executor_ == nullptr) return;
-        arrived_.push_back({++numbers_, c, std::move(r)});
-    }
-    deliver();
+    if (ec) return leave_client(c);
+    if (is_closed_) return;
+    arrived_.push_back({++numbers_, c, std::move(r)});
+    give();
 }
 
 void server_core::next(next_handler handler) {
-    auto const own = own_executor();
-    if (own == nullptr) return;
-    waiting_handler<error_code, request> who{std::move(handler), *own};
-    {
-        guard const lock{mutex_};
-        nexts_.add(std::move(who), weak_from_this(), &server_core::cancel_next);
-    }
-    asio::post(*own, [self = shared_from_this()] { self->deliver(); });
+    auto const own = executor();
+    if (!own) return;
+    enter(
+        [this](protocol::waiter<error_code, request>& who) {
+            nexts_.add(std::move(who));
+            give();
+        },
+        protocol::waiter<error_code, request>{std::move(handler), own}
+    );
 }
 
-// Gives requests to those who wait; and the end, once there are no more clients.
-void server_core::deliver() {
-    for (;;) {
-        decltype(nexts_)::removed first;
-        arrival next;
-        error_code end;
-        {
-            guard const lock{mutex_};
-            bool const has_ended = arrived_.empty() && end_ && (clients_.empty() || is_closed_);
-            if (nexts_.empty() || (arrived_.empty() && !has_ended)) return;
-            first = nexts_.take_first();
-            if (has_ended) {
-                end = end_;
-            } else {
-                next = std::move(arrived_.front());
-                arrived_.pop_front();
-            }
-        }
-        auto& who = first.front().handler;
-        if (!who) {
-            // Its context is gone: the request is for the next one.
-            if (!end) put_back(next.number, std::move(next.what), next.from);
-            continue;
-        }
-        if (end) {
-            who(end, request{});
-            continue;
-        }
-        auto const back = [](void* core, std::uint64_t number, error_code&&, request&& unused
-                          ) noexcept {
-            static_cast<server_core*>(core)->take_back(number, std::move(unused));
-        };
-        who.hand_over({shared_from_this(), back, next.number}, error_code{}, std::move(next.what));
+void server_core::give() {
+    while (!nexts_.empty() && !arrived_.empty()) {
+        arrival first = std::move(arrived_.front());
+        arrived_.pop_front();
+        nexts_.hand_over_first(first.number, {}, std::move(first.what));
         // The client's next request comes behind those of the others.
-        if (next.from != nullptr) take_next(next.from);
+        if (first.from != nullptr) take_next(first.from);
     }
+    bool const has_ended = arrived_.empty() && end_ && (clients_.empty() || is_closed_);
+    if (has_ended) nexts_.fail_all(end_);
 }
 
-// To its place in the order of arrival.
-void server_core::put_back(std::uint64_t number, request r, channel_ptr from) {
-    guard const lock{mutex_};
-    if (is_closed_ || executor_ == nullptr) return;
+// What a wait has not taken.
+void server_core::put_back(std::uint64_t number, request r) {
+    if (is_closed_) return;
     auto const behind =
         std::ranges::upper_bound(arrived_, number, std::ranges::less{}, &arrival::number);
-    arrived_.insert(behind, arrival{number, std::move(from), std::move(r)});
-}
-
-// A wait that was cancelled, or whose handler was destroyed, has not taken the request.
-void server_core::take_back(std::uint64_t number, request r) noexcept {
-    try {
-        put_back(number, std::move(r), nullptr);
-        if (auto const own = own_executor())
-            asio::post(*own, [self = shared_from_this()] { self->deliver(); });
-    } catch (...) {
-        // Without memory the request would be lost unnoticed.
-        close();
-    }
-}
-
-void server_core::cancel_next(std::uint64_t serial) {
-    decltype(nexts_)::removed taken;
-    executor_ptr own;
-    {
-        guard const lock{mutex_};
-        taken = nexts_.take(serial);
-        own = executor_;
-    }
-    if (taken.empty() || own == nullptr) return;
-    asio::post(*own, [who = std::move(taken.front().handler)]() mutable {
-        if (who) who(asio::error::operation_aborted, request{});
-    });
+    arrived_.insert(behind, arrival{number, nullptr, std::move(r)});
+    give();
 }
 
 // --- the end -------------------------------------------------------------------------------------
 
 void server_core::finish(control_handler handler) {
-    auto const own = own_executor();
-    if (own == nullptr) return;
-    auto const who = std::make_shared<waiting_handler<error_code>>(std::move(handler), *own);
-    close_when_cancelled(*who, shared_from_this());
-    std::vector<channel_ptr> finishing;
-    {
-        guard const lock{mutex_};
-        is_finishing_ = true;
-        for (client const& each : clients_) {
-            if (each.is_accepted) finishing.push_back(each.channel);
-        }
-    }
+    auto const own = executor();
+    if (!own) return;
+    enter(
+        [this](protocol::waiter<error_code>& who) { finish_all(who); },
+        protocol::waiter<error_code>{std::move(handler), own}
+    );
+}
+
+void server_core::finish_all(protocol::waiter<error_code>& who) {
+    close_when_cancelled(who, std::static_pointer_cast<server_core>(shared_from_this()));
+    is_finishing_ = true;
+    is_open_ = false;
     acceptor_.close();
     // The others when they are accepted.
-    for (channel_ptr const& c : finishing) c->async_finish([c](error_code) {});
-    acceptor_.async_wait_idle([self = shared_from_this(), who](error_code ec) {
-        {
-            guard const lock{self->mutex_};
-            if (self->is_closed_) ec = asio::error::operation_aborted;
-        }
-        if (*who) (*who)(ec);
-    });
+    for (client const& each : clients_) {
+        if (each.is_accepted) each.channel->async_finish([c = each.channel](error_code) {});
+    }
+    auto const kept = std::make_shared<protocol::waiter<error_code>>(std::move(who));
+    acceptor_.async_wait_idle(if_alive([kept](server_core& self, error_code ec) {
+        if (self.is_closed_) ec = asio::error::operation_aborted;
+        self.deliver(std::move(*kept), ec);
+    }));
 }
 
 void server_core::close() noexcept {
-    clients all;
-    std::deque<arrival> dropped;
-    executor_ptr own;
-    {
-        guard const lock{mutex_};
-        if (std::exchange(is_closed_, true)) return;
-        end_ = asio::error::operation_aborted;
-        all = clients_;
-        dropped.swap(arrived_);
-        own = executor_;
-    }
-    acceptor_.close();
-    for (client const& each : all) each.channel->close();
-    if (own == nullptr) return;
     try {
-        asio::post(*own, [self = shared_from_this()] { self->deliver(); });
+        enter([this] { close_all(); });
     } catch (...) {
-        // No memory to tell: those who wait are told when the channels end.
+        acceptor_.close();
     }
 }
 
+void server_core::close_all() {
+    if (std::exchange(is_closed_, true)) return;
+    is_open_ = false;
+    end_ = asio::error::operation_aborted;
+    acceptor_.close();
+    for (client const& each : clients_) each.channel->close();
+    arrived_.clear();
+    give();
+}
+
 // Handlers are destroyed uncalled, as Asio does with its own.
-void server_core::context_is_going(asio::execution_context const&) noexcept {
-    clients all;
-    std::deque<arrival> dropped;
-    decltype(nexts_)::removed waiting;
-    executor_ptr gone;
-    guard lock{mutex_};
+void server_core::on_abandoned() noexcept {
     is_closed_ = true;
-    all.swap(clients_);
-    dropped.swap(arrived_);
-    waiting = nexts_.take_all();
-    gone.swap(executor_);
-    lock.unlock();
+    is_open_ = false;
+    arrived_.clear();
+    clients_.clear();
 }
 
 // --- observers -----------------------------------------------------------------------------------
 
-bool server_core::is_open() const noexcept {
-    guard const lock{mutex_};
-    return !is_closed_ && !is_finishing_ && !end_;
-}
-
 failure server_core::last_failure() const {
-    failure of_acceptor = acceptor_.last_failure();
-    if (of_acceptor.code) return of_acceptor;
-    guard const lock{mutex_};
-    return last_;
+    failure const of_acceptor = acceptor_.last_failure();
+    return of_acceptor.code ? of_acceptor : last_.get();
 }
 
 request_server_statistics server_core::statistics() const {
     request_server_statistics s;
     s.acceptor = acceptor_.statistics();
-    guard const lock{mutex_};
-    s.clients = clients_.size();
-    s.accepted = accepted_;
-    s.failed = failed_;
+    s.clients = counted_.clients.read();
+    s.accepted = counted_.accepted.read();
+    s.failed = counted_.failed.read();
     return s;
 }
 
@@ -321,7 +241,7 @@ request_server_base::request_server_base(
     detail::throw_if_refused(detail::problem_of(options.channel));
     if (options.greeting.size() > 32)
         throw boost::system::system_error{errc::private_data_too_large};
-    core_ = std::make_shared<detail::server_core>(
+    core_ = protocol::make<detail::server_core>(
         std::move(where), local, with_limits(std::move(options))
     );
     core_->start();

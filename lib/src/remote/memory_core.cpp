@@ -341,12 +341,12 @@ namespace {
 
 // A handler that waits for an operation on the channel; null if the context is gone.
 template <class... Arguments>
-detail::waiting_handler<Arguments...> waiting(
+protocol::waiter<Arguments...> waiting(
     detail::memory_core const& core, detail::erased_handler<Arguments...> handler
 ) {
     auto const io = core.channel().executor();
-    return io ? detail::waiting_handler<Arguments...>{std::move(handler), io}
-              : detail::waiting_handler<Arguments...>{};
+    return io ? protocol::waiter<Arguments...>{std::move(handler), io}
+              : protocol::waiter<Arguments...>{};
 }
 
 }  // namespace

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include <rcverbs/connection.hpp>
-#include <rcverbs/detail/waiting_handler.hpp>
 #include <rcverbs/experimental/protocol.hpp>
 #include <rcverbs/experimental/remote_memory.hpp>
 
@@ -26,8 +25,8 @@ class region_core;
 
 class memory_core final : public std::enable_shared_from_this<memory_core> {
 public:
-    using size_waiter = waiting_handler<error_code, std::size_t>;
-    using word_waiter = waiting_handler<error_code, std::uint64_t>;
+    using size_waiter = protocol::waiter<error_code, std::size_t>;
+    using word_waiter = protocol::waiter<error_code, std::uint64_t>;
 
     memory_core(
         std::shared_ptr<region_core> channel,

@@ -6,9 +6,8 @@
 #include <atomic>
 #include <utility>
 
-#include <rcverbs/detail/option_check.hpp>
-
 #include <rcverbs/experimental/remote_allocator.hpp>
+#include <rcverbs/experimental/protocol/option_check.hpp>
 
 #include "remote/pool_core.hpp"
 #include "remote/region_core.hpp"
@@ -54,11 +53,17 @@ offered_region::~offered_region() {
 offers_core::offers_core(
     boost::asio::any_io_executor executor, region_offers_options const& options
 )
-    : options_{options},
-      executor_{std::move(executor)} {}
+    : actor{std::move(executor)},
+      options_{options} {}
 
-void offers_core::attach() {
-    membership_.join(executor_, weak_from_this(), hosting::rank::above_connections);
+std::weak_ptr<offers_core> offers_core::weak_self() {
+    return std::static_pointer_cast<offers_core>(shared_from_this());
+}
+
+void offers_core::complete(protocol::waiter<error_code> who, error_code ec) {
+    enter(
+        [this, ec](protocol::waiter<error_code>& w) { deliver(std::move(w), ec); }, std::move(who)
+    );
 }
 
 void offers_core::add(
@@ -71,7 +76,7 @@ void offers_core::add(
         std::ranges::any_of(memory, [](auto const& range) { return range.empty(); });
     if (is_refused) throw boost::system::system_error{errc::invalid_option, "region_offers"};
     auto const made = std::make_shared<offered_region const>(
-        weak_from_this(), offered_region::next_number(), std::move(memory), rights
+        weak_self(), offered_region::next_number(), std::move(memory), rights
     );
     if (!publish(std::string{name}, made))
         throw boost::system::system_error{
@@ -95,16 +100,13 @@ void offers_core::announce(std::string const& name) {
 void offers_core::withdraw(std::string const& name, control_handler handler) {
     auto const io = executor();
     if (!io) return;
-    control_waiter waiter{std::move(handler), io};
+    protocol::waiter<error_code> waiter{std::move(handler), io};
     offer_ptr taken;
     {
         std::lock_guard const lock{mutex_};
         auto const found = is_shared(name) ? offers_.end() : offers_.find(name);
         if (found == offers_.end()) {
-            boost::asio::post(io, [w = std::move(waiter)]() mutable {
-                w(channel_errc::no_such_region);
-            });
-            return;
+            return complete(std::move(waiter), channel_errc::no_such_region);
         }
         taken = std::move(found->second);
         offers_.erase(found);
@@ -145,7 +147,7 @@ bool offers_core::set_pool(std::shared_ptr<pool_core> pool) {
 }
 
 void offers_core::on_gone(std::uint64_t number) noexcept {
-    control_waiter waiter;
+    protocol::waiter<error_code> waiter;
     std::shared_ptr<pool_core> pool;
     {
         std::lock_guard const lock{mutex_};
@@ -158,18 +160,13 @@ void offers_core::on_gone(std::uint64_t number) noexcept {
             pool = pool_;
         }
     }
-    if (waiter) waiter(error_code{});
+    if (waiter) complete(std::move(waiter), {});
     if (pool != nullptr) pool->on_gone(number);
 }
 
 std::size_t offers_core::size() const {
     std::lock_guard const lock{mutex_};
     return offers_.size();
-}
-
-boost::asio::any_io_executor offers_core::executor() const {
-    std::lock_guard const lock{mutex_};
-    return executor_;
 }
 
 void offers_core::join(std::weak_ptr<region_core> channel) {
@@ -193,12 +190,10 @@ offer_ptr offers_core::find(std::string_view name) const {
     return found == offers_.end() ? nullptr : found->second;
 }
 
-void offers_core::context_is_going(boost::asio::execution_context const&) noexcept {
+void offers_core::on_abandoned() noexcept {
     if (auto const p = pool()) p->context_is_going();
-    boost::asio::any_io_executor gone;
-    std::map<std::uint64_t, control_waiter> waiters;
+    std::map<std::uint64_t, protocol::waiter<error_code>> waiters;
     std::lock_guard const lock{mutex_};
-    gone = std::exchange(executor_, {});
     waiters.swap(withdrawing_);
 }
 

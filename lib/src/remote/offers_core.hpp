@@ -13,11 +13,10 @@
 #include <string_view>
 #include <vector>
 
-#include <rcverbs/detail/membership.hpp>
-#include <rcverbs/detail/waiting_handler.hpp>
 #include <rcverbs/experimental/region_channel.hpp>
 #include <rcverbs/memory_region.hpp>
 #include <rcverbs/protection_domain.hpp>
+#include <rcverbs/experimental/protocol.hpp>
 
 namespace rcverbs::detail {
 
@@ -65,15 +64,15 @@ private:
 using offer_ptr = std::shared_ptr<offered_region const>;
 
 /// Any thread.
-class offers_core final : public std::enable_shared_from_this<offers_core>, public hosting::member {
+class offers_core final : public protocol::actor {
 public:
     offers_core(boost::asio::any_io_executor executor, region_offers_options const& options);
-    void attach();
 
     void add(std::string_view name, std::vector<std::span<std::byte>> memory, access_flags rights);
     void withdraw(std::string const& name, control_handler handler);
     std::size_t size() const;
-    boost::asio::any_io_executor executor() const;
+    /// Calls a handler, not from inside this call.
+    void complete(protocol::waiter<error_code> who, error_code ec);
     region_offers_options const& options() const noexcept { return options_; }
 
     /// The pool that peers may allocate from; null if there is none.
@@ -99,16 +98,16 @@ private:
     void announce(std::string const& name);
     // From all channels. An empty name is not announced.
     void take_back(offer_ptr const& what, std::string const& name);
-    void context_is_going(boost::asio::execution_context const&) noexcept override;
+    std::weak_ptr<offers_core> weak_self();
+    void on_abandoned() noexcept override;
+    void give_up() noexcept override {}
 
     region_offers_options const options_;
-    hosting::membership membership_;
 
     mutable std::mutex mutex_;
-    boost::asio::any_io_executor executor_;  // empty once its context is destroyed
     std::map<std::string, offer_ptr, std::less<>> offers_;
     // By number: those whose offers are being withdrawn.
-    std::map<std::uint64_t, control_waiter> withdrawing_;
+    std::map<std::uint64_t, protocol::waiter<error_code>> withdrawing_;
     std::map<std::string, std::uint64_t, std::less<>> names_withdrawing_;
     std::vector<std::weak_ptr<region_core>> channels_;
     std::shared_ptr<pool_core> pool_;

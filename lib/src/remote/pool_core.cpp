@@ -11,8 +11,8 @@
 #include <cstring>
 #include <utility>
 
-#include <rcverbs/detail/option_check.hpp>
 #include <rcverbs/window.hpp>
+#include <rcverbs/experimental/protocol/option_check.hpp>
 
 #include "remote/region_core.hpp"
 
@@ -383,7 +383,7 @@ void pool_core::expire() noexcept {
 void pool_core::close(control_handler handler) {
     auto const io = list_executor();
     if (!io) return;  // the handler goes with its context
-    control_waiter who{std::move(handler), io};
+    protocol::waiter<error_code> who{std::move(handler), io};
     std::shared_ptr<clock> c;
     {
         std::lock_guard const lock{mutex_};
@@ -400,7 +400,7 @@ void pool_core::close(control_handler handler) {
 }
 
 void pool_core::complete_closing() noexcept {
-    std::vector<control_waiter> all;
+    std::vector<protocol::waiter<error_code>> all;
     {
         std::lock_guard const lock{mutex_};
         if (!is_closed_ || books_.blocks() > 0) return;
@@ -411,7 +411,7 @@ void pool_core::complete_closing() noexcept {
 
 void pool_core::context_is_going() noexcept {
     std::shared_ptr<clock> c;
-    std::vector<control_waiter> all;
+    std::vector<protocol::waiter<error_code>> all;
     std::lock_guard const lock{mutex_};
     c = std::move(clock_);
     all.swap(closing_);

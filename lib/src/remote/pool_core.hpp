@@ -19,8 +19,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include <rcverbs/detail/waiting_handler.hpp>
 #include <rcverbs/experimental/remote_allocator.hpp>
+#include <rcverbs/experimental/protocol.hpp>
 
 #include "machines/pool_books.hpp"
 #include "remote/offers_core.hpp"
@@ -130,7 +130,7 @@ private:
     std::deque<dirty> cleaning_;
     bool is_cleaning_ = false;
     bool is_closed_ = false;
-    std::vector<control_waiter> closing_;
+    std::vector<protocol::waiter<error_code>> closing_;
     std::shared_ptr<clock> clock_;
 };
 

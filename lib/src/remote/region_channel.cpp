@@ -1,9 +1,7 @@
 #include <rcverbs/experimental/region_channel.hpp>
+#include <rcverbs/experimental/protocol/option_check.hpp>
 
 #include <utility>
-
-#include <rcverbs/detail/option_check.hpp>
-#include <rcverbs/detail/waiting_handler.hpp>
 
 #include "remote/offers_core.hpp"
 #include "remote/region_core.hpp"
@@ -29,7 +27,7 @@ void start_control(
 ) {
     auto const io = core->executor();
     if (!io) return;
-    detail::control_waiter who{std::move(handler), io};
+    protocol::waiter<error_code> who{std::move(handler), io};
     detail::close_when_cancelled(who, core);
     begin(*core, std::move(who));
 }
@@ -44,8 +42,7 @@ region_offers::region_offers(
     runs_on<boost::asio::any_io_executor> const& where, region_offers_options const& options
 ) {
     detail::throw_if_refused(detail::problem_of(options));
-    core_ = std::make_shared<detail::offers_core>(where.get_executor(), options);
-    core_->attach();
+    core_ = protocol::make<detail::offers_core>(where.get_executor(), options);
 }
 
 void region_offers::offer(std::string_view name, std::span<std::byte> memory, access_flags rights) {

@@ -1,11 +1,10 @@
 #include "remote/region_core.hpp"
 
+#include <rcverbs/experimental/protocol/option_check.hpp>
+
 #include <algorithm>
 #include <array>
 #include <utility>
-
-#include <rcverbs/detail/option_check.hpp>
-#include <rcverbs/detail/timeouts.hpp>
 
 #include "remote/memory_core.hpp"
 #include "remote/region_bodies.hpp"

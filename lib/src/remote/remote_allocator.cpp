@@ -1,8 +1,7 @@
 #include <rcverbs/experimental/remote_allocator.hpp>
+#include <rcverbs/experimental/protocol/option_check.hpp>
 
 #include <utility>
-
-#include <rcverbs/detail/option_check.hpp>
 
 #include "remote/memory_core.hpp"
 #include "remote/pool_core.hpp"

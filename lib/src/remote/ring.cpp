@@ -1,9 +1,8 @@
 #include <rcverbs/experimental/ring.hpp>
+#include <rcverbs/experimental/protocol/option_check.hpp>
 
 #include <algorithm>
 #include <utility>
-
-#include <rcverbs/detail/option_check.hpp>
 
 #include "remote/ring_core.hpp"
 #include "remote/start_in_order.hpp"
@@ -53,12 +52,12 @@ ring_statistics ring_writer_base::statistics() const { return core_->statistics(
 void ring_writer_base::start_connect(
     core_ptr const& core, endpoint const& peer, detail::control_handler handler
 ) {
-    detail::start_closable(core, std::move(handler), [peer](detail::ring_writer_core& c, auto who) {
+    detail::start_in_order(core, std::move(handler), [peer](detail::ring_writer_core& c, auto who) {
         c.connect(peer, std::move(who));
     });
 }
 void ring_writer_base::start_accept(core_ptr const& core, detail::control_handler handler) {
-    detail::start_closable(core, std::move(handler), [](detail::ring_writer_core& c, auto who) {
+    detail::start_in_order(core, std::move(handler), [](detail::ring_writer_core& c, auto who) {
         c.accept(std::move(who));
     });
 }
@@ -145,12 +144,12 @@ ring_statistics ring_reader_base::statistics() const { return core_->statistics(
 void ring_reader_base::start_connect(
     core_ptr const& core, endpoint const& peer, detail::control_handler handler
 ) {
-    detail::start_closable(core, std::move(handler), [peer](detail::ring_reader_core& c, auto who) {
+    detail::start_in_order(core, std::move(handler), [peer](detail::ring_reader_core& c, auto who) {
         c.connect(peer, std::move(who));
     });
 }
 void ring_reader_base::start_accept(core_ptr const& core, detail::control_handler handler) {
-    detail::start_closable(core, std::move(handler), [](detail::ring_reader_core& c, auto who) {
+    detail::start_in_order(core, std::move(handler), [](detail::ring_reader_core& c, auto who) {
         c.accept(std::move(who));
     });
 }

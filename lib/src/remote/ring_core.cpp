@@ -9,8 +9,8 @@
 
 #include <rcverbs/batch.hpp>
 #include <rcverbs/channel_error.hpp>
-#include <rcverbs/detail/option_check.hpp>
 #include <rcverbs/op.hpp>
+#include <rcverbs/experimental/protocol/option_check.hpp>
 
 namespace rcverbs::detail {
 
@@ -36,64 +36,38 @@ std::string problem_of(ring_options const& options) {
 
 // --- both sides ----------------------------------------------------------------------------------
 
-void ring_core::connect(endpoint const& peer, protocol::waiter<error_code> who) {
-    if (std::exchange(has_begun_, true)) return deliver(std::move(who), errc::already_connected);
-    lower().async_resolve(peer, ordered([this, w = std::move(who)](error_code ec) mutable {
-                              if (!ec) ec = prepare();
-                              if (ec) return on_established(ec, std::move(w));
-                              lower().async_establish(
-                                  wire::encode(own_hello()),
-                                  ordered([this, v = std::move(w)](error_code failed) mutable {
-                                      on_established(failed, std::move(v));
-                                  })
-                              );
-                          }));
+std::vector<std::byte> ring_core::hello(error_code) const {
+    auto const bytes = wire::encode(own_hello());
+    return {bytes.begin(), bytes.end()};
 }
 
-void ring_core::accept(protocol::waiter<error_code> who) {
-    if (std::exchange(has_begun_, true)) return deliver(std::move(who), errc::already_connected);
+error_code ring_core::judge(std::span<std::byte const> theirs) {
     error_code ec;
-    wire::ring_hello const theirs = wire::decode_ring_hello(lower().private_data(), ec);
-    if (!ec) ec = judge(theirs);
-    if (ec) {
-        error_code ignored;
-        lower().reject(wire::encode(own_hello()), ignored);
-        if (ignored == errc::not_connected) ec = ignored;  // there is no request
-    } else {
-        ec = prepare();
-    }
-    if (ec) return on_established(ec, std::move(who));
-    lower().async_accept(
-        wire::encode(own_hello()), ordered([this, w = std::move(who)](error_code failed) mutable {
-            on_established(failed, std::move(w));
-        })
-    );
+    wire::ring_hello const h = wire::decode_ring_hello(theirs, ec);
+    return ec ? ec : problem_of(h);
 }
 
-error_code ring_core::judge(wire::ring_hello const& theirs) const noexcept {
+// A peer that has rejected this side's hello says its own.
+error_code ring_core::reason(std::span<std::byte const> theirs) const {
+    error_code foreign;
+    wire::ring_hello const h = wire::decode_ring_hello(theirs, foreign);
+    return foreign ? error_code{} : problem_of(h);
+}
+
+error_code ring_core::problem_of(wire::ring_hello const& theirs) const noexcept {
     if (theirs.version != wire::ring_version) return channel_errc::version_mismatch;
     if (theirs.role == role_) return channel_errc::mode_mismatch;
     return {};
 }
 
-void ring_core::on_established(error_code ec, protocol::waiter<error_code> who) {
-    bool const is_of_connection = ec && ec == lower().last_failure().code;
-    error_code foreign;
-    wire::ring_hello const theirs = wire::decode_ring_hello(lower().private_data(), foreign);
-    // A peer that has rejected this side's hello says its own.
-    bool const has_reason = ec == cm_errc::rejected_by_peer && !foreign && judge(theirs);
-    if (has_reason) ec = judge(theirs);
-    if (!ec) ec = foreign ? foreign : judge(theirs);
+error_code ring_core::on_established() {
+    error_code ec;
+    wire::ring_hello const theirs = wire::decode_ring_hello(lower().private_data(), ec);
     if (!ec) ec = begin(theirs);
-    if (!ec) {
-        is_open_ = true;
-        on_open();
-    } else if (is_of_connection && !has_reason) {
-        close();
-    } else {
-        fail(step::handshake, ec, close_reason::refused);
-    }
-    deliver(std::move(who), ec);
+    if (ec) return ec;
+    is_open_ = true;
+    on_open();
+    return {};
 }
 
 void ring_core::violated(channel_errc why) {

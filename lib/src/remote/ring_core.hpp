@@ -33,19 +33,13 @@ inline constexpr std::uint32_t ring_records_max = 65536;
 std::string problem_of(ring_options const& options);
 
 /// What both sides do: hello, connecting, the end.
-class ring_core : public protocol::driver {
+class ring_core : public protocol::handshake {
 public:
     using actor::enter;
 
-    // Inside.
-    void connect(endpoint const& peer, protocol::waiter<error_code> who);
-    void accept(protocol::waiter<error_code> who);
-
 protected:
-    ring_core(connection over, wire::ring_role role) : driver{std::move(over)}, role_{role} {}
+    ring_core(connection over, wire::ring_role role) : handshake{std::move(over)}, role_{role} {}
 
-    /// Makes the memory, and posts the receives, before the peer can send.
-    virtual error_code prepare() = 0;
     virtual wire::ring_hello own_hello() const = 0;
     /// The peer's hello is right: data may flow. An error if it says what cannot be.
     virtual error_code begin(wire::ring_hello const& theirs) = 0;
@@ -60,11 +54,13 @@ protected:
     std::atomic<std::uint32_t> waits_{0};
 
 private:
-    error_code judge(wire::ring_hello const& theirs) const noexcept;
-    void on_established(error_code ec, protocol::waiter<error_code> who);
+    std::vector<std::byte> hello(error_code refused) const override;
+    error_code judge(std::span<std::byte const> theirs) override;
+    error_code reason(std::span<std::byte const> theirs) const override;
+    error_code on_established() override;
+    error_code problem_of(wire::ring_hello const& theirs) const noexcept;
 
     wire::ring_role const role_;
-    bool has_begun_ = false;
 };
 
 class ring_writer_core final : public ring_core {

@@ -4,8 +4,6 @@
 #include <memory>
 #include <utility>
 
-#include <rcverbs/detail/control_handler.hpp>
-#include <rcverbs/detail/waiting_handler.hpp>
 #include <rcverbs/experimental/protocol.hpp>
 
 namespace rcverbs::detail {
@@ -31,7 +29,8 @@ void start_closable(std::shared_ptr<Core> const& core, control_handler handler, 
     start_in_order(
         core,
         std::move(handler),
-        [core = core.get(), begin = std::move(begin)](Core& c, control_waiter who) mutable {
+        [core = core.get(),
+         begin = std::move(begin)](Core& c, protocol::waiter<error_code> who) mutable {
             close_when_cancelled(who, std::static_pointer_cast<Core>(core->shared_from_this()));
             begin(c, std::move(who));
         }

@@ -1,10 +1,9 @@
 #include <rcverbs/channel_error.hpp>
 #include <rcverbs/session.hpp>
+#include <rcverbs/experimental/protocol/option_check.hpp>
 
 #include <algorithm>
 #include <utility>
-
-#include <rcverbs/detail/option_check.hpp>
 
 #include "session/session_core.hpp"
 
@@ -43,6 +42,16 @@ void run(
                 result(*c, *who, ec);
             });
         }
+    );
+}
+
+template <class Begin>
+void start(core_ptr const& core, detail::control_handler handler, Begin begin) {
+    auto const io = core->executor();
+    if (!io) return;  // the handler goes with its context
+    core->enter(
+        [c = core.get(), begin](protocol::waiter<error_code>& who) { begin(*c, std::move(who)); },
+        protocol::waiter<error_code>{std::move(handler), io}
     );
 }
 
@@ -109,14 +118,14 @@ connection_options session_base::needed(session_options const& options) {
 void session_base::start_connect(
     core_ptr const& core, endpoint const& peer, detail::control_handler handler
 ) {
-    run_control(core, std::move(handler), [peer](session_core& c, session_core::done then) {
-        c.connect(peer, std::move(then));
+    start(core, std::move(handler), [peer](session_core& c, protocol::waiter<error_code> who) {
+        c.connect(peer, std::move(who));
     });
 }
 
 void session_base::start_accept(core_ptr const& core, detail::control_handler handler) {
-    run_control(core, std::move(handler), [](session_core& c, session_core::done const& then) {
-        c.accept(then);
+    start(core, std::move(handler), [](session_core& c, protocol::waiter<error_code> who) {
+        c.accept(std::move(who));
     });
 }
 

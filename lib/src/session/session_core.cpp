@@ -6,7 +6,7 @@
 namespace rcverbs::detail {
 
 session_core::session_core(connection over, session_options options)
-    : driver{std::move(over)},
+    : handshake{std::move(over)},
       options_{std::move(options)} {}
 
 session_core::~session_core() { keep_if_undrained(messages_); }
@@ -35,7 +35,7 @@ error_code session_core::prepare() {
     constexpr std::size_t size = 2 * messages_each_way * wire::message_bytes_max;
     static_assert(size <= session::locked_bytes);
     messages_ = registered_buffer{lower().domain(), size, access_flags::local_write, ec};
-    if (ec) return fail(step::handshake, ec, close_reason::refused);
+    if (ec) return ec;
     keep_for_messages(2 * messages_each_way);
     for (std::size_t i = 0; i < messages_each_way; ++i) post_receive(i);
     return {};
@@ -48,52 +48,56 @@ void session_core::post_receive(std::size_t i) {
     );
 }
 
-void session_core::connect(endpoint const& peer, done then_call) {
-    if (side_ == side::unknown) side_ = side::active;
-    lower().async_resolve(peer, ordered([this, then_call = std::move(then_call)](error_code ec) {
-                              if (!ec) ec = prepare();
-                              if (ec) return then_call(ec);
-                              lower().async_establish(
-                                  wire::encode(own_hello()),
-                                  ordered([this, then_call](error_code refused) {
-                                      then_call(check_answer(refused));
-                                  })
-                              );
+// The connection says why there is no second one.
+void session_core::connect(endpoint const& peer, protocol::waiter<error_code> who) {
+    if (!has_begun()) return handshake::connect(peer, std::move(who));
+    lower().async_resolve(peer, ordered([this, w = std::move(who)](error_code ec) mutable {
+                              deliver(std::move(w), ec);
                           }));
 }
 
-error_code session_core::check_answer(error_code refused) {
-    error_code foreign;
-    wire::hello const answer = wire::decode_hello(lower().private_data(), foreign);
-    if (refused) {
-        // An rcverbs peer sends the reason with its rejection; any other rejection is reported
-        // unchanged.
-        if (refused != cm_errc::rejected_by_peer || foreign) return refused;
-        return fail(step::handshake, wire::check_refusal(answer), close_reason::refused);
-    }
-    error_code const why = foreign ? foreign : wire::check_acceptance(own_hello(), answer);
-    if (why) return fail(step::handshake, why, close_reason::protocol_error);
-    peer_message_bytes_max_ = answer.message_bytes_max;
-    return {};
+void session_core::accept(protocol::waiter<error_code> who) {
+    if (!has_begun()) return handshake::accept(std::move(who));
+    lower().async_accept({}, ordered([this, w = std::move(who)](error_code ec) mutable {
+                             deliver(std::move(w), ec);
+                         }));
 }
 
-void session_core::accept(done const& then_call) {
-    // The connection says why, and the memory of posted receives stays.
-    if (side_ != side::unknown) return lower().async_accept({}, ordered(then_call));
-    side_ = side::passive;
-    error_code foreign;
-    wire::hello const theirs = wire::decode_hello(lower().private_data(), foreign);
+std::vector<std::byte> session_core::hello(error_code refused) const {
     wire::hello ours = own_hello();
-    ours.answer = foreign ? wire::verdict::malformed : wire::judge_request(ours, theirs);
-    if (ours.answer != wire::verdict::welcome) {
-        error_code ignored;
-        lower().reject(wire::encode(ours), ignored);
-        error_code const why = foreign ? foreign : wire::judgement<session_errc>(ours.answer);
-        return then_call(fail(step::handshake, why, close_reason::refused));
-    }
-    peer_message_bytes_max_ = theirs.message_bytes_max;
-    if (error_code const failed = prepare()) return then_call(failed);
-    lower().async_accept(wire::encode(ours), ordered(then_call));
+    error_code foreign;
+    if (refused) ours.answer = verdict_on(lower().private_data(), foreign);
+    auto const bytes = wire::encode(ours);
+    return {bytes.begin(), bytes.end()};
+}
+
+wire::verdict session_core::verdict_on(std::span<std::byte const> theirs, error_code& foreign)
+    const noexcept {
+    wire::hello const h = wire::decode_hello(theirs, foreign);
+    return foreign ? wire::verdict::malformed : wire::judge_request(own_hello(), h);
+}
+
+error_code session_core::judge(std::span<std::byte const> theirs) {
+    error_code foreign;
+    wire::hello const h = wire::decode_hello(theirs, foreign);
+    error_code why = foreign;
+    if (!why && is_active()) why = wire::check_acceptance(own_hello(), h);
+    else if (!why) why = wire::judgement<session_errc>(wire::judge_request(own_hello(), h));
+    if (!why) peer_message_bytes_max_ = h.message_bytes_max;
+    is_answer_wrong_ = is_active() && why;
+    return why;
+}
+
+// Any other rejection is reported unchanged.
+error_code session_core::reason(std::span<std::byte const> theirs) const {
+    error_code foreign;
+    wire::hello const h = wire::decode_hello(theirs, foreign);
+    return foreign ? error_code{} : wire::check_refusal(h);
+}
+
+void session_core::on_result(error_code ec, bool is_of_connection) {
+    if (is_answer_wrong_) fail(step::handshake, ec, close_reason::protocol_error);
+    else handshake::on_result(ec, is_of_connection);
 }
 
 // --- messages to the peer ------------------------------------------------------------------------
@@ -149,8 +153,7 @@ void session_core::send_done(done const& then_call) {
     // deadline of its own.
     lower().set_keepalive_interval({});
     send(wire::done_message{}, 1, [this, then_call](error_code ec) {
-        if (ec != errc::peer_disconnected || side_ != side::passive)
-            return on_done_sent(ec, then_call);
+        if (ec != errc::peer_disconnected || is_active()) return on_done_sent(ec, then_call);
         // The connecting side disconnects as soon as it has both MSG_DONEs, so that its
         // acknowledgement of ours may be lost. When the connection has ended, every message that
         // arrived has been processed.
@@ -284,7 +287,7 @@ void session_core::disconnect(done then_call) {
         disconnect_limit_.cancel();
         on_disconnected(ec, then_call);
     });
-    if (side_ != side::passive || !exchange_.is_complete())
+    if (is_active() || !exchange_.is_complete())
         return lower().async_disconnect(std::move(finished));
     // The peer has received our MSG_DONE and disconnects. After the deadline this side disconnects.
     disconnect_limit_.start(options_.finish_timeout, [this] {

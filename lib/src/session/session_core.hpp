@@ -20,7 +20,7 @@
 
 namespace rcverbs::detail {
 
-class session_core final : public protocol::driver {
+class session_core final : public protocol::handshake {
 public:
     /// Called once with the result of an operation.
     using done = std::function<void(error_code)>;
@@ -32,8 +32,8 @@ public:
     using actor::enter;
 
     // Inside.
-    void connect(endpoint const& peer, done then);
-    void accept(done const& then);
+    void connect(endpoint const& peer, protocol::waiter<error_code> who);
+    void accept(protocol::waiter<error_code> who);
     void publish(std::vector<named_region> regions, done const& then);
     void wait_regions(done then);
     void exchange_regions(std::vector<named_region> own, done const& then);
@@ -50,7 +50,6 @@ private:
 
     // MSG_MR and MSG_DONE: a session sends and receives at most one of each.
     static constexpr std::size_t messages_each_way = 2;
-    enum class side : std::uint8_t { unknown, active, passive };
 
     // One wait for a message of the peer's.
     struct wait {
@@ -62,7 +61,12 @@ private:
 
     void on_end(failure const& why) override;
     void on_abandoned() noexcept override;
-    error_code prepare();
+    error_code prepare() override;
+    std::vector<std::byte> hello(error_code refused) const override;
+    error_code judge(std::span<std::byte const> theirs) override;
+    error_code reason(std::span<std::byte const> theirs) const override;
+    void on_result(error_code ec, bool is_of_connection) override;
+    wire::verdict verdict_on(std::span<std::byte const> theirs, error_code& foreign) const noexcept;
     mutable_slice receive_slot(std::size_t i) const;
     mutable_slice send_slot(std::size_t i) const;
     void post_receive(std::size_t i);
@@ -70,7 +74,6 @@ private:
     void on_inward_end(error_code ec);
     error_code take_message(wire::message message);
     wire::hello own_hello() const noexcept;
-    error_code check_answer(error_code refused);
     error_code fail_if_peer_left(step where, error_code ec);
     void send(wire::message const& message, std::size_t slot, done then);
     void start_wait(wait& w, step where, std::chrono::milliseconds timeout, done then);
@@ -81,7 +84,7 @@ private:
     void on_disconnected(error_code ec, done const& then);
     session_options const options_;
     registered_buffer messages_;
-    side side_ = side::unknown;
+    bool is_answer_wrong_ = false;
     std::uint32_t peer_message_bytes_max_ = 0;
     exchange exchange_;
     peer_regions regions_;

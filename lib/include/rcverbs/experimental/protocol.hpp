@@ -5,4 +5,7 @@
 #include <rcverbs/experimental/protocol/deadline.hpp>
 #include <rcverbs/experimental/protocol/driver.hpp>
 #include <rcverbs/experimental/protocol/handle.hpp>
+#include <rcverbs/experimental/protocol/handshake.hpp>
+#include <rcverbs/experimental/protocol/option_check.hpp>
+#include <rcverbs/experimental/protocol/published.hpp>
 #include <rcverbs/experimental/protocol/wait_list.hpp>

@@ -77,9 +77,9 @@ protected:
     static void enter(actor& which, Function function);
     template <class Function>
     static void in_order(actor& which, Function function);
-    /// Calls a function that calls a handler, as actor::deliver() does.
+    /// actor::call_outside().
     template <class Function>
-    void deliver(Function function);
+    void call_outside(Function function);
     /// The code that on_end() gets; empty until it is called. Used inside.
     error_code end_code() const noexcept;
     /// actor::give_up().
@@ -158,10 +158,14 @@ protected:
     /// @param arguments  Its arguments.
     template <class... Arguments>
     void deliver(waiter<Arguments...> who, std::type_identity_t<Arguments>... arguments) {
-        auto call = [w = std::move(who), ... all = std::move(arguments)]() mutable {
+        call_outside([w = std::move(who), ... all = std::move(arguments)]() mutable {
             if (w) w.call_on_io(std::move(all)...);
-        };
-        add_ready(*new hosting::owned_task<decltype(call)>{std::move(call)});
+        });
+    }
+    /// The same for a function of the program's, or one that calls a handler.
+    template <class Function>
+    void call_outside(Function function) {
+        add_ready(*new hosting::owned_task<Function>{std::move(function)});
     }
     /// Ends being inside. For deliver_one(), before it calls a handler.
     void leave() noexcept;
@@ -276,8 +280,8 @@ void part::in_order(actor& which, Function function) {
     which.in_order(std::move(function));
 }
 template <class Function>
-void part::deliver(Function function) {
-    owner_.add_ready(*new hosting::owned_task<Function>{std::move(function)});
+void part::call_outside(Function function) {
+    owner_.call_outside(std::move(function));
 }
 
 /// Makes an actor, or driver, of a class derived from it.

@@ -42,7 +42,7 @@ class RCVERBS_EXPORT driver : public actor {
 public:
     /// Ends the connection at once, as connection::close(). The driver exists until on_end() has
     /// returned, so the destructor of a handle calls this. Any thread, any state.
-    void close() noexcept;
+    virtual void close() noexcept;
     /// Why the protocol ended: its own failure, otherwise the connection's. Any thread.
     failure last_failure() const;
 
@@ -86,7 +86,10 @@ protected:
     template <class Function>
     auto held(Function function) {
         return [this, self = shared_from_this(), f = std::move(function)](auto&&... all) mutable {
-            this->enter_in_order(std::move(f), std::forward<decltype(all)>(all)...);
+            this->enter_in_order(
+                [g = std::move(f)](auto&... each) mutable { g(std::move(each)...); },
+                std::forward<decltype(all)>(all)...
+            );
         };
     }
 

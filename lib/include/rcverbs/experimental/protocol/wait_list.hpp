@@ -117,11 +117,11 @@ private:
 
     void give(waiter<Arguments...> who, std::uint64_t number, Arguments... arguments) {
         return_path path{std::shared_ptr<wait_list>{owner(), this}, &wait_list::put_back, number};
-        deliver([w = std::move(who), p = std::move(path), ... all = std::move(arguments)](
-                ) mutable { w.hand_over_on_io(std::move(p), std::move(all)...); });
+        call_outside([w = std::move(who), p = std::move(path), ... all = std::move(arguments)](
+                     ) mutable { w.hand_over_on_io(std::move(p), std::move(all)...); });
     }
     void call(waiter<Arguments...> who, Arguments... arguments) {
-        deliver([w = std::move(who), ... all = std::move(arguments)]() mutable {
+        call_outside([w = std::move(who), ... all = std::move(arguments)]() mutable {
             if (w) w.call_on_io(std::move(all)...);
         });
     }

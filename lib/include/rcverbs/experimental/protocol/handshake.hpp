@@ -1,0 +1,83 @@
+// handshake.hpp — a driver that connects and accepts, with a hello of each side in the private data of
+// the connection. Experimental: it may change.
+//
+//     class echo final : public protocol::handshake {
+//         using handshake::handshake;
+//         error_code prepare() override;  // makes the memory, and posts receives
+//         std::vector<std::byte> hello(error_code refused) const override;
+//         error_code judge(std::span<std::byte const> theirs) override;
+//         error_code reason(std::span<std::byte const> theirs) const override;
+//         …
+//     };
+//
+//     connecting side                           accepting side
+//     prepare(), hello({}) ───── request ─────▶ judge(); refused: hello(why) is the rejection
+//     judge(), on_established() ◀─ acceptance ─ prepare(), hello({}), on_established()
+//     reason() ◀───────────── rejection ──────
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <rcverbs/endpoint.hpp>
+#include <rcverbs/experimental/protocol/driver.hpp>
+
+namespace rcverbs::protocol {
+
+/// A base class. All its functions are called inside.
+class RCVERBS_EXPORT handshake : public driver {
+public:
+    /// Connects. A terminal cancellation closes.
+    ///
+    /// @param peer  The endpoint.
+    /// @param who   Gets errc::already_connected after a connect() or accept(), what judge(), reason(),
+    ///              prepare() and on_established() return, or the connection's error.
+    void connect(endpoint const& peer, waiter<error_code> who);
+    /// Accepts the peer whose request the connection was made of, or rejects it. As connect().
+    void accept(waiter<error_code> who);
+
+protected:
+    using driver::driver;
+
+    /// True once connect() or accept() was called.
+    bool has_begun() const noexcept { return has_begun_; }
+    /// True on the side that has called connect().
+    bool is_active() const noexcept { return is_active_; }
+    /// Goes on with accepting after holds_back(), or rejects the peer. Without effect if it does not wait.
+    void go_on(error_code refused);
+    /// Delivers an error to the handler of accept(), if it waits for go_on(): the connection has ended.
+    void end_accept(error_code why);
+    void on_abandoned() noexcept override { accepting_.reset(); }
+
+    /// The result, before it is delivered. Closes the connection after an error.
+    ///
+    /// @param is_of_connection  The connection has failed, and says at which step.
+    virtual void on_result(error_code ec, bool is_of_connection);
+
+private:
+    /// Makes the memory, and posts the receives, before the peer can send.
+    virtual error_code prepare() = 0;
+    /// This side's hello, as many bytes as private data may have.
+    ///
+    /// @param refused  Why the peer is rejected; empty for a request and an acceptance.
+    virtual std::vector<std::byte> hello(error_code refused) const = 0;
+    /// What is wrong with the peer's hello: with its request, or with its acceptance if is_active().
+    virtual error_code judge(std::span<std::byte const> theirs) = 0;
+    /// The reason in the hello of a peer that has rejected this side; empty if it is no hello: then
+    /// the result is cm_errc::rejected_by_peer.
+    virtual error_code reason(std::span<std::byte const> theirs) const = 0;
+    /// On the accepting side: true if it waits for go_on() before it accepts a peer that was judged well.
+    virtual bool holds_back() { return false; }
+    /// Both sides agree. An error ends the connection all the same.
+    virtual error_code on_established() { return {}; }
+    void reject(error_code& why);
+    void end(error_code ec, waiter<error_code> who);
+
+    bool has_begun_ = false;
+    bool is_active_ = false;
+    std::optional<waiter<error_code>> accepting_;  // while it is held back
+};
+
+}  // namespace rcverbs::protocol

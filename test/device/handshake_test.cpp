@@ -1,0 +1,234 @@
+// The handshake of the kit for protocols: hellos of both sides, rejections with and without a reason, and
+// what a side does that is closed or called twice meanwhile.
+#include <rcverbs/experimental/protocol.hpp>
+
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+
+#include "device/fixture.hpp"
+
+using namespace rcverbs;
+using namespace test;
+
+namespace {
+
+// A hello is one byte, the version; a rejection has a second one.
+class greeter final : public protocol::handshake {
+public:
+    greeter(connection over, int version) : handshake{std::move(over)}, version_{version} {}
+
+    void release(error_code refused) {
+        enter([this, refused] { go_on(refused); });
+    }
+    using actor::enter;
+
+    bool waits = false;
+    bool has_waited = false;
+    error_code established_with;
+    int prepared = 0;
+    int established = 0;
+
+private:
+    error_code prepare() override {
+        ++prepared;
+        return {};
+    }
+    std::vector<std::byte> hello(error_code refused) const override {
+        std::vector<std::byte> mine{std::byte(version_)};
+        if (refused) mine.push_back(std::byte{0xff});
+        return mine;
+    }
+    error_code judge(std::span<std::byte const> theirs) override {
+        if (theirs.empty()) return channel_errc::foreign_peer;
+        return theirs[0] == std::byte(version_) ? error_code{}
+                                                : error_code{channel_errc::version_mismatch};
+    }
+    error_code reason(std::span<std::byte const> theirs) const override {
+        // The connection manager pads private data.
+        if (theirs.size() < 2 || theirs[1] != std::byte{0xff}) return {};
+        return theirs[0] == std::byte(version_) ? channel_errc::peer_busy
+                                                : channel_errc::version_mismatch;
+    }
+    bool holds_back() override { return has_waited = waits; }
+    error_code on_established() override {
+        ++established;
+        return established_with;
+    }
+    void on_end(failure const&) override {}
+
+    int const version_;
+};
+
+template <class Token>
+auto async_connect(std::shared_ptr<greeter> const& on, endpoint const& peer, Token&& token) {
+    return protocol::initiate<error_code>(
+        on,
+        [peer](greeter& g, auto who) { g.connect(peer, std::move(who)); },
+        std::forward<Token>(token)
+    );
+}
+
+template <class Token>
+auto async_accept(std::shared_ptr<greeter> const& on, Token&& token) {
+    return protocol::initiate<error_code>(
+        on, [](greeter& g, auto who) { g.accept(std::move(who)); }, std::forward<Token>(token)
+    );
+}
+
+struct greeters {
+    asio::io_context& io;
+    acceptor door{io, {device_address(), 0}};
+    std::shared_ptr<greeter> client;
+    std::shared_ptr<greeter> server;
+
+    greeters(asio::io_context& context, int ours)
+        : io{context},
+          client{protocol::make<greeter>(connection{io}, ours)} {}
+
+    asio::awaitable<void> get_request(int version) {
+        connection_request asked = co_await door.async_get_request(asio::use_awaitable);
+        server = protocol::make<greeter>(connection{io, std::move(asked)}, version);
+    }
+    // The results of both sides.
+    asio::awaitable<std::pair<error_code, error_code>> meet(int version) {
+        auto const serve = [&]() -> asio::awaitable<error_code> {
+            co_await get_request(version);
+            auto const [ec] = co_await async_accept(server, awaiting);
+            co_return ec;
+        };
+        auto const ask = [&]() -> asio::awaitable<error_code> {
+            auto const [ec] = co_await async_connect(client, door.local_endpoint(), awaiting);
+            co_return ec;
+        };
+        auto const [theirs, ours] = co_await (serve() && ask());
+        co_return std::pair{ours, theirs};
+    }
+    void close() {
+        client->close();
+        if (server != nullptr) server->close();
+    }
+};
+
+}  // namespace
+
+TEST_CASE("a handshake of equal versions opens both sides", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        greeters g{io, 3};
+        auto const [ours, theirs] = co_await g.meet(3);
+        CHECK_FALSE(ours);
+        CHECK_FALSE(theirs);
+        for (auto const& each : {g.client, g.server}) {
+            CHECK(each->prepared == 1);
+            CHECK(each->established == 1);
+        }
+        auto const [again] = co_await async_connect(g.client, g.door.local_endpoint(), awaiting);
+        CHECK(again == errc::already_connected);
+        auto const [twice] = co_await async_accept(g.server, awaiting);
+        CHECK(twice == errc::already_connected);
+        g.close();
+    });
+}
+
+TEST_CASE("a handshake of different versions is rejected, and says so on both sides", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        greeters g{io, 3};
+        auto const [ours, theirs] = co_await g.meet(4);
+        CHECK(ours == channel_errc::version_mismatch);
+        CHECK(theirs == channel_errc::version_mismatch);
+        CHECK(g.client->established == 0);
+        CHECK(g.server->prepared == 0);
+        CHECK(g.client->last_failure().code == channel_errc::version_mismatch);
+        CHECK(g.client->last_failure().where == step::handshake);
+        CHECK(g.server->last_failure().reason == close_reason::refused);
+        g.close();
+    });
+}
+
+TEST_CASE("a side that does not agree in the end closes the connection", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        greeters g{io, 3};
+        g.client->established_with = errc::out_of_range;
+        auto const [ours, theirs] = co_await g.meet(3);
+        CHECK(ours == errc::out_of_range);
+        CHECK_FALSE(theirs);
+        CHECK(g.client->last_failure().code == errc::out_of_range);
+        g.close();
+    });
+}
+
+TEST_CASE("accepting that is held back goes on, or rejects the peer", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        for (bool const is_welcome : {true, false}) {
+            greeters g{io, 3};
+            auto const serve = [&]() -> asio::awaitable<error_code> {
+                co_await g.get_request(3);
+                g.server->waits = true;
+                auto const [ec] = co_await async_accept(g.server, awaiting);
+                co_return ec;
+            };
+            auto const ask = [&]() -> asio::awaitable<error_code> {
+                auto const [ec] =
+                    co_await async_connect(g.client, g.door.local_endpoint(), awaiting);
+                co_return ec;
+            };
+            auto const release = [&]() -> asio::awaitable<void> {
+                while (g.server == nullptr || !g.server->has_waited)
+                    co_await asio::post(io, asio::use_awaitable);
+                CHECK(g.server->prepared == 0);
+                g.server->release(is_welcome ? error_code{} : error_code{errc::timed_out});
+                g.server->release(errc::out_of_range);  // without effect
+            };
+            auto const [theirs, ours] = co_await (serve() && ask() && release());
+            CHECK(theirs == (is_welcome ? error_code{} : error_code{errc::timed_out}));
+            CHECK(ours == (is_welcome ? error_code{} : error_code{channel_errc::peer_busy}));
+            g.close();
+        }
+    });
+}
+
+TEST_CASE(
+    "a handshake with a peer that has no hello reports what the connection does", "[device]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        greeters g{io, 3};
+        auto const refuse = [&]() -> asio::awaitable<void> {
+            connection_request asked = co_await g.door.async_get_request(asio::use_awaitable);
+            asked.reject();
+        };
+        auto const ask = [&]() -> asio::awaitable<error_code> {
+            auto const [ec] = co_await async_connect(g.client, g.door.local_endpoint(), awaiting);
+            co_return ec;
+        };
+        error_code const ours = co_await (refuse() && ask());
+        CHECK(ours == cm_errc::rejected_by_peer);
+        g.close();
+        // Without a request there is nobody to accept.
+        auto const nobody = protocol::make<greeter>(connection{io}, 3);
+        auto const [ec] = co_await async_accept(nobody, awaiting);
+        CHECK(ec == errc::not_connected);
+        nobody->close();
+    });
+}
+
+TEST_CASE("a handshake that is cancelled closes", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        greeters g{io, 3};
+        asio::cancellation_signal signal;
+        std::optional<error_code> ended;
+        async_connect(
+            g.client,
+            g.door.local_endpoint(),
+            asio::bind_cancellation_slot(signal.slot(), [&](error_code ec) { ended = ec; })
+        );
+        signal.emit(asio::cancellation_type::terminal);
+        while (!ended) co_await asio::post(io, asio::use_awaitable);
+        CHECK(*ended == asio::error::operation_aborted);
+        g.close();
+    });
+}
