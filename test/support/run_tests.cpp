@@ -46,6 +46,8 @@ int test::run_tests(int argc, char** argv) {
     std::vector<std::string> const list{"--list-tests", "--verbosity", "quiet"};
 #else
     std::vector<std::string> const list{"--list-test-names-only"};
+    // Catch2 keeps the sorted test cases: they are sorted here once, not in each forked process.
+    Catch::getAllTestCasesSorted(Catch::Config{Catch::ConfigData{}});
 #endif
     auto const role = run_apart(*apart, argv[0], list);
     if (role.exit_status) return *role.exit_status;
