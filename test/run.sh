@@ -21,6 +21,7 @@ build-tsan        all      compile all tests with the thread sanitizer
 build-asan-device all      compile the device tests with the address and undefined-behaviour sanitizers
 unit-release      all      every test that needs no device, optimised
 unit-tsan         all      the same with the thread sanitizer
+device-any        all      the device tests that are the same on any device, which the gate runs on the fabric only
 device-smp        all      the device tests and the programs on two processors, in plain time
 hosts-smp         all      two devices, the same
 slow0-seed1       all      the programs and hostile peers in the deterministic machine, 16 times faster than the gate
@@ -228,7 +229,7 @@ run_ctest() {
 machine_of() {
     local options='--memory 4096 --timeout 5000'
     case ${1%-612} in
-    device | programs | hostile | hosts) options+=' --steady' ;;
+    device | device-any | programs | hostile | hosts) options+=' --steady' ;;
     device-tsan | hosts-tsan) options+=' --deterministic --slow 1' ;;
     esac
     case $1 in *-612) options+=' --kernel 6.12' ;; esac
@@ -338,19 +339,20 @@ run() {
     device) tests "$name" device_tests "$name" release cases behaviour ;;
     programs) tests "$name" device_tests "$name" release programs scripts ;;
     hostile) tests "$name" device_tests "$name" release hostile ;;
-    device-smp) tests "$name" device_tests "$name" release cases behaviour programs hostile scripts soak ;;
+    device-any) tests "$name" device_tests "$name" release any ;;
+    device-smp) tests "$name" device_tests "$name" release cases any behaviour programs hostile scripts soak ;;
     slow*) tests "$name" in_machine "$name" test/device/apart.sh release programs hostile ;;
     device-long) tests "$name" device_tests "$name" release long scripts-long ;;
-    device-asan) tests "$name" device_tests "$name" asan cases soak ;;
+    device-asan) tests "$name" device_tests "$name" asan cases any soak ;;
     programs-asan) tests "$name" device_tests "$name" asan "only=$sanitized_programs" ;;
-    device-tsan) tests "$name" device_tests "$name" tsan cases soak ;;
+    device-tsan) tests "$name" device_tests "$name" tsan cases any soak ;;
     hosts | hosts-smp) tests "$name" hosts_tests "$name" release ;;
     hosts-tsan) tests "$name" hosts_tests "$name" tsan ;;
     fuzz) tests "$name" build_fuzz_and_run ;;
     boost-1.88) tests "$name" build_with_boost_and_run ;;
     # The Docker image compiles the packages, if there is a Docker engine, so that they are compiled only once.
     packages) tests "$name" env RCVERBS_PACKAGES="$PWD/build/packages" ctest --test-dir build/release -L distribution --output-on-failure --no-tests=error ;;
-    device-612) tests "$name" in_machine "$name" test/device/apart.sh release cases behaviour ;;
+    device-612) tests "$name" in_machine "$name" test/device/apart.sh release cases any behaviour ;;
     programs-612) tests "$name" in_machine "$name" test/device/apart.sh release programs scripts ;;
     hostile-612) tests "$name" in_machine "$name" test/device/apart.sh release hostile ;;
     hosts-612) tests "$name" hosts_tests "$name" release ;;
@@ -370,7 +372,7 @@ for name in $only; do
     unit-asan) need build-asan ;;
     device-asan | programs-asan) need build-asan-device ;;
     unit-tsan | device-tsan | hosts-tsan) need build-tsan ;;
-    headers | tidy | site | unit-release | checks | device | programs | hostile | device-smp | device-long | slow* | hosts | hosts-smp | *-612 | packages | nvme | virtual-machine) need build-release ;;
+    headers | tidy | site | unit-release | checks | device | device-any | programs | hostile | device-smp | device-long | slow* | hosts | hosts-smp | *-612 | packages | nvme | virtual-machine) need build-release ;;
     esac
 done
 
@@ -394,7 +396,7 @@ use_tools
 run build-release || exit 1
 
 # Two chains of steps run in parallel. A machine uses one processor; whichever chain is free first takes the next step in this list.
-on_machine=(device programs hostile hosts device-smp hosts-smp device-long slow0-seed1 slow2-seed2 slow3-seed3 slow5-seed4 virtual-machine nvme device-612 programs-612 hostile-612 hosts-612 nvme-612)
+on_machine=(device programs hostile hosts device-any device-smp hosts-smp device-long slow0-seed1 slow2-seed2 slow3-seed3 slow5-seed4 virtual-machine nvme device-612 programs-612 hostile-612 hosts-612 nvme-612)
 rm -rf "$logs/taken"
 mkdir "$logs/taken"
 take_steps() {

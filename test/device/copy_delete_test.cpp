@@ -125,7 +125,7 @@ TEST_CASE("copy: what the source does not have is deleted, and nothing else", "[
     CHECK(is == expected);
 }
 
-TEST_CASE("copy: nothing is deleted once something has failed", "[device]") {
+TEST_CASE("copy: nothing is deleted once something has failed", "[device][any-device]") {
     bool const is_pull = GENERATE(false, true);
     bool const lists = GENERATE(false, true);
     std::string const why = GENERATE("target", "source", "inside");
@@ -150,7 +150,7 @@ TEST_CASE("copy: nothing is deleted once something has failed", "[device]") {
     CHECK(fs::exists(there / "tree/old"));
 }
 
-TEST_CASE("copy: a server deletes only if it was started so", "[device][hostile]") {
+TEST_CASE("copy: a server deletes only if it was started so", "[device][hostile][any-device]") {
     folder here;
     folder there;
     fs::create_directory(here / "tree");
@@ -167,7 +167,9 @@ TEST_CASE("copy: a server deletes only if it was started so", "[device][hostile]
     CHECK_FALSE(fs::exists(there / "tree/old"));
 }
 
-TEST_CASE("copy: a copy that continues deletes, and keeps what it did not send", "[device]") {
+TEST_CASE(
+    "copy: a copy that continues deletes, and keeps what it did not send", "[device][any-device]"
+) {
     folder here;
     folder there;
     make_tree(here / "tree");
@@ -184,7 +186,7 @@ TEST_CASE("copy: a copy that continues deletes, and keeps what it did not send",
     CHECK(listing(here / "tree") == listing(there / "tree"));
 }
 
-TEST_CASE("copy: a tree of any depth and size is deleted", "[device]") {
+TEST_CASE("copy: a tree of any depth and size is deleted", "[device][any-device]") {
     bool const lists = GENERATE(false, true);
     folder here;
     folder there;
@@ -207,7 +209,7 @@ TEST_CASE("copy: a tree of any depth and size is deleted", "[device]") {
     CHECK(fs::is_empty(there / "tree") == !lists);
 }
 
-TEST_CASE("copy: a source that is in its target is not deleted", "[device]") {
+TEST_CASE("copy: a source that is in its target is not deleted", "[device][any-device]") {
     folder here;
     fs::create_directories(here / "tree/inside/tree");
     write_file(here / "tree/inside/tree/file", pattern(10, 1));
@@ -223,7 +225,7 @@ TEST_CASE("copy: a source that is in its target is not deleted", "[device]") {
     CHECK_FALSE(fs::exists(here / "tree/old"));
 }
 
-TEST_CASE("copy: no mount is entered to delete what is in it", "[device]") {
+TEST_CASE("copy: no mount is entered to delete what is in it", "[device][any-device]") {
     bool const is_bind = GENERATE(false, true);
     folder here;
     folder there;

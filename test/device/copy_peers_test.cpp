@@ -103,7 +103,8 @@ copy::entry directory_end(std::uint64_t number, std::uint64_t of) {
 }  // namespace
 
 TEST_CASE(
-    "copy: a sender that lies loses its connection, and leaves nothing", "[device][hostile]"
+    "copy: a sender that lies loses its connection, and leaves nothing",
+    "[device][hostile][any-device]"
 ) {
     struct named_lie {
         char const* name;
@@ -284,7 +285,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("copy: a batch with a wrong hash ends the copy", "[device][hostile]") {
+TEST_CASE("copy: a batch with a wrong hash ends the copy", "[device][hostile][any-device]") {
     asio::io_context io;
     ends e{io};
     auto const end = end_of_server(io, e, [](copy::link& l, copy::slots const&) {
@@ -296,7 +297,8 @@ TEST_CASE("copy: a batch with a wrong hash ends the copy", "[device][hostile]") 
 }
 
 TEST_CASE(
-    "copy: a batch in a directory that another has replaced is not made", "[device][hostile]"
+    "copy: a batch in a directory that another has replaced is not made",
+    "[device][hostile][any-device]"
 ) {
     asio::io_context io;
     ends e{io};
@@ -330,7 +332,7 @@ TEST_CASE(
     CHECK(listing(e.served / "").size() == 2);
 }
 
-TEST_CASE("copy: a file with a wrong hash is not finished", "[device][hostile]") {
+TEST_CASE("copy: a file with a wrong hash is not finished", "[device][hostile][any-device]") {
     asio::io_context io;
     ends e{io};
     std::optional<copy::done> answer;
@@ -359,7 +361,8 @@ TEST_CASE("copy: a file with a wrong hash is not finished", "[device][hostile]")
 }
 
 TEST_CASE(
-    "copy: what belongs in a directory goes into no other that takes its name", "[device][hostile]"
+    "copy: what belongs in a directory goes into no other that takes its name",
+    "[device][hostile][any-device]"
 ) {
     asio::io_context io;
     ends e{io};
@@ -510,7 +513,9 @@ TEST_CASE("copy: a receiver that lies loses its connection", "[device][hostile]"
     }
 }
 
-TEST_CASE("copy: a receiver that grants too little loses its connection", "[device][hostile]") {
+TEST_CASE(
+    "copy: a receiver that grants too little loses its connection", "[device][hostile][any-device]"
+) {
     auto const granted = GENERATE(copy::slots{0, 1, 4096, 0}, copy::slots{0, 1, 4095, 1});
     asio::io_context io;
     ends e{io, 65536};
@@ -521,7 +526,7 @@ TEST_CASE("copy: a receiver that grants too little loses its connection", "[devi
     CHECK(end_of_sender(io, e, tell) == rcverbs::channel_errc::malformed_message);
 }
 
-TEST_CASE("copy: a sender writes nothing in a dry run", "[device][hostile]") {
+TEST_CASE("copy: a sender writes nothing in a dry run", "[device][hostile][any-device]") {
     bool const is_whole = GENERATE(false, true);
     CAPTURE(is_whole);
     asio::io_context io;
@@ -537,7 +542,7 @@ TEST_CASE("copy: a sender writes nothing in a dry run", "[device][hostile]") {
 
 TEST_CASE(
     "copy: what was acknowledged is copied, also if the connection does not end in order",
-    "[device][hostile]"
+    "[device][hostile][any-device]"
 ) {
     asio::io_context io;
     ends e{io, 65536};
@@ -587,7 +592,9 @@ TEST_CASE("copy: a side that is stopped says so", "[device]") {
     CHECK(listing(e.served / "").empty());
 }
 
-TEST_CASE("copy: a server that only says that it is there is left", "[device][hostile]") {
+TEST_CASE(
+    "copy: a server that only says that it is there is left", "[device][hostile][any-device]"
+) {
     folder here;
     write_file(here / "file", pattern(100, 1));
     std::vector<std::string> const file{(here / "file").string()};
@@ -623,7 +630,8 @@ TEST_CASE("copy: a server that only says that it is there is left", "[device][ho
 }
 
 TEST_CASE(
-    "copy: a server that sends nothing, or not all, loses its connection", "[device][hostile]"
+    "copy: a server that sends nothing, or not all, loses its connection",
+    "[device][hostile][any-device]"
 ) {
     bool const opens_directory = GENERATE(false, true);
     CAPTURE(opens_directory);
@@ -666,7 +674,9 @@ TEST_CASE(
 }
 
 // Its program says that it is there, and nothing else.
-TEST_CASE("copy: a client that only says that it is there is left", "[device][hostile]") {
+TEST_CASE(
+    "copy: a client that only says that it is there is left", "[device][hostile][any-device]"
+) {
     bool const says_hello = GENERATE(false, true);
     CAPTURE(says_hello);
     asio::io_context io;
@@ -701,7 +711,8 @@ TEST_CASE("copy: a client that only says that it is there is left", "[device][ho
 }
 
 TEST_CASE(
-    "copy: a client that pulls, and only says that it is there, is left", "[device][hostile]"
+    "copy: a client that pulls, and only says that it is there, is left",
+    "[device][hostile][any-device]"
 ) {
     bool const grants_slots = GENERATE(false, true);
     CAPTURE(grants_slots);
@@ -743,7 +754,7 @@ TEST_CASE(
 
 TEST_CASE(
     "copy: a server counts entries, also of a deep tree, for a client that takes nothing",
-    "[device]"
+    "[device][any-device]"
 ) {
     constexpr std::size_t levels = 2 * copy::directory_stream::open_max;
     asio::io_context io;
@@ -780,7 +791,7 @@ TEST_CASE(
 // What the hash was made of is not what is written.
 TEST_CASE(
     "copy: a sender that writes to a slot after its hash spoils only its own file",
-    "[device][hostile]"
+    "[device][hostile][any-device]"
 ) {
     folder here;
     write_large(here / "file", 3'000'000, 1);

@@ -77,7 +77,7 @@ void damage(fs::path const& at, std::uint64_t offset) {
 
 }  // namespace
 
-TEST_CASE("copy: holes stay holes", "[device]") {
+TEST_CASE("copy: holes stay holes", "[device][any-device]") {
     struct shape {
         std::vector<std::uint64_t> data;
         std::uint64_t size;
@@ -102,7 +102,7 @@ TEST_CASE("copy: holes stay holes", "[device]") {
     if (s.size < 100 * mebibyte) CHECK((content(here / "file") == content(there / "copy")));
 }
 
-TEST_CASE("copy: names of one file are names of one file", "[device]") {
+TEST_CASE("copy: names of one file are names of one file", "[device][any-device]") {
     folder here;
     fs::create_directories(here / "tree/a");
     fs::create_directories(here / "tree/b");
@@ -128,7 +128,7 @@ TEST_CASE("copy: names of one file are names of one file", "[device]") {
     CHECK(leftovers(e.served / "").empty());
 }
 
-TEST_CASE("copy: what is not kept is counted on both sides", "[device]") {
+TEST_CASE("copy: what is not kept is counted on both sides", "[device][any-device]") {
     if (::geteuid() != 0) {
         WARN("skipped: only root gives files to others");
         return;
@@ -224,7 +224,9 @@ bool set_attribute(fs::path const& at, char const* name, std::string const& valu
 
 }  // namespace
 
-TEST_CASE("copy: extended attributes and ACLs are kept if both sides want that", "[device]") {
+TEST_CASE(
+    "copy: extended attributes and ACLs are kept if both sides want that", "[device][any-device]"
+) {
     bool const is_pull = GENERATE(false, true);
     bool const deletes = GENERATE(false, true);
     CAPTURE(is_pull, deletes);
@@ -303,7 +305,9 @@ TEST_CASE("copy: extended attributes and ACLs are kept if both sides want that",
     CHECK(copied_with(options) == copy::not_kept{.acls = 3});
 }
 
-TEST_CASE("copy: a server keeps no extended attributes if it was not started so", "[device]") {
+TEST_CASE(
+    "copy: a server keeps no extended attributes if it was not started so", "[device][any-device]"
+) {
     bool const of_attributes = GENERATE(false, true);
     folder here;
     write_file(here / "file", pattern(10, 1));
@@ -330,7 +334,7 @@ TEST_CASE("copy: a server keeps no extended attributes if it was not started so"
     CHECK(listing(e.served / "").empty());
 }
 
-TEST_CASE("copy: a tree may be deeper than directories are open", "[device]") {
+TEST_CASE("copy: a tree may be deeper than directories are open", "[device][any-device]") {
     bool const is_pull = GENERATE(false, true);
     CAPTURE(is_pull);
     folder here;
@@ -363,7 +367,7 @@ TEST_CASE("copy: a tree may be deeper than directories are open", "[device]") {
     CHECK(listing(from) == listing(to));
 }
 
-TEST_CASE("copy: each level of a tree takes as many bytes as the first one", "[device]") {
+TEST_CASE("copy: each level of a tree takes as many bytes as the first one", "[device][any-device]") {
     bool const continues = GENERATE(false, true);
     CAPTURE(continues);
     constexpr std::uint64_t levels = 300;
@@ -383,7 +387,7 @@ TEST_CASE("copy: each level of a tree takes as many bytes as the first one", "[d
     CHECK(e.client.connection().statistics().bytes_sent < levels * 500);
 }
 
-TEST_CASE("copy: owners are kept if both sides want that", "[device]") {
+TEST_CASE("copy: owners are kept if both sides want that", "[device][any-device]") {
     if (::geteuid() != 0) {
         WARN("skipped: only root gives files to others");
         return;
@@ -450,7 +454,7 @@ TEST_CASE("copy: a copy continues where the one before was cut", "[device]") {
     CHECK(leftovers(there / "").empty());
 }
 
-TEST_CASE("copy: nothing is continued that is not what it was", "[device]") {
+TEST_CASE("copy: nothing is continued that is not what it was", "[device][any-device]") {
     enum class what {
         source,
         source_with_old_time,
@@ -506,7 +510,7 @@ TEST_CASE("copy: nothing is continued that is not what it was", "[device]") {
     if (changed == what::is_link) CHECK(content(there / "other").size() == 10);
 }
 
-TEST_CASE("copy: a state file without its data is worth nothing", "[device]") {
+TEST_CASE("copy: a state file without its data is worth nothing", "[device][any-device]") {
     bool const is_short = GENERATE(false, true);
     folder here;
     folder there;
@@ -525,7 +529,9 @@ TEST_CASE("copy: a state file without its data is worth nothing", "[device]") {
     CHECK((content(here / "file") == content(there / "copy")));
 }
 
-TEST_CASE("copy: a temporary file that cannot be opened leaves no state file", "[device]") {
+TEST_CASE(
+    "copy: a temporary file that cannot be opened leaves no state file", "[device][any-device]"
+) {
     folder here;
     folder there;
     write_large(here / "file", 9 * mebibyte, 1);
@@ -537,7 +543,7 @@ TEST_CASE("copy: a temporary file that cannot be opened leaves no state file", "
     CHECK(leftovers(there / "") == std::vector<std::string>{in_the_way.filename().string()});
 }
 
-TEST_CASE("copy: what is not sent is said and counted on both sides", "[device]") {
+TEST_CASE("copy: what is not sent is said and counted on both sides", "[device][any-device]") {
     bool const is_pull = GENERATE(false, true);
     CAPTURE(is_pull);
     folder here;
@@ -573,7 +579,8 @@ TEST_CASE("copy: what is not sent is said and counted on both sides", "[device]"
 }
 
 TEST_CASE(
-    "copy: a directory that cannot be made is one failure, and so is each entry in it", "[device]"
+    "copy: a directory that cannot be made is one failure, and so is each entry in it",
+    "[device][any-device]"
 ) {
     folder here;
     fs::create_directories(here / "tree");
@@ -590,7 +597,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "copy: a source that is not there is an error, whatever its last component is", "[device]"
+    "copy: a source that is not there is an error, whatever its last component is",
+    "[device][any-device]"
 ) {
     std::string const last = GENERATE("", "/", "/.", "/..", "/./x/..");
     CAPTURE(last);
@@ -605,7 +613,9 @@ TEST_CASE(
     CHECK(listing(e.served / "").empty());
 }
 
-TEST_CASE("copy: a file that says it is empty, and is not, is not finished", "[device]") {
+TEST_CASE(
+    "copy: a file that says it is empty, and is not, is not finished", "[device][any-device]"
+) {
     asio::io_context io;
     ends e{io};
     auto const done = pushed(e, io, {"/proc/cpuinfo"}, "");
@@ -617,7 +627,7 @@ TEST_CASE("copy: a file that says it is empty, and is not, is not finished", "[d
     CHECK(listing(e.served / "").empty());
 }
 
-TEST_CASE("copy: a link that an interrupted copy has made gets its time", "[device]") {
+TEST_CASE("copy: a link that an interrupted copy has made gets its time", "[device][any-device]") {
     folder here;
     folder there;
     fs::create_symlink("nowhere", here / "link");
@@ -630,7 +640,9 @@ TEST_CASE("copy: a link that an interrupted copy has made gets its time", "[devi
     CHECK(listing(here / "") == listing(there / ""));
 }
 
-TEST_CASE("copy: a file that is finished gets the mode that its source has now", "[device]") {
+TEST_CASE(
+    "copy: a file that is finished gets the mode that its source has now", "[device][any-device]"
+) {
     folder here;
     folder there;
     write_file(here / "file", pattern(10, 1));
@@ -648,7 +660,10 @@ TEST_CASE("copy: a file that is finished gets the mode that its source has now",
     CHECK(listing(here / "") == listing(there / ""));
 }
 
-TEST_CASE("copy: with --force links replace files, and files links, but no directory", "[device]") {
+TEST_CASE(
+    "copy: with --force links replace files, and files links, but no directory",
+    "[device][any-device]"
+) {
     folder here;
     folder there;
     fs::create_directories(here / "tree");
@@ -669,7 +684,9 @@ TEST_CASE("copy: with --force links replace files, and files links, but no direc
 }
 
 // As when large files are synced, or read back.
-TEST_CASE("copy: a disk that is busy with large files does not hold up small ones", "[device]") {
+TEST_CASE(
+    "copy: a disk that is busy with large files does not hold up small ones", "[device][any-device]"
+) {
     folder here;
     fs::create_directories(here / "tree/a/b");
     fs::create_symlink("nowhere", here / "tree/a/link");
@@ -698,7 +715,7 @@ TEST_CASE("copy: a disk that is busy with large files does not hold up small one
     CHECK(done.entries == 5);
 }
 
-TEST_CASE("copy: an interrupted tree goes on with what is not there", "[device]") {
+TEST_CASE("copy: an interrupted tree goes on with what is not there", "[device][any-device]") {
     bool const replaces = GENERATE(false, true);
     folder here;
     folder there;
@@ -742,7 +759,7 @@ TEST_CASE("copy: an interrupted tree goes on with what is not there", "[device]"
     CHECK(copy_tree({}).failed > 40);
 }
 
-TEST_CASE("copy: a copy continues on a file system that keeps seconds", "[device]") {
+TEST_CASE("copy: a copy continues on a file system that keeps seconds", "[device][any-device]") {
     folder here;
     folder disk;
     struct mounted {
@@ -790,7 +807,10 @@ TEST_CASE("copy: a copy continues on a file system that keeps seconds", "[device
     CHECK(copied_again(true).failed == 1);
 }
 
-TEST_CASE("copy: a second name of a file that has changed since is a file of its own", "[device]") {
+TEST_CASE(
+    "copy: a second name of a file that has changed since is a file of its own",
+    "[device][any-device]"
+) {
     folder here;
     fs::create_directories(here / "between");
     write_file(here / "a", pattern(1000, 1));
@@ -819,7 +839,9 @@ TEST_CASE("copy: a second name of a file that has changed since is a file of its
     CHECK(content(e.served / "z") == content(here / "z"));
 }
 
-TEST_CASE("copy: a copy goes on where it was, or says that this is not clear", "[device]") {
+TEST_CASE(
+    "copy: a copy goes on where it was, or says that this is not clear", "[device][any-device]"
+) {
     bool const is_pull = GENERATE(false, true);
     CAPTURE(is_pull);
     folder here;
@@ -875,7 +897,9 @@ TEST_CASE("copy: a copy goes on where it was, or says that this is not clear", "
     CHECK(listing(here / "all/tree") == whole);
 }
 
-TEST_CASE("copy: names of a file that failed once are taken when they are there", "[device]") {
+TEST_CASE(
+    "copy: names of a file that failed once are taken when they are there", "[device][any-device]"
+) {
     folder here;
     folder there;
     fs::create_directories(here / "tree");
@@ -894,7 +918,7 @@ TEST_CASE("copy: names of a file that failed once are taken when they are there"
     CHECK(listing(there / "tree") == listing(here / "tree"));
 }
 
-TEST_CASE("copy: a finished file keeps nothing of an interrupted copy", "[device]") {
+TEST_CASE("copy: a finished file keeps nothing of an interrupted copy", "[device][any-device]") {
     folder here;
     folder there;
     write_large(here / "file", 9 * mebibyte, 1);
@@ -909,7 +933,9 @@ TEST_CASE("copy: a finished file keeps nothing of an interrupted copy", "[device
     CHECK(leftovers(there / "").empty());
 }
 
-TEST_CASE("copy: an error that does not concern what has arrived leaves it", "[device]") {
+TEST_CASE(
+    "copy: an error that does not concern what has arrived leaves it", "[device][any-device]"
+) {
     folder here;
     folder there;
     write_large(here / "file", 9 * mebibyte, 1);
@@ -931,7 +957,9 @@ TEST_CASE("copy: an error that does not concern what has arrived leaves it", "[d
     CHECK((content(here / "file") == content(there / "copy")));
 }
 
-TEST_CASE("copy: each source has a place of its own, and a hard link its own file", "[device]") {
+TEST_CASE(
+    "copy: each source has a place of its own, and a hard link its own file", "[device][any-device]"
+) {
     folder here;
     for (char const* const each : {"a/x", "b/x", "c/y"}) fs::create_directories(here / each);
     write_file(here / "a/x/f", pattern(100, 1));
@@ -951,7 +979,9 @@ TEST_CASE("copy: each source has a place of its own, and a hard link its own fil
     CHECK(content(e.served / "y/g") == content(here / "a/x/f"));
 }
 
-TEST_CASE("copy: a server writes nothing but what a client asks for", "[device][hostile]") {
+TEST_CASE(
+    "copy: a server writes nothing but what a client asks for", "[device][hostile][any-device]"
+) {
     auto const which = GENERATE(0, 1, 2);
     folder home;
     fs::create_directory(home / ".ssh");
@@ -996,7 +1026,8 @@ TEST_CASE("copy: a server writes nothing but what a client asks for", "[device][
 }
 
 TEST_CASE(
-    "copy: a link that a copy has made is not where the next one writes", "[device][hostile]"
+    "copy: a link that a copy has made is not where the next one writes",
+    "[device][hostile][any-device]"
 ) {
     bool const replaces = GENERATE(false, true);
     CAPTURE(replaces);
@@ -1042,7 +1073,9 @@ TEST_CASE(
     CHECK(listing(home / "secret/conf") == listing(there / "conf"));
 }
 
-TEST_CASE("copy: a directory is not copied into itself, or into one below it", "[device]") {
+TEST_CASE(
+    "copy: a directory is not copied into itself, or into one below it", "[device][any-device]"
+) {
     struct attempt {
         char const* served;
         bool is_pull;
@@ -1087,7 +1120,7 @@ TEST_CASE("copy: a directory is not copied into itself, or into one below it", "
     CHECK(listing(here / "") == before);
 }
 
-TEST_CASE("copy: what was read back from the disk is what was sent", "[device]") {
+TEST_CASE("copy: what was read back from the disk is what was sent", "[device][any-device]") {
     bool const continues = GENERATE(false, true);
     folder here;
     folder there;
@@ -1105,7 +1138,9 @@ TEST_CASE("copy: what was read back from the disk is what was sent", "[device]")
     CHECK(leftovers(there / "").empty());
 }
 
-TEST_CASE("copy: a file that the disk spoils is not finished if it is verified", "[device]") {
+TEST_CASE(
+    "copy: a file that the disk spoils is not finished if it is verified", "[device][any-device]"
+) {
     bool const is_large = GENERATE(false, true);
     folder here;
     folder there;
@@ -1135,7 +1170,7 @@ TEST_CASE("copy: a file that the disk spoils is not finished if it is verified",
     CHECK(listing(there / "").empty());
 }
 
-TEST_CASE("copy: two copies to one name do not disturb each other", "[device]") {
+TEST_CASE("copy: two copies to one name do not disturb each other", "[device][any-device]") {
     folder here;
     folder there;
     write_large(here / "file", 9 * mebibyte, 1);
@@ -1159,7 +1194,7 @@ TEST_CASE("copy: two copies to one name do not disturb each other", "[device]") 
     CHECK(leftovers(there / "").empty());
 }
 
-TEST_CASE("copy: names of temporary files are nobody's", "[device][hostile]") {
+TEST_CASE("copy: names of temporary files are nobody's", "[device][hostile][any-device]") {
     folder here;
     fs::create_directories(here / "tree");
     // What a copy has left is not copied.

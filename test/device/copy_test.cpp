@@ -36,7 +36,7 @@ TEST_CASE("copy: a tree arrives with its modes and times, and comes back", "[dev
     CHECK(listing(e.served / "tree") == listing(here / "back"));
 }
 
-TEST_CASE("copy: what is excluded is not copied, in both directions", "[device]") {
+TEST_CASE("copy: what is excluded is not copied, in both directions", "[device][any-device]") {
     bool const is_pull = GENERATE(false, true);
     CAPTURE(is_pull);
     asio::io_context io;
@@ -75,7 +75,7 @@ TEST_CASE("copy: what is excluded is not copied, in both directions", "[device]"
     CHECK(done.entries == expected.size() + 1);
 }
 
-TEST_CASE("copy: a dry run lists what a copy makes, and writes nothing", "[device]") {
+TEST_CASE("copy: a dry run lists what a copy makes, and writes nothing", "[device][any-device]") {
     bool const is_pull = GENERATE(false, true);
     std::string const target = GENERATE("new", "into/", "there");
     CAPTURE(is_pull, target);
@@ -128,7 +128,7 @@ TEST_CASE("copy: a dry run lists what a copy makes, and writes nothing", "[devic
     CHECK(copied(true, true).entries == 1);
 }
 
-TEST_CASE("copy: no more bytes are sent in a second than allowed", "[device]") {
+TEST_CASE("copy: no more bytes are sent in a second than allowed", "[device][any-device]") {
     bool const is_pull = GENERATE(false, true);
     CAPTURE(is_pull);
     folder here;
@@ -174,7 +174,7 @@ TEST_CASE("copy: files of any size go through little memory", "[device]") {
     CHECK(content(here / "file") == content(e.served / "named"));
 }
 
-TEST_CASE("copy: what exists is replaced only if that is asked for", "[device]") {
+TEST_CASE("copy: what exists is replaced only if that is asked for", "[device][any-device]") {
     bool const replaces = GENERATE(false, true);
     asio::io_context io;
     folder here;
@@ -190,7 +190,7 @@ TEST_CASE("copy: what exists is replaced only if that is asked for", "[device]")
     CHECK(leftovers(e.served / "").empty());
 }
 
-TEST_CASE("copy: targets are directories, or names, and stay inside", "[device]") {
+TEST_CASE("copy: targets are directories, or names, and stay inside", "[device][any-device]") {
     asio::io_context io;
     folder here;
     write_file(here / "file", pattern(10, 1));
@@ -237,7 +237,9 @@ TEST_CASE("copy: targets are directories, or names, and stay inside", "[device]"
     }
 }
 
-TEST_CASE("copy: a source that changes while it is copied is not finished", "[device]") {
+TEST_CASE(
+    "copy: a source that changes while it is copied is not finished", "[device][any-device]"
+) {
     asio::io_context io;
     folder here;
     write_large(here / "file", 8'000'000, 1);
@@ -261,7 +263,7 @@ TEST_CASE("copy: a source that changes while it is copied is not finished", "[de
     CHECK(listing(e.served / "").empty());
 }
 
-TEST_CASE("copy: a copy that ends at any time leaves whole files only", "[device]") {
+TEST_CASE("copy: a copy that ends at any time leaves whole files only", "[device][any-device]") {
     folder here;
     make_tree(here / "tree");
     auto const whole = listing(here / "tree");

@@ -195,7 +195,9 @@ TEST_CASE("handlers get messages in the order of their calls, cancelled ones non
     });
 }
 
-TEST_CASE("no message is lost and no slot leaks, whenever receives are cancelled", "[device]") {
+TEST_CASE(
+    "no message is lost and no slot leaks, whenever receives are cancelled", "[device][any-device]"
+) {
     asio::io_context io;
     constexpr int messages = 300;
     std::uint32_t const seed = GENERATE(1U, 2U, 3U);

@@ -67,7 +67,7 @@ TEST_CASE("memory of the peer is allocated, used and freed, and is zero again", 
     });
 }
 
-TEST_CASE("an allocation that is refused says what is left", "[device]") {
+TEST_CASE("an allocation that is refused says what is left", "[device][any-device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         pool_ends e{io, {.peer_bytes_max = 192 * 1024, .peer_allocations_max = 3}};
@@ -153,7 +153,9 @@ TEST_CASE("an alignment is that of the address", "[device]") {
     });
 }
 
-TEST_CASE("shared memory is found by others, and freeing it takes it from all", "[device]") {
+TEST_CASE(
+    "shared memory is found by others, and freeing it takes it from all", "[device][any-device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         pool_ends e{io};
@@ -221,7 +223,9 @@ TEST_CASE("shared memory is found by others, and freeing it takes it from all", 
     });
 }
 
-TEST_CASE("freeing waits for what is under way, and refuses what comes later", "[device]") {
+TEST_CASE(
+    "freeing waits for what is under way, and refuses what comes later", "[device][any-device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         pool_ends e{io};
@@ -248,7 +252,7 @@ TEST_CASE("freeing waits for what is under way, and refuses what comes later", "
     });
 }
 
-TEST_CASE("kept memory waits for whoever knows its token", "[device]") {
+TEST_CASE("kept memory waits for whoever knows its token", "[device][any-device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         pool_ends e{io, {.keep_time = 60s, .kept_bytes_max = 8192}};
@@ -311,7 +315,10 @@ TEST_CASE("kept memory waits for whoever knows its token", "[device]") {
     });
 }
 
-TEST_CASE("memory that is taken in several ways at once waits for what is under way", "[device]") {
+TEST_CASE(
+    "memory that is taken in several ways at once waits for what is under way",
+    "[device][any-device]"
+) {
     enum class how {
         close,
         free_by_another,
@@ -400,7 +407,7 @@ TEST_CASE("memory that is taken in several ways at once waits for what is under 
     });
 }
 
-TEST_CASE("kept memory is free when its time is over", "[device]") {
+TEST_CASE("kept memory is free when its time is over", "[device][any-device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         pool_ends e{io, {.keep_time = 50ms}};
@@ -423,7 +430,7 @@ TEST_CASE("kept memory is free when its time is over", "[device]") {
     });
 }
 
-TEST_CASE("a pool that closes takes all memory back", "[device]") {
+TEST_CASE("a pool that closes takes all memory back", "[device][any-device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         pool_ends e{io};
@@ -472,7 +479,9 @@ TEST_CASE("the options of a pool are checked", "[device]") {
     CHECK_FALSE(remote_pool{}.is_valid());
 }
 
-TEST_CASE("eight peers allocate at random, and their memory never overlaps", "[device]") {
+TEST_CASE(
+    "eight peers allocate at random, and their memory never overlaps", "[device][any-device]"
+) {
     allocate_at_random(40);
 }
 
@@ -510,7 +519,7 @@ TEST_CASE("eight peers allocate ten thousand times at random", "[device][long]")
 #endif
 }
 
-TEST_CASE("a context that is destroyed takes allocations with it", "[device]") {
+TEST_CASE("a context that is destroyed takes allocations with it", "[device][any-device]") {
     // At every place: after so many steps of the context. What handlers hold goes with them.
     auto const held = std::make_shared<int>(0);
     int freed = 0;
@@ -990,7 +999,7 @@ TEST_CASE("who resumes memory has it alone from then on", "[device]") {
     });
 }
 
-TEST_CASE("a pool that keeps nothing gives no token", "[device]") {
+TEST_CASE("a pool that keeps nothing gives no token", "[device][any-device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         pool_ends e{io};

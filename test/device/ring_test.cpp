@@ -481,7 +481,7 @@ TEST_CASE("peers that are no rings, or the same side, are told", "[device]") {
     });
 }
 
-TEST_CASE("a context that is destroyed takes a ring with it", "[device]") {
+TEST_CASE("a context that is destroyed takes a ring with it", "[device][any-device]") {
     // At every place: after so many steps of the context. What handlers hold goes with them.
     auto const held = std::make_shared<int>(0);
     int written = 0;

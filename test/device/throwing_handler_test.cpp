@@ -64,7 +64,7 @@ constexpr int many = 400;
 
 }  // namespace
 
-TEST_CASE("operations that throw as they are started take no place", "[device]") {
+TEST_CASE("operations that throw as they are started take no place", "[device][any-device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair ends = co_await connect(io);
@@ -101,7 +101,7 @@ TEST_CASE("operations that throw as they are started take no place", "[device]")
     });
 }
 
-TEST_CASE("shared receives that throw as they are started take no place", "[device]") {
+TEST_CASE("shared receives that throw as they are started take no place", "[device][any-device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         shared_receive_options options;
@@ -145,7 +145,9 @@ TEST_CASE("a window whose operations throw as they are started can be bound", "[
     });
 }
 
-TEST_CASE("calls of a channel that throw as they are started take no place", "[device]") {
+TEST_CASE(
+    "calls of a channel that throw as they are started take no place", "[device][any-device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         request_channel_options options;
@@ -197,7 +199,7 @@ TEST_CASE("calls of a channel that throw as they are started take no place", "[d
     });
 }
 
-TEST_CASE("messages whose calls throw as they are started take no place", "[device]") {
+TEST_CASE("messages whose calls throw as they are started take no place", "[device][any-device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         message_channel_options options;
@@ -241,7 +243,9 @@ TEST_CASE("messages whose calls throw as they are started take no place", "[devi
     });
 }
 
-TEST_CASE("pools whose calls throw as they are started lend to the next one", "[device]") {
+TEST_CASE(
+    "pools whose calls throw as they are started lend to the next one", "[device][any-device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         test::pair ends = co_await connect(io);

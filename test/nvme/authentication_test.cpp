@@ -302,7 +302,7 @@ TEST_CASE("nvme: a host and a controller prove themselves, on every queue", "[de
     });
 }
 
-TEST_CASE("nvme: every hash and every group prove a host", "[device][nvme]") {
+TEST_CASE("nvme: every hash and every group prove a host", "[device][nvme][any-device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         nvme::target t = secretive(io);
@@ -321,7 +321,7 @@ TEST_CASE("nvme: every hash and every group prove a host", "[device][nvme]") {
     });
 }
 
-TEST_CASE("nvme: a host authenticates again while it goes on", "[device][nvme]") {
+TEST_CASE("nvme: a host authenticates again while it goes on", "[device][nvme][any-device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         nvme::target t = secretive(io);
@@ -341,7 +341,9 @@ TEST_CASE("nvme: a host authenticates again while it goes on", "[device][nvme]")
     });
 }
 
-TEST_CASE("nvme: a host with a wrong secret is rejected, and disconnected", "[device][nvme]") {
+TEST_CASE(
+    "nvme: a host with a wrong secret is rejected, and disconnected", "[device][nvme][any-device]"
+) {
     auto const group = GENERATE(std::uint8_t{0}, std::uint8_t{1});
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -358,7 +360,7 @@ TEST_CASE("nvme: a host with a wrong secret is rejected, and disconnected", "[de
 
 TEST_CASE(
     "nvme: a host that does not authenticate ends after connect_timeout, and is reported once",
-    "[device][nvme]"
+    "[device][nvme][any-device]"
 ) {
     // The keep-alive time is of hosts that have authenticated.
     auto const keep_alive_ms = GENERATE(1U, 0xffffffffU);
@@ -387,7 +389,10 @@ TEST_CASE(
     });
 }
 
-TEST_CASE("nvme: hosts that do not authenticate do not keep out one that does", "[device][nvme]") {
+TEST_CASE(
+    "nvme: hosts that do not authenticate do not keep out one that does",
+    "[device][nvme][any-device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         nvme::target_options few;
@@ -420,7 +425,9 @@ TEST_CASE("nvme: hosts that do not authenticate do not keep out one that does", 
 }
 
 // Linux waits a minute for each completion that does not come.
-TEST_CASE("nvme: every host with a wrong secret is told so before it ends", "[device][nvme]") {
+TEST_CASE(
+    "nvme: every host with a wrong secret is told so before it ends", "[device][nvme][any-device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         nvme::target t = secretive(io);
@@ -439,7 +446,9 @@ TEST_CASE("nvme: every host with a wrong secret is told so before it ends", "[de
     });
 }
 
-TEST_CASE("nvme: a host that has no secret with the subsystem is refused", "[device][nvme]") {
+TEST_CASE(
+    "nvme: a host that has no secret with the subsystem is refused", "[device][nvme][any-device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         nvme::target t = secretive(io);

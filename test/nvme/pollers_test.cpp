@@ -192,7 +192,8 @@ private:
 }  // namespace
 
 TEST_CASE(
-    "nvme: I/O queues are spread over the pollers, and each stays on its own", "[device][nvme]"
+    "nvme: I/O queues are spread over the pollers, and each stays on its own",
+    "[device][nvme][any-device]"
 ) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -249,7 +250,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "nvme: a host that resets and leaves while its queues are busy leaves nothing", "[device][nvme]"
+    "nvme: a host that resets and leaves while its queues are busy leaves nothing",
+    "[device][nvme][any-device]"
 ) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -277,7 +279,7 @@ TEST_CASE(
 
 TEST_CASE(
     "nvme: failures of a store on several threads are reported once, on the target's",
-    "[device][nvme]"
+    "[device][nvme][any-device]"
 ) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -303,7 +305,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "nvme: a Connect command on an I/O queue that is carried out twice is refused", "[device][nvme]"
+    "nvme: a Connect command on an I/O queue that is carried out twice is refused",
+    "[device][nvme][any-device]"
 ) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -322,7 +325,7 @@ TEST_CASE(
     });
 }
 
-TEST_CASE("nvme: a target with an empty poller is refused", "[device][nvme]") {
+TEST_CASE("nvme: a target with an empty poller is refused", "[device][nvme][any-device]") {
     asio::io_context io;
     nvme::target_options options;
     options.io_pollers.emplace_back();
@@ -332,7 +335,10 @@ TEST_CASE("nvme: a target with an empty poller is refused", "[device][nvme]") {
     );
 }
 
-TEST_CASE("nvme: a long log page that finds no memory is to be asked for again", "[device][nvme]") {
+TEST_CASE(
+    "nvme: a long log page that finds no memory is to be asked for again",
+    "[device][nvme][any-device]"
+) {
     auto const pollers = GENERATE(std::size_t{0}, std::size_t{2});
     constexpr std::uint32_t long_bytes = 1U << 20;
     asio::io_context io;
@@ -378,7 +384,8 @@ TEST_CASE("nvme: a long log page that finds no memory is to be asked for again",
 }
 
 TEST_CASE(
-    "nvme: the heads in completions never go back, however stores complete", "[device][nvme]"
+    "nvme: the heads in completions never go back, however stores complete",
+    "[device][nvme][any-device]"
 ) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -397,7 +404,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "nvme: a poller that was busy ends no queue for a transfer that was taken", "[device][nvme]"
+    "nvme: a poller that was busy ends no queue for a transfer that was taken",
+    "[device][nvme][any-device]"
 ) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -414,7 +422,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "nvme: a host that sends more commands than it may ends its own queue", "[device][nvme]"
+    "nvme: a host that sends more commands than it may ends its own queue",
+    "[device][nvme][any-device]"
 ) {
     auto const pollers = GENERATE(std::size_t{0}, std::size_t{1});
     asio::io_context io;

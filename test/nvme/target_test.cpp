@@ -208,7 +208,8 @@ TEST_CASE("nvme: a host reads what it wrote, from memory and from a file", "[dev
 }
 
 TEST_CASE(
-    "nvme: a store of a program's own gets requests, and its errors reach hosts", "[device][nvme]"
+    "nvme: a store of a program's own gets requests, and its errors reach hosts",
+    "[device][nvme][any-device]"
 ) {
     asio::io_context io;
     auto const store = std::make_shared<inverting_store>();
@@ -231,7 +232,10 @@ TEST_CASE(
     });
 }
 
-TEST_CASE("nvme: invalid commands get an error status, and the queue goes on", "[device][nvme]") {
+TEST_CASE(
+    "nvme: invalid commands get an error status, and the queue goes on",
+    "[device][nvme][any-device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         serving_target s{io};
@@ -284,7 +288,8 @@ TEST_CASE("nvme: invalid commands get an error status, and the queue goes on", "
 }
 
 TEST_CASE(
-    "nvme: Connect commands that point nowhere are refused with the field", "[device][nvme]"
+    "nvme: Connect commands that point nowhere are refused with the field",
+    "[device][nvme][any-device]"
 ) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -476,7 +481,8 @@ TEST_CASE("nvme: transfers wait for staging memory, and all of them finish", "[d
 }
 
 TEST_CASE(
-    "nvme: many Connect commands at once make one controller, and leave nothing", "[device][nvme]"
+    "nvme: many Connect commands at once make one controller, and leave nothing",
+    "[device][nvme][any-device]"
 ) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -561,7 +567,7 @@ asio::awaitable<void> flush(connected_host& h) {
 
 TEST_CASE(
     "nvme: a store may complete a request after the target is gone, on a thread of its own",
-    "[device][nvme]"
+    "[device][nvme][any-device]"
 ) {
     asio::io_context io;
     auto const store = std::make_shared<late_store>();
@@ -588,7 +594,7 @@ TEST_CASE(
 }
 
 // Its host may send a discard again, and write to the range, while the first one still runs.
-TEST_CASE("nvme: a discard does not outlive the queue of its host", "[device][nvme]") {
+TEST_CASE("nvme: a discard does not outlive the queue of its host", "[device][nvme][any-device]") {
     asio::io_context io;
     auto const store = std::make_shared<late_store>();
     run(io, [&]() -> asio::awaitable<void> {
@@ -649,7 +655,8 @@ public:
 
 // The flush holds the queue, and the read behind it ends inside start().
 TEST_CASE(
-    "nvme: a host that leaves during a read with FUA takes nothing with it", "[device][nvme]"
+    "nvme: a host that leaves during a read with FUA takes nothing with it",
+    "[device][nvme][any-device]"
 ) {
     asio::io_context io;
     auto const store = std::make_shared<careful_store>();
@@ -669,7 +676,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "nvme: a controller that is disabled abandons what its I/O queues have begun", "[device][nvme]"
+    "nvme: a controller that is disabled abandons what its I/O queues have begun",
+    "[device][nvme][any-device]"
 ) {
     asio::io_context io;
     auto const store = std::make_shared<careful_store>();
@@ -687,7 +695,9 @@ TEST_CASE(
     });
 }
 
-TEST_CASE("nvme: a discard beyond the limits leaves the rest as it is", "[device][nvme]") {
+TEST_CASE(
+    "nvme: a discard beyond the limits leaves the rest as it is", "[device][nvme][any-device]"
+) {
     asio::io_context io;
     auto const store = std::make_shared<counting_store>();
     run(io, [&]() -> asio::awaitable<void> {
@@ -707,7 +717,7 @@ TEST_CASE("nvme: a discard beyond the limits leaves the rest as it is", "[device
     });
 }
 
-TEST_CASE("nvme: a read with FUA is preceded by a flush", "[device][nvme]") {
+TEST_CASE("nvme: a read with FUA is preceded by a flush", "[device][nvme][any-device]") {
     asio::io_context io;
     auto const store = std::make_shared<inverting_store>();
     run(io, [&]() -> asio::awaitable<void> {
@@ -724,7 +734,8 @@ TEST_CASE("nvme: a read with FUA is preceded by a flush", "[device][nvme]") {
 }
 
 TEST_CASE(
-    "nvme: transfers beyond a host's share go through its queue in pieces", "[device][nvme]"
+    "nvme: transfers beyond a host's share go through its queue in pieces",
+    "[device][nvme][any-device]"
 ) {
     asio::io_context io;
     auto const store = std::make_shared<inverting_store>();
@@ -763,7 +774,9 @@ TEST_CASE(
     });
 }
 
-TEST_CASE("nvme: hosts at one address share its part of the staging memory", "[device][nvme]") {
+TEST_CASE(
+    "nvme: hosts at one address share its part of the staging memory", "[device][nvme][any-device]"
+) {
     asio::io_context io;
     auto const store = std::make_shared<inverting_store>();
     std::vector<nvme::store_request*> held;
@@ -797,7 +810,7 @@ TEST_CASE("nvme: hosts at one address share its part of the staging memory", "[d
     });
 }
 
-TEST_CASE("nvme: memory is compared in pieces, up to the last byte", "[device][nvme]") {
+TEST_CASE("nvme: memory is compared in pieces, up to the last byte", "[device][nvme][any-device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         // Common memory for two transfers, of which a host may use one at a time.
@@ -843,7 +856,9 @@ asio::awaitable<void> receive_slowly(asio::io_context& io, connected_host& h) {
 
 }  // namespace
 
-TEST_CASE("nvme: a host that takes completions slowly delays no other host", "[device][nvme]") {
+TEST_CASE(
+    "nvme: a host that takes completions slowly delays no other host", "[device][nvme][any-device]"
+) {
     asio::io_context io;
     auto const store = std::make_shared<inverting_store>();
     run(io, [&]() -> asio::awaitable<void> {
@@ -887,7 +902,9 @@ TEST_CASE("nvme: a transfer that a host does not take in time ends its queue", "
     });
 }
 
-TEST_CASE("nvme: queues beyond the limit are refused, counted and reported", "[device][nvme]") {
+TEST_CASE(
+    "nvme: queues beyond the limit are refused, counted and reported", "[device][nvme][any-device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         nvme::target_options few;
@@ -926,7 +943,9 @@ TEST_CASE("nvme: queues beyond the limit are refused, counted and reported", "[d
     });
 }
 
-TEST_CASE("nvme: silent hosts of discovery make room for hosts with disks", "[device][nvme]") {
+TEST_CASE(
+    "nvme: silent hosts of discovery make room for hosts with disks", "[device][nvme][any-device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         nvme::target_options few;
@@ -973,7 +992,8 @@ TEST_CASE("nvme: silent hosts of discovery make room for hosts with disks", "[de
 }
 
 TEST_CASE(
-    "nvme: a number that a controller of discovery has goes to one with disks", "[device][nvme]"
+    "nvme: a number that a controller of discovery has goes to one with disks",
+    "[device][nvme][any-device]"
 ) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -998,7 +1018,7 @@ TEST_CASE(
 
 TEST_CASE(
     "nvme: a refusal names the host, its address and the subsystem in one printable line",
-    "[device][nvme]"
+    "[device][nvme][any-device]"
 ) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -1032,7 +1052,7 @@ TEST_CASE(
 
 TEST_CASE(
     "nvme: commands are counted for each host and namespace, and errors by their kind",
-    "[device][nvme]"
+    "[device][nvme][any-device]"
 ) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -1076,7 +1096,9 @@ TEST_CASE(
     });
 }
 
-TEST_CASE("nvme: two namespaces have one UUID only if the options say so", "[device][nvme]") {
+TEST_CASE(
+    "nvme: two namespaces have one UUID only if the options say so", "[device][nvme][any-device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         auto const disk = memory();
@@ -1123,7 +1145,8 @@ TEST_CASE("nvme: two namespaces have one UUID only if the options say so", "[dev
 }
 
 TEST_CASE(
-    "nvme: old commands are counted by what they wait for, and reported once", "[device][nvme]"
+    "nvme: old commands are counted by what they wait for, and reported once",
+    "[device][nvme][any-device]"
 ) {
     asio::io_context io;
     auto const store = std::make_shared<holding_store>();
@@ -1164,7 +1187,7 @@ TEST_CASE(
     CHECK(faults.size() == 1);
 }
 
-TEST_CASE("nvme: a connection without a Connect command ends", "[device][nvme]") {
+TEST_CASE("nvme: a connection without a Connect command ends", "[device][nvme][any-device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         nvme::target_options soon;
@@ -1185,7 +1208,7 @@ TEST_CASE("nvme: a connection without a Connect command ends", "[device][nvme]")
     });
 }
 
-TEST_CASE("nvme: FUA flushes a store in memory that has a cache", "[device][nvme]") {
+TEST_CASE("nvme: FUA flushes a store in memory that has a cache", "[device][nvme][any-device]") {
     asio::io_context io;
     auto const store = std::make_shared<cached_memory>();
     run(io, [&]() -> asio::awaitable<void> {
@@ -1211,7 +1234,8 @@ TEST_CASE("nvme: FUA flushes a store in memory that has a cache", "[device][nvme
 }
 
 TEST_CASE(
-    "nvme: a shutdown flushes all stores, and a reset ends the I/O queues", "[device][nvme]"
+    "nvme: a shutdown flushes all stores, and a reset ends the I/O queues",
+    "[device][nvme][any-device]"
 ) {
     asio::io_context io;
     auto const store = std::make_shared<cached_memory>();
@@ -1246,7 +1270,7 @@ TEST_CASE(
     });
 }
 
-TEST_CASE("nvme: what is served changes as a whole, or not at all", "[device][nvme]") {
+TEST_CASE("nvme: what is served changes as a whole, or not at all", "[device][nvme][any-device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         auto const store = memory();
@@ -1279,7 +1303,9 @@ TEST_CASE("nvme: what is served changes as a whole, or not at all", "[device][nv
     });
 }
 
-TEST_CASE("nvme: another thread changes what is served while hosts use it", "[device][nvme]") {
+TEST_CASE(
+    "nvme: another thread changes what is served while hosts use it", "[device][nvme][any-device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         auto const store = memory();
@@ -1307,7 +1333,10 @@ TEST_CASE("nvme: another thread changes what is served while hosts use it", "[de
     });
 }
 
-TEST_CASE("nvme: what may pass is to be tried again, and other errors are not", "[device][nvme]") {
+TEST_CASE(
+    "nvme: what may pass is to be tried again, and other errors are not",
+    "[device][nvme][any-device]"
+) {
     asio::io_context io;
     auto const store = std::make_shared<inverting_store>();
     run(io, [&]() -> asio::awaitable<void> {
@@ -1338,7 +1367,10 @@ TEST_CASE("nvme: what may pass is to be tried again, and other errors are not", 
     });
 }
 
-TEST_CASE("nvme: controllers get numbers of the target's range, and no others", "[device][nvme]") {
+TEST_CASE(
+    "nvme: controllers get numbers of the target's range, and no others",
+    "[device][nvme][any-device]"
+) {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         nvme::target_options range;
@@ -1360,7 +1392,7 @@ TEST_CASE("nvme: controllers get numbers of the target's range, and no others", 
     });
 }
 
-TEST_CASE("nvme: each failure of a store is reported once", "[device][nvme]") {
+TEST_CASE("nvme: each failure of a store is reported once", "[device][nvme][any-device]") {
     asio::io_context io;
     auto const store = std::make_shared<inverting_store>();
     std::vector<std::string> reported;
