@@ -286,7 +286,7 @@ nvme_tests() {
     return $status
 }
 
-# unit_tests TREE: the tests without a device of a tree with sanitizers, where loading a program takes longer than most tests: see
+# unit_tests TREE: the tests without a device of a tree with sanitizers. Forking a program for each test takes less time than loading it:
 # test/support/apart.hpp.
 unit_tests() {
     local tree=$1 program status=0
