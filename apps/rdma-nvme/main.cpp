@@ -153,6 +153,8 @@ void add_serve(CLI::App& app, serve_arguments& a, demo::nvme_arguments& served) 
     )
         ->check(CLI::Range(1, 64))
         ->option_text("N [1]");
+    demo::add_poll(app, served.poll)
+        ->option_text("busy|adaptive|event [adaptive; event if there is one processor]");
     app.add_option(
            "--controller-ids",
            served.controller_ids,

@@ -3,6 +3,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/uuid/uuid.hpp>
 #include <boost/uuid/uuid_io.hpp>
+#include <sched.h>
 
 #include <algorithm>
 #include <array>
@@ -117,6 +118,13 @@ constexpr std::size_t event_bytes_max = 1024;
 
 }  // namespace
 
+rcverbs::poll_mode default_poll_mode() {
+    cpu_set_t allowed;
+    bool const has_one =
+        ::sched_getaffinity(0, sizeof allowed, &allowed) == 0 && CPU_COUNT(&allowed) == 1;
+    return has_one ? rcverbs::poll_mode::event : rcverbs::poll_mode::adaptive;
+}
+
 nvme_server::nvme_server(asio::io_context& io, nvme_arguments a)
     : io_{io},
       arguments_{std::move(a)},
@@ -137,15 +145,16 @@ void nvme_server::start() {
     arguments_.target.on_fault = [](std::string const& message) {
         print_error(printable(message));
     };
+    rcverbs::poller_options const polling{.polling = {.mode = arguments_.poll}};
     for (unsigned i = 0; arguments_.threads > 1 && i < arguments_.threads; ++i)
-        arguments_.target.io_pollers.push_back(rcverbs::poller::start());
+        arguments_.target.io_pollers.push_back(rcverbs::poller::start(polling));
     served_ = open_stores(arguments_.subsystems);
     std::string const lowered = fit_into_memory(
         arguments_.target, served_.options, lockable_bytes_max(), arguments_.queues
     );
     if (!lowered.empty()) print_error(lowered);
     listen_at(arguments_.bind, arguments_.port, [&](rcverbs::endpoint const& here) {
-        target_.emplace(rcverbs::poller::start(), here, served_.options, arguments_.target);
+        target_.emplace(rcverbs::poller::start(polling), here, served_.options, arguments_.target);
         return 0;
     });
     print_remarks();

@@ -23,6 +23,10 @@
 
 namespace demo {
 
+/// How to wait for completions on this machine: adaptive, or event if the process may use one processor
+/// only. There, polling would take it from the programs, or from the kernel, that produce completions.
+rcverbs::poll_mode default_poll_mode();
+
 struct nvme_arguments {
     std::string bind;
     std::uint16_t port = 4420;
@@ -34,6 +38,8 @@ struct nvme_arguments {
     queue_wish queues = queue_wish::at_most;
     /// Of I/O queues.
     unsigned threads = 1;
+    /// Of all polling threads.
+    rcverbs::poll_mode poll = default_poll_mode();
     /// FIRST-LAST; empty for all.
     std::string controller_ids;
     /// A port or a path; empty for none.

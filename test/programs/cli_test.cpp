@@ -79,6 +79,7 @@ TEST_CASE("wrong command lines are usage errors with their reason", "[cli]") {
         {{"rdma-bench", "loopback", "write", "-c", "1025"}, "at most 1024 polling threads"},
         {{"rdma-nvme", "serve", "/tmp"}, "/tmp is no file or block device of a block or more"},
         {{"rdma-nvme", "serve", "--memory", "1M", "--controller-ids", "5"}, "controller numbers"},
+        {{"rdma-nvme", "serve", "--memory", "1M", "--poll", "sometimes"}, "--poll: Check"},
         {{"rdma-nvme", "serve", "--config", "x", "--allow-host", "nqn.y:z"}, "--config excludes"},
         {{"rdma-nvme", "serve", "--config", "x", "--read-only"}, "--config excludes"},
         {{"rdma-bench", "server", "--port", "65536"}, "--port"},
