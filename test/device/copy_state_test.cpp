@@ -367,7 +367,9 @@ TEST_CASE("copy: a tree may be deeper than directories are open", "[device][any-
     CHECK(listing(from) == listing(to));
 }
 
-TEST_CASE("copy: each level of a tree takes as many bytes as the first one", "[device][any-device]") {
+TEST_CASE(
+    "copy: each level of a tree takes as many bytes as the first one", "[device][any-device]"
+) {
     bool const continues = GENERATE(false, true);
     CAPTURE(continues);
     constexpr std::uint64_t levels = 300;
