@@ -59,11 +59,10 @@ void actor::abandon() noexcept {
 bool actor::try_enter() noexcept { return impl_->inside.try_enter(); }
 
 void actor::enter_later(task& what) noexcept {
-    auto const keep = impl_;
-    if (keep->inside.hand_over(what)) return;
+    if (impl_->inside.hand_over(what)) return;
     // Whoever was inside has left.
     what.run(true);
-    keep->inside.leave();
+    leave_gate();
 }
 
 void actor::post(task& what) noexcept {
@@ -102,7 +101,19 @@ void actor::task::call_inside() noexcept {
 
 void actor::leave() noexcept {
     note_due();
-    impl_->inside.leave();
+    leave_gate();
+}
+
+void actor::leave_gate() noexcept {
+    for (;;) {
+        bool const posts = std::exchange(impl_->is_delivery_wanted, false);
+        if (impl_->inside.try_leave()) {
+            if (posts) deliver_later();
+            return;
+        }
+        impl_->is_delivery_wanted = posts;
+        impl_->inside.run_handed_over();
+    }
 }
 
 // --- handlers ------------------------------------------------------------------------------------
@@ -116,8 +127,7 @@ bool actor::is_due() noexcept {
 }
 
 void actor::note_due() noexcept {
-    if (!is_due() || std::exchange(impl_->is_delivering, true)) return;
-    deliver_later();
+    if (is_due() && !std::exchange(impl_->is_delivering, true)) impl_->is_delivery_wanted = true;
 }
 
 void actor::deliver_later() noexcept {
@@ -129,14 +139,14 @@ void actor::deliver_later() noexcept {
 }
 
 void actor::leave_and_deliver() {
-    if (!is_due() || std::exchange(impl_->is_delivering, true)) return impl_->inside.leave();
+    if (!is_due() || std::exchange(impl_->is_delivering, true)) return leave_gate();
     go_on_delivering();
 }
 
 // In the order; not inside.
 void actor::deliver_posted() {
     if (try_enter()) return go_on_delivering();
-    auto again = [this] { deliver_later(); };
+    auto again = [this] { impl_->is_delivery_wanted = true; };
     enter_later(keep(std::move(again)));
 }
 
@@ -163,7 +173,7 @@ void actor::go_on_delivering() {
 
 bool actor::deliver_next() {
     if (hosting::order_task* const first = impl_->ready.pop_front()) {
-        impl_->inside.leave();
+        leave_gate();
         first->run(true);
         return true;
     }

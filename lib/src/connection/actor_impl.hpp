@@ -44,6 +44,8 @@ public:
     hosting::task_list ready;
     // From when delivering is posted, or begins, until nothing is due.
     bool is_delivering = false;
+    // It is posted as soon as the gate is left: who runs it on another thread finds the gate free.
+    bool is_delivery_wanted = false;
 
     // Posts deliver_posted().
     class delivery final : public hosting::order_task {

@@ -1,13 +1,13 @@
 // gate.hpp — lets one thread at a time run short functions on an object's state. Nobody waits: what a
 // thread cannot run, because another one is inside, is run by that one before it leaves.
 //
-//     free ── try_enter() ──▶ inside ── leave(), nothing was handed over ──▶ free
-//                              ▲ │└── leave(): runs what was handed over ──┐
-//                              │ └─── close() ──▶ closed, for ever         │
-//                              └───────────────────────────────────────────┘
+//     free ── try_enter() ──▶ inside ── try_leave(), nothing was handed over ──▶ free
+//                              ▲ │└── else run_handed_over() ──┐
+//                              │ └─── close() ──▶ closed       │
+//                              └───────────────────────────────┘
 //
 // What is handed over runs in the order in which it came, and before whoever enters later. A thread that
-// is inside and tries to enter again cannot: what it hands over runs when it leaves. Any thread.
+// is inside and tries to enter again cannot: what it hands over runs before it leaves. Any thread.
 #pragma once
 
 #include <atomic>
@@ -49,16 +49,15 @@ public:
                 return wanted == pointer;
         }
     }
-    /// Runs what was handed over meanwhile, and leaves. REQUIRES: this thread is inside.
-    void leave() noexcept {
+    /// Leaves. False if something was handed over: then this thread is still inside. REQUIRES: it is.
+    bool try_leave() noexcept {
         std::uintptr_t expected = inside;
-        while (!state_.compare_exchange_strong(
+        return state_.compare_exchange_strong(
             expected, free, std::memory_order_release, std::memory_order_relaxed
-        )) {
-            take_handed_over(inside, true);
-            expected = inside;
-        }
+        );
     }
+    /// Runs what was handed over. REQUIRES: this thread is inside.
+    void run_handed_over() noexcept { take_handed_over(inside, true); }
     /// Lets nobody in any more, and cleans up what was handed over. REQUIRES: this thread is inside.
     void close() noexcept { take_handed_over(closed, false); }
 

@@ -252,6 +252,7 @@ private:
     void enter_later(task& what) noexcept;
     void post(task& what) noexcept;
     void add_ready(hosting::order_task& what) noexcept;
+    void leave_gate() noexcept;
     void leave_and_deliver();
     bool is_due() noexcept;
     void note_due() noexcept;
