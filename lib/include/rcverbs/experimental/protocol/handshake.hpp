@@ -53,6 +53,7 @@ protected:
 
     /// The result, before it is delivered. Closes the connection after an error.
     ///
+    /// @param ec                The result.
     /// @param is_of_connection  The connection has failed, and says at which step.
     virtual void on_result(error_code ec, bool is_of_connection);
 
