@@ -171,7 +171,7 @@ awaitable<void> careful_write(connection& c, registered_buffer const& mine, remo
 
 void use(std::uint64_t, std::span<std::byte const>) {}
 
-awaitable<void> ask(boost::asio::io_context& io, endpoint server) {
+awaitable<void> ask_for(boost::asio::io_context& io, endpoint server) {
     message_channel c{io};
     co_await c.async_connect(server, use_awaitable);
     std::string const question = "how are you?";
@@ -207,15 +207,13 @@ constexpr std::uint32_t absent = 1;
 std::string text_of(std::span<std::byte const> bytes) { return {reinterpret_cast<char const*>(bytes.data()), bytes.size()}; }
 
 awaitable<std::string> look_up(request_channel& c, std::string const& key) {
-    request_options soon;
-    soon.answer_timeout = std::chrono::milliseconds{200};
-    auto [ec, r] = co_await c.async_request(get, key, soon, boost::asio::as_tuple(use_awaitable));
+    auto [ec, r] = co_await c.async_request(ask{get}.body(key).within(std::chrono::milliseconds{200}), boost::asio::as_tuple(use_awaitable));
     if (ec == channel_errc::request_timed_out) co_return "too late";
     if (ec) throw boost::system::system_error{ec};
     co_return r.status() == found ? text_of(r.bytes()) : "";
 }
 
-awaitable<void> answer(request r, std::map<std::string, std::string> const& values) {
+awaitable<void> answer_one(request r, std::map<std::string, std::string> const& values) {
     auto const value = values.find(text_of(r.bytes()));
     bool const is_there = value != values.end();
     std::string const text = is_there ? value->second : "";
@@ -227,7 +225,7 @@ awaitable<void> serve(request_channel& c, std::map<std::string, std::string> con
     for (;;) {
         auto [ec, r] = co_await c.async_next(boost::asio::as_tuple(use_awaitable));
         if (ec) break;  // boost::asio::error::eof: the peer asks no more
-        boost::asio::co_spawn(c.get_executor(), answer(std::move(r), values), boost::asio::detached);
+        boost::asio::co_spawn(c.get_executor(), answer_one(std::move(r), values), boost::asio::detached);
     }
     co_await c.async_finish(use_awaitable);
 }
@@ -236,7 +234,7 @@ awaitable<void> serve_in_turn(request_channel& c, std::map<std::string, std::str
     for (;;) {
         auto [ec, r] = co_await c.async_next(boost::asio::as_tuple(use_awaitable));
         if (ec) break;
-        co_await answer(std::move(r), values);  // the next request waits until the peer has this answer
+        co_await answer_one(std::move(r), values);  // the next request waits until the peer has this answer
     }
     co_await c.async_finish(use_awaitable);
 }
@@ -273,8 +271,7 @@ struct block_address {
 };
 
 awaitable<bool> read_block(request_channel& c, block_address at, mutable_slice into) {
-    std::span<std::byte const> const no_body;
-    reply const r = co_await c.async_request(read_one, std::span{&at, 1}, no_body, into, use_awaitable);
+    reply const r = co_await c.async_request(ask{read_one}.head(std::span{&at, 1}).into(into), use_awaitable);
     co_return r.status() == found && r.is_written() && r.size() == into.size();
 }
 
@@ -311,10 +308,7 @@ awaitable<std::uint32_t> status_of(basic_connector<request_channel>& to, request
 }
 
 awaitable<std::string> look_up_again(request_client& c, std::string const& key) {
-    client_request_options options;
-    options.answer_timeout = std::chrono::seconds{5};
-    options.may_repeat = true;
-    reply const r = co_await c.async_request(get, key, options, use_awaitable);
+    reply const r = co_await c.async_request(ask{get}.body(key).within(std::chrono::seconds{5}).may_repeat(), use_awaitable);
     co_return r.status() == found ? text_of(r.bytes()) : "";
 }
 
@@ -325,10 +319,8 @@ request_channel_options ordered_server() {
 }
 
 awaitable<bool> flush_what_was_written(request_client& c, reply const& written) {
-    client_request_options options;
-    options.connection_number = written.connection_number();
     auto const token = boost::asio::as_tuple(use_awaitable);
-    auto [ec, r] = co_await c.async_request(flush, std::span<std::byte const>{}, options, token);
+    auto [ec, r] = co_await c.async_request(ask{flush}.on_connection(written.connection_number()), token);
     co_return !ec && r.status() == found;
 }
 

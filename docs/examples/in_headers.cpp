@@ -318,6 +318,17 @@ awaitable<void> in_request_channel_too(request_channel& c) {
     }
 }
 
+// --- ask.hpp
+awaitable<void> in_ask(request_channel& c, request& asked, registered_buffer& block, std::string const& key, std::string const& value) {
+    constexpr std::uint32_t get = 1, changed = 2, ok = 0;
+    {
+        reply r = co_await c.async_request(ask{get}.head(key).into(block).within(1s), use_awaitable);
+    }
+    request& r = asked;
+    co_await c.async_notify(ask{changed}.body(key), use_awaitable);
+    co_await r.async_answer(answer{ok}.body(value), use_awaitable);
+}
+
 // --- client_sessions.hpp
 awaitable<void> in_client_sessions(boost::asio::io_context& io, acceptor& acceptor) {
     request_channel_options options;
@@ -329,10 +340,8 @@ awaitable<void> in_client_sessions(boost::asio::io_context& io, acceptor& accept
 // --- request_client.hpp
 awaitable<void> in_request_client(boost::asio::io_context& io, std::span<std::byte const> key) {
     constexpr std::uint32_t get = 1;
-    client_request_options options;
-    options.may_repeat = true;
     request_client c{io, {"192.168.0.1", 7471}};
-    reply r = co_await c.async_request(get, key, options, use_awaitable);
+    reply r = co_await c.async_request(ask{get}.body(key).may_repeat(), use_awaitable);
 }
 
 // --- request_server.hpp
@@ -426,13 +435,13 @@ awaitable<void> in_window(connection& c, std::span<std::byte> pages) {
 }
 
 // --- window_pool.hpp
-awaitable<void> answer(connection&, remote_region) { co_return; }
+awaitable<void> reply_to(connection&, remote_region) { co_return; }
 awaitable<void> in_window_pool(connection& c, registered_buffer& pages) {
     window_pool windows{c, {.windows = 64}};
     window_lease lease = co_await windows.async_acquire(use_awaitable);
     remote_region const page = co_await lease->async_bind(
         pages.slice(0, 4096), access_flags::remote_read, use_awaitable);
-    co_await answer(c, page);
+    co_await reply_to(c, page);
     co_await lease->async_invalidate(use_awaitable);  // now the page may change
 }
 

@@ -69,10 +69,8 @@ int run_server(std::string const& address) {
 
 // --- the client -------------------------------------------------------------------------------------------------------
 
-asio::awaitable<void> ask(request_client& c, operation what, std::string key, std::string text) {
-    client_request_options options;
-    options.may_repeat = true;  // the server keeps repeated requests in order
-    reply r = co_await c.async_request(what, key, text, {}, options, use_awaitable);
+asio::awaitable<void> perform(request_client& c, operation what, std::string key, std::string text) {
+    reply r = co_await c.async_request(ask{what}.head(key).body(text).may_repeat(), use_awaitable);
     if (r.status() != done) throw std::runtime_error{r.status() == unknown ? "unknown key" : "refused"};
     if (what == get) {
         registered_buffer into{c.domain(), std::max<std::size_t>(static_cast<std::size_t>(r.size()), 1), access_flags::local_write};
@@ -87,7 +85,7 @@ int run_client(operation what, std::string const& address, std::string const& ke
     asio::io_context io;
     request_client c{io, {address, port}};
     int code = 0;
-    asio::co_spawn(io, ask(c, what, key, text), [&](std::exception_ptr failed) {
+    asio::co_spawn(io, perform(c, what, key, text), [&](std::exception_ptr failed) {
         try {
             if (failed) std::rethrow_exception(failed);
         } catch (std::exception const& e) {

@@ -447,7 +447,8 @@ private:
                 on_answer(i);
             };
             if (!is_large() || options_.is_write) channel_.async_request(1, bytes, on_reply);
-            else channel_.async_request(1, {}, bytes, large_answer(i), on_reply);
+            else
+                channel_.async_request(rcverbs::ask{1}.body(bytes).into(large_answer(i)), on_reply);
         } else {
             channel_.async_receive([this, i](error_code ec, rcverbs::message m) {
                 check(ec);

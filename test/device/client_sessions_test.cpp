@@ -110,12 +110,6 @@ std::shared_ptr<server> started(asio::io_context& io, bool has_sessions = true) 
 
 std::array<std::byte, 1> body_of(int number) { return {static_cast<std::byte>(number)}; }
 
-client_request_options repeatable() {
-    client_request_options o;
-    o.may_repeat = true;
-    return o;
-}
-
 }  // namespace
 
 TEST_CASE("a repeated request is not executed after a later one", "[device]") {
@@ -130,10 +124,10 @@ TEST_CASE("a repeated request is not executed after a later one", "[device]") {
         std::optional<error_code> first;
         if (is_notice) {
             // One that has been sent is over for the client; the next one must wait for it all the same.
-            co_await c.async_notify(slow, one, repeatable(), asio::use_awaitable);
+            co_await c.async_notify(ask{slow}.body(one).may_repeat(), asio::use_awaitable);
             first.emplace();
         } else {
-            c.async_request(slow, one, repeatable(), [&](error_code ec, reply const&) {
+            c.async_request(ask{slow}.body(one).may_repeat(), [&](error_code ec, reply const&) {
                 first = ec;
             });
         }
@@ -142,7 +136,7 @@ TEST_CASE("a repeated request is not executed after a later one", "[device]") {
         s.break_connection();
         std::optional<error_code> second;
         auto const ask_second = [&] {
-            c.async_request(1, two, repeatable(), [&](error_code ec, reply const&) {
+            c.async_request(ask{1}.body(two).may_repeat(), [&](error_code ec, reply const&) {
                 second = ec;
             });
         };
@@ -179,7 +173,9 @@ TEST_CASE(
         request_client c{io, s.door.local_endpoint(), eager()};
         auto const one = body_of(1);
         std::optional<error_code> first;
-        c.async_request(slow, one, repeatable(), [&](error_code ec, reply const&) { first = ec; });
+        c.async_request(ask{slow}.body(one).may_repeat(), [&](error_code ec, reply const&) {
+            first = ec;
+        });
         co_await until(io, [&] { return !s.held.empty(); });
         s.break_connection();
         co_await until(io, [&] { return first.has_value(); });
@@ -359,13 +355,17 @@ TEST_CASE("a request that is for one connection is not sent on another one", "[d
         auto const one = body_of(1);
         reply const written = co_await c.async_request(1, one, asio::use_awaitable);
         CHECK(written.connection_number() == 1);
-        client_request_options same = repeatable();
-        same.connection_number = written.connection_number();
-        reply const flushed = co_await c.async_request(1, one, same, asio::use_awaitable);
+        reply const flushed = co_await c.async_request(
+            ask{1}.body(one).may_repeat().on_connection(written.connection_number()),
+            asio::use_awaitable
+        );
         CHECK(flushed.connection_number() == 1);
         // One that is under way when the connection ends is not repeated.
         std::optional<error_code> under_way;
-        c.async_request(slow, one, same, [&](error_code ec, reply const&) { under_way = ec; });
+        c.async_request(
+            ask{slow}.body(one).may_repeat().on_connection(written.connection_number()),
+            [&](error_code ec, reply const&) { under_way = ec; }
+        );
         co_await until(io, [&] { return !s.held.empty(); });
         s.break_connection();
         co_await until(io, [&] { return under_way.has_value(); });
@@ -374,9 +374,13 @@ TEST_CASE("a request that is for one connection is not sent on another one", "[d
         s.held.clear();
         for (bool const is_connected : {false, true}) {
             CHECK(c.is_connected() == is_connected);
-            auto const [ec, none] = co_await c.async_request(1, one, same, awaiting);
+            auto const [ec, none] = co_await c.async_request(
+                ask{1}.body(one).may_repeat().on_connection(written.connection_number()), awaiting
+            );
             CHECK(ec == channel_errc::other_connection);
-            auto const [failed] = co_await c.async_notify(1, one, same, awaiting);
+            auto const [failed] = co_await c.async_notify(
+                ask{1}.body(one).may_repeat().on_connection(written.connection_number()), awaiting
+            );
             CHECK(failed == channel_errc::other_connection);
             reply const next = co_await c.async_request(1, one, asio::use_awaitable);
             CHECK(next.connection_number() == 2);

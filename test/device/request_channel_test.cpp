@@ -203,6 +203,50 @@ TEST_CASE("an answer is given when its operation is launched, and not before", "
     });
 }
 
+TEST_CASE("a request and an answer are values that are sent any number of times", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e);
+        auto const serve = [&]() -> asio::awaitable<void> {
+            answer given{9};
+            std::string const text = "given";
+            given.head(text);
+            for (int i = 0; i < 3; ++i) {
+                request r = co_await e.server.async_next(asio::use_awaitable);
+                CHECK(r.operation() == 5);
+                CHECK(text_of(r.head()) == "before");
+                CHECK(r.size() == (i == 0 ? 0U : 4000U));
+                co_await r.async_answer(given, asio::use_awaitable);
+            }
+        };
+        ask wanted{5};
+        {
+            // The head is copied, the body is borrowed.
+            std::string before = "before";
+            wanted.head(before);
+            before = "behind";
+        }
+        auto const bytes = pattern(4000, 1);
+        auto const ask_all = [&]() -> asio::awaitable<void> {
+            reply const empty = co_await e.client.async_request(wanted, asio::use_awaitable);
+            CHECK(text_of(empty.head()) == "given");
+            wanted.body(bytes);
+            ask const same = wanted;
+            for (ask const& each : {wanted, same}) {
+                reply const r = co_await e.client.async_request(each, asio::use_awaitable);
+                CHECK(r.status() == 9);
+            }
+            // Only a client has several connections.
+            auto [refused, none] =
+                co_await e.client.async_request(ask{same}.on_connection(1), awaiting);
+            CHECK(refused == errc::invalid_option);
+        };
+        co_await (serve() && ask_all());
+        co_await part(e);
+    });
+}
+
 TEST_CASE("requests are answered in any order, and each gets its own answer", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -319,16 +363,17 @@ TEST_CASE("a request that is not answered in time fails, and its late answer har
         co_await meet(io, e, small(2));
         auto const bytes = pattern(10, 1);
         auto const big = pattern(3000, 2);
-        request_options const soon{20ms};
-        auto [ec, none] = co_await e.client.async_request(1, bytes, soon, awaiting);
+        auto [ec, none] =
+            co_await e.client.async_request(ask{1}.body(bytes).within(20ms), awaiting);
         CHECK(ec == channel_errc::request_timed_out);
         request late = co_await e.server.async_next(asio::use_awaitable);
         while (!late.is_cancelled()) co_await pause(io, 1ms);
         auto [mistake, nought] =
-            co_await e.client.async_request(1, bytes, request_options{0ms}, awaiting);
+            co_await e.client.async_request(ask{1}.body(bytes).within(0ms), awaiting);
         CHECK(mistake == errc::invalid_option);
         // A large body is free when the handler runs: the peer can no longer fetch it.
-        auto [too_late, nothing] = co_await e.client.async_request(2, big, soon, awaiting);
+        auto [too_late, nothing] =
+            co_await e.client.async_request(ask{2}.body(big).within(20ms), awaiting);
         CHECK(too_late == channel_errc::request_timed_out);
         request large = co_await e.server.async_next(asio::use_awaitable);
         registered_buffer into{
@@ -337,7 +382,8 @@ TEST_CASE("a request that is not answered in time fails, and its late answer har
         CHECK(refused == channel_errc::message_withdrawn);
         // Both numbers of the peer's are in use still: this one waits, and is late without having
         // been sent.
-        auto [unsent, nobody] = co_await e.client.async_request(3, bytes, soon, awaiting);
+        auto [unsent, nobody] =
+            co_await e.client.async_request(ask{3}.body(bytes).within(20ms), awaiting);
         CHECK(unsent == channel_errc::request_timed_out);
         CHECK(e.server.statistics().arrived == 2);
         late.async_answer(9, big, asio::detached);
@@ -454,8 +500,8 @@ TEST_CASE("a request has a head without options, and without memory for the answ
         for (int i = 0; i < 2; ++i) {
             std::optional<error_code> ended;
             auto const on_reply = [&](error_code ec, reply const&) { ended = ec; };
-            if (i == 0) e.client.async_request(4, key, body, on_reply);
-            else e.client.async_request(4, key, registered.slice(), on_reply);
+            if (i == 0) e.client.async_request(ask{4}.head(key).body(body), on_reply);
+            else e.client.async_request(ask{4}.head(key).body(registered.slice()), on_reply);
             request r = co_await e.server.async_next(asio::use_awaitable);
             CHECK(test::same(r.head(), key));
             CHECK(test::same(r.bytes(), body));
@@ -637,8 +683,7 @@ TEST_CASE("a request channel that cannot finish says for what it waits", "[devic
             co_await meet(
                 io, kept, is_client_hasty ? hasty : patient, is_client_hasty ? patient : hasty
             );
-            auto [late, none] =
-                co_await kept.client.async_request(1, {}, request_options{20ms}, awaiting);
+            auto [late, none] = co_await kept.client.async_request(ask{1}.within(20ms), awaiting);
             CHECK(late == channel_errc::request_timed_out);
             request const held = co_await kept.server.async_next(asio::use_awaitable);
             request_channel& first = is_client_hasty ? kept.client : kept.server;
@@ -846,13 +891,13 @@ TEST_CASE("an answer that cannot be sent reaches the peer as none", "[device]") 
             auto [ec] = co_await r.async_answer(1, secret.slice(), awaiting);
             CHECK(ec == errc::access_denied);
         };
-        auto const ask = [&]() -> asio::awaitable<void> {
+        auto const ask_one = [&]() -> asio::awaitable<void> {
             auto [ec, none] = co_await e.client.async_request(
-                1, bytes, request_options{std::chrono::milliseconds::max()}, awaiting
+                ask{1}.body(bytes).within(std::chrono::milliseconds::max()), awaiting
             );
             CHECK(ec == channel_errc::request_dropped);
         };
-        co_await (answer() && ask());
+        co_await (answer() && ask_one());
         co_await part(e);
     });
 }
@@ -971,9 +1016,7 @@ TEST_CASE("a handler whose context is destroyed delays no other request", "[devi
         std::optional<asio::io_context> other{std::in_place};
         bool is_called = false;
         e.client.async_request(
-            1,
-            bytes,
-            request_options{10ms},
+            ask{1}.body(bytes).within(10ms),
             asio::bind_executor(
                 other->get_executor(), [&](error_code, reply const&) { is_called = true; }
             )
@@ -985,7 +1028,7 @@ TEST_CASE("a handler whose context is destroyed delays no other request", "[devi
         co_await late.async_answer(0, bytes, asio::use_awaitable);
         late = {};
         auto [ec, none] =
-            co_await e.client.async_request(2, bytes, request_options{10ms}, awaiting);
+            co_await e.client.async_request(ask{2}.body(bytes).within(10ms), awaiting);
         CHECK(ec == channel_errc::request_timed_out);
         static_cast<void>(co_await e.server.async_next(asio::use_awaitable));
         co_await part(e);
@@ -1232,7 +1275,7 @@ TEST_CASE("a peer that keeps a withdrawn large body loses the channel") {
         options.messages.withdraw_timeout = 50ms;
         co_await meet_hostile(io, e, options, 16);
         auto const big = pattern(3000, 1);
-        auto [ec, none] = co_await e.server.async_request(1, big, {20ms}, awaiting);
+        auto [ec, none] = co_await e.server.async_request(ask{1}.body(big).within(20ms), awaiting);
         CHECK(ec == channel_errc::request_timed_out);
         CHECK_FALSE(e.server.is_open());
         CHECK(e.server.last_failure().reason == close_reason::timed_out);

@@ -94,7 +94,7 @@ TEST_CASE("callers of a client share one channel, which the first of them connec
         int answered = 0;
         for (std::uint8_t i = 0; i < 100; ++i) {
             auto const body = std::make_shared<std::vector<std::byte>>(pattern(100, i));
-            c.async_request(1, *body, {}, [&, body](error_code ec, reply const& r) {
+            c.async_request(ask{1}.body(*body), [&, body](error_code ec, reply const& r) {
                 CHECK_FALSE(ec);
                 CHECK(test::same(r.bytes(), *body));
                 ++answered;
@@ -111,7 +111,7 @@ TEST_CASE("callers of a client share one channel, which the first of them connec
             c.async_finish(asio::use_awaitable) && server.channel.async_finish(asio::use_awaitable)
         );
         CHECK_FALSE(c.is_connected());
-        auto [ec, r] = co_await c.async_request(1, {}, {}, awaiting);
+        auto [ec, r] = co_await c.async_request(ask{1}, awaiting);
         CHECK(ec == errc::operation_in_progress);
         server.door.close();
     });
@@ -125,7 +125,9 @@ TEST_CASE("a client sends notices, waiting for a channel as requests do", "[devi
         CHECK(c.is_open());
         auto const body = pattern(100, 1);
         auto const head = pattern(10, 2);
-        co_await c.async_notify(server_of_one::kept, head, body, {}, asio::use_awaitable);
+        co_await c.async_notify(
+            ask{server_of_one::kept}.head(head).body(body), asio::use_awaitable
+        );
         while (server->held.empty()) co_await pause(io, 1ms);
         CHECK(test::same(server->held[0].head(), head));
         CHECK(test::same(server->held[0].bytes(), body));
@@ -140,21 +142,20 @@ TEST_CASE("a client sends notices, waiting for a channel as requests do", "[devi
         server->channel.close();
         server->door.close();
         while (c.is_connected()) co_await pause(io, 1ms);
-        client_request_options soon;
-        soon.answer_timeout = 50ms;
-        auto [late] = co_await c.async_notify(1, body, soon, awaiting);
+        auto [late] = co_await c.async_notify(ask{1}.body(body).within(50ms), awaiting);
         CHECK(late == channel_errc::request_timed_out);
         asio::cancellation_signal stop;
         std::optional<error_code> ended;
-        c.async_notify(1, body, {}, asio::bind_cancellation_slot(stop.slot(), [&](error_code ec) {
-                           ended = ec;
-                       }));
+        c.async_notify(
+            ask{1}.body(body),
+            asio::bind_cancellation_slot(stop.slot(), [&](error_code ec) { ended = ec; })
+        );
         stop.emit(asio::cancellation_type::total);
         while (!ended) co_await pause(io, 1ms);
         CHECK(*ended == asio::error::operation_aborted);
         c.close();
         CHECK_FALSE(c.is_open());
-        auto [refused] = co_await c.async_notify(1, body, {}, awaiting);
+        auto [refused] = co_await c.async_notify(ask{1}.body(body), awaiting);
         CHECK(refused == asio::error::operation_aborted);
         CHECK_FALSE(request_client{}.is_open());
         CHECK_FALSE(request_client{}.is_connected());
@@ -166,18 +167,19 @@ TEST_CASE("a client repeats what it may on the next channel, and fails the rest"
     run(io, [&]() -> asio::awaitable<void> {
         server_of_one server{io};
         request_client c{io, server.door.local_endpoint(), eager_client()};
-        client_request_options again;
-        again.may_repeat = true;
         auto const body = pattern(200, 3);
-        co_await c.async_request(1, body, {}, asio::use_awaitable);
+        co_await c.async_request(ask{1}.body(body), asio::use_awaitable);
         server.fatal_left = 2;
         std::optional<error_code> kept;
         std::optional<error_code> repeated;
-        c.async_request(2, body, {}, [&](error_code ec, reply const&) { kept = ec; });
-        c.async_request(2, body, again, [&](error_code ec, reply const&) { repeated = ec; });
+        c.async_request(ask{2}.body(body), [&](error_code ec, reply const&) { kept = ec; });
+        c.async_request(ask{2}.body(body).may_repeat(), [&](error_code ec, reply const&) {
+            repeated = ec;
+        });
         while (server.held.size() < 2) co_await pause(io, 1ms);
         // Twice the server leaves instead of answering.
-        reply const r = co_await c.async_request(3, body, again, asio::use_awaitable);
+        reply const r =
+            co_await c.async_request(ask{3}.body(body).may_repeat(), asio::use_awaitable);
         CHECK(r.status() == 7);
         CHECK(test::same(r.bytes(), body));
         REQUIRE(kept);
@@ -214,16 +216,14 @@ TEST_CASE("a request that comes during a delay shortens it", "[device]") {
         request_client c{io, std::vector{at, at}, options};
         auto const body = pattern(10, 1);
         std::optional<error_code> first;
-        c.async_request(1, body, {}, [&](error_code ec, reply const&) { first = ec; });
+        c.async_request(ask{1}.body(body), [&](error_code ec, reply const&) { first = ec; });
         // Delays of 10 ms, 1 s, 100 s.
         while (attempts < 6) co_await pause(io, 1ms);
         server->door = acceptor{io, at};
         server->accept_next();
         co_await pause(io, 50ms);
         CHECK_FALSE(first);
-        client_request_options soon;
-        soon.answer_timeout = 30s;
-        auto const [ec, r] = co_await c.async_request(1, body, soon, awaiting);
+        auto const [ec, r] = co_await c.async_request(ask{1}.body(body).within(30s), awaiting);
         CHECK_FALSE(ec);
         while (!first) co_await pause(io, 1ms);
         CHECK_FALSE(*first);
@@ -241,16 +241,13 @@ TEST_CASE("requests of a client wait for a server as long as their timeouts say"
         endpoint const at = server->door.local_endpoint();
         server->door.close();
         request_client c{io, at, eager_client()};
-        client_request_options soon;
-        soon.answer_timeout = 30ms;
-        auto [ec, r] = co_await c.async_request(1, {}, soon, awaiting);
+        auto [ec, r] = co_await c.async_request(ask{1}.within(30ms), awaiting);
         CHECK(ec == channel_errc::request_timed_out);
         CHECK(c.statistics().waiting == 0);
-        soon.answer_timeout = std::chrono::milliseconds::min();
-        auto [negative, nothing] = co_await c.async_request(1, {}, soon, awaiting);
+        auto [negative, nothing] =
+            co_await c.async_request(ask{1}.within(std::chrono::milliseconds::min()), awaiting);
         CHECK(negative == errc::invalid_option);
-        soon.answer_timeout = 0ms;
-        auto [refused, none] = co_await c.async_request(1, {}, soon, awaiting);
+        auto [refused, none] = co_await c.async_request(ask{1}.within(0ms), awaiting);
         CHECK(refused == errc::invalid_option);
 
         // One is cancelled, another is answered when the server has come.
@@ -258,14 +255,12 @@ TEST_CASE("requests of a client wait for a server as long as their timeouts say"
         std::optional<error_code> cancelled;
         std::optional<error_code> answered;
         c.async_request(
-            1,
-            {},
-            {},
+            ask{1},
             asio::bind_cancellation_slot(
                 stop.slot(), [&](error_code e, reply const&) { cancelled = e; }
             )
         );
-        c.async_request(1, {}, {}, [&](error_code e, reply const&) { answered = e; });
+        c.async_request(ask{1}, [&](error_code e, reply const&) { answered = e; });
         while (!c.last_failure().code) co_await pause(io, 1ms);
         stop.emit(asio::cancellation_type::total);
         CHECK_FALSE(cancelled);
@@ -281,9 +276,7 @@ TEST_CASE("requests of a client wait for a server as long as their timeouts say"
         // One that is with the server is cancelled, too.
         cancelled.reset();
         c.async_request(
-            2,
-            {},
-            {},
+            ask{2},
             asio::bind_cancellation_slot(
                 stop.slot(), [&](error_code e, reply const&) { cancelled = e; }
             )
@@ -328,11 +321,11 @@ TEST_CASE("a client whose server finishes goes on with whoever listens next", "[
         accept();
         request_client c{io, door.local_endpoint(), eager_client()};
         auto const body = pattern(100, 1);
-        reply const first = co_await c.async_request(1, body, {}, asio::use_awaitable);
+        reply const first = co_await c.async_request(ask{1}.body(body), asio::use_awaitable);
         CHECK(first.status() == 7);
         // One that the first server answers late.
         bool is_answered = false;
-        c.async_request(2, body, {}, [&](error_code ec, reply const& r) {
+        c.async_request(ask{2}.body(body), [&](error_code ec, reply const& r) {
             CHECK_FALSE(ec);
             CHECK(r.status() == 9);
             is_answered = true;
@@ -342,7 +335,7 @@ TEST_CASE("a client whose server finishes goes on with whoever listens next", "[
         servers[0]->async_finish([&](error_code ec) { finished = ec; });
         // Not repeatable: each is sent once, to the first server or to the next.
         for (int i = 0; i < 200 && servers.size() == 1; ++i) {
-            auto [ec, r] = co_await c.async_request(1, body, {}, awaiting);
+            auto [ec, r] = co_await c.async_request(ask{1}.body(body), awaiting);
             CHECK_FALSE(ec);
             co_await pause(io, 1ms);
         }
@@ -378,7 +371,7 @@ TEST_CASE("a server that finishes may answer later than its client's finish_time
         request_client c{io, server.door.local_endpoint(), options};
         auto const body = pattern(100, 1);
         std::optional<error_code> answered;
-        c.async_request(server_of_one::kept, body, {}, [&](error_code ec, reply const&) {
+        c.async_request(ask{server_of_one::kept}.body(body), [&](error_code ec, reply const&) {
             answered = ec;
         });
         while (server.held.empty()) co_await pause(io, 1ms);
@@ -402,12 +395,10 @@ TEST_CASE("a client that is closed or destroyed ends its requests", "[device]") 
         server_of_one server{io};
         for (bool const is_connected : {false, true}) {
             request_client c{io, server.door.local_endpoint(), eager_client()};
-            client_request_options again;
-            again.may_repeat = true;
             int ended = 0;
             auto const count = server.held.size();
             for (int i = 0; i < 10; ++i) {
-                c.async_request(2, {}, again, [&](error_code ec, reply const&) {
+                c.async_request(ask{2}.may_repeat(), [&](error_code ec, reply const&) {
                     CHECK(ec == asio::error::operation_aborted);
                     ++ended;
                 });
@@ -430,7 +421,7 @@ TEST_CASE("a context that is destroyed takes the requests of its client with it"
         // No server: the requests wait.
         c.emplace(io, endpoint{device_address(), 1}, eager_client());
         for (int i = 0; i < 3; ++i)
-            c->async_request(1, {}, {}, [owned](error_code, reply const&) { FAIL("called"); });
+            c->async_request(ask{1}, [owned](error_code, reply const&) { FAIL("called"); });
         io.run_for(20ms);
     }
     CHECK(owned.use_count() == 1);
@@ -500,9 +491,7 @@ TEST_CASE("an error that no other attempt mends reaches the caller at once", "[d
         auto options = eager_client();
         options.channel.messages.mode = 99;
         request_client c{io, server.door.local_endpoint(), options};
-        client_request_options again;
-        again.may_repeat = true;
-        auto [ec, r] = co_await c.async_request(1, {}, again, awaiting);
+        auto [ec, r] = co_await c.async_request(ask{1}.may_repeat(), awaiting);
         CHECK(ec == channel_errc::mode_mismatch);
         CHECK(c.last_failure().code == channel_errc::mode_mismatch);
         options.channel.messages.connection.timeouts.connect = 0ms;

@@ -41,12 +41,12 @@ asio::awaitable<void> meet_asking(
     asio::io_context& io, asking_ends& e, request_channel_options const& options = narrow()
 ) {
     e.client = request_channel{io, options};
-    auto const answer = [&]() -> asio::awaitable<void> {
+    auto const answer_all = [&]() -> asio::awaitable<void> {
         connection_request asked = co_await e.door.async_get_request(asio::use_awaitable);
         e.server = request_channel{io, std::move(asked), options};
         co_await e.server.async_accept(asio::use_awaitable);
     };
-    co_await (answer() && e.client.async_connect(e.door.local_endpoint(), asio::use_awaitable));
+    co_await (answer_all() && e.client.async_connect(e.door.local_endpoint(), asio::use_awaitable));
 }
 
 asio::awaitable<void> finish_asking(asking_ends& e) {
@@ -95,7 +95,10 @@ TEST_CASE("a request has a head beside its body, which is there before the fetch
                 }
                 if (!r.wants_answer()) continue;
                 auto [failed] = co_await r.async_answer(
-                    static_cast<std::uint32_t>(size), head, body.bytes().first(size / 2), awaiting
+                    answer{static_cast<std::uint32_t>(size)}.head(head).body(
+                        body.bytes().first(size / 2)
+                    ),
+                    awaiting
                 );
                 // The peer does not fetch a large one.
                 bool const is_sent_large = size / 2 + head.size() > 496;
@@ -105,7 +108,7 @@ TEST_CASE("a request has a head beside its body, which is there before the fetch
                 );
             }
         };
-        auto const ask = [&]() -> asio::awaitable<void> {
+        auto const ask_all = [&]() -> asio::awaitable<void> {
             for (std::uint32_t const of_head : {0U, 1U, 64U}) {
                 // The longest that is copied with a head of 64 bytes is 432.
                 for (std::size_t const size : {0UL, 1UL, 432UL, 433UL, 496UL, 5000UL}) {
@@ -113,15 +116,15 @@ TEST_CASE("a request has a head beside its body, which is there before the fetch
                     auto const head = pattern(of_head, of_head);
                     auto const bytes = body.bytes().first(size);
                     for (bool const is_registered : {false, true}) {
-                        mutable_slice const none;
                         reply r;
                         if (is_registered)
                             r = co_await e.client.async_request(
-                                of_head, head, body.slice(0, size), none, asio::use_awaitable
+                                ask{of_head}.head(head).body(body.slice(0, size)),
+                                asio::use_awaitable
                             );
                         else
                             r = co_await e.client.async_request(
-                                of_head, head, bytes, none, asio::use_awaitable
+                                ask{of_head}.head(head).body(bytes), asio::use_awaitable
                             );
                         CHECK(r.status() == size);
                         CHECK(r.size() == size / 2);
@@ -132,22 +135,26 @@ TEST_CASE("a request has a head beside its body, which is there before the fetch
                         CHECK(copy_of(r.head()) == head);
                         if (!r.is_large()) CHECK(test::same(r.bytes(), bytes.first(size / 2)));
                     }
-                    co_await e.client.async_notify(of_head, head, bytes, asio::use_awaitable);
                     co_await e.client.async_notify(
-                        of_head, head, body.slice(0, size), asio::use_awaitable
+                        ask{of_head}.head(head).body(bytes), asio::use_awaitable
+                    );
+                    co_await e.client.async_notify(
+                        ask{of_head}.head(head).body(body.slice(0, size)), asio::use_awaitable
                     );
                 }
             }
             auto const long_head = pattern(65, 1);
-            mutable_slice const none;
-            auto [ec, r] =
-                co_await e.client.async_request(65, long_head, body.slice(), none, awaiting);
+            auto [ec, r] = co_await e.client.async_request(
+                ask{65}.head(long_head).body(body.slice()), awaiting
+            );
             CHECK(ec == errc::message_too_large);
-            auto [failed] = co_await e.client.async_notify(65, long_head, body.slice(), awaiting);
+            auto [failed] = co_await e.client.async_notify(
+                ask{65}.head(long_head).body(body.slice()), awaiting
+            );
             CHECK(failed == errc::message_too_large);
             co_await e.client.async_finish(asio::use_awaitable);
         };
-        co_await (ask() && serve() && e.server.async_finish(asio::use_awaitable));
+        co_await (ask_all() && serve() && e.server.async_finish(asio::use_awaitable));
         CHECK(served == std::size_t{3} * 6 * 4);
         CHECK(
             e.server.statistics().messages.arrived_bytes ==
@@ -164,14 +171,14 @@ TEST_CASE("an answer with a head that is too long is none", "[device]") {
         auto const serve = [&]() -> asio::awaitable<void> {
             request r = co_await e.server.async_next(asio::use_awaitable);
             auto const head = pattern(65, 1);
-            auto [ec] = co_await r.async_answer(0, head, std::span<std::byte const>{}, awaiting);
+            auto [ec] = co_await r.async_answer(answer{0}.head(head), awaiting);
             CHECK(ec == errc::message_too_large);
         };
-        auto const ask = [&]() -> asio::awaitable<void> {
+        auto const ask_all = [&]() -> asio::awaitable<void> {
             auto [ec, r] = co_await e.client.async_request(1, {}, awaiting);
             CHECK(ec == channel_errc::request_dropped);
         };
-        co_await (serve() && ask());
+        co_await (serve() && ask_all());
         co_await finish_asking(e);
     });
 }
@@ -201,11 +208,13 @@ TEST_CASE("an answer is written into the memory of its request", "[device]") {
                     store.slice(size / 3, size - size / 3)};
                 error_code failed;
                 if (is_registered) {
-                    auto [answered] = co_await r.async_answer(7, head, pieces, awaiting);
+                    auto [answered] =
+                        co_await r.async_answer(answer{7}.head(head).body(pieces), awaiting);
                     failed = answered;
                 } else {
-                    auto [answered] =
-                        co_await r.async_answer(7, head, store.bytes().first(size), awaiting);
+                    auto [answered] = co_await r.async_answer(
+                        answer{7}.head(head).body(store.bytes().first(size)), awaiting
+                    );
                     failed = answered;
                 }
                 CHECK(r.target_bytes() == 0);
@@ -216,17 +225,13 @@ TEST_CASE("an answer is written into the memory of its request", "[device]") {
                 );
             }
         };
-        auto const ask = [&]() -> asio::awaitable<void> {
+        auto const ask_all = [&]() -> asio::awaitable<void> {
             for (std::size_t const size : {0UL, 1UL, 486UL, 487UL, 5000UL, 5001UL}) {
                 is_registered = size % 2 == 1 && size < 5001;
                 CAPTURE(size);
                 std::ranges::fill(memory.bytes(), std::byte{0xee});
                 reply r = co_await e.client.async_request(
-                    static_cast<std::uint32_t>(size),
-                    {},
-                    std::span<std::byte const>{},
-                    target,
-                    asio::use_awaitable
+                    ask{static_cast<std::uint32_t>(size)}.into(target), asio::use_awaitable
                 );
                 CHECK(r.status() == 7);
                 CHECK(r.size() == size);
@@ -249,7 +254,7 @@ TEST_CASE("an answer is written into the memory of its request", "[device]") {
             }
             co_await e.client.async_finish(asio::use_awaitable);
         };
-        co_await (ask() && serve() && e.server.async_finish(asio::use_awaitable));
+        co_await (ask_all() && serve() && e.server.async_finish(asio::use_awaitable));
         CHECK(e.client.statistics().messages.held == 0);
         CHECK(e.client.statistics().answered == 6);
         CHECK(
@@ -285,10 +290,7 @@ TEST_CASE("many answers are written at a time, each to its own memory", "[device
         std::size_t done = 0;
         for (std::size_t i = 0; i < count; ++i) {
             e.client.async_request(
-                static_cast<std::uint32_t>(i),
-                {},
-                std::span<std::byte const>{},
-                memory.slice(i * each, each),
+                ask{static_cast<std::uint32_t>(i)}.into(memory.slice(i * each, each)),
                 [&, i](error_code ec, reply const& r) {
                     CHECK_FALSE(ec);
                     CHECK(r.is_written());
@@ -311,17 +313,16 @@ TEST_CASE("memory for an answer is checked before anything is sent", "[device]")
         asking_ends e{io};
         co_await meet_asking(io, e);
         auto const domain = e.client.next_layer().domain();
-        std::span<std::byte const> const none;
         registered_buffer private_memory{domain, 4096, access_flags::local_write};
         auto [denied, r1] =
-            co_await e.client.async_request(1, {}, none, private_memory.slice(), awaiting);
+            co_await e.client.async_request(ask{1}.into(private_memory.slice()), awaiting);
         CHECK(denied == errc::access_denied);
         mutable_slice gone;
         {
             registered_buffer const memory{domain, 4096, access_flags::remote_write};
             gone = memory.slice();
         }
-        auto [deregistered, r2] = co_await e.client.async_request(1, {}, none, gone, awaiting);
+        auto [deregistered, r2] = co_await e.client.async_request(ask{1}.into(gone), awaiting);
         CHECK(deregistered == errc::region_gone);
         CHECK(e.client.statistics().messages.sent == 0);
         CHECK(e.client.statistics().failed == 2);
@@ -335,13 +336,10 @@ TEST_CASE("after a timeout nothing is written to the memory of a request", "[dev
         asking_ends e{io};
         co_await meet_asking(io, e);
         registered_buffer memory{e.client.next_layer().domain(), 5000, access_flags::remote_write};
-        std::span<std::byte const> const none;
-        request_options soon;
-        soon.answer_timeout = 10ms;
         auto const big = pattern(5000, 1);
         for (bool const is_answered : {true, false}) {
             auto [ec, r] =
-                co_await e.client.async_request(1, {}, none, memory.slice(), soon, awaiting);
+                co_await e.client.async_request(ask{1}.into(memory.slice()).within(10ms), awaiting);
             // The peer's library has confirmed it; its program has the request still.
             CHECK(ec == channel_errc::request_timed_out);
             CHECK_FALSE(r.is_valid());
@@ -367,12 +365,8 @@ TEST_CASE("memory of a request whose handler is gone is not touched", "[device]"
         co_await meet_asking(io, e);
         registered_buffer memory{e.client.next_layer().domain(), 400, access_flags::remote_write};
         auto other = std::make_unique<asio::io_context>();
-        std::span<std::byte const> const none;
         e.client.async_request(
-            1,
-            {},
-            none,
-            memory.slice(),
+            ask{1}.into(memory.slice()),
             asio::bind_executor(*other, [](error_code, reply const&) { FAIL("called"); })
         );
         request r = co_await e.server.async_next(asio::use_awaitable);
@@ -473,13 +467,12 @@ TEST_CASE(
             registered_buffer memory{
                 e.server.next_layer().domain(), 4000, access_flags::remote_write};
             int ended = 0;
-            std::span<std::byte const> const none;
-            e.server.async_request(5, {}, none, memory.slice(), [&](error_code ec, reply const& r) {
+            e.server.async_request(ask{5}.into(memory.slice()), [&](error_code ec, reply const& r) {
                 ++ended;
                 // Success is an answer.
                 CHECK((ec || (!each.is_violation && r.is_valid() && r.size() <= 4000)));
             });
-            e.server.async_request(6, none, [&](error_code ec, reply const&) {
+            e.server.async_request(ask{6}, [&](error_code ec, reply const&) {
                 ++ended;
                 CHECK(ec);
             });
@@ -517,16 +510,15 @@ TEST_CASE("a peer that does not let the memory of a request go loses the channel
             co_await meet_hostile(io, e, options, 16);
             registered_buffer memory{
                 e.server.next_layer().domain(), 4000, access_flags::remote_write};
-            std::span<std::byte const> const none;
-            request_options soon;
-            soon.answer_timeout = 10ms;
             std::optional<error_code> ended;
             bool is_connected = true;
-            e.server
-                .async_request(1, {}, none, memory.slice(), soon, [&](error_code ec, reply const&) {
+            e.server.async_request(
+                ask{1}.into(memory.slice()).within(10ms),
+                [&](error_code ec, reply const&) {
                     ended = ec;
                     is_connected = e.server.is_open();
-                });
+                }
+            );
             if (is_answered_late) {
                 // CANCEL is out: what comes now is late, and was written before.
                 while (e.server.statistics().messages.sent < 2) co_await pause(io, 1ms);
@@ -548,15 +540,14 @@ TEST_CASE("a request whose memory the peer may write ends with the connection", 
         target_hostile e{io};
         co_await meet_hostile(io, e, narrow(), 16);
         registered_buffer memory{e.server.next_layer().domain(), 4000, access_flags::remote_write};
-        std::span<std::byte const> const none;
         std::optional<error_code> plain;
         std::optional<error_code> written;
-        e.server.async_request(1, {}, none, memory.slice(), [&](error_code ec, reply const&) {
+        e.server.async_request(ask{1}.into(memory.slice()), [&](error_code ec, reply const&) {
             written = ec;
             // Of the connection: nothing of the peer's arrives any more.
             CHECK_FALSE(e.server.next_layer().is_open());
         });
-        e.server.async_request(2, none, [&](error_code ec, reply const&) { plain = ec; });
+        e.server.async_request(ask{2}, [&](error_code ec, reply const&) { plain = ec; });
         while (e.server.statistics().messages.sent < 2) co_await pause(io, 1ms);
         co_await send(e, forged{"nonsense", 1, 0, 0, 0, tag_of(9, 0, 0)}.bytes());
         while (!plain || !written) co_await pause(io, 1ms);
@@ -578,7 +569,8 @@ TEST_CASE(
         registered_buffer into{e.client.next_layer().domain(), 64, access_flags::remote_write};
         std::optional<error_code> ended;
         e.client.async_request(
-            1, {}, pattern(8, 1), into.slice(), [&](error_code ec, reply const&) { ended = ec; }
+            ask{1}.body(pattern(8, 1)).into(into.slice()),
+            [&](error_code ec, reply const&) { ended = ec; }
         );
         auto [ec, taken] = co_await e.server.async_next(awaiting);
         CHECK_FALSE(ec);

@@ -188,16 +188,15 @@ TEST_CASE("a request that is repeated after a cut is not executed after a later 
         of_client.channel = of_server.channel;
         of_client.channel.messages.connection.queue_pair = hasty().queue_pair;
         request_client client{io, server.local_endpoint(), of_client};
-        client_request_options again;
-        again.may_repeat = true;
         std::optional<error_code> first;
         std::optional<error_code> second;
-        std::span<std::byte const> const none;
-        client.async_request(1, none, again, [&](error_code ec, reply const&) { first = ec; });
+        client.async_request(ask{1}.may_repeat(), [&](error_code ec, reply const&) { first = ec; });
         while (!held) co_await asio::post(io, asio::use_awaitable);
         {
             disturbance const hole{"loss 100%", both_ways};
-            client.async_request(2, none, again, [&](error_code ec, reply const&) { second = ec; });
+            client.async_request(ask{2}.may_repeat(), [&](error_code ec, reply const&) {
+                second = ec;
+            });
             while (client.is_connected()) co_await asio::post(io, asio::use_awaitable);
         }
         while (!held->is_cancelled()) co_await asio::post(io, asio::use_awaitable);

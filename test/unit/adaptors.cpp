@@ -170,20 +170,20 @@ void compile_protocols(
     RCVERBS_USE(requests.async_accept(RCVERBS_TOKEN));
     RCVERBS_USE(requests.async_request(1, data, RCVERBS_TOKEN));
     RCVERBS_USE(requests.async_request(1, mine, RCVERBS_TOKEN));
-    RCVERBS_USE(requests.async_request(1, data, request_options{}, RCVERBS_TOKEN));
-    RCVERBS_USE(requests.async_request(1, data, data, mine, RCVERBS_TOKEN));
-    RCVERBS_USE(requests.async_request(1, data, mine, mine, request_options{}, RCVERBS_TOKEN));
+    RCVERBS_USE(requests.async_request(ask{1}.body(data), RCVERBS_TOKEN));
+    RCVERBS_USE(requests.async_request(ask{1}.head(data).body(data).into(mine), RCVERBS_TOKEN));
+    RCVERBS_USE(requests.async_request(ask{1}.head(data).body(mine).into(mine), RCVERBS_TOKEN));
     RCVERBS_USE(requests.async_notify(1, data, RCVERBS_TOKEN));
-    RCVERBS_USE(requests.async_notify(1, data, mine, RCVERBS_TOKEN));
-    RCVERBS_USE(client.async_request(1, data, client_request_options{}, RCVERBS_TOKEN));
-    RCVERBS_USE(client.async_request(1, data, mine, mine, client_request_options{}, RCVERBS_TOKEN));
+    RCVERBS_USE(requests.async_notify(ask{1}.head(data).body(mine), RCVERBS_TOKEN));
+    RCVERBS_USE(client.async_request(ask{1}.body(data), RCVERBS_TOKEN));
+    RCVERBS_USE(client.async_request(ask{1}.head(data).body(mine).into(mine), RCVERBS_TOKEN));
     RCVERBS_USE(client.async_finish(RCVERBS_TOKEN));
     RCVERBS_USE(requests.async_next(RCVERBS_TOKEN));
     RCVERBS_USE(requests.async_finish(RCVERBS_TOKEN));
     RCVERBS_USE(asked.async_answer(1, data, RCVERBS_TOKEN));
     RCVERBS_USE(asked.async_answer(1, mine, RCVERBS_TOKEN));
-    RCVERBS_USE(asked.async_answer(1, data, data, RCVERBS_TOKEN));
-    RCVERBS_USE(asked.async_answer(1, data, mine, RCVERBS_TOKEN));
+    RCVERBS_USE(asked.async_answer(answer{1}.head(data).body(data), RCVERBS_TOKEN));
+    RCVERBS_USE(asked.async_answer(answer{1}.head(data).body(mine), RCVERBS_TOKEN));
 }
 
 // Its handlers need an executor of their own.
@@ -208,8 +208,8 @@ asio::awaitable<void> compile_default_tokens(
     auto [received, m] = co_await messages.async_receive();
     auto [next, r] = co_await requests.async_next();
     std::span<std::byte const> const none;
-    auto [asked, reply_to_it] = co_await requests.async_request(1, none, none, mine);
-    auto [noticed] = co_await requests.async_notify(1, none, mine);
+    auto [asked, reply_to_it] = co_await requests.async_request(ask{1}.into(mine));
+    auto [noticed] = co_await requests.async_notify(ask{1});
     static_cast<void>(asked ? asked : noticed);
     code = written    ? written
            : accepted ? accepted

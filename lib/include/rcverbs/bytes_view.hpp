@@ -64,15 +64,35 @@ public:
 
 namespace detail {
 
-/// What a message is sent from.
-template <class T>
-concept is_body = std::convertible_to<T const&, bytes_view> || slices_only<T>;
+/// A body as the compiled library takes it: bytes, or slices of registered memory. Borrows the memory.
+class body_source {
+public:
+    /// No bytes.
+    body_source() noexcept = default;
+    explicit body_source(bytes_view bytes) noexcept
+        : list_{const_slice{bytes, local_key{}}.plain()} {}
+    explicit body_source(const_slices const& slices) noexcept
+        : list_{slices.list()},
+          is_registered_{true} {}
 
-/// A body as the compiled part of the library takes it: bytes, or slices.
+    std::size_t size() const noexcept { return list_.size(); }
+    bool is_registered() const noexcept { return is_registered_; }
+    /// What is_registered(), or one slice without a region.
+    slice_list const& list() const noexcept { return list_; }
+    /// REQUIRES: !is_registered().
+    std::span<std::byte const> bytes() const noexcept {
+        return {list_.front().data, list_.front().size};
+    }
+
+private:
+    slice_list list_;
+    bool is_registered_ = false;
+};
+
 template <class T>
-auto body_of(T const& body) {
+body_source body_of(T const& body) {
     if constexpr (slices_only<T>) {
-        return const_slices{body};
+        return body_source{const_slices{body}};
     } else {
         static_assert(
             std::convertible_to<T const&, bytes_view>,
@@ -81,9 +101,9 @@ auto body_of(T const& body) {
             "std::string_view), or registered memory: a slice, or a range of slices"
         );
         if constexpr (std::convertible_to<T const&, bytes_view>) {
-            return std::span<std::byte const>{bytes_view{body}};
+            return body_source{bytes_view{body}};
         } else {
-            return std::span<std::byte const>{};  // no second error
+            return body_source{};  // no second error
         }
     }
 }

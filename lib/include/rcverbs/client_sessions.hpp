@@ -5,7 +5,7 @@
 //     request_channel c{io, co_await acceptor.async_get_request(use_awaitable), options};
 //     co_await c.async_accept(use_awaitable);
 //
-// A request_client repeats requests on its next channel (client_request_options::may_repeat). The
+// A request_client repeats requests on its next channel (ask::may_repeat). The
 // server may still be executing them on the channel before, whose end it has perhaps not noticed.
 // With this object, a channel of a client is accepted only when nothing of its older channels can be
 // executed any more: these are closed, request::is_cancelled() is true for what the program has of

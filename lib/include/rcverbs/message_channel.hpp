@@ -114,13 +114,7 @@ protected:
 
     static void start_send(
         core_ptr const& core,
-        std::span<std::byte const> bytes,
-        std::uint64_t tag,
-        detail::control_handler handler
-    );
-    static void start_send(
-        core_ptr const& core,
-        const_slices const& source,
+        detail::body_source const& body,
         std::uint64_t tag,
         detail::control_handler handler
     );
@@ -171,9 +165,9 @@ public:
         Body const& bytes, std::uint64_t tag, Token&& token = Token{}
     ) {
         return this->template initiate<error_code>(
-            [source = detail::body_of(bytes), tag](
+            [body = detail::body_of(bytes), tag](
                 core_ptr const& core, detail::control_handler handler
-            ) { base::start_send(core, source, tag, std::move(handler)); },
+            ) { base::start_send(core, body, tag, std::move(handler)); },
             std::forward<Token>(token)
         );
     }
@@ -183,9 +177,9 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_send(const_slices source, std::uint64_t tag, Token&& token = Token{}) {
         return this->template initiate<error_code>(
-            [source, tag](core_ptr const& core, detail::control_handler handler) {
-                base::start_send(core, source, tag, std::move(handler));
-            },
+            [body = detail::body_source{source}, tag](
+                core_ptr const& core, detail::control_handler handler
+            ) { base::start_send(core, body, tag, std::move(handler)); },
             std::forward<Token>(token)
         );
     }

@@ -43,6 +43,7 @@
 #include <span>
 #include <utility>
 
+#include <rcverbs/ask.hpp>
 #include <rcverbs/client_sessions.hpp>
 #include <rcverbs/detail/channel.hpp>
 #include <rcverbs/detail/initiation.hpp>
@@ -72,20 +73,7 @@ public:
     bool is_open() const noexcept { return is_open_; }
     bool is_cancelled() const noexcept;
     // Answers if the answer `is_wanted` and none was started before; else the handler is told.
-    void start(
-        bool is_wanted,
-        std::uint32_t status,
-        std::span<std::byte const> head,
-        std::span<std::byte const> body,
-        control_handler handler
-    );
-    void start(
-        bool is_wanted,
-        std::uint32_t status,
-        std::span<std::byte const> head,
-        const_slices const& body,
-        control_handler handler
-    );
+    void start(bool is_wanted, message_content const& what, control_handler handler);
     void drop() noexcept;
     // The request goes back to its channel.
     void disarm() noexcept { is_open_ = false; }
@@ -94,15 +82,6 @@ public:
     boost::asio::any_io_executor executor() const;
 
 private:
-    template <class Body>
-    void answer(
-        bool is_wanted,
-        std::uint32_t status,
-        std::span<std::byte const> head,
-        Body const& body,
-        control_handler handler
-    );
-
     std::shared_ptr<request_core> core_;
     remote_region target_;  // where the answer may be written; empty if nowhere
     std::uint16_t id_ = 0;
@@ -138,68 +117,44 @@ public:
 
     /// Answers. A large body that was not fetched is declined. REQUIRES: this has been a request.
     ///
-    /// An operation that is launched later (deferred, use_awaitable) refers to this object until then,
-    /// and to the head; one that is never launched changes nothing.
+    /// An operation that is launched later (deferred, use_awaitable) refers to this object until then;
+    /// one that is never launched leaves the request unanswered, and its body readable.
     ///
-    /// @param status  The application's number.
-    /// @param body    0 to 2^32 bytes, unchanged until the handler runs: what converts to a bytes_view,
-    ///                or registered memory; as for message_channel::async_send().
-    /// @param token   Completion token.
+    /// @param what   Status, head and body; the memory of the body is borrowed until the handler runs.
+    /// @param token  Completion token.
     /// @par Completion signature  `void(error_code)`: the peer's device has the answer; of a large
     ///                            one, the peer's program has fetched it.
     /// @par Cancellation          As for message_channel::async_send(); without an answer the peer
     ///                            gets channel_errc::request_dropped.
-    /// @par Errors                channel_errc::already_answered, errc::message_too_large (a head of
-    ///                            more than request_channel::head_bytes_max bytes), and those of
-    ///                            message_channel::async_send().
-    template <class Body = std::span<std::byte const>, class Token = boost::asio::deferred_t>
-    requires(!detail::is_body<Token>) auto async_answer(
-        std::uint32_t status, Body const& body, Token&& token = Token{}
-    ) {
-        return start_answer(status, {}, detail::body_of(body), std::forward<Token>(token));
-    }
-    /// The same with a head: reply::head(). The head is copied when the operation is launched.
-    template <
-        detail::is_body Body = std::span<std::byte const>,
-        class Token = boost::asio::deferred_t>
-    auto async_answer(
-        std::uint32_t status, bytes_view head, Body const& body, Token&& token = Token{}
-    ) {
-        return start_answer(status, head, detail::body_of(body), std::forward<Token>(token));
-    }
-
-private:
-    friend class detail::request_core;
-
-    template <class Body, class Token>
-    auto start_answer(
-        std::uint32_t status, std::span<std::byte const> head, Body body, Token&& token
-    ) {
+    /// @par Errors                channel_errc::already_answered, errc::message_too_large (the head, or
+    ///                            the body), and those of message_channel::async_send().
+    template <class Token = boost::asio::deferred_t>
+    auto async_answer(answer const& what, Token&& token = Token{}) {
         return detail::initiate_checked<Token, void(error_code)>(
             detail::initiation{
                 responder_.executor(),
-                [](auto handler,
-                   request* of,
-                   std::uint32_t number,
-                   std::span<std::byte const> before,
-                   Body const& bytes) {
+                [](auto handler, request* self, answer const& given) {
                     // The peer's request ends when its body is free.
-                    if (of->is_large() && of->wants_answer()) of->release();
-                    of->responder_.start(
-                        !of->is_notice_,
-                        number,
-                        before,
-                        bytes,
+                    if (self->is_large() && self->wants_answer()) self->release();
+                    self->responder_.start(
+                        !self->is_notice_,
+                        detail::access::content_of(given),
                         detail::control_handler{std::move(handler)}
                     );
                 }},
             token,
             this,
-            status,
-            head,
-            body
+            what
         );
     }
+    /// Short for `async_answer(answer{status}.body(bytes), token)`.
+    template <class Body = std::span<std::byte const>, class Token = boost::asio::deferred_t>
+    auto async_answer(std::uint32_t status, Body const& bytes, Token&& token = Token{}) {
+        return async_answer(answer{status}.body(bytes), std::forward<Token>(token));
+    }
+
+private:
+    friend class detail::request_core;
 
     detail::responder responder_;
     bool is_notice_ = false;
@@ -220,7 +175,7 @@ public:
     /// part of it.
     bool is_written() const noexcept { return is_elsewhere(); }
     /// Of a request_client: the number of its connection that the reply came on: 1, 2 … For requests
-    /// that must go to the same: client_request_options::connection_number. Otherwise 0.
+    /// that must go to the same: ask::on_connection(). Otherwise 0.
     std::uint64_t connection_number() const noexcept { return connection_number_; }
 
 private:
@@ -230,13 +185,6 @@ private:
     void move_to(mutable_slice const& into);
 
     std::uint64_t connection_number_ = 0;
-};
-
-/// Options of one request.
-struct request_options {
-    /// How long the answer may take, from the start of the request. Above 0; empty:
-    /// request_channel_options::answer_timeout.
-    std::optional<std::chrono::milliseconds> answer_timeout = {};
 };
 
 /// The number by which a server knows a client that connects again; chosen at random by the client.
@@ -279,17 +227,85 @@ struct request_channel_statistics {
 
 namespace detail {
 
-// A request as a program starts it, but for its body.
-struct question {
-    std::uint32_t operation = 0;
-    std::span<std::byte const> head = {};
-    mutable_slice into = {};
-    request_options options = {};
-    std::optional<std::uint64_t> connection_number = {};  // of a client's
-};
-
 using next_handler = erased_handler<error_code, request>;
 using reply_handler = erased_handler<error_code, reply>;
+
+}  // namespace detail
+
+namespace detail {
+
+/// What request_channel and request_client have in common. `Handle` has initiate(), and functions that
+/// start a question.
+template <class Handle>
+class requester : public Handle {
+    using executor = typename Handle::executor_type;
+
+protected:
+    using typename Handle::core_ptr;
+
+public:
+    /// Bytes of a head, at most.
+    static constexpr std::size_t head_bytes_max = message_content::head_bytes_max;
+
+    using Handle::Handle;
+
+    /// Sends a request to the peer, and waits for the reply. Waits first while the peer's limit of
+    /// requests is reached; a client connects first if need be.
+    ///
+    /// @param what   The request; its memory is borrowed until the handler runs. A client's must belong
+    ///               to domain().
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code, reply)`. The peer cannot access the memory any
+    ///                            more.
+    /// @par Cancellation          total: the peer gets a cancellation, and a late answer is ignored.
+    /// @par Errors                channel_errc::request_timed_out, channel_errc::request_dropped,
+    ///                            errc::not_connected, errc::operation_in_progress (finishing),
+    ///                            errc::message_too_large, those that `ask` names, and those of
+    ///                            message_channel::async_send() and async_receive(): then it is not
+    ///                            known whether the peer has executed the request. Of a client:
+    ///                            transient ones only if the request may not be repeated, or its
+    ///                            timeout has passed; channel_errc::request_timed_out also if there
+    ///                            was no channel in time; those of connector::async_connect() that
+    ///                            are not transient; channel_errc::other_connection;
+    ///                            asio::error::operation_aborted (closed).
+    template <class Token = default_token_t<executor>>
+    auto async_request(ask const& what, Token&& token = Token{}) {
+        return this->template initiate<error_code, reply>(
+            [what](core_ptr const& core, reply_handler handler) {
+                Handle::start_request(core, access::content_of(what), std::move(handler));
+            },
+            std::forward<Token>(token)
+        );
+    }
+    /// Short for `async_request(ask{operation}.body(bytes), token)`.
+    template <class Body = std::span<std::byte const>, class Token = default_token_t<executor>>
+    auto async_request(std::uint32_t operation, Body const& bytes, Token&& token = Token{}) {
+        return async_request(ask{operation}.body(bytes), std::forward<Token>(token));
+    }
+
+    /// Sends a notice to the peer: a request without an answer.
+    ///
+    /// @param what   As for async_request().
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code)`: the peer's device has it; of a large one, the
+    ///                            peer's program has fetched it, or destroyed it.
+    /// @par Cancellation          total, as for async_request().
+    /// @par Errors                As for async_request().
+    template <class Token = default_token_t<executor>>
+    auto async_notify(ask const& what, Token&& token = Token{}) {
+        return this->template initiate<error_code>(
+            [what](core_ptr const& core, control_handler handler) {
+                Handle::start_notify(core, access::content_of(what), std::move(handler));
+            },
+            std::forward<Token>(token)
+        );
+    }
+    /// Short for `async_notify(ask{operation}.body(bytes), token)`.
+    template <class Body = std::span<std::byte const>, class Token = default_token_t<executor>>
+    auto async_notify(std::uint32_t operation, Body const& bytes, Token&& token = Token{}) {
+        return async_notify(ask{operation}.body(bytes), std::forward<Token>(token));
+    }
+};
 
 }  // namespace detail
 
@@ -314,28 +330,10 @@ protected:
     ~request_channel_base() = default;
 
     static void start_request(
-        core_ptr const& core,
-        detail::question const& what,
-        std::span<std::byte const> body,
-        detail::reply_handler handler
-    );
-    static void start_request(
-        core_ptr const& core,
-        detail::question const& what,
-        const_slices const& body,
-        detail::reply_handler handler
+        core_ptr const& core, detail::question const& what, detail::reply_handler handler
     );
     static void start_notify(
-        core_ptr const& core,
-        detail::question const& what,
-        std::span<std::byte const> body,
-        detail::control_handler handler
-    );
-    static void start_notify(
-        core_ptr const& core,
-        detail::question const& what,
-        const_slices const& body,
-        detail::control_handler handler
+        core_ptr const& core, detail::question const& what, detail::control_handler handler
     );
     static void start_next(core_ptr const& core, detail::next_handler handler);
 };
@@ -344,14 +342,12 @@ protected:
 ///
 /// Outstanding operations: one connect or accept; any number of the others.
 template <class Executor = boost::asio::any_io_executor>
-class basic_request_channel : public detail::basic_channel<request_channel_base, Executor> {
-    using base = detail::basic_channel<request_channel_base, Executor>;
+class basic_request_channel
+    : public detail::requester<detail::basic_channel<request_channel_base, Executor>> {
+    using base = detail::requester<detail::basic_channel<request_channel_base, Executor>>;
     using core_ptr = typename base::core_ptr;
 
 public:
-    /// Bytes of a head, at most.
-    static constexpr std::size_t head_bytes_max = 64;
-
     /// The same with another executor type.
     template <class Other>
     struct rebind_executor {
@@ -359,132 +355,6 @@ public:
     };
 
     using base::base;
-
-    /// Sends a request to the peer, and waits for the reply. Waits first while the peer's limit of
-    /// requests is reached.
-    ///
-    /// @param operation  The application's number.
-    /// @param body       0 to 2^32 bytes, unchanged until the handler runs: what converts to a
-    ///                   bytes_view, or registered memory. Up to small_bytes_max() bytes are copied;
-    ///                   more are registered for this request, which costs system calls. Registered
-    ///                   memory is one slice, or a range of up to message_channel::segments_max. A
-    ///                   large body's regions need access_flags::remote_read, and the peer can read
-    ///                   them, as a whole, for as long as they are registered.
-    /// @param options    The timeout.
-    /// @param token      Completion token.
-    /// @par Completion signature  `void(error_code, reply)`. The peer cannot access the body any
-    ///                            more.
-    /// @par Cancellation          total: the peer gets a cancellation, and a late answer is ignored.
-    /// @par Errors                channel_errc::request_timed_out, channel_errc::request_dropped,
-    ///                            errc::not_connected,
-    ///                            errc::operation_in_progress (finishing), errc::invalid_option (a
-    ///                            timeout that is not above 0), and those of
-    ///                            message_channel::async_send() and async_receive(): then it is not
-    ///                            known whether the peer has executed the request.
-    template <
-        class Body = std::span<std::byte const>,
-        class Token = detail::default_token_t<Executor>>
-    auto async_request(
-        std::uint32_t operation,
-        Body const& body,
-        request_options const& options,
-        Token&& token = Token{}
-    ) {
-        return ask({operation, {}, {}, options}, detail::body_of(body), std::forward<Token>(token));
-    }
-    /// The same with the channel's timeout.
-    template <
-        class Body = std::span<std::byte const>,
-        class Token = detail::default_token_t<Executor>>
-    requires(!std::convertible_to<Token, request_options> && !detail::is_body<Token>) auto async_request(
-        std::uint32_t operation, Body const& body, Token&& token = Token{}
-    ) {
-        return ask({operation}, detail::body_of(body), std::forward<Token>(token));
-    }
-    /// The same with a head, with the channel's timeout.
-    ///
-    /// @param operation  The application's number.
-    /// @param head       As below.
-    /// @param body       As above. To send a head alone, give `bytes_view{}` here: `{}` could be options
-    ///                   as well, and does not compile.
-    /// @param token      Completion token.
-    /// @par Errors       Also errc::message_too_large (the head).
-    template <detail::is_body Body, class Token = detail::default_token_t<Executor>>
-    requires(!std::convertible_to<Token, request_options> && !detail::is_body<Token>) auto async_request(
-        std::uint32_t operation, bytes_view head, Body const& body, Token&& token = Token{}
-    ) {
-        return ask({operation, head, {}, {}}, detail::body_of(body), std::forward<Token>(token));
-    }
-    /// The same with a head, and with memory for the answer.
-    ///
-    /// @param operation  The application's number.
-    /// @param head       0 to head_bytes_max bytes, used before this function returns. The peer has
-    ///                   them with the request, also before it fetches a large body.
-    /// @param body       As above.
-    /// @param into       Registered with remote_write; `{}` for none. An answer of up to its size is
-    ///                   there when the handler runs, and reply::is_written() is true: a large one is
-    ///                   written by the peer, which saves the fetch. A longer answer comes as without
-    ///                   it. The peer can write to the region, as a whole, for as long as it is
-    ///                   registered; an rcverbs peer writes until the handler runs: after a timeout or
-    ///                   a cancellation that waits until the peer has confirmed it, or until
-    ///                   withdraw_timeout has passed and the connection has ended.
-    /// @param options    The timeout.
-    /// @param token      Completion token.
-    /// @par Errors       Also errc::message_too_large (the head), errc::region_gone,
-    ///                   errc::foreign_domain, errc::access_denied (`into`).
-    template <
-        class Body = std::span<std::byte const>,
-        class Token = detail::default_token_t<Executor>>
-    auto async_request(
-        std::uint32_t operation,
-        bytes_view head,
-        Body const& body,
-        mutable_slice into,
-        request_options const& options,
-        Token&& token = Token{}
-    ) {
-        return ask(
-            {operation, head, into, options}, detail::body_of(body), std::forward<Token>(token)
-        );
-    }
-    /// The same with the channel's timeout.
-    template <
-        class Body = std::span<std::byte const>,
-        class Token = detail::default_token_t<Executor>>
-    requires(!std::convertible_to<Token, request_options>) auto async_request(
-        std::uint32_t operation,
-        bytes_view head,
-        Body const& body,
-        mutable_slice into,
-        Token&& token = Token{}
-    ) {
-        return ask({operation, head, into, {}}, detail::body_of(body), std::forward<Token>(token));
-    }
-
-    /// Sends a notice to the peer: a request without an answer.
-    ///
-    /// @param operation  The application's number.
-    /// @param body       As for async_request().
-    /// @param token      Completion token.
-    /// @par Completion signature  `void(error_code)`: the peer's device has it; of a large one, the
-    ///                            peer's program has fetched it, or destroyed it.
-    /// @par Cancellation          total, as for async_request().
-    /// @par Errors                As for async_request().
-    template <
-        class Body = std::span<std::byte const>,
-        class Token = detail::default_token_t<Executor>>
-    requires(!detail::is_body<Token>) auto async_notify(
-        std::uint32_t operation, Body const& body, Token&& token = Token{}
-    ) {
-        return start_notice({operation}, detail::body_of(body), std::forward<Token>(token));
-    }
-    /// The same with a head, as for async_request().
-    template <detail::is_body Body, class Token = detail::default_token_t<Executor>>
-    auto async_notify(
-        std::uint32_t operation, bytes_view head, Body const& body, Token&& token = Token{}
-    ) {
-        return start_notice({operation, head}, detail::body_of(body), std::forward<Token>(token));
-    }
 
     /// Waits for the next request, or notice, of the peer's.
     ///
@@ -499,26 +369,6 @@ public:
         return this->template initiate<error_code, request>(
             [](core_ptr const& core, detail::next_handler handler) {
                 base::start_next(core, std::move(handler));
-            },
-            std::forward<Token>(token)
-        );
-    }
-
-private:
-    template <class Body, class Token>
-    auto ask(detail::question const& what, Body const& body, Token&& token) {
-        return this->template initiate<error_code, reply>(
-            [what, body](core_ptr const& core, detail::reply_handler handler) {
-                base::start_request(core, what, body, std::move(handler));
-            },
-            std::forward<Token>(token)
-        );
-    }
-    template <class Body, class Token>
-    auto start_notice(detail::question const& what, Body const& body, Token&& token) {
-        return this->template initiate<error_code>(
-            [what, body](core_ptr const& core, detail::control_handler handler) {
-                base::start_notify(core, what, body, std::move(handler));
             },
             std::forward<Token>(token)
         );

@@ -1,7 +1,7 @@
 // request_client.hpp — requests to one peer, over a channel that is connected again after failures.
 //
 //     request_client c{io, {"192.168.0.1", 7471}};
-//     reply r = co_await c.async_request(get, key, options, use_awaitable);
+//     reply r = co_await c.async_request(ask{get}.body(key).may_repeat(), use_awaitable);
 //
 // Shared by all parts of a program that ask the same server. The first request connects; requests
 // that come meanwhile wait for the same attempt. When the channel fails, the requests that may be
@@ -22,39 +22,21 @@
 #include <boost/asio/async_result.hpp>
 
 #include <chrono>
-#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include <rcverbs/backoff_options.hpp>
 #include <rcverbs/detail/control_handler.hpp>
-#include <rcverbs/detail/initiation.hpp>
-#include <rcverbs/bytes_view.hpp>
+#include <rcverbs/experimental/protocol/handle.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/request_channel.hpp>
 #include <rcverbs/runs_on.hpp>
 
 namespace rcverbs {
-
-/// Options of one request of a request_client.
-struct client_request_options {
-    /// How long the answer may take, from the start of the request; connecting and repeating count.
-    /// Above 0; empty: request_channel_options::answer_timeout.
-    std::optional<std::chrono::milliseconds> answer_timeout = {};
-    /// True if executing it twice does no harm. If the server has request_channel_options::sessions,
-    /// both executions come before those of later requests; otherwise an execution may come later, and
-    /// must do no harm then, either.
-    bool may_repeat = false;
-    /// Sends it only on the connection of this number (reply::connection_number()), and does not
-    /// repeat it: it fails with channel_errc::other_connection if that has ended. For requests such as
-    /// a flush, which mean nothing to a server that has restarted since.
-    std::optional<std::uint64_t> connection_number = {};
-};
 
 /// Options of a request_client.
 struct request_client_options {
@@ -115,39 +97,19 @@ protected:
         request_client_options options
     );
     request_client_base(request_client_base&&) noexcept = default;
-    request_client_base& operator=(request_client_base&& other) noexcept;
-    ~request_client_base() { close(); }
+    request_client_base& operator=(request_client_base&&) noexcept = default;
+    ~request_client_base() = default;
+    core_ptr const& core() const noexcept { return core_; }
 
     static void start_request(
-        core_ptr const& core,
-        detail::question const& what,
-        std::span<std::byte const> body,
-        bool may_repeat,
-        detail::reply_handler handler
-    );
-    static void start_request(
-        core_ptr const& core,
-        detail::question const& what,
-        const_slices const& body,
-        bool may_repeat,
-        detail::reply_handler handler
+        core_ptr const& core, detail::question const& what, detail::reply_handler handler
     );
     static void start_notify(
-        core_ptr const& core,
-        detail::question const& what,
-        std::span<std::byte const> body,
-        bool may_repeat,
-        detail::control_handler handler
-    );
-    static void start_notify(
-        core_ptr const& core,
-        detail::question const& what,
-        const_slices const& body,
-        bool may_repeat,
-        detail::control_handler handler
+        core_ptr const& core, detail::question const& what, detail::control_handler handler
     );
     static void start_finish(core_ptr const& core, detail::control_handler handler);
 
+private:
     core_ptr core_;
 };
 
@@ -155,16 +117,19 @@ protected:
 ///
 /// Outstanding operations: one finish; any number of requests and notices.
 template <class Executor = boost::asio::any_io_executor>
-class basic_request_client : public request_client_base {
-public:
-    using executor_type = Executor;
+class basic_request_client
+    : public detail::requester<protocol::service_handle<request_client_base, Executor>> {
+    using base = detail::requester<protocol::service_handle<request_client_base, Executor>>;
+    using core_ptr = typename base::core_ptr;
 
+public:
     /// The same with another executor type.
     template <class Other>
     struct rebind_executor {
         using other = basic_request_client<Other>;
     };
 
+    using base::base;
     /// Makes no client; only assignment and destruction are useful.
     basic_request_client() noexcept = default;
     /// Makes a client; the first request connects.
@@ -188,106 +153,7 @@ public:
     basic_request_client(
         runs_on<Executor> where, std::vector<endpoint> peers, request_client_options options = {}
     )
-        : request_client_base{runs_on<boost::asio::any_io_executor>{where}, std::move(peers), std::move(options)},
-          executor_{where.get_executor()} {}
-
-    basic_request_client(basic_request_client&&) noexcept = default;
-    basic_request_client& operator=(basic_request_client&&) noexcept = default;
-    /// Closes.
-    ~basic_request_client() = default;
-
-    /// Sends a request to the peer, connecting first if need be, and waits for the reply.
-    ///
-    /// @param operation  As for request_channel::async_request().
-    /// @param body       As there; unchanged until the handler runs. Registered memory must belong to
-    ///                   domain().
-    /// @param options    The timeout, whether the request may be repeated, and on which connection.
-    /// @param token      Completion token.
-    /// @par Completion signature  `void(error_code, reply)`
-    /// @par Cancellation          total.
-    /// @par Errors                Those of request_channel::async_request(); transient ones only if the
-    ///                            request may not be repeated, or its timeout has passed.
-    ///                            channel_errc::request_timed_out, also if there was no channel in
-    ///                            time. Those of connector::async_connect() that are not transient.
-    ///                            channel_errc::other_connection. asio::error::operation_aborted
-    ///                            (closed), errc::operation_in_progress (finishing).
-    template <
-        class Body = std::span<std::byte const>,
-        class Token = detail::default_token_t<Executor>>
-    auto async_request(
-        std::uint32_t operation,
-        Body const& body,
-        client_request_options const& options,
-        Token&& token = Token{}
-    ) {
-        return ask(
-            {operation, {}, {}, {}}, detail::body_of(body), options, std::forward<Token>(token)
-        );
-    }
-    /// The same with the default options.
-    template <
-        class Body = std::span<std::byte const>,
-        class Token = detail::default_token_t<Executor>>
-    requires(!std::convertible_to<Token, client_request_options>) auto async_request(
-        std::uint32_t operation, Body const& body, Token&& token = Token{}
-    ) {
-        return ask({operation, {}, {}, {}}, detail::body_of(body), {}, std::forward<Token>(token));
-    }
-    /// The same with a head, and with memory for the answer.
-    template <
-        class Body = std::span<std::byte const>,
-        class Token = detail::default_token_t<Executor>>
-    auto async_request(
-        std::uint32_t operation,
-        bytes_view head,
-        Body const& body,
-        mutable_slice into,
-        client_request_options const& options,
-        Token&& token = Token{}
-    ) {
-        return ask(
-            {operation, head, into, {}}, detail::body_of(body), options, std::forward<Token>(token)
-        );
-    }
-
-    /// Sends a notice to the peer, a request without an answer, connecting first if need be.
-    ///
-    /// @param operation  As for request_channel::async_notify().
-    /// @param body       As there; unchanged until the handler runs. Registered memory must belong to
-    ///                   domain().
-    /// @param options    How long it may wait for a channel, and whether it may be repeated.
-    /// @param token      Completion token.
-    /// @par Completion signature  `void(error_code)`: the peer's device has it.
-    /// @par Cancellation          total.
-    /// @par Errors                As for async_request().
-    template <
-        class Body = std::span<std::byte const>,
-        class Token = detail::default_token_t<Executor>>
-    auto async_notify(
-        std::uint32_t operation,
-        Body const& body,
-        client_request_options const& options,
-        Token&& token = Token{}
-    ) {
-        return start_notice(
-            {operation}, detail::body_of(body), options, std::forward<Token>(token)
-        );
-    }
-    /// The same with a head.
-    template <
-        class Body = std::span<std::byte const>,
-        class Token = detail::default_token_t<Executor>>
-    auto async_notify(
-        std::uint32_t operation,
-        bytes_view head,
-        Body const& body,
-        client_request_options const& options,
-        Token&& token = Token{}
-    ) {
-        return start_notice(
-            {operation, head}, detail::body_of(body), options, std::forward<Token>(token)
-        );
-    }
+        : base{std::in_place, where, std::move(peers), std::move(options)} {}
 
     /// Shuts down gracefully: no further requests; waits as request_channel::async_finish() for those that
     /// are with the peer. Requests that wait for a channel are aborted.
@@ -298,80 +164,13 @@ public:
     /// @par Errors                Those of request_channel::async_finish(); none without a channel.
     template <class Token = detail::default_token_t<Executor>>
     auto async_finish(Token&& token = Token{}) {
-        return detail::initiate_checked<Token, void(error_code)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler, core_ptr const& core) {
-                    start_finish(core, detail::control_handler{std::move(handler)});
-                }},
-            token,
-            core_
+        return this->template initiate<error_code>(
+            [](core_ptr const& core, detail::control_handler handler) {
+                base::start_finish(core, std::move(handler));
+            },
+            std::forward<Token>(token)
         );
     }
-
-    /// The executor that it was made with.
-    executor_type get_executor() const noexcept { return executor_.get(); }
-
-private:
-    template <class Body, class Token>
-    auto ask(
-        detail::question what,
-        Body const& body,
-        client_request_options const& options,
-        Token&& token
-    ) {
-        what.options.answer_timeout = options.answer_timeout;
-        what.connection_number = options.connection_number;
-        return detail::initiate_checked<Token, void(error_code, reply)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler,
-                   core_ptr const& core,
-                   detail::question const& asked,
-                   Body const& bytes,
-                   bool may_repeat) {
-                    start_request(
-                        core, asked, bytes, may_repeat, detail::reply_handler{std::move(handler)}
-                    );
-                }},
-            token,
-            core_,
-            what,
-            body,
-            options.may_repeat
-        );
-    }
-
-    template <class Body, class Token>
-    auto start_notice(
-        detail::question what,
-        Body const& body,
-        client_request_options const& options,
-        Token&& token
-    ) {
-        what.options.answer_timeout = options.answer_timeout;
-        what.connection_number = options.connection_number;
-        return detail::initiate_checked<Token, void(error_code)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler,
-                   core_ptr const& core,
-                   detail::question const& asked,
-                   Body const& bytes,
-                   bool may_repeat) {
-                    start_notify(
-                        core, asked, bytes, may_repeat, detail::control_handler{std::move(handler)}
-                    );
-                }},
-            token,
-            core_,
-            what,
-            body,
-            options.may_repeat
-        );
-    }
-
-    detail::stored_executor<Executor> executor_;
 };
 
 /// With executors of any type.

@@ -22,18 +22,16 @@
 
 #include <boost/asio/async_result.hpp>
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include <rcverbs/acceptor.hpp>
 #include <rcverbs/detail/control_handler.hpp>
-#include <rcverbs/detail/initiation.hpp>
+#include <rcverbs/experimental/protocol/handle.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/request_channel.hpp>
 #include <rcverbs/runs_on.hpp>
@@ -100,12 +98,14 @@ protected:
         request_server_options options
     );
     request_server_base(request_server_base&&) noexcept = default;
-    request_server_base& operator=(request_server_base&& other) noexcept;
-    ~request_server_base() { close(); }
+    request_server_base& operator=(request_server_base&&) noexcept = default;
+    ~request_server_base() = default;
+    core_ptr const& core() const noexcept { return core_; }
 
     static void start_next(core_ptr const& core, detail::next_handler handler);
     static void start_finish(core_ptr const& core, detail::control_handler handler);
 
+private:
     core_ptr core_;
 };
 
@@ -113,16 +113,18 @@ protected:
 ///
 /// Outstanding operations: any number.
 template <class Executor = boost::asio::any_io_executor>
-class basic_request_server : public request_server_base {
-public:
-    using executor_type = Executor;
+class basic_request_server : public protocol::service_handle<request_server_base, Executor> {
+    using base = protocol::service_handle<request_server_base, Executor>;
+    using core_ptr = typename base::core_ptr;
 
+public:
     /// The same with another executor type.
     template <class Other>
     struct rebind_executor {
         using other = basic_request_server<Other>;
     };
 
+    using base::base;
     /// Makes no server; only assignment and destruction are useful.
     basic_request_server() noexcept = default;
     /// Makes a server, which listens from now on.
@@ -135,14 +137,7 @@ public:
     basic_request_server(
         runs_on<Executor> where, endpoint const& local, request_server_options options = {}
     )
-        : request_server_base{runs_on<boost::asio::any_io_executor>{where}, local, std::move(options)},
-          executor_{where.get_executor()} {}
-
-    basic_request_server(basic_request_server&&) noexcept = default;
-    /// Closes what it had.
-    basic_request_server& operator=(basic_request_server&&) noexcept = default;
-    /// Closes.
-    ~basic_request_server() = default;
+        : base{std::in_place, where, local, std::move(options)} {}
 
     /// Waits for the next request, or notice, of any client.
     ///
@@ -154,14 +149,11 @@ public:
     ///                            the acceptor, such as errc::device_removed, when no client is left.
     template <class Token = detail::default_token_t<Executor>>
     auto async_next(Token&& token = Token{}) {
-        return detail::initiate_checked<Token, void(error_code, request)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler, core_ptr const& core) {
-                    start_next(core, detail::next_handler{std::move(handler)});
-                }},
-            token,
-            core_
+        return this->template initiate<error_code, request>(
+            [](core_ptr const& core, detail::next_handler handler) {
+                base::start_next(core, std::move(handler));
+            },
+            std::forward<Token>(token)
         );
     }
 
@@ -177,22 +169,13 @@ public:
     /// @par Errors                asio::error::operation_aborted (closed).
     template <class Token = detail::default_token_t<Executor>>
     auto async_finish(Token&& token = Token{}) {
-        return detail::initiate_checked<Token, void(error_code)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler, core_ptr const& core) {
-                    start_finish(core, detail::control_handler{std::move(handler)});
-                }},
-            token,
-            core_
+        return this->template initiate<error_code>(
+            [](core_ptr const& core, detail::control_handler handler) {
+                base::start_finish(core, std::move(handler));
+            },
+            std::forward<Token>(token)
         );
     }
-
-    /// The executor that it was made with.
-    executor_type get_executor() const noexcept { return executor_.get(); }
-
-private:
-    detail::stored_executor<Executor> executor_;
 };
 
 /// With executors of any type.

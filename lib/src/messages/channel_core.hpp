@@ -92,9 +92,8 @@ protected:
     /// The handler of an operation; empty if the context is gone.
     waiter waiter_for(control_handler handler) const;
     /// A message to be sent: see compose(). Any thread.
-    template <class Body>
     outgoing_message message_of(
-        Body const& body, wire::request_prefix const& before, error_code& refused
+        body_source const& body, wire::request_prefix const& before, error_code& refused
     ) {
         bool const large = is_large(before.size_bytes + body.size());
         return compose(lower(), body, before, large, refused);

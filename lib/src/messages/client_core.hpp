@@ -7,14 +7,12 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <list>
 #include <memory>
 #include <optional>
-#include <variant>
 #include <vector>
 
 #include <rcverbs/connector.hpp>
@@ -29,8 +27,6 @@ class request_core;
 
 class client_core final : public protocol::actor {
 public:
-    using body_source = std::variant<std::span<std::byte const>, const_slices>;
-
     client_core(
         runs_on<boost::asio::any_io_executor> where,
         std::vector<endpoint> peers,
@@ -38,8 +34,8 @@ public:
     );
 
     // Any thread.
-    void ask(question const& what, body_source body, bool may_repeat, reply_handler handler);
-    void notify(question const& what, body_source body, bool may_repeat, control_handler handler);
+    void ask(question const& what, reply_handler handler);
+    void notify(question const& what, control_handler handler);
     void finish(control_handler handler);
     void close() noexcept;
 
@@ -68,10 +64,8 @@ private:
     struct call {
         explicit call(boost::asio::any_io_executor const& own) : timer{own} {}
 
-        question what;
-        std::array<std::byte, request_channel::head_bytes_max> head;
-        body_source body;
-        bool may_repeat = false;
+        question what;  // without the number of its connection
+        std::optional<std::uint64_t> connection_number;
         protocol::waiter<error_code, reply> on_reply;
         protocol::waiter<error_code> on_sent;  // of a notice
         bool is_notice = false;
@@ -95,7 +89,7 @@ private:
     };
 
     // Any thread.
-    void prepare(call_ptr const& c, question const& what, body_source body, bool may_repeat);
+    void prepare(call_ptr const& c, question const& what);
     void on_result(call_ptr const& c, numbered_channel const& over, error_code ec, reply r);
     static void complete(call& c, error_code ec, reply r);
 

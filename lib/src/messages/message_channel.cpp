@@ -173,19 +173,11 @@ connection_options message_channel_base::needed(message_channel_options const& o
 
 void message_channel_base::start_send(
     core_ptr const& core,
-    std::span<std::byte const> bytes,
+    detail::body_source const& body,
     std::uint64_t tag,
     detail::control_handler handler
 ) {
-    as_messages(*core).send(bytes, tag, std::move(handler));
-}
-void message_channel_base::start_send(
-    core_ptr const& core,
-    const_slices const& source,
-    std::uint64_t tag,
-    detail::control_handler handler
-) {
-    as_messages(*core).send(source, tag, std::move(handler));
+    as_messages(*core).send(body, tag, std::move(handler));
 }
 void message_channel_base::start_receive(core_ptr const& core, detail::message_handler handler) {
     as_messages(*core).receive(std::move(handler));

@@ -10,8 +10,7 @@ namespace rcverbs::detail {
 
 namespace asio = boost::asio;
 
-template <class Body>
-void message_core::send(Body const& body, std::uint64_t tag, control_handler handler) {
+void message_core::send(body_source const& body, std::uint64_t tag, control_handler handler) {
     waiter who = waiter_for(std::move(handler));
     if (!who) return;
     error_code refused;
@@ -25,9 +24,6 @@ void message_core::send(Body const& body, std::uint64_t tag, control_handler han
         std::move(who)
     );
 }
-
-template void message_core::send(std::span<std::byte const> const&, std::uint64_t, control_handler);
-template void message_core::send(const_slices const&, std::uint64_t, control_handler);
 
 void message_core::receive(message_handler handler) {
     asio::any_io_executor const own = executor();

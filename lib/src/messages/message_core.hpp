@@ -17,8 +17,7 @@ public:
     message_core(connection over, message_channel_options const& options)
         : channel_core{std::move(over), options, 0} {}
 
-    template <class Body>
-    void send(Body const& body, std::uint64_t tag, control_handler handler);
+    void send(body_source const& body, std::uint64_t tag, control_handler handler);
     void receive(message_handler handler);
     void cancel() override;
     message_channel_statistics statistics() const { return message_statistics(); }

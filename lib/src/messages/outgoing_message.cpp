@@ -59,7 +59,7 @@ std::size_t outgoing_message::encode(wire::channel_head& head, std::span<std::by
 
 outgoing_message compose(
     connection& over,
-    std::span<std::byte const> body,
+    body_source const& body,
     wire::request_prefix const& before,
     bool is_large,
     error_code& refused
@@ -70,61 +70,40 @@ outgoing_message compose(
     m.is_large = is_large;
     if (body.size() > outgoing_message::bytes_max) {
         refused = errc::message_too_large;
-    } else if (is_large) {
-        m.registered = const_memory_region{over.domain(), body, access_flags::remote_read, refused};
+    } else if (!is_large) {
+        m.source = body.list();
+    } else if (!body.is_registered()) {
+        m.registered =
+            const_memory_region{over.domain(), body.bytes(), access_flags::remote_read, refused};
         if (!refused) m.segments.push_back(m.registered.remote());
     } else {
-        m.source = slice_list{const_slice{body, local_key{}}.plain()};
+        for (plain_slice const& each : body.list().all()) {
+            if (each.size == 0 || refused) continue;
+            m.segments.push_back(
+                protocol::expose(const_slice_of(each), access_flags::remote_read, over, refused)
+            );
+        }
+        if (m.segments.size() > wire::channel_segments_max) refused = errc::too_many_segments;
     }
     return m;
 }
 
-outgoing_message compose(
-    connection& over,
-    const_slices const& body,
-    wire::request_prefix const& before,
-    bool is_large,
-    error_code& refused
+outgoing_message compose_written(
+    connection& over, body_source const& body, remote_region const& target, error_code& refused
 ) {
     outgoing_message m;
-    m.prefix = before;
-    m.size_bytes = body.size();
-    m.is_large = is_large;
-    m.source = body.list();
-    if (body.size() > outgoing_message::bytes_max) refused = errc::message_too_large;
-    if (!is_large) return m;
-    for (plain_slice const& each : m.source.all()) {
-        if (each.size == 0 || refused) continue;
-        m.segments.push_back(
-            protocol::expose(const_slice_of(each), access_flags::remote_read, over, refused)
-        );
+    slice_list source = body.list();
+    if (!body.is_registered()) {
+        m.registered =
+            const_memory_region{over.domain(), body.bytes(), access_flags::local_read, refused};
+        if (refused) return {};
+        source = slice_list{m.registered.slice().plain()};
     }
-    if (m.segments.size() > wire::channel_segments_max) refused = errc::too_many_segments;
-    return m;
-}
-
-outgoing_message compose_written(
-    connection& over,
-    std::span<std::byte const> body,
-    remote_region const& target,
-    error_code& refused
-) {
-    const_memory_region registered{over.domain(), body, access_flags::local_read, refused};
-    if (refused) return {};
-    outgoing_message m = compose_written(over, const_slices{registered.slice()}, target, refused);
-    m.registered = std::move(registered);
-    return m;
-}
-
-outgoing_message compose_written(
-    connection& over, const_slices const& body, remote_region const& target, error_code& refused
-) {
-    outgoing_message m;
     m.prefix.append(std::uint64_t{body.size()});
     m.writes = std::shared_ptr<written_body>{
-        new written_body{body.list(), target, batch{over, body.list().count() + 1}}};
+        new written_body{source, target, batch{over, source.count() + 1}}};
     // An answer with bad memory is refused, and does not end the channel.
-    for (plain_slice const& each : m.writes->source.all()) {
+    for (plain_slice const& each : source.all()) {
         if (each.size == 0 || refused) continue;
         static_cast<void>(
             protocol::expose(const_slice_of(each), access_flags::local_read, over, refused)

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include <rcverbs/batch.hpp>
+#include <rcverbs/bytes_view.hpp>
 #include <rcverbs/connection.hpp>
 #include <rcverbs/memory_region.hpp>
 #include <rcverbs/remote_region.hpp>
-#include <rcverbs/slice.hpp>
 
 #include "wire/channel_message.hpp"
 #include "wire/request_tag.hpp"
@@ -54,34 +54,21 @@ struct outgoing_message {
 /// Makes a message; a large one may be registered for it.
 ///
 /// @param over      The channel's connection.
-/// @param body      The program's bytes, unchanged until the message is over.
+/// @param body      The program's memory, unchanged until the message is over.
 /// @param before    What precedes the body, on a request channel.
 /// @param is_large  It does not fit into a receive.
 /// @param refused   errc::message_too_large, errc::too_many_segments, and the errors of
 ///                  memory_region and of protocol::expose().
 outgoing_message compose(
     connection& over,
-    std::span<std::byte const> body,
-    wire::request_prefix const& before,
-    bool is_large,
-    error_code& refused
-);
-outgoing_message compose(
-    connection& over,
-    const_slices const& body,
+    body_source const& body,
     wire::request_prefix const& before,
     bool is_large,
     error_code& refused
 );
 /// Makes a message whose body is written to the peer's memory before.
 outgoing_message compose_written(
-    connection& over,
-    std::span<std::byte const> body,
-    remote_region const& target,
-    error_code& refused
-);
-outgoing_message compose_written(
-    connection& over, const_slices const& body, remote_region const& target, error_code& refused
+    connection& over, body_source const& body, remote_region const& target, error_code& refused
 );
 
 }  // namespace rcverbs::detail

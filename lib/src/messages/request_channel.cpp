@@ -59,36 +59,11 @@ std::uint64_t responder::target_bytes() const noexcept {
     return is_open_ && !is_cancelled() ? target_.size() : 0;
 }
 
-template <class Body>
-void responder::answer(
-    bool is_wanted,
-    std::uint32_t status,
-    std::span<std::byte const> head,
-    Body const& body,
-    control_handler handler
-) {
+void responder::start(bool is_wanted, message_content const& what, control_handler handler) {
     if (!is_open_ || !is_wanted) return core_->refuse(std::move(handler));
     // If that throws nothing was sent, and it may be answered again.
-    core_->answer(id_, target_, status, head, body, std::move(handler));
+    core_->answer(id_, target_, what, std::move(handler));
     is_open_ = false;
-}
-void responder::start(
-    bool is_wanted,
-    std::uint32_t status,
-    std::span<std::byte const> head,
-    std::span<std::byte const> body,
-    control_handler handler
-) {
-    answer(is_wanted, status, head, body, std::move(handler));
-}
-void responder::start(
-    bool is_wanted,
-    std::uint32_t status,
-    std::span<std::byte const> head,
-    const_slices const& body,
-    control_handler handler
-) {
-    answer(is_wanted, status, head, body, std::move(handler));
 }
 
 }  // namespace rcverbs::detail
@@ -135,36 +110,14 @@ connection_options request_channel_base::needed(request_channel_options const& o
 }
 
 void request_channel_base::start_request(
-    core_ptr const& core,
-    detail::question const& what,
-    std::span<std::byte const> body,
-    detail::reply_handler handler
+    core_ptr const& core, detail::question const& what, detail::reply_handler handler
 ) {
-    as_requests(*core).ask(what, body, std::move(handler));
-}
-void request_channel_base::start_request(
-    core_ptr const& core,
-    detail::question const& what,
-    const_slices const& body,
-    detail::reply_handler handler
-) {
-    as_requests(*core).ask(what, body, std::move(handler));
+    as_requests(*core).ask(what, std::move(handler));
 }
 void request_channel_base::start_notify(
-    core_ptr const& core,
-    detail::question const& what,
-    std::span<std::byte const> body,
-    detail::control_handler handler
+    core_ptr const& core, detail::question const& what, detail::control_handler handler
 ) {
-    as_requests(*core).notify(what, body, std::move(handler));
-}
-void request_channel_base::start_notify(
-    core_ptr const& core,
-    detail::question const& what,
-    const_slices const& body,
-    detail::control_handler handler
-) {
-    as_requests(*core).notify(what, body, std::move(handler));
+    as_requests(*core).notify(what, std::move(handler));
 }
 void request_channel_base::start_next(core_ptr const& core, detail::next_handler handler) {
     as_requests(*core).next(std::move(handler));

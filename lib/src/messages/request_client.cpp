@@ -62,34 +62,27 @@ auto client_core::if_alive(Function function) {
 
 // --- requests ------------------------------------------------------------------------------------
 
-void client_core::ask(
-    question const& what, body_source body, bool may_repeat, reply_handler handler
-) {
+void client_core::ask(question const& what, reply_handler handler) {
     auto const own = executor();
     if (!own) return;
     auto const c = std::make_shared<call>(own);
     c->on_reply = {std::move(handler), own};
-    prepare(c, what, std::move(body), may_repeat);
+    prepare(c, what);
 }
 
-void client_core::notify(
-    question const& what, body_source body, bool may_repeat, control_handler handler
-) {
+void client_core::notify(question const& what, control_handler handler) {
     auto const own = executor();
     if (!own) return;
     auto const c = std::make_shared<call>(own);
     c->is_notice = true;
     c->on_sent = {std::move(handler), own};
-    prepare(c, what, std::move(body), may_repeat);
+    prepare(c, what);
 }
 
-void client_core::prepare(
-    call_ptr const& c, question const& what, body_source body, bool may_repeat
-) {
-    auto const timeout = what.options.answer_timeout.value_or(answer_timeout_);
+void client_core::prepare(call_ptr const& c, question const& what) {
+    auto const timeout = what.timeout.value_or(answer_timeout_);
     c->what = what;
-    c->body = std::move(body);
-    c->may_repeat = may_repeat;
+    c->connection_number = std::exchange(c->what.connection_number, std::nullopt);
     // Assigned once, here: the caller emits on a thread of its own.
     auto const connect_to = [&](auto& who) {
         if (!who.can_be_cancelled()) return;
@@ -101,13 +94,9 @@ void client_core::prepare(
     if (c->is_notice) connect_to(c->on_sent);
     else connect_to(c->on_reply);
     error_code refused;
-    if (what.head.size() > c->head.size()) refused = errc::message_too_large;
+    if (what.head_bytes > question::head_bytes_max) refused = errc::message_too_large;
     if (timeout.count() <= 0) refused = errc::invalid_option;
-    if (!refused) {
-        c->deadline = clock::now() + bounded(timeout);
-        std::ranges::copy(what.head, c->head.begin());
-        c->what.head = std::span{c->head}.first(what.head.size());
-    }
+    if (!refused) c->deadline = clock::now() + bounded(timeout);
     enter([this, c, refused] {
         if (refused) end(c, refused);
         else start(c);
@@ -126,7 +115,7 @@ void client_core::start(call_ptr const& c) {
     if (c->is_cancelled) return end(c, asio::error::operation_aborted);
     if (channel_ != nullptr && !channel_->is_open()) drop(channel_);
     numbered_channel const over{channel_, counted_.connected.read()};
-    auto const wanted = c->what.connection_number;
+    auto const wanted = c->connection_number;
     bool const is_there = channel_ != nullptr && wanted == over.number;
     if (wanted && !is_there) return end(c, channel_errc::other_connection);
     if (channel_ != nullptr) return send(c, over);
@@ -159,8 +148,7 @@ void client_core::send(call_ptr const& c, numbered_channel const& over) {
     auto const left = std::chrono::ceil<std::chrono::milliseconds>(c->deadline - clock::now());
     if (left.count() <= 0)
         return end(c, c->last ? c->last : error_code{channel_errc::request_timed_out});
-    question what = c->what;
-    what.options.answer_timeout = left;
+    c->what.timeout = left;
     // The body may have gone with the handler's context.
     if (!c->is_wanted()) return;
     auto const self = std::static_pointer_cast<client_core>(shared_from_this());
@@ -168,21 +156,14 @@ void client_core::send(call_ptr const& c, numbered_channel const& over) {
     auto const mine = std::allocate_shared<attempt>(recycling_allocator<attempt>{});
     mine->channel = core;
     c->on = mine;
-    std::visit(
-        [&](auto const& body) {
-            if (c->is_notice) {
-                auto handler = [self, c, over, mine](error_code ec) {
-                    self->on_result(c, over, ec, {});
-                };
-                return core->notify(what, body, control_handler{std::move(handler)}, &mine->handle);
-            }
-            auto handler = [self, c, over, mine](error_code ec, reply r) {
-                self->on_result(c, over, ec, std::move(r));
-            };
-            core->ask(what, body, reply_handler{std::move(handler)}, &mine->handle);
-        },
-        c->body
-    );
+    if (c->is_notice) {
+        auto handler = [self, c, over, mine](error_code ec) { self->on_result(c, over, ec, {}); };
+        return core->notify(c->what, control_handler{std::move(handler)}, &mine->handle);
+    }
+    auto handler = [self, c, over, mine](error_code ec, reply r) {
+        self->on_result(c, over, ec, std::move(r));
+    };
+    core->ask(c->what, reply_handler{std::move(handler)}, &mine->handle);
 }
 
 void client_core::attempt::cancel(std::shared_ptr<attempt> const& which) {
@@ -206,7 +187,7 @@ void client_core::on_failed(call_ptr const& c, channel_ptr const& over, error_co
     // A server that finishes, and does not answer what it has.
     bool const is_late = ec == channel_errc::peer_not_answered;
     auto const next = clock::now() + c->pause;
-    bool const is_repeated = is_over && c->may_repeat && !c->what.connection_number &&
+    bool const is_repeated = is_over && c->what.may_repeat && !c->connection_number &&
                              (is_transient(ec) || is_late) && !is_closed_ && !c->is_cancelled &&
                              c->is_wanted() && next < c->deadline;
     if (!is_repeated) return end(c, ec);
@@ -430,13 +411,6 @@ request_client_base::request_client_base(
         protocol::make<detail::client_core>(std::move(where), std::move(peers), std::move(options));
 }
 
-request_client_base& request_client_base::operator=(request_client_base&& other) noexcept {
-    if (this == &other) return *this;
-    close();
-    core_ = std::move(other.core_);
-    return *this;
-}
-
 void request_client_base::close() noexcept {
     if (core_ != nullptr) core_->close();
 }
@@ -449,40 +423,14 @@ failure request_client_base::last_failure() const { return core_->last_failure()
 request_client_statistics request_client_base::statistics() const { return core_->statistics(); }
 
 void request_client_base::start_request(
-    core_ptr const& core,
-    detail::question const& what,
-    std::span<std::byte const> body,
-    bool may_repeat,
-    detail::reply_handler handler
+    core_ptr const& core, detail::question const& what, detail::reply_handler handler
 ) {
-    core->ask(what, body, may_repeat, std::move(handler));
-}
-void request_client_base::start_request(
-    core_ptr const& core,
-    detail::question const& what,
-    const_slices const& body,
-    bool may_repeat,
-    detail::reply_handler handler
-) {
-    core->ask(what, body, may_repeat, std::move(handler));
+    core->ask(what, std::move(handler));
 }
 void request_client_base::start_notify(
-    core_ptr const& core,
-    detail::question const& what,
-    std::span<std::byte const> body,
-    bool may_repeat,
-    detail::control_handler handler
+    core_ptr const& core, detail::question const& what, detail::control_handler handler
 ) {
-    core->notify(what, body, may_repeat, std::move(handler));
-}
-void request_client_base::start_notify(
-    core_ptr const& core,
-    detail::question const& what,
-    const_slices const& body,
-    bool may_repeat,
-    detail::control_handler handler
-) {
-    core->notify(what, body, may_repeat, std::move(handler));
+    core->notify(what, std::move(handler));
 }
 void request_client_base::start_finish(core_ptr const& core, detail::control_handler handler) {
     core->finish(std::move(handler));

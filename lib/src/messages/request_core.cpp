@@ -26,9 +26,9 @@ wire::request_tag tag_of(
     return t;
 }
 
-error_code problem_of_head(std::span<std::byte const> head) noexcept {
-    return head.size() > wire::request_head_bytes_max ? error_code{errc::message_too_large}
-                                                      : error_code{};
+error_code problem_of(message_content const& what) noexcept {
+    return what.head_bytes > wire::request_head_bytes_max ? error_code{errc::message_too_large}
+                                                          : error_code{};
 }
 
 }  // namespace
@@ -63,11 +63,11 @@ void request_core::on_abandoned() noexcept {
 // --- asking --------------------------------------------------------------------------------------
 
 // Makes the message. Any thread.
-template <class Body>
-void request_core::prepare(asked& a, question const& what, Body const& body, error_code& refused) {
-    a.operation = what.operation;
-    a.into = what.into;
-    refused = problem_of_head(what.head);
+void request_core::compose_request(asked& a, question const& what, error_code& refused) {
+    a.operation = what.number;
+    if (!a.is_notice) a.into = what.into;
+    refused = problem_of(what);
+    if (!refused && what.connection_number) refused = errc::invalid_option;
     wire::request_prefix before;
     if (!refused && a.into.size() > 0) {
         remote_region const target =
@@ -75,52 +75,34 @@ void request_core::prepare(asked& a, question const& what, Body const& body, err
         before.append(target.encode());
     }
     if (refused) return;
-    a.head_bytes = static_cast<std::uint8_t>(what.head.size());
-    before.append(what.head);
-    a.body = message_of(body, before, refused);
+    a.head_bytes = static_cast<std::uint8_t>(what.head_bytes);
+    before.append(what.head());
+    a.body = message_of(what.body, before, refused);
 }
 
-template <class Body>
-void request_core::ask(
-    question const& what, Body const& body, reply_handler handler, std::uint64_t* handle
-) {
+void request_core::ask(question const& what, reply_handler handler, std::uint64_t* handle) {
     asio::any_io_executor const own = executor();
     if (!own) return;
     asked a;
     a.on_reply = {std::move(handler), own};
-    a.handle = handle;
-    error_code refused;
-    prepare(a, what, body, refused);
-    start(std::move(a), what.options.answer_timeout.value_or(options_.answer_timeout), refused);
+    start(std::move(a), what, handle);
 }
 
-template void request_core::
-    ask(question const&, std::span<std::byte const> const&, reply_handler, std::uint64_t*);
-template void request_core::
-    ask(question const&, const_slices const&, reply_handler, std::uint64_t*);
-
-template <class Body>
-void request_core::notify(
-    question const& what, Body const& body, control_handler handler, std::uint64_t* handle
-) {
+void request_core::notify(question const& what, control_handler handler, std::uint64_t* handle) {
     asked a;
     a.on_sent = waiter_for(std::move(handler));
     if (!a.on_sent) return;
     a.is_notice = true;
-    a.handle = handle;
-    error_code refused;
-    prepare(a, what, body, refused);
-    start(std::move(a), what.options.answer_timeout.value_or(options_.answer_timeout), refused);
+    start(std::move(a), what, handle);
 }
 
-template void request_core::
-    notify(question const&, std::span<std::byte const> const&, control_handler, std::uint64_t*);
-template void request_core::
-    notify(question const&, const_slices const&, control_handler, std::uint64_t*);
-
-void request_core::start(asked&& a, std::chrono::milliseconds timeout, error_code refused) {
+void request_core::start(asked&& a, question const& what, std::uint64_t* handle) {
+    a.handle = handle;
+    error_code refused;
+    compose_request(a, what, refused);
+    auto const timeout = what.timeout.value_or(options_.answer_timeout);
     enter(
-        [this, timeout, refused](asked& what) { start_now(what, timeout, refused); }, std::move(a)
+        [this, timeout, refused](asked& mine) { start_now(mine, timeout, refused); }, std::move(a)
     );
 }
 
@@ -576,67 +558,41 @@ void request_core::cancel_next(std::uint64_t serial) {
 }
 
 // Any thread: a body may be registered.
-template <class Body>
 outgoing_message request_core::answer_of(
-    std::uint16_t id,
-    remote_region const& target,
-    std::uint32_t status,
-    std::span<std::byte const> head,
-    Body const& body,
-    error_code& refused
+    std::uint16_t id, remote_region const& target, message_content const& what, error_code& refused
 ) {
-    wire::request_tag tag = tag_of(kind::answer, id, status);
-    tag.head_bytes = static_cast<std::uint8_t>(head.size());
-    tag.has_target =
-        is_large(body.size() + head.size()) && target.size() > 0 && body.size() <= target.size();
+    wire::request_tag tag = tag_of(kind::answer, id, what.number);
+    tag.head_bytes = static_cast<std::uint8_t>(what.head_bytes);
+    tag.has_target = is_large(what.body.size() + what.head_bytes) && target.size() > 0 &&
+                     what.body.size() <= target.size();
     wire::request_prefix before;
-    if (!tag.has_target) before.append(head);
-    outgoing_message o = tag.has_target ? compose_written(lower(), body, target, refused)
-                                        : message_of(body, before, refused);
-    if (tag.has_target && !refused) o.prefix.append(head);
+    if (!tag.has_target) before.append(what.head());
+    outgoing_message o = tag.has_target ? compose_written(lower(), what.body, target, refused)
+                                        : message_of(what.body, before, refused);
+    if (tag.has_target && !refused) o.prefix.append(what.head());
     o.tag = wire::encode(tag);
     return o;
 }
 
-template <class Body>
 void request_core::answer(
     std::uint16_t id,
     remote_region const& target,
-    std::uint32_t status,
-    std::span<std::byte const> head,
-    Body const& body,
+    message_content const& what,
     control_handler handler
 ) {
     waiter who = waiter_for(std::move(handler));
     if (!who) return;
-    error_code refused = problem_of_head(head);
+    error_code refused = problem_of(what);
     outgoing_message m;
-    if (!refused) m = answer_of(id, target, status, head, body, refused);
+    if (!refused) m = answer_of(id, target, what, refused);
     enter(
-        [this, id, status, refused](outgoing_message& what, waiter& w) {
-            answer_now(id, status, what, w, refused);
+        [this, id, status = what.number, refused](outgoing_message& mine, waiter& w) {
+            answer_now(id, status, mine, w, refused);
         },
         std::move(m),
         std::move(who)
     );
 }
-
-template void request_core::answer(
-    std::uint16_t,
-    remote_region const&,
-    std::uint32_t,
-    std::span<std::byte const>,
-    std::span<std::byte const> const&,
-    control_handler
-);
-template void request_core::answer(
-    std::uint16_t,
-    remote_region const&,
-    std::uint32_t,
-    std::span<std::byte const>,
-    const_slices const&,
-    control_handler
-);
 
 void request_core::answer_now(
     std::uint16_t id, std::uint32_t status, outgoing_message& m, waiter& who, error_code refused

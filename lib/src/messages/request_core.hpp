@@ -33,20 +33,8 @@ public:
 
     /// @param handle  Where the request's number is put, for cancel_asked(); lives as long as the handler.
     ///                Null for none.
-    template <class Body>
-    void ask(
-        question const& what,
-        Body const& body,
-        reply_handler handler,
-        std::uint64_t* handle = nullptr
-    );
-    template <class Body>
-    void notify(
-        question const& what,
-        Body const& body,
-        control_handler handler,
-        std::uint64_t* handle = nullptr
-    );
+    void ask(question const& what, reply_handler handler, std::uint64_t* handle = nullptr);
+    void notify(question const& what, control_handler handler, std::uint64_t* handle = nullptr);
     /// Cancels what was asked with this handle, if it is not over. Any thread.
     void cancel_asked(std::shared_ptr<std::uint64_t const> handle);
     void next(next_handler handler);
@@ -59,13 +47,10 @@ public:
     void cancel() override;
 
     // Of a request of the peer's.
-    template <class Body>
     void answer(
         std::uint16_t id,
         remote_region const& target,
-        std::uint32_t status,
-        std::span<std::byte const> head,
-        Body const& body,
+        message_content const& what,
         control_handler handler
     );
     void refuse(control_handler handler);
@@ -122,18 +107,14 @@ private:
         std::uint32_t next = nobody;
     };
 
-    template <class Body>
-    void prepare(asked& a, question const& what, Body const& body, error_code& refused);
-    template <class Body>
+    void compose_request(asked& a, question const& what, error_code& refused);
     outgoing_message answer_of(
         std::uint16_t id,
         remote_region const& target,
-        std::uint32_t status,
-        std::span<std::byte const> head,
-        Body const& body,
+        message_content const& what,
         error_code& refused
     );
-    void start(asked&& a, std::chrono::milliseconds timeout, error_code refused);
+    void start(asked&& a, question const& what, std::uint64_t* handle);
     void start_now(asked& a, std::chrono::milliseconds timeout, error_code refused);
     void fail(asked& a, error_code why);
     void cancel_asked(std::uint64_t serial);

@@ -247,13 +247,6 @@ request_server_base::request_server_base(
     core_->start();
 }
 
-request_server_base& request_server_base::operator=(request_server_base&& other) noexcept {
-    if (this == &other) return *this;
-    close();
-    core_ = std::move(other.core_);
-    return *this;
-}
-
 void request_server_base::close() noexcept {
     if (core_ != nullptr) core_->close();
 }

@@ -258,15 +258,19 @@ private:
     // Sends a request; `then(error_code, reply const&)` runs in the order.
     template <class Body, class Then>
     void ask_peer(
-        wire::region_operation what, Body body, Then then, request_options const& options = {}
+        wire::region_operation what,
+        Body body,
+        Then then,
+        std::optional<std::chrono::milliseconds> timeout = {}
     ) {
         auto const kept = std::make_shared<Body const>(std::move(body));
+        rcverbs::ask wanted{static_cast<std::uint32_t>(what)};
+        wanted.body(*kept);
+        if (timeout) wanted.within(*timeout);
         channel_.async_request(
-            static_cast<std::uint32_t>(what),
-            std::span<std::byte const>{*kept},
-            options,
-            ordered([kept, t = std::move(then)](error_code ec, reply const& r) mutable { t(ec, r); }
-            )
+            wanted, ordered([kept, t = std::move(then)](error_code ec, reply const& r) mutable {
+                t(ec, r);
+            })
         );
     }
     void end_find(std::uint64_t find, error_code ec, remote_memory found = {});

@@ -345,7 +345,7 @@ void region_core::withdraw(offer_ptr const& what, std::string const& name) {
         [this, number = what->number](error_code ec, reply const& r) {
             on_released(number, ec, r);
         },
-        request_options{offers_.core_->options().withdraw_timeout}
+        offers_.core_->options().withdraw_timeout
     );
 }
 

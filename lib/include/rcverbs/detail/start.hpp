@@ -47,6 +47,11 @@ struct access {
     static work_request const& request_of(Op const& what) noexcept {
         return what.request_;
     }
+    /// Of a request or answer value.
+    template <class Value>
+    static auto const& content_of(Value const& what) noexcept {
+        return what.content_;
+    }
     template <class Op>
     static auto reader_of() noexcept {
         return typename Op::reader{};

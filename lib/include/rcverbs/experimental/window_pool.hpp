@@ -4,7 +4,7 @@
 //     window_lease lease = co_await windows.async_acquire(use_awaitable);
 //     remote_region const page = co_await lease->async_bind(
 //         pages.slice(0, 4096), access_flags::remote_read, use_awaitable);
-//     co_await answer(c, page);
+//     co_await reply_to(c, page);
 //     co_await lease->async_invalidate(use_awaitable);  // now the page may change
 //
 // Windows are a limited resource of the device, and allocating one is a system call: a pool

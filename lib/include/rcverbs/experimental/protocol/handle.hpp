@@ -75,6 +75,22 @@ void let_go(Handle& what) noexcept {
 
 namespace rcverbs::protocol {
 
+/// Starts an operation of a handle with the completion signature `void(Arguments...)`: calls
+/// `start(core, handler)` with the erased handler.
+template <class... Arguments, class Executor, class Core, class Start, class Token>
+auto initiate(Executor const& executor, Core const& core, Start start, Token&& token) {
+    return detail::initiate_checked<Token, void(Arguments...)>(
+        detail::initiation{
+            executor,
+            [](auto handler, Core const& of, Start const& begin) {
+                begin(of, detail::erased_handler<Arguments...>{std::move(handler)});
+            }},
+        token,
+        core,
+        std::move(start)
+    );
+}
+
 /// A handle of a protocol. Its operations belong to the class derived from it.
 ///
 /// @tparam Base      What does not depend on the executor, compiled once: see above. Its constructors
@@ -175,19 +191,11 @@ public:
     executor_type get_executor() const noexcept { return next_.get_executor(); }
 
 protected:
-    /// Starts an operation with the completion signature `void(Arguments...)`: calls
-    /// `start(core, handler)` with the erased handler.
+    /// As protocol::initiate().
     template <class... Arguments, class Start, class Token>
     auto initiate(Start start, Token&& token) {
-        return detail::initiate_checked<Token, void(Arguments...)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler, typename Base::core_ptr const& core, Start const& begin) {
-                    begin(core, detail::erased_handler<Arguments...>{std::move(handler)});
-                }},
-            token,
-            this->core(),
-            std::move(start)
+        return protocol::initiate<Arguments...>(
+            get_executor(), this->core(), std::move(start), std::forward<Token>(token)
         );
     }
 
@@ -214,6 +222,58 @@ private:
     }
 
     next_layer_type next_;
+};
+
+/// A handle of an object that makes its connections itself, such as a request_client. Its constructors
+/// and operations belong to the class derived from it.
+///
+/// @tparam Base      What does not depend on the executor, compiled once: as for handle, but it is made with a
+///                   runs_on<boost::asio::any_io_executor> and what else its object needs.
+/// @tparam Executor  The type of the executor.
+template <class Base, class Executor>
+class service_handle : public Base {
+public:
+    using executor_type = Executor;
+
+    /// Makes nothing; only assignment and destruction are useful.
+    service_handle() noexcept = default;
+    /// Converts a handle with another executor type.
+    template <class Other>
+    requires(!std::same_as<Other, Executor> && std::convertible_to<Other, Executor>)
+        service_handle(service_handle<Base, Other>&& other)
+        : Base{static_cast<Base&&>(other)},
+          executor_{other.get_executor()} {}
+    service_handle(service_handle&&) noexcept = default;
+    service_handle& operator=(service_handle&& other) noexcept {
+        if (this != &other) {
+            this->close();
+            Base::operator=(std::move(other));
+            executor_ = std::move(other.executor_);
+        }
+        return *this;
+    }
+    /// Closes.
+    ~service_handle() { this->close(); }
+
+    /// The executor that it was made with.
+    executor_type get_executor() const noexcept { return executor_.get(); }
+
+protected:
+    template <class... Arguments>
+    service_handle(std::in_place_t, runs_on<Executor> const& where, Arguments&&... arguments)
+        : Base{runs_on<boost::asio::any_io_executor>{where}, std::forward<Arguments>(arguments)...},
+          executor_{where.get_executor()} {}
+
+    /// As protocol::initiate().
+    template <class... Arguments, class Start, class Token>
+    auto initiate(Start start, Token&& token) {
+        return protocol::initiate<Arguments...>(
+            get_executor(), this->core(), std::move(start), std::forward<Token>(token)
+        );
+    }
+
+private:
+    detail::stored_executor<Executor> executor_;
 };
 
 }  // namespace rcverbs::protocol
