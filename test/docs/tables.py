@@ -69,7 +69,7 @@ def options():
 For programmers who look up a limit or a deadline. Afterwards you know its default and its range. The tables are made from the headers' comments, which say
 more; those of experimental classes are in their headers only. A value out of range is rejected with `errc::invalid_option`; a value beyond the device's limits
 is reduced to them, and `connection::limits()` has the result. A duration longer than a year is a year. `rnr_retry_count` and `min_rnr_timer` are for the
-peer's sends; the connecting side's `retry_count` and `traffic_class` hold for both sides.
+peer's sends; the connecting side's `retry_count`, and but for iWARP its `traffic_class`, hold for both sides.
 """
     for header, struct in [
         ("options.hpp", "queue_pair_options"),
