@@ -105,29 +105,6 @@ void register_memory(connection& c) {
     static_cast<void>(first_page);
 }
 
-class slots {
-public:
-    slots(protection_domain const& domain, std::size_t count, std::size_t slot_bytes)
-        : memory_{domain, count * slot_bytes, access_flags::local_write}, slot_bytes_{slot_bytes} {
-        for (std::size_t i = 0; i < count; ++i) free_.push_back(i);
-    }
-
-    bool is_empty() const { return free_.empty(); }
-    std::size_t take() {
-        std::size_t const slot = free_.back();
-        free_.pop_back();
-        return slot;
-    }
-    // Call this only after the operation's handler has run: until then the device may access the slot.
-    void give_back(std::size_t slot) { free_.push_back(slot); }
-    mutable_slice slice(std::size_t slot) const { return memory_.slice(slot * slot_bytes_, slot_bytes_); }
-
-private:
-    registered_buffer memory_;
-    std::size_t slot_bytes_;
-    std::vector<std::size_t> free_;
-};
-
 // --- security ---------------------------------------------------------------------------------------------------------
 
 acceptor_options guarded() {
