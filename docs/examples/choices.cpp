@@ -5,6 +5,9 @@
 #include <rcverbs/experimental/remote_allocator.hpp>
 #include <rcverbs/experimental/ring.hpp>
 #include <rcverbs/rcverbs.hpp>
+#include <rcverbs/experimental/request_client.hpp>
+#include <rcverbs/experimental/retry.hpp>
+#include <rcverbs/experimental/window.hpp>
 
 #include <algorithm>
 #include <array>

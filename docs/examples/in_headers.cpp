@@ -7,8 +7,10 @@
 #include <rcverbs/experimental/region_channel.hpp>
 #include <rcverbs/experimental/remote_allocator.hpp>
 #include <rcverbs/experimental/ring.hpp>
-#include <rcverbs/experimental/window_pool.hpp>
-#include <rcverbs/experimental/registration_cache.hpp>
+#include <rcverbs/experimental/request_client.hpp>
+#include <rcverbs/experimental/request_server.hpp>
+#include <rcverbs/experimental/retry.hpp>
+#include <rcverbs/experimental/window.hpp>
 
 #include <array>
 #include <iostream>
@@ -290,15 +292,6 @@ awaitable<void> in_receive_result(connection& c, registered_buffer& inbox) {
     if (!got.is_write) use(inbox.bytes().first(got.size_bytes));
 }
 
-// --- registration_cache.hpp
-awaitable<void> in_registration_cache(connection& c) {
-    registration_cache cache{c.domain()};
-    std::vector<std::byte> message(1 << 20);
-    region_lease const lease = cache.get(message);
-    co_await c.async_send(lease.slice(), use_awaitable);
-    cache.forget(message);  // before the memory is freed
-}
-
 // --- request_channel.hpp
 awaitable<void> in_request_channel(boost::asio::io_context& io, std::string const& key) {
     constexpr std::uint32_t get = 1;
@@ -433,19 +426,6 @@ awaitable<void> in_window(connection& c, std::span<std::byte> pages) {
     co_await ask_peer_to_read(c, page);
     co_await w.async_invalidate(use_awaitable);
 }
-
-// --- window_pool.hpp
-awaitable<void> reply_to(connection&, remote_region) { co_return; }
-awaitable<void> in_window_pool(connection& c, registered_buffer& pages) {
-    window_pool windows{c, {.windows = 64}};
-    window_lease lease = co_await windows.async_acquire(use_awaitable);
-    remote_region const page = co_await lease->async_bind(
-        pages.slice(0, 4096), access_flags::remote_read, use_awaitable);
-    co_await reply_to(c, page);
-    co_await lease->async_invalidate(use_awaitable);  // now the page may change
-}
-
-int main() {}
 
 // --- experimental/region_channel.hpp
 awaitable<void> in_region_channel(boost::asio::io_context& io, connection_request asked, std::vector<std::uint64_t>& table) {

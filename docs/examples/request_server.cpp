@@ -5,6 +5,8 @@
 //     request_server get ADDRESS KEY
 #include <boost/asio.hpp>
 #include <rcverbs/rcverbs.hpp>
+#include <rcverbs/experimental/request_client.hpp>
+#include <rcverbs/experimental/request_server.hpp>
 
 #include <algorithm>
 #include <csignal>

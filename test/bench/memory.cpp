@@ -10,10 +10,11 @@
 #include <vector>
 
 #include <rcverbs/rcverbs.hpp>
-#include <rcverbs/experimental/registration_cache.hpp>
+#include <rcverbs/experimental/window.hpp>
 
 #include "support/device_address.hpp"
 #include "bench/optimised.hpp"
+#include "examples/registration_cache.hpp"
 
 using namespace rcverbs;
 namespace asio = boost::asio;
@@ -60,9 +61,9 @@ void with_slot_pool(benchmark::State& state) {
 
 void with_cache(benchmark::State& state) {
     std::vector<std::byte> memory(static_cast<std::size_t>(state.range(0)));
-    registration_cache cache{domain(), {.rights = rights}};
+    example::registration_cache cache{domain(), {.rights = rights}};
     for (auto _ : state) {
-        region_lease const lease = cache.get(memory);
+        example::region_lease const lease = cache.get(memory);
         benchmark::DoNotOptimize(lease.slice());
     }
 }

@@ -17,8 +17,7 @@
 #include <rcverbs/request_channel.hpp>
 #include <rcverbs/shared_receive_queue.hpp>
 #include <rcverbs/slot_pool.hpp>
-#include <rcverbs/window.hpp>
-#include <rcverbs/experimental/window_pool.hpp>
+#include <rcverbs/experimental/window.hpp>
 
 #include "device/channel_fixture.hpp"
 
@@ -314,12 +313,10 @@ TEST_CASE("handlers of shared receives and windows may call their owner", "[devi
         registered_buffer pages{server.domain(), 4096, access_flags::bind_windows};
         {
             window w{server};
-            window_pool windows{server, {.windows = 1}};
             co_await all.once([&](auto h) {
                 w.async_bind(pages.slice(), access_flags::remote_read, std::move(h));
             });
             co_await all.once([&](auto h) { w.async_invalidate(std::move(h)); });
-            co_await all([&](auto h) { windows.async_acquire(std::move(h)); });
         }
         co_await all.once([&](auto h) { client.async_disconnect(std::move(h)); });
         co_await server.async_wait_disconnected(awaiting);

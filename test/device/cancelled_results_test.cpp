@@ -20,6 +20,7 @@
 
 #include <rcverbs/experimental/ring.hpp>
 #include <rcverbs/slot_pool.hpp>
+#include <rcverbs/experimental/request_server.hpp>
 
 #include "device/region_fixture.hpp"
 

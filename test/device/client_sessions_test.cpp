@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 #include <vector>
+#include <rcverbs/experimental/request_client.hpp>
 
 #include "device/channel_fixture.hpp"
 

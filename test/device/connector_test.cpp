@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <vector>
+#include <rcverbs/experimental/retry.hpp>
 
 #include "device/fixture.hpp"
 

@@ -16,6 +16,8 @@
 #include <optional>
 #include <thread>
 #include <vector>
+#include <rcverbs/experimental/retry.hpp>
+#include <rcverbs/experimental/window.hpp>
 
 #include "device/fixture.hpp"
 

@@ -2,6 +2,9 @@
 // connector connects each, and that a driver can be put on each.
 #include <rcverbs/experimental/protocol.hpp>
 #include <rcverbs/experimental/region_channel.hpp>
+#include <rcverbs/experimental/remote_allocator.hpp>
+#include <rcverbs/experimental/request_client.hpp>
+#include <rcverbs/experimental/request_server.hpp>
 #include <rcverbs/experimental/ring.hpp>
 
 #include "device/channel_fixture.hpp"
@@ -53,6 +56,28 @@ concept with_default_token =
         } -> std::same_as<asio::awaitable<std::tuple<error_code, awaitable_by_default<T>>>>;
 };
 
+// Of an object that makes its connections itself, at or towards an endpoint.
+template <class T>
+concept service_handle = std::default_initializable<T> && std::is_nothrow_move_constructible_v<T> &&
+                         std::is_nothrow_move_assignable_v<T> && !std::is_copy_constructible_v<T> &&
+                         std::constructible_from<T, asio::io_context&, endpoint> &&
+                         std::constructible_from<T, own_thread_t, endpoint> &&
+                         std::constructible_from<T, poller, endpoint> && requires(T const& c) {
+    { c.get_executor() } -> std::same_as<typename T::executor_type>;
+    { c.last_failure() } -> std::same_as<failure>;
+};
+
+// It runs on an executor with another default token; `start` starts an operation that is given none.
+template <class T, class Result, class Start>
+constexpr bool completes_by_default(Start) {
+    return std::default_initializable<awaitable_by_default<T>> &&
+           std::constructible_from<awaitable_by_default<T>, asio::io_context&, endpoint> &&
+           std::same_as<std::invoke_result_t<Start, awaitable_by_default<T>&>, Result>;
+}
+
+template <class... Results>
+using awaited = asio::awaitable<std::tuple<error_code, Results...>>;
+
 // A handle, and its peer's.
 template <class T, class Peer = T>
 struct kind {
@@ -82,6 +107,34 @@ static_assert(protocol_handle<request_channel> && with_default_token<request_cha
 static_assert(protocol_handle<region_channel> && with_default_token<region_channel>);
 static_assert(protocol_handle<ring_writer> && with_default_token<ring_writer>);
 static_assert(protocol_handle<ring_reader> && with_default_token<ring_reader>);
+static_assert(
+    service_handle<request_client> &&
+    completes_by_default<request_client, awaited<reply>>([](auto& c) {
+        return c.async_request(ask{1});
+    })
+);
+static_assert(
+    service_handle<request_server> &&
+    completes_by_default<request_server, awaited<request>>([](auto& s) { return s.async_next(); })
+);
+static_assert(
+    service_handle<acceptor> &&
+    completes_by_default<acceptor, awaited<connection_request>>([](auto& a) {
+        return a.async_get_request();
+    })
+);
+static_assert(
+    service_handle<connector> &&
+    completes_by_default<connector, awaited<awaitable_by_default<session>>>([](auto& c) {
+        return c.async_connect();
+    })
+);
+// Of a channel.
+static_assert(std::default_initializable<remote_allocator> && std::copyable<remote_allocator>);
+static_assert(std::same_as<
+              decltype(std::declval<awaitable_by_default<remote_allocator> const&>()
+                           .async_allocate(1)),
+              awaited<remote_allocation>>);
 
 TEMPLATE_TEST_CASE(
     "a connector connects every kind of handle, and a protocol on top hears its end",

@@ -10,8 +10,7 @@
 #include <optional>
 #include <type_traits>
 #include <vector>
-
-#include <rcverbs/experimental/window_pool.hpp>
+#include <rcverbs/experimental/window.hpp>
 
 #include "device/fixture.hpp"
 #include "support/bytes.hpp"
@@ -35,7 +34,6 @@ static_assert(is_closed_base<message_channel_base, message_channel>);
 static_assert(is_closed_base<request_channel_base, request_channel>);
 static_assert(is_closed_base<shared_receive_queue_base, shared_receive_queue>);
 static_assert(is_closed_base<slot_pool_base, slot_pool>);
-static_assert(is_closed_base<window_pool_base, window_pool>);
 static_assert(is_closed_base<window_base, window>);
 
 /// Connects `client`, and returns the acceptor's end.

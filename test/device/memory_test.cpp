@@ -20,9 +20,8 @@
 #include <thread>
 #include <vector>
 
-#include <rcverbs/experimental/registration_cache.hpp>
-
 #include "device/fixture.hpp"
+#include "examples/registration_cache.hpp"
 #include "support/bytes.hpp"
 
 using namespace rcverbs;
@@ -616,10 +615,10 @@ private:
 TEST_CASE("a range is registered once, and found again until it is forgotten", "[device]") {
     asio::io_context io;
     pages memory{8};
-    registration_cache cache{domain_of(io)};
+    example::registration_cache cache{domain_of(io)};
     local_key first;
     {
-        region_lease const lease = cache.get(memory(1, 2));
+        example::region_lease const lease = cache.get(memory(1, 2));
         CHECK(lease.slice().data() == memory(1, 2).data());
         CHECK(lease.slice().size() == 2 * 4096);
         CHECK(lease.remote().size() == 2 * 4096);
@@ -655,10 +654,10 @@ TEST_CASE(
     asio::io_context io;
     pages memory{16};
     bool const counts_bytes = GENERATE(true, false);
-    registration_cache_options options;
+    example::registration_cache_options options;
     if (counts_bytes) options.bytes_max = 3 * 4096;
     else options.regions_max = 3;
-    registration_cache cache{domain_of(io), options};
+    example::registration_cache cache{domain_of(io), options};
     for (std::size_t i : {0U, 2U, 4U}) cache.get(memory(i, 1));
     cache.get(memory(0, 1));  // used last
     CHECK(cache.statistics().hits == 1);
@@ -670,12 +669,12 @@ TEST_CASE(
     CHECK(cache.statistics().hits == 2);
     CHECK(cache.statistics().evictions == 2);
 
-    std::vector<region_lease> leases;
+    std::vector<example::region_lease> leases;
     for (std::size_t i : {0U, 2U, 6U}) leases.push_back(cache.get(memory(i, 1)));
     CHECK(cache.statistics().hits == 5);
     // No room is left: this one is registered for its lease alone.
     {
-        region_lease const transient = cache.get(memory(8, 1));
+        example::region_lease const transient = cache.get(memory(8, 1));
         CHECK(transient.is_valid());
         CHECK(cache.statistics().regions == 3);
         CHECK(cache.statistics().evictions == 2);
@@ -693,11 +692,12 @@ TEST_CASE("a lease of the cache carries data, and may outlive the cache", "[devi
         std::vector<std::byte> message(10000);
         test::fill(message, 9);
         std::vector<std::byte> place(10000);
-        region_lease from;
-        region_lease to;
+        example::region_lease from;
+        example::region_lease to;
         {
-            registration_cache ours{p.client.domain()};
-            registration_cache theirs{p.server.domain(), {.rights = access_flags::remote_write}};
+            example::registration_cache ours{p.client.domain()};
+            example::registration_cache theirs{
+                p.server.domain(), {.rights = access_flags::remote_write}};
             from = ours.get(message);
             to = theirs.get(place);
         }
@@ -710,7 +710,7 @@ TEST_CASE("a lease of the cache carries data, and may outlive the cache", "[devi
 TEST_CASE("threads share a cache", "[device]") {
     asio::io_context io;
     pages memory{64};
-    registration_cache cache{domain_of(io), {.regions_max = 8}};
+    example::registration_cache cache{domain_of(io), {.regions_max = 8}};
     std::atomic<int> mistakes{0};
     std::vector<std::thread> threads;
     for (unsigned t = 0; t < 4; ++t) {
@@ -719,7 +719,7 @@ TEST_CASE("threads share a cache", "[device]") {
             for (int i = 0; i < 300; ++i) {
                 std::size_t const first = random() % 60;
                 auto const range = memory(first, 1 + random() % 4);
-                region_lease const lease = cache.get(range);
+                example::region_lease const lease = cache.get(range);
                 if (lease.slice().data() != range.data() || lease.slice().size() != range.size())
                     ++mistakes;
                 if (i % 50 == 0) cache.forget(range);

@@ -2,7 +2,7 @@
 #include <boost/asio/thread_pool.hpp>
 
 #include <rcverbs/experimental/remote_allocator.hpp>
-#include <rcverbs/window.hpp>
+#include <rcverbs/experimental/window.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -64,6 +64,19 @@ TEST_CASE("memory of the peer is allocated, used and freed, and is zero again", 
         co_await until_whole(io, e);
         auto const [ended, nil] = co_await heap.async_allocate(1, awaiting);
         CHECK(ended);
+    });
+}
+
+TEST_CASE("a pool may give its peers nothing", "[device][any-device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        pool_ends e{io, {.peer_bytes_max = 0}};
+        co_await meet_regions(io, e);
+        remote_allocator const heap{e.client};
+        auto const [none, left] = co_await heap.async_allocate(1, awaiting);
+        CHECK(none == channel_errc::quota_exceeded);
+        CHECK(left.bytes_left == 0);
+        co_await part_regions(e);
     });
 }
 

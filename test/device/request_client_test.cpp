@@ -11,6 +11,7 @@
 #include <optional>
 #include <thread>
 #include <vector>
+#include <rcverbs/experimental/request_client.hpp>
 
 #include "device/channel_fixture.hpp"
 

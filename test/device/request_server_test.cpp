@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include <rcverbs/request_server.hpp>
+#include <rcverbs/experimental/request_server.hpp>
 
 #include "device/channel_fixture.hpp"
 

@@ -8,7 +8,7 @@
 #include <rcverbs/request_channel.hpp>
 #include <rcverbs/shared_receive_queue.hpp>
 #include <rcverbs/slot_pool.hpp>
-#include <rcverbs/window.hpp>
+#include <rcverbs/experimental/window.hpp>
 
 #include "device/channel_fixture.hpp"
 

@@ -9,9 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include <rcverbs/experimental/window_pool.hpp>
-
 #include "device/fixture.hpp"
+#include "examples/window_pool.hpp"
 #include "support/bytes.hpp"
 
 using namespace rcverbs;
@@ -373,17 +372,13 @@ TEST_CASE("a connection ends at once although a window of it is bound", "[device
     });
 }
 
-TEST_CASE("windows of a pool are lent in order, and one that is dropped is closed", "[device]") {
+TEST_CASE("windows of a pool are lent in turn, and one that is dropped is closed", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
         exposing e = co_await make(io);
-        window_pool pool{e.ends.server, {.windows = 2}};
-        CHECK(pool.free_count() == 2);
-        window_lease first = co_await pool.async_acquire(asio::use_awaitable);
-        window_lease second = pool.try_acquire();
-        REQUIRE(first.is_valid());
-        REQUIRE(second.is_valid());
-        CHECK_FALSE(pool.try_acquire().is_valid());
+        auto const pool = example::window_pool::make(e.ends.server, 2);
+        auto first = co_await pool->borrow();
+        auto second = co_await pool->borrow();
         remote_region const a = co_await first->async_bind(
             e.pages.slice(0, 64), access_flags::remote_write, asio::use_awaitable
         );
@@ -392,72 +387,16 @@ TEST_CASE("windows of a pool are lent in order, and one that is dropped is close
         );
         co_await gives(e.write(a), {});
         co_await gives(e.write(b), {});
-        CHECK(pool.waiting_count() == 0);
         // Dropped while it is bound: the next one gets it when its key is invalid.
-        asio::post(io, [lease = std::move(first)] {});
-        window_lease third = co_await pool.async_acquire(asio::use_awaitable);
-        REQUIRE(third.is_valid());
+        asio::post(io, [lease = std::move(first)]() mutable { lease.reset(); });
+        auto const third = co_await pool->borrow();
         CHECK_FALSE(third->is_bound());
         co_await gives(e.write(b), {});
         co_await gives(e.write(a), wc_errc::remote_access);
         co_await e.ends.server.async_wait_disconnected(awaiting);
-        // The windows come back all the same, and their operations say what is the matter.
-        second.release();
-        third.release();
-        window_lease late = co_await pool.async_acquire(asio::use_awaitable);
-        window_lease const other = co_await pool.async_acquire(asio::use_awaitable);
-        auto [ec, key] =
-            co_await late->async_bind(e.pages.slice(0, 64), access_flags::remote_read, awaiting);
-        CHECK(ec.failed());
-    });
-}
-
-TEST_CASE("waiting for a window of a pool can be cancelled, and ends with the pool", "[device]") {
-    asio::io_context io;
-    run(io, [&]() -> asio::awaitable<void> {
-        exposing e = co_await make(io);
-        CHECK_THROWS_AS((window_pool{e.ends.server, {.windows = 0}}), boost::system::system_error);
-        std::optional<window_pool> pool{std::in_place, e.ends.server, window_pool_options{1}};
-        window_lease const held = pool->try_acquire();
-        std::vector<error_code> ended;
-        for (int i = 0; i < 2; ++i)
-            pool->async_acquire([&](error_code ec, window_lease) { ended.push_back(ec); });
-        CHECK(pool->waiting_count() == 2);
-        pool.reset();
-        co_await asio::post(io, asio::use_awaitable);
-        co_await asio::post(io, asio::use_awaitable);
-        CHECK(ended == std::vector<error_code>(2, asio::error::operation_aborted));
-        co_await disconnect(e.ends);
-    });
-}
-
-TEST_CASE("a lease that is dropped while its window is bound leaves no key valid", "[device]") {
-    asio::io_context io;
-    run(io, [&]() -> asio::awaitable<void> {
-        exposing e = co_await make(io);
-        window_pool pool{e.ends.server, {.windows = 1}};
-        remote_region key;
-        {
-            registered_buffer const page{
-                e.ends.server.domain(),
-                4096,
-                access_flags::local_write | access_flags::bind_windows};
-            // Dropped first, as by an exception: the memory is deregistered right behind it.
-            window_lease const lease = pool.try_acquire();
-            key = co_await lease->async_bind(
-                page.slice(0, 64), access_flags::remote_write, asio::use_awaitable
-            );
-            co_await gives(e.write(key), {});
-        }
-        CHECK(pool.free_count() == 1);
-        // The next holder has a window that works.
-        window_lease const next = pool.try_acquire();
-        remote_region const other = co_await next->async_bind(
-            e.pages.slice(0, 64), access_flags::remote_write, asio::use_awaitable
-        );
-        co_await gives(e.write(other), {});
-        co_await gives(e.write(key), wc_errc::remote_access);
-        co_await e.ends.server.async_wait_disconnected(awaiting);
+        second.reset();
+        auto const late = co_await pool->borrow();
+        CHECK_FALSE(late->is_valid());
     });
 }
 
@@ -480,22 +419,4 @@ TEST_CASE("an invalidation that overtakes the binding's completion is not lost",
         CHECK_FALSE(w.is_bound());
         co_await disconnect(e.ends);
     });
-}
-
-TEST_CASE("leases of bound windows may outlive their io_context", "[device]") {
-    std::optional<window_lease> survivor;
-    {
-        asio::io_context io;
-        run(io, [&]() -> asio::awaitable<void> {
-            exposing e = co_await make(io);
-            window_pool pool{e.ends.server, {.windows = 2}};
-            survivor.emplace(pool.try_acquire());
-            co_await (*survivor)->async_bind(
-                e.pages.slice(0, 64), access_flags::remote_write, asio::use_awaitable
-            );
-            // Before the memory is deregistered.
-            co_await disconnect(e.ends);
-        });
-    }
-    survivor.reset();
 }

@@ -2,7 +2,7 @@
 """tables.py [--write] ERRORS: docs/reference/options.md as it follows from the public headers' comments, and errors.md from the texts in the
 library, which the program ERRORS prints (test/docs/errors.cpp).
 
-Without --write compares, shows the difference, and exits with 1 if there is one.
+Without --write compares, shows the difference, and exits with 1 if there is one. Checks that no option gives 0 a meaning of its own.
 """
 import difflib
 import pathlib
@@ -82,8 +82,6 @@ peer's sends; the connecting side's `retry_count`, and but for iWARP its `traffi
         ("session.hpp", "session_options"),
         ("message_channel.hpp", "message_channel_options"),
         ("request_channel.hpp", "request_channel_options"),
-        ("request_client.hpp", "request_client_options"),
-        ("request_server.hpp", "request_server_options"),
         ("backoff_options.hpp", "backoff_options"),
         ("shared_receive_queue.hpp", "shared_receive_options"),
         ("slot_pool.hpp", "slot_pool_options"),
@@ -134,9 +132,22 @@ def errors(program):
     return page
 
 
+def zeros():
+    """Options of whose comment 0 has a meaning of its own. That is an empty optional's: 0 is a value, or is refused."""
+    wrong = []
+    for header in [*headers.rglob("*.hpp"), *root.glob("lib/nvme/include/**/*.hpp")]:
+        for struct in re.findall(r"^struct (?:RCVERBS_EXPORT )?(\w+_options) \{\n", header.read_text(), re.M):
+            for kind, name, _, comment in fields(header, struct):
+                if "optional" not in kind and re.search(r"\b0(?: (?:is|means|for|keeps)\b|:)", comment):
+                    wrong.append(f"{header.name}: {struct}::{name}: 0 has a meaning of its own; make it an optional")
+    return wrong
+
+
 def main():
     program = [a for a in sys.argv[1:] if not a.startswith("--")][0]
-    differs = False
+    wrong = zeros()
+    print("\n".join(wrong))
+    differs = bool(wrong)
     for name, page in [("options.md", options()), ("errors.md", errors(program))]:
         file = root / "docs/reference" / name
         if "--write" in sys.argv:

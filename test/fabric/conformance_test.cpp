@@ -1,6 +1,7 @@
 // Every asynchronous operation of connections, acceptors and shared receive queues keeps the
 // contract in conformance.hpp. See session_conformance_test.cpp for sessions and connectors.
-#include <rcverbs/experimental/window_pool.hpp>
+
+#include <rcverbs/experimental/window.hpp>
 
 #include "fabric/conformance.hpp"
 
@@ -32,11 +33,9 @@ struct stage {
     // A pool whose only slot is lent.
     slot_pool slots;
     slot_lease lent;
-    // Windows of the client: one that is free, one that is bound, and a pool whose only one is lent.
+    // Windows of the client: one that is free, and one that is bound.
     rcverbs::window unbound;
     rcverbs::window bound;
-    window_pool windows;
-    window_lease lent_window;
 
     stage(
         world& world,
@@ -60,9 +59,7 @@ struct stage {
           slots{context, ends.client.domain(), {.slots = 1}},
           lent{slots.try_acquire()},
           unbound{ends.client},
-          bound{ends.client},
-          windows{ends.client, {.windows = 1}},
-          lent_window{windows.try_acquire()} {
+          bound{ends.client} {
         bound.async_bind(ours.slice(0, 64), access_flags::remote_read, ignore);
         several.add(op::write(ours.slice(0, 8), theirs.remote().slice(0, 8)))
             .add(op::write(ours.slice(8, 8), theirs.remote().slice(8, 8)));
@@ -96,7 +93,6 @@ struct stage {
         sharing.server.close();
         shared.close();
         slots.close();
-        windows.close();
     }
 
     void destroy() {
@@ -104,7 +100,6 @@ struct stage {
         { connection const gone = std::move(fresh); }
         { acceptor const gone = std::move(open_acceptor); }
         { slot_pool const gone = std::move(slots); }
-        { window_pool const gone = std::move(windows); }
         shared.close();
         { connection const gone = std::move(sharing.server); }
     }
@@ -299,14 +294,6 @@ RCVERBS_OPERATION(
     1,
     invalidate(std::forward<Token>(token)),
 );
-RCVERBS_OPERATION(
-    acquire_window_operation,
-    total,
-    errc{},
-    0,
-    windows.async_acquire(std::forward<Token>(token)),
-    s.lent_window.release()
-);
 
 }  // namespace
 
@@ -316,6 +303,6 @@ RCVERBS_OPERATION(
         batch_operation, connect_operation, resolve_operation, disconnect_operation,              \
         wait_operation, accept_operation, get_request_operation, send_with_invalidate_operation,  \
         shared_receive_operation, acquire_slot_operation, bind_window_operation,                  \
-        invalidate_window_operation, acquire_window_operation
+        invalidate_window_operation,
 
 #include "fabric/conformance_cases.hpp"

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include <rcverbs/registration_limit.hpp>
+#include <rcverbs/experimental/window.hpp>
 
 #include "device/pool_fixture.hpp"
 #include "fabric/fixture.hpp"

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include <rcverbs/connector.hpp>
+#include <rcverbs/experimental/retry.hpp>
 
 #include "fabric/fixture.hpp"
 

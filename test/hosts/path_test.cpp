@@ -12,6 +12,8 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include <boost/asio/bind_executor.hpp>
+#include <rcverbs/experimental/request_client.hpp>
+#include <rcverbs/experimental/request_server.hpp>
 
 #include "hosts/fixture.hpp"
 #include "support/child_process.hpp"

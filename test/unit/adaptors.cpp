@@ -32,7 +32,8 @@
 #include <vector>
 
 #include <rcverbs/rcverbs.hpp>
-#include <rcverbs/experimental/window_pool.hpp>
+#include <rcverbs/experimental/request_client.hpp>
+#include <rcverbs/experimental/window.hpp>
 
 namespace asio = boost::asio;
 using namespace rcverbs;
@@ -117,12 +118,7 @@ void compile_data_operations(
 }
 
 void compile_connecting(
-    connection& c,
-    acceptor& door,
-    connector& again,
-    endpoint const& peer,
-    slot_pool& slots,
-    window_pool& windows
+    connection& c, acceptor& door, connector& again, endpoint const& peer, slot_pool& slots
 ) {
     std::span<std::byte const> const data;
     RCVERBS_USE(c.async_resolve(peer, RCVERBS_TOKEN));
@@ -136,7 +132,6 @@ void compile_connecting(
     RCVERBS_USE(door.async_wait_idle(RCVERBS_TOKEN));
     RCVERBS_USE(again.async_connect(RCVERBS_TOKEN));
     RCVERBS_USE(slots.async_acquire(RCVERBS_TOKEN));
-    RCVERBS_USE(windows.async_acquire(RCVERBS_TOKEN));
 }
 
 void compile_protocols(

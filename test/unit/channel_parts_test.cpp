@@ -47,7 +47,7 @@ TEST_CASE("the memory of a fetch is cut where the sender's segments end", "[mess
             remote_region{4096, size, remote_key{1}, access_flags::remote_read};
     // Of 40 bytes in all, one of them empty.
     mutable_slices const into{std::vector{at(0, 4), at(50, 0), at(60, 30), at(10, 6)}};
-    auto const parts = parts_of(into.list(), segments);
+    auto const parts = parts_of(rcverbs::detail::access::list_of(into), segments);
     std::vector<std::vector<std::pair<std::size_t, std::size_t>>> found;
     for (auto const& of_one : parts) {
         auto& list = found.emplace_back();
@@ -70,7 +70,8 @@ TEST_CASE("a message has its head, its prefix, and its body or segments", "[mess
     std::vector<std::byte> place(100, std::byte{0});
     wire::channel_head head;
     SECTION("a small one") {
-        m.source = rcverbs::detail::slice_list{const_slice{body, local_key{}}.plain()};
+        m.source = rcverbs::detail::slice_list{
+            rcverbs::detail::access::plain_of(const_slice{body, local_key{}})};
         CHECK(m.encode(head, place) == 8);
         CHECK(head.count == 8);
         CHECK(place[wire::channel_head_bytes + 2] == std::byte{0xaa});

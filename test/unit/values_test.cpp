@@ -130,7 +130,8 @@ TEST_CASE("operations take a slice, or any range of slices", "[values]") {
     };
     auto const sizes = [](auto const& slices) {
         std::vector<std::size_t> all;
-        for (detail::plain_slice const& each : slices.list().all()) all.push_back(each.size);
+        for (detail::plain_slice const& each : rcverbs::detail::access::list_of(slices).all())
+            all.push_back(each.size);
         return all;
     };
     using list = std::vector<std::size_t>;
@@ -256,7 +257,8 @@ TEST_CASE(
     "operations are refused before posting where sizes, rights or alignment do not fit", "[values]"
 ) {
     std::array<std::byte, 16> memory{};
-    detail::slice_list const local{mutable_slice{memory, local_key{1}}.plain()};
+    detail::slice_list const local{
+        rcverbs::detail::access::plain_of(mutable_slice{memory, local_key{1}})};
     CHECK(
         detail::check(local, {0, 16, {}, access_flags::remote_write}, access_flags::remote_write) ==
         errc{}

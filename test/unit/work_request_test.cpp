@@ -47,7 +47,7 @@ mutable_slice slice(std::size_t at, std::size_t size, std::uint32_t key = 7) {
 work_request transfer(operation_kind kind, const_slices const& local) {
     return detail::transfer_request(
         kind,
-        local.list(),
+        rcverbs::detail::access::list_of(local),
         remote_region{0x1000, local.size(), remote_key{42}, access_flags::remote_write},
         0x01020304
     );
@@ -180,7 +180,9 @@ TEST_CASE("a receive scatters to all its slices", "[work_request]") {
     verbs::build(
         wr,
         segments.data(),
-        detail::local_request(operation_kind::receive, mutable_slices{list}.list())
+        detail::local_request(
+            operation_kind::receive, rcverbs::detail::access::list_of(mutable_slices{list})
+        )
     );
     CHECK(wr.num_sge == 2);
     CHECK(segments[1].addr == address(50));

@@ -184,7 +184,7 @@ public:
     ///         (busy_private_data), errno (EADDRINUSE, EADDRNOTAVAIL, ENODEV …).
     // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved
     basic_acceptor(runs_on<Executor> where, endpoint const& local, acceptor_options options = {})
-        : acceptor_base{where.place(), local, std::move(options)},
+        : acceptor_base{detail::access::place_of(where), local, std::move(options)},
           executor_{where.executor_},
           poller_{where.poller_} {}
     /// The same; on failure is_open() is false.
@@ -197,7 +197,7 @@ public:
     basic_acceptor(
         runs_on<Executor> where, endpoint const& local, acceptor_options options, error_code& ec
     )
-        : acceptor_base{where.place(), local, std::move(options), ec},
+        : acceptor_base{detail::access::place_of(where), local, std::move(options), ec},
           executor_{where.executor_},
           poller_{where.poller_} {}
     /// Converts an acceptor with another executor type.
@@ -278,7 +278,7 @@ public:
                 ) {
                     start_accept(
                         *core,
-                        at.place(),
+                        detail::access::place_of(at),
                         detail::accept_handler{detail::adapted_handler{
                             std::move(handler),
                             // Moved, so that nothing here belongs to a context that the handler

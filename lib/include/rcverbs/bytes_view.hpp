@@ -70,9 +70,9 @@ public:
     /// No bytes.
     body_source() noexcept = default;
     explicit body_source(bytes_view bytes) noexcept
-        : list_{const_slice{bytes, local_key{}}.plain()} {}
+        : list_{access::plain_of(const_slice{bytes, local_key{}})} {}
     explicit body_source(const_slices const& slices) noexcept
-        : list_{slices.list()},
+        : list_{access::list_of(slices)},
           is_registered_{true} {}
 
     std::size_t size() const noexcept { return list_.size(); }

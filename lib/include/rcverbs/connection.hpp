@@ -83,7 +83,7 @@ public:
     /// @throws boost::system::system_error: errc::invalid_option; std::system_error if a thread is
     ///                                      asked for and cannot be started.
     explicit basic_connection(runs_on<Executor> where, connection_options options = {})
-        : connection_base{where.place(), std::move(options)},
+        : connection_base{detail::access::place_of(where), std::move(options)},
           executor_{where.get_executor()} {}
     /// Makes a connection of a peer's request, with its queue pair: post receives, then call
     /// async_accept() or reject(). A failure rejects the request.
@@ -97,7 +97,7 @@ public:
     basic_connection(
         runs_on<Executor> where, connection_request request, connection_options options = {}
     )
-        : connection_base{where.place(), std::move(request), std::move(options)},
+        : connection_base{detail::access::place_of(where), std::move(request), std::move(options)},
           executor_{where.get_executor()} {}
     /// The same; on failure is_valid() is false.
     ///
@@ -112,7 +112,7 @@ public:
         connection_options options,
         error_code& ec
     )
-        : connection_base{where.place(), std::move(request), std::move(options), ec},
+        : connection_base{detail::access::place_of(where), std::move(request), std::move(options), ec},
           executor_{where.get_executor()} {}
     /// Converts a connection with another executor type.
     template <class Other>

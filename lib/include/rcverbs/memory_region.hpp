@@ -107,7 +107,9 @@ public:
     local_key key() const noexcept;
 
     /// All of it, as operations take it.
-    mutable_slice slice() const noexcept { return {bytes_, key(), mark()}; }
+    mutable_slice slice() const noexcept {
+        return detail::access::make<mutable_slice>(bytes_, key(), mark());
+    }
     /// The same.
     operator mutable_slice() const noexcept { return slice(); }
     /// `size_bytes` bytes from `offset_bytes` on.

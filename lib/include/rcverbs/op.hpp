@@ -205,7 +205,9 @@ namespace rcverbs::op {
 /// @param target  The peer's memory: exactly as many bytes, exposed with remote_write.
 inline write_t write(const_slices const& source, remote_region target) noexcept {
     return detail::access::make<write_t>([&] {
-        return detail::transfer_request(detail::operation_kind::write, source.list(), target);
+        return detail::transfer_request(
+            detail::operation_kind::write, detail::access::list_of(source), target
+        );
     });
 }
 
@@ -220,7 +222,10 @@ inline write_t write_with_immediate(
 ) noexcept {
     return detail::access::make<write_t>([&] {
         return detail::transfer_request(
-            detail::operation_kind::write_with_immediate, source.list(), target, immediate
+            detail::operation_kind::write_with_immediate,
+            detail::access::list_of(source),
+            target,
+            immediate
         );
     });
 }
@@ -231,7 +236,9 @@ inline write_t write_with_immediate(
 /// @param target  Exactly as many bytes, of regions with local_write.
 inline read_t read(remote_region source, mutable_slices const& target) noexcept {
     return detail::access::make<read_t>([&] {
-        return detail::transfer_request(detail::operation_kind::read, target.list(), source);
+        return detail::transfer_request(
+            detail::operation_kind::read, detail::access::list_of(target), source
+        );
     });
 }
 
@@ -240,7 +247,9 @@ inline read_t read(remote_region source, mutable_slices const& target) noexcept 
 /// @param message  One slice or several.
 inline send_t send(const_slices const& message) noexcept {
     return detail::access::make<send_t>([&] {
-        return detail::local_request(detail::operation_kind::send, message.list());
+        return detail::local_request(
+            detail::operation_kind::send, detail::access::list_of(message)
+        );
     });
 }
 
@@ -251,7 +260,7 @@ inline send_t send(const_slices const& message) noexcept {
 inline send_t send_with_immediate(const_slices const& message, std::uint32_t immediate) noexcept {
     return detail::access::make<send_t>([&] {
         return detail::message_request(
-            detail::operation_kind::send_with_immediate, message.list(), immediate
+            detail::operation_kind::send_with_immediate, detail::access::list_of(message), immediate
         );
     });
 }
@@ -263,7 +272,7 @@ inline send_t send_with_immediate(const_slices const& message, std::uint32_t imm
 /// @param key      The peer's key.
 inline send_t send_with_invalidate(const_slices const& message, remote_key key) noexcept {
     return detail::access::make<send_t>([&] {
-        return detail::invalidation_request(message.list(), key);
+        return detail::invalidation_request(detail::access::list_of(message), key);
     });
 }
 
@@ -288,7 +297,11 @@ inline atomic_t fetch_add(
 ) noexcept {
     return detail::access::make<atomic_t>([&] {
         return detail::atomic_request(
-            detail::operation_kind::fetch_add, target, add, 0, detail::slice_list{before.plain()}
+            detail::operation_kind::fetch_add,
+            target,
+            add,
+            0,
+            detail::slice_list{detail::access::plain_of(before)}
         );
     });
 }
@@ -325,7 +338,7 @@ inline atomic_t compare_swap(
             target,
             expected,
             desired,
-            detail::slice_list{before.plain()}
+            detail::slice_list{detail::access::plain_of(before)}
         );
     });
 }
@@ -336,7 +349,9 @@ inline atomic_t compare_swap(
 ///              data alone.
 inline receive_t receive(mutable_slices const& into) noexcept {
     return detail::access::make<receive_t>([&] {
-        return detail::local_request(detail::operation_kind::receive, into.list());
+        return detail::local_request(
+            detail::operation_kind::receive, detail::access::list_of(into)
+        );
     });
 }
 

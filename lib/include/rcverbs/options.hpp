@@ -56,9 +56,9 @@ struct queue_pair_options {
     /// Slices per receive. 1 to the device's segments_max.
     std::uint32_t receive_segments_max = 4;
     /// Sends and writes of at most this many bytes are inline: the work request contains the data,
-    /// so that the device need not read memory. 0 for none, the default, because the gain is 1 to 3
-    /// % at 8 bytes (docs/benchmarks/method.md), and devices reserve the room in every request.
-    /// Halved until the device accepts it.
+    /// so that the device need not read memory. 0 or more; halved until the device accepts it. The
+    /// default is 0 because the gain is 1 to 3 % at 8 bytes (docs/benchmarks/method.md), and devices
+    /// reserve the room in every request.
     std::uint32_t inline_bytes_max = 0;
     /// Reads and atomics that this side may have outstanding. 0 to 255; negotiated with the peer.
     std::uint8_t initiator_depth = 16;
@@ -141,9 +141,9 @@ struct placement_options {
     /// The flow label of the connection's packets, 0 to 0xFFFFF, from which devices derive the UDP
     /// source port on RoCE v2, and so the path through a network with several. Only for connections
     /// without the connection manager: see basic_connection::prepare(). The manager chooses labels
-    /// itself, so connecting with another value than 0 fails with errc::invalid_option. SoftRoCE
-    /// ignores it.
-    std::uint32_t flow_label = 0;
+    /// itself, so connecting with a label fails with errc::invalid_option. Empty: 0 without the
+    /// manager. SoftRoCE ignores it.
+    std::optional<std::uint32_t> flow_label = {};
 };
 
 /// All options of a connection.

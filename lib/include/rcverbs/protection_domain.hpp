@@ -12,7 +12,9 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
+#include <rcverbs/detail/access.hpp>
 #include <rcverbs/device.hpp>
 #include <rcverbs/export.hpp>
 
@@ -29,9 +31,6 @@ class RCVERBS_EXPORT protection_domain {
 public:
     /// No domain; is_open() is false.
     protection_domain() = default;
-    /// For the library's own use: shares a domain.
-    explicit protection_domain(std::shared_ptr<verbs::domain> impl) noexcept
-        : impl_{std::move(impl)} {}
 
     /// True unless default-constructed.
     bool is_open() const noexcept { return impl_ != nullptr; }
@@ -42,12 +41,13 @@ public:
     /// The verbs object, borrowed: valid as long as this handle. REQUIRES: is_open().
     ibv_pd* native_handle() const noexcept;
 
-    /// For the library's own use.
-    std::shared_ptr<verbs::domain> const& impl() const noexcept { return impl_; }
-
     friend bool operator==(protection_domain const&, protection_domain const&) = default;
 
 private:
+    friend struct detail::access;
+    explicit protection_domain(std::shared_ptr<verbs::domain> impl) noexcept
+        : impl_{std::move(impl)} {}
+
     std::shared_ptr<verbs::domain> impl_;
 };
 

@@ -41,11 +41,8 @@
 #include <rcverbs/receive_result.hpp>
 #include <rcverbs/remote_region.hpp>
 #include <rcverbs/request_channel.hpp>
-#include <rcverbs/request_client.hpp>
-#include <rcverbs/request_server.hpp>
 #include <rcverbs/session.hpp>
 #include <rcverbs/session_error.hpp>
 #include <rcverbs/shared_receive_queue.hpp>
 #include <rcverbs/slot_pool.hpp>
 #include <rcverbs/statistics.hpp>
-#include <rcverbs/window.hpp>

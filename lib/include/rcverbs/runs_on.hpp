@@ -18,6 +18,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <rcverbs/detail/access.hpp>
 #include <rcverbs/detail/option_check.hpp>
 #include <rcverbs/poller.hpp>
 
@@ -166,15 +167,15 @@ public:
     /// The executor.
     Executor const& get_executor() const noexcept { return executor_; }
 
-    /// For the library's own use.
-    detail::place place() const { return {detail::erase(executor_), poller_.core_}; }
-
 private:
     template <class>
     friend class basic_acceptor;
     template <class>
     friend class runs_on;
 
+    friend struct detail::access;
+
+    detail::place place() const { return {detail::erase(executor_), poller_.core_}; }
     runs_on(Executor executor, poller p) : executor_(std::move(executor)), poller_{std::move(p)} {}
 
     Executor executor_;

@@ -122,7 +122,7 @@ public:
     explicit basic_shared_receive_queue(
         runs_on<Executor> where, shared_receive_options const& options = {}
     )
-        : shared_receive_queue_base{where.place(), options},
+        : shared_receive_queue_base{detail::access::place_of(where), options},
           executor_{where.get_executor()} {}
     /// Converts a queue with another executor type.
     template <class Other>

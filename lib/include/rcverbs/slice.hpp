@@ -25,6 +25,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <rcverbs/detail/access.hpp>
 #include <rcverbs/error.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/keys.hpp>
@@ -78,13 +79,6 @@ public:
         : const_slice{bytes, key, {}} {}
     /// The same range, to be read only.
     const_slice(mutable_slice const& slice) noexcept;
-    /// For the library's own use: a slice that can be checked.
-    const_slice(std::span<std::byte const> bytes, local_key key, detail::region_mark mark) noexcept
-        : const_buffer{bytes.data(), bytes.size()},
-          record_{mark.record},
-          generation_{mark.generation},
-          key_{key} {}
-
     /// The first byte.
     std::byte const* data() const noexcept {
         return static_cast<std::byte const*>(const_buffer::data());
@@ -94,13 +88,6 @@ public:
     std::span<std::byte const> bytes() const noexcept { return {data(), size()}; }
     /// The key of its region.
     local_key key() const noexcept { return key_; }
-    /// For the library's own use.
-    detail::region_mark mark() const noexcept { return {record_, generation_}; }
-    /// For the library's own use.
-    detail::plain_slice plain() const noexcept {
-        // Read only: see detail::plain_slice.
-        return {const_cast<std::byte*>(data()), size(), record_, generation_, key_.value};
-    }
 
     /// The first `size_bytes` bytes. REQUIRES: size_bytes <= size().
     const_slice first(std::size_t size_bytes) const noexcept {
@@ -126,6 +113,19 @@ public:
     const_slice& operator+=(std::size_t) = delete;
 
 private:
+    friend struct detail::access;
+    // A slice that can be checked.
+    const_slice(std::span<std::byte const> bytes, local_key key, detail::region_mark mark) noexcept
+        : const_buffer{bytes.data(), bytes.size()},
+          record_{mark.record},
+          generation_{mark.generation},
+          key_{key} {}
+    detail::region_mark mark() const noexcept { return {record_, generation_}; }
+    detail::plain_slice plain() const noexcept {
+        // Read only: see detail::plain_slice.
+        return {const_cast<std::byte*>(data()), size(), record_, generation_, key_.value};
+    }
+
     detail::region_record const* record_ = nullptr;
     std::uint32_t generation_ = 0;
     local_key key_;
@@ -140,13 +140,6 @@ public:
     /// checked.
     mutable_slice(std::span<std::byte> bytes, local_key key) noexcept
         : mutable_slice{bytes, key, {}} {}
-    /// For the library's own use: a slice that can be checked.
-    mutable_slice(std::span<std::byte> bytes, local_key key, detail::region_mark mark) noexcept
-        : mutable_buffer{bytes.data(), bytes.size()},
-          record_{mark.record},
-          generation_{mark.generation},
-          key_{key} {}
-
     /// The first byte.
     std::byte* data() const noexcept { return static_cast<std::byte*>(mutable_buffer::data()); }
     using boost::asio::mutable_buffer::size;
@@ -154,12 +147,6 @@ public:
     std::span<std::byte> bytes() const noexcept { return {data(), size()}; }
     /// The key of its region.
     local_key key() const noexcept { return key_; }
-    /// For the library's own use.
-    detail::region_mark mark() const noexcept { return {record_, generation_}; }
-    /// For the library's own use.
-    detail::plain_slice plain() const noexcept {
-        return {data(), size(), record_, generation_, key_.value};
-    }
 
     /// The first `size_bytes` bytes. REQUIRES: size_bytes <= size().
     mutable_slice first(std::size_t size_bytes) const noexcept {
@@ -180,13 +167,25 @@ public:
     mutable_slice& operator+=(std::size_t) = delete;
 
 private:
+    friend struct detail::access;
+    // A slice that can be checked.
+    mutable_slice(std::span<std::byte> bytes, local_key key, detail::region_mark mark) noexcept
+        : mutable_buffer{bytes.data(), bytes.size()},
+          record_{mark.record},
+          generation_{mark.generation},
+          key_{key} {}
+    detail::region_mark mark() const noexcept { return {record_, generation_}; }
+    detail::plain_slice plain() const noexcept {
+        return {data(), size(), record_, generation_, key_.value};
+    }
+
     detail::region_record const* record_ = nullptr;
     std::uint32_t generation_ = 0;
     local_key key_;
 };
 
 inline const_slice::const_slice(mutable_slice const& slice) noexcept
-    : const_slice{slice.bytes(), slice.key(), slice.mark()} {}
+    : const_slice{slice.bytes(), slice.key(), detail::access::mark_of(slice)} {}
 
 namespace detail {
 
@@ -198,12 +197,20 @@ template <class T, class Slice>
 concept range_of_slices = !convertible_to_slice<T, Slice> && std::ranges::forward_range<T> &&
                           convertible_to_slice<std::ranges::range_reference_t<T>, Slice>;
 
+/// The opposite of access::plain_of().
+template <class Slice>
+Slice slice_of(plain_slice const& plain) noexcept {
+    return access::make<Slice>(
+        std::span{plain.data, plain.size}, local_key{plain.key}, plain.mark()
+    );
+}
+
 template <class Slice, class T>
 plain_slice plain_of(T const& convertible) {
     if constexpr (std::convertible_to<T const&, Slice>) {
-        return static_cast<Slice>(convertible).plain();
+        return access::plain_of(static_cast<Slice>(convertible));
     } else {
-        return static_cast<mutable_slice>(convertible).plain();
+        return access::plain_of(static_cast<mutable_slice>(convertible));
     }
 }
 
@@ -315,10 +322,10 @@ public:
     std::size_t size() const noexcept { return list_.size(); }
     /// Number of slices.
     std::size_t count() const noexcept { return list_.count(); }
-    /// For the library's own use.
-    detail::slice_list const& list() const noexcept { return list_; }
 
 private:
+    friend struct detail::access;
+
     detail::slice_list list_;
 };
 
@@ -347,10 +354,10 @@ public:
     std::size_t size() const noexcept { return list_.size(); }
     /// Number of slices.
     std::size_t count() const noexcept { return list_.count(); }
-    /// For the library's own use.
-    detail::slice_list const& list() const noexcept { return list_; }
 
 private:
+    friend struct detail::access;
+
     detail::slice_list list_;
 };
 

@@ -154,7 +154,7 @@ public:
         protection_domain const& domain,
         slot_pool_options const& options = {}
     )
-        : base{where.get_executor(), where.place(), domain, options} {}
+        : base{where.get_executor(), detail::access::place_of(where), domain, options} {}
 };
 
 /// With executors of any type.

@@ -135,7 +135,7 @@ public:
         return seen([this] { return present_failure(); });
     }
     protection_domain domain() const {
-        return seen([this] { return protection_domain{link_.domain()}; });
+        return seen([this] { return detail::access::make<protection_domain>(link_.domain()); });
     }
     connection_limits limits() const {
         return seen([this] { return link_.limits(); });

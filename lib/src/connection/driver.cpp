@@ -118,8 +118,10 @@ failure driver::last_failure() const {
 remote_region expose(
     const_slice const& what, access_flags rights, connection const& on, error_code& ec
 ) noexcept {
-    ec = detail::check(what.mark(), on.domain().impl().get(), rights);
-    if (!ec && what.mark().record == nullptr) ec = errc::access_denied;
+    ec = detail::check(
+        detail::access::mark_of(what), detail::access::impl_of(on.domain()).get(), rights
+    );
+    if (!ec && detail::access::mark_of(what).record == nullptr) ec = errc::access_denied;
     return ec ? remote_region{} : what.remote(ec);
 }
 

@@ -15,9 +15,12 @@ inline remote_region readable_by_peer(
     plain_slice const& slice, protection_domain const& domain, error_code& ec
 ) noexcept {
     bool const has_region = slice.record != nullptr;
-    errc const found = has_region
-                           ? check(slice.mark(), domain.impl().get(), access_flags::remote_read)
-                           : errc::access_denied;
+    errc const found = has_region ? check(
+                                        detail::access::mark_of(slice),
+                                        detail::access::impl_of(domain).get(),
+                                        access_flags::remote_read
+                                    )
+                                  : errc::access_denied;
     if (found == errc{}) return remote_of(slice, ec);
     ec = found;
     return {};

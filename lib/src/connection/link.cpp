@@ -43,7 +43,7 @@ link::next link::take(waiting_request::parts request, listener const& who) {
 // The connection manager has an option for the traffic class, and none for the flow label.
 error_code link::mark_packets() {
     placement_options const& asked = options_.placement;
-    if (asked.flow_label != 0) return errc::invalid_option;
+    if (asked.flow_label) return errc::invalid_option;
     return asked.traffic_class ? id_->set_type_of_service(*asked.traffic_class) : error_code{};
 }
 
@@ -137,7 +137,7 @@ error_code link::find_domain(queues& made, verbs::device_context const& on, bool
                               !placed.shared_receives.is_valid());
     error_code ec;
     if (auto const* const given = std::get_if<protection_domain>(&placed.domain)) {
-        made.domain = given->impl();
+        made.domain = detail::access::impl_of(*given);
         if (made.domain->on().context() != on) ec = errc::foreign_domain;
     } else if (is_isolated) {
         verbs::device device = verbs::device::query(on, ec);
@@ -242,8 +242,9 @@ error_code link::make_queues(
     if (!out_of_band_) ec = id_->set_ack_timeout(verbs::encode_ack_timeout(asked.ack_timeout));
     if (!ec && device.has_atomics && made.limits.initiator_depth > 0) {
         std::size_t const results = made.sizes.send_depth * sizeof(std::uint64_t);
-        made.atomic_results =
-            made.domain->results().take(protection_domain{made.domain}, results, ec);
+        made.atomic_results = made.domain->results().take(
+            detail::access::make<protection_domain>(made.domain), results, ec
+        );
     }
     if (!ec) services_.channel().watch(on, who.device, ec);
     return ec;
@@ -302,7 +303,7 @@ link::next link::open(bool is_passive) {
              asked.retry_count,
              rnr_code,
              options_.placement.traffic_class.value_or(0),
-             options_.placement.flow_label}
+             options_.placement.flow_label.value_or(0)}
         );
         if (ec) return failed(step::connect, ec);
     }

@@ -14,7 +14,7 @@ namespace {
 using any_runs_on = runs_on<boost::asio::any_io_executor>;
 
 cm::event_channel& channel_of(any_runs_on const& where) {
-    return detail::connection_services::of(where.place().executor).channel();
+    return detail::connection_services::of(detail::access::place_of(where).executor).channel();
 }
 
 protection_domain shared_domain(
@@ -22,7 +22,7 @@ protection_domain shared_domain(
 ) {
     if (ec) return {};
     std::shared_ptr<verbs::domain> found = channel.shared_domain(device, ec);
-    return ec ? protection_domain{} : protection_domain{std::move(found)};
+    return ec ? protection_domain{} : detail::access::make<protection_domain>(std::move(found));
 }
 
 }  // namespace

@@ -305,7 +305,7 @@ void shared_receives::drop_all() noexcept {
 
 protection_domain shared_receives::domain() const {
     guard const lock{mutex_};
-    return protection_domain{domain_};
+    return detail::access::make<protection_domain>(domain_);
 }
 
 std::uint32_t shared_receives::credits() const {

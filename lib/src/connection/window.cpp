@@ -1,4 +1,4 @@
-#include <rcverbs/window.hpp>
+#include <rcverbs/experimental/window.hpp>
 
 #include <utility>
 
@@ -51,7 +51,7 @@ op::bind_t op::bind(
     window_base const& w, mutable_slice const& range, access_flags rights
 ) noexcept {
     work_request what = request_for(w, operation_kind::bind_window);
-    what.local = detail::slice_list::untransferred(range.plain());
+    what.local = detail::slice_list::untransferred(detail::access::plain_of(range));
     what.immediate = static_cast<std::uint32_t>(rights);
     return detail::access::make<bind_t>([&] { return what; });
 }

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include <rcverbs/window.hpp>
+#include <rcverbs/experimental/window.hpp>
 
 #include "verbs/memory_window.hpp"
 

@@ -103,10 +103,7 @@ slot_pool_core::slot_pool_core(
       memory_{domain, stride_bytes_ * options.slots, options.rights} {}
 
 slot_lease slot_pool_core::lend(std::uint32_t index) noexcept {
-    mutable_slice const slice{
-        memory_.bytes().subspan(index * stride_bytes_, options_.slot_bytes),
-        memory_.region().key(),
-        memory_.slice().mark()};
+    mutable_slice const slice = memory_.slice().slice(index * stride_bytes_, options_.slot_bytes);
     auto self = std::static_pointer_cast<slot_pool_core>(shared_from_this());
     return slot_lease{std::move(self), slice, index};
 }

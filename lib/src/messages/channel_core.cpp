@@ -18,9 +18,9 @@ namespace {
 
 // Of no registration: what copies it works, everything else says errc::region_gone.
 mutable_slice detached(mutable_slice const& from, std::span<std::byte> bytes) noexcept {
-    region_mark gone = from.mark();
+    region_mark gone = access::mark_of(from);
     gone.generation -= 2;
-    return {bytes, from.key(), gone};
+    return access::make<mutable_slice>(bytes, from.key(), gone);
 }
 
 error_code code_of(machines::channel_machine::violation found) noexcept {
@@ -61,7 +61,7 @@ void channel_core::on_abandoned() noexcept {
 mutable_slice channel_core::receive_slot(std::uint32_t i) const {
     auto const bytes =
         all_slots_.bytes().subspan(std::size_t{i} * options_.slot_bytes, options_.slot_bytes);
-    return {bytes, all_slots_.key(), all_slots_.mark()};
+    return access::make<mutable_slice>(bytes, all_slots_.key(), access::mark_of(all_slots_));
 }
 
 mutable_slice channel_core::send_slot(std::uint32_t i) const {
@@ -405,7 +405,7 @@ void channel_core::make_message(message& m, arrival&& a) {
         m.slice_ = detached(place, std::span{m.own_}.last(body_bytes));
     } else {
         auto const body = place.bytes().subspan(all.size() - body_bytes, body_bytes);
-        m.slice_ = {body, place.key(), place.mark()};
+        m.slice_ = access::make<mutable_slice>(body, place.key(), access::mark_of(place));
     }
 }
 

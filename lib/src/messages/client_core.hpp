@@ -17,7 +17,7 @@
 
 #include <rcverbs/connector.hpp>
 #include <rcverbs/experimental/protocol.hpp>
-#include <rcverbs/request_client.hpp>
+#include <rcverbs/experimental/request_client.hpp>
 
 #include "machines/counter.hpp"
 

@@ -17,8 +17,7 @@ std::vector<std::vector<mutable_slice>> parts_of(
         while (left > 0) {
             plain_slice const& from = into[index];
             std::size_t const size = std::min(left, from.size - offset);
-            if (size > 0)
-                parts[i].push_back({{from.data + offset, size}, local_key{from.key}, from.mark()});
+            if (size > 0) parts[i].push_back(slice_of<mutable_slice>(from).slice(offset, size));
             left -= size;
             offset += size;
             if (offset == from.size) ++index, offset = 0;
@@ -64,7 +63,7 @@ void channel_core::fetch(message what, mutable_slices const& into, control_handl
     bool const is_right = what.core_.get() == this && into.size() == what.size_bytes_;
     // A small message is here; one that is wrong goes with the call, and is declined.
     if (!is_right || !what.is_large_) {
-        if (is_right) copy_to(into.list(), what.bytes());
+        if (is_right) copy_to(access::list_of(into), what.bytes());
         what.release();
         error_code const result = is_right ? error_code{} : error_code{errc::out_of_range};
         return enter([this, result](waiter& w) { deliver(std::move(w), result); }, std::move(who));
@@ -73,7 +72,7 @@ void channel_core::fetch(message what, mutable_slices const& into, control_handl
     f->core = self();
     f->handler = std::move(who);
     f->segments = segments_of(what);
-    f->parts = parts_of(into.list(), f->segments);
+    f->parts = parts_of(access::list_of(into), f->segments);
     f->what = std::move(what);
     enter([this, f] {
         if (fetches_.begin(f)) start_fetch(f);

@@ -20,17 +20,13 @@ std::size_t copy(slice_list const& from, std::span<std::byte> to) noexcept {
     return size;
 }
 
-const_slice const_slice_of(plain_slice const& whole) noexcept {
-    return {{whole.data, whole.size}, local_key{whole.key}, whole.mark()};
-}
-
 }  // namespace
 
 void written_body::add(mutable_slice const& message) {
     std::uint64_t offset = 0;
     for (plain_slice const& each : source.all()) {
         if (each.size == 0) continue;
-        all.add(op::write(const_slice_of(each), target.slice(offset, each.size)));
+        all.add(op::write(slice_of<const_slice>(each), target.slice(offset, each.size)));
         offset += each.size;
     }
     all.add(op::send(message));
@@ -79,9 +75,9 @@ outgoing_message compose(
     } else {
         for (plain_slice const& each : body.list().all()) {
             if (each.size == 0 || refused) continue;
-            m.segments.push_back(
-                protocol::expose(const_slice_of(each), access_flags::remote_read, over, refused)
-            );
+            m.segments.push_back(protocol::expose(
+                slice_of<const_slice>(each), access_flags::remote_read, over, refused
+            ));
         }
         if (m.segments.size() > wire::channel_segments_max) refused = errc::too_many_segments;
     }
@@ -97,7 +93,7 @@ outgoing_message compose_written(
         m.registered =
             const_memory_region{over.domain(), body.bytes(), access_flags::local_read, refused};
         if (refused) return {};
-        source = slice_list{m.registered.slice().plain()};
+        source = slice_list{access::plain_of(m.registered.slice())};
     }
     m.prefix.append(std::uint64_t{body.size()});
     m.writes = std::shared_ptr<written_body>{
@@ -106,7 +102,7 @@ outgoing_message compose_written(
     for (plain_slice const& each : source.all()) {
         if (each.size == 0 || refused) continue;
         static_cast<void>(
-            protocol::expose(const_slice_of(each), access_flags::local_read, over, refused)
+            protocol::expose(slice_of<const_slice>(each), access_flags::local_read, over, refused)
         );
     }
     return m;

@@ -1,4 +1,4 @@
-#include <rcverbs/request_client.hpp>
+#include <rcverbs/experimental/request_client.hpp>
 #include <rcverbs/experimental/protocol/option_check.hpp>
 
 #include <boost/asio/error.hpp>

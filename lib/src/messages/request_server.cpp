@@ -1,4 +1,4 @@
-#include <rcverbs/request_server.hpp>
+#include <rcverbs/experimental/request_server.hpp>
 
 #include <boost/asio/error.hpp>
 

@@ -13,7 +13,7 @@
 
 #include <rcverbs/acceptor.hpp>
 #include <rcverbs/experimental/protocol.hpp>
-#include <rcverbs/request_server.hpp>
+#include <rcverbs/experimental/request_server.hpp>
 
 #include "machines/counter.hpp"
 

@@ -22,9 +22,7 @@ public:
             plain_slice const& from = list_[index_];
             auto const part =
                 static_cast<std::size_t>(std::min<std::uint64_t>(size, from.size - at_));
-            if (part > 0)
-                taken.push_back(Slice{
-                    std::span{from.data + at_, part}, local_key{from.key}, from.mark()});
+            if (part > 0) taken.push_back(slice_of<Slice>(from).slice(at_, part));
             size -= part;
             at_ += part;
             if (at_ == from.size) {
@@ -74,7 +72,7 @@ struct memory_core::transfer {
           offset{begin},
           left{local.size()},
           size_bytes{local.size()},
-          cursor{local.list()} {}
+          cursor{access::list_of(local)} {}
 
     size_waiter who;
     std::uint64_t offset;

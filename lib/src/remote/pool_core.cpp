@@ -11,7 +11,7 @@
 #include <cstring>
 #include <utility>
 
-#include <rcverbs/window.hpp>
+#include <rcverbs/experimental/window.hpp>
 #include <rcverbs/experimental/protocol/option_check.hpp>
 
 #include "remote/region_core.hpp"
@@ -28,8 +28,8 @@ std::uint32_t units_in(std::uint64_t bytes) noexcept {
 }
 
 machines::pool_books::limits limits_of(std::size_t size, remote_pool_options const& o) noexcept {
-    auto const units = [&](std::uint64_t bytes) {
-        return units_in(std::min<std::uint64_t>(bytes == 0 ? size / 4 : bytes, size));
+    auto const units = [&](std::optional<std::uint64_t> bytes) {
+        return units_in(std::min<std::uint64_t>(bytes.value_or(size / 4), size));
     };
     return {units(o.peer_bytes_max), o.peer_allocations_max, units(o.kept_bytes_max), o.keep_time};
 }

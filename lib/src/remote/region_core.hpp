@@ -25,7 +25,7 @@
 #include <rcverbs/experimental/region_channel.hpp>
 #include <rcverbs/experimental/remote_allocator.hpp>
 #include <rcverbs/memory_region.hpp>
-#include <rcverbs/window.hpp>
+#include <rcverbs/experimental/window.hpp>
 
 #include "machines/early_numbers.hpp"
 #include "machines/piece_map.hpp"

@@ -35,13 +35,10 @@ void remote_pool::start_close(list_ptr const& list, detail::control_handler hand
 
 // --- allocator -----------------------------------------------------------------------------------
 
-remote_allocator::remote_allocator(region_channel_base const& over) noexcept : core_{over.core_} {}
+remote_allocator_base::remote_allocator_base(region_channel_base const& over) noexcept
+    : core_{over.core_} {}
 
-remote_allocator::executor_type remote_allocator::get_executor() const noexcept {
-    return core_->own_executor();
-}
-
-void remote_allocator::start_allocate(
+void remote_allocator_base::start_allocate(
     core_ptr const& core,
     std::uint64_t bytes,
     allocate_options const& options,
@@ -56,7 +53,7 @@ void remote_allocator::start_allocate(
     );
 }
 
-void remote_allocator::start_resume(
+void remote_allocator_base::start_resume(
     core_ptr const& core, resume_token const& key, allocation_handler handler
 ) {
     detail::start_in_order(core, std::move(handler), [key](detail::region_core& c, auto who) {
@@ -64,7 +61,7 @@ void remote_allocator::start_resume(
     });
 }
 
-void remote_allocator::start_free(
+void remote_allocator_base::start_free(
     core_ptr const& core, remote_memory const& what, detail::control_handler handler
 ) {
     detail::start_in_order(core, std::move(handler), [what](detail::region_core& c, auto who) {
@@ -72,7 +69,7 @@ void remote_allocator::start_free(
     });
 }
 
-void remote_allocator::start_share(
+void remote_allocator_base::start_share(
     core_ptr const& core,
     remote_memory const& what,
     std::string const& name,

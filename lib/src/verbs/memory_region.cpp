@@ -81,13 +81,16 @@ void memory_region::open(
         ec = boost::system::errc::make_error_code(boost::system::errc::not_enough_memory);
         return;
     }
-    made->domain = domain.impl();
-    made->handle.reset(register_with(domain.impl()->get(), verbs::to_ibv_access(rights)));
+    made->domain = detail::access::impl_of(domain);
+    made->handle.reset(
+        register_with(detail::access::impl_of(domain)->get(), verbs::to_ibv_access(rights))
+    );
     ec = verbs::from_pointer(made->handle.get());
     if (ec) return;
-    domain.impl()->on().open_regions().fetch_add(1, std::memory_order_relaxed);
+    detail::access::impl_of(domain)->on().open_regions().fetch_add(1, std::memory_order_relaxed);
     try {
-        made->mark = detail::open_record(domain.impl().get(), rights, made->handle.get());
+        made->mark =
+            detail::open_record(detail::access::impl_of(domain).get(), rights, made->handle.get());
     } catch (std::bad_alloc const&) {
         ec = boost::system::errc::make_error_code(boost::system::errc::not_enough_memory);
         return;
@@ -177,7 +180,9 @@ local_key memory_region::key() const noexcept {
 
 mutable_slice memory_region::slice(std::size_t offset_bytes, std::size_t size_bytes) const {
     detail::check_range(size(), offset_bytes, size_bytes);
-    return {bytes_.subspan(offset_bytes, size_bytes), key(), mark()};
+    return detail::access::make<mutable_slice>(
+        bytes_.subspan(offset_bytes, size_bytes), key(), mark()
+    );
 }
 
 detail::region_mark memory_region::mark() const noexcept {

@@ -34,7 +34,8 @@ errc memory_window::begin_bind(detail::plain_slice const& range, access_flags ri
     access_flags const needed = (rights & changes) != access_flags::local_read
                                     ? access_flags::bind_windows | access_flags::local_write
                                     : access_flags::bind_windows;
-    if (errc const problem = detail::check(range.mark(), domain_.get(), needed); problem != errc{})
+    if (errc const problem = detail::check(detail::access::mark_of(range), domain_.get(), needed);
+        problem != errc{})
         return problem;
     // A new key even if the last one was never bound: the program may have sent it.
     key_ = ibv_inc_rkey(key_);

@@ -41,7 +41,7 @@ registration_limit limit_met(
 ) {
     using kind = registration_limit::kind;
     if (!domain.is_open() || !why) return {};
-    verbs::device const& on = domain.impl()->on();
+    verbs::device const& on = detail::access::impl_of(domain)->on();
     if (size_bytes > on.limits().region_bytes_max)
         return {kind::region_bytes, size_bytes, on.limits().region_bytes_max};
     std::uint64_t const regions = on.open_regions().load(std::memory_order_relaxed) + 1;

@@ -1,5 +1,5 @@
 // Whether a device checks the range of a memory window.
-#include <rcverbs/window.hpp>
+#include <rcverbs/experimental/window.hpp>
 
 #include <poll.h>
 
@@ -152,7 +152,7 @@ namespace rcverbs {
 
 bool checks_window_range(protection_domain const& on) noexcept {
     constexpr std::chrono::seconds patience{1};
-    verbs::device const& device = on.impl()->on();
+    verbs::device const& device = detail::access::impl_of(on)->on();
     if (!device.limits().has_memory_windows) return false;
     try {
         error_code ec;

@@ -30,6 +30,16 @@ public:
             refuse(field, text(value), "not " + text(least) + " to " + text(most));
         return *this;
     }
+    /// The same, unless it is empty.
+    template <class T>
+    option_check& within(
+        char const* field,
+        std::optional<T> const& value,
+        std::type_identity_t<T> least,
+        std::type_identity_t<T> most
+    ) {
+        return value ? within(field, *value, least, most) : *this;
+    }
     /// Requires `least` or more.
     template <class T>
     option_check& from(char const* field, T value, std::type_identity_t<T> least) {

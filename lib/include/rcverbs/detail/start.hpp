@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <rcverbs/detail/access.hpp>
 #include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/detail/operation.hpp>
 #include <rcverbs/error.hpp>
@@ -21,42 +22,6 @@
 namespace rcverbs::detail {
 
 class connection_core;
-
-/// Gives the library access to the core that a handle holds.
-struct access {
-    template <class Handle>
-    static auto const& core_of(Handle const& handle) noexcept {
-        return handle.core_;
-    }
-    /// Drops the core without closing it.
-    template <class Handle>
-    static void forget(Handle& handle) noexcept {
-        handle.core_.reset();
-    }
-    template <class Handle, class... Arguments>
-    static Handle make(Arguments&&... arguments) {
-        return Handle{std::forward<Arguments>(arguments)...};
-    }
-    /// Takes the memory of an operation that owns it.
-    template <class Leased>
-    static memory_lease memory_of(Leased& what) noexcept {
-        return std::move(what.memory_);
-    }
-    /// Of an operation value: its request, and what turns the outcome into its result.
-    template <class Op>
-    static work_request const& request_of(Op const& what) noexcept {
-        return what.request_;
-    }
-    /// Of a request or answer value.
-    template <class Value>
-    static auto const& content_of(Value const& what) noexcept {
-        return what.content_;
-    }
-    template <class Op>
-    static auto reader_of() noexcept {
-        return typename Op::reader{};
-    }
-};
 
 /// The functions of a handler whose type the compiled library does not know.
 struct handler_actions {

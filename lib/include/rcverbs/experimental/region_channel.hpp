@@ -66,7 +66,7 @@ class region_core;
 
 }  // namespace detail
 
-class remote_allocator;
+class remote_allocator_base;
 class remote_pool;
 
 /// Options of a list of offers.
@@ -295,7 +295,7 @@ protected:
 
 private:
     friend struct detail::access;
-    friend class remote_allocator;
+    friend class remote_allocator_base;
 
     core_ptr core_;
 };

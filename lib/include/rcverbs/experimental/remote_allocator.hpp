@@ -23,7 +23,6 @@
 #pragma once
 
 #include <boost/asio/async_result.hpp>
-#include <boost/asio/deferred.hpp>
 
 #include <array>
 #include <chrono>
@@ -31,13 +30,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include <rcverbs/detail/control_handler.hpp>
-#include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/error.hpp>
 #include <rcverbs/experimental/region_channel.hpp>
 #include <rcverbs/experimental/remote_memory.hpp>
@@ -55,15 +54,16 @@ class region_core;
 
 /// Options of a pool.
 struct remote_pool_options {
-    /// Bytes that one connection may have, in whole blocks of 4096 bytes or more. 0: a quarter of the pool.
-    std::uint64_t peer_bytes_max = 0;
+    /// Bytes that one connection may have, in whole blocks of 4096 bytes or more. Empty: a quarter of
+    /// the pool.
+    std::optional<std::uint64_t> peer_bytes_max = {};
     /// Allocations of one connection. 1 to 65536.
     std::uint32_t peer_allocations_max = 256;
     /// How long an allocation that is to be kept waits for async_resume() after its connection has
-    /// ended. 0: nothing is kept.
+    /// ended. Of 0 ms nothing is kept.
     std::chrono::milliseconds keep_time{0};
-    /// Bytes that are kept, in whole blocks; what is more is freed. 0: a quarter of the pool.
-    std::uint64_t kept_bytes_max = 0;
+    /// Bytes that are kept, in whole blocks; what is more is freed. Empty: a quarter of the pool.
+    std::optional<std::uint64_t> kept_bytes_max = {};
     /// A domain that connections share: placement_options::domain. The pool is registered in it once,
     /// and those connections get keys by memory windows, if the device checks the range of a window,
     /// which is tried. All other connections, and all if the device does not, get a registration for
@@ -181,118 +181,19 @@ struct allocate_options {
     bool is_kept = false;
 };
 
-/// Allocates from the pool of a channel's peer. A handle of the channel, which it does not keep open.
-///
-/// Outstanding operations: any number.
-class RCVERBS_EXPORT remote_allocator {
+/// The members of basic_remote_allocator that do not depend on its executor type.
+class RCVERBS_EXPORT remote_allocator_base {
 public:
-    using executor_type = boost::asio::any_io_executor;
-
     /// What begins the name of shared memory, for async_find().
     static constexpr std::string_view shared_prefix = "shared/";
 
-    /// Of this channel. REQUIRES: it is not default-constructed.
-    explicit remote_allocator(region_channel_base const& over) noexcept;
-
-    /// The channel's executor.
-    executor_type get_executor() const noexcept;
-
-    /// Allocates memory of the peer.
-    ///
-    /// @param bytes    How much. Above 0.
-    /// @param options  Alignment, and whether it is kept.
-    /// @param token    Completion token.
-    /// @par Completion signature  `void(error_code, remote_allocation)`
-    /// @par Cancellation          None, so that no memory is lost.
-    /// @par Errors                channel_errc::quota_exceeded, channel_errc::pool_exhausted,
-    ///                            channel_errc::no_pool, the peer's errno if it could not register
-    ///                            the memory (EINVAL: the address of its memory has not this
-    ///                            alignment), errc::invalid_option, channel_errc::version_mismatch,
-    ///                            and those of request_channel::async_request().
-    template <class Token = boost::asio::deferred_t>
-    auto async_allocate(
-        std::uint64_t bytes, allocate_options const& options, Token&& token = Token{}
-    ) const {
-        return start_for<remote_allocation>(
-            [bytes, options](core_ptr const& core, allocation_handler handler) {
-                start_allocate(core, bytes, options, std::move(handler));
-            },
-            std::forward<Token>(token)
-        );
-    }
-    /// The same with default options.
-    ///
-    /// @param bytes  As above.
-    /// @param token  As above.
-    template <class Token = boost::asio::deferred_t>
-    requires(!std::convertible_to<Token, allocate_options>) auto async_allocate(
-        std::uint64_t bytes, Token&& token = Token{}
-    ) const {
-        return async_allocate(bytes, allocate_options{}, std::forward<Token>(token));
-    }
-    /// Takes memory that was kept, from a connection that has ended, or from one that still has it:
-    /// that one loses it.
-    ///
-    /// @param key    Of the allocation.
-    /// @param token  Completion token.
-    /// @par Completion signature  `void(error_code, remote_allocation)`: with what was written to it.
-    /// @par Cancellation          None.
-    /// @par Errors                channel_errc::no_such_allocation (also if its time was over), errno
-    ///                            EBUSY (it was taken from this connection, whose operations are still
-    ///                            under way: try again), and
-    ///                            those of async_allocate().
-    template <class Token = boost::asio::deferred_t>
-    auto async_resume(resume_token const& key, Token&& token = Token{}) const {
-        return start_for<remote_allocation>(
-            [key](core_ptr const& core, allocation_handler handler) {
-                start_resume(core, key, std::move(handler));
-            },
-            std::forward<Token>(token)
-        );
-    }
-    /// Frees memory: operations that are started later are refused, those under way complete first,
-    /// and other peers that have it, because it was shared, are asked to stop.
-    ///
-    /// @param what   Of async_allocate() or async_resume() of this channel.
-    /// @param token  Completion token.
-    /// @par Completion signature  `void(error_code)`: the memory is zero and free.
-    /// @par Cancellation          None.
-    /// @par Errors                channel_errc::no_such_allocation, and those of
-    ///                            request_channel::async_request().
-    template <class Token = boost::asio::deferred_t>
-    auto async_free(remote_memory const& what, Token&& token = Token{}) const {
-        return start_for<void>(
-            [what](core_ptr const& core, detail::control_handler handler) {
-                start_free(core, what, std::move(handler));
-            },
-            std::forward<Token>(token)
-        );
-    }
-    /// Lets other peers of the pool's owner use the memory, with all rights: they find it as
-    /// `shared/name`, until it is free. An allocation has one such name.
-    ///
-    /// @param what   As for async_free().
-    /// @param name   1 to region_offers::name_bytes_max bytes, less those of shared_prefix.
-    /// @param token  Completion token.
-    /// @par Completion signature  `void(error_code)`
-    /// @par Cancellation          None.
-    /// @par Errors                boost::system::errc::file_exists (the name, or the allocation has
-    ///                            one), channel_errc::no_such_allocation, errc::invalid_option (the
-    ///                            name), and those of request_channel::async_request().
-    template <class Token = boost::asio::deferred_t>
-    auto async_share(remote_memory const& what, std::string_view name, Token&& token = Token{})
-        const {
-        return start_for<void>(
-            [what, called = std::string{name}](
-                core_ptr const& core, detail::control_handler handler
-            ) { start_share(core, what, called, std::move(handler)); },
-            std::forward<Token>(token)
-        );
-    }
-
-private:
+protected:
     using core_ptr = std::shared_ptr<detail::region_core>;
     using allocation_handler = detail::erased_handler<error_code, remote_allocation>;
+
+    remote_allocator_base() noexcept = default;
+    explicit remote_allocator_base(region_channel_base const& over) noexcept;
+    core_ptr const& core() const noexcept { return core_; }
 
     static void start_allocate(
         core_ptr const& core,
@@ -313,36 +214,144 @@ private:
         detail::control_handler handler
     );
 
-    template <class Result>
-    struct signature {
-        using type = void(error_code, Result);
-        using handler = detail::erased_handler<error_code, Result>;
-    };
-
-    template <class Result, class Start, class Token>
-    auto start_for(Start start, Token&& token) const {
-        using of = signature<Result>;
-        return detail::initiate_checked<Token, typename of::type>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler, core_ptr const& core, Start const& begin) {
-                    begin(core, typename of::handler{std::move(handler)});
-                }},
-            token,
-            core_,
-            std::move(start)
-        );
-    }
-
+private:
     core_ptr core_;
 };
 
-/// @cond
-template <>
-struct remote_allocator::signature<void> {
-    using type = void(error_code);
-    using handler = detail::control_handler;
+/// Allocates from the pool of a channel's peer. A handle of the channel, which it does not keep open.
+///
+/// Outstanding operations: any number.
+template <class Executor = boost::asio::any_io_executor>
+class basic_remote_allocator : public remote_allocator_base {
+    using base = remote_allocator_base;
+
+public:
+    using executor_type = Executor;
+
+    /// The same with another executor type.
+    template <class Other>
+    struct rebind_executor {
+        using other = basic_remote_allocator<Other>;
+    };
+
+    /// Of no channel; only assignment and destruction are useful.
+    basic_remote_allocator() noexcept = default;
+    /// Of this channel. REQUIRES: it is not default-constructed.
+    explicit basic_remote_allocator(basic_region_channel<Executor> const& over)
+        : base{over},
+          executor_{over.get_executor()} {}
+
+    /// The channel's executor.
+    executor_type get_executor() const noexcept { return executor_.get(); }
+
+    /// Allocates memory of the peer.
+    ///
+    /// @param bytes    How much. Above 0.
+    /// @param options  Alignment, and whether it is kept.
+    /// @param token    Completion token.
+    /// @par Completion signature  `void(error_code, remote_allocation)`
+    /// @par Cancellation          None, so that no memory is lost.
+    /// @par Errors                channel_errc::quota_exceeded, channel_errc::pool_exhausted,
+    ///                            channel_errc::no_pool, the peer's errno if it could not register
+    ///                            the memory (EINVAL: the address of its memory has not this
+    ///                            alignment), errc::invalid_option, channel_errc::version_mismatch,
+    ///                            and those of request_channel::async_request().
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_allocate(
+        std::uint64_t bytes, allocate_options const& options, Token&& token = Token{}
+    ) const {
+        return initiate<error_code, remote_allocation>(
+            [bytes, options](core_ptr const& core, allocation_handler handler) {
+                base::start_allocate(core, bytes, options, std::move(handler));
+            },
+            std::forward<Token>(token)
+        );
+    }
+    /// The same with default options.
+    ///
+    /// @param bytes  As above.
+    /// @param token  As above.
+    template <class Token = detail::default_token_t<Executor>>
+    requires(!std::convertible_to<Token, allocate_options>) auto async_allocate(
+        std::uint64_t bytes, Token&& token = Token{}
+    ) const {
+        return async_allocate(bytes, allocate_options{}, std::forward<Token>(token));
+    }
+    /// Takes memory that was kept, from a connection that has ended, or from one that still has it:
+    /// that one loses it.
+    ///
+    /// @param key    Of the allocation.
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code, remote_allocation)`: with what was written to it.
+    /// @par Cancellation          None.
+    /// @par Errors                channel_errc::no_such_allocation (also if its time was over), errno
+    ///                            EBUSY (it was taken from this connection, whose operations are still
+    ///                            under way: try again), and
+    ///                            those of async_allocate().
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_resume(resume_token const& key, Token&& token = Token{}) const {
+        return initiate<error_code, remote_allocation>(
+            [key](core_ptr const& core, allocation_handler handler) {
+                base::start_resume(core, key, std::move(handler));
+            },
+            std::forward<Token>(token)
+        );
+    }
+    /// Frees memory: operations that are started later are refused, those under way complete first,
+    /// and other peers that have it, because it was shared, are asked to stop.
+    ///
+    /// @param what   Of async_allocate() or async_resume() of this channel.
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code)`: the memory is zero and free.
+    /// @par Cancellation          None.
+    /// @par Errors                channel_errc::no_such_allocation, and those of
+    ///                            request_channel::async_request().
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_free(remote_memory const& what, Token&& token = Token{}) const {
+        return initiate<error_code>(
+            [what](core_ptr const& core, detail::control_handler handler) {
+                base::start_free(core, what, std::move(handler));
+            },
+            std::forward<Token>(token)
+        );
+    }
+    /// Lets other peers of the pool's owner use the memory, with all rights: they find it as
+    /// `shared/name`, until it is free. An allocation has one such name.
+    ///
+    /// @param what   As for async_free().
+    /// @param name   1 to region_offers::name_bytes_max bytes, less those of shared_prefix.
+    /// @param token  Completion token.
+    /// @par Completion signature  `void(error_code)`
+    /// @par Cancellation          None.
+    /// @par Errors                boost::system::errc::file_exists (the name, or the allocation has
+    ///                            one), channel_errc::no_such_allocation, errc::invalid_option (the
+    ///                            name), and those of request_channel::async_request().
+    template <class Token = detail::default_token_t<Executor>>
+    auto async_share(remote_memory const& what, std::string_view name, Token&& token = Token{})
+        const {
+        return initiate<error_code>(
+            [what, called = std::string{name}](
+                core_ptr const& core, detail::control_handler handler
+            ) { base::start_share(core, what, called, std::move(handler)); },
+            std::forward<Token>(token)
+        );
+    }
+
+private:
+    template <class... Arguments, class Start, class Token>
+    auto initiate(Start start, Token&& token) const {
+        return protocol::initiate<Arguments...>(
+            get_executor(), core(), std::move(start), std::forward<Token>(token)
+        );
+    }
+
+    detail::stored_executor<Executor> executor_;
 };
-/// @endcond
+
+template <class Executor>
+basic_remote_allocator(basic_region_channel<Executor> const&) -> basic_remote_allocator<Executor>;
+
+/// With executors of any type.
+using remote_allocator = basic_remote_allocator<>;
 
 }  // namespace rcverbs
