@@ -1,182 +1,157 @@
-// own_protocol: a protocol of one's own on a connection, made with rcverbs/experimental/protocol.hpp. A client asks for the successor of a number;
-// the server answers. Any number of clients, up to eight questions of each at a time, any completion token, cancellation and timeouts
-// without harm, the end heard while nothing is asked, and a peer that breaks the protocol loses its own connection and no other.
+// own_protocol: a protocol of one's own on a connection, made with rcverbs/experimental/protocol.hpp. One side publishes values under
+// numbered topics, the other watches topics, and gets the newest value of each. Any thread and any completion token; a peer that breaks the
+// protocol, sends without a credit or does not end in time loses its own connection and no other.
 //
-// A message has 16 bytes in each direction: the question's number, and the value. Each side posts its receives before the other can send,
-// and a client sends no more questions than that: no message meets a missing receive. A server whose answers are not taken ends the
-// connection, so that a peer cannot make it keep more than twice as many.
+// A message of 8 bytes takes a credit, and each gives back credits for those that were received since. What cannot be sent yet is kept by
+// topic, so a slow peer costs no memory: it misses values, and never the newest.
 #include "examples/both_ends.hpp"
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
-#include <boost/asio/steady_timer.hpp>
-
 #include <rcverbs/experimental/protocol.hpp>
 
 #include <cstring>
-#include <optional>
+#include <map>
+#include <set>
 
-using namespace example;
-using namespace asio::experimental::awaitable_operators;
-using namespace std::chrono_literals;
-using rcverbs::error_code;
-namespace protocol = rcverbs::protocol;
+using namespace rcverbs;
 
-struct question {
-    std::uint64_t number;
-    std::uint64_t value;
-};
+using topic_values = std::map<std::uint16_t, std::uint32_t>;
 
-// The state of one side. One function at a time runs inside it, so it needs no lock.
-class successor_core final : public protocol::driver {
+// One side. One function at a time runs inside it, so it needs no lock.
+class topics final : public protocol::handshake {
 public:
-    static constexpr std::size_t questions_max = 8;
+    explicit topics(connection over) : handshake{std::move(over)} {}
 
-    successor_core(rcverbs::connection over, bool answers) : driver{std::move(over)}, answers_{answers} {}
-
-    void connect(rcverbs::endpoint const& peer, protocol::waiter<error_code> who) {
-        opened_.add(std::move(who));
-        lower().async_resolve(peer, ordered([this](error_code ec) {
-            if (!ec) ec = prepare();
-            if (ec) return open(ec);
-            lower().async_establish({}, ordered([this](error_code failed) { open(failed); }));
-        }));
+    void publish(std::uint16_t topic, std::uint32_t value) {
+        enter([=, this] {
+            values_[topic] = value;
+            if (watched_.contains(topic)) send_later({kind::value, 0, topic, value});
+        });
     }
-
-    void accept(protocol::waiter<error_code> who) {
-        opened_.add(std::move(who));
-        if (error_code const ec = prepare()) return open(ec);
-        lower().async_accept({}, ordered([this](error_code failed) { open(failed); }));
+    void watch(std::uint16_t topic) {
+        enter([=, this] { send_later({kind::watch, 0, topic, 0}); });
     }
-
-    void ask(std::uint64_t value, protocol::waiter<error_code, std::uint64_t> who) {
-        if (!lower().is_open()) return deliver(std::move(who), rcverbs::errc::not_connected, 0);
-        if (asked_ - answered_ == questions_max) return deliver(std::move(who), rcverbs::errc::queue_full, 0);
-        ++asked_;
-        send({waiting_.add(std::move(who)), value});
+    // The newest value of a topic, each once.
+    void next(protocol::waiter<error_code, topic_values::value_type> who) {
+        if (arrived_.empty()) return static_cast<void>(takers_.add(std::move(who)));
+        takers_.hand_over(std::move(who), 0, {}, *arrived_.begin());
+        arrived_.erase(arrived_.begin());
+    }
+    void finish(protocol::waiter<error_code> who) {
+        if (end_.begin(std::move(who), std::chrono::seconds{1}, [this] { fail(step::finish, errc::timed_out, close_reason::timed_out); })) pump();
     }
 
 private:
-    // Memory, and receives for as many messages as the peer may send.
-    error_code prepare() {
-        try {
-            slots_.emplace(lower().get_executor(), lower().domain(), rcverbs::slot_pool_options{64, sizeof(question)});
-        } catch (boost::system::system_error const& failed) {
-            return failed.code();
-        }
-        for (std::size_t i = 0; i < questions_max; ++i) receive(slots_->try_acquire());
+    enum class kind : std::uint8_t { watch, value, credits, end };
+    struct frame {
+        kind what;
+        std::uint8_t given_back;
+        std::uint16_t topic;
+        std::uint32_t value;
+    };
+    // Messages of credits and the end take none: at most three are under way.
+    static constexpr std::uint8_t window = 8, slots_each_way = window + 3;
+    static constexpr protocol::plain_hello own{"topics", 1};
+
+    std::vector<std::byte> hello(error_code) const override { return own.encoded(); }
+    error_code judge(std::span<std::byte const> theirs) override { return own.judge(theirs); }
+    error_code reason(std::span<std::byte const> theirs) const override { return own.reason(theirs); }
+    error_code prepare() override {
+        error_code const ec = slots_.open(slots_each_way, slots_each_way, sizeof(frame));
+        for (std::size_t i = 0; !ec && i < slots_each_way; ++i) receive(i);
+        return ec;
+    }
+    error_code on_established() override {
+        credits_ = window;
+        pump();
         return {};
     }
 
-    void receive(rcverbs::memory_lease into) {
-        lower().async_receive(std::move(into), held([this](error_code ec, rcverbs::leased_receive_result got) {
-            if (!ec) on_message(std::move(got));  // else on_end() follows
-        }));
+    void receive(std::size_t slot) {
+        slots_.receive(slot, [this, slot](error_code ec, receive_result const&, auto bytes) {
+            frame f{};
+            if (ec) return;  // on_end() follows
+            if (bytes.size() == sizeof(f)) std::memcpy(&f, bytes.data(), sizeof(f));
+            receive(slot);
+            if (bytes.size() != sizeof(f) || !take(f)) fail(step::transfer, channel_errc::malformed_message, close_reason::protocol_error);
+            pump();
+        });
+    }
+    // False if it is against the protocol.
+    bool take(frame const& f) {
+        if (f.what > kind::end || f.given_back > window - credits_ || end_.is_heard() || (f.what <= kind::value && owed_++ == window)) return false;
+        credits_ += f.given_back;
+        bool const is_new = f.what == kind::watch && watched_.insert(f.topic).second;
+        if (is_new && values_.contains(f.topic)) send_later({kind::value, 0, f.topic, values_[f.topic]});
+        if (f.what == kind::value && !takers_.hand_over_first(0, {}, {f.topic, f.value})) arrived_[f.topic] = f.value;
+        if (f.what == kind::end) end_.heard();
+        return true;
+    }
+    void send_later(frame f) {
+        unsent_[{f.what, f.topic}] = f;
+        pump();
+    }
+    void pump() {
+        for (; credits_ > 0 && slots_.free_sends() > 2 && !unsent_.empty(); unsent_.erase(unsent_.begin()), --credits_) send(unsent_.begin()->second);
+        if (owed_ >= window / 2 && slots_.free_sends() > 1) send({kind::credits, 0, 0, 0});
+        bool const is_last = end_.has_begun() && unsent_.empty() && slots_.free_sends() > 0;
+        if (is_last && !std::exchange(has_ended_, true)) send({kind::end, 0, 0, 0});
+    }
+    // REQUIRES: a slot is free. It is free again when the peer's device has the message.
+    void send(frame f) {
+        f.given_back = std::exchange(owed_, std::uint8_t{0});
+        slots_.send(std::as_bytes(std::span{&f, 1}), [this, f](error_code ec) {
+            if (f.what == kind::end && !ec) end_.said();
+            pump();
+        });
+    }
+    void on_end(failure const& why) override {
+        takers_.fail_all(why.code);
+        end_.complete(why.code);
     }
 
-    void on_message(rcverbs::leased_receive_result got) {
-        question q{};
-        if (got.bytes().size() != sizeof(q)) return violated();
-        std::memcpy(&q, got.bytes().data(), sizeof(q));
-        receive(std::move(got.memory));
-        // The acknowledgement of an answer may be later than the next question.
-        if (answers_) return unsent_ == 2 * questions_max ? violated() : send({q.number, q.value + 1});
-        if (answered_ == asked_) return violated();
-        ++answered_;
-        // A question that was cancelled is answered all the same; nobody waits for that.
-        waiting_.complete(q.number, {}, q.value);
-    }
-
-    // The slot is free again when the peer's device has acknowledged the message.
-    void send(question const& q) {
-        ++unsent_;
-        slots_->async_acquire(ordered([this, q](error_code ec, rcverbs::slot_lease slot) {
-            if (ec) return;
-            std::memcpy(slot.bytes().data(), &q, sizeof(q));
-            lower().async_start(rcverbs::op::send(std::move(slot), sizeof(q)), held([this](auto&&...) { --unsent_; }));
-        }));
-    }
-
-    void violated() { fail(rcverbs::step::transfer, rcverbs::errc::malformed_message, rcverbs::close_reason::protocol_error); }
-
-    void open(error_code ec) {
-        if (ec) close();
-        opened_.complete_first(ec);
-    }
-
-    // Called once, also if nothing is posted.
-    void on_end(rcverbs::failure const& why) override {
-        waiting_.fail_all(why.code);
-        opened_.fail_all(why.code);
-    }
-
-    bool const answers_;
-    std::optional<rcverbs::slot_pool> slots_;
-    std::uint64_t asked_ = 0;
-    std::uint64_t answered_ = 0;
-    std::size_t unsent_ = 0;
-    protocol::wait_list<error_code> opened_{*this};
-    protocol::wait_list<error_code, std::uint64_t> waiting_{*this};
+    protocol::slots slots_{*this};
+    protocol::orderly_end end_{*this};
+    std::uint8_t credits_ = 0, owed_ = 0;
+    bool has_ended_ = false;
+    topic_values values_, arrived_;  // published here, and there
+    std::set<std::uint16_t> watched_;
+    std::map<std::pair<kind, std::uint16_t>, frame> unsent_;
+    // A value that a cancelled wait has not taken is there for the next, unless there is a newer one.
+    protocol::wait_list<error_code, topic_values::value_type> takers_{
+        *this, [this](std::uint64_t, error_code, topic_values::value_type v) { arrived_.insert(v); }};
 };
 
-// The handle: what a program has.
-class successor {
-public:
-    explicit successor(rcverbs::connection over, bool answers = false)
-        : core_{protocol::make<successor_core>(std::move(over), answers)} {}
-    successor(successor&&) = default;
-    ~successor() {
-        if (core_ != nullptr) core_->close();
-    }
+// --- both sides, in one program ------------------------------------------------------------------------------------------------------------
 
-    template <class Token>
-    auto async_connect(rcverbs::endpoint const& peer, Token&& token) {
-        return protocol::initiate<error_code>(
-            core_, [peer](successor_core& c, auto who) { c.connect(peer, std::move(who)); }, std::forward<Token>(token));
-    }
-    template <class Token>
-    auto async_accept(Token&& token) {
-        return protocol::initiate<error_code>(
-            core_, [](successor_core& c, auto who) { c.accept(std::move(who)); }, std::forward<Token>(token));
-    }
-    template <class Token>
-    auto async_ask(std::uint64_t value, Token&& token) {
-        return protocol::initiate<error_code, std::uint64_t>(
-            core_, [value](successor_core& c, auto who) { c.ask(value, std::move(who)); }, std::forward<Token>(token));
-    }
-    rcverbs::failure last_failure() const { return core_->last_failure(); }
+using namespace example;
+using namespace asio::experimental::awaitable_operators;
 
-private:
-    std::shared_ptr<successor_core> core_;
-};
-
-constexpr auto as_values = asio::as_tuple(use_awaitable);
+template <class Function>
+auto run_on(std::shared_ptr<topics> const& side, Function start) {
+    return protocol::initiate<error_code>(side, std::move(start), use_awaitable);
+}
 
 asio::awaitable<void> work(asio::io_context& io, std::string address) {
-    rcverbs::acceptor door{io, {address, 0}};
-    successor client{rcverbs::connection{io}};
-    auto const serve = [&]() -> asio::awaitable<successor> {
-        successor server{rcverbs::connection{io, co_await door.async_get_request(use_awaitable)}, true};
-        co_await server.async_accept(use_awaitable);
-        co_return server;
+    acceptor door{io, {address, 0}};
+    auto const watcher = protocol::make<topics>(connection{io});
+    auto const serve = [&]() -> asio::awaitable<std::shared_ptr<topics>> {
+        auto const made = protocol::make<topics>(connection{io, co_await door.async_get_request(use_awaitable)});
+        co_await run_on(made, [](topics& t, auto who) { t.accept(std::move(who)); });
+        co_return made;
     };
-    std::optional<successor> server;
-    auto const accept = [&]() -> asio::awaitable<void> { server.emplace(co_await serve()); };
-    co_await (accept() && client.async_connect(door.local_endpoint(), use_awaitable));
-    std::uint64_t const next = co_await client.async_ask(41, use_awaitable);
-    expect(next == 42, "the server answers");
-    std::cout << "after 41 comes " << next << '\n';
-
-    // Nobody waits for the answer any more; the connection goes on.
-    asio::steady_timer timer{io, 0ms};
-    static_cast<void>(co_await (client.async_ask(1, as_values) || timer.async_wait(as_values)));
-    expect(co_await client.async_ask(2, use_awaitable) == 3, "a cancelled question does no harm");
-
-    // The end, too, ends what waits.
-    server.reset();
-    auto const [ended, none] = co_await client.async_ask(3, as_values);
-    expect(ended && none == 0, "the server has left");
-    std::cout << "ended: " << ended.message() << '\n';
+    auto const connect = [at = door.local_endpoint()](topics& t, auto who) { t.connect(at, std::move(who)); };
+    auto const publisher = co_await (serve() && run_on(watcher, connect));
+    watcher->watch(7);
+    for (std::uint32_t value = 1; value <= 1000; ++value) publisher->publish(7, value);
+    int updates = 0;
+    auto const next = [](topics& t, auto who) { t.next(std::move(who)); };
+    for (std::uint32_t value = 0; value != 1000; ++updates)
+        value = (co_await protocol::initiate<error_code, topic_values::value_type>(watcher, next, use_awaitable)).second;
+    auto const finish = [](topics& t, auto who) { t.finish(std::move(who)); };
+    co_await (run_on(watcher, finish) && run_on(publisher, finish));
+    expect(watcher->last_failure().reason == close_reason::completed, "both sides have ended in order");
+    std::cout << "1000 values published, " << updates << " updates, and the newest has arrived\n";
 }
 
 int main(int argc, char** argv) {

@@ -45,8 +45,6 @@ channel_core::channel_core(
       arrived_(options.receives),
       fetches_{options.receives} {}
 
-channel_core::~channel_core() { keep_if_undrained(memory_); }
-
 // Handlers are destroyed uncalled, as Asio does with its own.
 void channel_core::on_abandoned() noexcept {
     state_ = state::ended;
@@ -55,17 +53,6 @@ void channel_core::on_abandoned() noexcept {
     handshake::on_abandoned();
     std::exchange(outgoing_, {}).clear();
     static_cast<void>(fetches_.take_all());
-    std::exchange(finishers_, {}).clear();
-}
-
-mutable_slice channel_core::receive_slot(std::uint32_t i) const {
-    auto const bytes =
-        all_slots_.bytes().subspan(std::size_t{i} * options_.slot_bytes, options_.slot_bytes);
-    return access::make<mutable_slice>(bytes, all_slots_.key(), access::mark_of(all_slots_));
-}
-
-mutable_slice channel_core::send_slot(std::uint32_t i) const {
-    return receive_slot(options_.receives + i);
 }
 
 // --- sending -------------------------------------------------------------------------------------
@@ -137,7 +124,7 @@ std::uint32_t channel_core::submit(outgoing_message& m, waiter&& who, std::uint3
 
 // The machine posts a message.
 void channel_core::post(posting const& what) {
-    mutable_slice const place = send_slot(what.slot);
+    mutable_slice const place = slots_.send_slot(what.slot);
     wire::channel_head head;
     head.type = static_cast<wire::channel_type>(what.what);
     head.credits_taken = what.carried.credits_taken;
@@ -292,7 +279,7 @@ void channel_core::on_withdrawal_due() {
 
 void channel_core::repost(std::uint32_t i) {
     lower().async_receive(
-        receive_slot(i),
+        slots_.receive_slot(i),
         held([this, i](error_code ec, receive_result const& what) { on_received(i, ec, what); })
     );
 }
@@ -319,7 +306,7 @@ void channel_core::process(std::uint32_t slot, error_code ec, receive_result con
 
 // Takes a message of the peer's; returns its violation of the protocol, if any.
 error_code channel_core::take(std::uint32_t slot, std::size_t size_bytes) {
-    std::span<std::byte const> const bytes = receive_slot(slot).bytes().first(size_bytes);
+    std::span<std::byte const> const bytes = slots_.receive_slot(slot).bytes().first(size_bytes);
     error_code ec;
     wire::channel_head const head = wire::decode_channel_head(bytes, ec);
     if (ec) return ec;
@@ -377,7 +364,7 @@ channel_core::arrival channel_core::take_message() {
 
 // All that was received in it.
 std::span<std::byte const> channel_core::whole(std::uint32_t receive) const {
-    return receive_slot(receive).bytes().first(arrived_[receive].wire_bytes);
+    return slots_.receive_slot(receive).bytes().first(arrived_[receive].wire_bytes);
 }
 
 std::span<std::byte const> channel_core::prefix_of(arrival const& a, std::size_t size_bytes) const {
@@ -400,7 +387,7 @@ void channel_core::make_message(message& m, arrival&& a) {
     auto const all = m.is_detached_ ? std::span<std::byte const>{m.own_} : whole(m.slot_);
     m.head_ = all.first(all.size() - body_bytes).last(a.head_bytes);
     if (m.is_large_) return;
-    mutable_slice const place = receive_slot(m.slot_);
+    mutable_slice const place = slots_.receive_slot(m.slot_);
     if (m.is_detached_) {
         m.slice_ = detached(place, std::span{m.own_}.last(body_bytes));
     } else {
@@ -479,7 +466,8 @@ void channel_core::stop(error_code why) {
     unsent_ = why ? why : error_code{errc::not_connected};
     if (was_open) machine_.end(*this);
     end_accept(unsent_);
-    if (!is_disconnecting_) on_finished(why);
+    end_.complete(why);
+    withdraw_limit_.cancel();
 }
 
 // The connection reports an error: the channel is over.
@@ -533,22 +521,16 @@ void channel_core::finish(control_handler handler) {
 
 // False if it has begun before, or cannot.
 bool channel_core::begin_to_finish(waiter& who) {
-    std::optional<error_code> known = finished_;
-    error_code const failed = last_failure().code;
-    if (!is_finishing_ && !is_open()) known = failed ? failed : error_code{errc::not_connected};
-    if (known) {
-        deliver(std::move(who), *known);
+    if (!end_.has_begun() && !is_open()) {
+        error_code const failed = last_failure().code;
+        deliver(std::move(who), failed ? failed : error_code{errc::not_connected});
         return false;
     }
-    close_when_cancelled(who, self());
-    finishers_.push_back(std::move(who));
-    if (std::exchange(is_finishing_, true)) return false;
-    finish_limit_.start(options_.finish_timeout, [this] { on_late(); });
-    return true;
+    return end_.begin(std::move(who), options_.finish_timeout, [this] { on_late(); });
 }
 
 void channel_core::finish_sending() {
-    if (is_finishing_ && is_open()) machine_.finish(*this);
+    if (end_.has_begun() && is_open()) machine_.finish(*this);
 }
 
 // The peer has not finished in time.
@@ -559,18 +541,10 @@ void channel_core::on_late() {
 
 // Both sides have finished.
 void channel_core::disconnect() {
-    is_disconnecting_ = true;
     state_ = state::ended;
     if (!end_of_messages_) end_of_messages_ = asio::error::eof;
-    driver::complete();
-    lower().async_disconnect(ordered([this](error_code ec) { on_finished(ec); }));
-}
-
-void channel_core::on_finished(error_code ec) {
-    if (is_finishing_ && !finished_) finished_ = ec;
-    for (waiter& who : std::exchange(finishers_, {})) deliver(std::move(who), *finished_);
-    finish_limit_.cancel();
     withdraw_limit_.cancel();
+    end_.disconnect();
 }
 
 void channel_core::close() noexcept {

@@ -21,7 +21,6 @@
 
 #include <rcverbs/message_channel.hpp>
 #include <rcverbs/experimental/protocol.hpp>
-#include <rcverbs/registered_buffer.hpp>
 
 #include "machines/channel_machine.hpp"
 #include "machines/counter.hpp"
@@ -42,7 +41,6 @@ public:
 
     /// @param requests  Of a request channel, how many of the peer's it takes at a time; else 0.
     channel_core(connection over, message_channel_options const& options, std::uint16_t requests);
-    ~channel_core() override;
 
     void connect(endpoint const& peer, std::vector<std::byte> greeting, control_handler handler);
     void accept(std::vector<std::byte> greeting, control_handler handler);
@@ -214,8 +212,6 @@ private:
     void on_withdrawal_due();
 
     // Receiving.
-    mutable_slice receive_slot(std::uint32_t i) const;
-    mutable_slice send_slot(std::uint32_t i) const;
     void on_received(std::uint32_t slot, error_code ec, receive_result const& what);
     void process(std::uint32_t slot, error_code ec, receive_result const& what);
     error_code take(std::uint32_t slot, std::size_t size_bytes);
@@ -233,10 +229,9 @@ private:
     void on_broken(error_code ec);
     void on_failed(error_code ec);
     void on_late();
-    void on_finished(error_code ec);
 
     std::uint16_t const requests_;
-    protocol::deadline finish_limit_{*this};
+    protocol::orderly_end end_{*this};
     protocol::deadline withdraw_limit_{*this};
     protocol::deadline accept_limit_{*this};
 
@@ -244,8 +239,7 @@ private:
     state state_ = state::idle;
     std::vector<std::byte> own_greeting_;
     machine machine_;
-    registered_buffer memory_;
-    mutable_slice all_slots_;  // of memory_
+    protocol::slots slots_{*this};
     // Read by any thread. 0 until the channel is open.
     std::atomic<std::uint32_t> small_bytes_max_{0};
     std::uint16_t peer_requests_ = 0;
@@ -287,10 +281,6 @@ private:
     error_code end_of_messages_;
     // What messages that are not sent end with.
     error_code unsent_;
-    bool is_disconnecting_ = false;
-    bool is_finishing_ = false;
-    std::vector<waiter> finishers_;
-    std::optional<error_code> finished_;  // what they get
 
     // Read by any thread.
     struct {

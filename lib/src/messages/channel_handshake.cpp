@@ -32,16 +32,8 @@ error_code channel_core::prepare() {
     std::uint32_t const slots = options_.sends + machine::control_slots;
     if (limits.receive_queue_depth < options_.receives || limits.send_queue_depth < slots)
         return channel_errc::queues_too_small;
-    error_code ec;
-    registered_buffer made{
-        lower().domain(),
-        std::size_t{options_.slot_bytes} * (options_.receives + slots),
-        access_flags::local_write,
-        ec};
-    if (ec) return ec;
+    if (error_code const ec = slots_.open(options_.receives, slots, options_.slot_bytes)) return ec;
     keep_for_messages(options_.receives + slots);
-    memory_ = std::move(made);
-    all_slots_ = memory_.slice();
     for (std::uint32_t i = 0; i < options_.receives; ++i) repost(i);
     return {};
 }

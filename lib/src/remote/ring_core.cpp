@@ -83,18 +83,14 @@ ring_writer_core::ring_writer_core(connection over, ring_options const& options)
 
 ring_writer_core::~ring_writer_core() {
     keep_if_undrained(mirror_);
-    keep_if_undrained(counts_);
 }
 
 error_code ring_writer_core::prepare() {
-    error_code ec;
-    counts_ = registered_buffer{
-        lower().domain(), counts_max * counts_stride, access_flags::local_write, ec};
-    if (ec) return ec;
+    if (error_code const ec = counts_.open(counts_max, 0, counts_stride)) return ec;
     // Their addresses do not change.
     rounds_.reserve(rounds_max);
     while (rounds_.size() < rounds_max) rounds_.emplace_back(batch{lower(), round_records});
-    for (std::uint32_t i = 0; i < counts_max; ++i) receive(i);
+    for (std::size_t i = 0; i < counts_max; ++i) receive(i);
     return {};
 }
 
@@ -218,20 +214,18 @@ void ring_writer_core::flush() {
     if (!is_blocked_) filling_ = static_cast<std::size_t>(next - rounds_.begin());
 }
 
-void ring_writer_core::receive(std::uint32_t slot) {
-    lower().async_receive(
-        counts_.slice(slot * counts_stride, wire::ring_counts_bytes),
-        held([this, slot](error_code ec, receive_result const& got) {
-            if (!ec) on_counts(slot, got);  // else on_end() follows
-        })
-    );
+void ring_writer_core::receive(std::size_t slot) {
+    counts_.receive(slot, [this, slot](error_code ec, receive_result const& got, auto bytes) {
+        if (!ec) on_counts(slot, got, bytes);  // else on_end() follows
+    });
 }
 
-void ring_writer_core::on_counts(std::uint32_t slot, receive_result const& got) {
+void ring_writer_core::on_counts(
+    std::size_t slot, receive_result const& got, std::span<std::byte const> bytes
+) {
     if (got.is_write) return violated(channel_errc::unexpected_message);
     error_code ec;
     std::uint64_t const used_before = machine_.used_bytes();
-    auto const bytes = counts_.bytes().subspan(slot * counts_stride, got.size_bytes);
     auto const c = wire::decode_ring_counts(bytes, ec);
     if (ec || !machine_.hear({c.consumed, c.posted, c.waits, c.is_finished}))
         return violated(channel_errc::malformed_message);
@@ -264,7 +258,6 @@ void ring_writer_core::on_end(failure const& why) {
 
 ring_reader_core::~ring_reader_core() {
     keep_if_undrained(memory_);
-    keep_if_undrained(counts_);
 }
 
 error_code ring_reader_core::prepare() {
@@ -275,9 +268,7 @@ error_code ring_reader_core::prepare() {
         access_flags::local_write | access_flags::remote_write,
         ec};
     if (ec) return ec;
-    counts_ = registered_buffer{
-        lower().domain(), counts_max * counts_stride, access_flags::local_read, ec};
-    if (ec) return ec;
+    if (ec = counts_.open(0, counts_max, counts_stride); ec) return ec;
     for (std::uint32_t i = 0; i < machine_.size().receives; ++i) receive();
     return {};
 }
@@ -393,22 +384,17 @@ void ring_reader_core::release(std::uint64_t number, std::uint32_t lent) {
 
 // Says what is free, if it is time. Until it is open, nothing can be sent.
 void ring_reader_core::tell() {
-    if (!is_open_ || free_counts_ == 0) return;
+    if (!is_open_ || counts_.free_sends() == 0) return;
     auto const c = machine_.due();
     if (!c) return;
-    auto const slot = static_cast<std::uint32_t>(std::countr_zero(free_counts_));
-    free_counts_ &= ~(1U << slot);
-    mutable_slice const here = counts_.slice(slot * counts_stride, wire::ring_counts_bytes);
     auto const message =
         wire::encode(wire::ring_counts_message{c->consumed, c->posted, c->waits, c->is_finished});
-    std::ranges::copy(message, here.bytes().begin());
     bool const is_last = c->is_finished;
     if (is_last) is_telling_last_ = complete();
-    lower().async_send(here, held([this, slot, is_last](error_code ec, std::size_t) {
-                           free_counts_ |= 1U << slot;
-                           if (is_last) on_told_last();
-                           else if (!ec) tell();
-                       }));
+    counts_.send(message, [this, is_last](error_code ec) {
+        if (is_last) on_told_last();
+        else if (!ec) tell();
+    });
 }
 
 // The writer knows that everything was released; it disconnects, too.

@@ -103,8 +103,8 @@ private:
     error_code begin(wire::ring_hello const& theirs) override;
     void on_end(failure const& why) override;
 
-    void receive(std::uint32_t slot);
-    void on_counts(std::uint32_t slot, receive_result const& got);
+    void receive(std::size_t slot);
+    void on_counts(std::size_t slot, receive_result const& got, std::span<std::byte const> bytes);
     void pump();
     void place(
         machines::ring_writer_machine::place const& where, std::span<std::byte const> record
@@ -119,7 +119,7 @@ private:
     std::optional<std::chrono::milliseconds> const finish_timeout_;
     machines::ring_writer_machine machine_;
     registered_buffer mirror_;  // what is under way, at its place in the ring
-    registered_buffer counts_;
+    protocol::slots counts_{*this};
     remote_region ring_;
     std::deque<pending> pending_;
     std::vector<round> rounds_;
@@ -178,8 +178,7 @@ private:
 
     machines::ring_reader_machine machine_;
     registered_buffer memory_;
-    registered_buffer counts_;  // under way
-    std::uint32_t free_counts_ = (1U << counts_max) - 1;
+    protocol::slots counts_{*this};  // under way
     // From `first_` on: those that are not free yet, of which `given_` are the program's, without those
     // that cancelled reads have left.
     std::deque<arrived> records_in_ring_;

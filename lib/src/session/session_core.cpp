@@ -9,8 +9,6 @@ session_core::session_core(connection over, session_options options)
     : handshake{std::move(over)},
       options_{std::move(options)} {}
 
-session_core::~session_core() { keep_if_undrained(messages_); }
-
 wire::hello session_core::own_hello() const noexcept {
     wire::hello h;
     h.mode = options_.mode;
@@ -19,33 +17,19 @@ wire::hello session_core::own_hello() const noexcept {
     return h;
 }
 
-mutable_slice session_core::receive_slot(std::size_t i) const {
-    return messages_.slice(i * wire::message_bytes_max, wire::message_bytes_max);
-}
-
-mutable_slice session_core::send_slot(std::size_t i) const {
-    return receive_slot(messages_each_way + i);
-}
-
 // --- connecting ----------------------------------------------------------------------------------
 
 // Makes the message buffers and posts the receives, before the peer can send.
 error_code session_core::prepare() {
-    error_code ec;
-    constexpr std::size_t size = 2 * messages_each_way * wire::message_bytes_max;
-    static_assert(size <= session::locked_bytes);
-    messages_ = registered_buffer{lower().domain(), size, access_flags::local_write, ec};
-    if (ec) return ec;
-    keep_for_messages(2 * messages_each_way);
-    for (std::size_t i = 0; i < messages_each_way; ++i) post_receive(i);
+    constexpr std::size_t each = messages_each_way;
+    static_assert(2 * each * wire::message_bytes_max <= session::locked_bytes);
+    if (error_code const ec = slots_.open(each, each, wire::message_bytes_max)) return ec;
+    keep_for_messages(2 * each);
+    for (std::size_t i = 0; i < each; ++i)
+        slots_.receive(i, [this](error_code ec, receive_result const& what, auto bytes) {
+            on_received(ec, what, bytes);
+        });
     return {};
-}
-
-void session_core::post_receive(std::size_t i) {
-    lower().async_receive(
-        receive_slot(i),
-        held([this, i](error_code ec, receive_result const& what) { on_received(i, ec, what); })
-    );
 }
 
 // The connection says why there is no second one.
@@ -104,7 +88,7 @@ void session_core::on_result(error_code ec, bool is_of_connection) {
 
 void session_core::send(wire::message const& message, std::size_t slot, done then_call) {
     error_code ec;
-    mutable_slice const place = send_slot(slot);
+    mutable_slice const place = slots_.send_slot(slot);
     std::size_t const size = wire::encode(message, place.bytes(), ec);
     if (ec) return then_call(ec);
     lower().async_send(
@@ -171,14 +155,15 @@ void session_core::on_done_sent(error_code ec, done const& then_call) {
 
 // --- messages of the peer ------------------------------------------------------------------------
 
-void session_core::on_received(std::size_t slot, error_code ec, receive_result const& what) {
+void session_core::on_received(
+    error_code ec, receive_result const& what, std::span<std::byte const> bytes
+) {
     if (ec) return on_inward_end(ec);
     error_code bad;
-    if (what.is_write || what.size_bytes > wire::message_bytes_max) {
+    if (what.is_write) {
         bad = session_errc::unexpected_message;  // a write with immediate data is no message
     } else {
-        wire::message message =
-            wire::decode(receive_slot(slot).bytes().first(what.size_bytes), bad);
+        wire::message message = wire::decode(bytes, bad);
         if (!bad) bad = take_message(std::move(message));
     }
     if (bad) inward_end_ = fail(step::exchange, bad, close_reason::protocol_error);

@@ -8,10 +8,10 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include <rcverbs/experimental/protocol.hpp>
-#include <rcverbs/registered_buffer.hpp>
 #include <rcverbs/session.hpp>
 
 #include "machines/exchange_machine.hpp"
@@ -26,7 +26,6 @@ public:
     using done = std::function<void(error_code)>;
 
     session_core(connection over, session_options options);
-    ~session_core() override;
 
     using actor::deliver;
     using actor::enter;
@@ -67,10 +66,9 @@ private:
     error_code reason(std::span<std::byte const> theirs) const override;
     void on_result(error_code ec, bool is_of_connection) override;
     wire::verdict verdict_on(std::span<std::byte const> theirs, error_code& foreign) const noexcept;
-    mutable_slice receive_slot(std::size_t i) const;
-    mutable_slice send_slot(std::size_t i) const;
-    void post_receive(std::size_t i);
-    void on_received(std::size_t slot, error_code ec, receive_result const& what);
+    void on_received(
+        error_code ec, receive_result const& what, std::span<std::byte const> bytes
+    );
     void on_inward_end(error_code ec);
     error_code take_message(wire::message message);
     wire::hello own_hello() const noexcept;
@@ -83,7 +81,7 @@ private:
     void on_done_sent(error_code ec, done const& then);
     void on_disconnected(error_code ec, done const& then);
     session_options const options_;
-    registered_buffer messages_;
+    protocol::slots slots_{*this};
     bool is_answer_wrong_ = false;
     std::uint32_t peer_message_bytes_max_ = 0;
     exchange exchange_;

@@ -7,5 +7,7 @@
 #include <rcverbs/experimental/protocol/handle.hpp>
 #include <rcverbs/experimental/protocol/handshake.hpp>
 #include <rcverbs/experimental/protocol/option_check.hpp>
+#include <rcverbs/experimental/protocol/orderly_end.hpp>
 #include <rcverbs/experimental/protocol/published.hpp>
+#include <rcverbs/experimental/protocol/slots.hpp>
 #include <rcverbs/experimental/protocol/wait_list.hpp>

@@ -107,6 +107,8 @@ protected:
     bool complete() noexcept;
 
 private:
+    friend class slots;
+    friend class orderly_end;
     class impl;
 
     /// The connection has ended, and everything posted has completed. Called once,

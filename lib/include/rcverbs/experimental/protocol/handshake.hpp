@@ -16,15 +16,47 @@
 //     reason() ◀───────────── rejection ──────
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
+#include <rcverbs/channel_error.hpp>
 #include <rcverbs/endpoint.hpp>
 #include <rcverbs/experimental/protocol/driver.hpp>
 
 namespace rcverbs::protocol {
+
+/// A hello for protocols that have nothing more to say.
+struct plain_hello {
+    std::string_view name;
+    std::uint8_t version = 1;
+
+    /// The name and the version, as handshake::hello() returns them.
+    std::vector<std::byte> encoded() const {
+        auto const letters = std::as_bytes(std::span{name});
+        std::vector<std::byte> all(letters.begin(), letters.end());
+        all.push_back(std::byte{version});
+        return all;
+    }
+    /// For handshake::judge(): empty, channel_errc::foreign_peer or channel_errc::version_mismatch.
+    error_code judge(std::span<std::byte const> theirs) const {
+        auto const ours = encoded();
+        if (theirs.size() < ours.size() ||
+            !std::equal(ours.begin(), ours.end() - 1, theirs.begin()))
+            return channel_errc::foreign_peer;
+        bool const is_same = theirs[name.size()] == ours.back();
+        return is_same ? error_code{} : channel_errc::version_mismatch;
+    }
+    /// For handshake::reason(): a peer of this protocol rejects another version only.
+    error_code reason(std::span<std::byte const> theirs) const {
+        error_code const why = judge(theirs);
+        return why == channel_errc::foreign_peer ? error_code{} : why;
+    }
+};
 
 /// A base class. All its functions are called inside.
 class RCVERBS_EXPORT handshake : public driver {
