@@ -76,7 +76,7 @@ std::string plain_text(std::exception const& e, std::string const& configuration
 /// auto, io_uring or threads. Throws configuration_error.
 rcverbs::nvme::file_method parse_method(std::string const& text);
 
-/// Reads the JSON file that docs/guides/nvme.md describes. Throws configuration_error.
+/// Reads the JSON file that rdma-nvme(1) describes. Throws configuration_error.
 std::vector<subsystem_description> read_configuration(std::filesystem::path const& file);
 
 /// What differs between two configurations: a line for each subsystem and namespace that was added,
