@@ -102,7 +102,7 @@ memory_core::~memory_core() {
     if ((state_.load() & withdrawn) != 0) return;
     try {
         channel_->in_order([channel = channel_, number = number_, founds = founds_] {
-            channel->give_back(number, founds);
+            channel->finds().give_back(number, founds);
         });
     } catch (...) {
         // Without memory the owner would not hear of it.
@@ -141,7 +141,7 @@ void memory_core::request_key(
 ) {
     std::uint32_t count = 1;
     while (count < wire::region_keys_max && piece + count <= last && !knows(piece + count)) ++count;
-    channel_->request_keys(
+    channel_->finds().request_keys(
         {number_, piece, count},
         [self = shared_from_this(),
          piece,
@@ -160,16 +160,16 @@ void memory_core::prepare(
     if (size == 0) return channel_->deliver(std::move(who), {});
     std::uint32_t const first = map_.first_part(offset, 1).piece;
     std::uint32_t const last = map_.first_part(offset + size - 1, 1).piece;
-    prepare_next(first, last, channel_->add_prepare(std::move(who)));
+    prepare_next(first, last, channel_->finds().add_prepare(std::move(who)));
 }
 
 void memory_core::prepare_next(std::uint32_t piece, std::uint32_t last, std::uint64_t number) {
     // A cancelled one asks for nothing more.
-    if (!channel_->is_preparing(number)) return;
+    if (!channel_->finds().is_preparing(number)) return;
     while (piece <= last && knows(piece)) ++piece;
-    if (piece > last) return channel_->end_prepare(number, {});
+    if (piece > last) return channel_->finds().end_prepare(number, {});
     request_key(piece, last, [self = shared_from_this(), piece, last, number](error_code ec) {
-        if (ec) return self->channel_->end_prepare(number, ec);
+        if (ec) return self->channel_->finds().end_prepare(number, ec);
         self->prepare_next(piece, last, number);
     });
 }
@@ -204,7 +204,9 @@ bool memory_core::enter(std::uint64_t offset, std::uint64_t size, access_flags r
 void memory_core::leave() noexcept {
     if (state_.fetch_sub(1) != (withdrawn | 1)) return;
     try {
-        channel_->in_order([channel = channel_, number = number_] { channel->on_unused(number); });
+        channel_->in_order([channel = channel_, number = number_] {
+            channel->finds().on_unused(number);
+        });
     } catch (...) {
         channel_->close();
     }

@@ -94,7 +94,7 @@ bool offers_core::publish(std::string const& name, offer_ptr const& block) {
 
 void offers_core::announce(std::string const& name) {
     for (auto const& channel : channels())
-        channel->in_order([channel, name] { channel->on_offered(name); });
+        channel->in_order([channel, name] { channel->changes().offered(name); });
 }
 
 void offers_core::withdraw(std::string const& name, control_handler handler) {
@@ -131,7 +131,7 @@ void offers_core::revoke(offer_ptr const& what, std::string const& name) {
 
 void offers_core::take_back(offer_ptr const& what, std::string const& name) {
     for (auto const& channel : channels())
-        channel->in_order([channel, what, name] { channel->withdraw(what, name); });
+        channel->in_order([channel, what, name] { channel->grants().withdraw(what, name); });
 }
 
 std::shared_ptr<pool_core> offers_core::pool() const {

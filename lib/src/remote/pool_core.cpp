@@ -194,7 +194,9 @@ pool_core::allocated pool_core::resume(
         if (channel != channels_.end()) loser = channel->second.lock();
     }
     if (loser != nullptr)
-        loser->in_order([loser, taken = answer.block, over] { loser->take_away(taken, over); });
+        loser->in_order([loser, taken = answer.block, over] {
+            loser->grants().take_away(taken, over);
+        });
     return answer;
 }
 

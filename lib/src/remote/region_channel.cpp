@@ -132,7 +132,7 @@ void region_channel_base::start_find(
         core,
         std::move(handler),
         [which = std::move(name), wait](detail::region_core& c, auto who) mutable {
-            c.find(std::move(which), wait, std::move(who));
+            c.finds().find(std::move(which), wait, std::move(who));
         }
     );
 }
@@ -143,7 +143,7 @@ void region_channel_base::start_next(core_ptr const& core, detail::next_handler 
 }
 void region_channel_base::start_next_change(core_ptr const& core, change_handler handler) {
     detail::start_in_order(core, std::move(handler), [](detail::region_core& c, auto who) {
-        c.next_change(std::move(who));
+        c.changes().next(std::move(who));
     });
 }
 

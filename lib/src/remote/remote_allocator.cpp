@@ -48,7 +48,7 @@ void remote_allocator_base::start_allocate(
         core,
         std::move(handler),
         [bytes, options](detail::region_core& c, auto who) {
-            c.allocate(bytes, options, std::move(who));
+            c.allocations().allocate(bytes, options, std::move(who));
         }
     );
 }
@@ -57,7 +57,7 @@ void remote_allocator_base::start_resume(
     core_ptr const& core, resume_token const& key, allocation_handler handler
 ) {
     detail::start_in_order(core, std::move(handler), [key](detail::region_core& c, auto who) {
-        c.resume(key, std::move(who));
+        c.allocations().resume(key, std::move(who));
     });
 }
 
@@ -65,7 +65,7 @@ void remote_allocator_base::start_free(
     core_ptr const& core, remote_memory const& what, detail::control_handler handler
 ) {
     detail::start_in_order(core, std::move(handler), [what](detail::region_core& c, auto who) {
-        c.free(detail::memory_core::core_of(what), std::move(who));
+        c.allocations().free(detail::memory_core::core_of(what), std::move(who));
     });
 }
 
@@ -79,7 +79,7 @@ void remote_allocator_base::start_share(
         core,
         std::move(handler),
         [what, name](detail::region_core& c, auto who) {
-            c.share(detail::memory_core::core_of(what), name, std::move(who));
+            c.allocations().share(detail::memory_core::core_of(what), name, std::move(who));
         }
     );
 }

@@ -81,9 +81,7 @@ ring_writer_core::ring_writer_core(connection over, ring_options const& options)
       ring_bytes_max_{options.ring_bytes},
       finish_timeout_{options.finish_timeout} {}
 
-ring_writer_core::~ring_writer_core() {
-    keep_if_undrained(mirror_);
-}
+ring_writer_core::~ring_writer_core() { keep_if_undrained(mirror_); }
 
 error_code ring_writer_core::prepare() {
     if (error_code const ec = counts_.open(counts_max, 0, counts_stride)) return ec;
@@ -256,9 +254,7 @@ void ring_writer_core::on_end(failure const& why) {
 
 // --- the reader ----------------------------------------------------------------------------------
 
-ring_reader_core::~ring_reader_core() {
-    keep_if_undrained(memory_);
-}
+ring_reader_core::~ring_reader_core() { keep_if_undrained(memory_); }
 
 error_code ring_reader_core::prepare() {
     error_code ec;

@@ -63,6 +63,7 @@ namespace detail {
 
 class offers_core;
 class region_core;
+class region_grants;
 
 }  // namespace detail
 
@@ -178,7 +179,7 @@ public:
     std::size_t size() const;
 
 private:
-    friend class detail::region_core;
+    friend class detail::region_grants;
     friend class remote_pool;
     using core_ptr = std::shared_ptr<detail::offers_core>;
 
