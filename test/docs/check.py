@@ -8,6 +8,7 @@
 * A public header begins with an example, which is part of such a program, too.
 * A call of an asynchronous function within a sentence or a comment occurs in such a program.
 * Names of errors that are mentioned are in the headers.
+* Figures of the tree are true (figures.py).
 
 PROGRAMS is the folder of the built programs.
 """
@@ -16,6 +17,9 @@ import pathlib
 import re
 import subprocess
 import sys
+
+sys.dont_write_bytecode = True
+import figures
 
 root = pathlib.Path(__file__).resolve().parents[2]
 programs = pathlib.Path(sys.argv[1])
@@ -145,5 +149,7 @@ for page in pages:
     check_names(page, text)
     if "benchmarks" not in page.parts and "decisions" not in page.parts:
         check_calls(page, text)
+if false_figures := figures.differences():
+    wrong += [*false_figures, "run test/docs/figures.py --write"]
 print("\n".join(wrong) if wrong else f"{len(pages)} documents hold")
 sys.exit(1 if wrong else 0)
