@@ -186,6 +186,25 @@ constexpr std::uint32_t absent = 1;
 
 std::string text_of(std::span<std::byte const> bytes) { return {reinterpret_cast<char const*>(bytes.data()), bytes.size()}; }
 
+awaitable<void> ask_once(boost::asio::io_context& io, endpoint server) {
+    request_channel c{io};
+    co_await c.async_connect(server, use_awaitable);
+    reply r = co_await c.async_request(1, std::string_view{"who are you?"}, use_awaitable);
+    std::cout << text_of(r.bytes()) << '\n';
+    co_await c.async_finish(use_awaitable);
+}
+
+awaitable<void> answer_all(boost::asio::io_context& io, acceptor& door) {
+    request_channel c{io, co_await door.async_get_request(use_awaitable)};
+    co_await c.async_accept(use_awaitable);
+    for (;;) {
+        auto [ec, r] = co_await c.async_next(boost::asio::as_tuple(use_awaitable));
+        if (ec) break;  // asio::error::eof: the client has finished
+        co_await r.async_answer(0, std::string_view{"a server"}, use_awaitable);
+    }
+    co_await c.async_finish(use_awaitable);
+}
+
 awaitable<std::string> look_up(request_channel& c, std::string const& key) {
     auto [ec, r] = co_await c.async_request(ask{get}.body(key).within(std::chrono::milliseconds{200}), boost::asio::as_tuple(use_awaitable));
     if (ec == channel_errc::request_timed_out) co_return "too late";
