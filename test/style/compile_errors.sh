@@ -11,6 +11,7 @@ for folder in "$@"; do includes+=("-I$folder"); done
 compile() { # compile NAME BODY: what the compiler says about a function with that body, and its status
     cat >"$work/$1.cpp" <<CPP
 #include <rcverbs/rcverbs.hpp>
+#include <rcverbs/experimental/request_client.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <array>
 #include <list>
@@ -48,18 +49,19 @@ works bodies '
     co_await m.async_send({}, 0, use_awaitable);
     co_await c.async_request(1, numbers, use_awaitable);
     co_await c.async_request(1, both, use_awaitable);
-    co_await c.async_request(1, text, points, use_awaitable);
-    co_await c.async_request(1, std::span{&one, 1}, b.slice(), {}, request_options{}, use_awaitable);
+    co_await c.async_request(ask{1}.head(text).body(points), use_awaitable);
+    co_await c.async_request(ask{1}.head(std::span{&one, 1}).body(b.slice()), use_awaitable);
     co_await c.async_notify(1, std::string_view{"literal"}, use_awaitable);
-    co_await c.async_notify(1, std::span{&one, 1}, both, use_awaitable);
+    co_await c.async_notify(ask{1}.head(std::span{&one, 1}).body(both), use_awaitable);
     co_await k.async_request(1, text, use_awaitable);
-    co_await k.async_notify(1, points, {}, use_awaitable);
+    co_await k.async_notify(1, points, use_awaitable);
     co_await r.async_answer(0, text, use_awaitable);
-    co_await r.async_answer(0, text, both, use_awaitable);
+    co_await r.async_answer(answer{0}.head(text).body(both), use_awaitable);
     co_await r.async_answer(0, {}, use_awaitable);' &
 fails list_of_strings 'std::list<std::string> const all; co_await c.async_request(1, all, use_awaitable);' 'a body is' || exit 1
 wait $! || exit 1
 fails literal 'co_await m.async_send("hello", 0, use_awaitable);' 'a body is' &
+fails list_in_value 'std::list<std::string> const all; co_await c.async_request(ask{1}.body(all), use_awaitable);' 'a body is' || exit 1
 fails pointers 'std::vector<int*> const all; co_await r.async_answer(0, all, use_awaitable);' 'a body is' || exit 1
 wait $! || exit 1
 fails handler 'n.async_write(b, t, [](int) {});' 'the completion token, or handler, does not fit' &

@@ -196,10 +196,7 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_receive(Token&& token = Token{}) {
         return this->template initiate<error_code, message>(
-            [](core_ptr const& core, detail::message_handler handler) {
-                base::start_receive(core, std::move(handler));
-            },
-            std::forward<Token>(token)
+            &base::start_receive, std::forward<Token>(token)
         );
     }
 };

@@ -367,10 +367,7 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_next(Token&& token = Token{}) {
         return this->template initiate<error_code, request>(
-            [](core_ptr const& core, detail::next_handler handler) {
-                base::start_next(core, std::move(handler));
-            },
-            std::forward<Token>(token)
+            &base::start_next, std::forward<Token>(token)
         );
     }
 };

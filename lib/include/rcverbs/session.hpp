@@ -200,12 +200,7 @@ public:
     ///                            rejected.
     template <class Token = detail::default_token_t<Executor>>
     auto async_accept(Token&& token = Token{}) {
-        return this->template initiate<error_code>(
-            [](core_ptr const& core, detail::control_handler handler) {
-                base::start_accept(core, std::move(handler));
-            },
-            std::forward<Token>(token)
-        );
+        return this->template initiate<error_code>(&base::start_accept, std::forward<Token>(token));
     }
 
     /// Sends MSG_MR with the regions that the peer may use. At most once, and before MSG_DONE.
@@ -240,10 +235,7 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_wait_regions(Token&& token = Token{}) {
         return this->template initiate<error_code, peer_regions>(
-            [](core_ptr const& core, detail::regions_handler handler) {
-                base::start_wait_regions(core, std::move(handler));
-            },
-            std::forward<Token>(token)
+            &base::start_wait_regions, std::forward<Token>(token)
         );
     }
 
@@ -312,10 +304,7 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_send_done(Token&& token = Token{}) {
         return this->template initiate<error_code>(
-            [](core_ptr const& core, detail::control_handler handler) {
-                base::start_send_done(core, std::move(handler));
-            },
-            std::forward<Token>(token)
+            &base::start_send_done, std::forward<Token>(token)
         );
     }
 
@@ -328,10 +317,7 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_wait_done(Token&& token = Token{}) {
         return this->template initiate<error_code>(
-            [](core_ptr const& core, detail::control_handler handler) {
-                base::start_wait_done(core, std::move(handler));
-            },
-            std::forward<Token>(token)
+            &base::start_wait_done, std::forward<Token>(token)
         );
     }
 
@@ -347,10 +333,7 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_disconnect(Token&& token = Token{}) {
         return this->template initiate<error_code>(
-            [](core_ptr const& core, detail::control_handler handler) {
-                base::start_disconnect(core, std::move(handler));
-            },
-            std::forward<Token>(token)
+            &base::start_disconnect, std::forward<Token>(token)
         );
     }
 
@@ -361,12 +344,7 @@ public:
     /// @par Errors                Those of the three.
     template <class Token = detail::default_token_t<Executor>>
     auto async_finish(Token&& token = Token{}) {
-        return this->template initiate<error_code>(
-            [](core_ptr const& core, detail::control_handler handler) {
-                base::start_finish(core, std::move(handler));
-            },
-            std::forward<Token>(token)
-        );
+        return this->template initiate<error_code>(&base::start_finish, std::forward<Token>(token));
     }
 };
 

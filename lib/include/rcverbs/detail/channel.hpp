@@ -185,12 +185,7 @@ public:
     ///                            errc::not_connected, and those of connection::async_disconnect.
     template <class Token = default_token_t<Executor>>
     auto async_finish(Token&& token = Token{}) {
-        return this->template initiate<error_code>(
-            [](core_ptr const& core, control_handler handler) {
-                base::start_finish(core, std::move(handler));
-            },
-            std::forward<Token>(token)
-        );
+        return this->template initiate<error_code>(&base::start_finish, std::forward<Token>(token));
     }
 
     using base::base;

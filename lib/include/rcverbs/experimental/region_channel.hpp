@@ -333,24 +333,14 @@ public:
     /// Accepts: see request_channel::async_accept().
     template <class Token = detail::default_token_t<Executor>>
     auto async_accept(Token&& token = Token{}) {
-        return this->template initiate<error_code>(
-            [](core_ptr const& core, detail::control_handler handler) {
-                base::start_accept(core, std::move(handler));
-            },
-            std::forward<Token>(token)
-        );
+        return this->template initiate<error_code>(&base::start_accept, std::forward<Token>(token));
     }
     /// Finishes: see request_channel::async_finish(). Both sides call it. When its handler runs
     /// without an error the connection has ended: the memory of the peer is withdrawn from this side,
     /// and this side's from the peer, which cannot access it any more.
     template <class Token = detail::default_token_t<Executor>>
     auto async_finish(Token&& token = Token{}) {
-        return this->template initiate<error_code>(
-            [](core_ptr const& core, detail::control_handler handler) {
-                base::start_finish(core, std::move(handler));
-            },
-            std::forward<Token>(token)
-        );
+        return this->template initiate<error_code>(&base::start_finish, std::forward<Token>(token));
     }
 
     /// Finds a region of the peer's.
@@ -395,10 +385,7 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_next_change(Token&& token = Token{}) {
         return this->template initiate<error_code, region_change>(
-            [](core_ptr const& core, typename base::change_handler handler) {
-                base::start_next_change(core, std::move(handler));
-            },
-            std::forward<Token>(token)
+            &base::start_next_change, std::forward<Token>(token)
         );
     }
     /// Waits for the next request, or notice, of the peer's program: see request_channel::async_next().
@@ -410,10 +397,7 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_next(Token&& token = Token{}) {
         return this->template initiate<error_code, request>(
-            [](core_ptr const& core, detail::next_handler handler) {
-                base::start_next(core, std::move(handler));
-            },
-            std::forward<Token>(token)
+            &base::start_next, std::forward<Token>(token)
         );
     }
 };

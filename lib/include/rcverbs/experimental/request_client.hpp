@@ -164,12 +164,7 @@ public:
     /// @par Errors                Those of request_channel::async_finish(); none without a channel.
     template <class Token = detail::default_token_t<Executor>>
     auto async_finish(Token&& token = Token{}) {
-        return this->template initiate<error_code>(
-            [](core_ptr const& core, detail::control_handler handler) {
-                base::start_finish(core, std::move(handler));
-            },
-            std::forward<Token>(token)
-        );
+        return this->template initiate<error_code>(&base::start_finish, std::forward<Token>(token));
     }
 };
 

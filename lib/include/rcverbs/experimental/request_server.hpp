@@ -150,10 +150,7 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_next(Token&& token = Token{}) {
         return this->template initiate<error_code, request>(
-            [](core_ptr const& core, detail::next_handler handler) {
-                base::start_next(core, std::move(handler));
-            },
-            std::forward<Token>(token)
+            &base::start_next, std::forward<Token>(token)
         );
     }
 
@@ -169,12 +166,7 @@ public:
     /// @par Errors                asio::error::operation_aborted (closed).
     template <class Token = detail::default_token_t<Executor>>
     auto async_finish(Token&& token = Token{}) {
-        return this->template initiate<error_code>(
-            [](core_ptr const& core, detail::control_handler handler) {
-                base::start_finish(core, std::move(handler));
-            },
-            std::forward<Token>(token)
-        );
+        return this->template initiate<error_code>(&base::start_finish, std::forward<Token>(token));
     }
 };
 

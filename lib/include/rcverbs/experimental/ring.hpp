@@ -121,12 +121,7 @@ public:
     /// @param token  Completion token.
     template <class Token = default_token_t<Executor>>
     auto async_accept(Token&& token = Token{}) {
-        return this->template initiate<error_code>(
-            [](core_ptr const& core, control_handler handler) {
-                base::start_accept(core, std::move(handler));
-            },
-            std::forward<Token>(token)
-        );
+        return this->template initiate<error_code>(&base::start_accept, std::forward<Token>(token));
     }
 };
 
@@ -223,12 +218,7 @@ public:
     ///                            (finish_timeout has passed): the ring is closed.
     template <class Token = detail::default_token_t<Executor>>
     auto async_finish(Token&& token = Token{}) {
-        return this->template initiate<error_code>(
-            [](core_ptr const& core, detail::control_handler handler) {
-                base::start_finish(core, std::move(handler));
-            },
-            std::forward<Token>(token)
-        );
+        return this->template initiate<error_code>(&base::start_finish, std::forward<Token>(token));
     }
 };
 
@@ -334,10 +324,7 @@ public:
     template <class Token = detail::default_token_t<Executor>>
     auto async_read(Token&& token = Token{}) {
         return this->template initiate<error_code, ring_record>(
-            [](core_ptr const& core, typename base::read_handler handler) {
-                base::start_read(core, std::move(handler));
-            },
-            std::forward<Token>(token)
+            &base::start_read, std::forward<Token>(token)
         );
     }
 };
