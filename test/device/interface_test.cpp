@@ -10,6 +10,7 @@
 #include <optional>
 #include <type_traits>
 #include <vector>
+#include <rcverbs/experimental/request_client.hpp>
 #include <rcverbs/experimental/window.hpp>
 
 #include "device/fixture.hpp"

@@ -1,5 +1,7 @@
 // Public values: endpoints, slices, errors and their texts, options, and the encodings of the
 // specification.
+#include <rcverbs/experimental/window.hpp>
+#include <rcverbs/experimental/request_client.hpp>
 #include <rcverbs/rcverbs.hpp>
 
 #include <boost/asio/buffer.hpp>
