@@ -8,6 +8,7 @@
 
 #include "device/pool_fixture.hpp"
 #include "fabric/fixture.hpp"
+#include "support/live_blocks.hpp"
 
 using namespace rcverbs;
 using namespace test;
@@ -91,6 +92,32 @@ TEST_CASE("fabric: a key opens one allocation, in a domain that clients share, t
         co_await until(io, [&] { return e.pool.statistics().allocations == 1; });
         co_await part_regions(e);
         co_await until_whole(io, e);
+    });
+}
+
+TEST_CASE("fabric: allocating and freeing takes few blocks of the heap", "[fabric]") {
+    bool const has_windows = GENERATE(true, false);
+    CAPTURE(has_windows);
+    fabric::world w{one_device(true)};
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        protection_domain const domain = open_domain(io, "fab0");
+        pool_ends e{io, {.domain = domain}};
+        if (has_windows) e.domain = domain;
+        co_await meet_regions(io, e);
+        remote_allocator const heap{e.client};
+        constexpr int rounds = 100;
+        long before = 0;
+        for (int i = 0; i < 2 * rounds; ++i) {
+            if (i == rounds) before = test::allocations().value_or(0);
+            auto const a = co_await heap.async_allocate(4096, asio::use_awaitable);
+            co_await heap.async_free(a.memory, asio::use_awaitable);
+        }
+        // Of both sides; none is counted under a sanitizer.
+        auto const each = (test::allocations().value_or(0) - before) / rounds;
+        INFO(each);
+        CHECK(each <= 10);
+        co_await part_regions(e);
     });
 }
 

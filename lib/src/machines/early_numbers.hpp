@@ -6,11 +6,11 @@
 // No I/O, no clock, one thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <map>
-#include <set>
+#include <vector>
 
 namespace rcverbs::machines {
 
@@ -18,19 +18,16 @@ class early_numbers {
 public:
     /// A question is asked; the result names it.
     std::uint64_t open() {
-        open_.insert(last_ + 1);
+        open_.push_back(last_ + 1);
         return ++last_;
     }
     /// It was answered, or never will be.
     void close(std::uint64_t question) noexcept {
-        open_.erase(question);
-        while (!order_.empty() && (open_.empty() || order_.front().last < *open_.begin())) {
-            entry const first = order_.front();
-            order_.pop_front();
-            if (!first.is_own) --of_peer_;
-            // It may have been taken back again since.
-            auto const found = numbers_.find(first.number);
-            if (found != numbers_.end() && found->second == first.last) numbers_.erase(found);
+        auto const found = std::ranges::lower_bound(open_, question);
+        if (found != open_.end() && *found == question) open_.erase(found);
+        while (!numbers_.empty() && (open_.empty() || numbers_.front().last < open_.front())) {
+            if (!numbers_.front().is_own) --of_peer_;
+            numbers_.pop_front();
         }
     }
     /// The peer has taken the number back.
@@ -39,30 +36,29 @@ public:
     void add_own(std::uint64_t number) { add(number, true); }
     /// True if the number was taken back after this question was asked.
     bool contains(std::uint64_t number, std::uint64_t question) const noexcept {
-        auto const found = numbers_.find(number);
-        return found != numbers_.end() && question <= found->second;
+        return std::ranges::any_of(numbers_, [&](entry const& e) {
+            return e.number == number && question <= e.last;
+        });
     }
     /// Those of the peer that are kept, also repeated ones: what it can make grow.
     std::size_t size() const noexcept { return of_peer_; }
 
 private:
     struct entry {
-        std::uint64_t last;  // the youngest question that was open
         std::uint64_t number;
+        std::uint64_t last;  // the youngest question that was open
         bool is_own;
     };
     void add(std::uint64_t number, bool is_own) {
         if (open_.empty()) return;
-        order_.push_back({last_, number, is_own});
+        numbers_.push_back({number, last_, is_own});
         if (!is_own) ++of_peer_;
-        numbers_.insert_or_assign(number, last_);
     }
 
-    std::set<std::uint64_t> open_;
     std::uint64_t last_ = 0;
-    std::deque<entry> order_;
     std::size_t of_peer_ = 0;
-    std::map<std::uint64_t, std::uint64_t> numbers_;
+    std::vector<std::uint64_t> open_;  // in order
+    std::deque<entry> numbers_;  // in the order in which they came
 };
 
 }  // namespace rcverbs::machines

@@ -107,8 +107,8 @@ private:
     std::atomic<std::uint64_t> state_{0};
     std::atomic<bool> all_known_{false};
     std::atomic<std::uint64_t> ready_bytes_{0};
-    std::vector<wire::piece_key> keys_;
-    std::vector<bool> is_known_;
+    wire::piece_keys keys_;
+    boost::container::small_vector<bool, 1> is_known_;
     std::uint32_t unknown_ = 0;
     std::uint32_t founds_ = 0;
     bool is_allocated_ = false;

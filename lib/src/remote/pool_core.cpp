@@ -142,7 +142,7 @@ pool_core::allocated pool_core::allocate(
     try {
         what = books_.allocate(to.number(), number, units, key, where);
         if (what == outcome::done)
-            b.what = std::make_shared<offered_region const>(
+            b.what = make_recycled<offered_region const>(
                 list_,
                 number,
                 std::vector{bytes_of(where).first(static_cast<std::size_t>(bytes))},
@@ -294,7 +294,7 @@ void pool_core::on_gone(std::uint64_t number) noexcept {
         blocks_.erase(found);
         std::span<std::byte> const bytes = bytes_of(books_.released(number));
         try {
-            cleaning_.push_back({number, bytes, then});
+            cleaning_.push_back({number, bytes, std::move(then)});
         } catch (...) {
             // No memory: the block is never used again.
             return;

@@ -24,6 +24,7 @@
 
 #include "machines/pool_books.hpp"
 #include "remote/offers_core.hpp"
+#include "remote/recycled_map.hpp"
 #include "remote/takeover.hpp"
 
 namespace rcverbs::detail {
@@ -119,7 +120,7 @@ private:
     bool const keeps_;
     mutable std::mutex mutex_;
     machines::pool_books books_;
-    std::unordered_map<std::uint64_t, block> blocks_;
+    recycled_map<block> blocks_;
     std::unordered_map<std::uint64_t, std::weak_ptr<region_core>> channels_;
     // What is being zeroed, the first of them in part.
     struct dirty {

@@ -3,13 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 
 #include <rcverbs/experimental/protocol.hpp>
 #include <rcverbs/experimental/remote_allocator.hpp>
 
+#include "remote/recycled_map.hpp"
 #include "wire/region_message.hpp"
 
 namespace rcverbs::detail {
@@ -52,7 +52,7 @@ private:
 
     region_core& channel_;
     // Memory that is freed when the operations under way have completed.
-    std::map<std::uint64_t, protocol::waiter<error_code>> freeing_;
+    recycled_map<protocol::waiter<error_code>> freeing_;
 };
 
 }  // namespace rcverbs::detail

@@ -197,7 +197,7 @@ void region_core::next(protocol::waiter<error_code, request> who) {
 }
 
 void region_core::answer(request r, region_status status, std::vector<std::byte> body) {
-    auto const kept = std::make_shared<std::vector<std::byte> const>(std::move(body));
+    auto const kept = make_recycled<std::vector<std::byte> const>(std::move(body));
     // If it fails the connection has ended, or the peer does not wait any more.
     r.async_answer(
         static_cast<std::uint32_t>(status),

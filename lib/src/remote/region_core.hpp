@@ -87,7 +87,7 @@ public:
         Then then,
         std::optional<std::chrono::milliseconds> timeout = {}
     ) {
-        auto const kept = std::make_shared<Body const>(std::move(body));
+        auto const kept = make_recycled<Body const>(std::move(body));
         ask wanted{number_of(what)};
         wanted.body(*kept);
         if (timeout) wanted.within(*timeout);
@@ -101,7 +101,7 @@ public:
     template <class Then>
     void notify(wire::region_operation what, std::span<std::byte const> of_body, Then then) {
         auto const body =
-            std::make_shared<std::vector<std::byte> const>(of_body.begin(), of_body.end());
+            make_recycled<std::vector<std::byte> const>(of_body.begin(), of_body.end());
         channel_.async_notify(
             number_of(what), *body, ordered([this, body, t = std::move(then)](error_code ec) {
                 on_notified(ec);

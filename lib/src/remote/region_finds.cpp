@@ -110,7 +110,7 @@ remote_memory region_finds::take(
     auto& known = held_[found.number];
     std::shared_ptr<memory_core> memory = known.lock();
     if (memory == nullptr) {
-        memory = std::make_shared<memory_core>(channel_.self(), found.number, found.rights, map);
+        memory = make_recycled<memory_core>(channel_.self(), found.number, found.rights, map);
         known = memory;
         held_count_ = held_.size();
     }
@@ -133,7 +133,7 @@ void region_finds::request_keys(wire::region_keys const& which, keys_handler the
         [this, most = which.count, t = std::move(then)](error_code ec, reply const& r) {
             if (ec) return t(ec, {});
             std::size_t const count = r.bytes().size() / wire::region_key_bytes;
-            std::vector<wire::piece_key> keys;
+            wire::piece_keys keys;
             if (r.status() == static_cast<std::uint32_t>(region_status::found)) {
                 keys = wire::decode_piece_keys(r.bytes(), count, ec);
                 if (count == 0 || count > most) ec = channel_errc::malformed_message;

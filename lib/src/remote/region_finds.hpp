@@ -20,6 +20,7 @@
 #include <rcverbs/experimental/region_channel.hpp>
 
 #include "machines/early_numbers.hpp"
+#include "remote/recycled_map.hpp"
 #include "wire/region_message.hpp"
 
 namespace rcverbs::detail {
@@ -103,7 +104,7 @@ private:
     protocol::wait_list<error_code> prepares_;
     // Withdrawn regions, while there are questions whose answers may still give them.
     machines::early_numbers early_;
-    std::map<std::uint64_t, std::weak_ptr<memory_core>> held_;
+    recycled_map<std::weak_ptr<memory_core>> held_;
     // Withdrawals that are confirmed when the operations under way have completed.
     std::multimap<std::uint64_t, request> releasing_;
     // Regions that this side does not use any more as soon as they have.

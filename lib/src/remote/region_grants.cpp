@@ -58,10 +58,9 @@ bool region_grants::has_window_key(offered_region const& what) const {
     return what.around != nullptr && what.around->domain == channel_.below().domain();
 }
 
-std::vector<wire::piece_key> region_grants::open_window(grant& g, error_code& ec) {
+wire::piece_keys region_grants::open_window(grant& g, error_code& ec) {
     if (g.window == nullptr) {
-        auto const made =
-            std::make_shared<opening>(opening{g.what, {}, window{channel_.below(), ec}});
+        auto const made = make_recycled<opening>(opening{g.what, {}, window{channel_.below(), ec}});
         if (ec) return {};
         // The answer is sent on the same queue pair, so the binding precedes every access. Until it
         // is complete the window must exist, and with it the memory is in use.
@@ -83,10 +82,10 @@ void region_grants::add_piece(grant& g, std::uint32_t piece, memory_region regio
     g.pieces[piece] = std::move(region);
 }
 
-std::vector<wire::piece_key> region_grants::known_keys(
+wire::piece_keys region_grants::known_keys(
     grant const& g, std::uint32_t first, std::uint32_t count
 ) {
-    std::vector<wire::piece_key> keys;
+    wire::piece_keys keys;
     for (std::uint32_t i = first; i < first + count && g.pieces[i].is_open(); ++i) {
         remote_region const r = g.pieces[i].remote();
         keys.push_back({r.address(), r.key()});
@@ -96,7 +95,7 @@ std::vector<wire::piece_key> region_grants::known_keys(
 
 // Registers pieces for as long as that does not delay others, at least one; refused only if there is
 // none.
-std::vector<wire::piece_key> region_grants::register_pieces(
+wire::piece_keys region_grants::register_pieces(
     grant& g, std::uint32_t first, std::uint32_t count, wire::region_refused& why
 ) {
     error_code ec;

@@ -23,6 +23,7 @@
 
 #include "machines/piece_map.hpp"
 #include "remote/offers_core.hpp"
+#include "remote/recycled_map.hpp"
 #include "remote/registrations.hpp"
 #include "wire/region_message.hpp"
 
@@ -93,18 +94,16 @@ private:
         std::shared_ptr<opening> window;
         std::uint32_t founds = 0;
     };
-    using grant_map = std::map<std::uint64_t, grant>;
+    using grant_map = recycled_map<grant>;
 
     region_offers_options const& options() const noexcept;
     grant* grant_of(offer_ptr const& what);
     bool has_window_key(offered_region const& what) const;
-    std::vector<wire::piece_key> open_window(grant& g, error_code& ec);
-    std::vector<wire::piece_key> register_pieces(
+    wire::piece_keys open_window(grant& g, error_code& ec);
+    wire::piece_keys register_pieces(
         grant& g, std::uint32_t first, std::uint32_t count, wire::region_refused& why
     );
-    static std::vector<wire::piece_key> known_keys(
-        grant const& g, std::uint32_t first, std::uint32_t count
-    );
+    static wire::piece_keys known_keys(grant const& g, std::uint32_t first, std::uint32_t count);
     void add_piece(grant& g, std::uint32_t piece, memory_region region);
     bool has_helpers() const noexcept { return static_cast<bool>(options().register_on); }
     void answer_waiting(grant& g);

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 
 #include <rcverbs/request_channel.hpp>
 
 #include "remote/pool_core.hpp"
+#include "remote/recycled_map.hpp"
 
 namespace rcverbs::detail {
 
@@ -37,7 +37,7 @@ private:
     std::shared_ptr<pool_core> pool_;
     std::unique_ptr<pool_core::lease> lease_;
     // Answered when the memory is free.
-    std::map<std::uint64_t, request> to_be_freed_;
+    recycled_map<request> to_be_freed_;
 };
 
 }  // namespace rcverbs::detail

@@ -25,8 +25,8 @@ void put(writer& w, std::span<piece_key const> keys) noexcept {
     }
 }
 
-std::vector<piece_key> get_keys(reader& r, std::size_t count) {
-    std::vector<piece_key> keys(count);
+piece_keys get_keys(reader& r, std::size_t count) {
+    piece_keys keys(count);
     for (piece_key& k : keys) {
         k.address = r.get<std::uint64_t>();
         k.key.value = r.get<std::uint32_t>();
@@ -183,9 +183,7 @@ region_found decode_found(std::span<std::byte const> in, error_code& ec) {
     return f;
 }
 
-std::vector<piece_key> decode_piece_keys(
-    std::span<std::byte const> in, std::size_t count, error_code& ec
-) {
+piece_keys decode_piece_keys(std::span<std::byte const> in, std::size_t count, error_code& ec) {
     ec = malformed_if(count > region_keys_max || in.size() != count * region_key_bytes);
     if (ec) return {};
     reader r{in};

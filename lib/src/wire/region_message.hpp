@@ -36,6 +36,8 @@
 // the bytes that the sender may still allocate (8) and those of the largest free block (8).
 #pragma once
 
+#include <boost/container/small_vector.hpp>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -95,6 +97,9 @@ struct piece_key {
     friend bool operator==(piece_key const&, piece_key const&) = default;
 };
 
+/// Most regions have one piece.
+using piece_keys = boost::container::small_vector<piece_key, 1>;
+
 struct region_find {
     std::uint16_t version = region_version;
     std::string_view name;
@@ -104,8 +109,8 @@ struct region_found {
     std::uint64_t number = 0;
     access_flags rights = access_flags::local_read;
     std::uint64_t piece_bytes = 0;
-    std::vector<std::uint64_t> range_bytes;
-    std::vector<piece_key> keys;
+    boost::container::small_vector<std::uint64_t, 1> range_bytes;
+    piece_keys keys;
 };
 
 struct region_keys {
@@ -179,9 +184,7 @@ std::array<std::byte, 24> encode(region_refused const& r) noexcept;
 // Decoders: channel_errc::malformed_message. The names of a FIND and a SHARE refer to the input.
 region_find decode_find(std::span<std::byte const> in, error_code& ec) noexcept;
 region_found decode_found(std::span<std::byte const> in, error_code& ec);
-std::vector<piece_key> decode_piece_keys(
-    std::span<std::byte const> in, std::size_t count, error_code& ec
-);
+piece_keys decode_piece_keys(std::span<std::byte const> in, std::size_t count, error_code& ec);
 region_keys decode_keys(std::span<std::byte const> in, error_code& ec) noexcept;
 region_dropped decode_dropped(std::span<std::byte const> in, error_code& ec) noexcept;
 region_allocate decode_allocate(std::span<std::byte const> in, error_code& ec) noexcept;
