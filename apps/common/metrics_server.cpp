@@ -153,6 +153,7 @@ std::string to_json(std::vector<metric> const& all) {
     nlohmann::ordered_json out;
     for (metric const& m : all) {
         if (m.labels.empty()) out[m.name] = m.value;
+        else if (m.labels.size() == 1) out[m.name][m.labels.front().second] = m.value;
     }
     return out.dump();
 }

@@ -28,7 +28,8 @@ struct metric {
     bool is_time = false;
 };
 
-/// One JSON object in one line. Metrics with labels are left out.
+/// One JSON object in one line. Metrics of one label are an object in it, by the label's values; those of several
+/// labels are left out.
 std::string to_json(std::vector<metric> const& all);
 /// Prometheus' text exposition format 0.0.4. Names begin with `program` and an underscore. Includes the
 /// version of the program (`_build_info`), and when it was started (`process_start_time_seconds`).

@@ -9,6 +9,7 @@
 #include <array>
 #include <csignal>
 #include <cstring>
+#include <functional>
 #include <type_traits>
 #include <utility>
 
@@ -21,9 +22,19 @@ namespace demo {
 
 namespace {
 
+using rcverbs::nvme::commands_by_state;
+constexpr std::array<std::pair<char const*, std::uint64_t commands_by_state::*>, 6> states{
+    {{"waiting_for_memory", &commands_by_state::waiting_for_memory},
+     {"receiving_data", &commands_by_state::receiving_data},
+     {"in_store", &commands_by_state::in_store},
+     {"executing", &commands_by_state::executing},
+     {"sending_data", &commands_by_state::sending_data},
+     {"answering", &commands_by_state::answering}}};
+constexpr char const* old_help = "Commands that arrived more than a second ago";
+
 // What target_statistics says.
 std::vector<metric> metrics_of(rcverbs::nvme::target_statistics const& s) {
-    return {
+    std::vector<metric> all{
         {"controllers", false, "Controllers at this moment", s.controllers},
         {"queues", false, "Queues at this moment", s.queues},
         {"commands", false, "Commands at this moment", s.commands},
@@ -39,44 +50,36 @@ std::vector<metric> metrics_of(rcverbs::nvme::target_statistics const& s) {
         {"transfers_stalled", true, "Queues that took no transfer", s.transfers_stalled},
         {"store_failures", true, "Requests that a store failed", s.store_failures},
     };
-}
-
-// Commands that arrived more than a second ago, by what they wait for.
-void add_old_commands(std::vector<metric>& to, rcverbs::nvme::commands_by_state const& old) {
-    std::string const help = "Commands that arrived more than a second ago";
-    for (auto const& [state, count] : {
-             std::pair{"waiting_for_memory", old.waiting_for_memory},
-             {"receiving_data", old.receiving_data},
-             {"in_store", old.in_store},
-             {"executing", old.executing},
-             {"sending_data", old.sending_data},
-             {"answering", old.answering},
-         })
-        to.push_back({"old_commands", false, help, count, {{"state", state}}});
+    for (auto const& [state, field] : states)
+        all.push_back({"old_commands", false, old_help, s.old_commands.*field, {{"state", state}}});
+    return all;
 }
 
 // What host_statistics say. The metrics of a name stand together.
 void add_hosts(std::vector<metric>& to, std::vector<rcverbs::nvme::host_statistics> const& all) {
     using row = rcverbs::nvme::host_statistics;
     using labels = std::vector<std::pair<std::string, std::string>>;
-    auto const each =
-        [&](std::string const& name, std::string const& help, labels const& more, auto field) {
-            for (row const& one : all) {
-                labels of{
-                    {"subsystem", one.subsystem},
-                    {"namespace", std::to_string(one.namespace_id)},
-                    {"host", printable(one.host)}};
-                of.insert(of.end(), more.begin(), more.end());
-                metric next{name, true, help, 0, std::move(of)};
-                if constexpr (std::is_same_v<decltype(field), std::chrono::nanoseconds row::*>) {
-                    next.value = static_cast<std::uint64_t>((one.*field).count());
-                    next.is_time = true;
-                } else {
-                    next.value = one.*field;
-                }
-                to.push_back(std::move(next));
+    auto const each = [&](std::string const& name,
+                          std::string const& help,
+                          labels const& more,
+                          auto field,
+                          bool is_counter = true) {
+        for (row const& one : all) {
+            labels of{
+                {"subsystem", one.subsystem},
+                {"namespace", std::to_string(one.namespace_id)},
+                {"host", printable(one.host)}};
+            of.insert(of.end(), more.begin(), more.end());
+            metric next{name, is_counter, help, 0, std::move(of)};
+            if constexpr (std::is_same_v<decltype(field), std::chrono::nanoseconds row::*>) {
+                next.value = static_cast<std::uint64_t>((one.*field).count());
+                next.is_time = true;
+            } else {
+                next.value = std::invoke(field, one);
             }
-        };
+            to.push_back(std::move(next));
+        }
+    };
     std::string const commands = "I/O commands of a host that succeeded";
     each("host_commands", commands, {{"operation", "read"}}, &row::reads);
     each("host_commands", commands, {{"operation", "write"}}, &row::writes);
@@ -97,6 +100,10 @@ void add_hosts(std::vector<metric>& to, std::vector<rcverbs::nvme::host_statisti
     each("host_errors", errors, {{"kind", "media"}}, &row::media_errors);
     each("host_errors", errors, {{"kind", "compare"}}, &row::compares_that_differ);
     each("host_errors", errors, {{"kind", "transient"}}, &row::transient_errors);
+    for (auto const& [state, field] : states) {
+        auto const old = [of = field](row const& r) { return r.old_commands.*of; };
+        each("host_old_commands", old_help, {{"state", state}}, old, false);
+    }
 }
 
 std::string text_of(std::array<std::byte, 16> const& bytes) {
@@ -161,9 +168,7 @@ void nvme_server::start() {
     std::size_t const count = served_.options.size();
     if (!arguments_.metrics.empty())
         metrics_.emplace(io_, arguments_.metrics, "rdma_nvme", [this] {
-            nvme::target_statistics const now = target_->statistics();
-            std::vector<metric> all = metrics_of(now);
-            add_old_commands(all, now.old_commands);
+            std::vector<metric> all = metrics_of(target_->statistics());
             add_hosts(all, target_->statistics_by_host());
             return all;
         });

@@ -1160,6 +1160,7 @@ TEST_CASE(
         serving_target s{io, store, watchful};
         connected_host h = co_await connect_host(io, s.at());
         auto const old = [&] { return s.target.statistics().old_commands; };
+        auto const old_of_host = [&] { return s.target.statistics_by_host().front().old_commands; };
         // Requests for events are never old.
         h.admin.send_only({capsule{0x0c, 0}});
         h.io.send_only({capsule{0x00, 1}});
@@ -1168,10 +1169,10 @@ TEST_CASE(
         co_await wait_until(io, [&] { return !faults.empty(); });
         h.io.send_only({capsule{0x00, 1}});
         co_await wait_until(io, [&] { return old().in_store == 2; });
+        CHECK(old_of_host().in_store == 2);
         REQUIRE(faults.size() == 1);
-        std::string const expected =
-            "subsystem " + std::string{disk_nqn} +
-            ": a command is not answered after 1500 ms; it waits for its store";
+        std::string const expected = "subsystem " + std::string{disk_nqn} +
+                                     ": a command is not answered after 1500 ms; state: in_store";
         CHECK_THAT(faults[0], StartsWith("host " + std::string{host_nqn} + " at "));
         CHECK_THAT(faults[0], EndsWith(expected));
         nvme::commands_by_state const now = old();
@@ -1184,8 +1185,53 @@ TEST_CASE(
         h.io.connection().close();
         co_await end(io, s.target);
         CHECK(old().in_store + old().answering == 0);
+        CHECK(old_of_host().in_store + old_of_host().answering == 0);
     });
     CHECK(faults.size() == 1);
+}
+
+TEST_CASE(
+    "nvme: commands whose host takes no completion are old while they transfer",
+    "[device][nvme][any-device]"
+) {
+    asio::io_context io;
+    auto const store = std::make_shared<inverting_store>();
+    run(io, [&]() -> asio::awaitable<void> {
+        // Common memory for one transfer of this host. The queue's own memory is half of a transfer.
+        nvme::target_options narrow;
+        narrow.transfer_bytes_max = 131072;
+        narrow.connections_max = 8;
+        narrow.staging_bytes_max = 2 * 131072 + 8 * 65536;
+        serving_target s{io, store, narrow};
+        connected_host h = co_await connect_host(io, s.at());
+        registered_buffer const data{
+            h.io.connection().domain(),
+            131072,
+            access_flags::remote_read | access_flags::remote_write};
+        // The host has posted no receive for the first completion, so all transfers behind it wait: that of the
+        // write, and the first half of a read. The other read waits for the memory of the first one.
+        h.io.send_only(
+            {capsule{0x00, 1}, write(0, 256, data), read(0, 256, data), read(0, 256, data)}
+        );
+        auto const is_each_1 = [](nvme::commands_by_state const& old) {
+            return old.answering == 1 && old.receiving_data == 1 && old.sending_data == 1 &&
+                   old.waiting_for_memory == 1 && old.in_store + old.executing == 0;
+        };
+        auto const of_host = [&] { return s.target.statistics_by_host().front().old_commands; };
+        co_await wait_until(io, [&] { return is_each_1(s.target.statistics().old_commands); });
+        CHECK(is_each_1(of_host()));
+        for (int i = 0; i < 4; ++i) {
+            h.io.connection().async_receive(
+                h.data.slice(0, 16), [](error_code const&, receive_result const&) {}
+            );
+        }
+        co_await wait_until(io, [&] { return s.target.statistics().reads == 2; });
+        co_await wait_until(io, [&] { return s.target.statistics().commands == 0; });
+        nvme::commands_by_state const old = of_host();
+        CHECK(old.answering + old.receiving_data + old.sending_data + old.waiting_for_memory == 0);
+        CHECK(s.target.statistics().writes == 1);
+        co_await end(io, s.target);
+    });
 }
 
 TEST_CASE("nvme: a connection without a Connect command ends", "[device][nvme][any-device]") {

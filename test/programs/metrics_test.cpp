@@ -122,7 +122,9 @@ TEST_CASE("metrics have escaped labels, one head for each name, and the build", 
         {"queues", false, "Queues", 3},
         {"reads", true, "Reads", 1, {{"host", "a\"b\\c\nd"}, {"namespace", "1"}}},
         {"reads", true, "Reads", 2, {{"host", "e"}, {"namespace", "1"}}},
-        {"store_seconds", true, "Time", 1'000'000'007, {{"host", "e"}}, true}};
+        {"store_seconds", true, "Time", 1'000'000'007, {{"host", "e"}, {"namespace", "1"}}, true},
+        {"old", false, "Old", 4, {{"state", "a"}}},
+        {"old", false, "Old", 5, {{"state", "b"}}}};
     std::string const text = demo::to_prometheus("sample", all);
     std::string const expected = R"(# HELP sample_queues Queues.
 # TYPE sample_queues gauge
@@ -133,7 +135,11 @@ sample_reads_total{host="a\"b\\c\nd",namespace="1"} 1
 sample_reads_total{host="e",namespace="1"} 2
 # HELP sample_store_seconds_total Time.
 # TYPE sample_store_seconds_total counter
-sample_store_seconds_total{host="e"} 1.000000007
+sample_store_seconds_total{host="e",namespace="1"} 1.000000007
+# HELP sample_old Old.
+# TYPE sample_old gauge
+sample_old{state="a"} 4
+sample_old{state="b"} 5
 # HELP sample_build_info The version of the program.
 # TYPE sample_build_info gauge
 sample_build_info{version=")";
@@ -143,5 +149,5 @@ sample_build_info{version=")";
     REQUIRE(at != text.npos);
     // In this process' time, which began after 2020.
     CHECK(std::stod(text.substr(at + started.size())) > 1.5e9);
-    CHECK(demo::to_json(all) == R"({"queues":3})");
+    CHECK(demo::to_json(all) == R"({"queues":3,"old":{"a":4,"b":5}})");
 }

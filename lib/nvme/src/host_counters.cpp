@@ -89,6 +89,7 @@ void host_counters::write(host_statistics& to) const noexcept {
     to.media_errors = media_;
     to.compares_that_differ = differing_;
     to.transient_errors = transient_;
+    to.old_commands = old_.snapshot();
 }
 
 std::shared_ptr<host_counters> host_counter_table::find_or_add(

@@ -19,6 +19,7 @@
 #include <rcverbs/nvme/target.hpp>
 
 #include "command.hpp"
+#include "command_state.hpp"
 
 namespace rcverbs::nvme::detail {
 
@@ -31,7 +32,9 @@ public:
     void note(command const& c, status how, clock::duration after) noexcept;
     /// A store has completed a request that it had for this long.
     void note_store(clock::duration after) noexcept;
-    /// Adds those of another one.
+    /// An old command is counted in another state.
+    void move_old(command_state from, command_state to) noexcept { old_.move(from, to); }
+    /// Adds those of another one, which has no old commands.
     void add(host_statistics const& other) noexcept;
     /// Writes the numbers, not the names.
     void write(host_statistics& to) const noexcept;
@@ -54,6 +57,7 @@ private:
     number media_{0};
     number differing_{0};
     number transient_{0};
+    old_command_counters old_;
 };
 
 class host_counter_table {

@@ -6,6 +6,7 @@
 #include <boost/asio/prefer.hpp>
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <utility>
 
@@ -63,6 +64,8 @@ public:
     std::shared_ptr<queue> holder_;
     // The store's thread writes it, too.
     std::atomic<command_state> state_{command_state::idle};
+    /// The state in which the statistics count the command as old; idle if it is not.
+    command_state old_in_ = command_state::idle;
     /// Where the command arrived; until its response is posted.
     std::uint32_t capsule_ = 0;
     command what_;
@@ -114,6 +117,9 @@ public:
 
     command_state state() const noexcept { return state_.load(std::memory_order_relaxed); }
     void enter(command_state to) noexcept {
+        command_state const from = state();
+        if (from == to) return;
+        assert(may_follow(from, to));
         state_.store(to, std::memory_order_relaxed);
         RCVERBS_PROBE2(nvme_command_state, this, static_cast<std::uint8_t>(to));
     }
@@ -170,7 +176,7 @@ queue::queue(
           access_flags::local_write},
       deadline_{executor_} {}
 
-queue::~queue() { target_->count_old(old_, {}); }
+queue::~queue() = default;
 
 // Calls a member on the queue's executor; at once if this is it.
 void queue::run(void (queue::*what)()) {
@@ -507,7 +513,6 @@ void queue::do_check_transfers(unsigned periods) {
 // Counts the commands that are old. Reports those of command_report_age, once until there are none.
 void queue::count_old() {
     auto const now = host_counters::clock::now();
-    state_counts old{};
     std::size_t reported = 0;
     slot const* oldest = nullptr;
     for (auto const& s : slots_) {
@@ -516,8 +521,7 @@ void queue::count_old() {
         // A request for an event waits as long as there is none.
         bool const is_awaited =
             state != command_state::idle && state != command_state::waiting_for_event;
-        if (!is_awaited) continue;
-        if (age > old_age) ++old[static_cast<std::size_t>(state)];
+        count_as_old(*s, is_awaited && age > old_age ? state : command_state::idle);
         // For others there is transfer_timeout.
         bool const is_here = state == command_state::in_store ||
                              state == command_state::executing ||
@@ -526,10 +530,16 @@ void queue::count_old() {
         ++reported;
         if (oldest == nullptr || s->arrived_ < oldest->arrived_) oldest = s.get();
     }
-    target_->count_old(std::exchange(old_, old), old);
     if (oldest == nullptr) has_reported_old_ = false;
     else if (!std::exchange(has_reported_old_, true))
         target_->on_old_commands(shared_from_this(), reported, oldest->state());
+}
+
+void queue::count_as_old(slot& s, command_state in) {
+    command_state const before = std::exchange(s.old_in_, in);
+    if (before == in) return;
+    target_->counted().old_commands.move(before, in);
+    if (s.counters_ != nullptr) s.counters_->move_old(before, in);
 }
 
 // --- fabrics and admin commands ------------------------------------------------------------------
@@ -940,6 +950,7 @@ void queue::release(slot& s) {
     s.local_ = {};
     s.work_ = {};
     s.enter(command_state::idle);
+    count_as_old(s, command_state::idle);
     --target_->counted().commands;
     free_memory(s);
     free_slots_.push_back(&s);

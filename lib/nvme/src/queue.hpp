@@ -140,6 +140,7 @@ private:
     void do_abort();
     void give_waiting();
     void count_old();
+    void count_as_old(slot& s, command_state in);
     void do_check_transfers(unsigned periods);
     bool is_trusted() const noexcept;
     mutable_slice capsule(std::uint32_t index) const;
@@ -220,8 +221,6 @@ private:
     std::atomic<unsigned> period_{0};  // counts calls of do_check_transfers()
     std::atomic<bool> is_check_due_{false};
     boost::asio::steady_timer deadline_;
-    // As target_statistics::old_commands has them.
-    state_counts old_{};
     bool has_reported_old_ = false;
     // Asynchronous event requests that wait.
     std::vector<slot*> waiting_;

@@ -205,12 +205,6 @@ std::string_view name_of(store_operation o) noexcept {
     return "";
 }
 
-// What an old command waits for.
-std::string_view name_of(command_state s) noexcept {
-    if (s == command_state::waiting_for_memory) return "memory";
-    return s == command_state::in_store ? "its store" : "its turn";
-}
-
 // Who, where, and for what.
 std::string name_of(controller const& of, queue const& by) {
     return "host " + of.host().nqn + " at " + by.remote_endpoint().to_string() + ", subsystem " +
@@ -952,12 +946,6 @@ void target_core::report(report_budget& budget, observer const& to, std::string 
     to(printable(message));
 }
 
-void target_core::count_old(state_counts const& before, state_counts const& now) noexcept {
-    for (std::size_t i = 0; i < now.size(); ++i) {
-        if (now[i] != before[i]) counters_.old_commands[i] += now[i] - before[i];
-    }
-}
-
 void target_core::on_old_commands(
     std::shared_ptr<queue> const& from, std::size_t count, command_state first
 ) {
@@ -970,8 +958,7 @@ void target_core::on_old_commands(
             ) + ": " +
                 (count == 1 ? "a command is" : std::to_string(count) + " commands are") +
                 " not answered after " + std::to_string(self.options_.command_report_age.count()) +
-                " ms; " + (count == 1 ? "it" : "the oldest") + " waits for " +
-                std::string{name_of(first)}
+                " ms; state" + (count == 1 ? "" : " of the oldest") + ": " + to_string(first)
         );
     });
 }
@@ -1000,9 +987,6 @@ void target_core::on_store_failure(
 
 target_statistics target_core::statistics() const {
     counters const& c = counters_;
-    auto const old = [&c](command_state s) -> std::uint64_t {
-        return c.old_commands[static_cast<std::size_t>(s)];
-    };
     return {
         c.controllers,
         c.queues,
@@ -1018,12 +1002,7 @@ target_statistics target_core::statistics() const {
         c.store_failures,
         c.transfers_stalled,
         c.commands,
-        {.waiting_for_memory = old(command_state::waiting_for_memory),
-         .receiving_data = old(command_state::receiving_data),
-         .in_store = old(command_state::in_store),
-         .executing = old(command_state::arrived) + old(command_state::executing),
-         .sending_data = old(command_state::sending_data),
-         .answering = old(command_state::answering)}};
+        c.old_commands.snapshot()};
 }
 
 }  // namespace rcverbs::nvme::detail

@@ -4,7 +4,6 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -44,7 +43,7 @@ public:
         std::atomic<std::uint64_t> store_failures{0};
         std::atomic<std::uint64_t> transfers_stalled{0};
         std::atomic<std::uint64_t> commands{0};
-        std::array<std::atomic<std::uint64_t>, std::tuple_size_v<state_counts>> old_commands{};
+        old_command_counters old_commands;
     };
 
     target_core(
@@ -88,8 +87,6 @@ public:
     );
     /// The host has not taken a transfer for too long.
     void on_stalled_transfer(std::shared_ptr<queue> const& from);
-    /// The queue has other numbers of old commands than before.
-    void count_old(state_counts const& before, state_counts const& now) noexcept;
     /// The queue has commands that are as old as command_report_age, and had none.
     ///
     /// @param first  The state of the oldest.

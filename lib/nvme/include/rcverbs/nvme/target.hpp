@@ -223,9 +223,8 @@ struct target_statistics {
     /// Commands at this moment that are not answered: at a store, on their way, or waiting for an
     /// event. Those of a queue that has ended count until their stores have completed them.
     std::uint64_t commands = 0;
-    /// Those that arrived more than a second ago, without requests for events; counted once a second, or more
-    /// often with a transfer_timeout below 8 s. Of a queue that has ended: as it was then, until its last command
-    /// is over.
+    /// Those that arrived more than a second ago, without requests for events; looked for once a second, or
+    /// more often with a transfer_timeout below 8 s. A command of a queue that has ended keeps its state here.
     commands_by_state old_commands = {};
 };
 
@@ -273,6 +272,8 @@ struct host_statistics {
     std::uint64_t compares_that_differ = 0;
     /// Commands that the host was asked to repeat, here or on another path.
     std::uint64_t transient_errors = 0;
+    /// As target_statistics::old_commands.
+    commands_by_state old_commands = {};
 };
 
 /// A target at one endpoint. Closes when it is destroyed.
