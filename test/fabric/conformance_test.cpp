@@ -303,6 +303,6 @@ RCVERBS_OPERATION(
         batch_operation, connect_operation, resolve_operation, disconnect_operation,              \
         wait_operation, accept_operation, get_request_operation, send_with_invalidate_operation,  \
         shared_receive_operation, acquire_slot_operation, bind_window_operation,                  \
-        invalidate_window_operation,
+        invalidate_window_operation
 
 #include "fabric/conformance_cases.hpp"

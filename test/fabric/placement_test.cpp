@@ -6,6 +6,8 @@
 #include <cstring>
 #include <set>
 
+#include <rcverbs/experimental/window.hpp>
+
 #include "fabric/fixture.hpp"
 #include "support/bytes.hpp"
 #include "support/live_blocks.hpp"
