@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """figures.py [--write]: the figures in documents that are properties of the tree. They have marks, which a page does not show when it is rendered:
 
-* A constant of the sources, or arithmetic with several, in the unit that stands before the mark:
+* A constant of files or folders, or arithmetic with several, in the unit that stands before the mark:
   `64 KiB<!-- figure: value_bytes_max in apps/rdma-copy/extended_attributes.hpp -->`
-  `4144<!-- figure: slot_bytes - channel_head_bytes in lib/include/rcverbs/message_channel.hpp lib/src/wire/channel_message.hpp -->`
+  `4144<!-- figure: slot_bytes - channel_head_bytes in lib/include/rcverbs/message_channel.hpp lib/src/wire -->`
 * A table between `<!-- NAME: test/docs/figures.py writes this -->` and `<!-- end of NAME -->`; NAME is one of `tables`.
 
 Without --write prints place, expected and found text of what differs, and exits with 1 if anything does. check.py does the same.
@@ -106,19 +106,21 @@ tables = {"code lines": code_lines_by_folder, "largest files": largest_files, "l
 
 
 def evaluated(expression):
-    """The value of a constant expression in C++ or shell."""
+    """The value of a constant expression in C++ or shell; None if it has names."""
     plain = re.sub(r"[\w:]+\{([\d']+)U?\}", r"\1", expression).strip()
     plain = re.sub(r"(?<=\d)'(?=\d)|(?<=\d)[UL]+\b", "", plain)
-    if not re.fullmatch(r"[\d\s()<>*+-]+", plain):
-        raise ValueError(f"{expression} is not a number")
-    return eval(plain)
+    return eval(plain) if re.fullmatch(r"[\d\s()<>*+-]+", plain) else None
 
 
-def constant(name, files):
-    values = {v for f in files for v in re.findall(rf"\b{name} ?= ?([^;\n]+)", without_comments((root / f).read_text()))}
+def constant(name, places):
+    """The value of a constant that is in one of these files or folders, with one value."""
+    files = [f for place in places for f in (sources(place) if (root / place).is_dir() else [root / place])]
+    texts = [without_comments(f.read_text()) for f in files]
+    found = [a or b for text in texts for a, b in re.findall(rf"\b{name}(?: ?= ?([^;\n]+)|\{{([^;{{}}\n]+)\}};)", text)]
+    values = {evaluated(expression) for expression in found} - {None}
     if len(values) != 1:
-        raise ValueError(f"{name} has {len(values)} values in {' '.join(files)}")
-    return evaluated(values.pop())
+        raise ValueError(f"{name} has {len(values)} values in {' '.join(places)}")
+    return values.pop()
 
 
 def with_true_figures(name, text):
@@ -130,9 +132,9 @@ def with_true_figures(name, text):
         wrong.append(f"{name}:{line}: {what}")
 
     def figure(found):
-        number, unit, terms, files = found.groups()
+        number, unit, terms, places = found.groups()
         try:
-            value = evaluated(re.sub(r"[a-z]\w*", lambda term: str(constant(term[0], files.split())), terms))
+            value = evaluated(re.sub(r"[a-z]\w*", lambda term: str(constant(term[0], places.split())), terms))
         except (OSError, ValueError) as e:
             complain(found, found.start(), e)
             return found[0]

@@ -21,6 +21,7 @@ struct options {
     int depth_max = 64;  // int depth_max = 65;
     std::size_t bytes_max = std::size_t{256} << 10;
     unsigned many = 1'000'000U;
+    budget reports_{100};
 };
 char const* const address = "http://host";
 char const quote = '"';  // a comment
@@ -72,7 +73,7 @@ private:
 
 class sources(unittest.TestCase):
     def test_code_lines_are_neither_blank_nor_comment(self):
-        self.assertEqual(figures.code_lines(source), 14)
+        self.assertEqual(figures.code_lines(source), 15)
 
     def test_data_members_are_those_of_the_class_itself(self):
         found = dict(figures.data_members(classes))
@@ -113,13 +114,20 @@ class documents(unittest.TestCase):
         self.check(f"255 KiB{mark}, 262,144{mark}\n", f"256 KiB{mark}, 262,144{mark}\n", ["docs/page.md:1: expected 256 KiB, found 255 KiB"])
 
     def test_a_wrong_result_of_arithmetic_is_found_and_mended(self):
-        mark = "<!-- figure: many - 2 * depth_max in lib/src/room/options.hpp -->"
-        self.check(f"1{mark}\n", f"999,872{mark}\n", ["docs/page.md:1: expected 999,872, found 1"])
+        mark = "<!-- figure: (many - 2 * depth_max) * reports_ in lib/src/room/options.hpp -->"
+        self.check(f"1{mark}\n", f"99,987,200{mark}\n", ["docs/page.md:1: expected 99,987,200, found 1"])
+
+    def test_a_constant_is_found_in_a_folder_if_it_has_one_value_there(self):
+        mark = "<!-- figure: depth_max in lib/src -->"
+        (figures.root / "lib/src/room/other.hpp").write_text("int bytes_max = 1;\nint depth_max = options::depth_max;\n")
+        self.check(f"65{mark}\n", f"64{mark}\n", ["docs/page.md:1: expected 64, found 65"])
+        mark = "<!-- figure: bytes_max in lib/src -->"
+        self.check(f"64{mark}\n", f"64{mark}\n", ["docs/page.md:1: bytes_max has 2 values in lib/src"])
 
     def test_a_mark_without_its_constant_or_its_figure_is_found(self):
         for text, complaint in [
             ("1<!-- figure: gone in lib/src/room/options.hpp -->\n", "gone has 0 values in lib/src/room/options.hpp"),
-            ("1<!-- figure: address in lib/src/room/options.hpp -->\n", '"http://host" is not a number'),
+            ("1<!-- figure: address in lib/src/room/options.hpp -->\n", "address has 0 values in lib/src/room/options.hpp"),
             ("many<!-- figure: many in lib/src/room/options.hpp -->\n", "a mark without a figure before it"),
             ("<!-- lines: test/docs/figures.py writes this -->\n<!-- end of lines -->\n", "there is no table lines"),
         ]:
