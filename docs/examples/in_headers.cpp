@@ -485,3 +485,5 @@ awaitable<void> in_remote_memory(region_channel& c, registered_buffer& page) {
     std::uint64_t const before = co_await counters.async_fetch_add(7, 1, use_awaitable);
     std::cout << before << '\n';
 }
+
+int main() {}

@@ -35,7 +35,7 @@ struct message_content {
 
     std::uint32_t number = 0;
     std::size_t head_bytes = 0;  // may be too many
-    std::array<std::byte, head_bytes_max> head_storage;
+    std::array<std::byte, head_bytes_max> head_storage{};
     body_source body;
 
     /// REQUIRES: head_bytes is not too many.
