@@ -8,7 +8,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -90,7 +89,7 @@ private:
         // Keys by regions, or one key by a window.
         std::vector<memory_region> pieces;
         std::map<std::uint32_t, registrations::job_ptr> registering;
-        std::deque<key_request> waiting;
+        std::vector<key_request> waiting;
         std::shared_ptr<opening> window;
         std::uint32_t founds = 0;
     };
