@@ -25,7 +25,9 @@ TEST_CASE("every example runs and prints its documented output", "[examples]") {
         row{"own_context", "one thread"},
         row{"shared_poller", "8 connections on one polling thread"},
         row{"timeout_and_cancel", "stalled: "},
-        row{"own_protocol", "ended: "},
+        row{"own_protocol", "1000 values published"},
+        row{"registration_cache", "100 uses, 1 registration"},
+        row{"window_pool", "10 requests, each with a key of its own"},
         row{"remote_heap", "100 values went through the stack, and as many through the queue"},
         row{"two_threads", "1000 writes from two threads"}
     );
