@@ -436,6 +436,36 @@ asio::awaitable<int> next(asio::io_context& io, taking& from) {
     co_return got->number;
 }
 
+// The handlers of an io_context that this test runs by hand, and how many were given to it.
+struct hands {
+    asio::io_context io;
+    std::atomic<int> given{0};
+
+    struct executor {
+        hands* to;
+
+        asio::execution_context& query(asio::execution::context_t) const noexcept { return to->io; }
+        static constexpr auto query(asio::execution::blocking_t) noexcept {
+            return asio::execution::blocking.never;
+        }
+        template <class Function>
+        void execute(Function&& f) const {
+            asio::post(to->io, std::forward<Function>(f));
+            ++to->given;
+        }
+        bool operator==(executor const&) const = default;
+    };
+    executor get_executor() { return {this}; }
+};
+
+// Fails the test if fewer than `count` results are on their way within a minute.
+asio::awaitable<void> arrival(asio::io_context& io, hands const& at, int count) {
+    asio::steady_timer limit{io, 60s};
+    while (at.given < count && limit.expiry() > std::chrono::steady_clock::now())
+        co_await pause(io, 1ms);
+    REQUIRE(at.given >= count);
+}
+
 // An awaitable operation, on the executor of the coroutine.
 template <class Token>
 auto take(taking& from, Token&& token) {
@@ -460,22 +490,21 @@ TEST_CASE("a result that a cancelled operation has not taken is for the next one
         auto const all = kinds[which].make(io);
         co_await all->meet();
         // Handlers run on `hands`, when this test says so.
-        asio::io_context hands;
+        hands on_hands;
         int const count = std::min(2, all->most());
         std::array<asio::cancellation_signal, 2> signals;
         std::array<taken, 2> results;
         for (int i = 0; i < count; ++i) {
             auto const at = static_cast<std::size_t>(i);
-            all->start(hands.get_executor(), signals[at].slot(), results[at].handler());
+            all->start(on_hands.get_executor(), signals[at].slot(), results[at].handler());
         }
         for (int i = 0; i < count; ++i) co_await all->provide(i + 1);
-        co_await pause(io, 200ms);
-        // The results are on their way. The later one comes back first.
+        co_await arrival(io, on_hands, count);
+        // The later one comes back first.
         for (int i = count; i-- > 0;)
             signals[static_cast<std::size_t>(i)].emit(asio::cancellation_type::total);
-        hands.poll();
-        hands.restart();
-        co_await pause(io, 10ms);
+        on_hands.io.poll();
+        on_hands.io.restart();
         for (int i = 0; i < count; ++i) {
             REQUIRE(results[static_cast<std::size_t>(i)].code);
             CHECK(*results[static_cast<std::size_t>(i)].code == asio::error::operation_aborted);
@@ -487,10 +516,11 @@ TEST_CASE("a result that a cancelled operation has not taken is for the next one
         }
 
         // A cancellation that comes when the handler has run has no effect.
-        all->start(hands.get_executor(), signals[0].slot(), results[0].handler());
+        int const before = on_hands.given;
+        all->start(on_hands.get_executor(), signals[0].slot(), results[0].handler());
         co_await all->provide(3);
-        co_await pause(io, 200ms);
-        hands.poll();
+        co_await arrival(io, on_hands, before + 1);
+        on_hands.io.poll();
         signals[0].emit(asio::cancellation_type::total);
         CHECK_FALSE(*results[0].code);
         CHECK(results[0].number == 3);
@@ -507,10 +537,10 @@ TEST_CASE("a result whose handler is destroyed before it runs is for the next on
         co_await all->meet();
         taken none;
         {
-            asio::io_context hands;
-            all->start(hands.get_executor(), {}, none.handler());
+            hands on_hands;
+            all->start(on_hands.get_executor(), {}, none.handler());
             co_await all->provide(1);
-            co_await pause(io, 200ms);
+            co_await arrival(io, on_hands, 1);
         }
         CHECK_FALSE(none.code);
         int const number = co_await next(io, *all);
