@@ -35,7 +35,13 @@ struct stage {
     void serve() {
         open_acceptor.async_get_request([this](error_code ec, connection_request request) {
             if (ec) return;
-            served = session{connection{stepped(io), std::move(request)}};
+            try {
+                served = session{connection{stepped(io), std::move(request)}};
+            } catch (boost::system::system_error const& e) {
+                // The client was cancelled after its request had been sent.
+                if (e.code() != errc::peer_disconnected) throw;
+                return;
+            }
             served.async_accept(ignore);
         });
     }

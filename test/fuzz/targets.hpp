@@ -29,6 +29,9 @@ void channel_hello(bytes in);
 void channel_message(bytes in);
 void region_message(bytes in);
 void ring_message(bytes in);
+/// Decodes what processes of a network of the fabric send each other. What is accepted and encoded is
+/// accepted again, and then does not change.
+void fabric_frame(bytes in);
 /// Parses an endpoint.
 void endpoint(bytes in);
 /// Decodes a message of rdma-copy; an accepted one must encode to the same bytes.
@@ -48,6 +51,7 @@ inline constexpr target targets[] = {
     {"channel_message", channel_message},
     {"region_message", region_message},
     {"ring_message", ring_message},
+    {"fabric_frame", fabric_frame},
     {"endpoint", endpoint},
     {"copy_message", copy_message},
 #if defined(RCVERBS_HAS_NVME)

@@ -104,6 +104,7 @@ terms terms_of(cm_id const& id, rdma_conn_param const* p) {
     terms t;
     t.qp_num = id.qp != nullptr ? id.qp->qp_num : p->qp_num;
     t.traffic_class = id.type_of_service;
+    t.path_mtu_bytes = id.on->options.path_mtu_bytes;
     std::uint8_t const most = RDMA_MAX_RESP_RES;
     t.responder_resources = depth_of(p != nullptr ? p->responder_resources : most, *id.on);
     t.initiator_depth = depth_of(p != nullptr ? p->initiator_depth : most, *id.on);
@@ -112,6 +113,26 @@ terms terms_of(cm_id const& id, rdma_conn_param const* p) {
     t.rnr_retry_count = p->rnr_retry_count;
     t.private_data = bytes_of(p->private_data, p->private_data_len);
     return t;
+}
+
+cm_message to_peer(cm_id const& id, cm_message::kind what) {
+    cm_message m;
+    m.what = what;
+    m.from = id.local;
+    m.to = id.remote;
+    m.from_id = id.number;
+    m.to_id = id.peer;
+    return m;
+}
+
+// An answer of a side that has no id for the message.
+cm_message answer_to(cm_message const& m, cm_message::kind what) {
+    cm_message answer;
+    answer.what = what;
+    answer.from = m.to;
+    answer.to = m.from;
+    answer.to_id = m.from_id;
+    return answer;
 }
 
 void store(sockaddr_storage& to, address const& from) noexcept { to = from.raw; }
@@ -168,8 +189,16 @@ cm_id& connection_manager::make_id(cm_channel& channel, void* context, rdma_port
 int connection_manager::create_id(
     rdma_event_channel* channel, void* context, rdma_port_space space, cm_id*& out
 ) {
+    if (space != RDMA_PS_TCP) return EINVAL;
+    if (channel == nullptr) {
+        cm_channel* own = nullptr;
+        create_channel(own);
+        out = &make_id(*own, context, space);
+        out->is_synchronous = true;
+        return 0;
+    }
     auto const found = channels_.find(channel);
-    if (found == channels_.end() || space != RDMA_PS_TCP) return EINVAL;
+    if (found == channels_.end()) return EINVAL;
     out = &make_id(*found->second, context, space);
     return 0;
 }
@@ -197,8 +226,9 @@ void connection_manager::forget(cm_id& id) {
     say_goodbye(id);
     drop_events(id);
     id_pointers_.erase(&id);
-    bound_.erase(&id);
+    release_port(id);
     device* const borrowed = id.borrowed;
+    if (id.is_synchronous) channels_.erase(id.channel);
     ids_.erase(id.number);
     if (borrowed != nullptr) give_back(*borrowed);
 }
@@ -234,6 +264,12 @@ int connection_manager::set_option(
 
 int connection_manager::migrate(rdma_cm_id* raw, rdma_event_channel* to) {
     cm_id* const id = id_of(raw);
+    if (id != nullptr && to == nullptr) {
+        cm_channel* own = nullptr;
+        create_channel(own);
+        id->is_synchronous = true;
+        to = own;
+    }
     auto const target = channels_.find(to);
     auto const source = id != nullptr ? channels_.find(id->channel) : channels_.end();
     if (target == channels_.end() || source == channels_.end()) return EINVAL;
@@ -321,6 +357,8 @@ int connection_manager::take_event(rdma_event_channel* raw, rdma_cm_event** out)
         event->id = find_id(event->child);
         static_cast<cm_id*>(event->id)->listener = 0;
         --owner.waiting_requests;
+        // Each id of a program that waits has its own channel.
+        if (owner.is_synchronous) migrate(event->id, nullptr);
     } else if (event->event == RDMA_CM_EVENT_CONNECT_RESPONSE && owner.qp != nullptr) {
         // librdmacm moves the queue pair to RTS and replies before the program receives the event.
         if (owner.at != state::reply_received || to_ready_to_send(owner) != 0) {
@@ -329,7 +367,7 @@ int connection_manager::take_event(rdma_event_channel* raw, rdma_cm_event** out)
         } else {
             event->event = RDMA_CM_EVENT_ESTABLISHED;
             owner.at = state::connected;
-            message(*owner.on, far_device(owner), [this, to = owner.peer] { on_ready(to); });
+            send(*owner.on, to_peer(owner, cm_message::kind::ready));
         }
     } else if (event->event == RDMA_CM_EVENT_REJECTED && owner.qp != nullptr) {
         static_cast<queue_pair&>(*owner.qp).move_to_error();
@@ -375,6 +413,11 @@ device* connection_manager::way_to(address const& to, address const* from) {
                 return own.family() == to.family();
             });
         if (!speaks || d->is_removed) continue;
+        bool const is_near =
+            net_.others != nullptr && std::ranges::any_of(d->addresses, [&](address const& own) {
+                return is_same_network(own, to);
+            });
+        if (is_near) return d.get();
         if (way == nullptr || way == target) way = d.get();
     }
     return way;
@@ -447,16 +490,35 @@ int connection_manager::port_conflict(address const& a) {
     return 0;
 }
 
+// Gives the address a free port if it has none. 0 if the port is this program's now; else the error
+// code of the kernel.
+int connection_manager::claim_port(address& a) {
+    bool const is_chosen = port_of(a) != 0;
+    for (int tries = 0; tries < 1000; ++tries) {
+        if (!is_chosen) give_port(a, free_port());
+        int error = port_conflict(a);
+        if (error == 0 && net_.others != nullptr) error = net_.others->claim_port(port_of(a));
+        if (error == 0 || is_chosen) return error;
+    }
+    return EADDRNOTAVAIL;
+}
+
+void connection_manager::release_port(cm_id& id) {
+    if (bound_.erase(&id) > 0 && net_.others != nullptr)
+        net_.others->release_port(port_of(id.local));
+}
+
 int connection_manager::bind(rdma_cm_id* raw, sockaddr const* to) {
     cm_id* const id = id_of(raw);
     if (id == nullptr || size_of(to) == 0 || id->at != state::idle) return EINVAL;
     address wanted = copy(to);
-    if (port_of(wanted) == 0) give_port(wanted, free_port());
-    if (int const error = port_conflict(wanted)) return error;
+    if (int const error = claim_port(wanted)) return error;
     if (!is_any(wanted) && !is_loopback(wanted)) {
         device* const on = device_of(wanted);
-        if (on == nullptr) return EADDRNOTAVAIL;
-        if (int const error = attach(*id, *on)) return error;
+        if (int const error = on == nullptr ? EADDRNOTAVAIL : attach(*id, *on)) {
+            if (net_.others != nullptr) net_.others->release_port(port_of(wanted));
+            return error;
+        }
     }
     id->local = wanted;
     store(id->route.addr.src_storage, wanted);
@@ -470,6 +532,7 @@ int connection_manager::listen(rdma_cm_id* raw, int backlog) {
     if (id == nullptr || id->at != state::bound) return EINVAL;
     id->backlog = backlog > 0 ? backlog : 1024;
     id->at = state::listening;
+    if (net_.others != nullptr) net_.others->show_port(port_of(id->local));
     return 0;
 }
 
@@ -481,8 +544,9 @@ int connection_manager::resolve_address(
     if (id == nullptr || size_of(to) == 0 || (from != nullptr && size_of(from) == 0)) return EINVAL;
     if (id->at != state::idle && id->at != state::bound) return EINVAL;
     address const target = copy(to);
+    bool const is_neighbour = net_.others != nullptr && net_.others->has_neighbour(target);
     bool const is_known_network =
-        is_loopback(target) ||
+        is_loopback(target) || is_neighbour ||
         std::any_of(net_.devices.begin(), net_.devices.end(), [&](auto const& d) {
             return std::any_of(d->addresses.begin(), d->addresses.end(), [&](address const& own) {
                 return is_same_network(own, target);
@@ -505,7 +569,7 @@ int connection_manager::resolve_address(
     id->remote = target;
     id->local = source;
     store(id->route.addr.dst_storage, target);
-    bool const has_neighbour = is_loopback(target) || device_of(target) != nullptr;
+    bool const has_neighbour = is_loopback(target) || is_neighbour || device_of(target) != nullptr;
     nanoseconds const delay =
         has_neighbour ? nanoseconds{net_.pick(1000, 20000)} : std::chrono::milliseconds{timeout_ms};
     net_.at(net_.now() + delay, [this, number = id->number, way, has_neighbour] {
@@ -539,29 +603,115 @@ int connection_manager::create_queue_pair(
     cm_id* const id = id_of(raw);
     if (id == nullptr || id->qp != nullptr || id->verbs == nullptr || id->at == state::closed)
         return EINVAL;
-    if (pd == nullptr || pd->context != id->verbs) return EINVAL;
+    bool const has_pd = pd != nullptr;
+    if (!has_pd) {
+        device& on = *id->on;
+        if (on.default_pd == nullptr) {
+            if (int const error = net_.alloc_pd(id->verbs, on.default_pd)) return error;
+        }
+        pd = on.default_pd;
+    }
+    if (pd->context != id->verbs) return EINVAL;
     queue_pair* made = nullptr;
     if (int const error = net_.create_qp(pd, attributes, made)) return error;
+    if (!has_pd) {
+        ++id->on->default_pd_users;
+        id->uses_default_pd = true;
+    }
     made->state = IBV_QPS_INIT;
     id->qp = made;
     id->pd = pd;
     return 0;
 }
 
+void connection_manager::release_default_pd(rdma_cm_id* raw) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr || !std::exchange(id->uses_default_pd, false)) return;
+    device& on = *id->on;
+    if (--on.default_pd_users == 0) net_.dealloc_pd(std::exchange(on.default_pd, nullptr));
+}
+
 // --- the handshake -------------------------------------------------------------------------------
 
 // Delivers messages in the order in which they were sent, or drops them.
-void connection_manager::message(device& from, device* to, std::function<void()> on_arrival) {
-    if (!from.is_reachable() || to == nullptr) return;
+void connection_manager::send(device& from, cm_message m) {
+    if (!from.is_reachable()) return;
+    if (net_.others != nullptr && net_.others->is_elsewhere(m.to, m.to_id)) {
+        if (net_.others->send(m) || m.what != cm_message::kind::request) return;
+        // As its kernel answers for a process that is not there.
+        cm_message refusal = answer_to(m, cm_message::kind::rejection);
+        refusal.reason = no_such_service;
+        net_.at(net_.now(), [this, refusal = std::move(refusal)] { receive(refusal); });
+        return;
+    }
+    device* const to = device_with(m.to);
+    if (to == nullptr) return;
     // The latency includes two kernels: a message does not overtake packets that were sent before
     // it.
     nanoseconds const travel = net_.is_stepped()
                                    ? net_.options().latency_max + nanoseconds{net_.pick(500, 45000)}
                                    : nanoseconds{0};
     from.link_free = std::max(from.link_free + nanoseconds{1}, net_.now() + travel);
-    net_.at(from.link_free, [to, arrived = std::move(on_arrival)] {
-        if (to->is_reachable()) arrived();
+    net_.at(from.link_free, [this, to, m = std::move(m)] {
+        if (to->is_reachable()) receive(m, *to);
     });
+}
+
+void connection_manager::receive(cm_message const& m) {
+    device* const at = device_with(m.to);
+    if (at != nullptr && at->is_reachable()) receive(m, *at);
+}
+
+void connection_manager::lose_peers(
+    std::function<bool(address const& remote, std::uint64_t id)> const& is_lost
+) {
+    std::vector<cm_message> last;  // ids_ changes while they are received
+    for (auto const& [number, id] : ids_) {
+        if (id->remote.family() == AF_UNSPEC || !is_lost(id->remote, id->peer)) continue;
+        cm_message m;
+        switch (id->at) {
+        case state::request_sent:
+        case state::request_received: m.what = cm_message::kind::rejection; break;
+        case state::reply_sent:
+        case state::reply_received:
+        case state::connected: m.what = cm_message::kind::disconnect_request; break;
+        case state::disconnect_sent: m.what = cm_message::kind::disconnect_reply; break;
+        default: continue;
+        }
+        m.from = id->remote;
+        m.to = id->local;
+        m.from_id = id->peer;
+        m.to_id = number;
+        m.reason = refused_by_program;
+        last.push_back(std::move(m));
+    }
+    for (cm_message const& m : last) receive(m);
+}
+
+void connection_manager::receive(cm_message const& m, device& at) {
+    switch (m.what) {
+    case cm_message::kind::request: return on_connect_request(m, at);
+    case cm_message::kind::reply: return on_reply(m);
+    case cm_message::kind::ready: return on_ready(m);
+    case cm_message::kind::rejection: return on_rejection(m);
+    case cm_message::kind::disconnect_request: return on_disconnect_request(m, at);
+    case cm_message::kind::disconnect_reply: return on_disconnect_reply(m);
+    }
+}
+
+cm_id* connection_manager::target_of(cm_message const& m) {
+    cm_id* found = nullptr;
+    if (m.to_id != 0) {
+        found = find_id(m.to_id);
+    } else {
+        // The sender has heard no answer to its request.
+        for (auto const& [number, id] : ids_) {
+            if (id->peer == m.from_id && id->at == state::request_received) found = id.get();
+        }
+    }
+    if (found == nullptr || !is_same(found->remote, m.from)) return nullptr;
+    bool const is_from_peer = found->peer == 0 || m.from_id == 0 || found->peer == m.from_id;
+    return is_from_peer ? found : nullptr;
 }
 
 // If the id is still in the same state after handshake_patience, closes it and delivers
@@ -590,17 +740,18 @@ int connection_manager::connect(rdma_cm_id* raw, rdma_conn_param const* p) {
     if (id->own.responder_resources > depth_max || id->own.initiator_depth > depth_max)
         return EINVAL;
     id->at = state::request_sent;
-    message(*id->on, far_device(*id), [this, from = id->number] { on_connect_request(from); });
+    cm_message request = to_peer(*id, cm_message::kind::request);
+    request.with = id->own;
+    send(*id->on, std::move(request));
     expect_answer(*id, state::request_sent, RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
     return 0;
 }
 
-void connection_manager::on_connect_request(std::uint64_t from) {
-    cm_id* const client = find_id(from);
-    if (client == nullptr || client->at != state::request_sent) return;
-    device& on = *far_device(*client);  // not null: the request has arrived there
+void connection_manager::on_connect_request(cm_message const& m, device& at) {
     auto const refuse = [&](int reason) {
-        message(on, client->on, [this, from, reason] { on_rejection(from, reason, {}); });
+        cm_message answer = answer_to(m, cm_message::kind::rejection);
+        answer.reason = reason;
+        send(at, std::move(answer));
     };
     if (net_.faults.reject_with)
         return refuse(*std::exchange(net_.faults.reject_with, std::nullopt));
@@ -608,9 +759,8 @@ void connection_manager::on_connect_request(std::uint64_t from) {
     cm_id* found = nullptr;
     for (cm_id* const id : bound_) {
         bool const listens = id->at == state::listening && !id->is_abandoned &&
-                             id->number >= on.killed_below &&
-                             port_of(id->local) == port_of(client->remote) &&
-                             (is_any(id->local) || is_same(id->local, client->remote));
+                             id->number >= at.killed_below && port_of(id->local) == port_of(m.to) &&
+                             (is_any(id->local) || is_same(id->local, m.to));
         if (listens && (found == nullptr || id->number < found->number)) found = id;
     }
     if (found == nullptr) return refuse(no_such_service);
@@ -620,13 +770,13 @@ void connection_manager::on_connect_request(std::uint64_t from) {
     ++listener.waiting_requests;
     cm_id& child =
         make_id(static_cast<cm_channel&>(*listener.channel), listener.context, listener.ps);
-    if (attach(child, on) != 0) return forget(child);
+    if (attach(child, at) != 0) return forget(child);
     child.at = state::request_received;
-    child.peer = from;
+    child.peer = m.from_id;
     child.listener = listener.number;
-    child.theirs = client->own;
-    child.local = client->remote;
-    child.remote = client->local;
+    child.theirs = m.with;
+    child.local = m.to;
+    child.remote = m.from;
     store_source(child);
     store(child.route.addr.dst_storage, child.remote);
     tell(listener, RDMA_CM_EVENT_CONNECT_REQUEST, 0, &child.theirs, child.number);
@@ -637,7 +787,6 @@ void connection_manager::on_connect_request(std::uint64_t from) {
 int connection_manager::to_ready_to_send(cm_id& id) {
     if (id.qp == nullptr) return 0;
     bool const is_active = id.at == state::reply_received;
-    cm_id* const peer = find_id(id.peer);
     auto& qp = static_cast<queue_pair&>(*id.qp);
     ibv_qp_attr a{};
     a.qp_state = IBV_QPS_RTR;
@@ -662,8 +811,8 @@ int connection_manager::to_ready_to_send(cm_id& id) {
     }
     // The request's path holds for both directions.
     qp.traffic_class = is_active ? id.own.traffic_class : id.theirs.traffic_class;
-    cm_id const* const asking = is_active ? &id : peer;
-    if (asking != nullptr && asking->on != nullptr) qp.mtu = asking->on->options.path_mtu_bytes;
+    qp.mtu = is_active ? id.own.path_mtu_bytes : id.theirs.path_mtu_bytes;
+    qp.remote_gid = gid_of(id.remote);
     a.qp_state = IBV_QPS_RTS;
     a.max_rd_atomic = is_active ? id.theirs.responder_resources : id.own.initiator_depth;
     a.timeout = id.ack_timeout.value_or(19);
@@ -683,10 +832,9 @@ int connection_manager::init_qp_attr(rdma_cm_id* raw, ibv_qp_attr& attributes, i
     cm_id const* const id = id_of(raw);
     if (id == nullptr || id->at < state::request_sent || id->at > state::connected) return EINVAL;
     if (attributes.qp_state == IBV_QPS_RTR) {
-        cm_id const* const asking = find_id(id->peer);
-        if (id->at != state::request_received || asking == nullptr) return EINVAL;
+        if (id->at != state::request_received) return EINVAL;
         mask = IBV_QP_STATE | IBV_QP_PATH_MTU;
-        attributes.path_mtu = mtu_code(asking->on->options.path_mtu_bytes);
+        attributes.path_mtu = mtu_code(id->theirs.path_mtu_bytes);
         return 0;
     }
     if (attributes.qp_state != IBV_QPS_INIT) return EINVAL;
@@ -709,24 +857,23 @@ int connection_manager::accept(rdma_cm_id* raw, rdma_conn_param const* p) {
     if (int const error = to_ready_to_send(*id)) return error;
     id->at = state::reply_sent;
     expect_answer(*id, state::reply_sent, RDMA_CM_EVENT_CONNECT_ERROR, -ETIMEDOUT);
-    message(*id->on, far_device(*id), [this, to = id->peer, from = id->number] {
-        on_reply(to, from);
-    });
+    cm_message reply = to_peer(*id, cm_message::kind::reply);
+    reply.with = id->own;
+    send(*id->on, std::move(reply));
     return 0;
 }
 
-void connection_manager::on_reply(std::uint64_t to, std::uint64_t from) {
-    cm_id* const client = find_id(to);
-    cm_id const* const server = find_id(from);
-    if (client == nullptr || client->at != state::request_sent || server == nullptr) return;
-    client->peer = from;
-    client->theirs = server->own;
+void connection_manager::on_reply(cm_message const& m) {
+    cm_id* const client = target_of(m);
+    if (client == nullptr || client->at != state::request_sent) return;
+    client->peer = m.from_id;
+    client->theirs = m.with;
     client->at = state::reply_received;
     tell(*client, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, &client->theirs);
 }
 
-void connection_manager::on_ready(std::uint64_t to) {
-    cm_id* const server = find_id(to);
+void connection_manager::on_ready(cm_message const& m) {
+    cm_id* const server = target_of(m);
     if (server == nullptr || server->at != state::reply_sent) return;
     server->at = state::connected;
     tell(*server, RDMA_CM_EVENT_ESTABLISHED);
@@ -743,22 +890,14 @@ int connection_manager::reject(rdma_cm_id* raw, void const* data, std::size_t si
 
 void connection_manager::send_rejection(cm_id& id, int reason, std::vector<std::byte> data) {
     id.at = state::closed;
-    std::uint64_t to = id.peer;
-    if (to == 0) {
-        // No reply yet: the peer knows the number of this id, but this id does not know the peer's.
-        auto const found = std::find_if(ids_.begin(), ids_.end(), [&](auto const& entry) {
-            return entry.second->peer == id.number;
-        });
-        if (found == ids_.end()) return;
-        to = found->first;
-    }
-    message(*id.on, far_device(id), [this, to, reason, data = std::move(data)] {
-        on_rejection(to, reason, data);
-    });
+    cm_message rejection = to_peer(id, cm_message::kind::rejection);
+    rejection.reason = reason;
+    rejection.with.private_data = std::move(data);
+    send(*id.on, std::move(rejection));
 }
 
-void connection_manager::on_rejection(std::uint64_t to, int reason, std::vector<std::byte> data) {
-    cm_id* const id = find_id(to);
+void connection_manager::on_rejection(cm_message const& m) {
+    cm_id* const id = target_of(m);
     if (id == nullptr) return;
     bool const is_waiting = id->at == state::request_sent || id->at == state::request_received ||
                             id->at == state::reply_sent || id->at == state::reply_received;
@@ -772,24 +911,19 @@ void connection_manager::on_rejection(std::uint64_t to, int reason, std::vector<
     bool const is_known = id->at != state::request_received;
     id->at = state::closed;
     if (!is_known) return;
-    terms with;
-    with.private_data = std::move(data);
-    tell(*id, RDMA_CM_EVENT_REJECTED, reason, &with);
+    tell(*id, RDMA_CM_EVENT_REJECTED, m.reason, &m.with);
 }
 
 // --- the end -------------------------------------------------------------------------------------
 
 void connection_manager::send_disconnect_request(cm_id& id) {
     id.at = state::disconnect_sent;
-    device* const to = far_device(id);
-    message(*id.on, to, [this, peer = id.peer, from = id.number, own = id.on, to] {
-        on_disconnect_request(peer, from, *own, *to);
-    });
+    send(*id.on, to_peer(id, cm_message::kind::disconnect_request));
 }
 
 void connection_manager::send_disconnect_reply(cm_id& id) {
     id.at = state::closed;
-    message(*id.on, far_device(id), [this, to = id.peer] { on_disconnect_reply(to); });
+    send(*id.on, to_peer(id, cm_message::kind::disconnect_reply));
     net_.at(net_.now() + time_wait, [this, number = id.number] {
         if (cm_id* const still = find_id(number)) tell(*still, RDMA_CM_EVENT_TIMEWAIT_EXIT);
     });
@@ -813,28 +947,25 @@ int connection_manager::disconnect(rdma_cm_id* raw) {
     }
 }
 
-void connection_manager::on_disconnect_request(
-    std::uint64_t to, std::uint64_t from, device& from_device, device& to_device
-) {
-    cm_id* const id = find_id(to);
+void connection_manager::on_disconnect_request(cm_message const& m, device& at) {
+    cm_id* const id = target_of(m);
     bool const is_known =
         id != nullptr && (id->at == state::connected || id->at == state::reply_sent ||
                           id->at == state::reply_received || id->at == state::disconnect_sent);
     if (!is_known) {
         // The kernel replies for an id that no longer exists.
-        message(to_device, &from_device, [this, from] { on_disconnect_reply(from); });
-        return;
+        return send(at, answer_to(m, cm_message::kind::disconnect_reply));
     }
     id->at = state::disconnect_received;
     tell(*id, RDMA_CM_EVENT_DISCONNECTED);
 }
 
-void connection_manager::on_disconnect_reply(std::uint64_t to) {
-    cm_id* const id = find_id(to);
+void connection_manager::on_disconnect_reply(cm_message const& m) {
+    cm_id* const id = target_of(m);
     if (id == nullptr || id->at != state::disconnect_sent) return;
     id->at = state::closed;
     tell(*id, RDMA_CM_EVENT_DISCONNECTED);
-    net_.at(net_.now() + time_wait, [this, to] {
+    net_.at(net_.now() + time_wait, [this, to = m.to_id] {
         if (cm_id* const still = find_id(to)) tell(*still, RDMA_CM_EVENT_TIMEWAIT_EXIT);
     });
 }

@@ -44,6 +44,7 @@ public:
     /// librdmacm looks for devices, and finds that some were removed.
     void forget_removed_devices();
     int create_queue_pair(rdma_cm_id* raw, ibv_pd* pd, ibv_qp_init_attr* attributes);
+    void release_default_pd(rdma_cm_id* raw);
     int take_event(rdma_event_channel* raw, rdma_cm_event** out);
     void acknowledge(rdma_cm_event* raw);
 
@@ -51,6 +52,13 @@ public:
     /// Stops all events to the ids of a device; disconnects their peers if `tells_peers`.
     void abandon(device& on, bool tells_peers);
     void tell_of_removal(device& on);
+    /// Another process has ended: its kernel disconnects. `is_lost` says whether an address, and an id
+    /// there or 0 for one that is not known, were in that process.
+    void lose_peers(std::function<bool(address const& remote, std::uint64_t id)> const& is_lost);
+    /// A message of another process.
+    void receive(cm_message const& m);
+    /// The first number of an id. REQUIRES: there is no id.
+    void begin_at(std::uint64_t number) noexcept { next_id_ = number; }
     /// All existing ids have smaller numbers.
     std::uint64_t next_number() const noexcept { return next_id_; }
     std::size_t channel_count() const noexcept { return channels_.size(); }
@@ -67,16 +75,17 @@ private:
         std::uint64_t child = 0
     );
     void give(std::unique_ptr<cm_event> event);
-    void message(device& from, device* to, std::function<void()> on_arrival);
+    void send(device& from, cm_message m);
+    void receive(cm_message const& m, device& at);
     void expect_answer(cm_id& id, cm_id::state while_in, rdma_cm_event_type otherwise, int status);
-    void on_connect_request(std::uint64_t from);
-    void on_reply(std::uint64_t to, std::uint64_t from);
-    void on_ready(std::uint64_t to);
-    void on_rejection(std::uint64_t to, int reason, std::vector<std::byte> data);
-    void on_disconnect_request(
-        std::uint64_t to, std::uint64_t from, device& from_device, device& to_device
-    );
-    void on_disconnect_reply(std::uint64_t to);
+    void on_connect_request(cm_message const& m, device& at);
+    void on_reply(cm_message const& m);
+    void on_ready(cm_message const& m);
+    void on_rejection(cm_message const& m);
+    void on_disconnect_request(cm_message const& m, device& at);
+    void on_disconnect_reply(cm_message const& m);
+    /// The id that a message is for; null if there is none, or if it does not come from its peer.
+    cm_id* target_of(cm_message const& m);
     void send_rejection(cm_id& id, int reason, std::vector<std::byte> data);
     void send_disconnect_request(cm_id& id);
     void send_disconnect_reply(cm_id& id);
@@ -91,10 +100,10 @@ private:
     device* device_with(address const& a);
     /// The same; null if it was removed.
     device* device_of(address const& a);
-    /// The device of the peer. It may have been removed: messages to it may be lost.
-    device* far_device(cm_id const& id) { return device_with(id.remote); }
     device* way_to(address const& to, address const* from);
     int port_conflict(address const& a);
+    int claim_port(address& a);
+    void release_port(cm_id& id);
     std::uint16_t free_port();
 
     network& net_;

@@ -21,7 +21,9 @@ int enter(char const* function, Act&& act) {
     inside const mark;
     auto held = n->lock();
     if (int const error = n->faults.failure_of(function)) return error;
-    return std::forward<Act>(act)(*n, held);
+    int const result = std::forward<Act>(act)(*n, held);
+    n->flush();
+    return result;
 }
 
 /// For functions that cannot fail: counts the call and executes it.
@@ -34,6 +36,7 @@ void always(char const* function, Act&& act) {
     auto held = n->lock();
     static_cast<void>(n->faults.failure_of(function));
     std::forward<Act>(act)(*n, held);
+    n->flush();
 }
 
 /// For functions that return the code itself.
@@ -109,6 +112,7 @@ int taking(char const* function, doorbell_descriptor& from, Take&& take) {
         inside const mark;
         auto const held = n->lock();
         int const error = take(*n);
+        n->flush();
         if (error == 0) return 0;
         // The event was dropped between the two steps.
         if (error != EAGAIN) break;

@@ -28,6 +28,8 @@ struct fault_plan {
     std::atomic<std::size_t> empty_polls{0};
     std::atomic<bool> expects_failures{false};
     bool has_failed = false;
+    /// False in programs that order no faults and may run for ever.
+    bool is_recording = true;
 
     /// Called without the lock, and changed while no other thread calls.
     std::function<void(std::string_view)> call_watcher;

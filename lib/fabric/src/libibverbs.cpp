@@ -42,6 +42,7 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* into) {
     auto& queue = static_cast<completion_queue&>(*cq);
     network* const n = network::current();
     if (n == nullptr) return -1;
+    if (queue.count == 0 && n->others != nullptr && n->others->note_poll()) n->work_for_poll();
     if (queue.count == 0 && !queue.is_broken && !n->faults.expects_failures) {
         n->faults.empty_polls.fetch_add(1, std::memory_order_relaxed);  // relaxed: a statistic
         return 0;
@@ -54,6 +55,7 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* into) {
 
 int req_notify_cq(ibv_cq* cq, int solicited_only) {
     return returning_code("ibv_req_notify_cq", [&](network& n, auto&) {
+        if (n.others != nullptr) n.others->note_arm();
         return n.arm(cq, solicited_only != 0);
     });
 }
@@ -90,19 +92,6 @@ int dealloc_mw(ibv_mw* mw) {
 }
 
 }  // namespace
-
-ibv_gid gid_of(address const& a) noexcept {
-    ibv_gid gid{};
-    if (a.family() == AF_INET6) {
-        std::memcpy(
-            gid.raw, &reinterpret_cast<sockaddr_in6 const&>(a.raw).sin6_addr, sizeof gid.raw
-        );
-    } else {
-        gid.raw[10] = gid.raw[11] = 0xff;
-        std::memcpy(gid.raw + 12, &reinterpret_cast<sockaddr_in const&>(a.raw).sin_addr, 4);
-    }
-    return gid;
-}
 
 int query_device_ex(
     ibv_context* in,
@@ -218,6 +207,38 @@ int ibv_query_gid(ibv_context* in, std::uint8_t port, int index, ibv_gid* out) {
                                      : gid_of(on.addresses[static_cast<std::size_t>(index)]);
         return 0;
     });
+}
+
+int _ibv_query_gid_ex(
+    ibv_context* in,
+    std::uint32_t port,
+    std::uint32_t index,
+    ibv_gid_entry* out,
+    std::uint32_t flags,
+    std::size_t size
+) {
+    if (flags != 0 || size < sizeof *out) return EINVAL;
+    ibv_gid_entry entry{};
+    entry.gid_index = index;
+    entry.port_num = port;
+    entry.gid_type = IBV_GID_TYPE_ROCE_V2;
+    if (port > 255 ||
+        ibv_query_gid(in, static_cast<std::uint8_t>(port), static_cast<int>(index), &entry.gid) !=
+            0)
+        return ENODATA;
+    *out = entry;
+    return 0;
+}
+
+ssize_t _ibv_query_gid_table(
+    ibv_context* in, ibv_gid_entry* out, std::size_t count, std::uint32_t flags, std::size_t size
+) {
+    std::size_t found = 0;
+    while (found < count &&
+           _ibv_query_gid_ex(in, 1, static_cast<std::uint32_t>(found), out + found, flags, size) ==
+               0)
+        ++found;
+    return static_cast<ssize_t>(found);
 }
 
 int ibv_get_async_event(ibv_context* in, ibv_async_event* out) {

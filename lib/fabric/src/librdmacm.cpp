@@ -1,5 +1,6 @@
 // librdmacm's functions. All of them return -1 or null with errno. Source: rdma_cm(7) and each
 // function's manual page.
+#include "endpoints.hpp"
 #include "entry.hpp"
 
 using namespace rcverbs::fabric::detail;
@@ -29,6 +30,7 @@ int rdma_create_id(
 }
 
 int rdma_destroy_id(rdma_cm_id* id) {
+    if (id->event != nullptr) rdma_ack_cm_event(std::exchange(id->event, nullptr));
     return returning_minus_one("rdma_destroy_id", [&](network& n, auto& held) {
         return n.cm.destroy_id(id, held);
     });
@@ -47,21 +49,35 @@ int rdma_listen(rdma_cm_id* id, int backlog) {
 }
 
 int rdma_resolve_addr(rdma_cm_id* id, sockaddr* from, sockaddr* to, int timeout_ms) {
-    return returning_minus_one("rdma_resolve_addr", [&](network& n, auto&) {
+    int const result = returning_minus_one("rdma_resolve_addr", [&](network& n, auto&) {
         return n.cm.resolve_address(id, from, to, timeout_ms);
     });
+    return result != 0 ? result : await_event(id);
 }
 
 int rdma_resolve_route(rdma_cm_id* id, int timeout_ms) {
-    return returning_minus_one("rdma_resolve_route", [&](network& n, auto&) {
+    int const result = returning_minus_one("rdma_resolve_route", [&](network& n, auto&) {
         return n.cm.resolve_route(id, timeout_ms);
     });
+    return result != 0 ? result : await_event(id);
 }
 
 int rdma_create_qp(rdma_cm_id* id, ibv_pd* pd, ibv_qp_init_attr* attributes) {
-    return returning_minus_one("rdma_create_qp", [&](network& n, auto&) {
-        return n.cm.create_queue_pair(id, pd, attributes);
-    });
+    if (id->verbs == nullptr) {
+        errno = EINVAL;
+        return -1;
+    }
+    int error = create_missing_queues(id, *attributes);
+    if (error == 0) {
+        int const result = returning_minus_one("rdma_create_qp", [&](network& n, auto&) {
+            return n.cm.create_queue_pair(id, pd, attributes);
+        });
+        if (result == 0) return 0;
+        error = errno;
+    }
+    destroy_own_queues(id);
+    errno = error;
+    return -1;
 }
 
 int rdma_init_qp_attr(rdma_cm_id* id, ibv_qp_attr* attributes, int* mask) {
@@ -71,20 +87,26 @@ int rdma_init_qp_attr(rdma_cm_id* id, ibv_qp_attr* attributes, int* mask) {
 }
 
 void rdma_destroy_qp(rdma_cm_id* id) {
-    always("rdma_destroy_qp", [&](network& n, auto& held) { n.destroy_qp(id->qp, held); });
+    always("rdma_destroy_qp", [&](network& n, auto& held) {
+        n.destroy_qp(id->qp, held);
+        n.cm.release_default_pd(id);
+    });
     id->qp = nullptr;
+    destroy_own_queues(id);
 }
 
 int rdma_connect(rdma_cm_id* id, rdma_conn_param* parameters) {
-    return returning_minus_one("rdma_connect", [&](network& n, auto&) {
+    int const result = returning_minus_one("rdma_connect", [&](network& n, auto&) {
         return n.cm.connect(id, parameters);
     });
+    return result != 0 ? result : await_event(id);
 }
 
 int rdma_accept(rdma_cm_id* id, rdma_conn_param* parameters) {
-    return returning_minus_one("rdma_accept", [&](network& n, auto&) {
+    int const result = returning_minus_one("rdma_accept", [&](network& n, auto&) {
         return n.cm.accept(id, parameters);
     });
+    return result != 0 ? result : await_event(id);
 }
 
 int rdma_reject(rdma_cm_id* id, void const* data, std::uint8_t size) {
@@ -94,9 +116,10 @@ int rdma_reject(rdma_cm_id* id, void const* data, std::uint8_t size) {
 }
 
 int rdma_disconnect(rdma_cm_id* id) {
-    return returning_minus_one("rdma_disconnect", [&](network& n, auto&) {
+    int const result = returning_minus_one("rdma_disconnect", [&](network& n, auto&) {
         return n.cm.disconnect(id);
     });
+    return result != 0 ? result : await_event(id);
 }
 
 int rdma_set_option(rdma_cm_id* id, int level, int name, void* value, std::size_t size) {

@@ -20,6 +20,7 @@ namespace rcverbs::fabric::detail {
 namespace {
 
 std::atomic<network*> the_network{nullptr};
+std::atomic<network* (*)() noexcept> the_starter{nullptr};
 
 std::uint64_t choose_seed(world_options const& options) {
     if (options.seed) return *options.seed;
@@ -100,9 +101,18 @@ context* context_of(ibv_context* raw) noexcept {
     return reinterpret_cast<context*>(verbs_get_ctx(raw));
 }
 
-network* network::current() noexcept { return the_network.load(std::memory_order_acquire); }
+network* network::current() noexcept {
+    network* const n = the_network.load(std::memory_order_acquire);
+    if (n != nullptr) return n;
+    auto const start = the_starter.load(std::memory_order_relaxed);  // set before any call
+    return start != nullptr ? start() : nullptr;
+}
 
-network::network(world_options options)
+void network::set_starter(network* (*start)() noexcept) noexcept { the_starter = start; }
+
+void network::forget() noexcept { the_network = nullptr; }
+
+network::network(world_options options, make_wire const& make)
     : options_{std::move(options)},
       seed_{choose_seed(options_)},
       events_{seed_},
@@ -118,6 +128,12 @@ network::network(world_options options)
     if (is_stepped()) {
         start_virtual_time();
         return;
+    }
+    if (make) {
+        others = make(*this);
+        next_qp_ = others->first_qp_num();
+        cm.begin_at(others->first_id());
+        faults.is_recording = false;
     }
     // Block all signals in this thread: the threads of the program handle them.
     sigset_t all;
@@ -152,7 +168,12 @@ nanoseconds network::now() const {
 
 void network::at(nanoseconds when, std::function<void()> action) {
     events_.at(when, std::move(action));
-    if (!is_stepped()) changed_.notify_all();
+    if (is_stepped()) return;
+    if (others == nullptr) {
+        changed_.notify_all();
+    } else if (events_.next() >= when) {
+        others->wake();
+    }
 }
 
 void network::at(nanoseconds when, queue_pair const& qp, void (queue_pair::*action)()) {
@@ -200,13 +221,33 @@ void network::carry_packets() {
     inside const mark;
     guard held{mutex_};
     while (!is_ending_) {
-        if (run_due(held)) continue;
-        if (events_.empty()) {
-            changed_.wait(held);
+        bool is_busy = others != nullptr && others->receive();
+        is_busy = run_due(held) || is_busy;
+        flush();
+        if (is_busy) {
+            held.unlock();
+            held.lock();
+            continue;
+        }
+        std::optional<nanoseconds> timeout;
+        if (!events_.empty()) timeout = std::max(events_.next() - now(), nanoseconds{0});
+        if (others != nullptr) {
+            others->wait(held, timeout);
+        } else if (timeout) {
+            changed_.wait_for(held, *timeout);
         } else {
-            changed_.wait_for(held, events_.next() - now());
+            changed_.wait(held);
         }
     }
+}
+
+void network::work_for_poll() {
+    inside const mark;
+    guard held{mutex_, std::try_to_lock};
+    if (!held) return;
+    others->receive();
+    run_due(held);
+    flush();
 }
 
 device* network::find_device(std::string_view name) {

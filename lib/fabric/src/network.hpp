@@ -21,6 +21,7 @@
 #include "fault_plan.hpp"
 #include "objects.hpp"
 #include "packet.hpp"
+#include "wire.hpp"
 
 namespace rcverbs::fabric::detail {
 
@@ -43,11 +44,18 @@ struct inside {
 
 class network {
 public:
-    explicit network(world_options options);
+    using make_wire = std::function<std::unique_ptr<wire>(network&)>;
+
+    /// With `make`, the network has other processes. REQUIRES: then it is not stepped.
+    explicit network(world_options options, make_wire const& make = {});
     ~network();
 
     /// The one network of this process; null if there is none.
     static network* current() noexcept;
+    /// Makes current() call `start` while there is no network.
+    static void set_starter(network* (*start)() noexcept) noexcept;
+    /// After a fork, the child has no network: the thread and the sockets of this one are its parent's.
+    static void forget() noexcept;
 
     using guard = std::unique_lock<std::mutex>;
     guard lock() { return guard{mutex_}; }
@@ -74,6 +82,14 @@ public:
     void wait_acknowledged(guard& held, char const* function, std::function<bool()> const& is_done);
     void notify_acknowledged() { acknowledged_.notify_all(); }
     std::uint64_t pick(std::uint64_t low, std::uint64_t high) { return events_.pick(low, high); }
+
+    /// The other processes of the network; null if it is the world of one process.
+    std::unique_ptr<wire> others;
+    void flush() {
+        if (others != nullptr) others->flush();
+    }
+    /// Work of the network's thread on a thread that polls; nothing if another thread does it.
+    void work_for_poll();
 
     device* find_device(std::string_view name);
     std::vector<std::unique_ptr<device>> devices;
@@ -171,6 +187,8 @@ public:
     queue_pair* find_qp(std::uint32_t number);
     /// Passes an arrived packet to its target.
     void deliver(packet const& p);
+    /// Packets that had to wait for room may be sent.
+    void on_room();
 
     // --- failures.cpp: device failures -----------------------------------------------------------
     void kill_program(device& on);

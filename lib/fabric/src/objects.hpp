@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
@@ -56,7 +57,22 @@ struct address {
 };
 
 /// The GID of an address; an IPv4 address is mapped.
-ibv_gid gid_of(address const& a) noexcept;
+inline ibv_gid gid_of(address const& a) noexcept {
+    ibv_gid gid{};
+    if (a.family() == AF_INET6) {
+        std::memcpy(
+            gid.raw, &reinterpret_cast<sockaddr_in6 const&>(a.raw).sin6_addr, sizeof gid.raw
+        );
+    } else {
+        gid.raw[10] = gid.raw[11] = 0xff;
+        std::memcpy(gid.raw + 12, &reinterpret_cast<sockaddr_in const&>(a.raw).sin_addr, 4);
+    }
+    return gid;
+}
+
+inline std::uint64_t packets_for(std::uint64_t bytes, std::uint32_t mtu) noexcept {
+    return bytes == 0 ? 1 : (bytes + mtu - 1) / mtu;
+}
 
 inline ibv_mtu mtu_code(std::uint32_t bytes) noexcept {
     int code = 0;
@@ -65,6 +81,7 @@ inline ibv_mtu mtu_code(std::uint32_t bytes) noexcept {
 }
 
 struct context;
+struct domain;
 class network;
 
 struct device : ibv_device {
@@ -87,6 +104,9 @@ struct device : ibv_device {
     // after it has looked for devices again (is_forgotten), when no id and no list uses it.
     context* borrowed = nullptr;
     std::size_t borrowers = 0;
+    // librdmacm's, for queue pairs without one.
+    domain* default_pd = nullptr;
+    std::size_t default_pd_users = 0;
     bool is_forgotten = false;
 };
 
@@ -213,6 +233,13 @@ struct send_work {
     }
 };
 
+/// What a responder has to send: a packet, or a read request whose response is sent packet by packet
+/// as there is room.
+struct answer {
+    packet what;
+    bool is_counted = false;  // of a new request: one of answers_under_way
+};
+
 struct queue_pair : ibv_qp {
     ibv_qp_cap cap{};
     bool signals_all = false;
@@ -228,6 +255,7 @@ struct queue_pair : ibv_qp {
     std::uint32_t mtu = 1024;
     int access = 0;
     std::uint8_t gid_index = 0;  // index of its own address
+    ibv_gid remote_gid{};
     std::uint8_t traffic_class = 0;
     std::uint32_t flow_label = 0;
     std::uint8_t read_depth = 0;  // as initiator
@@ -265,10 +293,10 @@ struct queue_pair : ibv_qp {
     std::uint64_t expected = 0;
     bool has_complained = false;  // a NAK was sent for this gap; not sent again
     std::optional<receive_work> receiving;
-    std::uint64_t received_bytes = 0;
-    std::uint64_t message_bytes = 0;
+    std::uint64_t received_bytes = 0;  // of a message that has not arrived whole
     std::map<std::uint64_t, std::uint64_t> atomic_answers;
     std::size_t answers_under_way = 0;
+    std::deque<answer> answers;
 
     bool flush_is_due = false;
     std::size_t flushed_sends = 0;
@@ -296,7 +324,10 @@ struct queue_pair : ibv_qp {
 
     // --- requester.cpp ---------------------------------------------------------------------------
     void transmit();
+    /// Sends the responses that had to wait.
+    void send_answers();
     void send_packet(packet p);
+    bool has_room() const;
     void arrive(packet const& p);
 
 private:
@@ -318,6 +349,7 @@ private:
     nanoseconds travel();
 
     // --- responder.cpp ---------------------------------------------------------------------------
+    bool is_consistent(packet const& p) const;
     void on_request(packet const& p);
     void on_duplicate(packet const& p);
     void execute(packet const& p);
@@ -325,10 +357,13 @@ private:
     void execute_write(packet const& p);
     void execute_read(packet const& p);
     void execute_atomic(packet const& p);
+    void take(packet const& p);
     bool take_receive();
     void complete_receive(packet const& p, ibv_wc_status status);
     bool may_answer(packet const& p);
-    void count_answer();
+    void reply(packet p, bool is_counted = false);
+    bool send_read_part(answer& next);
+    void finish_answer();
     void end_answer() { --answers_under_way; }
     void acknowledge(std::uint64_t number);
     void complain(std::uint64_t number, packet::refusal why);
@@ -354,7 +389,31 @@ struct terms {
     std::uint8_t retry_count = 7;
     std::uint8_t rnr_retry_count = 7;
     std::uint8_t traffic_class = 0;
+    std::uint32_t path_mtu_bytes = 1024;  // of the sender's device
     std::vector<std::byte> private_data;
+};
+
+/// A message between two connection managers.
+struct cm_message {
+    enum class kind : std::uint8_t {
+        request,
+        reply,
+        ready,
+        rejection,
+        disconnect_request,
+        disconnect_reply
+    };
+
+    kind what = kind::request;
+    // The addresses of both sides, with their ports.
+    address from;
+    address to;
+    // The number of the sender's id; 0 if it has none.
+    std::uint64_t from_id = 0;
+    // The number of the receiver's id; 0 while the sender does not know it.
+    std::uint64_t to_id = 0;
+    int reason = 0;  // of a rejection
+    terms with;
 };
 
 struct cm_id : rdma_cm_id {
@@ -391,6 +450,12 @@ struct cm_id : rdma_cm_id {
     int backlog = 0;
     std::size_t waiting_requests = 0;
     bool is_abandoned = false;
+    // It has a channel of its own, and its functions wait for their events.
+    bool is_synchronous = false;
+    bool uses_default_pd = false;
+    // What a synchronous listener's requests get.
+    ibv_pd* accepted_pd = nullptr;
+    std::optional<ibv_qp_init_attr> accepted_attributes;
     std::size_t events_given = 0;
     std::size_t events_acknowledged = 0;
 };

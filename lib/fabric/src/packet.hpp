@@ -30,6 +30,9 @@ struct packet {
     };
 
     kind what = kind::send;
+    // The addresses of both devices, and the numbers of both queue pairs.
+    ibv_gid from{};
+    ibv_gid to{};
     std::uint32_t source = 0;
     std::uint32_t target = 0;
     std::uint64_t number = 0;

@@ -168,6 +168,13 @@ void network::deliver(packet const& p) {
     if (queue_pair* const qp = find_qp(p.target)) qp->arrive(p);
 }
 
+void network::on_room() {
+    for (auto const& [number, qp] : numbers_) {
+        qp->send_answers();
+        qp->transmit();
+    }
+}
+
 int network::modify_qp(ibv_qp* raw, ibv_qp_attr const* a, int mask) {
     auto const found = pairs_.find(raw);
     if (found == pairs_.end()) return EINVAL;
@@ -192,9 +199,12 @@ int network::modify_qp(ibv_qp* raw, ibv_qp_attr const* a, int mask) {
     if ((mask & IBV_QP_ACCESS_FLAGS) != 0) qp.access = static_cast<int>(a->qp_access_flags);
     if ((mask & IBV_QP_DEST_QPN) != 0) qp.remote_qp = a->dest_qp_num;
     if ((mask & IBV_QP_AV) != 0) {
+        // Ethernet has no other addresses. In one process, programs may leave them out.
+        if (others != nullptr && a->ah_attr.is_global == 0) return EINVAL;
         qp.gid_index = a->ah_attr.grh.sgid_index;
         qp.traffic_class = a->ah_attr.grh.traffic_class;
         qp.flow_label = a->ah_attr.grh.flow_label;
+        qp.remote_gid = a->ah_attr.grh.dgid;
     }
     if ((mask & IBV_QP_PATH_MTU) != 0) qp.mtu = 128U << a->path_mtu;  // IBV_MTU_256 is 1
     if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0) qp.resources = a->max_dest_rd_atomic;
@@ -219,12 +229,14 @@ void queue_pair::forget_work() {
     receives_freed = receives_posted;
     position = 0;
     offset = 0;
+    received_bytes = 0;
     rnr_until = nanoseconds{0};
     recovering_below = 0;
     has_timer = false;
     has_complained = false;
     atomic_answers.clear();
     answers_under_way = 0;
+    answers.clear();
     flush_is_due = false;
     has_said_last = false;
     serial = net->next_serial();
@@ -250,6 +262,7 @@ int network::query_qp(ibv_qp* raw, ibv_qp_attr* a, ibv_qp_init_attr* initial) {
     a->ah_attr.grh.sgid_index = qp.gid_index;
     a->ah_attr.grh.traffic_class = qp.traffic_class;
     a->ah_attr.grh.flow_label = qp.flow_label;
+    a->ah_attr.grh.dgid = qp.remote_gid;
     *initial = {};
     initial->qp_context = qp.qp_context;
     initial->send_cq = qp.send_cq;

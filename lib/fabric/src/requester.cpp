@@ -7,6 +7,7 @@
 #include "network.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 namespace rcverbs::fabric::detail {
 
@@ -16,10 +17,6 @@ namespace {
 constexpr std::uint64_t window_max = 256;
 // The interval, in packets, of the acknowledgements within a long message.
 constexpr std::uint64_t acknowledge_every = 64;
-
-std::uint64_t packets_for(std::uint64_t bytes, std::uint32_t mtu) noexcept {
-    return bytes == 0 ? 1 : (bytes + mtu - 1) / mtu;
-}
 
 ibv_wc_opcode completed(ibv_wr_opcode opcode) noexcept {
     switch (opcode) {
@@ -83,7 +80,7 @@ std::optional<ibv_wc_status> queue_pair::settle_locally(send_work const& work) {
 
 // Reads and atomics are limited to the negotiated depth; a fence waits for all of them.
 bool queue_pair::fits_in_flight(send_work const& work) const {
-    if (next_number - acknowledged >= window_max) return false;
+    if (next_number - acknowledged >= window_max || !has_room()) return false;
     bool const has_fence = (work.wr.send_flags & IBV_SEND_FENCE) != 0;
     if (offset > 0 || (!has_fence && !work.expects_answer())) return true;
     auto const end = sends.begin() + static_cast<std::ptrdiff_t>(position);
@@ -199,6 +196,8 @@ void queue_pair::send_packet(packet p) {
     p.source = qp_num;
     p.target = remote_qp;
     if (!on->is_reachable()) return;
+    if (gid_index < on->addresses.size()) p.from = gid_of(on->addresses[gid_index]);
+    p.to = remote_gid;
     ++on->counters.packets_sent;
     packet_fate fate;
     if (net->faults.packet_decision) {
@@ -207,6 +206,13 @@ void queue_pair::send_packet(packet p) {
         );
     }
     if (fate.what == packet_fate::kind::drop) return;
+    if (net->others != nullptr && net->others->is_elsewhere(p.to, p.target)) {
+        if (fate.what == packet_fate::kind::duplicate) net->others->send(p);
+        if (fate.what != packet_fate::kind::delay) return net->others->send(p);
+        return net->at(net->now() + fate.by, [net = net, p = std::move(p)] {
+            net->others->send(p);
+        });
+    }
     nanoseconds arrival = travel();
     if (fate.what == packet_fate::kind::delay) arrival += fate.by;
     if (fate.what == packet_fate::kind::duplicate)
@@ -214,8 +220,14 @@ void queue_pair::send_packet(packet p) {
     net->at(arrival, [net = net, p = std::move(p)] { net->deliver(p); });
 }
 
+bool queue_pair::has_room() const {
+    return net->others == nullptr || net->others->has_room(remote_gid, remote_qp);
+}
+
 void queue_pair::arrive(packet const& p) {
     if (remote_qp != p.source || !on->is_reachable()) return;
+    // In one process, programs may leave the address of an out-of-band connection out.
+    if (net->others != nullptr && std::memcmp(&p.from, &remote_gid, sizeof p.from) != 0) return;
     switch (p.what) {
     case packet::kind::acknowledge: return on_acknowledge(p);
     case packet::kind::negative: return on_negative(p);
@@ -340,6 +352,9 @@ void queue_pair::on_answer(packet const& p) {
     bool const is_expected =
         work.expects_answer() && work.has_numbers && work.first + work.answered == p.number;
     if (!is_expected) return transmit();
+    std::uint64_t const at = work.answered * mtu;
+    if (p.offset != at || p.payload.size() != std::min<std::uint64_t>(mtu, work.size - at))
+        return fail_oldest(IBV_WC_BAD_RESP_ERR);
     if (!net->scatter(pd, work.segments, p.offset, p.payload))
         return fail_oldest(IBV_WC_LOC_PROT_ERR);
     ++work.answered;

@@ -3,6 +3,7 @@
 // layer", 9.7.
 #include "network.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 
@@ -12,7 +13,7 @@ void queue_pair::acknowledge(std::uint64_t number) {
     packet p;
     p.what = packet::kind::acknowledge;
     p.number = number;
-    send_packet(std::move(p));
+    reply(std::move(p));
 }
 
 void queue_pair::complain(std::uint64_t number, packet::refusal why) {
@@ -22,7 +23,7 @@ void queue_pair::complain(std::uint64_t number, packet::refusal why) {
     p.why = why;
     p.rnr_timer_code = rnr_timer_code;
     has_complained = true;
-    send_packet(std::move(p));
+    reply(std::move(p));
 }
 
 // An invalid request ends the connection: NAK, asynchronous event, error state.
@@ -34,6 +35,19 @@ void queue_pair::refuse(packet const& p, packet::refusal why) {
     move_to_error();
 }
 
+// True if the fields of a request agree. A peer in another process may send anything.
+bool queue_pair::is_consistent(packet const& p) const {
+    bool const is_new = p.number == expected;
+    if (p.what == packet::kind::atomic)
+        return p.number_end == p.number + 1 && p.message_bytes == sizeof(std::uint64_t);
+    if (p.message_bytes > on->options.message_bytes_max || p.offset > p.message_bytes) return false;
+    std::uint64_t const left = p.message_bytes - p.offset;
+    if (p.what == packet::kind::read_request)
+        return p.number_end - p.number == packets_for(left, mtu) && p.payload.empty();
+    return p.number_end == p.number + 1 && p.payload.size() == std::min<std::uint64_t>(mtu, left) &&
+           p.is_last == (p.payload.size() == left) && (!is_new || p.offset == received_bytes);
+}
+
 void queue_pair::on_request(packet const& p) {
     if (state != IBV_QPS_RTR && state != IBV_QPS_RTS) return;
     if (p.number < expected) return on_duplicate(p);
@@ -41,11 +55,13 @@ void queue_pair::on_request(packet const& p) {
         if (!has_complained) complain(expected, packet::refusal::sequence);
         return;
     }
+    if (!is_consistent(p)) return refuse(p, packet::refusal::invalid_request);
     execute(p);
 }
 
 // A duplicate is answered again; sends, writes and atomics are not executed again.
 void queue_pair::on_duplicate(packet const& p) {
+    if (!is_consistent(p)) return;
     switch (p.what) {
     case packet::kind::read_request: return execute_read(p);
     case packet::kind::atomic:
@@ -71,7 +87,6 @@ bool queue_pair::take_receive() {
     if (from.empty()) return false;
     receiving = std::move(from.front());
     from.pop_front();
-    received_bytes = 0;
     if (from_all != nullptr && from_all->limit > 0 && from_all->posted.size() < from_all->limit) {
         from_all->limit = 0;
         net->raise(
@@ -109,6 +124,13 @@ void queue_pair::complete_receive(packet const& p, ibv_wc_status status) {
     net->push(static_cast<completion_queue&>(*recv_cq), std::move(c));
 }
 
+// Counts a packet of a send or a write as executed.
+void queue_pair::take(packet const& p) {
+    expected = p.number_end;
+    has_complained = false;
+    received_bytes = p.is_last ? 0 : p.offset + p.payload.size();
+}
+
 void queue_pair::execute_send(packet const& p) {
     if (!take_receive()) {
         ++on->counters.receiver_not_ready_sent;
@@ -129,8 +151,7 @@ void queue_pair::execute_send(packet const& p) {
         complete_receive(p, IBV_WC_REM_INV_REQ_ERR);
         return refuse(p, packet::refusal::invalid_request);
     }
-    expected = p.number_end;
-    has_complained = false;
+    take(p);
     if (p.is_last) complete_receive(p, IBV_WC_SUCCESS);
     if (p.wants_acknowledge) acknowledge(p.number);
 }
@@ -150,15 +171,15 @@ void queue_pair::execute_write(packet const& p) {
         return complain(p.number, packet::refusal::not_ready);
     }
     if (!p.payload.empty()) std::memcpy(to + p.offset, p.payload.data(), p.payload.size());
-    expected = p.number_end;
-    has_complained = false;
+    take(p);
     if (takes_receive) complete_receive(p, IBV_WC_SUCCESS);
     if (p.wants_acknowledge) acknowledge(p.number);
 }
 
 // The number of outstanding responses is limited to the negotiated depth.
 bool queue_pair::may_answer(packet const& p) {
-    if (p.number < expected) return true;  // a duplicate
+    // A duplicate; a peer that asks for more than it may is not answered.
+    if (p.number < expected) return answers.size() <= 2U * resources;
     if (answers_under_way < resources) return true;
     refuse(p, packet::refusal::invalid_request);
     return false;
@@ -166,35 +187,75 @@ bool queue_pair::may_answer(packet const& p) {
 
 void queue_pair::execute_read(packet const& p) {
     if (!may_answer(p)) return;
-    std::byte const* from = nullptr;
-    if (p.message_bytes > 0) {
-        from = net->remote_bytes(
+    if (p.message_bytes > 0 &&
+        net->remote_bytes(
             *this, p.remote_address, p.message_bytes, p.rkey, IBV_ACCESS_REMOTE_READ
-        );
-        if (from == nullptr) return refuse(p, packet::refusal::remote_access);
+        ) == nullptr) {
+        return refuse(p, packet::refusal::remote_access);
     }
     bool const is_new = p.number == expected;
     if (is_new) {
         expected = p.number_end;
         has_complained = false;
     }
-    std::uint64_t at = p.offset;
-    for (std::uint64_t number = p.number; number < p.number_end; ++number) {
-        packet part;
-        part.what = packet::kind::read_response;
-        part.number = number;
-        part.offset = at;
-        std::uint64_t const bytes = std::min<std::uint64_t>(mtu, p.message_bytes - at);
-        if (bytes > 0) part.payload.assign(from + at, from + at + bytes);
-        at += bytes;
-        send_packet(std::move(part));
-    }
-    if (is_new) count_answer();
+    reply(p, is_new);
 }
 
-// A response is outstanding until its last packet has arrived.
-void queue_pair::count_answer() {
-    ++answers_under_way;
+// --- responses -----------------------------------------------------------------------------------
+
+void queue_pair::reply(packet p, bool is_counted) {
+    if (is_counted) ++answers_under_way;
+    // An acknowledgement includes those before it.
+    bool const replaces = !answers.empty() && p.what == packet::kind::acknowledge &&
+                          answers.back().what.what == packet::kind::acknowledge;
+    if (replaces) answers.pop_back();
+    answers.push_back({std::move(p), is_counted});
+    send_answers();
+}
+
+void queue_pair::send_answers() {
+    while (!answers.empty() && has_room()) {
+        answer& next = answers.front();
+        if (next.what.what != packet::kind::read_request) {
+            send_packet(std::move(next.what));
+        } else if (send_read_part(next)) {
+            continue;
+        }
+        if (next.is_counted) finish_answer();
+        answers.pop_front();
+    }
+}
+
+// Sends one packet of a read response; true if another one follows.
+bool queue_pair::send_read_part(answer& next) {
+    packet& request = next.what;
+    packet part;
+    part.what = packet::kind::read_response;
+    part.number = request.number;
+    part.offset = request.offset;
+    if (request.message_bytes > 0) {
+        // Checked again: the region may have been deregistered while the response had to wait.
+        std::byte const* const from = net->remote_bytes(
+            *this,
+            request.remote_address,
+            request.message_bytes,
+            request.rkey,
+            IBV_ACCESS_REMOTE_READ
+        );
+        if (from == nullptr || state == IBV_QPS_ERR) return false;
+        std::uint64_t const bytes =
+            std::min<std::uint64_t>(mtu, request.message_bytes - request.offset);
+        part.payload.assign(from + request.offset, from + request.offset + bytes);
+        request.offset += bytes;
+    }
+    send_packet(std::move(part));
+    return ++request.number < request.number_end;
+}
+
+// A response is outstanding until its last packet has arrived; from another process, the next request
+// can only come then.
+void queue_pair::finish_answer() {
+    if (net->others != nullptr) return end_answer();
     net->at(link_free, *this, &queue_pair::end_answer);
 }
 
@@ -226,14 +287,13 @@ void queue_pair::execute_atomic(packet const& p) {
         expected = p.number_end;
         has_complained = false;
     }
-    packet answer;
-    answer.what = packet::kind::atomic_response;
-    answer.number = p.number;
+    packet response;
+    response.what = packet::kind::atomic_response;
+    response.number = p.number;
     auto const* const bytes =
         reinterpret_cast<std::byte const*>(&before);  // in host byte order, as a device returns it
-    answer.payload.assign(bytes, bytes + sizeof before);
-    send_packet(std::move(answer));
-    if (is_new) count_answer();
+    response.payload.assign(bytes, bytes + sizeof before);
+    reply(std::move(response), is_new);
 }
 
 }  // namespace rcverbs::fabric::detail

@@ -25,18 +25,8 @@ extern "C" {
 
 // --- librdmacm -----------------------------------------------------------------------------------
 
-int rdma_create_ep(rdma_cm_id**, rdma_addrinfo*, ibv_pd*, ibv_qp_init_attr*) {
-    return unsupported_errno();
-}
-void rdma_destroy_ep(rdma_cm_id*) {}
-int rdma_getaddrinfo(char const*, char const*, rdma_addrinfo const*, rdma_addrinfo**) {
-    return unsupported_errno();
-}
-void rdma_freeaddrinfo(rdma_addrinfo*) {}
-int rdma_get_request(rdma_cm_id*, rdma_cm_id**) { return unsupported_errno(); }
 int rdma_establish(rdma_cm_id*) { return unsupported_errno(); }
 int rdma_notify(rdma_cm_id*, ibv_event_type) { return unsupported_errno(); }
-int rdma_create_qp_ex(rdma_cm_id*, ibv_qp_init_attr_ex*) { return unsupported_errno(); }
 int rdma_create_srq(rdma_cm_id*, ibv_pd*, ibv_srq_init_attr*) { return unsupported_errno(); }
 int rdma_create_srq_ex(rdma_cm_id*, ibv_srq_init_attr_ex*) { return unsupported_errno(); }
 void rdma_destroy_srq(rdma_cm_id*) {}
@@ -63,14 +53,4 @@ int ibv_detach_mcast(ibv_qp*, ibv_gid const*, std::uint16_t) { return EOPNOTSUPP
 int ibv_query_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }
 int ibv_set_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }
 ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp*) { return unsupported_object<ibv_qp_ex>(); }
-int _ibv_query_gid_ex(
-    ibv_context*, std::uint32_t, std::uint32_t, ibv_gid_entry*, std::uint32_t, std::size_t
-) {
-    return EOPNOTSUPP;
-}
-ssize_t _ibv_query_gid_table(
-    ibv_context*, ibv_gid_entry*, std::size_t, std::uint32_t, std::size_t
-) {
-    return -EOPNOTSUPP;
-}
 }

@@ -1,0 +1,262 @@
+#include "directory.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <system_error>
+
+namespace rcverbs::fabric::detail {
+
+namespace {
+
+[[noreturn]] void fail(std::string const& what) {
+    throw std::runtime_error{what + ": " + std::generic_category().message(errno)};
+}
+
+// Locks of an open file, which child processes inherit with it. Source: fcntl(2), "Open file description locks".
+bool lock(descriptor const& file, short how) noexcept {
+    struct flock all {};
+    all.l_type = how;
+    return ::fcntl(file.get(), F_OFD_SETLK, &all) == 0;
+}
+
+bool is_locked(descriptor const& file) noexcept {
+    struct flock all {};
+    all.l_type = F_WRLCK;
+    return ::fcntl(file.get(), F_OFD_GETLK, &all) == 0 && all.l_type != F_UNLCK;
+}
+
+// Overwrites the file with a number and a word.
+void store(descriptor const& file, std::uint64_t number, std::string_view word = "") noexcept {
+    char text[64];
+    int const size = std::snprintf(
+        text,
+        sizeof text,
+        "%llu %.*s\n",
+        static_cast<unsigned long long>(number),
+        static_cast<int>(word.size()),
+        word.data()
+    );
+    static_cast<void>(::pwrite(file.get(), text, static_cast<std::size_t>(size), 0));
+    static_cast<void>(::ftruncate(file.get(), size));
+}
+
+std::string load(descriptor const& file) {
+    char text[64];
+    ssize_t const size = ::pread(file.get(), text, sizeof text, 0);
+    return size > 0 ? std::string(text, static_cast<std::size_t>(size)) : std::string{};
+}
+
+std::uint64_t load_number(descriptor const& file) {
+    std::string const text = load(file);
+    std::uint64_t number = 0;
+    std::from_chars(text.data(), text.data() + text.size(), number);
+    return number;
+}
+
+// $XDG_RUNTIME_DIR/rcverbs, or a directory of the user's in /tmp.
+std::string base() {
+    char const* const runtime = std::getenv("XDG_RUNTIME_DIR");
+    if (runtime != nullptr && *runtime == '/') return std::string{runtime} + "/rcverbs";
+    return "/tmp/rcverbs-" + std::to_string(::geteuid());
+}
+
+void make(std::string const& path) {
+    if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) fail(path);
+}
+
+void check(std::string const& path) {
+    struct stat s {};
+    if (::lstat(path.c_str(), &s) != 0) fail(path);
+    if (!S_ISDIR(s.st_mode) || s.st_uid != ::geteuid() || (s.st_mode & 077) != 0)
+        throw std::runtime_error{path + ": not a directory of this user with mode 0700"};
+}
+
+descriptor make_socket() {
+    return descriptor{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
+}
+
+sockaddr_un socket_address(std::string const& path) {
+    sockaddr_un a{};
+    a.sun_family = AF_UNIX;
+    if (path.size() >= sizeof a.sun_path)
+        throw std::runtime_error{path + ": too long for a socket"};
+    std::memcpy(a.sun_path, path.c_str(), path.size() + 1);
+    return a;
+}
+
+constexpr std::string_view listening = "listening";
+
+std::string name_of(std::uint32_t node, std::uint32_t slot) {
+    return std::to_string(node) + '.' + std::to_string(slot);
+}
+
+std::string port_name(std::uint32_t node, std::uint16_t port) {
+    return std::to_string(node) + ".port-" + std::to_string(port);
+}
+
+}  // namespace
+
+descriptor::~descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+}
+
+descriptor listen_at(std::string const& path) {
+    ::unlink(path.c_str());
+    descriptor socket = make_socket();
+    sockaddr_un const a = socket_address(path);
+    bool const listens =
+        socket && ::bind(socket.get(), reinterpret_cast<sockaddr const*>(&a), sizeof a) == 0 &&
+        ::listen(socket.get(), 4096) == 0;
+    if (!listens) return {};
+    return socket;
+}
+
+descriptor connect_to(std::string const& path) {
+    descriptor socket = make_socket();
+    sockaddr_un const a = socket_address(path);
+    if (!socket || ::connect(socket.get(), reinterpret_cast<sockaddr const*>(&a), sizeof a) != 0)
+        return {};
+    return socket;
+}
+
+std::vector<std::string> addresses_of(std::uint32_t node, std::uint32_t device) {
+    char v6[32];
+    std::snprintf(v6, sizeof v6, "fd77::%x:%x", device, node);
+    return {"10.77." + std::to_string(device) + '.' + std::to_string(node), v6};
+}
+
+directory directory::of_network(std::string const& name) {
+    bool const is_file_name = !name.empty() && name.size() <= 32 && name.front() != '.' &&
+                              name.find('/') == std::string::npos;
+    if (!is_file_name) throw std::runtime_error{"'" + name + "' cannot be the name of a network"};
+    make(base());
+    check(base());
+    std::string path = base() + '/' + name;
+    make(path);
+    return directory{std::move(path)};
+}
+
+directory::directory(std::string path) : path_{std::move(path)} { check(path_); }
+
+descriptor directory::open(std::string const& file, int flags) const {
+    return descriptor{::open((path_ + '/' + file).c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600)};
+}
+
+directory::member directory::take_node() const {
+    for (std::uint32_t node = 1; node <= nodes_max; ++node) {
+        // Inherited: it holds the node while any process that was started for it lives.
+        descriptor file{::open(
+            (path_ + '/' + std::to_string(node)).c_str(), O_RDWR | O_CREAT | O_NOFOLLOW, 0600
+        )};
+        if (!file) fail(path_);
+        if (!lock(file, F_WRLCK)) continue;
+        if (lock(file, F_RDLCK)) return {node, std::move(file)};
+    }
+    throw std::runtime_error{path_ + ": all " + std::to_string(nodes_max) + " nodes are in use"};
+}
+
+descriptor directory::hold_node(std::uint32_t node) const {
+    descriptor file{
+        ::open((path_ + '/' + std::to_string(node)).c_str(), O_RDWR | O_CREAT | O_NOFOLLOW, 0600)};
+    if (!file || !lock(file, F_RDLCK)) fail(path_);
+    return file;
+}
+
+descriptor directory::join_node(std::uint32_t node) const {
+    descriptor file = open(std::to_string(node), O_RDWR | O_CREAT);
+    if (file && lock(file, F_RDLCK)) return file;
+    return {};
+}
+
+directory::member directory::take_slot(std::uint32_t node) const {
+    for (std::uint32_t slot = 1; slot <= slots_max; ++slot) {
+        descriptor file = open(name_of(node, slot) + ".lock", O_RDWR | O_CREAT);
+        if (!file) fail(path_);
+        if (!lock(file, F_WRLCK)) continue;
+        store(file, static_cast<std::uint64_t>(::getpid()));
+        return {slot, std::move(file)};
+    }
+    throw std::runtime_error{
+        path_ + ": node " + std::to_string(node) + " has " + std::to_string(slots_max) +
+        " processes"};
+}
+
+descriptor directory::take_port(std::uint32_t node, std::uint32_t slot, std::uint16_t port) const {
+    descriptor file = open(port_name(node, port), O_RDWR | O_CREAT);
+    if (!file || !lock(file, F_WRLCK)) return {};
+    store(file, slot);
+    return file;
+}
+
+void directory::show_port(descriptor const& port, std::uint32_t slot) const noexcept {
+    store(port, slot, listening);
+}
+
+std::optional<std::uint32_t> directory::find_port(std::uint32_t node, std::uint16_t port) const {
+    descriptor const file = open(port_name(node, port), O_RDWR);
+    if (!file || !is_locked(file)) return std::nullopt;
+    auto const slot = static_cast<std::uint32_t>(load_number(file));
+    if (slot == 0 || slot > slots_max) return std::nullopt;
+    return slot;
+}
+
+std::vector<std::uint32_t> directory::numbers(
+    std::string const& prefix, std::string const& suffix, std::string_view word
+) const {
+    std::vector<std::uint32_t> found;
+    std::unique_ptr<DIR, int (*)(DIR*)> const list{::opendir(path_.c_str()), ::closedir};
+    if (list == nullptr) return found;
+    while (dirent const* const entry = ::readdir(list.get())) {
+        std::string const name = entry->d_name;
+        if (!name.starts_with(prefix)) continue;
+        std::uint32_t number = 0;
+        char const* const end = name.data() + name.size();
+        auto const [rest, error] = std::from_chars(name.data() + prefix.size(), end, number);
+        if (error != std::errc{} || std::string(rest, end) != suffix) continue;
+        descriptor const file = open(name, O_RDWR);
+        if (!file || !is_locked(file)) continue;
+        if (load(file).find(word) != std::string::npos) found.push_back(number);
+    }
+    std::ranges::sort(found);
+    return found;
+}
+
+std::vector<std::uint32_t> directory::nodes() const { return numbers("", ""); }
+
+std::vector<std::uint32_t> directory::slots(std::uint32_t node) const {
+    return numbers(std::to_string(node) + '.', ".lock");
+}
+
+std::vector<std::uint32_t> directory::ports(std::uint32_t node) const {
+    return numbers(std::to_string(node) + ".port-", "", listening);
+}
+
+pid_t directory::process_of(std::uint32_t node, std::uint32_t slot) const {
+    descriptor const file = open(name_of(node, slot) + ".lock", O_RDWR);
+    if (!file || !is_locked(file)) return 0;
+    return static_cast<pid_t>(load_number(file));
+}
+
+std::string directory::socket_path(std::uint32_t node, std::uint32_t slot) const {
+    return path_ + '/' + name_of(node, slot);
+}
+
+void directory::remove_socket(std::uint32_t node, std::uint32_t slot) const noexcept {
+    // Files that are locked stay: another process may have opened one to lock it.
+    ::unlink(socket_path(node, slot).c_str());
+}
+
+}  // namespace rcverbs::fabric::detail

@@ -1,0 +1,452 @@
+#include "mesh.hpp"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <system_error>
+
+namespace rcverbs::fabric::detail {
+
+namespace {
+
+// The most bytes in a datagram: what a socket takes in any case, with its default buffer of 208 KiB.
+constexpr std::size_t datagram_bytes_max = 64 * 1024;
+// Packets for a process wait while more than this has not been taken by its socket.
+constexpr std::size_t waiting_bytes_max = 256 * 1024;
+// A program that polls this many times without preparing to wait polls all the time.
+constexpr unsigned polls_of_a_poller = 64;
+// How long the network's thread leaves the work to such a program before it looks again.
+constexpr nanoseconds aside_max = std::chrono::milliseconds{1};
+// Datagrams that are read from one process before another one has its turn.
+constexpr int datagrams_in_turn = 16;
+
+[[noreturn]] void fail(char const* what) {
+    throw std::system_error{errno, std::generic_category(), what};
+}
+
+void watch(descriptor const& poller, int fd, std::uint32_t events, void* data, int operation) {
+    epoll_event e{};
+    e.events = events;
+    e.data.ptr = data;
+    if (::epoll_ctl(poller.get(), operation, fd, &e) != 0) fail("epoll_ctl");
+}
+
+std::uint32_t slot_of_qp(std::uint32_t qp_num) noexcept { return qp_num >> 16; }
+std::uint32_t slot_of_id(std::uint64_t id) noexcept { return static_cast<std::uint32_t>(id >> 32); }
+
+std::uint16_t port_of(address const& a) noexcept {
+    return ntohs(
+        a.family() == AF_INET ? reinterpret_cast<sockaddr_in const&>(a.raw).sin_port
+                              : reinterpret_cast<sockaddr_in6 const&>(a.raw).sin6_port
+    );
+}
+
+}  // namespace
+
+std::uint32_t node_of(ibv_gid const& gid) noexcept {
+    static constexpr std::uint8_t v4[] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 77};
+    static constexpr std::uint8_t v6[] = {0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    if (std::memcmp(gid.raw, v4, sizeof v4) == 0) return gid.raw[15];
+    if (std::memcmp(gid.raw, v6, sizeof v6) == 0 && gid.raw[14] == 0) return gid.raw[15];
+    return 0;
+}
+
+mesh::mesh(network& net, directory where, std::uint32_t node, settings const& with)
+    : net_{net},
+      where_{std::move(where)},
+      node_lock_{where_.join_node(node)},
+      node_{node},
+      slot_{where_.take_slot(node)},
+      listener_{listen_at(where_.socket_path(node_, slot_.number))},
+      waker_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)},
+      poller_{::epoll_create1(EPOLL_CLOEXEC)},
+      datagram_(datagram_bytes_max),
+      // Processes that lose packets do not all lose the same.
+      random_{net.seed() + (std::uint64_t{node} << 32) + slot_.number},
+      loss_{with.loss},
+      delay_{std::chrono::microseconds{with.delay_us}} {
+    if (!with.kill.empty()) kill_ = parse_kill(with.kill);
+    net_.faults.packet_decision = [this](packet_info const&) { return decide(); };
+    if (!node_lock_) throw std::runtime_error{"node " + std::to_string(node) + " cannot be joined"};
+    if (!listener_ || !waker_ || !poller_) fail("a descriptor for the network");
+    watch(poller_, listener_.get(), EPOLLIN, &listener_, EPOLL_CTL_ADD);
+    watch(poller_, waker_.get(), EPOLLIN, &waker_, EPOLL_CTL_ADD);
+}
+
+mesh::~mesh() { where_.remove_socket(node_, slot_.number); }
+
+// --- who is where --------------------------------------------------------------------------------
+
+bool mesh::is_elsewhere(ibv_gid const& gid, std::uint32_t qp_num) const noexcept {
+    return node_of(gid) != node_ || slot_of_qp(qp_num) != slot_.number;
+}
+
+bool mesh::is_elsewhere(address const& to, std::uint64_t id) {
+    if (node_of(gid_of(to)) != node_) return true;
+    if (id != 0) return slot_of_id(id) != slot_.number;
+    return !ports_.contains(port_of(to)) && where_.find_port(node_, port_of(to)).has_value();
+}
+
+bool mesh::has_neighbour(address const& to) const noexcept {
+    std::uint32_t const node = node_of(gid_of(to));
+    if (node == 0) return false;
+    std::vector<std::uint32_t> const nodes = where_.nodes();
+    return std::ranges::find(nodes, node) != nodes.end();
+}
+
+std::uint32_t mesh::first_qp_num() const noexcept { return (slot_.number << 16) + 0x11; }
+
+std::uint64_t mesh::first_id() const noexcept { return (std::uint64_t{slot_.number} << 32) + 1; }
+
+int mesh::claim_port(std::uint16_t port) {
+    claimed_port& p = ports_[port];
+    if (p.users == 0) p.lock = where_.take_port(node_, slot_.number, port);
+    if (!p.lock) {
+        ports_.erase(port);
+        return EADDRINUSE;
+    }
+    ++p.users;
+    return 0;
+}
+
+void mesh::show_port(std::uint16_t port) noexcept {
+    where_.show_port(ports_[port].lock, slot_.number);
+}
+
+void mesh::release_port(std::uint16_t port) noexcept {
+    auto const found = ports_.find(port);
+    if (found != ports_.end() && --found->second.users == 0) ports_.erase(found);
+}
+
+// --- sending -------------------------------------------------------------------------------------
+
+mesh::peer* mesh::add(descriptor socket) {
+    auto made = std::make_unique<peer>();
+    made->socket = std::move(socket);
+    peer* const p = made.get();
+    watch(poller_, p->socket.get(), EPOLLIN, p, EPOLL_CTL_ADD);
+    peers_.emplace(p, std::move(made));
+    return p;
+}
+
+// The connection to a process, which is made if there is none; null if nobody is there.
+mesh::peer* mesh::reach(place const& to) {
+    auto const known = places_.find(to);
+    if (known != places_.end()) return known->second;
+    descriptor socket = connect_to(where_.socket_path(to.first, to.second));
+    if (!socket) return nullptr;
+    peer* const p = add(std::move(socket));
+    p->who = to;
+    places_.emplace(to, p);
+    append(p->collected, hello{node_, slot_.number});
+    return p;
+}
+
+bool mesh::has_room(ibv_gid const& to, std::uint32_t qp_num) noexcept {
+    auto const known = places_.find({node_of(to), slot_of_qp(qp_num)});
+    if (known == places_.end() || known->second->waiting_bytes < waiting_bytes_max) return true;
+    had_full_ = true;
+    return false;
+}
+
+// After `frame_bytes` were appended.
+void mesh::collect(peer& to, std::size_t frame_bytes) {
+    if (to.collected.size() > datagram_bytes_max) {
+        std::vector<std::byte> last(
+            to.collected.end() - static_cast<std::ptrdiff_t>(frame_bytes), to.collected.end()
+        );
+        to.collected.resize(to.collected.size() - frame_bytes);
+        send_collected(to);
+        to.collected = std::move(last);
+    }
+    if (!std::exchange(to.is_dirty, true)) dirty_.push_back(&to);
+}
+
+void mesh::send(packet const& p) {
+    peer* const to = reach({node_of(p.to), slot_of_qp(p.target)});
+    if (to == nullptr) return;  // lost, as on any network
+    std::size_t const before = to->collected.size();
+    append(to->collected, p);
+    collect(*to, to->collected.size() - before);
+}
+
+bool mesh::send(cm_message const& m) {
+    std::uint32_t const node = node_of(gid_of(m.to));
+    std::optional<std::uint32_t> slot = slot_of_id(m.to_id);
+    if (m.to_id == 0) slot = where_.find_port(node, port_of(m.to));
+    peer* const to = node != 0 && slot ? reach({node, *slot}) : nullptr;
+    if (to == nullptr) return false;
+    std::size_t const before = to->collected.size();
+    append(to->collected, m);
+    collect(*to, to->collected.size() - before);
+    return true;
+}
+
+// False if the socket is full.
+bool mesh::send_now(peer& to, std::vector<std::byte> const& datagram) {
+    ssize_t const sent =
+        ::send(to.socket.get(), datagram.data(), datagram.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) return true;
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS) return false;
+    end(to);
+    return true;
+}
+
+void mesh::send_collected(peer& to) {
+    if (to.collected.empty() || to.is_ended) return;
+    if (to.waiting.empty() && send_now(to, to.collected)) {
+        to.collected.clear();
+        return;
+    }
+    if (to.waiting.empty()) watch(poller_, to.socket.get(), EPOLLIN | EPOLLOUT, &to, EPOLL_CTL_MOD);
+    to.waiting_bytes += to.collected.size();
+    to.waiting.push_back(std::exchange(to.collected, {}));
+}
+
+void mesh::send_waiting(peer& to) {
+    while (!to.waiting.empty() && !to.is_ended && send_now(to, to.waiting.front())) {
+        to.waiting_bytes -= to.waiting.front().size();
+        to.waiting.pop_front();
+    }
+    if (to.waiting.empty() && !to.is_ended)
+        watch(poller_, to.socket.get(), EPOLLIN, &to, EPOLL_CTL_MOD);
+    if (to.waiting_bytes < waiting_bytes_max && std::exchange(had_full_, false)) net_.on_room();
+}
+
+void mesh::flush() {
+    // What is sent may find the end of a process, of which others are told.
+    while (!dirty_.empty()) {
+        for (peer* const p : std::exchange(dirty_, {})) {
+            p->is_dirty = false;
+            send_collected(*p);
+        }
+        remove_ended();
+    }
+}
+
+// --- receiving -----------------------------------------------------------------------------------
+
+void mesh::accept_all() {
+    for (;;) {
+        descriptor socket{
+            ::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
+        if (!socket) return;
+        add(std::move(socket));
+    }
+}
+
+// The kernel says which process connected, and the lock of its slot which process it is of.
+bool mesh::is_true(peer const& from, place const& who) const {
+    ucred c{};
+    socklen_t size = sizeof c;
+    if (::getsockopt(from.socket.get(), SOL_SOCKET, SO_PEERCRED, &c, &size) != 0) return false;
+    if (c.uid != ::geteuid()) return false;
+    // 0: of a container, whose process numbers are not known here.
+    return c.pid == 0 || where_.process_of(who.first, who.second) == c.pid;
+}
+
+// False if the frame may not come from there.
+bool mesh::take(peer& from, std::span<std::byte const> datagram) {
+    while (!datagram.empty()) {
+        std::optional<frame> const next = take_frame(datagram);
+        if (!next) return false;
+        if (auto const* const h = std::get_if<hello>(&*next)) {
+            place const who{h->node, h->slot};
+            if (from.who || !is_true(from, who)) return false;
+            from.who = who;
+            places_.emplace(who, &from);
+            continue;
+        }
+        if (auto const* const c = std::get_if<control>(&*next)) {
+            if (from.who) {
+                if (!hear(from, *c)) return false;
+            } else {
+                obey(*c);  // of rcverbs-fabric, which is no member
+            }
+            continue;
+        }
+        if (!from.who) return false;
+        if (auto const* const p = std::get_if<packet>(&*next)) {
+            place const source{node_of(p->from), slot_of_qp(p->source)};
+            if (source != *from.who || node_of(p->to) != node_) return false;
+            net_.deliver(*p);
+        } else {
+            auto const& m = std::get<cm_message>(*next);
+            bool const is_its = node_of(gid_of(m.from)) == from.who->first &&
+                                (m.from_id == 0 || slot_of_id(m.from_id) == from.who->second);
+            if (!is_its || node_of(gid_of(m.to)) != node_) return false;
+            net_.cm.receive(m);
+        }
+    }
+    return true;
+}
+
+// True if there may be more.
+bool mesh::read_all(peer& from) {
+    for (int i = 0; i < datagrams_in_turn && !from.is_ended; ++i) {
+        ssize_t const size =
+            ::recv(from.socket.get(), datagram_.data(), datagram_.size(), MSG_DONTWAIT | MSG_TRUNC);
+        if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
+        bool const is_whole = size > 0 && static_cast<std::size_t>(size) <= datagram_.size();
+        if (!is_whole || !take(from, std::span{datagram_}.first(static_cast<std::size_t>(size)))) {
+            end(from);
+        }
+    }
+    return true;
+}
+
+bool mesh::receive() {
+    epoll_event events[16];
+    int const count = ::epoll_wait(poller_.get(), events, std::size(events), 0);
+    bool any = false;
+    for (int i = 0; i < count; ++i) {
+        void* const data = events[i].data.ptr;
+        if (data == &waker_) {
+            eventfd_t ignored = 0;
+            static_cast<void>(::eventfd_read(waker_.get(), &ignored));
+            continue;
+        }
+        any = true;
+        if (data == &listener_) {
+            accept_all();
+            continue;
+        }
+        auto& from = *static_cast<peer*>(data);
+        if ((events[i].events & EPOLLOUT) != 0) send_waiting(from);
+        if ((events[i].events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) read_all(from);
+    }
+    if (any) remove_ended();
+    return any;
+}
+
+// --- the end of a process ------------------------------------------------------------------------
+
+void mesh::end(peer& which) {
+    if (std::exchange(which.is_ended, true)) return;
+    has_ended_ = true;
+    static_cast<void>(::epoll_ctl(poller_.get(), EPOLL_CTL_DEL, which.socket.get(), nullptr));
+    which.waiting.clear();
+    which.waiting_bytes = 0;
+}
+
+// Later than end(): whoever found the end still uses the peer.
+void mesh::remove_ended() {
+    while (std::exchange(has_ended_, false)) {
+        std::vector<place> lost;
+        std::erase_if(peers_, [&](auto const& entry) {
+            peer& p = *entry.second;
+            if (!p.is_ended) return false;
+            std::erase(dirty_, &p);
+            if (!p.who) return true;
+            auto const known = places_.find(*p.who);
+            if (known != places_.end() && known->second == &p) places_.erase(known);
+            if (!p.is_silent) lost.push_back(*p.who);
+            return true;
+        });
+        for (place const& who : lost) {
+            // Two processes may have connected to each other at once: the other connection lives.
+            bool const is_alive = std::ranges::any_of(peers_, [&](auto const& entry) {
+                return entry.second->who == who && !entry.second->is_ended;
+            });
+            if (is_alive) continue;
+            net_.cm.lose_peers([&](address const& remote, std::uint64_t id) {
+                if (node_of(gid_of(remote)) != who.first) return false;
+                if (id != 0) return slot_of_id(id) == who.second;
+                return where_.find_port(who.first, port_of(remote)).value_or(who.second) ==
+                       who.second;
+            });
+        }
+    }
+}
+
+// --- faults --------------------------------------------------------------------------------------
+
+packet_fate mesh::decide() {
+    ++packets_;
+    if (kill_ && packets_ == kill_->packet) kill(kill_->node);
+    if (loss_ > 0 && std::uniform_real_distribution<>{}(random_) < loss_)
+        return {packet_fate::kind::drop};
+    if (delay_ > nanoseconds{0}) return {packet_fate::kind::delay, delay_};
+    return {};
+}
+
+void mesh::kill(std::uint32_t node) {
+    for (std::uint32_t const slot : where_.slots(node)) {
+        if (node != node_ || slot != slot_.number) ::kill(where_.process_of(node, slot), SIGKILL);
+    }
+    if (node == node_) ::kill(::getpid(), SIGKILL);
+}
+
+void mesh::obey(control const& c) {
+    bool const is_down = c.text == "link down";
+    if (is_down || c.text == "link up") {
+        for (auto const& d : net_.devices) net_.set_port(*d, !is_down);
+        announce_link(!is_down);
+    } else if (c.text.starts_with("loss ")) {
+        loss_ = std::strtod(c.text.c_str() + 5, nullptr);
+    }
+}
+
+// A process whose link is down could not tell that it ends, and neither could its kernel.
+void mesh::announce_link(bool is_up) {
+    std::vector<std::byte> const words = control_frame(is_up ? "heard" : "silent");
+    for (auto const& [who, to] : places_) {
+        to->collected.insert(to->collected.end(), words.begin(), words.end());
+        collect(*to, words.size());
+    }
+}
+
+bool mesh::hear(peer& from, control const& c) {
+    from.is_silent = c.text == "silent";
+    return from.is_silent || c.text == "heard";
+}
+
+// --- the network's thread ------------------------------------------------------------------------
+
+void mesh::wait(std::unique_lock<std::mutex>& held, std::optional<nanoseconds> timeout) {
+    held.unlock();
+    bool const leaves_work = empty_polls_.load(std::memory_order_relaxed) >= polls_of_a_poller;
+    if (leaves_work) {
+        // Only wake() ends this wait early.
+        is_aside_ = true;
+        empty_polls_.store(0, std::memory_order_relaxed);
+        nanoseconds const left = std::min(timeout.value_or(aside_max), aside_max);
+        timespec const t{0, left.count()};
+        pollfd p{waker_.get(), POLLIN, 0};
+        ::ppoll(&p, 1, &t, nullptr);
+        is_aside_ = false;
+    } else {
+        epoll_event e;
+        timespec t{};
+        if (timeout) {
+            t.tv_sec = timeout->count() / 1'000'000'000;
+            t.tv_nsec = timeout->count() % 1'000'000'000;
+        }
+        // Level-triggered: receive() sees the same events again.
+        ::epoll_pwait2(poller_.get(), &e, 1, timeout ? &t : nullptr, nullptr);
+    }
+    held.lock();
+}
+
+void mesh::wake() noexcept { static_cast<void>(::eventfd_write(waker_.get(), 1)); }
+
+bool mesh::note_poll() noexcept {
+    // Relaxed: a lost count only delays the decision.
+    return empty_polls_.fetch_add(1, std::memory_order_relaxed) + 1 >= polls_of_a_poller ||
+           is_aside_.load(std::memory_order_relaxed);
+}
+
+void mesh::note_arm() noexcept {
+    empty_polls_.store(0, std::memory_order_relaxed);
+    if (is_aside_.load(std::memory_order_relaxed)) wake();
+}
+
+}  // namespace rcverbs::fabric::detail

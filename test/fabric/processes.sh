@@ -1,0 +1,339 @@
+#!/usr/bin/env bash
+# processes.sh FOLDER CASE — programs of others on devices of the fabric, each in a process of its own: FOLDER has rcverbs-fabric and the
+# programs of this project. Started by root, the programs run as nobody: nothing needs rights. Exits 77 if a program is not installed.
+# processes.sh --list prints the cases.
+set -uo pipefail
+
+cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints pingpong shared_queue_pingpong
+    write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
+    demo_write demo_read demo_atomic copy one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server
+    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage'
+if [ "${1-}" = --list ]; then
+    printf '%s\n' $cases
+    exit 0
+fi
+built=$(cd "$1" && pwd) name=$2
+PATH=$PATH:/usr/sbin:/sbin
+
+# Nobody may read neither the build nor this user's runtime directory.
+work=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null; wait; rm -rf "$work"' EXIT
+chmod 755 "$work"
+mkdir -m 700 "$work/run"
+cp -r "$built/rcverbs-fabric.d" "$work/"
+for program in rcverbs-fabric rdma-server rdma-client rdma-copy; do cp "$built/$program" "$work/"; done
+as_nobody=()
+if [ "$(id -u)" = 0 ]; then
+    chown -R 65534:65534 "$work/run"
+    as_nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+fi
+export XDG_RUNTIME_DIR=$work/run
+cd "$work/run" || exit 1
+
+fail() {
+    echo "$name: $*" >&2
+    tail -n 20 "$work"/*.out >&2
+    exit 1
+}
+need() {
+    command -v "$1" >/dev/null && return
+    echo "skipped: $1 is not installed"
+    exit 77
+}
+fabric() { "${as_nobody[@]}" "$work/rcverbs-fabric" "$@"; }
+# on NODE COMMAND…: runs a command, within a minute.
+on() {
+    local node=$1
+    shift
+    fabric run -q --node "$node" timeout -k 5 60 "$@"
+}
+# serve NODE COMMAND…: runs a command in the background.
+serve() {
+    on "$@" >"$work/server.out" 2>&1 &
+    server=$!
+}
+# await COMMAND…: until it succeeds; fails the test after half a minute.
+await() {
+    local i
+    for ((i = 0; i < 600; ++i)); do
+        if "$@" >/dev/null 2>&1; then return; fi
+        sleep 0.05
+    done
+    fail "waited in vain: $*"
+}
+listens() { fabric list | grep -q "^$1 .*port $2\b"; }
+# A TCP port of the machine, by which some programs meet: one for each process that runs this.
+tcp=$((20000 + $$ % 20000))
+listens_tcp() { grep -qi ":$(printf %04x "$1") 00000000:0000 0A" /proc/net/tcp || grep -qi ":$(printf %04x "$1") 0\+:0000 0A" /proc/net/tcp6; }
+# both PORT SERVER -- CLIENT…: the server on node 1, the client on node 2; both must succeed.
+both() {
+    local port=$1 words=() status
+    shift
+    while [ "$1" != -- ]; do words+=("$1"); shift; done
+    shift
+    serve 1 "${words[@]}"
+    case $port in tcp) await listens_tcp "$tcp" ;; *) await listens 1 "$port" ;; esac
+    on 2 "$@" >"$work/client.out" 2>&1
+    status=$?
+    [ $status = 0 ] || fail "the client ended with $status"
+    wait "$server"
+    status=$?
+    [ $status = 0 ] || fail "the server ended with $status"
+}
+# perftest PROGRAM: connected by the connection manager, and through TCP.
+perftest() {
+    need "$1"
+    # It listens again after the first connection, and its client may be faster: then the client is refused and crashes.
+    local tries
+    for tries in 1 2 3 4 5; do
+        (both "$tcp" "$1" -R -n 500 -p "$tcp" -- "$1" -R -n 500 -p "$tcp" 10.77.0.1) && break
+        grep -q 'REJECTED; error: 8' "$work/client.out" && [ "$tries" != 5 ] || exit 1
+        fabric kill 1
+    done
+    both tcp "$1" -n 500 -p "$tcp" -- "$1" -n 500 -p "$tcp" 127.0.0.1
+}
+# fio_job VERB [OPTION…]
+fio_job() {
+    need fio
+    fio --enghelp=rdma >/dev/null 2>&1 || { echo 'skipped: fio has no rdma engine'; exit 77; }
+    local verb=$1
+    shift
+    local common=(--name=t --ioengine=rdma --port=7999 --bs=16k --size=4m --iodepth=4 "$@")
+    both 7999 fio "${common[@]}" --rw=read -- fio "${common[@]}" --hostname=10.77.0.1 --verb="$verb" --rw=write
+    grep -q 'err= 0' "$work/client.out" || fail 'fio reports an error'
+}
+demo() {
+    serve 1 "$work/rdma-server" "$1" --port 7471
+    await listens 1 7471
+    on 2 "$work/rdma-client" "$1" 10.77.0.1 7471 >"$work/client.out" 2>&1 || fail "the client ended with $?"
+}
+
+devices() {
+    need ibv_devinfo
+    on 1 ibv_devices >"$work/client.out" && grep -q fab0 "$work/client.out" || fail 'no device'
+    fabric run -q --node 3 --devices 2 ibv_devinfo -v >"$work/client.out" || fail "ibv_devinfo ended with $?"
+    [ "$(grep -c 'PORT_ACTIVE' "$work/client.out")" = 2 ] || fail 'not two active ports'
+    grep -q '::ffff:10.77.1.3, RoCE v2' "$work/client.out" || fail 'no address of the second device'
+}
+# A program that loads the libraries by their names, with nothing preloaded.
+loads_by_name() {
+    need /usr/bin/python3
+    LD_LIBRARY_PATH=$work/rcverbs-fabric.d "${as_nobody[@]}" /usr/bin/python3 - <<'PYTHON' || fail 'the libraries do not work'
+import ctypes
+verbs, cm = ctypes.CDLL("libibverbs.so.1"), ctypes.CDLL("librdmacm.so.1")
+count = ctypes.c_int()
+verbs.ibv_get_device_list.restype = ctypes.c_void_p
+assert verbs.ibv_get_device_list(ctypes.byref(count)) and count.value == 1, count
+cm.rdma_create_event_channel.restype = ctypes.c_void_p
+assert cm.rdma_create_event_channel()
+PYTHON
+}
+rping() {
+    need rping
+    both 7174 rping -s -v -C 3 -- rping -c -v -C 3 -a 10.77.0.1
+    [ "$(grep -c 'ping data: rdma-ping' "$work/client.out")" = 3 ] || fail 'not three answers'
+}
+rping_v6() {
+    need rping
+    both 7174 rping -s -a fd77::1 -C 3 -- rping -c -C 3 -a fd77::1
+}
+many_pings() {
+    need rping
+    both 7174 rping -s -V -S 4000 -C 100 -- rping -c -V -S 4000 -C 100 -a 10.77.0.1
+}
+ucmatose() {
+    need ucmatose
+    both 7471 ucmatose -c 10 -C 20 -- ucmatose -c 10 -C 20 -s 10.77.0.1
+}
+cmtime() {
+    need cmtime
+    serve 1 cmtime -c 50
+    await listens 1 7471
+    on 2 cmtime -c 50 -s 10.77.0.1 >"$work/client.out" 2>&1 || fail "the client ended with $?"
+}
+endpoints() {
+    need rdma_server
+    both 7471 rdma_server -- rdma_client -s 10.77.0.1
+}
+pingpong() {
+    need ibv_rc_pingpong
+    both tcp ibv_rc_pingpong -g 0 -p "$tcp" -c -- ibv_rc_pingpong -g 0 -p "$tcp" -c 127.0.0.1
+    both tcp ibv_rc_pingpong -g 1 -e -p "$tcp" -- ibv_rc_pingpong -g 1 -e -p "$tcp" 127.0.0.1
+}
+shared_queue_pingpong() {
+    need ibv_srq_pingpong
+    both tcp ibv_srq_pingpong -g 0 -p "$tcp" -- ibv_srq_pingpong -g 0 -p "$tcp" 127.0.0.1
+}
+write_bw() { perftest ib_write_bw; }
+write_lat() { perftest ib_write_lat; }
+read_bw() { perftest ib_read_bw; }
+read_lat() { perftest ib_read_lat; }
+send_bw() { perftest ib_send_bw; }
+send_lat() { perftest ib_send_lat; }
+atomic_bw() { perftest ib_atomic_bw; }
+atomic_lat() { perftest ib_atomic_lat; }
+fio_write() { fio_job write; }
+fio_read() { fio_job read; }
+# It has no flow control, and its connections do not repeat after RNR: there is a receive for each message.
+fio_send() { fio_job send --size=256k --iodepth=16; }
+demo_write() { demo write; grep -q 'message from passive' "$work/client.out" || fail 'no message'; }
+demo_read() { demo read; grep -q 'message from passive' "$work/client.out" || fail 'no message'; }
+demo_atomic() { demo atomic; }
+copy() {
+    local folder=$work/run
+    "${as_nobody[@]}" mkdir "$folder/from" "$folder/to"
+    "${as_nobody[@]}" dd if=/dev/urandom of="$folder/from/large" bs=64k count=64 status=none
+    "${as_nobody[@]}" cp /etc/passwd "$folder/from/small"
+    serve 1 "$work/rdma-copy" serve "$folder/to" --port 7472
+    await listens 1 7472
+    on 2 "$work/rdma-copy" --port 7472 "$folder/from/" 10.77.0.1: >"$work/client.out" 2>&1 || fail "the client ended with $?"
+    diff -r "$folder/from" "$folder/to/from" || fail 'the copy differs'
+}
+# Two processes share the devices of a node, as on a host.
+one_node() {
+    need rping
+    serve 1 rping -s -C 3
+    await listens 1 7174
+    on 1 rping -c -C 3 -a 10.77.0.1 >"$work/client.out" 2>&1 || fail "the client ended with $?"
+    wait "$server" || fail "the server ended with $?"
+}
+a_port_is_taken_once() {
+    need rping
+    serve 1 rping -s -C 3
+    await listens 1 7174
+    if on 1 rping -s -C 1 >"$work/second.out" 2>&1; then fail 'a second server listens at the same port'; fi
+    grep -q 'Address already in use' "$work/second.out" || fail 'another error'
+    on 2 rping -c -C 3 -a 10.77.0.1 >"$work/client.out" 2>&1 || fail 'the first server does not listen any more'
+}
+nobody_listens() {
+    need rping
+    on 1 sleep 30 &
+    await fabric list
+    if on 2 rping -c -C 1 -a 10.77.0.1 >"$work/client.out" 2>&1; then fail 'connected'; fi
+    grep -q 'RDMA_CM_EVENT_REJECTED, error 8' "$work/client.out" || fail 'not rejected'
+}
+nobody_is_there() {
+    need rping
+    if on 2 rping -c -C 1 -a 10.77.0.9 >"$work/client.out" 2>&1; then fail 'connected'; fi
+    grep -q 'RDMA_CM_EVENT_ADDR_ERROR' "$work/client.out" || fail 'resolved'
+}
+a_killed_server() {
+    need rping
+    serve 1 rping -s
+    await listens 1 7174
+    on 2 rping -c -V -C 1000000 -a 10.77.0.1 >"$work/client.out" 2>&1 &
+    local client=$!
+    sleep 0.5
+    fabric kill 1 || fail 'nothing was killed'
+    # rping's status is 0 all the same.
+    wait "$client"
+    [ $? != 124 ] || fail 'the client hangs'
+    grep -q 'DISCONNECT' "$work/client.out" || fail 'the client did not hear of the end'
+}
+# The server is killed before its n-th packet. Whatever n is, the client ends.
+a_kill_at_each_packet() {
+    need rping
+    local n status
+    for ((n = 1; ; ++n)); do
+        fabric run -q --node 1 --kill "1@$n" timeout 60 rping -s -C 1 >"$work/server.out" 2>&1 &
+        server=$!
+        await listens 1 7174
+        on 2 rping -c -C 1 -a 10.77.0.1 >"$work/client.out" 2>&1
+        status=$?
+        [ $status != 124 ] || fail "the client hangs if the server is killed before packet $n"
+        wait "$server"
+        [ $? = 137 ] || break
+    done
+    [ $status = 0 ] || fail "the last client failed with $status, and no server was killed"
+    ((n > 3)) || fail "the exchange has only $n packets"
+    echo "killed before each of $((n - 1)) packets"
+}
+lost_packets() {
+    need ibv_rc_pingpong
+    fabric run -q --node 1 --loss 0.01 --seed 7 timeout 60 ibv_rc_pingpong -g 0 -p "$tcp" -c -n 300 >"$work/server.out" 2>&1 &
+    server=$!
+    await listens_tcp "$tcp"
+    on 2 ibv_rc_pingpong -g 0 -p "$tcp" -c -n 300 127.0.0.1 >"$work/client.out" 2>&1 || fail "the client ended with $?"
+    wait "$server" || fail "the server ended with $?"
+}
+delayed_packets() {
+    need ibv_rc_pingpong
+    fabric run -q --node 1 --delay 2000 timeout 60 ibv_rc_pingpong -g 0 -p "$tcp" -n 100 >"$work/server.out" 2>&1 &
+    server=$!
+    await listens_tcp "$tcp"
+    on 2 ibv_rc_pingpong -g 0 -p "$tcp" -n 100 127.0.0.1 >"$work/client.out" 2>&1 || fail "the client ended with $?"
+    # 100 round trips, each with one delayed packet.
+    local us
+    us=$(sed -nE 's/^[0-9]+ iters in .* = ([0-9]+)\..* usec.iter/\1/p' "$work/client.out")
+    ((us >= 1000)) || fail "an iteration took $us us"
+}
+a_link_is_down() {
+    need rping
+    serve 1 rping -s
+    await listens 1 7174
+    on 2 rping -c -V -C 1000000 -a 10.77.0.1 >"$work/client.out" 2>&1 &
+    local client=$!
+    sleep 0.5
+    fabric link down --node 1 || fail 'nobody was told'
+    # Who had something to send hears it, and nobody hears of an end: the other one may wait for ever, as on a device.
+    wait -n "$server" "$client"
+    grep -q 'status 12' "$work/server.out" "$work/client.out" || fail 'no retry counter was exceeded'
+    if grep -q DISCONNECT "$work/server.out" "$work/client.out"; then fail 'a message passed the link'; fi
+    kill "$client" "$server" 2>/dev/null
+}
+a_node_is_killed() {
+    need rping
+    serve 1 rping -s
+    await listens 1 7174
+    fabric kill 1
+    wait "$server"
+    [ $? = 137 ] || fail 'the server lives'
+    [ -z "$(fabric list)" ] || fail "a node is left: $(fabric list)"
+    serve 1 rping -s -C 1
+    await listens 1 7174
+    on 2 rping -c -C 1 -a 10.77.0.1 >"$work/client.out" 2>&1 || fail 'the next server of the node is not reached'
+}
+# A child of a process that uses RDMA has devices of its own.
+a_fork() {
+    need /usr/bin/python3
+    LD_LIBRARY_PATH=$work/rcverbs-fabric.d "${as_nobody[@]}" /usr/bin/python3 - <<'PYTHON' || fail 'a child has no devices'
+import ctypes, os, sys
+verbs = ctypes.CDLL("libibverbs.so.1")
+verbs.ibv_get_device_list.restype = ctypes.c_void_p
+count = ctypes.c_int()
+verbs.ibv_get_device_list(ctypes.byref(count))
+child = os.fork()
+if child == 0:
+    count.value = 0
+    verbs.ibv_get_device_list(ctypes.byref(count))
+    os._exit(0 if count.value == 1 else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+PYTHON
+}
+# The answer does not fit into what a socket takes: the responder sends as the reader takes.
+a_large_read() {
+    need ib_read_bw
+    both "$tcp" ib_read_bw -R -n 20 -s 8388608 -p "$tcp" -- ib_read_bw -R -n 20 -s 8388608 -p "$tcp" 10.77.0.1
+}
+sockets_are_refused() {
+    need rstream
+    on 1 rstream -s 10.77.0.2 -S 64 -I 1 >"$work/client.out" 2>&1
+    case $? in 134 | 139) fail 'rstream crashed' ;; esac
+    grep -q 'Function not implemented' "$work/client.out" || fail 'another error'
+}
+wrong_usage() {
+    fabric run -q /nowhere/nothing 2>"$work/client.out"
+    [ $? = 127 ] || fail 'a command that does not exist'
+    fabric run --network a/b true 2>"$work/client.out" && fail 'a name with a slash'
+    fabric run --loss 2 true 2>"$work/client.out"
+    [ $? = 2 ] || fail 'a loss of 2'
+    fabric kill 7 2>"$work/client.out" && fail 'a node that does not exist'
+    fabric run -q --kill 1 true 2>"$work/client.out"
+    [ $? = 2 ] || fail 'a kill without a packet'
+    "${as_nobody[@]}" chmod 755 "$work/run/rcverbs"
+    fabric list 2>"$work/client.out" && fail 'a directory that others may read'
+    [[ " $(echo $cases) " == *' wrong_usage '* ]]
+}
+
+[[ " $(echo $cases) " == *" $name "* ]] || fail 'no such case'
+"$name"
