@@ -1,9 +1,10 @@
-# Completion for rdma-server, rdma-client, rdma-bench, rdma-copy, rdma-doctor and rdma-nvme in bash: the words are those of the programs' own help.
+# Completion for rdma-server, rdma-client, rdma-bench, rdma-copy, rdma-doctor, rdma-nvme and rcverbs-fabric in bash: the words are those of the programs' own help.
 
 _rcverbs_complete() {
     local program=$1 word=$2 before=$3 subcommand='' help values
     case ${COMP_WORDS[1]-} in
     server | client | loopback | compare) [ "${program##*/}" != rdma-bench ] || [ "$COMP_CWORD" = 1 ] || subcommand=${COMP_WORDS[1]} ;;
+    run | list | link | loss | kill) [ "${program##*/}" != rcverbs-fabric ] || [ "$COMP_CWORD" = 1 ] || subcommand=${COMP_WORDS[1]} ;;
     serve) [[ ${program##*/} != @(rdma-nvme|rdma-copy) ]] || [ "$COMP_CWORD" = 1 ] || subcommand=serve ;;
     esac
     # shellcheck disable=SC2086 # empty for none
@@ -34,4 +35,4 @@ _rcverbs_complete() {
     fi
     COMPREPLY=($(compgen -W "${values//|/ }" -- "$word"))
 }
-complete -F _rcverbs_complete rdma-server rdma-client rdma-bench rdma-copy rdma-doctor rdma-nvme
+complete -F _rcverbs_complete rcverbs-fabric rdma-server rdma-client rdma-bench rdma-copy rdma-doctor rdma-nvme

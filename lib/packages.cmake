@@ -1,4 +1,4 @@
-# packages.cmake — what `cpack` makes of a build: three Debian packages, and one archive with all of it.
+# packages.cmake — what `cpack` makes of a build: four Debian packages, and one archive with all of it.
 # The packages have a shared library: build with the preset `package`.
 set(CPACK_GENERATOR DEB TGZ)
 set(CPACK_PACKAGE_NAME rcverbs)
@@ -8,7 +8,7 @@ set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
 set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
-set(CPACK_COMPONENTS_ALL runtime development tools)
+set(CPACK_COMPONENTS_ALL runtime development tools fabric)
 set(CPACK_ARCHIVE_COMPONENT_INSTALL OFF)
 
 set(CPACK_DEB_COMPONENT_INSTALL ON)
@@ -39,8 +39,14 @@ set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS "${rcverbs_same}")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_RECOMMENDS "ibverbs-providers, iproute2")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/apps/systemd/postinst ${PROJECT_SOURCE_DIR}/apps/systemd/prerm)
 
+set(CPACK_DEBIAN_FABRIC_PACKAGE_NAME rcverbs-fabric)
+set(CPACK_DEBIAN_FABRIC_PACKAGE_SECTION utils)
+set(CPACK_COMPONENT_FABRIC_DESCRIPTION "RDMA devices in memory for any program, without hardware, kernel modules and rights")
+# They have the names of others' libraries, and are not theirs: no package may be told that they are here.
+set(CPACK_DEBIAN_FABRIC_PACKAGE_GENERATE_SHLIBS OFF)
+
 # Debian wants the licence in each.
-foreach(package_of runtime:librcverbs${rcverbs_soversion} development:librcverbs-dev tools:rcverbs-tools)
+foreach(package_of runtime:librcverbs${rcverbs_soversion} development:librcverbs-dev tools:rcverbs-tools fabric:rcverbs-fabric)
     string(REPLACE ":" ";" package_of "${package_of}")
     list(GET package_of 0 component)
     list(GET package_of 1 package)

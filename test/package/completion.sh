@@ -36,4 +36,6 @@ expect "rdma-copy ${BASH_SOURCE[0]}" "${BASH_SOURCE[0]}"
 expect 'rdma-nvme ' 'serve'
 expect 'rdma-nvme serve --b' '--block-size --bind'
 expect 'rdma-nvme serve --block-size 1' '1024'
+expect 'rcverbs-fabric ' 'run list link loss kill'
+expect 'rcverbs-fabric run --n' '--node'
 exit $wrong
