@@ -22,6 +22,7 @@ build-asan-device all      compile the device tests with the address and undefin
 unit-release      all      every test that needs no device, optimised
 unit-tsan         all      the same with the thread sanitizer
 device-any        all      the device tests that are the same on any device, which the gate runs on the fabric only
+device-fabric     all      the device tests on devices of the fabric, each in a process of its own
 device-smp        all      the device tests and the programs on two processors, in plain time
 hosts-smp         all      two devices, the same
 slow0-seed1       all      the programs and hostile peers in the deterministic machine, 16 times faster than the gate
@@ -341,6 +342,7 @@ run() {
     hostile) tests "$name" device_tests "$name" release hostile ;;
     device-any) tests "$name" device_tests "$name" release any ;;
     device-smp) tests "$name" device_tests "$name" release cases any behaviour programs hostile scripts soak ;;
+    device-fabric) tests "$name" test/fabric/device_suite.sh release ;;
     slow*) tests "$name" in_machine "$name" test/device/apart.sh release programs hostile ;;
     device-long) tests "$name" device_tests "$name" release long scripts-long ;;
     device-asan) tests "$name" device_tests "$name" asan cases any soak ;;
@@ -372,7 +374,7 @@ for name in $only; do
     unit-asan) need build-asan ;;
     device-asan | programs-asan) need build-asan-device ;;
     unit-tsan | device-tsan | hosts-tsan) need build-tsan ;;
-    headers | tidy | site | unit-release | checks | device | device-any | programs | hostile | device-smp | device-long | slow* | hosts | hosts-smp | *-612 | packages | nvme | virtual-machine) need build-release ;;
+    headers | tidy | site | unit-release | checks | device | device-any | device-fabric | programs | hostile | device-smp | device-long | slow* | hosts | hosts-smp | *-612 | packages | nvme | virtual-machine) need build-release ;;
     esac
 done
 
@@ -413,6 +415,7 @@ run tidy
 run site
 run build-tsan && run unit-tsan
 run unit-release
+run device-fabric
 run build-asan-device
 # A real device belongs to one step at a time.
 if [ -z "$device" ]; then take_steps; fi

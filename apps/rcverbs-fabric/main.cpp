@@ -60,7 +60,8 @@ int run(fabric_arguments& a) {
     a.chosen.node = held.number;
     a.chosen.to_environment();
     auto const addresses = rcverbs::fabric::detail::addresses_of(held.number, 0);
-    ::setenv("RCVERBS_FABRIC_ADDRESS", addresses.front().c_str(), 1);
+    ::setenv("RCVERBS_FABRIC_ADDRESS", addresses[0].c_str(), 1);
+    ::setenv("RCVERBS_FABRIC_ADDRESS6", addresses[1].c_str(), 1);
     put_before("LD_PRELOAD", libraries / "librcverbs-fabric.so", ' ');
     put_before("LD_LIBRARY_PATH", libraries, ':');
     if (!a.is_quiet) {

@@ -11,7 +11,7 @@
 
 namespace test {
 
-/// True if the tests were linked with the fabric.
+/// True if the device is one of the fabric.
 bool is_on_fabric() noexcept;
 
 struct provider_quirks {

@@ -7,12 +7,12 @@ set -uo pipefail
 cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints pingpong shared_queue_pingpong
     write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
     demo_write demo_read demo_atomic copy one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server
-    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage'
+    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric namespaces'
 if [ "${1-}" = --list ]; then
     printf '%s\n' $cases
     exit 0
 fi
-built=$(cd "$1" && pwd) name=$2
+built=$(cd "$1" && pwd) name=$2 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 PATH=$PATH:/usr/sbin:/sbin
 
 # Nobody may read neither the build nor this user's runtime directory.
@@ -333,6 +333,45 @@ wrong_usage() {
     "${as_nobody[@]}" chmod 755 "$work/run/rcverbs"
     fabric list 2>"$work/client.out" && fail 'a directory that others may read'
     [[ " $(echo $cases) " == *' wrong_usage '* ]]
+}
+
+# A process that speaks the format: it lies about who it is, sends frames that are none, and packets and messages with any numbers
+# to a server. The server goes on.
+a_hostile_process() {
+    need /usr/bin/python3
+    serve 1 "$work/rdma-server" write --port 7174
+    await listens 1 7174
+    "${as_nobody[@]}" /usr/bin/python3 "$here/hostile_process.py" "$XDG_RUNTIME_DIR/rcverbs/default" >"$work/hostile.out" 2>&1 || fail 'the hostile process was not refused'
+    kill -0 "$server" || fail 'the server has ended'
+    on 2 "$work/rdma-client" write 10.77.0.1 7174 >"$work/client.out" 2>&1 || fail "the client ended with $?"
+}
+the_demo() {
+    (cd "$here/../.." && RCVERBS_BIN=$work apps/demo.sh --on-fabric) >"$work/client.out" 2>&1 || fail "the demo ended with $?"
+    [ "$(grep -c 'message from active' "$work/client.out")" = 2 ] || fail 'not two messages'
+}
+# Two containers that share the network's directory: neither sees the other's processes and interfaces.
+namespaces() {
+    need rping
+    local apart=(unshare --pid --net --fork)
+    "${apart[@]}" true 2>/dev/null || { echo 'skipped: this user may not make namespaces'; exit 77; }
+    "${apart[@]}" "${as_nobody[@]}" "$work/rcverbs-fabric" run -q --node 1 timeout -k 5 60 rping -s -V -C 20 >"$work/server.out" 2>&1 &
+    server=$!
+    await listens 1 7174
+    "${apart[@]}" "${as_nobody[@]}" "$work/rcverbs-fabric" run -q --node 2 timeout -k 5 60 rping -c -V -C 20 -a 10.77.0.1 >"$work/client.out" 2>&1 ||
+        fail "the client ended with $?"
+    wait "$server" || fail "the server ended with $?"
+}
+libfabric() {
+    need fi_pingpong
+    both tcp fi_pingpong -p verbs -e msg -I 100 -B "$tcp" -- fi_pingpong -p verbs -e msg -I 100 -P "$tcp" 127.0.0.1
+}
+# Plain C calls, which compare devices, on this one.
+behaviour() {
+    [ -x "$built/device_behaviour_tests" ] || fail 'device_behaviour_tests is not built'
+    cp "$built/device_behaviour_tests" "$work/"
+    # shellcheck disable=SC2016 # of the node
+    fabric run -q sh -c 'RCVERBS_TEST_ADDRESS=$RCVERBS_FABRIC_ADDRESS RCVERBS_TEST_ADDRESS6=$RCVERBS_FABRIC_ADDRESS6 timeout -k 5 300 "$1"' sh \
+        "$work/device_behaviour_tests" >"$work/client.out" 2>&1 || fail "the tests ended with $?"
 }
 
 [[ " $(echo $cases) " == *" $name "* ]] || fail 'no such case'

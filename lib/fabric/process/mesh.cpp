@@ -24,7 +24,7 @@ constexpr std::size_t waiting_bytes_max = 256 * 1024;
 // A program that polls this many times without preparing to wait polls all the time.
 constexpr unsigned polls_of_a_poller = 64;
 // How long the network's thread leaves the work to such a program before it looks again.
-constexpr nanoseconds aside_max = std::chrono::milliseconds{1};
+constexpr nanoseconds aside_max = std::chrono::microseconds{100};
 // Datagrams that are read from one process before another one has its turn.
 constexpr int datagrams_in_turn = 16;
 
@@ -212,7 +212,8 @@ void mesh::send_collected(peer& to) {
 }
 
 void mesh::send_waiting(peer& to) {
-    while (!to.waiting.empty() && !to.is_ended && send_now(to, to.waiting.front())) {
+    while (!to.waiting.empty() && send_now(to, to.waiting.front())) {
+        if (to.is_ended) return;  // and nothing waits any more
         to.waiting_bytes -= to.waiting.front().size();
         to.waiting.pop_front();
     }

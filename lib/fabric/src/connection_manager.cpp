@@ -33,7 +33,9 @@ constexpr int refused_by_program = 28;
 constexpr nanoseconds handshake_patience = 64s;
 constexpr nanoseconds time_wait = 2s;
 
+// 0 for an address of another family, and for none.
 std::size_t size_of(sockaddr const* a) noexcept {
+    if (a == nullptr) return 0;
     switch (a->sa_family) {
     case AF_INET: return sizeof(sockaddr_in);
     case AF_INET6: return sizeof(sockaddr_in6);
@@ -264,10 +266,12 @@ int connection_manager::set_option(
 
 int connection_manager::migrate(rdma_cm_id* raw, rdma_event_channel* to) {
     cm_id* const id = id_of(raw);
+    // Without a channel, the id waits for its events itself from now on; with one, it does not any more.
+    bool const was_synchronous = id != nullptr && id->is_synchronous;
+    if (id != nullptr) id->is_synchronous = to == nullptr;
     if (id != nullptr && to == nullptr) {
         cm_channel* own = nullptr;
         create_channel(own);
-        id->is_synchronous = true;
         to = own;
     }
     auto const target = channels_.find(to);
@@ -284,6 +288,7 @@ int connection_manager::migrate(rdma_cm_id* raw, rdma_event_channel* to) {
         source->second->ready.drop(1);
         it = from.erase(it);
     }
+    if (was_synchronous) channels_.erase(source);
     id->channel = to;
     return 0;
 }

@@ -115,9 +115,14 @@ int rdma_getaddrinfo(
         made->ai_family = found->ai_family;
         ::freeaddrinfo(found);
     }
-    if (!is_passive)
+    // Where no name says it, the hints do.
+    if (made->ai_src_addr == nullptr)
         set(made->source, made->ai_src_addr, made->ai_src_len, hints->ai_src_addr, hints->ai_src_len
         );
+    if (made->ai_dst_addr == nullptr)
+        set(made->target, made->ai_dst_addr, made->ai_dst_len, hints->ai_dst_addr, hints->ai_dst_len
+        );
+    if (made->ai_family == 0) made->ai_family = hints->ai_family;
     *out = made.release();
     return 0;
 }

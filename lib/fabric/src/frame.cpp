@@ -1,6 +1,7 @@
 #include "frame.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace rcverbs::fabric::detail {
@@ -9,16 +10,21 @@ namespace {
 
 constexpr std::uint32_t hello_magic = 0x76637231;  // the last digit is the version
 
+// Collects the fields of a frame, and appends them at the end.
 class writer {
 public:
-    writer(std::vector<std::byte>& to, frame_type what) : to_{to}, begin_{to.size()} {
+    writer(std::vector<std::byte>& to, frame_type what) : to_{to} {
         put(std::uint32_t{0});
         put(static_cast<std::uint8_t>(what));
     }
     ~writer() {
-        auto const size = static_cast<std::uint32_t>(to_.size() - begin_ - sizeof(std::uint32_t));
+        auto const size = static_cast<std::uint32_t>(size_ + rest_.size() - sizeof(std::uint32_t));
         for (std::size_t i = 0; i < sizeof size; ++i)
-            to_[begin_ + i] = static_cast<std::byte>(size >> (8 * i));
+            fields_[i] = static_cast<std::byte>(size >> (8 * i));
+        to_.insert(
+            to_.end(), fields_.begin(), fields_.begin() + static_cast<std::ptrdiff_t>(size_)
+        );
+        to_.insert(to_.end(), rest_.begin(), rest_.end());
     }
     writer(writer const&) = delete;
     writer& operator=(writer const&) = delete;
@@ -26,16 +32,20 @@ public:
     template <class Integer>
     void put(Integer value) {
         for (std::size_t i = 0; i < sizeof value; ++i)
-            to_.push_back(static_cast<std::byte>(std::uint64_t{value} >> (8 * i)));
+            fields_[size_++] = static_cast<std::byte>(std::uint64_t{value} >> (8 * i));
     }
-    void put_bytes(std::span<std::byte const> bytes) {
-        to_.insert(to_.end(), bytes.begin(), bytes.end());
+    void put(ibv_gid const& gid) {
+        std::memcpy(&fields_[size_], gid.raw, sizeof gid.raw);
+        size_ += sizeof gid.raw;
     }
-    void put(ibv_gid const& gid) { put_bytes(std::as_bytes(std::span{gid.raw})); }
+    /// The last field. It must live as long as the writer.
+    void put_rest(std::span<std::byte const> bytes) { rest_ = bytes; }
 
 private:
     std::vector<std::byte>& to_;
-    std::size_t begin_;
+    std::array<std::byte, 160> fields_;  // more than any frame has before its last field
+    std::size_t size_ = 0;
+    std::span<std::byte const> rest_;
 };
 
 // Reads past the end give 0 and make the frame malformed.
@@ -215,7 +225,7 @@ void append(std::vector<std::byte>& to, packet const& p) {
     w.put(p.immediate);
     w.put(p.compare_add);
     w.put(p.swap);
-    w.put_bytes(p.payload);
+    w.put_rest(p.payload);
 }
 
 void append(std::vector<std::byte>& to, cm_message const& m) {
@@ -233,7 +243,7 @@ void append(std::vector<std::byte>& to, cm_message const& m) {
     w.put(m.with.rnr_retry_count);
     w.put(m.with.traffic_class);
     w.put(static_cast<std::uint8_t>(mtu_code(m.with.path_mtu_bytes)));
-    w.put_bytes(m.with.private_data);
+    w.put_rest(m.with.private_data);
 }
 
 std::optional<frame> take_frame(std::span<std::byte const>& from) {

@@ -129,6 +129,7 @@ int rdma_set_option(rdma_cm_id* id, int level, int name, void* value, std::size_
 }
 
 int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* to) {
+    if (id->event != nullptr) rdma_ack_cm_event(std::exchange(id->event, nullptr));
     return returning_minus_one("rdma_migrate_id", [&](network& n, auto&) {
         return n.cm.migrate(id, to);
     });

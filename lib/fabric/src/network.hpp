@@ -86,7 +86,7 @@ public:
     /// The other processes of the network; null if it is the world of one process.
     std::unique_ptr<wire> others;
     void flush() {
-        if (others != nullptr) others->flush();
+        if (others != nullptr) flush_to_others();
     }
     /// Work of the network's thread on a thread that polls; nothing if another thread does it.
     void work_for_poll();
@@ -187,6 +187,8 @@ public:
     queue_pair* find_qp(std::uint32_t number);
     /// Passes an arrived packet to its target.
     void deliver(packet const& p);
+    /// Sends an acknowledgement of this queue pair with the next flush.
+    void acknowledge_later(queue_pair const& qp);
     /// Packets that had to wait for room may be sent.
     void on_room();
 
@@ -206,6 +208,7 @@ private:
 
     void add(domain& parent, std::unique_ptr<region> made, region*& out);
     void carry_packets();
+    void flush_to_others();
 
     world_options options_;
     std::uint64_t seed_;
@@ -235,6 +238,7 @@ private:
     std::uint32_t next_key_ = 0x1000;
     std::uint32_t next_qp_ = 0x11;
     std::vector<std::uint32_t> free_numbers_;
+    std::vector<std::uint32_t> acknowledging_;
     std::uint64_t next_serial_ = 1;
 };
 

@@ -297,6 +297,8 @@ struct queue_pair : ibv_qp {
     std::map<std::uint64_t, std::uint64_t> atomic_answers;
     std::size_t answers_under_way = 0;
     std::deque<answer> answers;
+    // An acknowledgement that is sent with the next flush, for all packets before it.
+    std::optional<std::uint64_t> due_acknowledgement;
 
     bool flush_is_due = false;
     std::size_t flushed_sends = 0;
@@ -326,6 +328,7 @@ struct queue_pair : ibv_qp {
     void transmit();
     /// Sends the responses that had to wait.
     void send_answers();
+    void send_due_acknowledgement();
     void send_packet(packet p);
     bool has_room() const;
     void arrive(packet const& p);

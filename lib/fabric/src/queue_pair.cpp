@@ -168,6 +168,16 @@ void network::deliver(packet const& p) {
     if (queue_pair* const qp = find_qp(p.target)) qp->arrive(p);
 }
 
+void network::acknowledge_later(queue_pair const& qp) { acknowledging_.push_back(qp.qp_num); }
+
+void network::flush_to_others() {
+    for (std::uint32_t const number : acknowledging_) {
+        if (queue_pair* const qp = find_qp(number)) qp->send_due_acknowledgement();
+    }
+    acknowledging_.clear();
+    others->flush();
+}
+
 void network::on_room() {
     for (auto const& [number, qp] : numbers_) {
         qp->send_answers();
@@ -237,6 +247,7 @@ void queue_pair::forget_work() {
     atomic_answers.clear();
     answers_under_way = 0;
     answers.clear();
+    due_acknowledgement.reset();
     flush_is_due = false;
     has_said_last = false;
     serial = net->next_serial();

@@ -6,13 +6,28 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 namespace rcverbs::fabric::detail {
 
 void queue_pair::acknowledge(std::uint64_t number) {
+    // What has arrived together is acknowledged together.
+    if (net->others != nullptr) {
+        if (!due_acknowledgement) net->acknowledge_later(*this);
+        due_acknowledgement = std::max(number, due_acknowledgement.value_or(0));
+        return;
+    }
     packet p;
     p.what = packet::kind::acknowledge;
     p.number = number;
+    reply(std::move(p));
+}
+
+void queue_pair::send_due_acknowledgement() {
+    if (!due_acknowledgement) return;
+    packet p;
+    p.what = packet::kind::acknowledge;
+    p.number = *std::exchange(due_acknowledgement, std::nullopt);
     reply(std::move(p));
 }
 
@@ -204,6 +219,7 @@ void queue_pair::execute_read(packet const& p) {
 // --- responses -----------------------------------------------------------------------------------
 
 void queue_pair::reply(packet p, bool is_counted) {
+    send_due_acknowledgement();  // in their order
     if (is_counted) ++answers_under_way;
     // An acknowledgement includes those before it.
     bool const replaces = !answers.empty() && p.what == packet::kind::acknowledge &&
