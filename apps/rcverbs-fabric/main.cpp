@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "capture.hpp"
 #include "directory.hpp"
 #include "settings.hpp"
 #include "frame_type.hpp"
@@ -58,6 +59,12 @@ int run(fabric_arguments& a) {
     directory::member held =
         a.node != 0 ? directory::member{a.node, where.hold_node(a.node)} : where.take_node();
     a.chosen.node = held.number;
+    if (!a.chosen.capture.empty()) {
+        // Commands in other folders write to the same file. What is there already belongs to the same network.
+        a.chosen.capture = fs::absolute(a.chosen.capture);
+        if (!fs::exists(a.chosen.capture))
+            rcverbs::fabric::detail::capture::create(a.chosen.capture);
+    }
     a.chosen.to_environment();
     auto const addresses = rcverbs::fabric::detail::addresses_of(held.number, 0);
     ::setenv("RCVERBS_FABRIC_ADDRESS", addresses[0].c_str(), 1);
@@ -202,6 +209,11 @@ int main(int argc, char** argv) {
                 return std::string{e.what()};
             }
         });
+    running->add_option(
+        "--pcap",
+        a.chosen.capture,
+        "Write the packets that the command sends to this file, as RoCE v2 frames for Wireshark"
+    );
     running->add_flag("-q,--quiet", a.is_quiet, "Do not print the node's addresses");
     running->add_option("command", a.command, "The command and its arguments")->required();
     running->positionals_at_end(true);

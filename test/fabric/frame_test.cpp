@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <string>
 
+#include "capture.hpp"
 #include "directory.hpp"
 #include "frame.hpp"
 #include "settings.hpp"
@@ -166,6 +167,57 @@ TEST_CASE("a frame with an unknown value is malformed", "[processes]") {
     frame[at] = static_cast<std::byte>(value);
     left = frame;
     CHECK_FALSE(take_frame(left));
+}
+
+TEST_CASE("a captured packet has the operation code of RoCE", "[processes]") {
+    struct row {
+        packet::kind what;
+        ibv_wr_opcode opcode;
+        bool is_first;
+        bool is_last;
+        int code;
+    };
+    // InfiniBand specification, volume 1, table "OpCode field".
+    auto const r = GENERATE(values<row>({
+        {packet::kind::send, IBV_WR_SEND, true, true, 0x04},
+        {packet::kind::send, IBV_WR_SEND, true, false, 0x00},
+        {packet::kind::send, IBV_WR_SEND, false, false, 0x01},
+        {packet::kind::send, IBV_WR_SEND, false, true, 0x02},
+        {packet::kind::send, IBV_WR_SEND_WITH_IMM, false, true, 0x03},
+        {packet::kind::send, IBV_WR_SEND_WITH_IMM, true, true, 0x05},
+        {packet::kind::send, IBV_WR_SEND_WITH_INV, false, true, 0x16},
+        {packet::kind::send, IBV_WR_SEND_WITH_INV, true, true, 0x17},
+        {packet::kind::write, IBV_WR_RDMA_WRITE, true, false, 0x06},
+        {packet::kind::write, IBV_WR_RDMA_WRITE, false, false, 0x07},
+        {packet::kind::write, IBV_WR_RDMA_WRITE, false, true, 0x08},
+        {packet::kind::write, IBV_WR_RDMA_WRITE_WITH_IMM, false, true, 0x09},
+        {packet::kind::write, IBV_WR_RDMA_WRITE, true, true, 0x0a},
+        {packet::kind::write, IBV_WR_RDMA_WRITE_WITH_IMM, true, true, 0x0b},
+        {packet::kind::read_request, IBV_WR_RDMA_READ, true, true, 0x0c},
+        {packet::kind::read_response, IBV_WR_SEND, true, false, 0x0d},
+        {packet::kind::read_response, IBV_WR_SEND, false, false, 0x0e},
+        {packet::kind::read_response, IBV_WR_SEND, false, true, 0x0f},
+        {packet::kind::read_response, IBV_WR_SEND, true, true, 0x10},
+        {packet::kind::acknowledge, IBV_WR_SEND, true, true, 0x11},
+        {packet::kind::negative, IBV_WR_SEND, true, true, 0x11},
+        {packet::kind::atomic_response, IBV_WR_SEND, true, true, 0x12},
+        {packet::kind::atomic, IBV_WR_ATOMIC_CMP_AND_SWP, true, true, 0x13},
+        {packet::kind::atomic, IBV_WR_ATOMIC_FETCH_AND_ADD, true, true, 0x14},
+    }));
+    packet p;
+    p.what = r.what;
+    p.opcode = r.opcode;
+    p.is_first = r.is_first;
+    p.is_last = r.is_last;
+    p.payload = bytes(5, std::byte{1});
+    bool const is_v4 = GENERATE(true, false);
+    if (is_v4) p.from.raw[10] = p.from.raw[11] = p.to.raw[10] = p.to.raw[11] = 0xff;
+    bytes const frame = fabric::roce_frame(p);
+    std::size_t const transport = is_v4 ? 42U : 62U;
+    REQUIRE(frame.size() > transport);
+    CHECK(std::to_integer<int>(frame[transport]) == r.code);
+    // What follows the addresses is a multiple of four.
+    CHECK((frame.size() - transport) % 4 == 0);
 }
 
 TEST_CASE(

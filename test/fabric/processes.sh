@@ -7,7 +7,7 @@ set -uo pipefail
 cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints pingpong shared_queue_pingpong
     write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
     demo_write demo_read demo_atomic copy one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server
-    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric namespaces'
+    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric namespaces capture'
 if [ "${1-}" = --list ]; then
     printf '%s\n' $cases
     exit 0
@@ -360,6 +360,40 @@ namespaces() {
     "${apart[@]}" "${as_nobody[@]}" "$work/rcverbs-fabric" run -q --node 2 timeout -k 5 60 rping -c -V -C 20 -a 10.77.0.1 >"$work/client.out" 2>&1 ||
         fail "the client ended with $?"
     wait "$server" || fail "the server ended with $?"
+}
+# What crosses the network, as Wireshark sees it; and the checksum of each frame, by another implementation.
+capture() {
+    need rping
+    need tshark
+    need /usr/bin/python3
+    local file=$work/run/packets.pcap
+    fabric run -q --node 1 --pcap "$file" timeout -k 5 60 rping -s -S 6001 -C 2 >"$work/server.out" 2>&1 &
+    server=$!
+    await listens 1 7174
+    fabric run -q --node 2 --pcap "$file" timeout -k 5 60 rping -c -S 6001 -C 2 -a 10.77.0.1 >"$work/client.out" 2>&1 || fail "the client ended with $?"
+    wait "$server" || fail "the server ended with $?"
+    tshark -r "$file" >"$work/seen.out" 2>/dev/null || fail 'tshark cannot read the file'
+    local what
+    for what in 'RC Send Only' 'RC Acknowledge' 'RC RDMA Read Request' 'RC RDMA Read Response First' 'RC RDMA Write First' 'RC RDMA Write Last'; do
+        grep -q "RRoCE .*$what " "$work/seen.out" || fail "no $what"
+    done
+    [ -z "$(tshark -r "$file" -Y _ws.malformed 2>/dev/null)" ] || fail 'a frame is malformed'
+    /usr/bin/python3 - "$file" <<'PYTHON' || fail 'a checksum is wrong'
+import struct, sys, zlib
+data = open(sys.argv[1], "rb").read()
+at, count = 24, 0
+while at < len(data):
+    size = struct.unpack_from("<I", data, at + 8)[0]
+    frame = data[at + 16:at + 16 + size]
+    at += 16 + size
+    ip = bytearray(frame[14:-4])
+    for i in (1, 8, 10, 11, 26, 27, 32):
+        ip[i] = 0xFF
+    assert zlib.crc32(b"\xff" * 8 + bytes(ip)).to_bytes(4, "little") == frame[-4:], count
+    assert len(frame) - 14 == struct.unpack_from(">H", frame, 16)[0], count
+    count += 1
+assert count >= 20, count
+PYTHON
 }
 libfabric() {
     need fi_pingpong

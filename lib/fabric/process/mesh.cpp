@@ -74,6 +74,7 @@ mesh::mesh(network& net, directory where, std::uint32_t node, settings const& wi
       loss_{with.loss},
       delay_{std::chrono::microseconds{with.delay_us}} {
     if (!with.kill.empty()) kill_ = parse_kill(with.kill);
+    if (!with.capture.empty()) capture_.emplace(with.capture);
     net_.faults.packet_decision = [this](packet_info const&) { return decide(); };
     if (!node_lock_) throw std::runtime_error{"node " + std::to_string(node) + " cannot be joined"};
     if (!listener_ || !waker_ || !poller_) fail("a descriptor for the network");
@@ -171,6 +172,7 @@ void mesh::collect(peer& to, std::size_t frame_bytes) {
 }
 
 void mesh::send(packet const& p) {
+    if (capture_) capture_->write(p, std::chrono::system_clock::now().time_since_epoch());
     peer* const to = reach({node_of(p.to), slot_of_qp(p.target)});
     if (to == nullptr) return;  // lost, as on any network
     std::size_t const before = to->collected.size();

@@ -15,6 +15,7 @@
 
 #include "../src/frame.hpp"
 #include "../src/network.hpp"
+#include "capture.hpp"
 #include "directory.hpp"
 #include "settings.hpp"
 
@@ -106,6 +107,7 @@ private:
     double loss_;
     nanoseconds delay_;
     std::optional<kill_order> kill_;
+    std::optional<capture> capture_;
     std::uint64_t packets_ = 0;
     // Polls of empty queues since the program last prepared to wait.
     std::atomic<unsigned> empty_polls_{0};

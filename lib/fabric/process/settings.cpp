@@ -15,6 +15,7 @@ constexpr char const* devices_name = "RCVERBS_FABRIC_DEVICES";
 constexpr char const* seed_name = "RCVERBS_FABRIC_SEED";
 constexpr char const* loss_name = "RCVERBS_FABRIC_LOSS";
 constexpr char const* delay_name = "RCVERBS_FABRIC_DELAY_US";
+constexpr char const* capture_name = "RCVERBS_FABRIC_PCAP";
 constexpr char const* kill_name = "RCVERBS_FABRIC_KILL";
 
 std::optional<std::string> text(char const* name) {
@@ -53,6 +54,7 @@ settings settings::of_environment() {
     s.loss = number(loss_name, 0.0, 1.0).value_or(0);
     s.delay_us = number<std::uint32_t>(delay_name, 0, 60'000'000).value_or(0);
     s.kill = text(kill_name).value_or("");
+    s.capture = text(capture_name).value_or("");
     return s;
 }
 
@@ -65,6 +67,7 @@ void settings::to_environment() const {
     store(loss_name, std::to_string(loss));
     store(delay_name, std::to_string(delay_us));
     store(kill_name, kill);
+    store(capture_name, capture);
 }
 
 kill_order parse_kill(std::string const& text) {

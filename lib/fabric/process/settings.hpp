@@ -21,6 +21,8 @@ struct settings {
     std::uint32_t delay_us = 0;
     /// Empty, or NODE@PACKET.
     std::string kill;
+    /// The file for the packets that cross the network; empty: none.
+    std::string capture;
 
     /// Throws std::runtime_error for a value that is out of range.
     static settings of_environment();

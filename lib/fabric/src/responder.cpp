@@ -213,7 +213,9 @@ void queue_pair::execute_read(packet const& p) {
         expected = p.number_end;
         has_complained = false;
     }
-    reply(p, is_new);
+    packet request = p;
+    request.is_first = true;  // no packet of the response was sent yet
+    reply(std::move(request), is_new);
 }
 
 // --- responses -----------------------------------------------------------------------------------
@@ -249,6 +251,8 @@ bool queue_pair::send_read_part(answer& next) {
     part.what = packet::kind::read_response;
     part.number = request.number;
     part.offset = request.offset;
+    part.is_first = std::exchange(request.is_first, false);
+    part.is_last = request.number + 1 == request.number_end;
     if (request.message_bytes > 0) {
         // Checked again: the region may have been deregistered while the response had to wait.
         std::byte const* const from = net->remote_bytes(

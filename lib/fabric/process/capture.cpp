@@ -1,0 +1,255 @@
+#include "capture.hpp"
+
+#include <boost/crc.hpp>
+
+#include <fcntl.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <stdexcept>
+#include <system_error>
+
+namespace rcverbs::fabric::detail {
+
+namespace {
+
+constexpr std::uint16_t roce_port = 4791;
+constexpr std::size_t mac_bytes = 14;
+constexpr std::size_t udp_bytes = 8;
+
+// Appends integers in network byte order.
+class network_writer {
+public:
+    explicit network_writer(std::vector<std::byte>& to) : to_{to} {}
+
+    void put(std::uint64_t value, int bytes) {
+        while (bytes-- > 0) to_.push_back(static_cast<std::byte>(value >> (8 * bytes)));
+    }
+    void put(std::span<std::byte const> bytes) {
+        to_.insert(to_.end(), bytes.begin(), bytes.end());
+    }
+
+private:
+    std::vector<std::byte>& to_;
+};
+
+bool is_v4(ibv_gid const& gid) noexcept {
+    static constexpr std::uint8_t prefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+    return std::memcmp(gid.raw, prefix, sizeof prefix) == 0;
+}
+
+std::span<std::byte const> bytes_of(ibv_gid const& gid, bool v4) noexcept {
+    auto const all = std::as_bytes(std::span{gid.raw});
+    return v4 ? all.last(4) : all;
+}
+
+// A locally administered address for each device.
+void put_mac(network_writer& w, ibv_gid const& gid) {
+    w.put(0x0200, 2);
+    w.put(std::as_bytes(std::span{gid.raw}).last(4));
+}
+
+std::uint8_t operation_of(packet const& p) noexcept {
+    bool const is_only = p.is_first && p.is_last;
+    // First, middle, last and only are not numbered alike for all operations.
+    auto const place = [&](std::uint8_t first, std::uint8_t only) {
+        if (is_only) return only;
+        if (p.is_first) return first;
+        return static_cast<std::uint8_t>(first + (p.is_last ? 2 : 1));
+    };
+    bool const has_immediate =
+        p.is_last && (p.opcode == IBV_WR_SEND_WITH_IMM || p.opcode == IBV_WR_RDMA_WRITE_WITH_IMM);
+    switch (p.what) {
+    case packet::kind::send:
+        if (p.is_last && p.opcode == IBV_WR_SEND_WITH_INV) return is_only ? 0x17 : 0x16;
+        return static_cast<std::uint8_t>(place(0x00, 0x04) + (has_immediate ? 1 : 0));
+    case packet::kind::write:
+        return static_cast<std::uint8_t>(place(0x06, 0x0a) + (has_immediate ? 1 : 0));
+    case packet::kind::read_request: return 0x0c;
+    case packet::kind::read_response: return place(0x0d, 0x10);
+    case packet::kind::acknowledge:
+    case packet::kind::negative: return 0x11;
+    case packet::kind::atomic_response: return 0x12;
+    case packet::kind::atomic: return p.opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? 0x13 : 0x14;
+    }
+    return 0x04;
+}
+
+std::uint8_t syndrome_of(packet const& p) noexcept {
+    if (p.what != packet::kind::negative) return 0x1f;  // no end-to-end credits
+    if (p.why == packet::refusal::not_ready)
+        return static_cast<std::uint8_t>(0x20 | p.rnr_timer_code);
+    switch (p.why) {
+    case packet::refusal::sequence: return 0x60;
+    case packet::refusal::invalid_request: return 0x61;
+    case packet::refusal::remote_access: return 0x62;
+    default: return 0x63;
+    }
+}
+
+void put_transport(network_writer& w, packet const& p) {
+    std::size_t const padding = (4 - p.payload.size() % 4) % 4;
+    w.put(operation_of(p), 1);
+    w.put((p.is_solicited ? 0x80U : 0U) | padding << 4, 1);
+    w.put(0xffff, 2);  // partition
+    w.put(p.target & 0xffffff, 4);
+    bool const is_request = p.what <= packet::kind::atomic;
+    bool const asks = is_request && p.wants_acknowledge;
+    w.put((asks ? 0x8000'0000U : 0U) | (p.number & 0xffffff), 4);
+    switch (p.what) {
+    case packet::kind::write:
+        if (!p.is_first) break;
+        [[fallthrough]];
+    case packet::kind::read_request:
+        w.put(p.remote_address + (p.what == packet::kind::write ? 0 : p.offset), 8);
+        w.put(p.rkey, 4);
+        w.put(p.message_bytes - (p.what == packet::kind::write ? 0 : p.offset), 4);
+        break;
+    case packet::kind::atomic:
+        w.put(p.remote_address, 8);
+        w.put(p.rkey, 4);
+        w.put(p.opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? p.swap : p.compare_add, 8);
+        w.put(p.opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? p.compare_add : 0, 8);
+        break;
+    case packet::kind::acknowledge:
+    case packet::kind::negative:
+    case packet::kind::atomic_response:
+        w.put(syndrome_of(p), 1);
+        w.put(0, 3);
+        break;
+    case packet::kind::read_response:
+        if (p.is_first || p.is_last) {
+            w.put(syndrome_of(p), 1);
+            w.put(0, 3);
+        }
+        break;
+    default: break;
+    }
+    bool const is_whole = p.is_last;
+    if (is_whole && (p.opcode == IBV_WR_SEND_WITH_IMM || p.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) &&
+        (p.what == packet::kind::send || p.what == packet::kind::write)) {
+        w.put(std::as_bytes(std::span{&p.immediate, 1}));  // in network byte order already
+    }
+    if (is_whole && p.what == packet::kind::send && p.opcode == IBV_WR_SEND_WITH_INV)
+        w.put(p.immediate, 4);
+    if (p.what == packet::kind::atomic_response) {
+        std::uint64_t before = 0;  // in the byte order of this machine
+        std::memcpy(&before, p.payload.data(), std::min(sizeof before, p.payload.size()));
+        w.put(before, 8);
+        return;
+    }
+    w.put(p.payload);
+    w.put(0, static_cast<int>(padding));
+}
+
+void put_checksum(std::span<std::byte> header) noexcept {
+    std::uint32_t sum = 0;
+    for (std::size_t i = 0; i < header.size(); i += 2)
+        sum += std::to_integer<std::uint32_t>(header[i]) << 8 |
+               std::to_integer<std::uint32_t>(header[i + 1]);
+    while (sum > 0xffff) sum = (sum & 0xffff) + (sum >> 16);
+    sum = ~sum;
+    header[10] = static_cast<std::byte>(sum >> 8);
+    header[11] = static_cast<std::byte>(sum);
+}
+
+// The invariant CRC: fields that change on the way count as ones.
+std::uint32_t invariant_crc(std::span<std::byte const> frame, bool v4) {
+    std::vector<std::byte> masked(8, std::byte{0xff});
+    masked.insert(masked.end(), frame.begin() + mac_bytes, frame.end());
+    std::span<std::byte> const ip = std::span{masked}.subspan(8);
+    std::size_t const ip_bytes = v4 ? 20 : 40;
+    if (v4) {
+        for (std::size_t const i : {1, 8, 10, 11}) ip[i] = std::byte{0xff};  // TOS, TTL, checksum
+    } else {
+        ip[0] |= std::byte{0x0f};  // traffic class, flow label, hop limit
+        for (std::size_t const i : {1, 2, 3, 7}) ip[i] = std::byte{0xff};
+    }
+    for (std::size_t const i : {6, 7}) ip[ip_bytes + i] = std::byte{0xff};  // the checksum of UDP
+    ip[ip_bytes + udp_bytes + 4] = std::byte{0xff};  // reserved
+    boost::crc_32_type crc;
+    crc.process_bytes(masked.data(), masked.size());
+    return crc.checksum();
+}
+
+struct record_head {
+    std::uint32_t seconds;
+    std::uint32_t nanoseconds;
+    std::uint32_t kept_bytes;
+    std::uint32_t bytes;
+};
+
+}  // namespace
+
+std::vector<std::byte> roce_frame(packet const& p) {
+    std::vector<std::byte> transport;
+    network_writer t{transport};
+    put_transport(t, p);
+    constexpr std::size_t crc_bytes = 4;
+    std::size_t const datagram_bytes = udp_bytes + transport.size() + crc_bytes;
+    bool const v4 = is_v4(p.from);
+
+    std::vector<std::byte> frame;
+    network_writer w{frame};
+    put_mac(w, p.to);
+    put_mac(w, p.from);
+    w.put(v4 ? 0x0800 : 0x86dd, 2);
+    if (v4) {
+        w.put(0x4500, 2);
+        w.put(20 + datagram_bytes, 2);
+        w.put(0, 2);
+        w.put(0x4000, 2);  // not to be fragmented
+        w.put(64, 1);
+        w.put(17, 1);
+        w.put(0, 2);
+    } else {
+        w.put(0x6000'0000, 4);
+        w.put(datagram_bytes, 2);
+        w.put(17, 1);
+        w.put(64, 1);
+    }
+    w.put(bytes_of(p.from, v4));
+    w.put(bytes_of(p.to, v4));
+    if (v4) put_checksum(std::span{frame}.subspan(mac_bytes, 20));
+    w.put(0xc000 | (p.source & 0x3fff), 2);
+    w.put(roce_port, 2);
+    w.put(datagram_bytes, 2);
+    w.put(0, 2);
+    w.put(transport);
+    std::uint32_t const crc = invariant_crc(frame, v4);
+    for (int i = 0; i < 4; ++i) frame.push_back(static_cast<std::byte>(crc >> (8 * i)));
+    return frame;
+}
+
+void capture::create(std::string const& path) {
+    descriptor const file{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
+    // In the byte order of this machine, with nanoseconds; version 2.4; Ethernet.
+    std::array<std::uint32_t, 6> const head{0xa1b23c4d, 4U << 16 | 2U, 0, 0, 65535, 1};
+    if (!file || ::write(file.get(), head.data(), sizeof head) != sizeof head)
+        throw std::runtime_error{path + ": " + std::generic_category().message(errno)};
+}
+
+capture::capture(std::string const& path)
+    : file_{::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC)} {
+    if (!file_) throw std::runtime_error{path + ": " + std::generic_category().message(errno)};
+}
+
+void capture::write(packet const& p, std::chrono::nanoseconds when) const noexcept {
+    std::vector<std::byte> frame = roce_frame(p);
+    auto const size = static_cast<std::uint32_t>(frame.size());
+    record_head head{
+        static_cast<std::uint32_t>(when.count() / 1'000'000'000),
+        static_cast<std::uint32_t>(when.count() % 1'000'000'000),
+        size,
+        size};
+    iovec const parts[] = {{&head, sizeof head}, {frame.data(), frame.size()}};
+    static_cast<void>(::writev(file_.get(), parts, 2));  // what cannot be written is missing
+}
+
+}  // namespace rcverbs::fabric::detail

@@ -1,0 +1,35 @@
+// capture.hpp — packets as RoCE v2 frames in a file that Wireshark reads.
+//
+// Each process appends what it sends, one write for each packet, so that several may write to one
+// file. Sources: InfiniBand specification, volume 1, "Transport layer" and annex A17 (RoCE v2); the
+// pcap file format (draft-ietf-opsawg-pcap).
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "../src/packet.hpp"
+#include "directory.hpp"
+
+namespace rcverbs::fabric::detail {
+
+/// The Ethernet frame of a packet, without its frame check sequence.
+std::vector<std::byte> roce_frame(packet const& p);
+
+class capture {
+public:
+    /// Writes the head of a new file, instead of what the file had. Throws std::runtime_error.
+    static void create(std::string const& path);
+    /// Appends to a file that was created. Throws std::runtime_error.
+    explicit capture(std::string const& path);
+
+    /// @param when  Since the epoch.
+    void write(packet const& p, std::chrono::nanoseconds when) const noexcept;
+
+private:
+    descriptor file_;
+};
+
+}  // namespace rcverbs::fabric::detail
