@@ -7,7 +7,7 @@ set -uo pipefail
 cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints pingpong shared_queue_pingpong
     write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
     demo_write demo_read demo_atomic copy one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server
-    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric namespaces capture'
+    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric namespaces capture pyverbs'
 if [ "${1-}" = --list ]; then
     printf '%s\n' $cases
     exit 0
@@ -394,6 +394,12 @@ while at < len(data):
     count += 1
 assert count >= 20, count
 PYTHON
+}
+pyverbs() {
+    need /usr/bin/python3
+    /usr/bin/python3 -c 'import pyverbs' 2>/dev/null || { echo 'skipped: python3-pyverbs is not installed'; exit 77; }
+    cp "$here/pyverbs_test.py" "$work/"
+    fabric run -q timeout -k 5 60 /usr/bin/python3 "$work/pyverbs_test.py" >"$work/client.out" 2>&1 || fail "the test ended with $?"
 }
 libfabric() {
     need fi_pingpong
