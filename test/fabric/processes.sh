@@ -341,7 +341,8 @@ a_hostile_process() {
     need /usr/bin/python3
     serve 1 "$work/rdma-server" write --port 7174
     await listens 1 7174
-    "${as_nobody[@]}" /usr/bin/python3 "$here/hostile_process.py" "$XDG_RUNTIME_DIR/rcverbs/default" >"$work/hostile.out" 2>&1 || fail 'the hostile process was not refused'
+    cp "$here/hostile_process.py" "$work/"
+    "${as_nobody[@]}" /usr/bin/python3 "$work/hostile_process.py" "$XDG_RUNTIME_DIR/rcverbs/default" >"$work/hostile.out" 2>&1 || fail 'the hostile process was not refused'
     kill -0 "$server" || fail 'the server has ended'
     on 2 "$work/rdma-client" write 10.77.0.1 7174 >"$work/client.out" 2>&1 || fail "the client ended with $?"
 }
