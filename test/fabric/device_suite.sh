@@ -9,6 +9,6 @@ on_fabric() {
     # shellcheck disable=SC2016 # of the node
     "$bin/rcverbs-fabric" run -q sh -c 'export RCVERBS_TEST_ADDRESS=$RCVERBS_FABRIC_ADDRESS RCVERBS_TEST_ADDRESS6=$RCVERBS_FABRIC_ADDRESS6; exec "$@"' sh "$@"
 }
-on_fabric "$bin/device_tests" --apart --timeout=300 "~[long] $without" || status=1
+on_fabric "$bin/device_tests" --apart --timeout=300 "~[.] ~[long] $without" || status=1
 on_fabric "$bin/device_behaviour_tests" --apart || status=1
 exit $status
