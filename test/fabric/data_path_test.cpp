@@ -198,6 +198,79 @@ TEST_CASE(
     CHECK(is_clean(w));
 }
 
+TEST_CASE("a refused receive leaves those behind it in the same list in their order", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        registered_buffer ours{p.client.domain(), 256, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 256, access_flags::remote_write};
+        std::vector<std::pair<int, error_code>> ended;
+        std::vector<std::size_t> received;
+        std::vector<mutable_slice> const two{ours.slice(64, 4), ours.slice(72, 4)};
+        auto const note = [&](int i) {
+            return [&, i](error_code ec, receive_result what) {
+                ended.emplace_back(i, ec);
+                if (!ec) received.push_back(what.size_bytes);
+            };
+        };
+        // Started in a handler, so that all are posted as one list; one has two slices.
+        p.client.async_write(ours.slice(0, 8), theirs.remote().slice(0, 8), [&](auto...) {
+            w.fail_call("ibv_post_recv", 1, EINVAL);
+            p.client.async_receive(ours.slice(0, 8), note(0));
+            p.client.async_receive(ours.slice(8, 8), note(1));
+            p.client.async_receive(two, note(2));
+            p.client.async_receive(ours.slice(16, 8), note(3));
+        });
+        while (ended.empty()) co_await sleep(io, 10us);
+        CHECK(w.has_failed_call());
+        CHECK(p.client.statistics().receive_credits == 3);
+        for (std::size_t i = 1; i < 4; ++i) {
+            fill(theirs.bytes().first(8), static_cast<std::uint32_t>(i));
+            co_await p.server.async_send(theirs.slice(0, 5 + i), asio::use_awaitable);
+        }
+        while (ended.size() < 4) co_await sleep(io, 10us);
+        CHECK(ended[0].first == 0);
+        CHECK(ended[0].second == boost::system::errc::invalid_argument);
+        for (int i = 1; i < 4; ++i)
+            CHECK(ended[static_cast<std::size_t>(i)] == std::pair{i, error_code{}});
+        CHECK(received == std::vector<std::size_t>{6, 7, 8});
+        CHECK(same(ours.bytes().subspan(16, 8), theirs.bytes().first(8)));
+        connection_statistics const now = p.client.statistics();
+        CHECK(now.receives_posted == 3);
+        CHECK(now.receive_credits == 0);
+        p.client.close();
+        p.server.close();
+    });
+    CHECK(is_clean(w));
+}
+
+TEST_CASE(
+    "receives that a handler starts before it closes are over with the connection", "[fabric]"
+) {
+    world w;
+    asio::io_context io;
+    std::vector<error_code> ended;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        auto const note = [&](error_code ec, receive_result const&) { ended.push_back(ec); };
+        p.client.async_receive(ours.slice(0, 8), note);
+        p.client.async_write(ours.slice(0, 8), theirs.remote().slice(0, 8), [&](auto...) {
+            // They are in a list that is not posted any more.
+            p.client.async_receive(ours.slice(0, 8), note);
+            p.client.async_receive(ours.slice(8, 8), note);
+            p.client.close();
+        });
+        while (ended.size() < 3) co_await sleep(io, 10us);
+        CHECK(p.client.statistics().receive_credits == 0);
+        p.server.close();
+    });
+    for (error_code const ec : ended) CHECK(ec == asio::error::operation_aborted);
+    CHECK(is_clean(w));
+}
+
 TEST_CASE("a list of slices may change as soon as an operation is made of it", "[fabric]") {
     // Up to four are kept in the operation, more elsewhere.
     std::size_t const count = GENERATE(2U, 4U, 5U, 9U);

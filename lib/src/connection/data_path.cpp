@@ -192,7 +192,8 @@ void data_path::start(operation& op, std::span<work_request const> what) noexcep
     op.stage = operation::stage::started;
     keep(op, what);
     queue& q = queue_of(op);
-    cost const c = cost_of(op.requests());
+    cost const c = op.is_single ? cost{1, verbs::is_read_or_atomic(op.what.kind) ? 1U : 0U}
+                                : cost_of(op.requests());
     if (!has_room_for(q, c)) {
         ++(q.wanted.pieces + c.pieces > q.window.room() ? counts_.slot_waits
                                                         : counts_.read_depth_waits);
@@ -201,7 +202,7 @@ void data_path::start(operation& op, std::span<work_request const> what) noexcep
 }
 
 error_code data_path::post_queued(verbs::queue_pair& qp, operation_list& refused, bool may_send) {
-    if (!receives_.waiting.empty()) post_queued_receives(qp, refused);
+    post_queued_receives(qp, refused);
     return may_send ? post_queued_sends(qp, refused) : error_code{};
 }
 
@@ -400,6 +401,7 @@ void data_path::take_off_account(std::size_t first) noexcept {
 }
 
 void data_path::give_up_built() noexcept {
+    give_up_built_receives();
     refusal_ = 0;
     for (std::size_t i = built_; i-- > 0;) {
         std::uint64_t const number = sends_.window.next() - built_ + i;
@@ -416,45 +418,57 @@ void data_path::give_up_built() noexcept {
     take_off_account(0);
 }
 
-std::size_t data_path::gather_receives() {
-    std::size_t count = 0;
+// Builds waiting receives, as far as there is room.
+void data_path::gather_receives() {
     while (!receives_.waiting.empty() && receives_.window.can_post(false)) {
         operation& op = *receives_.waiting.pop_front();
-        ibv_recv_wr& wr = receive_list_[count];
-        verbs::build(wr, &receive_segments_[count * receive_segments_max_], op.what);
-        wr.wr_id = verbs::receive_id(receives_.window.post({&op, true}, false));
-        receive_pieces_[count++] = &op;
+        verbs::build(next_receive(), next_receive_segments(), op.what);
         --receives_.wanted.pieces;
         op.pieces_left = 0;
-        op.is_posted = true;
+        append_receive(op);
     }
-    return count;
 }
 
 void data_path::post_queued_receives(verbs::queue_pair& qp, operation_list& refused) {
-    while (!receives_.waiting.empty()) {
-        std::size_t const count = gather_receives();
-        if (count == 0) return;
-        ibv_recv_wr* bad = nullptr;
-        ibv_recv_wr& last = receive_list_[count - 1];
-        ibv_recv_wr* const next = std::exchange(last.next, nullptr);
-        int const code = qp.post_receive(receive_list_.get(), &bad);
-        last.next = next;
-        counts_.receives_posted += count;
-        if (code == 0) continue;
-        std::size_t const posted =
-            bad != nullptr ? static_cast<std::size_t>(bad - receive_list_.get()) : 0;
-        counts_.receives_posted -= count - posted;
-        receives_.window.unpost(count - posted);
-        for (std::size_t i = count; i-- > posted;) {
-            operation& op = *receive_pieces_[i];
-            op.is_posted = false;
-            op.pieces_left = 1;
-            ++receives_.wanted.pieces;
-            receives_.waiting.push_front(op);
-        }
-        // The receive that the device refused fails; the others are posted again without it.
-        refuse(*receives_.waiting.pop_front(), verbs::from_returned_code(code), refused);
+    // A doorbell that the device has just refused is handled first.
+    int code = std::exchange(receive_refusal_, 0);
+    for (;;) {
+        if (code != 0) recover_receives(code, refused);
+        gather_receives();
+        if (built_receives_ == 0) return;
+        code = post_built_receives(qp);
+    }
+}
+
+// The receive that the device refused fails; those behind it stay built, in order.
+void data_path::recover_receives(int refusal, operation_list& refused) {
+    auto const posted =
+        bad_receive_ != nullptr ? static_cast<std::size_t>(bad_receive_ - receive_list_.get()) : 0;
+    std::size_t const count = std::exchange(built_receives_, 0);
+    counts_.receives_posted += posted;
+    receives_.window.unpost(count - posted);
+    operation& culprit = *receive_pieces_[posted];
+    culprit.is_posted = false;
+    for (std::size_t i = posted + 1; i < count; ++i) {
+        ibv_recv_wr const& from = receive_list_[i];
+        ibv_recv_wr& to = next_receive();
+        to.sg_list = next_receive_segments();
+        to.num_sge = from.num_sge;
+        std::copy_n(from.sg_list, from.num_sge, to.sg_list);
+        append_receive(*receive_pieces_[i]);
+    }
+    refuse(culprit, verbs::from_returned_code(refusal), refused);
+}
+
+void data_path::give_up_built_receives() noexcept {
+    receive_refusal_ = 0;
+    receives_.window.unpost(built_receives_);
+    while (built_receives_ > 0) {
+        operation& op = *receive_pieces_[--built_receives_];
+        op.is_posted = false;
+        op.pieces_left = 1;
+        ++receives_.wanted.pieces;
+        receives_.waiting.push_front(op);
     }
 }
 
@@ -479,14 +493,8 @@ operation_list data_path::take_back_waiting(bool is_leasing) noexcept {
     return taken;
 }
 
-// Sets the result of a receive, an atomic, an operation of a window, a batch or an operation of
-// several pieces.
-void data_path::succeed_slow(operation& op, ibv_wc const& completion) noexcept {
-    if (op.what.kind == operation_kind::receive) {
-        op.result.arrival = verbs::read_arrival(completion);
-        counts_.bytes_received += op.result.arrival.size_bytes;
-        return;
-    }
+// Sets the result of an atomic, an operation of a window, a batch or an operation of several pieces.
+void data_path::succeed_slow(operation& op) noexcept {
     if (op.is_single && verbs::is_atomic(op.what.kind)) {
         // See set_result_place().
         auto const* const place = reinterpret_cast<std::byte const*>(op.result.word);

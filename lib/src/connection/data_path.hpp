@@ -5,8 +5,8 @@
 //         └─────give_back─────┴───────────────────────────────release──────────────────────────┘
 //
 // Waiting operations are posted strictly in order, as far as the queue and the negotiated read
-// depth allow. An operation that finds room and no other operation waiting does not wait: start()
-// builds its work request, and post_queued() rings the doorbell. The connection's lock guards
+// depth allow. An operation that finds room and no other operation waiting does not wait: build()
+// makes its work request, and ring() posts it. The connection's lock guards
 // everything here. The functions return lists of operations, whose handlers the connection calls
 // outside of the lock. All operations, and the work requests of one doorbell, are allocated in
 // advance. A handler is placed between reserve and start, without the lock, because moving it, its
@@ -107,12 +107,15 @@ public:
     reservation reserve_leased_receive(work_request const& what) noexcept;
     /// True if a receive into borrowed memory has been started.
     bool has_borrowed_receives() const noexcept {
-        return !is_leasing_ && (counts_.receives_posted > 0 || !receives_.waiting.empty());
+        return !is_leasing_ &&
+               (counts_.receives_posted + built_receives_ > 0 || !receives_.waiting.empty());
     }
     /// Builds the work request of a reserved operation at once: the usual case. False if it has to
     /// wait, or is not usual: then call start().
     bool build(operation& op, work_request const& first) noexcept {
-        if (!op.is_single || !is_open() || !is_plain(first)) return false;
+        if (!op.is_single) return false;
+        if (first.kind == operation_kind::receive) return build_receive(op, first);
+        if (!is_open() || !is_plain(first)) return false;
         op.stage = operation::stage::started;
         start_plain(op, first);
         return true;
@@ -135,14 +138,16 @@ public:
 
     /// True if post_queued() has anything to do.
     bool has_work() const noexcept {
-        return built_ > 0 || !sends_.waiting.empty() || !receives_.waiting.empty();
+        return built_ + built_receives_ > 0 || !sends_.waiting.empty() ||
+               !receives_.waiting.empty();
     }
-    /// Rings the doorbell for the built work requests. False if there are none, if operations wait,
-    /// or if the device refuses: then call post_queued().
+    /// Rings the doorbells for the built work requests. False if operations wait, or if the device refuses:
+    /// then call post_queued().
     bool ring(verbs::queue_pair& qp) noexcept {
-        if (built_ == 0 || !sends_.waiting.empty() || !receives_.waiting.empty()) return false;
-        refusal_ = post_built(qp);
-        return refusal_ == 0;
+        if (!sends_.waiting.empty() || !receives_.waiting.empty()) return false;
+        if (built_receives_ > 0) receive_refusal_ = post_built_receives(qp);
+        if (built_ > 0) refusal_ = post_built(qp);
+        return receive_refusal_ == 0 && refusal_ == 0;
     }
     /// Posts waiting operations as far as there is room; sends only if `may_send`. Operations that
     /// cannot be posted at all are added to `refused`, with their errors. A returned error means
@@ -269,6 +274,36 @@ private:
         op.what = what.front();
         op.batch = what.size() > 1 ? what : std::span<work_request const>{};
     }
+    bool build_receive(operation& op, work_request const& what) noexcept {
+        if (is_closed() || !receives_.waiting.empty() || !receives_.window.can_post(false))
+            return false;
+        op.stage = operation::stage::started;
+        op.what.kind = operation_kind::receive;
+        verbs::build(next_receive(), next_receive_segments(), what);
+        append_receive(op);
+        return true;
+    }
+    ibv_recv_wr& next_receive() const noexcept { return receive_list_[built_receives_]; }
+    ibv_sge* next_receive_segments() const noexcept {
+        return &receive_segments_[built_receives_ * receive_segments_max_];
+    }
+    // Adds a receive, which is built, to the next doorbell's list and to the window. REQUIRES: room in both.
+    void append_receive(operation& op) noexcept {
+        next_receive().wr_id = verbs::receive_id(receives_.window.post({&op, true}, false));
+        receive_pieces_[built_receives_++] = &op;
+        op.is_posted = true;
+    }
+    // As post_built().
+    int post_built_receives(verbs::queue_pair& qp) noexcept {
+        ibv_recv_wr& last = receive_list_[built_receives_ - 1];
+        ibv_recv_wr* const next = std::exchange(last.next, nullptr);
+        int const code = qp.post_receive(receive_list_.get(), &bad_receive_);
+        last.next = next;
+        if (code != 0) return code;
+        counts_.receives_posted += built_receives_;
+        built_receives_ = 0;
+        return 0;
+    }
     // Does not keep the request.
     void start_plain(operation& op, work_request const& what) noexcept {
         op.what.kind = what.kind;
@@ -292,7 +327,9 @@ private:
     error_code post_queued_sends(verbs::queue_pair& qp, operation_list& refused);
     void post_queued_receives(verbs::queue_pair& qp, operation_list& refused);
     void gather_sends();
-    std::size_t gather_receives();
+    void gather_receives();
+    void recover_receives(int refusal, operation_list& refused);
+    void give_up_built_receives() noexcept;
     bool cut_next(operation& op, std::size_t index);
     std::byte* result_place(std::uint64_t sequence) const noexcept {
         return atomic_results_.data() + sequence % sends_.window.size() * sizeof(std::uint64_t);
@@ -309,7 +346,7 @@ private:
     [[gnu::noinline]] void retire_slow(ibv_wc const& wc, completion_report& report) noexcept;
     void note_failure(completion_report& report, ibv_wc const& wc) noexcept;
     void fail(operation& op, error_code ec) noexcept;
-    void succeed_slow(operation& op, ibv_wc const& completion) noexcept;
+    void succeed_slow(operation& op) noexcept;
 
     // Removes a failed operation from the account of its queue and of the pool, which frees its
     // place.
@@ -334,7 +371,12 @@ private:
     void succeed(operation& op, ibv_wc const& completion) noexcept {
         ++counts_.operations_completed;
         pool_.leave(op);  // all of it was posted
-        if (!op.is_single || !verbs::is_transfer(op.what.kind)) return succeed_slow(op, completion);
+        if (op.what.kind == operation_kind::receive) {
+            op.result.arrival = verbs::read_arrival(completion);
+            counts_.bytes_received += op.result.arrival.size_bytes;
+            return;
+        }
+        if (!op.is_single || !verbs::is_transfer(op.what.kind)) return succeed_slow(op);
         (op.what.kind == operation_kind::read ? counts_.bytes_read : counts_.bytes_sent) +=
             op.result.bytes;
     }
@@ -404,12 +446,16 @@ private:
     // The error code of the last doorbell, if the device refused it.
     int refusal_ = 0;
     ibv_send_wr* bad_ = nullptr;
+    // The same for receives.
+    std::size_t built_receives_ = 0;
+    int receive_refusal_ = 0;
+    ibv_recv_wr* bad_receive_ = nullptr;
     std::unique_ptr<ibv_send_wr[]> send_list_;
     std::unique_ptr<ibv_sge[]> send_segments_;
     std::unique_ptr<progress_mark[]> send_marks_;
     std::unique_ptr<ibv_recv_wr[]> receive_list_;
     std::unique_ptr<ibv_sge[]> receive_segments_;
-    std::unique_ptr<operation*[]> receive_pieces_;
+    std::unique_ptr<operation*[]> receive_pieces_;  // the operations of the built receives
 };
 
 }  // namespace rcverbs::detail
