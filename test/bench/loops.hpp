@@ -1,4 +1,4 @@
-// loops.hpp — the same work written in four ways: signaled writes of 8 bytes, `depth` of them in
+// loops.hpp — the same work written in several ways: signaled writes of 8 bytes, `depth` of them in
 // flight, on a null device. Each loop runs on a connection's polling thread.
 #pragma once
 
@@ -24,6 +24,52 @@
 namespace bench {
 
 namespace asio = boost::asio;
+
+// The null device generates no events, so the thread must not sleep.
+inline rcverbs::poller busy() {
+    return rcverbs::poller::start({.polling = {.mode = rcverbs::poll_mode::busy}});
+}
+
+/// Runs a function on an executor and waits for it.
+template <class Executor, class Function>
+void run_on(Executor const& executor, Function f) {
+    asio::post(executor, asio::use_future(std::move(f))).get();
+}
+
+/// Shared by the handlers of one run; `write(handler)` starts a write.
+template <class Write>
+struct run_state {
+    Write write;
+    std::uint64_t to_start;
+    std::uint64_t to_complete;
+    std::promise<void> done;
+};
+
+/// A handler that starts the next write.
+template <class Write>
+struct step {
+    run_state<Write>* run;
+
+    void start() {
+        --run->to_start;
+        run->write(step{*this});
+    }
+    void operator()(rcverbs::error_code ec, std::size_t) {
+        if (ec) std::abort();
+        if (run->to_start > 0) start();
+        if (--run->to_complete == 0) run->done.set_value();
+    }
+};
+
+/// Makes `count` writes, of which each that completes starts the next.
+template <class Executor, class Write>
+void chain(Executor const& executor, std::uint64_t count, std::uint64_t depth, Write write) {
+    run_state<Write> run{std::move(write), count, count, {}};
+    asio::post(executor, [&] {
+        for (std::uint64_t i = 0; i < depth; ++i) step<Write>{&run}.start();
+    });
+    run.done.get_future().get();
+}
 
 /// Two connected ends on the fabric; the client's device is a null device.
 template <class Executor = asio::any_io_executor>
@@ -54,7 +100,7 @@ public:
     /// Runs a function on the polling thread and waits for it.
     template <class Function>
     void on_poller(Function f) {
-        asio::post(client_.get_executor(), asio::use_future(std::move(f))).get();
+        run_on(client_.get_executor(), std::move(f));
     }
 
     // Each of these makes `count` writes. `depth` divides `count`, and is smaller than the queue
@@ -79,8 +125,17 @@ public:
         });
     }
 
-    void callback(std::uint64_t count, std::uint64_t depth) { chain<step<false>>(count, depth); }
-    void deferred(std::uint64_t count, std::uint64_t depth) { chain<step<true>>(count, depth); }
+    void callback(std::uint64_t count, std::uint64_t depth) {
+        chain(client_.get_executor(), count, depth, [this](auto&& handler) {
+            client_.async_write(source_, target_, std::move(handler));
+        });
+    }
+    void deferred(std::uint64_t count, std::uint64_t depth) {
+        chain(client_.get_executor(), count, depth, [this](auto&& handler) {
+            auto operation = client_.async_write(source_, target_, asio::deferred);
+            std::move(operation)(std::move(handler));
+        });
+    }
 
     void coroutine(std::uint64_t count, std::uint64_t depth) {
         coroutines(count, depth, [this] {
@@ -95,11 +150,6 @@ public:
     }
 
 private:
-    // The null device generates no events, so the thread must not sleep.
-    static rcverbs::poller busy() {
-        return rcverbs::poller::start({.polling = {.mode = rcverbs::poll_mode::busy}});
-    }
-
     static rcverbs::connection_options options() {
         rcverbs::connection_options o;
         o.liveness.stall_timeout = std::nullopt;
@@ -155,45 +205,6 @@ private:
         }
         for (std::future<void>& one : all) one.get();
     }
-
-    /// Shared by the steps of one run.
-    struct run_state {
-        scene* on;
-        std::uint64_t to_start;
-        std::uint64_t to_complete;
-        std::promise<void> done;
-    };
-
-    template <class Step>
-    void chain(std::uint64_t count, std::uint64_t depth) {
-        run_state run{this, count, count, {}};
-        asio::post(client_.get_executor(), [&] {
-            for (std::uint64_t i = 0; i < depth; ++i) Step{&run}.start();
-        });
-        run.done.get_future().get();
-    }
-
-    /// A handler that starts the next write, with a plain callback or with a deferred operation.
-    template <bool IsDeferred>
-    struct step {
-        run_state* run;
-
-        void start() {
-            --run->to_start;
-            scene& on = *run->on;
-            if constexpr (IsDeferred) {
-                auto operation = on.client_.async_write(on.source_, on.target_, asio::deferred);
-                std::move(operation)(*this);
-            } else {
-                on.client_.async_write(on.source_, on.target_, *this);
-            }
-        }
-        void operator()(rcverbs::error_code ec, std::size_t) {
-            if (ec) std::abort();
-            if (run->to_start > 0) start();
-            if (--run->to_complete == 0) run->done.set_value();
-        }
-    };
 
     rcverbs::fabric::world world_{
         {.mode = rcverbs::fabric::scheduling::real, .seed = 1, .devices = {}}};

@@ -13,6 +13,7 @@
 
 #include "bench/loops.hpp"
 #include "bench/optimised.hpp"
+#include "bench/remote_loops.hpp"
 
 namespace {
 
@@ -37,11 +38,15 @@ using loop = void (Scene::*)(std::uint64_t, std::uint64_t);
 
 template <class Scene>
 loop<Scene> loop_named(std::string_view name) {
-    if (name == "raw") return &Scene::raw;
     if (name == "callback") return &Scene::callback;
-    if (name == "deferred") return &Scene::deferred;
-    if (name == "coroutine") return &Scene::coroutine;
-    if (name == "awaited") return &Scene::awaited;
+    if constexpr (requires { &Scene::plain; }) {
+        if (name == "plain") return &Scene::plain;
+    } else {
+        if (name == "raw") return &Scene::raw;
+        if (name == "deferred") return &Scene::deferred;
+        if (name == "coroutine") return &Scene::coroutine;
+        if (name == "awaited") return &Scene::awaited;
+    }
     throw std::invalid_argument{"no such loop"};
 }
 
@@ -49,6 +54,8 @@ loop<Scene> loop_named(std::string_view name) {
 using erased = bench::scene<>;
 using concrete = bench::scene<boost::asio::io_context::executor_type>;
 constexpr std::string_view on_concrete = "concrete_";
+// Through memory that a region channel has found.
+constexpr std::string_view on_remote = "remote_";
 
 template <class Scene>
 void time_loop(benchmark::State& state, char const* name) {
@@ -92,6 +99,8 @@ int main(int argc, char** argv) {
         std::string_view name{argv[2]};
         auto const count = std::strtoull(argv[3], nullptr, 10);
         auto const depth = std::strtoull(argv[4], nullptr, 10);
+        if (name.starts_with(on_remote))
+            return count_loop<bench::remote_scene>(name.substr(on_remote.size()), count, depth);
         if (!name.starts_with(on_concrete)) return count_loop<erased>(name, count, depth);
         return count_loop<concrete>(name.substr(on_concrete.size()), count, depth);
     }

@@ -1,7 +1,9 @@
 #include "remote/memory_core.hpp"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "remote/region_core.hpp"
 #include "remote/start_in_order.hpp"
@@ -11,18 +13,17 @@ namespace rcverbs::detail {
 namespace {
 
 // Takes slices of the given lengths from a list, one behind the other.
-template <class Slice>
 class slice_cursor {
 public:
     explicit slice_cursor(slice_list list) noexcept : list_{std::move(list)} {}
 
-    std::vector<Slice> take(std::uint64_t size) {
-        std::vector<Slice> taken;
+    slice_list take(std::uint64_t size) {
+        std::vector<const_slice> taken;
         while (size > 0) {
             plain_slice const& from = list_[index_];
             auto const part =
                 static_cast<std::size_t>(std::min<std::uint64_t>(size, from.size - at_));
-            if (part > 0) taken.push_back(slice_of<Slice>(from).slice(at_, part));
+            if (part > 0) taken.push_back(slice_of<const_slice>(from).slice(at_, part));
             size -= part;
             at_ += part;
             if (at_ == from.size) {
@@ -30,7 +31,7 @@ public:
                 at_ = 0;
             }
         }
-        return taken;
+        return {std::type_identity<const_slice>{}, taken};
     }
 
 private:
@@ -39,46 +40,55 @@ private:
     std::size_t at_ = 0;
 };
 
-template <class Slices>
-struct direction;
-template <>
-struct direction<mutable_slices> {
-    using slice = mutable_slice;
-    template <class Handler>
-    static void start(
-        connection& on, remote_region const& region, mutable_slices const& local, Handler handler
-    ) {
-        on.async_read(region, local, std::move(handler));
+constexpr bool is_atomic(work_request const& what) noexcept {
+    return what.kind == operation_kind::fetch_add || what.kind == operation_kind::compare_swap;
+}
+
+std::uint64_t size_of(work_request const& what) noexcept {
+    return is_atomic(what) ? sizeof(std::uint64_t) : what.local.size();
+}
+
+constexpr access_flags right_of(work_request const& what) noexcept {
+    if (is_atomic(what)) return access_flags::remote_atomic;
+    return what.kind == operation_kind::read ? access_flags::remote_read
+                                             : access_flags::remote_write;
+}
+
+// The handler of an operation that was posted as a whole.
+struct counted_waiter {
+    std::shared_ptr<memory_core> self;
+    memory_core::waiter who;
+
+    void operator()(error_code ec, std::uint64_t result) {
+        self->leave();
+        who.call_on_io(std::move(ec), std::move(result));
     }
 };
-template <>
-struct direction<const_slices> {
-    using slice = const_slice;
-    template <class Handler>
-    static void start(
-        connection& on, remote_region const& region, const_slices const& local, Handler handler
-    ) {
-        on.async_write(local, region, std::move(handler));
-    }
-};
+
+void post(connection const& on, work_request const& what, handler_source source) {
+    auto const& core = access::core_of(on);
+    errc const refused = start_operation(core, {&what, 1}, turn::wait, source);
+    if (refused != errc{}) post_refusal(*core, source, refused);
+}
 
 }  // namespace
 
-// An operation of several parts. In the channel's order.
-template <class Slices>
+// A read or write of several parts. In the channel's order.
 struct memory_core::transfer {
-    transfer(std::uint64_t begin, Slices const& local, size_waiter w)
+    transfer(std::uint64_t begin, work_request const& what, waiter w)
         : who{std::move(w)},
+          kind{what.kind},
           offset{begin},
-          left{local.size()},
-          size_bytes{local.size()},
-          cursor{access::list_of(local)} {}
+          left{what.local.size()},
+          size_bytes{what.local.size()},
+          cursor{what.local} {}
 
-    size_waiter who;
+    waiter who;
+    operation_kind const kind;
     std::uint64_t offset;
     std::uint64_t left;
     std::size_t const size_bytes;
-    slice_cursor<typename direction<Slices>::slice> cursor;
+    slice_cursor cursor;
     std::uint32_t under_way = 0;
     bool is_waiting_for_key = false;
     error_code failed;
@@ -174,30 +184,36 @@ void memory_core::prepare_next(std::uint32_t piece, std::uint32_t last, std::uin
     });
 }
 
-remote_region memory_core::region_of(machines::piece_map::part const& p) const noexcept {
-    wire::piece_key const& k = keys_[p.piece];
-    return {k.address + p.offset, p.size, k.key, rights_};
+// REQUIRES: the key of the part is known.
+void memory_core::aim(work_request& what, machines::piece_map::part const& at) const noexcept {
+    wire::piece_key const& k = keys_[at.piece];
+    what.remote_address = k.address + at.offset;
+    what.remote = k.key;
+    if (is_atomic(what) && what.remote_address % sizeof(std::uint64_t) != 0)
+        what.problem = errc::misaligned;
 }
 
 // --- operations ----------------------------------------------------------------------------------
 
 // Counts an operation, unless it is refused.
-template <class Waiter>
-bool memory_core::enter(std::uint64_t offset, std::uint64_t size, access_flags right, Waiter& who) {
+bool memory_core::enter(std::uint64_t offset, work_request const& what, waiter& who) {
     error_code refused;
-    if (!map_.contains(offset, size)) refused = errc::out_of_range;
-    else if (!allows(rights_, right)) refused = errc::access_denied;
-    else if ((state_.fetch_add(1) & withdrawn) != 0) {
-        leave();
-        refused = withdrawn_error();
-    }
+    if (!map_.contains(offset, size_of(what))) refused = errc::out_of_range;
+    else if (!allows(rights_, right_of(what))) refused = errc::access_denied;
+    else if (!count()) refused = withdrawn_error();
     if (!refused) return true;
     channel_->enter(
-        [channel = channel_.get(), refused](Waiter& w) {
+        [channel = channel_.get(), refused](waiter& w) {
             channel->deliver(std::move(w), refused, {});
         },
         std::move(who)
     );
+    return false;
+}
+
+bool memory_core::count() noexcept {
+    if ((state_.fetch_add(1) & withdrawn) == 0) return true;
+    leave();
     return false;
 }
 
@@ -214,36 +230,40 @@ void memory_core::leave() noexcept {
 
 bool memory_core::withdraw() noexcept { return (state_.fetch_or(withdrawn) & ~withdrawn) == 0; }
 
-template <class Slices>
-void memory_core::start(
-    std::uint64_t offset, Slices const& local, access_flags right, size_waiter who
-) {
-    if (!enter(offset, local.size(), right, who)) return;
-    if (local.size() > 0 && all_known_.load(std::memory_order_acquire)) {
-        auto const part = map_.first_part(offset, local.size());
-        if (part.size == local.size()) {
-            auto done = [self = shared_from_this(),
-                         w = std::move(who)](error_code ec, std::size_t bytes) mutable {
-                self->leave();
-                w.call_on_io(error_code{ec}, std::size_t{bytes});
-            };
-            try {
-                return direction<Slices>::start(
-                    channel_->below(), region_of(part), local, std::move(done)
-                );
-            } catch (...) {
-                // Without memory nothing was started.
-                leave();
-                throw;
-            }
-        }
+bool memory_core::start_now(std::uint64_t offset, work_request& what, handler_source source) {
+    std::uint64_t const size = size_of(what);
+    bool const is_possible = size > 0 && all_known_.load(std::memory_order_acquire) &&
+                             map_.contains(offset, size) && allows(rights_, right_of(what));
+    if (!is_possible) return false;
+    auto const part = map_.first_part(offset, size);
+    if (part.size != size || !count()) return false;
+    aim(what, part);
+    try {
+        post(channel_->below(), what, source);
+    } catch (...) {
+        // Without memory nothing was started.
+        leave();
+        throw;
     }
-    auto const t = std::make_shared<transfer<Slices>>(offset, local, std::move(who));
+    return true;
+}
+
+void memory_core::start(std::uint64_t offset, work_request& what, waiter who) {
+    counted_waiter done{shared_from_this(), std::move(who)};
+    auto const source = is_atomic(what) ? offer<word_result>(std::move(done))
+                                        : offer<bytes_result>(std::move(done));
+    if (!start_now(offset, what, source)) start_later(offset, what, std::move(done.who));
+}
+
+// By requests for keys, or in several parts.
+void memory_core::start_later(std::uint64_t offset, work_request const& what, waiter who) {
+    if (!enter(offset, what, who)) return;
+    if (is_atomic(what)) return start_atomic(offset, what, std::move(who));
+    auto const t = std::make_shared<transfer>(offset, what, std::move(who));
     channel_->in_order([self = shared_from_this(), t] { self->advance(t); });
 }
 
-template <class Slices>
-void memory_core::advance(std::shared_ptr<transfer<Slices>> const& t) {
+void memory_core::advance(std::shared_ptr<transfer> const& t) {
     while (!t->failed && t->left > 0 && t->under_way < parts_max && !t->is_waiting_for_key) {
         auto const part = map_.first_part(t->offset, t->left);
         if (!knows(part.piece)) {
@@ -258,16 +278,14 @@ void memory_core::advance(std::shared_ptr<transfer<Slices>> const& t) {
         t->offset += part.size;
         t->left -= part.size;
         ++t->under_way;
-        direction<Slices>::start(
-            channel_->below(),
-            region_of(part),
-            t->cursor.take(part.size),
-            channel_->held([self = shared_from_this(), t](error_code ec, std::size_t) {
-                --t->under_way;
-                if (ec && !t->failed) t->failed = ec;
-                self->advance(t);
-            })
-        );
+        work_request what{t->kind, t->cursor.take(part.size)};
+        aim(what, part);
+        auto done = channel_->held([self = shared_from_this(), t](error_code ec, std::size_t) {
+            --t->under_way;
+            if (ec && !t->failed) t->failed = ec;
+            self->advance(t);
+        });
+        post(channel_->below(), what, offer<bytes_result>(std::move(done)));
     }
     bool const is_over = t->under_way == 0 && !t->is_waiting_for_key && (t->failed || t->left == 0);
     if (!is_over || !t->who) return;
@@ -275,81 +293,34 @@ void memory_core::advance(std::shared_ptr<transfer<Slices>> const& t) {
     channel_->deliver(std::move(t->who), t->failed, t->failed ? 0 : t->size_bytes);
 }
 
-void memory_core::read(std::uint64_t offset, mutable_slices const& into, size_waiter who) {
-    start(offset, into, access_flags::remote_read, std::move(who));
-}
-
-void memory_core::write(std::uint64_t offset, const_slices const& from, size_waiter who) {
-    start(offset, from, access_flags::remote_write, std::move(who));
-}
-
-template <class Start>
-void memory_core::start_atomic(std::uint64_t offset, word_waiter who, Start begin) {
-    constexpr std::uint64_t size = sizeof(std::uint64_t);
-    if (!enter(offset, size, access_flags::remote_atomic, who)) return;
-    auto const part = map_.first_part(offset, size);
-    auto go = [self = shared_from_this(), part, begin](word_waiter w) {
-        begin(
-            self->channel_->below(),
-            self->region_of(part).word(0),
-            [self, v = std::move(w)](error_code ec, std::uint64_t before) mutable {
-                self->leave();
-                v.call_on_io(error_code{ec}, std::uint64_t{before});
-            }
-        );
-    };
-    if (part.size == size && all_known_.load(std::memory_order_acquire)) return go(std::move(who));
-    channel_->in_order([self = shared_from_this(), part, go, w = std::move(who)]() mutable {
-        auto refuse = [self](word_waiter& v, error_code ec) {
+// An atomic whose key is not known, or whose cell lies across a border.
+void memory_core::start_atomic(std::uint64_t offset, work_request const& what, waiter who) {
+    channel_->in_order([self = shared_from_this(), offset, wanted = what, w = std::move(who)](
+                       ) mutable {
+        auto const part = self->map_.first_part(offset, sizeof(std::uint64_t));
+        auto const refuse = [self](waiter& v, error_code ec) {
             self->leave();
             self->channel_->deliver(std::move(v), ec, 0);
         };
         // A cell that lies across a border has no address that is a multiple of 8.
-        if (part.size < size) return refuse(w, errc::misaligned);
-        if (self->knows(part.piece)) return go(std::move(w));
-        auto const kept = std::make_shared<word_waiter>(std::move(w));
-        self->request_key(part.piece, part.piece, [go, refuse, kept](error_code ec) {
+        if (part.size < sizeof(std::uint64_t)) return refuse(w, errc::misaligned);
+        auto go = [self, aimed = wanted, part](waiter& v) mutable {
+            self->aim(aimed, part);
+            counted_waiter done{self, std::move(v)};
+            post(self->channel_->below(), aimed, offer<word_result>(std::move(done)));
+        };
+        if (self->knows(part.piece)) return go(w);
+        auto const kept = std::make_shared<waiter>(std::move(w));
+        self->request_key(part.piece, part.piece, [go, refuse, kept](error_code ec) mutable {
             if (ec) return refuse(*kept, ec);
-            go(std::move(*kept));
+            go(*kept);
         });
     });
-}
-
-void memory_core::fetch_add(std::uint64_t offset, std::uint64_t add, word_waiter who) {
-    start_atomic(offset, std::move(who), [add](connection& on, remote_atomic cell, auto handler) {
-        on.async_fetch_add(cell, add, std::move(handler));
-    });
-}
-
-void memory_core::compare_swap(
-    std::uint64_t offset, std::uint64_t expected, std::uint64_t desired, word_waiter who
-) {
-    start_atomic(
-        offset,
-        std::move(who),
-        [expected, desired](connection& on, remote_atomic cell, auto handler) {
-            on.async_compare_swap(cell, expected, desired, std::move(handler));
-        }
-    );
 }
 
 }  // namespace rcverbs::detail
 
 namespace rcverbs {
-
-namespace {
-
-// A handler that waits for an operation on the channel; null if the context is gone.
-template <class... Arguments>
-protocol::waiter<Arguments...> waiting(
-    detail::memory_core const& core, detail::erased_handler<Arguments...> handler
-) {
-    auto const io = core.channel().executor();
-    return io ? protocol::waiter<Arguments...>{std::move(handler), io}
-              : protocol::waiter<Arguments...>{};
-}
-
-}  // namespace
 
 remote_memory::remote_memory() noexcept = default;
 remote_memory::remote_memory(core_ptr core) noexcept : core_{std::move(core)} {}
@@ -364,6 +335,18 @@ access_flags remote_memory::rights() const noexcept { return core_->rights(); }
 bool remote_memory::is_withdrawn() const noexcept { return core_->is_withdrawn(); }
 remote_memory::executor_type remote_memory::get_executor() const noexcept {
     return core_->channel().own_executor();
+}
+detail::connection_core const* remote_memory::connection_of(core_ptr const& core) noexcept {
+    return detail::access::core_of(core->channel().below()).get();
+}
+void remote_memory::leave(core_ptr const& core) noexcept { core->leave(); }
+bool remote_memory::start_now(
+    core_ptr const& core,
+    std::uint64_t offset,
+    detail::work_request& what,
+    detail::handler_source source
+) {
+    return core->start_now(offset, what, source);
 }
 
 std::uint64_t remote_memory::ready_bytes() const noexcept {
@@ -381,30 +364,12 @@ void remote_memory::start_prepare(
         }
     );
 }
-void remote_memory::start_read(
-    core_ptr const& core, std::uint64_t offset, mutable_slices const& into, size_handler handler
+void remote_memory::start(
+    core_ptr const& core, std::uint64_t offset, detail::work_request& what, data_handler handler
 ) {
-    if (auto who = waiting(*core, std::move(handler))) core->read(offset, into, std::move(who));
-}
-void remote_memory::start_write(
-    core_ptr const& core, std::uint64_t offset, const_slices const& from, size_handler handler
-) {
-    if (auto who = waiting(*core, std::move(handler))) core->write(offset, from, std::move(who));
-}
-void remote_memory::start_fetch_add(
-    core_ptr const& core, std::uint64_t offset, std::uint64_t add, word_handler handler
-) {
-    if (auto who = waiting(*core, std::move(handler))) core->fetch_add(offset, add, std::move(who));
-}
-void remote_memory::start_compare_swap(
-    core_ptr const& core,
-    std::uint64_t offset,
-    std::uint64_t expected,
-    std::uint64_t desired,
-    word_handler handler
-) {
-    if (auto who = waiting(*core, std::move(handler)))
-        core->compare_swap(offset, expected, desired, std::move(who));
+    auto const io = core->channel().executor();
+    // Without it, the handler goes with the context.
+    if (io) core->start(offset, what, {std::move(handler), io});
 }
 
 }  // namespace rcverbs

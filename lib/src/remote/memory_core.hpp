@@ -25,8 +25,8 @@ class region_core;
 
 class memory_core final : public std::enable_shared_from_this<memory_core> {
 public:
-    using size_waiter = protocol::waiter<error_code, std::size_t>;
-    using word_waiter = protocol::waiter<error_code, std::uint64_t>;
+    /// Of a read, write or atomic; the number is the bytes, or the old value.
+    using waiter = protocol::waiter<error_code, std::uint64_t>;
 
     memory_core(
         std::shared_ptr<region_core> channel,
@@ -57,12 +57,12 @@ public:
     std::uint64_t ready_bytes() const noexcept { return ready_bytes_.load(); }
 
     // Any thread.
-    void read(std::uint64_t offset, mutable_slices const& into, size_waiter who);
-    void write(std::uint64_t offset, const_slices const& from, size_waiter who);
-    void fetch_add(std::uint64_t offset, std::uint64_t add, word_waiter who);
-    void compare_swap(
-        std::uint64_t offset, std::uint64_t expected, std::uint64_t desired, word_waiter who
-    );
+    /// Posts an operation at once, whose handler calls leave(). False if that is not possible, or it
+    /// is to be refused: then call start().
+    bool start_now(std::uint64_t offset, work_request& what, handler_source source);
+    void start(std::uint64_t offset, work_request& what, waiter who);
+    /// An operation is not under way any more.
+    void leave() noexcept;
 
     // In the channel's order.
     void prepare(std::uint64_t offset, std::uint64_t size, protocol::waiter<error_code> who);
@@ -82,23 +82,18 @@ private:
     // Parts of one operation that are under way.
     static constexpr std::uint32_t parts_max = 8;
 
-    template <class Slices>
     struct transfer;
 
     error_code withdrawn_error() const noexcept;
-    template <class Waiter>
-    bool enter(std::uint64_t offset, std::uint64_t size, access_flags right, Waiter& who);
-    void leave() noexcept;
-    template <class Slices>
-    void start(std::uint64_t offset, Slices const& local, access_flags right, size_waiter who);
-    template <class Slices>
-    void advance(std::shared_ptr<transfer<Slices>> const& t);
-    template <class Start>
-    void start_atomic(std::uint64_t offset, word_waiter who, Start begin);
+    bool enter(std::uint64_t offset, work_request const& what, waiter& who);
+    bool count() noexcept;
+    void start_later(std::uint64_t offset, work_request const& what, waiter who);
+    void advance(std::shared_ptr<transfer> const& t);
+    void start_atomic(std::uint64_t offset, work_request const& what, waiter who);
     void prepare_next(std::uint32_t piece, std::uint32_t last, std::uint64_t number);
     void request_key(std::uint32_t piece, std::uint32_t last, std::function<void(error_code)> then);
     bool knows(std::uint32_t piece) const noexcept { return is_known_[piece]; }
-    remote_region region_of(machines::piece_map::part const& p) const noexcept;
+    void aim(work_request& what, machines::piece_map::part const& at) const noexcept;
 
     std::shared_ptr<region_core> const channel_;
     std::uint64_t const number_;

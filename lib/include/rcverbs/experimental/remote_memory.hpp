@@ -17,6 +17,8 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/associated_allocator.hpp>
+#include <boost/asio/associated_executor.hpp>
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/deferred.hpp>
 
@@ -31,6 +33,8 @@
 #include <rcverbs/access_flags.hpp>
 #include <rcverbs/detail/control_handler.hpp>
 #include <rcverbs/detail/initiation.hpp>
+#include <rcverbs/detail/operation.hpp>
+#include <rcverbs/detail/start.hpp>
 #include <rcverbs/error.hpp>
 #include <rcverbs/export.hpp>
 #include <rcverbs/slice.hpp>
@@ -121,19 +125,8 @@ public:
     auto async_read(
         std::uint64_t offset_bytes, mutable_slices const& target, Token&& token = Token{}
     ) const {
-        return detail::initiate_checked<Token, void(error_code, std::size_t)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler,
-                   core_ptr const& core,
-                   std::uint64_t offset,
-                   mutable_slices const& into) {
-                    start_read(core, offset, into, size_handler{std::move(handler)});
-                }},
-            token,
-            core_,
-            offset_bytes,
-            target
+        return initiate<detail::bytes_result, Token>(
+            token, offset_bytes, {detail::operation_kind::read, detail::access::list_of(target)}
         );
     }
     /// Writes from local memory.
@@ -149,19 +142,8 @@ public:
     auto async_write(
         std::uint64_t offset_bytes, const_slices const& source, Token&& token = Token{}
     ) const {
-        return detail::initiate_checked<Token, void(error_code, std::size_t)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler,
-                   core_ptr const& core,
-                   std::uint64_t offset,
-                   const_slices const& from) {
-                    start_write(core, offset, from, size_handler{std::move(handler)});
-                }},
-            token,
-            core_,
-            offset_bytes,
-            source
+        return initiate<detail::bytes_result, Token>(
+            token, offset_bytes, {detail::operation_kind::write, detail::access::list_of(source)}
         );
     }
     /// Adds to an 8-byte cell, atomically, and returns the old value.
@@ -175,17 +157,9 @@ public:
     template <class Token = boost::asio::deferred_t>
     auto async_fetch_add(std::uint64_t offset_bytes, std::uint64_t add, Token&& token = Token{})
         const {
-        return detail::initiate_checked<Token, void(error_code, std::uint64_t)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler, core_ptr const& core, std::uint64_t offset, std::uint64_t number) {
-                    start_fetch_add(core, offset, number, word_handler{std::move(handler)});
-                }},
-            token,
-            core_,
-            offset_bytes,
-            add
-        );
+        detail::work_request what{detail::operation_kind::fetch_add, {}};
+        what.operand = add;
+        return initiate<detail::word_result, Token>(token, offset_bytes, what);
     }
     /// Replaces an 8-byte cell by `desired` if it has the value `expected`, atomically, and returns the
     /// old value.
@@ -204,24 +178,10 @@ public:
         std::uint64_t desired,
         Token&& token = Token{}
     ) const {
-        return detail::initiate_checked<Token, void(error_code, std::uint64_t)>(
-            detail::initiation{
-                get_executor(),
-                [](auto handler,
-                   core_ptr const& core,
-                   std::uint64_t offset,
-                   std::uint64_t compare,
-                   std::uint64_t swap) {
-                    start_compare_swap(
-                        core, offset, compare, swap, word_handler{std::move(handler)}
-                    );
-                }},
-            token,
-            core_,
-            offset_bytes,
-            expected,
-            desired
-        );
+        detail::work_request what{detail::operation_kind::compare_swap, {}};
+        what.operand = expected;
+        what.swap = desired;
+        return initiate<detail::word_result, Token>(token, offset_bytes, what);
     }
 
     /// True if both refer to the same memory.
@@ -230,8 +190,25 @@ public:
 private:
     friend class detail::memory_core;
     using core_ptr = std::shared_ptr<detail::memory_core>;
-    using size_handler = detail::erased_handler<error_code, std::size_t>;
-    using word_handler = detail::erased_handler<error_code, std::uint64_t>;
+    // The number is the bytes of a read or write, and the old value of an atomic.
+    using data_handler = detail::erased_handler<error_code, std::uint64_t>;
+
+    // Of an operation that was posted at once, with its handler.
+    template <class Handler>
+    struct posted {
+        core_ptr core;
+        Handler handler;
+
+        using allocator_type = boost::asio::associated_allocator_t<Handler>;
+        allocator_type get_allocator() const noexcept {
+            return boost::asio::get_associated_allocator(handler);
+        }
+        template <class Result>
+        void operator()(error_code ec, Result result) {
+            leave(core);
+            std::move(handler)(ec, result);
+        }
+    };
 
     explicit remote_memory(core_ptr core) noexcept;
 
@@ -241,21 +218,64 @@ private:
         std::uint64_t size,
         detail::control_handler handler
     );
-    static void start_read(
-        core_ptr const& core, std::uint64_t offset, mutable_slices const& into, size_handler handler
-    );
-    static void start_write(
-        core_ptr const& core, std::uint64_t offset, const_slices const& from, size_handler handler
-    );
-    static void start_fetch_add(
-        core_ptr const& core, std::uint64_t offset, std::uint64_t add, word_handler handler
-    );
-    static void start_compare_swap(
+
+    template <class Reader, class Token>
+    auto initiate(
+        std::remove_reference_t<Token>& token,
+        std::uint64_t offset,
+        detail::work_request const& what
+    ) const {
+        using result = decltype(Reader{}(detail::outcome{}));
+        return detail::initiate_checked<Token, void(error_code, result)>(
+            detail::initiation_of<executor_type>(
+                connection_of(core_),
+                [](auto handler, core_ptr const& core, std::uint64_t at, detail::work_request wanted
+                ) { start<Reader>(core, at, wanted, std::move(handler)); }
+            ),
+            token,
+            core_,
+            offset,
+            what
+        );
+    }
+    // A handler that runs on the connection's executor costs least: it is stored with the operation.
+    template <class Reader, class Handler>
+    static void start(
+        core_ptr const& core, std::uint64_t offset, detail::work_request& what, Handler handler
+    ) {
+        if (!runs_on(handler, detail::executor_of(*connection_of(core))))
+            return start(core, offset, what, data_handler{std::move(handler)});
+        posted<Handler> whole{core, std::move(handler)};
+        if (start_now(core, offset, what, detail::offer<Reader>(std::move(whole)))) return;
+        start(core, offset, what, data_handler{std::move(whole.handler)});
+    }
+    template <class Handler>
+    static bool runs_on(Handler const& handler, executor_type const& io) noexcept {
+        if (!io) return false;  // the context is gone
+        if constexpr (detail::operation::has_no_executor<Handler>) {
+            return true;
+        } else if constexpr (std::is_base_of_v<
+                                 executor_type,
+                                 boost::asio::associated_executor_t<Handler, executor_type>>) {
+            return boost::asio::get_associated_executor(handler, io) == io;
+        } else {
+            auto const own = boost::asio::get_associated_executor(handler, io);
+            auto const* const same = io.target<std::remove_const_t<decltype(own)>>();
+            return same != nullptr && *same == own;
+        }
+    }
+
+    static detail::connection_core const* connection_of(core_ptr const& core) noexcept;
+    static void leave(core_ptr const& core) noexcept;
+    // False, and nothing is changed, unless it can be posted at once.
+    static bool start_now(
         core_ptr const& core,
         std::uint64_t offset,
-        std::uint64_t expected,
-        std::uint64_t desired,
-        word_handler handler
+        detail::work_request& what,
+        detail::handler_source source
+    );
+    static void start(
+        core_ptr const& core, std::uint64_t offset, detail::work_request& what, data_handler handler
     );
 
     core_ptr core_;
