@@ -72,7 +72,7 @@ struct on_copy {
         ++copies;
         // On another thread, so that a lock that is held shows instead of ending the test.
         std::future<void> done = std::async(std::launch::async, look);
-        if (done.wait_for(2s) == std::future_status::timeout) {
+        if (done.wait_for(30s) == std::future_status::timeout) {
             was_locked = true;
             late.push_back(std::move(done));
         }

@@ -81,7 +81,10 @@ TEST_CASE("a message has its head, its prefix, and its body or segments", "[mess
     }
     SECTION("a large one") {
         m.is_large = true;
-        m.segments.resize(2, remote_region{4096, 5, remote_key{1}, access_flags::remote_read});
+        m.memory = std::make_unique<rcverbs::detail::outgoing_message::exposed>();
+        m.memory->segments.resize(
+            2, remote_region{4096, 5, remote_key{1}, access_flags::remote_read}
+        );
         CHECK(m.encode(head, place) == 2 * remote_region::encoded_bytes + 3);
         CHECK(head.count == 2);
         CHECK(

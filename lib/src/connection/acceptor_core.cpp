@@ -90,7 +90,7 @@ void acceptor_core::start(Wait wait) {
     if (is_closed_) {
         lock.unlock();
         waiting refused;
-        refused.push_back({waiter{std::move(wait)}});
+        refused.emplace_back(waiter{std::move(wait)});
         return fail(std::move(refused), asio::error::operation_aborted);
     }
     waiters_.add(waiter{std::move(wait)}, weak_from_this(), &acceptor_core::cancel);

@@ -13,6 +13,7 @@ namespace rcverbs::protocol {
 
 namespace asio = boost::asio;
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): it is kept twice
 actor::actor(asio::any_io_executor where)
     : actor{std::make_shared<impl>(std::make_shared<hosting::sequence>(where), where)} {}
 actor::actor(std::shared_ptr<impl> made) noexcept : impl_{std::move(made)} {}
@@ -23,12 +24,13 @@ void actor::attach() {
     impl_->membership.join(executor(), impl_, hosting::rank::above_connections);
 }
 
+std::shared_ptr<asio::any_io_executor const> actor::present_executor() const {
+    hosting::light_lock const lock{impl_->mutex};
+    return impl_->executor;
+}
+
 asio::any_io_executor actor::executor() const {
-    std::shared_ptr<asio::any_io_executor const> present;
-    {
-        hosting::light_lock const lock{impl_->mutex};
-        present = impl_->executor;
-    }
+    auto const present = present_executor();
     return present != nullptr ? *present : asio::any_io_executor{};
 }
 
@@ -120,14 +122,19 @@ void actor::leave_gate() noexcept {
 
 void actor::add_ready(hosting::order_task& what) noexcept { impl_->ready.push_back(what); }
 
-bool actor::is_due() noexcept {
-    // In any case, as it may publish what the state is.
-    bool const is_other_due = is_delivery_due();
-    return is_other_due || !impl_->ready.is_empty();
+bool actor::is_due() noexcept { return !impl_->ready.is_empty() || is_delivery_due(); }
+
+// Who delivers looks again.
+void actor::note_due() noexcept {
+    if (impl_->is_delivering) return;
+    publish_state();
+    if (is_due()) impl_->is_delivering = impl_->is_delivery_wanted = true;
 }
 
-void actor::note_due() noexcept {
-    if (is_due() && !std::exchange(impl_->is_delivering, true)) impl_->is_delivery_wanted = true;
+void actor::refresh() noexcept {
+    if (!try_enter()) return;
+    publish_state();
+    leave_gate();
 }
 
 void actor::deliver_later() noexcept {
@@ -139,7 +146,8 @@ void actor::deliver_later() noexcept {
 }
 
 void actor::leave_and_deliver() {
-    if (!is_due() || std::exchange(impl_->is_delivering, true)) return leave_gate();
+    note_due();
+    if (!std::exchange(impl_->is_delivery_wanted, false)) return leave_gate();
     go_on_delivering();
 }
 
@@ -160,7 +168,7 @@ void actor::go_on_delivering() {
             if (!is_done) of.deliver_later();
         }
     } on_return{*this};
-    while (deliver_next()) {
+    while (is_due() && deliver_next()) {
         if (try_enter()) continue;
         on_return.is_done = true;
         return deliver_posted();
@@ -172,12 +180,11 @@ void actor::go_on_delivering() {
 }
 
 bool actor::deliver_next() {
-    if (hosting::order_task* const first = impl_->ready.pop_front()) {
-        leave_gate();
-        first->run(true);
-        return true;
-    }
-    return deliver_one();
+    if (impl_->ready.is_empty()) return deliver_one();
+    hosting::order_task* const first = impl_->ready.pop_front();
+    leave_gate();
+    first->run(true);
+    return true;
 }
 
 // --- its parts -----------------------------------------------------------------------------------

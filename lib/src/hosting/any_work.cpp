@@ -32,18 +32,19 @@ any_work::any_work(asio::any_io_executor const& e) {
         ::new (counted_.data()) counting{asio::require(*io, tracked)};
         is_counted_ = true;
     } else {
-        other_ = asio::prefer(e, tracked);
+        ::new (&other_) asio::any_io_executor{asio::prefer(e, tracked)};
+        is_counted_ = false;
     }
 }
 
-any_work::any_work(any_work&& other) noexcept
-    : is_counted_{other.is_counted_},
-      other_{std::move(other.other_)} {
+any_work::any_work(any_work&& other) noexcept : is_counted_{other.is_counted_} {
     if (is_counted_) ::new (counted_.data()) counting{std::move(counting_in(other.counted_))};
+    else ::new (&other_) asio::any_io_executor{std::move(other.other_)};
 }
 
 any_work::~any_work() {
     if (is_counted_) std::destroy_at(&counting_in(counted_));
+    else std::destroy_at(&other_);
 }
 
 asio::any_io_executor any_work::get_executor() const {

@@ -1,8 +1,7 @@
 #include <rcverbs/detail/handler_memory.hpp>
 
 #include <array>
-#include <bit>
-#include <mutex>
+#include <new>
 
 #include "hosting/light_mutex.hpp"
 
@@ -29,9 +28,7 @@ struct free_blocks {
     std::size_t count = 0;
 };
 
-constexpr std::size_t block_bytes_min = 64;
-constexpr std::size_t sizes =
-    std::countr_zero(handler_memory::block_bytes_max) - std::countr_zero(block_bytes_min) + 1;
+constexpr std::size_t sizes = 7;
 
 // Bytes that are kept of each size; further blocks return to the heap. A sanitizer sees more if
 // nothing is kept.
@@ -41,24 +38,14 @@ constexpr std::size_t kept_bytes_max = 0;
 constexpr std::size_t kept_bytes_max = std::size_t{256} << 10U;
 #endif
 
-std::size_t size_of(std::size_t bytes) noexcept {
-    return std::bit_ceil(bytes < block_bytes_min ? block_bytes_min : bytes);
-}
-
-free_blocks& blocks_of(std::size_t size) {
-    // Never destroyed: polling threads may end later.
-    static auto& all = *new std::array<free_blocks, sizes>;
-    return all[static_cast<std::size_t>(
-        std::countr_zero(size) - std::countr_zero(block_bytes_min)
-    )];
-}
+// Initialised by the compiler and never destroyed: polling threads may end later.
+constinit std::array<free_blocks, sizes> unused;
 
 }  // namespace
 
-void* handler_memory::take(std::size_t bytes) {
-    if (bytes > block_bytes_max) return ::operator new(bytes);
-    std::size_t const size = size_of(bytes);
-    free_blocks& kept = blocks_of(size);
+void* handler_memory::take_block(unsigned size) {
+    static_assert(smallest_block_bytes << (sizes - 1) == block_bytes_max);
+    free_blocks& kept = unused[size];
     {
         hosting::light_lock const lock{kept.mutex};
         if (free_block* const block = kept.first) {
@@ -67,16 +54,14 @@ void* handler_memory::take(std::size_t bytes) {
             return block;
         }
     }
-    return ::operator new(size);
+    return ::operator new(smallest_block_bytes << size);
 }
 
-void handler_memory::give(void* block, std::size_t bytes) noexcept {
-    if (bytes > block_bytes_max) return ::operator delete(block);
-    std::size_t const size = size_of(bytes);
-    free_blocks& kept = blocks_of(size);
+void handler_memory::give_block(void* block, unsigned size) noexcept {
+    free_blocks& kept = unused[size];
     {
         hosting::light_lock const lock{kept.mutex};
-        if ((kept.count + 1) * size <= kept_bytes_max) {
+        if (kept.count < kept_bytes_max / smallest_block_bytes >> size) {
             kept.first = ::new (block) free_block{kept.first};
             ++kept.count;
             return;

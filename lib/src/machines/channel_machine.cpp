@@ -120,8 +120,7 @@ void channel_machine::reserve_answers(std::size_t more) {
     answers_.reserve(answers_.size() + announced_.size() + messages_.size() + more);
 }
 
-void channel_machine::proceed(channel_actions& out) {
-    if (!is_open_) return;
+void channel_machine::post_due(channel_actions& out) {
     while (!answers_.empty() && credits_.may_send(kind::answer) && free_slots_.size() > 2) {
         answer const a = answers_.front();
         answers_.erase(answers_.begin());
@@ -374,7 +373,7 @@ void channel_machine::append_to(std::vector<std::uint64_t>& out) const {
         add(m.how);
     }
     for (std::uint32_t const s : slots_) add(s);
-    for (bool const c : is_close_slot_) add(c);
+    for (char const c : is_close_slot_) add(c);
     for (std::uint32_t const s : free_slots_) add(s);
     for (answer const& a : answers_) add(a.what, a.number, a.is_declined);
     for (std::size_t i = 0; i < kept_count_; ++i) {

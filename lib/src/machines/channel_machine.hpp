@@ -125,7 +125,10 @@ public:
         return free_.count > 0 ? free_.first : static_cast<std::uint32_t>(messages_.size());
     }
     /// Posts what may be posted.
-    void proceed(channel_actions& out);
+    void proceed(channel_actions& out) {
+        bool const is_due = waiting_.count > 0 || !answers_.empty() || credits_.owes_credit();
+        if (is_open_ && (is_due || has_all_sent_)) post_due(out);
+    }
     bool may_send() const noexcept { return is_open_ && !has_all_sent_; }
     /// A completed message's index may be used again.
     void forget(std::uint32_t message) noexcept;
@@ -209,6 +212,7 @@ private:
         bool is_fetched = false;
     };
 
+    void post_due(channel_actions& out);
     void push(list& to, std::uint32_t i) noexcept;
     void remove(list& from, std::uint32_t i) noexcept;
     void over(std::uint32_t i, outcome how, channel_actions& out);
@@ -235,7 +239,7 @@ private:
     std::size_t unacknowledged_ = 0;
     // Of each send slot, the message that it has; nobody for the others.
     std::vector<std::uint32_t> slots_;
-    std::vector<bool> is_close_slot_;
+    std::vector<char> is_close_slot_;  // booleans
     std::vector<std::uint32_t> free_slots_;
     std::vector<answer> answers_;  // before waiting_: the peer waits for them
     std::uint64_t large_posted_ = 0;

@@ -63,8 +63,8 @@ bool channel_core::is_large(std::uint64_t size_bytes) const noexcept {
 }
 
 channel_core::waiter channel_core::waiter_for(control_handler handler) const {
-    asio::any_io_executor const own = executor();
-    return own ? waiter{std::move(handler), own} : waiter{};
+    auto const own = present_executor();
+    return own != nullptr ? waiter{std::move(handler), *own} : waiter{};
 }
 
 // A message whose size was looked at before the channel was open is not for it.
@@ -139,9 +139,9 @@ void channel_core::post(posting const& what) {
             is_new ? *std::exchange(unposted_, nullptr) : outgoing_[what.message].message;
         head.tag = m.tag;
         size += m.encode(head, place.bytes());
-        if (m.writes != nullptr) {
+        if (m.is_written()) {
             wire::encode(head, place.bytes());
-            return submit_written(m.writes, place.first(size), what.slot);
+            return submit_written(m.memory->writes, place.first(size), what.slot);
         }
     }
     wire::encode(head, place.bytes());
@@ -184,40 +184,50 @@ void channel_core::complete(std::uint32_t i, outcome how) {
     done_last_ = i;
 }
 
-bool channel_core::is_delivery_due() noexcept {
+void channel_core::publish_state() noexcept {
     counted_.waiting.set(machine_.waiting());
     counted_.held.set(machine_.held());
     counted_.credits_sent.set(machine_.credits_posted());
-    return done_first_ != nobody || is_result_due();
 }
 
 // Calls the handlers of messages that are over, in order, then those of receivers.
 bool channel_core::deliver_one() {
     while (done_first_ != nobody) {
-        std::uint32_t const i = done_first_;
-        outgoing& o = outgoing_[i];
-        done_first_ = o.next_done;
-        if (done_first_ == nobody) done_last_ = nobody;
-        error_code const result = std::exchange(o.result, {});
-        if (!o.handler && !o.message.has_memory()) {
-            machine_.forget(i);
-            on_over(o, result);
-            continue;
-        }
-        waiter handler = std::move(o.handler);
-        // Deregistered before the handler is called.
-        std::optional<outgoing_message> kept;
-        if (o.message.has_memory()) kept.emplace(std::exchange(o.message, {}));
-        machine_.forget(i);
-        on_over(o, result);
-        leave();
-        kept.reset();
-        if (handler) handler.call_on_io(error_code{result});
-        return true;
+        if (deliver_done()) return true;
     }
     if (!is_result_due()) return false;
     if (!std::exchange(is_delivering_, true)) machine_.set_delivering(true, *this);
     return deliver_result();
+}
+
+// False, and nothing has happened but that, if the first message that is over has no handler.
+bool channel_core::deliver_done() {
+    std::uint32_t const i = done_first_;
+    outgoing& o = outgoing_[i];
+    done_first_ = o.next_done;
+    if (done_first_ == nobody) done_last_ = nobody;
+    error_code const result = std::exchange(o.result, {});
+    if (o.message.has_memory()) return deliver_deregistered(i, result);
+    waiter handler = std::move(o.handler);
+    machine_.forget(i);
+    on_over(o, result);
+    if (!handler) return false;
+    leave();
+    handler.call_on_io(error_code{result});
+    return true;
+}
+
+// The memory of the message is deregistered before its handler is called.
+bool channel_core::deliver_deregistered(std::uint32_t i, error_code result) {
+    outgoing& o = outgoing_[i];
+    waiter handler = std::move(o.handler);
+    outgoing_message message = std::exchange(o.message, {});
+    machine_.forget(i);
+    on_over(o, result);
+    leave();
+    message = {};
+    if (handler) handler.call_on_io(error_code{result});
+    return true;
 }
 
 void channel_core::on_delivered() {
@@ -580,7 +590,8 @@ bool channel_core::holds_much() const noexcept {
     return machine_.held() > (options_.receives - 4U) / 2;
 }
 
-message_channel_statistics channel_core::message_statistics() const {
+message_channel_statistics channel_core::message_statistics() {
+    refresh();
     message_channel_statistics s;
     s.sent = counted_.sent.read();
     s.sent_bytes = counted_.sent_bytes.read();

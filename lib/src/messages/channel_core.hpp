@@ -9,6 +9,7 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/error.hpp>
+#include <boost/container/stable_vector.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -106,7 +107,8 @@ protected:
     void on_end(failure const& why) final;
     void on_abandoned() noexcept override;
     /// The program's counters. Any thread.
-    message_channel_statistics message_statistics() const;
+    message_channel_statistics message_statistics();
+    void publish_state() noexcept override;
 
     // All below is used inside.
 
@@ -191,8 +193,10 @@ private:
     void open(wire::channel_hello const& theirs);
     void take_early();
 
-    bool is_delivery_due() noexcept final;
+    bool is_delivery_due() noexcept final { return done_first_ != nobody || is_result_due(); }
     bool deliver_one() final;
+    bool deliver_done();
+    [[gnu::noinline]] bool deliver_deregistered(std::uint32_t message, error_code result);
     void on_delivered() final;
     bool begin_to_finish(waiter& who);
 
@@ -244,7 +248,7 @@ private:
     std::atomic<std::uint32_t> small_bytes_max_{0};
     std::uint16_t peer_requests_ = 0;
 
-    std::deque<outgoing> outgoing_;
+    boost::container::stable_vector<outgoing> outgoing_;
     // Of the message that submit() hands to the machine, until it is posted; else null.
     outgoing_message* unposted_ = nullptr;
     std::uint32_t unposted_index_ = nobody;

@@ -26,23 +26,21 @@ void message_core::send(body_source const& body, std::uint64_t tag, control_hand
 }
 
 void message_core::receive(message_handler handler) {
-    asio::any_io_executor const own = executor();
-    if (!own) return;
+    auto const own = present_executor();
+    if (own == nullptr) return;
     enter(
         [this](receiver& who) {
-            if (is_idle()) deliver(std::move(who), errc::not_connected, {});
-            else
-                receivers_.add(
-                    std::move(who), std::weak_ptr{self()}, &message_core::cancel_receive
-                );
+            if (is_idle()) return deliver(std::move(who), errc::not_connected, {});
+            std::weak_ptr<message_core> owner;
+            if (who.can_be_cancelled()) owner = self();
+            receivers_.add(std::move(who), std::move(owner), &message_core::cancel_receive);
         },
-        receiver{std::move(handler), own}
+        receiver{std::move(handler), *own}
     );
 }
 
 bool message_core::deliver_result() {
-    auto first = receivers_.take_first();
-    auto& who = first.front().handler;
+    receiver who = receivers_.pop_first();
     message m;
     return_path<error_code, message> back;
     error_code const ec = !returned_.empty() || has_message() ? error_code{} : end_of_messages();
@@ -52,14 +50,16 @@ bool message_core::deliver_result() {
         returned next = take_first();
         make_message(m, std::move(next.what));
         back.number = next.number;
-        back.owner = self();
+        // The message keeps it.
+        back.owner = std::shared_ptr<void>{std::shared_ptr<void>{}, this};
         back.take_back = [](void* core, std::uint64_t number, error_code&&, message&& what
                          ) noexcept {
-            static_cast<message_core*>(core)->put_back(number, std::move(what));
+            auto const keep = static_cast<message_core*>(core)->self();
+            keep->put_back(number, std::move(what));
         };
     }
     leave();
-    if (is_wanted) who.hand_over_on_io(std::move(back), ec, std::move(m));
+    if (is_wanted) who.hand_over_on_io(std::move(back), error_code{ec}, std::move(m));
     return true;
 }
 

@@ -20,7 +20,7 @@ public:
     void send(body_source const& body, std::uint64_t tag, control_handler handler);
     void receive(message_handler handler);
     void cancel() override;
-    message_channel_statistics statistics() const { return message_statistics(); }
+    message_channel_statistics statistics() { return message_statistics(); }
 
 private:
     std::shared_ptr<message_core> self() {
@@ -36,7 +36,7 @@ private:
 
     void start_finishing() override { finish_sending(); }
     bool is_result_due() noexcept override {
-        return !receivers_.empty() && (!returned_.empty() || has_message() || end_of_messages());
+        return (has_message() || !returned_.empty() || end_of_messages()) && !receivers_.empty();
     }
     bool deliver_result() override;
     void on_abandoned() noexcept override;

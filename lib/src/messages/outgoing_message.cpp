@@ -20,6 +20,27 @@ std::size_t copy(slice_list const& from, std::span<std::byte> to) noexcept {
     return size;
 }
 
+// A large message is read from the program's memory by the peer.
+[[gnu::noinline]] std::unique_ptr<outgoing_message::exposed> expose_body(
+    connection& over, body_source const& body, error_code& refused
+) {
+    auto m = std::make_unique<outgoing_message::exposed>();
+    if (!body.is_registered()) {
+        m->registered =
+            const_memory_region{over.domain(), body.bytes(), access_flags::remote_read, refused};
+        if (!refused) m->segments.push_back(m->registered.remote());
+        return m;
+    }
+    for (plain_slice const& each : body.list().all()) {
+        if (each.size == 0 || refused) continue;
+        m->segments.push_back(
+            protocol::expose(slice_of<const_slice>(each), access_flags::remote_read, over, refused)
+        );
+    }
+    if (m->segments.size() > wire::channel_segments_max) refused = errc::too_many_segments;
+    return m;
+}
+
 }  // namespace
 
 void written_body::add(mutable_slice const& message) {
@@ -32,16 +53,11 @@ void written_body::add(mutable_slice const& message) {
     all.add(op::send(message));
 }
 
-std::uint64_t outgoing_message::all_bytes() const noexcept {
-    std::uint64_t const written = writes != nullptr ? writes->source.size() : 0;
-    return prefix.size_bytes + size_bytes + written;
-}
-
 std::size_t outgoing_message::encode(wire::channel_head& head, std::span<std::byte> place) const {
     std::size_t size = wire::channel_head_bytes;
     if (is_large) {
-        head.count = static_cast<std::uint32_t>(segments.size());
-        wire::encode_segments(segments, place);
+        head.count = static_cast<std::uint32_t>(memory->segments.size());
+        wire::encode_segments(memory->segments, place);
         size += wire::segments_bytes(head);
     } else {
         head.count = static_cast<std::uint32_t>(prefix.size_bytes + size_bytes);
@@ -64,23 +80,9 @@ outgoing_message compose(
     m.prefix = before;
     m.size_bytes = body.size();
     m.is_large = is_large;
-    if (body.size() > outgoing_message::bytes_max) {
-        refused = errc::message_too_large;
-    } else if (!is_large) {
-        m.source = body.list();
-    } else if (!body.is_registered()) {
-        m.registered =
-            const_memory_region{over.domain(), body.bytes(), access_flags::remote_read, refused};
-        if (!refused) m.segments.push_back(m.registered.remote());
-    } else {
-        for (plain_slice const& each : body.list().all()) {
-            if (each.size == 0 || refused) continue;
-            m.segments.push_back(protocol::expose(
-                slice_of<const_slice>(each), access_flags::remote_read, over, refused
-            ));
-        }
-        if (m.segments.size() > wire::channel_segments_max) refused = errc::too_many_segments;
-    }
+    if (body.size() > outgoing_message::bytes_max) refused = errc::message_too_large;
+    else if (is_large) m.memory = expose_body(over, body, refused);
+    else m.source = body.list();
     return m;
 }
 
@@ -88,15 +90,16 @@ outgoing_message compose_written(
     connection& over, body_source const& body, remote_region const& target, error_code& refused
 ) {
     outgoing_message m;
+    m.memory = std::make_unique<outgoing_message::exposed>();
     slice_list source = body.list();
     if (!body.is_registered()) {
-        m.registered =
+        m.memory->registered =
             const_memory_region{over.domain(), body.bytes(), access_flags::local_read, refused};
         if (refused) return {};
-        source = slice_list{access::plain_of(m.registered.slice())};
+        source = slice_list{access::plain_of(m.memory->registered.slice())};
     }
     m.prefix.append(std::uint64_t{body.size()});
-    m.writes = std::shared_ptr<written_body>{
+    m.memory->writes = std::shared_ptr<written_body>{
         new written_body{source, target, batch{over, source.count() + 1}}};
     // An answer with bad memory is refused, and does not end the channel.
     for (plain_slice const& each : source.all()) {

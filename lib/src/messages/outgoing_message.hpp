@@ -37,14 +37,23 @@ struct outgoing_message {
     bool is_large = false;
     wire::request_prefix prefix;  // of a request channel
     slice_list source;  // of a small message
-    std::vector<remote_region> segments;  // of a large one
-    const_memory_region registered;  // for this message
-    std::shared_ptr<written_body> writes;
 
+    /// The program's memory, if it is used until the message is over, not only until it is posted.
+    struct exposed {
+        std::vector<remote_region> segments;  // of a large message
+        const_memory_region registered;  // for this message
+        std::shared_ptr<written_body> writes;
+    };
+    std::unique_ptr<exposed> memory;
+
+    bool has_memory() const noexcept { return memory != nullptr; }
+    /// True if the body is written before the message is sent.
+    bool is_written() const noexcept { return has_memory() && memory->writes != nullptr; }
     /// What is counted as sent, wherever it goes.
-    std::uint64_t all_bytes() const noexcept;
-    /// True if the memory is used until the message is over, not only until it is posted.
-    bool has_memory() const noexcept { return is_large || writes != nullptr; }
+    std::uint64_t all_bytes() const noexcept {
+        std::uint64_t const written = is_written() ? memory->writes->source.size() : 0;
+        return prefix.size_bytes + size_bytes + written;
+    }
     /// Writes all but the head, and sets `head.count`. Returns the bytes behind the head.
     ///
     /// @param place  Of the message, head and all. REQUIRES: room.

@@ -81,10 +81,10 @@ void request_core::compose_request(asked& a, question const& what, error_code& r
 }
 
 void request_core::ask(question const& what, reply_handler handler, std::uint64_t* handle) {
-    asio::any_io_executor const own = executor();
-    if (!own) return;
+    auto const own = present_executor();
+    if (own == nullptr) return;
     asked a;
-    a.on_reply = {std::move(handler), own};
+    a.on_reply = {std::move(handler), *own};
     start(std::move(a), what, handle);
 }
 
@@ -312,9 +312,13 @@ void request_core::on_answers_due() {
 
 // --- serving -------------------------------------------------------------------------------------
 
-bool request_core::is_result_due() noexcept {
+void request_core::publish_state() noexcept {
+    channel_core::publish_state();
     counted_.waiting.set(all_.waiting());
     counted_.outstanding.set(all_.outstanding());
+}
+
+bool request_core::is_result_due() noexcept {
     return has_message() || done_first_ != nobody || is_next_due() ||
            (end_of_messages() && !all_.is_over());
 }
@@ -463,8 +467,7 @@ void request_core::make_reply(reply& r, asked& a) {
 
 // Gives the first request of the peer's, or the end, to the first who waits.
 void request_core::deliver_first() {
-    auto first = nexts_.take_first();
-    auto& who = first.front().handler;
+    protocol::waiter<error_code, request> who = nexts_.pop_first();
     request r;
     return_path<error_code, request> back;
     error_code const ec = arrived_first_ != nobody ? error_code{} : end_;
@@ -476,16 +479,16 @@ void request_core::deliver_first() {
         if (arrived_first_ == nobody) arrived_last_ = nobody;
         make_request(r, id);
         back.number = id;
-        back.owner = self();
+        // The request keeps it.
+        back.owner = std::shared_ptr<void>{std::shared_ptr<void>{}, this};
         back.take_back = [](void* core, std::uint64_t which, error_code&&, request&& what
                          ) noexcept {
-            static_cast<request_core*>(core)->put_back(
-                static_cast<std::uint16_t>(which), std::move(what)
-            );
+            auto const keep = static_cast<request_core*>(core)->self();
+            keep->put_back(static_cast<std::uint16_t>(which), std::move(what));
         };
     }
     leave();
-    if (is_wanted) who.hand_over_on_io(std::move(back), ec, std::move(r));
+    if (is_wanted) who.hand_over_on_io(std::move(back), error_code{ec}, std::move(r));
 }
 
 // A wait that was cancelled, or whose handler was destroyed, has not taken the request.
@@ -542,14 +545,16 @@ void request_core::when_answered(std::function<void()> function) {
 }
 
 void request_core::next(next_handler handler) {
-    asio::any_io_executor const own = executor();
-    if (!own) return;
+    auto const own = present_executor();
+    if (own == nullptr) return;
     enter(
         [this](protocol::waiter<error_code, request>& who) {
-            if (is_idle()) deliver(std::move(who), errc::not_connected, {});
-            else nexts_.add(std::move(who), std::weak_ptr{self()}, &request_core::cancel_next);
+            if (is_idle()) return deliver(std::move(who), errc::not_connected, {});
+            std::weak_ptr<request_core> owner;
+            if (who.can_be_cancelled()) owner = self();
+            nexts_.add(std::move(who), std::move(owner), &request_core::cancel_next);
         },
-        protocol::waiter<error_code, request>{std::move(handler), own}
+        protocol::waiter<error_code, request>{std::move(handler), *own}
     );
 }
 
@@ -598,9 +603,9 @@ void request_core::answer_now(
     std::uint16_t id, std::uint32_t status, outgoing_message& m, waiter& who, error_code refused
 ) {
     // The peer has given up meanwhile, and its memory is its own again.
-    bool const is_late = m.writes != nullptr && all_.is_open(id) && !all_.has_target(id);
+    bool const is_late = m.is_written() && all_.is_open(id) && !all_.has_target(id);
     if (is_late) {
-        m.writes.reset();
+        m.memory.reset();
         m.prefix = {};
         m.tag = wire::encode(tag_of(kind::answer, id, status));
     }
@@ -686,7 +691,7 @@ error_code request_core::why_late() const noexcept {
     return all_.has_peer_ended() ? channel_core::why_late() : channel_errc::peer_not_finished;
 }
 
-request_channel_statistics request_core::statistics() const {
+request_channel_statistics request_core::statistics() {
     request_channel_statistics s;
     s.messages = message_statistics();
     s.messages.arrived_bytes += counted_.written_bytes.read();

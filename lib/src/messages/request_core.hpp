@@ -63,7 +63,7 @@ public:
     /// The client has connected again: ends, unless it finishes in order.
     void end_for_newer();
 
-    request_channel_statistics statistics() const;
+    request_channel_statistics statistics();
 
 private:
     std::shared_ptr<request_core> self() {
@@ -140,6 +140,7 @@ private:
     error_code why_late() const noexcept override;
     void start_finishing() override { all_.finish(*this); }
     void on_connection_end() override;
+    void publish_state() noexcept override;
     bool is_result_due() noexcept override;
     bool deliver_result() override;
     void on_abandoned() noexcept override;
@@ -171,7 +172,7 @@ private:
     protocol::deadline answer_limit_{*this};
 
     machines::request_machine all_;
-    std::deque<asked> asked_;
+    boost::container::stable_vector<asked> asked_;
     // The body of the request that start() hands to the machine, until it is sent; else null.
     outgoing_message* unsent_body_ = nullptr;
     std::uint32_t unsent_index_ = nobody;

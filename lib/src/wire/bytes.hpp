@@ -40,6 +40,14 @@ private:
     bool too_short_ = false;
 };
 
+/// REQUIRES: the bytes of a T from there on.
+template <std::unsigned_integral T>
+T number_at(std::byte const* from) noexcept {
+    T value = 0;
+    std::memcpy(&value, from, sizeof(T));
+    return boost::endian::big_to_native(value);
+}
+
 /// Reads numbers one after another; beyond the end they read as 0, and too_short() becomes true.
 class reader {
 public:
@@ -51,10 +59,9 @@ public:
             too_short_ = true;
             return 0;
         }
-        T value = 0;
-        std::memcpy(&value, in_.data() + position_, sizeof(T));
+        T const value = number_at<T>(in_.data() + position_);
         position_ += sizeof(T);
-        return boost::endian::big_to_native(value);
+        return value;
     }
 
     /// The next `count` bytes as they are; empty, with too_short(), if fewer are left.

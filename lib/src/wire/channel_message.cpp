@@ -6,6 +6,23 @@
 
 namespace rcverbs::wire {
 
+namespace {
+
+bool is_consistent(channel_head const& h, std::size_t bytes_behind) noexcept {
+    switch (h.type) {
+    case channel_type::eager: return h.count == bytes_behind;
+    case channel_type::large:
+        return h.count >= 1 && h.count <= channel_segments_max && bytes_behind >= segments_bytes(h);
+    case channel_type::large_done: return bytes_behind == 0 && h.count <= 1;
+    case channel_type::withdraw: return bytes_behind == 0 && h.count == 0;
+    case channel_type::credit:
+    case channel_type::close: return bytes_behind == 0 && h.count == 0 && h.tag == 0;
+    }
+    return false;
+}
+
+}  // namespace
+
 void encode(channel_head const& h, std::span<std::byte> out) noexcept {
     writer w{out};
     w.put(static_cast<std::uint8_t>(h.type));
@@ -16,29 +33,19 @@ void encode(channel_head const& h, std::span<std::byte> out) noexcept {
 }
 
 channel_head decode_channel_head(std::span<std::byte const> in, error_code& ec) noexcept {
-    reader r{in};
     channel_head h;
-    h.type = static_cast<channel_type>(r.get<std::uint8_t>());
-    h.credits_taken = r.get<std::uint8_t>();
-    h.given_back = r.get<std::uint16_t>();
-    h.count = r.get<std::uint32_t>();
-    h.tag = r.get<std::uint64_t>();
-    bool is_right = !r.too_short();
-    switch (h.type) {
-    case channel_type::eager: is_right = is_right && h.count == r.left(); break;
-    case channel_type::large:
-        is_right = is_right && h.count >= 1 && h.count <= channel_segments_max &&
-                   r.left() >= segments_bytes(h);
-        break;
-    case channel_type::large_done: is_right = is_right && r.left() == 0 && h.count <= 1; break;
-    case channel_type::withdraw: is_right = is_right && r.left() == 0 && h.count == 0; break;
-    case channel_type::credit:
-    case channel_type::close:
-        is_right = is_right && r.left() == 0 && h.count == 0 && h.tag == 0;
-        break;
-    default: is_right = false;
+    bool is_right = in.size() >= channel_head_bytes;
+    if (is_right) {
+        std::byte const* const at = in.data();
+        h.type = static_cast<channel_type>(at[0]);
+        h.credits_taken = std::to_integer<std::uint8_t>(at[1]);
+        h.given_back = number_at<std::uint16_t>(at + 2);
+        h.count = number_at<std::uint32_t>(at + 4);
+        h.tag = number_at<std::uint64_t>(at + 8);
+        is_right = is_consistent(h, in.size() - channel_head_bytes);
     }
-    ec = is_right ? error_code{} : make_error_code(channel_errc::malformed_message);
+    if (is_right) ec.clear();
+    else ec = channel_errc::malformed_message;
     return h;
 }
 

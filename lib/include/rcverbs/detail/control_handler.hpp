@@ -60,11 +60,13 @@ public:
     boost::asio::any_io_executor get_executor() const;
 
 private:
-    // An executor of an io_context that counts itself as work; in memory of no type, because the type
-    // would have each file of a program compile it.
-    bool is_counted_ = false;
-    alignas(void*) std::array<std::byte, 2 * sizeof(void*)> counted_;
-    boost::asio::any_io_executor other_;  // tracked; empty if the work is counted
+    bool is_counted_;
+    union {
+        // An executor of an io_context that counts itself as work; in memory of no type, because the
+        // type would have each file of a program compile it.
+        alignas(void*) std::array<std::byte, 2 * sizeof(void*)> counted_;
+        boost::asio::any_io_executor other_;  // tracked, if the work is not counted
+    };
 };
 
 /// What a cancellation slot holds for an operation that waits: `function`, and whether the signal has
@@ -185,6 +187,7 @@ struct handed_over {
           arguments{std::move(all)},
           back{std::move(path)},
           is_cancelled{note} {}
+    // A handler's move may throw. NOLINTNEXTLINE(performance-noexcept-move-constructor)
     handed_over(handed_over&&) = default;
     ~handed_over() { give_back(); }
 
@@ -227,8 +230,10 @@ public:
     }
 
     void attach(boost::asio::any_io_executor const& io) override {
-        executor const own = boost::asio::get_associated_executor(handler_, io);
-        if constexpr (std::same_as<executor, boost::asio::any_io_executor>) runs_on_io_ = own == io;
+        // `io` itself, not a copy, unless the handler has another one.
+        executor const& own = boost::asio::get_associated_executor(handler_, io);
+        if constexpr (std::same_as<executor, boost::asio::any_io_executor>)
+            runs_on_io_ = &own == &io || own == io;
         work_.emplace(own);
     }
     void call(Arguments&&... arguments) override {
@@ -238,7 +243,7 @@ public:
     }
     void call_on_io(Arguments&&... arguments) override {
         if (!runs_on_io_) return call(std::move(arguments)...);
-        auto const work = std::move(*work_);
+        // The function that calls this is work of `io`.
         Handler handler = take();
         boost::asio::get_associated_cancellation_slot(handler).clear();
         std::move(handler)(std::move(arguments)...);
@@ -249,11 +254,17 @@ public:
         bool is_on_io,
         Arguments&&... arguments
     ) override {
+        if (is_on_io && runs_on_io_) {
+            Handler handler = take();
+            bool const is_taken = is_cancelled == nullptr || !*is_cancelled;
+            boost::asio::get_associated_cancellation_slot(handler).clear();
+            if (is_taken) return std::move(handler)(std::move(arguments)...);
+            back(std::move(arguments)...);
+            return call_aborted(std::move(handler), std::type_identity<Arguments>{}...);
+        }
         auto const work = std::move(*work_);
-        bool const is_direct = is_on_io && runs_on_io_;
         handed_over<Handler, Arguments...> function{
             take(), {std::move(arguments)...}, std::move(back), is_cancelled};
-        if (is_direct) return function();
         boost::asio::dispatch(work.get_executor(), std::move(function));
     }
     boost::asio::cancellation_slot slot() const noexcept override {

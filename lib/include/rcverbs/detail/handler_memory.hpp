@@ -2,6 +2,7 @@
 // executor. Internal.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <new>
 
@@ -16,9 +17,26 @@ public:
     /// Larger blocks come from the heap.
     static constexpr std::size_t block_bytes_max = 4096;
 
-    static void* take(std::size_t bytes);
+    static void* take(std::size_t bytes) {
+        return bytes > block_bytes_max ? ::operator new(bytes) : take_block(size_of(bytes));
+    }
     /// @param bytes  As taken.
-    static void give(void* block, std::size_t bytes) noexcept;
+    static void give(void* block, std::size_t bytes) noexcept {
+        if (bytes > block_bytes_max) return ::operator delete(block);
+        give_block(block, size_of(bytes));
+    }
+
+private:
+    static constexpr std::size_t smallest_block_bytes = 64;
+
+    // The number of the size: of smallest_block_bytes, twice as many, and so on. Nearly always a constant.
+    static constexpr unsigned size_of(std::size_t bytes) noexcept {
+        return bytes <= smallest_block_bytes
+                   ? 0
+                   : static_cast<unsigned>(std::bit_width((bytes - 1) / smallest_block_bytes));
+    }
+    static void* take_block(unsigned size);
+    static void give_block(void* block, unsigned size) noexcept;
 };
 
 /// A class that is allocated in handler_memory; a base class.

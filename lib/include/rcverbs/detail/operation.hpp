@@ -95,7 +95,8 @@ struct arriving_message {
         return memory.is_cancelled != nullptr && *memory.is_cancelled;
     }
     void give_back() noexcept {
-        if (memory.back.owner != nullptr) memory.back(std::move(result), std::move(memory.lease));
+        if (memory.back.owner != nullptr)
+            memory.back(receive_result{result}, std::move(memory.lease));
     }
     leased_receive_result take() noexcept {
         memory.back.owner.reset();

@@ -115,7 +115,7 @@ public:
         hand_over(false, std::move(back), std::move(arguments)...);
     }
     /// The same from a function that runs on `io`.
-    void hand_over_on_io(return_path<Arguments...> back, Arguments... arguments) {
+    void hand_over_on_io(return_path<Arguments...>&& back, Arguments&&... arguments) {
         hand_over(true, std::move(back), std::move(arguments)...);
     }
 

@@ -109,6 +109,9 @@ public:
     boost::asio::any_io_executor executor() const;
 
 protected:
+    /// The same without a copy of it; null once its context is destroyed.
+    std::shared_ptr<boost::asio::any_io_executor const> present_executor() const;
+
     /// @param where  Runs the functions of in_order(), and the handlers.
     explicit actor(boost::asio::any_io_executor where);
     virtual ~actor();
@@ -169,6 +172,8 @@ protected:
     }
     /// Ends being inside. For deliver_one(), before it calls a handler.
     void leave() noexcept;
+    /// Calls publish_state(), for who reads it next; not if a function is inside at this moment. Any thread.
+    void refresh() noexcept;
 
 private:
     template <class Actor, class... Arguments>
@@ -231,8 +236,11 @@ private:
         return *new function_task<decltype(all)>{shared_from_this(), std::move(all)};
     }
 
-    /// True if there is a result that deliver_one() would give out. Called whenever the state was used.
+    /// True if there is a result that deliver_one() would give out. Called when the state was used.
     virtual bool is_delivery_due() noexcept { return false; }
+    /// Stores what other threads may see of the state. Called when the state was used, but only once while
+    /// handlers are called, and by refresh().
+    virtual void publish_state() noexcept {}
     /// Takes a result; calls leave() and then the handler of the result, which may throw. For results
     /// that are not worth a deliver() of their own.
     ///

@@ -71,6 +71,12 @@ void let_go(Handle& what) noexcept {
     let_go(what.next_layer());
 }
 
+// Calls `begin(core, handler)` with the erased handler.
+template <class... Arguments>
+inline constexpr auto start_erased = [](auto handler, auto const& core, auto const& begin) {
+    begin(core, erased_handler<Arguments...>{std::move(handler)});
+};
+
 }  // namespace rcverbs::detail
 
 namespace rcverbs::protocol {
@@ -80,11 +86,7 @@ namespace rcverbs::protocol {
 template <class... Arguments, class Executor, class Core, class Start, class Token>
 auto initiate(Executor const& executor, Core const& core, Start start, Token&& token) {
     return detail::initiate_checked<Token, void(Arguments...)>(
-        detail::initiation{
-            executor,
-            [](auto handler, Core const& of, Start const& begin) {
-                begin(of, detail::erased_handler<Arguments...>{std::move(handler)});
-            }},
+        detail::initiation{executor, detail::start_erased<Arguments...>},
         token,
         core,
         std::move(start)
@@ -191,11 +193,15 @@ public:
     executor_type get_executor() const noexcept { return next_.get_executor(); }
 
 protected:
-    /// As protocol::initiate().
+    /// As protocol::initiate(), without a copy of the executor: the core keeps the connection.
     template <class... Arguments, class Start, class Token>
     auto initiate(Start start, Token&& token) {
-        return protocol::initiate<Arguments...>(
-            get_executor(), this->core(), std::move(start), std::forward<Token>(token)
+        return detail::initiate_checked<Token, void(Arguments...)>(
+            detail::initiation_of<
+                Executor>(detail::access::core_of(detail::connection_of(next_)).get(), detail::start_erased<Arguments...>),
+            token,
+            this->core(),
+            std::move(start)
         );
     }
 

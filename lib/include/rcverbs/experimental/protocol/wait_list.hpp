@@ -52,8 +52,9 @@ public:
             fail(std::move(who), ended_with_ ? ended_with_ : ended);
             return 0;
         }
-        std::shared_ptr<wait_list> const self{owner(), this};
-        return all_.add(std::move(who), std::weak_ptr{self}, &wait_list::cancel);
+        std::weak_ptr<wait_list> self;
+        if (who.can_be_cancelled()) self = std::shared_ptr<wait_list>{owner(), this};
+        return all_.add(std::move(who), std::move(self), &wait_list::cancel);
     }
     /// True if the handler of this number waits: a cancelled one does not.
     bool contains(std::uint64_t number) const noexcept { return all_.contains(number); }
