@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "bridge.hpp"
 #include "capture.hpp"
 #include "directory.hpp"
 #include "settings.hpp"
@@ -33,6 +34,8 @@ struct fabric_arguments {
     std::vector<std::string> command;
     std::string state;
     std::string value;
+    std::string listens_at;
+    std::string joins;
 };
 
 // The libraries are beside this program in a build, and in the libraries' folder once installed.
@@ -55,6 +58,13 @@ int run(fabric_arguments& a) {
     fs::path const libraries = library_folder();
     directory const where = directory::of_network(a.chosen.network);
     a.chosen.directory_path = where.path();
+    using rcverbs::fabric::bridge;
+    using rcverbs::fabric::tcp_address;
+    // Stays open in the command and its children, as the lock does.
+    descriptor bridged;
+    if (!a.listens_at.empty()) bridged = bridge::listen(where, tcp_address::parse(a.listens_at));
+    if (!a.joins.empty() && !where.has_bridge())
+        bridged = bridge::join(where, tcp_address::parse(a.joins));
     // The lock stays open in the command and its children: the node is theirs until the last one ends.
     directory::member held =
         a.node != 0 ? directory::member{a.node, where.hold_node(a.node)} : where.take_node();
@@ -109,7 +119,8 @@ int list(fabric_arguments const& a) {
         std::printf("%u  %s", node, rcverbs::fabric::detail::addresses_of(node, 0).front().c_str());
         for (std::uint32_t const slot : where.slots(node)) {
             pid_t const process = where.process_of(node, slot);
-            std::printf("  %d %s", process, name_of(process).c_str());
+            if (process == 0) std::printf("  elsewhere");
+            else std::printf("  %d %s", process, name_of(process).c_str());
         }
         for (std::uint32_t const port : where.ports(node)) std::printf("  port %u", port);
         std::printf("\n");
@@ -125,6 +136,7 @@ int tell(fabric_arguments const& a, std::string const& text) {
     for (std::uint32_t const node : where.nodes()) {
         if (a.node != 0 && node != a.node) continue;
         for (std::uint32_t const slot : where.slots(node)) {
+            if (where.process_of(node, slot) == 0) continue;  // of another machine
             descriptor const socket =
                 rcverbs::fabric::detail::connect_to(where.socket_path(node, slot));
             if (socket && ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) >= 0)
@@ -214,6 +226,25 @@ int main(int argc, char** argv) {
         a.chosen.capture,
         "Write the packets that the command sends to this file, as RoCE v2 frames for Wireshark"
     );
+    auto const is_address = [](std::string const& text) {
+        try {
+            static_cast<void>(rcverbs::fabric::tcp_address::parse(text));
+            return std::string{};
+        } catch (std::exception const& e) {
+            return std::string{e.what()};
+        }
+    };
+    auto* const listens = running->add_option(
+        "--listen",
+        a.listens_at,
+        "tcp:HOST:PORT: let the networks of other machines join this one there, while the command "
+        "runs. Whoever reaches the port can join"
+    );
+    auto* const joins = running->add_option(
+        "--join", a.joins, "tcp:HOST:PORT: join the network of a machine that listens there"
+    );
+    listens->check(is_address)->excludes(joins);
+    joins->check(is_address);
     running->add_flag("-q,--quiet", a.is_quiet, "Do not print the node's addresses");
     running->add_option("command", a.command, "The command and its arguments")->required();
     running->positionals_at_end(true);

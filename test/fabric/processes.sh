@@ -7,7 +7,8 @@ set -uo pipefail
 cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints pingpong shared_queue_pingpong
     write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
     demo_write demo_read demo_atomic copy one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server
-    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric namespaces capture pyverbs'
+    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric namespaces capture pyverbs
+    joined joined_copy joined_ends joined_containers joined_wrongly a_hostile_machine'
 if [ "${1-}" = --list ]; then
     printf '%s\n' $cases
     exit 0
@@ -17,7 +18,9 @@ PATH=$PATH:/usr/sbin:/sbin
 
 # Nobody may read neither the build nor this user's runtime directory.
 work=$(mktemp -d)
-trap 'kill $(jobs -p) 2>/dev/null; wait; rm -rf "$work"' EXIT
+# Programs that a case has left, and bridges, are known by the directory in their environment.
+left() { env -u XDG_RUNTIME_DIR sh -c 'grep -lzs "^XDG_RUNTIME_DIR=$1" /proc/[0-9]*/environ | cut -d / -f 3' sh "$work"; }
+trap 'exec 2>/dev/null; kill -9 $(left) $(jobs -p); wait; rm -rf "$work"' EXIT
 chmod 755 "$work"
 mkdir -m 700 "$work/run"
 cp -r "$built/rcverbs-fabric.d" "$work/"
@@ -362,6 +365,136 @@ namespaces() {
     "${apart[@]}" "${as_nobody[@]}" "$work/rcverbs-fabric" run -q --node 2 timeout -k 5 60 rping -c -V -C 20 -a 10.77.0.1 >"$work/client.out" 2>&1 ||
         fail "the client ended with $?"
     wait "$server" || fail "the server ended with $?"
+}
+# Machines whose networks are joined over TCP: each has a directory of its own.
+# at MACHINE COMMAND…
+at() {
+    local home=$work/$1
+    shift
+    [ -d "$home" ] || { mkdir -m 700 "$home" && { [ "$(id -u)" != 0 ] || chown 65534:65534 "$home"; }; }
+    XDG_RUNTIME_DIR=$home "${as_nobody[@]}" "$@"
+}
+sees() { at "$1" "$work/rcverbs-fabric" list | grep -q "^$2 .*$3"; }
+is_gone() { ! at "$1" "$work/rcverbs-fabric" list | grep -q "^$2 "; }
+run_at() {
+    local machine=$1
+    shift
+    at "$machine" "$work/rcverbs-fabric" run -q "$@"
+}
+# hub COMMAND…: on machine a, which the others join.
+hub() {
+    run_at a --listen "tcp:127.0.0.1:$tcp" timeout -k 5 60 "$@" >"$work/server.out" 2>&1 &
+    server=$!
+    await listens_tcp "$tcp"
+}
+joined() {
+    need rping
+    hub rping -s -P
+    await sees a 1 'port 7174'
+    local n
+    # The second command of a machine finds the bridge of the first one, or is a new one.
+    for n in 1 2; do
+        run_at b --join "tcp:127.0.0.1:$tcp" timeout -k 5 60 rping -c -v -C 3 -a 10.77.0.1 >"$work/client.out" 2>&1 || fail "client $n ended with $?"
+        [ "$(grep -c 'ping data: rdma-ping' "$work/client.out")" = 3 ] || fail 'not three answers'
+    done
+    # A server of one machine that joined, and a client of another one. Two commands that join find one bridge.
+    run_at b --join "tcp:127.0.0.1:$tcp" sleep 60 &
+    await sees a 2 ''
+    run_at b --join "tcp:127.0.0.1:$tcp" timeout -k 5 60 rping -s -C 3 >"$work/b.out" 2>&1 &
+    local second=$!
+    await sees a 3 'port 7174'
+    run_at c --join "tcp:127.0.0.1:$tcp" timeout -k 5 60 rping -c -C 3 -a 10.77.0.3 >"$work/client.out" 2>&1 || fail "the third machine's client ended with $?"
+    wait "$second" || fail "the server of the machine that joined ended with $?"
+    await is_gone a 3
+    await is_gone a 4
+    run_at b --node 1 true 2>"$work/client.out" && fail 'a node of another machine was taken'
+    grep -q 'node 1 is on another machine' "$work/client.out" || fail 'not the reason'
+    run_at b --node 9 true 2>"$work/client.out" && fail 'a number was taken that another machine gives'
+    run_at b --node 2 true || fail 'a command could not share a node of its machine'
+    # A command of a machine that joined asks for its node there.
+    run_at b --join "tcp:127.0.0.1:$tcp" timeout -k 5 60 "$work/rcverbs-fabric" run -q sh -c 'sleep 1; echo $RCVERBS_FABRIC_ADDRESS' >"$work/client.out" 2>&1 || fail "the command ended with $?"
+    grep -q '^10.77.0.4$' "$work/client.out" || fail 'it is not the next node of the other machine'
+}
+joined_copy() {
+    mkdir "$work/from" "$work/to"
+    local n
+    for n in 1 2 3 4 5; do head -c 3000000 /dev/urandom >"$work/from/$n"; done
+    [ "$(id -u)" != 0 ] || chown -R 65534:65534 "$work/from" "$work/to"
+    hub "$work/rdma-copy" serve "$work/to"
+    await sees a 1 'port'
+    run_at b --join "tcp:127.0.0.1:$tcp" timeout -k 5 60 "$work/rdma-copy" "$work/from/" 10.77.0.1:/ >"$work/client.out" 2>&1 || fail "rdma-copy ended with $?"
+    diff -r "$work/from" "$work/to/from" || fail 'a file differs'
+}
+# The end of a process, and of a bridge, is heard on the other machine.
+joined_ends() {
+    need rping
+    hub rping -s -P
+    await sees a 1 'port 7174'
+    run_at b --join "tcp:127.0.0.1:$tcp" timeout -k 5 60 rping -c -V -C 1000000 -a 10.77.0.1 >"$work/client.out" 2>&1 &
+    local client=$!
+    await sees a 2 elsewhere
+    sleep 0.3
+    at a "$work/rcverbs-fabric" kill 2 >"$work/kill.out" 2>&1 && fail 'a process of another machine was killed'
+    at b "$work/rcverbs-fabric" kill 2 || fail 'the client was not killed'
+    wait "$client"
+    await is_gone a 2
+    await grep -q DISCONNECT "$work/server.out"
+    run_at b --join "tcp:127.0.0.1:$tcp" timeout -k 5 60 rping -c -V -C 1000000 -a 10.77.0.1 >"$work/client.out" 2>&1 &
+    client=$!
+    await sees a 2 elsewhere
+    sleep 0.3
+    at a "$work/rcverbs-fabric" kill 1 || fail 'the server was not killed'
+    wait "$client"
+    [ $? != 124 ] || fail 'the client hangs'
+    grep -q DISCONNECT "$work/client.out" || fail 'the client did not hear of the end'
+    wait "$server"
+    await is_gone b 1
+    # Nothing runs any more: no bridge is left.
+    await no_bridge
+}
+no_bridge() { [ -z "$(left)" ]; }
+# Two containers whose programs share nothing but TCP ports of the host: each has its own processes and its own directory.
+joined_containers() {
+    need rping
+    local apart=(unshare --pid --fork --kill-child)
+    "${apart[@]}" true 2>/dev/null || { echo 'skipped: this user may not make namespaces'; exit 77; }
+    at a true
+    at b true
+    XDG_RUNTIME_DIR=$work/a "${apart[@]}" "${as_nobody[@]}" "$work/rcverbs-fabric" run -q --listen "tcp:127.0.0.1:$tcp" timeout -k 5 60 rping -s -V -C 20 >"$work/server.out" 2>&1 &
+    server=$!
+    await sees a 1 'port 7174'
+    XDG_RUNTIME_DIR=$work/b "${apart[@]}" "${as_nobody[@]}" "$work/rcverbs-fabric" run -q --join "tcp:127.0.0.1:$tcp" timeout -k 5 60 rping -c -V -C 20 -a 10.77.0.1 >"$work/client.out" 2>&1 ||
+        fail "the client ended with $?"
+    wait "$server" || fail "the server ended with $?"
+}
+joined_wrongly() {
+    need rping
+    local status
+    run_at b --join "tcp:127.0.0.1:$tcp" true >"$work/client.out" 2>&1 && fail 'nobody listens, and it joined'
+    grep -q "tcp:127.0.0.1:$tcp: .*refused" "$work/client.out" || fail 'not the reason'
+    run_at b --join somewhere true >"$work/client.out" 2>&1
+    [ $? = 2 ] || fail 'a wrong address is not a wrong use'
+    hub rping -s -P
+    run_at c --listen "tcp:127.0.0.1:$tcp" true >"$work/client.out" 2>&1 && fail 'two listen at one port'
+    grep -q 'in use' "$work/client.out" || fail 'not the reason'
+    # Both networks have a node 1.
+    run_at b --node 1 sleep 60 &
+    local other=$!
+    await sees b 1 ''
+    run_at b --join "tcp:127.0.0.1:$tcp" true >"$work/client.out" 2>&1 && fail 'two nodes have one number'
+    grep -q 'both networks have a node 1' "$work/client.out" || fail 'not the reason'
+    kill "$other"
+    kill -0 "$server" || fail 'the server has ended'
+}
+a_hostile_machine() {
+    need rping
+    need /usr/bin/python3
+    hub rping -s -P
+    await sees a 1 'port 7174'
+    cp "$here/hostile_machine.py" "$work/"
+    timeout 60 "${as_nobody[@]}" /usr/bin/python3 "$work/hostile_machine.py" "$tcp" "$("$work/rcverbs-fabric" --version)" >"$work/hostile.out" 2>&1 || fail 'the hostile machine was not refused'
+    kill -0 "$server" || fail 'the server has ended'
+    run_at b --join "tcp:127.0.0.1:$tcp" timeout -k 5 60 rping -c -C 3 -a 10.77.0.1 >"$work/client.out" 2>&1 || fail "the client ended with $?"
 }
 # What crosses the network, as Wireshark sees it; and the checksum of each frame, by another implementation.
 capture() {

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -98,6 +99,8 @@ sockaddr_un socket_address(std::string const& path) {
 }
 
 constexpr std::string_view listening = "listening";
+constexpr std::string_view remote = "remote";
+constexpr char const* bridge_lock = "bridge.lock";
 
 std::string name_of(std::uint32_t node, std::uint32_t slot) {
     return std::to_string(node) + '.' + std::to_string(slot);
@@ -155,7 +158,34 @@ descriptor directory::open(std::string const& file, int flags) const {
     return descriptor{::open((path_ + '/' + file).c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600)};
 }
 
+// The bridge of a network that was joined, if there is one. 0 if the other side does not answer.
+std::optional<std::uint32_t> directory::ask_bridge() const {
+    descriptor const socket = connect_to(bridge_path());
+    if (!socket) return std::nullopt;
+    constexpr int answer_timeout_ms = 10'000;
+    pollfd p{socket.get(), POLLIN, 0};
+    std::uint32_t node = 0;
+    if (::poll(&p, 1, answer_timeout_ms) != 1 ||
+        ::recv(socket.get(), &node, sizeof node, 0) != sizeof node || node > nodes_max)
+        return 0;
+    return node;
+}
+
+// A node that another machine has given: nobody has it here.
+descriptor directory::hold_given_node(std::uint32_t node) const {
+    descriptor file{
+        ::open((path_ + '/' + std::to_string(node)).c_str(), O_RDWR | O_CREAT | O_NOFOLLOW, 0600)};
+    if (!file || !lock(file, F_RDLCK)) fail(path_);
+    static_cast<void>(::ftruncate(file.get(), 0));
+    return file;
+}
+
 directory::member directory::take_node() const {
+    if (auto const given = ask_bridge()) {
+        if (*given == 0) throw std::runtime_error{path_ + ": the other machine gives no node"};
+        descriptor file = hold_given_node(*given);
+        return {*given, std::move(file)};
+    }
     for (std::uint32_t node = 1; node <= nodes_max; ++node) {
         // Inherited: it holds the node while any process that was started for it lives.
         descriptor file{::open(
@@ -163,15 +193,24 @@ directory::member directory::take_node() const {
         )};
         if (!file) fail(path_);
         if (!lock(file, F_WRLCK)) continue;
+        static_cast<void>(::ftruncate(file.get(), 0));  // where a node of another machine was
         if (lock(file, F_RDLCK)) return {node, std::move(file)};
     }
     throw std::runtime_error{path_ + ": all " + std::to_string(nodes_max) + " nodes are in use"};
 }
 
 descriptor directory::hold_node(std::uint32_t node) const {
+    // Inherited, too.
     descriptor file{
         ::open((path_ + '/' + std::to_string(node)).c_str(), O_RDWR | O_CREAT | O_NOFOLLOW, 0600)};
-    if (!file || !lock(file, F_RDLCK)) fail(path_);
+    if (!file) fail(path_);
+    bool const is_used = is_locked(file);
+    if (is_used && load(file).find(remote) != std::string::npos)
+        throw std::runtime_error{"node " + std::to_string(node) + " is on another machine"};
+    if (!is_used && has_bridge())
+        throw std::runtime_error{
+            "node " + std::to_string(node) + " is not in use; another machine gives the numbers"};
+    if (!lock(file, F_RDLCK)) fail(path_);
     return file;
 }
 
@@ -179,6 +218,23 @@ descriptor directory::join_node(std::uint32_t node) const {
     descriptor file = open(std::to_string(node), O_RDWR | O_CREAT);
     if (file && lock(file, F_RDLCK)) return file;
     return {};
+}
+
+descriptor directory::hold_remote_node(std::uint32_t node) const {
+    descriptor file = join_node(node);
+    if (file) store(file, 0, remote);
+    return file;
+}
+
+descriptor directory::take_bridge() const {
+    descriptor file = open(bridge_lock, O_RDWR | O_CREAT);
+    if (file && lock(file, F_WRLCK)) return file;
+    return {};
+}
+
+bool directory::has_bridge() const {
+    descriptor const file = open(bridge_lock, O_RDONLY);
+    return file && is_locked(file);
 }
 
 directory::member directory::take_slot(std::uint32_t node) const {
@@ -194,6 +250,13 @@ directory::member directory::take_slot(std::uint32_t node) const {
         " processes"};
 }
 
+descriptor directory::take_remote_slot(std::uint32_t node, std::uint32_t slot) const {
+    descriptor file = open(name_of(node, slot) + ".lock", O_RDWR | O_CREAT);
+    if (!file || !lock(file, F_WRLCK)) return {};
+    store(file, static_cast<std::uint64_t>(::getpid()), remote);
+    return file;
+}
+
 descriptor directory::take_port(std::uint32_t node, std::uint32_t slot, std::uint16_t port) const {
     descriptor file = open(port_name(node, port), O_RDWR | O_CREAT);
     if (!file || !lock(file, F_WRLCK)) return {};
@@ -206,7 +269,7 @@ void directory::show_port(descriptor const& port, std::uint32_t slot) const noex
 }
 
 std::optional<std::uint32_t> directory::find_port(std::uint32_t node, std::uint16_t port) const {
-    descriptor const file = open(port_name(node, port), O_RDWR);
+    descriptor const file = open(port_name(node, port), O_RDONLY);
     if (!file || !is_locked(file)) return std::nullopt;
     auto const slot = static_cast<std::uint32_t>(load_number(file));
     if (slot == 0 || slot > slots_max) return std::nullopt;
@@ -226,7 +289,7 @@ std::vector<std::uint32_t> directory::numbers(
         char const* const end = name.data() + name.size();
         auto const [rest, error] = std::from_chars(name.data() + prefix.size(), end, number);
         if (error != std::errc{} || std::string(rest, end) != suffix) continue;
-        descriptor const file = open(name, O_RDWR);
+        descriptor const file = open(name, O_RDONLY);
         if (!file || !is_locked(file)) continue;
         if (load(file).find(word) != std::string::npos) found.push_back(number);
     }
@@ -244,10 +307,28 @@ std::vector<std::uint32_t> directory::ports(std::uint32_t node) const {
     return numbers(std::to_string(node) + ".port-", "", listening);
 }
 
+// None if the slot is free.
+descriptor directory::open_slot(std::uint32_t node, std::uint32_t slot) const {
+    descriptor file = open(name_of(node, slot) + ".lock", O_RDONLY);
+    if (!file || !is_locked(file)) return {};
+    return file;
+}
+
 pid_t directory::process_of(std::uint32_t node, std::uint32_t slot) const {
-    descriptor const file = open(name_of(node, slot) + ".lock", O_RDWR);
-    if (!file || !is_locked(file)) return 0;
+    descriptor const file = open_slot(node, slot);
+    if (!file || load(file).find(remote) != std::string::npos) return 0;
     return static_cast<pid_t>(load_number(file));
+}
+
+bool directory::is_end_of(int socket, std::uint32_t node, std::uint32_t slot) const {
+    ucred c{};
+    socklen_t size = sizeof c;
+    if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &c, &size) != 0) return false;
+    if (c.uid != ::geteuid()) return false;
+    // 0: of a container, whose process numbers are not known here.
+    if (c.pid == 0) return true;
+    descriptor const file = open_slot(node, slot);
+    return file && static_cast<pid_t>(load_number(file)) == c.pid;
 }
 
 std::string directory::socket_path(std::uint32_t node, std::uint32_t slot) const {

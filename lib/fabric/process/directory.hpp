@@ -3,9 +3,11 @@
 // A node is what a host is: it has addresses, and its processes share its devices and ports. The lock
 // of a file is what counts, never its existence: the kernel releases it whatever ends the process.
 //
-//     N           shared lock of all processes of node N
-//     N.S.lock    exclusive lock of the process in slot S of node N; contains its process number
+//     N           shared lock of all processes of node N; contains "remote" if they are on another machine
+//     N.S.lock    exclusive lock of the process in slot S of node N; contains its process number; with "remote", the bridge that stands for it
 //     N.S         its socket
+//     bridge.lock exclusive lock of the bridge of a network that has joined that of another machine
+//     bridge      its socket, which gives numbers of nodes: see apps/rcverbs-fabric/bridge.hpp
 //     N.port-P    exclusive lock of the process that is bound to port P; contains its slot, and "listening" once it listens
 #pragma once
 
@@ -64,15 +66,24 @@ public:
         std::uint32_t number = 0;
         descriptor lock;
     };
-    /// A node that no process has. The lock holds it for processes that inherit it. Throws
+    /// A node that no process has, on another machine of the network neither. The lock holds it for processes that inherit it. Throws
     /// std::runtime_error if there is none.
     member take_node() const;
     /// Holds a node for this process; no lock if that fails.
     descriptor join_node(std::uint32_t node) const;
-    /// Holds a node, also for processes that inherit the lock.
+    /// Holds a node, also for processes that inherit the lock. Throws std::runtime_error if it is on another
+    /// machine, or if another machine gives the numbers and the node is not in use.
     descriptor hold_node(std::uint32_t node) const;
+    /// Holds a node of another machine; no lock if that fails.
+    descriptor hold_remote_node(std::uint32_t node) const;
+    /// The lock of a bridge that gives the numbers of nodes; none if there is one already.
+    descriptor take_bridge() const;
+    /// True if another machine gives the numbers of nodes.
+    bool has_bridge() const;
     /// A slot of the node for this process. Throws std::runtime_error if there is none.
     member take_slot(std::uint32_t node) const;
+    /// A slot of a node for a process of another machine; no lock if that fails.
+    descriptor take_remote_slot(std::uint32_t node, std::uint32_t slot) const;
     /// No lock if another process listens there.
     descriptor take_port(std::uint32_t node, std::uint32_t slot, std::uint16_t port) const;
     /// Marks a port that was taken: its process listens there.
@@ -85,15 +96,21 @@ public:
     std::vector<std::uint32_t> slots(std::uint32_t node) const;
     /// The ports at which processes of the node listen.
     std::vector<std::uint32_t> ports(std::uint32_t node) const;
-    /// The process number in a slot; 0 if it is free.
+    /// The process number in a slot; 0 if it is free, or if the process is on another machine.
     pid_t process_of(std::uint32_t node, std::uint32_t slot) const;
+    /// True if the process in the slot, or the bridge that stands for it, has the other end of a socket.
+    bool is_end_of(int socket, std::uint32_t node, std::uint32_t slot) const;
 
     std::string socket_path(std::uint32_t node, std::uint32_t slot) const;
+    std::string bridge_path() const { return path_ + "/bridge"; }
     /// REQUIRES: this process has the slot.
     void remove_socket(std::uint32_t node, std::uint32_t slot) const noexcept;
 
 private:
+    std::optional<std::uint32_t> ask_bridge() const;
+    descriptor hold_given_node(std::uint32_t node) const;
     descriptor open(std::string const& file, int flags) const;
+    descriptor open_slot(std::uint32_t node, std::uint32_t slot) const;
     // The numbers in the names of locked files that contain `word`.
     std::vector<std::uint32_t> numbers(
         std::string const& prefix, std::string const& suffix, std::string_view word = {}

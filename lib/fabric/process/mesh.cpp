@@ -246,16 +246,6 @@ void mesh::accept_all() {
     }
 }
 
-// The kernel says which process connected, and the lock of its slot which process it is of.
-bool mesh::is_true(peer const& from, place const& who) const {
-    ucred c{};
-    socklen_t size = sizeof c;
-    if (::getsockopt(from.socket.get(), SOL_SOCKET, SO_PEERCRED, &c, &size) != 0) return false;
-    if (c.uid != ::geteuid()) return false;
-    // 0: of a container, whose process numbers are not known here.
-    return c.pid == 0 || where_.process_of(who.first, who.second) == c.pid;
-}
-
 // False if the frame may not come from there.
 bool mesh::take(peer& from, std::span<std::byte const> datagram) {
     while (!datagram.empty()) {
@@ -263,7 +253,9 @@ bool mesh::take(peer& from, std::span<std::byte const> datagram) {
         if (!next) return false;
         if (auto const* const h = std::get_if<hello>(&*next)) {
             place const who{h->node, h->slot};
-            if (from.who || !is_true(from, who)) return false;
+            // The kernel says which process connected, and the lock of its slot which process it is of.
+            if (from.who || !where_.is_end_of(from.socket.get(), who.first, who.second))
+                return false;
             from.who = who;
             places_.emplace(who, &from);
             continue;
@@ -383,7 +375,8 @@ packet_fate mesh::decide() {
 
 void mesh::kill(std::uint32_t node) {
     for (std::uint32_t const slot : where_.slots(node)) {
-        if (node != node_ || slot != slot_.number) ::kill(where_.process_of(node, slot), SIGKILL);
+        pid_t const process = where_.process_of(node, slot);
+        if (process > 0 && (node != node_ || slot != slot_.number)) ::kill(process, SIGKILL);
     }
     if (node == node_) ::kill(::getpid(), SIGKILL);
 }

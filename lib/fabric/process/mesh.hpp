@@ -78,7 +78,6 @@ private:
     void accept_all();
     bool read_all(peer& from);
     bool take(peer& from, std::span<std::byte const> datagram);
-    bool is_true(peer const& from, place const& who) const;
     packet_fate decide();
     void kill(std::uint32_t node);
     void obey(control const& c);
