@@ -11,8 +11,8 @@ if [ "$1" = --limits ]; then
     shift
 fi
 program=$1
-more_max=296
-remote_more_max=202
+more_max=300
+remote_more_max=206
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 

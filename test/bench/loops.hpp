@@ -52,7 +52,7 @@ struct step {
 
     void start() {
         --run->to_start;
-        run->write(step{*this});
+        run->write(*this);
     }
     void operator()(rcverbs::error_code ec, std::size_t) {
         if (ec) std::abort();
@@ -126,14 +126,14 @@ public:
     }
 
     void callback(std::uint64_t count, std::uint64_t depth) {
-        chain(client_.get_executor(), count, depth, [this](auto&& handler) {
-            client_.async_write(source_, target_, std::move(handler));
+        chain(client_.get_executor(), count, depth, [this](auto& handler) {
+            client_.async_write(source_, target_, handler);
         });
     }
     void deferred(std::uint64_t count, std::uint64_t depth) {
-        chain(client_.get_executor(), count, depth, [this](auto&& handler) {
+        chain(client_.get_executor(), count, depth, [this](auto& handler) {
             auto operation = client_.async_write(source_, target_, asio::deferred);
-            std::move(operation)(std::move(handler));
+            std::move(operation)(handler);
         });
     }
 

@@ -43,14 +43,14 @@ public:
     }
 
     void callback(std::uint64_t count, std::uint64_t depth) {
-        chain(client_.get_executor(), count, depth, [this](auto&& handler) {
-            memory_.async_write(0, source_, std::move(handler));
+        chain(client_.get_executor(), count, depth, [this](auto& handler) {
+            memory_.async_write(0, source_, handler);
         });
     }
     /// The same writes on the connection below.
     void plain(std::uint64_t count, std::uint64_t depth) {
-        chain(client_.get_executor(), count, depth, [this](auto&& handler) {
-            below().async_write(source_, target_, std::move(handler));
+        chain(client_.get_executor(), count, depth, [this](auto& handler) {
+            below().async_write(source_, target_, handler);
         });
     }
 

@@ -245,6 +245,63 @@ TEST_CASE("a refused receive leaves those behind it in the same list in their or
     CHECK(is_clean(w));
 }
 
+TEST_CASE("what a handler starts is posted as one list, however long", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        registered_buffer ours{p.client.domain(), 1024, access_flags::local_write};
+        registered_buffer theirs{
+            p.server.domain(), 1024, access_flags::remote_write | access_flags::remote_atomic};
+        fill(ours.bytes(), 1);
+        std::vector<int> written;
+        std::vector<std::uint64_t> words;
+        std::vector<error_code> received;
+        std::uint64_t before = 0;
+        // More than the lists have room for at first; atomics have their results in the lists' order.
+        p.client.async_write(ours.slice(0, 8), theirs.remote().slice(0, 8), [&](auto...) {
+            before = p.client.statistics().doorbells;
+            for (int i = 0; i < 40; ++i) {
+                auto const at = static_cast<std::size_t>(8 * i);
+                p.client.async_write(
+                    ours.slice(at, 8),
+                    theirs.remote().slice(at, 8),
+                    [&, i](error_code ec, std::size_t) { written.push_back(ec ? -1 : i); }
+                );
+                if (i % 10 != 0) continue;
+                p.client.async_fetch_add(
+                    theirs.remote().word(512),
+                    3,
+                    [&](error_code, std::uint64_t value) { words.push_back(value); }
+                );
+            }
+            for (std::size_t i = 0; i < 30; ++i) {
+                p.client.async_receive(
+                    ours.slice(512 + 8 * i, 8),
+                    [&](error_code ec, receive_result const&) { received.push_back(ec); }
+                );
+            }
+        });
+        while (written.size() < 40 || words.size() < 4) co_await sleep(io, 10us);
+        connection_statistics const now = p.client.statistics();
+        CHECK(now.doorbells == before + 1);
+        CHECK(now.receive_credits == 30);
+        for (int i = 0; i < 40; ++i) CHECK(written[static_cast<std::size_t>(i)] == i);
+        CHECK(words == std::vector<std::uint64_t>{0, 3, 6, 9});
+        CHECK(same(ours.bytes().first(320), theirs.bytes().first(320)));
+        for (std::size_t i = 0; i < 30; ++i) {
+            fill(theirs.bytes().subspan(600, 8), static_cast<std::uint32_t>(i));
+            co_await p.server.async_send(theirs.slice(600, 8), asio::use_awaitable);
+            while (received.size() <= i) co_await sleep(io, 10us);
+            CHECK(same(ours.bytes().subspan(512 + 8 * i, 8), theirs.bytes().subspan(600, 8)));
+        }
+        for (error_code const ec : received) CHECK_FALSE(ec);
+        p.client.close();
+        p.server.close();
+    });
+    CHECK(is_clean(w));
+}
+
 TEST_CASE(
     "receives that a handler starts before it closes are over with the connection", "[fabric]"
 ) {

@@ -38,22 +38,84 @@ data_path::reservation data_path::take_slow(operation_kind kind, turn when) noex
     return {op, op != nullptr ? errc{} : refusal};
 }
 
+namespace {
+
+template <class T>
+std::unique_ptr<T[]> make_list(std::size_t size) noexcept {
+    return std::unique_ptr<T[]>{new (std::nothrow) T[size]{}};
+}
+template <class Request>
+void link_list(Request* list, std::size_t size) noexcept {
+    for (std::size_t i = 1; i < size; ++i) list[i - 1].next = &list[i];
+}
+
+// Copies built work requests to a longer list.
+template <class Request>
+void copy_built(
+    Request const* from, Request* to, ibv_sge* segments, std::size_t segments_max, std::size_t count
+) noexcept {
+    for (std::size_t i = 0; i < count; ++i) {
+        Request* const next = to[i].next;
+        to[i] = from[i];
+        to[i].next = next;
+        to[i].sg_list = &segments[i * segments_max];
+        std::copy_n(from[i].sg_list, from[i].num_sge, to[i].sg_list);
+    }
+}
+
+// Enough for most rounds. Each connection has lists of its own.
+constexpr std::size_t first_list_size = 16;
+
+}  // namespace
+
 // False without memory.
 bool data_path::make_lists() noexcept {
-    std::size_t const sends = sizes_.send_depth;
-    std::size_t const receives = sizes_.receive_depth;
-    auto const make = []<class T>(std::unique_ptr<T[]>& list, std::size_t size) {
-        list.reset(new (std::nothrow) T[size]{});
-        return list != nullptr;
-    };
-    bool const is_made = make(send_segments_, sends * limits_.segments_max) &&
-                         make(send_marks_, sends) && make(receive_list_, receives) &&
-                         make(receive_segments_, receives * receive_segments_max_) &&
-                         make(receive_pieces_, receives) && make(send_list_, sends);
-    if (!is_made) return false;
-    for (std::size_t i = 1; i < sends; ++i) send_list_[i - 1].next = &send_list_[i];
-    for (std::size_t i = 1; i < receives; ++i) receive_list_[i - 1].next = &receive_list_[i];
+    std::size_t const sends = std::min<std::size_t>(sizes_.send_depth, first_list_size);
+    std::size_t const receives = std::min<std::size_t>(sizes_.receive_depth, first_list_size);
+    return grow_receive_list(receives) && grow_send_list(sends);
+}
+
+bool data_path::grow_send_list(std::size_t size) noexcept {
+    auto list = make_list<ibv_send_wr>(size);
+    auto segments = make_list<ibv_sge>(size * limits_.segments_max);
+    auto marks = make_list<progress_mark>(size);
+    if (list == nullptr || segments == nullptr || marks == nullptr) return false;
+    link_list(list.get(), size);
+    copy_built(send_list_.get(), list.get(), segments.get(), limits_.segments_max, built_);
+    std::copy_n(send_marks_.get(), built_, marks.get());
+    if (refusal_ != 0 && bad_ != nullptr) bad_ = list.get() + (bad_ - send_list_.get());
+    send_list_ = std::move(list);
+    send_segments_ = std::move(segments);
+    send_marks_ = std::move(marks);
+    send_list_size_ = size;
     return true;
+}
+
+bool data_path::grow_receive_list(std::size_t size) noexcept {
+    auto list = make_list<ibv_recv_wr>(size);
+    auto segments = make_list<ibv_sge>(size * receive_segments_max_);
+    auto pieces = make_list<operation*>(size);
+    if (list == nullptr || segments == nullptr || pieces == nullptr) return false;
+    link_list(list.get(), size);
+    copy_built(
+        receive_list_.get(), list.get(), segments.get(), receive_segments_max_, built_receives_
+    );
+    std::copy_n(receive_pieces_.get(), built_receives_, pieces.get());
+    if (receive_refusal_ != 0 && bad_receive_ != nullptr)
+        bad_receive_ = list.get() + (bad_receive_ - receive_list_.get());
+    receive_list_ = std::move(list);
+    receive_segments_ = std::move(segments);
+    receive_pieces_ = std::move(pieces);
+    receive_list_size_ = size;
+    return true;
+}
+
+// As long as the queue.
+bool data_path::grow_send_list() noexcept {
+    return send_list_size_ < sizes_.send_depth && grow_send_list(sizes_.send_depth);
+}
+bool data_path::grow_receive_list() noexcept {
+    return receive_list_size_ < sizes_.receive_depth && grow_receive_list(sizes_.receive_depth);
 }
 
 void data_path::set_read_depth(std::size_t depth) noexcept {
@@ -251,6 +313,7 @@ void data_path::gather_sends() {
         work_request const& what = op->requests()[op->is_single ? 0 : op->posted.request_index];
         bool const is_read = verbs::is_read_or_atomic(what.kind);
         if (!sends_.window.can_post(is_read)) return;
+        if (built_ == send_list_size_ && !grow_send_list()) return;
         --sends_.wanted.pieces;
         if (is_read) --sends_.wanted.reads;
         if (op->is_single) {
@@ -421,6 +484,7 @@ void data_path::give_up_built() noexcept {
 // Builds waiting receives, as far as there is room.
 void data_path::gather_receives() {
     while (!receives_.waiting.empty() && receives_.window.can_post(false)) {
+        if (built_receives_ == receive_list_size_ && !grow_receive_list()) return;
         operation& op = *receives_.waiting.pop_front();
         verbs::build(next_receive(), next_receive_segments(), op.what);
         --receives_.wanted.pieces;

@@ -16,6 +16,7 @@
 // build, ring, retire. docs/benchmarks/ has the measured gain.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -136,6 +137,13 @@ public:
     /// Returns operations to the pool after their handlers have been called.
     void release(operation_list& used) noexcept { pool_.release(used); }
 
+    /// Makes the lists of built work requests longer if one is full. False if that is not possible: then the
+    /// doorbell must be rung before more are built.
+    bool make_list_room() noexcept {
+        return (built_ < send_list_size_ || grow_send_list()) &&
+               (built_receives_ == 0 || built_receives_ < receive_list_size_ || grow_receive_list()
+               );
+    }
     /// True if post_queued() has anything to do.
     bool has_work() const noexcept {
         return built_ + built_receives_ > 0 || !sends_.waiting.empty() ||
@@ -236,9 +244,9 @@ private:
     bool is_single(work_request const& what) const noexcept {
         return what.local.count() <= 1 && what.local.size() <= limits_.bytes_max;
     }
-    // True for a request, other than a receive, that can be posted at once. REQUIRES: it is single.
+    // True for a request that can be posted at once. REQUIRES: it is single, and no receive.
     bool is_plain(work_request const& what) const noexcept {
-        return sends_.waiting.empty() && what.kind != operation_kind::receive &&
+        return sends_.waiting.empty() && built_ < send_list_size_ &&
                sends_.window.can_post(verbs::is_read_or_atomic(what.kind));
     }
     // Checks the kind and the first slice of a request, which is sufficient for a plain one.
@@ -254,6 +262,10 @@ private:
     }
     [[gnu::noinline]] reservation take_slow(operation_kind kind, turn when) noexcept;
     bool make_lists() noexcept;
+    [[gnu::cold]] bool grow_send_list() noexcept;
+    bool grow_send_list(std::size_t size) noexcept;
+    [[gnu::cold]] bool grow_receive_list() noexcept;
+    bool grow_receive_list(std::size_t size) noexcept;
     [[gnu::noinline]] reservation reserve_large(
         std::span<work_request const> what, turn when
     ) noexcept;
@@ -274,9 +286,9 @@ private:
         op.what = what.front();
         op.batch = what.size() > 1 ? what : std::span<work_request const>{};
     }
-    bool build_receive(operation& op, work_request const& what) noexcept {
-        if (is_closed() || !receives_.waiting.empty() || !receives_.window.can_post(false))
-            return false;
+    // Not inlined: the path of a send would be longer.
+    [[gnu::noinline]] bool build_receive(operation& op, work_request const& what) noexcept {
+        if (is_closed() || !receives_.waiting.empty() || !may_build_receive()) return false;
         op.stage = operation::stage::started;
         op.what.kind = operation_kind::receive;
         verbs::build(next_receive(), next_receive_segments(), what);
@@ -286,6 +298,9 @@ private:
     ibv_recv_wr& next_receive() const noexcept { return receive_list_[built_receives_]; }
     ibv_sge* next_receive_segments() const noexcept {
         return &receive_segments_[built_receives_ * receive_segments_max_];
+    }
+    bool may_build_receive() const noexcept {
+        return receives_.window.can_post(false) && built_receives_ < receive_list_size_;
     }
     // Adds a receive, which is built, to the next doorbell's list and to the window. REQUIRES: room in both.
     void append_receive(operation& op) noexcept {
@@ -371,14 +386,15 @@ private:
     void succeed(operation& op, ibv_wc const& completion) noexcept {
         ++counts_.operations_completed;
         pool_.leave(op);  // all of it was posted
-        if (op.what.kind == operation_kind::receive) {
+        if (op.is_single && verbs::is_transfer(op.what.kind)) {
+            (op.what.kind == operation_kind::read ? counts_.bytes_read : counts_.bytes_sent) +=
+                op.result.bytes;
+        } else if (op.what.kind == operation_kind::receive) {
             op.result.arrival = verbs::read_arrival(completion);
             counts_.bytes_received += op.result.arrival.size_bytes;
-            return;
+        } else {
+            succeed_slow(op);
         }
-        if (!op.is_single || !verbs::is_transfer(op.what.kind)) return succeed_slow(op);
-        (op.what.kind == operation_kind::read ? counts_.bytes_read : counts_.bytes_sent) +=
-            op.result.bytes;
     }
 
     // Adds a work request to the next doorbell's list and to the window. REQUIRES: room in both.
@@ -442,11 +458,13 @@ private:
     // The linked work requests of one doorbell with their segments, and for each piece of an
     // operation how far the operation was posted before it; null before the first operation. The
     // window maps a work request to its operation.
+    std::size_t send_list_size_ = 0;
     std::size_t built_ = 0;
     // The error code of the last doorbell, if the device refused it.
     int refusal_ = 0;
     ibv_send_wr* bad_ = nullptr;
     // The same for receives.
+    std::size_t receive_list_size_ = 0;
     std::size_t built_receives_ = 0;
     int receive_refusal_ = 0;
     ibv_recv_wr* bad_receive_ = nullptr;

@@ -64,10 +64,11 @@ void connection_core::give_back(operation& op, std::span<work_request const> wha
     data_.give_back(op, what);
 }
 
-// Starts a receive, or an operation that has to wait or has several parts.
+// Starts an operation that has to wait or has several parts, or for which there is no room in the lists.
 bool connection_core::start_slow(operation& op, std::span<work_request const> what) {
     if (!data_.is_closed()) {
-        data_.start(op, what);
+        if (!data_.make_list_room()) post_queued();
+        if (!data_.build(op, what.front())) data_.start(op, what);
         if (round_thread_ != this_thread()) post_queued();
         return true;
     }
