@@ -6,7 +6,7 @@ set -uo pipefail
 
 cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints pingpong shared_queue_pingpong
     write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
-    demo_write demo_read demo_atomic copy one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server
+    demo_write demo_read demo_atomic copy bench one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server
     a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric namespaces capture pyverbs
     joined joined_copy joined_ends joined_containers joined_wrongly a_hostile_machine'
 if [ "${1-}" = --list ]; then
@@ -24,7 +24,7 @@ trap 'exec 2>/dev/null; kill -9 $(left) $(jobs -p); wait; rm -rf "$work"' EXIT
 chmod 755 "$work"
 mkdir -m 700 "$work/run"
 cp -r "$built/rcverbs-fabric.d" "$work/"
-for program in rcverbs-fabric rdma-server rdma-client rdma-copy; do cp "$built/$program" "$work/"; done
+for program in rcverbs-fabric rdma-bench rdma-server rdma-client rdma-copy; do cp "$built/$program" "$work/"; done
 as_nobody=()
 if [ "$(id -u)" = 0 ]; then
     chown -R 65534:65534 "$work/run"
@@ -414,6 +414,18 @@ joined() {
     # A command of a machine that joined asks for its node there.
     run_at b --join "tcp:127.0.0.1:$tcp" timeout -k 5 60 "$work/rcverbs-fabric" run -q sh -c 'sleep 1; echo $RCVERBS_FABRIC_ADDRESS' >"$work/client.out" 2>&1 || fail "the command ended with $?"
     grep -q '^10.77.0.4$' "$work/client.out" || fail 'it is not the next node of the other machine'
+}
+bench() {
+    serve 1 "$work/rdma-bench" server
+    await listens 1 7472
+    local test
+    for test in write read send write-imm; do
+        on 2 "$work/rdma-bench" client 10.77.0.1 7472 "$test" --verify --bidirectional -s 8,64K -d 16 -n 2000 >"$work/client.out" 2>&1 || fail "$test ended with $?"
+    done
+    for test in fetch-add compare-swap; do
+        on 2 "$work/rdma-bench" client 10.77.0.1 7472 "$test" --verify -n 2000 >"$work/client.out" 2>&1 || fail "$test ended with $?"
+    done
+    on 2 "$work/rdma-bench" client 10.77.0.1 7472 connect -c 50 -D 1s >"$work/client.out" 2>&1 || fail "connect ended with $?"
 }
 joined_copy() {
     mkdir "$work/from" "$work/to"
