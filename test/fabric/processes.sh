@@ -7,7 +7,7 @@ set -uo pipefail
 cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints pingpong shared_queue_pingpong
     write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
     demo_write demo_read demo_atomic copy bench one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server
-    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric namespaces capture pyverbs
+    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric namespaces capture late_receive pyverbs
     joined joined_copy joined_ends joined_containers joined_wrongly a_hostile_machine'
 if [ "${1-}" = --list ]; then
     printf '%s\n' $cases
@@ -541,6 +541,22 @@ while at < len(data):
     count += 1
 assert count >= 20, count
 PYTHON
+}
+# "Receiver not ready" and what follows, as Wireshark sees it.
+late_receive() {
+    need tshark
+    /usr/bin/python3 -c 'import pyverbs' 2>/dev/null || { echo 'skipped: pyverbs is not installed'; exit 77; }
+    local file=$work/run/packets.pcap gid=0000:0000:0000:0000:0000:ffff:0a4d:000
+    cp "$here/late_receive.py" "$work/"
+    fabric run -q --node 1 --pcap "$file" timeout -k 5 60 /usr/bin/python3 "$work/late_receive.py" receiver sender "${gid}2" >"$work/server.out" 2>&1 &
+    server=$!
+    fabric run -q --node 2 --pcap "$file" timeout -k 5 60 /usr/bin/python3 "$work/late_receive.py" sender receiver "${gid}1" >"$work/client.out" 2>&1 || fail "the sender ended with $?"
+    wait "$server" || fail "the receiver ended with $?"
+    tshark -r "$file" -T fields -e infiniband.bth.opcode -e infiniband.bth.psn -e infiniband.aeth.syndrome.opcode >"$work/seen.out" 2>/dev/null
+    # SEND Only (4) at least twice, with one sequence number; RNR Nak (1) in Acknowledge (17) at least once; then Ack (0).
+    [ "$(grep -c '^4.0' "$work/seen.out")" -ge 2 ] || fail 'the message was not sent again'
+    grep -q '^17.0.1' "$work/seen.out" || fail 'no RNR Nak'
+    [ "$(tail -n 1 "$work/seen.out" | tr '\t' ' ')" = '17 0 0' ] || fail 'the last packet is no acknowledgement'
 }
 pyverbs() {
     need /usr/bin/python3
