@@ -6,7 +6,7 @@ set -uo pipefail
 
 cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints pingpong shared_queue_pingpong
     write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
-    demo_write demo_read demo_atomic copy bench one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server
+    demo_write demo_read demo_atomic copy bench a_stopped_process one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server
     a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric namespaces capture late_receive pyverbs
     joined joined_copy joined_ends joined_containers joined_wrongly a_hostile_machine'
 if [ "${1-}" = --list ]; then
@@ -426,6 +426,22 @@ bench() {
         on 2 "$work/rdma-bench" client 10.77.0.1 7472 "$test" --verify -n 2000 >"$work/client.out" 2>&1 || fail "$test ended with $?"
     done
     on 2 "$work/rdma-bench" client 10.77.0.1 7472 connect -c 50 -D 1s >"$work/client.out" 2>&1 || fail "connect ended with $?"
+}
+# A process that is stopped for longer than its peer waits for an acknowledgement: what is sent again has arrived in part.
+a_stopped_process() {
+    serve 1 "$work/rdma-bench" server
+    await listens 1 7472
+    local process i client
+    process=$(fabric list | sed -nE 's/^1 .* ([0-9]+) rdma-bench .*/\1/p')
+    on 2 "$work/rdma-bench" client 10.77.0.1 7472 write --verify -s 1M -D 3s >"$work/client.out" 2>&1 &
+    client=$!
+    for i in 1 2 3; do
+        sleep 0.5
+        kill -STOP "$process"
+        sleep 0.5
+        kill -CONT "$process"
+    done
+    wait "$client" || fail "the client ended with $?"
 }
 joined_copy() {
     mkdir "$work/from" "$work/to"

@@ -339,6 +339,7 @@ private:
     packet make_request(send_work const& work) const;
     bool fits_in_flight(send_work const& work) const;
     void go_back(std::uint64_t number);
+    void skip_acknowledged();
     void progress();
     nanoseconds patience() const;
     void start_timer();

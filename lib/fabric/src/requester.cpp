@@ -287,6 +287,7 @@ void queue_pair::retire_sends(std::uint64_t taken_below) {
             std::uint64_t const missing = work.first + work.answered;
             if (missing >= taken_below) break;
             acknowledged = std::max(acknowledged, missing);
+            skip_acknowledged();
             if (acknowledged > before) progress();
             if (taken_below > recovering_below) go_back(missing);
             return;
@@ -295,7 +296,16 @@ void queue_pair::retire_sends(std::uint64_t taken_below) {
         complete_send(IBV_WC_SUCCESS);
     }
     acknowledged = std::max(acknowledged, taken_below);
+    skip_acknowledged();
     if (acknowledged > before) progress();
+}
+
+// The first part of the oldest work was to be sent again, but has arrived meanwhile.
+void queue_pair::skip_acknowledged() {
+    if (next_number >= acknowledged) return;
+    next_number = acknowledged;
+    bool const is_partial = !sends.empty() && sends.front().has_numbers;
+    if (is_partial) offset = (acknowledged - sends.front().first) * mtu;
 }
 
 void queue_pair::go_back(std::uint64_t number) {
