@@ -76,8 +76,9 @@ TEST_CASE("one thread at a time is inside, and what each hands over keeps its or
             for (int i = 0; i < each; ++i) {
                 enter(g, [&, t, i] {
                     overlaps += ++inside == 1 ? 0 : 1;
-                    disorder += last[t] == i - 1 ? 0 : 1;
-                    last[t] = i;
+                    int& before = last[static_cast<std::size_t>(t)];
+                    disorder += before == i - 1 ? 0 : 1;
+                    before = i;
                     ++entered;
                     --inside;
                 });

@@ -294,8 +294,8 @@ struct closing {
 void acceptor_core::accept(waiting taken, std::shared_ptr<connection_core> core) {
     auto shared =
         std::make_shared<accept_wait>(std::move(std::get<accept_wait>(taken.front().handler.what)));
-    connection_core& accepted = *core;
-    accepted.start_accept(
+    connection_core& starting = *core;
+    starting.start_accept(
         {},
         control_handler{[self = shared_from_this(),
                          shared,
@@ -331,9 +331,9 @@ void acceptor_core::complete(request_wait wait, error_code ec, connection_reques
     asio::post(executor_, [self = shared_from_this(), what, ec] {
         auto const take_back =
             [](void* core, std::uint64_t, error_code&&, connection_request&& unused) noexcept {
-                auto const request = access::core_of(unused);
+                auto const untaken = access::core_of(unused);
                 unused = {};
-                if (request != nullptr) static_cast<acceptor_core*>(core)->take_back(request);
+                if (untaken != nullptr) static_cast<acceptor_core*>(core)->take_back(untaken);
             };
         what->first.handler.hand_over({self, take_back, 0}, ec, std::move(what->second));
     });
