@@ -656,6 +656,8 @@ asio::awaitable<void> link::from_process(std::shared_ptr<channel> c) {
             if (ec) break;
             continue;
         }
+        // It has ended before it had read all. What it had sent follows.
+        if (size < 0 && errno == ECONNRESET) continue;
         auto const bytes = static_cast<std::size_t>(size);
         if (size <= 0 || bytes > datagram.size()) break;
         std::span<std::byte const> all = std::span{datagram}.first(bytes);
@@ -688,7 +690,8 @@ asio::awaitable<void> link::to_process(std::shared_ptr<channel> c) {
             if (ec) break;
             continue;
         }
-        if (sent < 0) break;
+        // What a process that has ended does not get is lost. What it has sent before may still be unread:
+        // only from_process() finds its end.
         send(encode(message_type::taken, {c->id, static_cast<std::uint32_t>(next.size())}));
         c->waiting_bytes -= next.size();
         c->waiting.pop_front();

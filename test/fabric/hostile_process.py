@@ -7,9 +7,10 @@ import socket
 import struct
 import sys
 
+from frames import MAGIC, frame, gid, hello, take_slot
+
 target = sys.argv[1] + "/1.1"
 random.seed(11)
-MAGIC = 0x76637231
 
 
 def connect():
@@ -17,18 +18,6 @@ def connect():
     s.settimeout(5)
     s.connect(target)
     return s
-
-
-def frame(kind, body):
-    return struct.pack("<IB", len(body) + 1, kind) + body
-
-
-def hello(node, slot, magic=MAGIC):
-    return frame(1, struct.pack("<III", magic, node, slot))
-
-
-def gid(node):
-    return bytes(10) + b"\xff\xff\x0a\x4d\x00" + bytes([node])
 
 
 def packet(node, number, **wrong):
@@ -83,11 +72,7 @@ wrong = [
 failed = [what for what, datagrams in wrong if not is_refused(*datagrams)]
 
 # As a member: its own slot, with its own lock, as any process of the user can have.
-import fcntl  # noqa: E402
-
-lock = os.open(sys.argv[1] + "/7.1.lock", os.O_RDWR | os.O_CREAT, 0o600)
-fcntl.fcntl(lock, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))  # F_OFD_SETLK
-os.write(lock, b"%d \n" % os.getpid())
+lock = take_slot(sys.argv[1], 7)
 if not is_refused(hello(7, 1), packet(2, 0)):
     failed.append("a packet of another node")
 if not is_refused(hello(7, 1), message(2, 0)):

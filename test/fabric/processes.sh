@@ -7,7 +7,7 @@ set -uo pipefail
 cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints pingpong shared_queue_pingpong
     write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
     demo_write demo_read demo_atomic copy bench a_stopped_process one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server
-    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric namespaces capture late_receive pyverbs
+    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric namespaces capture late_receive last_words pyverbs
     joined joined_copy joined_ends joined_containers joined_wrongly a_hostile_machine'
 if [ "${1-}" = --list ]; then
     printf '%s\n' $cases
@@ -35,7 +35,8 @@ cd "$work/run" || exit 1
 
 fail() {
     echo "$name: $*" >&2
-    tail -n 20 "$work"/*.out >&2
+    # The errors of a program precede what it prints.
+    head -n 60 "$work"/*.out >&2
     exit 1
 }
 need() {
@@ -345,7 +346,7 @@ a_hostile_process() {
     need /usr/bin/python3
     serve 1 "$work/rdma-server" write --port 7174
     await listens 1 7174
-    cp "$here/hostile_process.py" "$work/"
+    cp "$here/hostile_process.py" "$here/frames.py" "$work/"
     "${as_nobody[@]}" /usr/bin/python3 "$work/hostile_process.py" "$XDG_RUNTIME_DIR/rcverbs/default" >"$work/hostile.out" 2>&1 || fail 'the hostile process was not refused'
     kill -0 "$server" || fail 'the server has ended'
     on 2 "$work/rdma-client" write 10.77.0.1 7174 >"$work/client.out" 2>&1 || fail "the client ended with $?"
@@ -573,6 +574,21 @@ late_receive() {
     [ "$(grep -c '^4.0' "$work/seen.out")" -ge 2 ] || fail 'the message was not sent again'
     grep -q '^17.0.1' "$work/seen.out" || fail 'no RNR Nak'
     [ "$(tail -n 1 "$work/seen.out" | tr '\t' ' ')" = '17 0 0' ] || fail 'the last packet is no acknowledgement'
+}
+# What a program has acknowledged, or has received, does not depend on whether it or its peer lives on.
+last_words() {
+    need /usr/bin/python3
+    /usr/bin/python3 -c 'import pyverbs' 2>/dev/null || { echo 'skipped: pyverbs is not installed'; exit 77; }
+    cp "$here/last_words.py" "$here/frames.py" "$work/"
+    local case
+    for case in acknowledges acknowledged; do
+        serve 1 /usr/bin/python3 "$work/last_words.py" "$case" program
+        await [ -e "$work/run/number" ]
+        "${as_nobody[@]}" timeout -k 5 60 /usr/bin/python3 "$work/last_words.py" "$case" peer "$XDG_RUNTIME_DIR/rcverbs/default" >"$work/client.out" 2>&1 ||
+            fail "$case: the peer ended with $?"
+        wait "$server" || fail "$case: the program ended with $?"
+        rm "$work/run"/{number,connected,sent,done}
+    done
 }
 pyverbs() {
     need /usr/bin/python3

@@ -192,14 +192,13 @@ bool mesh::send(cm_message const& m) {
     return true;
 }
 
-// False if the socket is full.
+// False if the socket is full. What a process that has ended does not get is lost, as on any network; what
+// it has sent before may still be unread, so that only read_all() finds its end.
 bool mesh::send_now(peer& to, std::vector<std::byte> const& datagram) {
     ssize_t const sent =
         ::send(to.socket.get(), datagram.data(), datagram.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent >= 0) return true;
-    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS) return false;
-    end(to);
-    return true;
+    return sent >= 0 ||
+           (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR && errno != ENOBUFS);
 }
 
 void mesh::send_collected(peer& to) {
@@ -215,24 +214,24 @@ void mesh::send_collected(peer& to) {
 
 void mesh::send_waiting(peer& to) {
     while (!to.waiting.empty() && send_now(to, to.waiting.front())) {
-        if (to.is_ended) return;  // and nothing waits any more
         to.waiting_bytes -= to.waiting.front().size();
         to.waiting.pop_front();
     }
-    if (to.waiting.empty() && !to.is_ended)
-        watch(poller_, to.socket.get(), EPOLLIN, &to, EPOLL_CTL_MOD);
+    if (to.waiting.empty()) watch(poller_, to.socket.get(), EPOLLIN, &to, EPOLL_CTL_MOD);
     if (to.waiting_bytes < waiting_bytes_max && std::exchange(had_full_, false)) net_.on_room();
 }
 
 void mesh::flush() {
-    // What is sent may find the end of a process, of which others are told.
-    while (!dirty_.empty()) {
-        for (peer* const p : std::exchange(dirty_, {})) {
-            p->is_dirty = false;
-            send_collected(*p);
-        }
-        remove_ended();
+    for (peer* const p : std::exchange(dirty_, {})) {
+        p->is_dirty = false;
+        send_collected(*p);
     }
+}
+
+bool mesh::has_unsent() const noexcept {
+    return std::ranges::any_of(peers_, [](auto const& entry) {
+        return !entry.second->waiting.empty();
+    });
 }
 
 // --- receiving -----------------------------------------------------------------------------------
@@ -290,6 +289,8 @@ bool mesh::read_all(peer& from) {
         ssize_t const size =
             ::recv(from.socket.get(), datagram_.data(), datagram_.size(), MSG_DONTWAIT | MSG_TRUNC);
         if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
+        // It has ended before it had read all. What it had sent follows.
+        if (size < 0 && errno == ECONNRESET) continue;
         bool const is_whole = size > 0 && static_cast<std::size_t>(size) <= datagram_.size();
         if (!is_whole || !take(from, std::span{datagram_}.first(static_cast<std::size_t>(size)))) {
             end(from);

@@ -39,6 +39,7 @@ public:
     void send(packet const& p) override;
     bool send(cm_message const& m) override;
     void flush() override;
+    bool has_unsent() const noexcept override;
     int claim_port(std::uint16_t port) override;
     void show_port(std::uint16_t port) noexcept override;
     void release_port(std::uint16_t port) noexcept override;

@@ -23,6 +23,12 @@ bool has_failed = false;
 // what other processes see of it.
 network* started = nullptr;
 
+// How long a process that ends waits for others to take what it has sent. A device has sent it by then.
+constexpr std::chrono::seconds last_sending_max{1};
+void await_sent() {
+    if (started != nullptr) started->await_sent(last_sending_max);
+}
+
 void start() {
     settings const s = settings::of_environment();
     directory where =
@@ -51,6 +57,7 @@ void start() {
     for (std::size_t i = 0; i < made->devices.size(); ++i)
         made->devices[i]->guid = 0x0200'0077'0000'0000U | node << 8 | i;
     started = made;
+    std::atexit(await_sent);
 }
 
 network* start_once() noexcept {

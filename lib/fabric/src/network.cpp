@@ -250,6 +250,17 @@ void network::work_for_poll() {
     flush();
 }
 
+void network::await_sent(nanoseconds at_most) {
+    inside const mark;
+    auto const until = std::chrono::steady_clock::now() + at_most;
+    do {
+        if (guard const held{mutex_, std::try_to_lock};
+            held && delayed == 0 && !others->has_unsent())
+            return;
+        std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    } while (std::chrono::steady_clock::now() < until);
+}
+
 device* network::find_device(std::string_view name) {
     for (std::unique_ptr<device> const& d : devices) {
         if (d->options.name == name) return d.get();

@@ -85,9 +85,13 @@ public:
 
     /// The other processes of the network; null if it is the world of one process.
     std::unique_ptr<wire> others;
+    /// Packets for them that a fault delays.
+    std::size_t delayed = 0;
     void flush() {
         if (others != nullptr) flush_to_others();
     }
+    /// Waits until other processes have taken what was sent to them; not longer than this.
+    void await_sent(nanoseconds at_most);
     /// Work of the network's thread on a thread that polls; nothing if another thread does it.
     void work_for_poll();
 

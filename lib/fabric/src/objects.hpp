@@ -329,6 +329,9 @@ struct queue_pair : ibv_qp {
     /// Sends the responses that had to wait.
     void send_answers();
     void send_due_acknowledgement();
+    /// Sends, room or not, what a device would have sent already: the acknowledgement of each message that
+    /// the program has. A response that is under way ends with the queue pair.
+    void send_last_answers();
     void send_packet(packet p);
     bool has_room() const;
     void arrive(packet const& p);

@@ -231,6 +231,7 @@ int network::modify_qp(ibv_qp* raw, ibv_qp_attr const* a, int mask) {
 }
 
 void queue_pair::forget_work() {
+    send_last_answers();
     if (receiving && srq != nullptr) --shared()->in_use;
     receiving.reset();
     sends.clear();

@@ -209,7 +209,9 @@ void queue_pair::send_packet(packet p) {
     if (net->others != nullptr && net->others->is_elsewhere(p.to, p.target)) {
         if (fate.what == packet_fate::kind::duplicate) net->others->send(p);
         if (fate.what != packet_fate::kind::delay) return net->others->send(p);
+        ++net->delayed;
         return net->at(net->now() + fate.by, [net = net, p = std::move(p)] {
+            --net->delayed;
             net->others->send(p);
         });
     }

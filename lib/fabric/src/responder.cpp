@@ -244,6 +244,15 @@ void queue_pair::send_answers() {
     }
 }
 
+void queue_pair::send_last_answers() {
+    send_due_acknowledgement();
+    for (answer& a : answers) {
+        if (a.what.what == packet::kind::read_request) break;
+        send_packet(std::move(a.what));
+    }
+    answers.clear();
+}
+
 // Sends one packet of a read response; true if another one follows.
 bool queue_pair::send_read_part(answer& next) {
     packet& request = next.what;

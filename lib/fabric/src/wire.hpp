@@ -39,6 +39,8 @@ public:
     virtual bool send(cm_message const& m) = 0;
     /// Sends what the calls before have collected.
     virtual void flush() = 0;
+    /// True if something that was sent has to wait for another process.
+    virtual bool has_unsent() const noexcept = 0;
 
     /// A port of all processes of this node: 0, or EADDRINUSE.
     virtual int claim_port(std::uint16_t port) = 0;
