@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <boost/asio/steady_timer.hpp>
 #include <rcverbs/experimental/ring.hpp>
 
 #include <array>

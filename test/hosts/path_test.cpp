@@ -16,6 +16,7 @@
 #include <rcverbs/experimental/request_server.hpp>
 
 #include "hosts/fixture.hpp"
+#include "support/bytes.hpp"
 #include "support/child_process.hpp"
 
 using namespace rcverbs;
