@@ -243,3 +243,115 @@ TEST_CASE("rdma_migrate_id moves an id and its later events to another channel",
     rdma_destroy_qp(m.client.id.get());
     m.client.id.reset();
 }
+
+TEST_CASE("an id has a protection domain with its device", "[behaviour]") {
+    meeting m;
+    CHECK(m.client.id->pd == nullptr);
+    m.resolve();
+    REQUIRE(m.client.id->pd != nullptr);
+    CHECK(m.client.id->pd->context == m.client.id->verbs);
+    m.client.make_queue_pair({});
+    rdma_conn_param p = parameters_of({});
+    REQUIRE(rdma_connect(m.client.id.get(), &p) == 0);
+    received_event const request = expect(m.listener.channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
+    CHECK(request.id->pd != nullptr);
+    CHECK(rdma_destroy_id(request.id) == 0);
+}
+
+namespace {
+
+// A queue pair that the connection manager does not know.
+struct own_queue_pair {
+    owned_pd pd;
+    owned_cq cq;
+    owned<ibv_qp, &ibv_destroy_qp> qp;
+    rdma_cm_id* id;
+
+    explicit own_queue_pair(rdma_cm_id* of)
+        : pd{ibv_alloc_pd(of->verbs)},
+          cq{ibv_create_cq(of->verbs, 16, nullptr, nullptr, 0)},
+          id{of} {
+        ibv_qp_init_attr a{};
+        a.send_cq = a.recv_cq = cq.get();
+        a.qp_type = IBV_QPT_RC;
+        a.cap = {4, 4, 1, 1, 0};
+        qp.reset(ibv_create_qp(pd.get(), &a));
+        REQUIRE(qp);
+    }
+
+    void move_to(ibv_qp_state state) {
+        INFO("to state " << state);
+        ibv_qp_attr a{};
+        int mask = 0;
+        a.qp_state = state;
+        REQUIRE(rdma_init_qp_attr(id, &a, &mask) == 0);
+        REQUIRE(ibv_modify_qp(qp.get(), &a, mask) == 0);
+    }
+
+    rdma_conn_param parameters() const {
+        rdma_conn_param p = parameters_of({});
+        p.qp_num = qp->qp_num;
+        return p;
+    }
+
+    ibv_wc await() {
+        ibv_wc wc{};
+        for (int n = 0; n == 0;) n = ibv_poll_cq(cq.get(), 1, &wc);
+        return wc;
+    }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "a program with queue pairs of its own connects them, and says when it has", "[behaviour]"
+) {
+    meeting m;
+    m.resolve();
+    own_queue_pair client{m.client.id.get()};
+    // Without a peer, only what INIT needs.
+    ibv_qp_attr early{};
+    int mask = 0;
+    early.qp_state = IBV_QPS_INIT;
+    REQUIRE(rdma_init_qp_attr(m.client.id.get(), &early, &mask) == 0);
+    CHECK(mask == (IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+    rdma_conn_param p = client.parameters();
+    REQUIRE(rdma_connect(m.client.id.get(), &p) == 0);
+    received_event const request = expect(m.listener.channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
+    own_queue_pair server{request.id};
+    server.move_to(IBV_QPS_INIT);
+    server.move_to(IBV_QPS_RTR);
+    std::vector<std::byte> bytes(64);
+    owned_mr const memory{
+        ibv_reg_mr(server.pd.get(), bytes.data(), bytes.size(), IBV_ACCESS_LOCAL_WRITE)};
+    ibv_sge to{reinterpret_cast<std::uintptr_t>(bytes.data()), 64, memory->lkey};
+    ibv_recv_wr receive{};
+    receive.sg_list = &to;
+    receive.num_sge = 1;
+    ibv_recv_wr* bad_receive = nullptr;
+    REQUIRE(ibv_post_recv(server.qp.get(), &receive, &bad_receive) == 0);
+    p = server.parameters();
+    REQUIRE(rdma_accept(request.id, &p) == 0);
+
+    expect(m.client.channel.get(), RDMA_CM_EVENT_CONNECT_RESPONSE);
+    client.move_to(IBV_QPS_INIT);
+    client.move_to(IBV_QPS_RTR);
+    client.move_to(IBV_QPS_RTS);
+    REQUIRE(rdma_establish(m.client.id.get()) == 0);
+    expect(m.listener.channel.get(), RDMA_CM_EVENT_ESTABLISHED);
+    server.move_to(IBV_QPS_RTS);
+
+    std::vector<std::byte> const message = pattern(64);
+    owned_mr const source{
+        ibv_reg_mr(client.pd.get(), const_cast<std::byte*>(message.data()), 64, 0)};
+    ibv_sge from{reinterpret_cast<std::uintptr_t>(message.data()), 64, source->lkey};
+    ibv_send_wr send = work(IBV_WR_SEND, &from, 1);
+    ibv_send_wr* bad_send = nullptr;
+    REQUIRE(ibv_post_send(client.qp.get(), &send, &bad_send) == 0);
+    CHECK(client.await().status == IBV_WC_SUCCESS);
+    CHECK(server.await().status == IBV_WC_SUCCESS);
+    CHECK(bytes == message);
+    REQUIRE(rdma_disconnect(m.client.id.get()) == 0);
+    expect(m.listener.channel.get(), RDMA_CM_EVENT_DISCONNECTED);
+    CHECK(rdma_destroy_id(request.id) == 0);
+}

@@ -229,6 +229,7 @@ void connection_manager::forget(cm_id& id) {
     drop_events(id);
     id_pointers_.erase(&id);
     release_port(id);
+    release_default_pd(id);
     device* const borrowed = id.borrowed;
     if (id.is_synchronous) channels_.erase(id.channel);
     ids_.erase(id.number);
@@ -464,11 +465,32 @@ void connection_manager::close_if_forgotten(device& which) {
 
 int connection_manager::attach(cm_id& id, device& to) {
     if (int const error = borrow(to)) return error;
+    release_default_pd(id);
     if (device* const before = std::exchange(id.borrowed, &to)) give_back(*before);
     id.on = &to;
     id.verbs = &to.borrowed->verbs.context;
     id.port_num = 1;
+    return use_default_pd(id);
+}
+
+// librdmacm's ids have a protection domain with their device.
+int connection_manager::use_default_pd(cm_id& id) {
+    device& on = *id.on;
+    if (on.default_pd == nullptr) {
+        if (int const error = net_.alloc_pd(id.verbs, on.default_pd)) return error;
+    }
+    ++on.default_pd_users;
+    id.uses_default_pd = true;
+    id.pd = on.default_pd;
     return 0;
+}
+
+void connection_manager::release_default_pd(cm_id& id) {
+    if (!std::exchange(id.uses_default_pd, false)) return;
+    id.pd = nullptr;
+    // What the program still has of it keeps it.
+    device& on = *id.on;
+    if (--on.default_pd_users == 0 && net_.dealloc_pd(on.default_pd) == 0) on.default_pd = nullptr;
 }
 
 std::uint16_t connection_manager::free_port() {
@@ -608,32 +630,14 @@ int connection_manager::create_queue_pair(
     cm_id* const id = id_of(raw);
     if (id == nullptr || id->qp != nullptr || id->verbs == nullptr || id->at == state::closed)
         return EINVAL;
-    bool const has_pd = pd != nullptr;
-    if (!has_pd) {
-        device& on = *id->on;
-        if (on.default_pd == nullptr) {
-            if (int const error = net_.alloc_pd(id->verbs, on.default_pd)) return error;
-        }
-        pd = on.default_pd;
-    }
+    if (pd == nullptr) pd = id->pd;
     if (pd->context != id->verbs) return EINVAL;
     queue_pair* made = nullptr;
     if (int const error = net_.create_qp(pd, attributes, made)) return error;
-    if (!has_pd) {
-        ++id->on->default_pd_users;
-        id->uses_default_pd = true;
-    }
     made->state = IBV_QPS_INIT;
     id->qp = made;
     id->pd = pd;
     return 0;
-}
-
-void connection_manager::release_default_pd(rdma_cm_id* raw) {
-    cm_id* const id = id_of(raw);
-    if (id == nullptr || !std::exchange(id->uses_default_pd, false)) return;
-    device& on = *id->on;
-    if (--on.default_pd_users == 0) net_.dealloc_pd(std::exchange(on.default_pd, nullptr));
 }
 
 // --- the handshake -------------------------------------------------------------------------------
@@ -745,6 +749,7 @@ int connection_manager::connect(rdma_cm_id* raw, rdma_conn_param const* p) {
     if (id->own.responder_resources > depth_max || id->own.initiator_depth > depth_max)
         return EINVAL;
     id->at = state::request_sent;
+    id->is_active = true;
     cm_message request = to_peer(*id, cm_message::kind::request);
     request.with = id->own;
     send(*id->on, std::move(request));
@@ -787,65 +792,89 @@ void connection_manager::on_connect_request(cm_message const& m, device& at) {
     tell(listener, RDMA_CM_EVENT_CONNECT_REQUEST, 0, &child.theirs, child.number);
 }
 
-// Moves the queue pair to RTS, with the parameters that the kernel derives from the terms of both
-// sides.
-int connection_manager::to_ready_to_send(cm_id& id) {
-    if (id.qp == nullptr) return 0;
-    bool const is_active = id.at == state::reply_received;
-    auto& qp = static_cast<queue_pair&>(*id.qp);
-    ibv_qp_attr a{};
-    a.qp_state = IBV_QPS_RTR;
-    a.dest_qp_num = id.theirs.qp_num;
-    a.max_dest_rd_atomic = is_active ? id.theirs.initiator_depth : id.own.responder_resources;
-    a.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
-    if (a.max_dest_rd_atomic > 0)
-        a.qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-    a.min_rnr_timer = 0;
-    int error = net_.modify_qp(
-        &qp,
-        &a,
-        IBV_QP_STATE | IBV_QP_DEST_QPN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_ACCESS_FLAGS |
-            IBV_QP_MIN_RNR_TIMER
-    );
-    if (error != 0) return error;
-    for (std::size_t i = 0; i < id.on->addresses.size(); ++i) {
-        ibv_gid const gid = gid_of(id.on->addresses[i]);
-        if (std::memcmp(gid.raw, id.route.addr.addr.ibaddr.sgid.raw, sizeof gid.raw) == 0) {
-            qp.gid_index = static_cast<std::uint8_t>(i);
+// The attributes of a queue pair for the state in `a`, from what both sides have said. Source: cm_init_qp_*_attr in
+// drivers/infiniband/core/cm.c.
+void connection_manager::describe(cm_id const& id, ibv_qp_attr& a, int& mask) const {
+    std::uint8_t const resources =
+        id.is_active ? id.theirs.initiator_depth : id.own.responder_resources;
+    if (a.qp_state == IBV_QPS_INIT) {
+        mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        a.port_num = 1;
+        a.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+        if (resources > 0) a.qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+    } else if (a.qp_state == IBV_QPS_RTR) {
+        mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+               IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+        a.dest_qp_num = id.theirs.qp_num;
+        a.max_dest_rd_atomic = resources;
+        // The request's path holds for both directions.
+        a.path_mtu = mtu_code(id.is_active ? id.own.path_mtu_bytes : id.theirs.path_mtu_bytes);
+        a.ah_attr = {};
+        a.ah_attr.is_global = 1;
+        a.ah_attr.port_num = 1;
+        a.ah_attr.grh.dgid = gid_of(id.remote);
+        a.ah_attr.grh.traffic_class = id.is_active ? id.own.traffic_class : id.theirs.traffic_class;
+        ibv_gid const& own = id.route.addr.addr.ibaddr.sgid;
+        for (std::size_t i = 0; i < id.on->addresses.size(); ++i) {
+            ibv_gid const gid = gid_of(id.on->addresses[i]);
+            if (std::memcmp(gid.raw, own.raw, sizeof gid.raw) == 0)
+                a.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(i);
         }
+    } else {
+        mask = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+               IBV_QP_MAX_QP_RD_ATOMIC;
+        a.max_rd_atomic = id.is_active ? id.theirs.responder_resources : id.own.initiator_depth;
+        a.timeout = id.ack_timeout.value_or(19);
+        a.retry_cnt = id.is_active ? id.own.retry_count : id.theirs.retry_count;
+        a.rnr_retry = id.theirs.rnr_retry_count;
     }
-    // The request's path holds for both directions.
-    qp.traffic_class = is_active ? id.own.traffic_class : id.theirs.traffic_class;
-    qp.mtu = is_active ? id.own.path_mtu_bytes : id.theirs.path_mtu_bytes;
-    qp.remote_gid = gid_of(id.remote);
-    a.qp_state = IBV_QPS_RTS;
-    a.max_rd_atomic = is_active ? id.theirs.responder_resources : id.own.initiator_depth;
-    a.timeout = id.ack_timeout.value_or(19);
-    a.retry_cnt = is_active ? id.own.retry_count : id.theirs.retry_count;
-    a.rnr_retry = id.theirs.rnr_retry_count;
-    return net_.modify_qp(
-        &qp,
-        &a,
-        IBV_QP_STATE | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-            IBV_QP_RNR_RETRY
-    );
 }
 
-// Covers only the uses that programs make of it: to check whether the connection still exists, and which
-// path MTU a request asks for.
+int connection_manager::to_ready_to_send(cm_id& id) {
+    if (id.qp == nullptr) return 0;
+    ibv_qp_attr a{};
+    int mask = 0;
+    a.qp_state = IBV_QPS_INIT;
+    describe(id, a, mask);
+    a.qp_state = IBV_QPS_RTR;
+    describe(id, a, mask);
+    if (int const error = net_.modify_qp(id.qp, &a, mask | IBV_QP_ACCESS_FLAGS)) return error;
+    a.qp_state = IBV_QPS_RTS;
+    describe(id, a, mask);
+    return net_.modify_qp(id.qp, &a, mask);
+}
+
 int connection_manager::init_qp_attr(rdma_cm_id* raw, ibv_qp_attr& attributes, int& mask) {
     cm_id const* const id = id_of(raw);
-    if (id == nullptr || id->at < state::request_sent || id->at > state::connected) return EINVAL;
-    if (attributes.qp_state == IBV_QPS_RTR) {
-        if (id->at != state::request_received) return EINVAL;
-        mask = IBV_QP_STATE | IBV_QP_PATH_MTU;
-        attributes.path_mtu = mtu_code(id->theirs.path_mtu_bytes);
+    if (id == nullptr || id->on == nullptr || id->at > state::connected) return EINVAL;
+    if (id->at < state::request_sent) {
+        // Without a peer, whatever the state. Source: cma_ib_init_qp_attr in drivers/infiniband/core/cma.c.
+        mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        attributes.qp_access_flags = 0;
+        attributes.port_num = 1;
         return 0;
     }
-    if (attributes.qp_state != IBV_QPS_INIT) return EINVAL;
-    mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-    attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
-    attributes.port_num = 1;
+    bool const knows_peer = id->at != state::request_sent;
+    switch (attributes.qp_state) {
+    case IBV_QPS_INIT: break;
+    case IBV_QPS_RTR:
+        if (!knows_peer) return EINVAL;
+        break;
+    case IBV_QPS_RTS:
+        if (!knows_peer || id->at == state::request_received) return EINVAL;
+        break;
+    default: return EINVAL;
+    }
+    describe(*id, attributes, mask);
+    return 0;
+}
+
+// What a program with a queue pair of its own answers to RDMA_CM_EVENT_CONNECT_RESPONSE.
+int connection_manager::establish(rdma_cm_id* raw) {
+    cm_id* const id = id_of(raw);
+    if (id == nullptr || id->qp != nullptr || id->at != state::reply_received) return EINVAL;
+    id->at = state::connected;
+    send(*id->on, to_peer(*id, cm_message::kind::ready));
     return 0;
 }
 
@@ -937,7 +966,11 @@ void connection_manager::send_disconnect_reply(cm_id& id) {
 int connection_manager::disconnect(rdma_cm_id* raw) {
     cm_id* const id = id_of(raw);
     if (id == nullptr || id->on == nullptr) return EINVAL;
-    if (id->qp != nullptr) static_cast<queue_pair&>(*id->qp).move_to_error();
+    if (id->qp != nullptr) {
+        auto& qp = static_cast<queue_pair&>(*id->qp);
+        qp.send_last();
+        qp.move_to_error();
+    }
     if (id->is_abandoned) return 0;
     switch (id->at) {
     case state::reply_sent: return 0;  // the kernel sends nothing during the handshake

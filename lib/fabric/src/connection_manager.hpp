@@ -32,6 +32,7 @@ public:
     int resolve_route(rdma_cm_id* raw, int timeout_ms);
     int connect(rdma_cm_id* raw, rdma_conn_param const* parameters);
     int init_qp_attr(rdma_cm_id* raw, ibv_qp_attr& attributes, int& mask);
+    int establish(rdma_cm_id* raw);
     int accept(rdma_cm_id* raw, rdma_conn_param const* parameters);
     int reject(rdma_cm_id* raw, void const* data, std::size_t size);
     int disconnect(rdma_cm_id* raw);
@@ -44,7 +45,6 @@ public:
     /// librdmacm looks for devices, and finds that some were removed.
     void forget_removed_devices();
     int create_queue_pair(rdma_cm_id* raw, ibv_pd* pd, ibv_qp_init_attr* attributes);
-    void release_default_pd(rdma_cm_id* raw);
     int take_event(rdma_event_channel* raw, rdma_cm_event** out);
     void acknowledge(rdma_cm_event* raw);
 
@@ -95,6 +95,9 @@ private:
     int to_ready_to_send(cm_id& id);
     cm_id& make_id(cm_channel& channel, void* context, rdma_port_space space);
     int attach(cm_id& id, device& to);
+    int use_default_pd(cm_id& id);
+    void release_default_pd(cm_id& id);
+    void describe(cm_id const& id, ibv_qp_attr& attributes, int& mask) const;
     void close_if_forgotten(device& which);
     /// The device that has an address, even if it was removed.
     device* device_with(address const& a);

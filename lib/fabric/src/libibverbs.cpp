@@ -101,6 +101,7 @@ int query_device_ex(
 ) {
     if (size_bytes < sizeof *out) return EINVAL;
     *out = {};
+    out->phys_port_cnt_ex = 1;
     if (context_of(in)->on->options.has_on_demand_paging) {
         out->odp_caps.general_caps = IBV_ODP_SUPPORT;
         out->odp_caps.per_transport_caps.rc_odp_caps =
@@ -168,6 +169,7 @@ int ibv_query_device(ibv_context* in, ibv_device_attr* out) {
         std::snprintf(out->fw_ver, sizeof out->fw_ver, "fabric");
         // Source: RXE_VENDOR_ID in drivers/infiniband/sw/rxe/rxe_param.h.
         out->vendor_id = o.is_softroce ? 0xFFFFFF : 0;
+        out->node_guid = out->sys_image_guid = htobe64(context_of(in)->on->guid);
         out->max_mr_size = o.region_bytes_max;
         out->page_size_cap = 4096;
         out->max_qp = 1 << 20;
@@ -234,10 +236,12 @@ ssize_t _ibv_query_gid_table(
     ibv_context* in, ibv_gid_entry* out, std::size_t count, std::uint32_t flags, std::size_t size
 ) {
     std::size_t found = 0;
-    while (found < count &&
-           _ibv_query_gid_ex(in, 1, static_cast<std::uint32_t>(found), out + found, flags, size) ==
-               0)
-        ++found;
+    for (ibv_gid_entry one;
+         _ibv_query_gid_ex(in, 1, static_cast<std::uint32_t>(found), &one, flags, size) == 0;
+         ++found) {
+        if (found == count) return -EINVAL;
+        out[found] = one;
+    }
     return static_cast<ssize_t>(found);
 }
 

@@ -86,11 +86,14 @@ int rdma_init_qp_attr(rdma_cm_id* id, ibv_qp_attr* attributes, int* mask) {
     });
 }
 
-void rdma_destroy_qp(rdma_cm_id* id) {
-    always("rdma_destroy_qp", [&](network& n, auto& held) {
-        n.destroy_qp(id->qp, held);
-        n.cm.release_default_pd(id);
+int rdma_establish(rdma_cm_id* id) {
+    return returning_minus_one("rdma_establish", [&](network& n, auto&) {
+        return n.cm.establish(id);
     });
+}
+
+void rdma_destroy_qp(rdma_cm_id* id) {
+    always("rdma_destroy_qp", [&](network& n, auto& held) { n.destroy_qp(id->qp, held); });
     id->qp = nullptr;
     destroy_own_queues(id);
 }

@@ -329,9 +329,9 @@ struct queue_pair : ibv_qp {
     /// Sends the responses that had to wait.
     void send_answers();
     void send_due_acknowledgement();
-    /// Sends, room or not, what a device would have sent already: the acknowledgement of each message that
-    /// the program has. A response that is under way ends with the queue pair.
-    void send_last_answers();
+    /// Sends to other processes what a device would have sent already: work that was posted, and, room or
+    /// not, the acknowledgement of each message that the program has. A response that is under way ends with the queue pair.
+    void send_last();
     void send_packet(packet p);
     bool has_room() const;
     void arrive(packet const& p);
@@ -457,6 +457,7 @@ struct cm_id : rdma_cm_id {
     int backlog = 0;
     std::size_t waiting_requests = 0;
     bool is_abandoned = false;
+    bool is_active = false;
     // It has a channel of its own, and its functions wait for their events.
     bool is_synchronous = false;
     bool uses_default_pd = false;

@@ -85,15 +85,15 @@ int network::close_device(ibv_context* raw) {
 // --- queue pairs ---------------------------------------------------------------------------------
 
 int network::create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes, queue_pair*& out) {
+    if (!domains_.contains(pd)) return EINVAL;
+    if (attributes->qp_type != IBV_QPT_RC) return EOPNOTSUPP;
     device_options const& limits = context_of(pd->context)->on->options;
     ibv_qp_cap const& cap = attributes->cap;
     bool const fits =
         cap.max_send_wr <= limits.queue_depth_max && cap.max_recv_wr <= limits.queue_depth_max &&
         cap.max_send_sge <= limits.segments_max && cap.max_recv_sge <= limits.segments_max &&
         cap.max_inline_data <= limits.inline_bytes_max;
-    bool const is_complete = attributes->qp_type == IBV_QPT_RC && attributes->send_cq != nullptr &&
-                             attributes->recv_cq != nullptr && domains_.contains(pd);
-    if (!fits || !is_complete) return EINVAL;
+    if (!fits || attributes->send_cq == nullptr || attributes->recv_cq == nullptr) return EINVAL;
     auto made = std::make_unique<queue_pair>();
     queue_pair& qp = *made;
     qp.context = pd->context;
@@ -200,6 +200,7 @@ int network::modify_qp(ibv_qp* raw, ibv_qp_attr const* a, int mask) {
     if (from == IBV_QPS_RTS && to == IBV_QPS_RTS && (mask & ~changeable) != 0) return EINVAL;
     if (to == IBV_QPS_RTR && (mask & IBV_QP_DEST_QPN) == 0) return EINVAL;
     if (to == IBV_QPS_ERR) {
+        qp.send_last();
         qp.move_to_error();
         return 0;
     }
@@ -231,7 +232,7 @@ int network::modify_qp(ibv_qp* raw, ibv_qp_attr const* a, int mask) {
 }
 
 void queue_pair::forget_work() {
-    send_last_answers();
+    send_last();
     if (receiving && srq != nullptr) --shared()->in_use;
     receiving.reset();
     sends.clear();
@@ -271,6 +272,8 @@ int network::query_qp(ibv_qp* raw, ibv_qp_attr* a, ibv_qp_init_attr* initial) {
     a->retry_cnt = qp.retry_count;
     a->rnr_retry = qp.rnr_retry_count;
     a->port_num = 1;
+    a->ah_attr.is_global = qp.remote_qp != 0 ? 1 : 0;
+    a->ah_attr.port_num = 1;
     a->ah_attr.grh.sgid_index = qp.gid_index;
     a->ah_attr.grh.traffic_class = qp.traffic_class;
     a->ah_attr.grh.flow_label = qp.flow_label;
@@ -440,9 +443,10 @@ void queue_pair::flush_now() {
 // --- shared receive queues -----------------------------------------------------------------------
 
 int network::create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes, shared_receive_queue*& out) {
+    if (!domains_.contains(pd)) return EINVAL;
     device_options const& limits = context_of(pd->context)->on->options;
     if (attributes->attr.max_wr == 0 || attributes->attr.max_wr > limits.queue_depth_max ||
-        attributes->attr.max_sge > limits.segments_max || !domains_.contains(pd)) {
+        attributes->attr.max_sge > limits.segments_max) {
         return EINVAL;
     }
     auto made = std::make_unique<shared_receive_queue>();

@@ -244,7 +244,9 @@ void queue_pair::send_answers() {
     }
 }
 
-void queue_pair::send_last_answers() {
+void queue_pair::send_last() {
+    if (net->others == nullptr) return;
+    if (state == IBV_QPS_RTS) transmit();
     send_due_acknowledgement();
     for (answer& a : answers) {
         if (a.what.what == packet::kind::read_request) break;

@@ -25,7 +25,6 @@ extern "C" {
 
 // --- librdmacm -----------------------------------------------------------------------------------
 
-int rdma_establish(rdma_cm_id*) { return unsupported_errno(); }
 int rdma_notify(rdma_cm_id*, ibv_event_type) { return unsupported_errno(); }
 int rdma_create_srq(rdma_cm_id*, ibv_pd*, ibv_srq_init_attr*) { return unsupported_errno(); }
 int rdma_create_srq_ex(rdma_cm_id*, ibv_srq_init_attr_ex*) { return unsupported_errno(); }
