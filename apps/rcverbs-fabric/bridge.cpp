@@ -16,11 +16,8 @@
 
 #include <fcntl.h>
 #include <netinet/tcp.h>
-#include <poll.h>
-#include <signal.h>
 #include <sys/inotify.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,6 +35,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "background.hpp"
 #include "frame.hpp"
 #include "messages.hpp"
 
@@ -67,10 +65,6 @@ constexpr std::chrono::seconds answer_timeout{10};
 // A stream with the descriptor.
 stream make_stream(asio::io_context& io, descriptor const& of) {
     return stream{io, ::fcntl(of.get(), F_DUPFD_CLOEXEC, 0)};
-}
-
-void complain(std::string const& what) {
-    std::fprintf(stderr, "rcverbs-fabric: %s\n", what.c_str());
 }
 
 class runner;
@@ -173,17 +167,17 @@ private:
 // The process of a bridge.
 class runner {
 public:
-    runner(directory in, descriptor const& life, int status)
+    runner(directory in, background& of)
         : where{std::move(in)},
-          life_{make_stream(io, life)},
-          status_{status},
+          background_{of},
+          life_{make_stream(io, of.life())},
           inotify_{make_stream(io, descriptor{::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)})},
           look_again_{io} {}
 
     void listen(tcp::acceptor acceptor) {
         acceptor_.emplace(std::move(acceptor));
         asio::co_spawn(io, accept_all(), asio::detached);
-        report("ready");
+        background_.report("ready");
     }
     void join(tcp::socket socket) {
         lock_ = where.take_bridge();
@@ -199,16 +193,9 @@ public:
         for (auto const& l : links_) l->end("");
         if (numbers_) ::unlink(where.bridge_path().c_str());
     }
-    // For who has started the bridge; once.
-    void report(std::string const& text) {
-        if (status_ < 0) return;
-        std::string const line = text + '\n';
-        static_cast<void>(::write(status_, line.data(), line.size()));
-        ::close(std::exchange(status_, -1));
-    }
-    void on_state() { report("ready"); }
+    void on_state() { background_.report("ready"); }
     void on_end(std::string const& why) {
-        report("error " + why);
+        background_.report("error " + why);
         if (!acceptor_) io.stop();
     }
     // What there is here, except for what is the link's.
@@ -316,8 +303,8 @@ private:
         }
     }
 
+    background& background_;
     stream life_;
-    int status_;
     stream inotify_;
     asio::steady_timer look_again_;
     std::optional<tcp::acceptor> acceptor_;
@@ -711,72 +698,6 @@ void link::close(channel& c) {
 
 // --- the process ---------------------------------------------------------------------------------
 
-struct pipe_ends {
-    descriptor out;
-    descriptor in;
-};
-pipe_ends make_pipe(int flags) {
-    int ends[2];
-    if (::pipe2(ends, flags) != 0)
-        throw std::runtime_error{std::string{"pipe: "} + std::strerror(errno)};
-    return {descriptor{ends[0]}, descriptor{ends[1]}};
-}
-
-std::string read_line(int from) {
-    std::string line;
-    pollfd p{from, POLLIN, 0};
-    while (::poll(&p, 1, static_cast<int>(std::chrono::milliseconds{answer_timeout}.count())) > 0) {
-        char c = 0;
-        ssize_t const n = ::read(from, &c, 1);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0 || c == '\n') return line;
-        line += c;
-    }
-    return "error it does not answer";
-}
-
-// Forks; the child sets the bridge up and runs it. Returns the line that it reports, and the descriptor that
-// keeps it running.
-std::pair<std::string, descriptor> start(
-    directory const& where, std::function<void(runner&)> const& set_up
-) {
-    pipe_ends status = make_pipe(O_CLOEXEC);
-    pipe_ends life = make_pipe(0);
-    pid_t const child = ::fork();
-    if (child < 0) throw std::runtime_error{std::string{"fork: "} + std::strerror(errno)};
-    if (child > 0) {
-        static_cast<void>(::waitpid(child, nullptr, 0));
-        status.in = {};
-        return {read_line(status.out.get()), std::move(life.in)};
-    }
-    // Twice, so that the command has no child that it does not know.
-    if (::fork() != 0) ::_exit(0);
-    // Not a part of the command: signals of the terminal are not for it, nor is what it prints.
-    ::setpgid(0, 0);
-    ::signal(SIGPIPE, SIG_IGN);
-    int const nowhere = ::open("/dev/null", O_RDWR);
-    ::dup2(nowhere, STDIN_FILENO);
-    ::dup2(nowhere, STDOUT_FILENO);
-    status.out = {};
-    life.in = {};
-    try {
-        int const report = ::fcntl(status.in.get(), F_DUPFD_CLOEXEC, 0);
-        status.in = {};
-        runner r{directory{where.path()}, life.out, report};
-        life.out = {};
-        try {
-            set_up(r);
-            r.run();
-        } catch (std::exception const& e) {
-            r.report(std::string{"error "} + e.what());
-        }
-    } catch (std::exception const& e) {
-        complain(e.what());
-    }
-    std::fflush(nullptr);
-    ::_exit(0);
-}
-
 [[noreturn]] void fail(tcp_address const& at, std::string const& report) {
     std::string_view why = report;
     if (why.starts_with("error ")) why.remove_prefix(6);
@@ -798,23 +719,27 @@ tcp_address tcp_address::parse(std::string const& text) {
 }
 
 detail::descriptor bridge::listen(directory const& where, tcp_address const& at) {
-    auto [report, life] = start(where, [&](runner& r) {
+    auto [report, life] = start_background([&](background& self) {
+        runner r{directory{where.path()}, self};
         tcp::resolver resolver{r.io};
         tcp::endpoint const to =
             resolver.resolve(at.host, at.port, tcp::resolver::passive)->endpoint();
         tcp::acceptor acceptor{r.io, to};
         r.listen(std::move(acceptor));
+        r.run();
     });
     if (report != "ready") fail(at, report);
     return std::move(life);
 }
 
 detail::descriptor bridge::join(directory const& where, tcp_address const& to) {
-    auto [report, life] = start(where, [&](runner& r) {
+    auto [report, life] = start_background([&](background& self) {
+        runner r{directory{where.path()}, self};
         tcp::resolver resolver{r.io};
         tcp::socket socket{r.io};
         asio::connect(socket, resolver.resolve(to.host, to.port));
         r.join(std::move(socket));
+        r.run();
     });
     if (report != "ready") fail(to, report);
     return std::move(life);

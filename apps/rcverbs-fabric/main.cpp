@@ -5,19 +5,24 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <optional>
+#include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bridge.hpp"
 #include "capture.hpp"
 #include "directory.hpp"
 #include "settings.hpp"
+#include "stepper.hpp"
 #include "frame_type.hpp"
 
 namespace {
@@ -54,6 +59,17 @@ void put_before(char const* name, std::string const& value, char separator) {
     ::setenv(name, all.c_str(), 1);
 }
 
+// A stepper without nodes begins, or ends: waits until it has.
+std::optional<std::uint64_t> seed_of_stepper(directory const& where) {
+    auto const until = std::chrono::steady_clock::now() + std::chrono::seconds{5};
+    std::optional<std::uint64_t> seed = where.stepper_seed();
+    while (seed && where.nodes().empty() && std::chrono::steady_clock::now() < until) {
+        std::this_thread::sleep_for(std::chrono::milliseconds{1});
+        seed = where.stepper_seed();
+    }
+    return seed;
+}
+
 int run(fabric_arguments& a) {
     fs::path const libraries = library_folder();
     directory const where = directory::of_network(a.chosen.network);
@@ -65,6 +81,22 @@ int run(fabric_arguments& a) {
     if (!a.listens_at.empty()) bridged = bridge::listen(where, tcp_address::parse(a.listens_at));
     if (!a.joins.empty() && !where.has_bridge())
         bridged = bridge::join(where, tcp_address::parse(a.joins));
+    // All processes of a network go on step by step, or none.
+    descriptor stepped;
+    if (auto const seed = seed_of_stepper(where)) {
+        if (a.chosen.seed.value_or(*seed) != *seed)
+            throw std::runtime_error{
+                "the network " + a.chosen.network + " has --seed " + std::to_string(*seed)};
+        if (bridged) throw std::runtime_error{"a stepped network is joined by no other one"};
+        a.chosen.is_stepped = true;
+        a.chosen.seed = seed;
+    } else if (a.chosen.is_stepped) {
+        if (!where.nodes().empty())
+            throw std::runtime_error{
+                "the network " + a.chosen.network + " is in use, and not stepped"};
+        if (!a.chosen.seed) a.chosen.seed = std::random_device{}();
+        stepped = rcverbs::fabric::start_stepper(where, *a.chosen.seed);
+    }
     // The lock stays open in the command and its children: the node is theirs until the last one ends.
     directory::member held =
         a.node != 0 ? directory::member{a.node, where.hold_node(a.node)} : where.take_node();
@@ -97,6 +129,12 @@ int run(fabric_arguments& a) {
             );
         }
         std::fputc('\n', stderr);
+        if (stepped)
+            std::fprintf(
+                stderr,
+                "rcverbs-fabric: repeat this run with --seed %llu\n",
+                static_cast<unsigned long long>(*a.chosen.seed)
+            );
     }
     std::vector<char*> words;
     for (std::string& word : a.command) words.push_back(word.data());
@@ -190,7 +228,10 @@ int main(int argc, char** argv) {
         ->check(CLI::Range(1, 16))
         ->capture_default_str();
     running->add_option(
-        "--seed", a.chosen.seed, "Decides which packets are lost; without it, a random number"
+        "--seed",
+        a.chosen.seed,
+        "Decides which packets are lost, and with --stepped their order; without it, a random "
+        "number"
     );
     running
         ->add_option(
@@ -243,6 +284,16 @@ int main(int argc, char** argv) {
     auto* const joins = running->add_option(
         "--join", a.joins, "tcp:HOST:PORT: join the network of a machine that listens there"
     );
+    running
+        ->add_flag(
+            "--stepped",
+            a.chosen.is_stepped,
+            "Let the network go on step by step: with the same --seed, programs that do the same "
+            "send the same packets in "
+            "the same order. For all commands of the network, until the last one ends"
+        )
+        ->excludes(listens)
+        ->excludes(joins);
     listens->check(is_address)->excludes(joins);
     joins->check(is_address);
     running->add_flag("-q,--quiet", a.is_quiet, "Do not print the node's addresses");

@@ -7,7 +7,7 @@ set -uo pipefail
 cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints pingpong shared_queue_pingpong
     write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
     demo_write demo_read demo_atomic copy bench a_stopped_process one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server
-    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric namespaces capture late_receive last_words pyverbs
+    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric namespaces capture late_receive last_words last_message ucx stepped stepped_kills stepped_wrongly pyverbs
     joined joined_copy joined_ends joined_containers joined_wrongly a_hostile_machine'
 if [ "${1-}" = --list ]; then
     printf '%s\n' $cases
@@ -538,8 +538,8 @@ capture() {
     wait "$server" || fail "the server ended with $?"
     tshark -r "$file" >"$work/seen.out" 2>/dev/null || fail 'tshark cannot read the file'
     local what
-    for what in 'RC Send Only' 'RC Acknowledge' 'RC RDMA Read Request' 'RC RDMA Read Response First' 'RC RDMA Write First' 'RC RDMA Write Last'; do
-        grep -q "RRoCE .*$what " "$work/seen.out" || fail "no $what"
+    for what in 'CM: ConnectRequest' 'CM: ConnectReply' 'CM: ReadyToUse' 'CM: DisconnectRequest' 'RC Send Only' 'RC Acknowledge' 'RC RDMA Read Request' 'RC RDMA Read Response First' 'RC RDMA Write First' 'RC RDMA Write Last'; do
+        grep -q "RRoCE .*$what\b" "$work/seen.out" || fail "no $what"
     done
     [ -z "$(tshark -r "$file" -Y _ws.malformed 2>/dev/null)" ] || fail 'a frame is malformed'
     /usr/bin/python3 - "$file" <<'PYTHON' || fail 'a checksum is wrong'
@@ -589,6 +589,107 @@ last_words() {
         wait "$server" || fail "$case: the program ended with $?"
         rm "$work/run"/{number,connected,sent,done}
     done
+}
+last_message() {
+    need /usr/bin/python3
+    /usr/bin/python3 -c 'import pyverbs' 2>/dev/null || { echo 'skipped: pyverbs is not installed'; exit 77; }
+    cp "$here/last_message.py" "$work/"
+    both 7777 /usr/bin/python3 "$work/last_message.py" server 10.77.0.1 -- /usr/bin/python3 "$work/last_message.py" client 10.77.0.1
+}
+# UCX's transport over reliable connections; those above it need unreliable datagrams.
+ucx() {
+    need ucx_perftest
+    local test
+    for test in am_lat put_bw put_lat fadd cswap; do
+        both tcp ucx_perftest -p "$tcp" -d fab0:1 -x rc_verbs -t "$test" -n 200 -w 10 -- ucx_perftest -p "$tcp" 127.0.0.1 -d fab0:1 -x rc_verbs -t "$test" -n 200 -w 10
+    done
+    both tcp ucx_perftest -p "$tcp" -d fab0:1 -x rc_verbs -t get -D zcopy -s 65536 -n 100 -- ucx_perftest -p "$tcp" 127.0.0.1 -d fab0:1 -x rc_verbs -t get -D zcopy -s 65536 -n 100
+}
+compared=infiniband
+# step_through FILE PORT [OPTION…] -- SERVER… -- CLIENT…: in stepped time; FILE gets the packets in their order, and the client's status.
+step_through() {
+    local file=$work/run/$1 port=$2 options=() words=()
+    shift 2
+    while [ "$1" != -- ]; do options+=("$1"); shift; done
+    shift
+    while [ "$1" != -- ]; do words+=("$1"); shift; done
+    shift
+    fabric run -q --stepped --pcap "$file.pcap" --node 1 "${options[@]}" timeout -k 5 60 "${words[@]}" >"$work/server.out" 2>&1 &
+    server=$!
+    await listens 1 "$port"
+    fabric run -q --pcap "$file.pcap" timeout -k 5 60 "$@" >"$work/client.out" 2>&1
+    local status=$?
+    # A server that serves on.
+    case ${words[1]} in serve) fabric kill 1 ;; esac
+    wait "$server" 2>/dev/null
+    tshark -r "$file.pcap" -Y "$compared" -T fields -e ip.src -e infiniband.bth.opcode -e infiniband.bth.destqp -e infiniband.bth.psn >"$work/$(basename "$file").out" 2>/dev/null
+    rm -f "$file.pcap"
+    echo "the client ended with $status" >>"$work/$(basename "$file").out"
+}
+# same_again PORT [OPTION…] -- SERVER… -- CLIENT…: the same seed, the same packets.
+same_again() {
+    step_through first "$@"
+    step_through second "$@"
+    cmp "$work/first.out" "$work/second.out" || fail 'another order'
+}
+stepped() {
+    need rping
+    need tshark
+    same_again 7174 --seed 7 -- rping -s -C 3 -- rping -c -C 3 -a 10.77.0.1
+    # Each ping: four messages and what belongs to them.
+    (($(grep -c '^10.77' "$work/first.out") >= 30)) || fail 'too few packets'
+    # Ten connections at once: another seed, another order.
+    same_again 7471 --seed 7 -- ucmatose -c 10 -C 5 -- ucmatose -c 10 -C 5 -s 10.77.0.1
+    step_through other 7471 --seed 8 -- ucmatose -c 10 -C 5 -- ucmatose -c 10 -C 5 -s 10.77.0.1
+    cmp -s "$work/first.out" "$work/other.out" && fail 'the seed decides nothing'
+    cmp <(sort "$work/first.out") <(sort "$work/other.out") || fail 'other packets'
+    # Its two sides also tell each other through TCP when to disconnect, which no step waits for.
+    compared='infiniband.bth.opcode < 0x20'
+    # Who polls a completion queue, and who waits for its memory to change.
+    need ib_send_lat
+    same_again 18515 --seed 7 -- ib_send_lat -R -n 20 -- ib_send_lat -R -n 20 10.77.0.1
+    same_again 18515 --seed 7 -- ib_write_lat -R -n 5 -- ib_write_lat -R -n 5 10.77.0.1
+    # More than sockets take at once.
+    same_again 18515 --seed 7 -- ib_write_bw -R -n 20 -- ib_write_bw -R -n 20 10.77.0.1
+    compared=infiniband
+    # What is lost is lost again.
+    same_again 7174 --seed 7 --loss 0.1 -- rping -s -C 3 -- rping -c -C 3 -a 10.77.0.1
+}
+stepped_kills() {
+    need rping
+    need tshark
+    local n
+    for n in 1 2 5 8; do
+        same_again 7174 --seed 3 --kill "1@$n" -- rping -s -C 2 -- rping -c -C 2 -a 10.77.0.1
+    done
+    "${as_nobody[@]}" mkdir "$work/run/to"
+    "${as_nobody[@]}" cp /etc/passwd "$work/run/small"
+    for n in 1 3 6; do
+        same_again 7472 --seed 3 --kill "1@$n" -- "$work/rdma-copy" serve "$work/run/to" --port 7472 -- "$work/rdma-copy" --port 7472 --timeout 5 "$work/run/small" 10.77.0.1:
+        rm -rf "$work/run/to"/* "$work/run/to"/.[!.]*
+    done
+}
+stepped_wrongly() {
+    need rping
+    fabric run -q --stepped --join tcp:127.0.0.1:1 true >"$work/client.out" 2>&1
+    [ $? = 2 ] || fail 'a stepped network joins another one'
+    on 2 sleep 60 &
+    await has_node 2
+    fabric run -q --stepped true >"$work/client.out" 2>&1 && fail 'a network in use is stepped'
+    grep -q 'in use' "$work/client.out" || fail 'not the reason'
+    fabric run -q --stepped --seed 7 --network other sleep 60 &
+    await eval 'fabric list --network other | grep -q "^1 "'
+    fabric run -q --stepped --seed 8 --network other true >"$work/client.out" 2>&1 && fail 'two seeds'
+    grep -q 'has --seed 7' "$work/client.out" || fail 'not the reason'
+    # It goes on while a process is stopped, and ends with the last command.
+    fabric run -q --network other --node 3 timeout -k 5 60 rping -s -C 1 >"$work/server.out" 2>&1 &
+    server=$!
+    await eval 'fabric list --network other | grep -q "port 7174"'
+    fabric run -q --network other --node 4 timeout -k 5 60 rping -s -P -p 7175 &
+    await eval 'fabric list --network other | grep -q "port 7175"'
+    kill -STOP "$(fabric list --network other | sed -n 's/^4 .*  \([0-9]*\) rping.*/\1/p')" || fail 'nothing to stop'
+    fabric run -q --network other timeout -k 5 60 rping -c -C 1 -a 10.77.0.3 >"$work/client.out" 2>&1 || fail "the client ended with $?"
+    wait "$server" || fail "the server ended with $?"
 }
 pyverbs() {
     need /usr/bin/python3

@@ -3,6 +3,7 @@
 #include <boost/crc.hpp>
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -148,6 +149,107 @@ void put_transport(network_writer& w, packet const& p) {
     w.put(0, static_cast<int>(padding));
 }
 
+// A number of an id as the 32 bits that messages have.
+std::uint64_t short_id(std::uint64_t id) noexcept {
+    return (id >> 32 & 0xff) << 24 | (id & 0xffffff);
+}
+
+std::uint16_t port_of(address const& a) noexcept {
+    return ntohs(
+        a.family() == AF_INET ? reinterpret_cast<sockaddr_in const&>(a.raw).sin_port
+                              : reinterpret_cast<sockaddr_in6 const&>(a.raw).sin6_port
+    );
+}
+
+// The content of a message of the connection manager. Source: InfiniBand specification, volume 1, "Communication
+// management", 12.6; annex A11 (RDMA IP CM service) for the head of a request's private data.
+std::uint16_t put_cm_content(
+    network_writer& w, cm_message const& m, ibv_gid const& from, ibv_gid const& to
+) {
+    using kind = cm_message::kind;
+    w.put(short_id(m.from_id), 4);
+    if (m.what == kind::request) {
+        bool const v4 = is_v4(from);
+        w.put(0, 4);
+        w.put(0x0000'0000'0106'0000U | port_of(m.to), 8);  // the service of RDMA_PS_TCP
+        w.put(0, 8 + 4 + 4);  // GUID, key of unreliable datagrams
+        w.put(std::uint64_t{m.with.qp_num} << 8 | m.with.responder_resources, 4);
+        w.put(m.with.initiator_depth, 4);
+        w.put(0x14U << 3 & 0xff, 4);  // how long the receiver may take; reliable connection
+        w.put(0x14U << 3 | (m.with.retry_count & 7U), 4);  // the first packet has number 0
+        w.put(0xffff, 2);  // partition
+        w.put(
+            std::uint64_t{mtu_code(m.with.path_mtu_bytes)} << 4 | (m.with.rnr_retry_count & 7U), 1
+        );
+        w.put(15U << 4, 1);  // how often it is sent
+        w.put(0xffff'ffff, 4);  // no local identifiers, as on Ethernet
+        w.put(std::as_bytes(std::span{from.raw}));
+        w.put(std::as_bytes(std::span{to.raw}));
+        w.put(0, 4);  // flow label, rate
+        w.put(m.with.traffic_class, 1);
+        w.put(64, 1);
+        w.put(0, 1);
+        w.put(19U << 3, 1);  // acknowledgement timeout
+        for (int i = 0; i < 44; ++i) w.put(0, 1);  // no alternate path
+        w.put(0, 1);
+        w.put(v4 ? 0x40 : 0x60, 1);
+        w.put(port_of(m.from), 2);
+        for (ibv_gid const* const gid : {&from, &to}) {
+            if (v4) w.put(0, 12);
+            w.put(bytes_of(*gid, v4));
+        }
+        w.put(m.with.private_data);
+        return 0x10;
+    }
+    w.put(short_id(m.to_id), 4);
+    switch (m.what) {
+    case kind::reply:
+        w.put(0, 4);
+        w.put(std::uint64_t{m.with.qp_num} << 8, 4);
+        w.put(0, 8);  // end-to-end context; the first packet has number 0
+        w.put(m.with.responder_resources, 1);
+        w.put(m.with.initiator_depth, 1);
+        w.put(0, 1);
+        w.put(std::uint64_t{m.with.rnr_retry_count} << 5, 1);
+        w.put(0, 8);
+        w.put(m.with.private_data);
+        return 0x13;
+    case kind::ready: return 0x14;
+    case kind::rejection:
+        w.put(0, 2);
+        w.put(static_cast<std::uint64_t>(m.reason), 2);
+        for (int i = 0; i < 72; ++i) w.put(0, 1);  // no further information
+        w.put(m.with.private_data);
+        return 0x12;
+    case kind::disconnect_request: w.put(0, 4); return 0x15;
+    default: return 0x16;
+    }
+}
+
+// A management datagram: an unreliable datagram from queue pair 1 to queue pair 1.
+void put_management(
+    network_writer& w, cm_message const& m, ibv_gid const& from, ibv_gid const& to
+) {
+    constexpr std::size_t content_bytes = 232;
+    std::vector<std::byte> content;
+    network_writer c{content};
+    std::uint16_t const attribute = put_cm_content(c, m, from, to);
+    content.resize(content_bytes);
+    w.put(0x64, 1);  // SEND Only of an unreliable datagram
+    w.put(0, 1);
+    w.put(0xffff, 2);
+    w.put(1, 4);
+    w.put(0, 4);
+    w.put(0x8001'0000, 4);  // the key of queue pair 1
+    w.put(1, 4);
+    w.put(0x0107'0203, 4);  // version, communication management, version, Send
+    w.put(0, 4);
+    w.put(short_id(m.what == cm_message::kind::request ? m.from_id : m.to_id), 8);
+    w.put(attribute, 2);
+    w.put(0, 2 + 4);
+    w.put(content);
+}
+
 void put_checksum(std::span<std::byte> header) noexcept {
     std::uint32_t sum = 0;
     for (std::size_t i = 0; i < header.size(); i += 2)
@@ -178,27 +280,20 @@ std::uint32_t invariant_crc(std::span<std::byte const> frame, bool v4) {
     return crc.checksum();
 }
 
-struct record_head {
-    std::uint32_t seconds;
-    std::uint32_t nanoseconds;
-    std::uint32_t kept_bytes;
-    std::uint32_t bytes;
-};
-
-}  // namespace
-
-std::vector<std::byte> roce_frame(packet const& p) {
-    std::vector<std::byte> transport;
-    network_writer t{transport};
-    put_transport(t, p);
+std::vector<std::byte> frame_of(
+    std::span<std::byte const> transport,
+    ibv_gid const& from,
+    ibv_gid const& to,
+    std::uint32_t source
+) {
     constexpr std::size_t crc_bytes = 4;
     std::size_t const datagram_bytes = udp_bytes + transport.size() + crc_bytes;
-    bool const v4 = is_v4(p.from);
+    bool const v4 = is_v4(from);
 
     std::vector<std::byte> frame;
     network_writer w{frame};
-    put_mac(w, p.to);
-    put_mac(w, p.from);
+    put_mac(w, to);
+    put_mac(w, from);
     w.put(v4 ? 0x0800 : 0x86dd, 2);
     if (v4) {
         w.put(0x4500, 2);
@@ -214,10 +309,10 @@ std::vector<std::byte> roce_frame(packet const& p) {
         w.put(17, 1);
         w.put(64, 1);
     }
-    w.put(bytes_of(p.from, v4));
-    w.put(bytes_of(p.to, v4));
+    w.put(bytes_of(from, v4));
+    w.put(bytes_of(to, v4));
     if (v4) put_checksum(std::span{frame}.subspan(mac_bytes, 20));
-    w.put(0xc000 | (p.source & 0x3fff), 2);
+    w.put(0xc000 | (source & 0x3fff), 2);
     w.put(roce_port, 2);
     w.put(datagram_bytes, 2);
     w.put(0, 2);
@@ -225,6 +320,29 @@ std::vector<std::byte> roce_frame(packet const& p) {
     std::uint32_t const crc = invariant_crc(frame, v4);
     for (int i = 0; i < 4; ++i) frame.push_back(static_cast<std::byte>(crc >> (8 * i)));
     return frame;
+}
+
+struct record_head {
+    std::uint32_t seconds;
+    std::uint32_t nanoseconds;
+    std::uint32_t kept_bytes;
+    std::uint32_t bytes;
+};
+
+}  // namespace
+
+std::vector<std::byte> roce_frame(packet const& p) {
+    std::vector<std::byte> transport;
+    network_writer w{transport};
+    put_transport(w, p);
+    return frame_of(transport, p.from, p.to, p.source);
+}
+
+std::vector<std::byte> roce_frame(cm_message const& m, ibv_gid const& from, ibv_gid const& to) {
+    std::vector<std::byte> transport;
+    network_writer w{transport};
+    put_management(w, m, from, to);
+    return frame_of(transport, from, to, 1);
 }
 
 void capture::create(std::string const& path) {
@@ -240,15 +358,16 @@ capture::capture(std::string const& path)
     if (!file_) throw std::runtime_error{path + ": " + std::generic_category().message(errno)};
 }
 
-void capture::write(packet const& p, std::chrono::nanoseconds when) const noexcept {
-    std::vector<std::byte> frame = roce_frame(p);
+void capture::write(std::vector<std::byte> const& frame, std::chrono::nanoseconds when)
+    const noexcept {
     auto const size = static_cast<std::uint32_t>(frame.size());
     record_head head{
         static_cast<std::uint32_t>(when.count() / 1'000'000'000),
         static_cast<std::uint32_t>(when.count() % 1'000'000'000),
         size,
         size};
-    iovec const parts[] = {{&head, sizeof head}, {frame.data(), frame.size()}};
+    iovec const parts[] = {
+        {&head, sizeof head}, {const_cast<std::byte*>(frame.data()), frame.size()}};
     static_cast<void>(::writev(file_.get(), parts, 2));  // what cannot be written is missing
 }
 

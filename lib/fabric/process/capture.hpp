@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "../src/objects.hpp"
 #include "../src/packet.hpp"
 #include "directory.hpp"
 
@@ -17,6 +18,9 @@ namespace rcverbs::fabric::detail {
 
 /// The Ethernet frame of a packet, without its frame check sequence.
 std::vector<std::byte> roce_frame(packet const& p);
+/// The same of a message of the connection manager: a management datagram to queue pair 1. Its numbers of ids are those of
+/// their slots and the last 24 bits of the numbers that processes use.
+std::vector<std::byte> roce_frame(cm_message const& m, ibv_gid const& from, ibv_gid const& to);
 
 class capture {
 public:
@@ -26,7 +30,7 @@ public:
     explicit capture(std::string const& path);
 
     /// @param when  Since the epoch.
-    void write(packet const& p, std::chrono::nanoseconds when) const noexcept;
+    void write(std::vector<std::byte> const& frame, std::chrono::nanoseconds when) const noexcept;
 
 private:
     descriptor file_;

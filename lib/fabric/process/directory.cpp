@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <random>
 #include <stdexcept>
 #include <system_error>
 
@@ -98,9 +99,11 @@ sockaddr_un socket_address(std::string const& path) {
     return a;
 }
 
+constexpr std::uint32_t generation_max = (1U << 24U) - 1;
 constexpr std::string_view listening = "listening";
 constexpr std::string_view remote = "remote";
 constexpr char const* bridge_lock = "bridge.lock";
+constexpr char const* stepper_lock = "stepper.lock";
 
 std::string name_of(std::uint32_t node, std::uint32_t slot) {
     return std::to_string(node) + '.' + std::to_string(slot);
@@ -237,13 +240,27 @@ bool directory::has_bridge() const {
     return file && is_locked(file);
 }
 
+descriptor directory::take_stepper(std::uint64_t seed) const {
+    descriptor file = open(stepper_lock, O_RDWR | O_CREAT);
+    if (!file || !lock(file, F_WRLCK)) return {};
+    store(file, seed);
+    return file;
+}
+
+std::optional<std::uint64_t> directory::stepper_seed() const {
+    descriptor const file = open(stepper_lock, O_RDONLY);
+    if (!file || !is_locked(file)) return std::nullopt;
+    return load_number(file);
+}
+
 directory::member directory::take_slot(std::uint32_t node) const {
     for (std::uint32_t slot = 1; slot <= slots_max; ++slot) {
         descriptor file = open(name_of(node, slot) + ".lock", O_RDWR | O_CREAT);
         if (!file) fail(path_);
         if (!lock(file, F_WRLCK)) continue;
-        store(file, static_cast<std::uint64_t>(::getpid()));
-        return {slot, std::move(file)};
+        std::uint32_t const generation = std::random_device{}() % generation_max + 1;
+        store(file, static_cast<std::uint64_t>(::getpid()), std::to_string(generation));
+        return {slot, std::move(file), generation};
     }
     throw std::runtime_error{
         path_ + ": node " + std::to_string(node) + " has " + std::to_string(slots_max) +
@@ -318,6 +335,16 @@ pid_t directory::process_of(std::uint32_t node, std::uint32_t slot) const {
     descriptor const file = open_slot(node, slot);
     if (!file || load(file).find(remote) != std::string::npos) return 0;
     return static_cast<pid_t>(load_number(file));
+}
+
+std::uint32_t directory::generation_of(std::uint32_t node, std::uint32_t slot) const {
+    descriptor const file = open_slot(node, slot);
+    std::string const text = file ? load(file) : std::string{};
+    std::size_t const word = text.find(' ');
+    std::uint32_t generation = 0;
+    if (word != std::string::npos)
+        std::from_chars(text.data() + word + 1, text.data() + text.size(), generation);
+    return generation;
 }
 
 bool directory::is_end_of(int socket, std::uint32_t node, std::uint32_t slot) const {

@@ -4,10 +4,12 @@
 // of a file is what counts, never its existence: the kernel releases it whatever ends the process.
 //
 //     N           shared lock of all processes of node N; contains "remote" if they are on another machine
-//     N.S.lock    exclusive lock of the process in slot S of node N; contains its process number; with "remote", the bridge that stands for it
+//     N.S.lock    exclusive lock of the process in slot S of node N; contains its process number and its generation; with "remote", the bridge that stands for it
 //     N.S         its socket
 //     bridge.lock exclusive lock of the bridge of a network that has joined that of another machine
 //     bridge      its socket, which gives numbers of nodes: see apps/rcverbs-fabric/bridge.hpp
+//     stepper.lock exclusive lock of the stepper of a network that goes on step by step; contains its seed
+//     stepper     its socket: see apps/rcverbs-fabric/stepper.hpp
 //     N.port-P    exclusive lock of the process that is bound to port P; contains its slot, and "listening" once it listens
 #pragma once
 
@@ -65,6 +67,8 @@ public:
     struct member {
         std::uint32_t number = 0;
         descriptor lock;
+        /// Of a slot: tells its process from others that have had the slot; 24 bits, not 0.
+        std::uint32_t generation = 0;
     };
     /// A node that no process has, on another machine of the network neither. The lock holds it for processes that inherit it. Throws
     /// std::runtime_error if there is none.
@@ -80,6 +84,10 @@ public:
     descriptor take_bridge() const;
     /// True if another machine gives the numbers of nodes.
     bool has_bridge() const;
+    /// The lock of a stepper with this seed; none if there is one already.
+    descriptor take_stepper(std::uint64_t seed) const;
+    /// The seed of the network's stepper; none if it has no stepper.
+    std::optional<std::uint64_t> stepper_seed() const;
     /// A slot of the node for this process. Throws std::runtime_error if there is none.
     member take_slot(std::uint32_t node) const;
     /// A slot of a node for a process of another machine; no lock if that fails.
@@ -98,11 +106,14 @@ public:
     std::vector<std::uint32_t> ports(std::uint32_t node) const;
     /// The process number in a slot; 0 if it is free, or if the process is on another machine.
     pid_t process_of(std::uint32_t node, std::uint32_t slot) const;
+    /// The generation of the process in a slot; 0 if it is not known.
+    std::uint32_t generation_of(std::uint32_t node, std::uint32_t slot) const;
     /// True if the process in the slot, or the bridge that stands for it, has the other end of a socket.
     bool is_end_of(int socket, std::uint32_t node, std::uint32_t slot) const;
 
     std::string socket_path(std::uint32_t node, std::uint32_t slot) const;
     std::string bridge_path() const { return path_ + "/bridge"; }
+    std::string stepper_path() const { return path_ + "/stepper"; }
     /// REQUIRES: this process has the slot.
     void remove_socket(std::uint32_t node, std::uint32_t slot) const noexcept;
 

@@ -1,8 +1,12 @@
 #include "mesh.hpp"
 
+#include "pauses.hpp"
+
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +16,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <system_error>
+#include <tuple>
 
 namespace rcverbs::fabric::detail {
 
@@ -32,15 +37,25 @@ constexpr int datagrams_in_turn = 16;
     throw std::system_error{errno, std::generic_category(), what};
 }
 
-void watch(descriptor const& poller, int fd, std::uint32_t events, void* data, int operation) {
+void control_poller(
+    descriptor const& poller,
+    int operation,
+    descriptor const& socket,
+    std::uint32_t events,
+    void* data
+) {
     epoll_event e{};
     e.events = events;
     e.data.ptr = data;
-    if (::epoll_ctl(poller.get(), operation, fd, &e) != 0) fail("epoll_ctl");
+    if (::epoll_ctl(poller.get(), operation, socket.get(), &e) != 0) fail("epoll_ctl");
 }
 
 std::uint32_t slot_of_qp(std::uint32_t qp_num) noexcept { return qp_num >> 16; }
-std::uint32_t slot_of_id(std::uint64_t id) noexcept { return static_cast<std::uint32_t>(id >> 32); }
+// An id is the generation of its process (24 bits), its slot (8) and a number (32).
+std::uint32_t slot_of_id(std::uint64_t id) noexcept { return id >> 32 & 0xff; }
+std::uint32_t generation_of_id(std::uint64_t id) noexcept {
+    return static_cast<std::uint32_t>(id >> 40);
+}
 
 std::uint16_t port_of(address const& a) noexcept {
     return ntohs(
@@ -78,8 +93,9 @@ mesh::mesh(network& net, directory where, std::uint32_t node, settings const& wi
     net_.faults.packet_decision = [this](packet_info const&) { return decide(); };
     if (!node_lock_) throw std::runtime_error{"node " + std::to_string(node) + " cannot be joined"};
     if (!listener_ || !waker_ || !poller_) fail("a descriptor for the network");
-    watch(poller_, listener_.get(), EPOLLIN, &listener_, EPOLL_CTL_ADD);
-    watch(poller_, waker_.get(), EPOLLIN, &waker_, EPOLL_CTL_ADD);
+    control_poller(poller_, EPOLL_CTL_ADD, listener_, EPOLLIN, &listener_);
+    control_poller(poller_, EPOLL_CTL_ADD, waker_, EPOLLIN, &waker_);
+    if (with.is_stepped) join_stepper();
 }
 
 mesh::~mesh() { where_.remove_socket(node_, slot_.number); }
@@ -105,7 +121,9 @@ bool mesh::has_neighbour(address const& to) const noexcept {
 
 std::uint32_t mesh::first_qp_num() const noexcept { return (slot_.number << 16) + 0x11; }
 
-std::uint64_t mesh::first_id() const noexcept { return (std::uint64_t{slot_.number} << 32) + 1; }
+std::uint64_t mesh::first_id() const noexcept {
+    return (std::uint64_t{slot_.generation} << 40) + (std::uint64_t{slot_.number} << 32) + 1;
+}
 
 int mesh::claim_port(std::uint16_t port) {
     claimed_port& p = ports_[port];
@@ -129,13 +147,20 @@ void mesh::release_port(std::uint16_t port) noexcept {
 
 // --- sending -------------------------------------------------------------------------------------
 
-mesh::peer* mesh::add(descriptor socket) {
+mesh::peer* mesh::add(descriptor socket, bool is_outgoing) {
     auto made = std::make_unique<peer>();
     made->socket = std::move(socket);
+    made->is_outgoing = is_outgoing;
     peer* const p = made.get();
-    watch(poller_, p->socket.get(), EPOLLIN, p, EPOLL_CTL_ADD);
     peers_.emplace(p, std::move(made));
+    watch(*p, EPOLL_CTL_ADD);
     return p;
+}
+
+// In stepped time, the stepper asks what can be done.
+void mesh::watch(peer& which, int operation) {
+    std::uint32_t const events = which.waiting.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT;
+    if (!is_stepped_) control_poller(poller_, operation, which.socket, events, &which);
 }
 
 // The connection to a process, which is made if there is none; null if nobody is there.
@@ -144,8 +169,9 @@ mesh::peer* mesh::reach(place const& to) {
     if (known != places_.end()) return known->second;
     descriptor socket = connect_to(where_.socket_path(to.first, to.second));
     if (!socket) return nullptr;
-    peer* const p = add(std::move(socket));
+    peer* const p = add(std::move(socket), true);
     p->who = to;
+    p->generation = where_.generation_of(to.first, to.second);
     places_.emplace(to, p);
     append(p->collected, hello{node_, slot_.number});
     return p;
@@ -171,8 +197,12 @@ void mesh::collect(peer& to, std::size_t frame_bytes) {
     if (!std::exchange(to.is_dirty, true)) dirty_.push_back(&to);
 }
 
+nanoseconds mesh::capture_time() const {
+    return time().value_or(std::chrono::system_clock::now().time_since_epoch());
+}
+
 void mesh::send(packet const& p) {
-    if (capture_) capture_->write(p, std::chrono::system_clock::now().time_since_epoch());
+    if (capture_) capture_->write(roce_frame(p), capture_time());
     peer* const to = reach({node_of(p.to), slot_of_qp(p.target)});
     if (to == nullptr) return;  // lost, as on any network
     std::size_t const before = to->collected.size();
@@ -181,6 +211,7 @@ void mesh::send(packet const& p) {
 }
 
 bool mesh::send(cm_message const& m) {
+    if (capture_) capture_->write(roce_frame(m, gid_of(m.from), gid_of(m.to)), capture_time());
     std::uint32_t const node = node_of(gid_of(m.to));
     std::optional<std::uint32_t> slot = slot_of_id(m.to_id);
     if (m.to_id == 0) slot = where_.find_port(node, port_of(m.to));
@@ -193,7 +224,7 @@ bool mesh::send(cm_message const& m) {
 }
 
 // False if the socket is full. What a process that has ended does not get is lost, as on any network; what
-// it has sent before may still be unread, so that only read_all() finds its end.
+// it has sent before may still be unread, so that only read() finds its end.
 bool mesh::send_now(peer& to, std::vector<std::byte> const& datagram) {
     ssize_t const sent =
         ::send(to.socket.get(), datagram.data(), datagram.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -207,9 +238,9 @@ void mesh::send_collected(peer& to) {
         to.collected.clear();
         return;
     }
-    if (to.waiting.empty()) watch(poller_, to.socket.get(), EPOLLIN | EPOLLOUT, &to, EPOLL_CTL_MOD);
     to.waiting_bytes += to.collected.size();
     to.waiting.push_back(std::exchange(to.collected, {}));
+    if (to.waiting.size() == 1) watch(to, EPOLL_CTL_MOD);
 }
 
 void mesh::send_waiting(peer& to) {
@@ -217,15 +248,17 @@ void mesh::send_waiting(peer& to) {
         to.waiting_bytes -= to.waiting.front().size();
         to.waiting.pop_front();
     }
-    if (to.waiting.empty()) watch(poller_, to.socket.get(), EPOLLIN, &to, EPOLL_CTL_MOD);
+    if (to.waiting.empty()) watch(to, EPOLL_CTL_MOD);
     if (to.waiting_bytes < waiting_bytes_max && std::exchange(had_full_, false)) net_.on_room();
 }
 
 void mesh::flush() {
+    bool const has_changed = is_stepped_ && !dirty_.empty();
     for (peer* const p : std::exchange(dirty_, {})) {
         p->is_dirty = false;
         send_collected(*p);
     }
+    if (has_changed) tell_change();
 }
 
 bool mesh::has_unsent() const noexcept {
@@ -241,7 +274,7 @@ void mesh::accept_all() {
         descriptor socket{
             ::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
         if (!socket) return;
-        add(std::move(socket));
+        add(std::move(socket), false);
     }
 }
 
@@ -256,7 +289,10 @@ bool mesh::take(peer& from, std::span<std::byte const> datagram) {
             if (from.who || !where_.is_end_of(from.socket.get(), who.first, who.second))
                 return false;
             from.who = who;
-            places_.emplace(who, &from);
+            from.generation = where_.generation_of(who.first, who.second);
+            // The one before may have ended unread.
+            peer*& known = places_[who];
+            if (known == nullptr || known->generation != from.generation) known = &from;
             continue;
         }
         if (auto const* const c = std::get_if<control>(&*next)) {
@@ -284,8 +320,8 @@ bool mesh::take(peer& from, std::span<std::byte const> datagram) {
 }
 
 // True if there may be more.
-bool mesh::read_all(peer& from) {
-    for (int i = 0; i < datagrams_in_turn && !from.is_ended; ++i) {
+bool mesh::read(peer& from, int datagrams_max) {
+    for (int i = 0; i < datagrams_max && !from.is_ended; ++i) {
         ssize_t const size =
             ::recv(from.socket.get(), datagram_.data(), datagram_.size(), MSG_DONTWAIT | MSG_TRUNC);
         if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
@@ -299,6 +335,13 @@ bool mesh::read_all(peer& from) {
     return true;
 }
 
+std::optional<nanoseconds> mesh::time() const noexcept {
+    if (!is_stepped_) return std::nullopt;
+    return nanoseconds{stepped_ns_.load(std::memory_order_relaxed)};
+}
+
+bool mesh::may_run_timers() noexcept { return !is_stepped_ || std::exchange(runs_timers_, false); }
+
 bool mesh::receive() {
     epoll_event events[16];
     int const count = ::epoll_wait(poller_.get(), events, std::size(events), 0);
@@ -308,16 +351,23 @@ bool mesh::receive() {
         if (data == &waker_) {
             eventfd_t ignored = 0;
             static_cast<void>(::eventfd_read(waker_.get(), &ignored));
+            if (is_stepped_) tell_change();
             continue;
         }
         any = true;
+        if (data == &stepper_) {
+            any = obey_stepper() || any;
+            continue;
+        }
         if (data == &listener_) {
             accept_all();
+            if (is_stepped_) tell_change();
             continue;
         }
         auto& from = *static_cast<peer*>(data);
         if ((events[i].events & EPOLLOUT) != 0) send_waiting(from);
-        if ((events[i].events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) read_all(from);
+        if ((events[i].events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0)
+            read(from, datagrams_in_turn);
     }
     if (any) remove_ended();
     return any;
@@ -328,15 +378,19 @@ bool mesh::receive() {
 void mesh::end(peer& which) {
     if (std::exchange(which.is_ended, true)) return;
     has_ended_ = true;
-    static_cast<void>(::epoll_ctl(poller_.get(), EPOLL_CTL_DEL, which.socket.get(), nullptr));
     which.waiting.clear();
     which.waiting_bytes = 0;
+    watch(which, EPOLL_CTL_DEL);
 }
 
 // Later than end(): whoever found the end still uses the peer.
 void mesh::remove_ended() {
     while (std::exchange(has_ended_, false)) {
-        std::vector<place> lost;
+        struct lost_peer {
+            place who;
+            std::uint32_t generation;
+        };
+        std::vector<lost_peer> lost;
         std::erase_if(peers_, [&](auto const& entry) {
             peer& p = *entry.second;
             if (!p.is_ended) return false;
@@ -344,22 +398,141 @@ void mesh::remove_ended() {
             if (!p.who) return true;
             auto const known = places_.find(*p.who);
             if (known != places_.end() && known->second == &p) places_.erase(known);
-            if (!p.is_silent) lost.push_back(*p.who);
+            if (!p.is_silent) lost.push_back({*p.who, p.generation});
             return true;
         });
-        for (place const& who : lost) {
+        for (auto const& [who, generation] : lost) {
             // Two processes may have connected to each other at once: the other connection lives.
             bool const is_alive = std::ranges::any_of(peers_, [&](auto const& entry) {
-                return entry.second->who == who && !entry.second->is_ended;
+                peer const& p = *entry.second;
+                return p.who == who && p.generation == generation && !p.is_ended;
             });
             if (is_alive) continue;
             net_.cm.lose_peers([&](address const& remote, std::uint64_t id) {
                 if (node_of(gid_of(remote)) != who.first) return false;
-                if (id != 0) return slot_of_id(id) == who.second;
-                return where_.find_port(who.first, port_of(remote)).value_or(who.second) ==
-                       who.second;
+                if (id == 0) {
+                    return where_.find_port(who.first, port_of(remote)).value_or(who.second) ==
+                           who.second;
+                }
+                return slot_of_id(id) == who.second &&
+                       (generation == 0 || generation_of_id(id) == generation);
             });
         }
+    }
+}
+
+// --- steps ---------------------------------------------------------------------------------------
+
+void mesh::join_stepper() {
+    stepper_ = connect_to(where_.stepper_path());
+    if (!stepper_) throw std::runtime_error{"the stepper of the network has ended"};
+    is_stepped_ = true;
+    control_poller(poller_, EPOLL_CTL_ADD, stepper_, EPOLLIN, &stepper_);
+    step_message m;
+    m.what = step_word::hello;
+    m.source = {node_, slot_.number, 0};
+    tell_stepper(m);
+    pauses::instance().start();
+}
+
+void mesh::tell_stepper(step_message const& m) noexcept {
+    static_cast<void>(::send(stepper_.get(), &m, sizeof m, MSG_NOSIGNAL));
+}
+
+void mesh::tell_change() noexcept {
+    if (has_told_change_.exchange(true)) return;
+    step_message m;
+    m.what = step_word::changed;
+    tell_stepper(m);
+}
+
+// True if there was an order that changes anything.
+bool mesh::obey_stepper() {
+    step_message order;
+    ssize_t const size = ::recv(stepper_.get(), &order, sizeof order, MSG_DONTWAIT);
+    if (size < 0 && errno == EAGAIN) return false;
+    if (size != sizeof order) {
+        std::fputs("rcverbs-fabric: the stepper has ended; nothing arrives any more\n", stderr);
+        control_poller(poller_, EPOLL_CTL_DEL, stepper_, 0, nullptr);
+        return false;
+    }
+    stepped_ns_ = order.now_ns;
+    if (order.what == step_word::query) {
+        answer_stepper();
+        return false;
+    }
+    take_step(order);
+    return true;
+}
+
+// Who has the other end of a connection. Before it was introduced, its first datagram says so; of one that says
+// nothing, such as rcverbs-fabric, it is 0.
+step_source mesh::place_of(peer const& which) {
+    step_source s;
+    s.is_outgoing = which.is_outgoing ? 1 : 0;
+    if (which.who) {
+        std::tie(s.node, s.slot) = *which.who;
+        return s;
+    }
+    ssize_t const size =
+        ::recv(which.socket.get(), datagram_.data(), datagram_.size(), MSG_DONTWAIT | MSG_PEEK);
+    std::span<std::byte const> rest = std::span{datagram_}.first(size > 0 ? std::size_t(size) : 0);
+    if (auto const first = take_frame(rest)) {
+        if (auto const* const h = std::get_if<hello>(&*first)) {
+            s.node = h->node;
+            s.slot = h->slot;
+        }
+    }
+    return s;
+}
+
+// All that can be done now.
+std::vector<std::pair<step_source, mesh::peer*>> mesh::step_sources() {
+    std::vector<std::pair<step_source, peer*>> all;
+    for (auto const& [p, owned] : peers_) {
+        short const wanted = owned->waiting.empty() ? POLLIN : POLLIN | POLLOUT;
+        pollfd can{owned->socket.get(), wanted, 0};
+        if (owned->is_ended || ::poll(&can, 1, 0) != 1) continue;
+        step_source s = place_of(*owned);
+        if ((can.revents & ~POLLOUT) != 0) all.emplace_back(s, owned.get());
+        s.is_sending = 1;
+        if ((can.revents & POLLOUT) != 0) all.emplace_back(s, owned.get());
+    }
+    return all;
+}
+
+void mesh::answer_stepper() {
+    has_told_change_ = false;
+    accept_all();
+    std::vector<step_source> ready;
+    for (auto const& [source, p] : step_sources()) {
+        if (ready.size() < step_sources_max) ready.push_back(source);
+    }
+    step_message m;
+    m.what = step_word::answer;
+    m.is_restless = pauses::instance().is_restless();
+    m.thread = ::gettid();
+    m.count = static_cast<std::uint32_t>(ready.size());
+    if (auto const next = net_.next_event()) m.next_ns = next->count();
+    iovec parts[] = {{&m, sizeof m}, {ready.data(), ready.size() * sizeof(step_source)}};
+    msghdr all{};
+    all.msg_iov = parts;
+    all.msg_iovlen = 2;
+    static_cast<void>(::sendmsg(stepper_.get(), &all, MSG_NOSIGNAL));
+}
+
+void mesh::take_step(step_message const& order) {
+    step_ = order.step;
+    owes_done_ = true;
+    if (order.what == step_word::run) {
+        runs_timers_ = true;
+        return;
+    }
+    for (auto const& [source, p] : step_sources()) {
+        if (source != order.source) continue;
+        if (source.is_sending != 0) send_waiting(*p);
+        else read(*p, 1);
+        return;
     }
 }
 
@@ -410,7 +583,17 @@ bool mesh::hear(peer& from, control const& c) {
 
 void mesh::wait(std::unique_lock<std::mutex>& held, std::optional<nanoseconds> timeout) {
     held.unlock();
-    bool const leaves_work = empty_polls_.load(std::memory_order_relaxed) >= polls_of_a_poller;
+    if (is_stepped_) {
+        if (std::exchange(owes_done_, false)) {
+            pauses::instance().end_step(step_);
+            step_message m;
+            m.what = step_word::done;
+            tell_stepper(m);
+        }
+        timeout.reset();  // the stepper knows when a timer is due
+    }
+    bool const leaves_work =
+        !is_stepped_ && empty_polls_.load(std::memory_order_relaxed) >= polls_of_a_poller;
     if (leaves_work) {
         // Only wake() ends this wait early.
         is_aside_ = true;
@@ -436,6 +619,10 @@ void mesh::wait(std::unique_lock<std::mutex>& held, std::optional<nanoseconds> t
 void mesh::wake() noexcept { static_cast<void>(::eventfd_write(waker_.get(), 1)); }
 
 bool mesh::note_poll() noexcept {
+    if (is_stepped_) {
+        pauses::instance().on_empty_poll();
+        return false;
+    }
     // Relaxed: a lost count only delays the decision.
     return empty_polls_.fetch_add(1, std::memory_order_relaxed) + 1 >= polls_of_a_poller ||
            is_aside_.load(std::memory_order_relaxed);

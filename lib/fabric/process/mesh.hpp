@@ -18,6 +18,7 @@
 #include "capture.hpp"
 #include "directory.hpp"
 #include "settings.hpp"
+#include "stepping.hpp"
 
 namespace rcverbs::fabric::detail {
 
@@ -43,6 +44,8 @@ public:
     int claim_port(std::uint16_t port) override;
     void show_port(std::uint16_t port) noexcept override;
     void release_port(std::uint16_t port) noexcept override;
+    std::optional<nanoseconds> time() const noexcept override;
+    bool may_run_timers() noexcept override;
     bool receive() override;
     void wait(std::unique_lock<std::mutex>& held, std::optional<nanoseconds> timeout) override;
     void wake() noexcept override;
@@ -56,11 +59,14 @@ private:
         descriptor socket;
         // Unknown until its hello has arrived and was found true.
         std::optional<place> who;
+        std::uint32_t generation = 0;
         // Frames that are sent with the next flush, and datagrams that the socket did not take.
         std::vector<std::byte> collected;
         std::deque<std::vector<std::byte>> waiting;
         std::size_t waiting_bytes = 0;
         bool is_dirty = false;
+        // This process has connected.
+        bool is_outgoing = false;
         // Its link is down: nobody hears of its end.
         bool is_silent = false;
         bool is_ended = false;
@@ -71,13 +77,15 @@ private:
     };
 
     peer* reach(place const& to);
-    peer* add(descriptor socket);
+    peer* add(descriptor socket, bool is_outgoing);
+    void watch(peer& which, int operation);
+    nanoseconds capture_time() const;
     void collect(peer& to, std::size_t frame_bytes);
     void send_collected(peer& to);
     void send_waiting(peer& to);
     bool send_now(peer& to, std::vector<std::byte> const& datagram);
     void accept_all();
-    bool read_all(peer& from);
+    bool read(peer& from, int datagrams_max);
     bool take(peer& from, std::span<std::byte const> datagram);
     packet_fate decide();
     void kill(std::uint32_t node);
@@ -86,6 +94,14 @@ private:
     void announce_link(bool is_up);
     void end(peer& which);
     void remove_ended();
+    void join_stepper();
+    bool obey_stepper();
+    step_source place_of(peer const& which);
+    std::vector<std::pair<step_source, peer*>> step_sources();
+    void answer_stepper();
+    void take_step(step_message const& order);
+    void tell_stepper(step_message const& m) noexcept;
+    void tell_change() noexcept;
 
     network& net_;
     directory where_;
@@ -109,6 +125,14 @@ private:
     std::optional<kill_order> kill_;
     std::optional<capture> capture_;
     std::uint64_t packets_ = 0;
+    // In a network that goes on step by step: its stepper says what is read next, and which time it is.
+    descriptor stepper_;
+    bool is_stepped_ = false;
+    bool owes_done_ = false;
+    bool runs_timers_ = false;
+    std::uint64_t step_ = 0;
+    std::atomic<nanoseconds::rep> stepped_ns_{0};
+    std::atomic<bool> has_told_change_{false};
     // Polls of empty queues since the program last prepared to wait.
     std::atomic<unsigned> empty_polls_{0};
     std::atomic<bool> is_aside_{false};

@@ -16,6 +16,7 @@ constexpr char const* seed_name = "RCVERBS_FABRIC_SEED";
 constexpr char const* loss_name = "RCVERBS_FABRIC_LOSS";
 constexpr char const* delay_name = "RCVERBS_FABRIC_DELAY_US";
 constexpr char const* capture_name = "RCVERBS_FABRIC_PCAP";
+constexpr char const* stepped_name = "RCVERBS_FABRIC_STEPPED";
 constexpr char const* kill_name = "RCVERBS_FABRIC_KILL";
 
 std::optional<std::string> text(char const* name) {
@@ -53,6 +54,7 @@ settings settings::of_environment() {
     s.seed = number<std::uint64_t>(seed_name, 0, ~std::uint64_t{0});
     s.loss = number(loss_name, 0.0, 1.0).value_or(0);
     s.delay_us = number<std::uint32_t>(delay_name, 0, 60'000'000).value_or(0);
+    s.is_stepped = number(stepped_name, 0U, 1U).value_or(0) == 1;
     s.kill = text(kill_name).value_or("");
     s.capture = text(capture_name).value_or("");
     return s;
@@ -67,6 +69,7 @@ void settings::to_environment() const {
     store(loss_name, std::to_string(loss));
     store(delay_name, std::to_string(delay_us));
     store(kill_name, kill);
+    store(stepped_name, is_stepped ? "1" : "0");
     store(capture_name, capture);
 }
 

@@ -21,6 +21,8 @@ struct settings {
     std::uint32_t delay_us = 0;
     /// Empty, or NODE@PACKET.
     std::string kill;
+    /// The network goes on step by step: it has a stepper.
+    bool is_stepped = false;
     /// The file for the packets that cross the network; empty: none.
     std::string capture;
 

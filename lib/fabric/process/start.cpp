@@ -48,6 +48,7 @@ void start() {
         d.name = "fab" + std::to_string(i);
         d.addresses = addresses_of(node, i);
         d.path_mtu_bytes = 4096;
+        d.completion_queue_depth_max = 1 << 22;  // as adapters have; some programs ask for 2^18
         options.devices.push_back(std::move(d));
     }
     auto* const made = new network{std::move(options), [&](network& n) {

@@ -163,7 +163,11 @@ network::~network() {
 }
 
 nanoseconds network::now() const {
-    return is_stepped() ? virtual_now_ : std::chrono::steady_clock::now() - began_;
+    if (is_stepped()) return virtual_now_;
+    if (others != nullptr) {
+        if (auto const told = others->time()) return *told;
+    }
+    return std::chrono::steady_clock::now() - began_;
 }
 
 void network::at(nanoseconds when, std::function<void()> action) {
@@ -222,7 +226,7 @@ void network::carry_packets() {
     guard held{mutex_};
     while (!is_ending_) {
         bool is_busy = others != nullptr && others->receive();
-        is_busy = run_due(held) || is_busy;
+        if (others == nullptr || others->may_run_timers()) is_busy = run_due(held) || is_busy;
         flush();
         if (is_busy) {
             held.unlock();

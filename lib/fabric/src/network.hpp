@@ -72,6 +72,10 @@ public:
     void at(nanoseconds when, queue_pair const& qp, void (queue_pair::*action)());
     /// Runs all due events; true if there was one.
     bool run_due(guard& held);
+    /// When the first event is due.
+    std::optional<nanoseconds> next_event() const {
+        return events_.empty() ? std::nullopt : std::optional{events_.next()};
+    }
     /// Advances the clock to the next event of the network or the next timer, and runs it; false if
     /// there is none.
     bool jump(guard& held);

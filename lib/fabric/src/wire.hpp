@@ -48,6 +48,10 @@ public:
     virtual void show_port(std::uint16_t port) noexcept = 0;
     virtual void release_port(std::uint16_t port) noexcept = 0;
 
+    /// The time of a network that goes on step by step; none: that of the machine.
+    virtual std::optional<nanoseconds> time() const noexcept = 0;
+    /// False if timers that are due have to wait for their step.
+    virtual bool may_run_timers() noexcept = 0;
     /// Passes what has arrived to the network; true if there was anything.
     virtual bool receive() = 0;
     /// Waits, without the lock, until something arrives, wake() or the timeout.
