@@ -4,6 +4,7 @@
 
 #include "../../lib/fabric/src/frame.hpp"
 #include "fuzz/targets.hpp"
+#include "rcverbs-fabric/messages.hpp"
 
 namespace fabric = rcverbs::fabric::detail;
 
@@ -26,4 +27,14 @@ void fuzz::fabric_frame(bytes in) {
         must(again.has_value() && left.empty());
         must(encoded(*again) == once);
     }
+}
+
+void fuzz::network_state(bytes in) {
+    using rcverbs::fabric::network_state;
+    auto const state = network_state::decode({reinterpret_cast<char const*>(in.data()), in.size()});
+    if (!state) return;
+    for (auto const& [node, slot] : state->places) must(state->nodes.contains(node));
+    for (auto const& port : state->ports) must(state->nodes.contains(port.node));
+    auto const again = network_state::decode(state->encode());
+    must(again.has_value() && *again == *state);
 }

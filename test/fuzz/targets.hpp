@@ -32,6 +32,8 @@ void ring_message(bytes in);
 /// Decodes what processes of a network of the fabric send each other. What is accepted and encoded is
 /// accepted again, and then does not change.
 void fabric_frame(bytes in);
+/// Decodes what a bridge says of its network. What is accepted is consistent, and encodes to what is decoded to the same.
+void network_state(bytes in);
 /// Parses an endpoint.
 void endpoint(bytes in);
 /// Decodes a message of rdma-copy; an accepted one must encode to the same bytes.
@@ -52,6 +54,7 @@ inline constexpr target targets[] = {
     {"region_message", region_message},
     {"ring_message", ring_message},
     {"fabric_frame", fabric_frame},
+    {"network_state", network_state},
     {"endpoint", endpoint},
     {"copy_message", copy_message},
 #if defined(RCVERBS_HAS_NVME)
