@@ -39,6 +39,8 @@ using std::chrono::nanoseconds;
 using steady = std::chrono::steady_clock;
 
 constexpr nanoseconds step_time = std::chrono::microseconds{1};
+// A process that neither runs nor is stopped, and says nothing for so long, is left out from then on.
+constexpr std::chrono::seconds answer_max{10};
 constexpr std::chrono::microseconds between_looks{100};
 // A thread that computes for so long without waiting looks at memory until a peer writes there.
 constexpr nanoseconds spin_time = std::chrono::milliseconds{5};
@@ -112,7 +114,9 @@ struct member {
     bool has_ended = false;
 
     bool is_stopped() const {
-        return std::ranges::any_of(threads, [](auto const& t) { return t.state == 'T'; });
+        return std::ranges::any_of(threads, [](auto const& t) {
+            return t.state == 'T' || t.state == 't';
+        });
     }
     void look() {
         threads = look_at(process);
@@ -189,7 +193,7 @@ private:
             descriptor socket{
                 ::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
             if (!socket) break;
-            members_.push_back(std::make_unique<member>(std::move(socket)));
+            if (auto made = welcome(std::move(socket))) members_.push_back(std::move(made));
         }
         for (auto const& m : members_) {
             while (!m->has_ended && take_message(*m)) continue;
@@ -226,17 +230,22 @@ private:
         }
         return true;
     }
-    // The kernel says which process it is, and the lock of its slot that it is what it says.
-    bool introduce(member& m, step_source const& who) {
+    // The kernel says which process it is; before its hello, too, nothing is done while it runs.
+    static std::unique_ptr<member> welcome(descriptor socket) {
         ucred peer{};
         socklen_t size = sizeof peer;
-        ::getsockopt(m.socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size);
+        ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size);
         if (peer.pid == 0) {
             complain("a process of another PID namespace cannot be stepped");
-            return false;
+            return nullptr;
         }
+        auto made = std::make_unique<member>(std::move(socket));
+        made->process = peer.pid;
+        return made;
+    }
+    // The lock of its slot says that it is what it says.
+    bool introduce(member& m, step_source const& who) {
         if (!where_.is_end_of(m.socket.get(), who.node, who.slot)) return false;
-        m.process = peer.pid;
         m.who = who;
         return true;
     }
@@ -252,7 +261,7 @@ private:
         bool all = true;
         for (auto const& m : members_) {
             m->look();
-            all = all && m->who && m->rests();
+            all = all && m->rests();
         }
         return all;
     }
@@ -267,18 +276,20 @@ private:
         for (auto const& m : members_) {
             before.push_back(m->threads);
             // Who is stopped says nothing.
-            m->is_asked = !m->is_stopped();
+            m->is_asked = m->who && !m->is_stopped();
             m->ready.clear();
             m->answer = {};
             if (m->is_asked) tell(*m, step_word::query);
         }
         std::size_t const asked = members_.size();
+        auto const deadline = steady::now() + answer_max;
         while (std::ranges::any_of(members_, [](auto const& m) { return m->is_asked; })) {
             hear(std::chrono::milliseconds{1});
             if (members_.size() != asked) return false;
             for (auto const& m : members_) {
                 if (m->is_asked) m->look();
                 if (m->is_stopped()) m->is_asked = false;
+                if (m->is_asked && steady::now() > deadline) m->has_ended = true;
             }
         }
         bool has_run = !look();
@@ -290,7 +301,9 @@ private:
         return !has_run;
     }
     std::vector<choice> choices() {
-        std::ranges::sort(members_, {}, [](auto const& m) { return *m->who; });
+        std::ranges::sort(members_, {}, [](auto const& m) {
+            return m->who.value_or(step_source{});
+        });
         std::vector<choice> all;
         for (auto const& m : members_) {
             for (step_source const& s : m->ready) all.push_back({m.get(), s});

@@ -681,6 +681,23 @@ stepped_wrongly() {
     await eval 'fabric list --network other | grep -q "^1 "'
     fabric run -q --stepped --seed 8 --network other true >"$work/client.out" 2>&1 && fail 'two seeds'
     grep -q 'has --seed 7' "$work/client.out" || fail 'not the reason'
+    # It goes on beside those who say nothing, or nonsense, to its stepper.
+    "${as_nobody[@]}" /usr/bin/python3 - "$XDG_RUNTIME_DIR/rcverbs/other/stepper" <<'PYTHON' &
+import os, socket, sys, time
+def connect():
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.connect(sys.argv[1])
+    return s
+silent = [connect() for _ in range(20)]
+for what in (b"x", os.urandom(72), bytes(72), os.urandom(4000)):
+    s = connect()
+    s.settimeout(5)
+    s.send(what)
+    assert s.recv(1) == b"", what
+open("nonsense", "w").close()
+time.sleep(60)
+PYTHON
+    await [ -e "$work/run/nonsense" ]
     # It goes on while a process is stopped, and ends with the last command.
     fabric run -q --network other --node 3 timeout -k 5 60 rping -s -C 1 >"$work/server.out" 2>&1 &
     server=$!
