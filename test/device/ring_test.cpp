@@ -177,6 +177,39 @@ void stream_records(std::uint32_t records, ring_options const& options, std::uin
 
 }  // namespace
 
+TEST_CASE("a program that fills the queue of a ring's connection loses no record", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ring_ends e{io};
+        co_await meet_ring(io, e, ring_of(1 << 16, 64));
+        registered_buffer const ours{e.writer.domain(), 8, access_flags::local_read};
+        registered_buffer const theirs{e.reader.domain(), 8, access_flags::remote_write};
+        int refused = 0;
+        for (int i = 0; i < 3000; ++i) {
+            e.writer.next_layer()
+                .async_write(ours.slice(), theirs.remote(), [&](error_code ec, std::size_t) {
+                    if (ec) ++refused;
+                });
+        }
+        constexpr std::uint64_t records = 200;
+        auto const write = [&]() -> asio::awaitable<void> {
+            for (std::uint64_t i = 0; i < records; ++i) {
+                auto const [ec] = co_await e.writer.async_write(bytes_of_record(i, 100), awaiting);
+                CHECK_FALSE(ec);
+            }
+        };
+        auto const read = [&]() -> asio::awaitable<void> {
+            for (std::uint64_t i = 0; i < records; ++i) {
+                auto const [ec, record] = co_await e.reader.async_read(awaiting);
+                REQUIRE_FALSE(ec);
+                CHECK(is_filled(record.bytes(), i));
+            }
+        };
+        co_await (write() && read());
+        CHECK(refused > 0);
+    });
+}
+
 TEST_CASE("records of any size go around a ring many times", "[device]") {
     stream_records(500, ring_of(16384, 64), 8184);
     stream_records(1000, ring_of(16384, 64), 1000);

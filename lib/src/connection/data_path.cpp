@@ -33,7 +33,8 @@ data_path::data_path(data_path_sizes const& sizes, mutable_slice atomic_results)
 data_path::reservation data_path::take_slow(operation_kind kind, turn when) noexcept {
     errc const refusal = when == turn::now ? errc::would_block : errc::queue_full;
     if ((send_list_ == nullptr && !make_lists()) || !pool_.grow()) return {nullptr, refusal};
-    bool const is_message = verbs::is_send(kind) || kind == operation_kind::receive;
+    bool const is_message = verbs::is_send(kind) || kind == operation_kind::receive ||
+                            kind == operation_kind::write_with_immediate;
     operation* const op = is_message ? pool_.take_kept() : pool_.take();
     return {op, op != nullptr ? errc{} : refusal};
 }

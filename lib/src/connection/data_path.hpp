@@ -194,7 +194,7 @@ public:
     operation_list fail_all(error_code why);
 
     void set_read_depth(std::size_t depth) noexcept;
-    /// Other operations than sends and receives leave that many for them from now on: those of the protocol
+    /// Other operations than sends, writes with immediate and receives leave that many for them from now on: those of the protocol
     /// on top of the connection must not be refused because the program has started too many of its own.
     void keep_for_messages(std::size_t count) noexcept { pool_.keep(count); }
     /// True if no completion is outstanding. Unsignaled work may still be posted.

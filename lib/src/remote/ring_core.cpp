@@ -100,6 +100,8 @@ error_code ring_writer_core::begin(wire::ring_hello const& theirs) {
     mirror_ = registered_buffer{lower().domain(), size.bytes, access_flags::local_read, ec};
     if (ec) return ec;
     machine_ = machines::ring_writer_machine{size};
+    // Each record that is under way has a receive of the reader's.
+    keep_for_messages(counts_max + theirs.receives + rounds_max * round_records);
     ring_ = remote_region{theirs.address, size.bytes, theirs.key, access_flags::remote_write};
     record_bytes_max_ = size.record_bytes_max();
     return {};
@@ -205,7 +207,9 @@ void ring_writer_core::flush() {
         r.is_free = true;
         if (!std::exchange(is_blocked_, false)) return;
         filling_ = static_cast<std::size_t>(&r - rounds_.data());
-        if (!failed) pump();  // else on_end() follows
+        if (!failed) return pump();
+        // What was refused is lost; if the connection fails, on_end() follows.
+        if (lower().is_open()) fail(step::transfer, failed, close_reason::transport_error);
     }));
     auto const next = std::ranges::find_if(rounds_, &round::is_free);
     is_blocked_ = next == rounds_.end();
