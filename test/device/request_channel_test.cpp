@@ -696,6 +696,26 @@ TEST_CASE("a request channel that cannot finish says for what it waits", "[devic
     });
 }
 
+TEST_CASE("an answer after the server's finish_timeout fails, and its client knows", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        auto hasty = small();
+        hasty.messages.finish_timeout = 200ms;
+        ends e{io};
+        co_await meet(io, e, small(), hasty);
+        std::optional<error_code> asked;
+        e.client.async_request(ask{1}, [&](error_code ec, reply const&) { asked = ec; });
+        request held = co_await e.server.async_next(asio::use_awaitable);
+        auto const [finished] = co_await e.server.async_finish(awaiting);
+        CHECK(finished == channel_errc::not_answered);
+        while (!held.is_cancelled()) co_await pause(io, 1ms);
+        auto const [late] = co_await held.async_answer(answer{0}, awaiting);
+        CHECK(late == channel_errc::not_answered);
+        while (!asked) co_await pause(io, 1ms);
+        CHECK(*asked == channel_errc::peer_closed_early);
+    });
+}
+
 TEST_CASE("a peer that leaves ends all requests, and those that arrived are there", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

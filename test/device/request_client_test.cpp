@@ -473,12 +473,13 @@ TEST_CASE(
                 );
             }
             one& victim = all[all.size() - 1 - over % std::min<std::size_t>(8, all.size())];
-            if (victim.calls == 0 && over % 3 != 0) {
+            if (victim.calls == 0 && !victim.is_cancelled && over % 3 != 0) {
                 victim.is_cancelled = true;
                 victim.signal.emit(asio::cancellation_type::total);
             }
+            // The others need the processor, too.
             mine.restart();
-            mine.poll();
+            if (mine.poll() == 0) mine.run_one_for(1ms);
         }
         CHECK(wrong == "");
     }
