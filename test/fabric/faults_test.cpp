@@ -15,6 +15,7 @@
 #include <random>
 
 #include <rcverbs/message_channel.hpp>
+#include <rcverbs/request_channel.hpp>
 #include <rcverbs/slot_pool.hpp>
 
 #include "fabric/fixture.hpp"
@@ -390,6 +391,64 @@ TEST_CASE(
     CHECK(regions >= 2);
     CHECK(w.live().queue_pairs == 2);
     CHECK(w.live().memory_regions == regions);
+}
+
+// The handler of a request may own the memory that the answer is written to.
+TEST_CASE(
+    "an io_context ends the device's work before it destroys a channel's handlers", "[fabric]"
+) {
+    bool const can_be_destroyed = GENERATE(true, false);
+    world w;
+    // The queue pairs that the handlers' destructors have found: the peer's only, which has an
+    // io_context of its own.
+    std::vector<std::size_t> found;
+    struct witness {
+        world* in;
+        std::vector<std::size_t>* to;
+        registered_buffer answer;
+        ~witness() { to->push_back(in->live().queue_pairs); }
+    };
+    asio::io_context theirs;
+    {
+        asio::io_context io;
+        acceptor door{theirs, {"10.0.0.1", 0}};
+        request_channel client{stepped(io)};
+        request_channel server;
+        request asked;
+        door.async_get_request([&](error_code ec, connection_request r) {
+            REQUIRE_FALSE(ec);
+            server = request_channel{stepped(theirs), std::move(r)};
+            server.async_accept([](error_code) {});
+            server.async_next([&](error_code, request given) { asked = std::move(given); });
+        });
+        auto const run_both = [&](auto const& done) {
+            REQUIRE(w.run_until(io, [&] { return theirs.poll(), done(); }));
+        };
+        client.async_connect(door.local_endpoint(), [](error_code) {});
+        run_both([&] { return client.is_open() && server.is_open(); });
+        {
+            auto const kept = std::make_shared<witness>(
+                &w,
+                &found,
+                registered_buffer{
+                    client.next_layer().domain(),
+                    4096,
+                    access_flags::remote_write | access_flags::local_write}
+            );
+            client.async_request(
+                ask{1}.into(kept->answer.slice()),
+                [kept](error_code, reply const&) { FAIL("called"); }
+            );
+        }
+        run_both([&] { return asked.wants_answer(); });
+        if (!can_be_destroyed) w.fail_call("ibv_destroy_qp", 1, EBUSY);
+    }
+    if (can_be_destroyed) {
+        CHECK(found == std::vector<std::size_t>{1});
+    } else {
+        CHECK(found.empty());
+        CHECK(w.live().queue_pairs == 2);
+    }
 }
 
 TEST_CASE(

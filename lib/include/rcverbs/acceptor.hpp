@@ -158,7 +158,7 @@ protected:
     std::shared_ptr<detail::acceptor_core> core_;
 };
 
-/// Accepts connections at one local endpoint.
+/// Accepts connections at one local endpoint. It is work of its executor until close().
 ///
 /// Outstanding operations: any number; they take requests in the order of the calls.
 template <class Executor = boost::asio::any_io_executor>

@@ -126,8 +126,10 @@ public:
     ///                            one, the peer's program has fetched it.
     /// @par Cancellation          As for message_channel::async_send(); without an answer the peer
     ///                            gets channel_errc::request_dropped.
-    /// @par Errors                channel_errc::already_answered, errc::message_too_large (the head, or
-    ///                            the body), and those of message_channel::async_send().
+    /// @par Errors                channel_errc::already_answered; errc::message_too_large (the head, or
+    ///                            the body); channel_errc::not_answered if async_finish() has ended the
+    ///                            channel, because this answer came later than finish_timeout; those of
+    ///                            message_channel::async_send().
     template <class Token = boost::asio::deferred_t>
     auto async_answer(answer const& what, Token&& token = Token{}) {
         return detail::initiate_checked<Token, void(error_code)>(

@@ -8,6 +8,7 @@
 #include <rcverbs/experimental/protocol/deadline.hpp>
 
 #include "connection/actor_impl.hpp"
+#include "connection/leaked_resources.hpp"
 
 namespace rcverbs::protocol {
 
@@ -50,6 +51,10 @@ void actor::abandon() noexcept {
     }
     // Another thread may be inside, for a moment. Nothing starts any more.
     while (!try_enter()) std::this_thread::yield();
+    if (!stop_device()) {
+        impl_->inside.close();
+        return detail::leak_memory(shared_from_this());
+    }
     for (part* p = impl_->parts; p != nullptr; p = p->next_) p->abandon();
     impl_->drop_ready();
     on_abandoned();

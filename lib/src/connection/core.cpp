@@ -104,23 +104,31 @@ error_code connection_core::make_queues() {
     return failed;
 }
 
-void connection_core::shut_down() noexcept {
-    waiters dropped;
+bool connection_core::stop_device() noexcept {
     std::shared_ptr<shared_receives> shared;
     {
         guard const lock{mutex_};
-        is_shut_down_ = true;
+        if (std::exchange(is_shut_down_, true)) return !is_queue_pair_left_;
         static_cast<void>(life_.resume({event_kind::gone}));
         data_.enter(data_phase::closed);
+        shared = link_.leave_shared();
+        if (!link_.abandon()) is_queue_pair_left_ = true;
+    }
+    if (shared != nullptr) shared->detach(!is_queue_pair_left_);
+    return !is_queue_pair_left_;
+}
+
+void connection_core::shut_down() noexcept {
+    stop_device();
+    waiters dropped;
+    {
+        guard const lock{mutex_};
         // A strand belongs to its context and must be destroyed before the context is.
         work_ = {};
         if (thread_ == nullptr) executor_ = {};
         std::swap(dropped, waiters_);
-        shared = link_.leave_shared();
-        if (!link_.abandon()) is_queue_pair_left_ = true;
     }
     if (thread_ == nullptr) order_->abandon();
-    if (shared != nullptr) shared->detach(!is_queue_pair_left_);
     // Last, because a handler may own the last handle of another connection, or of this one.
     data_.drop_handlers(is_queue_pair_left_);
     if (leased_ != nullptr) leased_->drop_handlers();

@@ -98,6 +98,8 @@ public:
     error_code reject(std::span<std::byte const> private_data);
     /// What runs the connection's handlers: functions of protocols on top of it do not overlap them.
     std::shared_ptr<hosting::sequence> const& order() const noexcept { return order_; }
+    /// Destroys the queue pair, because the context is being destroyed. False if that fails.
+    bool stop_device() noexcept;
     void close() noexcept;
     /// Closes the connection because the peer violated a protocol on top of it.
     void close_for(error_code violation) noexcept;

@@ -75,6 +75,9 @@ void driver::keep_if_undrained(registered_buffer& memory) {
         detail::leak_memory(std::make_shared<registered_buffer>(std::move(memory)));
 }
 
+// The driver's context is the connection's.
+bool driver::stop_device() noexcept { return detail::access::core_of(impl_->lower)->stop_device(); }
+
 connection& driver::lower() noexcept { return impl_->lower; }
 connection const& driver::lower() const noexcept { return impl_->lower; }
 

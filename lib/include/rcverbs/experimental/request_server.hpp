@@ -109,7 +109,8 @@ private:
     core_ptr core_;
 };
 
-/// Accepts clients, and takes their requests.
+/// Accepts clients, and takes their requests. It is work of its executor until close(), or until
+/// async_finish() has ended.
 ///
 /// Outstanding operations: any number.
 template <class Executor = boost::asio::any_io_executor>

@@ -248,6 +248,9 @@ private:
     virtual bool deliver_one() { return false; }
     /// There is nothing more to give out for now.
     virtual void on_delivered() {}
+    /// The execution context is being destroyed. Ends the device's use of memory that handlers may own; if it
+    /// cannot, returns false, and the actor is never destroyed.
+    virtual bool stop_device() noexcept { return true; }
     /// The execution context is being destroyed; the handlers in wait lists have been destroyed.
     /// Releases what else belongs to the context, and calls nothing.
     virtual void on_abandoned() noexcept {}

@@ -66,12 +66,12 @@ protected:
     connection& lower() noexcept;
     /// As above.
     connection const& lower() const noexcept;
-    /// Keeps places in the queues for this protocol's sends and receives, so that a program that fills them
-    /// with operations of its own, which are then refused with errc::queue_full, does not have the
-    /// protocol's refused. Once the queue pair is made.
+    /// Keeps places in the queues for this protocol's sends, writes with immediate and receives, so that a
+    /// program that fills them with operations of its own, which are then refused with errc::queue_full,
+    /// does not have the protocol's refused. Once the queue pair is made.
     ///
-    /// @param count  Sends and receives that the protocol has outstanding at a time, at most as many as the
-    ///               connection's options allow.
+    /// @param count  Sends and writes with immediate, and likewise receives, that the protocol has
+    ///               outstanding at a time, at most as many as the connection's options allow.
     void keep_for_messages(std::size_t count) noexcept;
 
     /// True if the queue pair could not be destroyed, as errc::not_drained says: the device may still
@@ -121,6 +121,7 @@ private:
     virtual void on_end(failure const& why) = 0;
     void attach() final;
     void give_up() noexcept final { close(); }
+    bool stop_device() noexcept final;
     void end();
     void keep_until_end() noexcept;
 

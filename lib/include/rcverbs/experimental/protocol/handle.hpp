@@ -180,7 +180,8 @@ public:
     ~handle() { end(); }
 
     /// The layer below, for operations that the protocol leaves to the program: reads, writes and
-    /// atomics on a connection. The protocol's own it must not call: sends and receives there.
+    /// atomics on a connection. The protocol's own it must not call: sends, receives and writes with
+    /// immediate there. Its cancel() and close() end the protocol's operations, too.
     next_layer_type& next_layer() noexcept { return next_; }
     /// As above.
     next_layer_type const& next_layer() const noexcept { return next_; }
