@@ -6,8 +6,8 @@ set -uo pipefail
 
 cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints pingpong shared_queue_pingpong
     write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
-    demo_write demo_read demo_atomic copy bench a_stopped_process one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server
-    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric namespaces capture late_receive last_words last_message ucx stepped stepped_kills stepped_wrongly pyverbs
+    demo_write demo_read demo_atomic nvme copy bench a_stopped_process one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server
+    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric libfabric_rma namespaces capture late_receive last_words last_message ucx stepped stepped_kills stepped_wrongly pyverbs
     joined joined_copy joined_ends joined_containers joined_wrongly a_hostile_machine'
 if [ "${1-}" = --list ]; then
     printf '%s\n' $cases
@@ -184,6 +184,17 @@ fio_send() { fio_job send --size=256k --iodepth=16; }
 demo_write() { demo write; grep -q 'message from passive' "$work/client.out" || fail 'no message'; }
 demo_read() { demo read; grep -q 'message from passive' "$work/client.out" || fail 'no message'; }
 demo_atomic() { demo atomic; }
+# A host that a test plays, as the kernel's knows no fabric.
+nvme() {
+    [ -x "$built/device_tests" ] || fail 'device_tests is not built'
+    cp "$built/rdma-nvme" "$built/device_tests" "$work/"
+    "${as_nobody[@]}" truncate -s 1M "$work/run/disk"
+    serve 1 "$work/rdma-nvme" serve "$work/run/disk" --nqn nqn.test:disk --block-size 512 --bind 10.77.0.1
+    await listens 1 4420
+    on 2 env RCVERBS_TEST_TARGET=10.77.0.1 "$work/device_tests" '[.elsewhere]' >"$work/client.out" 2>&1 || fail "the host ended with $?"
+    # Blocks 100 to 227 were written.
+    [ "$(od -An -tx1 -j 51200 -N 65536 "$work/run/disk" | sort -u | head -n 2 | wc -l)" = 2 ] || fail 'nothing is in the file'
+}
 copy() {
     local folder=$work/run
     "${as_nobody[@]}" mkdir "$folder/from" "$folder/to"
@@ -717,6 +728,12 @@ pyverbs() {
 libfabric() {
     need fi_pingpong
     both tcp fi_pingpong -p verbs -e msg -I 100 -B "$tcp" -- fi_pingpong -p verbs -e msg -I 100 -P "$tcp" 127.0.0.1
+}
+# Writes and reads of remote memory by libfabric.
+libfabric_rma() {
+    echo '#include <rdma/fi_rma.h>' | cc -E - >/dev/null 2>&1 || { echo 'skipped: libfabric-dev is not installed'; exit 77; }
+    cc -O1 -Wall -Wextra -Werror -o "$work/fi_rma" "$here/fi_rma.c" -lfabric || fail 'fi_rma.c does not compile'
+    both 18600 "$work/fi_rma" 18600 -- "$work/fi_rma" 18600 10.77.0.1
 }
 # Plain C calls, which compare devices, on this one.
 behaviour() {

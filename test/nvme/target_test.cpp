@@ -161,6 +161,26 @@ private:
 
 }  // namespace
 
+// For test/fabric/processes.sh: RCVERBS_TEST_TARGET is the address of an rdma-nvme whose subsystem is
+// disk_nqn, with blocks of 512 bytes.
+TEST_CASE("nvme: a program that serves elsewhere", "[.elsewhere]") {
+    char const* const address = std::getenv("RCVERBS_TEST_TARGET");
+    REQUIRE(address != nullptr);
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        connected_host h = co_await connect_host(io, {address, 4420});
+        co_await must_serve(h, 0, 1);
+        co_await must_serve(h, 100, 128);
+        co_await must(h.io, capsule{0x00, 1}, 0);  // flush
+        co_await must(h.io, read(disk_bytes / block_bytes, 1, h.data), 0x80);  // behind the end
+        // The controller says its subsystem's name.
+        registered_buffer const about{
+            h.admin.connection().domain(), 4096, access_flags::remote_write};
+        co_await must(h.admin, capsule{0x06}.dword(10, 1).keyed(about.remote()), 0);
+        CHECK(reinterpret_cast<char const*>(about.bytes().data()) + 768 == std::string{disk_nqn});
+    });
+}
+
 TEST_CASE("nvme: a host reads what it wrote, from memory and from a file", "[device][nvme]") {
     asio::io_context io;
     temporary_file file;

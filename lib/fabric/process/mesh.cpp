@@ -64,6 +64,10 @@ std::uint16_t port_of(address const& a) noexcept {
     );
 }
 
+void append(std::vector<std::byte>& to, std::vector<std::byte> const& frame) {
+    to.insert(to.end(), frame.begin(), frame.end());
+}
+
 }  // namespace
 
 std::uint32_t node_of(ibv_gid const& gid) noexcept {
@@ -184,16 +188,11 @@ bool mesh::has_room(ibv_gid const& to, std::uint32_t qp_num) noexcept {
     return false;
 }
 
-// After `frame_bytes` were appended.
-void mesh::collect(peer& to, std::size_t frame_bytes) {
-    if (to.collected.size() > datagram_bytes_max) {
-        std::vector<std::byte> last(
-            to.collected.end() - static_cast<std::ptrdiff_t>(frame_bytes), to.collected.end()
-        );
-        to.collected.resize(to.collected.size() - frame_bytes);
-        send_collected(to);
-        to.collected = std::move(last);
-    }
+// A datagram is sent when no other frame is sure to fit.
+void mesh::collect(peer& to, auto const& what) {
+    to.collected.reserve(datagram_bytes_max);
+    append(to.collected, what);
+    if (to.collected.size() > datagram_bytes_max - frame_bytes_max) send_collected(to);
     if (!std::exchange(to.is_dirty, true)) dirty_.push_back(&to);
 }
 
@@ -205,9 +204,7 @@ void mesh::send(packet const& p) {
     if (capture_) capture_->write(roce_frame(p), capture_time());
     peer* const to = reach({node_of(p.to), slot_of_qp(p.target)});
     if (to == nullptr) return;  // lost, as on any network
-    std::size_t const before = to->collected.size();
-    append(to->collected, p);
-    collect(*to, to->collected.size() - before);
+    collect(*to, p);
 }
 
 bool mesh::send(cm_message const& m) {
@@ -217,9 +214,7 @@ bool mesh::send(cm_message const& m) {
     if (m.to_id == 0) slot = where_.find_port(node, port_of(m.to));
     peer* const to = node != 0 && slot ? reach({node, *slot}) : nullptr;
     if (to == nullptr) return false;
-    std::size_t const before = to->collected.size();
-    append(to->collected, m);
-    collect(*to, to->collected.size() - before);
+    collect(*to, m);
     return true;
 }
 
@@ -233,7 +228,8 @@ bool mesh::send_now(peer& to, std::vector<std::byte> const& datagram) {
 }
 
 void mesh::send_collected(peer& to) {
-    if (to.collected.empty() || to.is_ended) return;
+    if (to.is_ended) to.collected.clear();
+    if (to.collected.empty()) return;
     if (to.waiting.empty() && send_now(to, to.collected)) {
         to.collected.clear();
         return;
@@ -569,8 +565,7 @@ void mesh::obey(control const& c) {
 void mesh::announce_link(bool is_up) {
     std::vector<std::byte> const words = control_frame(is_up ? "heard" : "silent");
     for (auto const& [who, to] : places_) {
-        to->collected.insert(to->collected.end(), words.begin(), words.end());
-        collect(*to, words.size());
+        collect(*to, words);
     }
 }
 

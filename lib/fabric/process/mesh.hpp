@@ -80,7 +80,7 @@ private:
     peer* add(descriptor socket, bool is_outgoing);
     void watch(peer& which, int operation);
     nanoseconds capture_time() const;
-    void collect(peer& to, std::size_t frame_bytes);
+    void collect(peer& to, auto const& what);
     void send_collected(peer& to);
     void send_waiting(peer& to);
     bool send_now(peer& to, std::vector<std::byte> const& datagram);

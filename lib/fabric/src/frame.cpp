@@ -160,8 +160,7 @@ std::optional<frame> read_packet(reader& r) {
     p.immediate = r.get<std::uint32_t>();
     p.compare_add = r.get<std::uint64_t>();
     p.swap = r.get<std::uint64_t>();
-    std::span<std::byte const> const payload = r.rest();
-    p.payload.assign(payload.begin(), payload.end());
+    p.payload = packet_payload{r.rest()};
     if (!r.is_good() || !fits(p.what, p.opcode)) return std::nullopt;
     return p;
 }

@@ -42,7 +42,7 @@ void append(std::vector<std::byte>& to, hello const& h);
 void append(std::vector<std::byte>& to, packet const& p);
 void append(std::vector<std::byte>& to, cm_message const& m);
 
-/// Takes the first frame off `from`; none if it is malformed.
+/// Takes the first frame off `from`; none if it is malformed. A packet's payload stays where it is.
 std::optional<frame> take_frame(std::span<std::byte const>& from);
 
 }  // namespace rcverbs::fabric::detail

@@ -261,6 +261,24 @@ bool network::scatter(
     return from.empty();
 }
 
+// The bytes from `offset` on, if they lie in one segment and its region is there.
+std::optional<std::span<std::byte const>> network::find_whole(
+    ibv_pd* pd, std::span<ibv_sge const> segments, std::uint64_t offset, std::size_t size
+) {
+    if (size == 0) return std::span<std::byte const>{};
+    for (ibv_sge const& s : segments) {
+        if (offset >= s.length) {
+            offset -= s.length;
+            continue;
+        }
+        std::byte const* const from =
+            s.length - offset < size ? nullptr : local_bytes(pd, s, false);
+        if (from == nullptr) return std::nullopt;
+        return std::span{from + offset, size};
+    }
+    return std::nullopt;
+}
+
 bool network::gather(
     ibv_pd* pd, std::span<ibv_sge const> segments, std::uint64_t offset, std::span<std::byte> into
 ) {

@@ -140,6 +140,9 @@ public:
         std::uint64_t offset,
         std::span<std::byte const> from
     );
+    std::optional<std::span<std::byte const>> find_whole(
+        ibv_pd* pd, std::span<ibv_sge const> segments, std::uint64_t offset, std::size_t size
+    );
     bool gather(
         ibv_pd* pd,
         std::span<ibv_sge const> segments,

@@ -340,6 +340,7 @@ private:
     bool send_next();
     std::optional<ibv_wc_status> settle_locally(send_work const& work);
     packet make_request(send_work const& work) const;
+    std::optional<packet_payload> bytes_of(send_work const& work) const;
     bool fits_in_flight(send_work const& work) const;
     void go_back(std::uint64_t number);
     void skip_acknowledged();

@@ -92,6 +92,7 @@ bool queue_pair::fits_in_flight(send_work const& work) const {
     return !work.expects_answer() || reads < read_depth;
 }
 
+// Without its bytes.
 packet queue_pair::make_request(send_work const& work) const {
     packet p;
     p.number = next_number;
@@ -124,8 +125,19 @@ packet queue_pair::make_request(send_work const& work) const {
     std::uint64_t const bytes = std::min<std::uint64_t>(mtu, work.size - offset);
     p.is_last = offset + bytes == work.size;
     p.wants_acknowledge = p.is_last || p.number % acknowledge_every == 0;
-    p.payload.resize(bytes);
     return p;
+}
+
+// The bytes of the message from `offset` on; none if a region is gone.
+std::optional<packet_payload> queue_pair::bytes_of(send_work const& work) const {
+    std::uint64_t const size = std::min<std::uint64_t>(mtu, work.size - offset);
+    if ((work.wr.send_flags & IBV_SEND_INLINE) != 0)
+        return packet_payload{std::span{work.inline_data}.subspan(offset, size)};
+    if (auto const whole = net->find_whole(pd, work.segments, offset, size))
+        return packet_payload{*whole};
+    packet_payload all;
+    if (!net->gather(pd, work.segments, offset, all.make(size))) return std::nullopt;
+    return all;
 }
 
 // Sends one packet; false if nothing can be sent now.
@@ -152,20 +164,15 @@ bool queue_pair::send_next() {
         work.last = work.first + (work.is_atomic() ? 1 : packets_for(work.size, mtu)) - 1;
     }
     packet p = make_request(work);
-    if (!p.payload.empty()) {
-        bool const is_inline = (work.wr.send_flags & IBV_SEND_INLINE) != 0;
-        if (is_inline) {
-            std::copy_n(
-                work.inline_data.begin() + static_cast<std::ptrdiff_t>(p.offset),
-                p.payload.size(),
-                p.payload.begin()
-            );
-        } else if (!net->gather(pd, work.segments, p.offset, p.payload)) {
+    if (!work.expects_answer()) {
+        std::optional<packet_payload> bytes = bytes_of(work);
+        if (!bytes) {
             // The region was deregistered while the message was in flight.
             if (position > 0) return false;
             fail_oldest(IBV_WC_LOC_PROT_ERR);
             return false;
         }
+        p.payload = *std::move(bytes);
     }
     if (p.number < high_number) ++on->counters.packets_sent_again;
     next_number = p.number_end;
@@ -210,11 +217,13 @@ void queue_pair::send_packet(packet p) {
         if (fate.what == packet_fate::kind::duplicate) net->others->send(p);
         if (fate.what != packet_fate::kind::delay) return net->others->send(p);
         ++net->delayed;
+        p.payload.own();
         return net->at(net->now() + fate.by, [net = net, p = std::move(p)] {
             --net->delayed;
             net->others->send(p);
         });
     }
+    p.payload.own();
     nanoseconds arrival = travel();
     if (fate.what == packet_fate::kind::delay) arrival += fate.by;
     if (fate.what == packet_fate::kind::duplicate)

@@ -276,7 +276,7 @@ bool queue_pair::send_read_part(answer& next) {
         if (from == nullptr || state == IBV_QPS_ERR) return false;
         std::uint64_t const bytes =
             std::min<std::uint64_t>(mtu, request.message_bytes - request.offset);
-        part.payload.assign(from + request.offset, from + request.offset + bytes);
+        part.payload = packet_payload{{from + request.offset, bytes}};
         request.offset += bytes;
     }
     send_packet(std::move(part));
@@ -323,7 +323,8 @@ void queue_pair::execute_atomic(packet const& p) {
     response.number = p.number;
     auto const* const bytes =
         reinterpret_cast<std::byte const*>(&before);  // in host byte order, as a device returns it
-    response.payload.assign(bytes, bytes + sizeof before);
+    response.payload = packet_payload{{bytes, sizeof before}};
+    response.payload.own();  // it may have to wait
     reply(std::move(response), is_new);
 }
 
