@@ -229,7 +229,8 @@ void batch_job::look_for(batch_item& i, batch_options const& options) {
     bool const is_finished = (s.st_mode & 07777) == i.gets.mode &&
                              (!owner || (s.st_uid == owner->user && s.st_gid == owner->group));
     struct stat left {};
-    if (!is_finished || is_there(temporary_name(i.name, "state"), left)) {
+    bool const may_have_state = i.what.size >= resume_bytes_min;
+    if (!is_finished || (may_have_state && is_there(temporary_name(i.name, "state"), left))) {
         incoming_options o;
         o.size = i.what.size;
         o.replaces = options.replaces;

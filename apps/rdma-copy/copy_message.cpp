@@ -7,6 +7,8 @@
 #include <xxhash.h>
 #endif
 
+#include <algorithm>
+#include <array>
 #include <concepts>
 #include <cstring>
 #include <string_view>
@@ -17,13 +19,23 @@ namespace copy {
 
 namespace {
 
+template <std::integral T>
+std::array<std::byte, sizeof(T)> bytes_of(T value) {
+    auto const bits = static_cast<std::make_unsigned_t<T>>(value);
+    std::array<std::byte, sizeof(T)> bytes;
+    for (std::size_t i = 0; i < sizeof(T); ++i)
+        bytes[i] = static_cast<std::byte>(bits >> (8 * (sizeof(T) - 1 - i)) & 0xff);
+    return bytes;
+}
+
+// Adds to the bytes.
 class writer {
 public:
+    explicit writer(std::vector<std::byte>& out) : out_{out} {}
+
     template <std::integral T>
     void put(T value) {
-        auto const bits = static_cast<std::make_unsigned_t<T>>(value);
-        for (std::size_t i = sizeof(T); i-- > 0;)
-            out_.push_back(static_cast<std::byte>(bits >> (8 * i) & 0xff));
+        put(std::span<std::byte const>{bytes_of(value)});
     }
     void put(std::span<std::byte const> bytes) {
         out_.insert(out_.end(), bytes.begin(), bytes.end());
@@ -32,10 +44,9 @@ public:
         put(static_cast<std::uint16_t>(text.size()));
         put(std::as_bytes(std::span{text}));
     }
-    std::vector<std::byte> take() { return std::move(out_); }
 
 private:
-    std::vector<std::byte> out_;
+    std::vector<std::byte>& out_;
 };
 
 class reader {
@@ -385,9 +396,10 @@ std::optional<copy_message> decode_as(std::uint64_t kind, std::span<std::byte co
 }  // namespace
 
 std::vector<std::byte> encode(copy_message const& m) {
-    writer w;
+    std::vector<std::byte> bytes;
+    writer w{bytes};
     std::visit([&](auto const& each) { write(w, each); }, m);
-    return w.take();
+    return bytes;
 }
 
 std::optional<copy_message> decode(std::uint64_t kind, std::span<std::byte const> in) {
@@ -395,13 +407,14 @@ std::optional<copy_message> decode(std::uint64_t kind, std::span<std::byte const
 }
 
 void append(std::vector<std::byte>& to, copy_message const& m) {
-    std::vector<std::byte> const bytes = encode(m);
-    writer head;
-    head.put(static_cast<std::uint8_t>(m.index()));
-    head.put(static_cast<std::uint32_t>(bytes.size()));
-    std::vector<std::byte> const before = head.take();
-    to.insert(to.end(), before.begin(), before.end());
-    to.insert(to.end(), bytes.begin(), bytes.end());
+    std::size_t const at = to.size();
+    writer w{to};
+    w.put(static_cast<std::uint8_t>(m.index()));
+    w.put(std::uint32_t{0});
+    std::visit([&](auto const& each) { write(w, each); }, m);
+    // Its size, which is known now.
+    auto const size = static_cast<std::uint32_t>(to.size() - at - message_head_bytes);
+    std::ranges::copy(bytes_of(size), &to[at + 1]);
 }
 
 std::optional<copy_message> take_first(std::span<std::byte const>& from) {

@@ -72,6 +72,13 @@ void read_file(descriptor const& directory, small_entry& e, bool asks, extended 
     if (e.error == 0 && has_changed(before, after)) e.error = error_source_changed;
 }
 
+// It is opened if the receiver wants it. Whether it has attributes that are not kept is not asked for a file
+// that is not copied.
+void ask_for(small_entry& e) {
+    e.what = entry_of(entry_type::file, e.from->status);
+    e.what.asks = true;
+}
+
 void read_link(descriptor const& directory, small_entry& e) {
     descriptor const d = open_here(directory, e.from->name, O_PATH, e.error);
     struct stat s {};
@@ -125,6 +132,7 @@ std::vector<small_entry> read_small(
     for (std::size_t i = 0; i < some.size(); ++i) {
         all[i].from = some[i];
         if (S_ISLNK(some[i]->status.st_mode)) read_link(directory, all[i]);
+        else if (asks && !keeps.is_any()) ask_for(all[i]);
         else read_file(directory, all[i], asks, keeps);
     }
     return all;

@@ -27,7 +27,8 @@ struct small_entry {
 ///
 /// @param asks  The receiver is asked first whether it has the file.
 bool is_small(directory_entry const& e, bool asks);
-/// Reads entries for which is_small() is true, as they are now. Blocks.
+/// Reads entries for which is_small() is true, as they are now; of those that the receiver is asked for, what their
+/// directory says is enough. Blocks.
 ///
 /// @param keeps  A file that has some of these is sent in another way.
 std::vector<small_entry> read_small(

@@ -406,6 +406,11 @@ TEST_CASE(
         world* in;
         std::vector<std::size_t>* to;
         registered_buffer answer;
+        witness(world& w, std::vector<std::size_t>& all, registered_buffer memory)
+            : in{&w},
+              to{&all},
+              answer{std::move(memory)} {}
+        witness(witness const&) = delete;
         ~witness() { to->push_back(in->live().queue_pairs); }
     };
     asio::io_context theirs;
@@ -428,8 +433,8 @@ TEST_CASE(
         run_both([&] { return client.is_open() && server.is_open(); });
         {
             auto const kept = std::make_shared<witness>(
-                &w,
-                &found,
+                w,
+                found,
                 registered_buffer{
                     client.next_layer().domain(),
                     4096,

@@ -163,7 +163,7 @@ private:
 
 // For test/fabric/processes.sh: RCVERBS_TEST_TARGET is the address of an rdma-nvme whose subsystem is
 // disk_nqn, with blocks of 512 bytes.
-TEST_CASE("nvme: a program that serves elsewhere", "[.elsewhere]") {
+TEST_CASE("the target of another program serves", "[.][peer][elsewhere]") {
     char const* const address = std::getenv("RCVERBS_TEST_TARGET");
     REQUIRE(address != nullptr);
     asio::io_context io;
