@@ -123,6 +123,7 @@ void connection_core::shut_down() noexcept {
     waiters dropped;
     {
         guard const lock{mutex_};
+        is_context_gone_ = true;
         // A strand belongs to its context and must be destroyed before the context is.
         work_ = {};
         if (thread_ == nullptr) executor_ = {};

@@ -330,7 +330,11 @@ private:
     // Made when the first operation that owns its memory is started.
     std::unique_ptr<leased_operations> leased_;
     waiters waiters_;
+    // The context is being destroyed: nothing is posted any more, and nothing that happens has an effect. What
+    // layers above start meanwhile is refused.
     bool is_shut_down_ = false;
+    // They have been destroyed, too: nothing may be started.
+    bool is_context_gone_ = false;
     // A thread creates the queue pair, without the lock.
     bool is_making_queues_ = false;
     // finish() was called meanwhile, and is to be called again.

@@ -73,7 +73,7 @@ void connection_core::start_leased(
 ) {
     leased_waiter& w = *seen([this] {
         assert(
-            !is_shut_down_ && "an operation was started after its io_context had been destroyed"
+            !is_context_gone_ && "an operation was started after its io_context had been destroyed"
         );
         if (leased_ == nullptr) leased_ = std::make_unique<leased_operations>();
         return &leased_->take();

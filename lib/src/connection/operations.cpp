@@ -22,7 +22,7 @@ inline errc connection_core::start_operation(
 ) {
     auto const [op, refused] = seen([&] {
         assert(
-            !is_shut_down_ && "an operation was started after its io_context had been destroyed"
+            !is_context_gone_ && "an operation was started after its io_context had been destroyed"
         );
         return data_.reserve(what, when);
     });

@@ -121,7 +121,7 @@ void connection_core::close_for(error_code violation) noexcept {
 }
 
 bool connection_core::add(waiters::kind of, control_waiter& waiter) {
-    assert(!is_shut_down_ && "an operation was started after its io_context had been destroyed");
+    assert(!is_context_gone_ && "an operation was started after its io_context had been destroyed");
     return waiters_.add(
         of,
         waiter,
