@@ -1,5 +1,7 @@
 #include "background.hpp"
 
+#include <boost/system/system_error.hpp>
+
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -79,6 +81,8 @@ started_background start_background(std::function<void(background&)> const& body
         background self{std::move(life.out), std::move(status.in)};
         try {
             body(self);
+        } catch (boost::system::system_error const& e) {
+            self.report("error " + e.code().message());  // what() names Boost's source, too
         } catch (std::exception const& e) {
             self.report(std::string{"error "} + e.what());
         }

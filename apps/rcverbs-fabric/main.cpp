@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -198,7 +199,9 @@ int kill_node(fabric_arguments const& a) {
         if (process > 0 && ::kill(process, SIGKILL) == 0) ++killed;
     }
     if (killed > 0) return 0;
-    std::fprintf(stderr, "rcverbs-fabric: node %u has no process that uses RDMA\n", a.node);
+    std::fprintf(
+        stderr, "rcverbs-fabric: node %u has no process of this machine that uses RDMA\n", a.node
+    );
     return 1;
 }
 
@@ -227,12 +230,21 @@ int main(int argc, char** argv) {
     running->add_option("--devices", a.chosen.devices, "Devices of the node, 1 to 16")
         ->check(CLI::Range(1, 16))
         ->capture_default_str();
-    running->add_option(
-        "--seed",
-        a.chosen.seed,
-        "Decides which packets are lost, and with --stepped their order; without it, a random "
-        "number"
-    );
+    running
+        ->add_option(
+            "--seed",
+            a.chosen.seed,
+            "Decides which packets are lost, and with --stepped their order; without it, a random "
+            "number"
+        )
+        ->check([](std::string const& text) {
+            // Others become the largest number.
+            std::uint64_t value = 0;
+            auto const [end, failed] =
+                std::from_chars(text.data(), text.data() + text.size(), value);
+            bool const is_number = failed == std::errc{} && end == text.data() + text.size();
+            return is_number ? std::string{} : "not a number from 0 to 2^64 - 1";
+        });
     running
         ->add_option(
             "--loss",
@@ -278,8 +290,8 @@ int main(int argc, char** argv) {
     auto* const listens = running->add_option(
         "--listen",
         a.listens_at,
-        "tcp:HOST:PORT: let the networks of other machines join this one there, while the command "
-        "runs. Whoever reaches the port can join"
+        "tcp:HOST:PORT: let the networks of other machines join this one there, until its last "
+        "command ends. Whoever reaches the port can join"
     );
     auto* const joins = running->add_option(
         "--join", a.joins, "tcp:HOST:PORT: join the network of a machine that listens there"

@@ -346,6 +346,12 @@ wrong_usage() {
     fabric kill 7 2>"$work/client.out" && fail 'a node that does not exist'
     fabric run -q --kill 1 true 2>"$work/client.out"
     [ $? = 2 ] || fail 'a kill without a packet'
+    local seed
+    for seed in -1 99999999999999999999999 x 1x; do
+        fabric run -q --seed "$seed" true 2>"$work/client.out"
+        [ $? = 2 ] || fail "the seed $seed"
+    done
+    fabric run -q --seed 18446744073709551615 true 2>"$work/client.out" || fail 'the largest seed'
     "${as_nobody[@]}" chmod 755 "$work/run/rcverbs"
     fabric list 2>"$work/client.out" && fail 'a directory that others may read'
     [[ " $(echo $cases) " == *' wrong_usage '* ]]
@@ -511,6 +517,7 @@ joined_wrongly() {
     need rping
     local status
     run_at b --join "tcp:127.0.0.1:$tcp" true >"$work/client.out" 2>&1 && fail 'nobody listens, and it joined'
+    grep -q "tcp:127.0.0.1:$tcp: Connection refused\$" "$work/client.out" || fail 'the reason is not said'
     grep -q "tcp:127.0.0.1:$tcp: .*refused" "$work/client.out" || fail 'not the reason'
     run_at b --join somewhere true >"$work/client.out" 2>&1
     [ $? = 2 ] || fail 'a wrong address is not a wrong use'
