@@ -71,6 +71,20 @@ std::optional<std::uint64_t> seed_of_stepper(directory const& where) {
     return seed;
 }
 
+// A node of the network of another machine, joined with `life` if it is not. A bridge of earlier commands may be
+// ending: the next one can only begin then.
+directory::member join(
+    directory const& where, rcverbs::fabric::tcp_address const& to, descriptor& life
+) {
+    auto const until = std::chrono::steady_clock::now() + std::chrono::seconds{10};
+    do {
+        if (!where.has_bridge()) life = rcverbs::fabric::bridge::join(where, to);
+        if (auto given = where.take_given_node()) return *std::move(given);
+        std::this_thread::sleep_for(std::chrono::milliseconds{10});
+    } while (std::chrono::steady_clock::now() < until);
+    throw std::runtime_error{"the bridge of network " + where.path() + " ends all the time"};
+}
+
 int run(fabric_arguments& a) {
     fs::path const libraries = library_folder();
     directory const where = directory::of_network(a.chosen.network);
@@ -80,7 +94,10 @@ int run(fabric_arguments& a) {
     // Stays open in the command and its children, as the lock does.
     descriptor bridged;
     if (!a.listens_at.empty()) bridged = bridge::listen(where, tcp_address::parse(a.listens_at));
-    if (!a.joins.empty() && !where.has_bridge())
+    directory::member held;
+    bool const gets_node = !a.joins.empty() && a.node == 0;
+    if (gets_node) held = join(where, tcp_address::parse(a.joins), bridged);
+    else if (!a.joins.empty() && !where.has_bridge())
         bridged = bridge::join(where, tcp_address::parse(a.joins));
     // All processes of a network go on step by step, or none.
     descriptor stepped;
@@ -99,8 +116,8 @@ int run(fabric_arguments& a) {
         stepped = rcverbs::fabric::start_stepper(where, *a.chosen.seed);
     }
     // The lock stays open in the command and its children: the node is theirs until the last one ends.
-    directory::member held =
-        a.node != 0 ? directory::member{a.node, where.hold_node(a.node)} : where.take_node();
+    if (a.node != 0) held = {a.node, where.hold_node(a.node)};
+    else if (!gets_node) held = where.take_node();
     a.chosen.node = held.number;
     if (!a.chosen.capture.empty()) {
         // Commands in other folders write to the same file. What is there already belongs to the same network.

@@ -8,7 +8,7 @@ cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints
     write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
     demo_write demo_read demo_atomic nvme copy bench a_stopped_process one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server
     a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric libfabric_rma namespaces capture late_receive last_words last_message ucx stepped stepped_kills stepped_wrongly pyverbs
-    joined joined_copy joined_ends joined_containers joined_wrongly a_hostile_machine'
+    joined joined_again joined_copy joined_ends joined_containers joined_wrongly a_hostile_machine'
 if [ "${1-}" = --list ]; then
     printf '%s\n' $cases
     exit 0
@@ -741,6 +741,28 @@ libfabric_rma() {
     echo '#include <rdma/fi_rma.h>' | cc -E - >/dev/null 2>&1 || { echo 'skipped: libfabric-dev is not installed'; exit 77; }
     cc -O1 -Wall -Wextra -Werror -o "$work/fi_rma" "$here/fi_rma.c" -lfabric || fail 'fi_rma.c does not compile'
     both 18600 "$work/fi_rma" 18600 -- "$work/fi_rma" 18600 10.77.0.1
+}
+# A bridge of earlier commands that ends now: it gives no node any more, and the next command begins one.
+joined_again() {
+    need rping
+    need /usr/bin/python3
+    hub rping -s -P
+    await sees a 1 'port 7174'
+    at b "$work/rcverbs-fabric" list || fail 'no directory'
+    at b /usr/bin/python3 - "$work/b/rcverbs/default" <<'PYTHON' &
+import fcntl, os, socket, struct, sys, time
+os.chdir(sys.argv[1])
+lock = open('bridge.lock', 'a')
+fcntl.lockf(lock, fcntl.LOCK_EX)
+door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+door.bind('bridge')
+door.listen(1)
+door.accept()[0].close()
+os.unlink('bridge')
+time.sleep(0.3)
+PYTHON
+    await test -S "$work/b/rcverbs/default/bridge"
+    run_at b --join "tcp:127.0.0.1:$tcp" timeout -k 5 60 rping -c -v -C 3 -a 10.77.0.1 >"$work/client.out" 2>&1 || fail "the client ended with $?"
 }
 # Plain C calls, which compare devices, on this one.
 behaviour() {

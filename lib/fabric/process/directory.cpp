@@ -161,17 +161,18 @@ descriptor directory::open(std::string const& file, int flags) const {
     return descriptor{::open((path_ + '/' + file).c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600)};
 }
 
-// The bridge of a network that was joined, if there is one. 0 if the other side does not answer.
+// The bridge of a network that was joined, if there is one, and it does not end now. 0 if the other side does not
+// answer.
 std::optional<std::uint32_t> directory::ask_bridge() const {
     descriptor const socket = connect_to(bridge_path());
     if (!socket) return std::nullopt;
     constexpr int answer_timeout_ms = 10'000;
     pollfd p{socket.get(), POLLIN, 0};
     std::uint32_t node = 0;
-    if (::poll(&p, 1, answer_timeout_ms) != 1 ||
-        ::recv(socket.get(), &node, sizeof node, 0) != sizeof node || node > nodes_max)
-        return 0;
-    return node;
+    if (::poll(&p, 1, answer_timeout_ms) != 1) return 0;
+    ssize_t const size = ::recv(socket.get(), &node, sizeof node, 0);
+    if (size <= 0) return std::nullopt;
+    return size == sizeof node && node <= nodes_max ? node : 0;
 }
 
 // A node that another machine has given: nobody has it here.
@@ -183,12 +184,16 @@ descriptor directory::hold_given_node(std::uint32_t node) const {
     return file;
 }
 
+std::optional<directory::member> directory::take_given_node() const {
+    auto const given = ask_bridge();
+    if (!given) return std::nullopt;
+    if (*given == 0) throw std::runtime_error{path_ + ": the other machine gives no node"};
+    descriptor file = hold_given_node(*given);
+    return member{*given, std::move(file)};
+}
+
 directory::member directory::take_node() const {
-    if (auto const given = ask_bridge()) {
-        if (*given == 0) throw std::runtime_error{path_ + ": the other machine gives no node"};
-        descriptor file = hold_given_node(*given);
-        return {*given, std::move(file)};
-    }
+    if (auto given = take_given_node()) return *std::move(given);
     for (std::uint32_t node = 1; node <= nodes_max; ++node) {
         // Inherited: it holds the node while any process that was started for it lives.
         descriptor file{::open(

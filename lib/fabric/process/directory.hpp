@@ -73,6 +73,8 @@ public:
     /// A node that no process has, on another machine of the network neither. The lock holds it for processes that inherit it. Throws
     /// std::runtime_error if there is none.
     member take_node() const;
+    /// The same of a network that was joined: none if it was not, or if its bridge ends.
+    std::optional<member> take_given_node() const;
     /// Holds a node for this process; no lock if that fails.
     descriptor join_node(std::uint32_t node) const;
     /// Holds a node, also for processes that inherit the lock. Throws std::runtime_error if it is on another
