@@ -184,8 +184,8 @@ asio::awaitable<void> receiver::serve() {
                         std::holds_alternative<skipped>(m);
         bool const is_complete = files_.empty() && directories_.empty() && batches_.empty() &&
                                  (has_entries_ || !to_.needs_entries);
-        auto const* const part = std::get_if<attribute>(&m);
-        if (part != nullptr) is_allowed = on(*part);
+        auto const* const a = std::get_if<attribute>(&m);
+        if (a != nullptr) is_allowed = on(*a);
         else if (auto* const e = std::get_if<entry>(&m)) is_allowed = co_await on(std::move(*e));
         else if (values_ != nullptr) is_allowed = false;
         else if (auto const* const some = std::get_if<batch>(&m)) is_allowed = on(*some);

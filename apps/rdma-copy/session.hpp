@@ -38,7 +38,7 @@ struct copy_options {
     /// Entries get the user and group of their sources, and set-user-ID, set-group-ID and sticky bits.
     bool keeps_owners = false;
     /// Files and directories get the extended attributes and ACLs of their sources.
-    extended keeps;
+    extended keeps{};
     /// The receiver reads each file back from its disk.
     bool verifies = false;
     /// The sender counts all first.
@@ -49,14 +49,14 @@ struct copy_options {
     /// The source gets the target's name, also if there is a directory of that name.
     bool is_onto = false;
     /// What is not copied.
-    exclusions excluded;
+    exclusions excluded{};
     /// Nothing is written; what would be copied is counted as if it were, and listed.
     bool lists = false;
-    listing listed;
+    listing listed{};
     /// Directories of the target lose what those of the source do not have, except what is excluded, as long as nothing
     /// fails.
     bool deletes = false;
-    listing listed_deletion;
+    listing listed_deletion{};
     /// Of the data that is sent, by the server as well; 0 for no limit, else rate_min or more.
     std::uint64_t bytes_per_second = 0;
 };

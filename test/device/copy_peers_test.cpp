@@ -462,7 +462,7 @@ rcverbs::error_code end_of_sender(asio::io_context& io, ends& e, receiver_lie co
         auto const client = [&]() -> asio::awaitable<void> {
             copy::result done;
             try {
-                co_await push_to(e, file, target, copy::copy_options{}, done);
+                co_await push_to(e, file, target, no_options, done);
             } catch (boost::system::system_error const& failed) {
                 sender_end = failed.code();
             }
@@ -577,7 +577,7 @@ TEST_CASE("copy: a side that is stopped says so", "[device]") {
         auto const client = [&]() -> asio::awaitable<void> {
             copy::result done;
             try {
-                co_await push_to(e, file, target, copy::copy_options{}, done);
+                co_await push_to(e, file, target, no_options, done);
             } catch (boost::system::system_error const&) {}
         };
         auto const stop = [&]() -> asio::awaitable<void> {
@@ -855,7 +855,7 @@ TEST_CASE(
         std::vector<std::string> const file{(here / "file").string()};
         std::string const target;
         auto const copy_honestly = [&]() -> asio::awaitable<void> {
-            co_await push_to(e, file, target, copy::copy_options{}, honest);
+            co_await push_to(e, file, target, no_options, honest);
         };
         co_await ((both() && rewrite()) && copy_honestly());
     });

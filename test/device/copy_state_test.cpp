@@ -44,7 +44,7 @@ void cut_at(fs::path const& file, fs::path const& target, std::uint64_t bytes) {
         auto const client = [&]() -> asio::awaitable<void> {
             copy::result done;
             try {
-                co_await push_to(e, sources, name, copy::copy_options{}, done);
+                co_await push_to(e, sources, name, no_options, done);
             } catch (boost::system::system_error const&) {}
         };
         auto const end = [&]() -> asio::awaitable<void> {
@@ -174,8 +174,7 @@ TEST_CASE("copy: what is not kept is counted on both sides", "[device][any-devic
     std::string const target = is_pull ? (here / "").string() : "copy";
     run(io, [&]() -> asio::awaitable<void> {
         auto const client = [&]() -> asio::awaitable<void> {
-            if (!is_pull)
-                co_return co_await push_to(e, sources, target, copy::copy_options{}, done);
+            if (!is_pull) co_return co_await push_to(e, sources, target, no_options, done);
             co_await e.client.connect(e.door.local_endpoint());
             co_await copy::pull(e.client, e.files, "tree", target, {}, e.report(), done);
         };
@@ -561,8 +560,7 @@ TEST_CASE("copy: what is not sent is said and counted on both sides", "[device][
     std::string const target = is_pull ? (here / "").string() : "copy";
     run(io, [&]() -> asio::awaitable<void> {
         auto const client = [&]() -> asio::awaitable<void> {
-            if (!is_pull)
-                co_return co_await push_to(e, sources, target, copy::copy_options{}, done);
+            if (!is_pull) co_return co_await push_to(e, sources, target, no_options, done);
             co_await e.client.connect(e.door.local_endpoint());
             co_await copy::pull(e.client, e.files, "tree", target, {}, e.report(), done);
         };
@@ -703,12 +701,13 @@ TEST_CASE(
     copy::result done;
     run(io, [&]() -> asio::awaitable<void> {
         auto const sync = [&]() -> asio::awaitable<void> {
-            auto const status =
-                co_await e.files.run_long([is_over] { return is_over.wait_for(20s); });
+            // g++ 12 destroys a lambda twice that is written in an awaited call.
+            auto const wait = [is_over] { return is_over.wait_for(20s); };
+            auto const status = co_await e.files.run_long(wait);
             if (status == std::future_status::timeout) ++held_up;
         };
         auto const client = [&]() -> asio::awaitable<void> {
-            co_await push_to(e, tree, target, copy::copy_options{}, done);
+            co_await push_to(e, tree, target, no_options, done);
             over.set_value();
         };
         co_await (((sync() && sync()) && (sync() && sync())) && (serve_one(io, e) && client()));
@@ -1152,6 +1151,7 @@ TEST_CASE(
     copy::result done;
     std::vector<std::string> const sources{(here / "file").string()};
     std::string const target;
+    copy::copy_options const options{.verifies = true};
     run(io, [&]() -> asio::awaitable<void> {
         auto const spoil = [&]() -> asio::awaitable<void> {
             co_await until(io, [&] { return e.of_server.moved > mebibyte; });
@@ -1159,7 +1159,7 @@ TEST_CASE(
                 if (fs::file_size(there / name) >= 3 * mebibyte) damage(there / name, 4096);
         };
         auto const client = [&]() -> asio::awaitable<void> {
-            co_await push_to(e, sources, target, copy::copy_options{.verifies = true}, done);
+            co_await push_to(e, sources, target, options, done);
         };
         co_await ((serve_one(io, e) && client()) && spoil());
     });
@@ -1221,7 +1221,7 @@ TEST_CASE("copy: names of temporary files are nobody's", "[device][hostile][any-
         run(other, [&]() -> asio::awaitable<void> {
             auto const client = [&]() -> asio::awaitable<void> {
                 try {
-                    co_await push_to(f, sources, target, copy::copy_options{}, done);
+                    co_await push_to(f, sources, target, no_options, done);
                 } catch (copy::refused const&) {
                     is_refused = true;
                 }

@@ -221,7 +221,7 @@ TEST_CASE("copy: targets are directories, or names, and stay inside", "[device][
         run(io, [&]() -> asio::awaitable<void> {
             auto const client = [&]() -> asio::awaitable<void> {
                 try {
-                    co_await push_to(e, file, p.target, copy::copy_options{}, done);
+                    co_await push_to(e, file, p.target, no_options, done);
                 } catch (copy::refused const&) {
                     is_refused = true;
                 }
@@ -295,7 +295,7 @@ TEST_CASE("copy: a copy that ends at any time leaves whole files only", "[device
             auto const client = [&]() -> asio::awaitable<void> {
                 copy::result done;
                 try {
-                    co_await push_to(e, tree, target, copy::copy_options{}, done);
+                    co_await push_to(e, tree, target, no_options, done);
                 } catch (boost::system::system_error const&) {}
             };
             auto const end = [&]() -> asio::awaitable<void> {

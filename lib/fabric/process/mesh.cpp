@@ -578,14 +578,14 @@ bool mesh::hear(peer& from, control const& c) {
 
 void mesh::wait(std::unique_lock<std::mutex>& held, std::optional<nanoseconds> timeout) {
     held.unlock();
-    if (is_stepped_) {
-        if (std::exchange(owes_done_, false)) {
-            pauses::instance().end_step(step_);
-            step_message m;
-            m.what = step_word::done;
-            tell_stepper(m);
-        }
-        timeout.reset();  // the stepper knows when a timer is due
+    // In stepped time the stepper knows when a timer is due.
+    nanoseconds limit = nanoseconds::max();
+    if (timeout && !is_stepped_) limit = *timeout;
+    if (is_stepped_ && std::exchange(owes_done_, false)) {
+        pauses::instance().end_step(step_);
+        step_message m;
+        m.what = step_word::done;
+        tell_stepper(m);
     }
     bool const leaves_work =
         !is_stepped_ && empty_polls_.load(std::memory_order_relaxed) >= polls_of_a_poller;
@@ -593,20 +593,16 @@ void mesh::wait(std::unique_lock<std::mutex>& held, std::optional<nanoseconds> t
         // Only wake() ends this wait early.
         is_aside_ = true;
         empty_polls_.store(0, std::memory_order_relaxed);
-        nanoseconds const left = std::min(timeout.value_or(aside_max), aside_max);
-        timespec const t{0, left.count()};
+        timespec const t{0, std::min(limit, aside_max).count()};
         pollfd p{waker_.get(), POLLIN, 0};
         ::ppoll(&p, 1, &t, nullptr);
         is_aside_ = false;
     } else {
         epoll_event e;
-        timespec t{};
-        if (timeout) {
-            t.tv_sec = timeout->count() / 1'000'000'000;
-            t.tv_nsec = timeout->count() % 1'000'000'000;
-        }
+        timespec const t{limit.count() / 1'000'000'000, limit.count() % 1'000'000'000};
+        bool const is_limited = limit != nanoseconds::max();
         // Level-triggered: receive() sees the same events again.
-        ::epoll_pwait2(poller_.get(), &e, 1, timeout ? &t : nullptr, nullptr);
+        ::epoll_pwait2(poller_.get(), &e, 1, is_limited ? &t : nullptr, nullptr);
     }
     held.lock();
 }
