@@ -408,12 +408,11 @@ TEST_CASE("copy: owners are kept if both sides want that", "[device][any-device]
     copy::result done;
     std::vector<std::string> const sources{(here / "tree").string()};
     std::string const target;
+    copy::copy_options const options{.keeps_owners = true};
     run(io, [&]() -> asio::awaitable<void> {
         auto const client = [&]() -> asio::awaitable<void> {
             try {
-                co_await push_to(
-                    e, sources, target, copy::copy_options{.keeps_owners = true}, done
-                );
+                co_await push_to(e, sources, target, options, done);
             } catch (copy::refused const& refused) {
                 why = refused.what();
             }
