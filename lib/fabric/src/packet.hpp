@@ -55,7 +55,8 @@ public:
 private:
     void assign(std::span<std::byte const> from) {
         auto made = std::make_unique_for_overwrite<std::byte[]>(from.size());
-        std::ranges::copy(from, made.get());
+        // std::ranges::copy() of g++ 12 copies byte by byte.
+        std::copy(from.begin(), from.end(), made.get());
         owned_ = std::move(made);
         bytes_ = {owned_.get(), from.size()};
     }

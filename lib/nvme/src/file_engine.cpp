@@ -23,6 +23,11 @@ bool is_aligned(void const* memory) noexcept {
     return reinterpret_cast<std::uintptr_t>(memory) % aligned_to == 0;
 }
 
+// std::ranges::copy() of g++ 12 copies byte by byte.
+void copy_bytes(std::span<std::byte const> from, std::span<std::byte> to) noexcept {
+    std::copy(from.begin(), from.end(), to.begin());
+}
+
 // A request with memory of its own, in place of one whose memory is not aligned.
 class copied_request final : public store_request {
 public:
@@ -34,14 +39,14 @@ public:
         is_durable_ = original.is_durable();
         come_from_host_of(original);
         data_ = copy_.all();
-        if (operation_ != store_operation::read) std::ranges::copy(original.data(), data_.data());
+        if (operation_ != store_operation::read) copy_bytes(original.data(), data_);
     }
 
 private:
     void on_end(outcome how) noexcept override {
         std::unique_ptr<copied_request> const own{this};
         bool const is_read = operation_ == store_operation::read && !how.failure;
-        if (is_read) std::ranges::copy(data_, original_.data().data());
+        if (is_read) copy_bytes(data_, original_.data());
         switch (how.how) {
         case end::done: return original_.complete(how.failure);
         case end::differs: return original_.complete_mismatch();

@@ -1,8 +1,8 @@
 // file_job.hpp — requests of a file store that wait or are carried out.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <new>
 #include <utility>
@@ -33,8 +33,9 @@ struct file_job : scheduled<file_job> {
 
     void complete(error_code const& ec) noexcept {
         store_request& r = *std::exchange(request, nullptr);
-        bool const is_equal = ec || r.operation() != store_operation::compare ||
-                              std::ranges::equal(there.all(), r.data());
+        bool const is_equal =
+            ec || r.operation() != store_operation::compare ||
+            std::memcmp(there.all().data(), r.data().data(), r.data().size()) == 0;
         there.clear();
         if (!is_equal) return r.complete_mismatch();
         r.complete(ec);
