@@ -1,4 +1,4 @@
-# packages.cmake — what `cpack` makes of a build: four Debian packages, and one archive with all of it.
+# packages.cmake — what `cpack` makes of a build: Debian packages, and one archive with all of it.
 # The packages have a shared library: build with the preset `package`.
 set(CPACK_GENERATOR DEB TGZ)
 set(CPACK_PACKAGE_NAME rcverbs)
@@ -9,13 +9,16 @@ set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_COMPONENTS_ALL runtime development tools fabric)
+if(TARGET rcverbs_nvme_nbd)
+    list(APPEND CPACK_COMPONENTS_ALL nvme_nbd)
+endif()
 set(CPACK_ARCHIVE_COMPONENT_INSTALL OFF)
 
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 # The tools' own libraries are found in the build.
-set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/lib ${PROJECT_BINARY_DIR}/lib/nvme)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/lib ${PROJECT_BINARY_DIR}/lib/nvme ${PROJECT_BINARY_DIR}/lib/nvme/nbd)
 set(rcverbs_same "librcverbs${rcverbs_soversion} (= ${PROJECT_VERSION})")
 
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME librcverbs${rcverbs_soversion})
@@ -36,8 +39,18 @@ set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME rcverbs-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION utils)
 set(CPACK_COMPONENT_TOOLS_DESCRIPTION "${PROJECT_DESCRIPTION}: rdma-server, rdma-client, rdma-bench, rdma-doctor, rdma-nvme")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS "${rcverbs_same}")
+if(TARGET rcverbs_nvme_nbd)
+    string(APPEND CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS ", librcverbs-nvme-nbd${rcverbs_soversion} (= ${PROJECT_VERSION})")
+endif()
 set(CPACK_DEBIAN_TOOLS_PACKAGE_RECOMMENDS "ibverbs-providers, iproute2")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/apps/systemd/postinst ${PROJECT_SOURCE_DIR}/apps/systemd/prerm)
+
+# Its own, so that only those who use it have libnbd.
+set(CPACK_DEBIAN_NVME_NBD_PACKAGE_NAME librcverbs-nvme-nbd${rcverbs_soversion})
+set(CPACK_DEBIAN_NVME_NBD_PACKAGE_SECTION libs)
+set(CPACK_COMPONENT_NVME_NBD_DESCRIPTION "${PROJECT_DESCRIPTION}: disks of NBD servers for the NVMe target")
+set(CPACK_DEBIAN_NVME_NBD_PACKAGE_DEPENDS "${rcverbs_same}")
+set(CPACK_DEBIAN_NVME_NBD_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_BINARY_DIR}/triggers)
 
 set(CPACK_DEBIAN_FABRIC_PACKAGE_NAME rcverbs-fabric)
 set(CPACK_DEBIAN_FABRIC_PACKAGE_SECTION utils)
@@ -46,7 +59,11 @@ set(CPACK_COMPONENT_FABRIC_DESCRIPTION "RDMA devices in memory for any program, 
 set(CPACK_DEBIAN_FABRIC_PACKAGE_GENERATE_SHLIBS OFF)
 
 # Debian wants the licence in each.
-foreach(package_of runtime:librcverbs${rcverbs_soversion} development:librcverbs-dev tools:rcverbs-tools fabric:rcverbs-fabric)
+set(rcverbs_packages runtime:librcverbs${rcverbs_soversion} development:librcverbs-dev tools:rcverbs-tools fabric:rcverbs-fabric)
+if(TARGET rcverbs_nvme_nbd)
+    list(APPEND rcverbs_packages nvme_nbd:librcverbs-nvme-nbd${rcverbs_soversion})
+endif()
+foreach(package_of IN LISTS rcverbs_packages)
     string(REPLACE ":" ";" package_of "${package_of}")
     list(GET package_of 0 component)
     list(GET package_of 1 package)

@@ -15,6 +15,9 @@
 #include <utility>
 
 #include <rcverbs/nvme/memory_store.hpp>
+#ifdef RCVERBS_HAS_NBD
+#include <rcverbs/nvme/nbd_store.hpp>
+#endif
 
 #include "common/json_number.hpp"
 
@@ -109,7 +112,18 @@ disk_description to_disk(json const& from, std::string const& where, std::uint32
     check_fields(
         from,
         where,
-        {"id", "file", "file_io", "direct", "memory", "block_size", "read_only", "shared", "uuid"}
+        {"id",
+         "file",
+         "file_io",
+         "direct",
+         "nbd",
+         "write_through",
+         "connections",
+         "memory",
+         "block_size",
+         "read_only",
+         "shared",
+         "uuid"}
     );
     disk_description d;
     d.id = field(from, where, "id", place);
@@ -121,8 +135,17 @@ disk_description to_disk(json const& from, std::string const& where, std::uint32
     std::string const uuid = field(from, where, "uuid", std::string{});
     if (!uuid.empty()) d.uuid = parse_uuid(uuid, where);
     std::string const memory = field(from, where, "memory", std::string{});
-    if (d.file.empty() == memory.empty())
-        throw configuration_error{where + " needs either \"file\" or \"memory\""};
+    d.nbd = field(from, where, "nbd", d.nbd);
+    d.writes_through = field(from, where, "write_through", false);
+    d.connections = field(from, where, "connections", d.connections);
+    if (int{!d.file.empty()} + int{!d.nbd.empty()} + int{!memory.empty()} != 1)
+        throw configuration_error{where + " needs one of \"file\", \"nbd\" and \"memory\""};
+    if (d.nbd.empty() && (from.contains("write_through") || from.contains("connections")))
+        throw configuration_error{
+            where + ": \"write_through\" and \"connections\" are for \"nbd\""};
+    if (!d.nbd.empty() && (d.is_direct || d.is_shared || from.contains("file_io")))
+        throw configuration_error{
+            where + ": \"direct\", \"shared\" and \"file_io\" are not for \"nbd\""};
     try {
         if (!memory.empty()) d.memory_bytes = parse_size(memory);
         d.method = parse_method(field(from, where, "file_io", std::string{"auto"}));
@@ -146,7 +169,9 @@ void check_bytes(
 ) {
     for (subsystem_description const& s : before) {
         for (disk_description const& each : s.disks) {
-            if (!d.uuid || each.uuid != d.uuid || is_same_file(each.file, d.file)) continue;
+            bool const is_same =
+                is_same_file(each.file, d.file) || (!d.nbd.empty() && each.nbd == d.nbd);
+            if (!d.uuid || each.uuid != d.uuid || is_same) continue;
             throw configuration_error{
                 where + ": \"uuid\" is that of another disk, namespace \"id\" " +
                 std::to_string(each.id) + " of " + s.nqn};
@@ -177,6 +202,18 @@ nvme::host_secrets to_secrets(json const& from, std::string const& subsystem) {
     return s;
 }
 
+#ifdef RCVERBS_HAS_NBD
+nvme::nbd_store const* as_nbd_store(nvme::block_store const& store) {
+    return dynamic_cast<nvme::nbd_store const*>(&store);
+}
+bool has_lost_writes(nvme::block_store const& store) {
+    nvme::nbd_store const* const nbd = as_nbd_store(store);
+    return nbd != nullptr && nbd->has_lost_writes();
+}
+#else
+bool has_lost_writes(nvme::block_store const&) { return false; }
+#endif
+
 // The stores that are open, and may each be used, or replaced, once.
 class open_files {
 public:
@@ -193,6 +230,7 @@ public:
             auto const& store = all_.options[i].namespaces[at].store;
             auto const* const file = dynamic_cast<nvme::file_store const*>(store.get());
             if (file != nullptr && !file->is_at(d.file)) return nullptr;
+            if (has_lost_writes(*store)) return nullptr;
             used_.insert(store.get());
             return store;
         }
@@ -216,7 +254,38 @@ private:
     std::set<nvme::block_store const*> used_;
 };
 
-std::shared_ptr<nvme::block_store> make_store(disk_description const& d, open_files& before) {
+#ifdef RCVERBS_HAS_NBD
+std::shared_ptr<nvme::block_store> make_nbd_store(
+    disk_description const& d, std::string const& nqn, store_surroundings const& around
+) {
+    nvme::nbd_store_options options;
+    options.block_bytes = d.block_bytes;
+    options.is_read_only = d.is_read_only;
+    options.writes_through = d.writes_through;
+    options.connections = d.connections;
+    options.on_event = [on = around.on_event, nqn, id = d.id](std::string const& text) {
+        on(nqn, id, text);
+    };
+    options.on_resized = [on = around.on_resized, nqn, id = d.id] { on(nqn, id); };
+    return std::make_shared<nvme::nbd_store>(around.on, d.nbd, options);
+}
+#endif
+
+std::shared_ptr<nvme::block_store> make_store(
+    disk_description const& d,
+    std::string const& nqn,
+    open_files& before,
+    store_surroundings const& around
+) {
+#ifdef RCVERBS_HAS_NBD
+    if (!d.nbd.empty()) return make_nbd_store(d, nqn, around);
+#else
+    static_cast<void>(nqn);
+    static_cast<void>(around);
+    if (!d.nbd.empty())
+        throw boost::system::system_error{
+            {ENOTSUP, boost::system::system_category()}, "built without libnbd"};
+#endif
     if (d.file.empty())
         return std::make_shared<nvme::memory_store>(d.memory_bytes, d.block_bytes.value_or(4096));
     nvme::file_store_options options;
@@ -406,7 +475,9 @@ std::vector<std::string> changes(
 }
 
 opened_subsystems open_stores(
-    std::vector<subsystem_description> all, opened_subsystems const& before
+    std::vector<subsystem_description> all,
+    opened_subsystems const& before,
+    store_surroundings const& around
 ) {
     open_files open{before};
     opened_subsystems out;
@@ -433,7 +504,7 @@ opened_subsystems open_stores(
             auto& store = out.options[i].namespaces[j].store;
             if (store != nullptr) continue;
             try {
-                store = make_store(all[i].disks[j], open);
+                store = make_store(all[i].disks[j], all[i].nqn, open, around);
             } catch (boost::system::system_error const& e) {
                 throw disk_error{e, all[i].nqn, all[i].disks[j].id};
             }
@@ -441,6 +512,30 @@ opened_subsystems open_stores(
     }
     out.described = std::move(all);
     return out;
+}
+
+bool has_nbd() noexcept {
+#ifdef RCVERBS_HAS_NBD
+    return true;
+#else
+    return false;
+#endif
+}
+
+std::vector<server_statistics> statistics_of_servers([[maybe_unused]] opened_subsystems const& all
+) {
+    std::vector<server_statistics> rows;
+#ifdef RCVERBS_HAS_NBD
+    for (nvme::subsystem_options const& s : all.options) {
+        for (nvme::namespace_options const& n : s.namespaces) {
+            nvme::nbd_store const* const store = as_nbd_store(*n.store);
+            if (store == nullptr) continue;
+            nvme::nbd_statistics const now = store->statistics();
+            rows.push_back({s.nqn, n.id, now.connections_lost, now.repeated, now.given_up});
+        }
+    }
+#endif
+    return rows;
 }
 
 }  // namespace demo

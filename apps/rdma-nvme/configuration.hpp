@@ -1,10 +1,13 @@
 // configuration.hpp — what rdma-nvme serves: from the command line, or from a JSON file.
 #pragma once
 
+#include <boost/asio/any_io_executor.hpp>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -19,10 +22,11 @@ namespace demo {
 /// A namespace as the user describes it.
 struct disk_description {
     std::uint32_t id = 1;
-    /// A file or a block device; empty for memory.
+    /// A file or a block device; or the URI of an NBD server; both empty for memory.
     std::string file;
+    std::string nbd;
     std::uint64_t memory_bytes = 0;
-    /// Empty for what the file holds, or for 4096 bytes in memory.
+    /// Empty for what the file holds, or what the server demands, or for 4096 bytes in memory.
     std::optional<std::uint32_t> block_bytes;
     bool is_read_only = false;
     /// The file may be used by others at the same time.
@@ -31,6 +35,9 @@ struct disk_description {
     bool is_direct = false;
     std::optional<std::array<std::byte, 16>> uuid;
     rcverbs::nvme::file_method method = rcverbs::nvme::file_method::automatic;
+    /// Of an NBD server: each write is durable when it completes.
+    bool writes_through = false;
+    std::uint32_t connections = 4;
 
     friend bool operator==(disk_description const&, disk_description const&) = default;
 };
@@ -86,6 +93,17 @@ std::vector<std::string> changes(
     std::vector<subsystem_description> const& after
 );
 
+/// What stores of servers need.
+struct store_surroundings {
+    boost::asio::any_io_executor on;
+    /// A namespace has something to say, or another size. On the executor.
+    std::function<void(std::string const& nqn, std::uint32_t id, std::string const& text)> on_event;
+    std::function<void(std::string const& nqn, std::uint32_t id)> on_resized;
+};
+
+/// True if this program was built with libnbd.
+bool has_nbd() noexcept;
+
 /// What is served: the subsystems, and the descriptions that they were opened for, in the same order.
 struct opened_subsystems {
     std::vector<subsystem_description> described;
@@ -93,12 +111,24 @@ struct opened_subsystems {
 };
 
 /// Opens the stores of all subsystems. A disk that was described alike before keeps its store, unless
-/// another file has taken the name of its file.
+/// another file has taken the name of its file, or the store has lost writes. Waits for servers.
 ///
 /// @param before  What is served now; empty at the start. Stays as it is.
 /// @throws disk_error.
 opened_subsystems open_stores(
-    std::vector<subsystem_description> all, opened_subsystems const& before = {}
+    std::vector<subsystem_description> all,
+    opened_subsystems const& before = {},
+    store_surroundings const& around = {}
 );
+
+/// What the stores on servers have counted.
+struct server_statistics {
+    std::string subsystem;
+    std::uint32_t namespace_id = 0;
+    std::uint64_t connections_lost = 0;
+    std::uint64_t repeated = 0;
+    std::uint64_t given_up = 0;
+};
+std::vector<server_statistics> statistics_of_servers(opened_subsystems const& all);
 
 }  // namespace demo

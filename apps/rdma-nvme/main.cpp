@@ -16,6 +16,8 @@ using demo::exit_code;
 struct serve_arguments {
     std::string file;
     std::string memory;
+    std::string nbd;
+    bool writes_through = false;
     std::string configuration;
     demo::subsystem_description disk;
     std::uint32_t block_bytes = 0;
@@ -26,8 +28,12 @@ struct serve_arguments {
 };
 
 std::vector<demo::subsystem_description> subsystems_of(serve_arguments const& a) {
-    int const sources = !a.file.empty() + !a.memory.empty() + !a.configuration.empty();
-    if (sources != 1) throw demo::configuration_error{"give one of FILE, --memory and --config"};
+    int const sources =
+        !a.file.empty() + !a.memory.empty() + !a.nbd.empty() + !a.configuration.empty();
+    if (sources != 1)
+        throw demo::configuration_error{"give one of FILE, --nbd, --memory and --config"};
+    if (!a.nbd.empty() && !demo::has_nbd())
+        throw demo::configuration_error{"this rdma-nvme was built without libnbd"};
     if (!a.configuration.empty()) return demo::read_configuration(a.configuration);
     demo::subsystem_description s = a.disk;
     if (s.nqn.empty()) s.nqn = rcverbs::nvme::machine_nqn();
@@ -36,6 +42,8 @@ std::vector<demo::subsystem_description> subsystems_of(serve_arguments const& a)
             "this machine has no /etc/machine-id to name the subsystem by: give --nqn"};
     demo::disk_description d;
     d.file = a.file;
+    d.nbd = a.nbd;
+    d.writes_through = a.writes_through;
     if (a.block_bytes > 0) d.block_bytes = a.block_bytes;
     d.is_read_only = a.is_read_only;
     d.is_shared = a.is_shared;
@@ -84,6 +92,21 @@ void add_serve(CLI::App& app, serve_arguments& a, demo::nvme_arguments& served) 
            "serve memory of this size instead: 512M, 2G; it is lost at the end"
     )
         ->option_text("SIZE");
+    CLI::Option* const nbd = app.add_option(
+                                    "--nbd",
+                                    a.nbd,
+                                    "serve the export of an NBD server instead: nbd://HOST/EXPORT, "
+                                    "nbd+unix:///EXPORT?socket=PATH, nbds:// with TLS"
+    )
+                                 ->option_text("URI");
+    app.add_flag(
+           "--write-through",
+           a.writes_through,
+           "with --nbd: each write is durable when it completes, so that none is lost with a "
+           "server "
+           "that ends"
+    )
+        ->needs(nbd);
     app.add_option("--config", a.configuration, "serve what this JSON file describes instead")
         ->option_text("FILE");
     app.add_option("--nqn", a.disk.nqn, "the name of the subsystem, by which hosts connect")
@@ -116,10 +139,14 @@ void add_serve(CLI::App& app, serve_arguments& a, demo::nvme_arguments& served) 
     )
         ->check(CLI::IsMember({"auto", "io_uring", "threads"}))
         ->option_text("auto|io_uring|threads [auto]");
+    for (char const* const option : {"--shared", "--direct", "--file-io"})
+        nbd->excludes(app.get_option(option));
     // They describe the one disk of the command line, not those of a configuration.
     for (char const* const option :
          {"file",
           "--memory",
+          "--nbd",
+          "--write-through",
           "--nqn",
           "--allow-host",
           "--block-size",

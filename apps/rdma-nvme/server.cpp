@@ -106,6 +106,26 @@ void add_hosts(std::vector<metric>& to, std::vector<rcverbs::nvme::host_statisti
     }
 }
 
+// What the stores on servers say.
+void add_servers(std::vector<metric>& to, std::vector<server_statistics> const& all) {
+    using row = server_statistics;
+    auto const each = [&](char const* name, char const* help, std::uint64_t row::*field) {
+        for (row const& one : all)
+            to.push_back(
+                {name,
+                 true,
+                 help,
+                 one.*field,
+                 {{"subsystem", one.subsystem}, {"namespace", std::to_string(one.namespace_id)}}}
+            );
+    };
+    each(
+        "store_connections_lost", "Connections to the store's server lost", &row::connections_lost
+    );
+    each("store_repeated", "Requests sent to the store's server again", &row::repeated);
+    each("store_given_up", "Requests that the store's server did not answer", &row::given_up);
+}
+
 std::string text_of(std::array<std::byte, 16> const& bytes) {
     boost::uuids::uuid id{};
     std::memcpy(id.data, bytes.data(), bytes.size());
@@ -155,13 +175,14 @@ void nvme_server::start() {
     rcverbs::poller_options const polling{.polling = {.mode = arguments_.poll}};
     for (unsigned i = 0; arguments_.threads > 1 && i < arguments_.threads; ++i)
         arguments_.target.io_pollers.push_back(rcverbs::poller::start(polling));
-    served_ = open_stores(arguments_.subsystems);
+    polling_ = rcverbs::poller::start(polling);
+    served_ = open_stores(arguments_.subsystems, {}, surroundings());
     std::string const lowered = fit_into_memory(
         arguments_.target, served_.options, lockable_bytes_max(), arguments_.queues
     );
     if (!lowered.empty()) print_error(lowered);
     listen_at(arguments_.bind, arguments_.port, [&](rcverbs::endpoint const& here) {
-        target_.emplace(rcverbs::poller::start(polling), here, served_.options, arguments_.target);
+        target_.emplace(polling_, here, served_.options, arguments_.target);
         return 0;
     });
     print_remarks();
@@ -170,6 +191,7 @@ void nvme_server::start() {
         metrics_.emplace(io_, arguments_.metrics, "rdma_nvme", [this] {
             std::vector<metric> all = metrics_of(target_->statistics());
             add_hosts(all, target_->statistics_by_host());
+            add_servers(all, statistics_of_servers(served_));
             return all;
         });
     print(
@@ -180,6 +202,25 @@ void nvme_server::start() {
         print("statistics on port " + std::to_string(metrics_->port()) + '.');
     for (auto const& each : served_.options) print("subsystem " + each.nqn + '.');
     notify_ready();
+}
+
+store_surroundings nvme_server::surroundings() {
+    return {
+        polling_.get_executor(),
+        // Also with --quiet: somebody must repair it.
+        [](std::string const& nqn, std::uint32_t id, std::string const& text) {
+            print_error("namespace " + std::to_string(id) + " of " + nqn + ": " + text);
+        },
+        // The target is this thread's.
+        [this](std::string const& nqn, std::uint32_t id) {
+            asio::post(io_, [this, nqn, id] {
+                try {
+                    if (target_) target_->namespace_changed(nqn, id);
+                } catch (boost::system::system_error const&) {
+                    // It has been removed meanwhile.
+                }
+            });
+        }};
 }
 
 void nvme_server::on_signal(int number) {
@@ -225,7 +266,7 @@ void nvme_server::try_reload() {
 void nvme_server::reload() {
     auto now = arguments_.configuration.empty() ? served_.described
                                                 : read_configuration(arguments_.configuration);
-    opened_subsystems next = open_stores(std::move(now), served_);
+    opened_subsystems next = open_stores(std::move(now), served_, surroundings());
     check_memory(arguments_.target, next.options, lockable_bytes_max());
     target_->serve(next.options);
     for (std::string const& line : changes(served_.described, next.described)) print(line);

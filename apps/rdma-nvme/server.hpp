@@ -61,10 +61,12 @@ private:
     void try_reload();
     void reload();
     void print_remarks() const;
+    store_surroundings surroundings();
     void print_replaced(opened_subsystems const& next) const;
 
     boost::asio::io_context& io_;
     nvme_arguments arguments_;
+    rcverbs::poller polling_;  // outlives the stores
     opened_subsystems served_;
     repeating_signals signals_;
     boost::asio::steady_timer patience_;

@@ -323,7 +323,7 @@ TEST_CASE(
     server.move_to(IBV_QPS_RTR);
     std::vector<std::byte> bytes(64);
     owned_mr const memory{
-        ibv_reg_mr(server.pd.get(), bytes.data(), bytes.size(), IBV_ACCESS_LOCAL_WRITE)};
+        ibv_reg_mr(server.pd.get(), bytes.data(), bytes.size(), int{IBV_ACCESS_LOCAL_WRITE})};
     ibv_sge to{reinterpret_cast<std::uintptr_t>(bytes.data()), 64, memory->lkey};
     ibv_recv_wr receive{};
     receive.sg_list = &to;

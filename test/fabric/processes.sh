@@ -6,7 +6,7 @@ set -uo pipefail
 
 cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints pingpong shared_queue_pingpong
     write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
-    demo_write demo_read demo_atomic nvme copy bench a_stopped_process one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server
+    demo_write demo_read demo_atomic nvme nvme_nbd copy bench a_stopped_process one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server
     a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric libfabric_rma namespaces capture late_receive last_words last_message ucx stepped stepped_kills stepped_wrongly pyverbs
     joined joined_again joined_copy joined_ends joined_containers joined_wrongly a_hostile_machine'
 if [ "${1-}" = --list ]; then
@@ -185,11 +185,21 @@ demo_write() { demo write; grep -q 'message from passive' "$work/client.out" || 
 demo_read() { demo read; grep -q 'message from passive' "$work/client.out" || fail 'no message'; }
 demo_atomic() { demo atomic; }
 # A host that a test plays, as the kernel's knows no fabric.
-nvme() {
+nvme() { nvme_of "$work/run/disk"; }
+# By a server that speaks NBD.
+nvme_nbd() {
+    need nbdkit
+    "${as_nobody[@]}" truncate -s 1M "$work/run/disk"
+    "${as_nobody[@]}" nbdkit --foreground --unix "$work/run/nbd" file "$work/run/disk" >"$work/nbd.out" 2>&1 &
+    await test -S "$work/run/nbd"
+    nvme_of --nbd "nbd+unix:///?socket=$work/run/nbd"
+}
+# nvme_of ARGUMENT…: of the target; it serves $work/run/disk in the end.
+nvme_of() {
     [ -x "$built/device_tests" ] || fail 'device_tests is not built'
     cp "$built/rdma-nvme" "$built/device_tests" "$work/"
     "${as_nobody[@]}" truncate -s 1M "$work/run/disk"
-    serve 1 "$work/rdma-nvme" serve "$work/run/disk" --nqn nqn.test:disk --block-size 512 --bind 10.77.0.1
+    serve 1 "$work/rdma-nvme" serve "$@" --nqn nqn.test:disk --block-size 512 --bind 10.77.0.1
     await listens 1 4420
     on 2 env RCVERBS_TEST_TARGET=10.77.0.1 "$work/device_tests" '[elsewhere]' >"$work/client.out" 2>&1 || fail "the host ended with $?"
     # Blocks 100 to 227 were written.

@@ -23,18 +23,21 @@
 
 #include <rcverbs/nvme/file_store.hpp>
 
+#include "nvme/store_request.hpp"
 #include "support/bytes.hpp"
 
 using namespace rcverbs;
 namespace nvme = rcverbs::nvme;
 using op = nvme::store_operation;
+using test::ending;
+using request = test::store_request;
 
 // In place of libc's.
 extern "C" int fdatasync(int file);
 
 namespace {
 
-constexpr std::size_t block = 4096;
+constexpr std::size_t block = test::store_request::block;
 constexpr std::size_t file_bytes = 256 * block;
 
 /// A file in memory, which can punch holes but not zero ranges.
@@ -50,11 +53,6 @@ public:
 
 private:
     int const fd_;
-};
-
-struct ending {
-    error_code failure;
-    bool is_equal = true;
 };
 
 int run_command(std::string const& command) { return std::system(command.c_str()); }
@@ -88,52 +86,6 @@ private:
         REQUIRE(dmsetup("load --table '" + table + "'") == 0);
         REQUIRE(dmsetup("resume") == 0);
     }
-};
-
-/// A request whose end can be waited for.
-class request final : public nvme::store_request {
-public:
-    request(op what, std::size_t first, std::size_t blocks, std::span<std::byte> data = {}) {
-        operation_ = what;
-        offset_bytes_ = first * block;
-        size_bytes_ = blocks * block;
-        data_ = data;
-    }
-    request& durable() {
-        is_durable_ = true;
-        return *this;
-    }
-    request& abandoned() {
-        static std::atomic<bool> const is_abandoned{true};
-        is_abandoned_ = &is_abandoned;
-        return *this;
-    }
-    request& of_host(std::uint64_t number) {
-        host_number_ = number;
-        return *this;
-    }
-    /// The thread that ends it waits until the function returns.
-    request& then(std::function<void()> what) {
-        at_end_ = std::move(what);
-        return *this;
-    }
-    ending wait() { return ended_.get(); }
-    bool is_over_within(std::chrono::seconds time) const {
-        return ended_.wait_for(time) == std::future_status::ready;
-    }
-    bool is_over() const {
-        return ended_.wait_for(std::chrono::seconds{0}) == std::future_status::ready;
-    }
-
-private:
-    void on_end(outcome how) noexcept override {
-        if (at_end_) at_end_();
-        end_.set_value({how.failure, how.how != end::differs});
-    }
-
-    std::function<void()> at_end_;
-    std::promise<ending> end_;
-    std::future<ending> ended_ = end_.get_future();
 };
 
 /// While there is one, fdatasync(2) waits.

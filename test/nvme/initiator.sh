@@ -277,6 +277,105 @@ case_discard_zeroes_flush_and_compare_do_what_they_say() {
     end_target
 }
 
+# --- disks of NBD servers ------------------------------------------------------------------------------------------------------------------
+
+# nbd_server COMMAND…: starts a server on $work/nbd, whose process is $nbd_server.
+nbd_server() {
+    rm -f "$work/nbd"
+    "$@" >"$work/serve-nbd.log" 2>&1 &
+    nbd_server=$!
+    wait_for 30 test -S "$work/nbd" || fail "the NBD server does not listen"
+}
+kill_nbd_server() {
+    kill -9 $nbd_server
+    wait $nbd_server 2>/dev/null
+}
+nbd_uri() { echo "nbd+unix:///?socket=$work/nbd"; }
+
+case_a_disk_of_qcow2_keeps_its_files() {
+    qemu-img create -q -f qcow2 "$work/disk.qcow2" 320M || fail "qemu-img create"
+    nbd_server qemu-nbd --socket="$work/nbd" --persistent --shared=8 --discard=unmap -f qcow2 "$work/disk.qcow2"
+    serve --nbd "$(nbd_uri)" --nqn $nqn
+    connect
+    disk
+    check_filesystem ext4
+    fsck.ext4 -fn $udev >"$work/fsck" 2>&1 || fail "fsck: $(cat "$work/fsck")"
+    wipefs -qa $udev
+    verify_by_fio $udev --bs=4k --size=16M --iodepth=16 --verify_async=1
+    blkdiscard -f $udev || fail blkdiscard
+    cmp -n $((16 << 20)) /dev/zero $udev || fail "not zero after discard"
+    disconnect
+    end_target
+    kill $nbd_server
+    wait $nbd_server
+    qemu-img check -q "$work/disk.qcow2" || fail "the image is damaged"
+}
+
+case_nothing_is_lost_with_a_killed_nbd_server() {
+    local i
+    truncate -s 64M "$work/file"
+    nbd_server nbdkit --foreground --unix "$work/nbd" file "$work/file"
+    serve --nbd "$(nbd_uri)" --write-through --nqn $nqn
+    connect
+    disk
+    verify_by_fio $udev --bs=4k --size=32M --iodepth=8 --time_based=0 --loops=2 &
+    local writer=$!
+    for i in $(seq 5); do
+        sleep 1
+        kill_nbd_server
+        nbd_server nbdkit --foreground --unix "$work/nbd" file "$work/file"
+    done
+    wait $writer || fail "fio: $(tail -n 20 "$work/fio")"
+    says 'is away'
+    says 'is back'
+    disconnect
+    end_target
+}
+
+case_an_nbd_server_that_stays_away_costs_bounded_time() {
+    local before after
+    nbd_server nbdkit --foreground --unix "$work/nbd" memory 16M
+    printf '{"subsystems": [{"nqn": "%s", "namespaces": [{"id": 1, "nbd": "%s"}, {"id": 2, "memory": "16M"}]}]}' $nqn "$(nbd_uri)" >"$work/disks.json"
+    serve --config "$work/disks.json"
+    connect
+    disk
+    wait_for 10 test -b /dev/nvme0n2 || fail "no second disk"
+    kill_nbd_server
+    before=$(date +%s)
+    dd if=$udev of=/dev/null bs=4k count=1 iflag=direct status=none 2>"$work/said" &
+    local reader=$!
+    # The other disk and the controller go on meanwhile.
+    dd if=/dev/zero of=/dev/nvme0n2 bs=4k count=256 oflag=direct status=none || fail "the other disk"
+    if wait $reader; then fail "a read from nowhere"; fi
+    after=$(date +%s)
+    [ $((after - before)) -lt 240 ] || fail "it took $((after - before)) s"
+    nbd_server nbdkit --foreground --unix "$work/nbd" memory 16M
+    wait_for 60 dd if=$udev of=/dev/null bs=4k count=1 iflag=direct status=none || fail "it does not come back"
+    [ "$(counter controllers_made)" = 1 ] || fail "the controller was lost"
+    disconnect
+    end_target
+}
+
+case_a_flush_fails_when_an_nbd_server_has_lost_what_was_written() {
+    truncate -s 16M "$work/file"
+    nbd_server nbdkit --foreground --unix "$work/nbd" file "$work/file"
+    serve --nbd "$(nbd_uri)" --nqn $nqn
+    connect
+    disk
+    dd if=/dev/zero of=$udev bs=4k count=1 oflag=direct,dsync status=none || fail "a flush of a server that is there"
+    dd if=/dev/zero of=$udev bs=4k count=1 oflag=direct status=none || fail write
+    kill_nbd_server
+    nbd_server nbdkit --foreground --unix "$work/nbd" file "$work/file"
+    wait_for 60 dd if=$udev of=/dev/null bs=4k count=1 iflag=direct status=none || fail "it does not come back"
+    if nvme flush $udev >/dev/null 2>&1; then fail "a flush of a server that came later"; fi
+    says 'may be lost with the server'
+    kill -HUP "$target"
+    says 'reloaded'
+    wait_for 20 nvme flush $udev || fail "a flush of a store that was opened again"
+    disconnect
+    end_target
+}
+
 # --- discards and zeroes: of what the kernel carries them out on --------------------------------------------------------------------------
 
 # zero_range FIRST-BYTE BYTES [blkdiscard's OPTION…]: on the disk, and in $work/expected.
@@ -1270,7 +1369,7 @@ for name in $all; do
     printf '%3d/%d Test %3s: nvme: %s ...%s %6s sec\n' $number "$count" "#$number" "${name//_/ }" "$verdict" "$took"
     [ $status = 0 ] || cat "$work/output"
     nvme disconnect-all 2>/dev/null
-    pkill -KILL -x rdma-nvme
+    pkill -KILL -x 'rdma-nvme|nbdkit|qemu-nbd'
     wait_for 20 eval '! ls -d /dev/nvme[0-9]* >/dev/null 2>&1' || echo "controllers are left: $(ls /dev/nvme*)"
     # What a case that failed has left.
     awk -v at="$work/" 'index($2, at) == 1 { print $2 }' /proc/mounts | xargs -r umount

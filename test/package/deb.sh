@@ -55,13 +55,17 @@ has "$tools" '/usr/lib/systemd/system/rdma-nvme\.service$'
 has "$tools" '/usr/lib/systemd/system/rdma-copy@\.service$'
 has "$tools" '/usr/lib/sysusers\.d/rcverbs\.conf$'
 dpkg-deb --fsys-tarfile "$tools" | tar -xO ./usr/lib/systemd/system/rdma-nvme.service | grep '^ExecStart=/usr/bin/rdma-nvme serve' >/dev/null || fail "the service starts another program"
+nbd=$(ls librcverbs-nvme-nbd0.1_*.deb)
+has "$nbd" '/librcverbs_nvme_nbd\.so\.0\.1$'
+dpkg-deb -f "$nbd" Depends | grep libnbd0 >/dev/null || fail "the package for NBD does not depend on libnbd0"
+if dpkg-deb -f "$library" Depends | grep libnbd; then fail "the library's package depends on libnbd"; fi
 fabric=$(ls rcverbs-fabric_*.deb)
 has "$fabric" 'bin/rcverbs-fabric$'
 has "$fabric" 'man1/rcverbs-fabric\.1$'
 has "$fabric" 'completions/rcverbs-fabric$'
 for name in librcverbs-fabric.so libibverbs.so.1 librdmacm.so.1; do has "$fabric" "/rcverbs-fabric/$name\$"; done
 for script in postinst prerm; do dpkg-deb --ctrl-tarfile "$tools" | tar -tv | grep -E "^-rwxr-xr-x.*/$script\$" >/dev/null || fail "no $script"; done
-for package in "$library" "$development" "$tools" "$fabric"; do has "$package" '/copyright$'; done
+for package in "$library" "$development" "$tools" "$fabric" "$nbd"; do has "$package" '/copyright$'; done
 dpkg-deb -f "$library" Depends | grep libibverbs1 >/dev/null || fail "the library's package does not depend on libibverbs1"
 tar -tzf rcverbs-*.tar.gz | grep 'include/rcverbs/rcverbs\.hpp$' >/dev/null || fail "the archive has no headers"
 
@@ -108,7 +112,7 @@ status=0
 inside rdma-doctor --address 198.51.100.7 --timeout 500ms >"$place/doctor" || status=$?
 if [ $status != 1 ] || ! grep -q 'RDMA does not work' "$place/doctor"; then cat "$place/doctor"; fail "rdma-doctor: $status"; fi
 
-quietly inside apt-get purge -y librcverbs0.1 librcverbs-dev rcverbs-tools rcverbs-fabric
+quietly inside apt-get purge -y librcverbs0.1 librcverbs-dev rcverbs-tools rcverbs-fabric librcverbs-nvme-nbd0.1
 left=$(inside find / -xdev -path /packages -prune -o -path /root -prune -o -name '*rcverbs*' -print 2>/dev/null | grep -v '^/proc' || true)
 [ -z "$left" ] || fail "left behind: $left"
 echo "packages: as they should be"

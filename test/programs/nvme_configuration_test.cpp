@@ -98,6 +98,12 @@ TEST_CASE("errors in a configuration are refused with their place", "[programs]"
               "nqn.a"},
              {R"({"subsystems": [{"nqn": "nqn.a", "namespaces": []}, {"nqn": "nqn.a", "namespaces": []}]})",
               "subsystem 2: \"nqn\" is that of another subsystem"},
+             {with_disks(R"({"memory": "1M", "nbd": "nbd://server"})"),
+              "subsystem 1, namespace 1 needs one of \"file\", \"nbd\" and \"memory\""},
+             {with_disks(R"({"memory": "1M", "write_through": true})"),
+              "subsystem 1, namespace 1: \"write_through\" and \"connections\" are for \"nbd\""},
+             {with_disks(R"({"nbd": "nbd://server", "direct": true})"),
+              "subsystem 1, namespace 1: \"direct\", \"shared\" and \"file_io\" are not for"},
              {R"({"subsystems": []})", "\"subsystems\" is not a list of one or more"},
              {R"({"subsystems": [{"nqn": "nqn.a"}]})", "subsystem 1: \"namespaces\" is not a list"},
          }) {
@@ -123,6 +129,17 @@ TEST_CASE("a disk that cannot be opened is named", "[programs]") {
         open_stores(described),
         test::ContainsSubstring("subsystem nqn.test:disk, namespace 7: /nowhere/disk")
     );
+}
+
+TEST_CASE("a disk of an NBD server has its options", "[programs]") {
+    auto const disk =
+        read(with_disks(R"({"nbd": "nbd://server/a", "write_through": true, "connections": 2})"))
+            .front()
+            .disks.front();
+    CHECK(disk.nbd == "nbd://server/a");
+    CHECK(disk.writes_through);
+    CHECK(disk.connections == 2);
+    CHECK(read(with_disks(R"({"nbd": "nbd://server"})")).front().disks.front().connections == 4);
 }
 
 TEST_CASE("a configuration that every user can read is found", "[programs]") {

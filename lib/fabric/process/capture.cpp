@@ -268,12 +268,13 @@ std::uint32_t invariant_crc(std::span<std::byte const> frame, bool v4) {
     std::span<std::byte> const ip = std::span{masked}.subspan(8);
     std::size_t const ip_bytes = v4 ? 20 : 40;
     if (v4) {
-        for (std::size_t const i : {1, 8, 10, 11}) ip[i] = std::byte{0xff};  // TOS, TTL, checksum
+        for (std::size_t const i : {1U, 8U, 10U, 11U})
+            ip[i] = std::byte{0xff};  // TOS, TTL, checksum
     } else {
         ip[0] |= std::byte{0x0f};  // traffic class, flow label, hop limit
-        for (std::size_t const i : {1, 2, 3, 7}) ip[i] = std::byte{0xff};
+        for (std::size_t const i : {1U, 2U, 3U, 7U}) ip[i] = std::byte{0xff};
     }
-    for (std::size_t const i : {6, 7}) ip[ip_bytes + i] = std::byte{0xff};  // the checksum of UDP
+    for (std::size_t const i : {6U, 7U}) ip[ip_bytes + i] = std::byte{0xff};  // the checksum of UDP
     ip[ip_bytes + udp_bytes + 4] = std::byte{0xff};  // reserved
     boost::crc_32_type crc;
     crc.process_bytes(masked.data(), masked.size());

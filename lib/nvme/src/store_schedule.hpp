@@ -78,12 +78,25 @@ public:
 
     /// Takes the job whose turn it is; null if there is none, or only long ones that must wait.
     Job* take() noexcept {
+        Job* const j = take_first(long_under_way_ < long_max_);
+        if (j != nullptr && j->is_long) ++long_under_way_;
+        return j;
+    }
+    /// Takes a job that is not to be carried out; null if there is none.
+    Job* remove() noexcept { return take_first(true); }
+
+    /// A job that was taken, or a piece of it, has been carried out.
+    void on_carried_out(Job const& j) noexcept {
+        if (j.is_long) --long_under_way_;
+    }
+
+private:
+    Job* take_first(bool may_be_long) noexcept {
         Job* before = nullptr;
         for (Job* j = turns_; j != nullptr; before = j, j = j->next_host) {
-            if (j->is_long && long_under_way_ >= long_max_) continue;
+            if (j->is_long && !may_be_long) continue;
             (before == nullptr ? turns_ : before->next_host) = j->next_host;
             if (last_turn_ == j) last_turn_ = before;
-            if (j->is_long) ++long_under_way_;
             if (Job* const behind = std::exchange(j->next, nullptr)) {
                 behind->last_of_host = j->last_of_host;
                 add_turn(*behind);
@@ -92,13 +105,6 @@ public:
         }
         return nullptr;
     }
-
-    /// A job that was taken, or a piece of it, has been carried out.
-    void on_carried_out(Job const& j) noexcept {
-        if (j.is_long) --long_under_way_;
-    }
-
-private:
     void add_turn(Job& first) noexcept {
         first.next_host = nullptr;
         (turns_ == nullptr ? turns_ : last_turn_->next_host) = &first;
