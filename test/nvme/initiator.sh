@@ -1369,7 +1369,7 @@ for name in $all; do
     printf '%3d/%d Test %3s: nvme: %s ...%s %6s sec\n' $number "$count" "#$number" "${name//_/ }" "$verdict" "$took"
     [ $status = 0 ] || cat "$work/output"
     nvme disconnect-all 2>/dev/null
-    pkill -KILL -x 'rdma-nvme|nbdkit|qemu-nbd'
+    for program in rdma-nvme nbdkit qemu-nbd; do pkill -KILL -x $program; done
     wait_for 20 eval '! ls -d /dev/nvme[0-9]* >/dev/null 2>&1' || echo "controllers are left: $(ls /dev/nvme*)"
     # What a case that failed has left.
     awk -v at="$work/" 'index($2, at) == 1 { print $2 }' /proc/mounts | xargs -r umount
