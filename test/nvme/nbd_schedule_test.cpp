@@ -176,6 +176,14 @@ TEST_CASE(
         s.on_lost(1);
         CHECK(!s.has_lost_writes());
     }
+    SECTION("what was not sent was not answered") {
+        s.carry_out(write, 1);
+        s.add(read);
+        REQUIRE(s.take(0) == &read);
+        s.on_dropped(read);
+        s.on_lost(1);
+        CHECK(s.has_lost_writes());
+    }
     SECTION("one that was opened later is another server's, for all we know") {
         s.on_lost(1);
         s.carry_out(write, 0);

@@ -96,12 +96,15 @@ public:
         return r;
     }
 
-    /// A request that a connection had is over.
-    void on_answered(nbd_request& r, bool has_succeeded) {
-        auto& c = all_[r.connection];
-        std::erase(c.under_way, &r);
+    /// A request that a connection had was not sent.
+    void on_dropped(nbd_request& r) {
+        std::erase(all_[r.connection].under_way, &r);
         forget(r);
-        if (std::exchange(r.has_turn, false)) waiting_.on_carried_out(r);
+    }
+    /// The server has answered a request.
+    void on_answered(nbd_request& r, bool has_succeeded) {
+        on_dropped(r);
+        auto& c = all_[r.connection];
         c.proven = std::max(c.proven, r.opens);
         if (!has_succeeded) return;
         if (r.kind == nbd_kind::write) c.last_write = ++acknowledged_;
@@ -122,10 +125,7 @@ public:
                 return true;
             });
         }
-        for (nbd_request* const r : removed) {
-            forget(*r);
-            if (std::exchange(r->has_turn, false)) waiting_.on_carried_out(*r);
-        }
+        for (nbd_request* const r : removed) forget(*r);
         return removed;
     }
 
@@ -163,7 +163,10 @@ private:
     static bool writes(nbd_request const& r) noexcept {
         return r.kind == nbd_kind::write || r.kind == nbd_kind::durable_write;
     }
-    void forget(nbd_request& r) { repeated_writes_.erase(&r); }
+    void forget(nbd_request& r) {
+        repeated_writes_.erase(&r);
+        if (std::exchange(r.has_turn, false)) waiting_.on_carried_out(r);
+    }
 
     bool may_go(nbd_request const& r, connection_state const& c) const {
         if (r.kind == nbd_kind::flush) return is_oldest(c);

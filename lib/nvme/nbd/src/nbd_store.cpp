@@ -271,13 +271,13 @@ private:
     }
 
     void send(unsigned i, job& j) {
-        if (j.request->is_abandoned()) return end(j, asio::error::operation_aborted);
+        if (j.request->is_abandoned()) return drop(j, asio::error::operation_aborted);
         bool const is_promise = j.kind == nbd_kind::flush || j.kind == nbd_kind::durable_write;
-        if (is_promise && schedule_->has_lost_writes()) return end(j, system_error_code(EIO));
+        if (is_promise && schedule_->has_lost_writes()) return drop(j, system_error_code(EIO));
         std::int64_t const cookie = call(links_[i].handle.get(), j);
         int const number = cookie < 0 ? ::nbd_get_errno() : 0;
         if (is_lost(i)) return lose(i, "it closed the connection");
-        if (cookie < 0) return end(j, system_error_code(number != 0 ? number : EIO));
+        if (cookie < 0) return drop(j, system_error_code(number != 0 ? number : EIO));
         take_answers(i);
         arm(i);
     }
@@ -333,9 +333,9 @@ private:
             must_lose_ = true;
             return;
         }
-        if (a.error != 0) return end(j, system_error_code(a.error));
         links_[i].pause = retry_min;
-        schedule_->on_answered(j, true);
+        schedule_->on_answered(j, a.error == 0);
+        if (a.error != 0) return finish(j, outcome::done, system_error_code(a.error));
         if (!j.is_flushing) j.left -= j.bytes;
         bool const goes_on = j.left > 0;
         if (goes_on || must_flush(j)) {
@@ -357,9 +357,9 @@ private:
         j.is_long = false;
     }
 
-    // Of a request that a connection has.
-    void end(job& j, error_code const& why) {
-        schedule_->on_answered(j, false);
+    // Of a request that has been taken for a connection, and is not sent.
+    void drop(job& j, error_code const& why) {
+        schedule_->on_dropped(j);
         finish(j, outcome::done, why);
     }
     void finish(job& j, outcome how, error_code const& failure) {
