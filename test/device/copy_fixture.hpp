@@ -166,7 +166,7 @@ inline asio::awaitable<void> serve_one(asio::io_context& io, ends& e) {
 }
 
 // Not made in the call: g++ 12 destroys aggregates twice that are made in an awaited call.
-inline copy::copy_options const no_options;
+inline copy::copy_options const no_options{};
 
 inline asio::awaitable<void> push_to(
     ends& e,

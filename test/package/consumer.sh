@@ -10,8 +10,9 @@ cd "$place"
 
 cmake --install "$build" --prefix "$place/prefix" >"$place/log" || { cat "$place/log"; exit 1; }
 # Every public header is there.
-for tree in lib lib/nvme lib/fabric; do
+for tree in lib lib/nvme lib/nvme/nbd lib/fabric; do
     if [ $tree = lib/nvme ] && ! [ -d "$place/prefix/include/rcverbs/nvme" ]; then continue; fi  # not built
+    if [ $tree = lib/nvme/nbd ] && ! pkg-config --exists libnbd; then continue; fi
     (cd "$here/../../$tree/include" && find . -name '*.hpp') | while read -r header; do
         [ -f "$place/prefix/include/$header" ] || echo "$tree: $header is not installed"
     done
@@ -104,6 +105,35 @@ if cmake -S "$place/components" -B "$place/components-missing" -DCMAKE_PREFIX_PA
     exit 1
 fi
 grep -q 'has no component teapot' "$place/log" || { cat "$place/log"; exit 1; }
+
+if [ -f "$place/prefix/include/rcverbs/nvme/nbd_store.hpp" ]; then
+    mkdir "$place/nbd"
+    cat >"$place/nbd/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.25)
+project(nbd LANGUAGES CXX)
+find_package(rcverbs 0.1 REQUIRED COMPONENTS nvme nvme_nbd)
+add_executable(nbd nbd.cpp)
+target_link_libraries(nbd PRIVATE rcverbs::nvme_nbd)
+CMAKE
+    cat >"$place/nbd/nbd.cpp" <<'CPP'
+#include <rcverbs/nvme/nbd_store.hpp>
+
+#include <boost/asio/io_context.hpp>
+#include <iostream>
+
+int main() {
+    boost::asio::io_context io;
+    try {
+        rcverbs::nvme::nbd_store const store{io.get_executor(), "nbd+unix:///?socket=/nowhere"};
+    } catch (boost::system::system_error const& e) {
+        std::cout << e.what() << '\n';
+    }
+}
+CPP
+    cmake -S "$place/nbd" -B "$place/nbd-build" -G Ninja -DCMAKE_BUILD_TYPE="$type" -DCMAKE_PREFIX_PATH="$place/prefix" -DCMAKE_CXX_COMPILER_LAUNCHER="$launcher" >"$place/log" 2>&1 &&
+        cmake --build "$place/nbd-build" >>"$place/log" 2>&1 || { cat "$place/log"; exit 1; }
+    "$place/nbd-build/nbd" | grep -q 'No such file' || { echo "the program with a disk of an NBD server"; exit 1; }
+fi
 
 # A project that has this one as a part, twice, exports its own build tree, and has absolute folders.
 mkdir "$place/part"
