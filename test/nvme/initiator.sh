@@ -332,8 +332,8 @@ case_nothing_is_lost_with_a_killed_nbd_server() {
     end_target
 }
 
-case_an_nbd_server_that_stays_away_costs_bounded_time() {
-    local before after
+# A path error is tried again by Linux' own multipath, also on the only path.
+case_a_disk_waits_for_its_nbd_server_and_the_others_go_on() {
     nbd_server nbdkit --foreground --unix "$work/nbd" memory 16M
     printf '{"subsystems": [{"nqn": "%s", "namespaces": [{"id": 1, "nbd": "%s"}, {"id": 2, "memory": "16M"}]}]}' $nqn "$(nbd_uri)" >"$work/disks.json"
     serve --config "$work/disks.json"
@@ -341,16 +341,16 @@ case_an_nbd_server_that_stays_away_costs_bounded_time() {
     disk
     wait_for 10 test -b /dev/nvme0n2 || fail "no second disk"
     kill_nbd_server
-    before=$(date +%s)
-    dd if=$udev of=/dev/null bs=4k count=1 iflag=direct status=none 2>"$work/said" &
+    dd if=$udev of=/dev/null bs=4k count=1 iflag=direct status=none &
     local reader=$!
     # The other disk and the controller go on meanwhile.
     dd if=/dev/zero of=/dev/nvme0n2 bs=4k count=256 oflag=direct status=none || fail "the other disk"
-    if wait $reader; then fail "a read from nowhere"; fi
-    after=$(date +%s)
-    [ $((after - before)) -lt 240 ] || fail "it took $((after - before)) s"
+    says 'is away'
+    # Longer than the store waits.
+    sleep 25
+    kill -0 $reader 2>/dev/null || fail "the read has ended"
     nbd_server nbdkit --foreground --unix "$work/nbd" memory 16M
-    wait_for 60 dd if=$udev of=/dev/null bs=4k count=1 iflag=direct status=none || fail "it does not come back"
+    wait $reader || fail "the read failed"
     [ "$(counter controllers_made)" = 1 ] || fail "the controller was lost"
     disconnect
     end_target
