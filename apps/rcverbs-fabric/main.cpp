@@ -171,12 +171,17 @@ std::string name_of(pid_t process) {
 
 int list(fabric_arguments const& a) {
     directory const where = directory::of_network(a.chosen.network);
-    for (std::uint32_t const node : where.nodes()) {
+    auto const nodes = where.nodes();
+    if (nodes.empty())
+        std::fprintf(stderr, "rcverbs-fabric: nobody is in network %s\n", a.chosen.network.c_str());
+    for (std::uint32_t const node : nodes) {
         std::printf("%u  %s", node, rcverbs::fabric::detail::addresses_of(node, 0).front().c_str());
         for (std::uint32_t const slot : where.slots(node)) {
             pid_t const process = where.process_of(node, slot);
             if (process == 0) std::printf("  elsewhere");
             else std::printf("  %d %s", process, name_of(process).c_str());
+            if (auto const faults = where.faults_of(node, slot); process != 0 && !faults.empty())
+                std::printf(" (%s)", faults.c_str());
         }
         for (std::uint32_t const port : where.ports(node)) std::printf("  port %u", port);
         std::printf("\n");
@@ -233,7 +238,13 @@ int main(int argc, char** argv) {
     app.set_version_flag("--version", "rcverbs-fabric (rcverbs " RCVERBS_VERSION ")");
     app.require_subcommand(1);
     app.fallthrough();
-    app.add_option("--network", a.chosen.network, "The network's name")->capture_default_str();
+    app.add_option("--network", a.chosen.network, "The network's name")
+        ->check([](std::string const& name) {
+            return rcverbs::fabric::detail::is_network_name(name)
+                       ? std::string{}
+                       : "'" + name + "' cannot be the name of a network";
+        })
+        ->capture_default_str();
 
     CLI::App* const running = app.add_subcommand("run", "Run a command as a node of the network");
     running
@@ -332,8 +343,8 @@ int main(int argc, char** argv) {
 
     CLI::App* const listing = app.add_subcommand(
         "list",
-        "List nodes: number, address, the processes that use RDMA, and the ports at which they "
-        "listen"
+        "List nodes: number, address, the processes that use RDMA, with links that are down and "
+        "losses, and the ports at which they listen"
     );
 
     auto const with_node = [&a](CLI::App* command, bool is_required) {
@@ -358,6 +369,17 @@ int main(int argc, char** argv) {
 
     try {
         app.parse(argc, argv);
+    } catch (CLI::RequiredError const& e) {
+        // CLI11 does not name the word that is no subcommand.
+        bool const is_other_word = app.get_subcommands().empty() && argc > 1 && *argv[1] != '-';
+        if (!is_other_word) app.exit(e);
+        else
+            std::fprintf(
+                stderr,
+                "rcverbs-fabric: %s is none of run, list, link, loss and kill; see --help\n",
+                argv[1]
+            );
+        return 2;
     } catch (CLI::ParseError const& e) {
         int const code = app.exit(e);
         return code == 0 ? 0 : 2;

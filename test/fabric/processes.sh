@@ -293,6 +293,8 @@ delayed_packets() {
     us=$(sed -nE 's/^[0-9]+ iters in .* = ([0-9]+)\..* usec.iter/\1/p' "$work/client.out")
     ((us >= 1000)) || fail "an iteration took $us us"
 }
+# shows NODE TEXT: the list says that of a node.
+shows() { fabric list | grep "^$1 " | grep -qF -- "$2"; }
 a_link_is_down() {
     need rping
     serve 1 rping -s
@@ -300,7 +302,13 @@ a_link_is_down() {
     on 2 rping -c -V -C 1000000 -a 10.77.0.1 >"$work/client.out" 2>&1 &
     local client=$!
     sleep 0.5
+    fabric loss 0.25 --node 1 || fail 'nobody was told of a loss'
+    fabric loss 0 --node 2 || fail 'nobody was told of no loss'
+    await shows 1 '(loss 0.25)'
+    fabric loss 0 --node 1
     fabric link down --node 1 || fail 'nobody was told'
+    await shows 1 '(link down)'
+    if shows 2 '('; then fail 'a node without faults shows some'; fi
     # Who had something to send hears it, and nobody hears of an end: the other one may wait for ever, as on a device.
     wait -n "$server" "$client"
     grep -q 'status 12' "$work/server.out" "$work/client.out" || fail 'no retry counter was exceeded'
@@ -350,7 +358,13 @@ sockets_are_refused() {
 wrong_usage() {
     fabric run -q /nowhere/nothing 2>"$work/client.out"
     [ $? = 127 ] || fail 'a command that does not exist'
-    fabric run --network a/b true 2>"$work/client.out" && fail 'a name with a slash'
+    fabric run --network a/b true 2>"$work/client.out"
+    [ $? = 2 ] || fail 'a name with a slash'
+    fabric lits 2>"$work/client.out"
+    [ $? = 2 ] || fail 'a subcommand that does not exist'
+    grep -q 'lits is none of' "$work/client.out" || fail 'the wrong subcommand is not named'
+    fabric list >"$work/list.out" 2>&1 || fail 'a network without nodes'
+    grep -q 'nobody is in network default' "$work/list.out" || fail 'a network without nodes is not named'
     fabric run --loss 2 true 2>"$work/client.out"
     [ $? = 2 ] || fail 'a loss of 2'
     fabric kill 7 2>"$work/client.out" && fail 'a node that does not exist'

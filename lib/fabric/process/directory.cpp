@@ -40,9 +40,12 @@ bool is_locked(descriptor const& file) noexcept {
     return ::fcntl(file.get(), F_OFD_GETLK, &all) == 0 && all.l_type != F_UNLCK;
 }
 
+// Of a locked file.
+constexpr std::size_t text_bytes = 96;
+
 // Overwrites the file with a number and a word.
 void store(descriptor const& file, std::uint64_t number, std::string_view word = "") noexcept {
-    char text[64];
+    char text[text_bytes];
     int const size = std::snprintf(
         text,
         sizeof text,
@@ -56,7 +59,7 @@ void store(descriptor const& file, std::uint64_t number, std::string_view word =
 }
 
 std::string load(descriptor const& file) {
-    char text[64];
+    char text[text_bytes];
     ssize_t const size = ::pread(file.get(), text, sizeof text, 0);
     return size > 0 ? std::string(text, static_cast<std::size_t>(size)) : std::string{};
 }
@@ -144,10 +147,14 @@ std::vector<std::string> addresses_of(std::uint32_t node, std::uint32_t device) 
     return {"10.77." + std::to_string(device) + '.' + std::to_string(node), v6};
 }
 
+bool is_network_name(std::string const& name) {
+    return !name.empty() && name.size() <= 32 && name.front() != '.' &&
+           name.find('/') == std::string::npos;
+}
+
 directory directory::of_network(std::string const& name) {
-    bool const is_file_name = !name.empty() && name.size() <= 32 && name.front() != '.' &&
-                              name.find('/') == std::string::npos;
-    if (!is_file_name) throw std::runtime_error{"'" + name + "' cannot be the name of a network"};
+    if (!is_network_name(name))
+        throw std::runtime_error{"'" + name + "' cannot be the name of a network"};
     make(base());
     check(base());
     std::string path = base() + '/' + name;
@@ -340,6 +347,24 @@ pid_t directory::process_of(std::uint32_t node, std::uint32_t slot) const {
     descriptor const file = open_slot(node, slot);
     if (!file || load(file).find(remote) != std::string::npos) return 0;
     return static_cast<pid_t>(load_number(file));
+}
+
+void directory::show_faults(member const& slot, std::string const& faults) const noexcept {
+    store(
+        slot.lock,
+        static_cast<std::uint64_t>(::getpid()),
+        std::to_string(slot.generation) + ' ' + faults
+    );
+}
+
+std::string directory::faults_of(std::uint32_t node, std::uint32_t slot) const {
+    descriptor const file = open_slot(node, slot);
+    std::string const text = file ? load(file) : std::string{};
+    // Behind the process and the generation.
+    std::size_t const first = text.find(' ');
+    std::size_t const second = first == text.npos ? text.npos : text.find(' ', first + 1);
+    if (second == text.npos) return {};
+    return text.substr(second + 1, text.find('\n') - second - 1);
 }
 
 std::uint32_t directory::generation_of(std::uint32_t node, std::uint32_t slot) const {

@@ -4,7 +4,7 @@
 // of a file is what counts, never its existence: the kernel releases it whatever ends the process.
 //
 //     N           shared lock of all processes of node N; contains "remote" if they are on another machine
-//     N.S.lock    exclusive lock of the process in slot S of node N; contains its process number and its generation; with "remote", the bridge that stands for it
+//     N.S.lock    exclusive lock of the process in slot S of node N; contains its process number, its generation and its faults; with "remote", the bridge that stands for it
 //     N.S         its socket
 //     bridge.lock exclusive lock of the bridge of a network that has joined that of another machine
 //     bridge      its socket, which gives numbers of nodes: see apps/rcverbs-fabric/bridge.hpp
@@ -53,6 +53,9 @@ std::vector<std::string> addresses_of(std::uint32_t node, std::uint32_t device);
 
 inline constexpr std::uint32_t nodes_max = 254;
 inline constexpr std::uint32_t slots_max = 255;
+
+/// True if a network may have this name: a file name of at most 32 bytes, not hidden.
+bool is_network_name(std::string const& name);
 
 class directory {
 public:
@@ -108,6 +111,10 @@ public:
     std::vector<std::uint32_t> ports(std::uint32_t node) const;
     /// The process number in a slot; 0 if it is free, or if the process is on another machine.
     pid_t process_of(std::uint32_t node, std::uint32_t slot) const;
+    /// The faults of the process in a slot, as show_faults() got them; empty if it is free, or on another machine.
+    std::string faults_of(std::uint32_t node, std::uint32_t slot) const;
+    /// Writes down the faults of this process, in words for people: "link down", "loss 0.1".
+    void show_faults(member const& slot, std::string const& faults) const noexcept;
     /// The generation of the process in a slot; 0 if it is not known.
     std::uint32_t generation_of(std::uint32_t node, std::uint32_t slot) const;
     /// True if the process in the slot, or the bridge that stands for it, has the other end of a socket.

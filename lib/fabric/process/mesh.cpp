@@ -99,6 +99,7 @@ mesh::mesh(network& net, directory where, std::uint32_t node, settings const& wi
     if (!listener_ || !waker_ || !poller_) fail("a descriptor for the network");
     control_poller(poller_, EPOLL_CTL_ADD, listener_, EPOLLIN, &listener_);
     control_poller(poller_, EPOLL_CTL_ADD, waker_, EPOLLIN, &waker_);
+    if (loss_ > 0) show_faults();
     if (with.is_stepped) join_stepper();
 }
 
@@ -554,11 +555,24 @@ void mesh::kill(std::uint32_t node) {
 void mesh::obey(control const& c) {
     bool const is_down = c.text == "link down";
     if (is_down || c.text == "link up") {
+        is_link_down_ = is_down;
         for (auto const& d : net_.devices) net_.set_port(*d, !is_down);
         announce_link(!is_down);
     } else if (c.text.starts_with("loss ")) {
         loss_ = std::strtod(c.text.c_str() + 5, nullptr);
     }
+    show_faults();
+}
+
+// For `rcverbs-fabric list`.
+void mesh::show_faults() const {
+    std::string all = is_link_down_ ? "link down" : "";
+    if (loss_ > 0) {
+        char text[32];
+        std::snprintf(text, sizeof text, "%sloss %g", is_link_down_ ? ", " : "", loss_);
+        all += text;
+    }
+    where_.show_faults(slot_, all);
 }
 
 // A process whose link is down could not tell that it ends, and neither could its kernel.

@@ -92,6 +92,7 @@ private:
     void obey(control const& c);
     bool hear(peer& from, control const& c);
     void announce_link(bool is_up);
+    void show_faults() const;
     void end(peer& which);
     void remove_ended();
     void join_stepper();
@@ -121,6 +122,7 @@ private:
     // The faults that were ordered.
     std::mt19937_64 random_;
     double loss_;
+    bool is_link_down_ = false;
     nanoseconds delay_;
     std::optional<kill_order> kill_;
     std::optional<capture> capture_;

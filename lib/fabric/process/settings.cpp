@@ -75,10 +75,10 @@ void settings::to_environment() const {
 
 kill_order parse_kill(std::string const& text) {
     std::size_t const at = text.find('@');
-    if (at == std::string::npos) throw std::runtime_error{"--kill " + text + " is not NODE@PACKET"};
+    if (at == std::string::npos) throw std::runtime_error{text + " is not NODE@PACKET"};
     return {
-        parse<std::uint32_t>("--kill", text.substr(0, at), 1, 254),
-        parse<std::uint64_t>("--kill", text.substr(at + 1), 1, ~std::uint64_t{0})};
+        parse<std::uint32_t>("NODE", text.substr(0, at), 1, 254),
+        parse<std::uint64_t>("PACKET", text.substr(at + 1), 1, ~std::uint64_t{0})};
 }
 
 }  // namespace rcverbs::fabric::detail
