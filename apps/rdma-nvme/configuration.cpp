@@ -119,6 +119,7 @@ disk_description to_disk(json const& from, std::string const& where, std::uint32
          "nbd",
          "write_through",
          "connections",
+         "ana_group",
          "memory",
          "block_size",
          "read_only",
@@ -138,6 +139,7 @@ disk_description to_disk(json const& from, std::string const& where, std::uint32
     d.nbd = field(from, where, "nbd", d.nbd);
     d.writes_through = field(from, where, "write_through", false);
     d.connections = field(from, where, "connections", d.connections);
+    d.ana_group = field(from, where, "ana_group", d.ana_group);
     if (int{!d.file.empty()} + int{!d.nbd.empty()} + int{!memory.empty()} != 1)
         throw configuration_error{where + " needs one of \"file\", \"nbd\" and \"memory\""};
     if (d.nbd.empty() && (from.contains("write_through") || from.contains("connections")))
@@ -192,6 +194,32 @@ void check_differ(
     }
 }
 
+constexpr std::array<std::pair<char const*, nvme::ana_state>, 5> ana_names{
+    {{"optimized", nvme::ana_state::optimized},
+     {"non-optimized", nvme::ana_state::non_optimized},
+     {"inaccessible", nvme::ana_state::inaccessible},
+     {"persistent-loss", nvme::ana_state::persistent_loss},
+     {"changing", nvme::ana_state::changing}}};
+
+std::map<std::uint32_t, nvme::ana_state> to_ana_states(json const& from, std::string const& where) {
+    std::map<std::uint32_t, nvme::ana_state> all;
+    if (!from.is_object()) throw configuration_error{where + ": \"ana\" is not an object"};
+    for (auto const& [group, state] : from.items()) {
+        bool const is_number = !group.empty() && group.size() <= 2 &&
+                               group.find_first_not_of("0123456789") == group.npos;
+        auto const found = std::ranges::find_if(ana_names, [&state = state](auto const& each) {
+            return state == each.first;
+        });
+        if (!is_number || found == ana_names.end())
+            throw configuration_error{
+                where + ": \"ana\" has \"" + group + "\": " + state.dump() +
+                ", and not a number of a group and one of optimized, non-optimized, inaccessible, "
+                "persistent-loss and changing"};
+        all[static_cast<std::uint32_t>(std::stoul(group))] = found->second;
+    }
+    return all;
+}
+
 nvme::host_secrets to_secrets(json const& from, std::string const& subsystem) {
     std::string const where = subsystem + ", secrets";
     check_fields(from, where, {"host", "secret", "controller_secret"});
@@ -224,7 +252,11 @@ public:
         for (std::size_t i = 0; i < all_.described.size(); ++i) {
             if (all_.described[i].nqn != nqn) continue;
             auto const& disks = all_.described[i].disks;
-            auto const found = std::ranges::find(disks, d);
+            // A disk may change its group, and keeps its store.
+            auto const found = std::ranges::find_if(disks, [&d](disk_description each) {
+                each.ana_group = d.ana_group;
+                return each == d;
+            });
             if (found == disks.end()) return nullptr;
             auto const at = static_cast<std::size_t>(found - disks.begin());
             auto const& store = all_.options[i].namespaces[at].store;
@@ -356,6 +388,8 @@ std::string plain_names(std::string text) {
          "its \"uuid\", or without one the UUID of its file,"},
         {"subsystem_options::nqn", "NQN"},
         {"subsystem_options::serial_number", "\"serial\""},
+        {"subsystem_options::ana_states", "\"ana\""},
+        {"namespace_options::ana_group", "\"ana_group\""},
         {"subsystem_options::model", "\"model\""},
         {"host_secrets::secret", "\"secret\""},
         {"host_secrets::controller_secret", "\"controller_secret\""},
@@ -399,7 +433,7 @@ std::vector<subsystem_description> read_configuration(std::filesystem::path cons
     for (json const& one : filled_list(root, file.string(), "subsystems")) {
         std::string const where = file.string() + ": subsystem " + std::to_string(all.size() + 1);
         check_fields(
-            one, where, {"nqn", "allow_hosts", "secrets", "serial", "model", "namespaces"}
+            one, where, {"nqn", "allow_hosts", "secrets", "serial", "model", "ana", "namespaces"}
         );
         subsystem_description s;
         s.nqn = field(one, where, "nqn", std::string{});
@@ -409,6 +443,7 @@ std::vector<subsystem_description> read_configuration(std::filesystem::path cons
         s.allowed_hosts = field(one, where, "allow_hosts", s.allowed_hosts);
         s.serial_number = field(one, where, "serial", std::string{});
         s.model = field(one, where, "model", std::string{});
+        if (one.contains("ana")) s.ana_states = to_ana_states(one["ana"], where);
         if (one.contains("secrets")) {
             for (json const& secret : filled_list(one, where, "secrets"))
                 s.secrets.push_back(to_secrets(secret, where));
@@ -463,6 +498,8 @@ std::vector<std::string> changes(
         if (old.secrets != now.secrets) lines.push_back("\"secrets\" of " + now.nqn + " changed.");
         if (old.serial_number != now.serial_number || old.model != now.model)
             lines.push_back("\"serial\" or \"model\" of " + now.nqn + " changed.");
+        if (old.ana_states != now.ana_states)
+            lines.push_back("\"ana\" of " + now.nqn + " changed.");
     };
     compare(
         before,
@@ -487,6 +524,7 @@ opened_subsystems open_stores(
         next.allowed_hosts = s.allowed_hosts;
         next.secrets = s.secrets;
         next.serial_number = s.serial_number;
+        next.ana_states = s.ana_states;
         if (!s.model.empty()) next.model = s.model;
         for (disk_description const& d : s.disks) {
             nvme::namespace_options n;
@@ -494,6 +532,7 @@ opened_subsystems open_stores(
             n.store = open.same(s.nqn, d);
             n.is_read_only = d.is_read_only;
             n.uuid = d.uuid;
+            n.ana_group = d.ana_group;
             next.namespaces.push_back(std::move(n));
         }
         out.options.push_back(std::move(next));

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -38,6 +39,7 @@ struct disk_description {
     /// Of an NBD server: each write is durable when it completes.
     bool writes_through = false;
     std::uint32_t connections = 4;
+    std::uint32_t ana_group = 1;
 
     friend bool operator==(disk_description const&, disk_description const&) = default;
 };
@@ -49,6 +51,8 @@ struct subsystem_description {
     /// Empty for the library's.
     std::string serial_number;
     std::string model;
+    /// By the number of a group.
+    std::map<std::uint32_t, rcverbs::nvme::ana_state> ana_states;
     std::vector<disk_description> disks;
 };
 

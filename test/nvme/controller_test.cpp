@@ -296,6 +296,102 @@ TEST_CASE("nvme: a change of namespaces raises one event until its log is read",
     CHECK(late->result == 0x040002);
 }
 
+TEST_CASE(
+    "nvme: a host hears how the groups of its disks are reached, and of each change", "[nvme]"
+) {
+    auto const options = [](std::map<std::uint32_t, nvme::ana_state> states) {
+        nvme::subsystem_options o;
+        o.nqn = nqn;
+        o.ana_states = std::move(states);
+        for (std::uint32_t const id : {1U, 2U, 3U}) {
+            nvme::namespace_options n;
+            n.id = id;
+            n.ana_group = id == 2 ? 7 : 1;
+            n.store = std::make_shared<memory_store>(1U << 20, 512);
+            o.namespaces.push_back(n);
+        }
+        return o;
+    };
+    auto const served = std::make_shared<subsystem>(options({{7, nvme::ana_state::non_optimized}}));
+    host h{served};
+    h.enable();
+    REQUIRE(h.identify(1, 0) == status::success);
+    CHECK((h.word(76) & 0xff) == 0x0a);  // several controllers, ANA
+    CHECK((h.word(92) & 1U << 11) != 0);  // its events
+    CHECK(h.word(340) >> 16 == (10 | 0x1f << 8));  // seconds of a change, the states
+    CHECK(h.word(344) == 32);
+    CHECK(h.word(348) == 32);
+    REQUIRE(h.identify(0, 2) == status::success);
+    CHECK(h.word(92) == 7);
+
+    // The number of changes, the groups, and of each its number, namespaces and state.
+    REQUIRE(h.log(0x0c, 8192) == status::success);
+    CHECK(h.word(0) == 0);
+    CHECK(h.word(8) == 2);
+    CHECK(h.word(16) == 1);
+    CHECK(h.word(20) == 2);
+    CHECK((h.word(32) & 0xff) == 1);
+    CHECK(h.word(48) == 1);
+    CHECK(h.word(52) == 3);
+    CHECK(h.word(56) == 7);
+    CHECK(h.word(60) == 1);
+    CHECK((h.word(72) & 0xff) == 2);
+    CHECK(h.word(88) == 2);
+
+    command wants = of(opcode::set_features);
+    wants.dword = {0x0b, 1U << 8 | 1U << 11, 0, 0, 0, 0};
+    CHECK(served->set_ana_state(7, nvme::ana_state::inaccessible));
+    CHECK_FALSE(h.target.on_ana_change());  // not asked for
+    CHECK(h.must(wants).code == status::success);
+    CHECK_FALSE(h.run(event_request(40)));
+    CHECK_FALSE(h.run(event_request(41)));
+    CHECK_FALSE(h.run(event_request(42)));
+    CHECK_FALSE(served->set_ana_state(7, nvme::ana_state::inaccessible));
+    auto const told = h.target.on_ana_change();
+    REQUIRE(told);
+    CHECK(told->command_id == 40);
+    CHECK(told->what.result == 0x0c0302);
+    // One event until its log is read; those of namespaces are others.
+    CHECK_FALSE(h.target.on_ana_change());
+    auto const other = h.target.on_namespace_change(1);
+    REQUIRE(other);
+    CHECK(other->what.result == 0x040002);
+    // Without the namespaces.
+    command brief = of(opcode::get_log_page);
+    brief.dword[0] = 0x0c | 1U << 8 | (96 / 4 - 1) << 16;
+    CHECK(h.must(brief, 96).code == status::success);
+    CHECK(h.word(0) == 1);
+    CHECK(h.word(20) == 0);
+    CHECK(h.word(48) == 7);
+    CHECK(h.word(56) == 1);  // its last change
+    CHECK((h.word(64) & 0xff) == 3);
+    CHECK(h.target.on_ana_change());
+
+    // A new list of subsystems: group 7 is as it is without a word, group 1 has changed, and namespace 3 its group.
+    nvme::subsystem_options next = options({{1, nvme::ana_state::persistent_loss}});
+    for (std::uint32_t i = 0; i < 3; ++i)
+        next.namespaces[i].store = served->find(i + 1)->options.store;
+    next.namespaces[2].ana_group = 7;
+    subsystem replacing{next};
+    auto const changed = served->exchange(replacing);
+    CHECK(changed.has_ana);
+    CHECK(changed.namespaces == std::vector<std::uint32_t>{3});
+    CHECK(served->find(1)->group->state == nvme::ana_state::persistent_loss);
+    CHECK(served->find(3)->group == served->find(2)->group);
+    CHECK(served->find(2)->group->state == nvme::ana_state::optimized);
+    CHECK(served->ana().changes == 3);
+
+    CHECK_THROWS_AS(
+        served->set_ana_state(0, nvme::ana_state::optimized), boost::system::system_error
+    );
+    CHECK_THROWS_AS(
+        served->set_ana_state(33, nvme::ana_state::optimized), boost::system::system_error
+    );
+    CHECK_THROWS_AS(
+        subsystem{options({{33, nvme::ana_state::optimized}})}, boost::system::system_error
+    );
+}
+
 TEST_CASE("nvme: a host never reaches another disk under a number that it knows", "[nvme]") {
     constexpr std::uint8_t of_namespace = 0;
     constexpr std::uint8_t list = 2;
@@ -315,7 +411,7 @@ TEST_CASE("nvme: a host never reaches another disk under a number that it knows"
 
     // Each disk gets another UUID; a number keeps its disk if that is put back.
     auto const others = disks({1, 2});
-    CHECK(served->exchange(*others) == std::vector<std::uint32_t>{1, 2});
+    CHECK(served->exchange(*others).namespaces == std::vector<std::uint32_t>{1, 2});
     CHECK(h.target.find_for_io(1).of == nullptr);
     CHECK(h.target.find_for_io(2).of == nullptr);
     REQUIRE(h.target.on_namespace_change(1));

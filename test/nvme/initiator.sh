@@ -654,6 +654,68 @@ case_two_targets_are_two_paths_of_one_disk() {
     end_target $second
 }
 
+# ana_states: of the paths of the first disk, by the numbers of their controllers.
+ana_states() { for path in /sys/class/nvme/nvme*/nvme*c*n1; do echo "$(cat "${path%/*}/cntlid"):$(cat "$path/ana_state")"; done | sort -n | tr '\n' ' '; }
+# write_paths STATE STATE: the configurations of two gateways, and what they say of group 5.
+write_paths() {
+    local number=0 state
+    for state in "$@"; do
+        number=$((number + 1))
+        echo "{\"subsystems\": [{\"nqn\": \"$nqn\", \"serial\": \"00000000000000000001\", \"ana\": {\"5\": \"$state\"}, \"namespaces\": [
+            {\"file\": \"$work/file\", \"shared\": true, \"ana_group\": 5, \"uuid\": \"00112233-4455-6677-8899-aabbccddeeff\"}]}]}" >"$work/path$number.json"
+    done
+}
+case_a_pair_of_gateways_takes_over_and_fails_back() {
+    [ "$(cat /sys/module/nvme_core/parameters/multipath 2>/dev/null)" = Y ] || skip "this kernel has no multipath of NVMe"
+    local first second first_log before
+    truncate -s 64M "$work/file"
+    write_paths optimized non-optimized
+    serve --config "$work/path1.json" --controller-ids 1-100
+    first=$target first_log=$log
+    port=4421
+    serve --config "$work/path2.json" --controller-ids 101-200
+    second=$target
+    nvme connect -t rdma -a $here -s 4420 -n $nqn --nr-io-queues=1 || fail "the first path"
+    nvme connect -t rdma -a $here -s 4421 -n $nqn --nr-io-queues=1 || fail "the second path"
+    disk
+    wait_for 10 eval '[ "$(ana_states)" = "1:optimized 101:non-optimized " ]' || fail "states: $(ana_states)"
+    verify_by_fio $udev --bs=4k --size=1M
+    [ "$(counter writes)" = 0 ] || fail "the path that is not optimized was used"
+    # While a host writes: the second one takes over, the first one becomes inaccessible, then back.
+    verify_by_fio $udev --bs=4k --size=32M --iodepth=8 --verify_backlog=64 &
+    local writer=$!
+    sleep 1
+    write_paths inaccessible optimized
+    kill -HUP $second
+    kill -HUP $first
+    wait_for 10 eval '[ "$(ana_states)" = "1:inaccessible 101:optimized " ]' || fail "states: $(ana_states)"
+    wait_for 20 eval '[ "$(counter writes)" -gt 0 ]' || fail "the second path is not used"
+    # The one that served is away for a while, and is back; nobody is inaccessible everywhere.
+    write_paths optimized inaccessible
+    kill -HUP $first
+    kill -HUP $second
+    wait_for 10 eval '[ "$(ana_states)" = "1:optimized 101:inaccessible " ]' || fail "states: $(ana_states)"
+    wait $writer || fail "fio: $(tail -n 20 "$work/fio")"
+    before=$(counter writes)
+    verify_by_fio $udev --bs=4k --size=1M
+    [ "$(counter writes)" = "$before" ] || fail "the second path is still used"
+    # No path: what is written waits, and goes on.
+    write_paths inaccessible inaccessible
+    kill -HUP $first
+    wait_for 10 eval '[ "$(ana_states)" = "1:inaccessible 101:inaccessible " ]' || fail "states: $(ana_states)"
+    dd if=/dev/zero of=$udev bs=4k count=1 oflag=direct status=none &
+    writer=$!
+    sleep 2
+    kill -0 $writer 2>/dev/null || fail "written without a path"
+    write_paths inaccessible optimized
+    kill -HUP $second
+    wait $writer || fail "the write that waited failed"
+    grep -q '"ana" of .* changed' "$first_log" || fail "the change is not in the log"
+    nvme disconnect-all
+    end_target $first
+    end_target $second
+}
+
 case_reading_ahead_is_served() {
     truncate -s 64M "$work/file"
     head -c 16M /dev/urandom | dd of="$work/file" conv=notrunc status=none

@@ -1401,6 +1401,36 @@ TEST_CASE(
 }
 
 TEST_CASE(
+    "nvme: a disk that is not reached here has a status of the path, until it is",
+    "[device][nvme][any-device]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io, memory()};
+        connected_host h = co_await connect_host(io, s.at());
+        std::string const nqn = serving(memory()).front().nqn;
+        using enum nvme::ana_state;
+        for (auto const& [state, status] :
+             {std::pair{inaccessible, 0x302},
+              {persistent_loss, 0x301},
+              {changing, 0x303},
+              {non_optimized, 0},
+              {optimized, 0}}) {
+            s.target.set_ana_state(nqn, 1, state);
+            response const r = co_await h.io.run(write(0, 1, h.data));
+            CHECK(r.is_alive);
+            CHECK(r.status == status);
+            CHECK(!r.is_final);
+        }
+        CHECK_THROWS_AS(
+            s.target.set_ana_state("nqn.test:none", 1, optimized), boost::system::system_error
+        );
+        co_await must_serve(h, 0, 8);
+        co_await end(io, s.target);
+    });
+}
+
+TEST_CASE(
     "nvme: what may pass is to be tried again, and other errors are not",
     "[device][nvme][any-device]"
 ) {

@@ -104,6 +104,12 @@ TEST_CASE("errors in a configuration are refused with their place", "[programs]"
               "subsystem 1, namespace 1: \"write_through\" and \"connections\" are for \"nbd\""},
              {with_disks(R"({"nbd": "nbd://server", "direct": true})"),
               "subsystem 1, namespace 1: \"direct\", \"shared\" and \"file_io\" are not for"},
+             {R"({"subsystems": [{"nqn": "nqn.a", "ana": {"5": "fast"}, "namespaces": []}]})",
+              "subsystem 1: \"ana\" has \"5\": \"fast\", and not"},
+             {R"({"subsystems": [{"nqn": "nqn.a", "ana": {"five": "changing"}, "namespaces": []}]})",
+              "subsystem 1: \"ana\" has \"five\""},
+             {R"({"subsystems": [{"nqn": "nqn.a", "ana": ["optimized"], "namespaces": []}]})",
+              "subsystem 1: \"ana\" is not an object"},
              {R"({"subsystems": []})", "\"subsystems\" is not a list of one or more"},
              {R"({"subsystems": [{"nqn": "nqn.a"}]})", "subsystem 1: \"namespaces\" is not a list"},
          }) {
@@ -129,6 +135,26 @@ TEST_CASE("a disk that cannot be opened is named", "[programs]") {
         open_stores(described),
         test::ContainsSubstring("subsystem nqn.test:disk, namespace 7: /nowhere/disk")
     );
+}
+
+TEST_CASE("a disk that changes its group keeps its bytes, and the change is said", "[programs]") {
+    auto const before = open_stores(read(with_disks(R"({"memory": "1M"})")));
+    auto now = read(
+        R"({"subsystems": [{"nqn": "nqn.test:disk", "ana": {"2": "non-optimized"}, "namespaces": [{"memory": "1M", "ana_group": 2}]}]})"
+    );
+    CHECK(now.front().ana_states.at(2) == rcverbs::nvme::ana_state::non_optimized);
+    auto const lines = changes(before.described, now);
+    CHECK(
+        lines ==
+        std::vector<std::string>{
+            "namespace 1 of nqn.test:disk changed.", "\"ana\" of nqn.test:disk changed."}
+    );
+    auto const after = open_stores(std::move(now), before);
+    CHECK(
+        after.options.front().namespaces.front().store ==
+        before.options.front().namespaces.front().store
+    );
+    CHECK(after.options.front().namespaces.front().ana_group == 2);
 }
 
 TEST_CASE("a disk of an NBD server has its options", "[programs]") {

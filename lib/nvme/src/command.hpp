@@ -48,6 +48,9 @@ enum class status : std::uint16_t {
     read_error = 0x281,
     compare_failed = 0x285,
     path_error = 0x300,
+    ana_persistent_loss = 0x301,
+    ana_inaccessible = 0x302,
+    ana_transition = 0x303,
 };
 
 namespace opcode {

@@ -31,8 +31,11 @@ constexpr std::uint64_t ready_timeout = 15;  // in units of 500 ms
 
 constexpr std::size_t event_requests_max = 4;
 constexpr std::uint32_t namespace_events = 1U << 8;
+constexpr std::uint32_t ana_events = 1U << 11;
 constexpr std::uint32_t discovery_events = 1U << 31;
 constexpr std::size_t changed_namespaces_max = 1024;
+// How long hosts wait for the end of ana_state::changing.
+constexpr std::uint8_t ana_transition_s = 10;
 constexpr std::uint16_t keep_alive_unit_100ms = 1;
 // The field of dword 14 for vendors' definitions, of which there are none.
 constexpr std::uint32_t uuid_index = 0x7f;
@@ -55,6 +58,7 @@ enum log_page : std::uint8_t {
     firmware_slots = 0x03,
     changed_namespace_list = 0x04,
     command_effects = 0x05,
+    ana_page = 0x0c,
     discovery_page = 0x70,
 };
 
@@ -177,7 +181,7 @@ completion controller::set_property(command const& c) {
         event_requests_.clear();
         changed_.clear();
         async_events_ = 0;
-        is_event_due_ = is_event_masked_ = false;
+        namespaces_notice_ = ana_notice_ = {};
     }
     return {};
 }
@@ -251,6 +255,7 @@ completion controller::identify(command const& c, std::span<std::byte> out) {
         n.nsze = n.ncap = n.nuse = htole64(d->blocks());
         n.nsfeat = 1U << 4;  // the preferred sizes below are valid
         n.nmic = 1;  // may be shared by controllers
+        n.anagrpid = htole32(d->options.ana_group);
         n.dlfeat = 1 | 1U << 3;  // discarded blocks read as zeros; write zeroes may discard
         auto const page = static_cast<std::uint16_t>(4096 / d->geometry.block_bytes - 1);
         n.npwg = n.npwa = n.npdg = n.npda = htole16(page);
@@ -331,11 +336,17 @@ void controller::write_controller(std::span<std::byte> out) const {
     write_text(i.mn, subsystem_->model());
     write_text(i.fr, "0.1");
     i.rab = 6;
-    i.cmic = is_discovery ? 0 : 1U << 1;  // the subsystem may have several controllers
+    // The subsystem may have several controllers, which reach namespaces in different ways.
+    i.cmic = is_discovery ? 0 : 1U << 1 | 1U << 3;
     i.mdts = static_cast<__u8>(std::countr_zero(terms_.transfer_bytes_max) - 12);
     i.cntlid = htole16(id_);
     i.ver = htole32(version_1_4);
-    i.oaes = htole32(is_discovery ? discovery_events : namespace_events);
+    i.oaes = htole32(is_discovery ? discovery_events : namespace_events | ana_events);
+    if (!is_discovery) {
+        i.anatt = ana_transition_s;
+        i.anacap = 0x1f;  // all five states; the group of a namespace may change
+        i.anagrpmax = i.nanagrpid = htole32(subsystem::ana_groups_max);
+    }
     i.ctratt = htole32(1);  // 128-bit host identifier
     i.cntrltype = is_discovery ? 2 : 1;
     i.acl = 3;
@@ -394,21 +405,23 @@ completion controller::get_log_page(command const& c, std::span<std::byte> out) 
     if (page == smart && is_of_namespace) return failed(status::invalid_field);
     if (dwords * 4 > out.size()) return failed(status::sgl_data_length_invalid);
     out = out.first(static_cast<std::size_t>(dwords * 4));
-    bool const is_event_page = page == changed_namespace_list || page == discovery_page;
-    auto const contents = read_log(page);
+    bool const is_short = page == ana_page && (c.dword[0] >> 8 & 1) != 0;
+    auto const contents = read_log(page, is_short);
     if (contents.empty()) return failed(status::invalid_log_page);
     if (offset > contents.size()) return failed(status::invalid_field);
     write_page(out, contents, offset);
-    if (is_event_page && !keeps_event) {
-        // What is due is in the log that the host has now.
+    if (keeps_event) return {};
+    // What is due is in the log that the host has now.
+    if (page == changed_namespace_list || page == discovery_page) {
         changed_.clear();
-        is_event_due_ = is_event_masked_ = false;
+        namespaces_notice_ = {};
     }
+    if (page == ana_page) ana_notice_ = {};
     return {};
 }
 
 // The whole log page; empty if the controller has no such page.
-std::vector<std::byte> controller::read_log(std::uint8_t page) const {
+std::vector<std::byte> controller::read_log(std::uint8_t page, bool is_short) const {
     if (page == error_information) return error_log();
     if (subsystem_->is_discovery())
         return page == discovery_page ? discovery_log() : std::vector<std::byte>{};
@@ -422,6 +435,7 @@ std::vector<std::byte> controller::read_log(std::uint8_t page) const {
     }
     case command_effects: return effects_log();
     case changed_namespace_list: return changed_namespaces();
+    case ana_page: return ana_log(!is_short);
     default: return {};
     }
 }
@@ -506,6 +520,25 @@ std::vector<std::byte> controller::changed_namespaces() const {
     return list;
 }
 
+// Groups with what they reach; without the numbers of namespaces if the host wants it so.
+std::vector<std::byte> controller::ana_log(bool has_namespaces) const {
+    subsystem::ana_rows const all = subsystem_->ana();
+    std::vector<std::byte> log(16);
+    store(log, 0, all.changes);
+    store(log, 8, static_cast<std::uint16_t>(all.groups.size()));
+    for (subsystem::ana_row const& row : all.groups) {
+        std::vector<std::byte> group(32 + (has_namespaces ? row.namespaces.size() * 4 : 0));
+        store(group, 0, row.group);
+        store(group, 4, has_namespaces ? static_cast<std::uint32_t>(row.namespaces.size()) : 0U);
+        store(group, 8, row.changes);
+        group[16] = static_cast<std::byte>(row.state);
+        for (std::size_t i = 0; has_namespaces && i < row.namespaces.size(); ++i)
+            store(group, 32 + i * 4, row.namespaces[i]);
+        log.insert(log.end(), group.begin(), group.end());
+    }
+    return log;
+}
+
 std::vector<std::byte> controller::discovery_log() const {
     discovery_list const list = discover ? discover() : discovery_list{};
     // The number of changes, and the number of records, which begin at 1024.
@@ -579,7 +612,7 @@ completion controller::set_features(command const& c) {
     case async_event_configuration: {
         constexpr std::uint32_t health_events = 0xff;  // never raised
         std::uint32_t const notices =
-            subsystem_->is_discovery() ? discovery_events : namespace_events;
+            subsystem_->is_discovery() ? discovery_events : namespace_events | ana_events;
         if ((value & ~(health_events | notices)) != 0) return failed(status::invalid_field);
         async_events_ = value;
         return {};
@@ -603,17 +636,29 @@ void controller::note_change(std::uint32_t namespace_id) {
     std::uint32_t const kind = subsystem_->is_discovery() ? discovery_events : namespace_events;
     if ((async_events_ & kind) == 0) return;
     if (changed_.size() < changed_namespaces_max) changed_.insert(namespace_id);
-    is_event_due_ = true;
+    namespaces_notice_.is_due = true;
+}
+
+std::optional<controller::event> controller::on_ana_change() {
+    if ((async_events_ & ana_events) != 0) ana_notice_.is_due = true;
+    return tell();
 }
 
 std::optional<controller::event> controller::tell() {
-    if (!is_event_due_ || is_event_masked_ || event_requests_.empty()) return std::nullopt;
-    is_event_due_ = false;
-    is_event_masked_ = true;
-    constexpr std::uint64_t notice = 2;
-    std::uint64_t const what = subsystem_->is_discovery() ? 0xf0 : 0x00;
-    std::uint64_t const page = subsystem_->is_discovery() ? discovery_page : changed_namespace_list;
-    event e{event_requests_.front(), {notice | what << 8 | page << 16, status::success, false}};
+    if (event_requests_.empty()) return std::nullopt;
+    auto const may_go = [](notice const& n) { return n.is_due && !n.is_masked; };
+    bool const is_of_ana = may_go(ana_notice_);
+    if (!is_of_ana && !may_go(namespaces_notice_)) return std::nullopt;
+    (is_of_ana ? ana_notice_ : namespaces_notice_) = {.is_due = false, .is_masked = true};
+    constexpr std::uint64_t type_of_notices = 2;
+    bool const is_discovery = subsystem_->is_discovery();
+    std::uint64_t const what = is_of_ana ? 0x03 : is_discovery ? 0xf0 : 0x00;
+    std::uint64_t const page = is_of_ana      ? ana_page
+                               : is_discovery ? discovery_page
+                                              : changed_namespace_list;
+    event e{
+        event_requests_.front(),
+        {type_of_notices | what << 8 | page << 16, status::success, false}};
     event_requests_.erase(event_requests_.begin());
     return e;
 }

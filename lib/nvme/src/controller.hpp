@@ -105,6 +105,8 @@ public:
         completion what;
     };
     std::optional<event> on_namespace_change(std::uint32_t namespace_id);
+    /// The same for the states of groups (ANA).
+    std::optional<event> on_ana_change();
     /// The event that a command has made due, if the host waits for one. Ask after each command.
     std::optional<event> take_due_event() { return tell(); }
 
@@ -159,11 +161,12 @@ private:
     completion set_features(command const& c);
     void write_controller(std::span<std::byte> out) const;
     void write_descriptors(disk const& d, std::span<std::byte> out) const;
-    std::vector<std::byte> read_log(std::uint8_t page) const;
+    std::vector<std::byte> read_log(std::uint8_t page, bool is_short) const;
     std::vector<std::byte> error_log() const;
     std::vector<std::byte> smart_log() const;
     std::vector<std::byte> effects_log() const;
     std::vector<std::byte> changed_namespaces() const;
+    std::vector<std::byte> ana_log(bool has_namespaces) const;
     std::vector<std::byte> discovery_log() const;
     std::optional<event> tell();
     void note_known(disk const& d);
@@ -186,9 +189,13 @@ private:
     std::chrono::milliseconds keep_alive_{0};
     std::vector<std::uint16_t> event_requests_;
     std::set<std::uint32_t> changed_;
-    bool is_event_due_ = false;
-    // After an event no further one is sent until the host has read the log.
-    bool is_event_masked_ = false;
+    // What a host is told of; after an event no further one is sent until the host has read the log.
+    struct notice {
+        bool is_due = false;
+        bool is_masked = false;
+    };
+    notice namespaces_notice_;
+    notice ana_notice_;
     std::uint32_t io_queues_ = 0;
     // The disks that the host has seen, or uses. When another disk takes the number of one, a host still
     // writes what it has cached of the old one. So the new disk is not shown, and takes no I/O, until

@@ -28,7 +28,10 @@ void host_counters::note(command const& c, status how, clock::duration after) no
     case status::read_error: return add_to(media_, 1);
     case status::compare_failed: return add_to(differing_, 1);
     case status::internal_error:
-    case status::path_error: return add_to(transient_, 1);
+    case status::path_error:
+    case status::ana_persistent_loss:
+    case status::ana_inaccessible:
+    case status::ana_transition: return add_to(transient_, 1);
     default: return add_to(invalid_, 1);
     }
     if (c.code == opcode::read) {

@@ -641,6 +641,13 @@ void queue::start_io(slot& s) {
     if (found.of == nullptr) return fail(s, status::invalid_namespace);
     s.disk_ = std::move(found.of);
     s.counters_ = found.counters;
+    switch (s.disk_->group->state.load(std::memory_order_relaxed)) {
+    case ana_state::optimized:
+    case ana_state::non_optimized: break;
+    case ana_state::inaccessible: return finish(s, {0, status::ana_inaccessible, true});
+    case ana_state::persistent_loss: return finish(s, {0, status::ana_persistent_loss, true});
+    case ana_state::changing: return finish(s, {0, status::ana_transition, true});
+    }
     switch (c.code) {
     case opcode::flush: return start_flush(s);
     case opcode::read:

@@ -23,6 +23,10 @@ std::string machine_or_random() {
     return name;
 }
 
+bool is_ana_group(std::uint32_t number) {
+    return number >= 1 && number <= subsystem::ana_groups_max;
+}
+
 bool is_printable(std::string const& text) {
     return std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
 }
@@ -72,8 +76,16 @@ subsystem::subsystem(subsystem_options options) : nqn_{options.nqn}, options_{st
             options_.model.size() <= 40 && is_printable(options_.model),
             "model",
             "is not at most 40 printable characters"
+        )
+        .that(
+            std::ranges::all_of(
+                options_.ana_states, [](auto const& each) { return is_ana_group(each.first); }
+            ),
+            "ana_states",
+            "has a group that is not from 1 to 32"
         );
     throw_if_refused(problem_in("subsystem " + nqn_, is.problem()));
+    for (auto const& [group, state] : options_.ana_states) group_at(group)->state = state;
     for (namespace_options& n : std::exchange(options_.namespaces, {})) add(make(std::move(n)));
 }
 
@@ -118,6 +130,7 @@ std::shared_ptr<disk> subsystem::find(std::uint32_t id) const {
 std::shared_ptr<disk> subsystem::make(namespace_options what) const {
     option_check is{"namespace_options"};
     is.within("id", what.id, 1, namespace_id_max)
+        .within("ana_group", what.ana_group, 1, ana_groups_max)
         .that(find(what.id) == nullptr, "id", "is in use")
         .that(what.store != nullptr, "store", "is missing");
     std::string const place = place_of(nqn_, what.id);
@@ -126,6 +139,10 @@ std::shared_ptr<disk> subsystem::make(namespace_options what) const {
     made->geometry = what.store->geometry();
     check(made->geometry, place);
     made->uuid = uuid_of(what, nqn_);
+    {
+        std::lock_guard const lock{mutex_};
+        made->group = group_at(what.ana_group);
+    }
     made->options = std::move(what);
     return made;
 }
@@ -160,6 +177,7 @@ void subsystem::refresh(std::uint32_t id) {
     made->geometry = now;
     made->uuid = before->uuid;
     made->state = before->state;
+    made->group = before->group;
     std::lock_guard const lock{mutex_};
     auto const still = disks_.find(id);
     throw_if_refused(
@@ -186,8 +204,9 @@ void check_uuids(std::vector<served_disk> const& all) {
     }
 }
 
-std::vector<std::uint32_t> subsystem::exchange(subsystem& other) {
-    std::vector<std::uint32_t> changed;
+subsystem::changes subsystem::exchange(subsystem& other) {
+    changes all;
+    std::vector<std::uint32_t>& changed = all.namespaces;
     std::lock_guard const lock{mutex_};
     for (auto& [id, now] : other.disks_) {
         auto const old = disks_.find(id);
@@ -198,7 +217,9 @@ std::vector<std::uint32_t> subsystem::exchange(subsystem& other) {
         if (has_same_store) now->state = old->second->state;
         else if (is_same_disk) now->state->failures = old->second->state->failures;
         bool const is_same = has_same_store && old->second->geometry == now->geometry &&
-                             old->second->is_read_only() == now->is_read_only();
+                             old->second->is_read_only() == now->is_read_only() &&
+                             old->second->options.ana_group == now->options.ana_group;
+        now->group = group_at(now->options.ana_group);
         if (!is_same) changed.push_back(id);
     }
     for (auto const& [id, each] : disks_) {
@@ -206,7 +227,55 @@ std::vector<std::uint32_t> subsystem::exchange(subsystem& other) {
     }
     disks_.swap(other.disks_);
     std::swap(options_, other.options_);
-    return changed;
+    for (std::uint32_t group = 1; group <= ana_groups_max; ++group) {
+        auto const found = options_.ana_states.find(group);
+        all.has_ana |= store_ana_state(
+            group, found == options_.ana_states.end() ? ana_state::optimized : found->second
+        );
+    }
+    return all;
+}
+
+// --- asymmetric access ---------------------------------------------------------------------------
+
+std::shared_ptr<ana_group> const& subsystem::group_at(std::uint32_t number) const {
+    auto& found = groups_[number];
+    if (found == nullptr) found = std::make_shared<ana_group>();
+    return found;
+}
+
+bool subsystem::store_ana_state(std::uint32_t group, ana_state now) {
+    auto const found = groups_.find(group);
+    bool const was_optimized = found == groups_.end();
+    if (was_optimized && now == ana_state::optimized) return false;
+    ana_group& g = *group_at(group);
+    if (g.state.exchange(now) == now) return false;
+    g.changes = ++ana_changes_;
+    return true;
+}
+
+bool subsystem::set_ana_state(std::uint32_t group, ana_state now) {
+    throw_if_refused(is_ana_group(group) ? "" : "namespace_options::ana_group is not from 1 to 32");
+    std::lock_guard const lock{mutex_};
+    options_.ana_states[group] = now;
+    return store_ana_state(group, now);
+}
+
+subsystem::ana_rows subsystem::ana() const {
+    std::lock_guard const lock{mutex_};
+    std::map<std::uint32_t, ana_row> rows;
+    for (auto const& [id, each] : disks_) {
+        ana_row& row = rows[each->options.ana_group];
+        row.namespaces.push_back(id);
+        row.state = each->group->state;
+        row.changes = each->group->changes;
+    }
+    ana_rows all{ana_changes_, {}};
+    for (auto& [number, row] : rows) {
+        row.group = number;
+        all.groups.push_back(std::move(row));
+    }
+    return all;
 }
 
 }  // namespace rcverbs::nvme::detail

@@ -36,12 +36,19 @@ struct disk_state {
     std::shared_ptr<failure_list> failures = std::make_shared<failure_list>();
 };
 
+/// How the disks of a group are reached. Read by any thread.
+struct ana_group {
+    std::atomic<ana_state> state{ana_state::optimized};
+    std::uint64_t changes = 0;  // guarded by its subsystem
+};
+
 /// A namespace as it is served. Commands under way keep one that was removed.
 struct disk {
     namespace_options options;
     store_geometry geometry;
     uuid_bytes uuid{};
     std::shared_ptr<disk_state> state = std::make_shared<disk_state>();
+    std::shared_ptr<ana_group> group;
 
     std::uint64_t blocks() const noexcept { return geometry.size_bytes / geometry.block_bytes; }
     bool is_read_only() const noexcept { return options.is_read_only || geometry.is_read_only; }
@@ -94,6 +101,7 @@ inline std::string problem_in(std::string const& place, std::string const& probl
 class subsystem {
 public:
     static constexpr std::uint32_t namespace_id_max = 1024;
+    static constexpr std::uint32_t ana_groups_max = 32;
     /// Disks in the order of their numbers.
     using disk_map = std::map<std::uint32_t, std::shared_ptr<disk>>;
 
@@ -132,16 +140,39 @@ public:
     /// Exchanges the namespaces, hosts and texts with those of a new subsystem of the same NQN. A
     /// namespace whose store is the same stays the same disk.
     ///
-    /// @return The numbers of the namespaces that have changed.
-    std::vector<std::uint32_t> exchange(subsystem& other);
+    struct changes {
+        std::vector<std::uint32_t> namespaces;  // their numbers
+        bool has_ana = false;
+    };
+    changes exchange(subsystem& other);
+
+    /// True if that is another state. @throws boost::system::system_error: errc::invalid_option.
+    bool set_ana_state(std::uint32_t group, ana_state now);
+    struct ana_row {
+        std::uint32_t group = 0;
+        std::uint64_t changes = 0;
+        ana_state state = ana_state::optimized;
+        std::vector<std::uint32_t> namespaces;
+    };
+    struct ana_rows {
+        std::uint64_t changes = 0;
+        std::vector<ana_row> groups;  // that have namespaces
+    };
+    ana_rows ana() const;
 
 private:
+    // These need the lock.
+    std::shared_ptr<ana_group> const& group_at(std::uint32_t number) const;
+    bool store_ana_state(std::uint32_t group, ana_state now);
+
     std::string const nqn_;
     subsystem_log log_;
     mutable std::mutex mutex_;
     // Guarded by mutex_.
     subsystem_options options_;
     disk_map disks_;
+    mutable std::map<std::uint32_t, std::shared_ptr<ana_group>> groups_;
+    std::uint64_t ana_changes_ = 0;
 };
 
 /// A disk with the NQN of its subsystem.

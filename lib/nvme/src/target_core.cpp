@@ -849,7 +849,7 @@ void target_core::serve(std::vector<subsystem_options> subsystems) {
     std::lock_guard const changing{changing_};
     // What can fail comes first.
     subsystem_map next = made(std::move(subsystems));
-    std::vector<std::pair<std::shared_ptr<subsystem>, std::vector<std::uint32_t>>> changed;
+    std::vector<std::pair<std::shared_ptr<subsystem>, subsystem::changes>> changed;
     subsystem_map removed;
     // Destroyed without the lock: a store may wait for its threads.
     std::vector<std::shared_ptr<subsystem>> replaced;
@@ -867,7 +867,10 @@ void target_core::serve(std::vector<subsystem_options> subsystems) {
         subsystems_ = std::move(next);
         ++generation_;
     }
-    for (auto const& [of, namespaces] : changed) tell_hosts(of, namespaces);
+    for (auto const& [of, what] : changed) {
+        tell_hosts(of, what.namespaces);
+        if (what.has_ana) tell_hosts_of_ana(of);
+    }
     tell_hosts(discovery_, {0});
     asio::post(executor(), [self = shared_from_this(), removed = std::move(removed)] {
         self->end_controllers([&](controller const& c) {
@@ -912,6 +915,20 @@ void target_core::namespace_changed(std::string const& nqn, std::uint32_t id) {
     auto const of = must_find(nqn);
     of->refresh(id);
     tell_hosts(of, {id});
+}
+
+void target_core::set_ana_state(std::string const& nqn, std::uint32_t group, ana_state now) {
+    auto const of = must_find(nqn);
+    if (of->set_ana_state(group, now)) tell_hosts_of_ana(of);
+}
+
+void target_core::tell_hosts_of_ana(std::shared_ptr<subsystem> const& of) {
+    asio::post(executor(), [self = shared_from_this(), of] {
+        for (auto const& [id, a] : self->associations_) {
+            if (&a.about->of() != of.get()) continue;
+            if (auto const told = a.about->on_ana_change()) a.queues.front()->complete(*told);
+        }
+    });
 }
 
 void target_core::tell_hosts(
@@ -1053,6 +1070,9 @@ void target::remove_namespace(std::string const& nqn, std::uint32_t id) {
 }
 void target::namespace_changed(std::string const& nqn, std::uint32_t id) {
     core_->namespace_changed(nqn, id);
+}
+void target::set_ana_state(std::string const& nqn, std::uint32_t group, ana_state now) {
+    core_->set_ana_state(nqn, group, now);
 }
 void target::close() noexcept {
     if (core_ != nullptr) core_->close();

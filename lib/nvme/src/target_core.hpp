@@ -67,6 +67,7 @@ public:
     void add_namespace(std::string const& nqn, namespace_options what);
     void remove_namespace(std::string const& nqn, std::uint32_t id);
     void namespace_changed(std::string const& nqn, std::uint32_t id);
+    void set_ana_state(std::string const& nqn, std::uint32_t group, ana_state now);
 
     // --- for queues, on any thread; what they cause happens on the executor ----------------------
 
@@ -157,6 +158,7 @@ private:
     std::shared_ptr<subsystem> find(std::string const& nqn) const;
     std::shared_ptr<subsystem> must_find(std::string const& nqn) const;
     void tell_hosts(std::shared_ptr<subsystem> const& of, std::vector<std::uint32_t> namespaces);
+    void tell_hosts_of_ana(std::shared_ptr<subsystem> const& of);
     // Of hosts that come and go; of those that are refused, who need prove nothing.
     void report(std::string const& message);
     void report_refusal(std::string const& message);

@@ -30,6 +30,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -55,6 +56,21 @@ inline constexpr char const* discovery_nqn = "nqn.2014-08.org.nvmexpress.discove
 /// An NQN that names this machine, derived from /etc/machine-id; empty on a machine without one.
 RCVERBS_EXPORT std::string machine_nqn();
 
+/// How hosts reach the disks of a group through one target, where several targets are paths to the same disks
+/// (asymmetric namespace access, ANA).
+enum class ana_state : std::uint8_t {
+    /// Hosts prefer this path.
+    optimized = 0x1,
+    /// Hosts take this path if none is optimized.
+    non_optimized = 0x2,
+    /// Commands for I/O fail with a status for which hosts take another path, or wait for one.
+    inaccessible = 0x3,
+    /// The same for ever, as far as this target knows.
+    persistent_loss = 0x4,
+    /// The same while another state is on its way; hosts wait some seconds for it.
+    changing = 0xf,
+};
+
 /// A namespace: a disk, as hosts see it.
 struct namespace_options {
     /// Its number, 1 to 1024; hosts name the disk nvmeXnID.
@@ -68,6 +84,9 @@ struct namespace_options {
     /// file system: hosts then use both as paths to one disk. Two namespaces of a target have
     /// different ones, unless they are in different subsystems and both have it here.
     std::optional<std::array<std::byte, 16>> uuid = {};
+    /// The group of disks that are reached alike: subsystem_options::ana_states. The same in all targets that serve
+    /// the disk. 1 to 32.
+    std::uint32_t ana_group = 1;
 };
 
 /// The secrets of a host for DH-HMAC-CHAP, in the form that `nvme gen-dhchap-key` prints:
@@ -100,6 +119,9 @@ struct subsystem_options {
     std::string serial_number = {};
     /// The model, at most 40 ASCII characters.
     std::string model = "rcverbs";
+    /// How hosts reach the disks of a group here, by the group's number; ana_state::optimized for those that are not
+    /// named.
+    std::map<std::uint32_t, ana_state> ana_states = {};
 };
 
 /// Limits of a target.
@@ -328,6 +350,11 @@ public:
     ///
     /// @throws as above.
     void namespace_changed(std::string const& nqn, std::uint32_t id);
+    /// Changes how hosts reach the disks of a group through this target; connected hosts receive an event. Commands
+    /// in progress finish.
+    ///
+    /// @throws boost::system::system_error: errc::invalid_option (unknown subsystem, number of a group).
+    void set_ana_state(std::string const& nqn, std::uint32_t group, ana_state now);
 
     /// Stops listening and disconnects all hosts. Returns at once; the executor runs out of work
     /// when the last connection has ended.
