@@ -225,14 +225,15 @@ subsystem::changes subsystem::exchange(subsystem& other) {
     for (auto const& [id, each] : disks_) {
         if (!other.disks_.contains(id)) changed.push_back(id);
     }
+    // Before a new disk is served in its group.
+    auto const& states = other.options_.ana_states;
+    for (std::uint32_t group = 1; group <= ana_groups_max; ++group) {
+        auto const found = states.find(group);
+        all.has_ana |=
+            store_ana_state(group, found == states.end() ? ana_state::optimized : found->second);
+    }
     disks_.swap(other.disks_);
     std::swap(options_, other.options_);
-    for (std::uint32_t group = 1; group <= ana_groups_max; ++group) {
-        auto const found = options_.ana_states.find(group);
-        all.has_ana |= store_ana_state(
-            group, found == options_.ana_states.end() ? ana_state::optimized : found->second
-        );
-    }
     return all;
 }
 
@@ -245,9 +246,8 @@ std::shared_ptr<ana_group> const& subsystem::group_at(std::uint32_t number) cons
 }
 
 bool subsystem::store_ana_state(std::uint32_t group, ana_state now) {
-    auto const found = groups_.find(group);
-    bool const was_optimized = found == groups_.end();
-    if (was_optimized && now == ana_state::optimized) return false;
+    // One that no disk has.
+    if (!groups_.contains(group) && now == ana_state::optimized) return false;
     ana_group& g = *group_at(group);
     if (g.state.exchange(now) == now) return false;
     g.changes = ++ana_changes_;
