@@ -298,6 +298,7 @@ std::shared_ptr<nvme::block_store> make_nbd_store(
     options.on_event = [on = around.on_event, nqn, id = d.id](std::string const& text) {
         on(nqn, id, text);
     };
+    options.on_reached = [on = around.on_reached, nqn] { on(nqn); };
     options.on_resized = [on = around.on_resized, nqn, id = d.id] { on(nqn, id); };
     return std::make_shared<nvme::nbd_store>(around.on, d.nbd, options);
 }
@@ -551,6 +552,15 @@ opened_subsystems open_stores(
     }
     out.described = std::move(all);
     return out;
+}
+
+bool is_reached([[maybe_unused]] nvme::block_store const& store) {
+#ifdef RCVERBS_HAS_NBD
+    nvme::nbd_store const* const nbd = as_nbd_store(store);
+    return nbd == nullptr || nbd->is_reached();
+#else
+    return true;
+#endif
 }
 
 bool has_nbd() noexcept {

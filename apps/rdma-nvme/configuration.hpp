@@ -103,7 +103,12 @@ struct store_surroundings {
     /// A namespace has something to say, or another size. On the executor.
     std::function<void(std::string const& nqn, std::uint32_t id, std::string const& text)> on_event;
     std::function<void(std::string const& nqn, std::uint32_t id)> on_resized;
+    /// is_reached() of a store has changed. As above.
+    std::function<void(std::string const& nqn)> on_reached;
 };
+
+/// False while the server of a store is away.
+bool is_reached(rcverbs::nvme::block_store const& store);
 
 /// True if this program was built with libnbd.
 bool has_nbd() noexcept;

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <type_traits>
 #include <utility>
 
@@ -220,7 +221,29 @@ store_surroundings nvme_server::surroundings() {
                     // It has been removed meanwhile.
                 }
             });
+        },
+        [this](std::string const& nqn) {
+            asio::post(io_, [this, nqn] { apply_ana_states(nqn); });
         }};
+}
+
+// A group is not reached here while the servers of all its disks are away.
+void nvme_server::apply_ana_states(std::string const& nqn) {
+    auto const found = std::ranges::find(served_.options, nqn, &nvme::subsystem_options::nqn);
+    if (!target_ || found == served_.options.end()) return;
+    std::map<std::uint32_t, bool> is_away;
+    for (nvme::namespace_options const& n : found->namespaces) {
+        bool const is_it = !is_reached(*n.store);
+        auto const [group, is_first] = is_away.try_emplace(n.ana_group, is_it);
+        if (!is_first) group->second = group->second && is_it;
+    }
+    for (auto const& [group, is_it] : is_away) {
+        auto const as_configured = found->ana_states.find(group);
+        nvme::ana_state const usual = as_configured == found->ana_states.end()
+                                          ? nvme::ana_state::optimized
+                                          : as_configured->second;
+        target_->set_ana_state(nqn, group, is_it ? nvme::ana_state::inaccessible : usual);
+    }
 }
 
 void nvme_server::on_signal(int number) {
@@ -272,6 +295,7 @@ void nvme_server::reload() {
     for (std::string const& line : changes(served_.described, next.described)) print(line);
     print_replaced(next);
     served_ = std::move(next);
+    for (auto const& each : served_.options) apply_ana_states(each.nqn);
     print_remarks();
 }
 

@@ -62,6 +62,7 @@ private:
     void reload();
     void print_remarks() const;
     store_surroundings surroundings();
+    void apply_ana_states(std::string const& nqn);
     void print_replaced(opened_subsystems const& next) const;
 
     boost::asio::io_context& io_;

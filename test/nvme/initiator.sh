@@ -335,7 +335,7 @@ case_nothing_is_lost_with_a_killed_nbd_server() {
 # A path error is tried again by Linux' own multipath, also on the only path.
 case_a_disk_waits_for_its_nbd_server_and_the_others_go_on() {
     nbd_server nbdkit --foreground --unix "$work/nbd" memory 16M
-    printf '{"subsystems": [{"nqn": "%s", "namespaces": [{"id": 1, "nbd": "%s"}, {"id": 2, "memory": "16M"}]}]}' $nqn "$(nbd_uri)" >"$work/disks.json"
+    printf '{"subsystems": [{"nqn": "%s", "namespaces": [{"id": 1, "nbd": "%s", "ana_group": 2}, {"id": 2, "memory": "16M"}]}]}' $nqn "$(nbd_uri)" >"$work/disks.json"
     serve --config "$work/disks.json"
     connect
     disk
@@ -346,8 +346,14 @@ case_a_disk_waits_for_its_nbd_server_and_the_others_go_on() {
     # The other disk and the controller go on meanwhile.
     dd if=/dev/zero of=/dev/nvme0n2 bs=4k count=256 oflag=direct status=none || fail "the other disk"
     says 'is away'
-    # Longer than the store waits.
-    sleep 25
+    # Its group is not reached here, so the host does not even try.
+    wait_for 10 eval 'cat /sys/class/nvme/nvme0/nvme0c0n1/ana_state | grep -qx inaccessible' || fail "states: $(grep . /sys/class/nvme/nvme0/*/ana_state)"
+    grep -qx optimized /sys/class/nvme/nvme0/nvme0c0n2/ana_state || fail "the other disk: $(grep . /sys/class/nvme/nvme0/*/ana_state)"
+    # Longer than the store waits, with a reload between.
+    sleep 12
+    kill -HUP "$target"
+    sleep 13
+    grep -qx inaccessible /sys/class/nvme/nvme0/nvme0c0n1/ana_state || fail "after a reload: $(grep . /sys/class/nvme/nvme0/*/ana_state)"
     kill -0 $reader 2>/dev/null || fail "the read has ended"
     nbd_server nbdkit --foreground --unix "$work/nbd" memory 16M
     wait $reader || fail "the read failed"

@@ -302,6 +302,7 @@ TEST_CASE(
     std::vector<std::byte> bytes(block);
     test::ending const e = s.run({op::read, 0, 1, bytes});
     CHECK(e.is_path_error);
+    CHECK(!s.store().is_reached());
     CHECK(s.run({op::read, 0, 1, bytes}).is_path_error);
     CHECK(s.store().statistics().given_up == 2);
     if (is_stopped) server.signal(SIGCONT);
@@ -310,6 +311,7 @@ TEST_CASE(
     while (s.run({op::read, 0, 1, bytes}).is_path_error)
         REQUIRE(std::chrono::steady_clock::now() < until);
     CHECK(s.has_event("is back"));
+    CHECK(s.store().is_reached());
     // Once for each time.
     CHECK(s.events() == 2);
 }

@@ -138,6 +138,10 @@ public:
         return bytes;
     }
 
+    bool is_reached() const {
+        std::lock_guard const lock{mutex_};
+        return !is_away_;
+    }
     bool has_lost_writes() const {
         std::lock_guard const lock{mutex_};
         return schedule_->has_lost_writes();
@@ -387,7 +391,10 @@ private:
         bool const is_resized = features_.size_bytes != 0 && f.size_bytes != features_.size_bytes;
         features_ = f;
         schedule_->on_open(i);
-        if (std::exchange(is_away_, false)) say("the NBD server " + uri_ + " is back");
+        if (std::exchange(is_away_, false)) {
+            say("the NBD server " + uri_ + " is back");
+            note_reached();
+        }
         if (is_resized && options_.on_resized) news_.push_back(options_.on_resized);
         pump();
         arm(i);
@@ -409,8 +416,10 @@ private:
         schedule_->on_lost(i);
         bool const is_last =
             std::ranges::none_of(links_, [](link const& each) { return each.handle != nullptr; });
-        if (is_last && !std::exchange(is_away_, true))
+        if (is_last && !std::exchange(is_away_, true)) {
             say("the NBD server " + uri_ + " is away: " + why);
+            note_reached();
+        }
         if (schedule_->has_lost_writes() && !had_lost_writes)
             say("writes to " + uri_ +
                 " that were completed and not flushed may be lost with the server: flushes fail "
@@ -562,6 +571,10 @@ private:
             news_.push_back([on = options_.on_event, t = std::move(text)] { on(t); });
     }
 
+    void note_reached() {
+        if (options_.on_reached) news_.push_back(options_.on_reached);
+    }
+
     // Without the lock: what is called may start requests, and end the last one before the store goes.
     void deliver() {
         std::unique_lock lock{mutex_};
@@ -631,6 +644,8 @@ store_geometry nbd_store::geometry() const { return core_->geometry(); }
 std::optional<std::array<std::byte, 16>> nbd_store::uuid() const { return core_->uuid(); }
 
 void nbd_store::start(store_request& request) { core_->start(request); }
+
+bool nbd_store::is_reached() const { return core_->is_reached(); }
 
 bool nbd_store::has_lost_writes() const { return core_->has_lost_writes(); }
 

@@ -48,6 +48,8 @@ struct nbd_store_options {
     /// Called with a line of text when the server is lost, when it is back, and when writes may be lost. On any
     /// thread of the executor; must not throw or destroy the store.
     std::function<void(std::string const&)> on_event = {};
+    /// Called when is_reached() has changed, as for target::set_ana_state(). As above.
+    std::function<void()> on_reached = {};
     /// Called when the server is back with another size: call target::namespace_changed(). As above.
     std::function<void()> on_resized = {};
 };
@@ -102,6 +104,8 @@ public:
     /// /etc/machine-id. So it is the same for all who name a server alike.
     std::optional<std::array<std::byte, 16>> uuid() const override;
     void start(store_request& request) override;
+    /// False while there is no connection to the server. Any thread.
+    bool is_reached() const;
     /// True if writes that were completed may be lost: see above. Any thread.
     bool has_lost_writes() const;
     /// Any thread.
