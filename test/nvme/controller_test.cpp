@@ -453,8 +453,12 @@ namespace {
 /// The same disk, whatever the size of its blocks is.
 class one_disk final : public nvme::block_store {
 public:
-    explicit one_disk(std::uint32_t block_bytes) : block_bytes_{block_bytes} {}
-    nvme::store_geometry geometry() const override { return {1U << 20, block_bytes_}; }
+    explicit one_disk(std::uint32_t block_bytes, std::uint32_t optimal_io_bytes = 0)
+        : block_bytes_{block_bytes},
+          optimal_io_bytes_{optimal_io_bytes} {}
+    nvme::store_geometry geometry() const override {
+        return {1U << 20, block_bytes_, false, false, optimal_io_bytes_};
+    }
     std::optional<std::array<std::byte, 16>> uuid() const override {
         std::array<std::byte, 16> all;
         all.fill(std::byte{7});
@@ -464,19 +468,38 @@ public:
 
 private:
     std::uint32_t const block_bytes_;
+    std::uint32_t const optimal_io_bytes_;
 };
 
-std::shared_ptr<subsystem> with_blocks_of(std::uint32_t bytes) {
+std::shared_ptr<subsystem> with_blocks_of(std::uint32_t bytes, std::uint32_t optimal_io_bytes = 0) {
     nvme::subsystem_options o;
     o.nqn = nqn;
     nvme::namespace_options n;
     n.id = 1;
-    n.store = std::make_shared<one_disk>(bytes);
+    n.store = std::make_shared<one_disk>(bytes, optimal_io_bytes);
     o.namespaces.push_back(n);
     return std::make_shared<subsystem>(std::move(o));
 }
 
 }  // namespace
+
+TEST_CASE("nvme: a host is told the size of requests that a store likes best", "[nvme]") {
+    constexpr std::uint8_t namespace_data = 0;
+    constexpr std::size_t nows = 72;
+    for (auto const& [block, best, said] :
+         {std::array{4096U, 4U << 20, 1023U},
+          {512U, 65536U, 127U},
+          {512U, 32U << 20, 65535U},
+          {4096U, 0U, 0U}}) {
+        INFO(block << ' ' << best);
+        host h{with_blocks_of(block, best)};
+        h.enable();
+        CHECK(h.identify(namespace_data, 1) == status::success);
+        CHECK((h.word(nows) & 0xffff) == said);
+    }
+    CHECK_THROWS_WITH(with_blocks_of(4096, 6144), test::ContainsSubstring("optimal_io_bytes"));
+    CHECK_THROWS_WITH(with_blocks_of(512, 64U << 20), test::ContainsSubstring("optimal_io_bytes"));
+}
 
 // What it means by a number of blocks is other bytes.
 TEST_CASE(

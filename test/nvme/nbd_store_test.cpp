@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "nbd_connection.hpp"
+#include "nvme/served_store.hpp"
 #include "nvme/store_request.hpp"
 #include "support/bytes.hpp"
 #include "support/catch.hpp"
@@ -85,65 +86,9 @@ std::vector<std::string> nbdkit(std::vector<std::string> rest) {
     return all;
 }
 
-/// The context on a thread of its own, and a store.
-class served {
-public:
-    explicit served(std::string const& uri, nvme::nbd_store_options o = {}) {
-        o.on_event = [this](std::string const& text) {
-            std::lock_guard const lock{mutex_};
-            events_.push_back(text);
-        };
-        o.on_resized = [this] { ++resized_; };
-        store_ = std::make_unique<nvme::nbd_store>(io_.get_executor(), uri, o);
-        thread_ = std::thread{[this] { io_.run(); }};
-    }
-    served(served const&) = delete;
-    served& operator=(served const&) = delete;
-    ~served() {
-        store_.reset();
-        work_.reset();
-        thread_.join();
-    }
-    nvme::nbd_store& store() { return *store_; }
-    test::ending run(request&& r) {
-        store_->start(r);
-        return r.wait();
-    }
-    std::vector<std::byte> read(std::size_t first, std::size_t blocks) {
-        std::vector<std::byte> bytes(blocks * block);
-        test::ending const e = run({op::read, first, blocks, bytes});
-        CHECK(e.failure.message() == error_code{}.message());
-        return bytes;
-    }
-    bool has_event(std::string const& text) {
-        std::lock_guard const lock{mutex_};
-        return std::ranges::any_of(events_, [&](auto const& e) { return e.find(text) != e.npos; });
-    }
-    std::size_t events() {
-        std::lock_guard const lock{mutex_};
-        return events_.size();
-    }
-    int resized() const { return resized_; }
-
-private:
-    asio::io_context io_;
-    asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
-    std::mutex mutex_;
-    std::vector<std::string> events_;
-    std::atomic<int> resized_{0};
-    std::unique_ptr<nvme::nbd_store> store_;
-    std::thread thread_;
-};
-
-std::vector<std::byte> pattern(std::size_t blocks, unsigned seed) {
-    std::vector<std::byte> bytes(blocks * block);
-    test::fill(bytes, seed);
-    return bytes;
-}
-
-bool is_zero(std::vector<std::byte> const& bytes) {
-    return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
-}
+using served = test::served_store<nvme::nbd_store, nvme::nbd_store_options>;
+using test::is_zero;
+using test::pattern;
 
 std::string why_refused(std::string const& uri, nvme::nbd_store_options const& o = {}) {
     asio::io_context io;
@@ -190,27 +135,7 @@ TEST_CASE("nbd store: every operation does what it says, whatever the server can
     CHECK(shape.has_volatile_cache);
     CHECK(!shape.is_read_only);
 
-    // Three MiB and a block: more than a piece of anything.
-    auto data = pattern(769, 1);
-    CHECK(!s.run({op::write, 5, 769, data}).failure);
-    CHECK(s.read(5, 769) == data);
-    CHECK(is_zero(s.read(0, 5)));
-    CHECK(!s.run({op::flush, 0, 0}).failure);
-
-    test::ending const same = s.run({op::compare, 5, 769, data});
-    CHECK(same.is_equal);
-    CHECK(!same.failure);
-    data.back() ^= std::byte{1};
-    CHECK(!s.run({op::compare, 5, 769, data}).is_equal);
-
-    CHECK(!s.run(std::move(request{op::write, 800, 1, std::span{data}.first(block)}.durable()))
-               .failure);
-    CHECK(!s.run({op::discard, 6, 600}).failure);
-    CHECK(is_zero(s.read(6, 600)));
-    CHECK(!s.run(std::move(request{op::write_zeroes, 700, 74}.durable())).failure);
-    CHECK(is_zero(s.read(700, 74)));
-    CHECK(std::ranges::equal(s.read(5, 1), std::span{data}.first(block)));
-    CHECK(std::ranges::equal(s.read(800, 1), std::span{data}.first(block)));
+    test::check_every_operation(s);
     CHECK(s.store().statistics().connections_lost == 0);
 }
 

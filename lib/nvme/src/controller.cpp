@@ -259,6 +259,8 @@ completion controller::identify(command const& c, std::span<std::byte> out) {
         n.dlfeat = 1 | 1U << 3;  // discarded blocks read as zeros; write zeroes may discard
         auto const page = static_cast<std::uint16_t>(4096 / d->geometry.block_bytes - 1);
         n.npwg = n.npwa = n.npdg = n.npda = htole16(page);
+        if (std::uint32_t const best = d->geometry.optimal_io_bytes; best > 0)
+            n.nows = htole16(static_cast<std::uint16_t>(best / d->geometry.block_bytes - 1));
         n.nsattr = d->is_read_only() ? 1 : 0;
         std::memcpy(n.nguid, d->uuid.data(), sizeof n.nguid);
         n.lbaf[0].ds = static_cast<__u8>(std::countr_zero(d->geometry.block_bytes));
@@ -551,7 +553,7 @@ std::vector<std::byte> controller::discovery_log() const {
         e.adrfam = entry.is_ipv6 ? NVMF_ADDR_FAMILY_IP6 : NVMF_ADDR_FAMILY_IP4;
         e.subtype = entry.is_discovery ? 3 : 2;  // this discovery subsystem, or one with disks
         e.treq = NVMF_TREQ_NOT_REQUIRED;
-        e.portid = htole16(1);
+        e.portid = htole16(entry.port_id);
         e.cntlid = 0xffff;  // controllers are made as hosts connect
         e.asqsz = htole16(32);
         write_text(e.trsvcid, std::to_string(entry.port));

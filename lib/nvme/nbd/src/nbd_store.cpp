@@ -3,8 +3,6 @@
 #include <boost/asio/error.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/uuid/name_generator_sha1.hpp>
-#include <boost/uuid/string_generator.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -24,6 +22,8 @@
 #include "error/detailed_error.hpp"
 #include "nbd_connection.hpp"
 #include "nbd_schedule.hpp"
+#include "store_delivery.hpp"
+#include "store_uuid.hpp"
 
 namespace rcverbs::nvme {
 
@@ -91,6 +91,8 @@ public:
         std::list<job> made;
         try {
             made.emplace_back();
+            if (r.operation() == store_operation::compare)
+                made.back().there.resize(static_cast<std::size_t>(r.size_bytes()));
         } catch (std::bad_alloc const&) {
             return r.complete_retry();
         }
@@ -104,8 +106,8 @@ public:
             j.since = clock::now();
             j.left = r.size_bytes();
             j.host = r.host_number();
-            if (std::optional<result> const now = result_without_server(r)) {
-                finish(j, now->how, now->failure);
+            if (std::optional<error_code> const now = result_without_server(r)) {
+                finish(j, store_outcome::done, *now);
             } else {
                 set_piece(j);
                 schedule_->add(j);
@@ -129,13 +131,7 @@ public:
     std::array<std::byte, 16> uuid() const {
         std::string text = plain_nbd_uri(uri_);
         if (is_on_this_machine(text)) text += ' ' + machine_nqn();
-        // Of this kind of store.
-        boost::uuids::uuid const kind =
-            boost::uuids::string_generator{}("5b9c7a51-6d07-5a28-9f5e-3f1d7b0c2a44");
-        boost::uuids::uuid const id = boost::uuids::name_generator_sha1{kind}(text);
-        std::array<std::byte, 16> bytes{};
-        std::memcpy(bytes.data(), id.data, bytes.size());
-        return bytes;
+        return store_uuid("5b9c7a51-6d07-5a28-9f5e-3f1d7b0c2a44", text);
     }
 
     bool is_reached() const {
@@ -153,12 +149,6 @@ public:
     }
 
 private:
-    enum class outcome : std::uint8_t { done, differs, path_error };
-    struct result {
-        store_request* request = nullptr;
-        outcome how = outcome::done;
-        error_code failure;
-    };
     struct job : nbd_request {
         nbd_core* core = nullptr;
         store_request* request = nullptr;
@@ -217,14 +207,13 @@ private:
     }
     bool can_write() const noexcept { return !options_.is_read_only && !features_.is_read_only; }
 
-    std::optional<result> result_without_server(store_request const& r) const {
+    std::optional<error_code> result_without_server(store_request const& r) const {
         bool const is_flush = r.operation() == store_operation::flush;
         bool const reads =
             r.operation() == store_operation::read || r.operation() == store_operation::compare;
-        if (!is_flush && !reads && !can_write())
-            return result{nullptr, {}, system_error_code(EROFS)};
+        if (!is_flush && !reads && !can_write()) return system_error_code(EROFS);
         // A server without it keeps no cache, as far as it says.
-        if (is_flush && (!features_.can_flush || options_.is_read_only)) return result{};
+        if (is_flush && (!features_.can_flush || options_.is_read_only)) return error_code{};
         return {};
     }
 
@@ -235,11 +224,8 @@ private:
         j.bytes = j.left;
         j.is_long = false;
         switch (r.operation()) {
-        case store_operation::read: j.kind = nbd_kind::read; break;
-        case store_operation::compare:
-            j.kind = nbd_kind::read;
-            if (j.there.empty()) j.there.resize(static_cast<std::size_t>(j.left));
-            break;
+        case store_operation::read:
+        case store_operation::compare: j.kind = nbd_kind::read; break;
         case store_operation::flush: j.kind = nbd_kind::flush; break;
         case store_operation::write: j.kind = kind_of_write(r); break;
         case store_operation::write_zeroes:
@@ -339,7 +325,7 @@ private:
         }
         links_[i].pause = retry_min;
         schedule_->on_answered(j, a.error == 0);
-        if (a.error != 0) return finish(j, outcome::done, system_error_code(a.error));
+        if (a.error != 0) return finish(j, store_outcome::done, system_error_code(a.error));
         if (!j.is_flushing) j.left -= j.bytes;
         bool const goes_on = j.left > 0;
         if (goes_on || must_flush(j)) {
@@ -351,7 +337,7 @@ private:
         bool const differs =
             j.request->operation() == store_operation::compare &&
             std::memcmp(j.there.data(), j.request->data().data(), j.there.size()) != 0;
-        finish(j, differs ? outcome::differs : outcome::done, {});
+        finish(j, differs ? store_outcome::differs : store_outcome::done, {});
     }
 
     static void to_flush(job& j) noexcept {
@@ -364,10 +350,10 @@ private:
     // Of a request that has been taken for a connection, and is not sent.
     void drop(job& j, error_code const& why) {
         schedule_->on_dropped(j);
-        finish(j, outcome::done, why);
+        finish(j, store_outcome::done, why);
     }
-    void finish(job& j, outcome how, error_code const& failure) {
-        results_.push_back({j.request, how, failure});
+    void finish(job& j, store_outcome how, error_code const& failure) {
+        delivery_.finish(*j.request, how, failure);
         jobs_.erase(j.place);
     }
 
@@ -395,7 +381,7 @@ private:
             say("the NBD server " + uri_ + " is back");
             note_reached();
         }
-        if (is_resized && options_.on_resized) news_.push_back(options_.on_resized);
+        if (is_resized) delivery_.tell(options_.on_resized);
         pump();
         arm(i);
     }
@@ -558,41 +544,19 @@ private:
         for (nbd_request* const r : removed) {
             auto& j = *static_cast<job*>(r);
             if (j.request->is_abandoned()) {
-                finish(j, outcome::done, asio::error::operation_aborted);
+                finish(j, store_outcome::done, asio::error::operation_aborted);
             } else {
                 ++counted_.given_up;
-                finish(j, outcome::path_error, {});
+                finish(j, store_outcome::path_error, {});
             }
         }
     }
 
-    void say(std::string text) {
-        if (options_.on_event)
-            news_.push_back([on = options_.on_event, t = std::move(text)] { on(t); });
-    }
+    void say(std::string text) { delivery_.say(options_.on_event, std::move(text)); }
 
-    void note_reached() {
-        if (options_.on_reached) news_.push_back(options_.on_reached);
-    }
+    void note_reached() { delivery_.tell(options_.on_reached); }
 
-    // Without the lock: what is called may start requests, and end the last one before the store goes.
-    void deliver() {
-        std::unique_lock lock{mutex_};
-        while (!results_.empty() || !news_.empty()) {
-            auto const results = std::exchange(results_, {});
-            auto const news = std::exchange(news_, {});
-            lock.unlock();
-            for (auto const& each : news) each();
-            for (result const& each : results) {
-                switch (each.how) {
-                case outcome::done: each.request->complete(each.failure); break;
-                case outcome::differs: each.request->complete_mismatch(); break;
-                case outcome::path_error: each.request->complete_path_error(); break;
-                }
-            }
-            lock.lock();
-        }
-    }
+    void deliver() { delivery_.deliver(mutex_); }
 
     asio::any_io_executor const on_;
     std::string const uri_;
@@ -613,9 +577,7 @@ private:
     std::list<job> jobs_;
     // Of libnbd's calls, until take_answers().
     std::vector<answer> answers_;
-    // Until deliver().
-    std::vector<result> results_;
-    std::vector<std::function<void()>> news_;
+    store_delivery delivery_;
     nbd_statistics counted_;
 };
 

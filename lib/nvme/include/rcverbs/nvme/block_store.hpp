@@ -118,6 +118,9 @@ struct store_geometry {
     bool has_volatile_cache = false;
     /// True if writes fail.
     bool is_read_only = false;
+    /// Requests are fastest in multiples of this size, from multiples of it on: a multiple of block_bytes, and at most 65536
+    /// blocks. 0 if there is no such size.
+    std::uint32_t optimal_io_bytes = 0;
 
     friend bool operator==(store_geometry const&, store_geometry const&) = default;
 };
@@ -140,6 +143,10 @@ public:
     /// made durable any more, fail every later flush and durable write, too: hosts forget an error
     /// after which the next flush succeeds.
     virtual void start(store_request& request) = 0;
+
+    /// False while the bytes cannot be reached from here, as those of a server that is away: requests end with path
+    /// errors. Any thread.
+    virtual bool is_reached() const { return true; }
 
     /// The memory of a store whose bytes are all in memory, in order; the same for as long as the
     /// store is used. The target registers it and transfers data without a copy: start() then gets

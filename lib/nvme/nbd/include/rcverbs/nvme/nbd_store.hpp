@@ -104,8 +104,8 @@ public:
     /// /etc/machine-id. So it is the same for all who name a server alike.
     std::optional<std::array<std::byte, 16>> uuid() const override;
     void start(store_request& request) override;
-    /// False while there is no connection to the server. Any thread.
-    bool is_reached() const;
+    /// False while there is no connection to the server.
+    bool is_reached() const override;
     /// True if writes that were completed may be lost: see above. Any thread.
     bool has_lost_writes() const;
     /// Any thread.
