@@ -45,6 +45,7 @@ struct discovery_entry {
     std::uint16_t port = 0;
     bool is_ipv6 = false;
     bool is_discovery = false;
+    std::uint16_t port_id = 1;
 };
 
 struct discovery_list {

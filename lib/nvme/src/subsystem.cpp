@@ -37,6 +37,10 @@ uuid_bytes uuid_of(namespace_options const& n, std::string const& nqn) {
     return derived_uuid("namespace " + machine_or_random() + nqn + '/' + std::to_string(n.id));
 }
 
+bool is_reachable(endpoint const& e) {
+    return !e.is_infiniband() && !e.address().is_unspecified() && e.port() != 0;
+}
+
 std::string place_of(std::string const& nqn, std::uint32_t id) {
     return "subsystem " + nqn + ", namespace " + std::to_string(id);
 }
@@ -49,6 +53,11 @@ void check(store_geometry const& g, std::string const& place) {
             g.size_bytes > 0 && g.size_bytes % g.block_bytes == 0,
             "size_bytes",
             "is not a multiple of block_bytes above 0"
+        )
+        .that(
+            g.optimal_io_bytes % g.block_bytes == 0 && g.optimal_io_bytes / g.block_bytes <= 65536,
+            "optimal_io_bytes",
+            "is not a multiple of block_bytes, and at most 65536 of them"
         );
     throw_if_refused(problem_in(place, is.problem()));
 }
@@ -83,6 +92,12 @@ subsystem::subsystem(subsystem_options options) : nqn_{options.nqn}, options_{st
             ),
             "ana_states",
             "has a group that is not from 1 to 32"
+        )
+        .that(
+            options_.other_addresses.size() <= 64 &&
+                std::ranges::all_of(options_.other_addresses, is_reachable),
+            "other_addresses",
+            "is not at most 64 IP addresses with ports"
         );
     throw_if_refused(problem_in("subsystem " + nqn_, is.problem()));
     for (auto const& [group, state] : options_.ana_states) group_at(group)->state = state;
@@ -103,6 +118,11 @@ std::string subsystem::serial_number() const {
 std::string subsystem::model() const {
     std::lock_guard const lock{mutex_};
     return options_.model;
+}
+
+std::vector<endpoint> subsystem::other_addresses() const {
+    std::lock_guard const lock{mutex_};
+    return options_.other_addresses;
 }
 
 subsystem::admission subsystem::admit(std::string const& host) const {

@@ -114,6 +114,7 @@ public:
     std::string const& nqn() const noexcept { return nqn_; }
     std::string serial_number() const;
     std::string model() const;
+    std::vector<endpoint> other_addresses() const;
     bool is_discovery() const noexcept { return nqn_ == discovery_nqn; }
 
     subsystem_log& log() noexcept { return log_; }

@@ -664,6 +664,12 @@ discovery_list target_core::discover(endpoint const& local, std::string const& h
         if (each->admit(host).is == subsystem::admission::verdict::not_allowed) continue;
         here.nqn = nqn;
         list.entries.push_back(here);
+        std::uint16_t port_id = here.port_id;
+        for (endpoint const& other : each->other_addresses()) {
+            auto const at = other.address();
+            list.entries.push_back({nqn, at.to_string(), other.port(), at.is_v6(), false, ++port_id}
+            );
+        }
     }
     return list;
 }

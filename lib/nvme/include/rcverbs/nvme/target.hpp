@@ -122,6 +122,9 @@ struct subsystem_options {
     /// How hosts reach the disks of a group here, by the group's number; ana_state::optimized for those that are not
     /// named.
     std::map<std::uint32_t, ana_state> ana_states = {};
+    /// Addresses, with ports, at which other targets serve the subsystem: discovery lists them, too. IPv4 or IPv6; at
+    /// most 64.
+    std::vector<endpoint> other_addresses = {};
 };
 
 /// Limits of a target.
