@@ -38,6 +38,7 @@ hosts-tsan        all      two devices, with the thread sanitizer
 fuzz              all      arbitrary bytes for everything that a peer or a person may say (clang, libFuzzer)
 packages          all      Debian packages in a fresh installation, Docker images and compose file
 nvme              all      the Linux kernel as the initiator of rdma-nvme: disks, file systems, killed targets, cut links
+ceph              all      disks in a Ceph cluster: on this machine, and with the kernel as the initiator
 device-612        all      the device tests on the SoftRoCE of Linux 6.12
 programs-612      all      the programs there
 hostile-612       all      hostile peers there
@@ -287,6 +288,16 @@ nvme_tests() {
     return $status
 }
 
+# A Ceph cluster on this machine for each case, then one in the virtual machine.
+ceph_tests() {
+    local status=0
+    local -x RCVERBS_VM_OUT=$PWD/$logs/vm-$1
+    $gently cmake --build build/release --parallel "$(nproc)" --target ceph_tests || return 1
+    build/release/bin/ceph_tests --apart --jobs=1 --timeout=600 || status=1
+    test/softroce/vm --memory 4096 --timeout 3600 -- test/nvme/initiator.sh build/release/bin ceph || status=1
+    return $status
+}
+
 # unit_tests TREE: the tests without a device of a tree with sanitizers. Forking a program for each test takes less time than loading it:
 # test/support/apart.hpp.
 unit_tests() {
@@ -359,6 +370,7 @@ run() {
     hostile-612) tests "$name" in_machine "$name" test/device/apart.sh release hostile ;;
     hosts-612) tests "$name" hosts_tests "$name" release ;;
     nvme) tests "$name" nvme_tests "$name" ;;
+    ceph) tests "$name" ceph_tests "$name" ;;
     nvme-612) tests "$name" nvme_tests "$name" --kernel 6.12 ;;
     virtual-machine) tests "$name" ctest --test-dir build/release -L vm --output-on-failure --no-tests=error ;;
     esac
@@ -374,7 +386,7 @@ for name in $only; do
     unit-asan) need build-asan ;;
     device-asan | programs-asan) need build-asan-device ;;
     unit-tsan | device-tsan | hosts-tsan) need build-tsan ;;
-    headers | tidy | site | unit-release | checks | device | device-any | device-fabric | programs | hostile | device-smp | device-long | slow* | hosts | hosts-smp | *-612 | packages | nvme | virtual-machine) need build-release ;;
+    headers | tidy | site | unit-release | checks | device | device-any | device-fabric | programs | hostile | device-smp | device-long | slow* | hosts | hosts-smp | *-612 | packages | nvme | ceph | virtual-machine) need build-release ;;
     esac
 done
 

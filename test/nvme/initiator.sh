@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# initiator.sh PROGRAMS [CASE…]: rdma-nvme under the Linux kernel's own initiator, inside the SoftRoCE virtual machine. Each case
+# initiator.sh PROGRAMS [CASE… | ceph]: rdma-nvme under the Linux kernel's own initiator, inside the SoftRoCE virtual machine. Each case
 # starts its own targets; a case that fails shows its commands. The report is like ctest's.
 #
 # The guest is one machine, so target and initiator share it. In the topology `pair` they have a device each, with a wire between
-# them: the cases whose names begin with `wire_` run there, all others with one device.
+# them: the cases whose names begin with `wire_` run there, all others with one device. Those of disks in a Ceph cluster, which begin with
+# `ceph_`, run with `ceph` instead of their names, or by name.
 # Without pipefail: grep -q ends when it has found a line, and what it reads from then dies of SIGPIPE.
 set -u
 programs=$1
@@ -382,6 +383,109 @@ case_a_flush_fails_when_an_nbd_server_has_lost_what_was_written() {
     end_target
 }
 
+# --- disks in a Ceph cluster ---------------------------------------------------------------------------------------------------------------
+
+rbd_of() { timeout 120 rbd -c "$cluster/ceph.conf" --id admin "$@" || fail "rbd $*"; }
+serve_rbd() { serve --rbd "rbd/$1" --ceph-conf "$cluster/ceph.conf" --nqn $nqn "${@:2}"; }
+kill_osd() {
+    local osd
+    osd=$(cat "$cluster/osd.0.pid")
+    kill -9 "$osd"
+    wait_for 10 eval "! kill -0 $osd" || fail "the OSD stays"
+}
+
+case_ceph_a_disk_keeps_its_files_and_follows_its_image() {
+    rbd_of create --size 320 rbd/files
+    serve_rbd files
+    connect
+    disk
+    [ "$(cat /sys/block/nvme0n1/queue/optimal_io_size)" = $((4 << 20)) ] || fail "optimal size $(cat /sys/block/nvme0n1/queue/optimal_io_size)"
+    check_filesystem ext4
+    fsck.ext4 -fn $udev >"$work/fsck" 2>&1 || fail "fsck: $(cat "$work/fsck")"
+    wipefs -qa $udev
+    verify_by_fio $udev --bs=4k --size=8M --iodepth=16 --verify_async=1
+    blkdiscard -f $udev || fail blkdiscard
+    cmp -n $((8 << 20)) /dev/zero $udev || fail "not zero after discard"
+    rbd_of resize --size 400 rbd/files >/dev/null 2>&1
+    wait_for 30 eval "[ \$(blockdev --getsize64 $udev) = $((400 << 20)) ]" || fail "size $(blockdev --getsize64 $udev)"
+    disconnect
+    end_target
+}
+
+case_ceph_nothing_is_lost_with_a_killed_osd() {
+    local i
+    rbd_of create --size 64 rbd/osd
+    serve_rbd osd
+    connect
+    disk
+    verify_by_fio $udev --bs=4k --size=8M --iodepth=8 --verify_backlog=256 --loops=2 &
+    local writer=$!
+    for i in 1 2; do
+        sleep 3
+        kill_osd
+        "$ceph_script" osd "$cluster" || fail "the OSD does not start"
+    done
+    wait $writer || fail "fio: $(tail -n 20 "$work/fio")"
+    disconnect
+    end_target
+}
+
+case_ceph_the_others_go_on_while_a_cluster_is_away() {
+    rbd_of create --size 16 rbd/away
+    printf '{"subsystems": [{"nqn": "%s", "namespaces": [{"id": 1, "rbd": "rbd/away", "ceph_conf": "%s", "ana_group": 2}, {"id": 2, "memory": "16M"}]}]}' \
+        $nqn "$cluster/ceph.conf" >"$work/disks.json"
+    serve --config "$work/disks.json"
+    connect
+    disk
+    wait_for 10 test -b /dev/nvme0n2 || fail "no second disk"
+    dd if=/dev/urandom of=$udev bs=4k count=1 oflag=direct status=none || fail "a write"
+    kill_osd
+    dd if=$udev of=/dev/null bs=4k count=1 iflag=direct status=none &
+    local reader=$!
+    dd if=/dev/zero of=/dev/nvme0n2 bs=4k count=256 oflag=direct status=none || fail "the other disk"
+    says 'the Ceph cluster does not answer' 60
+    wait_for 10 eval 'cat /sys/class/nvme/nvme0/nvme0c0n1/ana_state | grep -qx inaccessible' || fail "states: $(grep . /sys/class/nvme/nvme0/*/ana_state)"
+    dd if=/dev/zero of=/dev/nvme0n2 bs=4k count=256 oflag=direct status=none || fail "the other disk, then"
+    kill -0 $reader 2>/dev/null || fail "the read has ended"
+    "$ceph_script" osd "$cluster" || fail "the OSD does not start"
+    wait $reader || fail "the read failed"
+    says 'the Ceph cluster answers again'
+    [ "$(counter controllers_made)" = 1 ] || fail "the controller was lost"
+    disconnect
+    end_target
+}
+
+# Two gateways of one image, of which one is killed again and again; both are optimized, the host takes whichever is there.
+case_ceph_a_pair_of_gateways_loses_nothing() {
+    [ "$(cat /sys/module/nvme_core/parameters/multipath 2>/dev/null)" = Y ] || skip "this kernel has no multipath of NVMe"
+    local i port_of=(4420 4421) ids=(1-100 101-200) pid=() active
+    rbd_of create --size 64 rbd/pair
+    for i in 0 1; do
+        printf '{"subsystems": [{"nqn": "%s", "serial": "00000000000000000001", "namespaces": [{"rbd": "rbd/pair", "ceph_conf": "%s"}]}]}' \
+            $nqn "$cluster/ceph.conf" >"$work/pair$i.json"
+        port=${port_of[i]}
+        serve --config "$work/pair$i.json" --controller-ids "${ids[i]}"
+        pid[i]=$target
+        nvme connect -t rdma -a $here -s "$port" -n $nqn --nr-io-queues=1 --reconnect-delay=1 --keep-alive-tmo=2 || fail "path $i"
+    done
+    disk
+    verify_by_fio $udev --bs=4k --size=8M --iodepth=4 --verify_backlog=128 --time_based --runtime="${ceph_kills:-4}0" --verify_dump=0 &
+    local writer=$!
+    for i in $(seq "${ceph_kills:-4}"); do
+        sleep 4
+        active=$((i % 2))
+        kill -KILL "${pid[active]}"
+        wait "${pid[active]}" 2>/dev/null
+        sleep 5
+        port=${port_of[active]}
+        serve --config "$work/pair$active.json" --controller-ids "${ids[active]}"
+        pid[active]=$target
+    done
+    wait $writer || fail "fio: $(tail -n 20 "$work/fio")"
+    nvme disconnect-all
+    for i in 0 1; do end_target "${pid[i]}"; done
+}
+
 # --- discards and zeroes: of what the kernel carries them out on --------------------------------------------------------------------------
 
 # zero_range FIRST-BYTE BYTES [blkdiscard's OPTION…]: on the disk, and in $work/expected.
@@ -667,7 +771,8 @@ write_paths() {
     local number=0 state
     for state in "$@"; do
         number=$((number + 1))
-        echo "{\"subsystems\": [{\"nqn\": \"$nqn\", \"serial\": \"00000000000000000001\", \"ana\": {\"5\": \"$state\"}, \"namespaces\": [
+        echo "{\"subsystems\": [{\"nqn\": \"$nqn\", \"serial\": \"00000000000000000001\", \"ana\": {\"5\": \"$state\"},
+            \"other_addresses\": [\"10.0.0.1:$((4422 - number))\"], \"namespaces\": [
             {\"file\": \"$work/file\", \"shared\": true, \"ana_group\": 5, \"uuid\": \"00112233-4455-6677-8899-aabbccddeeff\"}]}]}" >"$work/path$number.json"
     done
 }
@@ -685,6 +790,12 @@ case_a_pair_of_gateways_takes_over_and_fails_back() {
     nvme connect -t rdma -a $here -s 4421 -n $nqn --nr-io-queues=1 || fail "the second path"
     disk
     wait_for 10 eval '[ "$(ana_states)" = "1:optimized 101:non-optimized " ]' || fail "states: $(ana_states)"
+    # Either one names both.
+    for port in 4420 4421; do
+        nvme discover -t rdma -a $here -s "$port" >"$work/discovered" 2>&1 || fail "discover: $(cat "$work/discovered")"
+        [ "$(sed -n 's/^trsvcid: *//p' "$work/discovered" | sort | tr -d ' ' | tr '\n' ' ')" = "$(printf '%s\n' 4420 4421 "$port" | sort | tr '\n' ' ')" ] ||
+            fail "discovered: $(cat "$work/discovered")"
+    done
     verify_by_fio $udev --bs=4k --size=1M
     [ "$(counter writes)" = 0 ] || fail "the path that is not optimized was used"
     # While a host writes: the second one takes over, the first one becomes inaccessible, then back.
@@ -1420,8 +1531,25 @@ mkdir -p /etc/nvme
 [ -s /etc/nvme/hostid ] || sed 's/.*uuid://' /etc/nvme/hostnqn >/etc/nvme/hostid
 
 all=$(declare -F | sed -n 's/^declare -f case_//p')
-if [ -d /sys/class/infiniband/rxe1 ]; then all=$(grep '^wire_' <<<"$all"); else all=$(grep -v '^wire_' <<<"$all"); fi
-[ $# = 0 ] || all=$*
+if [ "$*" = ceph ]; then
+    all=$(grep '^ceph_' <<<"$all")
+elif [ $# != 0 ]; then
+    all=$*
+elif [ -d /sys/class/infiniband/rxe1 ]; then
+    all=$(grep '^wire_' <<<"$all")
+else
+    all=$(grep -vE '^(wire|ceph)_' <<<"$all")
+fi
+# One cluster for all cases.
+if [[ " ${all//$'\n'/ }" == *" ceph_"* ]]; then
+    ceph_script=$(dirname "$0")/ceph.sh cluster=$(mktemp -d)
+    # Ceph bypasses the page cache, which a file system in memory does not allow.
+    truncate -s 1800M "$cluster.img"
+    modprobe loop
+    { mkfs.ext4 -q -O ^has_journal "$cluster.img" && mount "$(losetup --find --show "$cluster.img")" "$cluster"; } || exit 1
+    "$ceph_script" start "$cluster" || { echo "initiator.sh: no Ceph cluster"; exit 1; }
+    trap '"$ceph_script" stop "$cluster"' EXIT
+fi
 number=0 bad=0 count=$(wc -w <<<"$all") began=$SECONDS
 for name in $all; do
     number=$((number + 1)) start=$(date +%s%N)

@@ -10,9 +10,10 @@ cd "$place"
 
 cmake --install "$build" --prefix "$place/prefix" >"$place/log" || { cat "$place/log"; exit 1; }
 # Every public header is there.
-for tree in lib lib/nvme lib/nvme/nbd lib/fabric; do
+for tree in lib lib/nvme lib/nvme/nbd lib/nvme/rbd lib/fabric; do
     if [ $tree = lib/nvme ] && ! [ -d "$place/prefix/include/rcverbs/nvme" ]; then continue; fi  # not built
     if [ $tree = lib/nvme/nbd ] && ! pkg-config --exists libnbd; then continue; fi
+    if [ $tree = lib/nvme/rbd ] && ! [ -e /usr/include/rbd/librbd.h ]; then continue; fi
     (cd "$here/../../$tree/include" && find . -name '*.hpp') | while read -r header; do
         [ -f "$place/prefix/include/$header" ] || echo "$tree: $header is not installed"
     done
@@ -106,17 +107,19 @@ if cmake -S "$place/components" -B "$place/components-missing" -DCMAKE_PREFIX_PA
 fi
 grep -q 'has no component teapot' "$place/log" || { cat "$place/log"; exit 1; }
 
-if [ -f "$place/prefix/include/rcverbs/nvme/nbd_store.hpp" ]; then
-    mkdir "$place/nbd"
-    cat >"$place/nbd/CMakeLists.txt" <<'CMAKE'
+# store STORE PLACE TEXT: a program with a store on a server that is not there, which says so.
+store() {
+    [ -f "$place/prefix/include/rcverbs/nvme/$1_store.hpp" ] || return 0
+    mkdir "$place/$1"
+    cat >"$place/$1/CMakeLists.txt" <<CMAKE
 cmake_minimum_required(VERSION 3.25)
-project(nbd LANGUAGES CXX)
-find_package(rcverbs 0.1 REQUIRED COMPONENTS nvme nvme_nbd)
-add_executable(nbd nbd.cpp)
-target_link_libraries(nbd PRIVATE rcverbs::nvme_nbd)
+project(program LANGUAGES CXX)
+find_package(rcverbs 0.1 REQUIRED COMPONENTS nvme nvme_$1)
+add_executable(program program.cpp)
+target_link_libraries(program PRIVATE rcverbs::nvme_$1)
 CMAKE
-    cat >"$place/nbd/nbd.cpp" <<'CPP'
-#include <rcverbs/nvme/nbd_store.hpp>
+    cat >"$place/$1/program.cpp" <<CPP
+#include <rcverbs/nvme/$1_store.hpp>
 
 #include <boost/asio/io_context.hpp>
 #include <iostream>
@@ -124,16 +127,18 @@ CMAKE
 int main() {
     boost::asio::io_context io;
     try {
-        rcverbs::nvme::nbd_store const store{io.get_executor(), "nbd+unix:///?socket=/nowhere"};
+        rcverbs::nvme::$1_store const store{io.get_executor(), "$2"};
     } catch (boost::system::system_error const& e) {
         std::cout << e.what() << '\n';
     }
 }
 CPP
-    cmake -S "$place/nbd" -B "$place/nbd-build" -G Ninja -DCMAKE_BUILD_TYPE="$type" -DCMAKE_PREFIX_PATH="$place/prefix" -DCMAKE_CXX_COMPILER_LAUNCHER="$launcher" >"$place/log" 2>&1 &&
-        cmake --build "$place/nbd-build" >>"$place/log" 2>&1 || { cat "$place/log"; exit 1; }
-    "$place/nbd-build/nbd" | grep -q 'No such file' || { echo "the program with a disk of an NBD server"; exit 1; }
-fi
+    cmake -S "$place/$1" -B "$place/$1-build" -G Ninja -DCMAKE_BUILD_TYPE="$type" -DCMAKE_PREFIX_PATH="$place/prefix" -DCMAKE_CXX_COMPILER_LAUNCHER="$launcher" >"$place/log" 2>&1 &&
+        cmake --build "$place/$1-build" >>"$place/log" 2>&1 || { cat "$place/log"; exit 1; }
+    CEPH_CONF=/nowhere "$place/$1-build/program" | grep "$3" || { echo "the program with a disk of $1"; exit 1; }
+}
+store nbd 'nbd+unix:///?socket=/nowhere' 'No such file'
+store rbd rbd/disk "/etc/ceph/ceph.conf): No such file"
 
 # A project that has this one as a part, twice, exports its own build tree, and has absolute folders.
 mkdir "$place/part"

@@ -58,6 +58,10 @@ dpkg-deb --fsys-tarfile "$tools" | tar -xO ./usr/lib/systemd/system/rdma-nvme.se
 nbd=$(ls librcverbs-nvme-nbd0.1_*.deb)
 has "$nbd" '/librcverbs_nvme_nbd\.so\.0\.1$'
 dpkg-deb -f "$nbd" Depends | grep libnbd0 >/dev/null || fail "the package for NBD does not depend on libnbd0"
+rbd=$(ls librcverbs-nvme-rbd0.1_*.deb)
+has "$rbd" '/librcverbs_nvme_rbd\.so\.0\.1$'
+dpkg-deb -f "$rbd" Suggests | grep librbd1 >/dev/null || fail "the package for Ceph does not suggest librbd1"
+if dpkg-deb -f "$rbd" Depends | grep librbd1; then fail "the package for Ceph depends on librbd1"; fi
 if dpkg-deb -f "$library" Depends | grep libnbd; then fail "the library's package depends on libnbd"; fi
 fabric=$(ls rcverbs-fabric_*.deb)
 has "$fabric" 'bin/rcverbs-fabric$'
@@ -65,7 +69,7 @@ has "$fabric" 'man1/rcverbs-fabric\.1$'
 has "$fabric" 'completions/rcverbs-fabric$'
 for name in librcverbs-fabric.so libibverbs.so.1 librdmacm.so.1; do has "$fabric" "/rcverbs-fabric/$name\$"; done
 for script in postinst prerm; do dpkg-deb --ctrl-tarfile "$tools" | tar -tv | grep -E "^-rwxr-xr-x.*/$script\$" >/dev/null || fail "no $script"; done
-for package in "$library" "$development" "$tools" "$fabric" "$nbd"; do has "$package" '/copyright$'; done
+for package in "$library" "$development" "$tools" "$fabric" "$nbd" "$rbd"; do has "$package" '/copyright$'; done
 dpkg-deb -f "$library" Depends | grep libibverbs1 >/dev/null || fail "the library's package does not depend on libibverbs1"
 tar -tzf rcverbs-*.tar.gz | grep 'include/rcverbs/rcverbs\.hpp$' >/dev/null || fail "the archive has no headers"
 
@@ -108,11 +112,12 @@ quietly inside sh -c "cd /root && g++ -std=c++20 consumer/first.cpp -o by-pkg-co
 inside ldd /root/by-pkg-config | grep 'librcverbs\.so\.0\.1 => /' >/dev/null || fail "the program does not find its library"
 
 for program in rdma-bench rdma-client rdma-copy rdma-doctor rdma-nvme rdma-server; do quietly inside "$program" --help; done
+inside rdma-nvme serve --rbd rbd/disk 2>&1 | grep "Debian's package librados2" >/dev/null || fail "rdma-nvme does not name what is missing for Ceph"
 status=0
 inside rdma-doctor --address 198.51.100.7 --timeout 500ms >"$place/doctor" || status=$?
 if [ $status != 1 ] || ! grep -q 'RDMA does not work' "$place/doctor"; then cat "$place/doctor"; fail "rdma-doctor: $status"; fi
 
-quietly inside apt-get purge -y librcverbs0.1 librcverbs-dev rcverbs-tools rcverbs-fabric librcverbs-nvme-nbd0.1
+quietly inside apt-get purge -y librcverbs0.1 librcverbs-dev rcverbs-tools rcverbs-fabric librcverbs-nvme-nbd0.1 librcverbs-nvme-rbd0.1
 left=$(inside find / -xdev -path /packages -prune -o -path /root -prune -o -name '*rcverbs*' -print 2>/dev/null | grep -v '^/proc' || true)
 [ -z "$left" ] || fail "left behind: $left"
 echo "packages: as they should be"
