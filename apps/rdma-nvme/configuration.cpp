@@ -15,11 +15,9 @@
 #include <utility>
 
 #include <rcverbs/nvme/memory_store.hpp>
-#ifdef RCVERBS_HAS_NBD
-#include <rcverbs/nvme/nbd_store.hpp>
-#endif
 
 #include "common/json_number.hpp"
+#include "rdma-nvme/server_stores.hpp"
 
 namespace demo {
 
@@ -108,6 +106,30 @@ std::uint32_t parse_block_size(json const& from, std::string const& where) {
     throw configuration_error{where + ": \"block_size\" is none of 512, 1024, 2048 and 4096"};
 }
 
+// Where the bytes are, and what fits that.
+void check_source(json const& from, std::string const& where) {
+    auto const has = [&from](char const* name) {
+        auto const at = from.find(name);
+        return at != from.end() && (!at->is_string() || !at->get<std::string>().empty());
+    };
+    if (int{has("file")} + int{has("nbd")} + int{has("rbd")} + int{has("memory")} != 1)
+        throw configuration_error{
+            where + " needs one of \"file\", \"nbd\", \"rbd\" and \"memory\""};
+    if (!has("nbd") && (from.contains("write_through") || from.contains("connections")))
+        throw configuration_error{
+            where + ": \"write_through\" and \"connections\" are for \"nbd\""};
+    for (char const* const field : {"ceph_conf", "ceph_user", "keyring"}) {
+        if (!has("rbd") && from.contains(field))
+            throw configuration_error{where + ": \"" + field + "\" is for \"rbd\""};
+    }
+    for (char const* const server : {"nbd", "rbd"}) {
+        if (has(server) &&
+            (from.value("direct", false) || from.value("shared", false) || has("file_io")))
+            throw configuration_error{
+                where + R"(: "direct", "shared" and "file_io" are not for ")" + server + '"'};
+    }
+}
+
 disk_description to_disk(json const& from, std::string const& where, std::uint32_t place) {
     check_fields(
         from,
@@ -119,6 +141,10 @@ disk_description to_disk(json const& from, std::string const& where, std::uint32
          "nbd",
          "write_through",
          "connections",
+         "rbd",
+         "ceph_conf",
+         "ceph_user",
+         "keyring",
          "ana_group",
          "memory",
          "block_size",
@@ -140,14 +166,14 @@ disk_description to_disk(json const& from, std::string const& where, std::uint32
     d.writes_through = field(from, where, "write_through", false);
     d.connections = field(from, where, "connections", d.connections);
     d.ana_group = field(from, where, "ana_group", d.ana_group);
-    if (int{!d.file.empty()} + int{!d.nbd.empty()} + int{!memory.empty()} != 1)
-        throw configuration_error{where + " needs one of \"file\", \"nbd\" and \"memory\""};
-    if (d.nbd.empty() && (from.contains("write_through") || from.contains("connections")))
-        throw configuration_error{
-            where + ": \"write_through\" and \"connections\" are for \"nbd\""};
-    if (!d.nbd.empty() && (d.is_direct || d.is_shared || from.contains("file_io")))
-        throw configuration_error{
-            where + ": \"direct\", \"shared\" and \"file_io\" are not for \"nbd\""};
+    d.rbd = field(from, where, "rbd", d.rbd);
+    d.ceph_configuration = field(from, where, "ceph_conf", d.ceph_configuration);
+    d.keyring = field(from, where, "keyring", d.keyring);
+    std::string const user = field(from, where, "ceph_user", std::string{});
+    if (!user.empty() && d.rbd.find('@') < d.rbd.find('/'))
+        throw configuration_error{where + ": \"rbd\" names a user already"};
+    if (!user.empty()) d.rbd = user + '@' + d.rbd;
+    check_source(from, where);
     try {
         if (!memory.empty()) d.memory_bytes = parse_size(memory);
         d.method = parse_method(field(from, where, "file_io", std::string{"auto"}));
@@ -171,8 +197,9 @@ void check_bytes(
 ) {
     for (subsystem_description const& s : before) {
         for (disk_description const& each : s.disks) {
-            bool const is_same =
-                is_same_file(each.file, d.file) || (!d.nbd.empty() && each.nbd == d.nbd);
+            bool const is_same = is_same_file(each.file, d.file) ||
+                                 (!d.nbd.empty() && each.nbd == d.nbd) ||
+                                 (!d.rbd.empty() && each.rbd == d.rbd);
             if (!d.uuid || each.uuid != d.uuid || is_same) continue;
             throw configuration_error{
                 where + ": \"uuid\" is that of another disk, namespace \"id\" " +
@@ -220,6 +247,29 @@ std::map<std::uint32_t, nvme::ana_state> to_ana_states(json const& from, std::st
     return all;
 }
 
+// ADDRESS, ADDRESS:PORT or [ADDRESS]:PORT.
+rcverbs::endpoint to_endpoint(std::string const& text, std::string const& where) {
+    std::string address = text;
+    std::string port = "4420";
+    std::size_t const colon = text.rfind(':');
+    bool const is_bracketed = text.starts_with('[');
+    if (colon != text.npos && (is_bracketed || text.find(':') == colon) && !text.ends_with(']')) {
+        address = text.substr(0, colon);
+        port = text.substr(colon + 1);
+    }
+    if (is_bracketed && address.ends_with(']')) address = address.substr(1, address.size() - 2);
+    boost::system::error_code ec;
+    auto const at = boost::asio::ip::make_address(address, ec);
+    bool const is_number =
+        !port.empty() && port.size() <= 5 && port.find_first_not_of("0123456789") == port.npos;
+    unsigned long const number = is_number ? std::stoul(port) : 0;
+    if (ec || number == 0 || number > 65535)
+        throw configuration_error{
+            where + ": " + text +
+            " is no address such as 10.0.0.2, 10.0.0.2:4420 or [fd00::2]:4420"};
+    return {at, static_cast<std::uint16_t>(number)};
+}
+
 nvme::host_secrets to_secrets(json const& from, std::string const& subsystem) {
     std::string const where = subsystem + ", secrets";
     check_fields(from, where, {"host", "secret", "controller_secret"});
@@ -229,18 +279,6 @@ nvme::host_secrets to_secrets(json const& from, std::string const& subsystem) {
     s.controller_secret = field(from, where, "controller_secret", s.controller_secret);
     return s;
 }
-
-#ifdef RCVERBS_HAS_NBD
-nvme::nbd_store const* as_nbd_store(nvme::block_store const& store) {
-    return dynamic_cast<nvme::nbd_store const*>(&store);
-}
-bool has_lost_writes(nvme::block_store const& store) {
-    nvme::nbd_store const* const nbd = as_nbd_store(store);
-    return nbd != nullptr && nbd->has_lost_writes();
-}
-#else
-bool has_lost_writes(nvme::block_store const&) { return false; }
-#endif
 
 // The stores that are open, and may each be used, or replaced, once.
 class open_files {
@@ -286,39 +324,13 @@ private:
     std::set<nvme::block_store const*> used_;
 };
 
-#ifdef RCVERBS_HAS_NBD
-std::shared_ptr<nvme::block_store> make_nbd_store(
-    disk_description const& d, std::string const& nqn, store_surroundings const& around
-) {
-    nvme::nbd_store_options options;
-    options.block_bytes = d.block_bytes;
-    options.is_read_only = d.is_read_only;
-    options.writes_through = d.writes_through;
-    options.connections = d.connections;
-    options.on_event = [on = around.on_event, nqn, id = d.id](std::string const& text) {
-        on(nqn, id, text);
-    };
-    options.on_reached = [on = around.on_reached, nqn] { on(nqn); };
-    options.on_resized = [on = around.on_resized, nqn, id = d.id] { on(nqn, id); };
-    return std::make_shared<nvme::nbd_store>(around.on, d.nbd, options);
-}
-#endif
-
 std::shared_ptr<nvme::block_store> make_store(
     disk_description const& d,
     std::string const& nqn,
     open_files& before,
     store_surroundings const& around
 ) {
-#ifdef RCVERBS_HAS_NBD
-    if (!d.nbd.empty()) return make_nbd_store(d, nqn, around);
-#else
-    static_cast<void>(nqn);
-    static_cast<void>(around);
-    if (!d.nbd.empty())
-        throw boost::system::system_error{
-            {ENOTSUP, boost::system::system_category()}, "built without libnbd"};
-#endif
+    if (is_on_server(d)) return make_server_store(d, nqn, around);
     if (d.file.empty())
         return std::make_shared<nvme::memory_store>(d.memory_bytes, d.block_bytes.value_or(4096));
     nvme::file_store_options options;
@@ -390,6 +402,7 @@ std::string plain_names(std::string text) {
         {"subsystem_options::nqn", "NQN"},
         {"subsystem_options::serial_number", "\"serial\""},
         {"subsystem_options::ana_states", "\"ana\""},
+        {"subsystem_options::other_addresses", "\"other_addresses\""},
         {"namespace_options::ana_group", "\"ana_group\""},
         {"subsystem_options::model", "\"model\""},
         {"host_secrets::secret", "\"secret\""},
@@ -434,7 +447,16 @@ std::vector<subsystem_description> read_configuration(std::filesystem::path cons
     for (json const& one : filled_list(root, file.string(), "subsystems")) {
         std::string const where = file.string() + ": subsystem " + std::to_string(all.size() + 1);
         check_fields(
-            one, where, {"nqn", "allow_hosts", "secrets", "serial", "model", "ana", "namespaces"}
+            one,
+            where,
+            {"nqn",
+             "allow_hosts",
+             "secrets",
+             "serial",
+             "model",
+             "ana",
+             "other_addresses",
+             "namespaces"}
         );
         subsystem_description s;
         s.nqn = field(one, where, "nqn", std::string{});
@@ -445,6 +467,9 @@ std::vector<subsystem_description> read_configuration(std::filesystem::path cons
         s.serial_number = field(one, where, "serial", std::string{});
         s.model = field(one, where, "model", std::string{});
         if (one.contains("ana")) s.ana_states = to_ana_states(one["ana"], where);
+        for (std::string const& each :
+             field(one, where, "other_addresses", std::vector<std::string>{}))
+            s.other_addresses.push_back(to_endpoint(each, where));
         if (one.contains("secrets")) {
             for (json const& secret : filled_list(one, where, "secrets"))
                 s.secrets.push_back(to_secrets(secret, where));
@@ -501,6 +526,8 @@ std::vector<std::string> changes(
             lines.push_back("\"serial\" or \"model\" of " + now.nqn + " changed.");
         if (old.ana_states != now.ana_states)
             lines.push_back("\"ana\" of " + now.nqn + " changed.");
+        if (old.other_addresses != now.other_addresses)
+            lines.push_back("\"other_addresses\" of " + now.nqn + " changed.");
     };
     compare(
         before,
@@ -526,6 +553,7 @@ opened_subsystems open_stores(
         next.secrets = s.secrets;
         next.serial_number = s.serial_number;
         next.ana_states = s.ana_states;
+        next.other_addresses = s.other_addresses;
         if (!s.model.empty()) next.model = s.model;
         for (disk_description const& d : s.disks) {
             nvme::namespace_options n;
@@ -552,39 +580,6 @@ opened_subsystems open_stores(
     }
     out.described = std::move(all);
     return out;
-}
-
-bool is_reached([[maybe_unused]] nvme::block_store const& store) {
-#ifdef RCVERBS_HAS_NBD
-    nvme::nbd_store const* const nbd = as_nbd_store(store);
-    return nbd == nullptr || nbd->is_reached();
-#else
-    return true;
-#endif
-}
-
-bool has_nbd() noexcept {
-#ifdef RCVERBS_HAS_NBD
-    return true;
-#else
-    return false;
-#endif
-}
-
-std::vector<server_statistics> statistics_of_servers([[maybe_unused]] opened_subsystems const& all
-) {
-    std::vector<server_statistics> rows;
-#ifdef RCVERBS_HAS_NBD
-    for (nvme::subsystem_options const& s : all.options) {
-        for (nvme::namespace_options const& n : s.namespaces) {
-            nvme::nbd_store const* const store = as_nbd_store(*n.store);
-            if (store == nullptr) continue;
-            nvme::nbd_statistics const now = store->statistics();
-            rows.push_back({s.nqn, n.id, now.connections_lost, now.repeated, now.given_up});
-        }
-    }
-#endif
-    return rows;
 }
 
 }  // namespace demo

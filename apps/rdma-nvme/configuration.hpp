@@ -23,9 +23,10 @@ namespace demo {
 /// A namespace as the user describes it.
 struct disk_description {
     std::uint32_t id = 1;
-    /// A file or a block device; or the URI of an NBD server; both empty for memory.
+    /// A file or a block device; or the URI of an NBD server; or an image of Ceph; all empty for memory.
     std::string file;
     std::string nbd;
+    std::string rbd;
     std::uint64_t memory_bytes = 0;
     /// Empty for what the file holds, or what the server demands, or for 4096 bytes in memory.
     std::optional<std::uint32_t> block_bytes;
@@ -39,6 +40,9 @@ struct disk_description {
     /// Of an NBD server: each write is durable when it completes.
     bool writes_through = false;
     std::uint32_t connections = 4;
+    /// Of an image of Ceph; empty for Ceph's own.
+    std::string ceph_configuration;
+    std::string keyring;
     std::uint32_t ana_group = 1;
 
     friend bool operator==(disk_description const&, disk_description const&) = default;
@@ -53,6 +57,8 @@ struct subsystem_description {
     std::string model;
     /// By the number of a group.
     std::map<std::uint32_t, rcverbs::nvme::ana_state> ana_states;
+    /// Of other gateways.
+    std::vector<rcverbs::endpoint> other_addresses;
     std::vector<disk_description> disks;
 };
 
@@ -103,15 +109,12 @@ struct store_surroundings {
     /// A namespace has something to say, or another size. On the executor.
     std::function<void(std::string const& nqn, std::uint32_t id, std::string const& text)> on_event;
     std::function<void(std::string const& nqn, std::uint32_t id)> on_resized;
-    /// is_reached() of a store has changed. As above.
+    /// block_store::is_reached() has changed. As above.
     std::function<void(std::string const& nqn)> on_reached;
 };
 
-/// False while the server of a store is away.
-bool is_reached(rcverbs::nvme::block_store const& store);
-
-/// True if this program was built with libnbd.
-bool has_nbd() noexcept;
+/// True if this program was built with the library that the disk needs.
+bool can_serve(disk_description const& d) noexcept;
 
 /// What is served: the subsystems, and the descriptions that they were opened for, in the same order.
 struct opened_subsystems {

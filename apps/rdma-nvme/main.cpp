@@ -17,6 +17,9 @@ struct serve_arguments {
     std::string file;
     std::string memory;
     std::string nbd;
+    std::string rbd;
+    std::string ceph_configuration;
+    std::string keyring;
     bool writes_through = false;
     std::string configuration;
     demo::subsystem_description disk;
@@ -28,12 +31,10 @@ struct serve_arguments {
 };
 
 std::vector<demo::subsystem_description> subsystems_of(serve_arguments const& a) {
-    int const sources =
-        !a.file.empty() + !a.memory.empty() + !a.nbd.empty() + !a.configuration.empty();
+    int const sources = !a.file.empty() + !a.memory.empty() + !a.nbd.empty() + !a.rbd.empty() +
+                        !a.configuration.empty();
     if (sources != 1)
-        throw demo::configuration_error{"give one of FILE, --nbd, --memory and --config"};
-    if (!a.nbd.empty() && !demo::has_nbd())
-        throw demo::configuration_error{"this rdma-nvme was built without libnbd"};
+        throw demo::configuration_error{"give one of FILE, --nbd, --rbd, --memory and --config"};
     if (!a.configuration.empty()) return demo::read_configuration(a.configuration);
     demo::subsystem_description s = a.disk;
     if (s.nqn.empty()) s.nqn = rcverbs::nvme::machine_nqn();
@@ -43,6 +44,13 @@ std::vector<demo::subsystem_description> subsystems_of(serve_arguments const& a)
     demo::disk_description d;
     d.file = a.file;
     d.nbd = a.nbd;
+    d.rbd = a.rbd;
+    d.ceph_configuration = a.ceph_configuration;
+    d.keyring = a.keyring;
+    if (!demo::can_serve(d))
+        throw demo::configuration_error{
+            std::string{"this rdma-nvme was built without "} +
+            (a.rbd.empty() ? "libnbd" : "librbd")};
     d.writes_through = a.writes_through;
     if (a.block_bytes > 0) d.block_bytes = a.block_bytes;
     d.is_read_only = a.is_read_only;
@@ -107,6 +115,19 @@ void add_serve(CLI::App& app, serve_arguments& a, demo::nvme_arguments& served) 
            "that ends"
     )
         ->needs(nbd);
+    CLI::Option* const rbd =
+        app.add_option("--rbd", a.rbd, "serve an image of a Ceph cluster, or a snapshot, instead")
+            ->option_text("[USER@]POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]");
+    app.add_option(
+           "--ceph-conf",
+           a.ceph_configuration,
+           "with --rbd: Ceph's configuration; without it, $CEPH_CONF, or /etc/ceph/ceph.conf"
+    )
+        ->needs(rbd)
+        ->option_text("FILE");
+    app.add_option("--keyring", a.keyring, "with --rbd: the file with the user's key")
+        ->needs(rbd)
+        ->option_text("FILE");
     app.add_option("--config", a.configuration, "serve what this JSON file describes instead")
         ->option_text("FILE");
     app.add_option("--nqn", a.disk.nqn, "the name of the subsystem, by which hosts connect")
@@ -139,14 +160,19 @@ void add_serve(CLI::App& app, serve_arguments& a, demo::nvme_arguments& served) 
     )
         ->check(CLI::IsMember({"auto", "io_uring", "threads"}))
         ->option_text("auto|io_uring|threads [auto]");
-    for (char const* const option : {"--shared", "--direct", "--file-io"})
+    for (char const* const option : {"--shared", "--direct", "--file-io"}) {
         nbd->excludes(app.get_option(option));
+        rbd->excludes(app.get_option(option));
+    }
     // They describe the one disk of the command line, not those of a configuration.
     for (char const* const option :
          {"file",
           "--memory",
           "--nbd",
           "--write-through",
+          "--rbd",
+          "--ceph-conf",
+          "--keyring",
           "--nqn",
           "--allow-host",
           "--block-size",

@@ -233,7 +233,7 @@ void nvme_server::apply_ana_states(std::string const& nqn) {
     if (!target_ || found == served_.options.end()) return;
     std::map<std::uint32_t, bool> is_away;
     for (nvme::namespace_options const& n : found->namespaces) {
-        bool const is_it = !is_reached(*n.store);
+        bool const is_it = !n.store->is_reached();
         auto const [group, is_first] = is_away.try_emplace(n.ana_group, is_it);
         if (!is_first) group->second = group->second && is_it;
     }

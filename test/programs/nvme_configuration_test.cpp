@@ -99,7 +99,18 @@ TEST_CASE("errors in a configuration are refused with their place", "[programs]"
              {R"({"subsystems": [{"nqn": "nqn.a", "namespaces": []}, {"nqn": "nqn.a", "namespaces": []}]})",
               "subsystem 2: \"nqn\" is that of another subsystem"},
              {with_disks(R"({"memory": "1M", "nbd": "nbd://server"})"),
-              "subsystem 1, namespace 1 needs one of \"file\", \"nbd\" and \"memory\""},
+              "subsystem 1, namespace 1 needs one of \"file\", \"nbd\", \"rbd\" and \"memory\""},
+             {with_disks(R"({"nbd": "nbd://server", "rbd": "rbd/disk"})"),
+              "subsystem 1, namespace 1 needs one of \"file\", \"nbd\", \"rbd\" and \"memory\""},
+             {with_disks(R"({"memory": "1M", "ceph_user": "me"})"),
+              "subsystem 1, namespace 1: \"ceph_user\" is for \"rbd\""},
+             {with_disks(R"({"rbd": "you@rbd/disk", "ceph_user": "me"})"),
+              "subsystem 1, namespace 1: \"rbd\" names a user already"},
+             {with_disks(R"({"rbd": "rbd/disk", "shared": true})"),
+              "subsystem 1, namespace 1: \"direct\", \"shared\" and \"file_io\" are not for "
+              "\"rbd\""},
+             {with_disks(R"({"rbd": "rbd/disk", "connections": 2})"),
+              "subsystem 1, namespace 1: \"write_through\" and \"connections\" are for \"nbd\""},
              {with_disks(R"({"memory": "1M", "write_through": true})"),
               "subsystem 1, namespace 1: \"write_through\" and \"connections\" are for \"nbd\""},
              {with_disks(R"({"nbd": "nbd://server", "direct": true})"),
@@ -108,6 +119,12 @@ TEST_CASE("errors in a configuration are refused with their place", "[programs]"
               "subsystem 1: \"ana\" has \"5\": \"fast\", and not"},
              {R"({"subsystems": [{"nqn": "nqn.a", "ana": {"five": "changing"}, "namespaces": []}]})",
               "subsystem 1: \"ana\" has \"five\""},
+             {R"({"subsystems": [{"nqn": "nqn.a", "other_addresses": ["there"], "namespaces": []}]})",
+              "subsystem 1: there is no address such as"},
+             {R"({"subsystems": [{"nqn": "nqn.a", "other_addresses": ["10.0.0.2:0"], "namespaces": []}]})",
+              "subsystem 1: 10.0.0.2:0 is no address such as"},
+             {R"({"subsystems": [{"nqn": "nqn.a", "other_addresses": ["[fd00::2]:70000"], "namespaces": []}]})",
+              "subsystem 1: [fd00::2]:70000 is no address such as"},
              {R"({"subsystems": [{"nqn": "nqn.a", "ana": ["optimized"], "namespaces": []}]})",
               "subsystem 1: \"ana\" is not an object"},
              {R"({"subsystems": []})", "\"subsystems\" is not a list of one or more"},
@@ -116,6 +133,37 @@ TEST_CASE("errors in a configuration are refused with their place", "[programs]"
         INFO(e.text);
         CHECK_THROWS_WITH(read(e.text), test::ContainsSubstring(e.error));
     }
+}
+
+TEST_CASE("other addresses have the standard port unless they say another one", "[programs]") {
+    auto const all =
+        read(
+            R"({"subsystems": [{"nqn": "nqn.a", "namespaces": [], "other_addresses": ["10.0.0.2", "10.0.0.3:4421", "fd00::2", "[fd00::3]", "[fd00::4]:4422"]}]})"
+        )
+            .front()
+            .other_addresses;
+    std::vector<rcverbs::endpoint> const expected{
+        {"10.0.0.2", 4420},
+        {"10.0.0.3", 4421},
+        {"fd00::2", 4420},
+        {"fd00::3", 4420},
+        {"fd00::4", 4422}};
+    CHECK(all == expected);
+}
+
+TEST_CASE("a disk of Ceph has its user before its pool", "[programs]") {
+    demo::disk_description const d =
+        read(
+            with_disks(
+                R"({"rbd": "rbd/disk@monday", "ceph_user": "me", "ceph_conf": "/c", "keyring": "/k"})"
+            )
+        )
+            .front()
+            .disks.front();
+    CHECK(d.rbd == "me@rbd/disk@monday");
+    CHECK(d.ceph_configuration == "/c");
+    CHECK(d.keyring == "/k");
+    CHECK(read(with_disks(R"({"rbd": "rbd/disk"})")).front().disks.front().rbd == "rbd/disk");
 }
 
 TEST_CASE("a subsystem may have no namespaces, and two subsystems the same file", "[programs]") {
