@@ -23,6 +23,7 @@
 #include "nbd_connection.hpp"
 #include "nbd_schedule.hpp"
 #include "store_delivery.hpp"
+#include "store_job.hpp"
 #include "store_uuid.hpp"
 
 namespace rcverbs::nvme {
@@ -88,23 +89,14 @@ public:
 
     void start(store_request& r) {
         auto const self = shared_from_this();
-        std::list<job> made;
-        try {
-            made.emplace_back();
-            if (r.operation() == store_operation::compare)
-                made.back().there.resize(static_cast<std::size_t>(r.size_bytes()));
-        } catch (std::bad_alloc const&) {
-            return r.complete_retry();
-        }
+        std::list<job> made = new_job<job>(r);
+        if (made.empty()) return;
         {
             std::lock_guard const lock{mutex_};
             jobs_.splice(jobs_.end(), made);
             job& j = jobs_.back();
             j.place = std::prev(jobs_.end());
             j.core = this;
-            j.request = &r;
-            j.since = clock::now();
-            j.left = r.size_bytes();
             j.host = r.host_number();
             if (std::optional<error_code> const now = result_without_server(r)) {
                 finish(j, store_outcome::done, *now);
@@ -149,14 +141,11 @@ public:
     }
 
 private:
-    struct job : nbd_request {
+    struct job : nbd_request, store_job {
+        using store_job::store_job;
         nbd_core* core = nullptr;
-        store_request* request = nullptr;
         std::list<job>::iterator place;
-        clock::time_point since;
-        std::uint64_t left = 0;  // with this piece
         bool is_flushing = false;  // what was written
-        std::vector<std::byte> there;  // of a compare
     };
     struct link {
         explicit link(asio::any_io_executor const& on) : socket{on} {}
@@ -334,10 +323,7 @@ private:
             else to_flush(j);
             return schedule_->add(j);
         }
-        bool const differs =
-            j.request->operation() == store_operation::compare &&
-            std::memcmp(j.there.data(), j.request->data().data(), j.there.size()) != 0;
-        finish(j, differs ? store_outcome::differs : store_outcome::done, {});
+        finish(j, j.differs() ? store_outcome::differs : store_outcome::done, {});
     }
 
     static void to_flush(job& j) noexcept {

@@ -24,6 +24,7 @@
 #include "error/detailed_error.hpp"
 #include "rbd_image.hpp"
 #include "store_delivery.hpp"
+#include "store_job.hpp"
 #include "store_schedule.hpp"
 #include "store_uuid.hpp"
 
@@ -103,22 +104,13 @@ public:
 
     void start(store_request& r) {
         auto const self = shared_from_this();
-        std::list<job> made;
-        try {
-            made.emplace_back();
-            if (r.operation() == store_operation::compare)
-                made.back().there.resize(static_cast<std::size_t>(r.size_bytes()));
-        } catch (std::bad_alloc const&) {
-            return r.complete_retry();
-        }
+        std::list<job> made = new_job<job>(r);
+        if (made.empty()) return;
         {
             std::lock_guard const lock{mutex_};
             jobs_.splice(jobs_.end(), made);
             job& j = jobs_.back();
             j.place = std::prev(jobs_.end());
-            j.request = &r;
-            j.since = clock::now();
-            j.left = r.size_bytes();
             j.host = r.host_number();
             if (is_read_only_ && writes(r.operation())) {
                 finish(j, system_error_code(EROFS));
@@ -159,22 +151,14 @@ public:
     }
 
 private:
-    struct job : scheduled<job> {
+    struct job : scheduled<job>, store_job {
+        using store_job::store_job;
         job* next = nullptr;
-        store_request* request = nullptr;
         std::list<job>::iterator place;
-        clock::time_point since;  // of this piece
         bool is_under_way = false;
         std::uint64_t offset = 0;
         std::uint64_t bytes = 0;
-        std::uint64_t left = 0;  // with this piece
-        std::vector<char> there;  // of a compare
     };
-
-    static bool writes(store_operation o) noexcept {
-        return o == store_operation::write || o == store_operation::write_zeroes ||
-               o == store_operation::discard;
-    }
 
     std::unique_ptr<rbd_image> open_image() {
         rbd_access const access{options_.configuration, options_.keyring, options_.patience};
@@ -233,7 +217,9 @@ private:
         switch (j.request->operation()) {
         case store_operation::read: return f.rbd_aio_read(image, j.offset, bytes, data, done);
         case store_operation::compare:
-            return f.rbd_aio_read(image, j.offset, bytes, j.there.data(), done);
+            return f.rbd_aio_read(
+                image, j.offset, bytes, reinterpret_cast<char*>(j.there.data()), done
+            );
         case store_operation::write: return f.rbd_aio_write(image, j.offset, bytes, data, done);
         case store_operation::flush: return f.rbd_aio_flush(image, done);
         case store_operation::write_zeroes:
@@ -256,10 +242,7 @@ private:
             set_piece(j);
             return waiting_.push(j);
         }
-        bool const differs =
-            j.request->operation() == store_operation::compare &&
-            std::memcmp(j.there.data(), j.request->data().data(), j.there.size()) != 0;
-        finish(j, {}, differs ? store_outcome::differs : store_outcome::done);
+        finish(j, {}, j.differs() ? store_outcome::differs : store_outcome::done);
     }
     void on_failed(job& j, int number) {
         switch (number) {
