@@ -6,6 +6,7 @@
 #include <boost/asio/io_context.hpp>
 #include <libnbd.h>
 #include <signal.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <atomic>
@@ -68,7 +69,15 @@ public:
         REQUIRE(process_->wait());
         process_.reset();
     }
-    void signal(int number) { process_->signal(number); }
+    /// Returns when all of its threads have stopped.
+    void stop() {
+        process_->signal(SIGSTOP);
+        siginfo_t info{};
+        REQUIRE(
+            ::waitid(P_PID, static_cast<id_t>(process_->pid()), &info, WSTOPPED | WNOWAIT) == 0
+        );
+    }
+    void go_on() { process_->signal(SIGCONT); }
     std::string uri(std::string const& parameters = "") const {
         return "nbd+unix:///?socket=" + (here_ / "socket").string() + parameters;
     }
@@ -222,7 +231,7 @@ TEST_CASE(
     server.start();
     served s{server.uri(), patient_for(300ms)};
     bool const is_stopped = GENERATE(false, true);
-    if (is_stopped) server.signal(SIGSTOP);
+    if (is_stopped) server.stop();
     else server.kill();
     std::vector<std::byte> bytes(block);
     test::ending const e = s.run({op::read, 0, 1, bytes});
@@ -230,7 +239,7 @@ TEST_CASE(
     CHECK(!s.store().is_reached());
     CHECK(s.run({op::read, 0, 1, bytes}).is_path_error);
     CHECK(s.store().statistics().given_up == 2);
-    if (is_stopped) server.signal(SIGCONT);
+    if (is_stopped) server.go_on();
     else server.start();
     auto const until = std::chrono::steady_clock::now() + 60s;
     while (s.run({op::read, 0, 1, bytes}).is_path_error)
@@ -334,11 +343,11 @@ TEST_CASE(
         CHECK(is_zero(s.read(0, 1)));
     }
     CHECK(why_refused(server.uri()) != "not refused");
-    server.signal(SIGSTOP);
+    server.stop();
     CHECK_THAT(
         why_refused(server.uri(), patient_for(200ms)), test::ContainsSubstring("does not answer")
     );
-    server.signal(SIGCONT);
+    server.go_on();
 }
 
 TEST_CASE("nbd store: one server has one UUID, for all who name it alike") {

@@ -43,7 +43,8 @@ void run(std::vector<std::string> const& words) {
     REQUIRE(program.wait(120s) == 0);
 }
 
-/// One for all test cases, which use images of their own.
+/// One for all test cases, which use images of their own; by the script that RCVERBS_TEST_CEPH names, or that of the current
+/// folder.
 class ceph_cluster {
 public:
     ceph_cluster() { script("start"); }
@@ -51,7 +52,7 @@ public:
     ceph_cluster& operator=(ceph_cluster const&) = delete;
     // After the test cases, where nothing can be required any more.
     ~ceph_cluster() {
-        std::string const stop = RCVERBS_TEST_FOLDER "/nvme/ceph.sh stop " + here_.string();
+        std::string const stop = program() + " stop " + here_.string();
         static_cast<void>(std::system(stop.c_str()) == 0);
     }
 
@@ -71,8 +72,10 @@ public:
     void start_osd() const { script("osd"); }
 
 private:
-    void script(std::string const& what) const {
-        ::run({RCVERBS_TEST_FOLDER "/nvme/ceph.sh", what, here_.string()});
+    void script(std::string const& what) const { ::run({program(), what, here_.string()}); }
+    static std::string program() {
+        char const* const given = std::getenv("RCVERBS_TEST_CEPH");
+        return given != nullptr ? given : "test/nvme/ceph.sh";
     }
     test::folder here_;
 };
