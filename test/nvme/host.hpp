@@ -194,6 +194,8 @@ public:
                 rcverbs::access_flags::remote_read | rcverbs::access_flags::local_write};
         auto const bytes = data_.bytes();
         std::ranges::fill(bytes, std::byte{0});
+        // Hosts whose names end alike have one identifier.
+        if (!host.empty()) bytes[15] = static_cast<std::byte>(host.back());
         put(bytes, 16, controller);
         std::memcpy(bytes.data() + 256, nqn.data(), nqn.size());
         std::memcpy(bytes.data() + 512, host.data(), host.size());

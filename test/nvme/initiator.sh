@@ -833,6 +833,53 @@ case_a_pair_of_gateways_takes_over_and_fails_back() {
     end_target $second
 }
 
+# connect_as NUMBER: as a host of its own. Linux has the disks of all of them under one name, so commands go by the controller's path.
+connect_as() {
+    echo "transport=rdma,traddr=$here,trsvcid=$port,nqn=$nqn,nr_io_queues=1,hostnqn=nqn.host:$1,hostid=00000000-0000-4000-8000-00000000000$1" >/dev/nvme-fabrics ||
+        fail "host $1"
+}
+# resv HOST COMMAND…: a reservation command of a host.
+resv() { nvme "resv-$2" "/dev/ng$(($1 - 1))n1" "${@:3}" >"$work/resv" 2>&1; }
+case_a_host_that_reserves_a_disk_shuts_the_others_out() {
+    # With multipath, two hosts on one machine have one disk.
+    if [ "$(cat /sys/module/nvme_core/parameters/multipath 2>/dev/null)" = Y ]; then
+        modprobe -r nvme-rdma nvme-fabrics nvme-core && modprobe nvme-core multipath=N && modprobe nvme-rdma || fail "nvme-core stays loaded"
+        trap 'nvme disconnect-all; modprobe -r nvme-rdma nvme-fabrics nvme-core; modprobe nvme-rdma' EXIT
+    fi
+    printf '{"subsystems": [{"nqn": "%s", "namespaces": [{"memory": "16M", "reservations": "%s/kept", "uuid": "00112233-4455-6677-8899-aabbccddeeff"}]}]}' $nqn "$work" >"$work/disks.json"
+    serve --config "$work/disks.json"
+    connect_as 1
+    connect_as 2
+    wait_for 10 test -b /dev/nvme1n1 || fail "no second disk"
+    write() { dd if=/dev/zero of="/dev/nvme$(($1 - 1))n1" bs=4k count=1 oflag=direct status=none 2>/dev/null; }
+    nvme id-ns /dev/nvme0n1 | grep -q 'rescap *: 0x7f' || fail "$(nvme id-ns /dev/nvme0n1 | grep rescap)"
+    resv 1 register --nrkey=0x11 --rrega=0 --cptpl=3 || fail "register: $(cat "$work/resv")"
+    resv 1 acquire --crkey=0x11 --rtype=1 --racqa=0 || fail "acquire: $(cat "$work/resv")"
+    write 1 || fail "the holder cannot write"
+    if write 2; then fail "another host writes"; fi
+    dd if=/dev/nvme1n1 of=/dev/null bs=4k count=1 iflag=direct status=none || fail "another host cannot read"
+    resv 2 report --eds || fail "report: $(cat "$work/resv")"
+    grep -q 'regctl *: 1' "$work/resv" && grep -q 'rkey *: 11' "$work/resv" || fail "report: $(cat "$work/resv")"
+    if resv 2 acquire --crkey=0x22 --rtype=1 --racqa=0; then fail "acquired without a registration"; fi
+    # Over a restart of the target, which was killed.
+    kill -9 "$target"
+    wait "$target" 2>/dev/null
+    serve --config "$work/disks.json"
+    wait_for 60 write 1 || fail "the holder cannot write after a restart"
+    wait_for 30 grep -q live /sys/class/nvme/nvme1/state || fail "the second host does not come back"
+    if write 2; then fail "another host writes after a restart"; fi
+    # The second host takes over, and the first one is out; then all is cleared.
+    resv 2 register --nrkey=0x22 --rrega=0 || fail "register: $(cat "$work/resv")"
+    resv 2 acquire --crkey=0x22 --prkey=0x11 --rtype=2 --racqa=2 || fail "preempt: $(cat "$work/resv")"
+    write 2 || fail "the new holder cannot write"
+    if write 1; then fail "the old holder writes"; fi
+    if dd if=/dev/nvme0n1 of=/dev/null bs=4k count=1 iflag=direct status=none 2>/dev/null; then fail "the old holder reads"; fi
+    resv 2 release --crkey=0x22 --rtype=2 --rrela=0 || fail "release: $(cat "$work/resv")"
+    write 1 || fail "nobody holds it, and it cannot be written"
+    disconnect
+    end_target
+}
+
 case_reading_ahead_is_served() {
     truncate -s 64M "$work/file"
     head -c 16M /dev/urandom | dd of="$work/file" conv=notrunc status=none

@@ -17,6 +17,7 @@
 
 #include "nvme/host.hpp"
 #include "support/bytes.hpp"
+#include "support/folder.hpp"
 #include "support/seeds.hpp"
 
 using namespace rcverbs;
@@ -1513,4 +1514,218 @@ TEST_CASE("nvme: each failure of a store is reported once", "[device][nvme][any-
             "namespace 1 of nqn.test:disk: a flush failed: Input/output error; what "
             "hosts have written since the last flush may be lost"}
     );
+}
+
+namespace {
+
+nvme::target_options quiet() { return serving_target::reporting({}); }
+
+/// A target whose disk can be reserved.
+struct reservable_target {
+    reservable_target(asio::io_context& io, std::shared_ptr<nvme::block_store> store)
+        : target{io, {device_address(), 0}, described(std::move(store)), quiet()} {}
+
+    std::vector<nvme::subsystem_options> described(std::shared_ptr<nvme::block_store> store) {
+        auto all = serving(std::move(store));
+        all.front().namespaces.front().reservation_file = (here / "reservations").string();
+        return all;
+    }
+    endpoint at() const { return target.local_endpoint(); }
+
+    test::folder here;
+    nvme::target target;
+};
+
+/// Register, Acquire or Release, with two keys.
+capsule reserve(
+    connected_host& h,
+    std::uint8_t code,
+    std::uint32_t dword10,
+    std::uint64_t first,
+    std::uint64_t second = 0
+) {
+    put(h.data.bytes(), 0, first);
+    put(h.data.bytes(), 8, second);
+    return capsule{code, 1}.dword(10, dword10).keyed(h.data.remote().slice(0, 16));
+}
+constexpr std::uint8_t register_code = 0x0d;
+constexpr std::uint8_t acquire_code = 0x11;
+constexpr std::uint8_t release_code = 0x15;
+constexpr std::uint32_t write_exclusive = 1 << 8;
+constexpr int conflict = 0x83;
+
+}  // namespace
+
+TEST_CASE(
+    "nvme: a host that has reserved a disk shuts the others out", "[device][nvme][any-device]"
+) {
+    asio::io_context io;
+    auto const store = GENERATE(
+        std::shared_ptr<nvme::block_store>{memory()},
+        std::shared_ptr<nvme::block_store>{std::make_shared<inverting_store>()}
+    );
+    run(io, [&]() -> asio::awaitable<void> {
+        reservable_target s{io, store};
+        connected_host a = co_await connect_host(io, s.at(), 0, "nqn.test:a");
+        connected_host b = co_await connect_host(io, s.at(), 0, "nqn.test:b");
+        co_await must_serve(b, 0, 8);
+        co_await must(a.io, reserve(a, acquire_code, write_exclusive, 11), conflict);
+        co_await must(a.io, reserve(a, register_code, 0, 0, 11), 0);
+        co_await must(a.io, reserve(a, acquire_code, write_exclusive, 11), 0);
+        co_await must_serve(a, 0, 8);
+        co_await must(b.io, write(0, 1, b.data), conflict);
+        co_await must(b.io, read(0, 1, b.data), 0);
+        // Flush, write zeroes, and a discard of one range.
+        co_await must(b.io, capsule{0x00, 1}, conflict);
+        co_await must(b.io, capsule{0x08, 1}.blocks(0, 1), conflict);
+        co_await must(
+            b.io, capsule{0x09, 1}.dword(11, 4).keyed(b.data.remote().slice(0, 16)), conflict
+        );
+        co_await must(b.io, reserve(b, release_code, 1, 11), conflict);
+
+        // The report, in whole and cut; without identifiers of 16 bytes it is refused.
+        auto const report = [&](std::uint32_t dwords, std::uint32_t size, std::uint32_t extended) {
+            return capsule{0x0e, 1}
+                .dword(10, dwords - 1)
+                .dword(11, extended)
+                .keyed(b.data.remote().slice(0, size));
+        };
+        std::ranges::fill(b.data.bytes(), std::byte{0xff});
+        co_await must(b.io, report(32, 128, 1), 0);
+        CHECK(b.data.bytes()[4] == std::byte{1});
+        CHECK(get<std::uint16_t>(b.data.bytes(), 5) == 1);
+        CHECK(b.data.bytes()[64 + 2] == std::byte{1});
+        CHECK(get<std::uint64_t>(b.data.bytes(), 64 + 8) == 11);
+        CHECK(b.data.bytes()[64 + 31] == std::byte{'a'});
+        co_await must(b.io, report(2, 8, 1), 0);
+        co_await must(b.io, report(32, 128, 0), 0x18);
+        co_await must(b.io, report(33, 128, 1), 0x0f);
+        co_await must(
+            b.io, reserve(b, register_code, 0, 0).keyed(b.data.remote().slice(0, 15)), 0x0f
+        );
+
+        // The host connects again: it is still the one that holds it.
+        a.admin.connection().close();
+        a.io.connection().close();
+        co_await must(b.io, write(0, 1, b.data), conflict);
+        connected_host again = co_await connect_host(io, s.at(), 0, "nqn.test:a");
+        co_await must_serve(again, 0, 8);
+        co_await must(again.io, reserve(again, release_code, write_exclusive, 11), 0);
+        co_await must_serve(b, 0, 8);
+        co_await end(io, s.target);
+    });
+}
+
+TEST_CASE(
+    "nvme: a preemption that aborts waits for what others have under way, who hear of it",
+    "[device][nvme][any-device]"
+) {
+    asio::io_context io;
+    auto const store = std::make_shared<holding_store>();
+    run(io, [&]() -> asio::awaitable<void> {
+        reservable_target s{io, store};
+        connected_host a = co_await connect_host(io, s.at(), 0, "nqn.test:a");
+        connected_host b = co_await connect_host(io, s.at(), 0, "nqn.test:b");
+        co_await must(a.io, reserve(a, register_code, 0, 0, 11), 0);
+        co_await must(b.io, reserve(b, register_code, 0, 0, 22), 0);
+        co_await must(b.io, reserve(b, acquire_code, write_exclusive, 22), 0);
+        // A write of b that the store keeps.
+        bool is_written = false;
+        bool is_taken = false;
+        bool has_heard = false;
+        asio::co_spawn(
+            io,
+            [&]() -> asio::awaitable<void> {
+                response const r = co_await b.io.run(write(0, 1, b.data));
+                CHECK(r.status == 0);
+                is_written = true;
+            },
+            asio::detached
+        );
+        asio::co_spawn(
+            io,
+            [&]() -> asio::awaitable<void> {
+                response const r = co_await b.admin.run(capsule{0x0c, 0});
+                // Of the I/O command set: a reservation log page.
+                CHECK(r.result == (6 | 0x80U << 16));
+                has_heard = true;
+            },
+            asio::detached
+        );
+        co_await wait_until(io, [&] { return s.target.statistics_by_host().size() == 2; });
+        asio::steady_timer pause{io, 20ms};
+        co_await pause.async_wait(asio::use_awaitable);
+        asio::co_spawn(
+            io,
+            [&]() -> asio::awaitable<void> {
+                co_await must(a.io, reserve(a, acquire_code, write_exclusive | 2, 11, 22), 0);
+                is_taken = true;
+            },
+            asio::detached
+        );
+        co_await wait_until(io, [&] { return has_heard; });
+        CHECK(has_heard);
+        pause.expires_after(50ms);
+        co_await pause.async_wait(asio::use_awaitable);
+        CHECK(!is_taken);
+        store->complete_all();
+        co_await wait_until(io, [&] { return is_taken && is_written; });
+        CHECK(is_taken);
+        CHECK(is_written);
+        co_await must(b.io, write(0, 1, b.data), conflict);
+
+        // The log page: a registration was preempted, and there is no other one.
+        capsule const log =
+            capsule{0x02, 0}.dword(10, 15U << 16 | 0x80).keyed(b.data.remote().slice(0, 64));
+        registered_buffer page{b.admin.connection().domain(), 64, access_flags::remote_write};
+        co_await must(b.admin, capsule{log}.keyed(page.remote()), 0);
+        CHECK(get<std::uint64_t>(page.bytes(), 0) == 1);
+        CHECK(page.bytes()[8] == std::byte{1});
+        CHECK(page.bytes()[9] == std::byte{0});
+        CHECK(get<std::uint32_t>(page.bytes(), 12) == 1);
+        co_await must(b.admin, capsule{log}.keyed(page.remote()), 0);
+        CHECK(page.bytes()[8] == std::byte{0});
+        co_await end(io, s.target);
+    });
+}
+
+TEST_CASE(
+    "nvme: reservations outlive the target if a host wants it", "[device][nvme][any-device]"
+) {
+    asio::io_context io;
+    test::folder const here;
+    std::uint32_t const kept = GENERATE(0U, 3U << 30);
+    auto const store = memory();
+    run(io, [&]() -> asio::awaitable<void> {
+        auto all = serving(store);
+        all.front().namespaces.front().reservation_file = (here / "reservations").string();
+        all.front().namespaces.front().uuid.emplace().fill(std::byte{5});
+        {
+            nvme::target first{io, {device_address(), 0}, all, quiet()};
+            connected_host a = co_await connect_host(io, first.local_endpoint(), 0, "nqn.test:a");
+            co_await must(a.io, reserve(a, register_code, kept, 0, 11), 0);
+            co_await must(a.io, reserve(a, acquire_code, write_exclusive, 11), 0);
+            co_await end(io, first);
+        }
+        // The first one's memory of them is gone with its last command.
+        asio::steady_timer pause{io, 50ms};
+        co_await pause.async_wait(asio::use_awaitable);
+        nvme::target second{io, {device_address(), 0}, all, quiet()};
+        connected_host b = co_await connect_host(io, second.local_endpoint(), 0, "nqn.test:b");
+        co_await must(b.io, write(0, 1, b.data), kept != 0 ? conflict : 0);
+        co_await end(io, second);
+    });
+}
+
+TEST_CASE(
+    "nvme: a disk without a file for them has no reservations", "[device][nvme][any-device]"
+) {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        serving_target s{io};
+        connected_host h = co_await connect_host(io, s.at());
+        co_await must(h.io, reserve(h, register_code, 0, 0, 11), 0x01);
+        co_await must_serve(h, 0, 8);
+        co_await end(io, s.target);
+    });
 }

@@ -31,10 +31,12 @@ enum class status : std::uint16_t {
     sgl_data_length_invalid = 0x00f,
     sgl_type_invalid = 0x011,
     sgl_offset_invalid = 0x016,
+    host_id_inconsistent = 0x018,
     keep_alive_invalid = 0x01b,
     write_protected = 0x020,
     lba_range = 0x080,
     capacity_exceeded = 0x081,
+    reservation_conflict = 0x083,
     invalid_log_page = 0x109,
     feature_not_saveable = 0x10d,
     feature_not_changeable = 0x10e,
@@ -70,6 +72,10 @@ inline constexpr std::uint8_t read = 0x02;
 inline constexpr std::uint8_t compare = 0x05;
 inline constexpr std::uint8_t write_zeroes = 0x08;
 inline constexpr std::uint8_t dataset_management = 0x09;
+inline constexpr std::uint8_t reservation_register = 0x0d;
+inline constexpr std::uint8_t reservation_report = 0x0e;
+inline constexpr std::uint8_t reservation_acquire = 0x11;
+inline constexpr std::uint8_t reservation_release = 0x15;
 }  // namespace opcode
 
 namespace fabrics_type {

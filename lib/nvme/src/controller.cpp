@@ -9,6 +9,7 @@ extern "C" {
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 namespace rcverbs::nvme::detail {
@@ -34,6 +35,9 @@ constexpr std::uint32_t namespace_events = 1U << 8;
 constexpr std::uint32_t ana_events = 1U << 11;
 constexpr std::uint32_t discovery_events = 1U << 31;
 constexpr std::size_t changed_namespaces_max = 1024;
+constexpr std::size_t reservation_changes_max = 255;
+// Registration preempted, reservation released, reservation preempted.
+constexpr std::uint32_t reservation_masks = 0xe;
 // How long hosts wait for the end of ana_state::changing.
 constexpr std::uint8_t ana_transition_s = 10;
 constexpr std::uint16_t keep_alive_unit_100ms = 1;
@@ -50,6 +54,8 @@ enum feature : std::uint8_t {
     async_event_configuration = 0x0b,
     keep_alive_timer = 0x0f,
     host_identifier = 0x81,
+    reservation_notification = 0x82,
+    reservation_persistence = 0x83,
 };
 
 enum log_page : std::uint8_t {
@@ -60,6 +66,7 @@ enum log_page : std::uint8_t {
     command_effects = 0x05,
     ana_page = 0x0c,
     discovery_page = 0x70,
+    reservation_page = 0x80,
 };
 
 // CC of a host that can work with this controller: NVM commands (CSS 0), pages of 4 KiB (MPS 0), round
@@ -181,7 +188,9 @@ completion controller::set_property(command const& c) {
         event_requests_.clear();
         changed_.clear();
         async_events_ = 0;
-        namespaces_notice_ = ana_notice_ = {};
+        namespaces_notice_ = ana_notice_ = reservations_notice_ = {};
+        reservation_changes_.clear();
+        reservation_masks_.clear();
     }
     return {};
 }
@@ -261,6 +270,8 @@ completion controller::identify(command const& c, std::span<std::byte> out) {
         n.npwg = n.npwa = n.npdg = n.npda = htole16(page);
         if (std::uint32_t const best = d->geometry.optimal_io_bytes; best > 0)
             n.nows = htole16(static_cast<std::uint16_t>(best / d->geometry.block_bytes - 1));
+        // All types; kept over a restart.
+        if (d->reservations != nullptr) n.rescap = 0x7f;
         n.nsattr = d->is_read_only() ? 1 : 0;
         std::memcpy(n.nguid, d->uuid.data(), sizeof n.nguid);
         n.lbaf[0].ds = static_cast<__u8>(std::countr_zero(d->geometry.block_bytes));
@@ -365,7 +376,8 @@ void controller::write_controller(std::span<std::byte> out) const {
     constexpr std::uint16_t compare = 1;
     constexpr std::uint16_t discard = 1U << 2;
     constexpr std::uint16_t write_zeroes = 1U << 3;
-    i.oncs = htole16(compare | discard | write_zeroes);
+    constexpr std::uint16_t reservations_of_namespaces = 1U << 5;
+    i.oncs = htole16(compare | discard | write_zeroes | reservations_of_namespaces);
     // Namespaces with a cache may come later, and hosts ask only once. One flush for all works.
     i.vwc = 1 | 3U << 1;
     constexpr std::uint32_t has_sgls = 1;
@@ -419,11 +431,16 @@ completion controller::get_log_page(command const& c, std::span<std::byte> out) 
         namespaces_notice_ = {};
     }
     if (page == ana_page) ana_notice_ = {};
+    // One change is read at a time.
+    if (page == reservation_page) {
+        if (!reservation_changes_.empty()) reservation_changes_.pop_front();
+        reservations_notice_ = {.is_due = !reservation_changes_.empty(), .is_masked = false};
+    }
     return {};
 }
 
 // The whole log page; empty if the controller has no such page.
-std::vector<std::byte> controller::read_log(std::uint8_t page, bool is_short) const {
+std::vector<std::byte> controller::read_log(std::uint8_t page, bool is_short) {
     if (page == error_information) return error_log();
     if (subsystem_->is_discovery())
         return page == discovery_page ? discovery_log() : std::vector<std::byte>{};
@@ -438,6 +455,7 @@ std::vector<std::byte> controller::read_log(std::uint8_t page, bool is_short) co
     case command_effects: return effects_log();
     case changed_namespace_list: return changed_namespaces();
     case ana_page: return ana_log(!is_short);
+    case reservation_page: return reservation_log();
     default: return {};
     }
 }
@@ -505,7 +523,15 @@ std::vector<std::byte> controller::effects_log() const {
           opcode::async_event,
           opcode::keep_alive})
         admin(code);
-    for (std::uint8_t const code : {opcode::flush, opcode::read, opcode::compare}) io(code, 0);
+    for (std::uint8_t const code :
+         {opcode::flush,
+          opcode::read,
+          opcode::compare,
+          opcode::reservation_register,
+          opcode::reservation_report,
+          opcode::reservation_acquire,
+          opcode::reservation_release})
+        io(code, 0);
     for (std::uint8_t const code :
          {opcode::write, opcode::write_zeroes, opcode::dataset_management})
         io(code, changes_contents);
@@ -538,6 +564,17 @@ std::vector<std::byte> controller::ana_log(bool has_namespaces) const {
             store(group, 32 + i * 4, row.namespaces[i]);
         log.insert(log.end(), group.begin(), group.end());
     }
+    return log;
+}
+
+std::vector<std::byte> controller::reservation_log() {
+    std::vector<std::byte> log(64);
+    if (reservation_changes_.empty()) return log;
+    reservation_change const& first = reservation_changes_.front();
+    store(log, 0, reservation_changes_seen_ - reservation_changes_.size() + 1);
+    log[8] = static_cast<std::byte>(first.what);
+    log[9] = static_cast<std::byte>(reservation_changes_.size() - 1);
+    store(log, 12, first.namespace_id);
     return log;
 }
 
@@ -590,6 +627,17 @@ completion controller::get_features(command const& c, std::span<std::byte> out) 
         if (out.size() < host_.id.size()) return failed(status::sgl_data_length_invalid);
         std::copy(host_.id.begin(), host_.id.end(), out.begin());
         return {};
+    case reservation_notification: {
+        if (visible(c.namespace_id) == nullptr) return failed(status::invalid_namespace);
+        auto const found = reservation_masks_.find(c.namespace_id);
+        return {found == reservation_masks_.end() ? 0U : found->second, status::success, false};
+    }
+    case reservation_persistence: {
+        auto const d = visible(c.namespace_id);
+        if (d == nullptr) return failed(status::invalid_namespace);
+        if (d->reservations == nullptr) return failed(status::invalid_field);
+        return {d->reservations->is_kept() ? 1U : 0U, status::success, false};
+    }
     default: return failed(status::invalid_field);
     }
 }
@@ -623,6 +671,21 @@ completion controller::set_features(command const& c) {
     case volatile_write_cache:
         return value == 1 ? completion{} : failed(status::feature_not_changeable);
     case host_identifier: return failed(status::command_sequence);
+    case reservation_notification:
+        if ((value & ~reservation_masks) != 0) return failed(status::invalid_field);
+        if (c.namespace_id == 0xffffffff) {
+            for (auto const& [id, each] : subsystem_->disks()) reservation_masks_[id] = value;
+            return {};
+        }
+        if (visible(c.namespace_id) == nullptr) return failed(status::invalid_namespace);
+        reservation_masks_[c.namespace_id] = value;
+        return {};
+    case reservation_persistence: {
+        auto const d = visible(c.namespace_id);
+        if (d == nullptr) return failed(status::invalid_namespace);
+        if (d->reservations == nullptr || value > 1) return failed(status::invalid_field);
+        return d->reservations->keep(value == 1) ? completion{} : failed(status::internal_error);
+    }
     default: return failed(status::invalid_field);
     }
 }
@@ -646,21 +709,42 @@ std::optional<controller::event> controller::on_ana_change() {
     return tell();
 }
 
+std::optional<controller::event> controller::on_reservation_notice(
+    std::uint32_t namespace_id, reservation_notice what
+) {
+    auto const masks = reservation_masks_.find(namespace_id);
+    std::uint32_t const bit = 1U << static_cast<unsigned>(what);
+    if (!is_enabled() || (masks != reservation_masks_.end() && (masks->second & bit) != 0))
+        return std::nullopt;
+    if (reservation_changes_.size() == reservation_changes_max) reservation_changes_.pop_front();
+    reservation_changes_.push_back({namespace_id, what});
+    ++reservation_changes_seen_;
+    reservations_notice_.is_due = true;
+    return tell();
+}
+
 std::optional<controller::event> controller::tell() {
     if (event_requests_.empty()) return std::nullopt;
     auto const may_go = [](notice const& n) { return n.is_due && !n.is_masked; };
-    bool const is_of_ana = may_go(ana_notice_);
-    if (!is_of_ana && !may_go(namespaces_notice_)) return std::nullopt;
-    (is_of_ana ? ana_notice_ : namespaces_notice_) = {.is_due = false, .is_masked = true};
-    constexpr std::uint64_t type_of_notices = 2;
     bool const is_discovery = subsystem_->is_discovery();
-    std::uint64_t const what = is_of_ana ? 0x03 : is_discovery ? 0xf0 : 0x00;
-    std::uint64_t const page = is_of_ana      ? ana_page
-                               : is_discovery ? discovery_page
-                                              : changed_namespace_list;
+    // In the order of their urgency. Types: notices, and what the I/O command set has.
+    struct kind {
+        notice* of;
+        std::uint64_t type, what, page;
+    };
+    kind const kinds[] = {
+        {&ana_notice_, 2, 0x03, ana_page},
+        {&reservations_notice_, 6, 0x00, reservation_page},
+        {&namespaces_notice_,
+         2,
+         is_discovery ? 0xf0U : 0x00U,
+         is_discovery ? discovery_page : changed_namespace_list}};
+    auto const next = std::ranges::find_if(kinds, [&](kind const& k) { return may_go(*k.of); });
+    if (next == std::end(kinds)) return std::nullopt;
+    *next->of = {.is_due = false, .is_masked = true};
     event e{
         event_requests_.front(),
-        {type_of_notices | what << 8 | page << 16, status::success, false}};
+        {next->type | next->what << 8 | next->page << 16, status::success, false}};
     event_requests_.erase(event_requests_.begin());
     return e;
 }

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -108,6 +109,8 @@ public:
     std::optional<event> on_namespace_change(std::uint32_t namespace_id);
     /// The same for the states of groups (ANA).
     std::optional<event> on_ana_change();
+    /// Another host has changed reservations of a namespace.
+    std::optional<event> on_reservation_notice(std::uint32_t namespace_id, reservation_notice what);
     /// The event that a command has made due, if the host waits for one. Ask after each command.
     std::optional<event> take_due_event() { return tell(); }
 
@@ -162,13 +165,14 @@ private:
     completion set_features(command const& c);
     void write_controller(std::span<std::byte> out) const;
     void write_descriptors(disk const& d, std::span<std::byte> out) const;
-    std::vector<std::byte> read_log(std::uint8_t page, bool is_short) const;
+    std::vector<std::byte> read_log(std::uint8_t page, bool is_short);
     std::vector<std::byte> error_log() const;
     std::vector<std::byte> smart_log() const;
     std::vector<std::byte> effects_log() const;
     std::vector<std::byte> changed_namespaces() const;
     std::vector<std::byte> ana_log(bool has_namespaces) const;
     std::vector<std::byte> discovery_log() const;
+    std::vector<std::byte> reservation_log();
     std::optional<event> tell();
     void note_known(disk const& d);
     known_namespace& known(std::uint32_t namespace_id);
@@ -197,6 +201,16 @@ private:
     };
     notice namespaces_notice_;
     notice ana_notice_;
+    notice reservations_notice_;
+    // Of reservations, the oldest first.
+    struct reservation_change {
+        std::uint32_t namespace_id;
+        reservation_notice what;
+    };
+    std::deque<reservation_change> reservation_changes_;
+    std::uint64_t reservation_changes_seen_ = 0;
+    // By namespace: the feature, a bit for each notice that the host does not want.
+    std::map<std::uint32_t, std::uint32_t> reservation_masks_;
     std::uint32_t io_queues_ = 0;
     // The disks that the host has seen, or uses. When another disk takes the number of one, a host still
     // writes what it has cached of the old one. So the new disk is not shown, and takes no I/O, until

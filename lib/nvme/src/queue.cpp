@@ -394,6 +394,8 @@ void queue::proceed(slot& s) {
     case step::access_memory: return access_memory(s);
     case step::write_memory: return write_memory(s);
     case step::next_discard: return next_discard(s);
+    case step::reserve: return reserve(s);
+    case step::report_reservations: return report_reservations(s);
     }
 }
 
@@ -631,6 +633,17 @@ void queue::execute_admin(slot& s) {
     if (auto const due = controller_->take_due_event()) complete(*due);
 }
 
+namespace {
+
+// Reservations bear on them.
+constexpr bool is_access(std::uint8_t code) noexcept {
+    return code == opcode::read || code == opcode::write || code == opcode::compare ||
+           code == opcode::flush || code == opcode::write_zeroes ||
+           code == opcode::dataset_management;
+}
+
+}  // namespace
+
 // --- I/O -----------------------------------------------------------------------------------------
 
 void queue::start_io(slot& s) {
@@ -648,7 +661,18 @@ void queue::start_io(slot& s) {
     case ana_state::persistent_loss: return finish(s, {0, status::ana_persistent_loss, true});
     case ana_state::changing: return finish(s, {0, status::ana_transition, true});
     }
+    if (auto const& held = s.disk_->reservations; held != nullptr && is_access(c.code)) {
+        access_kind const access = c.code == opcode::read || c.code == opcode::compare
+                                       ? access_kind::read
+                                       : access_kind::write;
+        if (held->conflicts(controller_->host().id, access))
+            return fail(s, status::reservation_conflict);
+    }
     switch (c.code) {
+    case opcode::reservation_register:
+    case opcode::reservation_report:
+    case opcode::reservation_acquire:
+    case opcode::reservation_release: return start_reservation(s);
     case opcode::flush: return start_flush(s);
     case opcode::read:
     case opcode::write:
@@ -657,6 +681,72 @@ void queue::start_io(slot& s) {
     case opcode::dataset_management: return start_discard(s);
     default: return fail(s, status::invalid_opcode);
     }
+}
+
+// --- reservations --------------------------------------------------------------------------------
+
+void queue::start_reservation(slot& s) {
+    command const& c = s.what_;
+    if (s.disk_->reservations == nullptr) return fail(s, status::invalid_opcode);
+    if (c.code != opcode::reservation_report) {
+        std::uint32_t const needed = c.code == opcode::reservation_release ? 8 : 16;
+        if (c.data.size_bytes < needed) return fail(s, status::sgl_data_length_invalid);
+        return fetch(s, step::reserve);
+    }
+    bool const has_long_identifiers = (c.dword[1] & 1) != 0;
+    if (!has_long_identifiers) return fail(s, status::host_id_inconsistent);
+    if (c.data.size_bytes < (std::uint64_t{c.dword[0]} + 1) * 4)
+        return fail(s, status::sgl_data_length_invalid);
+    with_memory(s, c.data.size_bytes, step::report_reservations);
+}
+
+// Waits for the file system.
+void queue::reserve(slot& s) {
+    command const& c = s.what_;
+    auto const done = s.disk_->reservations->execute(c, controller_->host().id, s.local_.bytes());
+    target_->on_reservation(controller_->of(), c.namespace_id, done.notices);
+    constexpr std::uint32_t preempt_and_abort = 2;
+    bool const waits = c.code == opcode::reservation_acquire &&
+                       (c.dword[0] & 7) == preempt_and_abort && !done.preempted.empty();
+    if (!waits) return finish(s, {0, done.code, false});
+    // What they have under way ends before the answer.
+    s.enter(command_state::executing);
+    s.work_ = asio::prefer(executor_, asio::execution::outstanding_work.tracked);
+    target_->when_unused(s.disk_, done.preempted, [this, &s] {
+        asio::post(executor_, [this, &s] { finish(s, {}); });
+    });
+}
+
+void queue::report_reservations(slot& s) {
+    auto const out = s.local_.bytes();
+    std::ranges::fill(out, std::byte{0});
+    std::size_t const wanted = (std::size_t{s.what_.dword[0]} + 1) * 4;
+    auto const all = s.disk_->reservations->report();
+    std::copy_n(all.begin(), std::min({all.size(), wanted, out.size()}), out.begin());
+    finish(s, {});
+}
+
+void queue::when_unused(std::shared_ptr<disk> of, std::function<void()> done) {
+    asio::dispatch(
+        executor_,
+        [self = shared_from_this(), of = std::move(of), done = std::move(done)]() mutable {
+            bool const is_used = std::ranges::any_of(self->slots_, [&of](auto const& s) {
+                // What is being answered has been carried out.
+                command_state const state = s->state();
+                return s->disk_ != nullptr && s->disk_->state == of->state &&
+                       state != command_state::answering && state != command_state::sending_data;
+            });
+            if (!is_used) return done();
+            constexpr std::chrono::milliseconds pause{2};
+            auto const timer = std::make_shared<asio::steady_timer>(self->executor_, pause);
+            timer->async_wait([self,
+                               of = std::move(of),
+                               done = std::move(done),
+                               timer](error_code const&) mutable {
+                self->when_unused(std::move(of), std::move(done));
+            });
+        }
+    );
 }
 
 void queue::start_flush(slot& s) {

@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -103,6 +104,8 @@ public:
     void probe(bool is_on);
     /// Ends the queue if a transfer that was posted `periods` calls ago is not complete.
     void check_transfers(unsigned periods);
+    /// Calls on the queue's executor, when no command that is for the disk is under way here.
+    void when_unused(std::shared_ptr<disk> of, std::function<void()> done);
     /// Of an admin queue: sends the completion of an asynchronous event request.
     void complete(controller::event const& e);
 
@@ -127,6 +130,8 @@ private:
         access_memory,
         write_memory,
         next_discard,
+        reserve,
+        report_reservations,
     };
     /// A command that has arrived.
     struct arrival {
@@ -173,6 +178,9 @@ private:
     void start_write_zeroes(slot& s);
     void start_discard(slot& s);
     void next_discard(slot& s);
+    void start_reservation(slot& s);
+    void reserve(slot& s);
+    void report_reservations(slot& s);
     void start_store(slot& s);
     void access_memory(slot& s);
     void write_memory(slot& s);

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include <rcverbs/detail/option_check.hpp>
+
+#include "error/detailed_error.hpp"
 #include "identity.hpp"
 
 namespace rcverbs::nvme::detail {
@@ -159,6 +161,14 @@ std::shared_ptr<disk> subsystem::make(namespace_options what) const {
     made->geometry = what.store->geometry();
     check(made->geometry, place);
     made->uuid = uuid_of(what, nqn_);
+    if (!what.reservation_file.empty()) {
+        try {
+            made->reservations = reservation_keeper::open(what.reservation_file, made->uuid);
+        } catch (boost::system::system_error const& e) {
+            throw rcverbs::detail::detailed_error{
+                e.code(), place + ": reservations in " + e.what()};
+        }
+    }
     {
         std::lock_guard const lock{mutex_};
         made->group = group_at(what.ana_group);
@@ -198,6 +208,7 @@ void subsystem::refresh(std::uint32_t id) {
     made->uuid = before->uuid;
     made->state = before->state;
     made->group = before->group;
+    made->reservations = before->reservations;
     std::lock_guard const lock{mutex_};
     auto const still = disks_.find(id);
     throw_if_refused(
@@ -238,7 +249,8 @@ subsystem::changes subsystem::exchange(subsystem& other) {
         else if (is_same_disk) now->state->failures = old->second->state->failures;
         bool const is_same = has_same_store && old->second->geometry == now->geometry &&
                              old->second->is_read_only() == now->is_read_only() &&
-                             old->second->options.ana_group == now->options.ana_group;
+                             old->second->options.ana_group == now->options.ana_group &&
+                             old->second->reservations == now->reservations;
         now->group = group_at(now->options.ana_group);
         if (!is_same) changed.push_back(id);
     }

@@ -18,6 +18,7 @@
 
 #include "command.hpp"
 #include "identity.hpp"
+#include "reservation_keeper.hpp"
 
 namespace rcverbs::nvme::detail {
 
@@ -49,6 +50,8 @@ struct disk {
     uuid_bytes uuid{};
     std::shared_ptr<disk_state> state = std::make_shared<disk_state>();
     std::shared_ptr<ana_group> group;
+    /// Null if hosts cannot reserve it.
+    std::shared_ptr<reservation_keeper> reservations;
 
     std::uint64_t blocks() const noexcept { return geometry.size_bytes / geometry.block_bytes; }
     bool is_read_only() const noexcept { return options.is_read_only || geometry.is_read_only; }

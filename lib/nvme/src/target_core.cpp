@@ -951,6 +951,43 @@ void target_core::tell_hosts(
     });
 }
 
+void target_core::on_reservation(
+    subsystem const& of,
+    std::uint32_t namespace_id,
+    std::vector<reservations::outcome::told> const& notices
+) {
+    if (notices.empty()) return;
+    asio::post(executor(), [self = shared_from_this(), of = &of, namespace_id, notices] {
+        for (auto const& [id, a] : self->associations_) {
+            if (&a.about->of() != of) continue;
+            for (auto const& each : notices) {
+                if (each.host != a.about->host().id) continue;
+                auto const told = a.about->on_reservation_notice(namespace_id, each.what);
+                if (told) a.queues.front()->complete(*told);
+            }
+        }
+    });
+}
+
+void target_core::when_unused(
+    std::shared_ptr<disk> of, std::vector<host_id> hosts, std::function<void()> done
+) {
+    asio::post(
+        executor(),
+        [self = shared_from_this(),
+         of = std::move(of),
+         hosts = std::move(hosts),
+         done = std::move(done)] {
+            // It is called when the last queue has let go of it.
+            std::shared_ptr<void> const last{nullptr, [done](void*) { done(); }};
+            for (auto const& [id, a] : self->associations_) {
+                if (std::ranges::find(hosts, a.about->host().id) == hosts.end()) continue;
+                for (auto const& each : a.queues) each->when_unused(of, [last] {});
+            }
+        }
+    );
+}
+
 // --- observers -----------------------------------------------------------------------------------
 
 void target_core::report(std::string const& message) {

@@ -99,6 +99,17 @@ public:
     /// A command has arrived for the controller, whose host was believed to be gone.
     void on_life(std::shared_ptr<controller> const& of);
 
+    /// Tells hosts what has become of the reservations of a namespace.
+    void on_reservation(
+        subsystem const& of,
+        std::uint32_t namespace_id,
+        std::vector<reservations::outcome::told> const& notices
+    );
+    /// Calls on any thread, when no command of these hosts that is for the disk is under way.
+    void when_unused(
+        std::shared_ptr<disk> of, std::vector<host_id> hosts, std::function<void()> done
+    );
+
     // --- for queues, on the executor -------------------------------------------------------------
 
     /// Executes a Connect command.

@@ -87,6 +87,10 @@ struct namespace_options {
     /// The group of disks that are reached alike: subsystem_options::ana_states. The same in all targets that serve
     /// the disk. 1 to 32.
     std::uint32_t ana_group = 1;
+    /// The file in which the reservations of hosts are kept over a restart, with ".lock" and ".new" beside it; it has not
+    /// to exist. Without one hosts cannot reserve the disk. Only one target may serve a disk that has reservations: two
+    /// would not know of each other's.
+    std::string reservation_file = {};
 };
 
 /// The secrets of a host for DH-HMAC-CHAP, in the form that `nvme gen-dhchap-key` prints:
