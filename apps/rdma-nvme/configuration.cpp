@@ -146,6 +146,7 @@ disk_description to_disk(json const& from, std::string const& where, std::uint32
          "ceph_user",
          "keyring",
          "ana_group",
+         "reservations",
          "memory",
          "block_size",
          "read_only",
@@ -166,6 +167,7 @@ disk_description to_disk(json const& from, std::string const& where, std::uint32
     d.writes_through = field(from, where, "write_through", false);
     d.connections = field(from, where, "connections", d.connections);
     d.ana_group = field(from, where, "ana_group", d.ana_group);
+    d.reservations = field(from, where, "reservations", d.reservations);
     d.rbd = field(from, where, "rbd", d.rbd);
     d.ceph_configuration = field(from, where, "ceph_conf", d.ceph_configuration);
     d.keyring = field(from, where, "keyring", d.keyring);
@@ -290,9 +292,10 @@ public:
         for (std::size_t i = 0; i < all_.described.size(); ++i) {
             if (all_.described[i].nqn != nqn) continue;
             auto const& disks = all_.described[i].disks;
-            // A disk may change its group, and keeps its store.
+            // A disk may change its group and its reservations, and keeps its store.
             auto const found = std::ranges::find_if(disks, [&d](disk_description each) {
                 each.ana_group = d.ana_group;
+                each.reservations = d.reservations;
                 return each == d;
             });
             if (found == disks.end()) return nullptr;
@@ -562,6 +565,7 @@ opened_subsystems open_stores(
             n.is_read_only = d.is_read_only;
             n.uuid = d.uuid;
             n.ana_group = d.ana_group;
+            n.reservation_file = d.reservations;
             next.namespaces.push_back(std::move(n));
         }
         out.options.push_back(std::move(next));

@@ -44,6 +44,8 @@ struct disk_description {
     std::string ceph_configuration;
     std::string keyring;
     std::uint32_t ana_group = 1;
+    /// The file with the reservations of hosts; empty if they may not reserve the disk.
+    std::string reservations;
 
     friend bool operator==(disk_description const&, disk_description const&) = default;
 };
